@@ -95,12 +95,12 @@ struct RecordIterator<'a> {
     bytes: &'a [u8],
     base: *mut u8,
     step: &'a NextRecord<'a>,
-    current: Step,
+    current: WalkState,
 }
 
 /// State of a walk over the records of a buffer.
 #[derive(Clone, Copy)]
-enum Step {
+enum WalkState {
     Record(*mut u8),
     End,
     Broken,
@@ -110,7 +110,7 @@ impl<'a> RecordIterator<'a> {
     fn new(bytes: &'a [u8], step: &'a NextRecord<'a>) -> Self {
         // CUPTI's function is declared with a mutable pointer, but only reads through it.
         let base = bytes.as_ptr().cast_mut();
-        let mut walk = Self { bytes, base, step, current: Step::End };
+        let mut walk = Self { bytes, base, step, current: WalkState::End };
         if !walk.bytes.is_empty() {
             walk.current = walk.step_after(std::ptr::null_mut());
         }
@@ -119,12 +119,12 @@ impl<'a> RecordIterator<'a> {
 
     /// Returns the record after `last`. The library's answer is checked: if the next record is not after the last
     /// record, or not inside the buffer, the walk ends as broken.
-    fn step_after(&self, last: *mut u8) -> Step {
+    fn step_after(&self, last: *mut u8) -> WalkState {
         let mut record = last;
         match (self.step)(self.base, self.bytes.len(), &mut record) {
-            Status::SUCCESS if record > last && self.offset(record).is_some() => Step::Record(record),
-            Status::MAX_LIMIT_REACHED => Step::End,
-            _ => Step::Broken,
+            Status::SUCCESS if record > last && self.offset(record).is_some() => WalkState::Record(record),
+            Status::MAX_LIMIT_REACHED => WalkState::End,
+            _ => WalkState::Broken,
         }
     }
 
@@ -138,17 +138,17 @@ impl<'a> Iterator for RecordIterator<'a> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let start = match self.current {
-            Step::Record(start) => start,
-            Step::End => return None,
-            Step::Broken => {
-                self.current = Step::End;
+            WalkState::Record(start) => start,
+            WalkState::End => return None,
+            WalkState::Broken => {
+                self.current = WalkState::End;
                 return Some(None);
             }
         };
         self.current = self.step_after(start);
         let end = match self.current {
-            Step::Record(next) => self.offset(next)?,
-            Step::End | Step::Broken => self.bytes.len(),
+            WalkState::Record(next) => self.offset(next)?,
+            WalkState::End | WalkState::Broken => self.bytes.len(),
         };
         Some(self.bytes.get(self.offset(start)?..end).map(Record::new))
     }

@@ -15,7 +15,7 @@ use super::names::KernelNames;
 use super::records::{self, SetupRefusal};
 use super::version::Version;
 use super::{Deference, Options};
-use crate::tracer::{ApiCall, CallKind, FilledBuffer, Tracer};
+use crate::tracer::{ApiCallId, CallKind, FilledBuffer, Tracer};
 use cupti_sys::{CallbackId, Domain, FlushFlag, Subscriber};
 use gpuflame_model::error::{Error, ErrorKind};
 use gpuflame_model::record::{Nanos, Row};
@@ -69,8 +69,8 @@ impl Api {
         options: &Options,
     ) -> Result<&'static Self, SetupRefusal> {
         // The version that does not share is needed for three options. Unified memory counters and the choice of
-        // recorded waits exist only in that version, and only in that version can a client of the old interface take over
-        // a subscription that we release.
+        // recorded waits exist only in that version, and only in that version can a client of the old interface take
+        // over a subscription that we release.
         let asks_for_more = options.events || options.unified || options.deference == Deference::Subscription;
         let shares = driver.is_some_and(|driver| version.can_share(driver)) && !asks_for_more;
         let functions = if shares { functions.shared() } else { functions };
@@ -122,13 +122,13 @@ impl Api {
         &self.notes
     }
 
-    /// Returns the names of the enabled calls as programmers write them, indexed by [`ApiCall`].
+    /// Returns the names of the enabled calls as programmers write them, indexed by [`ApiCallId`].
     pub fn labels(&self) -> &'static [String] {
         self.shared.calls.labels()
     }
 
     /// Returns the name of one enabled call.
-    pub fn label(&self, call: ApiCall) -> &'static str {
+    pub fn label(&self, call: ApiCallId) -> &'static str {
         self.labels().get(usize::from(call.0)).map_or("[unknown call]", String::as_str)
     }
 

@@ -6,7 +6,7 @@
 
 use super::activity;
 use super::api_version::BufferFunctions;
-use super::callback_state::{CallbackState, LENT_BUFFERS, current, result_of};
+use super::callback_state::{CallbackState, LENT_BUFFERS, current, return_value};
 use super::delivery_counts;
 use super::host_calls::{graph_call, graph_event, host_call};
 use crate::tracer::{Call, CallKind, Layer, LentBuffers, ReturnedBuffer, Tracer};
@@ -86,7 +86,7 @@ fn api_call<T: Tracer>(shared: &CallbackState, domain: Domain, id: CallbackId, d
     match data.site {
         Site::ENTER => T::enter(&call),
         Site::EXIT => {
-            call.return_value = result_of(data);
+            call.return_value = return_value(data);
             T::exit(&call);
         }
         _ => {}

@@ -189,7 +189,7 @@ impl CallbackState {
 }
 
 /// Returns the result of the call; 0 before the call has returned.
-pub(super) fn result_of(data: &CallbackData) -> u32 {
+pub(super) fn return_value(data: &CallbackData) -> u32 {
     // SAFETY: the pointer is null or, after the call, points to its 32-bit result.
     unsafe { data.function_return_value.cast::<u32>().as_ref() }.copied().unwrap_or(0)
 }

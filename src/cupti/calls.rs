@@ -5,7 +5,7 @@
 //! (resets) are enabled. Whole domains are never enabled, because they contain frequent calls that do not matter: one
 //! training run made 6.1 million `cudaEventQuery` calls in addition to 1.7 million launches.
 
-use crate::tracer::{AllocationKind, ApiCall, CallKind};
+use crate::tracer::{AllocationKind, ApiCallId, CallKind};
 use cupti_sys::Domain;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -167,19 +167,19 @@ impl CallTable {
     /// Returns the label and kind of a call; `None` if the call is not enabled. A look-up costs a load and a bounds
     /// check.
     #[inline]
-    pub(super) fn look_up(&self, domain: Domain, id: u32) -> Option<(ApiCall, CallKind)> {
+    pub(super) fn look_up(&self, domain: Domain, id: u32) -> Option<(ApiCallId, CallKind)> {
         let entry = self.entry(domain, id)?.load(Ordering::Relaxed);
         let code = (entry >> 16).checked_sub(1)?;
-        Some((ApiCall(entry as u16), *KINDS.get(code as usize)?))
+        Some((ApiCallId(entry as u16), *KINDS.get(code as usize)?))
     }
 
     /// Whether a call that edits graphs adds to the graph in its second argument.
-    pub(super) fn adds_to_graph(&self, call: ApiCall) -> bool {
+    pub(super) fn adds_to_graph(&self, call: ApiCallId) -> bool {
         self.labels().get(usize::from(call.0)).is_some_and(|label| label.contains("GraphAdd"))
     }
 
     /// Whether a call that waits does not return before all work of a GPU is done.
-    pub(super) fn waits_for_all(&self, call: ApiCall) -> bool {
+    pub(super) fn waits_for_all(&self, call: ApiCallId) -> bool {
         let all = ["DeviceSynchronize", "CtxSynchronize", "ThreadSynchronize"];
         let label = self.labels().get(usize::from(call.0));
         label.is_some_and(|label| all.iter().any(|name| label.ends_with(name)))
@@ -192,7 +192,7 @@ impl CallTable {
         }
     }
 
-    /// Returns the labels, indexed by [`ApiCall`]; empty before [`CallTable::fill`].
+    /// Returns the labels, indexed by [`ApiCallId`]; empty before [`CallTable::fill`].
     pub(super) fn labels(&self) -> &[String] {
         self.labels.get().map_or(&[], Vec::as_slice)
     }

@@ -293,7 +293,8 @@ pub(super) fn interpose_on_clients<T: Tracer>(
     CLIENTS.yields.store(yields, SeqCst);
     CLIENTS.reclaims.store(reclaims, SeqCst);
     elapsed_ms();
-    let places: Vec<_> = interpositions::<T>(library).into_iter().filter(|place| place.theirs != 0).collect();
+    let places: Vec<_> =
+        interpositions::<T>(library).into_iter().filter(|place| place.original != 0).collect();
     interpose::replace_functions(&places)
 }
 
@@ -303,8 +304,8 @@ fn interpositions<T: Tracer>(library: &Library) -> [Interposition; 10] {
             let ours: $type = $ours;
             Interposition {
                 name: stringify!($symbol),
-                theirs: library.$theirs.map_or(0, |function| function as usize),
-                ours: ours as usize,
+                original: library.$theirs.map_or(0, |function| function as usize),
+                replacement: ours as usize,
             }
         }};
     }

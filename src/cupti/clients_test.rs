@@ -2,10 +2,10 @@
 //! clients on the simulated stack.
 
 use super::super::api_version::CuptiFunctions;
-use super::super::fake::{self, Fake};
+use super::super::fake::{self, FakeCupti};
 use super::*;
 
-/// Creates state as if the fake were attached. The caller holds the only [`Fake`].
+/// Creates state as if the fake were attached. The caller holds the only [`FakeCupti`].
 fn shared() -> CallbackState {
     // SAFETY: the fake's functions may be called at any time.
     let functions = unsafe { CuptiFunctions::new(fake::library()) }.unwrap();
@@ -32,7 +32,7 @@ fn in_child(body: impl FnOnce() -> bool) -> bool {
 
 #[test]
 fn a_child_forked_while_records_are_reclaimed_does_not_wait_for_the_parent() {
-    let _fake = Fake::start(130_001);
+    let _fake = FakeCupti::start(130_001);
     let shared = Box::leak(Box::new(shared()));
     shared.make_current();
     elapsed_ms();
@@ -50,7 +50,7 @@ fn a_child_forked_while_records_are_reclaimed_does_not_wait_for_the_parent() {
 /// Checks the case that the frame of an abandoned call is in a part of the stack that the thread's next call reuses.
 #[test]
 fn an_abandoned_call_ends_with_its_threads_next_call() {
-    let _fake = Fake::start(130_001);
+    let _fake = FakeCupti::start(130_001);
     let shared = shared();
     std::mem::forget(ClientCall::begin(&shared));
     assert!(is_any_in_call());
@@ -72,7 +72,7 @@ fn a_nested_call_does_not_end_the_outer_call() {
         }
         std::hint::black_box(bytes);
     }
-    let _fake = Fake::start(130_001);
+    let _fake = FakeCupti::start(130_001);
     let shared = shared();
     let outer = ClientCall::begin(&shared);
     nested(&shared, 2);

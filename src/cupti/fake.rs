@@ -1,8 +1,8 @@
-//! A CUPTI made of Rust functions, for tests. It returns the configured statuses, keeps a diary of the calls made to
+//! A CUPTI made of Rust functions, for tests. It returns the configured statuses, keeps a call log of the calls made to
 //! it, and lets a test play the driver that makes API calls and fills buffers.
 //!
-//! C functions have no `self`, so only one fake can exist at a time; [`Fake::start`] waits for the end of the previous
-//! one.
+//! C functions have no `self`, so only one fake can exist at a time; [`FakeCupti::start`] waits for the end of the
+//! previous one.
 
 use cupti_sys::callback::{
     BufferCompleteInfo, CallbackData, GraphData, ResourceData, StateData, SubscriberParams,
@@ -18,30 +18,30 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Configuration of the fake, and the calls made to it.
 #[derive(Default)]
-struct State {
+struct FakeState {
     version: u32,
     refusals: Vec<(String, Status)>,
     dropped: usize,
     attribute: u8,
-    diary: Vec<String>,
+    call_log: Vec<String>,
     callback: Option<(CallbackFn, usize)>,
     buffers: Option<(BufferRequestedFn, BufferCompletedFn)>,
     own_buffers: Option<(BufferRequestedV2Fn, BufferCompletedV2Fn)>,
 }
 
-static STATE: Mutex<Option<State>> = Mutex::new(None);
+static STATE: Mutex<Option<FakeState>> = Mutex::new(None);
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-fn with<R>(use_it: impl FnOnce(&mut State) -> R) -> R {
+fn with<R>(use_it: impl FnOnce(&mut FakeState) -> R) -> R {
     use_it(STATE.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default())
 }
 
-/// Writes `what` to the diary, and returns the status that is configured for `what`, or success.
+/// Writes `what` to the call log, and returns the status that is configured for `what`, or success.
 fn answer(what: String) -> Status {
     with(|state| {
         let refusal = state.refusals.iter().find(|(refused, _)| *refused == what);
         let status = refusal.map_or(Status::SUCCESS, |(_, status)| *status);
-        state.diary.push(what);
+        state.call_log.push(what);
         status
     })
 }
@@ -286,25 +286,25 @@ pub(super) fn sharing_library() -> Library {
 }
 
 /// Exclusive use of the fake by one test.
-pub(super) struct Fake {
+pub(super) struct FakeCupti {
     _alone: MutexGuard<'static, ()>,
 }
 
-impl Fake {
+impl FakeCupti {
     /// Resets the fake to the given version, without refusals.
     pub(super) fn start(version: u32) -> Self {
         let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-        with(|state| *state = State { version, ..State::default() });
+        with(|state| *state = FakeState { version, ..FakeState::default() });
         Self { _alone: alone }
     }
 
-    /// Makes the fake return `status` for `what`, written as in the diary.
+    /// Makes the fake return `status` for `what`, written as in the call log.
     pub(super) fn refuse(&self, what: &str, status: Status) {
         with(|state| state.refusals.push((what.to_owned(), status)));
     }
 
     /// Removes all refusals.
-    pub(super) fn forgive(&self) {
+    pub(super) fn accept_all(&self) {
         with(|state| state.refusals.clear());
     }
 
@@ -318,9 +318,9 @@ impl Fake {
         with(|state| state.dropped = count);
     }
 
-    /// Returns the calls made since the diary was last read.
-    pub(super) fn diary(&self) -> Vec<String> {
-        with(|state| std::mem::take(&mut state.diary))
+    /// Returns the calls made since the call log was last read.
+    pub(super) fn call_log(&self) -> Vec<String> {
+        with(|state| std::mem::take(&mut state.call_log))
     }
 
     /// Makes the callbacks of an API call: the entry, then the exit with the call's result. Returns the value of the

@@ -58,7 +58,7 @@ pub enum CandidateSource {
 
 /// Result of a search: the files to try, and the folders that were searched.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Search {
+pub struct SearchResult {
     /// Files to try, best first.
     pub candidates: Vec<Candidate>,
     /// Folders that were searched, whether or not they exist.
@@ -89,8 +89,8 @@ impl MajorVersion {
 
 impl SearchEnvironment {
     /// Returns the files to try, best first.
-    pub fn search(&self) -> Search {
-        let mut search = Search::default();
+    pub fn search(&self) -> SearchResult {
+        let mut search = SearchResult::default();
         if let Some(file) = &self.setting {
             search.candidates.push(Candidate { file: file.clone(), source: CandidateSource::Setting });
             return search;
@@ -118,7 +118,7 @@ impl SearchEnvironment {
     pub(super) fn majors(&self) -> Vec<MajorVersion> {
         let newest = self.driver.map_or(MajorVersion::NEWEST, |version| MajorVersion(version / 1000));
         let mut majors: Vec<_> = (MajorVersion::OLDEST.0..=newest.0).rev().map(MajorVersion).collect();
-        let runtimes = self.runtimes().filter_map(|file| major_of(file));
+        let runtimes = self.runtimes().filter_map(|file| parse_major_version(file));
         if let Some(at) = runtimes.last().and_then(|runtime| majors.iter().position(|m| *m == runtime)) {
             let runtime = majors.remove(at);
             majors.insert(0, runtime);
@@ -165,7 +165,7 @@ impl SearchEnvironment {
     }
 }
 
-impl Search {
+impl SearchResult {
     fn add_folders(
         &mut self,
         folders: impl IntoIterator<Item = PathBuf>,
@@ -204,7 +204,7 @@ fn has_name(file: &Path, stem: &str) -> bool {
 }
 
 /// Returns the major release in a name such as `libcudart.so.12` or `libcudart.so.11.0`.
-fn major_of(file: &Path) -> Option<MajorVersion> {
+fn parse_major_version(file: &Path) -> Option<MajorVersion> {
     let (_, version) = file.file_name()?.to_str()?.split_once(".so.")?;
     version.split('.').next()?.parse().ok().map(MajorVersion)
 }

@@ -1,7 +1,7 @@
 //! Callbacks that are not about launches. Waits, events and memory are read from the arguments of API calls; for
 //! graphs, CUPTI sends resource events. None of these callbacks runs on the path of a launch.
 
-use super::callback_state::{CallbackState, result_of};
+use super::callback_state::{CallbackState, return_value};
 use crate::tracer::{
     AllocationKind, Call, CallKind, ClonedNode, GraphEvent, HostCallEffect, HostCallEvent, Tracer,
 };
@@ -22,7 +22,7 @@ pub(super) fn host_call<T: Tracer>(call: &mut Call<'_>, data: &CallbackData) {
             T::host_call(HostCallEvent::Begins { call, address });
         }
         Site::EXIT => {
-            call.return_value = result_of(data);
+            call.return_value = return_value(data);
             let done = match call.kind {
                 _ if call.return_value != 0 => None,
                 // SAFETY: the call allocates and has succeeded.
@@ -78,7 +78,7 @@ pub(super) fn graph_call<T: Tracer>(shared: &CallbackState, call: &Call<'_>, dat
     match (call.kind, data.site) {
         (CallKind::GraphUpdate, Site::EXIT) => {
             let exec = arguments.map_or(0, |[exec, _]| exec.addr() as u64);
-            if let (0, Some(source)) = (result_of(data), second) {
+            if let (0, Some(source)) = (return_value(data), second) {
                 T::graph(GraphEvent::ExecUpdated { exec, source, correlation: call.correlation });
             }
         }

@@ -45,7 +45,7 @@ pub use clients::OtherClients;
 pub use delivery_counts::DeliveryCounts;
 pub use driver::Driver;
 pub use names::KernelNames;
-pub use probe::{Cupti, Probe, ProbeRefusal, probe};
+pub use probe::{ProbeRefusal, ProbeReport, ProbedCupti, probe};
 
 use crate::tracer::Tracer;
 use gpuflame_model::error::{Error, ErrorKind, Result};

@@ -7,7 +7,7 @@ use super::Options;
 use super::api::Api;
 use super::api_version::CuptiFunctions;
 use super::driver::Driver;
-use super::find::{Candidate, CandidateSource, Search, SearchEnvironment};
+use super::find::{Candidate, CandidateSource, SearchEnvironment, SearchResult};
 use super::records::SetupRefusal;
 use super::version::Version;
 use crate::tracer::Tracer;
@@ -75,7 +75,7 @@ pub(super) fn probe<T: Tracer>(
 /// Returns the first candidate that works, or why each candidate failed.
 fn attach_any<T: Tracer>(
     driver: Driver,
-    search: &Search,
+    search: &SearchResult,
     options: &Options,
 ) -> Result<(CandidateSource, &'static Api), Vec<(Candidate, SkipReason)>> {
     let mut tried = Vec::new();
@@ -179,7 +179,7 @@ fn ends_search(reason: &SkipReason, source: CandidateSource) -> bool {
 /// Builds the error message: the files that were searched, where, why none could be used, and advice.
 pub(super) fn failure_error(
     surroundings: &SearchEnvironment,
-    search: &Search,
+    search: &SearchResult,
     tried: &[(Candidate, SkipReason)],
     has_gpu_file: bool,
 ) -> Error {
@@ -265,7 +265,7 @@ fn likely_subscriber(mapped: &[PathBuf]) -> Option<&'static str> {
 
 fn not_found_message(
     surroundings: &SearchEnvironment,
-    search: &Search,
+    search: &SearchResult,
     tried: &[(Candidate, SkipReason)],
 ) -> String {
     let majors = surroundings.majors();

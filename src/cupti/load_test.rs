@@ -18,7 +18,7 @@ fn sentence(
     has_gpu_file: bool,
 ) -> String {
     let surroundings = SearchEnvironment { driver: surroundings.driver.or(Some(12_040)), ..surroundings };
-    let search = Search { folders: ["/a", "/b"].map(PathBuf::from).into(), ..Search::default() };
+    let search = SearchResult { folders: ["/a", "/b"].map(PathBuf::from).into(), ..SearchResult::default() };
     failure_error(&surroundings, &search, tried, has_gpu_file).to_string()
 }
 

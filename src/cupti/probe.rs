@@ -14,14 +14,14 @@ use gpuflame_model::error::{Error, Result};
 
 /// State of CUDA on this machine, and whether CUDA programs can be recorded.
 #[derive(Debug)]
-pub struct Probe {
+pub struct ProbeReport {
     /// Newest CUDA version that the driver supports, in the driver's own numbers (12040 = 12.4); `None` if the driver
     /// does not provide its version.
     pub driver: Option<u32>,
     /// Names of the GPUs that this process may use, or the driver's status code.
     pub gpus: std::result::Result<Vec<String>, u32>,
     /// The CUPTI that was loaded, even if it then refused to start.
-    pub cupti: Option<Cupti>,
+    pub cupti: Option<ProbedCupti>,
     /// Reason why no work can be recorded.
     pub refused: Option<(ProbeRefusal, Error)>,
     /// Features that cannot be recorded, one sentence each.
@@ -30,7 +30,7 @@ pub struct Probe {
 
 /// A CUPTI library.
 #[derive(Debug)]
-pub struct Cupti {
+pub struct ProbedCupti {
     /// Path of the library.
     pub file: PathBuf,
     /// Reason why this library was chosen.
@@ -54,14 +54,14 @@ pub enum ProbeRefusal {
 ///
 /// # Errors
 /// `NoDriver` if this machine has no driver.
-pub fn probe(library: Option<PathBuf>) -> Result<Probe> {
+pub fn probe(library: Option<PathBuf>) -> Result<ProbeReport> {
     let driver = Driver::find(true).ok_or_else(|| no_driver(true))?;
     let options = Options { library, ..Options::default() };
     let surroundings = process_env::search_environment(driver, &options);
     let (mut cupti, mut refused, mut notes) = (None, None, Vec::new());
     match load::probe::<SilentTracer>(driver, &surroundings, &options) {
         Ok((source, api)) => {
-            cupti = Some(Cupti { file: api.file().to_owned(), source, version: api.version() });
+            cupti = Some(ProbedCupti { file: api.file().to_owned(), source, version: api.version() });
             notes = api.notes().to_vec();
             api.unsubscribe();
         }
@@ -69,11 +69,11 @@ pub fn probe(library: Option<PathBuf>) -> Result<Probe> {
             refused =
                 Some((ProbeRefusal::from_status(started.as_ref().map(|(_, _, status)| *status)), error));
             if let Some((candidate, version, _)) = started {
-                cupti = Some(Cupti { file: candidate.file, source: candidate.source, version });
+                cupti = Some(ProbedCupti { file: candidate.file, source: candidate.source, version });
             }
         }
     }
-    Ok(Probe { driver: driver.version(), gpus: driver.gpus(), cupti, refused, notes })
+    Ok(ProbeReport { driver: driver.version(), gpus: driver.gpus(), cupti, refused, notes })
 }
 
 impl ProbeRefusal {

@@ -105,9 +105,9 @@ fn our_functions_are_interposed_before_a_real_cuptis() {
     let ours = ours as *const () as usize;
     let asked_for =
         ["cuptiActivityRegisterCallbacks", "cuptiActivityEnable", "cuptiSubscribe", "cuptiFinalize"];
-    let places = asked_for.map(|name| Interposition { name, theirs: ask(name), ours });
+    let places = asked_for.map(|name| Interposition { name, original: ask(name), replacement: ours });
     assert_eq!(interpose::replace_functions(&places).unwrap(), places.len());
-    for Interposition { name, theirs, .. } in places {
-        assert!(theirs != ours && ask(name) == ours, "{name}");
+    for Interposition { name, original, .. } in places {
+        assert!(original != ours && ask(name) == ours, "{name}");
     }
 }

@@ -129,7 +129,7 @@ pub(super) fn release(shared: &CallbackState, theirs: u64) -> u64 {
     let functions = &shared.functions;
     let ours = ENABLED_KINDS.fetch_and(theirs, Ordering::AcqRel) & !theirs;
     let mut all = Ok(());
-    for kind in kinds_of_bits(ours) {
+    for kind in iterate_kinds(ours) {
         all = all.and(functions.disable_kind(shared.subscriber(), kind));
     }
     let before = ZEROED_BEFORE.swap(NOT_SET, Ordering::AcqRel);
@@ -151,12 +151,12 @@ pub(super) fn resume(shared: &CallbackState, kinds_of_ours: u64) {
     if shared.events {
         let _ = shared.functions.record_unfinished_queries(false);
     }
-    for kind in kinds_of_bits(kinds_of_ours) {
+    for kind in iterate_kinds(kinds_of_ours) {
         let _ = enable_kind(shared, kind);
     }
 }
 
-fn kinds_of_bits(set: u64) -> impl Iterator<Item = ActivityKind> {
+fn iterate_kinds(set: u64) -> impl Iterator<Item = ActivityKind> {
     (0..u64::BITS).map(ActivityKind).filter(move |kind| set & kind_bit(*kind) != 0)
 }
 

@@ -60,7 +60,7 @@ static CLOSED_DESCRIPTORS: AtomicU32 = AtomicU32::new(0);
 /// open standard descriptors.
 pub extern "C" fn note_inherited() {
     SIGPIPE_IS_IGNORED.store(
-        action_of(libc::SIGPIPE).is_some_and(|action| action.sa_sigaction == libc::SIG_IGN),
+        current_action(libc::SIGPIPE).is_some_and(|action| action.sa_sigaction == libc::SIG_IGN),
         Ordering::Relaxed,
     );
     for number in STANDARD_DESCRIPTORS {
@@ -145,7 +145,7 @@ struct InheritedActions {
 
 impl InheritedActions {
     fn read_current() -> Self {
-        Self { handled: HANDLED_SIGNALS.map(action_of), child_ended: action_of(libc::SIGCHLD) }
+        Self { handled: HANDLED_SIGNALS.map(current_action), child_ended: current_action(libc::SIGCHLD) }
     }
 
     fn action(&self, signal: i32) -> Option<&libc::sigaction> {
@@ -279,8 +279,8 @@ fn wait_for_change(process: i32, options: i32) -> Option<StateChange> {
 /// Stops this process by `signal`, as the command was stopped, until this process or the command is continued.
 fn stop_with_command(command: i32, signal: i32) {
     let watcher = spawn_continue_watcher(command);
-    let continued = action_of(libc::SIGCONT);
-    let stop_key = action_of(TERMINAL_STOP_SIGNAL);
+    let continued = current_action(libc::SIGCONT);
+    let stop_key = current_action(TERMINAL_STOP_SIGNAL);
     WAS_CONTINUED.store(false, Ordering::SeqCst);
     set_action(libc::SIGCONT, note_continued as *const () as usize, libc::SA_RESTART);
     set_action(TERMINAL_STOP_SIGNAL, libc::SIG_DFL, 0);
@@ -444,7 +444,7 @@ fn leads_session() -> bool {
     unsafe { libc::getsid(0) == libc::getpid() }
 }
 
-fn action_of(signal: i32) -> Option<libc::sigaction> {
+fn current_action(signal: i32) -> Option<libc::sigaction> {
     // SAFETY: all-zero is a valid `sigaction`.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     // SAFETY: without an action to set, the call only writes to `action`.

@@ -131,7 +131,7 @@ pub fn interrupted_calls() -> u32 {
 /// [`CpuTimer`] at once.
 pub fn is_signal_taken() -> bool {
     let signal = SIGNAL.load(Ordering::Relaxed);
-    signal > 0 && action_of(signal) != Some(handler())
+    signal > 0 && current_action(signal) != Some(handler())
 }
 
 impl Slot {
@@ -185,7 +185,7 @@ fn timer_signal() -> io::Result<i32> {
 
 /// Installs the handler for a signal whose action is the default.
 fn install_handler(signal: i32) -> bool {
-    if action_of(signal) != Some(libc::SIG_DFL) {
+    if current_action(signal) != Some(libc::SIG_DFL) {
         return false;
     }
     // SAFETY: all-zero is a valid `sigaction`.
@@ -201,7 +201,7 @@ fn handler() -> usize {
     handler as usize
 }
 
-fn action_of(signal: i32) -> Option<usize> {
+fn current_action(signal: i32) -> Option<usize> {
     // SAFETY: all-zero is a valid `sigaction`.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     // SAFETY: without an action to set, the call only writes to `action`.

@@ -92,7 +92,8 @@ pub fn call_at_worker_exit(action: fn()) {
     }
     ORIGINAL_EXIT.store(theirs, Ordering::Release);
     let ours: unsafe extern "C" fn(c_int) -> ! = exit_worker;
-    let places = ["_exit", "_Exit"].map(|name| Interposition { name, theirs, ours: ours as usize });
+    let places =
+        ["_exit", "_Exit"].map(|name| Interposition { name, original: theirs, replacement: ours as usize });
     // If `_exit` cannot be interposed, it ends the process without our action, and the checkpoint remains.
     let _ = interpose::replace_functions(&places);
 }
@@ -138,27 +139,27 @@ pub fn exit() -> ! {
 
 fn register_late() {
     // SAFETY: the handler is never unloaded (see `pinning::pin_library`).
-    unsafe { libc::atexit(late) };
+    unsafe { libc::atexit(run_late_action) };
 }
 
 fn register_early() {
     // SAFETY: the handler is never unloaded (see `pinning::pin_library`).
-    unsafe { libc::atexit(early) };
+    unsafe { libc::atexit(run_early_action) };
 }
 
 fn register_quick() {
     // SAFETY: the handler is never unloaded (see `pinning::pin_library`).
-    unsafe { at_quick_exit(quick) };
+    unsafe { at_quick_exit(run_at_quick_exit) };
 }
 
-extern "C" fn late() {
+extern "C" fn run_late_action() {
     LATE_ACTION.call(register_late);
 }
 
-extern "C" fn early() {
+extern "C" fn run_early_action() {
     EARLY_ACTION.call(register_early);
 }
 
-extern "C" fn quick() {
+extern "C" fn run_at_quick_exit() {
     LATE_ACTION.call(register_quick);
 }

@@ -22,7 +22,7 @@ pub struct FatalSignalHandler {
 
 struct Installed {
     process: u32,
-    listener: FatalSignalHandler,
+    handler: FatalSignalHandler,
 }
 
 static INSTALLED: OnceLock<Installed> = OnceLock::new();
@@ -33,9 +33,9 @@ static WAITING_THREADS: [AtomicI32; 64] = [const { AtomicI32::new(0) }; 64];
 
 /// Handles each of [`SIGNALS`] whose action is the default now or becomes the default later. Call once. In the first
 /// process of a container the default is to ignore these signals, and none of them is handled.
-pub fn handle_fatal_signals(listener: FatalSignalHandler) {
+pub fn handle_fatal_signals(handler: FatalSignalHandler) {
     let process = std::process::id();
-    if process != 1 && INSTALLED.set(Installed { process, listener }).is_ok() {
+    if process != 1 && INSTALLED.set(Installed { process, handler }).is_ok() {
         signal_actions::handle_default_signals(on_signal);
     }
 }
@@ -43,7 +43,7 @@ pub fn handle_fatal_signals(listener: FatalSignalHandler) {
 /// Handles signals whose action has become the default by a call that is not interposed. Call when the program has
 /// ended and only its exit remains. Has no effect in a process that does not listen.
 pub fn handle_new_defaults() {
-    if INSTALLED.get().is_some_and(|listening| listening.process == std::process::id()) {
+    if INSTALLED.get().is_some_and(|installed| installed.process == std::process::id()) {
         signal_actions::handle_current_defaults();
     }
 }
@@ -55,14 +55,14 @@ extern "C" fn on_signal(signal: i32) {
         return;
     }
     // A forked child has inherited our handler, but not our threads, so it dies at once.
-    let own = INSTALLED.get().filter(|listening| listening.process == std::process::id());
-    let Some(Installed { listener, .. }) = own else { die(signal) };
-    (listener.on_signal)(signal);
+    let own = INSTALLED.get().filter(|installed| installed.process == std::process::id());
+    let Some(Installed { handler, .. }) = own else { die(signal) };
+    (handler.on_signal)(signal);
     // A thread that is waiting already returns from this handler to its wait.
     if note_waiting(threads::current_id()) {
         let foreign = SIGNALS.iter().filter(|signal| !signal_actions::is_installed(**signal));
         foreign.for_each(|signal| change_mask(libc::SIG_BLOCK, *signal));
-        (listener.wait)(signal);
+        (handler.wait)(signal);
     }
 }
 

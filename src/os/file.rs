@@ -60,7 +60,7 @@ pub struct Draft {
     appender: Option<Appender>,
     published: bool,
     /// Entry in the table of temporary files, if the file has a temporary name.
-    unpublished: TemporaryFile,
+    temporary: TemporaryFile,
 }
 
 /// Temporary files of this process, which are removed when memory runs out and the threads that write the files stop.
@@ -169,10 +169,10 @@ impl Draft {
             .open(&path)?;
         let file = move_out_of_reach(file);
         let identity = FileId::from_file(&file)?;
-        let unpublished = if path == target { TemporaryFile::default() } else { TemporaryFile::add(&path) };
+        let temporary = if path == target { TemporaryFile::default() } else { TemporaryFile::add(&path) };
         let appender = Some(Appender::new(&path, identity, Some(file)));
         let target = target.to_owned();
-        Ok(Self { path, target, identity, appender, published: false, unpublished })
+        Ok(Self { path, target, identity, appender, published: false, temporary })
     }
 
     /// Path of the file until it is published.
@@ -202,7 +202,7 @@ impl Draft {
 
     /// Keeps the file as it is, under its present name.
     pub fn keep(mut self) {
-        self.unpublished = TemporaryFile::default();
+        self.temporary = TemporaryFile::default();
         self.published = true;
     }
 
@@ -245,7 +245,7 @@ impl Draft {
             if self.path == self.target {
                 self.target = place.clone();
             } else {
-                self.unpublished = TemporaryFile::add(&place);
+                self.temporary = TemporaryFile::add(&place);
             }
             self.path = place;
             return Ok(FileLocation::Moved);
@@ -460,7 +460,7 @@ impl Drop for Draft {
 pub struct Claim {
     path: PathBuf,
     /// Entry in the table of temporary files.
-    _unpublished: TemporaryFile,
+    _temporary: TemporaryFile,
 }
 
 impl Claim {
@@ -482,8 +482,8 @@ impl Claim {
         let _ = draft
             .fill(|out| Ok(out.write_all(process_liveness::ThreadIdentity::current().to_line().as_bytes())?));
         draft.keep();
-        let _unpublished = TemporaryFile::add(&path);
-        Ok(Self { path, _unpublished })
+        let _temporary = TemporaryFile::add(&path);
+        Ok(Self { path, _temporary })
     }
 
     /// Whether a process has claimed the name of this file. Removes the claim of a process that has ended.
@@ -659,7 +659,7 @@ mod tests {
         assert_eq!(names(&folder).len(), 4);
         // This removes files as the child does, but only these two files, because other tests have temporary files in
         // this process.
-        for own in [draft.unpublished.0, claim._unpublished.0] {
+        for own in [draft.temporary.0, claim._temporary.0] {
             let own = own.unwrap().swap(null_mut(), Ordering::AcqRel);
             remove_file_of_entry(own);
         }

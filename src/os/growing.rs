@@ -68,7 +68,7 @@ pub enum OnAbandon {
 
 #[derive(Debug)]
 struct SharedFile {
-    bounds: GrowthLimits,
+    limits: GrowthLimits,
     state: Mutex<State>,
     /// Signalled when a block can be written, or when the file ends.
     work_available: Condvar,
@@ -106,14 +106,14 @@ struct State {
 impl GrowingFile {
     /// Starts a thread that creates a file by `open` once the file is needed, and writes all rows to the file.
     pub fn start(
-        bounds: GrowthLimits,
+        limits: GrowthLimits,
         on_abandon: OnAbandon,
         open: Box<dyn FnOnce() -> Result<Draft> + Send>,
     ) -> (Self, FileFeed) {
         let pending = VecDeque::with_capacity(QUEUE_BLOCKS);
         let state = Mutex::new(State { pending, ..State::default() });
         let file = Self(Arc::new(SharedFile {
-            bounds,
+            limits,
             state,
             work_available: Condvar::new(),
             progressed: Condvar::new(),
@@ -248,7 +248,7 @@ impl GrowingFile {
 
     /// Hands over `block`, and leaves an empty block in its place.
     fn push(&self, block: &mut Vec<u8>) -> Result<()> {
-        let GrowthLimits { pending, patience } = self.0.bounds;
+        let GrowthLimits { pending, patience } = self.0.limits;
         let mut state = self.0.state.lock();
         if state.bytes >= pending {
             // Only writing to the file makes room, so the file must be created now.
@@ -409,7 +409,7 @@ mod tests {
     }
 
     fn held_within(
-        bounds: GrowthLimits,
+        limits: GrowthLimits,
         path: &Path,
         on_abandon: OnAbandon,
         opens: Receiver<()>,
@@ -419,7 +419,7 @@ mod tests {
             let _ = opens.recv();
             Ok(Draft::create_in_place(&path)?)
         };
-        let (file, feed) = GrowingFile::start(bounds, on_abandon, Box::new(open));
+        let (file, feed) = GrowingFile::start(limits, on_abandon, Box::new(open));
         file.create_file();
         (file, feed)
     }
@@ -500,8 +500,8 @@ mod tests {
         let folder = folder("growing-all");
         let (open, opens) = channel();
         // A thread that waits for a processor makes no progress, so the patience is long.
-        let bounds = GrowthLimits { patience: LONG, ..BOUNDS };
-        let (file, mut feed) = held_within(bounds, &folder.join("x"), OnAbandon::Remove, opens);
+        let limits = GrowthLimits { patience: LONG, ..BOUNDS };
+        let (file, mut feed) = held_within(limits, &folder.join("x"), OnAbandon::Remove, opens);
         assert_eq!(file.path(), None);
         open.send(()).unwrap();
         for piece in pieces() {

@@ -30,9 +30,9 @@ pub struct Interposition {
     /// Name under which the library exports the function.
     pub name: &'static str,
     /// Address of the library's function.
-    pub theirs: usize,
+    pub original: usize,
     /// Address of our function, which has the same type and is never unloaded.
-    pub ours: usize,
+    pub replacement: usize,
 }
 
 /// Replaces the functions of all `places`, which belong to one library. Returns the number of words written. If a word
@@ -48,24 +48,24 @@ pub fn replace_functions(places: &[Interposition]) -> io::Result<usize> {
 
 fn replace_all(places: &[Interposition]) -> io::Result<usize> {
     let Some(first) = places.first() else { return Ok(0) };
-    let memory = Memory::open()?;
+    let memory = ProcessMemory::open()?;
     let mut library = None;
-    visit(&memory, &mut |module| {
-        if module.covers(first.theirs) {
+    visit_modules(&memory, &mut |module| {
+        if module.covers(first.original) {
             library = Some((module.base, module.own_name()));
         }
     });
     let (base, name) = library.ok_or(io::ErrorKind::NotFound)?;
     let mut written = 0;
-    visit(&memory, &mut |module| {
+    visit_modules(&memory, &mut |module| {
         let mut write = |at: usize, word: usize| {
             written += usize::from(memory.write(at, word).is_ok());
         };
         if module.base == base {
             for place in places {
-                module.export(place, &mut write);
+                module.replace_export(place, &mut write);
             }
-        } else if module.needs(&name) {
+        } else if module.depends_on(&name) {
             module.exchange_slots(places, &mut write);
         }
     });
@@ -82,11 +82,13 @@ pub fn replace_in_module(inside: usize, name: &str, ours: usize) -> io::Result<u
 }
 
 fn replace_slots(inside: usize, name: &str, ours: usize) -> io::Result<usize> {
-    let memory = Memory::open()?;
+    let memory = ProcessMemory::open()?;
     let mut written = 0;
-    visit(&memory, &mut |module| {
+    visit_modules(&memory, &mut |module| {
         if module.covers(inside) {
-            module.slots(&[name], &mut |slot, _| written += usize::from(memory.write(slot, ours).is_ok()));
+            module.visit_slots(&[name], &mut |slot, _| {
+                written += usize::from(memory.write(slot, ours).is_ok())
+            });
         }
     });
     Ok(written)
@@ -94,27 +96,27 @@ fn replace_slots(inside: usize, name: &str, ours: usize) -> io::Result<usize> {
 
 /// This process's memory as a file, `/proc/self/mem`. The host may close any descriptor, and open a file of its own
 /// under the same number.
-struct Memory {
+struct ProcessMemory {
     file: ManuallyDrop<File>,
     identity: FileId,
     /// Cache of the pages that were read last. Tables are read in order, and several tables are read at the same time.
-    pages: RefCell<Pages>,
+    pages: RefCell<PageCache>,
 }
 
 /// Cached copies of pages. The oldest copy is evicted first.
-struct Pages {
+struct PageCache {
     copies: [Option<(usize, Box<[u8; PAGE_BYTES]>)>; 8],
     next: usize,
 }
 
 const PAGE_BYTES: usize = 4096;
 
-impl Memory {
+impl ProcessMemory {
     fn open() -> io::Result<Self> {
         descriptor::enlarge_table();
         let file =
             descriptor::move_out_of_reach(OpenOptions::new().read(true).write(true).open("/proc/self/mem")?);
-        let pages = RefCell::new(Pages { copies: [const { None }; 8], next: 0 });
+        let pages = RefCell::new(PageCache { copies: [const { None }; 8], next: 0 });
         Ok(Self { identity: FileId::from_file(&file)?, file: ManuallyDrop::new(file), pages })
     }
 
@@ -188,7 +190,7 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for ProcessMemory {
     fn drop(&mut self) {
         if self.is_ours() {
             // SAFETY: the file is dropped only here.
@@ -198,8 +200,8 @@ impl Drop for Memory {
 }
 
 /// A module during `dl_iterate_phdr`, which keeps it loaded.
-struct Module<'a> {
-    memory: &'a Memory,
+struct LoadedModule<'a> {
+    memory: &'a ProcessMemory,
     base: usize,
     /// Addresses and sizes of the module's code and data.
     spans: Vec<(usize, usize)>,
@@ -229,9 +231,9 @@ const ADDRESS_RELOCATIONS: [u32; 3] = [1, 6, 7];
 #[cfg(not(target_arch = "x86_64"))]
 const ADDRESS_RELOCATIONS: [u32; 3] = [257, 1025, 1026];
 
-impl<'a> Module<'a> {
+impl<'a> LoadedModule<'a> {
     /// The module that the linker describes. `None` if the module has no dynamic section.
-    fn from_linker(info: &libc::dl_phdr_info, memory: &'a Memory) -> Option<Self> {
+    fn from_linker(info: &libc::dl_phdr_info, memory: &'a ProcessMemory) -> Option<Self> {
         let base = usize::try_from(info.dlpi_addr).ok()?;
         // SAFETY: the pointer refers to the linker's array of that length, which stays valid during the visit.
         let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
@@ -276,25 +278,25 @@ impl<'a> Module<'a> {
         self.table(DT_STRTAB).is_some_and(|strings| self.memory.is_string(strings + at, text))
     }
 
-    fn needs(&self, name: &[u8]) -> bool {
+    fn depends_on(&self, name: &[u8]) -> bool {
         let mut needed = self.dynamic.iter().filter(|pair| pair.0 == DT_NEEDED);
         needed.any(|&(_, at)| self.has_string(at, name))
     }
 
     /// Exchanges the value of the exported symbol.
-    fn export(&self, place: &Interposition, write: &mut dyn FnMut(usize, usize)) -> Option<()> {
+    fn replace_export(&self, place: &Interposition, write: &mut dyn FnMut(usize, usize)) -> Option<()> {
         let symbols = self.table(DT_SYMTAB)?;
-        self.hashed(place.name, &mut |symbol| {
+        self.visit_hashed_symbols(place.name, &mut |symbol| {
             let at = symbols + SYMBOL_BYTES * symbol as usize + 8;
             let value = self.memory.word(at).map(|value| self.base.wrapping_add(value));
-            if value == Some(place.theirs) {
-                write(at, place.ours.wrapping_sub(self.base));
+            if value == Some(place.original) {
+                write(at, place.replacement.wrapping_sub(self.base));
             }
         })
     }
 
     /// Passes to `look` the index of each symbol with this name in the hash table that the linker searches.
-    fn hashed(&self, name: &str, look: &mut dyn FnMut(u32)) -> Option<()> {
+    fn visit_hashed_symbols(&self, name: &str, look: &mut dyn FnMut(u32)) -> Option<()> {
         let (hashes, symbols) = (self.table(DT_GNU_HASH)?, self.table(DT_SYMTAB)?);
         let hash =
             name.bytes().fold(5381_u32, |hash, byte| hash.wrapping_mul(33).wrapping_add(u32::from(byte)));
@@ -320,7 +322,7 @@ impl<'a> Module<'a> {
 
     /// Indices of the symbols with these names that the module's slots may refer to. Imported symbols precede the
     /// symbols in the hash table, except functions whose address the program compares, which are in the hash table.
-    fn symbols(&self, names: &[&str]) -> Vec<(u32, usize)> {
+    fn referenced_symbols(&self, names: &[&str]) -> Vec<(u32, usize)> {
         let mut found = Vec::new();
         let Some(symbols) = self.table(DT_SYMTAB) else { return found };
         let Some(hashes) = self.table(DT_GNU_HASH).or_else(|| self.table(DT_HASH)) else { return found };
@@ -340,7 +342,7 @@ impl<'a> Module<'a> {
             found.extend(names.iter().position(is_named).map(|at| (symbol, at)));
         }
         for (at, name) in names.iter().enumerate() {
-            self.hashed(name, &mut |symbol| found.push((symbol, at)));
+            self.visit_hashed_symbols(name, &mut |symbol| found.push((symbol, at)));
         }
         found
     }
@@ -349,9 +351,9 @@ impl<'a> Module<'a> {
     /// the function's address yet, and will get our function's address.
     fn exchange_slots(&self, places: &[Interposition], write: &mut dyn FnMut(usize, usize)) {
         let names: Vec<_> = places.iter().map(|place| place.name).collect();
-        self.slots(&names, &mut |slot, at| {
-            if self.memory.word(slot) == Some(places[at].theirs) {
-                write(slot, places[at].ours);
+        self.visit_slots(&names, &mut |slot, at| {
+            if self.memory.word(slot) == Some(places[at].original) {
+                write(slot, places[at].replacement);
             }
         });
     }
@@ -359,8 +361,8 @@ impl<'a> Module<'a> {
     /// Passes to `look` the slots for functions with these names, filled or not, and the index of the name. Slots are
     /// found by the symbols of their relocations, because machine-learning libraries have hundreds of thousands of
     /// slots, and most of these slots need not be read.
-    fn slots(&self, names: &[&str], look: &mut dyn FnMut(usize, usize)) {
-        let symbols = self.symbols(names);
+    fn visit_slots(&self, names: &[&str], look: &mut dyn FnMut(usize, usize)) {
+        let symbols = self.referenced_symbols(names);
         if symbols.is_empty() {
             return;
         }
@@ -384,13 +386,13 @@ impl<'a> Module<'a> {
 }
 
 /// Passes all modules to `look`. No module is loaded or unloaded meanwhile.
-fn visit(memory: &Memory, look: &mut dyn FnMut(&Module<'_>)) {
-    type Visitor<'a> = (&'a Memory, &'a mut dyn FnMut(&Module<'_>));
+fn visit_modules(memory: &ProcessMemory, look: &mut dyn FnMut(&LoadedModule<'_>)) {
+    type Visitor<'a> = (&'a ProcessMemory, &'a mut dyn FnMut(&LoadedModule<'_>));
     unsafe extern "C" fn step(info: *mut libc::dl_phdr_info, _size: usize, visitor: *mut c_void) -> c_int {
         // SAFETY: `visit` passed this pair, which nothing else uses meanwhile.
         let (memory, look) = unsafe { &mut *visitor.cast::<Visitor<'_>>() };
         // SAFETY: the linker passes a valid description.
-        let module = Module::from_linker(unsafe { &*info }, memory);
+        let module = LoadedModule::from_linker(unsafe { &*info }, memory);
         // A panic must not cross the linker's frames.
         let looked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| module.iter().for_each(look)));
         c_int::from(looked.is_err())
@@ -439,8 +441,8 @@ mod tests {
         assert_eq!(by_table(), before);
         let place = Interposition {
             name: "gnu_get_libc_release",
-            theirs: theirs.addr(),
-            ours: ours as *const () as usize,
+            original: theirs.addr(),
+            replacement: ours as *const () as usize,
         };
         assert!(replace_functions(&[place]).unwrap() >= 2);
         assert_eq!(by_table(), c"ours");
@@ -476,7 +478,7 @@ mod tests {
 
     #[test]
     fn interposing_an_address_outside_all_libraries_fails() {
-        let place = Interposition { name: "nothing", theirs: 16, ours: 16 };
+        let place = Interposition { name: "nothing", original: 16, replacement: 16 };
         assert_eq!(replace_functions(&[place]).unwrap_err().kind(), io::ErrorKind::NotFound);
         assert_eq!(replace_functions(&[]).unwrap(), 0);
     }

@@ -13,7 +13,7 @@ pub struct ModuleId(NonZeroU64);
 impl ModuleId {
     /// Id of the module that contains `address`. `None` for generated code, and for unmapped memory.
     pub fn containing(address: usize) -> Option<Self> {
-        let mut search = Search { address, found: None };
+        let mut search = ModuleSearch { address, found: None };
         // SAFETY: `visit` is called only until this returns, with the pointer to `search`.
         unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
         search.found
@@ -25,16 +25,16 @@ impl ModuleId {
     }
 }
 
-struct Search {
+struct ModuleSearch {
     address: usize,
     found: Option<ModuleId>,
 }
 
 /// # Safety
-/// The arguments are those of `dl_iterate_phdr`; `search` points to a [`Search`].
+/// The arguments are those of `dl_iterate_phdr`; `search` points to a [`ModuleSearch`].
 unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, search: *mut c_void) -> c_int {
     // SAFETY: `ModuleId::containing` passed this pointer, and nothing else uses the search meanwhile.
-    let search = unsafe { &mut *search.cast::<Search>() };
+    let search = unsafe { &mut *search.cast::<ModuleSearch>() };
     // SAFETY: the linker passes a valid description.
     let info = unsafe { &*info };
     if info.dlpi_phdr.is_null() {

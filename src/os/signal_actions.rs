@@ -110,7 +110,7 @@ pub fn handle_default_signals(handler: extern "C" fn(i32)) {
 /// Installs the handler for signals whose action has become the default without an interposed call.
 pub fn handle_current_defaults() {
     for signal in SIGNALS.into_iter().filter(|_| is_active()) {
-        let action = action_of(signal).filter(|action| action.sa_sigaction == libc::SIG_DFL);
+        let action = current_action(signal).filter(|action| action.sa_sigaction == libc::SIG_DFL);
         if let (Some(action), Some(default)) = (action, DefaultAction::for_signal(signal)) {
             default.set(&action);
             // SAFETY: the action is valid, and its handler is never unloaded (see `pinning::pin_library`).
@@ -121,7 +121,7 @@ pub fn handle_current_defaults() {
 
 /// Whether the kernel calls our handler for `signal`.
 pub fn is_installed(signal: i32) -> bool {
-    action_of(signal).is_some_and(|action| is_ours(&action))
+    current_action(signal).is_some_and(|action| is_ours(&action))
 }
 
 /// Sets the default action in the kernel permanently. Call only to end the process.
@@ -163,7 +163,7 @@ fn our_action() -> libc::sigaction {
     action
 }
 
-fn action_of(signal: i32) -> Option<libc::sigaction> {
+fn current_action(signal: i32) -> Option<libc::sigaction> {
     let mut action = default_action();
     // SAFETY: without an action to set, the call only writes to `action`.
     (unsafe { original_sigaction()(signal, std::ptr::null(), &mut action) } == 0).then_some(action)
@@ -201,8 +201,8 @@ fn interpose() -> std::io::Result<()> {
     ORIGINAL_SIGNAL.store(of_signal, Ordering::Release);
     let place = |(name, is_action): (&'static std::ffi::CStr, bool)| Interposition {
         name: name.to_str().unwrap_or_default(),
-        theirs: if is_action { of_action } else { of_signal },
-        ours: if is_action { our_action as usize } else { our_signal as usize },
+        original: if is_action { of_action } else { of_signal },
+        replacement: if is_action { our_action as usize } else { our_signal as usize },
     };
     interpose::replace_functions(&NAMES.map(place)).map(drop)
 }
@@ -227,7 +227,7 @@ unsafe extern "C" fn sigaction(
             // SAFETY: the action to set is valid, and the call writes to a local action.
             let result = unsafe { theirs(signal, &our_action(), &mut before) };
             if result == 0 {
-                kept.set_by_program(&new, restorer_of(signal));
+                kept.set_by_program(&new, current_restorer(signal));
             }
             result
         }
@@ -248,8 +248,9 @@ unsafe extern "C" fn sigaction(
 }
 
 /// The function by which signal handlers return. The C library adds this function to each action that it sets.
-fn restorer_of(signal: i32) -> Option<extern "C" fn()> {
-    action_of(signal).and_then(|action| action.sa_restorer.filter(|_| action.sa_flags & SA_RESTORER != 0))
+fn current_restorer(signal: i32) -> Option<extern "C" fn()> {
+    current_action(signal)
+        .and_then(|action| action.sa_restorer.filter(|_| action.sa_flags & SA_RESTORER != 0))
 }
 
 /// `signal`, as the program calls it.

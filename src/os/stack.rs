@@ -8,27 +8,27 @@ const STACK_BYTES: usize = 8 << 20;
 /// Size of the inaccessible guard at the lower end of the stack.
 const GUARD_BYTES: usize = 4096;
 
-/// Runs `body` with `given` on a stack of ours, or on the thread's own stack if no stack can be mapped. `body` must not
-/// panic.
-pub fn run_on_own_stack<G: Copy, T>(given: G, body: fn(G) -> T) -> T {
-    let mut job = Job { body, given, result: None };
-    let Some(stack) = MappedStack::new() else { return body(given) };
+/// Runs `body` with `argument` on a stack of ours, or on the thread's own stack if no stack can be mapped. `body` must
+/// not panic.
+pub fn run_on_own_stack<G: Copy, T>(argument: G, body: fn(G) -> T) -> T {
+    let mut job = Job { body, argument, result: None };
+    let Some(stack) = MappedStack::new() else { return body(argument) };
     // SAFETY: the arguments are the top of a stack that is not in use, a function that does not unwind, and the
     // function's argument.
     unsafe { call_on(stack.top(), run::<G, T>, (&raw mut job).cast()) };
-    job.result.unwrap_or_else(|| body(given))
+    job.result.unwrap_or_else(|| body(argument))
 }
 
 struct Job<G, T> {
     body: fn(G) -> T,
-    given: G,
+    argument: G,
     result: Option<T>,
 }
 
 unsafe extern "C" fn run<G: Copy, T>(job: *mut u8) {
     // SAFETY: `run_on_our_own` passes its own job.
     let job = unsafe { &mut *job.cast::<Job<G, T>>() };
-    job.result = Some((job.body)(job.given));
+    job.result = Some((job.body)(job.argument));
 }
 
 struct MappedStack(*mut u8);

@@ -295,7 +295,7 @@ pub fn are_only_ours_left() -> bool {
 
 /// Numbers of all threads of this process.
 pub fn thread_ids() -> Vec<i32> {
-    listing::names(Path::new("/proc/self/task"))
+    listing::entry_names(Path::new("/proc/self/task"))
         .iter()
         .filter_map(|name| name.to_str()?.parse().ok())
         .collect()

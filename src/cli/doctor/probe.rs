@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use gpuflame_config::settings;
 use gpuflame_cupti::find::CandidateSource;
-use gpuflame_cupti::{self as cupti, Probe, ProbeRefusal};
+use gpuflame_cupti::{self as cupti, ProbeRefusal, ProbeReport};
 use gpuflame_model::error::Result;
 use gpuflame_os::library;
 
@@ -87,7 +87,7 @@ pub(super) fn ask(library: Option<&Path>) -> std::result::Result<Found, String> 
 
 /// Runs in the separate process: probes, and writes the findings to `out`.
 pub(super) fn answer(path: Option<&Path>, out: &mut dyn Write) -> Result<()> {
-    let version = path.map(library::version_of);
+    let version = path.map(library::library_version);
     let mut answer = match cupti::probe(settings::from_environment().0.cupti) {
         Ok(probe) => of_probe(&probe),
         Err(_) => json!({ "has_driver": false }),
@@ -100,7 +100,7 @@ pub(super) fn answer(path: Option<&Path>, out: &mut dyn Write) -> Result<()> {
     Ok(writeln!(out, "{answer}")?)
 }
 
-fn of_probe(probe: &Probe) -> Value {
+fn of_probe(probe: &ProbeReport) -> Value {
     let cupti = probe.cupti.as_ref().map(|cupti| {
         json!({
             "file": cupti.file.to_string_lossy(),

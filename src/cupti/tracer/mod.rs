@@ -11,7 +11,7 @@ pub mod errno;
 
 pub use buffer::{Buffer, FilledBuffer, bytes_held};
 pub use buffer::{LentBuffers, ReturnedBuffer};
-pub use calls::{AllocationKind, ApiCall, CallKind};
+pub use calls::{AllocationKind, ApiCallId, CallKind};
 
 use gpuflame_model::record::{CorrelationId, GraphId, GraphNodeId};
 use std::cell::Cell;
@@ -111,7 +111,7 @@ pub struct Call<'a> {
     /// Kind of call, by its effect.
     pub kind: CallKind,
     /// Index of the call's label.
-    pub api: ApiCall,
+    pub api: ApiCallId,
     /// Whether the call belongs to the driver API or the runtime API.
     pub layer: Layer,
     /// Correlation id that the call's activities will carry.

@@ -100,7 +100,7 @@ pub unsafe fn dealloc(block: *mut u8, layout: Layout) {
     match SizeClass::for_layout(layout) {
         Some(class) if reserve::contains(block) => pool::own().free_reserve_block(start, class),
         // SAFETY: the block is part of a chunk or has its own mapping, and is no longer used.
-        Some(class) => match unsafe { pool::pool_of(start) } {
+        Some(class) => match unsafe { pool::owning_pool(start) } {
             // SAFETY: the block belongs to this pool.
             Some(pool) => unsafe { pool.free(start) },
             // SAFETY: the block has its own mapping.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use super::class::SizeClass;
 use super::pages::{populates_at_once, round_up_to_pages};
 use super::reserve;
-use super::slab::{Blocks, Slab, Slabs, map_chunk, owner_of};
+use super::slab::{Blocks, Slab, Slabs, chunk_owner, map_chunk};
 use crate::threads;
 
 /// Number of attempts to enter a pool. If all attempts fail, the block gets its own mapping instead.
@@ -49,9 +49,9 @@ pub(super) fn own() -> &'static Pool {
 ///
 /// # Safety
 /// The block has the size of a class, is not part of the reserve, and was not freed.
-pub(super) unsafe fn pool_of(block: NonNull<u8>) -> Option<&'static Pool> {
-    // SAFETY: the caller fulfils the contract of `owner_of`, and only this module maps chunks, with pools as owners.
-    unsafe { owner_of(block) }
+pub(super) unsafe fn owning_pool(block: NonNull<u8>) -> Option<&'static Pool> {
+    // SAFETY: the caller fulfils the contract of `chunk_owner`, and only this module maps chunks, with pools as owners.
+    unsafe { chunk_owner(block) }
 }
 
 impl Pool {
@@ -96,7 +96,7 @@ impl Pool {
 
     /// Frees a block of the reserve. If another thread stays in the pool, the block is lost.
     pub(super) fn free_reserve_block(&self, block: NonNull<u8>, class: SizeClass) {
-        self.with_lock(MAX_ATTEMPTS, || self.last[class.0].put(block));
+        self.with_lock(MAX_ATTEMPTS, || self.last[class.0].push(block));
     }
 
     /// Runs `body` while the calling thread is the only thread in the pool. `None` if another thread is in the pool,
@@ -120,7 +120,7 @@ impl Pool {
     fn allocate_from_slabs(&self, class: SizeClass) -> Option<NonNull<u8>> {
         let slabs = &self.slabs[class.0];
         while let Some(slab) = slabs.first() {
-            if let Some(block) = slab.take() {
+            if let Some(block) = slab.allocate() {
                 return Some(block);
             }
             slabs.remove(slab);
@@ -133,11 +133,11 @@ impl Pool {
     fn allocate_slow(&'static self, class: SizeClass) -> Option<NonNull<u8>> {
         self.fetch_returned();
         let (last, bytes) = (&self.last[class.0], class.bytes());
-        let from_last = || last.take(bytes);
+        let from_last = || last.pop(bytes);
         let from_new_slice = || {
             let slice = bytes.max(RESERVE_SLICE_BYTES);
             last.cut_from(reserve::allocate(slice)?, round_up_to_pages(slice));
-            last.take(bytes)
+            last.pop(bytes)
         };
         let found = self.allocate_from_slabs(class).or_else(from_last);
         found.or_else(|| self.allocate_from_new_slab(class)).or_else(from_new_slice)
@@ -148,7 +148,7 @@ impl Pool {
         let slab = self.empty_slab()?;
         slab.assign_class(class);
         self.slabs[class.0].push(slab);
-        slab.take()
+        slab.allocate()
     }
 
     fn empty_slab(&'static self) -> Option<&'static Slab> {
@@ -173,8 +173,8 @@ impl Pool {
     /// The block is part of a chunk of this pool, and is no longer used.
     unsafe fn return_to_slab(&self, block: NonNull<u8>) {
         // SAFETY: the caller fulfils this function's contract.
-        let slab = unsafe { Slab::of(block) };
-        slab.put(block);
+        let slab = unsafe { Slab::containing(block) };
+        slab.free(block);
         let slabs = &self.slabs[slab.class().0];
         if !slab.is_listed() {
             slabs.push(slab);
@@ -246,7 +246,7 @@ mod tests {
 
     fn give_back(blocks: impl IntoIterator<Item = NonNull<u8>>) {
         // SAFETY: the blocks come from pools, and are no longer used.
-        blocks.into_iter().for_each(|block| unsafe { pool_of(block).unwrap().free(block) });
+        blocks.into_iter().for_each(|block| unsafe { owning_pool(block).unwrap().free(block) });
     }
 
     /// Number of resident pages among the pages that these blocks start in.
@@ -401,11 +401,11 @@ mod tests {
         // SAFETY: the block has that many bytes.
         unsafe { block.write_bytes(0xff, class.bytes()) };
         // SAFETY: both blocks have the size of that class.
-        assert!(unsafe { pool_of(block) }.is_none());
+        assert!(unsafe { owning_pool(block) }.is_none());
         let pool = new_pool();
         let other = take(pool, 5000, 1)[0];
         // SAFETY: `other` has the size of that class.
-        assert!(unsafe { pool_of(other) }.is_some_and(|found| std::ptr::eq(found, pool)));
+        assert!(unsafe { owning_pool(other) }.is_some_and(|found| std::ptr::eq(found, pool)));
         give_back([other]);
         // SAFETY: the block is no longer used.
         unsafe { unmap_alone(block, class) };

@@ -53,7 +53,7 @@ pub(super) fn map_chunk<Owner>(owner: &'static Owner) -> Option<&'static [Slab]>
 /// # Safety
 /// The block has the size of a class, is not part of the reserve, and was not freed; all chunks have owners of this
 /// type.
-pub(super) unsafe fn owner_of<Owner>(block: NonNull<u8>) -> Option<&'static Owner> {
+pub(super) unsafe fn chunk_owner<Owner>(block: NonNull<u8>) -> Option<&'static Owner> {
     let piece = with_exposed_provenance::<Chunk<Owner>>(block.addr().get() & !(CHUNK_BYTES - 1));
     // SAFETY: `chunk` is the address of a page with a header or with zeros, and the owner is set before the first block
     // is handed out.
@@ -94,20 +94,20 @@ impl Blocks {
         self.end.set(start.addr().get() + bytes);
     }
 
-    pub(super) fn put(&self, block: NonNull<u8>) {
+    pub(super) fn push(&self, block: NonNull<u8>) {
         // SAFETY: the block is no longer used, and has room for a pointer.
         unsafe { block.cast::<*mut u8>().write(self.free.get()) };
         self.free.set(block.as_ptr());
     }
 
-    pub(super) fn take(&self, bytes: usize) -> Option<NonNull<u8>> {
-        let Some(block) = NonNull::new(self.free.get()) else { return self.cut(bytes) };
+    pub(super) fn pop(&self, bytes: usize) -> Option<NonNull<u8>> {
+        let Some(block) = NonNull::new(self.free.get()) else { return self.cut_next(bytes) };
         // SAFETY: the block is free, and its first word is the next free block.
         self.free.set(unsafe { block.cast::<*mut u8>().read() });
         Some(block)
     }
 
-    fn cut(&self, bytes: usize) -> Option<NonNull<u8>> {
+    fn cut_next(&self, bytes: usize) -> Option<NonNull<u8>> {
         let at = self.next.get();
         if self.end.get() - at < bytes {
             return None;
@@ -135,7 +135,7 @@ impl Slab {
     ///
     /// # Safety
     /// The block is part of a chunk.
-    pub(super) unsafe fn of(block: NonNull<u8>) -> &'static Self {
+    pub(super) unsafe fn containing(block: NonNull<u8>) -> &'static Self {
         let (start, within) = (block.addr().get() & !(CHUNK_BYTES - 1), block.addr().get() % CHUNK_BYTES);
         // SAFETY: chunks are never unmapped.
         unsafe { &(*with_exposed_provenance::<Chunk<()>>(start)).slabs[within / SLAB_BYTES] }
@@ -175,14 +175,14 @@ impl Slab {
         self.class.get()
     }
 
-    pub(super) fn take(&self) -> Option<NonNull<u8>> {
-        let block = self.blocks.take(self.bytes.get() as usize)?;
+    pub(super) fn allocate(&self) -> Option<NonNull<u8>> {
+        let block = self.blocks.pop(self.bytes.get() as usize)?;
         self.live.set(self.live.get() + 1);
         Some(block)
     }
 
-    pub(super) fn put(&self, block: NonNull<u8>) {
-        self.blocks.put(block);
+    pub(super) fn free(&self, block: NonNull<u8>) {
+        self.blocks.push(block);
         self.live.set(self.live.get() - 1);
     }
 
