@@ -26,7 +26,7 @@ fn ask_to_be_injected_if_preloaded() {
     let Some(list) = std::env::var_os("LD_PRELOAD") else { return };
     // errno is preserved, because the driver may be loading this library in the middle of a call of the application.
     errno::preserve(|| {
-        let Some(own) = own_path().filter(|own| names_file(&list, own)) else { return };
+        let Some(own) = own_path().filter(|own| list_contains(&list, own)) else { return };
         stderr::remember_file_at_exec();
         let unset = INJECTION_VARIABLES.into_iter().filter(|name| std::env::var_os(name).is_none());
         let unset: Vec<_> = unset.collect();
@@ -60,7 +60,7 @@ fn add_to_environment(variables: impl Iterator<Item = Vec<u8>>) {
 }
 
 /// Whether a preload list (names separated by blanks or colons) has an entry that is the file `own`.
-fn names_file(list: &OsStr, own: &Path) -> bool {
+fn list_contains(list: &OsStr, own: &Path) -> bool {
     let entries = list
         .as_bytes()
         .split(|byte| matches!(byte, b' ' | b':'))

@@ -214,7 +214,7 @@ fn event_row(record: Record<'_>) -> Option<Row<'static>> {
             let sync = record.prefix::<Synchronization>()?;
             let known = |id: u32| Some(id).filter(|id| *id != NOT_APPLICABLE);
             Some(Row::Sync(Sync {
-                kind: kinds::sync(sync.sync_type),
+                kind: kinds::sync_kind(sync.sync_type),
                 start: Nanos(sync.start),
                 end: Nanos(sync.end),
                 correlation: CorrelationId(sync.correlation_id),
@@ -228,7 +228,7 @@ fn event_row(record: Record<'_>) -> Option<Row<'static>> {
         ActivityKind::UNIFIED_MEMORY_COUNTER => {
             let counter = record.prefix::<UnifiedMemoryCounter>()?;
             Some(Row::Unified(Unified {
-                kind: kinds::unified(counter.counter_kind.0),
+                kind: kinds::unified_kind(counter.counter_kind.0),
                 value: counter.value,
                 start: Nanos(counter.start),
                 end: Nanos(counter.end),
@@ -298,8 +298,8 @@ fn from_kernel(kernel: &Kernel, name: NameId, channel: Option<u32>) -> Activity 
 fn from_copy(copy: &Memcpy, channel: Option<u32>, copies: u32) -> Activity {
     let detail = CopyDetail {
         kind: CopyKind(copy.copy_kind),
-        from: kinds::memory(copy.src_kind.into()),
-        to: kinds::memory(copy.dst_kind.into()),
+        from: kinds::memory_kind(copy.src_kind.into()),
+        to: kinds::memory_kind(copy.dst_kind.into()),
         peers: None,
         bytes: copy.bytes,
         is_async: u32::from(copy.flags) & FLAG_ASYNC != 0,
@@ -311,8 +311,8 @@ fn from_copy(copy: &Memcpy, channel: Option<u32>, copies: u32) -> Activity {
 fn from_peer_copy(copy: &MemcpyPeer, channel: Option<u32>) -> Activity {
     let detail = CopyDetail {
         kind: CopyKind::PTOP,
-        from: kinds::memory(copy.src_kind.into()),
-        to: kinds::memory(copy.dst_kind.into()),
+        from: kinds::memory_kind(copy.src_kind.into()),
+        to: kinds::memory_kind(copy.dst_kind.into()),
         peers: Some((DeviceId(copy.src_device_id), DeviceId(copy.dst_device_id))),
         bytes: copy.bytes,
         is_async: u32::from(copy.flags) & FLAG_ASYNC != 0,
@@ -341,7 +341,7 @@ fn from_graph(graph: &GraphTrace) -> Activity {
 
 fn from_fill(fill: &Memset, channel: Option<u32>) -> Activity {
     let detail = SetDetail {
-        memory: kinds::memory(fill.memory_kind),
+        memory: kinds::memory_kind(fill.memory_kind),
         value: fill.value,
         bytes: fill.bytes,
         is_async: u32::from(fill.flags) & FLAG_ASYNC != 0,

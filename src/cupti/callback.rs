@@ -36,19 +36,19 @@ pub(super) unsafe extern "C" fn on_event<T: Tracer>(
             let Some(data) = (unsafe { data.cast::<CallbackData>().as_ref() }) else {
                 return delivery_counts::CALLBACKS_WITHOUT_DATA.add_one();
             };
-            api_call::<T>(shared, domain, id, data);
+            on_api_call::<T>(shared, domain, id, data);
         }
         Domain::RESOURCE => {
             // SAFETY: in this domain CUPTI passes a `ResourceData`, or null at worst.
             let Some(data) = (unsafe { data.cast::<ResourceData>().as_ref() }) else {
                 return delivery_counts::CALLBACKS_WITHOUT_DATA.add_one();
             };
-            resource::<T>(shared, &id, data);
+            on_resource::<T>(shared, &id, data);
         }
         Domain::STATE if id == CallbackId::FATAL_ERROR => {
             // SAFETY: in this domain CUPTI passes a `StateData`, or null at worst.
             let state = unsafe { data.cast::<StateData>().as_ref() };
-            fatal::<T>(shared, state);
+            on_fatal_error::<T>(shared, state);
         }
         _ => {}
     });
@@ -56,7 +56,7 @@ pub(super) unsafe extern "C" fn on_event<T: Tracer>(
 
 /// Handles the entry or the exit of an API call. This is the hot path.
 #[inline(always)]
-fn api_call<T: Tracer>(shared: &CallbackState, domain: Domain, id: CallbackId, data: &CallbackData) {
+fn on_api_call<T: Tracer>(shared: &CallbackState, domain: Domain, id: CallbackId, data: &CallbackData) {
     let Some((api, kind)) = shared.calls.look_up(domain, id.0) else { return };
     shared.note_work();
     let spare_slot = Cell::new(0);
@@ -94,7 +94,7 @@ fn api_call<T: Tracer>(shared: &CallbackState, domain: Domain, id: CallbackId, d
 }
 
 /// Handles a resource event. `id` must be stored in the caller's stack frame.
-fn resource<T: Tracer>(shared: &CallbackState, id: &CallbackId, data: &ResourceData) {
+fn on_resource<T: Tracer>(shared: &CallbackState, id: &CallbackId, data: &ResourceData) {
     if shared.is_off() {
         return;
     }
@@ -114,7 +114,7 @@ fn resource<T: Tracer>(shared: &CallbackState, id: &CallbackId, data: &ResourceD
     }
 }
 #[cold]
-fn fatal<T: Tracer>(shared: &CallbackState, state: Option<&StateData>) {
+fn on_fatal_error<T: Tracer>(shared: &CallbackState, state: Option<&StateData>) {
     shared.retire();
     let status = state.map_or(Status::UNKNOWN, |state| state.result);
     let message = state.map(|state| state.message).filter(|message| !message.is_null());

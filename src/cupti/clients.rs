@@ -314,7 +314,7 @@ fn interpositions<T: Tracer>(library: &Library) -> [Interposition; 10] {
         interposition!(
             cuptiActivityRegisterTimestampCallback,
             register_timestamp_callback,
-            clock::<T>,
+            register_clock::<T>,
             RegisterClock
         ),
         interposition!(cuptiActivityEnable, activity_enable, enable::<T>, Switch),
@@ -480,7 +480,7 @@ unsafe extern "C-unwind" fn register<T: Tracer>(requested: *mut c_void, complete
 /// Interposes on `cuptiActivityRegisterTimestampCallback`. Flushes our records first, because their timestamps are on
 /// the old clock. Our kinds stay disabled after that, because further records of ours would make CUPTI call the
 /// client's clock.
-unsafe extern "C-unwind" fn clock<T: Tracer>(clock: *mut c_void) -> Status {
+unsafe extern "C-unwind" fn register_clock<T: Tracer>(clock: *mut c_void) -> Status {
     forward_call(|shared, library| {
         let theirs = library_function!(library.register_timestamp_callback as RegisterClock);
         let left = release_records::<T>(shared);

@@ -34,14 +34,14 @@ const MAX_THREADS: usize = 256;
 /// A thread that is sampled by a timer. Dropping it frees its slot.
 #[derive(Debug)]
 pub struct CpuTimer {
-    slot: &'static Slot,
+    slot: &'static SampleSlot,
     timer: i32,
 }
 
 /// Buffer that the signal handler fills. A slot is mapped once and never unmapped, because a signal may still be in
 /// flight.
 #[repr(C)]
-struct Slot {
+struct SampleSlot {
     /// Number of the thread that uses the slot; 0 if the slot is free.
     thread: AtomicI32,
     /// Number of samples written so far, and number of samples drained so far.
@@ -52,15 +52,15 @@ struct Slot {
     samples: [UnsafeCell<SlotSample>; SLOT_SAMPLES],
 }
 
-impl std::fmt::Debug for Slot {
+impl std::fmt::Debug for SampleSlot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Slot").field("thread", &self.thread).finish_non_exhaustive()
+        f.debug_struct("SampleSlot").field("thread", &self.thread).finish_non_exhaustive()
     }
 }
 
 // SAFETY: a sample belongs to the thread's handler until `head` has passed the sample, and then to the draining thread
 // until `tail` has passed the sample.
-unsafe impl Sync for Slot {}
+unsafe impl Sync for SampleSlot {}
 
 #[repr(C)]
 struct SlotSample {
@@ -73,7 +73,7 @@ struct SlotSample {
 }
 
 /// Slots that were mapped so far. Slots are never unmapped.
-static SLOTS: [AtomicPtr<Slot>; MAX_THREADS] = [const { AtomicPtr::new(null_mut()) }; MAX_THREADS];
+static SLOTS: [AtomicPtr<SampleSlot>; MAX_THREADS] = [const { AtomicPtr::new(null_mut()) }; MAX_THREADS];
 /// The signal that timers send; 0 if no signal was chosen yet, -1 if no signal is free.
 static SIGNAL: AtomicI32 = AtomicI32::new(0);
 static INTERRUPTED_CALLS: AtomicU32 = AtomicU32::new(0);
@@ -86,7 +86,7 @@ impl CpuTimer {
     /// No signal is free, there are too many threads, or the kernel refuses the timer.
     pub fn open(thread: i32, period: Duration) -> io::Result<Self> {
         let signal = timer_signal()?;
-        let slot = Slot::reserve(thread)?;
+        let slot = SampleSlot::reserve(thread)?;
         let timer = start_timer(thread, signal, period, slot)
             .inspect_err(|_| slot.thread.store(0, Ordering::Release))?;
         Ok(Self { slot, timer })
@@ -134,7 +134,7 @@ pub fn is_signal_taken() -> bool {
     signal > 0 && current_action(signal) != Some(handler())
 }
 
-impl Slot {
+impl SampleSlot {
     /// Reserves a free slot for this thread.
     fn reserve(thread: i32) -> io::Result<&'static Self> {
         for place in &SLOTS {
@@ -158,10 +158,10 @@ impl Slot {
     }
 }
 
-fn map_slot() -> io::Result<NonNull<Slot>> {
+fn map_slot() -> io::Result<NonNull<SampleSlot>> {
     let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: the call creates a new mapping, at an address that the kernel chooses.
-    let at = unsafe { libc::mmap(null_mut(), size_of::<Slot>(), access, kind, -1, 0) };
+    let at = unsafe { libc::mmap(null_mut(), size_of::<SampleSlot>(), access, kind, -1, 0) };
     if at == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
@@ -217,7 +217,7 @@ fn check_memory_read() -> io::Result<()> {
     }
 }
 
-fn start_timer(thread: i32, signal: i32, period: Duration, slot: &'static Slot) -> io::Result<i32> {
+fn start_timer(thread: i32, signal: i32, period: Duration, slot: &'static SampleSlot) -> io::Result<i32> {
     // SAFETY: all-zero is a valid `sigevent`.
     let mut event: libc::sigevent = unsafe { std::mem::zeroed() };
     event.sigev_notify = libc::SIGEV_THREAD_ID;
@@ -254,7 +254,7 @@ struct TimerSignalInfo {
     timer: i32,
     /// Number of periods that passed in addition to the period that the signal represents.
     more: i32,
-    slot: *mut Slot,
+    slot: *mut SampleSlot,
 }
 
 const _: () =
@@ -267,7 +267,7 @@ extern "C" fn on_signal(_: i32, info: *mut libc::siginfo_t, context: *mut c_void
     let before = unsafe { errno.read() };
     // SAFETY: with SA_SIGINFO the kernel passes both pointers, which are valid while the handler runs.
     let (info, context) = unsafe { (&*info.cast::<TimerSignalInfo>(), &*context.cast::<libc::ucontext_t>()) };
-    let is_ours = |place: &AtomicPtr<Slot>| place.load(Ordering::Acquire) == info.slot;
+    let is_ours = |place: &AtomicPtr<SampleSlot>| place.load(Ordering::Acquire) == info.slot;
     // Another process or thread may send the same signal, so only signals of our timers are counted.
     if info.code == libc::SI_TIMER && !info.slot.is_null() && SLOTS.iter().any(is_ours) {
         // SAFETY: the address is in the table of our slots, which are never unmapped.
@@ -277,7 +277,7 @@ extern "C" fn on_signal(_: i32, info: *mut libc::siginfo_t, context: *mut c_void
     unsafe { errno.write(before) };
 }
 
-impl Slot {
+impl SampleSlot {
     /// Adds a sample of the place where this thread was interrupted.
     fn add_sample(&self, periods: u64, registers: &[u64; REGISTERS]) {
         count_interrupted(registers);

@@ -69,7 +69,7 @@ pub enum OnAbandon {
 #[derive(Debug)]
 struct SharedFile {
     limits: GrowthLimits,
-    state: Mutex<State>,
+    state: Mutex<FileState>,
     /// Signalled when a block can be written, or when the file ends.
     work_available: Condvar,
     /// Signalled when a block was written, or when no more blocks will be written.
@@ -77,7 +77,7 @@ struct SharedFile {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct FileState {
     pending: VecDeque<Vec<u8>>,
     /// Size of the pending blocks and of the block that is being written.
     bytes: usize,
@@ -111,7 +111,7 @@ impl GrowingFile {
         open: Box<dyn FnOnce() -> Result<Draft> + Send>,
     ) -> (Self, FileFeed) {
         let pending = VecDeque::with_capacity(QUEUE_BLOCKS);
-        let state = Mutex::new(State { pending, ..State::default() });
+        let state = Mutex::new(FileState { pending, ..FileState::default() });
         let file = Self(Arc::new(SharedFile {
             limits,
             state,
@@ -203,9 +203,9 @@ impl GrowingFile {
     /// progress for `patience`.
     fn wait_until(
         &self,
-        state: &mut MutexGuard<'_, State>,
+        state: &mut MutexGuard<'_, FileState>,
         patience: Duration,
-        is_so: &dyn Fn(&State) -> bool,
+        is_so: &dyn Fn(&FileState) -> bool,
     ) -> bool {
         let (mut steps, mut since) = (state.steps, Instant::now());
         while state.failure.is_none() && !is_so(state) {
@@ -223,9 +223,9 @@ impl GrowingFile {
     /// Waits as [`GrowingFile::wait_until`] does, and abandons the file if the file makes no progress.
     fn wait_or_abandon(
         &self,
-        state: &mut MutexGuard<'_, State>,
+        state: &mut MutexGuard<'_, FileState>,
         patience: Duration,
-        is_so: &dyn Fn(&State) -> bool,
+        is_so: &dyn Fn(&FileState) -> bool,
     ) -> Result<()> {
         if !self.wait_until(state, patience, is_so) {
             let message = format!("its file system has accepted no data for {} s", patience.as_secs_f32());
@@ -235,7 +235,7 @@ impl GrowingFile {
     }
 
     /// Abandons the file. The error is kept as the reason, unless an earlier error is the reason already.
-    fn abandon(&self, state: &mut State, error: Error) {
+    fn abandon(&self, state: &mut FileState, error: Error) {
         state.failure.get_or_insert(error);
         state.pending.clear();
         self.0.work_available.notify_one();
@@ -309,7 +309,7 @@ impl GrowingFile {
     }
 
     /// The next block to write. `None` if no more blocks follow.
-    fn next_block(&self, state: &mut MutexGuard<'_, State>) -> Option<Vec<u8>> {
+    fn next_block(&self, state: &mut MutexGuard<'_, FileState>) -> Option<Vec<u8>> {
         while state.failure.is_none() {
             match state.pending.pop_front() {
                 None if !state.is_ended => self.0.work_available.wait(state),
@@ -319,7 +319,7 @@ impl GrowingFile {
         None
     }
 
-    fn note_progress(&self, state: &mut State) {
+    fn note_progress(&self, state: &mut FileState) {
         state.steps += 1;
         self.0.progressed.notify_all();
     }

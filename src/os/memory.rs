@@ -13,7 +13,7 @@ const MIN_LIMIT_BYTES: usize = 24 * MIB;
 const CGROUP_DIVISOR: u64 = 10;
 
 /// The memory limit of this process, in bytes.
-pub fn ceiling(asked: Option<usize>) -> usize {
+pub fn limit_bytes(asked: Option<usize>) -> usize {
     choose_limit(asked, || {
         let group = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         cgroup_limit(&group, |path| fs::read_to_string(path).ok())
@@ -100,7 +100,7 @@ mod tests {
             assert_eq!(mib(None, Some(limit)), expected, "in a group of {limit} MiB");
         }
         assert_eq!(choose_limit(None, || Some(u64::MAX)), 256 * MIB);
-        assert!((MIN_LIMIT_BYTES..=DEFAULT_LIMIT_BYTES).contains(&ceiling(None)));
+        assert!((MIN_LIMIT_BYTES..=DEFAULT_LIMIT_BYTES).contains(&limit_bytes(None)));
     }
 
     #[test]
@@ -108,6 +108,6 @@ mod tests {
         for limit in [None, Some(96), Some(1_000)] {
             assert_eq!([25, 300, 5].map(|asked| mib(Some(asked), limit)), [25, 300, 24]);
         }
-        assert_eq!(ceiling(Some(1 << 40)), 1 << 40);
+        assert_eq!(limit_bytes(Some(1 << 40)), 1 << 40);
     }
 }

@@ -32,7 +32,7 @@ pub const REGISTERS: usize = 17;
 /// Event that samples a thread until the event is dropped.
 #[derive(Debug)]
 pub struct PerfEvent {
-    ring: Ring,
+    ring: EventRing,
     /// Excludes the time that the thread spends in the kernel.
     is_user_only: bool,
     /// Maximum number of stack bytes in a sample.
@@ -119,7 +119,7 @@ impl PerfEvent {
         for &(room, stack) in rooms {
             for &is_user_only in user_only_modes {
                 let opened = open(thread, when, stack, is_user_only);
-                result = opened.and_then(|event| Ring::map(event, room)).map(|ring| Self {
+                result = opened.and_then(|event| EventRing::map(event, room)).map(|ring| Self {
                     ring,
                     is_user_only,
                     stack,
@@ -200,16 +200,16 @@ fn is_refused(error: &io::Error) -> bool {
 
 /// The memory that the kernel and the reader of an event share.
 #[derive(Debug)]
-struct Ring {
+struct EventRing {
     at: NonNull<u8>,
     /// Size of the data in bytes, a power of two.
     size: usize,
 }
 
 // SAFETY: the mapping belongs to this value alone.
-unsafe impl Send for Ring {}
+unsafe impl Send for EventRing {}
 
-impl Ring {
+impl EventRing {
     /// Maps the ring of `event`, and closes the descriptor.
     fn map(event: File, size: usize) -> io::Result<Self> {
         let (length, access) = (PAGE_BYTES + size, libc::PROT_READ | libc::PROT_WRITE);
@@ -267,7 +267,7 @@ impl Ring {
     }
 }
 
-impl Drop for Ring {
+impl Drop for EventRing {
     fn drop(&mut self) {
         // SAFETY: `map` mapped this size, and no reference to the mapping is left.
         unsafe { libc::munmap(self.at.as_ptr().cast(), PAGE_BYTES + self.size) };

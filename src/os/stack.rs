@@ -11,7 +11,7 @@ const GUARD_BYTES: usize = 4096;
 /// Runs `body` with `argument` on a stack of ours, or on the thread's own stack if no stack can be mapped. `body` must
 /// not panic.
 pub fn run_on_own_stack<G: Copy, T>(argument: G, body: fn(G) -> T) -> T {
-    let mut job = Job { body, argument, result: None };
+    let mut job = StackJob { body, argument, result: None };
     let Some(stack) = MappedStack::new() else { return body(argument) };
     // SAFETY: the arguments are the top of a stack that is not in use, a function that does not unwind, and the
     // function's argument.
@@ -19,7 +19,7 @@ pub fn run_on_own_stack<G: Copy, T>(argument: G, body: fn(G) -> T) -> T {
     job.result.unwrap_or_else(|| body(argument))
 }
 
-struct Job<G, T> {
+struct StackJob<G, T> {
     body: fn(G) -> T,
     argument: G,
     result: Option<T>,
@@ -27,7 +27,7 @@ struct Job<G, T> {
 
 unsafe extern "C" fn run<G: Copy, T>(job: *mut u8) {
     // SAFETY: `run_on_our_own` passes its own job.
-    let job = unsafe { &mut *job.cast::<Job<G, T>>() };
+    let job = unsafe { &mut *job.cast::<StackJob<G, T>>() };
     job.result = Some((job.body)(job.argument));
 }
 

@@ -63,7 +63,7 @@ fn subtract_held(bytes: usize) {
 pub fn alloc(layout: Layout) -> *mut u8 {
     let block = match SizeClass::for_layout(layout) {
         Some(class) => {
-            let taken = pool::own().allocate(class).or_else(|| slab::map_alone(class));
+            let taken = pool::current_pool().allocate(class).or_else(|| slab::map_alone(class));
             // The block has the size of its class, because it may later be freed and reused for its class.
             taken.or_else(|| reserve::allocate(class.bytes()))
         }
@@ -98,7 +98,7 @@ pub unsafe fn dealloc(block: *mut u8, layout: Layout) {
     // SAFETY: an allocated block is never null.
     let start = unsafe { NonNull::new_unchecked(block) };
     match SizeClass::for_layout(layout) {
-        Some(class) if reserve::contains(block) => pool::own().free_reserve_block(start, class),
+        Some(class) if reserve::contains(block) => pool::current_pool().free_reserve_block(start, class),
         // SAFETY: the block is part of a chunk or has its own mapping, and is no longer used.
         Some(class) => match unsafe { pool::owning_pool(start) } {
             // SAFETY: the block belongs to this pool.

@@ -41,7 +41,7 @@ unsafe impl Sync for Pool {}
 static POOLS: [Pool; 2] = [const { Pool::new() }; 2];
 
 /// The calling thread's pool.
-pub(super) fn own() -> &'static Pool {
+pub(super) fn current_pool() -> &'static Pool {
     &POOLS[usize::from(threads::is_ours())]
 }
 
@@ -81,7 +81,7 @@ impl Pool {
         let put = || {
             // SAFETY: the caller fulfils this function's contract.
             unsafe { self.return_to_slab(block) };
-            self.fetch_returned();
+            self.drain_returned();
         };
         if self.with_lock(1, put).is_some() {
             return;
@@ -131,7 +131,7 @@ impl Pool {
     /// Allocates a block when no slab of its class has room.
     #[cold]
     fn allocate_slow(&'static self, class: SizeClass) -> Option<NonNull<u8>> {
-        self.fetch_returned();
+        self.drain_returned();
         let (last, bytes) = (&self.last[class.0], class.bytes());
         let from_last = || last.pop(bytes);
         let from_new_slice = || {
@@ -199,7 +199,7 @@ impl Pool {
     }
 
     /// Returns the blocks that were freed while another thread was in the pool.
-    fn fetch_returned(&self) {
+    fn drain_returned(&self) {
         if self.returned.load(Ordering::Relaxed).is_null() {
             return;
         }
@@ -384,7 +384,7 @@ mod tests {
             }
             drop(sends);
         });
-        pool.with_lock(1, || pool.fetch_returned()).unwrap();
+        pool.with_lock(1, || pool.drain_returned()).unwrap();
         assert!(pool.slabs.iter().all(|slabs| slabs.first().is_none()));
         let [kept, bare] = empty(pool);
         assert!(kept > 0 && (kept + bare) % 32 == 0, "{kept}, {bare}");

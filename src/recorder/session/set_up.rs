@@ -76,7 +76,7 @@ fn begin(mut settings: Settings, warnings: &[String], load_driver: bool) -> Resu
     file::set_file_mode(settings.file_mode);
     let by_settings = || Outputs::new(&settings.output, &environment::facts());
     let outputs = chosen::outputs().unwrap_or_else(by_settings);
-    let ceiling = memory::ceiling(settings.max_mem);
+    let ceiling = memory::limit_bytes(settings.max_mem);
     capture::bound_memory(ceiling);
     let pipeline = Pipeline::new(&settings, &outputs, ceiling);
     capture::refill();
