@@ -11,33 +11,38 @@ use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
 
 /// Notifications that the tracers received.
-static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
+static NOTIFICATIONS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 static FILLED: Mutex<Vec<FilledBuffer>> = Mutex::new(Vec::new());
 static BUFFERS: AtomicUsize = AtomicUsize::new(0);
 
-fn tell(what: String) {
-    TOLD.lock().unwrap().push(what);
+fn note_notification(what: String) {
+    NOTIFICATIONS.lock().unwrap().push(what);
 }
 
-fn told() -> Vec<String> {
-    std::mem::take(&mut *TOLD.lock().unwrap())
+fn take_notifications() -> Vec<String> {
+    std::mem::take(&mut *NOTIFICATIONS.lock().unwrap())
 }
 
 /// Tracer that records each notification.
-struct Scribe;
+struct RecordingTracer;
 
-impl Tracer for Scribe {
+impl Tracer for RecordingTracer {
     const GRAPHS: bool = true;
 
     fn enter(call: &Call<'_>) {
         assert_eq!((call.slot.get(), call.return_value), (0, 0));
         call.slot.set(u64::from(call.correlation.0) + 100);
         let layer = if call.layer == Layer::Driver { "driver" } else { "runtime" };
-        tell(format!("enter {layer} {:?} #{} {}", call.kind, call.api.0, call.correlation.0));
+        note_notification(format!("enter {layer} {:?} #{} {}", call.kind, call.api.0, call.correlation.0));
     }
 
     fn exit(call: &Call<'_>) {
-        tell(format!("exit {} slot {} returned {}", call.correlation.0, call.slot.get(), call.return_value));
+        note_notification(format!(
+            "exit {} slot {} returned {}",
+            call.correlation.0,
+            call.slot.get(),
+            call.return_value
+        ));
     }
 
     fn request_buffer() -> Option<Buffer> {
@@ -50,19 +55,19 @@ impl Tracer for Scribe {
     }
 
     fn records_discarded(count: u64) {
-        tell(format!("discarded {count}"));
+        note_notification(format!("discarded {count}"));
     }
 
     fn context_created() {
-        tell("context created".to_owned());
+        note_notification("context created".to_owned());
     }
 
     fn context_ending() {
-        tell("context ending".to_owned());
+        note_notification("context ending".to_owned());
     }
 
     fn graph(event: GraphEvent<'_>) {
-        tell(match event {
+        note_notification(match event {
             GraphEvent::CallBegins { call, into } => format!("graph call {:?} into {into:?}", call.kind),
             GraphEvent::CallEnds(call) => format!("graph call {:?} ends", call.kind),
             GraphEvent::NodeCreated { ids, .. } => format!("graph node {ids:?}"),
@@ -77,18 +82,18 @@ impl Tracer for Scribe {
     }
 
     fn host_call(event: HostCallEvent<'_>) {
-        tell(match event {
+        note_notification(match event {
             HostCallEvent::Begins { call, .. } => format!("begins {:?} {}", call.kind, call.correlation.0),
             HostCallEvent::Ends { call, done } => format!("ends {:?} {done:?}", call.kind),
         });
     }
 
     fn fatal(reason: &str) {
-        tell(format!("fatal {reason}"));
+        note_notification(format!("fatal {reason}"));
     }
 
     fn panicked() {
-        tell("panicked".to_owned());
+        note_notification("panicked".to_owned());
     }
 }
 
@@ -105,7 +110,7 @@ fn attach_to<T: Tracer>(
     driver: u32,
     options: &Options,
 ) -> Result<&'static Api, String> {
-    told();
+    take_notifications();
     FILLED.lock().unwrap().clear();
     BUFFERS.store(8, Ordering::Relaxed);
     let (functions, version) =
@@ -117,7 +122,7 @@ fn attach_to<T: Tracer>(
 #[test]
 fn attaching_calls_cupti_in_the_required_order() {
     let fake = FakeCupti::start(130_001);
-    let api = attach::<Scribe>(13_000).unwrap();
+    let api = attach::<RecordingTracer>(13_000).unwrap();
     let expected = [
         "version",
         "subscribe",
@@ -164,7 +169,7 @@ fn attaching_calls_cupti_in_the_required_order() {
 #[test]
 fn a_shared_subscription_passes_its_handle_in_every_record_call() {
     let fake = FakeCupti::start(130_301);
-    let api = attach_to::<Scribe>(fake::sharing_library(), 13_030, &Options::default()).unwrap();
+    let api = attach_to::<RecordingTracer>(fake::sharing_library(), 13_030, &Options::default()).unwrap();
     let expected = [
         "version",
         "subscribe gpuflame, 40 bytes, shares = 1",
@@ -192,7 +197,7 @@ fn a_shared_subscription_passes_its_handle_in_every_record_call() {
 fn subscriptions_are_shared_only_with_suitable_library_driver_and_options() {
     let shares = |version, driver, library, options: &Options| {
         let fake = FakeCupti::start(version);
-        attach_to::<Scribe>(library, driver, options).unwrap();
+        attach_to::<RecordingTracer>(library, driver, options).unwrap();
         fake.call_log().iter().any(|line| line.contains("shares"))
     };
     let (whole, plain) = (fake::sharing_library, Options::default());
@@ -209,7 +214,8 @@ fn subscriptions_are_shared_only_with_suitable_library_driver_and_options() {
 fn a_refused_shared_subscription_is_not_retried_as_exclusive() {
     let fake = FakeCupti::start(130_301);
     fake.refuse("subscribe gpuflame, 40 bytes, shares = 1", Status::NOT_COMPATIBLE);
-    let refusal = attach_to::<Scribe>(fake::sharing_library(), 13_030, &Options::default()).err().unwrap();
+    let refusal =
+        attach_to::<RecordingTracer>(fake::sharing_library(), 13_030, &Options::default()).err().unwrap();
     assert_eq!(refusal, "cuptiSubscribe: NOT_COMPATIBLE (14)");
     assert_eq!(fake.call_log(), ["version", "subscribe gpuflame, 40 bytes, shares = 1"]);
 }
@@ -219,7 +225,8 @@ fn yielding_records_restores_the_settings_found_at_attach() {
     for before in [0, 1] {
         let fake = FakeCupti::start(130_001);
         fake.set_attributes(before);
-        let api = attach_with::<Scribe>(13_000, &Options { events: true, ..Options::default() }).unwrap();
+        let api =
+            attach_with::<RecordingTracer>(13_000, &Options { events: true, ..Options::default() }).unwrap();
         fake.call_log();
         api.yield_records();
         assert_eq!(fake.call_log(), [format!("attribute 5 = {before} (1 byte)"), "all syncs = 1".to_owned()]);
@@ -230,7 +237,7 @@ fn yielding_records_restores_the_settings_found_at_attach() {
 #[test]
 fn subscribing_again_repeats_the_initial_setup() {
     let fake = FakeCupti::start(130_001);
-    let api = attach::<Scribe>(13_000).unwrap();
+    let api = attach::<RecordingTracer>(13_000).unwrap();
     let at_first: Vec<_> = fake.call_log().into_iter().skip_while(|step| step != "subscribe").collect();
     api.release_subscription();
     assert!(!api.is_subscribed());
@@ -248,14 +255,14 @@ fn subscribing_again_repeats_the_initial_setup() {
 #[test]
 fn switching_launch_callbacks_affects_only_launch_callbacks() {
     let fake = FakeCupti::start(130_001);
-    let api = attach::<Scribe>(13_000).unwrap();
+    let api = attach::<RecordingTracer>(13_000).unwrap();
     fake.call_log();
     let launches = ["1.3", "1.4", "2.3", "2.4", "2.5"];
     for (on, digit) in [(false, 0), (true, 1)] {
         api.set_launch_callbacks(on).unwrap();
-        let mut told = fake.call_log();
-        told.sort_unstable();
-        assert_eq!(told, launches.map(|id| format!("callback {id} = {digit}")));
+        let mut calls = fake.call_log();
+        calls.sort_unstable();
+        assert_eq!(calls, launches.map(|id| format!("callback {id} = {digit}")));
     }
     fake.refuse("callback 1.3 = 0", Status::UNKNOWN);
     assert!(api.set_launch_callbacks(false).unwrap_err().to_string().contains("cuptiEnableCallback"));
@@ -268,9 +275,9 @@ fn switching_launch_callbacks_affects_only_launch_callbacks() {
 #[test]
 fn event_and_wait_records_are_enabled_on_request_without_unsuccessful_queries() {
     let fake = FakeCupti::start(130_001);
-    attach::<Scribe>(13_000).unwrap();
+    attach::<RecordingTracer>(13_000).unwrap();
     let without = fake.call_log();
-    attach_with::<Scribe>(13_000, &Options { events: true, ..Options::default() }).unwrap();
+    attach_with::<RecordingTracer>(13_000, &Options { events: true, ..Options::default() }).unwrap();
     let with = fake.call_log();
     let more: Vec<_> = with.iter().filter(|line| !without.contains(line)).collect();
     assert_eq!(more, ["all syncs = 0", "kind 36", "kind 38", "callback 2.8 = 1", "callback 1.8 = 1"]);
@@ -280,14 +287,14 @@ fn event_and_wait_records_are_enabled_on_request_without_unsuccessful_queries() 
 #[test]
 fn unified_memory_is_enabled_on_request_and_a_refusal_is_noted() {
     let fake = FakeCupti::start(130_001);
-    attach::<Scribe>(13_000).unwrap();
+    attach::<RecordingTracer>(13_000).unwrap();
     let without = fake.call_log();
     let wanted = Options { unified: true, ..Options::default() };
-    attach_with::<Scribe>(13_000, &wanted).unwrap();
+    attach_with::<RecordingTracer>(13_000, &wanted).unwrap();
     let more: Vec<_> = fake.call_log().into_iter().filter(|line| !without.contains(line)).collect();
     assert_eq!(more, ["unified [1, 2, 8, 3, 4]", "kind 25"]);
     fake.refuse("unified [1, 2, 8, 3, 4]", Status::UM_PROFILING_NOT_SUPPORTED);
-    let api = attach_with::<Scribe>(13_000, &wanted).unwrap();
+    let api = attach_with::<RecordingTracer>(13_000, &wanted).unwrap();
     assert_eq!(api.notes(), ["CUPTI does not record unified memory: UM_PROFILING_NOT_SUPPORTED (28)"]);
     assert!(!fake.call_log().contains(&"kind 25".to_owned()));
 }
@@ -295,7 +302,7 @@ fn unified_memory_is_enabled_on_request_and_a_refusal_is_noted() {
 #[test]
 fn a_successful_event_call_is_reported_with_its_handles() {
     let fake = FakeCupti::start(130_001);
-    attach_with::<Scribe>(13_000, &Options { events: true, ..Options::default() }).unwrap();
+    attach_with::<RecordingTracer>(13_000, &Options { events: true, ..Options::default() }).unwrap();
     fake.call_with(Domain::RUNTIME_API, 8, 1, 0, &[0x1000, 7]);
     fake.call_with(Domain::DRIVER_API, 8, 2, 0, &[7, 0x1000]);
     fake.call_with(Domain::DRIVER_API, 8, 3, 400, &[7, 0]);
@@ -307,13 +314,13 @@ fn a_successful_event_call_is_reported_with_its_handles() {
         "begins EventWait 3",
         "ends EventWait Nothing",
     ];
-    assert_eq!(told(), expected);
+    assert_eq!(take_notifications(), expected);
 }
 
 #[test]
 fn state_callbacks_are_not_enabled_on_releases_without_them() {
     let fake = FakeCupti::start(18);
-    attach::<Scribe>(12_000).unwrap();
+    attach::<RecordingTracer>(12_000).unwrap();
     assert!(!fake.call_log().contains(&"callback 6.1 = 1".to_owned()));
 }
 
@@ -321,7 +328,7 @@ fn state_callbacks_are_not_enabled_on_releases_without_them() {
 fn no_cupti_call_follows_a_refused_subscription() {
     let fake = FakeCupti::start(28);
     fake.refuse("subscribe", Status::NOT_INITIALIZED);
-    assert_eq!(attach::<Scribe>(12_080).err().unwrap(), "cuptiSubscribe: NOT_INITIALIZED (15)");
+    assert_eq!(attach::<RecordingTracer>(12_080).err().unwrap(), "cuptiSubscribe: NOT_INITIALIZED (15)");
     assert_eq!(fake.call_log(), ["version", "subscribe"]);
 }
 
@@ -332,7 +339,7 @@ fn a_cupti_too_old_or_newer_than_the_driver_is_not_subscribed_to() {
         (130_001, 12_040, "it is for CUDA 13.0, the driver supports 12.4"),
     ] {
         let fake = FakeCupti::start(version);
-        assert_eq!(attach::<Scribe>(driver).err().unwrap(), reason);
+        assert_eq!(attach::<RecordingTracer>(driver).err().unwrap(), reason);
         assert_eq!(fake.call_log(), ["version"]);
     }
 }
@@ -352,7 +359,7 @@ fn a_refused_record_kind_is_noted_and_setup_continues() {
     fake.refuse("kind 22", Status::NOT_SUPPORTED);
     fake.refuse("callback 2.5 = 1", Status::INVALID_PARAMETER);
     fake.refuse("attribute 5 = 1 (1 byte)", Status::INVALID_PARAMETER);
-    let api = attach::<Scribe>(12_080).unwrap();
+    let api = attach::<RecordingTracer>(12_080).unwrap();
     let expected = [
         "CUPTI does not record copies between GPUs: NOT_SUPPORTED (27)",
         "CUPTI refused to enable 1 callbacks; the first is cudaMemcpy_v3020: INVALID_PARAMETER (1)",
@@ -367,7 +374,7 @@ fn the_subscription_is_released_if_all_record_kinds_are_refused() {
     for kind in ["kind 10", "kind 1", "kind 22", "kind 2"] {
         fake.refuse(kind, Status::INSUFFICIENT_PRIVILEGES);
     }
-    let refusal = attach::<Scribe>(12_080).err().unwrap();
+    let refusal = attach::<RecordingTracer>(12_080).err().unwrap();
     assert_eq!(refusal, "cuptiActivityEnable: INSUFFICIENT_PRIVILEGES (35)");
     assert_eq!(fake.call_log().last().unwrap(), "unsubscribe");
 }
@@ -375,7 +382,7 @@ fn the_subscription_is_released_if_all_record_kinds_are_refused() {
 #[test]
 fn a_call_is_reported_on_entry_and_exit_with_its_correlation_data() {
     let fake = FakeCupti::start(28);
-    let api = attach::<Scribe>(12_080).unwrap();
+    let api = attach::<RecordingTracer>(12_080).unwrap();
     assert_eq!(fake.call(Domain::RUNTIME_API, 4, 7, 0), 107);
     fake.call(Domain::DRIVER_API, 3, 8, 719);
     fake.call(Domain::RUNTIME_API, 5, 9, 0);
@@ -387,35 +394,35 @@ fn a_call_is_reported_on_entry_and_exit_with_its_correlation_data() {
         "enter runtime Copy { sync: true } #1 9",
         "exit 9 slot 109 returned 0",
     ];
-    assert_eq!(told(), expected);
+    assert_eq!(take_notifications(), expected);
     assert_eq!(api.label(ApiCallId(3)), "cuLaunchKernel");
 }
 
 #[test]
 fn a_callback_that_was_not_enabled_is_ignored() {
     let fake = FakeCupti::start(28);
-    attach::<Scribe>(12_080).unwrap();
+    attach::<RecordingTracer>(12_080).unwrap();
     fake.call(Domain::RUNTIME_API, 7, 1, 0);
     fake.call(Domain::DRIVER_API, 100_000, 2, 0);
-    assert_eq!(told(), [""; 0]);
+    assert_eq!(take_notifications(), [""; 0]);
 }
 
 #[test]
 fn context_creation_and_destruction_are_reported() {
     let fake = FakeCupti::start(28);
-    attach::<Scribe>(12_080).unwrap();
+    attach::<RecordingTracer>(12_080).unwrap();
     fake.resource(CallbackId::CONTEXT_CREATED);
     fake.resource(CallbackId::GRAPH_NODE_CREATED);
     fake.resource(CallbackId::MODULE_LOADED);
     fake.resource(CallbackId::CONTEXT_DESTROY_STARTING);
     // A graph event without the node's descriptor is not reported.
-    assert_eq!(told(), ["context created", "context ending"]);
+    assert_eq!(take_notifications(), ["context created", "context ending"]);
 }
 
 #[test]
 fn graph_events_are_reported_with_the_ids_that_records_use() {
     let fake = FakeCupti::start(28);
-    attach::<Scribe>(12_080).unwrap();
+    attach::<RecordingTracer>(12_080).unwrap();
     fake.graph(CallbackId::GRAPH_NODE_CREATED, 2, 10, 0, 0);
     fake.graph(CallbackId::GRAPH_NODE_CREATED, 2, 11, 0, 0);
     fake.graph(CallbackId::GRAPH_NODE_CLONED, 4, 20, 10, 0);
@@ -433,13 +440,13 @@ fn graph_events_are_reported_with_the_ids_that_records_use() {
         "graph 2 ends",
         "exec 99 ends",
     ];
-    assert_eq!(told(), expected);
+    assert_eq!(take_notifications(), expected);
 }
 
 #[test]
 fn calls_that_edit_graphs_are_reported_with_their_target_graph() {
     let fake = FakeCupti::start(28);
-    attach::<Scribe>(12_080).unwrap();
+    attach::<RecordingTracer>(12_080).unwrap();
     fake.call_with(Domain::DRIVER_API, 5, 1, 0, &[8, 2]);
     fake.call_with(Domain::DRIVER_API, 6, 2, 0, &[8, 2]);
     fake.call_with(Domain::DRIVER_API, 7, 3, 0, &[8, 2]);
@@ -451,13 +458,13 @@ fn calls_that_edit_graphs_are_reported_with_their_target_graph() {
         "graph call GraphCopy ends",
         "exec 8 updated from 2 by 3",
     ];
-    assert_eq!(told(), expected);
+    assert_eq!(take_notifications(), expected);
 }
 
 #[test]
 fn records_go_from_a_lent_buffer_into_rows() {
     let fake = FakeCupti::start(28);
-    let api = attach::<Scribe>(12_080).unwrap();
+    let api = attach::<RecordingTracer>(12_080).unwrap();
     let buffer = fake.request();
     assert_eq!((buffer.1, api.delivery_counts().buffers_lent), (4096, 1));
     fake.complete(buffer, 3);
@@ -471,19 +478,19 @@ fn records_go_from_a_lent_buffer_into_rows() {
 #[test]
 fn records_delivered_in_a_spare_buffer_are_counted_as_discarded() {
     let fake = FakeCupti::start(28);
-    attach::<Scribe>(12_080).unwrap();
+    attach::<RecordingTracer>(12_080).unwrap();
     BUFFERS.store(0, Ordering::Relaxed);
     let spare = fake.request();
     assert!(!spare.0.is_null() && spare.1 >= 16 * RECORD_BYTES);
     fake.complete(spare, 5);
-    assert_eq!(told(), ["discarded 5"]);
+    assert_eq!(take_notifications(), ["discarded 5"]);
     assert!(FILLED.lock().unwrap().is_empty());
 }
 
 #[test]
 fn callbacks_without_data_and_foreign_buffers_are_only_counted() {
     let fake = FakeCupti::start(28);
-    let api = attach::<Scribe>(12_080).unwrap();
+    let api = attach::<RecordingTracer>(12_080).unwrap();
     let before = api.delivery_counts();
     fake.call_without_data(Domain::RUNTIME_API, 4);
     fake.call_without_data(Domain::DRIVER_API, 3);
@@ -503,13 +510,13 @@ fn callbacks_without_data_and_foreign_buffers_are_only_counted() {
         ),
         (4, 2)
     );
-    assert_eq!((told(), FILLED.lock().unwrap().len(), traffic.buffers_lent), (vec![], 0, 0));
+    assert_eq!((take_notifications(), FILLED.lock().unwrap().len(), traffic.buffers_lent), (vec![], 0, 0));
 }
 
 #[test]
 fn a_flush_before_the_first_cuda_call_is_skipped() {
     let fake = FakeCupti::start(28);
-    let api = attach::<Scribe>(12_080).unwrap();
+    let api = attach::<RecordingTracer>(12_080).unwrap();
     fake.call_log();
     api.flush(true).unwrap();
     assert_eq!(fake.call_log(), [""; 0]);
@@ -522,7 +529,7 @@ fn a_flush_before_the_first_cuda_call_is_skipped() {
 #[test]
 fn a_refused_flush_is_an_error_that_names_the_call() {
     let fake = FakeCupti::start(28);
-    let api = attach::<Scribe>(12_080).unwrap();
+    let api = attach::<RecordingTracer>(12_080).unwrap();
     fake.resource(CallbackId::CONTEXT_CREATED);
     fake.refuse("flush 1", Status::INVALID_OPERATION);
     let error = api.flush(true).unwrap_err();
@@ -532,7 +539,7 @@ fn a_refused_flush_is_an_error_that_names_the_call() {
 #[test]
 fn dropped_records_and_the_timestamp_are_read_from_cupti() {
     let fake = FakeCupti::start(28);
-    let api = attach::<Scribe>(12_080).unwrap();
+    let api = attach::<RecordingTracer>(12_080).unwrap();
     fake.drop_records(12);
     assert_eq!((api.dropped(), api.dropped()), (12, 0));
     assert_eq!(api.timestamp(), Some(Nanos(42)));
@@ -543,19 +550,19 @@ fn dropped_records_and_the_timestamp_are_read_from_cupti() {
 #[test]
 fn after_a_fatal_error_cupti_is_not_called_and_callbacks_are_ignored() {
     let fake = FakeCupti::start(28);
-    let api = attach::<Scribe>(12_080).unwrap();
+    let api = attach::<RecordingTracer>(12_080).unwrap();
     fake.call(Domain::RUNTIME_API, 3, 1, 0);
     let buffer = fake.request();
     fake.complete(buffer, 1);
     let filled = FILLED.lock().unwrap().pop().unwrap();
     let late = fake.request();
-    told();
+    take_notifications();
     fake.call_log();
     fake.fatal(Status::HARDWARE, c"the GPU fell off the bus");
     fake.call(Domain::RUNTIME_API, 3, 2, 0);
     fake.resource(CallbackId::CONTEXT_CREATED);
     fake.complete(late, 1);
-    assert_eq!(told(), ["fatal HARDWARE (9): the GPU fell off the bus"]);
+    assert_eq!(take_notifications(), ["fatal HARDWARE (9): the GPU fell off the bus"]);
     assert!(FILLED.lock().unwrap().is_empty());
     api.flush(true).unwrap();
     let tally = api.read(&filled, &mut KernelNames::new(), &mut |row| panic!("{row:?}"));
@@ -570,17 +577,17 @@ fn after_a_fatal_error_cupti_is_not_called_and_callbacks_are_ignored() {
 #[test]
 fn unsubscribing_ends_callbacks_but_still_accepts_records() {
     let fake = FakeCupti::start(28);
-    let api = attach::<Scribe>(12_080).unwrap();
+    let api = attach::<RecordingTracer>(12_080).unwrap();
     fake.call(Domain::RUNTIME_API, 3, 1, 0);
     let buffer = fake.request();
-    told();
+    take_notifications();
     fake.call_log();
     api.unsubscribe();
     api.unsubscribe();
     fake.call(Domain::RUNTIME_API, 3, 2, 0);
     api.flush(true).unwrap();
     fake.complete(buffer, 2);
-    assert_eq!(told(), [""; 0]);
+    assert_eq!(take_notifications(), [""; 0]);
     assert_eq!(FILLED.lock().unwrap().pop().unwrap().valid(), 2 * RECORD_BYTES);
     assert_eq!(fake.call_log(), ["attribute 5 = 0 (1 byte)", "unsubscribe", "flush 1"]);
 }
@@ -594,7 +601,7 @@ impl Tracer for Clumsy {
     }
 
     fn exit(call: &Call<'_>) {
-        tell(format!("exit {}", call.correlation.0));
+        note_notification(format!("exit {}", call.correlation.0));
     }
 
     fn request_buffer() -> Option<Buffer> {
@@ -610,7 +617,7 @@ impl Tracer for Clumsy {
     }
 
     fn panicked() {
-        tell("panicked".to_owned());
+        note_notification("panicked".to_owned());
         panic!("even here");
     }
 }
@@ -624,7 +631,7 @@ fn a_panic_in_a_callback_is_caught_reported_once_and_ends_tracing() {
     let buffer = fake.request();
     assert!(!buffer.0.is_null());
     fake.complete(buffer, 1);
-    assert_eq!(told(), ["panicked"]);
+    assert_eq!(take_notifications(), ["panicked"]);
 }
 
 #[test]
@@ -634,13 +641,13 @@ fn a_panic_during_a_buffer_request_still_gives_cupti_a_buffer() {
     let buffer = fake.request();
     assert!(!buffer.0.is_null());
     fake.complete(buffer, 1);
-    assert_eq!(told(), ["panicked"]);
+    assert_eq!(take_notifications(), ["panicked"]);
 }
 
 #[test]
 fn correlation_ids_are_passed_on_over_their_whole_range() {
     let fake = FakeCupti::start(28);
-    attach::<Scribe>(12_080).unwrap();
+    attach::<RecordingTracer>(12_080).unwrap();
     fake.call(Domain::RUNTIME_API, 3, u32::MAX, 0);
-    assert_eq!(told()[0], format!("enter runtime Launch #0 {}", CorrelationId(u32::MAX).0));
+    assert_eq!(take_notifications()[0], format!("enter runtime Launch #0 {}", CorrelationId(u32::MAX).0));
 }

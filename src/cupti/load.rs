@@ -41,14 +41,14 @@ pub(super) enum SkipReason {
 /// Errors: no candidate works, or CUPTI refuses the subscription. The message is one sentence with advice.
 pub(super) fn attach<T: Tracer>(
     driver: Driver,
-    surroundings: &SearchEnvironment,
+    environment: &SearchEnvironment,
     options: &Options,
 ) -> Result<&'static Api, Error> {
-    let search = surroundings.search();
+    let search = environment.search();
     let attached = attach_any::<T>(driver, &search, options);
     attached
         .map(|(_, api)| api)
-        .map_err(|tried| failure_error(surroundings, &search, &tried, super::process_env::has_gpu_file()))
+        .map_err(|tried| failure_error(environment, &search, &tried, super::process_env::has_gpu_file()))
 }
 
 /// A CUPTI that was loaded but refused to start, and its status.
@@ -58,12 +58,12 @@ pub(super) type StartedLibrary = (Candidate, Version, Status);
 /// refused to start.
 pub(super) fn probe<T: Tracer>(
     driver: Driver,
-    surroundings: &SearchEnvironment,
+    environment: &SearchEnvironment,
     options: &Options,
 ) -> Result<(CandidateSource, &'static Api), (Option<StartedLibrary>, Error)> {
-    let search = surroundings.search();
+    let search = environment.search();
     attach_any::<T>(driver, &search, options).map_err(|tried| {
-        let error = failure_error(surroundings, &search, &tried, super::process_env::has_gpu_file());
+        let error = failure_error(environment, &search, &tried, super::process_env::has_gpu_file());
         let started = tried.into_iter().rev().find_map(|(candidate, reason)| match reason {
             SkipReason::NotStarted(version, _, status) => Some((candidate, version, status)),
             _ => None,
@@ -178,7 +178,7 @@ fn ends_search(reason: &SkipReason, source: CandidateSource) -> bool {
 
 /// Builds the error message: the files that were searched, where, why none could be used, and advice.
 pub(super) fn failure_error(
-    surroundings: &SearchEnvironment,
+    environment: &SearchEnvironment,
     search: &SearchResult,
     tried: &[(Candidate, SkipReason)],
     has_gpu_file: bool,
@@ -193,22 +193,22 @@ pub(super) fn failure_error(
     let telling = if ended.is_some() { started.next_back() } else { started.next() };
     if let Some((candidate, version, step, status)) = telling {
         let what = format!("CUPTI {version} ({candidate}) refused {step}: {}", status_text(status));
-        let next = advice(surroundings, status, has_gpu_file);
+        let next = advice(environment, status, has_gpu_file);
         return Error::new(ErrorKind::CuptiRefused, format!("{what}; {next}"));
     }
-    if let Some(driver) = surroundings.driver.filter(|version| *version < 11_000) {
+    if let Some(driver) = environment.driver.filter(|version| *version < 11_000) {
         let driver = cuda_release(driver);
         let text =
             format!("the NVIDIA driver is too old: it supports CUDA {driver}, gpuflame needs 11.8 or later");
         return Error::new(ErrorKind::CuptiRefused, text);
     }
-    Error::new(ErrorKind::NoCupti, not_found_message(surroundings, search, tried))
+    Error::new(ErrorKind::NoCupti, not_found_message(environment, search, tried))
 }
 
 /// Returns advice for the user after a refusal.
-fn advice(surroundings: &SearchEnvironment, status: Status, has_gpu_file: bool) -> String {
+fn advice(environment: &SearchEnvironment, status: Status, has_gpu_file: bool) -> String {
     match status {
-        Status::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED => match likely_subscriber(&surroundings.mapped) {
+        Status::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED => match likely_subscriber(&environment.mapped) {
             Some(tool) => format!("probably {tool}: run without it, or without gpuflame"),
             None => {
                 "run without the other profiler or debugger (nsys, ncu, cuda-gdb, torch.profiler)".to_owned()
@@ -225,7 +225,7 @@ fn advice(surroundings: &SearchEnvironment, status: Status, has_gpu_file: bool) 
             "no GPU is visible on this machine or in this container (no /dev/nvidia0)".to_owned()
         }
         Status::NOT_INITIALIZED | Status::UNKNOWN => {
-            let driver = surroundings
+            let driver = environment
                 .driver
                 .map_or("unknown".to_owned(), |version| format!("CUDA {}", cuda_release(version)));
             format!(
@@ -264,11 +264,11 @@ fn likely_subscriber(mapped: &[PathBuf]) -> Option<&'static str> {
 }
 
 fn not_found_message(
-    surroundings: &SearchEnvironment,
+    environment: &SearchEnvironment,
     search: &SearchResult,
     tried: &[(Candidate, SkipReason)],
 ) -> String {
-    let majors = surroundings.majors();
+    let majors = environment.majors();
     let names: Vec<_> = majors.iter().map(|major| major.file()).collect();
     // If the dynamic linker does not find a bare name, the message needs no reason for that candidate.
     let reasons: Vec<_> = tried
@@ -285,7 +285,7 @@ fn not_found_message(
         }
         None => "set GPUFLAME_CUPTI=/path/libcupti.so".to_owned(),
     };
-    let what = match surroundings.setting {
+    let what = match environment.setting {
         Some(_) => "the CUPTI that GPUFLAME_CUPTI names cannot be used".to_owned(),
         None if reasons.is_empty() => format!(
             "no CUPTI found: looked for {} by name and in {}",

@@ -12,14 +12,10 @@ fn not_started(status: Status) -> SkipReason {
 }
 
 /// Returns the error of a search that has tried `tried`, on a machine with a GPU and a 12.4 driver.
-fn sentence(
-    surroundings: SearchEnvironment,
-    tried: &[(Candidate, SkipReason)],
-    has_gpu_file: bool,
-) -> String {
-    let surroundings = SearchEnvironment { driver: surroundings.driver.or(Some(12_040)), ..surroundings };
+fn sentence(environment: SearchEnvironment, tried: &[(Candidate, SkipReason)], has_gpu_file: bool) -> String {
+    let environment = SearchEnvironment { driver: environment.driver.or(Some(12_040)), ..environment };
     let search = SearchResult { folders: ["/a", "/b"].map(PathBuf::from).into(), ..SearchResult::default() };
-    failure_error(&surroundings, &search, tried, has_gpu_file).to_string()
+    failure_error(&environment, &search, tried, has_gpu_file).to_string()
 }
 
 fn refused(status: Status, mapped: &[&str], has_gpu_file: bool) -> String {
@@ -76,9 +72,9 @@ fn unusable_candidates_are_named_with_their_reasons() {
 
 #[test]
 fn an_unusable_cupti_setting_is_named_in_the_message() {
-    let surroundings = SearchEnvironment { setting: Some("/mine.so".into()), ..SearchEnvironment::default() };
+    let environment = SearchEnvironment { setting: Some("/mine.so".into()), ..SearchEnvironment::default() };
     let tried = [(candidate("/mine.so", Setting), SkipReason::NotLoaded("/mine.so: cannot open".to_owned()))];
-    let said = sentence(surroundings, &tried, true);
+    let said = sentence(environment, &tried, true);
     assert!(said.starts_with("the CUPTI that GPUFLAME_CUPTI names cannot be used; /mine.so: "), "{said}");
 }
 
@@ -128,9 +124,9 @@ fn the_message_for_missing_privileges_names_the_driver_option() {
 
 #[test]
 fn a_driver_older_than_any_supported_cupti_is_reported() {
-    let surroundings = SearchEnvironment { driver: Some(10_020), ..SearchEnvironment::default() };
+    let environment = SearchEnvironment { driver: Some(10_020), ..SearchEnvironment::default() };
     assert_eq!(
-        sentence(surroundings, &[], true),
+        sentence(environment, &[], true),
         "the NVIDIA driver is too old: it supports CUDA 10.2, gpuflame needs 11.8 or later"
     );
 }

@@ -57,9 +57,9 @@ pub enum ProbeRefusal {
 pub fn probe(library: Option<PathBuf>) -> Result<ProbeReport> {
     let driver = Driver::find(true).ok_or_else(|| no_driver(true))?;
     let options = Options { library, ..Options::default() };
-    let surroundings = process_env::search_environment(driver, &options);
+    let environment = process_env::search_environment(driver, &options);
     let (mut cupti, mut refused, mut notes) = (None, None, Vec::new());
-    match load::probe::<SilentTracer>(driver, &surroundings, &options) {
+    match load::probe::<SilentTracer>(driver, &environment, &options) {
         Ok((source, api)) => {
             cupti = Some(ProbedCupti { file: api.file().to_owned(), source, version: api.version() });
             notes = api.notes().to_vec();

@@ -10,7 +10,7 @@ use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Returns the surroundings of this process, which determine where CUPTI is searched.
+/// Returns the search environment of this process, which determines where CUPTI is searched.
 pub fn search_environment(driver: Driver, options: &Options) -> SearchEnvironment {
     let variable = |name: &&str| if options.without_environment { None } else { std::env::var_os(name) };
     let named = |names: &[&str]| names.iter().filter_map(variable).map(PathBuf::from).collect();

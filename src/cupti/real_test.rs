@@ -1,7 +1,7 @@
 //! Tests against a real `libcupti`, limited to the few functions that need neither driver nor GPU (up to 13.1).
 //! `tests/cupti-wheels.sh` runs these tests and sets the library.
 
-use super::activity::tests::{Sizes, a_buffer_of_each_kind, expected_rows_of, read_all_with};
+use super::activity::tests::{RecordSizes, a_buffer_of_each_kind, expected_rows_of, read_all_with};
 use super::calls::classify;
 use super::names::KernelNames;
 use cupti_sys::{ActivityKind, CallbackId, Domain, Library, Status};
@@ -36,7 +36,7 @@ fn size(library: &Library, kind: ActivityKind) -> usize {
 #[ignore = "needs a libcupti: run tests/cupti-wheels.sh"]
 fn records_iterated_by_a_real_cupti_are_read() {
     let library = library();
-    let sizes = Sizes {
+    let sizes = RecordSizes {
         kernel: size(&library, ActivityKind::CONCURRENT_KERNEL),
         copy: size(&library, ActivityKind::MEMCPY),
         peer_copy: size(&library, ActivityKind::MEMCPY2),

@@ -41,7 +41,7 @@ pub fn handle_fatal_signals(handler: FatalSignalHandler) {
 }
 
 /// Handles signals whose action has become the default by a call that is not interposed. Call when the program has
-/// ended and only its exit remains. Has no effect in a process that does not listen.
+/// ended and only its exit remains. Has no effect in a process that has not called [`handle_fatal_signals`].
 pub fn handle_new_defaults() {
     if INSTALLED.get().is_some_and(|installed| installed.process == std::process::id()) {
         signal_actions::handle_current_defaults();

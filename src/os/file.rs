@@ -18,8 +18,8 @@ use super::descriptor::{Appender, FileId, enlarge_table, move_out_of_reach};
 use super::process_liveness;
 use gpuflame_model::error::Result;
 
-/// Permissions of new files, from which the umask is removed. Unless `make_for` was called, only the owner has access.
-/// Stacks and names reveal much about a program.
+/// Permissions of new files, from which the umask is removed. Unless `set_file_mode` was called, only the owner has
+/// access. Stacks and names reveal much about a program.
 static FILE_MODE: AtomicU32 = AtomicU32::new(0o600);
 /// Permissions of files that a user requests from the command. Other commands create their files with the same
 /// permissions.
@@ -97,7 +97,7 @@ impl Drop for TemporaryFile {
         let Some(slot) = self.0 else { return };
         let own = slot.swap(null_mut(), Ordering::AcqRel);
         if !own.is_null() {
-            // SAFETY: `add` made `own` from a box, and after the swap `remove_unpublished` can no longer reach it.
+            // SAFETY: `add` made `own` from a box, and after the swap `remove_temporary_files` can no longer reach it.
             drop(unsafe { Box::from_raw(own) });
         }
     }

@@ -42,31 +42,31 @@ impl Default for EventFlags {
     }
 }
 
-/// Wakes threads, and counts how often it was rung.
+/// Wakes threads, and counts the notifications.
 #[derive(Debug)]
 pub struct EventCount(AtomicU32);
 
 impl EventCount {
-    /// Creates a bell that has not rung yet.
+    /// Creates a count of 0.
     pub const fn new() -> Self {
         Self(AtomicU32::new(0))
     }
 
-    /// Number of times that the bell was rung.
+    /// Number of notifications so far.
     pub fn count(&self) -> u32 {
         self.0.load(Ordering::SeqCst)
     }
 
-    /// Rings the bell, which wakes all waiting threads. May be called in a signal handler.
+    /// Adds a notification, which wakes all waiting threads. May be called in a signal handler.
     pub fn notify_all(&self) {
         self.0.fetch_add(1, Ordering::SeqCst);
         wake(&self.0);
     }
 
-    /// Sleeps for at most `patience`, unless the bell was rung more than `rung` times. May return earlier for other
+    /// Sleeps for at most `patience`, unless there were more than `known` notifications. May return earlier for other
     /// reasons.
-    pub fn wait(&self, rung: u32, patience: Option<Duration>) {
-        wait(&self.0, rung, patience);
+    pub fn wait(&self, known: u32, patience: Option<Duration>) {
+        wait(&self.0, known, patience);
     }
 }
 

@@ -389,7 +389,7 @@ impl<'a> LoadedModule<'a> {
 fn visit_modules(memory: &ProcessMemory, look: &mut dyn FnMut(&LoadedModule<'_>)) {
     type Visitor<'a> = (&'a ProcessMemory, &'a mut dyn FnMut(&LoadedModule<'_>));
     unsafe extern "C" fn step(info: *mut libc::dl_phdr_info, _size: usize, visitor: *mut c_void) -> c_int {
-        // SAFETY: `visit` passed this pair, which nothing else uses meanwhile.
+        // SAFETY: `visit_modules` passed this pair, which nothing else uses meanwhile.
         let (memory, look) = unsafe { &mut *visitor.cast::<Visitor<'_>>() };
         // SAFETY: the linker passes a valid description.
         let module = LoadedModule::from_linker(unsafe { &*info }, memory);

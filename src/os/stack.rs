@@ -26,7 +26,7 @@ struct StackJob<G, T> {
 }
 
 unsafe extern "C" fn run<G: Copy, T>(job: *mut u8) {
-    // SAFETY: `run_on_our_own` passes its own job.
+    // SAFETY: `run_on_own_stack` passes its own job.
     let job = unsafe { &mut *job.cast::<StackJob<G, T>>() };
     job.result = Some((job.body)(job.argument));
 }

@@ -23,7 +23,7 @@ pub(super) fn populates_at_once() -> bool {
     POPULATES_AT_ONCE.load(Ordering::Relaxed)
 }
 
-/// Maps new pages, which are zero. In haste, the pages are populated at once.
+/// Maps new pages, which are zero. After [`populate_pages_at_once`], the pages are populated at once.
 pub(super) fn map(bytes: usize) -> Option<NonNull<u8>> {
     map_as(round_up_to_pages(bytes), if populates_at_once() { libc::MAP_POPULATE } else { 0 })
 }
