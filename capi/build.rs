@@ -1,5 +1,5 @@
-//! Gives the library its soname and the version of its symbols, has it run on glibc 2.17 and later, and puts beside it the
-//! name that programs look for, which is the soname (who is linked against `target/release/libgpuflame.so` finds it
+//! Gives the library its soname and the version of its symbols, has it run on glibc 2.17 and later, and puts beside it
+//! the name that programs look for, which is the soname (who is linked against `target/release/libgpuflame.so` finds it
 //! there), and the small library that is preloaded into a whole shell.
 
 use std::io::{ErrorKind, Write};
@@ -11,22 +11,22 @@ use std::{env, fs, io};
 const SONAME: &str = "libgpuflame.so.0";
 const PRELOAD: &str = "libgpuflame-preload.so";
 
-/// A library that is linked to in the place of one of glibc's: functions by the version that they had in it before the C
-/// library took them in (2.32 and 2.34), where newer linkers find them under newer versions. A program that was linked then
-/// runs today, and so does what is linked to these.
-struct StandIn {
+/// A library that is linked to in the place of one of glibc's: functions by the version that they had in it before the
+/// C library took them in (2.32 and 2.34), where newer linkers find them under newer versions. A program that was
+/// linked then runs today, and so does what is linked to these.
+struct StubLibrary {
     file: &'static str,
     soname: &'static str,
     versions: &'static [(&'static str, &'static str)],
 }
 
-const STAND_INS: [StandIn; 2] = [
-    StandIn {
+const STUB_LIBRARIES: [StubLibrary; 2] = [
+    StubLibrary {
         file: "libdl.so",
         soname: "libdl.so.2",
         versions: &[("GLIBC_2.2.5", "dladdr dlclose dlerror dlopen dlsym"), ("GLIBC_2.3.3", "dladdr1")],
     },
-    StandIn {
+    StubLibrary {
         file: "libpthread.so",
         soname: "libpthread.so.0",
         versions: &[
@@ -56,8 +56,8 @@ fn main() -> io::Result<()> {
         writeln!(cargo, "cargo:rustc-cfg=versioned")?;
     }
     let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default());
-    if is_for("x86_64") {
-        match STAND_INS.iter().try_for_each(|library| library.make(&out)) {
+    if is_target_architecture("x86_64") {
+        match STUB_LIBRARIES.iter().try_for_each(|library| library.build(&out)) {
             Ok(()) => writeln!(cargo, "cargo:rustc-cdylib-link-arg=-L{}", out.display())?,
             Err(error) => {
                 writeln!(
@@ -70,7 +70,7 @@ fn main() -> io::Result<()> {
     // target/release/build/NAME/out
     if let Some(profile) = out.ancestors().nth(3) {
         for folder in [profile.to_owned(), profile.join("deps")] {
-            if let Err(error) = preload(&folder) {
+            if let Err(error) = build_preload(&folder) {
                 writeln!(cargo, "cargo:warning=cannot create {PRELOAD} in {}: {error}", folder.display())?;
             }
             match symlink("libgpuflame.so", folder.join(SONAME)) {
@@ -86,9 +86,9 @@ fn main() -> io::Result<()> {
     writeln!(cargo, "cargo:rerun-if-changed=build.rs")
 }
 
-impl StandIn {
+impl StubLibrary {
     /// Its names and no code.
-    fn make(&self, folder: &Path) -> io::Result<()> {
+    fn build(&self, folder: &Path) -> io::Result<()> {
         let (mut code, mut map) = (String::new(), String::new());
         for (version, symbols) in self.versions {
             for symbol in symbols.split(' ') {
@@ -101,16 +101,16 @@ impl StandIn {
         let [assembly, script] = ["s", "map"].map(|kind| folder.join(format!("{}.{kind}", self.file)));
         fs::write(&assembly, code)?;
         fs::write(&script, map)?;
-        let mut compiler = compiler();
+        let mut compiler = c_compiler();
         compiler.args(["-shared", "-nostdlib", &format!("-Wl,-soname,{}", self.soname)]);
         compiler.arg(format!("-Wl,--version-script={}", script.display())).arg(&assembly);
-        run(compiler.arg("-o").arg(folder.join(self.file)))
+        run_command(compiler.arg("-o").arg(folder.join(self.file)))
     }
 }
 
 /// Makes the library that is preloaded, as few pages as can be.
-fn preload(folder: &Path) -> io::Result<()> {
-    let mut compiler = compiler();
+fn build_preload(folder: &Path) -> io::Result<()> {
+    let mut compiler = c_compiler();
     compiler.args([
         "-std=gnu99",
         "-Os",
@@ -125,15 +125,15 @@ fn preload(folder: &Path) -> io::Result<()> {
     compiler.args(["noseparate-code", "norelro", "noexecstack"].map(|word| format!("-Wl,-z,{word}")));
     compiler.arg(format!("-Wl,-soname,{PRELOAD}"));
     compiler.arg(format!("-DVERSION=\"{}\"", env!("CARGO_PKG_VERSION")));
-    run(compiler.arg("preload.c").arg("-o").arg(folder.join(PRELOAD)))
+    run_command(compiler.arg("preload.c").arg("-o").arg(folder.join(PRELOAD)))
 }
 
 /// What rustc links with, which compiles too.
-fn compiler() -> Command {
+fn c_compiler() -> Command {
     Command::new(env::var_os("RUSTC_LINKER").unwrap_or_else(|| "cc".into()))
 }
 
-fn run(command: &mut Command) -> io::Result<()> {
+fn run_command(command: &mut Command) -> io::Result<()> {
     let output = command.output()?;
     let said = String::from_utf8_lossy(&output.stderr).replace('\n', " ");
     if output.status.success() { Ok(()) } else { Err(io::Error::other(format!("{command:?}: {said}"))) }
@@ -145,10 +145,10 @@ fn links_with_lld() -> bool {
     let flags = env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
     let is_default = env::var_os("RUSTC_LINKER").is_none()
         && !["linker", "fuse-ld", "link-self-contained"].iter().any(|word| flags.contains(word));
-    is_default && is_for("x86_64")
+    is_default && is_target_architecture("x86_64")
 }
 
-fn is_for(architecture: &str) -> bool {
+fn is_target_architecture(architecture: &str) -> bool {
     let is = |name: &str, value: &str| env::var(name).is_ok_and(|found| found == value);
     is("CARGO_CFG_TARGET_ARCH", architecture) && is("CARGO_CFG_TARGET_ENV", "gnu")
 }

@@ -177,7 +177,7 @@ pub(crate) fn until_over(
     let status = running.status(command)?;
     // Reads the last records of the command.
     watch.read();
-    Ok(gpuflame_os::child::code(status))
+    Ok(gpuflame_os::child::exit_code(status))
 }
 
 fn until_gone(watch: &mut Watch, pid: u32) -> Result<u8> {

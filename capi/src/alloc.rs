@@ -11,31 +11,31 @@ use gpuflame_os::{heap, threads};
 use gpuflame_recorder::session;
 
 /// Global allocator that forwards every call to [`heap`].
-pub(crate) struct Own;
+pub(crate) struct HeapAllocator;
 
 // SAFETY: every call is passed on unchanged to functions of `heap` that fulfil the contract of `GlobalAlloc`.
-unsafe impl GlobalAlloc for Own {
+unsafe impl GlobalAlloc for HeapAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        or_end(heap::alloc(layout))
+        block_or_end_thread(heap::alloc(layout))
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        or_end(heap::alloc_zeroed(layout))
+        block_or_end_thread(heap::alloc_zeroed(layout))
     }
 
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         // SAFETY: the caller fulfils the contract of `dealloc`.
-        unsafe { heap::dealloc(at, layout) }
+        unsafe { heap::dealloc(block, layout) }
     }
 
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: the caller fulfils the contract of `realloc`.
-        or_end(unsafe { heap::realloc(at, layout, size) })
+        block_or_end_thread(unsafe { heap::realloc(block, layout, size) })
     }
 }
 
 /// Returns `block`. If `block` is null and the caller is one of gpuflame's own threads, ends the thread instead.
-fn or_end(block: *mut u8) -> *mut u8 {
+fn block_or_end_thread(block: *mut u8) -> *mut u8 {
     if block.is_null() && threads::is_ours() {
         session::end_this_thread_for_want_of_memory();
     }

@@ -26,18 +26,18 @@ use gpuflame_os::cancel;
 use gpuflame_recorder::session;
 
 #[global_allocator]
-static ALLOCATOR: alloc::Own = alloc::Own;
+static ALLOCATOR: alloc::HeapAllocator = alloc::HeapAllocator;
 
 /// Called by the CUDA driver in `cuInit` when `CUDA_INJECTION64_PATH` names this library.
 ///
 /// Always returns 1, because after a result of 0 the driver would unload the library and load it again later.
 #[unsafe(no_mangle)]
 pub extern "C" fn InitializeInjection() -> c_int {
-    let _ = guarded(|| {
+    let _ = run_guarded(|| {
         if preload::forward_to_linked_copy() {
             return Ok(());
         }
-        match preload::refusal() {
+        match preload::version_mismatch() {
             Some(why) => session::refuse(&why),
             None => session::inject(),
         }
@@ -54,10 +54,10 @@ pub extern "C" fn InitializeInjection() -> c_int {
 /// The caller is NVTX, which passes the arguments that it documents.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn InitializeInjectionNvtx2(table: Option<GetExportTable>) -> c_int {
-    let _ = guarded(|| {
+    let _ = run_guarded(|| {
         if let Some(table) = table
             && !preload::forward_nvtx_to_linked_copy(table)
-            && preload::refusal().is_none()
+            && preload::version_mismatch().is_none()
         {
             // SAFETY: the caller guarantees that NVTX passed `table`.
             session::inject_nvtx(unsafe { session::NvtxTable::new(table) });
@@ -77,37 +77,37 @@ pub(crate) type GetExportTable = extern "C" fn(u32) -> *const c_void;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuflame_range_push(name: *const c_char) -> c_int {
     // SAFETY: the caller guarantees that `name` is null or a C string.
-    guarded(|| session::range_push(unsafe { text("gpuflame_range_push", name) }?))
+    run_guarded(|| session::range_push(unsafe { c_string("gpuflame_range_push", name) }?))
 }
 
 /// Closes a range. See `include/gpuflame.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpuflame_range_pop() -> c_int {
-    guarded(session::range_pop)
+    run_guarded(session::range_pop)
 }
 
 /// Opens a window. See `include/gpuflame.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpuflame_start() -> c_int {
-    guarded(session::start)
+    run_guarded(session::start)
 }
 
 /// Closes the window. See `include/gpuflame.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpuflame_stop() -> c_int {
-    guarded(session::stop)
+    run_guarded(session::stop)
 }
 
 /// Whether a window is open. See `include/gpuflame.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpuflame_is_active() -> c_int {
-    errno::kept(|| catch_unwind(|| c_int::from(session::is_active())).unwrap_or(0))
+    errno::preserve(|| catch_unwind(|| c_int::from(session::is_active())).unwrap_or(0))
 }
 
 /// Begins another step. See `include/gpuflame.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpuflame_step() -> c_int {
-    guarded(session::step)
+    run_guarded(session::step)
 }
 
 /// Marks an instant. See `include/gpuflame.h`.
@@ -117,7 +117,7 @@ pub extern "C" fn gpuflame_step() -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuflame_mark(text: *const c_char) -> c_int {
     // SAFETY: the caller guarantees that `text` is null or a C string.
-    guarded(|| session::mark(&unsafe { self::text("gpuflame_mark", text) }?.to_string_lossy()))
+    run_guarded(|| session::mark(&unsafe { c_string("gpuflame_mark", text) }?.to_string_lossy()))
 }
 
 /// Changes where the files are written. See `include/gpuflame.h`.
@@ -126,9 +126,9 @@ pub unsafe extern "C" fn gpuflame_mark(text: *const c_char) -> c_int {
 /// `prefix` is null or a C string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuflame_set_output(prefix: *const c_char) -> c_int {
-    guarded(|| {
+    run_guarded(|| {
         // SAFETY: the caller guarantees that `prefix` is null or a C string.
-        let prefix = unsafe { text("gpuflame_set_output", prefix) }?;
+        let prefix = unsafe { c_string("gpuflame_set_output", prefix) }?;
         session::set_output(OsStr::from_bytes(prefix.to_bytes()))
     })
 }
@@ -139,10 +139,12 @@ pub unsafe extern "C" fn gpuflame_set_output(prefix: *const c_char) -> c_int {
 /// `out` is null, or points to a structure that begins with the number of bytes that may be written to it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpuflame_stats(out: *mut stats::Statistics) -> c_int {
-    guarded(|| {
-        let Some(out) = NonNull::new(out) else { return Err(missing("gpuflame_stats", "structure")) };
+    run_guarded(|| {
+        let Some(out) = NonNull::new(out) else {
+            return Err(null_pointer_error("gpuflame_stats", "structure"));
+        };
         // SAFETY: the caller guarantees that the structure at `out` begins with its size.
-        let place = unsafe { stats::Place::new(out) }?;
+        let place = unsafe { stats::CallerStruct::new(out) }?;
         // SAFETY: the caller guarantees that this number of bytes may be written to the structure.
         unsafe { place.fill(&session::stats()?) };
         Ok(())
@@ -152,7 +154,7 @@ pub unsafe extern "C" fn gpuflame_stats(out: *mut stats::Statistics) -> c_int {
 /// Collects completed records. See `include/gpuflame.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpuflame_flush() -> c_int {
-    guarded(session::flush)
+    run_guarded(session::flush)
 }
 
 /// Returns the version. See `include/gpuflame.h`.
@@ -165,7 +167,7 @@ pub extern "C" fn gpuflame_version() -> *const c_char {
 #[unsafe(no_mangle)]
 pub extern "C" fn gpuflame_last_error() -> *const c_char {
     // The first access of a thread registers a destructor, which may change errno.
-    errno::kept(|| {
+    errno::preserve(|| {
         let message = LAST_ERROR.try_with(|last| last.borrow().as_ref().map(|message| message.as_ptr()));
         message.ok().flatten().unwrap_or(c"".as_ptr())
     })
@@ -186,34 +188,34 @@ thread_local! {
 ///
 /// # Safety
 /// `at` is null, or a C string that is valid as long as the result is used.
-unsafe fn text<'a>(function: &str, at: *const c_char) -> gpuflame_model::error::Result<&'a CStr> {
+unsafe fn c_string<'a>(function: &str, at: *const c_char) -> gpuflame_model::error::Result<&'a CStr> {
     if at.is_null() {
-        return Err(missing(function, "text"));
+        return Err(null_pointer_error(function, "text"));
     }
     // SAFETY: `at` is not null, so the caller guarantees that it is a C string.
     Ok(unsafe { CStr::from_ptr(at) })
 }
 
-fn missing(function: &str, what: &str) -> Error {
+fn null_pointer_error(function: &str, what: &str) -> Error {
     Error::new(ErrorKind::Setting, format!("{function}(NULL): expected a {what}; nothing was done"))
 }
 
 /// Runs `action`. If it fails, returns the number of the error, and stores the sentence that `gpuflame_last_error`
 /// returns. Preserves the application's errno.
-fn guarded(action: impl FnOnce() -> gpuflame_model::error::Result<()>) -> c_int {
-    errno::kept(|| outcome(action))
+fn run_guarded(action: impl FnOnce() -> gpuflame_model::error::Result<()>) -> c_int {
+    errno::preserve(|| run_and_return_code(action))
 }
 
-fn outcome(action: impl FnOnce() -> gpuflame_model::error::Result<()>) -> c_int {
-    match cancel::barred(|| catch_unwind(AssertUnwindSafe(action))) {
+fn run_and_return_code(action: impl FnOnce() -> gpuflame_model::error::Result<()>) -> c_int {
+    match cancel::without_cancellation(|| catch_unwind(AssertUnwindSafe(action))) {
         Ok(Ok(())) => 0,
         Ok(Err(error)) => {
-            remember(&error.to_string());
-            code(&error)
+            set_last_error(&error.to_string());
+            error_code(&error)
         }
         Err(_) => {
             session::disable_after_panic();
-            remember(
+            set_last_error(
                 "internal error (a bug in gpuflame): recording has stopped; the application is not affected",
             );
             -8
@@ -221,7 +223,7 @@ fn outcome(action: impl FnOnce() -> gpuflame_model::error::Result<()>) -> c_int 
     }
 }
 
-fn code(error: &Error) -> c_int {
+fn error_code(error: &Error) -> c_int {
     match error.kind() {
         ErrorKind::NoDriver => -1,
         ErrorKind::NoCupti => -2,
@@ -234,7 +236,7 @@ fn code(error: &Error) -> c_int {
     }
 }
 
-fn remember(message: &str) {
+fn set_last_error(message: &str) {
     let message = CString::new(message.replace('\0', " ")).ok();
     let _ = LAST_ERROR.try_with(|last| last.replace(message));
 }

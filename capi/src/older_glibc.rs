@@ -17,32 +17,32 @@ global_asm!(
     ".endr",
     "stat:",
     "stat64:",
-    "jmp {by_path}",
+    "jmp {stat_path}",
     "lstat:",
     "lstat64:",
-    "jmp {of_link}",
+    "jmp {stat_link}",
     "fstat:",
     "fstat64:",
-    "jmp {by_descriptor}",
+    "jmp {stat_descriptor}",
     ".popsection",
-    by_path = sym by_path,
-    of_link = sym of_link,
-    by_descriptor = sym by_descriptor,
+    stat_path = sym stat_path,
+    stat_link = sym stat_link,
+    stat_descriptor = sym stat_descriptor,
 );
 
 // On this architecture, the kernel's structure has the same layout as that of the C library.
 
-unsafe extern "C" fn by_path(path: *const c_char, into: *mut libc::stat64) -> c_int {
+unsafe extern "C" fn stat_path(path: *const c_char, into: *mut libc::stat64) -> c_int {
     // SAFETY: the caller fulfils the contract of `stat`.
     unsafe { libc::syscall(libc::SYS_stat, path, into) as c_int }
 }
 
-unsafe extern "C" fn of_link(path: *const c_char, into: *mut libc::stat64) -> c_int {
+unsafe extern "C" fn stat_link(path: *const c_char, into: *mut libc::stat64) -> c_int {
     // SAFETY: the caller fulfils the contract of `lstat`.
     unsafe { libc::syscall(libc::SYS_lstat, path, into) as c_int }
 }
 
-unsafe extern "C" fn by_descriptor(descriptor: c_int, into: *mut libc::stat64) -> c_int {
+unsafe extern "C" fn stat_descriptor(descriptor: c_int, into: *mut libc::stat64) -> c_int {
     // SAFETY: the caller fulfils the contract of `fstat`.
     unsafe { libc::syscall(libc::SYS_fstat, descriptor, into) as c_int }
 }

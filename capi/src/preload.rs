@@ -16,7 +16,7 @@ use gpuflame_os::stderr;
 use crate::GetExportTable;
 
 /// Environment variables that name the libraries which the CUDA driver and NVTX load in their first call.
-const INJECTIONS: [&str; 2] = ["CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"];
+const INJECTION_VARIABLES: [&str; 2] = ["CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"];
 
 // SAFETY: this constructor runs while the loader initialises this library, and uses only memory that the C library and
 // the loader have set up. It tolerates other threads, which exist if a library that was initialised earlier has created
@@ -25,10 +25,10 @@ const INJECTIONS: [&str; 2] = ["CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"]
 fn ask_to_be_injected_if_preloaded() {
     let Some(list) = std::env::var_os("LD_PRELOAD") else { return };
     // errno is preserved, because the driver may be loading this library in the middle of a call of the application.
-    errno::kept(|| {
-        let Some(own) = own_path().filter(|own| names_file(&list, own)) else { return };
-        stderr::remember_at_exec();
-        let unset = INJECTIONS.into_iter().filter(|name| std::env::var_os(name).is_none());
+    errno::preserve(|| {
+        let Some(own) = own_path().filter(|own| list_contains(&list, own)) else { return };
+        stderr::remember_file_at_exec();
+        let unset = INJECTION_VARIABLES.into_iter().filter(|name| std::env::var_os(name).is_none());
         let unset: Vec<_> = unset.collect();
         if unset.is_empty() {
             return;
@@ -60,7 +60,7 @@ fn add_to_environment(variables: impl Iterator<Item = Vec<u8>>) {
 }
 
 /// Whether a preload list (names separated by blanks or colons) has an entry that is the file `own`.
-fn names_file(list: &OsStr, own: &Path) -> bool {
+fn list_contains(list: &OsStr, own: &Path) -> bool {
     let entries = list
         .as_bytes()
         .split(|byte| matches!(byte, b' ' | b':'))
@@ -73,10 +73,10 @@ fn names_file(list: &OsStr, own: &Path) -> bool {
 /// Returns the absolute path of this library.
 fn own_path() -> Option<PathBuf> {
     let function = ask_to_be_injected_if_preloaded as *const c_void;
-    file_of(function)?.canonicalize().ok()
+    file_containing(function)?.canonicalize().ok()
 }
 
-fn file_of(address: *const c_void) -> Option<PathBuf> {
+fn file_containing(address: *const c_void) -> Option<PathBuf> {
     // SAFETY: all-zero bytes are a valid `Dl_info`, which then contains null pointers.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
     // SAFETY: dladdr takes any address and writes to `info`.
@@ -90,14 +90,14 @@ fn file_of(address: *const c_void) -> Option<PathBuf> {
 
 /// Returns the reason why this library must not work, if the preload stub that made the driver load this library is of
 /// another release.
-pub(crate) fn refusal() -> Option<String> {
+pub(crate) fn version_mismatch() -> Option<String> {
     let told = std::env::var_os("_GPUFLAME_PRELOAD")?;
     let told = told.to_string_lossy();
     let (version, library) = told.split_once(' ')?;
     // The paths are compared because a program inherits the stub's variable even if the driver loads another library in
     // that program.
     let is_its_choice =
-        std::env::var_os(INJECTIONS[0]).is_some_and(|named| named.to_string_lossy() == library);
+        std::env::var_os(INJECTION_VARIABLES[0]).is_some_and(|named| named.to_string_lossy() == library);
     let own = env!("CARGO_PKG_VERSION");
     (is_its_choice && version != own).then(|| {
         format!(
@@ -133,8 +133,8 @@ fn entry_of_linked_copy(name: &CStr) -> Option<NonNull<c_void>> {
     let linked = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"gpuflame_start".as_ptr()) };
     // This copy is identified by another function, because the loader resolves `gpuflame_start` to the linked copy even
     // in this file.
-    let own = file_of(ask_to_be_injected_if_preloaded as *const c_void);
-    let path = file_of(linked).filter(|path| Some(path) != own.as_ref())?;
+    let own = file_containing(ask_to_be_injected_if_preloaded as *const c_void);
+    let path = file_containing(linked).filter(|path| Some(path) != own.as_ref())?;
     let path = CString::new(path.into_os_string().into_encoded_bytes()).ok()?;
     // SAFETY: RTLD_NOLOAD only finds libraries that are already loaded.
     let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };

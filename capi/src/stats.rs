@@ -10,9 +10,9 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::Cause;
 use gpuflame_recorder::session::Stats;
 
-/// Number of kernels in the list; `NAME` is the size of a kernel's name in bytes, including the final zero.
-const KERNELS: usize = 8;
-const NAME: usize = 240;
+/// Number of kernels in the list; `NAME_BYTES` is the size of a kernel's name in bytes, including the final zero.
+const MAX_KERNELS: usize = 8;
+const NAME_BYTES: usize = 240;
 
 /// `struct gpuflame_kernel`.
 #[repr(C)]
@@ -20,7 +20,7 @@ const NAME: usize = 240;
 struct Kernel {
     count: u64,
     ns: u64,
-    name: [u8; NAME],
+    name: [u8; NAME_BYTES],
 }
 
 /// `struct gpuflame_statistics`.
@@ -44,20 +44,20 @@ pub struct Statistics {
     /// work of a window.
     idle_by_cause_ns: [u64; 6],
     kernels: u64,
-    top: [Kernel; KERNELS],
+    top: [Kernel; MAX_KERNELS],
 }
 
 const _: () =
-    assert!(size_of::<Statistics>() == 160 + KERNELS * 256, "the header's first version has this size");
+    assert!(size_of::<Statistics>() == 160 + MAX_KERNELS * 256, "the header's first version has this size");
 const _: () = assert!(Cause::ALL.len() == 4, "the header names each cause");
 
 /// The caller's structure, and its size.
-pub(crate) struct Place {
+pub(crate) struct CallerStruct {
     at: NonNull<Statistics>,
     size: usize,
 }
 
-impl Place {
+impl CallerStruct {
     /// Reads the size of the caller's structure.
     ///
     /// # Safety
@@ -79,9 +79,9 @@ impl Place {
     /// Writes `stats` to the caller's structure.
     ///
     /// # Safety
-    /// The contract of [`Place::new`] still holds.
+    /// The contract of [`CallerStruct::new`] still holds.
     pub(crate) unsafe fn fill(&self, stats: &Stats) {
-        let mut all = Statistics::of(stats);
+        let mut all = Statistics::from_stats(stats);
         all.size = self.size.min(size_of::<Statistics>()) as u64;
         // SAFETY: `new` checked that the caller's size is at least that of `Statistics`.
         unsafe { self.at.write_unaligned(all) };
@@ -89,7 +89,7 @@ impl Place {
 }
 
 impl Statistics {
-    fn of(stats: &Stats) -> Self {
+    fn from_stats(stats: &Stats) -> Self {
         let ledger = &stats.ledger;
         let launches = ledger.launches();
         let devices = || ledger.devices.iter();
@@ -102,10 +102,10 @@ impl Statistics {
             let parts = device.between.into_iter().chain([device.opening, device.closing]);
             idle_by_cause_ns.iter_mut().zip(parts).for_each(|(sum, part)| *sum += part);
         }
-        let mut top = [Kernel { count: 0, ns: 0, name: [0; NAME] }; KERNELS];
+        let mut top = [Kernel { count: 0, ns: 0, name: [0; NAME_BYTES] }; MAX_KERNELS];
         for (place, kernel) in top.iter_mut().zip(&stats.kernels) {
             (place.count, place.ns) = (kernel.count, kernel.nanos);
-            let name = &kernel.name[..kernel.name.floor_char_boundary(NAME - 1)];
+            let name = &kernel.name[..kernel.name.floor_char_boundary(NAME_BYTES - 1)];
             place.name[..name.len()].copy_from_slice(name.as_bytes());
         }
         Self {
@@ -113,10 +113,10 @@ impl Statistics {
             windows: stats.windows.into(),
             steps: stats.steps,
             launches: launches.total,
-            matched: part(&launches, "matched"),
-            pending: part(&launches, "launch_pending"),
-            outside: part(&launches, "outside"),
-            dropped: part(&launches, "dropped"),
+            matched: part_of_sum(&launches, "matched"),
+            pending: part_of_sum(&launches, "launch_pending"),
+            outside: part_of_sum(&launches, "outside"),
+            dropped: part_of_sum(&launches, "dropped"),
             activities: ledger.activities().total,
             gpus: devices().count() as u64,
             window_ns: time(|time| time.window),
@@ -129,7 +129,7 @@ impl Statistics {
     }
 }
 
-fn part(sum: &Sum, word: &str) -> u64 {
+fn part_of_sum(sum: &Sum, word: &str) -> u64 {
     sum.parts.iter().find(|(known, _)| *known == word).map_or(0, |(_, part)| *part)
 }
 

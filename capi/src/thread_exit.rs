@@ -12,7 +12,7 @@ use std::arch::global_asm;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use gpuflame_os::{loaded, threads};
+use gpuflame_os::{pinning, threads};
 
 global_asm!(
     ".pushsection .text.gpuflame_thread_exit,\"ax\",@progbits",
@@ -20,9 +20,9 @@ global_asm!(
     ".hidden __cxa_thread_atexit_impl",
     ".type __cxa_thread_atexit_impl, @function",
     "__cxa_thread_atexit_impl:",
-    "jmp {register}",
+    "jmp {register_destructor}",
     ".popsection",
-    register = sym register,
+    register_destructor = sym register_destructor,
 );
 
 type Destructor = unsafe extern "C" fn(*mut c_void);
@@ -34,18 +34,22 @@ struct Entry {
     before: *mut Entry,
 }
 
-const ENTRY: Layout = Layout::new::<Entry>();
+const ENTRY_LAYOUT: Layout = Layout::new::<Entry>();
 
 /// Number of the key whose value is a thread's last entry, plus 1; 0 if the key was not created yet.
 static KEY: AtomicUsize = AtomicUsize::new(0);
 
-unsafe extern "C" fn register(destructor: Destructor, value: *mut c_void, _library: *mut c_void) -> c_int {
+unsafe extern "C" fn register_destructor(
+    destructor: Destructor,
+    value: *mut c_void,
+    _library: *mut c_void,
+) -> c_int {
     if threads::is_ours() {
         return 0;
     }
     let Some(key) = key() else { return 0 };
     // SAFETY: the layout's size is not 0.
-    let entry = unsafe { alloc(ENTRY) }.cast::<Entry>();
+    let entry = unsafe { alloc(ENTRY_LAYOUT) }.cast::<Entry>();
     if entry.is_null() {
         return 0;
     }
@@ -54,7 +58,7 @@ unsafe extern "C" fn register(destructor: Destructor, value: *mut c_void, _libra
         let before = libc::pthread_getspecific(key).cast();
         entry.write(Entry { destructor, value, before });
         if libc::pthread_setspecific(key, entry.cast()) != 0 {
-            dealloc(entry.cast(), ENTRY);
+            dealloc(entry.cast(), ENTRY_LAYOUT);
         }
     }
     0
@@ -64,10 +68,10 @@ fn key() -> Option<libc::pthread_key_t> {
     if let Some(key) = KEY.load(Ordering::Acquire).checked_sub(1) {
         return Some(key as libc::pthread_key_t);
     }
-    loaded::stay();
+    pinning::pin_library();
     let mut key = 0;
-    // SAFETY: `key` is a place to write to, and `stay` keeps the function loaded.
-    if unsafe { libc::pthread_key_create(&mut key, Some(thread_ends)) } != 0 {
+    // SAFETY: `key` is a place to write to, and `pin_library` keeps the function loaded.
+    if unsafe { libc::pthread_key_create(&mut key, Some(run_destructors)) } != 0 {
         return None;
     }
     match KEY.compare_exchange(0, key as usize + 1, Ordering::AcqRel, Ordering::Acquire) {
@@ -82,14 +86,15 @@ fn key() -> Option<libc::pthread_key_t> {
 
 /// Calls the destructors of a thread that ends, last registered first. If a destructor registers further destructors,
 /// the C library calls this function again.
-unsafe extern "C" fn thread_ends(last: *mut c_void) {
+unsafe extern "C" fn run_destructors(last: *mut c_void) {
     let mut at = last.cast::<Entry>();
     while !at.is_null() {
-        // SAFETY: `register` wrote this entry.
+        // SAFETY: `register_destructor` wrote this entry.
         let Entry { destructor, value, before } = unsafe { at.read() };
-        // SAFETY: `register` allocated the entry with this layout, and its destructor has not been called yet.
+        // SAFETY: `register_destructor` allocated the entry with this layout, and its destructor has not been called
+        // yet.
         unsafe {
-            dealloc(at.cast(), ENTRY);
+            dealloc(at.cast(), ENTRY_LAYOUT);
             destructor(value);
         }
         at = before;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use gpuflame_export::clean_line;
 use gpuflame_model::error::{Error, ErrorKind};
-use gpuflame_os::patient;
+use gpuflame_os::timed_stderr;
 
 /// Result of a verb that completed its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl Console {
         let written = match self.patience {
             None => io::stderr().write_all(line.as_bytes()),
             Some(_) if IS_STALLED.load(Ordering::Relaxed) => return,
-            Some(patience) => patient::write(line.as_bytes(), patience),
+            Some(patience) => timed_stderr::write(line.as_bytes(), patience),
         };
         if written.is_err_and(|error| error.kind() == io::ErrorKind::TimedOut) {
             IS_STALLED.store(true, Ordering::Relaxed);

@@ -42,7 +42,7 @@ pub(super) fn explain_sums_with(
 /// Returns the memory limit for sums, in bytes, which is the same as in the recorded process. Callers that keep
 /// single activities exceed the limit, and need the stack of every activity.
 pub(super) fn max_memory() -> Option<usize> {
-    Some(memory::ceiling(settings::from_environment().0.max_mem))
+    Some(memory::limit_bytes(settings::from_environment().0.max_mem))
 }
 
 /// Reads `source` to its end. Everything that is joined is passed to `sink`, before names are available.

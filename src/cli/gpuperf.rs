@@ -65,7 +65,7 @@ impl Gpuperf {
         verb: fn(&[OsString], Console) -> Result<Outcome>,
     ) -> Result<Outcome> {
         let folder = Folder::new()?;
-        child::pass_interrupts_on();
+        child::forward_interrupts();
         let status = match verb(&self.recording(&folder.0), Console { quiet: true, ..console })? {
             Outcome::Status(code) => code,
             Outcome::Clean | Outcome::Found => 0,

@@ -95,7 +95,7 @@ fn main() -> ExitCode {
         Ok(command) => command,
         Err(error) => return print_usage(&error),
     };
-    file::make_for(file::MODE_OF_COMMANDS);
+    file::set_file_mode(file::COMMAND_FILE_MODE);
     match dispatch(&command) {
         Ok(Outcome::Clean) => ExitCode::SUCCESS,
         Ok(Outcome::Found) => ExitCode::from(1),

@@ -39,7 +39,7 @@ pub(super) struct Recover {
 impl Recover {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         // The files replace the files of the library, and get the same permissions.
-        file::make_for(settings::from_environment().0.file_mode);
+        file::set_file_mode(settings::from_environment().0.file_mode);
         for input in &self.inputs {
             if recover(input, &Settings::default().formats, self.alive, console)?.is_none() {
                 let why = "its process is still running and will write its files at exit; use --alive to \
@@ -132,7 +132,7 @@ fn free_names(input: &Path, suffixes: &[String]) -> Option<Vec<PathBuf>> {
     let is_free = |number: &u32| {
         let is_taken = |suffix: &str| named(*number, suffix).symlink_metadata().is_ok();
         // The recording without a number is the input itself.
-        let is_others = *number > 0 && is_taken(".gfr") || Claim::is_on(&named(*number, SET_SUFFIX));
+        let is_others = *number > 0 && is_taken(".gfr") || Claim::is_claimed(&named(*number, SET_SUFFIX));
         !is_others && !suffixes.iter().any(|suffix| is_taken(suffix))
     };
     let number = (0..MOST_NUMBERS).find(is_free)?;

@@ -4,9 +4,9 @@
 //! each record we read the prefix that all CUPTI versions share, and read later fields only if the record is long
 //! enough to contain them. Times are passed on unchanged; the join checks their validity.
 
+use super::delivery_counts;
 use super::kinds;
 use super::names::KernelNames;
-use super::traffic;
 use cupti_sys::record::offset::{self, channel, source_graph};
 use cupti_sys::record::{
     CudaEvent, GraphTrace, Kernel, Memcpy, MemcpyPeer, Memset, Record, Synchronization, UnifiedMemoryCounter,
@@ -31,18 +31,18 @@ pub struct ReadTally {
 const FLAG_ASYNC: u32 = 1;
 
 /// Passes each record in `bytes` to `sink` as a row. The first activity of a kernel with a new name is preceded by the
-/// name's row. `step` is a [`Stepper`].
+/// name's row. `step` is a [`NextRecord`].
 ///
 /// # Safety
 /// `bytes` was filled by the library that `step` calls, and the names that its records point to are still readable.
-pub(super) unsafe fn read(
+pub(super) unsafe fn read_records(
     bytes: &[u8],
-    step: &Stepper<'_>,
+    step: &NextRecord<'_>,
     names: &mut KernelNames,
     sink: &mut impl FnMut(Row<'_>),
 ) -> ReadTally {
     let mut tally = ReadTally::default();
-    let walk = Records::new(bytes, step);
+    let walk = RecordIterator::new(bytes, step);
     for record in walk {
         let Some(record) = record else {
             tally.unreadable += 1;
@@ -52,12 +52,12 @@ pub(super) unsafe fn read(
         if let Some(activity) = unsafe { activity(record, names, sink) } {
             tally.activities += 1;
             sink(Row::Activity(activity));
-        } else if let Some(row) = beside(record) {
+        } else if let Some(row) = event_row(record) {
             sink(row);
         } else {
             tally.unreadable += 1;
-            if record.kind().is_some_and(is_anothers) {
-                traffic::UNASKED.add_one();
+            if record.kind().is_some_and(is_foreign_kind) {
+                delivery_counts::FOREIGN_RECORDS.add_one();
             }
         }
     }
@@ -65,7 +65,7 @@ pub(super) unsafe fn read(
 }
 
 /// Whether `kind` is one of CUPTI's kinds (in 13.5 the last is 57) that we never enable.
-fn is_anothers(kind: ActivityKind) -> bool {
+fn is_foreign_kind(kind: ActivityKind) -> bool {
     const OURS: [ActivityKind; 9] = [
         ActivityKind::CONCURRENT_KERNEL,
         ActivityKind::KERNEL,
@@ -81,50 +81,50 @@ fn is_anothers(kind: ActivityKind) -> bool {
 }
 
 /// Returns the number of records in `bytes`, of any kind.
-pub(super) fn count(bytes: &[u8], step: &Stepper<'_>) -> u64 {
-    Records::new(bytes, step).count() as u64
+pub(super) fn count_records(bytes: &[u8], step: &NextRecord<'_>) -> u64 {
+    RecordIterator::new(bytes, step).count() as u64
 }
 
-/// The loaded library's `cuptiActivityGetNextRecord`, of either family. Takes a buffer, the number of its valid bytes
+/// The loaded library's `cuptiActivityGetNextRecord`, in either version. Takes a buffer, the number of its valid bytes
 /// and the last record (null for the first step), and stores the address of the next record.
-pub(super) type Stepper<'a> = dyn Fn(*mut u8, usize, &mut *mut u8) -> Status + 'a;
+pub(super) type NextRecord<'a> = dyn Fn(*mut u8, usize, &mut *mut u8) -> Status + 'a;
 
 /// Iterator over the records of a buffer, each with all bytes up to the next record. A final `None` item represents the
 /// part of the buffer that the library cannot step through.
-struct Records<'a> {
+struct RecordIterator<'a> {
     bytes: &'a [u8],
     base: *mut u8,
-    step: &'a Stepper<'a>,
-    current: Step,
+    step: &'a NextRecord<'a>,
+    current: WalkState,
 }
 
 /// State of a walk over the records of a buffer.
 #[derive(Clone, Copy)]
-enum Step {
+enum WalkState {
     Record(*mut u8),
     End,
     Broken,
 }
 
-impl<'a> Records<'a> {
-    fn new(bytes: &'a [u8], step: &'a Stepper<'a>) -> Self {
+impl<'a> RecordIterator<'a> {
+    fn new(bytes: &'a [u8], step: &'a NextRecord<'a>) -> Self {
         // CUPTI's function is declared with a mutable pointer, but only reads through it.
         let base = bytes.as_ptr().cast_mut();
-        let mut walk = Self { bytes, base, step, current: Step::End };
+        let mut walk = Self { bytes, base, step, current: WalkState::End };
         if !walk.bytes.is_empty() {
-            walk.current = walk.after(std::ptr::null_mut());
+            walk.current = walk.step_after(std::ptr::null_mut());
         }
         walk
     }
 
     /// Returns the record after `last`. The library's answer is checked: if the next record is not after the last
     /// record, or not inside the buffer, the walk ends as broken.
-    fn after(&self, last: *mut u8) -> Step {
+    fn step_after(&self, last: *mut u8) -> WalkState {
         let mut record = last;
         match (self.step)(self.base, self.bytes.len(), &mut record) {
-            Status::SUCCESS if record > last && self.offset(record).is_some() => Step::Record(record),
-            Status::MAX_LIMIT_REACHED => Step::End,
-            _ => Step::Broken,
+            Status::SUCCESS if record > last && self.offset(record).is_some() => WalkState::Record(record),
+            Status::MAX_LIMIT_REACHED => WalkState::End,
+            _ => WalkState::Broken,
         }
     }
 
@@ -133,22 +133,22 @@ impl<'a> Records<'a> {
     }
 }
 
-impl<'a> Iterator for Records<'a> {
+impl<'a> Iterator for RecordIterator<'a> {
     type Item = Option<Record<'a>>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let start = match self.current {
-            Step::Record(start) => start,
-            Step::End => return None,
-            Step::Broken => {
-                self.current = Step::End;
+            WalkState::Record(start) => start,
+            WalkState::End => return None,
+            WalkState::Broken => {
+                self.current = WalkState::End;
                 return Some(None);
             }
         };
-        self.current = self.after(start);
+        self.current = self.step_after(start);
         let end = match self.current {
-            Step::Record(next) => self.offset(next)?,
-            Step::End | Step::Broken => self.bytes.len(),
+            WalkState::Record(next) => self.offset(next)?,
+            WalkState::End | WalkState::Broken => self.bytes.len(),
         };
         Some(self.bytes.get(self.offset(start)?..end).map(Record::new))
     }
@@ -198,7 +198,7 @@ unsafe fn activity(
 }
 
 /// Returns the row of a record about an event, a wait or unified memory.
-fn beside(record: Record<'_>) -> Option<Row<'static>> {
+fn event_row(record: Record<'_>) -> Option<Row<'static>> {
     match record.kind()? {
         ActivityKind::CUDA_EVENT => {
             let event = record.prefix::<CudaEvent>()?;
@@ -214,7 +214,7 @@ fn beside(record: Record<'_>) -> Option<Row<'static>> {
             let sync = record.prefix::<Synchronization>()?;
             let known = |id: u32| Some(id).filter(|id| *id != NOT_APPLICABLE);
             Some(Row::Sync(SyncRecord {
-                kind: kinds::sync(sync.sync_type),
+                kind: kinds::sync_kind(sync.sync_type),
                 start: Nanos(sync.start),
                 end: Nanos(sync.end),
                 correlation: CorrelationId(sync.correlation_id),
@@ -228,7 +228,7 @@ fn beside(record: Record<'_>) -> Option<Row<'static>> {
         ActivityKind::UNIFIED_MEMORY_COUNTER => {
             let counter = record.prefix::<UnifiedMemoryCounter>()?;
             Some(Row::Unified(Unified {
-                kind: kinds::unified(counter.counter_kind.0),
+                kind: kinds::unified_kind(counter.counter_kind.0),
                 value: counter.value,
                 start: Nanos(counter.start),
                 end: Nanos(counter.end),
@@ -298,8 +298,8 @@ fn from_kernel(kernel: &Kernel, name: NameId, channel: Option<u32>) -> Activity 
 fn from_copy(copy: &Memcpy, channel: Option<u32>, copies: u32) -> Activity {
     let detail = CopyDetail {
         kind: CopyKind(copy.copy_kind),
-        from: kinds::memory(copy.src_kind.into()),
-        to: kinds::memory(copy.dst_kind.into()),
+        from: kinds::memory_kind(copy.src_kind.into()),
+        to: kinds::memory_kind(copy.dst_kind.into()),
         peers: None,
         bytes: copy.bytes,
         is_async: u32::from(copy.flags) & FLAG_ASYNC != 0,
@@ -311,8 +311,8 @@ fn from_copy(copy: &Memcpy, channel: Option<u32>, copies: u32) -> Activity {
 fn from_peer_copy(copy: &MemcpyPeer, channel: Option<u32>) -> Activity {
     let detail = CopyDetail {
         kind: CopyKind::PTOP,
-        from: kinds::memory(copy.src_kind.into()),
-        to: kinds::memory(copy.dst_kind.into()),
+        from: kinds::memory_kind(copy.src_kind.into()),
+        to: kinds::memory_kind(copy.dst_kind.into()),
         peers: Some((DeviceId(copy.src_device_id), DeviceId(copy.dst_device_id))),
         bytes: copy.bytes,
         is_async: u32::from(copy.flags) & FLAG_ASYNC != 0,
@@ -341,7 +341,7 @@ fn from_graph(graph: &GraphTrace) -> Activity {
 
 fn from_fill(fill: &Memset, channel: Option<u32>) -> Activity {
     let detail = SetDetail {
-        memory: kinds::memory(fill.memory_kind),
+        memory: kinds::memory_kind(fill.memory_kind),
         value: fill.value,
         bytes: fill.bytes,
         is_async: u32::from(fill.flags) & FLAG_ASYNC != 0,

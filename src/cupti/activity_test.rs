@@ -8,27 +8,27 @@ use gpuflame_model::record::{MemoryKind, SyncKind, UnifiedKind, Work};
 
 /// Record sizes of each CUPTI release: the name of the release, and the sizes of the records of a kernel, a copy, a
 /// copy between GPUs and a fill, which are the distances that the release's own library steps.
-const RELEASES: [(&str, Sizes); 8] = [
-    ("11.8", Sizes { kernel: 200, copy: 88, peer_copy: 96, fill: 88 }),
-    ("12.0", Sizes { kernel: 208, copy: 88, peer_copy: 96, fill: 88 }),
-    ("12.8", Sizes { kernel: 208, copy: 96, peer_copy: 96, fill: 88 }),
-    ("13.0", Sizes { kernel: 216, copy: 96, peer_copy: 96, fill: 88 }),
-    ("13.1", Sizes { kernel: 224, copy: 96, peer_copy: 96, fill: 88 }),
-    ("13.3", Sizes { kernel: 232, copy: 96, peer_copy: 96, fill: 88 }),
-    ("13.4", Sizes { kernel: 248, copy: 112, peer_copy: 96, fill: 104 }),
-    ("of tomorrow", Sizes { kernel: 1024, copy: 256, peer_copy: 512, fill: 128 }),
+const RELEASES: [(&str, RecordSizes); 8] = [
+    ("11.8", RecordSizes { kernel: 200, copy: 88, peer_copy: 96, fill: 88 }),
+    ("12.0", RecordSizes { kernel: 208, copy: 88, peer_copy: 96, fill: 88 }),
+    ("12.8", RecordSizes { kernel: 208, copy: 96, peer_copy: 96, fill: 88 }),
+    ("13.0", RecordSizes { kernel: 216, copy: 96, peer_copy: 96, fill: 88 }),
+    ("13.1", RecordSizes { kernel: 224, copy: 96, peer_copy: 96, fill: 88 }),
+    ("13.3", RecordSizes { kernel: 232, copy: 96, peer_copy: 96, fill: 88 }),
+    ("13.4", RecordSizes { kernel: 248, copy: 112, peer_copy: 96, fill: 104 }),
+    ("of tomorrow", RecordSizes { kernel: 1024, copy: 256, peer_copy: 512, fill: 128 }),
 ];
 
 #[derive(Clone, Copy, Debug)]
-pub(in super::super) struct Sizes {
+pub(in super::super) struct RecordSizes {
     pub(in super::super) kernel: usize,
     pub(in super::super) copy: usize,
     pub(in super::super) peer_copy: usize,
     pub(in super::super) fill: usize,
 }
 
-impl Sizes {
-    fn of(self, kind: u32) -> Option<usize> {
+impl RecordSizes {
+    fn size_of_kind(self, kind: u32) -> Option<usize> {
         match kind {
             3 | 10 => Some(self.kernel),
             1 => Some(self.copy),
@@ -46,11 +46,12 @@ impl Sizes {
         let at = if record.is_null() { 0 } else { record.addr() - buffer.addr() };
         let kind_at =
             |at: usize| bytes.get(at..at + 4).map(|kind| u32::from_ne_bytes(kind.try_into().unwrap()));
-        let size = if record.is_null() { Some(0) } else { kind_at(at).and_then(|kind| self.of(kind)) };
+        let size =
+            if record.is_null() { Some(0) } else { kind_at(at).and_then(|kind| self.size_of_kind(kind)) };
         let Some(next) = size.map(|size| at + size) else { return Status::INVALID_KIND };
         match kind_at(next) {
             None => Status::MAX_LIMIT_REACHED,
-            Some(kind) if self.of(kind).is_none() => Status::INVALID_KIND,
+            Some(kind) if self.size_of_kind(kind).is_none() => Status::INVALID_KIND,
             Some(_) => {
                 *record = buffer.wrapping_add(next);
                 Status::SUCCESS
@@ -66,13 +67,13 @@ impl Sizes {
         let mut next = 0;
         if !record.is_null() {
             let at = record.addr() - buffer.addr();
-            let Some(size) = self.of(kind_at(at)) else { return Status::INVALID_KIND };
+            let Some(size) = self.size_of_kind(kind_at(at)) else { return Status::INVALID_KIND };
             next = at + size;
         }
         if next >= valid {
             return Status::MAX_LIMIT_REACHED;
         }
-        if self.of(kind_at(next)).is_none() {
+        if self.size_of_kind(kind_at(next)).is_none() {
             return Status::INVALID_KIND;
         }
         *record = buffer.wrapping_add(next);
@@ -81,85 +82,89 @@ impl Sizes {
 }
 
 /// A record of `size` bytes. All bytes are `0xee`, except those of the fields that the test sets.
-struct Bytes(Vec<u8>);
+struct RecordBytes(Vec<u8>);
 
-impl Bytes {
+impl RecordBytes {
     fn new(kind: u32, size: usize) -> Self {
         Self(vec![0xee; size]).u32(0, kind)
     }
 
-    fn put(mut self, at: usize, bytes: &[u8]) -> Self {
+    fn write_at(mut self, at: usize, bytes: &[u8]) -> Self {
         self.0[at..at + bytes.len()].copy_from_slice(bytes);
         self
     }
 
     /// Sets a field that only later releases have.
-    fn late(self, at: usize, bytes: &[u8]) -> Self {
-        if at + bytes.len() <= self.0.len() { self.put(at, bytes) } else { self }
+    fn write_if_fits(self, at: usize, bytes: &[u8]) -> Self {
+        if at + bytes.len() <= self.0.len() { self.write_at(at, bytes) } else { self }
     }
 
     fn u8(self, at: usize, value: u8) -> Self {
-        self.put(at, &[value])
+        self.write_at(at, &[value])
     }
 
     fn u16(self, at: usize, value: u16) -> Self {
-        self.put(at, &value.to_ne_bytes())
+        self.write_at(at, &value.to_ne_bytes())
     }
 
     fn u32(self, at: usize, value: u32) -> Self {
-        self.put(at, &value.to_ne_bytes())
+        self.write_at(at, &value.to_ne_bytes())
     }
 
     fn u64(self, at: usize, value: u64) -> Self {
-        self.put(at, &value.to_ne_bytes())
+        self.write_at(at, &value.to_ne_bytes())
     }
 }
 
 fn kernel(size: usize, name: &'static std::ffi::CStr) -> Vec<u8> {
-    let record = Bytes::new(10, size).u16(6, 32).u64(16, 1_000).u64(24, 1_500).u64(32, 0);
+    let record = RecordBytes::new(10, size).u16(6, 32).u64(16, 1_000).u64(24, 1_500).u64(32, 0);
     let record = record.u32(40, 1).u32(44, 2).u32(48, 7);
     let record = record.u32(52, 10).u32(56, 11).u32(60, 12).u32(64, 128).u32(68, 2).u32(72, 1);
     let record = record.u32(76, 48).u32(80, 96).u32(84, 0).u32(92, 515);
     let record = record.u64(104, name.as_ptr().expose_provenance() as u64);
     let record = record.u64(144, 77).u32(156, 5).u32(168, 9).u32(172, 1);
-    record.late(208, &[1]).late(240, &70_u64.to_ne_bytes()).0
+    record.write_if_fits(208, &[1]).write_if_fits(240, &70_u64.to_ne_bytes()).0
 }
 
 fn copy(size: usize) -> Vec<u8> {
-    let record = Bytes::new(1, size).u8(4, 1).u8(5, 2).u8(6, 3).u8(7, 1).u64(8, 4096);
+    let record = RecordBytes::new(1, size).u8(4, 1).u8(5, 2).u8(6, 3).u8(7, 1).u64(8, 4096);
     let record = record.u64(16, 2_000).u64(24, 2_100).u32(32, 1).u32(36, 2).u32(40, 13).u32(44, 516);
     record
         .u64(64, 78)
         .u32(72, 6)
         .u32(76, 3)
         .u32(80, 2)
-        .late(88, &3_u64.to_ne_bytes())
-        .late(104, &71_u64.to_ne_bytes())
+        .write_if_fits(88, &3_u64.to_ne_bytes())
+        .write_if_fits(104, &71_u64.to_ne_bytes())
         .0
 }
 
 fn peer_copy(size: usize) -> Vec<u8> {
-    let record = Bytes::new(22, size).u8(4, 10).u8(5, 3).u8(6, 3).u8(7, 0).u64(8, 1 << 33);
+    let record = RecordBytes::new(22, size).u8(4, 10).u8(5, 3).u8(6, 3).u8(7, 0).u64(8, 1 << 33);
     let record = record.u64(16, 3_000).u64(24, 3_100).u32(32, 1).u32(36, 2).u32(40, 13);
     let record = record.u32(44, 1).u32(48, 2).u32(52, 4).u32(56, 8).u32(60, 517);
     record.u64(72, 0).u32(80, 0).u32(84, 0).u32(88, 0).0
 }
 
 fn fill(size: usize) -> Vec<u8> {
-    let record = Bytes::new(2, size).u32(4, 0xabcd).u64(8, 64).u64(16, 4_000).u64(24, 4_010);
+    let record = RecordBytes::new(2, size).u32(4, 0xabcd).u64(8, 64).u64(16, 4_000).u64(24, 4_010);
     let record = record.u32(32, 0).u32(36, 1).u32(40, 7).u32(44, 518).u16(48, 1).u16(50, 3);
-    record.u64(64, 0).u32(72, 0).u32(76, 1).u32(80, 1).late(96, &0_u64.to_ne_bytes()).0
+    record.u64(64, 0).u32(72, 0).u32(76, 1).u32(80, 1).write_if_fits(96, &0_u64.to_ne_bytes()).0
 }
 
-/// Results of `read` for a buffer: new names, activities, tally.
-fn read_all(buffer: &[u8], sizes: Sizes, names: &mut KernelNames) -> (Vec<String>, Vec<Activity>, ReadTally) {
+/// Results of `read_records` for a buffer: new names, activities, tally.
+fn read_all(
+    buffer: &[u8],
+    sizes: RecordSizes,
+    names: &mut KernelNames,
+) -> (Vec<String>, Vec<Activity>, ReadTally) {
     let step = |buffer: *mut u8, valid: usize, record: &mut *mut u8| sizes.step(buffer, valid, record);
     read_all_with(buffer, &step, names)
 }
 
 pub(in super::super) fn read_all_with(
     buffer: &[u8],
-    step: &Stepper<'_>,
+    step: &NextRecord<'_>,
     names: &mut KernelNames,
 ) -> (Vec<String>, Vec<Activity>, ReadTally) {
     let (mut texts, mut activities) = (Vec::new(), Vec::new());
@@ -169,11 +174,11 @@ pub(in super::super) fn read_all_with(
         other => panic!("unexpected {other:?}"),
     };
     // SAFETY: the step function knows the buffer's layout, and the names in it are static.
-    let tally = unsafe { read(buffer, step, names, &mut sink) };
+    let tally = unsafe { read_records(buffer, step, names, &mut sink) };
     (texts, activities, tally)
 }
 
-pub(in super::super) fn a_buffer_of_each_kind(sizes: Sizes) -> Vec<u8> {
+pub(in super::super) fn a_buffer_of_each_kind(sizes: RecordSizes) -> Vec<u8> {
     [
         kernel(sizes.kernel, c"_Z4gemmv"),
         copy(sizes.copy),
@@ -201,7 +206,7 @@ fn records_read_the_same_in_the_layout_of_every_cupti_release() {
 
 /// Sets the fields that later releases have added, if this release has them: the number of copies in a batch since
 /// 12.8, the launcher of a kernel since 13.0, and the source of a graph's node since 13.4.
-pub(in super::super) fn expected_rows_of(sizes: Sizes) -> [Activity; 5] {
+pub(in super::super) fn expected_rows_of(sizes: RecordSizes) -> [Activity; 5] {
     expected_rows().map(|mut row| {
         let (is_kernel, is_copy) = (row.correlation.0 == 515, row.correlation.0 == 516);
         let source = if is_kernel && sizes.kernel >= 248 {
@@ -326,7 +331,9 @@ fn read_beside(record: &[u8]) -> String {
     let mut rows = Vec::new();
     // SAFETY: the step function returns the only record, which contains no names.
     let tally = unsafe {
-        read(record, &step, &mut KernelNames::new(), &mut |row: Row<'_>| rows.push(format!("{row:?}")))
+        read_records(record, &step, &mut KernelNames::new(), &mut |row: Row<'_>| {
+            rows.push(format!("{row:?}"))
+        })
     };
     assert_eq!((rows.len(), tally), (1, ReadTally::default()));
     rows.remove(0)
@@ -335,8 +342,8 @@ fn read_beside(record: &[u8]) -> String {
 #[test]
 fn an_event_record_is_read_with_and_without_later_fields() {
     for (size, sync) in [(24, None), (56, Some(SyncId(900))), (80, Some(SyncId(900)))] {
-        let record = Bytes::new(36, size).u32(4, 515).u32(8, 2).u32(12, 13).u32(16, 4);
-        let record = record.late(48, &900_u64.to_ne_bytes()).0;
+        let record = RecordBytes::new(36, size).u32(4, 515).u32(8, 2).u32(12, 13).u32(16, 4);
+        let record = record.write_if_fits(48, &900_u64.to_ne_bytes()).0;
         let expected = EventRecord {
             correlation: CorrelationId(515),
             context: GpuContextId(2),
@@ -351,9 +358,10 @@ fn an_event_record_is_read_with_and_without_later_fields() {
 #[test]
 fn a_synchronization_record_is_read_with_and_without_later_fields() {
     for (size, sync, result) in [(40, None, 0), (56, Some(SyncId(900)), 600)] {
-        let record = Bytes::new(38, size).u32(4, 2).u64(8, 1_000).u64(16, 1_200).u32(24, 515);
+        let record = RecordBytes::new(38, size).u32(4, 2).u64(8, 1_000).u64(16, 1_200).u32(24, 515);
         let record = record.u32(28, 2).u32(32, 13).u32(36, 4);
-        let record = record.late(40, &900_u64.to_ne_bytes()).late(48, &600_u32.to_ne_bytes()).0;
+        let record =
+            record.write_if_fits(40, &900_u64.to_ne_bytes()).write_if_fits(48, &600_u32.to_ne_bytes()).0;
         let expected = SyncRecord {
             kind: SyncKind::STREAM_WAIT,
             start: Nanos(1_000),
@@ -371,7 +379,7 @@ fn a_synchronization_record_is_read_with_and_without_later_fields() {
 
 #[test]
 fn a_context_synchronization_has_neither_stream_nor_event() {
-    let record = Bytes::new(38, 56).u32(4, 4).u64(8, 1).u64(16, 2).u32(24, 3).u32(28, 1);
+    let record = RecordBytes::new(38, 56).u32(4, 4).u64(8, 1).u64(16, 2).u32(24, 3).u32(28, 1);
     let record = record.u32(32, u32::MAX).u32(36, u32::MAX).u64(40, 0xffff_ffff).u32(48, 0).0;
     let row = read_beside(&record);
     assert!(row.contains("SyncKind(4)") && row.contains("stream: None, event: None, sync: None"), "{row}");
@@ -380,7 +388,7 @@ fn a_context_synchronization_has_neither_stream_nor_event() {
 #[test]
 fn a_unified_memory_record_reads_the_same_in_both_layouts() {
     for size in [64, 104] {
-        let record = Bytes::new(25, size).u32(4, 2).u64(8, 65_536).u64(16, 1_000).u64(24, 1_200);
+        let record = RecordBytes::new(25, size).u32(4, 2).u64(8, 65_536).u64(16, 1_000).u64(24, 1_200);
         let record = record.u64(32, 0x7f00_0000_0000).u32(40, 1).u32(44, u32::MAX).u32(56, 3).0;
         let expected = Unified {
             kind: UnifiedKind::DTOH,
@@ -396,7 +404,7 @@ fn a_unified_memory_record_reads_the_same_in_both_layouts() {
     }
 }
 
-const SIZES: Sizes = RELEASES[3].1;
+const SIZES: RecordSizes = RELEASES[3].1;
 
 #[test]
 fn an_empty_buffer_has_no_records() {
@@ -422,7 +430,7 @@ fn a_kernel_without_a_name_is_an_unnamed_kernel() {
 
 #[test]
 fn a_record_of_an_unrequested_kind_is_counted_and_skipped() {
-    let api_call = Bytes::new(4, 40).0;
+    let api_call = RecordBytes::new(4, 40).0;
     let buffer = [fill(88), api_call, fill(88)].concat();
     let (_, rows, tally) = read_all(&buffer, SIZES, &mut KernelNames::new());
     assert_eq!((rows.len(), tally), (2, ReadTally { activities: 2, unreadable: 1 }));
@@ -430,10 +438,10 @@ fn a_record_of_an_unrequested_kind_is_counted_and_skipped() {
 
 #[test]
 fn a_buffers_rest_counts_as_one_unreadable_record_if_iteration_fails() {
-    let buffer = [fill(88), Bytes::new(4711, 64).0, fill(88)].concat();
+    let buffer = [fill(88), RecordBytes::new(4711, 64).0, fill(88)].concat();
     let tally = read_all(&buffer, SIZES, &mut KernelNames::new()).2;
     assert_eq!(tally, ReadTally { activities: 1, unreadable: 1 });
-    let only_garbage = Bytes::new(4711, 64).0;
+    let only_garbage = RecordBytes::new(4711, 64).0;
     let tally = read_all(&only_garbage, SIZES, &mut KernelNames::new()).2;
     assert_eq!(tally, ReadTally { activities: 0, unreadable: 1 });
 }
@@ -470,7 +478,7 @@ fn a_step_backwards_or_out_of_the_buffer_ends_the_iteration() {
             *record = if record.is_null() { buffer } else { buffer.wrapping_add(target) };
             Status::SUCCESS
         };
-        assert_eq!(count(&buffer, &step), 2, "a record and a stretch that cannot be stepped through");
+        assert_eq!(count_records(&buffer, &step), 2, "a record and a stretch that cannot be stepped through");
     }
 }
 
@@ -495,15 +503,15 @@ fn damage(bytes: &mut Vec<u8>, rng: &mut Rng) {
     }
 }
 
-/// Restores the pointers to names, because `read` relies on valid pointers and cannot check them.
-fn mend_names(bytes: &mut [u8], sizes: Sizes, name: &'static std::ffi::CStr) {
+/// Restores the pointers to names, because `read_records` relies on valid pointers and cannot check them.
+fn mend_names(bytes: &mut [u8], sizes: RecordSizes, name: &'static std::ffi::CStr) {
     let (mut at, pointer) = (0, name.as_ptr().expose_provenance() as u64);
     while let Some(kind) = bytes.get(at..at + 4) {
         let kind = u32::from_ne_bytes(kind.try_into().unwrap());
         if let (3 | 10, Some(place)) = (kind, bytes.get_mut(at + 104..at + 112)) {
             place.copy_from_slice(&pointer.to_ne_bytes());
         }
-        let Some(size) = sizes.of(kind) else { return };
+        let Some(size) = sizes.size_of_kind(kind) else { return };
         at += size;
     }
 }
@@ -529,7 +537,7 @@ fn damaged_records_are_read_or_counted_and_never_read_past_their_end() {
             _ => others += 1,
         };
         // SAFETY: the step function knows the buffer's layout, and the names in it are static.
-        let tally = unsafe { read(&exact, &honest, &mut KernelNames::new(), &mut sink) };
+        let tally = unsafe { read_records(&exact, &honest, &mut KernelNames::new(), &mut sink) };
         let most = exact.len() as u64 / 40 + 1;
         assert_eq!(tally.activities, activities, "{release}, turn {turn}");
         assert!(activities + others + tally.unreadable <= most, "{release}, turn {turn}: {tally:?}");

@@ -1,21 +1,21 @@
 //! [`Api`] is a running CUPTI subscription. It is set up in the only order of calls that works, and is then used to
 //! read, flush and query records.
 //!
-//! This module handles the differences between CUPTI versions and between the two families of calls, so that they are
+//! This module handles the differences between CUPTI versions and between the two versions of calls, so that they are
 //! not visible in its interface.
 
 use super::activity::{self, ReadTally};
+use super::api_version::CuptiFunctions;
 use super::callback::on_event;
+use super::callback_state::{CallbackState, LENT_BUFFERS};
 use super::calls::{MAX_CALLBACK_ID, NamedCall, classify, classify_host_call};
-use super::clients::{self, Others};
-use super::family::Functions;
+use super::clients::{self, OtherClients};
+use super::delivery_counts::DeliveryCounts;
 use super::names::KernelNames;
-use super::records::{self, Refusal};
-use super::shared::{LENT, Shared};
-use super::traffic::Traffic;
+use super::records::{self, SetupRefusal};
 use super::version::Version;
 use super::{Deference, Options};
-use crate::tracer::{ApiCall, CallKind, Filled, Tracer};
+use crate::tracer::{ApiCallId, CallKind, FilledBuffer, Tracer};
 use cupti_sys::{CallbackId, Domain, FlushFlag, Subscriber};
 use gpuflame_model::error::{Error, ErrorKind};
 use gpuflame_model::record::{Nanos, Row};
@@ -26,56 +26,58 @@ use std::sync::atomic::Ordering;
 /// A CUPTI subscription, which lives as long as the process. Any thread may call its functions, but not while the
 /// thread holds a lock that the [`Tracer`] takes.
 pub struct Api {
-    shared: &'static Shared,
+    shared: &'static CallbackState,
     version: Version,
     file: PathBuf,
     /// Newest CUDA version that the driver supports, in the driver's own numbers.
     driver: Option<u32>,
     notes: Vec<String>,
     /// Callbacks of the calls that create GPU work.
-    launches: Vec<Callback>,
+    launches: Vec<CallbackKey>,
     options: Options,
-    again: Again,
+    resubscribe_steps: ResubscribeSteps,
 }
 
 /// Domain and id of an enabled callback.
-type Callback = (Domain, CallbackId);
+type CallbackKey = (Domain, CallbackId);
 
 /// Function that registers us for the records for the first time, or takes the records back after other clients have
 /// left them.
-type TakeRecords = fn(&'static Shared, &Options, Option<&Others>) -> Result<Vec<String>, Refusal>;
+type TakeRecords =
+    fn(&'static CallbackState, &Options, Option<&OtherClients>) -> Result<Vec<String>, SetupRefusal>;
 
 /// Set-up steps that we repeat after another client has owned the records or the subscription.
-struct Again {
-    subscribe: fn(&'static Shared) -> Result<(), Refusal>,
+struct ResubscribeSteps {
+    subscribe: fn(&'static CallbackState) -> Result<(), SetupRefusal>,
     take_records: TakeRecords,
     /// All callbacks that are enabled.
-    callbacks: Vec<Callback>,
+    callbacks: Vec<CallbackKey>,
 }
 
 /// Number of consecutive ids without a name after which a domain is considered to have ended. No CUPTI version so far
 /// has gaps between its ids.
-const GAP: u32 = 8;
+const MAX_ID_GAP: u32 = 8;
 
 impl Api {
     /// Subscribes, then sets up attributes, buffers, activity kinds and callbacks, in this order.
     ///
     /// If CUPTI refuses the subscription, no further call to the library is allowed, and this function makes none.
     pub(super) fn attach<T: Tracer>(
-        functions: Functions,
+        functions: CuptiFunctions,
         (version, driver): (Version, Option<u32>),
         file: PathBuf,
         options: &Options,
-    ) -> Result<&'static Self, Refusal> {
-        // The family that does not share is needed for three options. Unified memory counters and the choice of
-        // recorded waits exist only in that family, and only in that family can a client of the old interface take over
-        // a subscription that we release.
-        let asks_for_more = options.events || options.unified || options.others == Deference::Subscription;
+    ) -> Result<&'static Self, SetupRefusal> {
+        // The version that does not share is needed for three options. Unified memory counters and the choice of
+        // recorded waits exist only in that version, and only in that version can a client of the old interface take
+        // over a subscription that we release.
+        let asks_for_more = options.events || options.unified || options.deference == Deference::Subscription;
         let shares = driver.is_some_and(|driver| version.can_share(driver)) && !asks_for_more;
         let functions = if shares { functions.shared() } else { functions };
-        let shared: &'static Shared = Box::leak(Box::new(Shared::new(functions, options.events)));
+        let shared: &'static CallbackState =
+            Box::leak(Box::new(CallbackState::new(functions, options.events)));
         subscribe::<T>(shared)?;
-        records::begin();
+        records::reset();
 
         let mut notes = take_records::<T>(shared, options, None).inspect_err(|_| {
             let _ = functions.unsubscribe(shared.subscriber());
@@ -84,10 +86,20 @@ impl Api {
         let (launches, callbacks) = enable_callbacks::<T>(shared, (version, options), &mut notes);
         // The walk over callback names queries ids past the last name, which leaves an error that must be cleared.
         functions.forget_error();
-        see_others::<T>(&functions, options.others, &mut notes);
-        let again = Again { subscribe: subscribe::<T>, take_records: take_records::<T>, callbacks };
+        detect_other_clients::<T>(&functions, options.deference, &mut notes);
+        let resubscribe_steps =
+            ResubscribeSteps { subscribe: subscribe::<T>, take_records: take_records::<T>, callbacks };
         let options = options.clone();
-        Ok(Box::leak(Box::new(Self { shared, version, file, driver, notes, launches, options, again })))
+        Ok(Box::leak(Box::new(Self {
+            shared,
+            version,
+            file,
+            driver,
+            notes,
+            launches,
+            options,
+            resubscribe_steps,
+        })))
     }
 
     /// Returns the version of CUPTI.
@@ -110,13 +122,13 @@ impl Api {
         &self.notes
     }
 
-    /// Returns the names of the enabled calls as programmers write them, indexed by [`ApiCall`].
+    /// Returns the names of the enabled calls as programmers write them, indexed by [`ApiCallId`].
     pub fn labels(&self) -> &'static [String] {
         self.shared.calls.labels()
     }
 
     /// Returns the name of one enabled call.
-    pub fn label(&self, call: ApiCall) -> &'static str {
+    pub fn label(&self, call: ApiCallId) -> &'static str {
         self.labels().get(usize::from(call.0)).map_or("[unknown call]", String::as_str)
     }
 
@@ -125,13 +137,14 @@ impl Api {
     /// the application's threads.
     pub fn read(
         &self,
-        filled: &Filled,
+        filled: &FilledBuffer,
         names: &mut KernelNames,
         sink: &mut impl FnMut(Row<'_>),
     ) -> ReadTally {
         let step = self.shared.stepper();
-        // SAFETY: a `Filled` is a buffer that CUPTI has completed, and the names stay valid while CUPTI is loaded.
-        unsafe { activity::read(filled.bytes(), &step, names, sink) }
+        // SAFETY: a `FilledBuffer` is a buffer that CUPTI has completed, and the names stay valid while CUPTI is
+        // loaded.
+        unsafe { activity::read_records(filled.bytes(), &step, names, sink) }
     }
 
     /// Makes CUPTI deliver its buffers before this function returns. CUPTI delivers the buffers whose records are all
@@ -143,29 +156,31 @@ impl Api {
     ///
     /// Errors: CUPTI refused the call.
     pub fn flush(&self, forced: bool) -> Result<(), Error> {
-        if !self.shared.seen_work.load(Ordering::Relaxed) {
+        if !self.shared.has_seen_work.load(Ordering::Relaxed) {
             return Ok(());
         }
         let flag = if forced { FlushFlag::FORCED } else { FlushFlag::NONE };
-        self.ask(|functions| functions.flush(flag))
+        self.query_records(|functions| functions.flush(flag))
             .unwrap_or(Ok(()))
             .map_err(|status| Error::new(ErrorKind::CuptiRefused, format!("cuptiActivityFlushAll: {status}")))
     }
 
     /// Returns the number of records that CUPTI dropped since the last query. Call after a flush, with no lock held.
     pub fn dropped(&self) -> u64 {
-        self.ask(|functions| functions.dropped(self.shared.subscriber()).unwrap_or(0)).unwrap_or(0)
+        self.query_records(|functions| functions.dropped(self.shared.subscriber()).unwrap_or(0)).unwrap_or(0)
     }
 
     /// Returns the current time on the clock of the records; `None` if CUPTI does not provide the time.
     pub fn timestamp(&self) -> Option<Nanos> {
-        self.ask(|functions| functions.timestamp(self.shared.subscriber()).ok()).flatten().map(Nanos)
+        self.query_records(|functions| functions.timestamp(self.shared.subscriber()).ok())
+            .flatten()
+            .map(Nanos)
     }
 
     /// Runs a query about records if we own the records. If another client owned the records, CUPTI would call that
     /// client's functions, and would report the records that the other client has lost.
-    fn ask<R>(&self, question: impl FnOnce(&Functions) -> R) -> Option<R> {
-        let is_ours = || self.shares_records() || !clients::may_be_called();
+    fn query_records<R>(&self, question: impl FnOnce(&CuptiFunctions) -> R) -> Option<R> {
+        let is_ours = || self.shares_records() || !clients::has_client_functions();
         self.shared.call(|| is_ours().then(|| question(&self.shared.functions))).flatten()
     }
 
@@ -175,24 +190,24 @@ impl Api {
     }
 
     /// Returns counts of the buffers and callbacks exchanged with CUPTI so far.
-    pub fn traffic(&self) -> Traffic {
-        Traffic::with_lent(LENT.count())
+    pub fn delivery_counts(&self) -> DeliveryCounts {
+        DeliveryCounts::read(LENT_BUFFERS.count())
     }
 
     /// Returns the state of the other clients that were detected.
-    pub fn others(&self) -> Others {
-        clients::others()
+    pub fn other_clients(&self) -> OtherClients {
+        clients::other_clients()
     }
 
     /// Whether we take records back as soon as the client that took them has finished.
     pub fn reclaims_records(&self) -> bool {
-        self.options.others != Deference::None
+        self.options.deference != Deference::None
     }
 
     /// Restores the settings that we have changed, after another client took the records without being detected. All
     /// kinds stay enabled, because the other client may have enabled any kind.
     pub fn yield_records(&self) {
-        self.shared.call(|| records::leave(self.shared, u64::MAX));
+        self.shared.call(|| records::release(self.shared, u64::MAX));
     }
 
     /// Makes CUPTI deliver the records to us again after another client has left them. `decided` is the state of the
@@ -201,9 +216,9 @@ impl Api {
     /// Call from one of our own threads or a thread of the program, not from a callback.
     ///
     /// Errors: CUPTI refused the call.
-    pub fn take_records_back(&self, decided: &Others) -> Result<(), Error> {
-        let take = || (self.again.take_records)(self.shared, &self.options, Some(decided));
-        self.shared.call(take).map_or(Ok(()), |taken| taken.map(drop).map_err(refused))
+    pub fn reclaim_records(&self, decided: &OtherClients) -> Result<(), Error> {
+        let take = || (self.resubscribe_steps.take_records)(self.shared, &self.options, Some(decided));
+        self.shared.call(take).map_or(Ok(()), |taken| taken.map(drop).map_err(refusal_error))
     }
 
     /// Whether we own the subscription.
@@ -215,7 +230,7 @@ impl Api {
     /// to us, and a callback may still be running.
     ///
     /// Call from one of our own threads.
-    pub fn let_go(&self) {
+    pub fn release_subscription(&self) {
         let subscriber = Subscriber(self.shared.subscriber.swap(ptr::null_mut(), Ordering::AcqRel));
         if !subscriber.0.is_null() {
             self.shared.call(|| self.shared.functions.unsubscribe(subscriber));
@@ -228,21 +243,21 @@ impl Api {
     /// Call from one of our own threads.
     ///
     /// Errors: CUPTI refused the call, because another client owns the subscription or for another reason.
-    pub fn subscribe_again(&self) -> Result<(), Error> {
-        self.shared.call_even_if_ended(|| self.subscribe_if_not_yet()).unwrap_or(Ok(()))
+    pub fn resubscribe(&self) -> Result<(), Error> {
+        self.shared.call_even_if_finalized(|| self.resubscribe_unless_subscribed()).unwrap_or(Ok(()))
     }
 
-    fn subscribe_if_not_yet(&self) -> Result<(), Error> {
+    fn resubscribe_unless_subscribed(&self) -> Result<(), Error> {
         if self.is_subscribed() {
             return Ok(());
         }
-        (self.again.subscribe)(self.shared).map_err(refused)?;
-        let others = self.others();
-        if !others.have_records {
-            self.take_records_back(&others).inspect_err(|_| self.let_go())?;
+        (self.resubscribe_steps.subscribe)(self.shared).map_err(refusal_error)?;
+        let others = self.other_clients();
+        if !others.own_records {
+            self.reclaim_records(&others).inspect_err(|_| self.release_subscription())?;
         }
         let (functions, subscriber) = (&self.shared.functions, self.shared.subscriber());
-        for (domain, id) in &self.again.callbacks {
+        for (domain, id) in &self.resubscribe_steps.callbacks {
             let _ = functions.enable_callback(subscriber, *domain, *id, true);
         }
         functions.forget_error();
@@ -257,11 +272,11 @@ impl Api {
     /// Call from one of our own threads, not from a callback.
     ///
     /// Errors: CUPTI refused to switch a callback; all other callbacks are switched.
-    pub fn tell_launches(&self, on: bool) -> Result<(), Error> {
-        self.shared.call(|| self.switch_launches(on)).unwrap_or(Ok(()))
+    pub fn set_launch_callbacks(&self, on: bool) -> Result<(), Error> {
+        self.shared.call(|| self.set_launch_callbacks_now(on)).unwrap_or(Ok(()))
     }
 
-    fn switch_launches(&self, on: bool) -> Result<(), Error> {
+    fn set_launch_callbacks_now(&self, on: bool) -> Result<(), Error> {
         let subscriber = self.shared.subscriber();
         if subscriber.0.is_null() {
             return Ok(());
@@ -300,35 +315,41 @@ impl Api {
     }
 }
 
-fn refused(Refusal { step, status }: Refusal) -> Error {
+fn refusal_error(SetupRefusal { step, status }: SetupRefusal) -> Error {
     Error::new(ErrorKind::CuptiRefused, format!("{step}: {status}"))
 }
 
-fn subscribe<T: Tracer>(shared: &'static Shared) -> Result<(), Refusal> {
+fn subscribe<T: Tracer>(shared: &'static CallbackState) -> Result<(), SetupRefusal> {
     let userdata = ptr::from_ref(shared).cast_mut().cast();
-    // SAFETY: `on_event` requires a `Shared` that is never freed, and `shared` is leaked.
+    // SAFETY: `on_event` requires a `CallbackState` that is never freed, and `shared` is leaked.
     let subscriber = unsafe { shared.functions.subscribe(on_event::<T>, userdata) }
-        .map_err(|status| Refusal { step: "cuptiSubscribe", status })?;
+        .map_err(|status| SetupRefusal { step: "cuptiSubscribe", status })?;
     shared.subscriber.store(subscriber.0, Ordering::Release);
-    shared.is_ended.store(false, Ordering::Release);
+    shared.is_finalized.store(false, Ordering::Release);
     Ok(())
 }
 
 fn take_records<T: Tracer>(
-    shared: &'static Shared,
+    shared: &'static CallbackState,
     options: &Options,
-    decided: Option<&Others>,
-) -> Result<Vec<String>, Refusal> {
-    clients::taking(shared, decided, |is_flushed| records::take::<T>(shared, options, is_flushed))
+    decided: Option<&OtherClients>,
+) -> Result<Vec<String>, SetupRefusal> {
+    clients::register_unless_called(shared, decided, |is_flushed| {
+        records::register::<T>(shared, options, is_flushed)
+    })
 }
 
 /// Starts to detect other clients, except with a shared subscription, where each client has its own records.
-fn see_others<T: Tracer>(functions: &Functions, deference: Deference, notes: &mut Vec<String>) {
+fn detect_other_clients<T: Tracer>(
+    functions: &CuptiFunctions,
+    deference: Deference,
+    notes: &mut Vec<String>,
+) {
     if functions.shares() {
         return;
     }
     let (yields, reclaims) = (deference == Deference::Subscription, deference != Deference::None);
-    if let Err(error) = clients::see::<T>(functions.library(), yields, reclaims)
+    if let Err(error) = clients::interpose_on_clients::<T>(functions.library(), yields, reclaims)
         && yields
     {
         notes.push(format!("GPUFLAME_YIELD=1 has no effect: cannot intercept other CUPTI clients: {error}"));
@@ -337,10 +358,10 @@ fn see_others<T: Tracer>(functions: &Functions, deference: Deference, notes: &mu
 
 /// Enables all callbacks. Returns the callbacks of the calls that create GPU work, and then all callbacks.
 fn enable_callbacks<T: Tracer>(
-    shared: &'static Shared,
+    shared: &'static CallbackState,
     (version, options): (Version, &Options),
     notes: &mut Vec<String>,
-) -> (Vec<Callback>, Vec<Callback>) {
+) -> (Vec<CallbackKey>, Vec<CallbackKey>) {
     let (functions, subscriber) = (&shared.functions, shared.subscriber());
     let mut calls = named_calls(functions, options);
     calls.retain(|call| T::GRAPHS || !call.kind.edits_graph());
@@ -380,7 +401,7 @@ fn enable_callbacks<T: Tracer>(
 }
 
 /// Returns all calls of both API domains that matter, found by walking the names of all calls.
-fn named_calls(functions: &Functions, options: &Options) -> Vec<NamedCall> {
+fn named_calls(functions: &CuptiFunctions, options: &Options) -> Vec<NamedCall> {
     let is_wanted = |kind: &CallKind| match kind {
         CallKind::EventRecord | CallKind::EventWait => options.events,
         _ => true,
@@ -389,7 +410,7 @@ fn named_calls(functions: &Functions, options: &Options) -> Vec<NamedCall> {
     for domain in [Domain::RUNTIME_API, Domain::DRIVER_API] {
         let mut last_named = 0;
         for id in 1..MAX_CALLBACK_ID {
-            if id > last_named + GAP {
+            if id > last_named + MAX_ID_GAP {
                 break;
             }
             let Some(name) = functions.callback_name(domain, CallbackId(id)) else { continue };

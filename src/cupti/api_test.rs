@@ -1,7 +1,7 @@
 //! Tests the set-up and life cycle of a subscription against a fake CUPTI.
 
 use super::super::driver::Driver;
-use super::super::fake::{self, Fake, RECORD};
+use super::super::fake::{self, FakeCupti, RECORD_BYTES};
 use super::super::load;
 use super::*;
 use crate::tracer::{Buffer, Call, GraphEvent, HostCallEvent, Layer};
@@ -11,33 +11,38 @@ use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
 
 /// Notifications that the tracers received.
-static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
-static FILLED: Mutex<Vec<Filled>> = Mutex::new(Vec::new());
+static NOTIFICATIONS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+static FILLED: Mutex<Vec<FilledBuffer>> = Mutex::new(Vec::new());
 static BUFFERS: AtomicUsize = AtomicUsize::new(0);
 
-fn tell(what: String) {
-    TOLD.lock().unwrap().push(what);
+fn note_notification(what: String) {
+    NOTIFICATIONS.lock().unwrap().push(what);
 }
 
-fn told() -> Vec<String> {
-    std::mem::take(&mut *TOLD.lock().unwrap())
+fn take_notifications() -> Vec<String> {
+    std::mem::take(&mut *NOTIFICATIONS.lock().unwrap())
 }
 
 /// Tracer that records each notification.
-struct Scribe;
+struct RecordingTracer;
 
-impl Tracer for Scribe {
+impl Tracer for RecordingTracer {
     const GRAPHS: bool = true;
 
     fn enter(call: &Call<'_>) {
         assert_eq!((call.slot.get(), call.return_value), (0, 0));
         call.slot.set(u64::from(call.correlation.0) + 100);
         let layer = if call.layer == Layer::Driver { "driver" } else { "runtime" };
-        tell(format!("enter {layer} {:?} #{} {}", call.kind, call.api.0, call.correlation.0));
+        note_notification(format!("enter {layer} {:?} #{} {}", call.kind, call.api.0, call.correlation.0));
     }
 
     fn exit(call: &Call<'_>) {
-        tell(format!("exit {} slot {} returned {}", call.correlation.0, call.slot.get(), call.return_value));
+        note_notification(format!(
+            "exit {} slot {} returned {}",
+            call.correlation.0,
+            call.slot.get(),
+            call.return_value
+        ));
     }
 
     fn request_buffer() -> Option<Buffer> {
@@ -45,24 +50,24 @@ impl Tracer for Scribe {
         taken.ok().and_then(|_| Buffer::new(4096))
     }
 
-    fn buffer_completed(filled: Filled) {
+    fn buffer_completed(filled: FilledBuffer) {
         FILLED.lock().unwrap().push(filled);
     }
 
     fn records_discarded(count: u64) {
-        tell(format!("discarded {count}"));
+        note_notification(format!("discarded {count}"));
     }
 
     fn context_created() {
-        tell("context created".to_owned());
+        note_notification("context created".to_owned());
     }
 
     fn context_ending() {
-        tell("context ending".to_owned());
+        note_notification("context ending".to_owned());
     }
 
     fn graph(event: GraphEvent<'_>) {
-        tell(match event {
+        note_notification(match event {
             GraphEvent::CallBegins { call, into } => format!("graph call {:?} into {into:?}", call.kind),
             GraphEvent::CallEnds(call) => format!("graph call {:?} ends", call.kind),
             GraphEvent::NodeCreated { ids, .. } => format!("graph node {ids:?}"),
@@ -77,18 +82,18 @@ impl Tracer for Scribe {
     }
 
     fn host_call(event: HostCallEvent<'_>) {
-        tell(match event {
+        note_notification(match event {
             HostCallEvent::Begins { call, .. } => format!("begins {:?} {}", call.kind, call.correlation.0),
             HostCallEvent::Ends { call, done } => format!("ends {:?} {done:?}", call.kind),
         });
     }
 
     fn fatal(reason: &str) {
-        tell(format!("fatal {reason}"));
+        note_notification(format!("fatal {reason}"));
     }
 
     fn panicked() {
-        tell("panicked".to_owned());
+        note_notification("panicked".to_owned());
     }
 }
 
@@ -105,19 +110,19 @@ fn attach_to<T: Tracer>(
     driver: u32,
     options: &Options,
 ) -> Result<&'static Api, String> {
-    told();
+    take_notifications();
     FILLED.lock().unwrap().clear();
     BUFFERS.store(8, Ordering::Relaxed);
     let (functions, version) =
-        load::check(Driver::pretended(driver), library).map_err(|reason| reason.to_string())?;
+        load::check_library(Driver::pretended(driver), library).map_err(|reason| reason.to_string())?;
     Api::attach::<T>(functions, (version, Some(driver)), "fake".into(), options)
         .map_err(|refusal| format!("{}: {}", refusal.step, refusal.status))
 }
 
 #[test]
 fn attaching_calls_cupti_in_the_required_order() {
-    let fake = Fake::start(130_001);
-    let api = attach::<Scribe>(13_000).unwrap();
+    let fake = FakeCupti::start(130_001);
+    let api = attach::<RecordingTracer>(13_000).unwrap();
     let expected = [
         "version",
         "subscribe",
@@ -145,7 +150,7 @@ fn attaching_calls_cupti_in_the_required_order() {
         "callback 3.19 = 1",
         "callback 6.1 = 1",
     ];
-    assert_eq!(fake.diary(), expected);
+    assert_eq!(fake.call_log(), expected);
     assert_eq!(api.notes(), [""; 0]);
     let labels = [
         "cudaLaunchKernel",
@@ -158,13 +163,13 @@ fn attaching_calls_cupti_in_the_required_order() {
         "cuGraphExecUpdate",
     ];
     assert_eq!(api.labels(), labels);
-    assert_eq!(api.label(ApiCall(99)), "[unknown call]");
+    assert_eq!(api.label(ApiCallId(99)), "[unknown call]");
 }
 
 #[test]
 fn a_shared_subscription_passes_its_handle_in_every_record_call() {
-    let fake = Fake::start(130_301);
-    let api = attach_to::<Scribe>(fake::sharing_library(), 13_030, &Options::default()).unwrap();
+    let fake = FakeCupti::start(130_301);
+    let api = attach_to::<RecordingTracer>(fake::sharing_library(), 13_030, &Options::default()).unwrap();
     let expected = [
         "version",
         "subscribe gpuflame, 40 bytes, shares = 1",
@@ -175,7 +180,7 @@ fn a_shared_subscription_passes_its_handle_in_every_record_call() {
         "77: kind 22",
         "77: kind 2",
     ];
-    assert_eq!(fake.diary()[..8], expected);
+    assert_eq!(fake.call_log()[..8], expected);
     let buffer = fake.request();
     fake.complete(buffer, 3);
     let filled = FILLED.lock().unwrap().pop().unwrap();
@@ -185,15 +190,15 @@ fn a_shared_subscription_passes_its_handle_in_every_record_call() {
     assert_eq!((api.dropped(), api.timestamp()), (12, Some(Nanos(42))));
     fake.call(Domain::RUNTIME_API, 3, 1, 0);
     api.flush(false).unwrap();
-    assert_eq!(fake.diary(), ["77: dropped", "77: timestamp", "flush 0"]);
+    assert_eq!(fake.call_log(), ["77: dropped", "77: timestamp", "flush 0"]);
 }
 
 #[test]
 fn subscriptions_are_shared_only_with_suitable_library_driver_and_options() {
     let shares = |version, driver, library, options: &Options| {
-        let fake = Fake::start(version);
-        attach_to::<Scribe>(library, driver, options).unwrap();
-        fake.diary().iter().any(|line| line.contains("shares"))
+        let fake = FakeCupti::start(version);
+        attach_to::<RecordingTracer>(library, driver, options).unwrap();
+        fake.call_log().iter().any(|line| line.contains("shares"))
     };
     let (whole, plain) = (fake::sharing_library, Options::default());
     assert!(shares(130_300, 13_030, whole(), &plain));
@@ -207,71 +212,73 @@ fn subscriptions_are_shared_only_with_suitable_library_driver_and_options() {
 
 #[test]
 fn a_refused_shared_subscription_is_not_retried_as_exclusive() {
-    let fake = Fake::start(130_301);
+    let fake = FakeCupti::start(130_301);
     fake.refuse("subscribe gpuflame, 40 bytes, shares = 1", Status::NOT_COMPATIBLE);
-    let refusal = attach_to::<Scribe>(fake::sharing_library(), 13_030, &Options::default()).err().unwrap();
+    let refusal =
+        attach_to::<RecordingTracer>(fake::sharing_library(), 13_030, &Options::default()).err().unwrap();
     assert_eq!(refusal, "cuptiSubscribe: NOT_COMPATIBLE (14)");
-    assert_eq!(fake.diary(), ["version", "subscribe gpuflame, 40 bytes, shares = 1"]);
+    assert_eq!(fake.call_log(), ["version", "subscribe gpuflame, 40 bytes, shares = 1"]);
 }
 
 #[test]
 fn yielding_records_restores_the_settings_found_at_attach() {
     for before in [0, 1] {
-        let fake = Fake::start(130_001);
+        let fake = FakeCupti::start(130_001);
         fake.set_attributes(before);
-        let api = attach_with::<Scribe>(13_000, &Options { events: true, ..Options::default() }).unwrap();
-        fake.diary();
+        let api =
+            attach_with::<RecordingTracer>(13_000, &Options { events: true, ..Options::default() }).unwrap();
+        fake.call_log();
         api.yield_records();
-        assert_eq!(fake.diary(), [format!("attribute 5 = {before} (1 byte)"), "all syncs = 1".to_owned()]);
+        assert_eq!(fake.call_log(), [format!("attribute 5 = {before} (1 byte)"), "all syncs = 1".to_owned()]);
         api.unsubscribe();
     }
 }
 
 #[test]
 fn subscribing_again_repeats_the_initial_setup() {
-    let fake = Fake::start(130_001);
-    let api = attach::<Scribe>(13_000).unwrap();
-    let at_first: Vec<_> = fake.diary().into_iter().skip_while(|step| step != "subscribe").collect();
-    api.let_go();
+    let fake = FakeCupti::start(130_001);
+    let api = attach::<RecordingTracer>(13_000).unwrap();
+    let at_first: Vec<_> = fake.call_log().into_iter().skip_while(|step| step != "subscribe").collect();
+    api.release_subscription();
     assert!(!api.is_subscribed());
-    assert_eq!(fake.diary(), ["unsubscribe"]);
+    assert_eq!(fake.call_log(), ["unsubscribe"]);
     fake.refuse("subscribe", Status::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED);
-    assert_eq!(api.subscribe_again().unwrap_err().kind(), ErrorKind::CuptiRefused);
+    assert_eq!(api.resubscribe().unwrap_err().kind(), ErrorKind::CuptiRefused);
     assert!(!api.is_subscribed());
-    fake.diary();
-    fake.forgive();
-    api.subscribe_again().unwrap();
+    fake.call_log();
+    fake.accept_all();
+    api.resubscribe().unwrap();
     assert!(api.is_subscribed());
-    assert_eq!(fake.diary(), at_first);
+    assert_eq!(fake.call_log(), at_first);
 }
 
 #[test]
 fn switching_launch_callbacks_affects_only_launch_callbacks() {
-    let fake = Fake::start(130_001);
-    let api = attach::<Scribe>(13_000).unwrap();
-    fake.diary();
+    let fake = FakeCupti::start(130_001);
+    let api = attach::<RecordingTracer>(13_000).unwrap();
+    fake.call_log();
     let launches = ["1.3", "1.4", "2.3", "2.4", "2.5"];
     for (on, digit) in [(false, 0), (true, 1)] {
-        api.tell_launches(on).unwrap();
-        let mut told = fake.diary();
-        told.sort_unstable();
-        assert_eq!(told, launches.map(|id| format!("callback {id} = {digit}")));
+        api.set_launch_callbacks(on).unwrap();
+        let mut calls = fake.call_log();
+        calls.sort_unstable();
+        assert_eq!(calls, launches.map(|id| format!("callback {id} = {digit}")));
     }
     fake.refuse("callback 1.3 = 0", Status::UNKNOWN);
-    assert!(api.tell_launches(false).unwrap_err().to_string().contains("cuptiEnableCallback"));
-    assert_eq!(fake.diary().len(), launches.len(), "the other callbacks are switched nevertheless");
+    assert!(api.set_launch_callbacks(false).unwrap_err().to_string().contains("cuptiEnableCallback"));
+    assert_eq!(fake.call_log().len(), launches.len(), "the other callbacks are switched nevertheless");
     api.retire();
-    api.tell_launches(true).unwrap();
-    assert_eq!(fake.diary(), [""; 0]);
+    api.set_launch_callbacks(true).unwrap();
+    assert_eq!(fake.call_log(), [""; 0]);
 }
 
 #[test]
 fn event_and_wait_records_are_enabled_on_request_without_unsuccessful_queries() {
-    let fake = Fake::start(130_001);
-    attach::<Scribe>(13_000).unwrap();
-    let without = fake.diary();
-    attach_with::<Scribe>(13_000, &Options { events: true, ..Options::default() }).unwrap();
-    let with = fake.diary();
+    let fake = FakeCupti::start(130_001);
+    attach::<RecordingTracer>(13_000).unwrap();
+    let without = fake.call_log();
+    attach_with::<RecordingTracer>(13_000, &Options { events: true, ..Options::default() }).unwrap();
+    let with = fake.call_log();
     let more: Vec<_> = with.iter().filter(|line| !without.contains(line)).collect();
     assert_eq!(more, ["all syncs = 0", "kind 36", "kind 38", "callback 2.8 = 1", "callback 1.8 = 1"]);
     assert_eq!(with.len(), without.len() + more.len());
@@ -279,23 +286,23 @@ fn event_and_wait_records_are_enabled_on_request_without_unsuccessful_queries() 
 
 #[test]
 fn unified_memory_is_enabled_on_request_and_a_refusal_is_noted() {
-    let fake = Fake::start(130_001);
-    attach::<Scribe>(13_000).unwrap();
-    let without = fake.diary();
+    let fake = FakeCupti::start(130_001);
+    attach::<RecordingTracer>(13_000).unwrap();
+    let without = fake.call_log();
     let wanted = Options { unified: true, ..Options::default() };
-    attach_with::<Scribe>(13_000, &wanted).unwrap();
-    let more: Vec<_> = fake.diary().into_iter().filter(|line| !without.contains(line)).collect();
+    attach_with::<RecordingTracer>(13_000, &wanted).unwrap();
+    let more: Vec<_> = fake.call_log().into_iter().filter(|line| !without.contains(line)).collect();
     assert_eq!(more, ["unified [1, 2, 8, 3, 4]", "kind 25"]);
     fake.refuse("unified [1, 2, 8, 3, 4]", Status::UM_PROFILING_NOT_SUPPORTED);
-    let api = attach_with::<Scribe>(13_000, &wanted).unwrap();
+    let api = attach_with::<RecordingTracer>(13_000, &wanted).unwrap();
     assert_eq!(api.notes(), ["CUPTI does not record unified memory: UM_PROFILING_NOT_SUPPORTED (28)"]);
-    assert!(!fake.diary().contains(&"kind 25".to_owned()));
+    assert!(!fake.call_log().contains(&"kind 25".to_owned()));
 }
 
 #[test]
 fn a_successful_event_call_is_reported_with_its_handles() {
-    let fake = Fake::start(130_001);
-    attach_with::<Scribe>(13_000, &Options { events: true, ..Options::default() }).unwrap();
+    let fake = FakeCupti::start(130_001);
+    attach_with::<RecordingTracer>(13_000, &Options { events: true, ..Options::default() }).unwrap();
     fake.call_with(Domain::RUNTIME_API, 8, 1, 0, &[0x1000, 7]);
     fake.call_with(Domain::DRIVER_API, 8, 2, 0, &[7, 0x1000]);
     fake.call_with(Domain::DRIVER_API, 8, 3, 400, &[7, 0]);
@@ -307,22 +314,22 @@ fn a_successful_event_call_is_reported_with_its_handles() {
         "begins EventWait 3",
         "ends EventWait Nothing",
     ];
-    assert_eq!(told(), expected);
+    assert_eq!(take_notifications(), expected);
 }
 
 #[test]
 fn state_callbacks_are_not_enabled_on_releases_without_them() {
-    let fake = Fake::start(18);
-    attach::<Scribe>(12_000).unwrap();
-    assert!(!fake.diary().contains(&"callback 6.1 = 1".to_owned()));
+    let fake = FakeCupti::start(18);
+    attach::<RecordingTracer>(12_000).unwrap();
+    assert!(!fake.call_log().contains(&"callback 6.1 = 1".to_owned()));
 }
 
 #[test]
 fn no_cupti_call_follows_a_refused_subscription() {
-    let fake = Fake::start(28);
+    let fake = FakeCupti::start(28);
     fake.refuse("subscribe", Status::NOT_INITIALIZED);
-    assert_eq!(attach::<Scribe>(12_080).err().unwrap(), "cuptiSubscribe: NOT_INITIALIZED (15)");
-    assert_eq!(fake.diary(), ["version", "subscribe"]);
+    assert_eq!(attach::<RecordingTracer>(12_080).err().unwrap(), "cuptiSubscribe: NOT_INITIALIZED (15)");
+    assert_eq!(fake.call_log(), ["version", "subscribe"]);
 }
 
 #[test]
@@ -331,51 +338,51 @@ fn a_cupti_too_old_or_newer_than_the_driver_is_not_subscribed_to() {
         (17, 11_070, "it is older than 11.8 (API version 17), gpuflame needs 11.8 or later"),
         (130_001, 12_040, "it is for CUDA 13.0, the driver supports 12.4"),
     ] {
-        let fake = Fake::start(version);
-        assert_eq!(attach::<Scribe>(driver).err().unwrap(), reason);
-        assert_eq!(fake.diary(), ["version"]);
+        let fake = FakeCupti::start(version);
+        assert_eq!(attach::<RecordingTracer>(driver).err().unwrap(), reason);
+        assert_eq!(fake.call_log(), ["version"]);
     }
 }
 
 #[test]
 fn a_library_that_lacks_a_required_function_is_never_called() {
-    let fake = Fake::start(28);
+    let fake = FakeCupti::start(28);
     let library = cupti_sys::Library { activity_flush_all: None, ..fake::library() };
-    let reason = load::check(Driver::pretended(12_080), library).err().unwrap();
+    let reason = load::check_library(Driver::pretended(12_080), library).err().unwrap();
     assert_eq!(reason.to_string(), "it has no cuptiActivityFlushAll");
-    assert_eq!(fake.diary(), [""; 0]);
+    assert_eq!(fake.call_log(), [""; 0]);
 }
 
 #[test]
 fn a_refused_record_kind_is_noted_and_setup_continues() {
-    let fake = Fake::start(28);
+    let fake = FakeCupti::start(28);
     fake.refuse("kind 22", Status::NOT_SUPPORTED);
     fake.refuse("callback 2.5 = 1", Status::INVALID_PARAMETER);
     fake.refuse("attribute 5 = 1 (1 byte)", Status::INVALID_PARAMETER);
-    let api = attach::<Scribe>(12_080).unwrap();
+    let api = attach::<RecordingTracer>(12_080).unwrap();
     let expected = [
         "CUPTI does not record copies between GPUs: NOT_SUPPORTED (27)",
         "CUPTI refused to enable 1 callbacks; the first is cudaMemcpy_v3020: INVALID_PARAMETER (1)",
     ];
     assert_eq!(api.notes(), expected);
-    assert!(fake.diary().contains(&"kind 2".to_owned()));
+    assert!(fake.call_log().contains(&"kind 2".to_owned()));
 }
 
 #[test]
 fn the_subscription_is_released_if_all_record_kinds_are_refused() {
-    let fake = Fake::start(28);
+    let fake = FakeCupti::start(28);
     for kind in ["kind 10", "kind 1", "kind 22", "kind 2"] {
         fake.refuse(kind, Status::INSUFFICIENT_PRIVILEGES);
     }
-    let refusal = attach::<Scribe>(12_080).err().unwrap();
+    let refusal = attach::<RecordingTracer>(12_080).err().unwrap();
     assert_eq!(refusal, "cuptiActivityEnable: INSUFFICIENT_PRIVILEGES (35)");
-    assert_eq!(fake.diary().last().unwrap(), "unsubscribe");
+    assert_eq!(fake.call_log().last().unwrap(), "unsubscribe");
 }
 
 #[test]
 fn a_call_is_reported_on_entry_and_exit_with_its_correlation_data() {
-    let fake = Fake::start(28);
-    let api = attach::<Scribe>(12_080).unwrap();
+    let fake = FakeCupti::start(28);
+    let api = attach::<RecordingTracer>(12_080).unwrap();
     assert_eq!(fake.call(Domain::RUNTIME_API, 4, 7, 0), 107);
     fake.call(Domain::DRIVER_API, 3, 8, 719);
     fake.call(Domain::RUNTIME_API, 5, 9, 0);
@@ -387,35 +394,35 @@ fn a_call_is_reported_on_entry_and_exit_with_its_correlation_data() {
         "enter runtime Copy { sync: true } #1 9",
         "exit 9 slot 109 returned 0",
     ];
-    assert_eq!(told(), expected);
-    assert_eq!(api.label(ApiCall(3)), "cuLaunchKernel");
+    assert_eq!(take_notifications(), expected);
+    assert_eq!(api.label(ApiCallId(3)), "cuLaunchKernel");
 }
 
 #[test]
 fn a_callback_that_was_not_enabled_is_ignored() {
-    let fake = Fake::start(28);
-    attach::<Scribe>(12_080).unwrap();
+    let fake = FakeCupti::start(28);
+    attach::<RecordingTracer>(12_080).unwrap();
     fake.call(Domain::RUNTIME_API, 7, 1, 0);
     fake.call(Domain::DRIVER_API, 100_000, 2, 0);
-    assert_eq!(told(), [""; 0]);
+    assert_eq!(take_notifications(), [""; 0]);
 }
 
 #[test]
 fn context_creation_and_destruction_are_reported() {
-    let fake = Fake::start(28);
-    attach::<Scribe>(12_080).unwrap();
+    let fake = FakeCupti::start(28);
+    attach::<RecordingTracer>(12_080).unwrap();
     fake.resource(CallbackId::CONTEXT_CREATED);
     fake.resource(CallbackId::GRAPH_NODE_CREATED);
     fake.resource(CallbackId::MODULE_LOADED);
     fake.resource(CallbackId::CONTEXT_DESTROY_STARTING);
     // A graph event without the node's descriptor is not reported.
-    assert_eq!(told(), ["context created", "context ending"]);
+    assert_eq!(take_notifications(), ["context created", "context ending"]);
 }
 
 #[test]
 fn graph_events_are_reported_with_the_ids_that_records_use() {
-    let fake = Fake::start(28);
-    attach::<Scribe>(12_080).unwrap();
+    let fake = FakeCupti::start(28);
+    attach::<RecordingTracer>(12_080).unwrap();
     fake.graph(CallbackId::GRAPH_NODE_CREATED, 2, 10, 0, 0);
     fake.graph(CallbackId::GRAPH_NODE_CREATED, 2, 11, 0, 0);
     fake.graph(CallbackId::GRAPH_NODE_CLONED, 4, 20, 10, 0);
@@ -433,13 +440,13 @@ fn graph_events_are_reported_with_the_ids_that_records_use() {
         "graph 2 ends",
         "exec 99 ends",
     ];
-    assert_eq!(told(), expected);
+    assert_eq!(take_notifications(), expected);
 }
 
 #[test]
 fn calls_that_edit_graphs_are_reported_with_their_target_graph() {
-    let fake = Fake::start(28);
-    attach::<Scribe>(12_080).unwrap();
+    let fake = FakeCupti::start(28);
+    attach::<RecordingTracer>(12_080).unwrap();
     fake.call_with(Domain::DRIVER_API, 5, 1, 0, &[8, 2]);
     fake.call_with(Domain::DRIVER_API, 6, 2, 0, &[8, 2]);
     fake.call_with(Domain::DRIVER_API, 7, 3, 0, &[8, 2]);
@@ -451,18 +458,18 @@ fn calls_that_edit_graphs_are_reported_with_their_target_graph() {
         "graph call GraphCopy ends",
         "exec 8 updated from 2 by 3",
     ];
-    assert_eq!(told(), expected);
+    assert_eq!(take_notifications(), expected);
 }
 
 #[test]
 fn records_go_from_a_lent_buffer_into_rows() {
-    let fake = Fake::start(28);
-    let api = attach::<Scribe>(12_080).unwrap();
+    let fake = FakeCupti::start(28);
+    let api = attach::<RecordingTracer>(12_080).unwrap();
     let buffer = fake.request();
-    assert_eq!((buffer.1, api.traffic().lent), (4096, 1));
+    assert_eq!((buffer.1, api.delivery_counts().buffers_lent), (4096, 1));
     fake.complete(buffer, 3);
     let filled = FILLED.lock().unwrap().pop().unwrap();
-    assert_eq!((filled.valid(), api.traffic().lent), (3 * RECORD, 0));
+    assert_eq!((filled.valid(), api.delivery_counts().buffers_lent), (3 * RECORD_BYTES, 0));
     let mut rows = 0;
     let tally = api.read(&filled, &mut KernelNames::new(), &mut |_| rows += 1);
     assert_eq!((rows, tally), (3, ReadTally { activities: 3, unreadable: 0 }));
@@ -470,21 +477,21 @@ fn records_go_from_a_lent_buffer_into_rows() {
 
 #[test]
 fn records_delivered_in_a_spare_buffer_are_counted_as_discarded() {
-    let fake = Fake::start(28);
-    attach::<Scribe>(12_080).unwrap();
+    let fake = FakeCupti::start(28);
+    attach::<RecordingTracer>(12_080).unwrap();
     BUFFERS.store(0, Ordering::Relaxed);
     let spare = fake.request();
-    assert!(!spare.0.is_null() && spare.1 >= 16 * RECORD);
+    assert!(!spare.0.is_null() && spare.1 >= 16 * RECORD_BYTES);
     fake.complete(spare, 5);
-    assert_eq!(told(), ["discarded 5"]);
+    assert_eq!(take_notifications(), ["discarded 5"]);
     assert!(FILLED.lock().unwrap().is_empty());
 }
 
 #[test]
 fn callbacks_without_data_and_foreign_buffers_are_only_counted() {
-    let fake = Fake::start(28);
-    let api = attach::<Scribe>(12_080).unwrap();
-    let before = api.traffic();
+    let fake = FakeCupti::start(28);
+    let api = attach::<RecordingTracer>(12_080).unwrap();
+    let before = api.delivery_counts();
     fake.call_without_data(Domain::RUNTIME_API, 4);
     fake.call_without_data(Domain::DRIVER_API, 3);
     fake.call_without_data(Domain::RESOURCE, CallbackId::CONTEXT_CREATED.0);
@@ -495,28 +502,34 @@ fn callbacks_without_data_and_foreign_buffers_are_only_counted() {
     fake.complete(buffer, 0);
     // CUPTI returns a buffer that we never lent.
     fake.complete((filled.bytes().as_ptr().cast_mut().wrapping_add(64), 64), 0);
-    let traffic = api.traffic();
-    assert_eq!((traffic.without_data - before.without_data, traffic.strangers - before.strangers), (4, 2));
-    assert_eq!((told(), FILLED.lock().unwrap().len(), traffic.lent), (vec![], 0, 0));
+    let traffic = api.delivery_counts();
+    assert_eq!(
+        (
+            traffic.callbacks_without_data - before.callbacks_without_data,
+            traffic.foreign_buffers - before.foreign_buffers
+        ),
+        (4, 2)
+    );
+    assert_eq!((take_notifications(), FILLED.lock().unwrap().len(), traffic.buffers_lent), (vec![], 0, 0));
 }
 
 #[test]
 fn a_flush_before_the_first_cuda_call_is_skipped() {
-    let fake = Fake::start(28);
-    let api = attach::<Scribe>(12_080).unwrap();
-    fake.diary();
+    let fake = FakeCupti::start(28);
+    let api = attach::<RecordingTracer>(12_080).unwrap();
+    fake.call_log();
     api.flush(true).unwrap();
-    assert_eq!(fake.diary(), [""; 0]);
+    assert_eq!(fake.call_log(), [""; 0]);
     fake.call(Domain::RUNTIME_API, 3, 1, 0);
     api.flush(false).unwrap();
     api.flush(true).unwrap();
-    assert_eq!(fake.diary(), ["flush 0", "flush 1"]);
+    assert_eq!(fake.call_log(), ["flush 0", "flush 1"]);
 }
 
 #[test]
 fn a_refused_flush_is_an_error_that_names_the_call() {
-    let fake = Fake::start(28);
-    let api = attach::<Scribe>(12_080).unwrap();
+    let fake = FakeCupti::start(28);
+    let api = attach::<RecordingTracer>(12_080).unwrap();
     fake.resource(CallbackId::CONTEXT_CREATED);
     fake.refuse("flush 1", Status::INVALID_OPERATION);
     let error = api.flush(true).unwrap_err();
@@ -525,8 +538,8 @@ fn a_refused_flush_is_an_error_that_names_the_call() {
 
 #[test]
 fn dropped_records_and_the_timestamp_are_read_from_cupti() {
-    let fake = Fake::start(28);
-    let api = attach::<Scribe>(12_080).unwrap();
+    let fake = FakeCupti::start(28);
+    let api = attach::<RecordingTracer>(12_080).unwrap();
     fake.drop_records(12);
     assert_eq!((api.dropped(), api.dropped()), (12, 0));
     assert_eq!(api.timestamp(), Some(Nanos(42)));
@@ -536,20 +549,20 @@ fn dropped_records_and_the_timestamp_are_read_from_cupti() {
 
 #[test]
 fn after_a_fatal_error_cupti_is_not_called_and_callbacks_are_ignored() {
-    let fake = Fake::start(28);
-    let api = attach::<Scribe>(12_080).unwrap();
+    let fake = FakeCupti::start(28);
+    let api = attach::<RecordingTracer>(12_080).unwrap();
     fake.call(Domain::RUNTIME_API, 3, 1, 0);
     let buffer = fake.request();
     fake.complete(buffer, 1);
     let filled = FILLED.lock().unwrap().pop().unwrap();
     let late = fake.request();
-    told();
-    fake.diary();
+    take_notifications();
+    fake.call_log();
     fake.fatal(Status::HARDWARE, c"the GPU fell off the bus");
     fake.call(Domain::RUNTIME_API, 3, 2, 0);
     fake.resource(CallbackId::CONTEXT_CREATED);
     fake.complete(late, 1);
-    assert_eq!(told(), ["fatal HARDWARE (9): the GPU fell off the bus"]);
+    assert_eq!(take_notifications(), ["fatal HARDWARE (9): the GPU fell off the bus"]);
     assert!(FILLED.lock().unwrap().is_empty());
     api.flush(true).unwrap();
     let tally = api.read(&filled, &mut KernelNames::new(), &mut |row| panic!("{row:?}"));
@@ -558,25 +571,25 @@ fn after_a_fatal_error_cupti_is_not_called_and_callbacks_are_ignored() {
         (ReadTally { activities: 0, unreadable: 1 }, 0, None)
     );
     api.unsubscribe();
-    assert_eq!(fake.diary(), [""; 0]);
+    assert_eq!(fake.call_log(), [""; 0]);
 }
 
 #[test]
 fn unsubscribing_ends_callbacks_but_still_accepts_records() {
-    let fake = Fake::start(28);
-    let api = attach::<Scribe>(12_080).unwrap();
+    let fake = FakeCupti::start(28);
+    let api = attach::<RecordingTracer>(12_080).unwrap();
     fake.call(Domain::RUNTIME_API, 3, 1, 0);
     let buffer = fake.request();
-    told();
-    fake.diary();
+    take_notifications();
+    fake.call_log();
     api.unsubscribe();
     api.unsubscribe();
     fake.call(Domain::RUNTIME_API, 3, 2, 0);
     api.flush(true).unwrap();
     fake.complete(buffer, 2);
-    assert_eq!(told(), [""; 0]);
-    assert_eq!(FILLED.lock().unwrap().pop().unwrap().valid(), 2 * RECORD);
-    assert_eq!(fake.diary(), ["attribute 5 = 0 (1 byte)", "unsubscribe", "flush 1"]);
+    assert_eq!(take_notifications(), [""; 0]);
+    assert_eq!(FILLED.lock().unwrap().pop().unwrap().valid(), 2 * RECORD_BYTES);
+    assert_eq!(fake.call_log(), ["attribute 5 = 0 (1 byte)", "unsubscribe", "flush 1"]);
 }
 
 /// Tracer that panics in every function.
@@ -588,14 +601,14 @@ impl Tracer for Clumsy {
     }
 
     fn exit(call: &Call<'_>) {
-        tell(format!("exit {}", call.correlation.0));
+        note_notification(format!("exit {}", call.correlation.0));
     }
 
     fn request_buffer() -> Option<Buffer> {
         panic!("request");
     }
 
-    fn buffer_completed(_: Filled) {
+    fn buffer_completed(_: FilledBuffer) {
         panic!("completed");
     }
 
@@ -604,37 +617,37 @@ impl Tracer for Clumsy {
     }
 
     fn panicked() {
-        tell("panicked".to_owned());
+        note_notification("panicked".to_owned());
         panic!("even here");
     }
 }
 
 #[test]
 fn a_panic_in_a_callback_is_caught_reported_once_and_ends_tracing() {
-    let fake = Fake::start(28);
+    let fake = FakeCupti::start(28);
     attach::<Clumsy>(12_080).unwrap();
     fake.call(Domain::RUNTIME_API, 3, 1, 0);
     fake.call(Domain::RUNTIME_API, 3, 2, 0);
     let buffer = fake.request();
     assert!(!buffer.0.is_null());
     fake.complete(buffer, 1);
-    assert_eq!(told(), ["panicked"]);
+    assert_eq!(take_notifications(), ["panicked"]);
 }
 
 #[test]
 fn a_panic_during_a_buffer_request_still_gives_cupti_a_buffer() {
-    let fake = Fake::start(28);
+    let fake = FakeCupti::start(28);
     attach::<Clumsy>(12_080).unwrap();
     let buffer = fake.request();
     assert!(!buffer.0.is_null());
     fake.complete(buffer, 1);
-    assert_eq!(told(), ["panicked"]);
+    assert_eq!(take_notifications(), ["panicked"]);
 }
 
 #[test]
 fn correlation_ids_are_passed_on_over_their_whole_range() {
-    let fake = Fake::start(28);
-    attach::<Scribe>(12_080).unwrap();
+    let fake = FakeCupti::start(28);
+    attach::<RecordingTracer>(12_080).unwrap();
     fake.call(Domain::RUNTIME_API, 3, u32::MAX, 0);
-    assert_eq!(told()[0], format!("enter runtime Launch #0 {}", CorrelationId(u32::MAX).0));
+    assert_eq!(take_notifications()[0], format!("enter runtime Launch #0 {}", CorrelationId(u32::MAX).0));
 }

@@ -5,11 +5,11 @@
 //! call. These functions catch panics, because a panic must not unwind into CUPTI's frames.
 
 use super::activity;
-use super::family::BufferFunctions;
+use super::api_version::BufferFunctions;
+use super::callback_state::{CallbackState, LENT_BUFFERS, current, return_value};
+use super::delivery_counts;
 use super::host_calls::{graph_call, graph_event, host_call};
-use super::shared::{LENT, Shared, current, result_of};
-use super::traffic;
-use crate::tracer::{Call, CallKind, Layer, Lent, Returned, Tracer};
+use crate::tracer::{Call, CallKind, Layer, LentBuffers, ReturnedBuffer, Tracer};
 use cupti_sys::callback::{BufferCompleteInfo, CallbackData, GraphData, ResourceData, StateData};
 use cupti_sys::{CallbackId, Domain, Site, Status};
 use gpuflame_model::record::CorrelationId;
@@ -20,34 +20,35 @@ use std::ptr;
 /// The callback of a subscription, for all domains.
 ///
 /// # Safety
-/// `shared` is a `Shared` that is never freed; all other arguments are as CUPTI documents them.
+/// `shared` is a `CallbackState` that is never freed; all other arguments are as CUPTI documents them.
 pub(super) unsafe extern "C" fn on_event<T: Tracer>(
     shared: *mut c_void,
     domain: Domain,
     id: CallbackId,
     data: *const c_void,
 ) {
-    // SAFETY: the caller guarantees that the pointer is to a `Shared`; CUPTI was given it together with this function.
-    let shared = unsafe { &*shared.cast::<Shared>() };
+    // SAFETY: the caller guarantees that the pointer is to a `CallbackState`; CUPTI was given it together with this
+    // function.
+    let shared = unsafe { &*shared.cast::<CallbackState>() };
     shared.guard::<T>(|| match domain {
         Domain::RUNTIME_API | Domain::DRIVER_API => {
             // SAFETY: in these two domains CUPTI passes a `CallbackData`, or null at worst.
             let Some(data) = (unsafe { data.cast::<CallbackData>().as_ref() }) else {
-                return traffic::WITHOUT_DATA.add_one();
+                return delivery_counts::CALLBACKS_WITHOUT_DATA.add_one();
             };
-            api_call::<T>(shared, domain, id, data);
+            on_api_call::<T>(shared, domain, id, data);
         }
         Domain::RESOURCE => {
             // SAFETY: in this domain CUPTI passes a `ResourceData`, or null at worst.
             let Some(data) = (unsafe { data.cast::<ResourceData>().as_ref() }) else {
-                return traffic::WITHOUT_DATA.add_one();
+                return delivery_counts::CALLBACKS_WITHOUT_DATA.add_one();
             };
-            resource::<T>(shared, &id, data);
+            on_resource::<T>(shared, &id, data);
         }
         Domain::STATE if id == CallbackId::FATAL_ERROR => {
             // SAFETY: in this domain CUPTI passes a `StateData`, or null at worst.
             let state = unsafe { data.cast::<StateData>().as_ref() };
-            fatal::<T>(shared, state);
+            on_fatal_error::<T>(shared, state);
         }
         _ => {}
     });
@@ -55,7 +56,7 @@ pub(super) unsafe extern "C" fn on_event<T: Tracer>(
 
 /// Handles the entry or the exit of an API call. This is the hot path.
 #[inline(always)]
-fn api_call<T: Tracer>(shared: &Shared, domain: Domain, id: CallbackId, data: &CallbackData) {
+fn on_api_call<T: Tracer>(shared: &CallbackState, domain: Domain, id: CallbackId, data: &CallbackData) {
     let Some((api, kind)) = shared.calls.look_up(domain, id.0) else { return };
     shared.note_work();
     let spare_slot = Cell::new(0);
@@ -78,14 +79,14 @@ fn api_call<T: Tracer>(shared: &Shared, domain: Domain, id: CallbackId, data: &C
         }
         host_call::<T>(&mut call, data);
         if kind == CallKind::Wait && data.site == Site::EXIT && shared.calls.waits_for_all(api) {
-            traffic::WHOLE_WAITS.add_one();
+            delivery_counts::DEVICE_WAITS.add_one();
         }
         return;
     }
     match data.site {
         Site::ENTER => T::enter(&call),
         Site::EXIT => {
-            call.return_value = result_of(data);
+            call.return_value = return_value(data);
             T::exit(&call);
         }
         _ => {}
@@ -93,7 +94,7 @@ fn api_call<T: Tracer>(shared: &Shared, domain: Domain, id: CallbackId, data: &C
 }
 
 /// Handles a resource event. `id` must be stored in the caller's stack frame.
-fn resource<T: Tracer>(shared: &Shared, id: &CallbackId, data: &ResourceData) {
+fn on_resource<T: Tracer>(shared: &CallbackState, id: &CallbackId, data: &ResourceData) {
     if shared.is_off() {
         return;
     }
@@ -113,7 +114,7 @@ fn resource<T: Tracer>(shared: &Shared, id: &CallbackId, data: &ResourceData) {
     }
 }
 #[cold]
-fn fatal<T: Tracer>(shared: &Shared, state: Option<&StateData>) {
+fn on_fatal_error<T: Tracer>(shared: &CallbackState, state: Option<&StateData>) {
     shared.retire();
     let status = state.map_or(Status::UNKNOWN, |state| state.result);
     let message = state.map(|state| state.message).filter(|message| !message.is_null());
@@ -124,11 +125,11 @@ fn fatal<T: Tracer>(shared: &Shared, state: Option<&StateData>) {
     }
 }
 
-/// Returns the buffer functions of both families.
+/// Returns the buffer functions of both API versions.
 pub(super) fn buffer_functions<T: Tracer>() -> BufferFunctions {
     BufferFunctions {
-        sole: (on_buffer_requested::<T>, on_buffer_completed::<T>),
-        shared: (on_own_buffer_requested::<T>, on_own_buffer_completed::<T>),
+        v1: (on_buffer_requested::<T>, on_buffer_completed::<T>),
+        v2: (on_buffer_requested_v2::<T>, on_buffer_completed_v2::<T>),
     }
 }
 
@@ -145,14 +146,14 @@ unsafe extern "C" fn on_buffer_requested<T: Tracer>(
     let shared = unsafe { current() };
     let mut lent = None;
     shared.guard::<T>(|| {
-        if T::is_over() {
-            return lent = Some(Lent::give_away());
+        if T::has_ended() {
+            return lent = Some(LentBuffers::lend_untracked());
         }
-        traffic::MOVES.add_one();
+        delivery_counts::BUFFERS_EXCHANGED.add_one();
         let own = if shared.is_off() { None } else { T::request_buffer() };
-        lent = Some(LENT.lend(own));
+        lent = Some(LENT_BUFFERS.lend(own));
     });
-    let (start, bytes) = lent.unwrap_or_else(Lent::give_away);
+    let (start, bytes) = lent.unwrap_or_else(LentBuffers::lend_untracked);
     // SAFETY: `buffer` is one of CUPTI's out pointers, which this callback must write.
     unsafe { buffer.write(start) };
     // SAFETY: `size` is another of CUPTI's out pointers.
@@ -174,15 +175,15 @@ unsafe extern "C" fn on_buffer_completed<T: Tracer>(
 ) {
     // SAFETY: this function is registered with CUPTI only after `make_current`.
     let shared = unsafe { current() };
-    if T::is_over() {
+    if T::has_ended() {
         return;
     }
-    traffic::MOVES.add_one();
-    shared.guard::<T>(|| match LENT.take_back(buffer, valid) {
-        Returned::Stranger => traffic::STRANGERS.add_one(),
-        Returned::Filled(filled) if !shared.is_off() => T::buffer_completed(filled),
-        Returned::Spare(filled) if !shared.is_off() => {
-            let lost = activity::count(filled.bytes(), &shared.stepper());
+    delivery_counts::BUFFERS_EXCHANGED.add_one();
+    shared.guard::<T>(|| match LENT_BUFFERS.reclaim(buffer, valid) {
+        ReturnedBuffer::Foreign => delivery_counts::FOREIGN_BUFFERS.add_one(),
+        ReturnedBuffer::Filled(filled) if !shared.is_off() => T::buffer_completed(filled),
+        ReturnedBuffer::Spare(filled) if !shared.is_off() => {
+            let lost = activity::count_records(filled.bytes(), &shared.stepper());
             if lost > 0 {
                 T::records_discarded(lost);
             }
@@ -196,7 +197,7 @@ unsafe extern "C" fn on_buffer_completed<T: Tracer>(
 ///
 /// # Safety
 /// The requirements of [`on_buffer_requested`] hold.
-unsafe extern "C" fn on_own_buffer_requested<T: Tracer>(
+unsafe extern "C" fn on_buffer_requested_v2<T: Tracer>(
     buffer: *mut *mut u8,
     size: *mut usize,
     max_records: *mut usize,
@@ -211,7 +212,7 @@ unsafe extern "C" fn on_own_buffer_requested<T: Tracer>(
 ///
 /// # Safety
 /// The requirements of [`on_buffer_completed`] hold.
-unsafe extern "C" fn on_own_buffer_completed<T: Tracer>(
+unsafe extern "C" fn on_buffer_completed_v2<T: Tracer>(
     buffer: *mut u8,
     size: usize,
     valid: usize,

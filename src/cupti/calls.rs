@@ -5,7 +5,7 @@
 //! (resets) are enabled. Whole domains are never enabled, because they contain frequent calls that do not matter: one
 //! training run made 6.1 million `cudaEventQuery` calls in addition to 1.7 million launches.
 
-use crate::tracer::{AllocationKind, ApiCall, CallKind};
+use crate::tracer::{AllocationKind, ApiCallId, CallKind};
 use cupti_sys::Domain;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -26,7 +26,7 @@ pub fn classify(name: &str) -> Option<CallKind> {
         "GraphExecUpdate" => return Some(CallKind::GraphUpdate),
         _ if verb.starts_with("GraphInstantiate") => return Some(CallKind::GraphCopy),
         _ if verb.starts_with("GraphAdd") && verb.contains("Node") => return Some(CallKind::GraphNode),
-        _ if LOOK_ALIKES.iter().any(|word| verb.contains(word)) => return None,
+        _ if SIMILAR_NAMES.iter().any(|word| verb.contains(word)) => return None,
         _ => {}
     }
     let sync = !verb.contains("Async");
@@ -74,7 +74,7 @@ pub fn classify_host_call(name: &str) -> Option<CallKind> {
 
 /// Words in names that begin like a launch, a copy or a fill, but only query, describe, or run on the host
 /// (`cudaLaunchHostFunc` has no activity).
-const LOOK_ALIKES: [&str; 6] = ["HostFunc", "Node", "Params", "Get", "SetAttribute", "Occupancy"];
+const SIMILAR_NAMES: [&str; 6] = ["HostFunc", "Node", "Params", "Get", "SetAttribute", "Occupancy"];
 
 fn is_prefetch(verb: &str) -> bool {
     verb.starts_with("Mem") && verb.contains("Prefetch")
@@ -167,19 +167,19 @@ impl CallTable {
     /// Returns the label and kind of a call; `None` if the call is not enabled. A look-up costs a load and a bounds
     /// check.
     #[inline]
-    pub(super) fn look_up(&self, domain: Domain, id: u32) -> Option<(ApiCall, CallKind)> {
+    pub(super) fn look_up(&self, domain: Domain, id: u32) -> Option<(ApiCallId, CallKind)> {
         let entry = self.entry(domain, id)?.load(Ordering::Relaxed);
         let code = (entry >> 16).checked_sub(1)?;
-        Some((ApiCall(entry as u16), *KINDS.get(code as usize)?))
+        Some((ApiCallId(entry as u16), *KINDS.get(code as usize)?))
     }
 
     /// Whether a call that edits graphs adds to the graph in its second argument.
-    pub(super) fn adds_to_graph(&self, call: ApiCall) -> bool {
+    pub(super) fn adds_to_graph(&self, call: ApiCallId) -> bool {
         self.labels().get(usize::from(call.0)).is_some_and(|label| label.contains("GraphAdd"))
     }
 
     /// Whether a call that waits does not return before all work of a GPU is done.
-    pub(super) fn waits_for_all(&self, call: ApiCall) -> bool {
+    pub(super) fn waits_for_all(&self, call: ApiCallId) -> bool {
         let all = ["DeviceSynchronize", "CtxSynchronize", "ThreadSynchronize"];
         let label = self.labels().get(usize::from(call.0));
         label.is_some_and(|label| all.iter().any(|name| label.ends_with(name)))
@@ -192,7 +192,7 @@ impl CallTable {
         }
     }
 
-    /// Returns the labels, indexed by [`ApiCall`]; empty before [`CallTable::fill`].
+    /// Returns the labels, indexed by [`ApiCallId`]; empty before [`CallTable::fill`].
     pub(super) fn labels(&self) -> &[String] {
         self.labels.get().map_or(&[], Vec::as_slice)
     }

@@ -161,9 +161,9 @@ fn the_table_gives_each_enabled_call_its_kind_and_a_shared_label() {
         call(Domain::DRIVER_API, 322, "cuCtxDestroy_v2"),
     ]);
     assert_eq!(table.labels(), ["cudaLaunchKernel", "cuLaunchKernel", "cuCtxDestroy"]);
-    assert_eq!(table.look_up(Domain::RUNTIME_API, 211), Some((ApiCall(0), CallKind::Launch)));
-    assert_eq!(table.look_up(Domain::RUNTIME_API, 214), Some((ApiCall(0), CallKind::Launch)));
-    assert_eq!(table.look_up(Domain::DRIVER_API, 322), Some((ApiCall(2), CallKind::ContextDestroy)));
+    assert_eq!(table.look_up(Domain::RUNTIME_API, 211), Some((ApiCallId(0), CallKind::Launch)));
+    assert_eq!(table.look_up(Domain::RUNTIME_API, 214), Some((ApiCallId(0), CallKind::Launch)));
+    assert_eq!(table.look_up(Domain::DRIVER_API, 322), Some((ApiCallId(2), CallKind::ContextDestroy)));
     assert_eq!(table.look_up(Domain::DRIVER_API, 211), None);
     assert_eq!(table.look_up(Domain::RUNTIME_API, u32::MAX), None);
 }

@@ -18,21 +18,21 @@
 //!                          after:  we subscribe again
 //! ```
 //!
-//! While we take back records or the clock that a client has left ([`taking`]), any client's call waits, for at most
-//! one second. If a client has called since we decided to take them back, we take nothing.
+//! While we take back records or the clock that a client has left ([`register_unless_called`]), any client's call
+//! waits, for at most one second. If a client has called since we decided to take them back, we take nothing.
 //!
 //! A client that has finished may free its state and be unloaded while its functions are still registered with CUPTI.
 //! So while functions of a client are registered, we enable no kind, and make no call that lets CUPTI call those
-//! functions ([`may_be_called`]).
+//! functions ([`has_client_functions`]).
 //!
 //! A client that obtained the address of a function before we interposed is not detected by interposing. Such a client
-//! can be detected only because our records stop arriving ([`Traffic`](super::Traffic)).
+//! can be detected only because our records stop arriving ([`DeliveryCounts`](super::DeliveryCounts)).
 
-use super::records::{self, bit};
-use super::shared::{Shared, current};
-use crate::tracer::{Approach, Tracer};
+use super::callback_state::{CallbackState, current};
+use super::records::{self, kind_bit};
+use crate::tracer::{ClientTakeover, Tracer};
 use cupti_sys::{ActivityKind, FlushFlag, Library, Status, Subscriber};
-use gpuflame_os::interpose::{self, Place};
+use gpuflame_os::interpose::{self, Interposition};
 use gpuflame_os::module::{self, ModuleId};
 use gpuflame_os::{cancel, threads};
 use std::cell::Cell;
@@ -47,14 +47,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Time that must pass without a client's call before we take anything back.
-const REST: Duration = Duration::from_secs(1);
+const QUIET_PERIOD: Duration = Duration::from_secs(1);
 
 /// Maximum time for which a client's call waits for us.
-const LONGEST_TAKING: Duration = Duration::from_secs(1);
+const MAX_CLIENT_WAIT: Duration = Duration::from_secs(1);
 
 /// Time without a new client call after which a call that has not returned counts as left. The client has then left the
 /// call by `longjmp`, or by a switch to another stack.
-const LONGEST_CALL: Duration = Duration::from_secs(60);
+const ABANDONED_CALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Minimum distance in bytes between the stack frame of a client's call and the frame of a call that the client makes
 /// from inside the first call.
@@ -62,51 +62,51 @@ const NESTED_FRAME_BYTES: usize = 1024;
 
 /// State of the other clients that were detected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Others {
+pub struct OtherClients {
     /// Number of times that a client has registered functions for the records.
-    pub takes: u64,
+    pub takeovers: u64,
     /// Whether a client owns the records now.
-    pub have_records: bool,
+    pub own_records: bool,
     /// Whether any activity kind that a client has enabled is still on.
-    pub are_at_work: bool,
+    pub are_recording: bool,
     /// Whether clients have left records or a clock that we can take back, and no client has called for a while.
-    pub are_done: bool,
+    pub have_finished: bool,
     /// Whether a client waits for the subscription, after CUPTI has refused its request.
     pub want_subscription: bool,
     /// Whether a client's `cuptiFinalize` waits for us.
-    pub want_end: bool,
+    pub want_finalize: bool,
     /// Whether a detected client owns the subscription.
-    pub have_subscription: bool,
+    pub own_subscription: bool,
     /// Number of times that a client has called `cuptiFinalize`, which ends CUPTI for all clients in this process.
-    pub ends: u64,
+    pub finalizations: u64,
     /// Whether no client has called for a while and no call is in flight.
-    pub rest: bool,
+    pub are_quiet: bool,
     /// Number of clients' calls so far.
     pub calls: u64,
 }
 
 /// Detected state of the other clients. There is one such state per process, because there is one CUPTI per process.
-struct Known {
+struct ClientState {
     /// Number of clients' calls so far, and number of threads that are in a client's call.
     calls: AtomicU64,
-    under_way: AtomicU64,
-    /// Time at which a client's call last began or ended, in ms since [`BEGINNING`].
-    called: AtomicU64,
+    calls_in_flight: AtomicU64,
+    /// Time at which a client's call last began or ended, in ms since [`CLOCK_START`].
+    last_call_ms: AtomicU64,
     /// Set while we take back records or a clock that clients have left. Clients' calls wait while this flag is set.
-    is_taking: AtomicBool,
+    is_taking_records: AtomicBool,
 
-    takes: AtomicU64,
+    takeovers: AtomicU64,
     has_records: AtomicBool,
     /// Functions for records that another client registered last; null if no client has registered any.
-    requested: Function,
-    completed: Function,
+    requested: ClientFunction,
+    completed: ClientFunction,
     /// Timestamp function that a client has registered for its records, and whether CUPTI uses this function now.
-    clock: Function,
+    clock: ClientFunction,
     clock_is_theirs: AtomicBool,
-    /// Activity kinds that clients have enabled, one bit each. `by_context` is set if a client has enabled a kind for a
-    /// single context; we cannot detect when such a kind is disabled again.
+    /// Activity kinds that clients have enabled, one bit each. `has_context_kinds` is set if a client has enabled a
+    /// kind for a single context; we cannot detect when such a kind is disabled again.
     kinds: AtomicU64,
-    by_context: AtomicBool,
+    has_context_kinds: AtomicBool,
     /// Whether a client has switched any kind since we last owned the records, and whether a client has flushed after
     /// the switch.
     is_switched: AtomicBool,
@@ -115,163 +115,165 @@ struct Known {
     yields: AtomicBool,
     reclaims: AtomicBool,
     wants_subscription: AtomicBool,
-    wants_end: AtomicBool,
+    wants_finalize: AtomicBool,
     subscriber: AtomicPtr<c_void>,
-    ends: AtomicU64,
+    finalizations: AtomicU64,
 }
 
-static KNOWN: Known = Known {
+static CLIENTS: ClientState = ClientState {
     calls: AtomicU64::new(0),
-    under_way: AtomicU64::new(0),
-    called: AtomicU64::new(0),
-    is_taking: AtomicBool::new(false),
-    takes: AtomicU64::new(0),
+    calls_in_flight: AtomicU64::new(0),
+    last_call_ms: AtomicU64::new(0),
+    is_taking_records: AtomicBool::new(false),
+    takeovers: AtomicU64::new(0),
     has_records: AtomicBool::new(false),
-    requested: Function::none(),
-    completed: Function::none(),
-    clock: Function::none(),
+    requested: ClientFunction::none(),
+    completed: ClientFunction::none(),
+    clock: ClientFunction::none(),
     clock_is_theirs: AtomicBool::new(false),
     kinds: AtomicU64::new(0),
-    by_context: AtomicBool::new(false),
+    has_context_kinds: AtomicBool::new(false),
     is_switched: AtomicBool::new(false),
     is_flushed: AtomicBool::new(false),
     yields: AtomicBool::new(false),
     reclaims: AtomicBool::new(false),
     wants_subscription: AtomicBool::new(false),
-    wants_end: AtomicBool::new(false),
+    wants_finalize: AtomicBool::new(false),
     subscriber: AtomicPtr::new(ptr::null_mut()),
-    ends: AtomicU64::new(0),
+    finalizations: AtomicU64::new(0),
 };
 
 /// A function that a client has registered.
-struct Function {
+struct ClientFunction {
     address: AtomicPtr<c_void>,
     /// [`ModuleId::number`] of the module that contains it; 0 for generated code.
     module: AtomicU64,
 }
 
-impl Function {
+impl ClientFunction {
     const fn none() -> Self {
         Self { address: AtomicPtr::new(ptr::null_mut()), module: AtomicU64::new(0) }
     }
 
     fn set(&self, address: *mut c_void) {
-        self.module.store(ModuleId::of(address.addr()).map_or(0, ModuleId::number), SeqCst);
+        self.module.store(ModuleId::containing(address.addr()).map_or(0, ModuleId::number), SeqCst);
         self.address.store(address, SeqCst);
     }
 
-    fn forget(&self) {
+    fn clear(&self) {
         self.address.store(ptr::null_mut(), SeqCst);
     }
 
-    fn is_known(&self) -> bool {
+    fn is_registered(&self) -> bool {
         !self.address.load(SeqCst).is_null()
     }
 
     /// Returns the address of the function if its module is still loaded. Asks the dynamic linker.
-    fn loaded(&self) -> Option<*mut c_void> {
+    fn address_if_loaded(&self) -> Option<*mut c_void> {
         let address = self.address.load(SeqCst);
-        let module = ModuleId::of(address.addr()).map_or(0, ModuleId::number);
+        let module = ModuleId::containing(address.addr()).map_or(0, ModuleId::number);
         let is_same = !address.is_null() && module == self.module.load(SeqCst);
         (is_same && (module != 0 || module::is_readable(address.addr()))).then_some(address)
     }
 }
 
-static BEGINNING: OnceLock<Instant> = OnceLock::new();
+static CLOCK_START: OnceLock<Instant> = OnceLock::new();
 
-fn millis() -> u64 {
-    BEGINNING.get_or_init(Instant::now).elapsed().as_millis() as u64
+fn elapsed_ms() -> u64 {
+    CLOCK_START.get_or_init(Instant::now).elapsed().as_millis() as u64
 }
 
 /// Returns the current state of the other clients.
-pub(super) fn others() -> Others {
-    let calls = KNOWN.calls.load(SeqCst);
-    let is_quiet = millis().saturating_sub(KNOWN.called.load(SeqCst)) >= REST.as_millis() as u64;
-    let rest = is_quiet && !is_any_in_call();
-    let have_records = KNOWN.has_records.load(SeqCst);
-    let are_at_work = KNOWN.kinds.load(SeqCst) != 0 || KNOWN.by_context.load(SeqCst);
+pub(super) fn other_clients() -> OtherClients {
+    let calls = CLIENTS.calls.load(SeqCst);
+    let is_quiet =
+        elapsed_ms().saturating_sub(CLIENTS.last_call_ms.load(SeqCst)) >= QUIET_PERIOD.as_millis() as u64;
+    let are_quiet = is_quiet && !is_any_in_call();
+    let own_records = CLIENTS.has_records.load(SeqCst);
+    let are_recording = CLIENTS.kinds.load(SeqCst) != 0 || CLIENTS.has_context_kinds.load(SeqCst);
     // The second condition is needed because many clients are unloaded without a flush.
     let is_done = || {
-        KNOWN.is_switched.load(SeqCst) && KNOWN.is_flushed.load(SeqCst) || KNOWN.completed.loaded().is_none()
+        CLIENTS.is_switched.load(SeqCst) && CLIENTS.is_flushed.load(SeqCst)
+            || CLIENTS.completed.address_if_loaded().is_none()
     };
-    let are_off = match have_records {
-        false => KNOWN.is_switched.load(SeqCst),
-        true => KNOWN.reclaims.load(SeqCst) && !are_at_work && rest && is_done(),
+    let are_off = match own_records {
+        false => CLIENTS.is_switched.load(SeqCst),
+        true => CLIENTS.reclaims.load(SeqCst) && !are_recording && are_quiet && is_done(),
     };
-    let is_clock_left = KNOWN.clock_is_theirs.load(SeqCst) && !have_records;
-    Others {
-        takes: KNOWN.takes.load(SeqCst),
-        have_records,
-        are_at_work,
-        are_done: !are_at_work && rest && (are_off || is_clock_left),
-        want_subscription: KNOWN.wants_subscription.load(SeqCst),
-        want_end: KNOWN.wants_end.load(SeqCst),
-        have_subscription: !KNOWN.subscriber.load(SeqCst).is_null(),
-        ends: KNOWN.ends.load(SeqCst),
-        rest,
+    let is_clock_left = CLIENTS.clock_is_theirs.load(SeqCst) && !own_records;
+    OtherClients {
+        takeovers: CLIENTS.takeovers.load(SeqCst),
+        own_records,
+        are_recording,
+        have_finished: !are_recording && are_quiet && (are_off || is_clock_left),
+        want_subscription: CLIENTS.wants_subscription.load(SeqCst),
+        want_finalize: CLIENTS.wants_finalize.load(SeqCst),
+        own_subscription: !CLIENTS.subscriber.load(SeqCst).is_null(),
+        finalizations: CLIENTS.finalizations.load(SeqCst),
+        are_quiet,
         calls,
     }
 }
 
 /// Whether a thread is in a client's call.
 fn is_any_in_call() -> bool {
-    let since_last = millis().saturating_sub(KNOWN.called.load(SeqCst));
-    KNOWN.under_way.load(SeqCst) > 0 && since_last < LONGEST_CALL.as_millis() as u64
+    let since_last = elapsed_ms().saturating_sub(CLIENTS.last_call_ms.load(SeqCst));
+    CLIENTS.calls_in_flight.load(SeqCst) > 0 && since_last < ABANDONED_CALL_TIMEOUT.as_millis() as u64
 }
 
 /// Whether functions of a client are registered with CUPTI, for records or as a clock. We must make no CUPTI call that
 /// lets CUPTI call these functions, because the client may have been unloaded, and without gpuflame CUPTI would not
 /// call them.
-pub(super) fn may_be_called() -> bool {
-    KNOWN.has_records.load(SeqCst) || KNOWN.clock_is_theirs.load(SeqCst)
+pub(super) fn has_client_functions() -> bool {
+    CLIENTS.has_records.load(SeqCst) || CLIENTS.clock_is_theirs.load(SeqCst)
 }
 
 /// Returns the activity kinds that clients have enabled, one bit each.
-pub(super) fn kinds() -> u64 {
-    KNOWN.kinds.load(SeqCst)
+pub(super) fn client_kinds() -> u64 {
+    CLIENTS.kinds.load(SeqCst)
 }
 
 /// Runs `take`, which registers us for the records, unless a client has called since the state `decided` was read.
 /// Clients' calls wait while `take` runs. The argument of `take` is true if CUPTI has delivered all records of clients.
 /// If `take` fails, the client that owned the records gets them back.
-pub(super) fn taking<R: Default, E>(
-    shared: &Shared,
-    decided: Option<&Others>,
+pub(super) fn register_unless_called<R: Default, E>(
+    shared: &CallbackState,
+    decided: Option<&OtherClients>,
     take: impl FnOnce(bool) -> Result<R, E>,
 ) -> Result<R, E> {
     let functions = &shared.functions;
-    KNOWN.is_taking.store(true, SeqCst);
-    let has_come = |decided: &Others| is_any_in_call() || KNOWN.calls.load(SeqCst) != decided.calls;
-    let taken = if decided.is_some_and(has_come) {
+    CLIENTS.is_taking_records.store(true, SeqCst);
+    let has_called = |decided: &OtherClients| is_any_in_call() || CLIENTS.calls.load(SeqCst) != decided.calls;
+    let taken = if decided.is_some_and(has_called) {
         Ok(R::default())
     } else {
-        if KNOWN.clock_is_theirs.load(SeqCst) && functions.register_clock(usual_clock).is_ok() {
-            KNOWN.clock_is_theirs.store(false, SeqCst);
+        if CLIENTS.clock_is_theirs.load(SeqCst) && functions.register_clock(default_clock).is_ok() {
+            CLIENTS.clock_is_theirs.store(false, SeqCst);
         }
-        let (had_records, takes) = (KNOWN.has_records.load(SeqCst), KNOWN.takes.load(SeqCst));
-        let taken = take(!had_records || KNOWN.is_flushed.load(SeqCst));
+        let (had_records, takeovers) = (CLIENTS.has_records.load(SeqCst), CLIENTS.takeovers.load(SeqCst));
+        let taken = take(!had_records || CLIENTS.is_flushed.load(SeqCst));
         match taken {
             // A client's call waits for at most one second, so a client may have registered while `take` was running.
-            Ok(_) if KNOWN.takes.load(SeqCst) == takes => {
-                KNOWN.has_records.store(false, SeqCst);
-                KNOWN.is_switched.store(false, SeqCst);
+            Ok(_) if CLIENTS.takeovers.load(SeqCst) == takeovers => {
+                CLIENTS.has_records.store(false, SeqCst);
+                CLIENTS.is_switched.store(false, SeqCst);
             }
             Err(_) if had_records => {
-                records::leave(shared, kinds());
-                give_back(functions.library());
+                records::release(shared, client_kinds());
+                restore_client_functions(functions.library());
                 // The count is restored, because we have registered the client's functions, not the client itself.
-                KNOWN.takes.store(takes, SeqCst);
+                CLIENTS.takeovers.store(takeovers, SeqCst);
             }
             _ => {}
         }
         taken
     };
-    KNOWN.is_taking.store(false, SeqCst);
+    CLIENTS.is_taking_records.store(false, SeqCst);
     taken
 }
 
 /// CUPTI's clock when no client registers one.
-unsafe extern "C" fn usual_clock() -> u64 {
+unsafe extern "C" fn default_clock() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `now` has room for one `timespec`.
     unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &mut now) };
@@ -283,36 +285,51 @@ unsafe extern "C" fn usual_clock() -> u64 {
 ///
 /// # Errors
 /// The memory of this process cannot be written through its file.
-pub(super) fn see<T: Tracer>(library: &Library, yields: bool, reclaims: bool) -> io::Result<usize> {
-    KNOWN.yields.store(yields, SeqCst);
-    KNOWN.reclaims.store(reclaims, SeqCst);
-    millis();
-    let places: Vec<_> = places::<T>(library).into_iter().filter(|place| place.theirs != 0).collect();
-    interpose::take(&places)
+pub(super) fn interpose_on_clients<T: Tracer>(
+    library: &Library,
+    yields: bool,
+    reclaims: bool,
+) -> io::Result<usize> {
+    CLIENTS.yields.store(yields, SeqCst);
+    CLIENTS.reclaims.store(reclaims, SeqCst);
+    elapsed_ms();
+    let places: Vec<_> =
+        interpositions::<T>(library).into_iter().filter(|place| place.original != 0).collect();
+    interpose::replace_functions(&places)
 }
 
-fn places<T: Tracer>(library: &Library) -> [Place; 10] {
-    macro_rules! place {
+fn interpositions<T: Tracer>(library: &Library) -> [Interposition; 10] {
+    macro_rules! interposition {
         ($symbol:ident, $theirs:ident, $ours:expr, $type:ty) => {{
             let ours: $type = $ours;
-            Place {
+            Interposition {
                 name: stringify!($symbol),
-                theirs: library.$theirs.map_or(0, |function| function as usize),
-                ours: ours as usize,
+                original: library.$theirs.map_or(0, |function| function as usize),
+                replacement: ours as usize,
             }
         }};
     }
     [
-        place!(cuptiActivityRegisterCallbacks, activity_register_callbacks, register::<T>, Register),
-        place!(cuptiActivityRegisterTimestampCallback, register_timestamp_callback, clock::<T>, Clock),
-        place!(cuptiActivityEnable, activity_enable, enable::<T>, Switch),
-        place!(cuptiActivityEnableContext, activity_enable_context, enable_context::<T>, SwitchContext),
-        place!(cuptiActivityDisable, activity_disable, disable, Switch),
-        place!(cuptiActivityFlushAll, activity_flush_all, flush, Flush),
-        place!(cuptiSubscribe, subscribe, subscribe::<T>, Subscribe),
-        place!(cuptiSubscribe_v2, subscribe_v2, subscribe_v2::<T>, SubscribeV2),
-        place!(cuptiUnsubscribe, unsubscribe, unsubscribe, Unsubscribe),
-        place!(cuptiFinalize, finalize, finalize::<T>, Finalize),
+        interposition!(cuptiActivityRegisterCallbacks, activity_register_callbacks, register::<T>, Register),
+        interposition!(
+            cuptiActivityRegisterTimestampCallback,
+            register_timestamp_callback,
+            register_clock::<T>,
+            RegisterClock
+        ),
+        interposition!(cuptiActivityEnable, activity_enable, enable::<T>, Switch),
+        interposition!(
+            cuptiActivityEnableContext,
+            activity_enable_context,
+            enable_context::<T>,
+            SwitchContext
+        ),
+        interposition!(cuptiActivityDisable, activity_disable, disable, Switch),
+        interposition!(cuptiActivityFlushAll, activity_flush_all, flush, Flush),
+        interposition!(cuptiSubscribe, subscribe, subscribe::<T>, Subscribe),
+        interposition!(cuptiSubscribe_v2, subscribe_v2, subscribe_v2::<T>, SubscribeV2),
+        interposition!(cuptiUnsubscribe, unsubscribe, unsubscribe, Unsubscribe),
+        interposition!(cuptiFinalize, finalize, finalize::<T>, Finalize),
     ]
 }
 
@@ -320,7 +337,7 @@ fn places<T: Tracer>(library: &Library) -> [Place; 10] {
 // pointers, because clients may pass null. The functions may unwind, because an exception that a client throws in a
 // function that CUPTI calls must pass through our frames.
 type Register = unsafe extern "C-unwind" fn(*mut c_void, *mut c_void) -> Status;
-type Clock = unsafe extern "C-unwind" fn(*mut c_void) -> Status;
+type RegisterClock = unsafe extern "C-unwind" fn(*mut c_void) -> Status;
 type Switch = unsafe extern "C-unwind" fn(ActivityKind) -> Status;
 type SwitchContext = unsafe extern "C-unwind" fn(*mut c_void, ActivityKind) -> Status;
 type Flush = unsafe extern "C-unwind" fn(FlushFlag) -> Status;
@@ -332,72 +349,72 @@ type Finalize = unsafe extern "C-unwind" fn() -> Status;
 
 thread_local! {
     /// Stack frame of the outermost client's call that this thread is in; 0 if the thread is in no client's call.
-    static OUTERMOST: Cell<usize> = const { Cell::new(0) };
+    static OUTERMOST_FRAME: Cell<usize> = const { Cell::new(0) };
 }
 
 /// A client's call in flight. A client may leave its call by `longjmp` from a function that CUPTI calls. Such a call
 /// ends when the thread makes another call at the same stack depth.
-struct UnderWay {
+struct ClientCall {
     frame: usize,
 }
 
-impl UnderWay {
-    fn begin(shared: &Shared) -> Self {
+impl ClientCall {
+    fn begin(shared: &CallbackState) -> Self {
         let place = 0_u8;
         let frame = (&raw const place).addr();
-        match OUTERMOST.get() {
+        match OUTERMOST_FRAME.get() {
             0 => {
-                KNOWN.under_way.fetch_add(1, SeqCst);
-                OUTERMOST.set(frame);
+                CLIENTS.calls_in_flight.fetch_add(1, SeqCst);
+                OUTERMOST_FRAME.set(frame);
             }
             // Stacks grow downwards, so this call is not nested in the earlier call. The thread has left the earlier
             // call without returning from it, and the new call takes over its count.
-            outermost if frame + NESTED_FRAME_BYTES >= outermost => OUTERMOST.set(frame),
+            outermost if frame + NESTED_FRAME_BYTES >= outermost => OUTERMOST_FRAME.set(frame),
             _ => {}
         }
-        KNOWN.calls.fetch_add(1, SeqCst);
-        KNOWN.called.store(millis(), SeqCst);
+        CLIENTS.calls.fetch_add(1, SeqCst);
+        CLIENTS.last_call_ms.store(elapsed_ms(), SeqCst);
         let begin = Instant::now();
         // The client's thread and our thread each set their own flag before they read the flag of the other thread, so
         // that at least one of them sees the other.
-        while must_wait(shared) && begin.elapsed() < LONGEST_TAKING {
+        while must_wait(shared) && begin.elapsed() < MAX_CLIENT_WAIT {
             thread::sleep(Duration::from_micros(200));
         }
         Self { frame }
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for ClientCall {
     fn drop(&mut self) {
-        KNOWN.called.store(millis(), SeqCst);
-        if OUTERMOST.get() == self.frame {
-            OUTERMOST.set(0);
-            KNOWN.under_way.fetch_sub(1, SeqCst);
+        CLIENTS.last_call_ms.store(elapsed_ms(), SeqCst);
+        if OUTERMOST_FRAME.get() == self.frame {
+            OUTERMOST_FRAME.set(0);
+            CLIENTS.calls_in_flight.fetch_sub(1, SeqCst);
         }
     }
 }
 
 /// Whether we are taking the records back on another thread. A forked child inherits the flag but not the thread.
-fn must_wait(shared: &Shared) -> bool {
-    KNOWN.is_taking.load(SeqCst) && !threads::is_ours() && !shared.is_retired()
+fn must_wait(shared: &CallbackState) -> bool {
+    CLIENTS.is_taking_records.load(SeqCst) && !threads::is_ours() && !shared.is_retired()
 }
 
 /// Passes a client's call on by running `call` with the CUPTI library that the client meant to call. Thread
 /// cancellation is disabled during the call, because our frames are on the stack.
-fn passed(call: impl FnOnce(&'static Shared, &Library) -> Status) -> Status {
+fn forward_call(call: impl FnOnce(&'static CallbackState, &Library) -> Status) -> Status {
     // SAFETY: clients' calls are interposed only after we registered for the records, which calls `make_current`.
     let shared = unsafe { current() };
     if shared.is_inherited() {
         shared.retire();
     }
-    cancel::barred(|| {
-        let _under_way = UnderWay::begin(shared);
+    cancel::without_cancellation(|| {
+        let _call = ClientCall::begin(shared);
         call(shared, shared.functions.library())
     })
 }
 
 /// The library's function, cast to the type by which clients call it.
-macro_rules! theirs {
+macro_rules! library_function {
     ($library:ident.$function:ident as $type:ty) => {
         match $library.$function {
             // SAFETY: the new type is that of the same function, with pointers in place of function parameters, because
@@ -411,48 +428,48 @@ macro_rules! theirs {
 /// Notifies the tracer that another client is about to take over. The tracer handles the notification on one of our own
 /// threads, before the client's call is passed on. If one of our own threads makes the call, the tracer is not
 /// notified, because that thread may be running a function of the client that CUPTI has called.
-fn tell<T: Tracer>(shared: &Shared, approach: Approach) {
-    if !T::is_over() && !shared.is_off() && !threads::is_ours() {
-        shared.guard::<T>(|| T::approached(approach));
+fn notify_takeover<T: Tracer>(shared: &CallbackState, takeover: ClientTakeover) {
+    if !T::has_ended() && !shared.is_off() && !threads::is_ours() {
+        shared.guard::<T>(|| T::on_client_takeover(takeover));
     }
 }
 
 /// Disables our kinds, restores our settings and flushes our complete records. Returns the kinds that were disabled.
-fn leave_records<T: Tracer>(shared: &Shared) -> u64 {
-    if may_be_called() || shared.is_retired() {
+fn release_records<T: Tracer>(shared: &CallbackState) -> u64 {
+    if has_client_functions() || shared.is_retired() {
         return 0;
     }
     // The switch is noted first, because a client may leave its call by `longjmp`; the collector then enables our kinds
     // again.
-    is_switched();
-    let left = records::leave(shared, kinds());
-    tell::<T>(shared, Approach::Records);
+    note_kind_switched();
+    let left = records::release(shared, client_kinds());
+    notify_takeover::<T>(shared, ClientTakeover::Records);
     left
 }
 
-/// Undoes [`leave_records`] after CUPTI refused the client's call.
-fn resume_records(shared: &Shared, left: u64) {
-    if !may_be_called() && !shared.is_retired() {
+/// Undoes [`release_records`] after CUPTI refused the client's call.
+fn resume_records(shared: &CallbackState, left: u64) {
+    if !has_client_functions() && !shared.is_retired() {
         records::resume(shared, left);
     }
 }
 
-fn has_taken() {
-    KNOWN.takes.fetch_add(1, SeqCst);
-    KNOWN.has_records.store(true, SeqCst);
+fn note_takeover() {
+    CLIENTS.takeovers.fetch_add(1, SeqCst);
+    CLIENTS.has_records.store(true, SeqCst);
 }
 
 unsafe extern "C-unwind" fn register<T: Tracer>(requested: *mut c_void, completed: *mut c_void) -> Status {
-    passed(|shared, library| {
-        let theirs = theirs!(library.activity_register_callbacks as Register);
-        let left = leave_records::<T>(shared);
-        give_clock_back(library);
+    forward_call(|shared, library| {
+        let theirs = library_function!(library.activity_register_callbacks as Register);
+        let left = release_records::<T>(shared);
+        restore_client_clock(library);
         // SAFETY: this is the client's own call, with the client's arguments.
         let status = unsafe { theirs(requested, completed) };
         if status.is_success() {
-            KNOWN.requested.set(requested);
-            KNOWN.completed.set(completed);
-            has_taken();
+            CLIENTS.requested.set(requested);
+            CLIENTS.completed.set(completed);
+            note_takeover();
         } else {
             resume_records(shared, left);
         }
@@ -463,15 +480,15 @@ unsafe extern "C-unwind" fn register<T: Tracer>(requested: *mut c_void, complete
 /// Interposes on `cuptiActivityRegisterTimestampCallback`. Flushes our records first, because their timestamps are on
 /// the old clock. Our kinds stay disabled after that, because further records of ours would make CUPTI call the
 /// client's clock.
-unsafe extern "C-unwind" fn clock<T: Tracer>(clock: *mut c_void) -> Status {
-    passed(|shared, library| {
-        let theirs = theirs!(library.register_timestamp_callback as Clock);
-        let left = leave_records::<T>(shared);
+unsafe extern "C-unwind" fn register_clock<T: Tracer>(clock: *mut c_void) -> Status {
+    forward_call(|shared, library| {
+        let theirs = library_function!(library.register_timestamp_callback as RegisterClock);
+        let left = release_records::<T>(shared);
         // SAFETY: this is the client's own call, with the client's arguments.
         let status = unsafe { theirs(clock) };
         if status.is_success() {
-            KNOWN.clock.set(clock);
-            KNOWN.clock_is_theirs.store(true, SeqCst);
+            CLIENTS.clock.set(clock);
+            CLIENTS.clock_is_theirs.store(true, SeqCst);
         } else {
             resume_records(shared, left);
         }
@@ -481,103 +498,105 @@ unsafe extern "C-unwind" fn clock<T: Tracer>(clock: *mut c_void) -> Status {
 
 /// Registers the client's clock again. The client registers its clock only once, and cannot know that our clock has
 /// replaced it.
-fn give_clock_back(library: &Library) -> Status {
-    if !KNOWN.clock.is_known() || KNOWN.clock_is_theirs.load(SeqCst) {
+fn restore_client_clock(library: &Library) -> Status {
+    if !CLIENTS.clock.is_registered() || CLIENTS.clock_is_theirs.load(SeqCst) {
         return Status::SUCCESS;
     }
-    let Some(clock) = KNOWN.clock.loaded() else {
-        KNOWN.clock.forget();
+    let Some(clock) = CLIENTS.clock.address_if_loaded() else {
+        CLIENTS.clock.clear();
         return Status::SUCCESS;
     };
-    KNOWN.clock_is_theirs.store(true, SeqCst);
-    let register = theirs!(library.register_timestamp_callback as Clock);
+    CLIENTS.clock_is_theirs.store(true, SeqCst);
+    let register = library_function!(library.register_timestamp_callback as RegisterClock);
     // SAFETY: the client registered this clock, and its module is still loaded.
     unsafe { register(clock) }
 }
 
 /// Registers the client's functions for records again. If their module was unloaded, the functions are forgotten
 /// instead.
-fn give_back(library: &Library) -> Status {
-    let (Some(requested), Some(completed)) = (KNOWN.requested.loaded(), KNOWN.completed.loaded()) else {
-        [&KNOWN.requested, &KNOWN.completed].into_iter().for_each(Function::forget);
+fn restore_client_functions(library: &Library) -> Status {
+    let (Some(requested), Some(completed)) =
+        (CLIENTS.requested.address_if_loaded(), CLIENTS.completed.address_if_loaded())
+    else {
+        [&CLIENTS.requested, &CLIENTS.completed].into_iter().for_each(ClientFunction::clear);
         return Status::SUCCESS;
     };
-    give_clock_back(library);
-    let register = theirs!(library.activity_register_callbacks as Register);
+    restore_client_clock(library);
+    let register = library_function!(library.activity_register_callbacks as Register);
     // SAFETY: the client registered these functions, and their modules are still loaded.
     let status = unsafe { register(requested, completed) };
     if status.is_success() {
-        has_taken();
+        note_takeover();
     }
     status
 }
 
 /// Called before a client enables a kind. The client is about to use the records, so it gets them back if it owned them
 /// before.
-fn begins_to_work<T: Tracer>(shared: &Shared, library: &Library) {
-    if KNOWN.has_records.load(SeqCst) || !KNOWN.completed.is_known() || shared.is_retired() {
+fn return_records_to_client<T: Tracer>(shared: &CallbackState, library: &Library) {
+    if CLIENTS.has_records.load(SeqCst) || !CLIENTS.completed.is_registered() || shared.is_retired() {
         return;
     }
     // A client that was unloaded does not get the records back.
-    let left = if KNOWN.completed.loaded().is_some() { leave_records::<T>(shared) } else { 0 };
-    give_back(library);
+    let left = if CLIENTS.completed.address_if_loaded().is_some() { release_records::<T>(shared) } else { 0 };
+    restore_client_functions(library);
     resume_records(shared, left);
 }
 
 /// Notes that a client has switched a kind. The kind may be one that we have enabled too, because CUPTI has one switch
 /// per kind for all clients.
-fn is_switched() {
-    KNOWN.is_flushed.store(false, SeqCst);
-    KNOWN.is_switched.store(true, SeqCst);
+fn note_kind_switched() {
+    CLIENTS.is_flushed.store(false, SeqCst);
+    CLIENTS.is_switched.store(true, SeqCst);
 }
 
 unsafe extern "C-unwind" fn enable<T: Tracer>(kind: ActivityKind) -> Status {
-    passed(|shared, library| {
-        let theirs = theirs!(library.activity_enable as Switch);
-        begins_to_work::<T>(shared, library);
+    forward_call(|shared, library| {
+        let theirs = library_function!(library.activity_enable as Switch);
+        return_records_to_client::<T>(shared, library);
         // SAFETY: this is the client's own call, with the client's arguments.
         let status = unsafe { theirs(kind) };
         if status.is_success() {
-            KNOWN.kinds.fetch_or(bit(kind), SeqCst);
-            is_switched();
+            CLIENTS.kinds.fetch_or(kind_bit(kind), SeqCst);
+            note_kind_switched();
         }
         status
     })
 }
 
 unsafe extern "C-unwind" fn enable_context<T: Tracer>(context: *mut c_void, kind: ActivityKind) -> Status {
-    passed(|shared, library| {
-        let theirs = theirs!(library.activity_enable_context as SwitchContext);
-        begins_to_work::<T>(shared, library);
+    forward_call(|shared, library| {
+        let theirs = library_function!(library.activity_enable_context as SwitchContext);
+        return_records_to_client::<T>(shared, library);
         // SAFETY: this is the client's own call, with the client's arguments.
         let status = unsafe { theirs(context, kind) };
         if status.is_success() {
-            KNOWN.by_context.store(true, SeqCst);
+            CLIENTS.has_context_kinds.store(true, SeqCst);
         }
         status
     })
 }
 
 unsafe extern "C-unwind" fn disable(kind: ActivityKind) -> Status {
-    passed(|_, library| {
-        let theirs = theirs!(library.activity_disable as Switch);
+    forward_call(|_, library| {
+        let theirs = library_function!(library.activity_disable as Switch);
         // SAFETY: this is the client's own call, with the client's arguments.
         let status = unsafe { theirs(kind) };
         if status.is_success() {
-            KNOWN.kinds.fetch_and(!bit(kind), SeqCst);
-            is_switched();
+            CLIENTS.kinds.fetch_and(!kind_bit(kind), SeqCst);
+            note_kind_switched();
         }
         status
     })
 }
 
 unsafe extern "C-unwind" fn flush(flag: FlushFlag) -> Status {
-    passed(|_, library| {
-        let theirs = theirs!(library.activity_flush_all as Flush);
+    forward_call(|_, library| {
+        let theirs = library_function!(library.activity_flush_all as Flush);
         // SAFETY: this is the client's own call, with the client's arguments.
         let status = unsafe { theirs(flag) };
-        if status.is_success() && KNOWN.kinds.load(SeqCst) == 0 {
-            KNOWN.is_flushed.store(true, SeqCst);
+        if status.is_success() && CLIENTS.kinds.load(SeqCst) == 0 {
+            CLIENTS.is_flushed.store(true, SeqCst);
         }
         status
     })
@@ -588,10 +607,10 @@ unsafe extern "C-unwind" fn subscribe<T: Tracer>(
     callback: *mut c_void,
     data: *mut c_void,
 ) -> Status {
-    passed(|shared, library| {
-        let theirs = theirs!(library.subscribe as Subscribe);
+    forward_call(|shared, library| {
+        let theirs = library_function!(library.subscribe as Subscribe);
         // SAFETY: this is the client's own call, with the client's arguments.
-        subscribed::<T>(shared, out, || unsafe { theirs(out, callback, data) })
+        subscribe_client::<T>(shared, out, || unsafe { theirs(out, callback, data) })
     })
 }
 
@@ -601,21 +620,25 @@ unsafe extern "C-unwind" fn subscribe_v2<T: Tracer>(
     data: *mut c_void,
     about: *mut c_void,
 ) -> Status {
-    passed(|shared, library| {
-        let theirs = theirs!(library.subscribe_v2 as SubscribeV2);
+    forward_call(|shared, library| {
+        let theirs = library_function!(library.subscribe_v2 as SubscribeV2);
         // SAFETY: this is the client's own call, with the client's arguments.
-        subscribed::<T>(shared, out, || unsafe { theirs(out, callback, data, about) })
+        subscribe_client::<T>(shared, out, || unsafe { theirs(out, callback, data, about) })
     })
 }
 
 /// Makes the client's call to subscribe. If CUPTI refuses the call and we may release our subscription, releases the
 /// subscription and repeats the call.
-fn subscribed<T: Tracer>(shared: &Shared, out: *const Subscriber, call: impl Fn() -> Status) -> Status {
+fn subscribe_client<T: Tracer>(
+    shared: &CallbackState,
+    out: *const Subscriber,
+    call: impl Fn() -> Status,
+) -> Status {
     let has_it = || !shared.subscriber().0.is_null();
     let mut status = call();
-    if status == Status::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED && KNOWN.yields.load(SeqCst) && has_it() {
-        KNOWN.wants_subscription.store(true, SeqCst);
-        tell::<T>(shared, Approach::Subscription);
+    if status == Status::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED && CLIENTS.yields.load(SeqCst) && has_it() {
+        CLIENTS.wants_subscription.store(true, SeqCst);
+        notify_takeover::<T>(shared, ClientTakeover::Subscription);
         if !has_it() {
             // Clears the error of the first, refused call.
             shared.functions.forget_error();
@@ -624,19 +647,19 @@ fn subscribed<T: Tracer>(shared: &Shared, out: *const Subscriber, call: impl Fn(
     }
     if status.is_success() {
         // SAFETY: CUPTI has just written the subscriber to `out`.
-        KNOWN.subscriber.store(unsafe { out.read() }.0, SeqCst);
+        CLIENTS.subscriber.store(unsafe { out.read() }.0, SeqCst);
     }
-    KNOWN.wants_subscription.store(false, SeqCst);
+    CLIENTS.wants_subscription.store(false, SeqCst);
     status
 }
 
 unsafe extern "C-unwind" fn unsubscribe(subscriber: Subscriber) -> Status {
-    passed(|_, library| {
-        let theirs = theirs!(library.unsubscribe as Unsubscribe);
+    forward_call(|_, library| {
+        let theirs = library_function!(library.unsubscribe as Unsubscribe);
         // SAFETY: this is the client's own call, with the client's arguments.
         let status = unsafe { theirs(subscriber) };
         if status.is_success() {
-            let _ = KNOWN.subscriber.compare_exchange(subscriber.0, ptr::null_mut(), SeqCst, SeqCst);
+            let _ = CLIENTS.subscriber.compare_exchange(subscriber.0, ptr::null_mut(), SeqCst, SeqCst);
         }
         status
     })
@@ -645,31 +668,38 @@ unsafe extern "C-unwind" fn unsubscribe(subscriber: Subscriber) -> Status {
 /// Interposes on `cuptiFinalize`, which removes all registrations and subscriptions, the client's and ours. From just
 /// before the finalization until we subscribe again, we make no CUPTI call.
 unsafe extern "C-unwind" fn finalize<T: Tracer>() -> Status {
-    passed(|shared, library| {
-        let theirs = theirs!(library.finalize as Finalize);
+    forward_call(|shared, library| {
+        let theirs = library_function!(library.finalize as Finalize);
         if !shared.subscriber().0.is_null() {
-            KNOWN.wants_end.store(true, SeqCst);
-            tell::<T>(shared, Approach::End);
+            CLIENTS.wants_finalize.store(true, SeqCst);
+            notify_takeover::<T>(shared, ClientTakeover::Shutdown);
         }
-        let _finalizing = shared.await_calls(LONGEST_TAKING);
+        let _finalizing = shared.block_calls(MAX_CLIENT_WAIT);
         let ours = shared.subscriber.swap(ptr::null_mut(), SeqCst);
-        shared.is_ended.store(true, SeqCst);
+        shared.is_finalized.store(true, SeqCst);
         // SAFETY: this is the client's own call, which has no arguments.
         let status = unsafe { theirs() };
         if status.is_success() {
-            [&KNOWN.requested, &KNOWN.completed, &KNOWN.clock].into_iter().for_each(Function::forget);
-            KNOWN.subscriber.store(ptr::null_mut(), SeqCst);
-            for flag in [&KNOWN.has_records, &KNOWN.clock_is_theirs, &KNOWN.by_context, &KNOWN.is_switched] {
+            [&CLIENTS.requested, &CLIENTS.completed, &CLIENTS.clock]
+                .into_iter()
+                .for_each(ClientFunction::clear);
+            CLIENTS.subscriber.store(ptr::null_mut(), SeqCst);
+            for flag in [
+                &CLIENTS.has_records,
+                &CLIENTS.clock_is_theirs,
+                &CLIENTS.has_context_kinds,
+                &CLIENTS.is_switched,
+            ] {
                 flag.store(false, SeqCst);
             }
-            KNOWN.kinds.store(0, SeqCst);
-            records::begin();
-            KNOWN.ends.fetch_add(1, SeqCst);
+            CLIENTS.kinds.store(0, SeqCst);
+            records::reset();
+            CLIENTS.finalizations.fetch_add(1, SeqCst);
         } else {
             shared.subscriber.store(ours, SeqCst);
-            shared.is_ended.store(false, SeqCst);
+            shared.is_finalized.store(false, SeqCst);
         }
-        KNOWN.wants_end.store(false, SeqCst);
+        CLIENTS.wants_finalize.store(false, SeqCst);
         status
     })
 }

@@ -1,15 +1,15 @@
 //! Tests the state that gpuflame keeps about other clients, against a fake CUPTI. `tests/host/rivals.rs` runs real
 //! clients on the simulated stack.
 
-use super::super::fake::{self, Fake};
-use super::super::family::Functions;
+use super::super::api_version::CuptiFunctions;
+use super::super::fake::{self, FakeCupti};
 use super::*;
 
-/// Creates state as if the fake were attached. The caller holds the only [`Fake`].
-fn shared() -> Shared {
+/// Creates state as if the fake were attached. The caller holds the only [`FakeCupti`].
+fn shared() -> CallbackState {
     // SAFETY: the fake's functions may be called at any time.
-    let functions = unsafe { Functions::new(fake::library()) }.unwrap();
-    Shared::new(functions, false)
+    let functions = unsafe { CuptiFunctions::new(fake::library()) }.unwrap();
+    CallbackState::new(functions, false)
 }
 
 /// Runs `body` in a forked child, and returns whether it returned true.
@@ -32,16 +32,16 @@ fn in_child(body: impl FnOnce() -> bool) -> bool {
 
 #[test]
 fn a_child_forked_while_records_are_reclaimed_does_not_wait_for_the_parent() {
-    let _fake = Fake::start(130_001);
+    let _fake = FakeCupti::start(130_001);
     let shared = Box::leak(Box::new(shared()));
     shared.make_current();
-    millis();
-    let waits = taking(shared, None, |_| {
+    elapsed_ms();
+    let waits = register_unless_called(shared, None, |_| {
         assert!(must_wait(shared), "another thread of the parent");
-        let begin = |_: &'static Shared, _: &Library| {
+        let begin = |_: &'static CallbackState, _: &Library| {
             if must_wait(shared) { Status::UNKNOWN } else { Status::SUCCESS }
         };
-        Ok::<_, ()>(!in_child(|| passed(begin).is_success()))
+        Ok::<_, ()>(!in_child(|| forward_call(begin).is_success()))
     });
     assert_eq!(waits, Ok(false));
     assert!(!must_wait(shared));
@@ -50,11 +50,11 @@ fn a_child_forked_while_records_are_reclaimed_does_not_wait_for_the_parent() {
 /// Checks the case that the frame of an abandoned call is in a part of the stack that the thread's next call reuses.
 #[test]
 fn an_abandoned_call_ends_with_its_threads_next_call() {
-    let _fake = Fake::start(130_001);
+    let _fake = FakeCupti::start(130_001);
     let shared = shared();
-    std::mem::forget(UnderWay::begin(&shared));
+    std::mem::forget(ClientCall::begin(&shared));
     assert!(is_any_in_call());
-    let next = UnderWay::begin(&shared);
+    let next = ClientCall::begin(&shared);
     assert!(is_any_in_call());
     drop(next);
     assert!(!is_any_in_call());
@@ -63,18 +63,18 @@ fn an_abandoned_call_ends_with_its_threads_next_call() {
 #[test]
 fn a_nested_call_does_not_end_the_outer_call() {
     #[inline(never)]
-    fn nested(shared: &Shared, depth: usize) {
+    fn nested(shared: &CallbackState, depth: usize) {
         let bytes = std::hint::black_box([0_u8; 2 * NESTED_FRAME_BYTES]);
-        drop(UnderWay::begin(shared));
+        drop(ClientCall::begin(shared));
         assert!(is_any_in_call());
         if depth > 0 {
             nested(shared, depth - 1);
         }
         std::hint::black_box(bytes);
     }
-    let _fake = Fake::start(130_001);
+    let _fake = FakeCupti::start(130_001);
     let shared = shared();
-    let outer = UnderWay::begin(&shared);
+    let outer = ClientCall::begin(&shared);
     nested(&shared, 2);
     drop(outer);
     assert!(!is_any_in_call());
@@ -82,14 +82,14 @@ fn a_nested_call_does_not_end_the_outer_call() {
 
 #[test]
 fn a_function_is_valid_while_its_module_or_mapping_is_unchanged() {
-    let function = Function::none();
-    assert_eq!((function.is_known(), function.loaded()), (false, None));
+    let function = ClientFunction::none();
+    assert_eq!((function.is_registered(), function.address_if_loaded()), (false, None));
     let of_libc = libc::getpid as *mut c_void;
     function.set(of_libc);
-    assert_eq!(function.loaded(), Some(of_libc));
+    assert_eq!(function.address_if_loaded(), Some(of_libc));
     // Simulates another module that was loaded at the address of the first one.
     function.module.fetch_add(1, SeqCst);
-    assert_eq!(function.loaded(), None);
+    assert_eq!(function.address_if_loaded(), None);
     // SAFETY: this creates a new mapping at any free address.
     let generated = unsafe {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -97,8 +97,8 @@ fn a_function_is_valid_while_its_module_or_mapping_is_unchanged() {
     };
     assert_ne!(generated, libc::MAP_FAILED);
     function.set(generated);
-    assert_eq!(function.loaded(), Some(generated));
+    assert_eq!(function.address_if_loaded(), Some(generated));
     // SAFETY: this unmaps only the mapping that this test has created.
     assert_eq!(unsafe { libc::munmap(generated, 4096) }, 0);
-    assert_eq!(function.loaded(), None);
+    assert_eq!(function.address_if_loaded(), None);
 }

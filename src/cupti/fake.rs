@@ -1,8 +1,8 @@
-//! A CUPTI made of Rust functions, for tests. It returns the configured statuses, keeps a diary of the calls made to
+//! A CUPTI made of Rust functions, for tests. It returns the configured statuses, keeps a call log of the calls made to
 //! it, and lets a test play the driver that makes API calls and fills buffers.
 //!
-//! C functions have no `self`, so only one fake can exist at a time; [`Fake::start`] waits for the end of the previous
-//! one.
+//! C functions have no `self`, so only one fake can exist at a time; [`FakeCupti::start`] waits for the end of the
+//! previous one.
 
 use cupti_sys::callback::{
     BufferCompleteInfo, CallbackData, GraphData, ResourceData, StateData, SubscriberParams,
@@ -18,30 +18,30 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Configuration of the fake, and the calls made to it.
 #[derive(Default)]
-struct State {
+struct FakeState {
     version: u32,
     refusals: Vec<(String, Status)>,
     dropped: usize,
     attribute: u8,
-    diary: Vec<String>,
+    call_log: Vec<String>,
     callback: Option<(CallbackFn, usize)>,
     buffers: Option<(BufferRequestedFn, BufferCompletedFn)>,
     own_buffers: Option<(BufferRequestedV2Fn, BufferCompletedV2Fn)>,
 }
 
-static STATE: Mutex<Option<State>> = Mutex::new(None);
+static STATE: Mutex<Option<FakeState>> = Mutex::new(None);
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-fn with<R>(use_it: impl FnOnce(&mut State) -> R) -> R {
+fn with_state<R>(use_it: impl FnOnce(&mut FakeState) -> R) -> R {
     use_it(STATE.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default())
 }
 
-/// Writes `what` to the diary, and returns the status that is configured for `what`, or success.
-fn answer(what: String) -> Status {
-    with(|state| {
+/// Writes `what` to the call log, and returns the status that is configured for `what`, or success.
+fn log_call(what: String) -> Status {
+    with_state(|state| {
         let refusal = state.refusals.iter().find(|(refused, _)| *refused == what);
         let status = refusal.map_or(Status::SUCCESS, |(_, status)| *status);
-        state.diary.push(what);
+        state.call_log.push(what);
         status
     })
 }
@@ -65,12 +65,12 @@ const CALLS: [(Domain, u32, &CStr); 14] = [
 ];
 
 /// Size in bytes of every record of the fake.
-pub(super) const RECORD: usize = 216;
+pub(super) const RECORD_BYTES: usize = 216;
 
 unsafe extern "C" fn get_version(version: *mut u32) -> Status {
     // SAFETY: the caller provides room for one value.
-    unsafe { version.write(with(|state| state.version)) };
-    answer("version".to_owned())
+    unsafe { version.write(with_state(|state| state.version)) };
+    log_call("version".to_owned())
 }
 
 unsafe extern "C" fn get_callback_name(domain: Domain, id: CallbackId, name: *mut *const c_char) -> Status {
@@ -84,8 +84,8 @@ unsafe extern "C" fn get_callback_name(domain: Domain, id: CallbackId, name: *mu
 }
 
 unsafe extern "C" fn subscribe(out: *mut Subscriber, callback: CallbackFn, userdata: *mut c_void) -> Status {
-    let status = answer("subscribe".to_owned());
-    with(|state| state.callback = Some((callback, userdata.expose_provenance())));
+    let status = log_call("subscribe".to_owned());
+    with_state(|state| state.callback = Some((callback, userdata.expose_provenance())));
     // SAFETY: the caller provides room for one value.
     unsafe { out.write(Subscriber(ptr::dangling_mut())) };
     status
@@ -101,42 +101,42 @@ unsafe extern "C" fn subscribe_v2(
     let (size, shares) = unsafe { ((*about).struct_size, (*about).allow_multiple_subscribers) };
     // SAFETY: the caller has filled the struct, and the name is a C string.
     let name = unsafe { CStr::from_ptr((*about).subscriber_name) }.to_string_lossy();
-    let status = answer(format!("subscribe {name}, {size} bytes, shares = {shares}"));
-    with(|state| state.callback = Some((callback, userdata.expose_provenance())));
+    let status = log_call(format!("subscribe {name}, {size} bytes, shares = {shares}"));
+    with_state(|state| state.callback = Some((callback, userdata.expose_provenance())));
     // SAFETY: the caller provides room for one value.
     unsafe { out.write(Subscriber(ptr::without_provenance_mut(77))) };
     status
 }
 
 unsafe extern "C" fn unsubscribe(_: Subscriber) -> Status {
-    answer("unsubscribe".to_owned())
+    log_call("unsubscribe".to_owned())
 }
 
 unsafe extern "C" fn enable_callback(on: u32, _: Subscriber, domain: Domain, id: CallbackId) -> Status {
-    answer(format!("callback {}.{} = {on}", domain.0, id.0))
+    log_call(format!("callback {}.{} = {on}", domain.0, id.0))
 }
 
 unsafe extern "C" fn register_callbacks(
     requested: BufferRequestedFn,
     completed: BufferCompletedFn,
 ) -> Status {
-    with(|state| state.buffers = Some((requested, completed)));
-    answer("register".to_owned())
+    with_state(|state| state.buffers = Some((requested, completed)));
+    log_call("register".to_owned())
 }
 
 unsafe extern "C" fn enable(kind: ActivityKind) -> Status {
-    answer(format!("kind {}", kind.0))
+    log_call(format!("kind {}", kind.0))
 }
 
 unsafe extern "C" fn enable_all_sync_records(on: u8) -> Status {
-    answer(format!("all syncs = {on}"))
+    log_call(format!("all syncs = {on}"))
 }
 
 unsafe extern "C" fn configure_unified_memory(first: *mut UnifiedMemoryConfig, count: u32) -> Status {
     // SAFETY: the caller's pointer is to `count` values.
     let all = unsafe { std::slice::from_raw_parts(first, count as usize) };
     let kinds: Vec<_> = all.iter().filter(|one| one.enable == 1).map(|one| one.kind.0).collect();
-    answer(format!("unified {kinds:?}"))
+    log_call(format!("unified {kinds:?}"))
 }
 
 unsafe extern "C" fn set_attribute(
@@ -146,7 +146,7 @@ unsafe extern "C" fn set_attribute(
 ) -> Status {
     // SAFETY: the caller's pointers are valid, and the attributes in use are one byte.
     let (size, value) = unsafe { (size.read(), value.cast::<u8>().read()) };
-    answer(format!("attribute {} = {value} ({size} byte)", attribute.0))
+    log_call(format!("attribute {} = {value} ({size} byte)", attribute.0))
 }
 
 /// Returns the value that another client has set.
@@ -154,14 +154,14 @@ unsafe extern "C" fn get_attribute(_: ActivityAttribute, size: *mut usize, value
     // SAFETY: the caller's pointers are valid, and the attributes in use are one byte.
     unsafe { size.write(1) };
     // SAFETY: the pointer satisfies the same contract as the one before.
-    unsafe { value.cast::<u8>().write(with(|state| state.attribute)) };
+    unsafe { value.cast::<u8>().write(with_state(|state| state.attribute)) };
     Status::SUCCESS
 }
 
 unsafe extern "C" fn next_record(buffer: *mut u8, valid: usize, record: *mut *mut u8) -> Status {
     // SAFETY: the caller's pointer is valid.
     let last = unsafe { record.read() };
-    let next = if last.is_null() { 0 } else { last.addr() - buffer.addr() + RECORD };
+    let next = if last.is_null() { 0 } else { last.addr() - buffer.addr() + RECORD_BYTES };
     if next >= valid {
         return Status::MAX_LIMIT_REACHED;
     }
@@ -172,18 +172,18 @@ unsafe extern "C" fn next_record(buffer: *mut u8, valid: usize, record: *mut *mu
 
 unsafe extern "C" fn dropped(_: *mut c_void, _: u32, count: *mut usize) -> Status {
     // SAFETY: the caller provides room for one value.
-    unsafe { count.write(with(|state| std::mem::take(&mut state.dropped))) };
-    answer("dropped".to_owned())
+    unsafe { count.write(with_state(|state| std::mem::take(&mut state.dropped))) };
+    log_call("dropped".to_owned())
 }
 
 unsafe extern "C" fn flush(flag: FlushFlag) -> Status {
-    answer(format!("flush {}", flag.0))
+    log_call(format!("flush {}", flag.0))
 }
 
 unsafe extern "C" fn timestamp(now: *mut u64) -> Status {
     // SAFETY: the caller provides room for one value.
     unsafe { now.write(42) };
-    answer("timestamp".to_owned())
+    log_call("timestamp".to_owned())
 }
 
 unsafe extern "C" fn register_callbacks_v2(
@@ -191,13 +191,13 @@ unsafe extern "C" fn register_callbacks_v2(
     requested: BufferRequestedV2Fn,
     completed: BufferCompletedV2Fn,
 ) -> Status {
-    with(|state| state.own_buffers = Some((requested, completed)));
-    answer(format!("{}: register", subscriber.0.addr()))
+    with_state(|state| state.own_buffers = Some((requested, completed)));
+    log_call(format!("{}: register", subscriber.0.addr()))
 }
 
 unsafe extern "C" fn enable_v2(subscriber: Subscriber, kind: ActivityKind, config: *mut c_void) -> Status {
     assert!(config.is_null());
-    answer(format!("{}: kind {}", subscriber.0.addr(), kind.0))
+    log_call(format!("{}: kind {}", subscriber.0.addr(), kind.0))
 }
 
 unsafe extern "C" fn set_attribute_v2(
@@ -208,7 +208,7 @@ unsafe extern "C" fn set_attribute_v2(
 ) -> Status {
     // SAFETY: the caller's pointers are valid, and the attributes in use are one byte.
     let (size, value) = unsafe { (size.read(), value.cast::<u8>().read()) };
-    answer(format!("{}: attribute {} = {value} ({size} byte)", subscriber.0.addr(), attribute.0))
+    log_call(format!("{}: attribute {} = {value} ({size} byte)", subscriber.0.addr(), attribute.0))
 }
 
 unsafe extern "C" fn next_record_v2(
@@ -224,14 +224,14 @@ unsafe extern "C" fn next_record_v2(
 
 unsafe extern "C" fn dropped_v2(subscriber: Subscriber, _: *mut c_void, _: u32, count: *mut usize) -> Status {
     // SAFETY: the caller provides room for one value.
-    unsafe { count.write(with(|state| std::mem::take(&mut state.dropped))) };
-    answer(format!("{}: dropped", subscriber.0.addr()))
+    unsafe { count.write(with_state(|state| std::mem::take(&mut state.dropped))) };
+    log_call(format!("{}: dropped", subscriber.0.addr()))
 }
 
 unsafe extern "C" fn timestamp_v2(subscriber: Subscriber, now: *mut u64) -> Status {
     // SAFETY: the caller provides room for one value.
     unsafe { now.write(42) };
-    answer(format!("{}: timestamp", subscriber.0.addr()))
+    log_call(format!("{}: timestamp", subscriber.0.addr()))
 }
 
 /// The ids of graphs and nodes are their addresses; odd addresses are unknown.
@@ -286,41 +286,41 @@ pub(super) fn sharing_library() -> Library {
 }
 
 /// Exclusive use of the fake by one test.
-pub(super) struct Fake {
+pub(super) struct FakeCupti {
     _alone: MutexGuard<'static, ()>,
 }
 
-impl Fake {
+impl FakeCupti {
     /// Resets the fake to the given version, without refusals.
     pub(super) fn start(version: u32) -> Self {
         let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-        with(|state| *state = State { version, ..State::default() });
+        with_state(|state| *state = FakeState { version, ..FakeState::default() });
         Self { _alone: alone }
     }
 
-    /// Makes the fake return `status` for `what`, written as in the diary.
+    /// Makes the fake return `status` for `what`, written as in the call log.
     pub(super) fn refuse(&self, what: &str, status: Status) {
-        with(|state| state.refusals.push((what.to_owned(), status)));
+        with_state(|state| state.refusals.push((what.to_owned(), status)));
     }
 
     /// Removes all refusals.
-    pub(super) fn forgive(&self) {
-        with(|state| state.refusals.clear());
+    pub(super) fn accept_all(&self) {
+        with_state(|state| state.refusals.clear());
     }
 
     /// Sets the value of all attributes, as if another client had set them.
     pub(super) fn set_attributes(&self, value: u8) {
-        with(|state| state.attribute = value);
+        with_state(|state| state.attribute = value);
     }
 
     /// Makes the fake report `count` dropped records, once.
     pub(super) fn drop_records(&self, count: usize) {
-        with(|state| state.dropped = count);
+        with_state(|state| state.dropped = count);
     }
 
-    /// Returns the calls made since the diary was last read.
-    pub(super) fn diary(&self) -> Vec<String> {
-        with(|state| std::mem::take(&mut state.diary))
+    /// Returns the calls made since the call log was last read.
+    pub(super) fn call_log(&self) -> Vec<String> {
+        with_state(|state| std::mem::take(&mut state.call_log))
     }
 
     /// Makes the callbacks of an API call: the entry, then the exit with the call's result. Returns the value of the
@@ -394,7 +394,7 @@ impl Fake {
     }
 
     fn event(&self, domain: Domain, id: CallbackId, data: *const c_void) {
-        let (callback, userdata) = with(|state| state.callback).expect("no client has subscribed");
+        let (callback, userdata) = with_state(|state| state.callback).expect("no client has subscribed");
         // SAFETY: the callback and its pointer are unchanged since the subscription, and the data fits the domain.
         unsafe { callback(ptr::with_exposed_provenance_mut(userdata), domain, id, data) };
     }
@@ -403,11 +403,11 @@ impl Fake {
     pub(super) fn request(&self) -> (*mut u8, usize) {
         let (mut start, mut size, mut most) = (ptr::null_mut(), 0, 1);
         let places = (&raw mut start, &raw mut size, &raw mut most);
-        if let Some((requested, _)) = with(|state| state.own_buffers) {
+        if let Some((requested, _)) = with_state(|state| state.own_buffers) {
             // SAFETY: the three arguments are places to write to.
             unsafe { requested(places.0, places.1, places.2, ptr::null_mut()) };
         } else {
-            let (requested, _) = with(|state| state.buffers).expect("no buffer functions");
+            let (requested, _) = with_state(|state| state.buffers).expect("no buffer functions");
             // SAFETY: the pointer satisfies the same contract as the one before.
             unsafe { requested(places.0, places.1, places.2) };
         }
@@ -419,15 +419,15 @@ impl Fake {
     pub(super) fn complete(&self, (start, size): (*mut u8, usize), records: usize) {
         for record in 0..records {
             // SAFETY: the test requested a buffer with room for these records.
-            unsafe { start.add(record * RECORD).cast::<u32>().write(2) };
+            unsafe { start.add(record * RECORD_BYTES).cast::<u32>().write(2) };
         }
-        let valid = records * RECORD;
-        if let Some((_, completed)) = with(|state| state.own_buffers) {
+        let valid = records * RECORD_BYTES;
+        if let Some((_, completed)) = with_state(|state| state.own_buffers) {
             let mut about = BufferCompleteInfo { struct_size: size_of::<BufferCompleteInfo>(), thread_id: 1 };
             // SAFETY: the buffer is not touched after this.
             return unsafe { completed(start, size, valid, &raw mut about) };
         }
-        let (_, completed) = with(|state| state.buffers).expect("no buffer functions");
+        let (_, completed) = with_state(|state| state.buffers).expect("no buffer functions");
         // SAFETY: the pointer satisfies the same contract as the one before.
         unsafe { completed(ptr::null_mut(), 0, start, size, valid) };
     }

@@ -6,14 +6,14 @@
 //! copy that belongs to the mapped `libcudart`, and a copy in the `site-packages` of a running Python. Other copies on
 //! the machine come last.
 //!
-//! The result depends only on [`Surroundings`] and on which files exist, so that tests can define both.
+//! The result depends only on [`SearchEnvironment`] and on which files exist, so that tests can define both.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 /// Inputs of the search, in addition to the files that exist.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Surroundings {
+pub struct SearchEnvironment {
     /// The file that the user named (`GPUFLAME_CUPTI`); if set, no other file is tried.
     pub setting: Option<PathBuf>,
     /// Files mapped into this process.
@@ -34,18 +34,18 @@ pub struct Candidate {
     /// Path of the file, or a bare name for the dynamic linker.
     pub file: PathBuf,
     /// Reason why the file is tried.
-    pub source: Source,
+    pub source: CandidateSource,
 }
 
 /// Reason why a file is tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum CandidateSource {
     /// The user has named the file.
     Setting,
     /// The library is already mapped, and must not be mapped a second time from another file.
     Mapped,
     /// The file is in the folder where the mapped `libcudart` has its CUPTI.
-    BesideRuntime,
+    NextToRuntime,
     /// The file is in a package of a running Python.
     SitePackages,
     /// The dynamic linker may find the library by its name.
@@ -58,7 +58,7 @@ pub enum Source {
 
 /// Result of a search: the files to try, and the folders that were searched.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Search {
+pub struct SearchResult {
     /// Files to try, best first.
     pub candidates: Vec<Candidate>,
     /// Folders that were searched, whether or not they exist.
@@ -67,9 +67,9 @@ pub struct Search {
 
 /// A major release of CUPTI. The name of the library file contains its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Major(pub(super) u32);
+pub(super) struct MajorVersion(pub(super) u32);
 
-impl Major {
+impl MajorVersion {
     /// Oldest major release that gpuflame reads, of which it reads only 11.8. The file name of that version contains
     /// the minor number too.
     const OLDEST: Self = Self(11);
@@ -87,38 +87,38 @@ impl Major {
     }
 }
 
-impl Surroundings {
+impl SearchEnvironment {
     /// Returns the files to try, best first.
-    pub fn search(&self) -> Search {
-        let mut search = Search::default();
+    pub fn search(&self) -> SearchResult {
+        let mut search = SearchResult::default();
         if let Some(file) = &self.setting {
-            search.candidates.push(Candidate { file: file.clone(), source: Source::Setting });
+            search.candidates.push(Candidate { file: file.clone(), source: CandidateSource::Setting });
             return search;
         }
         for file in self.mapped.iter().filter(|file| has_name(file, "libcupti.so")) {
-            search.add(file.clone(), Source::Mapped);
+            search.add(file.clone(), CandidateSource::Mapped);
         }
         let majors = self.majors();
-        search.look_into(self.beside_runtime(), &majors, Source::BesideRuntime);
-        search.look_into(self.site_packages(), &majors, Source::SitePackages);
+        search.add_folders(self.runtime_folders(), &majors, CandidateSource::NextToRuntime);
+        search.add_folders(self.site_packages(), &majors, CandidateSource::SitePackages);
         for major in &majors {
-            search.add(major.file().into(), Source::ByName);
+            search.add(major.file().into(), CandidateSource::ByName);
         }
-        search.look_into(
+        search.add_folders(
             self.toolkits.iter().flat_map(|root| toolkit_folders(root)),
             &majors,
-            Source::Toolkit,
+            CandidateSource::Toolkit,
         );
-        search.look_into(self.system.iter().cloned(), &majors, Source::System);
+        search.add_folders(self.system.iter().cloned(), &majors, CandidateSource::System);
         search
     }
 
     /// Returns the major releases that the driver can run, best first: the release of the mapped runtime, then the
     /// driver's own release and all older ones.
-    pub(super) fn majors(&self) -> Vec<Major> {
-        let newest = self.driver.map_or(Major::NEWEST, |version| Major(version / 1000));
-        let mut majors: Vec<_> = (Major::OLDEST.0..=newest.0).rev().map(Major).collect();
-        let runtimes = self.runtimes().filter_map(|file| major_of(file));
+    pub(super) fn majors(&self) -> Vec<MajorVersion> {
+        let newest = self.driver.map_or(MajorVersion::NEWEST, |version| MajorVersion(version / 1000));
+        let mut majors: Vec<_> = (MajorVersion::OLDEST.0..=newest.0).rev().map(MajorVersion).collect();
+        let runtimes = self.runtimes().filter_map(|file| parse_major_version(file));
         if let Some(at) = runtimes.last().and_then(|runtime| majors.iter().position(|m| *m == runtime)) {
             let runtime = majors.remove(at);
             majors.insert(0, runtime);
@@ -131,7 +131,7 @@ impl Surroundings {
     }
 
     /// Returns the folders in which pip packages and toolkits keep CUPTI, relative to their `libcudart`.
-    fn beside_runtime(&self) -> impl Iterator<Item = PathBuf> {
+    fn runtime_folders(&self) -> impl Iterator<Item = PathBuf> {
         self.runtimes().filter_map(|file| file.parent()).flat_map(|folder| {
             let up = |levels: usize| folder.ancestors().nth(levels).unwrap_or(folder);
             [
@@ -165,8 +165,13 @@ impl Surroundings {
     }
 }
 
-impl Search {
-    fn look_into(&mut self, folders: impl IntoIterator<Item = PathBuf>, majors: &[Major], source: Source) {
+impl SearchResult {
+    fn add_folders(
+        &mut self,
+        folders: impl IntoIterator<Item = PathBuf>,
+        majors: &[MajorVersion],
+        source: CandidateSource,
+    ) {
         let folders: Vec<_> = folders.into_iter().filter(|folder| !self.folders.contains(folder)).collect();
         for major in majors {
             for folder in &folders {
@@ -179,7 +184,7 @@ impl Search {
         self.folders.extend(folders);
     }
 
-    fn add(&mut self, file: PathBuf, source: Source) {
+    fn add(&mut self, file: PathBuf, source: CandidateSource) {
         if !self.candidates.iter().any(|known| known.file == file) {
             self.candidates.push(Candidate { file, source });
         }
@@ -199,9 +204,9 @@ fn has_name(file: &Path, stem: &str) -> bool {
 }
 
 /// Returns the major release in a name such as `libcudart.so.12` or `libcudart.so.11.0`.
-fn major_of(file: &Path) -> Option<Major> {
+fn parse_major_version(file: &Path) -> Option<MajorVersion> {
     let (_, version) = file.file_name()?.to_str()?.split_once(".so.")?;
-    version.split('.').next()?.parse().ok().map(Major)
+    version.split('.').next()?.parse().ok().map(MajorVersion)
 }
 
 fn toolkit_folders(root: &Path) -> [PathBuf; 4] {
@@ -211,24 +216,24 @@ fn toolkit_folders(root: &Path) -> [PathBuf; 4] {
 
 /// Returns the package folders below a Python installation, newest Python first.
 fn python_packages(root: &Path) -> Vec<PathBuf> {
-    entries(&root.join("lib"), "python3").into_iter().map(|lib| lib.join("site-packages")).collect()
+    list_entries(&root.join("lib"), "python3").into_iter().map(|lib| lib.join("site-packages")).collect()
 }
 
 /// Returns the entries of `folder` whose names begin with `prefix`, sorted by the numbers in their names, highest
 /// first.
-pub(super) fn entries(folder: &Path, prefix: &str) -> Vec<PathBuf> {
+pub(super) fn list_entries(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     let Ok(listing) = std::fs::read_dir(folder) else { return Vec::new() };
     let mut found: Vec<_> = listing
         .flatten()
         .filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix))
         .map(|entry| entry.path())
         .collect();
-    found.sort_by_cached_key(|path| std::cmp::Reverse(numbers(path)));
+    found.sort_by_cached_key(|path| std::cmp::Reverse(version_numbers(path)));
     found
 }
 
 /// Returns the numbers in a path's last component, so that 12.10 sorts above 12.9.
-fn numbers(path: &Path) -> Vec<u32> {
+fn version_numbers(path: &Path) -> Vec<u32> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     name.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse().ok()).collect()
 }

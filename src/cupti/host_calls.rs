@@ -1,9 +1,9 @@
 //! Callbacks that are not about launches. Waits, events and memory are read from the arguments of API calls; for
 //! graphs, CUPTI sends resource events. None of these callbacks runs on the path of a launch.
 
-use super::shared::{Shared, result_of};
+use super::callback_state::{CallbackState, return_value};
 use crate::tracer::{
-    AllocationKind, Call, CallKind, ClonedNode, GraphEvent, HostCallDone, HostCallEvent, Tracer,
+    AllocationKind, Call, CallKind, ClonedNode, GraphEvent, HostCallEffect, HostCallEvent, Tracer,
 };
 use cupti_sys::callback::{CallbackData, GraphData};
 use cupti_sys::{CallbackId, Site};
@@ -22,15 +22,15 @@ pub(super) fn host_call<T: Tracer>(call: &mut Call<'_>, data: &CallbackData) {
             T::host_call(HostCallEvent::Begins { call, address });
         }
         Site::EXIT => {
-            call.return_value = result_of(data);
+            call.return_value = return_value(data);
             let done = match call.kind {
                 _ if call.return_value != 0 => None,
                 // SAFETY: the call allocates and has succeeded.
-                CallKind::Allocate(kind) => unsafe { allocated(kind, data.function_params) },
-                CallKind::EventRecord | CallKind::EventWait => event_of(call.kind, data),
+                CallKind::Allocate(kind) => unsafe { allocation_effect(kind, data.function_params) },
+                CallKind::EventRecord | CallKind::EventWait => event_effect(call.kind, data),
                 _ => None,
             };
-            T::host_call(HostCallEvent::Ends { call, done: done.unwrap_or(HostCallDone::Nothing) });
+            T::host_call(HostCallEvent::Ends { call, done: done.unwrap_or(HostCallEffect::Nothing) });
         }
         _ => {}
     }
@@ -40,7 +40,7 @@ pub(super) fn host_call<T: Tracer>(call: &mut Call<'_>, data: &CallbackData) {
 ///
 /// # Safety
 /// `arguments` are the arguments of a call that has allocated memory of this kind, or null.
-unsafe fn allocated(kind: AllocationKind, arguments: *const c_void) -> Option<HostCallDone> {
+unsafe fn allocation_effect(kind: AllocationKind, arguments: *const c_void) -> Option<HostCallEffect> {
     // SAFETY: the arguments of calls that allocate begin with a pointer to the address, followed by the size. If the
     // call allocates rows, the arguments begin with pointers to the address and to the pitch, followed by the width and
     // the number of rows.
@@ -53,24 +53,24 @@ unsafe fn allocated(kind: AllocationKind, arguments: *const c_void) -> Option<Ho
             }
             _ => (*arguments.cast::<[u64; 2]>())[1],
         };
-        Some(HostCallDone::Allocated { address: *at, bytes })
+        Some(HostCallEffect::Allocated { address: *at, bytes })
     }
 }
 
 /// Reads the handles of the event and the stream from the arguments of a call about an event.
-fn event_of(kind: CallKind, data: &CallbackData) -> Option<HostCallDone> {
+fn event_effect(kind: CallKind, data: &CallbackData) -> Option<HostCallEffect> {
     // SAFETY: the calls of these kinds, of either API and any version, begin with two handles; CUPTI passes the
     // arguments as a struct, or null at worst.
     let &[first, second] = unsafe { data.function_params.cast::<[u64; 2]>().as_ref() }?;
     Some(match kind {
-        CallKind::EventRecord => HostCallDone::Event { event: first, stream: second },
-        _ => HostCallDone::Event { event: second, stream: first },
+        CallKind::EventRecord => HostCallEffect::Event { event: first, stream: second },
+        _ => HostCallEffect::Event { event: second, stream: first },
     })
 }
 
 /// Handles a call that creates or changes graphs. The call's arguments provide information that graph events lack.
 #[cold]
-pub(super) fn graph_call<T: Tracer>(shared: &Shared, call: &Call<'_>, data: &CallbackData) {
+pub(super) fn graph_call<T: Tracer>(shared: &CallbackState, call: &Call<'_>, data: &CallbackData) {
     // SAFETY: the calls of these kinds, of either API and any version, have at least two arguments, each of the size of
     // a pointer; CUPTI passes the arguments as a struct, or null at worst.
     let arguments = unsafe { data.function_params.cast::<[*mut c_void; 2]>().as_ref() };
@@ -78,7 +78,7 @@ pub(super) fn graph_call<T: Tracer>(shared: &Shared, call: &Call<'_>, data: &Cal
     match (call.kind, data.site) {
         (CallKind::GraphUpdate, Site::EXIT) => {
             let exec = arguments.map_or(0, |[exec, _]| exec.addr() as u64);
-            if let (0, Some(source)) = (result_of(data), second) {
+            if let (0, Some(source)) = (return_value(data), second) {
                 T::graph(GraphEvent::ExecUpdated { exec, source, correlation: call.correlation });
             }
         }
@@ -93,7 +93,7 @@ pub(super) fn graph_call<T: Tracer>(shared: &Shared, call: &Call<'_>, data: &Cal
 
 /// Converts CUPTI's resource event about a graph.
 pub(super) fn graph_event<'a>(
-    shared: &Shared,
+    shared: &CallbackState,
     id: &'a CallbackId,
     data: &GraphData,
 ) -> Option<GraphEvent<'a>> {

@@ -5,7 +5,7 @@
 use gpuflame_model::record::{MemoryKind, SyncKind, UnifiedKind};
 
 /// Maps a number of `CUpti_ActivitySynchronizationType`.
-pub(super) fn sync(number: u32) -> SyncKind {
+pub(super) fn sync_kind(number: u32) -> SyncKind {
     match number {
         1 => SyncKind::EVENT,
         2 => SyncKind::STREAM_WAIT,
@@ -16,7 +16,7 @@ pub(super) fn sync(number: u32) -> SyncKind {
 }
 
 /// Maps a number of `CUpti_ActivityUnifiedMemoryCounterKind`.
-pub(super) fn unified(number: u32) -> UnifiedKind {
+pub(super) fn unified_kind(number: u32) -> UnifiedKind {
     match number {
         1 => UnifiedKind::HTOD,
         2 => UnifiedKind::DTOH,
@@ -28,7 +28,7 @@ pub(super) fn unified(number: u32) -> UnifiedKind {
 }
 
 /// Maps a number of `CUpti_ActivityMemoryKind`.
-pub(super) fn memory(number: u16) -> MemoryKind {
+pub(super) fn memory_kind(number: u16) -> MemoryKind {
     match number {
         1 => MemoryKind::PAGEABLE,
         2 => MemoryKind::PINNED,
@@ -51,15 +51,15 @@ mod tests {
             numbers.map(of).collect()
         };
         assert_eq!(
-            words(&|n| sync(n.into()).word(), 0..6),
+            words(&|n| sync_kind(n.into()).word(), 0..6),
             ["other", "event", "stream_wait", "stream", "context", "other"]
         );
         assert_eq!(
-            words(&|n| unified(n.into()).label(), 0..10),
+            words(&|n| unified_kind(n.into()).label(), 0..10),
             ["other", "HtoD", "DtoH", "CPU faults", "GPU faults", "other", "other", "other", "DtoD", "other"]
         );
         assert_eq!(
-            words(&|n| memory(n).label(), 0..9),
+            words(&|n| memory_kind(n).label(), 0..9),
             [
                 "unknown",
                 "pageable",

@@ -2,8 +2,8 @@
 //! layout of its callbacks and records.
 //!
 //! The interface of this module consists of a [`Tracer`], which receives API calls and buffers, an [`Api`], which
-//! flushes and turns buffers into [`Row`](gpuflame_model::record::Row)s, and errors of one sentence. No CUPTI type and no check
-//! of a CUPTI version appears outside this module.
+//! flushes and turns buffers into [`Row`](gpuflame_model::record::Row)s, and errors of one sentence. No CUPTI type and
+//! no check of a CUPTI version appears outside this module.
 //!
 //! ```text
 //! find, here -> load -> api -> callback -> tracer          (set up once; then called by CUPTI)
@@ -15,37 +15,37 @@
 
 mod activity;
 mod api;
+mod api_version;
 mod callback;
+mod callback_state;
 mod calls;
 mod clients;
+mod delivery_counts;
 mod driver;
 #[cfg(test)]
 mod fake;
-mod family;
 pub mod find;
-pub mod here;
 mod host_calls;
 mod kinds;
 mod load;
 mod names;
 mod probe;
+pub mod process_env;
 #[cfg(test)]
 #[path = "real_test.rs"]
 mod real;
 mod records;
-mod shared;
 pub mod tracer;
-mod traffic;
 pub mod version;
 
 pub use activity::ReadTally;
 pub use api::Api;
 pub use calls::{classify, classify_host_call, label};
-pub use clients::Others;
+pub use clients::OtherClients;
+pub use delivery_counts::DeliveryCounts;
 pub use driver::Driver;
 pub use names::KernelNames;
-pub use probe::{Cupti, Probe, Refusal, probe};
-pub use traffic::Traffic;
+pub use probe::{ProbeRefusal, ProbeReport, ProbedCupti, probe};
 
 use crate::tracer::Tracer;
 use gpuflame_model::error::{Error, ErrorKind, Result};
@@ -72,7 +72,7 @@ pub struct Options {
     /// rights than the user who started the process. Default: `false`.
     pub without_environment: bool,
     /// Deference to other clients. Default: [`Deference::Records`].
-    pub others: Deference,
+    pub deference: Deference,
 }
 
 /// Which resources we release to other CUPTI clients in the process, and for how long.
@@ -112,7 +112,7 @@ pub fn subscribe<T: Tracer>(options: &Options) -> Result<&'static Api> {
 
 fn find_and_attach<T: Tracer>(options: &Options) -> Result<&'static Api> {
     let driver = Driver::find(options.load_driver).ok_or_else(|| no_driver(options.load_driver))?;
-    load::attach::<T>(driver, &here::surroundings(driver, options), options)
+    load::attach::<T>(driver, &process_env::search_environment(driver, options), options)
 }
 
 /// Marks the subscription as ended, which allows another one.

@@ -5,10 +5,10 @@
 
 use super::Options;
 use super::api::Api;
+use super::api_version::CuptiFunctions;
 use super::driver::Driver;
-use super::family::Functions;
-use super::find::{Candidate, Search, Source, Surroundings};
-use super::records::Refusal;
+use super::find::{Candidate, CandidateSource, SearchEnvironment, SearchResult};
+use super::records::SetupRefusal;
 use super::version::Version;
 use crate::tracer::Tracer;
 use cupti_sys::{Library, Status};
@@ -21,7 +21,7 @@ use std::path::PathBuf;
 
 /// Reason why a candidate was not used.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Skipped {
+pub(super) enum SkipReason {
     /// The dynamic linker could not load the library.
     NotLoaded(String),
     /// The library lacks this function, so it is not CUPTI, or is too old.
@@ -41,31 +41,31 @@ pub(super) enum Skipped {
 /// Errors: no candidate works, or CUPTI refuses the subscription. The message is one sentence with advice.
 pub(super) fn attach<T: Tracer>(
     driver: Driver,
-    surroundings: &Surroundings,
+    environment: &SearchEnvironment,
     options: &Options,
 ) -> Result<&'static Api, Error> {
-    let search = surroundings.search();
+    let search = environment.search();
     let attached = attach_any::<T>(driver, &search, options);
     attached
         .map(|(_, api)| api)
-        .map_err(|tried| explain(surroundings, &search, &tried, super::here::has_gpu_file()))
+        .map_err(|tried| failure_error(environment, &search, &tried, super::process_env::has_gpu_file()))
 }
 
 /// A CUPTI that was loaded but refused to start, and its status.
-pub(super) type Started = (Candidate, Version, Status);
+pub(super) type StartedLibrary = (Candidate, Version, Status);
 
 /// Like `attach`, but also returns the reason why the working candidate was tried or, on failure, the candidate that
 /// refused to start.
 pub(super) fn probe<T: Tracer>(
     driver: Driver,
-    surroundings: &Surroundings,
+    environment: &SearchEnvironment,
     options: &Options,
-) -> Result<(Source, &'static Api), (Option<Started>, Error)> {
-    let search = surroundings.search();
+) -> Result<(CandidateSource, &'static Api), (Option<StartedLibrary>, Error)> {
+    let search = environment.search();
     attach_any::<T>(driver, &search, options).map_err(|tried| {
-        let error = explain(surroundings, &search, &tried, super::here::has_gpu_file());
+        let error = failure_error(environment, &search, &tried, super::process_env::has_gpu_file());
         let started = tried.into_iter().rev().find_map(|(candidate, reason)| match reason {
-            Skipped::NotStarted(version, _, status) => Some((candidate, version, status)),
+            SkipReason::NotStarted(version, _, status) => Some((candidate, version, status)),
             _ => None,
         });
         (started, error)
@@ -75,9 +75,9 @@ pub(super) fn probe<T: Tracer>(
 /// Returns the first candidate that works, or why each candidate failed.
 fn attach_any<T: Tracer>(
     driver: Driver,
-    search: &Search,
+    search: &SearchResult,
     options: &Options,
-) -> Result<(Source, &'static Api), Vec<(Candidate, Skipped)>> {
+) -> Result<(CandidateSource, &'static Api), Vec<(Candidate, SkipReason)>> {
     let mut tried = Vec::new();
     let mut seen = Vec::new();
     for candidate in &search.candidates {
@@ -103,17 +103,17 @@ fn attach_one<T: Tracer>(
     candidate: &Candidate,
     options: &Options,
     seen: &mut Vec<PathBuf>,
-) -> Result<&'static Api, Skipped> {
+) -> Result<&'static Api, SkipReason> {
     let library = open(candidate)?;
     let file = library.file().unwrap_or_else(|| candidate.file.clone());
     if seen.contains(&file) {
-        return Err(Skipped::TriedBefore);
+        return Err(SkipReason::TriedBefore);
     }
     seen.push(file.clone());
-    let (functions, version) = check(driver, library)?;
+    let (functions, version) = check_library(driver, library)?;
     note_threads(functions.library());
     Api::attach::<T>(functions, (version, driver.version()), file, options)
-        .map_err(|Refusal { step, status }| Skipped::NotStarted(version, step, status))
+        .map_err(|SetupRefusal { step, status }| SkipReason::NotStarted(version, step, status))
 }
 
 /// Makes sure that the threads that the library creates from now on are registered, because unregistered threads of the
@@ -123,39 +123,43 @@ fn note_threads(library: &Library) {
     if let Some(inside) = library.get_version {
         threads::note_threads_of_tracer();
         let ours = threads::create_for_tracer as *const () as usize;
-        let _ = interpose::take_in(inside as usize, "pthread_create", ours);
+        let _ = interpose::replace_in_module(inside as usize, "pthread_create", ours);
     }
 }
 
 /// Maps a candidate.
 ///
 /// Errors: the dynamic linker's message.
-fn open(candidate: &Candidate) -> Result<Library, Skipped> {
+fn open(candidate: &Candidate) -> Result<Library, SkipReason> {
     let file = CString::new(candidate.file.as_os_str().as_bytes())
-        .map_err(|_| Skipped::NotLoaded("its name contains a NUL byte".to_owned()))?;
-    if candidate.source == Source::Mapped {
+        .map_err(|_| SkipReason::NotLoaded("its name contains a NUL byte".to_owned()))?;
+    if candidate.source == CandidateSource::Mapped {
         // SAFETY: the file has the name of a libcupti.
         let library = unsafe { Library::open_mapped(&file) };
-        return library.ok_or_else(|| Skipped::NotLoaded("it has been unloaded".to_owned()));
+        return library.ok_or_else(|| SkipReason::NotLoaded("it has been unloaded".to_owned()));
     }
     // SAFETY: the file has the name of a libcupti, or the user named it as one.
-    unsafe { Library::open(&file) }.map_err(Skipped::NotLoaded)
+    unsafe { Library::open(&file) }.map_err(SkipReason::NotLoaded)
 }
 
 /// Checks all that can be checked without starting the library.
 ///
 /// Errors: the reason why the library cannot be used.
-pub(super) fn check(driver: Driver, library: Library) -> Result<(Functions, Version), Skipped> {
+pub(super) fn check_library(
+    driver: Driver,
+    library: Library,
+) -> Result<(CuptiFunctions, Version), SkipReason> {
     // SAFETY: the library is a CUPTI, the driver is mapped, and this is the first call to the library.
-    let functions = unsafe { Functions::new(library) }.map_err(Skipped::Lacks)?;
-    let version =
-        functions.version().map_err(|status| Skipped::NotStarted(Version(0), "cuptiGetVersion", status))?;
+    let functions = unsafe { CuptiFunctions::new(library) }.map_err(SkipReason::Lacks)?;
+    let version = functions
+        .version()
+        .map_err(|status| SkipReason::NotStarted(Version(0), "cuptiGetVersion", status))?;
     if version < Version::OLDEST {
-        return Err(Skipped::TooOld(version));
+        return Err(SkipReason::TooOld(version));
     }
     match driver.version() {
         Some(driver) if version.is_newer_than_driver(driver) => {
-            Err(Skipped::NewerThanDriver(version, driver))
+            Err(SkipReason::NewerThanDriver(version, driver))
         }
         _ => Ok((functions, version)),
     }
@@ -163,24 +167,24 @@ pub(super) fn check(driver: Driver, library: Library) -> Result<(Functions, Vers
 
 /// Whether no other copy of CUPTI can be expected to work, because CUPTI has started and refused us, or because the
 /// program already uses this copy, which rules out all other copies.
-fn ends_search(reason: &Skipped, source: Source) -> bool {
+fn ends_search(reason: &SkipReason, source: CandidateSource) -> bool {
     match reason {
-        Skipped::NotStarted(_, _, Status::NOT_INITIALIZED | Status::UNKNOWN) => false,
-        Skipped::NotStarted(..) => true,
-        Skipped::TooOld(_) => source == Source::Mapped,
+        SkipReason::NotStarted(_, _, Status::NOT_INITIALIZED | Status::UNKNOWN) => false,
+        SkipReason::NotStarted(..) => true,
+        SkipReason::TooOld(_) => source == CandidateSource::Mapped,
         _ => false,
     }
 }
 
 /// Builds the error message: the files that were searched, where, why none could be used, and advice.
-pub(super) fn explain(
-    surroundings: &Surroundings,
-    search: &Search,
-    tried: &[(Candidate, Skipped)],
+pub(super) fn failure_error(
+    environment: &SearchEnvironment,
+    search: &SearchResult,
+    tried: &[(Candidate, SkipReason)],
     has_gpu_file: bool,
 ) -> Error {
     let mut started = tried.iter().filter_map(|(candidate, reason)| match reason {
-        Skipped::NotStarted(version, step, status) => Some((candidate, *version, *step, *status)),
+        SkipReason::NotStarted(version, step, status) => Some((candidate, *version, *step, *status)),
         _ => None,
     });
     // If a refusal ended the search, that refusal explains the failure best. Otherwise the refusal of the first
@@ -188,23 +192,23 @@ pub(super) fn explain(
     let ended = tried.last().filter(|(candidate, reason)| ends_search(reason, candidate.source));
     let telling = if ended.is_some() { started.next_back() } else { started.next() };
     if let Some((candidate, version, step, status)) = telling {
-        let what = format!("CUPTI {version} ({candidate}) refused {step}: {}", in_words(status));
-        let next = advice(surroundings, status, has_gpu_file);
+        let what = format!("CUPTI {version} ({candidate}) refused {step}: {}", status_text(status));
+        let next = advice(environment, status, has_gpu_file);
         return Error::new(ErrorKind::CuptiRefused, format!("{what}; {next}"));
     }
-    if let Some(driver) = surroundings.driver.filter(|version| *version < 11_000) {
-        let driver = cuda(driver);
+    if let Some(driver) = environment.driver.filter(|version| *version < 11_000) {
+        let driver = cuda_release(driver);
         let text =
             format!("the NVIDIA driver is too old: it supports CUDA {driver}, gpuflame needs 11.8 or later");
         return Error::new(ErrorKind::CuptiRefused, text);
     }
-    Error::new(ErrorKind::NoCupti, not_found(surroundings, search, tried))
+    Error::new(ErrorKind::NoCupti, not_found_message(environment, search, tried))
 }
 
 /// Returns advice for the user after a refusal.
-fn advice(surroundings: &Surroundings, status: Status, has_gpu_file: bool) -> String {
+fn advice(environment: &SearchEnvironment, status: Status, has_gpu_file: bool) -> String {
     match status {
-        Status::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED => match likely_subscriber(&surroundings.mapped) {
+        Status::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED => match likely_subscriber(&environment.mapped) {
             Some(tool) => format!("probably {tool}: run without it, or without gpuflame"),
             None => {
                 "run without the other profiler or debugger (nsys, ncu, cuda-gdb, torch.profiler)".to_owned()
@@ -221,8 +225,9 @@ fn advice(surroundings: &Surroundings, status: Status, has_gpu_file: bool) -> St
             "no GPU is visible on this machine or in this container (no /dev/nvidia0)".to_owned()
         }
         Status::NOT_INITIALIZED | Status::UNKNOWN => {
-            let driver =
-                surroundings.driver.map_or("unknown".to_owned(), |version| format!("CUDA {}", cuda(version)));
+            let driver = environment
+                .driver
+                .map_or("unknown".to_owned(), |version| format!("CUDA {}", cuda_release(version)));
             format!(
                 "check that a GPU is visible to this process (CUDA_VISIBLE_DEVICES) and that the driver \
                  ({driver}) supports it"
@@ -233,7 +238,7 @@ fn advice(surroundings: &Surroundings, status: Status, has_gpu_file: bool) -> St
 }
 
 /// Describes a refusal in words that need no knowledge of profilers.
-fn in_words(status: Status) -> String {
+fn status_text(status: Status) -> String {
     match status {
         Status::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED => {
             format!("another tool in this process has already subscribed ({})", status.0)
@@ -258,15 +263,19 @@ fn likely_subscriber(mapped: &[PathBuf]) -> Option<&'static str> {
     TOOLS.iter().find(|(part, _)| maps(part)).map(|(_, tool)| *tool)
 }
 
-fn not_found(surroundings: &Surroundings, search: &Search, tried: &[(Candidate, Skipped)]) -> String {
-    let majors = surroundings.majors();
+fn not_found_message(
+    environment: &SearchEnvironment,
+    search: &SearchResult,
+    tried: &[(Candidate, SkipReason)],
+) -> String {
+    let majors = environment.majors();
     let names: Vec<_> = majors.iter().map(|major| major.file()).collect();
     // If the dynamic linker does not find a bare name, the message needs no reason for that candidate.
     let reasons: Vec<_> = tried
         .iter()
         .filter(|(candidate, reason)| {
-            candidate.source != Source::ByName
-                || !matches!(reason, Skipped::NotLoaded(_) | Skipped::TriedBefore)
+            candidate.source != CandidateSource::ByName
+                || !matches!(reason, SkipReason::NotLoaded(_) | SkipReason::TriedBefore)
         })
         .map(|(candidate, reason)| format!("{candidate}: {reason}"))
         .collect();
@@ -276,12 +285,12 @@ fn not_found(surroundings: &Surroundings, search: &Search, tried: &[(Candidate, 
         }
         None => "set GPUFLAME_CUPTI=/path/libcupti.so".to_owned(),
     };
-    let what = match surroundings.setting {
+    let what = match environment.setting {
         Some(_) => "the CUPTI that GPUFLAME_CUPTI names cannot be used".to_owned(),
         None if reasons.is_empty() => format!(
             "no CUPTI found: looked for {} by name and in {}",
             names.join(", "),
-            listing(&search.folders)
+            list_folders(&search.folders)
         ),
         None => "no usable CUPTI found".to_owned(),
     };
@@ -289,21 +298,21 @@ fn not_found(surroundings: &Surroundings, search: &Search, tried: &[(Candidate, 
 }
 
 /// Lists the first few folders; all folders would fill a screen.
-fn listing(folders: &[PathBuf]) -> String {
-    const SHOWN: usize = 4;
-    let shown: Vec<_> = folders.iter().take(SHOWN).map(|folder| folder.display().to_string()).collect();
-    match folders.len().checked_sub(SHOWN + 1) {
+fn list_folders(folders: &[PathBuf]) -> String {
+    const MAX_LISTED: usize = 4;
+    let shown: Vec<_> = folders.iter().take(MAX_LISTED).map(|folder| folder.display().to_string()).collect();
+    match folders.len().checked_sub(MAX_LISTED + 1) {
         Some(more) => format!("{} and {} more folders", shown.join(", "), more + 1),
         None => shown.join(", "),
     }
 }
 
 /// Formats a version in the driver's numbers (12040) as 12.4.
-fn cuda(version: u32) -> String {
+fn cuda_release(version: u32) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }
 
-impl fmt::Display for Skipped {
+impl fmt::Display for SkipReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotLoaded(reason) => f.write_str(reason),
@@ -311,9 +320,9 @@ impl fmt::Display for Skipped {
             Self::TriedBefore => f.write_str("it was tried before, under another name"),
             Self::TooOld(version) => write!(f, "it is {version}, gpuflame needs 11.8 or later"),
             Self::NewerThanDriver(version, driver) => {
-                write!(f, "it is for CUDA {version}, the driver supports {}", cuda(*driver))
+                write!(f, "it is for CUDA {version}, the driver supports {}", cuda_release(*driver))
             }
-            Self::NotStarted(_, step, status) => write!(f, "{step}: {}", in_words(*status)),
+            Self::NotStarted(_, step, status) => write!(f, "{step}: {}", status_text(*status)),
         }
     }
 }

@@ -1,49 +1,49 @@
 //! Tests which refusals end a search, and the error message of a failed search.
 
-use super::super::find::Source::{ByName, Mapped, Setting, SitePackages};
+use super::super::find::CandidateSource::{ByName, Mapped, Setting, SitePackages};
 use super::*;
 
-fn candidate(file: &str, source: Source) -> Candidate {
+fn candidate(file: &str, source: CandidateSource) -> Candidate {
     Candidate { file: file.into(), source }
 }
 
-fn not_started(status: Status) -> Skipped {
-    Skipped::NotStarted(Version(28), "cuptiSubscribe", status)
+fn not_started(status: Status) -> SkipReason {
+    SkipReason::NotStarted(Version(28), "cuptiSubscribe", status)
 }
 
 /// Returns the error of a search that has tried `tried`, on a machine with a GPU and a 12.4 driver.
-fn sentence(surroundings: Surroundings, tried: &[(Candidate, Skipped)], has_gpu_file: bool) -> String {
-    let surroundings = Surroundings { driver: surroundings.driver.or(Some(12_040)), ..surroundings };
-    let search = Search { folders: ["/a", "/b"].map(PathBuf::from).into(), ..Search::default() };
-    explain(&surroundings, &search, tried, has_gpu_file).to_string()
+fn sentence(environment: SearchEnvironment, tried: &[(Candidate, SkipReason)], has_gpu_file: bool) -> String {
+    let environment = SearchEnvironment { driver: environment.driver.or(Some(12_040)), ..environment };
+    let search = SearchResult { folders: ["/a", "/b"].map(PathBuf::from).into(), ..SearchResult::default() };
+    failure_error(&environment, &search, tried, has_gpu_file).to_string()
 }
 
 fn refused(status: Status, mapped: &[&str], has_gpu_file: bool) -> String {
     let mapped = mapped.iter().map(PathBuf::from).collect();
     let tried = [(candidate("/x/libcupti.so.12", SitePackages), not_started(status))];
-    sentence(Surroundings { mapped, ..Surroundings::default() }, &tried, has_gpu_file)
+    sentence(SearchEnvironment { mapped, ..SearchEnvironment::default() }, &tried, has_gpu_file)
 }
 
 #[test]
 fn after_a_cupti_that_does_not_start_an_older_one_is_tried() {
     assert!(!ends_search(&not_started(Status::NOT_INITIALIZED), SitePackages));
     assert!(!ends_search(&not_started(Status::UNKNOWN), SitePackages));
-    assert!(!ends_search(&Skipped::NewerThanDriver(Version(130_001), 12_040), Mapped));
-    assert!(!ends_search(&Skipped::TooOld(Version(17)), ByName));
+    assert!(!ends_search(&SkipReason::NewerThanDriver(Version(130_001), 12_040), Mapped));
+    assert!(!ends_search(&SkipReason::TooOld(Version(17)), ByName));
 }
 
 #[test]
 fn a_refusal_that_any_copy_would_repeat_ends_the_search() {
     assert!(ends_search(&not_started(Status::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED), SitePackages));
     assert!(ends_search(&not_started(Status::INSUFFICIENT_PRIVILEGES), SitePackages));
-    assert!(ends_search(&Skipped::TooOld(Version(17)), Mapped), "a second copy must not be loaded");
+    assert!(ends_search(&SkipReason::TooOld(Version(17)), Mapped), "a second copy must not be loaded");
 }
 
 #[test]
 fn without_a_candidate_the_message_lists_searched_places_and_the_package() {
-    let missed = [(candidate("libcupti.so.12", ByName), Skipped::NotLoaded("no such file".to_owned()))];
+    let missed = [(candidate("libcupti.so.12", ByName), SkipReason::NotLoaded("no such file".to_owned()))];
     assert_eq!(
-        sentence(Surroundings::default(), &missed, true),
+        sentence(SearchEnvironment::default(), &missed, true),
         "no CUPTI found: looked for libcupti.so.12, libcupti.so.11.8 by name and in /a, /b; \
          pip install nvidia-cuda-cupti-cu12, or set GPUFLAME_CUPTI=/path/libcupti.so.12"
     );
@@ -51,7 +51,7 @@ fn without_a_candidate_the_message_lists_searched_places_and_the_package() {
 
 #[test]
 fn the_suggested_package_matches_the_drivers_cuda_version() {
-    let driver = |driver| Surroundings { driver: Some(driver), ..Surroundings::default() };
+    let driver = |driver| SearchEnvironment { driver: Some(driver), ..SearchEnvironment::default() };
     assert!(sentence(driver(13_000), &[], true).contains("pip install nvidia-cuda-cupti, or"));
     assert!(sentence(driver(11_080), &[], true).contains("pip install nvidia-cuda-cupti-cu11, or"));
 }
@@ -59,11 +59,11 @@ fn the_suggested_package_matches_the_drivers_cuda_version() {
 #[test]
 fn unusable_candidates_are_named_with_their_reasons() {
     let tried = [
-        (candidate("/x/libcupti.so.13", Mapped), Skipped::NewerThanDriver(Version(130_001), 12_040)),
-        (candidate("/y/libcupti.so.12", SitePackages), Skipped::Lacks("cuptiSubscribe")),
+        (candidate("/x/libcupti.so.13", Mapped), SkipReason::NewerThanDriver(Version(130_001), 12_040)),
+        (candidate("/y/libcupti.so.12", SitePackages), SkipReason::Lacks("cuptiSubscribe")),
     ];
     assert_eq!(
-        sentence(Surroundings::default(), &tried, true),
+        sentence(SearchEnvironment::default(), &tried, true),
         "no usable CUPTI found; /x/libcupti.so.13: it is for CUDA 13.0, the driver supports 12.4; \
          /y/libcupti.so.12: it has no cuptiSubscribe; \
          pip install nvidia-cuda-cupti-cu12, or set GPUFLAME_CUPTI=/path/libcupti.so.12"
@@ -72,9 +72,9 @@ fn unusable_candidates_are_named_with_their_reasons() {
 
 #[test]
 fn an_unusable_cupti_setting_is_named_in_the_message() {
-    let surroundings = Surroundings { setting: Some("/mine.so".into()), ..Surroundings::default() };
-    let tried = [(candidate("/mine.so", Setting), Skipped::NotLoaded("/mine.so: cannot open".to_owned()))];
-    let said = sentence(surroundings, &tried, true);
+    let environment = SearchEnvironment { setting: Some("/mine.so".into()), ..SearchEnvironment::default() };
+    let tried = [(candidate("/mine.so", Setting), SkipReason::NotLoaded("/mine.so: cannot open".to_owned()))];
+    let said = sentence(environment, &tried, true);
     assert!(said.starts_with("the CUPTI that GPUFLAME_CUPTI names cannot be used; /mine.so: "), "{said}");
 }
 
@@ -106,11 +106,11 @@ fn the_message_names_the_best_failed_candidate_or_the_search_ending_one() {
     let tried = |last| {
         [
             (candidate("/best/libcupti.so.12", SitePackages), not_started(Status::NOT_INITIALIZED)),
-            (candidate("libcupti.so.12", ByName), Skipped::TriedBefore),
+            (candidate("libcupti.so.12", ByName), SkipReason::TriedBefore),
             (candidate("/last/libcupti.so.11.8", SitePackages), not_started(last)),
         ]
     };
-    let said = |last| sentence(Surroundings::default(), &tried(last), true);
+    let said = |last| sentence(SearchEnvironment::default(), &tried(last), true);
     assert!(said(Status::NOT_INITIALIZED).contains("/best/"));
     assert!(said(Status::INSUFFICIENT_PRIVILEGES).contains("/last/"));
 }
@@ -124,9 +124,9 @@ fn the_message_for_missing_privileges_names_the_driver_option() {
 
 #[test]
 fn a_driver_older_than_any_supported_cupti_is_reported() {
-    let surroundings = Surroundings { driver: Some(10_020), ..Surroundings::default() };
+    let environment = SearchEnvironment { driver: Some(10_020), ..SearchEnvironment::default() };
     assert_eq!(
-        sentence(surroundings, &[], true),
+        sentence(environment, &[], true),
         "the NVIDIA driver is too old: it supports CUDA 10.2, gpuflame needs 11.8 or later"
     );
 }

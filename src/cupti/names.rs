@@ -10,10 +10,10 @@ use std::ffi::c_char;
 
 /// Maximum length of a name in bytes. Longer names are truncated, so that a bad pointer cannot make us read without
 /// end.
-const LONGEST: usize = 64 * 1024;
+const MAX_NAME_BYTES: usize = 64 * 1024;
 
 /// Text that is shown for a kernel without a name.
-const UNNAMED: &str = "[unnamed kernel]";
+const UNNAMED_KERNEL: &str = "[unnamed kernel]";
 
 /// All kernel names seen so far, each with an id, except names that were removed by [`KernelNames::forget`].
 #[derive(Debug, Default)]
@@ -21,7 +21,7 @@ pub struct KernelNames {
     /// Index into `names`, by the pointer of the name.
     by_pointer: IdMap<usize, u32>,
     by_bytes: HashMap<Box<[u8]>, u32>,
-    names: Vec<Name>,
+    names: Vec<KernelName>,
     /// Indexes of removed names, which can be reused. Ids are never reused, because a record with an old id may still
     /// be in flight.
     free: Vec<u32>,
@@ -30,13 +30,13 @@ pub struct KernelNames {
 }
 
 #[derive(Debug)]
-struct Name {
+struct KernelName {
     id: NameId,
     bytes: Box<[u8]>,
 }
 
 /// Result of a look-up: the id of a name, and the text of the name if the name is new.
-pub(super) struct Interned<'a> {
+pub(super) struct InternedName<'a> {
     pub(super) id: NameId,
     pub(super) new_text: Option<std::borrow::Cow<'a, str>>,
 }
@@ -79,7 +79,7 @@ impl KernelNames {
         let buckets = (self.by_bytes.capacity() * 8 / 7).next_power_of_two();
         map_bytes(&self.by_pointer)
             + buckets * (size_of::<(Box<[u8]>, u32)>() + 1)
-            + self.names.capacity() * size_of::<Name>()
+            + self.names.capacity() * size_of::<KernelName>()
             + 2 * self.text_bytes
     }
 
@@ -87,29 +87,29 @@ impl KernelNames {
     ///
     /// # Safety
     /// `name` is null, or its bytes are readable now up to a NUL or for 64 KiB.
-    pub(super) unsafe fn intern(&mut self, name: *const c_char) -> Interned<'_> {
+    pub(super) unsafe fn intern(&mut self, name: *const c_char) -> InternedName<'_> {
         let bytes = if name.is_null() {
             &[]
         } else {
             // SAFETY: strnlen reads up to the first NUL or the limit, which the caller guarantees to be readable.
-            let length = unsafe { libc::strnlen(name, LONGEST) };
+            let length = unsafe { libc::strnlen(name, MAX_NAME_BYTES) };
             // SAFETY: strnlen has just read these bytes.
             unsafe { std::slice::from_raw_parts(name.cast::<u8>(), length) }
         };
         self.intern_bytes(name.addr(), bytes)
     }
 
-    fn intern_bytes(&mut self, pointer: usize, bytes: &[u8]) -> Interned<'_> {
+    fn intern_bytes(&mut self, pointer: usize, bytes: &[u8]) -> InternedName<'_> {
         if let Some(&at) = self.by_pointer.get(&pointer)
             && *self.names[at as usize].bytes == *bytes
         {
-            return Interned { id: self.names[at as usize].id, new_text: None };
+            return InternedName { id: self.names[at as usize].id, new_text: None };
         }
         if let Some(&at) = self.by_bytes.get(bytes) {
             self.by_pointer.insert(pointer, at);
-            return Interned { id: self.names[at as usize].id, new_text: None };
+            return InternedName { id: self.names[at as usize].id, new_text: None };
         }
-        let name = Name { id: NameId(self.next), bytes: bytes.into() };
+        let name = KernelName { id: NameId(self.next), bytes: bytes.into() };
         let id = name.id;
         self.next += 1;
         self.text_bytes += bytes.len();
@@ -125,12 +125,12 @@ impl KernelNames {
         };
         self.by_pointer.insert(pointer, at);
         self.by_bytes.insert(bytes.into(), at);
-        Interned { id, new_text: Some(text(&self.names[at as usize].bytes)) }
+        InternedName { id, new_text: Some(decode_name(&self.names[at as usize].bytes)) }
     }
 }
 
-fn text(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
-    if bytes.is_empty() { UNNAMED.into() } else { String::from_utf8_lossy(bytes) }
+fn decode_name(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
+    if bytes.is_empty() { UNNAMED_KERNEL.into() } else { String::from_utf8_lossy(bytes) }
 }
 
 #[cfg(test)]
@@ -220,7 +220,7 @@ mod tests {
         let long = [vec![b'k'; 4096], vec![0]].concat();
         let (_, text) = intern(&mut names, CStr::from_bytes_with_nul(&long).unwrap().as_ptr());
         assert_eq!(text.unwrap().len(), 4096);
-        let endless = vec![b'k'; LONGEST + 10];
-        assert_eq!(intern(&mut names, endless.as_ptr().cast()).1.unwrap().len(), LONGEST);
+        let endless = vec![b'k'; MAX_NAME_BYTES + 10];
+        assert_eq!(intern(&mut names, endless.as_ptr().cast()).1.unwrap().len(), MAX_NAME_BYTES);
     }
 }

@@ -6,42 +6,42 @@ use std::path::PathBuf;
 use cupti_sys::Status;
 
 use super::driver::Driver;
-use super::find::Source;
+use super::find::CandidateSource;
 use super::version::Version;
-use super::{Options, here, load, no_driver};
-use crate::tracer::{Buffer, Call, Filled, Tracer};
+use super::{Options, load, no_driver, process_env};
+use crate::tracer::{Buffer, Call, FilledBuffer, Tracer};
 use gpuflame_model::error::{Error, Result};
 
 /// State of CUDA on this machine, and whether CUDA programs can be recorded.
 #[derive(Debug)]
-pub struct Probe {
+pub struct ProbeReport {
     /// Newest CUDA version that the driver supports, in the driver's own numbers (12040 = 12.4); `None` if the driver
     /// does not provide its version.
     pub driver: Option<u32>,
     /// Names of the GPUs that this process may use, or the driver's status code.
     pub gpus: std::result::Result<Vec<String>, u32>,
     /// The CUPTI that was loaded, even if it then refused to start.
-    pub cupti: Option<Cupti>,
+    pub cupti: Option<ProbedCupti>,
     /// Reason why no work can be recorded.
-    pub refused: Option<(Refusal, Error)>,
+    pub refused: Option<(ProbeRefusal, Error)>,
     /// Features that cannot be recorded, one sentence each.
     pub notes: Vec<String>,
 }
 
 /// A CUPTI library.
 #[derive(Debug)]
-pub struct Cupti {
+pub struct ProbedCupti {
     /// Path of the library.
     pub file: PathBuf,
     /// Reason why this library was chosen.
-    pub source: Source,
+    pub source: CandidateSource,
     /// Version of the library.
     pub version: Version,
 }
 
 /// Category of CUPTI's refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum ProbeRefusal {
     /// Another tool owns the subscription.
     OtherTool,
     /// The user lacks the permission.
@@ -54,29 +54,30 @@ pub enum Refusal {
 ///
 /// # Errors
 /// `NoDriver` if this machine has no driver.
-pub fn probe(library: Option<PathBuf>) -> Result<Probe> {
+pub fn probe(library: Option<PathBuf>) -> Result<ProbeReport> {
     let driver = Driver::find(true).ok_or_else(|| no_driver(true))?;
     let options = Options { library, ..Options::default() };
-    let surroundings = here::surroundings(driver, &options);
+    let environment = process_env::search_environment(driver, &options);
     let (mut cupti, mut refused, mut notes) = (None, None, Vec::new());
-    match load::probe::<Nobody>(driver, &surroundings, &options) {
+    match load::probe::<SilentTracer>(driver, &environment, &options) {
         Ok((source, api)) => {
-            cupti = Some(Cupti { file: api.file().to_owned(), source, version: api.version() });
+            cupti = Some(ProbedCupti { file: api.file().to_owned(), source, version: api.version() });
             notes = api.notes().to_vec();
             api.unsubscribe();
         }
         Err((started, error)) => {
-            refused = Some((Refusal::of(started.as_ref().map(|(_, _, status)| *status)), error));
+            refused =
+                Some((ProbeRefusal::from_status(started.as_ref().map(|(_, _, status)| *status)), error));
             if let Some((candidate, version, _)) = started {
-                cupti = Some(Cupti { file: candidate.file, source: candidate.source, version });
+                cupti = Some(ProbedCupti { file: candidate.file, source: candidate.source, version });
             }
         }
     }
-    Ok(Probe { driver: driver.version(), gpus: driver.gpus(), cupti, refused, notes })
+    Ok(ProbeReport { driver: driver.version(), gpus: driver.gpus(), cupti, refused, notes })
 }
 
-impl Refusal {
-    fn of(status: Option<Status>) -> Self {
+impl ProbeRefusal {
+    fn from_status(status: Option<Status>) -> Self {
         match status {
             Some(Status::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED | Status::NOT_COMPATIBLE) => Self::OtherTool,
             Some(Status::INSUFFICIENT_PRIVILEGES | Status::VIRTUALIZED_DEVICE_INSUFFICIENT_PRIVILEGES) => {
@@ -88,9 +89,9 @@ impl Refusal {
 }
 
 /// A tracer that ignores all notifications, because a probe launches no work.
-struct Nobody;
+struct SilentTracer;
 
-impl Tracer for Nobody {
+impl Tracer for SilentTracer {
     fn enter(_: &Call<'_>) {}
 
     fn exit(_: &Call<'_>) {}
@@ -99,7 +100,7 @@ impl Tracer for Nobody {
         None
     }
 
-    fn buffer_completed(_: Filled) {}
+    fn buffer_completed(_: FilledBuffer) {}
 
     fn records_discarded(_: u64) {}
 }

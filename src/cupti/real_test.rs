@@ -1,11 +1,11 @@
 //! Tests against a real `libcupti`, limited to the few functions that need neither driver nor GPU (up to 13.1).
 //! `tests/cupti-wheels.sh` runs these tests and sets the library.
 
-use super::activity::tests::{Sizes, a_buffer_of_each_kind, expected_rows_of, read_all_with};
+use super::activity::tests::{RecordSizes, a_buffer_of_each_kind, expected_rows_of, read_all_with};
 use super::calls::classify;
 use super::names::KernelNames;
 use cupti_sys::{ActivityKind, CallbackId, Domain, Library, Status};
-use gpuflame_os::interpose::{self, Place};
+use gpuflame_os::interpose::{self, Interposition};
 use std::ffi::{CStr, CString, c_char};
 use std::os::unix::ffi::OsStringExt;
 use std::ptr;
@@ -36,7 +36,7 @@ fn size(library: &Library, kind: ActivityKind) -> usize {
 #[ignore = "needs a libcupti: run tests/cupti-wheels.sh"]
 fn records_iterated_by_a_real_cupti_are_read() {
     let library = library();
-    let sizes = Sizes {
+    let sizes = RecordSizes {
         kernel: size(&library, ActivityKind::CONCURRENT_KERNEL),
         copy: size(&library, ActivityKind::MEMCPY),
         peer_copy: size(&library, ActivityKind::MEMCPY2),
@@ -105,9 +105,9 @@ fn our_functions_are_interposed_before_a_real_cuptis() {
     let ours = ours as *const () as usize;
     let asked_for =
         ["cuptiActivityRegisterCallbacks", "cuptiActivityEnable", "cuptiSubscribe", "cuptiFinalize"];
-    let places = asked_for.map(|name| Place { name, theirs: ask(name), ours });
-    assert_eq!(interpose::take(&places).unwrap(), places.len());
-    for Place { name, theirs, .. } in places {
-        assert!(theirs != ours && ask(name) == ours, "{name}");
+    let places = asked_for.map(|name| Interposition { name, original: ask(name), replacement: ours });
+    assert_eq!(interpose::replace_functions(&places).unwrap(), places.len());
+    for Interposition { name, original, .. } in places {
+        assert!(original != ours && ask(name) == ours, "{name}");
     }
 }

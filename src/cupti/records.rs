@@ -3,14 +3,14 @@
 
 use super::Options;
 use super::callback::buffer_functions;
-use super::shared::Shared;
+use super::callback_state::CallbackState;
 use crate::tracer::Tracer;
 use cupti_sys::{ActivityAttribute, ActivityKind, FlushFlag, Status};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// A set-up step that CUPTI refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Refusal {
+pub(super) struct SetupRefusal {
     /// Name of the step.
     pub(super) step: &'static str,
     /// CUPTI's status.
@@ -18,7 +18,7 @@ pub(super) struct Refusal {
 }
 
 /// Kinds that are always recorded. Kernels are recorded with the kind that keeps them concurrent.
-const KINDS: [(ActivityKind, &str); 4] = [
+const BASE_KINDS: [(ActivityKind, &str); 4] = [
     (ActivityKind::CONCURRENT_KERNEL, "kernels"),
     (ActivityKind::MEMCPY, "copies"),
     (ActivityKind::MEMCPY2, "copies between GPUs"),
@@ -26,14 +26,15 @@ const KINDS: [(ActivityKind, &str); 4] = [
 ];
 
 /// Kinds that are recorded in addition if `Options::events` is set.
-const DEPENDENCIES: [(ActivityKind, &str); 2] =
+const EVENT_KINDS: [(ActivityKind, &str); 2] =
     [(ActivityKind::CUDA_EVENT, "events"), (ActivityKind::SYNCHRONIZATION, "waits")];
 
 /// Kinds that are recorded if `Options::unified` is set, and their names in messages when CUPTI refuses them.
-const UNIFIED: [(ActivityKind, &str); 1] = [(ActivityKind::UNIFIED_MEMORY_COUNTER, "unified memory")];
+const UNIFIED_MEMORY_KINDS: [(ActivityKind, &str); 1] =
+    [(ActivityKind::UNIFIED_MEMORY_COUNTER, "unified memory")];
 
 /// Attribute that tells CUPTI that buffers are zeroed when it gets them.
-const ZEROED: ActivityAttribute = ActivityAttribute::ZEROED_OUT_ACTIVITY_BUFFER;
+const ZEROED_BUFFERS: ActivityAttribute = ActivityAttribute::ZEROED_OUT_ACTIVITY_BUFFER;
 
 /// Value of the attribute for zeroed buffers before we set it; [`NOT_SET`] if we have not set the attribute or have
 /// restored it.
@@ -41,35 +42,35 @@ static ZEROED_BEFORE: AtomicU8 = AtomicU8::new(NOT_SET);
 const NOT_SET: u8 = u8::MAX;
 
 /// Kinds that we have enabled, one bit each. CUPTI has one switch per kind, which all clients share.
-static ENABLED: AtomicU64 = AtomicU64::new(0);
+static ENABLED_KINDS: AtomicU64 = AtomicU64::new(0);
 
 /// Returns a kind as one bit of a set.
-pub(super) fn bit(kind: ActivityKind) -> u64 {
+pub(super) fn kind_bit(kind: ActivityKind) -> u64 {
     1_u64.checked_shl(kind.0).unwrap_or(0)
 }
 
-fn enable_kind(shared: &Shared, kind: ActivityKind) -> Result<(), Status> {
+fn enable_kind(shared: &CallbackState, kind: ActivityKind) -> Result<(), Status> {
     shared.functions.enable_kind(shared.subscriber(), kind)?;
-    ENABLED.fetch_or(bit(kind), Ordering::AcqRel);
+    ENABLED_KINDS.fetch_or(kind_bit(kind), Ordering::AcqRel);
     Ok(())
 }
 
 /// Registers us for the records, for the first time or again. Returns one sentence for each feature that could not be
 /// set up. `is_flushed` is true if CUPTI holds no record of another client.
-pub(super) fn take<T: Tracer>(
-    shared: &'static Shared,
+pub(super) fn register<T: Tracer>(
+    shared: &'static CallbackState,
     options: &Options,
     is_flushed: bool,
-) -> Result<Vec<String>, Refusal> {
+) -> Result<Vec<String>, SetupRefusal> {
     let mut notes = Vec::new();
     let (functions, subscriber) = (&shared.functions, shared.subscriber());
     declare_buffers_zeroed(shared);
     shared.make_current();
-    // SAFETY: the functions find their `Shared` through `make_current`, which is called above, and a `Shared` is never
-    // freed.
+    // SAFETY: the functions find their `CallbackState` through `make_current`, which is called above, and a
+    // `CallbackState` is never freed.
     unsafe { functions.register_buffers(subscriber, &buffer_functions::<T>()) }
-        .map_err(|status| Refusal { step: "cuptiActivityRegisterCallbacks", status })?;
-    if !is_flushed && shared.seen_work.load(Ordering::Relaxed) {
+        .map_err(|status| SetupRefusal { step: "cuptiActivityRegisterCallbacks", status })?;
+    if !is_flushed && shared.has_seen_work.load(Ordering::Relaxed) {
         // Flushes the client's last buffers. Otherwise CUPTI would write our records to these buffers, whose memory the
         // client may have freed.
         let _ = functions.flush(FlushFlag::NONE);
@@ -87,20 +88,20 @@ pub(super) fn take<T: Tracer>(
         notes
             .push(format!("CUPTI does not record whole graphs ({status}); their nodes are recorded instead"));
     }
-    let mut refused = enable(&KINDS);
-    if refused.len() == KINDS.len() {
-        return Err(Refusal { step: "cuptiActivityEnable", status: refused[0].1 });
+    let mut refused = enable(&BASE_KINDS);
+    if refused.len() == BASE_KINDS.len() {
+        return Err(SetupRefusal { step: "cuptiActivityEnable", status: refused[0].1 });
     }
     if options.events {
         // From 12.8 on, every query of an event that has not happened yet would produce a record, and programs query
         // events in loops.
         let _ = functions.record_unfinished_queries(false);
-        refused.extend(enable(&DEPENDENCIES));
+        refused.extend(enable(&EVENT_KINDS));
     }
     if options.unified {
         match functions.count_unified_memory() {
-            Ok(()) => refused.extend(enable(&UNIFIED)),
-            Err(status) => refused.push((UNIFIED[0].1, status)),
+            Ok(()) => refused.extend(enable(&UNIFIED_MEMORY_KINDS)),
+            Err(status) => refused.push((UNIFIED_MEMORY_KINDS[0].1, status)),
         }
     }
     notes.extend(refused.iter().map(|(what, status)| format!("CUPTI does not record {what}: {status}")));
@@ -109,13 +110,13 @@ pub(super) fn take<T: Tracer>(
 
 /// Tells CUPTI that our buffers are already zero, which avoids a memset of every buffer on an application thread. CUPTI
 /// releases without the attribute are only slower.
-fn declare_buffers_zeroed(shared: &Shared) {
+fn declare_buffers_zeroed(shared: &CallbackState) {
     let (functions, subscriber) = (&shared.functions, shared.subscriber());
     if ZEROED_BEFORE.load(Ordering::Acquire) == NOT_SET {
-        let before = functions.attribute(subscriber, ZEROED).map_or(0, |before| before.min(1));
+        let before = functions.attribute(subscriber, ZEROED_BUFFERS).map_or(0, |before| before.min(1));
         ZEROED_BEFORE.store(before, Ordering::Release);
     }
-    let _ = functions.set_attribute(subscriber, ZEROED, 1);
+    let _ = functions.set_attribute(subscriber, ZEROED_BUFFERS, 1);
 }
 
 /// Restores all settings that were made only for us, and disables all of our kinds except `theirs`, the kinds that
@@ -124,16 +125,16 @@ fn declare_buffers_zeroed(shared: &Shared) {
 ///
 /// CUPTI calls the functions that were registered last for each record of an enabled kind. If our kinds are off, CUPTI
 /// calls a client's functions only for that client's own records, and never after the client has disabled its kinds.
-pub(super) fn leave(shared: &Shared, theirs: u64) -> u64 {
+pub(super) fn release(shared: &CallbackState, theirs: u64) -> u64 {
     let functions = &shared.functions;
-    let ours = ENABLED.fetch_and(theirs, Ordering::AcqRel) & !theirs;
+    let ours = ENABLED_KINDS.fetch_and(theirs, Ordering::AcqRel) & !theirs;
     let mut all = Ok(());
-    for kind in kinds(ours) {
+    for kind in iterate_kinds(ours) {
         all = all.and(functions.disable_kind(shared.subscriber(), kind));
     }
     let before = ZEROED_BEFORE.swap(NOT_SET, Ordering::AcqRel);
     if before != NOT_SET {
-        all = all.and(functions.set_attribute(shared.subscriber(), ZEROED, before));
+        all = all.and(functions.set_attribute(shared.subscriber(), ZEROED_BUFFERS, before));
     }
     if shared.events {
         all = all.and(functions.record_unfinished_queries(true));
@@ -144,23 +145,23 @@ pub(super) fn leave(shared: &Shared, theirs: u64) -> u64 {
     ours
 }
 
-/// Undoes [`leave`], after CUPTI has refused the call of the client for which we left the records.
-pub(super) fn resume(shared: &Shared, kinds_of_ours: u64) {
+/// Undoes [`release`], after CUPTI has refused the call of the client for which we left the records.
+pub(super) fn resume(shared: &CallbackState, kinds_of_ours: u64) {
     declare_buffers_zeroed(shared);
     if shared.events {
         let _ = shared.functions.record_unfinished_queries(false);
     }
-    for kind in kinds(kinds_of_ours) {
+    for kind in iterate_kinds(kinds_of_ours) {
         let _ = enable_kind(shared, kind);
     }
 }
 
-fn kinds(set: u64) -> impl Iterator<Item = ActivityKind> {
-    (0..u64::BITS).map(ActivityKind).filter(move |kind| set & bit(*kind) != 0)
+fn iterate_kinds(set: u64) -> impl Iterator<Item = ActivityKind> {
+    (0..u64::BITS).map(ActivityKind).filter(move |kind| set & kind_bit(*kind) != 0)
 }
 
 /// Resets our state to "nothing is set". Called initially, and after a client has ended CUPTI.
-pub(super) fn begin() {
+pub(super) fn reset() {
     ZEROED_BEFORE.store(NOT_SET, Ordering::Release);
-    ENABLED.store(0, Ordering::Release);
+    ENABLED_KINDS.store(0, Ordering::Release);
 }

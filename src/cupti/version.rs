@@ -10,11 +10,11 @@ use std::fmt;
 pub struct Version(pub u32);
 
 /// First API version of each CUDA release, ascending. 11.8, 12.0 and 12.1 share one number.
-const COUNTED: [(u32, u32, u32); 8] =
+const COUNTER_VERSIONS: [(u32, u32, u32); 8] =
     [(18, 11, 8), (20, 12, 2), (21, 12, 3), (22, 12, 4), (23, 12, 5), (24, 12, 6), (26, 12, 8), (28, 12, 9)];
 
 /// First number of the second numbering scheme.
-const DATED: u32 = 130_000;
+const FIRST_RELEASE_NUMBER: u32 = 130_000;
 
 impl Version {
     /// Oldest version that gpuflame reads (CUDA 11.8), whose records have all the fields that gpuflame relies on.
@@ -24,10 +24,10 @@ impl Version {
     ///
     /// The releases 11.8, 12.0 and 12.1 cannot be distinguished and are all returned as (11, 8).
     pub fn cuda(self) -> Option<(u32, u32)> {
-        if self.0 >= DATED {
+        if self.0 >= FIRST_RELEASE_NUMBER {
             return Some((self.0 / 10_000, self.0 / 100 % 100));
         }
-        let newest = COUNTED.iter().rfind(|(first, ..)| *first <= self.0)?;
+        let newest = COUNTER_VERSIONS.iter().rfind(|(first, ..)| *first <= self.0)?;
         Some((newest.1, newest.2))
     }
 
@@ -49,8 +49,8 @@ impl Version {
     }
 
     /// Returns the known bugs of this version that can affect a recording, for `doctor` and reports.
-    pub fn hazards(self) -> impl Iterator<Item = &'static str> {
-        HAZARDS.iter().filter(move |h| (h.from..h.fixed).contains(&self.0)).map(|h| h.text)
+    pub fn known_bugs(self) -> impl Iterator<Item = &'static str> {
+        KNOWN_BUGS.iter().filter(move |h| (h.from..h.fixed).contains(&self.0)).map(|h| h.text)
     }
 }
 
@@ -65,36 +65,36 @@ impl fmt::Display for Version {
 }
 
 /// A known bug of CUPTI that affects the versions from `from` up to, but not including, `fixed`.
-struct Hazard {
+struct KnownBug {
     from: u32,
     fixed: u32,
     text: &'static str,
 }
 
 /// Known bugs, from NVIDIA's release notes and from the issue trackers of affected tools.
-const HAZARDS: &[Hazard] = &[
-    Hazard {
+const KNOWN_BUGS: &[KnownBug] = &[
+    KnownBug {
         from: 22,
         fixed: 23,
         text: "CUPTI 12.4 Update 1 records no kernels at all; fixed in 12.5 Update 1 (CUDA.jl#2328)",
     },
-    Hazard {
-        from: DATED,
-        fixed: DATED + 1,
+    KnownBug {
+        from: FIRST_RELEASE_NUMBER,
+        fixed: FIRST_RELEASE_NUMBER + 1,
         text: "CUPTI 13.0 can crash in a flush and in long runs with graphs; fixed in 13.0 Update 1",
     },
-    Hazard {
+    KnownBug {
         from: 18,
         fixed: 130_101,
         text: "CUPTI before 13.1 Update 1 gives wrong correlation ids to graph launches in every recording after \
                the first of a process",
     },
-    Hazard {
+    KnownBug {
         from: 18,
         fixed: 130_300,
         text: "CUPTI before 13.3 leaks memory while it traces graphs with copy or fill nodes",
     },
-    Hazard {
+    KnownBug {
         from: 130_200,
         fixed: 130_300,
         text: "CUPTI 13.2 slows down with every call made to it; fixed in 13.3",
@@ -129,10 +129,10 @@ mod tests {
 
     #[test]
     fn a_version_lists_only_hazards_that_affect_it() {
-        assert_eq!(Version(130_300).hazards().count(), 0);
-        assert!(Version(22).hazards().any(|text| text.contains("12.4")));
-        assert!(!Version(23).hazards().any(|text| text.contains("12.4")));
-        assert!(!Version(130_001).hazards().any(|text| text.contains("13.0 Update 1")));
+        assert_eq!(Version(130_300).known_bugs().count(), 0);
+        assert!(Version(22).known_bugs().any(|text| text.contains("12.4")));
+        assert!(!Version(23).known_bugs().any(|text| text.contains("12.4")));
+        assert!(!Version(130_001).known_bugs().any(|text| text.contains("13.0 Update 1")));
     }
 
     #[test]

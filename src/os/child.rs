@@ -17,55 +17,56 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 /// Signals that the terminal sends to this process and to the command. The command decides how to react, and this
 /// process runs until the command ends.
-const FROM_TERMINAL: [i32; 2] = [libc::SIGINT, libc::SIGQUIT];
+const TERMINAL_SIGNALS: [i32; 2] = [libc::SIGINT, libc::SIGQUIT];
 /// Signals that a sender sends to this process only, and that are meant for the command.
-const PASSED_ON: [i32; 5] = [libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2, libc::SIGALRM];
+const FORWARDED_SIGNALS: [i32; 5] =
+    [libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2, libc::SIGALRM];
 /// Stop signal that the terminal sends to this process and to the command. This process stops only when the command
 /// stops.
-const STOP_KEY: i32 = libc::SIGTSTP;
-const HANDLED: [i32; 8] = {
-    let [interrupt, quit] = FROM_TERMINAL;
-    let [terminate, hang_up, first, second, alarm] = PASSED_ON;
-    [interrupt, quit, terminate, hang_up, first, second, alarm, STOP_KEY]
+const TERMINAL_STOP_SIGNAL: i32 = libc::SIGTSTP;
+const HANDLED_SIGNALS: [i32; 8] = {
+    let [interrupt, quit] = TERMINAL_SIGNALS;
+    let [terminate, hang_up, first, second, alarm] = FORWARDED_SIGNALS;
+    [interrupt, quit, terminate, hang_up, first, second, alarm, TERMINAL_STOP_SIGNAL]
 };
-const STANDARD: [i32; 3] = [libc::STDIN_FILENO, libc::STDOUT_FILENO, libc::STDERR_FILENO];
+const STANDARD_DESCRIPTORS: [i32; 3] = [libc::STDIN_FILENO, libc::STDOUT_FILENO, libc::STDERR_FILENO];
 /// Interval between two checks of a stopped command.
-const LOOK_EVERY_NS: i64 = 50_000_000;
+const STATE_POLL_INTERVAL_NS: i64 = 50_000_000;
 
 /// Process id of the command; 0 before it is started and after its end.
-static CHILD: AtomicI32 = AtomicI32::new(0);
+static CHILD_PROCESS: AtomicI32 = AtomicI32::new(0);
 /// Signals to pass on that arrived before the command was started, as bits.
-static EARLY: AtomicU64 = AtomicU64::new(0);
+static EARLY_SIGNALS: AtomicU64 = AtomicU64::new(0);
 /// Signals that this process received, as bits.
-static SEEN: AtomicU64 = AtomicU64::new(0);
+static RECEIVED_SIGNALS: AtomicU64 = AtomicU64::new(0);
 /// Process id of the process that called [`run`]. This id distinguishes that process from the child, which has the same
 /// handlers between fork and exec.
-static OWNER: AtomicU32 = AtomicU32::new(0);
+static OWNER_PROCESS: AtomicU32 = AtomicU32::new(0);
 /// Signals that the child received between fork and exec, as bits.
-static BEFORE_EXEC: AtomicU64 = AtomicU64::new(0);
-static CONTINUED: AtomicBool = AtomicBool::new(false);
-static INTERRUPTED: AtomicBool = AtomicBool::new(false);
-static PASSES_INTERRUPTS: AtomicBool = AtomicBool::new(false);
+static SIGNALS_BEFORE_EXEC: AtomicU64 = AtomicU64::new(0);
+static WAS_CONTINUED: AtomicBool = AtomicBool::new(false);
+static WAS_INTERRUPTED: AtomicBool = AtomicBool::new(false);
+static FORWARDS_INTERRUPTS: AtomicBool = AtomicBool::new(false);
 static KEEPS_RUNNING: AtomicBool = AtomicBool::new(false);
 
-/// State that Rust's runtime changes before `main`: the runtime ignores SIGPIPE, and opens `/dev/null` in place of closed
-/// standard descriptors.
+/// State that Rust's runtime changes before `main`: the runtime ignores SIGPIPE, and opens `/dev/null` in place of
+/// closed standard descriptors.
 static SIGPIPE_IS_IGNORED: AtomicBool = AtomicBool::new(false);
 /// Standard descriptors that were closed, as bits.
-static CLOSED: AtomicU32 = AtomicU32::new(0);
+static CLOSED_DESCRIPTORS: AtomicU32 = AtomicU32::new(0);
 
-/// Notes the state that Rust's runtime is about to change. Call from a constructor (`.init_array`) of the program, because
-/// constructors run before the runtime starts. Without the call, the command gets SIGPIPE's default action and open standard
-/// descriptors.
+/// Notes the state that Rust's runtime is about to change. Call from a constructor (`.init_array`) of the program,
+/// because constructors run before the runtime starts. Without the call, the command gets SIGPIPE's default action and
+/// open standard descriptors.
 pub extern "C" fn note_inherited() {
     SIGPIPE_IS_IGNORED.store(
-        action_of(libc::SIGPIPE).is_some_and(|action| action.sa_sigaction == libc::SIG_IGN),
+        current_action(libc::SIGPIPE).is_some_and(|action| action.sa_sigaction == libc::SIG_IGN),
         Ordering::Relaxed,
     );
-    for number in STANDARD {
+    for number in STANDARD_DESCRIPTORS {
         // SAFETY: F_GETFD takes any number and no pointer.
         if unsafe { libc::fcntl(number, libc::F_GETFD) } == -1 {
-            CLOSED.fetch_or(1 << number, Ordering::Relaxed);
+            CLOSED_DESCRIPTORS.fetch_or(1 << number, Ordering::Relaxed);
         }
     }
 }
@@ -75,35 +76,37 @@ pub extern "C" fn note_inherited() {
 /// # Errors
 /// The command could not be started.
 pub fn run(command: &mut Command) -> io::Result<ExitStatus> {
-    OWNER.store(std::process::id(), Ordering::SeqCst);
-    let inherited = Inherited::note();
+    OWNER_PROCESS.store(std::process::id(), Ordering::SeqCst);
+    let inherited = InheritedActions::read_current();
     let blocked = SignalMask::block_all();
     // If SIGCHLD is ignored, the kernel reaps the command, and the command's status is lost.
     set_action(libc::SIGCHLD, libc::SIG_DFL, 0);
     let keeps_running = KEEPS_RUNNING.load(Ordering::SeqCst);
-    for signal in HANDLED.into_iter().filter(|signal| *signal != STOP_KEY || !keeps_running) {
-        if FROM_TERMINAL.contains(&signal) || inherited.is_default(signal) {
-            handle(signal);
+    for signal in
+        HANDLED_SIGNALS.into_iter().filter(|signal| *signal != TERMINAL_STOP_SIGNAL || !keeps_running)
+    {
+        if TERMINAL_SIGNALS.contains(&signal) || inherited.is_default(signal) {
+            install_handler(signal);
         }
     }
     let (restored, mask) = (inherited.clone(), blocked.0);
     // SAFETY: the closure only reads atomics and makes system calls that are async-signal-safe.
     unsafe {
         command.pre_exec(move || {
-            restored.give_to_command(mask);
+            restored.restore_in_child(mask);
             Ok(())
         })
     };
     let spawned = command.spawn();
     if let Ok(child) = &spawned {
-        CHILD.store(child.id() as i32, Ordering::SeqCst);
-        pass_early_signals(child.id() as i32);
+        CHILD_PROCESS.store(child.id() as i32, Ordering::SeqCst);
+        forward_early_signals(child.id() as i32);
     }
     drop(blocked);
     let ended = spawned.and_then(|mut child| {
         wait_for_end(child.id() as i32);
         // The command is reaped, so another process may get this id from now on.
-        CHILD.store(0, Ordering::SeqCst);
+        CHILD_PROCESS.store(0, Ordering::SeqCst);
         child.wait()
     });
     inherited.restore(ended.as_ref().ok().copied());
@@ -112,75 +115,79 @@ pub fn run(command: &mut Command) -> io::Result<ExitStatus> {
 
 /// Passes SIGINT on to the command if another process sent it, because a sender that wants to end both processes may
 /// know only this process. (A terminal sends SIGINT to both processes.)
-pub fn pass_interrupts_on() {
-    PASSES_INTERRUPTS.store(true, Ordering::SeqCst);
+pub fn forward_interrupts() {
+    FORWARDS_INTERRUPTS.store(true, Ordering::SeqCst);
 }
 
-/// Keeps this process running while the command is stopped, because this process stops and continues the command itself.
+/// Keeps this process running while the command is stopped, because this process stops and continues the command
+/// itself.
 pub fn keep_running_while_stopped() {
     KEEPS_RUNNING.store(true, Ordering::SeqCst);
 }
 
 /// Whether SIGINT arrived while a command ran. The command decided how to react.
 pub fn was_interrupted() -> bool {
-    INTERRUPTED.load(Ordering::SeqCst)
+    WAS_INTERRUPTED.load(Ordering::SeqCst)
 }
 
 /// The status as a shell reports it: the exit code, or 128 plus the number of the fatal signal.
-pub fn code(status: ExitStatus) -> u8 {
+pub fn exit_code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     code.unwrap_or(1) as u8
 }
 
 /// Signal actions before [`run`] changed them.
 #[derive(Clone)]
-struct Inherited {
-    handled: [Option<libc::sigaction>; HANDLED.len()],
+struct InheritedActions {
+    handled: [Option<libc::sigaction>; HANDLED_SIGNALS.len()],
     child_ended: Option<libc::sigaction>,
 }
 
-impl Inherited {
-    fn note() -> Self {
-        Self { handled: HANDLED.map(action_of), child_ended: action_of(libc::SIGCHLD) }
+impl InheritedActions {
+    fn read_current() -> Self {
+        Self { handled: HANDLED_SIGNALS.map(current_action), child_ended: current_action(libc::SIGCHLD) }
     }
 
-    fn of(&self, signal: i32) -> Option<&libc::sigaction> {
-        HANDLED.iter().position(|handled| *handled == signal).and_then(|at| self.handled[at].as_ref())
+    fn action(&self, signal: i32) -> Option<&libc::sigaction> {
+        HANDLED_SIGNALS.iter().position(|handled| *handled == signal).and_then(|at| self.handled[at].as_ref())
     }
 
     fn is_default(&self, signal: i32) -> bool {
-        self.of(signal).is_some_and(|action| action.sa_sigaction == libc::SIG_DFL)
+        self.action(signal).is_some_and(|action| action.sa_sigaction == libc::SIG_DFL)
     }
 
     /// Restores, in the child before `exec`, the actions, descriptors and mask that this process was started with.
-    fn give_to_command(&self, mask: libc::sigset_t) {
-        for (signal, action) in HANDLED.iter().zip(&self.handled) {
+    fn restore_in_child(&self, mask: libc::sigset_t) {
+        for (signal, action) in HANDLED_SIGNALS.iter().zip(&self.handled) {
             restore_action(*signal, action.as_ref());
         }
         restore_action(libc::SIGCHLD, self.child_ended.as_ref());
         if SIGPIPE_IS_IGNORED.load(Ordering::Relaxed) {
             set_action(libc::SIGPIPE, libc::SIG_IGN, 0);
         }
-        for number in STANDARD {
-            if CLOSED.load(Ordering::Relaxed) & 1 << number != 0 {
+        for number in STANDARD_DESCRIPTORS {
+            if CLOSED_DESCRIPTORS.load(Ordering::Relaxed) & 1 << number != 0 {
                 close_if_placeholder(number);
             }
         }
         set_mask(&mask);
-        let missed = BEFORE_EXEC.swap(0, Ordering::SeqCst);
+        let missed = SIGNALS_BEFORE_EXEC.swap(0, Ordering::SeqCst);
         // SAFETY: raise takes any number, and the signals have their inherited actions again.
-        HANDLED.iter().filter(|signal| missed & bit(**signal) != 0).for_each(|signal| unsafe {
-            libc::raise(*signal);
-        });
+        HANDLED_SIGNALS.iter().filter(|signal| missed & signal_bit(**signal) != 0).for_each(
+            |signal| unsafe {
+                libc::raise(*signal);
+            },
+        );
     }
 
     /// Restores the actions after the command's end, because from now on these signals are meant for this process. The
-    /// signal that ended the command may have been sent to both processes. If that signal has not arrived in this process
-    /// yet, its first arrival has no effect.
+    /// signal that ended the command may have been sent to both processes. If that signal has not arrived in this
+    /// process yet, its first arrival has no effect.
     fn restore(&self, ended: Option<ExitStatus>) {
-        let fatal = ended.map_or(0, |status| i32::from(code(status)) - 128);
-        for (signal, action) in HANDLED.iter().zip(&self.handled) {
-            let is_due = *signal == fatal && SEEN.load(Ordering::SeqCst) & bit(*signal) == 0;
+        let fatal = ended.map_or(0, |status| i32::from(exit_code(status)) - 128);
+        for (signal, action) in HANDLED_SIGNALS.iter().zip(&self.handled) {
+            let is_due =
+                *signal == fatal && RECEIVED_SIGNALS.load(Ordering::SeqCst) & signal_bit(*signal) == 0;
             if is_due && self.is_default(*signal) {
                 set_action(*signal, do_nothing as *const () as usize, libc::SA_RESETHAND | libc::SA_RESTART);
             } else {
@@ -233,7 +240,7 @@ fn close_if_placeholder(number: i32) {
 }
 
 /// A change of the command's state.
-enum Change {
+enum StateChange {
     Ended,
     /// The command was stopped by this signal, and is not continued yet.
     Stopped(i32),
@@ -243,14 +250,14 @@ enum Change {
 /// unless it has to keep running.
 fn wait_for_end(process: i32) {
     let stops = if KEEPS_RUNNING.load(Ordering::SeqCst) { 0 } else { libc::WSTOPPED };
-    while let Some(Change::Stopped(signal)) = changed(process, stops) {
-        stop_as(process, signal);
+    while let Some(StateChange::Stopped(signal)) = wait_for_change(process, stops) {
+        stop_with_command(process, signal);
     }
 }
 
-/// Waits for the end of the process or, with WSTOPPED, until the process is stopped, and leaves the change to be found by
-/// another wait. `None` if the process cannot be waited for or, with WNOHANG, if its state has not changed.
-fn changed(process: i32, options: i32) -> Option<Change> {
+/// Waits for the end of the process or, with WSTOPPED, until the process is stopped, and leaves the change to be found
+/// by another wait. `None` if the process cannot be waited for or, with WNOHANG, if its state has not changed.
+fn wait_for_change(process: i32, options: i32) -> Option<StateChange> {
     let options = options | libc::WEXITED | libc::WNOWAIT;
     loop {
         // SAFETY: all-zero is a valid `siginfo_t`.
@@ -262,30 +269,30 @@ fn changed(process: i32, options: i32) -> Option<Change> {
         }
         return match (waited, found.si_code) {
             // SAFETY: waitid has filled in the status of a child that changed.
-            (0, libc::CLD_STOPPED) => Some(Change::Stopped(unsafe { found.si_status() })),
-            (0, libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED) => Some(Change::Ended),
+            (0, libc::CLD_STOPPED) => Some(StateChange::Stopped(unsafe { found.si_status() })),
+            (0, libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED) => Some(StateChange::Ended),
             _ => None,
         };
     }
 }
 
 /// Stops this process by `signal`, as the command was stopped, until this process or the command is continued.
-fn stop_as(command: i32, signal: i32) {
-    let watcher = continue_with(command);
-    let continued = action_of(libc::SIGCONT);
-    let stop_key = action_of(STOP_KEY);
-    CONTINUED.store(false, Ordering::SeqCst);
+fn stop_with_command(command: i32, signal: i32) {
+    let watcher = spawn_continue_watcher(command);
+    let continued = current_action(libc::SIGCONT);
+    let stop_key = current_action(TERMINAL_STOP_SIGNAL);
+    WAS_CONTINUED.store(false, Ordering::SeqCst);
     set_action(libc::SIGCONT, note_continued as *const () as usize, libc::SA_RESTART);
-    set_action(STOP_KEY, libc::SIG_DFL, 0);
+    set_action(TERMINAL_STOP_SIGNAL, libc::SIG_DFL, 0);
     // A shell that continues both processes has continued the command before this process runs again.
     if is_stopped(command) {
         raise(signal);
         // If no shell controls the process group, the kernel ignores all stop signals except SIGSTOP.
-        if !CONTINUED.load(Ordering::SeqCst) && is_stopped(command) {
+        if !WAS_CONTINUED.load(Ordering::SeqCst) && is_stopped(command) {
             raise(libc::SIGSTOP);
         }
     }
-    restore_action(STOP_KEY, stop_key.as_ref());
+    restore_action(TERMINAL_STOP_SIGNAL, stop_key.as_ref());
     restore_action(libc::SIGCONT, continued.as_ref());
     if let Some(watcher) = watcher {
         // SAFETY: kill takes any two numbers, and waitpid accepts a null status; the process is our child.
@@ -295,9 +302,9 @@ fn stop_as(command: i32, signal: i32) {
         }
     }
     if is_stopped(command) {
-        if CONTINUED.load(Ordering::SeqCst) {
+        if WAS_CONTINUED.load(Ordering::SeqCst) {
             // Only this process was continued, so the command is continued as well.
-            send(command, libc::SIGCONT);
+            send_signal(command, libc::SIGCONT);
         } else {
             // The first process of a container cannot stop itself, so it waits until the command is continued.
             wait_until_continued(command);
@@ -317,7 +324,7 @@ fn wait_until_continued(process: i32) {
 }
 
 fn is_stopped(command: i32) -> bool {
-    matches!(changed(command, libc::WSTOPPED | libc::WNOHANG), Some(Change::Stopped(_)))
+    matches!(wait_for_change(command, libc::WSTOPPED | libc::WNOHANG), Some(StateChange::Stopped(_)))
 }
 
 fn raise(signal: i32) {
@@ -328,20 +335,20 @@ fn raise(signal: i32) {
 /// Starts a helper process that continues this process if only the command is continued or killed, because a stopped
 /// process cannot notice that itself. `None` if there is no `/proc` to observe the command with, or if no process can
 /// be created.
-fn continue_with(command: i32) -> Option<i32> {
+fn spawn_continue_watcher(command: i32) -> Option<i32> {
     // SAFETY: getpid has no preconditions.
     let owner = unsafe { libc::getpid() };
     let stat = std::ffi::CString::new(format!("/proc/{command}/stat")).ok()?;
-    let stopped = state(&stat)?;
+    let stopped = read_state(&stat)?;
     let blocked = SignalMask::block_all();
     // SAFETY: the child makes only system calls.
     match unsafe { libc::fork() } {
         -1 => None,
         // SAFETY: the child makes only system calls, and `_exit` runs none of this process's exit handlers.
         0 => unsafe {
-            let pause = libc::timespec { tv_sec: 0, tv_nsec: LOOK_EVERY_NS };
+            let pause = libc::timespec { tv_sec: 0, tv_nsec: STATE_POLL_INTERVAL_NS };
             while libc::getppid() == owner {
-                if state(&stat).is_some_and(|state| state != stopped) {
+                if read_state(&stat).is_some_and(|state| state != stopped) {
                     // SIGCONT is sent repeatedly, because the owner may not have stopped yet. The owner ends this
                     // helper process once the owner runs.
                     libc::kill(owner, libc::SIGCONT);
@@ -359,7 +366,7 @@ fn continue_with(command: i32) -> Option<i32> {
 
 /// The letter of a process's state in its `/proc/PID/stat`. The letter `t`, for a process that a debugger has stopped,
 /// is returned as `T`. Allocates nothing.
-fn state(stat: &std::ffi::CStr) -> Option<u8> {
+fn read_state(stat: &std::ffi::CStr) -> Option<u8> {
     let mut text = [0_u8; 256];
     // SAFETY: the path is a C string, and read writes at most the length of `text`.
     let length = unsafe {
@@ -373,47 +380,50 @@ fn state(stat: &std::ffi::CStr) -> Option<u8> {
     text.get(name_end + 2).map(u8::to_ascii_uppercase)
 }
 
-fn send(process: i32, signal: i32) {
+fn send_signal(process: i32, signal: i32) {
     // SAFETY: kill takes any two numbers, and the process is our child, which is not reaped yet.
     unsafe { libc::kill(process, signal) };
 }
 
-fn pass_early_signals(child: i32) {
-    let early = EARLY.swap(0, Ordering::SeqCst);
-    HANDLED.into_iter().filter(|signal| early & bit(*signal) != 0).for_each(|signal| send(child, signal));
+fn forward_early_signals(child: i32) {
+    let early = EARLY_SIGNALS.swap(0, Ordering::SeqCst);
+    HANDLED_SIGNALS
+        .into_iter()
+        .filter(|signal| early & signal_bit(*signal) != 0)
+        .for_each(|signal| send_signal(child, signal));
 }
 
-const fn bit(signal: i32) -> u64 {
+const fn signal_bit(signal: i32) -> u64 {
     1 << signal
 }
 
-extern "C" fn came(signal: i32, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
-    if std::process::id() != OWNER.load(Ordering::SeqCst) {
-        BEFORE_EXEC.fetch_or(bit(signal), Ordering::SeqCst);
+extern "C" fn on_signal(signal: i32, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
+    if std::process::id() != OWNER_PROCESS.load(Ordering::SeqCst) {
+        SIGNALS_BEFORE_EXEC.fetch_or(signal_bit(signal), Ordering::SeqCst);
         return;
     }
-    SEEN.fetch_or(bit(signal), Ordering::SeqCst);
-    INTERRUPTED.fetch_or(signal == libc::SIGINT, Ordering::SeqCst);
+    RECEIVED_SIGNALS.fetch_or(signal_bit(signal), Ordering::SeqCst);
+    WAS_INTERRUPTED.fetch_or(signal == libc::SIGINT, Ordering::SeqCst);
     // SAFETY: the kernel hands over a valid `siginfo_t`.
     let is_from_process = unsafe { (*info).si_code } <= 0;
-    if !is_passed_on(signal, is_from_process) {
+    if !is_forwarded(signal, is_from_process) {
         return;
     }
     // SAFETY: errno is this thread's own; it is restored for the code that the signal interrupted.
     let errno = unsafe { *libc::__errno_location() };
-    match CHILD.load(Ordering::SeqCst) {
-        0 => drop(EARLY.fetch_or(bit(signal), Ordering::SeqCst)),
-        child => send(child, signal),
+    match CHILD_PROCESS.load(Ordering::SeqCst) {
+        0 => drop(EARLY_SIGNALS.fetch_or(signal_bit(signal), Ordering::SeqCst)),
+        child => send_signal(child, signal),
     }
     // SAFETY: errno is this thread's own.
     unsafe { *libc::__errno_location() = errno };
 }
 
-fn is_passed_on(signal: i32, is_from_process: bool) -> bool {
+fn is_forwarded(signal: i32, is_from_process: bool) -> bool {
     match signal {
-        libc::SIGINT => is_from_process && PASSES_INTERRUPTS.load(Ordering::SeqCst),
+        libc::SIGINT => is_from_process && FORWARDS_INTERRUPTS.load(Ordering::SeqCst),
         libc::SIGQUIT => false,
-        STOP_KEY => is_from_process,
+        TERMINAL_STOP_SIGNAL => is_from_process,
         // If the kernel sent the signal, the terminal went away. The command then gets the signal as well, unless only
         // the session leader gets it.
         libc::SIGTERM | libc::SIGHUP => is_from_process || leads_session(),
@@ -422,7 +432,7 @@ fn is_passed_on(signal: i32, is_from_process: bool) -> bool {
 }
 
 extern "C" fn note_continued(_signal: i32) {
-    CONTINUED.store(true, Ordering::SeqCst);
+    WAS_CONTINUED.store(true, Ordering::SeqCst);
 }
 
 extern "C" fn do_nothing(_signal: i32) {}
@@ -434,7 +444,7 @@ fn leads_session() -> bool {
     unsafe { libc::getsid(0) == libc::getpid() }
 }
 
-fn action_of(signal: i32) -> Option<libc::sigaction> {
+fn current_action(signal: i32) -> Option<libc::sigaction> {
     // SAFETY: all-zero is a valid `sigaction`.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     // SAFETY: without an action to set, the call only writes to `action`.
@@ -448,9 +458,9 @@ fn restore_action(signal: i32, action: Option<&libc::sigaction>) {
     }
 }
 
-/// Handles a signal by [`came`].
-fn handle(signal: i32) {
-    set_action(signal, came as *const () as usize, libc::SA_SIGINFO | libc::SA_RESTART);
+/// Handles a signal by [`on_signal`].
+fn install_handler(signal: i32) {
+    set_action(signal, on_signal as *const () as usize, libc::SA_SIGINFO | libc::SA_RESTART);
 }
 
 /// Sets an action: the default, ignoring the signal, or a handler whose type matches the flags.

@@ -1,24 +1,24 @@
 //! Reads the wall clock, which may be set at any time, together with the monotonic clock, which cannot be set.
 
 /// Maximum time that reading both clocks may take, in ns. Readings that take longer do not belong to one moment.
-const MOST_APART: u64 = 1_000_000;
+const MAX_READ_NS: u64 = 1_000_000;
 
 /// Readings of both clocks at one moment, in ns.
 #[derive(Clone, Copy, Debug)]
-pub struct Moment {
+pub struct ClockPair {
     /// Wall-clock time since 1970.
     pub time: u64,
     /// Time of the monotonic clock.
     pub steady: u64,
 }
 
-impl Moment {
+impl ClockPair {
     /// Reads both clocks. `None` if the thread lost its processor between the readings.
     pub fn now() -> Option<Self> {
         let before = read(libc::CLOCK_MONOTONIC);
         let time = read(libc::CLOCK_REALTIME);
         let steady = read(libc::CLOCK_MONOTONIC);
-        (steady.saturating_sub(before) <= MOST_APART).then_some(Self { time, steady })
+        (steady.saturating_sub(before) <= MAX_READ_NS).then_some(Self { time, steady })
     }
 }
 

@@ -21,27 +21,27 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::perf::{REGISTERS, Sample};
+use super::perf::{REGISTERS, ThreadSample};
 use super::threads;
 
 /// Maximum number of stack bytes in a sample.
-const STACK: usize = 32 << 10;
+const MAX_STACK_BYTES: usize = 32 << 10;
 /// Number of samples that fit into a slot, whose size is about half a megabyte.
-const ROOM: usize = 16;
+const SLOT_SAMPLES: usize = 16;
 /// Maximum number of threads sampled at the same time.
-const MOST: usize = 256;
+const MAX_THREADS: usize = 256;
 
 /// A thread that is sampled by a timer. Dropping it frees its slot.
 #[derive(Debug)]
 pub struct CpuTimer {
-    slot: &'static Slot,
+    slot: &'static SampleSlot,
     timer: i32,
 }
 
 /// Buffer that the signal handler fills. A slot is mapped once and never unmapped, because a signal may still be in
 /// flight.
 #[repr(C)]
-struct Slot {
+struct SampleSlot {
     /// Number of the thread that uses the slot; 0 if the slot is free.
     thread: AtomicI32,
     /// Number of samples written so far, and number of samples drained so far.
@@ -49,34 +49,34 @@ struct Slot {
     tail: AtomicU64,
     /// Number of periods whose samples were dropped for lack of room.
     dropped: AtomicU64,
-    samples: [UnsafeCell<Kept>; ROOM],
+    samples: [UnsafeCell<SlotSample>; SLOT_SAMPLES],
 }
 
-impl std::fmt::Debug for Slot {
+impl std::fmt::Debug for SampleSlot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Slot").field("thread", &self.thread).finish_non_exhaustive()
+        f.debug_struct("SampleSlot").field("thread", &self.thread).finish_non_exhaustive()
     }
 }
 
 // SAFETY: a sample belongs to the thread's handler until `head` has passed the sample, and then to the draining thread
 // until `tail` has passed the sample.
-unsafe impl Sync for Slot {}
+unsafe impl Sync for SampleSlot {}
 
 #[repr(C)]
-struct Kept {
+struct SlotSample {
     time: u64,
     /// Number of periods since the previous sample.
     periods: u64,
     registers: [u64; REGISTERS],
     copied: u64,
-    stack: [u8; STACK],
+    stack: [u8; MAX_STACK_BYTES],
 }
 
 /// Slots that were mapped so far. Slots are never unmapped.
-static SLOTS: [AtomicPtr<Slot>; MOST] = [const { AtomicPtr::new(null_mut()) }; MOST];
+static SLOTS: [AtomicPtr<SampleSlot>; MAX_THREADS] = [const { AtomicPtr::new(null_mut()) }; MAX_THREADS];
 /// The signal that timers send; 0 if no signal was chosen yet, -1 if no signal is free.
 static SIGNAL: AtomicI32 = AtomicI32::new(0);
-static INTERRUPTED: AtomicU32 = AtomicU32::new(0);
+static INTERRUPTED_CALLS: AtomicU32 = AtomicU32::new(0);
 
 impl CpuTimer {
     /// Samples a thread of this process each time that it has used another `period` of CPU time, but no more often than
@@ -85,28 +85,28 @@ impl CpuTimer {
     /// # Errors
     /// No signal is free, there are too many threads, or the kernel refuses the timer.
     pub fn open(thread: i32, period: Duration) -> io::Result<Self> {
-        let signal = signal()?;
-        let slot = Slot::take(thread)?;
-        let timer =
-            start(thread, signal, period, slot).inspect_err(|_| slot.thread.store(0, Ordering::Release))?;
+        let signal = timer_signal()?;
+        let slot = SampleSlot::reserve(thread)?;
+        let timer = start_timer(thread, signal, period, slot)
+            .inspect_err(|_| slot.thread.store(0, Ordering::Release))?;
         Ok(Self { slot, timer })
     }
 
     /// Number of samples that fit into the empty slot.
-    pub fn room(&self) -> usize {
-        ROOM
+    pub fn capacity(&self) -> usize {
+        SLOT_SAMPLES
     }
 
     /// Passes each sample to `each`, with the number of periods that it represents. Returns the number of periods whose
     /// samples were dropped for lack of room since the last call.
-    pub fn drain(&mut self, mut each: impl FnMut(&Sample<'_>, u64)) -> u64 {
+    pub fn drain(&mut self, mut each: impl FnMut(&ThreadSample<'_>, u64)) -> u64 {
         let head = self.slot.head.load(Ordering::Acquire);
         let mut tail = self.slot.tail.load(Ordering::Relaxed);
         while tail < head {
             // SAFETY: the handler does not write to a sample below `head` until `tail` has passed the sample.
-            let kept = unsafe { &*self.slot.samples[tail as usize % ROOM].get() };
-            let stack = &kept.stack[..(kept.copied as usize).min(STACK)];
-            each(&Sample { time: kept.time, registers: kept.registers, stack }, kept.periods);
+            let kept = unsafe { &*self.slot.samples[tail as usize % SLOT_SAMPLES].get() };
+            let stack = &kept.stack[..(kept.copied as usize).min(MAX_STACK_BYTES)];
+            each(&ThreadSample { time: kept.time, registers: kept.registers, stack }, kept.periods);
             tail += 1;
             self.slot.tail.store(tail, Ordering::Release);
         }
@@ -116,31 +116,31 @@ impl CpuTimer {
 
 impl Drop for CpuTimer {
     fn drop(&mut self) {
-        // SAFETY: `start` created the timer, and only this call deletes it.
+        // SAFETY: `start_timer` created the timer, and only this call deletes it.
         unsafe { libc::syscall(libc::SYS_timer_delete, self.timer) };
         self.slot.thread.store(0, Ordering::Release);
     }
 }
 
 /// Number of the program's calls that ended early because of the signal.
-pub fn interrupted() -> u32 {
-    INTERRUPTED.load(Ordering::Relaxed)
+pub fn interrupted_calls() -> u32 {
+    INTERRUPTED_CALLS.load(Ordering::Relaxed)
 }
 
 /// Whether the program has set an action of its own for the timers' signal. If it has, the caller must drop every
 /// [`CpuTimer`] at once.
-pub fn is_taken_away() -> bool {
+pub fn is_signal_taken() -> bool {
     let signal = SIGNAL.load(Ordering::Relaxed);
-    signal > 0 && action_of(signal) != Some(handler())
+    signal > 0 && current_action(signal) != Some(handler())
 }
 
-impl Slot {
+impl SampleSlot {
     /// Reserves a free slot for this thread.
-    fn take(thread: i32) -> io::Result<&'static Self> {
+    fn reserve(thread: i32) -> io::Result<&'static Self> {
         for place in &SLOTS {
             let mut at = place.load(Ordering::Acquire);
             if at.is_null() {
-                at = map()?.as_ptr();
+                at = map_slot()?.as_ptr();
                 place.store(at, Ordering::Release);
             }
             // SAFETY: slots are never unmapped, and all-zero is a valid slot.
@@ -158,10 +158,10 @@ impl Slot {
     }
 }
 
-fn map() -> io::Result<NonNull<Slot>> {
+fn map_slot() -> io::Result<NonNull<SampleSlot>> {
     let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: the call creates a new mapping, at an address that the kernel chooses.
-    let at = unsafe { libc::mmap(null_mut(), size_of::<Slot>(), access, kind, -1, 0) };
+    let at = unsafe { libc::mmap(null_mut(), size_of::<SampleSlot>(), access, kind, -1, 0) };
     if at == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
@@ -169,30 +169,30 @@ fn map() -> io::Result<NonNull<Slot>> {
 }
 
 /// The signal that timers send. The signal is chosen on the first call.
-fn signal() -> io::Result<i32> {
+fn timer_signal() -> io::Result<i32> {
     let none = || Err(io::Error::other("the program has set an action for every real-time signal"));
     match SIGNAL.load(Ordering::Relaxed) {
         0 => {}
         -1 => return none(),
         signal => return Ok(signal),
     }
-    can_read()?;
+    check_memory_read()?;
     // The search starts at the last real-time signal, because programs usually choose signals from the first one up.
-    let found = (libc::SIGRTMIN()..=libc::SIGRTMAX()).rev().find(|signal| take(*signal));
+    let found = (libc::SIGRTMIN()..=libc::SIGRTMAX()).rev().find(|signal| install_handler(*signal));
     SIGNAL.store(found.unwrap_or(-1), Ordering::Relaxed);
     found.map_or_else(none, Ok)
 }
 
 /// Installs the handler for a signal whose action is the default.
-fn take(signal: i32) -> bool {
-    if action_of(signal) != Some(libc::SIG_DFL) {
+fn install_handler(signal: i32) -> bool {
+    if current_action(signal) != Some(libc::SIG_DFL) {
         return false;
     }
     // SAFETY: all-zero is a valid `sigaction`.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler();
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
-    // SAFETY: the handler is never unloaded (see `loaded::stay`) and has the type that the flags state.
+    // SAFETY: the handler is never unloaded (see `pinning::pin_library`) and has the type that the flags state.
     unsafe { libc::sigaction(signal, &action, null_mut()) == 0 }
 }
 
@@ -201,7 +201,7 @@ fn handler() -> usize {
     handler as usize
 }
 
-fn action_of(signal: i32) -> Option<usize> {
+fn current_action(signal: i32) -> Option<usize> {
     // SAFETY: all-zero is a valid `sigaction`.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     // SAFETY: without an action to set, the call only writes to `action`.
@@ -209,15 +209,15 @@ fn action_of(signal: i32) -> Option<usize> {
 }
 
 /// Whether the kernel lets us read our own memory by `process_vm_readv`.
-fn can_read() -> io::Result<()> {
+fn check_memory_read() -> io::Result<()> {
     let (from, mut to) = ([7_u8; 8], [0_u8; 8]);
-    match copy(from.as_ptr() as u64, to.as_mut_ptr(), 8) {
+    match copy_memory(from.as_ptr() as u64, to.as_mut_ptr(), 8) {
         8 if from == to => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-fn start(thread: i32, signal: i32, period: Duration, slot: &'static Slot) -> io::Result<i32> {
+fn start_timer(thread: i32, signal: i32, period: Duration, slot: &'static SampleSlot) -> io::Result<i32> {
     // SAFETY: all-zero is a valid `sigevent`.
     let mut event: libc::sigevent = unsafe { std::mem::zeroed() };
     event.sigev_notify = libc::SIGEV_THREAD_ID;
@@ -246,7 +246,7 @@ fn start(thread: i32, signal: i32, period: Duration, slot: &'static Slot) -> io:
 
 /// The kernel's `siginfo_t` for the signal of a timer.
 #[repr(C)]
-struct Expired {
+struct TimerSignalInfo {
     signal: i32,
     error: i32,
     code: i32,
@@ -254,46 +254,50 @@ struct Expired {
     timer: i32,
     /// Number of periods that passed in addition to the period that the signal represents.
     more: i32,
-    slot: *mut Slot,
+    slot: *mut SampleSlot,
 }
 
-const _: () = assert!(offset_of!(Expired, slot) == 24, "the kernel knows these fields by their places");
+const _: () =
+    assert!(offset_of!(TimerSignalInfo, slot) == 24, "the kernel knows these fields by their places");
 
-extern "C" fn on_signal(_: i32, told: *mut libc::siginfo_t, context: *mut c_void) {
+extern "C" fn on_signal(_: i32, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the C library returns this thread's `errno`.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: `errno` points to an aligned integer that belongs to this thread.
     let before = unsafe { errno.read() };
     // SAFETY: with SA_SIGINFO the kernel passes both pointers, which are valid while the handler runs.
-    let (told, context) = unsafe { (&*told.cast::<Expired>(), &*context.cast::<libc::ucontext_t>()) };
-    let is_ours = |place: &AtomicPtr<Slot>| place.load(Ordering::Acquire) == told.slot;
+    let (info, context) = unsafe { (&*info.cast::<TimerSignalInfo>(), &*context.cast::<libc::ucontext_t>()) };
+    let is_ours = |place: &AtomicPtr<SampleSlot>| place.load(Ordering::Acquire) == info.slot;
     // Another process or thread may send the same signal, so only signals of our timers are counted.
-    if told.code == libc::SI_TIMER && !told.slot.is_null() && SLOTS.iter().any(is_ours) {
+    if info.code == libc::SI_TIMER && !info.slot.is_null() && SLOTS.iter().any(is_ours) {
         // SAFETY: the address is in the table of our slots, which are never unmapped.
-        unsafe { &*told.slot }.keep(1 + told.more.max(0) as u64, &registers(context));
+        unsafe { &*info.slot }.add_sample(1 + info.more.max(0) as u64, &registers(context));
     }
     // SAFETY: `errno` points to this thread's own integer.
     unsafe { errno.write(before) };
 }
 
-impl Slot {
+impl SampleSlot {
     /// Adds a sample of the place where this thread was interrupted.
-    fn keep(&self, periods: u64, registers: &[u64; REGISTERS]) {
+    fn add_sample(&self, periods: u64, registers: &[u64; REGISTERS]) {
         count_interrupted(registers);
         // The signal is from a timer of the thread that used the slot before.
-        if self.thread.load(Ordering::Acquire) != threads::number() {
+        if self.thread.load(Ordering::Acquire) != threads::current_id() {
             return;
         }
         let head = self.head.load(Ordering::Relaxed);
-        if head - self.tail.load(Ordering::Acquire) >= ROOM as u64 {
+        if head - self.tail.load(Ordering::Acquire) >= SLOT_SAMPLES as u64 {
             self.dropped.fetch_add(periods, Ordering::AcqRel);
             return;
         }
-        let kept = self.samples[head as usize % ROOM].get();
+        let kept = self.samples[head as usize % SLOT_SAMPLES].get();
         // SAFETY: no thread reads this sample until `head` has passed it, and only this thread writes it.
         unsafe {
-            (&raw mut (*kept).copied)
-                .write(copy(registers[SP], (&raw mut (*kept).stack).cast(), STACK) as u64);
+            (&raw mut (*kept).copied).write(copy_memory(
+                registers[SP_INDEX],
+                (&raw mut (*kept).stack).cast(),
+                MAX_STACK_BYTES,
+            ) as u64);
             (&raw mut (*kept).time).write(now());
             (&raw mut (*kept).periods).write(periods);
             (&raw mut (*kept).registers).write(*registers);
@@ -303,14 +307,14 @@ impl Slot {
 }
 
 // Indices of rax, the stack pointer and the instruction pointer in the array of registers.
-const AX: usize = 0;
-const SP: usize = 7;
-const PC: usize = 16;
+const RAX_INDEX: usize = 0;
+const SP_INDEX: usize = 7;
+const PC_INDEX: usize = 16;
 
 /// The registers in DWARF order.
 #[cfg(target_arch = "x86_64")]
 fn registers(context: &libc::ucontext_t) -> [u64; REGISTERS] {
-    const PLACES: [i32; REGISTERS] = [
+    const CONTEXT_REGISTERS: [i32; REGISTERS] = [
         libc::REG_RAX,
         libc::REG_RDX,
         libc::REG_RCX,
@@ -329,7 +333,7 @@ fn registers(context: &libc::ucontext_t) -> [u64; REGISTERS] {
         libc::REG_R15,
         libc::REG_RIP,
     ];
-    PLACES.map(|place| context.uc_mcontext.gregs[place as usize] as u64)
+    CONTEXT_REGISTERS.map(|place| context.uc_mcontext.gregs[place as usize] as u64)
 }
 
 /// Copied stacks are unwound on x86-64 only.
@@ -344,19 +348,19 @@ fn registers(_: &libc::ucontext_t) -> [u64; REGISTERS] {
 fn count_interrupted(registers: &[u64; REGISTERS]) {
     const SYSCALL: [u8; 2] = [0x0f, 0x05];
     let mut before = [0; 2];
-    if registers[AX] as i64 == -i64::from(libc::EINTR)
-        && copy(registers[PC].wrapping_sub(2), before.as_mut_ptr(), 2) == 2
+    if registers[RAX_INDEX] as i64 == -i64::from(libc::EINTR)
+        && copy_memory(registers[PC_INDEX].wrapping_sub(2), before.as_mut_ptr(), 2) == 2
         && before == SYSCALL
     {
-        INTERRUPTED.fetch_add(1, Ordering::Relaxed);
+        INTERRUPTED_CALLS.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 /// Copies memory of this process through the kernel, up to the first page that is not mapped. Returns the number of
 /// bytes copied.
-fn copy(from: u64, to: *mut u8, bytes: usize) -> usize {
-    const PIECES: usize = STACK / 4096 + 1;
-    let mut pieces = [libc::iovec { iov_base: null_mut(), iov_len: 0 }; PIECES];
+fn copy_memory(from: u64, to: *mut u8, bytes: usize) -> usize {
+    const MAX_PIECES: usize = MAX_STACK_BYTES / 4096 + 1;
+    let mut pieces = [libc::iovec { iov_base: null_mut(), iov_len: 0 }; MAX_PIECES];
     // The kernel copies a piece completely or not at all, so pieces end at page boundaries.
     let (mut at, mut count) = (0, 0);
     while at < bytes {
@@ -396,8 +400,8 @@ mod tests {
 
     #[test]
     fn cpu_timer_samples_match_the_threads_cpu_time_and_preserve_errno() {
-        let mut timer = CpuTimer::open(threads::number(), Duration::from_millis(1)).unwrap();
-        let before = perf::taken(threads::number()).unwrap();
+        let mut timer = CpuTimer::open(threads::current_id(), Duration::from_millis(1)).unwrap();
+        let before = perf::thread_cpu_time(threads::current_id()).unwrap();
         let here = (&raw const before) as u64;
         let (mut periods, mut samples) = (0, 0_u64);
         for _ in 0..20 {
@@ -408,7 +412,7 @@ mod tests {
             assert_eq!(unsafe { libc::__errno_location().read() }, 77);
             let dropped = timer.drain(|sample, of| {
                 (periods, samples) = (periods + of, samples + 1);
-                let sp = sample.registers[SP];
+                let sp = sample.registers[SP_INDEX];
                 assert!(sp < here && here < sp + (1 << 20), "{sp:x} is not below {here:x}");
                 let word = (here - sp) as usize;
                 if sample.stack.len() > word + 8 {
@@ -417,13 +421,13 @@ mod tests {
             });
             periods += dropped;
         }
-        let taken = (perf::taken(threads::number()).unwrap() - before).as_millis() as u64;
+        let taken = (perf::thread_cpu_time(threads::current_id()).unwrap() - before).as_millis() as u64;
         // The kernel's clock ticks may be 10 ms apart.
         assert!(samples * 11 >= taken && periods.abs_diff(taken) <= 20, "{samples}, {periods} in {taken} ms");
-        assert!(!is_taken_away());
+        assert!(!is_signal_taken());
         drop(timer);
         spin(30_000_000);
-        let again = CpuTimer::open(threads::number(), Duration::from_secs(9)).unwrap();
+        let again = CpuTimer::open(threads::current_id(), Duration::from_secs(9)).unwrap();
         assert_eq!(again.slot.head.load(Ordering::Relaxed), again.slot.tail.load(Ordering::Relaxed));
     }
 
@@ -441,8 +445,8 @@ mod tests {
         // SAFETY: the first two pages are mapped.
         unsafe { at.add(5000).write(7) };
         let mut to = [1; 9000];
-        assert_eq!(copy(at as u64 + 96, to.as_mut_ptr(), 9000), 8096);
+        assert_eq!(copy_memory(at as u64 + 96, to.as_mut_ptr(), 9000), 8096);
         assert_eq!((to[5000 - 96], to[0], to[8096]), (7, 0, 1));
-        assert_eq!(copy(16, to.as_mut_ptr(), 8), 0);
+        assert_eq!(copy_memory(16, to.as_mut_ptr(), 8), 0);
     }
 }

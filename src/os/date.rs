@@ -1,23 +1,23 @@
 //! Formats times for people. The C library is not used, because it takes a lock that a stopped thread may hold.
 
-const DAY: u64 = 86_400;
+const DAY_SECONDS: u64 = 86_400;
 /// Number of days of four centuries, which have 97 leap days.
-const ERA: u64 = 146_097;
+const ERA_DAYS: u64 = 146_097;
 /// Number of days from March 1 of the year 0, when an era of four centuries begins, to January 1, 1970.
-const TO_1970: u64 = 719_468;
+const DAYS_TO_1970: u64 = 719_468;
 
 /// Formats seconds since 1970 in ISO 8601, in UTC: `2026-11-23T02:45:09Z`. The result is empty after the year 9999.
 pub fn iso_8601(seconds: u64) -> String {
-    let (days, second) = (seconds / DAY, seconds % DAY);
+    let (days, second) = (seconds / DAY_SECONDS, seconds % DAY_SECONDS);
     // Years are counted from March, so that the leap day is the last day of a year.
-    let of_era = (days + TO_1970) % ERA;
+    let of_era = (days + DAYS_TO_1970) % ERA_DAYS;
     let years = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
     let of_year = of_era - (365 * years + years / 4 - years / 100);
     // From March and from August on, months have 31, 30, 31, 30 and 31 days: 153 in all.
     let months = (5 * of_year + 2) / 153;
     let day = of_year - (153 * months + 2) / 5 + 1;
     let month = if months < 10 { months + 3 } else { months - 9 };
-    let year = 400 * ((days + TO_1970) / ERA) + years + u64::from(month <= 2);
+    let year = 400 * ((days + DAYS_TO_1970) / ERA_DAYS) + years + u64::from(month <= 2);
     if year > 9999 {
         return String::new();
     }
@@ -44,8 +44,8 @@ mod tests {
 
     #[test]
     fn dates_agree_with_the_c_library_over_four_centuries() {
-        for day in 0..ERA {
-            let seconds = DAY * day + day % DAY;
+        for day in 0..ERA_DAYS {
+            let seconds = DAY_SECONDS * day + day % DAY_SECONDS;
             // SAFETY: all-zero is a valid `tm`.
             let mut parts: libc::tm = unsafe { std::mem::zeroed() };
             // SAFETY: both arguments are live; the call writes to the second.

@@ -17,24 +17,24 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// First descriptor number that we use. Loops that close descriptors mostly end at 255 or 1,023, and new files of the
 /// host get the lowest free number.
-const FIRST: i32 = 1000;
+const MIN_DESCRIPTOR: i32 = 1000;
 
 /// Makes the kernel enlarge the descriptor table to numbers from 1,000 on, once. Call before opening a file that is
 /// then raised: in a process with threads, the first number from 1,000 on takes 10 to 30 ms, and the file would keep
 /// its low number for this time.
-pub fn make_room() {
+pub fn enlarge_table() {
     static IS_MADE: AtomicBool = AtomicBool::new(false);
     if !IS_MADE.load(Ordering::Acquire) {
         // SAFETY: no file has the number -1, so nothing is duplicated; the kernel enlarges the table before it checks.
-        unsafe { libc::dup3(-1, FIRST, libc::O_CLOEXEC) };
+        unsafe { libc::dup3(-1, MIN_DESCRIPTOR, libc::O_CLOEXEC) };
         IS_MADE.store(true, Ordering::Release);
     }
 }
 
 /// Moves an open file to a number from 1,000 on. If the limit on open files is lower, the file at least gets a number
 /// other than those of standard input, output and error, which a program may have closed and may open again.
-pub fn raise(file: File) -> File {
-    for first in [FIRST, 3] {
+pub fn move_out_of_reach(file: File) -> File {
+    for first in [MIN_DESCRIPTOR, 3] {
         // SAFETY: the descriptor is open while `file` is alive.
         let raised = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, first) };
         if raised >= 0 {
@@ -47,10 +47,10 @@ pub fn raise(file: File) -> File {
 
 /// Identity of a file: device and inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity(u64, u64);
+pub struct FileId(u64, u64);
 
 /// `DEVICE:INODE` in hexadecimal.
-impl fmt::Display for Identity {
+impl fmt::Display for FileId {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{:x}:{:x}", self.0, self.1)
     }
@@ -60,7 +60,7 @@ impl fmt::Display for Identity {
 ///
 /// # Errors
 /// No file is open under this number.
-pub fn facts(number: i32) -> io::Result<libc::stat> {
+pub fn stat_descriptor(number: i32) -> io::Result<libc::stat> {
     // SAFETY: all-zero is a valid `stat`.
     let mut facts: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: fstat takes any number and writes to `facts`.
@@ -70,25 +70,25 @@ pub fn facts(number: i32) -> io::Result<libc::stat> {
     }
 }
 
-impl Identity {
+impl FileId {
     /// Identity of an open file.
     ///
     /// # Errors
     /// Errors of the file system.
-    pub fn of(file: &File) -> io::Result<Self> {
-        Self::of_number(file.as_raw_fd())
+    pub fn from_file(file: &File) -> io::Result<Self> {
+        Self::from_descriptor(file.as_raw_fd())
     }
 
     /// Identity of the file that is open under this number, ours or the host's.
     ///
     /// # Errors
     /// No file is open under this number.
-    pub fn of_number(number: i32) -> io::Result<Self> {
-        facts(number).as_ref().map(Self::of_facts).map_err(|error| error.kind().into())
+    pub fn from_descriptor(number: i32) -> io::Result<Self> {
+        stat_descriptor(number).as_ref().map(Self::from_stat).map_err(|error| error.kind().into())
     }
 
     /// Takes the identity from facts that were read before.
-    pub fn of_facts(facts: &libc::stat) -> Self {
+    pub fn from_stat(facts: &libc::stat) -> Self {
         Self(facts.st_dev, facts.st_ino)
     }
 
@@ -96,7 +96,7 @@ impl Identity {
     ///
     /// # Errors
     /// Errors of the file system.
-    pub fn of_path(path: &Path) -> io::Result<Self> {
+    pub fn from_path(path: &Path) -> io::Result<Self> {
         path.symlink_metadata().map(|facts| Self(facts.dev(), facts.ino()))
     }
 
@@ -114,14 +114,15 @@ impl Identity {
 #[derive(Debug)]
 pub struct Appender {
     path: PathBuf,
-    identity: Identity,
-    /// The open file, at [`FIRST`] or above. A host that has dropped its privileges cannot open the file again.
+    identity: FileId,
+    /// The open file, at [`MIN_DESCRIPTOR`] or above. A host that has dropped its privileges cannot open the file
+    /// again.
     kept: Option<File>,
 }
 
 impl Appender {
     /// Creates an appender to the file at `path` with this identity. `open` is the same file, open for appending.
-    pub fn new(path: &Path, identity: Identity, open: Option<File>) -> Self {
+    pub fn new(path: &Path, identity: FileId, open: Option<File>) -> Self {
         Self { path: path.to_owned(), identity, kept: open.filter(is_out_of_reach) }
     }
 
@@ -142,9 +143,9 @@ impl Appender {
     }
 
     fn open_with(&self, how: &mut OpenOptions) -> io::Result<File> {
-        make_room();
+        enlarge_table();
         let file = how.custom_flags(libc::O_NOFOLLOW).open(&self.path)?;
-        let file = raise(file);
+        let file = move_out_of_reach(file);
         if self.is_ours(&file) {
             Ok(file)
         } else {
@@ -153,17 +154,17 @@ impl Appender {
     }
 
     fn is_ours(&self, file: &File) -> bool {
-        Identity::of(file).is_ok_and(|identity| identity == self.identity)
+        FileId::from_file(file).is_ok_and(|identity| identity == self.identity)
     }
 
     /// The open file, if its descriptor was kept and still refers to our file.
-    pub fn kept(&self) -> Option<&File> {
+    pub fn open_file(&self) -> Option<&File> {
         self.kept.as_ref().filter(|file| self.is_ours(file))
     }
 
     /// Takes the kept descriptor, if it still refers to our file. Otherwise the number belongs to the host and must not
     /// be closed.
-    fn take(&mut self) -> Option<File> {
+    fn take_file(&mut self) -> Option<File> {
         let file = self.kept.take()?;
         if self.is_ours(&file) {
             return Some(file);
@@ -174,25 +175,25 @@ impl Appender {
 }
 
 fn is_out_of_reach(file: &File) -> bool {
-    file.as_raw_fd() >= FIRST
+    file.as_raw_fd() >= MIN_DESCRIPTOR
 }
 
 /// Number of bytes written by all appenders.
-static APPENDED: AtomicU64 = AtomicU64::new(0);
+static APPENDED_BYTES: AtomicU64 = AtomicU64::new(0);
 
 /// Number of bytes written to our files so far.
-pub fn appended() -> u64 {
-    APPENDED.load(Ordering::Relaxed)
+pub fn appended_bytes() -> u64 {
+    APPENDED_BYTES.load(Ordering::Relaxed)
 }
 
 impl Write for Appender {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let mut file = match self.take() {
+        let mut file = match self.take_file() {
             Some(file) => file,
             None => self.open()?,
         };
         let written = file.write(bytes);
-        APPENDED.fetch_add(written.as_ref().map_or(0, |written| *written as u64), Ordering::Relaxed);
+        APPENDED_BYTES.fetch_add(written.as_ref().map_or(0, |written| *written as u64), Ordering::Relaxed);
         self.kept = Some(file).filter(is_out_of_reach);
         written
     }
@@ -204,7 +205,7 @@ impl Write for Appender {
 
 impl Drop for Appender {
     fn drop(&mut self) {
-        drop(self.take());
+        drop(self.take_file());
     }
 }
 
@@ -217,8 +218,8 @@ mod tests {
     fn appender(name: &str) -> (PathBuf, Appender) {
         let path = std::env::temp_dir().join(format!("gpuflame-append-{name}-{}", std::process::id()));
         let _ = fs::remove_file(&path);
-        let file = raise(OpenOptions::new().append(true).create_new(true).open(&path).unwrap());
-        let appender = Appender::new(&path, Identity::of(&file).unwrap(), Some(file));
+        let file = move_out_of_reach(OpenOptions::new().append(true).create_new(true).open(&path).unwrap());
+        let appender = Appender::new(&path, FileId::from_file(&file).unwrap(), Some(file));
         (path, appender)
     }
 
@@ -242,7 +243,11 @@ mod tests {
         drop(appender);
         assert_eq!(fs::read_to_string(&path).unwrap(), "one two");
         assert_eq!(fs::read_to_string(&other).unwrap(), "");
-        assert_eq!(Identity::of_number(number).unwrap(), Identity::of(&file).unwrap(), "it is still open");
+        assert_eq!(
+            FileId::from_descriptor(number).unwrap(),
+            FileId::from_file(&file).unwrap(),
+            "it is still open"
+        );
         // SAFETY: dup2 has opened this descriptor, which belongs to this test.
         unsafe { libc::close(number) };
         for path in [path, other] {

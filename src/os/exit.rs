@@ -10,29 +10,29 @@ use std::ffi::c_int;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::alive;
-use super::interpose::{self, Place};
+use super::interpose::{self, Interposition};
+use super::process_liveness;
 
 /// Number of times that the handler is registered from the start. This number of threads may exit before the first of
 /// them has registered the handler again. The number is small, because glibc fails when several threads exit and more
 /// than 32 handlers are registered in all.
-const AT_ONCE: usize = 4;
+const INITIAL_REGISTRATIONS: usize = 4;
 
-static EARLY: Action = Action::none();
-static LATE: Action = Action::none();
+static EARLY_ACTION: RegisteredAction = RegisteredAction::none();
+static LATE_ACTION: RegisteredAction = RegisteredAction::none();
 
 /// An action at exit, and whether it is done.
 #[derive(Clone, Copy)]
-pub struct Call {
+pub struct ExitAction {
     /// Performs the action, or waits until another thread has performed it. Called several times.
     pub action: fn(),
     /// Whether the action is done.
     pub is_done: fn() -> bool,
 }
 
-struct Action(OnceLock<Call>);
+struct RegisteredAction(OnceLock<ExitAction>);
 
-impl Action {
+impl RegisteredAction {
     const fn none() -> Self {
         Self(OnceLock::new())
     }
@@ -52,9 +52,9 @@ unsafe extern "C" {
 }
 
 /// Registers `call` for the exit of the process, on the exiting thread, after all handlers that are registered later.
-pub fn call_at_exit(call: Call) {
-    if LATE.0.set(call).is_ok() {
-        (0..AT_ONCE).for_each(|_| {
+pub fn call_at_exit(call: ExitAction) {
+    if LATE_ACTION.0.set(call).is_ok() {
+        (0..INITIAL_REGISTRATIONS).for_each(|_| {
             register_late();
             register_quick();
         });
@@ -62,9 +62,9 @@ pub fn call_at_exit(call: Call) {
 }
 
 /// Registers `call` to run before all handlers that were registered until now.
-pub fn call_early_at_exit(call: Call) {
-    if EARLY.0.set(call).is_ok() {
-        (0..AT_ONCE).for_each(|_| register_early());
+pub fn call_early_at_exit(call: ExitAction) {
+    if EARLY_ACTION.0.set(call).is_ok() {
+        (0..INITIAL_REGISTRATIONS).for_each(|_| register_early());
     }
 }
 
@@ -76,7 +76,7 @@ struct WorkerExit {
 
 static WORKER: OnceLock<WorkerExit> = OnceLock::new();
 /// The C library's `_exit`.
-static THEIRS: AtomicUsize = AtomicUsize::new(0);
+static ORIGINAL_EXIT: AtomicUsize = AtomicUsize::new(0);
 
 /// Interposes on `_exit` in a forked worker process, so that `action` is called before (`multiprocessing` ends its
 /// workers by `_exit`). `action` may be called in a signal handler, and while the program holds any lock. Call once. In
@@ -86,27 +86,28 @@ pub fn call_at_worker_exit(action: fn()) {
     let name = c"_exit";
     // SAFETY: the name is a C string; the result is null or the address of `_exit`.
     let theirs = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }.addr();
-    let worker = WorkerExit { process: process(), action };
-    if theirs == 0 || !alive::is_forked() || WORKER.set(worker).is_err() {
+    let worker = WorkerExit { process: process_id(), action };
+    if theirs == 0 || !process_liveness::is_forked() || WORKER.set(worker).is_err() {
         return;
     }
-    THEIRS.store(theirs, Ordering::Release);
-    let ours: unsafe extern "C" fn(c_int) -> ! = worker_exits;
-    let places = ["_exit", "_Exit"].map(|name| Place { name, theirs, ours: ours as usize });
+    ORIGINAL_EXIT.store(theirs, Ordering::Release);
+    let ours: unsafe extern "C" fn(c_int) -> ! = exit_worker;
+    let places =
+        ["_exit", "_Exit"].map(|name| Interposition { name, original: theirs, replacement: ours as usize });
     // If `_exit` cannot be interposed, it ends the process without our action, and the checkpoint remains.
-    let _ = interpose::take(&places);
+    let _ = interpose::replace_functions(&places);
 }
 
 /// Process id. The kernel is asked directly, because the C library of a child made by `vfork` may return the id of the
 /// child's parent.
-fn process() -> libc::pid_t {
+fn process_id() -> libc::pid_t {
     // SAFETY: the call has no preconditions.
     unsafe { libc::syscall(libc::SYS_getpid) as libc::pid_t }
 }
 
 /// `_exit`, as the program calls it.
-unsafe extern "C" fn worker_exits(status: c_int) -> ! {
-    let is_worker = |worker: &&WorkerExit| worker.process == process();
+unsafe extern "C" fn exit_worker(status: c_int) -> ! {
+    let is_worker = |worker: &&WorkerExit| worker.process == process_id();
     // On an alternate signal stack, on which crash handlers run, the action is skipped: that stack may be too small,
     // and the checkpoint has the sums.
     if let Some(worker) = WORKER.get().filter(is_worker).filter(|_| !is_on_alternate_stack()) {
@@ -115,7 +116,7 @@ unsafe extern "C" fn worker_exits(status: c_int) -> ! {
     }
     // SAFETY: the loader returned this address for `_exit`, and this code only runs after the address was stored.
     let theirs = unsafe {
-        std::mem::transmute::<usize, unsafe extern "C" fn(c_int) -> !>(THEIRS.load(Ordering::Acquire))
+        std::mem::transmute::<usize, unsafe extern "C" fn(c_int) -> !>(ORIGINAL_EXIT.load(Ordering::Acquire))
     };
     // SAFETY: `_exit` takes any number.
     unsafe { theirs(status) }
@@ -137,28 +138,28 @@ pub fn exit() -> ! {
 }
 
 fn register_late() {
-    // SAFETY: the handler is never unloaded (see `loaded::stay`).
-    unsafe { libc::atexit(late) };
+    // SAFETY: the handler is never unloaded (see `pinning::pin_library`).
+    unsafe { libc::atexit(run_late_action) };
 }
 
 fn register_early() {
-    // SAFETY: the handler is never unloaded (see `loaded::stay`).
-    unsafe { libc::atexit(early) };
+    // SAFETY: the handler is never unloaded (see `pinning::pin_library`).
+    unsafe { libc::atexit(run_early_action) };
 }
 
 fn register_quick() {
-    // SAFETY: the handler is never unloaded (see `loaded::stay`).
-    unsafe { at_quick_exit(quick) };
+    // SAFETY: the handler is never unloaded (see `pinning::pin_library`).
+    unsafe { at_quick_exit(run_at_quick_exit) };
 }
 
-extern "C" fn late() {
-    LATE.call(register_late);
+extern "C" fn run_late_action() {
+    LATE_ACTION.call(register_late);
 }
 
-extern "C" fn early() {
-    EARLY.call(register_early);
+extern "C" fn run_early_action() {
+    EARLY_ACTION.call(register_early);
 }
 
-extern "C" fn quick() {
-    LATE.call(register_quick);
+extern "C" fn run_at_quick_exit() {
+    LATE_ACTION.call(register_quick);
 }

@@ -1,8 +1,8 @@
 //! A draft is a new file under a temporary name next to its final name. The library and the command create all their
-//! files as drafts, with the permissions of [`make_for`], and rename the drafts once they are complete. Symbolic links
-//! under these names are never followed. No incomplete file therefore ever has the name of a result, and a failed write
-//! leaves no file. Only recordings grow under their final name, because the part that a killed process wrote can be
-//! read.
+//! files as drafts, with the permissions of [`set_file_mode`], and rename the drafts once they are complete. Symbolic
+//! links under these names are never followed. No incomplete file therefore ever has the name of a result, and a failed
+//! write leaves no file. Only recordings grow under their final name, because the part that a killed process wrote can
+//! be read.
 
 use std::ffi::{CString, OsString};
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
@@ -14,74 +14,74 @@ use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-use super::alive;
-use super::descriptor::{Appender, Identity, make_room, raise};
+use super::descriptor::{Appender, FileId, enlarge_table, move_out_of_reach};
+use super::process_liveness;
 use gpuflame_model::error::Result;
 
-/// Permissions of new files, from which the umask is removed. Unless `make_for` was called, only the owner has access.
-/// Stacks and names reveal much about a program.
-static MODE: AtomicU32 = AtomicU32::new(0o600);
+/// Permissions of new files, from which the umask is removed. Unless `set_file_mode` was called, only the owner has
+/// access. Stacks and names reveal much about a program.
+static FILE_MODE: AtomicU32 = AtomicU32::new(0o600);
 /// Permissions of files that a user requests from the command. Other commands create their files with the same
 /// permissions.
-pub const MODE_OF_COMMANDS: u32 = 0o666;
+pub const COMMAND_FILE_MODE: u32 = 0o666;
 /// Maximum number of bytes to read from a claim.
-const LONGEST_CLAIM: u64 = 256;
+const MAX_CLAIM_BYTES: u64 = 256;
 /// Maximum number of temporary names to try. A temporary name that is taken belongs to another process.
-const MOST_NAMES: u32 = 1000;
+const MAX_NAME_ATTEMPTS: u32 = 1000;
 
 /// Sets the permissions of files created from now on, as for `chmod`.
-pub fn make_for(mode: u32) {
-    MODE.store(mode, Ordering::Relaxed);
+pub fn set_file_mode(mode: u32) {
+    FILE_MODE.store(mode, Ordering::Relaxed);
 }
 
 /// Creates a file, lets `content` write it, and renames it to `target` once it is complete.
 ///
 /// # Errors
 /// Errors of `content`, and of writing the file.
-pub fn whole(target: &Path, content: impl FnOnce(&mut Out) -> Result<()>) -> Result<()> {
+pub fn write_complete(target: &Path, content: impl FnOnce(&mut DraftWriter) -> Result<()>) -> Result<()> {
     let mut draft = Draft::create(target)?;
     draft.fill(content)?;
     Ok(draft.publish()?)
 }
 
 /// Buffered writer to a draft. At most one writer may exist per draft.
-pub type Out = BufWriter<Appender>;
+pub type DraftWriter = BufWriter<Appender>;
 
 /// Size of the buffer, in bytes. The descriptor is checked once per buffer.
-const CHUNK: usize = 1 << 16;
+const WRITE_BUFFER_BYTES: usize = 1 << 16;
 
 /// A file under a temporary name, which is removed unless it is published.
 #[derive(Debug)]
 pub struct Draft {
     path: PathBuf,
     target: PathBuf,
-    identity: Identity,
+    identity: FileId,
     /// The open file, unless a writer owns it.
     appender: Option<Appender>,
     published: bool,
     /// Entry in the table of temporary files, if the file has a temporary name.
-    unpublished: Unpublished,
+    temporary: TemporaryFile,
 }
 
 /// Temporary files of this process, which are removed when memory runs out and the threads that write the files stop.
 /// Files that do not fit into the table are not removed.
-static UNPUBLISHED: [AtomicPtr<OwnPath>; 64] = [const { AtomicPtr::new(null_mut()) }; 64];
+static TEMPORARY_FILES: [AtomicPtr<TemporaryPath>; 64] = [const { AtomicPtr::new(null_mut()) }; 64];
 
-struct OwnPath {
+struct TemporaryPath {
     /// Process that owns the file. A forked child inherits the table, but the files in it belong to the child's parent.
     process: u32,
     path: CString,
 }
 
-/// An entry in [`UNPUBLISHED`], removed on drop.
+/// An entry in [`TEMPORARY_FILES`], removed on drop.
 #[derive(Debug, Default)]
-struct Unpublished(Option<&'static AtomicPtr<OwnPath>>);
+struct TemporaryFile(Option<&'static AtomicPtr<TemporaryPath>>);
 
-impl Unpublished {
+impl TemporaryFile {
     fn add(path: &Path) -> Self {
         let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return Self(None) };
-        let own = Box::into_raw(Box::new(OwnPath { process: std::process::id(), path }));
-        let slot = UNPUBLISHED
+        let own = Box::into_raw(Box::new(TemporaryPath { process: std::process::id(), path }));
+        let slot = TEMPORARY_FILES
             .iter()
             .find(|slot| slot.compare_exchange(null_mut(), own, Ordering::AcqRel, Ordering::Relaxed).is_ok());
         if slot.is_none() {
@@ -92,12 +92,12 @@ impl Unpublished {
     }
 }
 
-impl Drop for Unpublished {
+impl Drop for TemporaryFile {
     fn drop(&mut self) {
         let Some(slot) = self.0 else { return };
         let own = slot.swap(null_mut(), Ordering::AcqRel);
         if !own.is_null() {
-            // SAFETY: `add` made `own` from a box, and after the swap `remove_unpublished` can no longer reach it.
+            // SAFETY: `add` made `own` from a box, and after the swap `remove_temporary_files` can no longer reach it.
             drop(unsafe { Box::from_raw(own) });
         }
     }
@@ -105,12 +105,12 @@ impl Drop for Unpublished {
 
 /// Removes all temporary files of this process. Allocates nothing and takes no lock, because a thread that stopped for
 /// lack of memory may hold any lock.
-pub fn remove_unpublished() {
-    UNPUBLISHED.iter().for_each(|slot| remove(slot.swap(null_mut(), Ordering::AcqRel)));
+pub fn remove_temporary_files() {
+    TEMPORARY_FILES.iter().for_each(|slot| remove_file_of_entry(slot.swap(null_mut(), Ordering::AcqRel)));
 }
 
 /// Removes the file of an entry that was removed from the table. The memory of the entry is leaked.
-fn remove(own: *mut OwnPath) {
+fn remove_file_of_entry(own: *mut TemporaryPath) {
     // SAFETY: `own` is null, or was made from a box that is never freed after its entry was removed for this call.
     let Some(own) = (unsafe { own.as_ref() }) else { return };
     if own.process == std::process::id() {
@@ -121,7 +121,7 @@ fn remove(own: *mut OwnPath) {
 
 /// State of a file's name after the file was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum FileLocation {
     /// The name still refers to the file.
     InPlace,
     /// The file has another name now, for example because its folder was renamed.
@@ -138,9 +138,9 @@ impl Draft {
     pub fn create(target: &Path) -> io::Result<Self> {
         // A temporary name is taken if a process with our id runs in another container, or if such a process was
         // killed.
-        for attempt in 0..MOST_NAMES {
-            let path = temporary(target, attempt);
-            match Self::make(path, target) {
+        for attempt in 0..MAX_NAME_ATTEMPTS {
+            let path = temporary_path(target, attempt);
+            match Self::create_at(path, target) {
                 Ok(draft) => return Ok(draft),
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
@@ -154,25 +154,25 @@ impl Draft {
     /// # Errors
     /// Errors of creating a file in the folder, or the name is taken.
     pub fn create_in_place(path: &Path) -> io::Result<Self> {
-        Self::make(path.to_owned(), path)
+        Self::create_at(path.to_owned(), path)
     }
 
-    fn make(path: PathBuf, target: &Path) -> io::Result<Self> {
-        make_room();
+    fn create_at(path: PathBuf, target: &Path) -> io::Result<Self> {
+        enlarge_table();
         // The file is opened for reading as well, because the content of a removed file is only available through its
         // descriptor.
         let file = OpenOptions::new()
             .read(true)
             .append(true)
             .create_new(true)
-            .mode(MODE.load(Ordering::Relaxed))
+            .mode(FILE_MODE.load(Ordering::Relaxed))
             .open(&path)?;
-        let file = raise(file);
-        let identity = Identity::of(&file)?;
-        let unpublished = if path == target { Unpublished::default() } else { Unpublished::add(&path) };
+        let file = move_out_of_reach(file);
+        let identity = FileId::from_file(&file)?;
+        let temporary = if path == target { TemporaryFile::default() } else { TemporaryFile::add(&path) };
         let appender = Some(Appender::new(&path, identity, Some(file)));
         let target = target.to_owned();
-        Ok(Self { path, target, identity, appender, published: false, unpublished })
+        Ok(Self { path, target, identity, appender, published: false, temporary })
     }
 
     /// Path of the file until it is published.
@@ -186,7 +186,7 @@ impl Draft {
     }
 
     /// Device and inode of the file.
-    pub fn identity(&self) -> Identity {
+    pub fn identity(&self) -> FileId {
         self.identity
     }
 
@@ -194,21 +194,21 @@ impl Draft {
     ///
     /// # Errors
     /// Errors of `content`, and of writing the file.
-    pub fn fill(&mut self, content: impl FnOnce(&mut Out) -> Result<()>) -> Result<()> {
-        let mut out = self.out();
+    pub fn fill(&mut self, content: impl FnOnce(&mut DraftWriter) -> Result<()>) -> Result<()> {
+        let mut out = self.writer();
         content(&mut out)?;
         Ok(out.flush()?)
     }
 
     /// Keeps the file as it is, under its present name.
-    pub fn leave(mut self) {
-        self.unpublished = Unpublished::default();
+    pub fn keep(mut self) {
+        self.temporary = TemporaryFile::default();
         self.published = true;
     }
 
     /// Creates a buffered writer to the file.
-    pub fn out(&mut self) -> Out {
-        BufWriter::with_capacity(CHUNK, self.appender())
+    pub fn writer(&mut self) -> DraftWriter {
+        BufWriter::with_capacity(WRITE_BUFFER_BYTES, self.appender())
     }
 
     /// Creates an unbuffered writer to the file, for callers that have their own buffer.
@@ -217,7 +217,7 @@ impl Draft {
     }
 
     /// Takes the open file back from a writer that is finished.
-    pub fn take_back(&mut self, appender: Appender) {
+    pub fn return_appender(&mut self, appender: Appender) {
         self.appender = Some(appender);
     }
 
@@ -227,9 +227,9 @@ impl Draft {
     ///
     /// # Errors
     /// The file was removed and its descriptor is closed, so that the content is lost; or errors of the file system.
-    pub fn find(&mut self) -> io::Result<Fate> {
+    pub fn locate(&mut self) -> io::Result<FileLocation> {
         if self.is_at(&self.path) {
-            return Ok(Fate::InPlace);
+            return Ok(FileLocation::InPlace);
         }
         let lost = || {
             io::Error::new(
@@ -238,24 +238,24 @@ impl Draft {
             )
         };
         let appender = self.appender.take().ok_or_else(lost)?;
-        let file = appender.kept().ok_or_else(lost)?;
+        let file = appender.open_file().ok_or_else(lost)?;
         if let Ok(place) = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))
             && self.is_at(&place)
         {
             if self.path == self.target {
                 self.target = place.clone();
             } else {
-                self.unpublished = Unpublished::add(&place);
+                self.temporary = TemporaryFile::add(&place);
             }
             self.path = place;
-            return Ok(Fate::Moved);
+            return Ok(FileLocation::Moved);
         }
         self.restore(file)?;
-        Ok(Fate::Restored)
+        Ok(FileLocation::Restored)
     }
 
     fn is_at(&self, path: &Path) -> bool {
-        Identity::of_path(path).is_ok_and(|identity| identity == self.identity)
+        FileId::from_path(path).is_ok_and(|identity| identity == self.identity)
     }
 
     /// Replaces this draft by a copy of `file`, in the folder of the draft's target.
@@ -270,7 +270,7 @@ impl Draft {
             Some(copy) => copy,
             None => Self::create(&self.target)?,
         };
-        let mut out = copy.out();
+        let mut out = copy.writer();
         let mut from = file;
         from.rewind()?;
         io::copy(&mut from, &mut out)?;
@@ -299,8 +299,8 @@ impl Draft {
     /// Errors of the file system.
     pub fn publish_as(mut self, target: &Path) -> io::Result<()> {
         if self.path != target {
-            if let Some(rights) = rights(target, &self.path) {
-                Appender::new(&self.path, self.identity, None).open()?.set_permissions(rights)?;
+            if let Some(permissions) = inherited_permissions(target, &self.path) {
+                Appender::new(&self.path, self.identity, None).open()?.set_permissions(permissions)?;
             }
             match fs::rename(&self.path, target) {
                 Err(error) if error.kind() == ErrorKind::CrossesDevices => {
@@ -337,8 +337,8 @@ impl Draft {
             self.published = true;
             return Ok(self.path.clone());
         }
-        for number in 0..MOST_NAMES {
-            let name = numbered(target, number);
+        for number in 0..MAX_NAME_ATTEMPTS {
+            let name = numbered_path(target, number);
             match rename_to_new(&self.path, &name) {
                 Ok(()) => {
                     self.published = true;
@@ -362,7 +362,7 @@ impl Draft {
 }
 
 /// The name with the given number: `out.svg`, `out.1.svg` ...
-fn numbered(target: &Path, number: u32) -> PathBuf {
+fn numbered_path(target: &Path, number: u32) -> PathBuf {
     if number == 0 {
         return target.to_owned();
     }
@@ -414,17 +414,17 @@ fn rename_by_link(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 fn copy_to_new(from: &Path, target: &Path) -> io::Result<PathBuf> {
-    copied(from, target)?.publish_new()
+    copy_to_draft(from, target)?.publish_new()
 }
 
 fn copy(from: &Path, target: &Path) -> io::Result<()> {
-    copied(from, target)?.publish()
+    copy_to_draft(from, target)?.publish()
 }
 
 /// Creates a draft next to `target` with the content of `from`.
-fn copied(from: &Path, target: &Path) -> io::Result<Draft> {
+fn copy_to_draft(from: &Path, target: &Path) -> io::Result<Draft> {
     let mut draft = Draft::create(target)?;
-    let mut out = draft.out();
+    let mut out = draft.writer();
     io::copy(&mut File::open(from)?, &mut out)?;
     out.flush()?;
     drop(out);
@@ -435,7 +435,7 @@ fn copied(from: &Path, target: &Path) -> io::Result<Draft> {
 /// if the file belongs to another user: that user may have made the file writable for all users, and our file would be
 /// writable for all users as well. If the group of the two files differs, members of the group get the permissions of
 /// all other users.
-fn rights(target: &Path, draft: &Path) -> Option<Permissions> {
+fn inherited_permissions(target: &Path, draft: &Path) -> Option<Permissions> {
     let old = target.symlink_metadata().ok().filter(Metadata::is_file)?;
     let new = draft.symlink_metadata().ok().filter(|new| new.uid() == old.uid())?;
     let mode = old.mode() & 0o777;
@@ -460,7 +460,7 @@ impl Drop for Draft {
 pub struct Claim {
     path: PathBuf,
     /// Entry in the table of temporary files.
-    _unpublished: Unpublished,
+    _temporary: TemporaryFile,
 }
 
 impl Claim {
@@ -469,26 +469,27 @@ impl Claim {
     /// # Errors
     /// Errors of creating a file in the folder, or the name is claimed by another process that runs, or whose state
     /// this process cannot determine.
-    pub fn of(target: &Path) -> io::Result<Self> {
-        let path = claim_of(target);
-        let made = match Draft::make(path.clone(), &path) {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists && free_claim(&path) => {
-                Draft::make(path.clone(), &path)
+    pub fn acquire(target: &Path) -> io::Result<Self> {
+        let path = claim_path(target);
+        let made = match Draft::create_at(path.clone(), &path) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && remove_dead_claim(&path) => {
+                Draft::create_at(path.clone(), &path)
             }
             made => made,
         };
         let mut draft = made?;
         // A claim that stays empty, for example because the disk is full, counts as a claim of a running process.
-        let _ = draft.fill(|out| Ok(out.write_all(alive::Identity::of_this_thread().line().as_bytes())?));
-        draft.leave();
-        let _unpublished = Unpublished::add(&path);
-        Ok(Self { path, _unpublished })
+        let _ = draft
+            .fill(|out| Ok(out.write_all(process_liveness::ThreadIdentity::current().to_line().as_bytes())?));
+        draft.keep();
+        let _temporary = TemporaryFile::add(&path);
+        Ok(Self { path, _temporary })
     }
 
     /// Whether a process has claimed the name of this file. Removes the claim of a process that has ended.
-    pub fn is_on(target: &Path) -> bool {
-        let path = claim_of(target);
-        path.symlink_metadata().is_ok() && !free_claim(&path)
+    pub fn is_claimed(target: &Path) -> bool {
+        let path = claim_path(target);
+        path.symlink_metadata().is_ok() && !remove_dead_claim(&path)
     }
 }
 
@@ -498,21 +499,21 @@ impl Drop for Claim {
     }
 }
 
-fn claim_of(target: &Path) -> PathBuf {
+fn claim_path(target: &Path) -> PathBuf {
     let mut path = OsString::from(target);
     path.push(".part");
     path.into()
 }
 
 /// Removes a claim if its process has ended. Returns true if the claim was removed.
-fn free_claim(path: &Path) -> bool {
-    let is_of_nobody = |path: &Path| claimed_by(path).and_then(|whose| whose.is_alive()) == Some(false);
+fn remove_dead_claim(path: &Path) -> bool {
+    let is_of_nobody = |path: &Path| read_claim_owner(path).and_then(|whose| whose.is_alive()) == Some(false);
     if !is_of_nobody(path) {
         return false;
     }
     // Two processes may find the same dead claim, and only one process succeeds in renaming it. Without the rename, the
     // second process might remove the new claim of the first process.
-    let aside = temporary(path, 0);
+    let aside = temporary_path(path, 0);
     if rename_to_new(path, &aside).is_err() {
         return false;
     }
@@ -524,15 +525,15 @@ fn free_claim(path: &Path) -> bool {
 }
 
 /// The thread that made the claim, if the file identifies it.
-fn claimed_by(path: &Path) -> Option<alive::Identity> {
+fn read_claim_owner(path: &Path) -> Option<process_liveness::ThreadIdentity> {
     let file =
         OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path).ok()?;
     let mut line = String::new();
-    file.take(LONGEST_CLAIM).read_to_string(&mut line).ok()?;
-    alive::Identity::of_line(&line)
+    file.take(MAX_CLAIM_BYTES).read_to_string(&mut line).ok()?;
+    process_liveness::ThreadIdentity::parse_line(&line)
 }
 
-fn temporary(target: &Path, attempt: u32) -> PathBuf {
+fn temporary_path(target: &Path, attempt: u32) -> PathBuf {
     let mut name = OsString::from(target);
     name.push(match attempt {
         0 => format!(".{}.part", std::process::id()),
@@ -554,7 +555,7 @@ mod tests {
     }
 
     fn write(target: &Path, text: &str) {
-        whole(target, |out| Ok(out.write_all(text.as_bytes())?)).unwrap();
+        write_complete(target, |out| Ok(out.write_all(text.as_bytes())?)).unwrap();
     }
 
     #[test]
@@ -607,9 +608,9 @@ mod tests {
                 false => fs::remove_dir_all(&deep).unwrap(),
             }
             out.write_all(b" and more").unwrap();
-            draft.take_back(out);
-            let fate = draft.find().unwrap();
-            assert_eq!(fate, if is_moved { Fate::Moved } else { Fate::Restored });
+            draft.return_appender(out);
+            let fate = draft.locate().unwrap();
+            assert_eq!(fate, if is_moved { FileLocation::Moved } else { FileLocation::Restored });
             let stays = in_place && is_moved;
             let expected = if stays { elsewhere.join("x.gfr") } else { target };
             fs::create_dir_all(&deep).unwrap();
@@ -629,13 +630,13 @@ mod tests {
         let folder = folder("file-link");
         let (victim, target) = (folder.join("victim"), folder.join("x.svg"));
         fs::write(&victim, "mine").unwrap();
-        symlink(&victim, temporary(&target, 0)).unwrap();
+        symlink(&victim, temporary_path(&target, 0)).unwrap();
         symlink(&victim, &target).unwrap();
         write(&target, "ours");
         assert_eq!(fs::read_to_string(&victim).unwrap(), "mine");
         assert_eq!(fs::read_to_string(&target).unwrap(), "ours");
         assert!(!target.is_symlink());
-        assert!(temporary(&target, 0).is_symlink());
+        assert!(temporary_path(&target, 0).is_symlink());
         fs::remove_dir_all(folder).unwrap();
     }
 
@@ -643,14 +644,14 @@ mod tests {
     fn removing_unpublished_files_keeps_published_files_and_those_of_the_parent() {
         let folder = folder("file-unpublished");
         let draft = Draft::create(&folder.join("a.svg")).unwrap();
-        let claim = Claim::of(&folder.join("a.set.json")).unwrap();
+        let claim = Claim::acquire(&folder.join("a.set.json")).unwrap();
         let recording = Draft::create_in_place(&folder.join("a.gfr")).unwrap();
         write(&folder.join("b.svg"), "whole");
         // SAFETY: the child only makes system calls, and `_exit` skips the harness's exit handlers.
         unsafe {
             let child = libc::fork();
             if child == 0 {
-                remove_unpublished();
+                remove_temporary_files();
                 libc::_exit(0);
             }
             assert_eq!(libc::waitpid(child, null_mut(), 0), child);
@@ -658,13 +659,13 @@ mod tests {
         assert_eq!(names(&folder).len(), 4);
         // This removes files as the child does, but only these two files, because other tests have temporary files in
         // this process.
-        for own in [draft.unpublished.0, claim._unpublished.0] {
+        for own in [draft.temporary.0, claim._temporary.0] {
             let own = own.unwrap().swap(null_mut(), Ordering::AcqRel);
-            remove(own);
+            remove_file_of_entry(own);
         }
         assert_eq!(names(&folder), ["a.gfr", "b.svg"]);
         drop((draft, claim));
-        recording.leave();
+        recording.keep();
         fs::remove_dir_all(folder).unwrap();
     }
 
@@ -672,9 +673,9 @@ mod tests {
     fn a_file_under_our_temporary_name_is_left_unchanged() {
         let folder = folder("file-taken");
         let target = folder.join("x.csv");
-        fs::write(temporary(&target, 0), "somebody's").unwrap();
+        fs::write(temporary_path(&target, 0), "somebody's").unwrap();
         write(&target, "done");
-        assert_eq!(fs::read_to_string(temporary(&target, 0)).unwrap(), "somebody's");
+        assert_eq!(fs::read_to_string(temporary_path(&target, 0)).unwrap(), "somebody's");
         assert_eq!(fs::read_to_string(&target).unwrap(), "done");
         fs::remove_dir_all(folder).unwrap();
     }
@@ -683,15 +684,15 @@ mod tests {
     fn a_name_can_be_claimed_once_until_it_is_released() {
         let folder = folder("file-claim");
         let target = folder.join("x.set.json");
-        let taken = || Claim::of(&target).unwrap_err().kind();
-        let given_up = Claim::of(&target).unwrap();
-        assert!(Claim::is_on(&target));
+        let taken = || Claim::acquire(&target).unwrap_err().kind();
+        let given_up = Claim::acquire(&target).unwrap();
+        assert!(Claim::is_claimed(&target));
         assert_eq!(
             (taken(), mode(&folder.join("x.set.json.part"))),
             (std::io::ErrorKind::AlreadyExists, 0o600)
         );
         drop(given_up);
-        assert!(!Claim::is_on(&target));
+        assert!(!Claim::is_claimed(&target));
         symlink("nowhere", folder.join("x.set.json.part")).unwrap();
         assert_eq!(taken(), std::io::ErrorKind::AlreadyExists);
         fs::remove_file(folder.join("x.set.json.part")).unwrap();
@@ -705,7 +706,7 @@ mod tests {
         let folder = folder("file-place");
         let mut draft = Draft::create(&folder.join("x")).unwrap();
         draft.appender = None;
-        let mut out = draft.out();
+        let mut out = draft.writer();
         out.write_all(b"ours").unwrap();
         fs::write(folder.join("theirs"), "theirs").unwrap();
         fs::rename(folder.join("theirs"), &draft.path).unwrap();
@@ -776,7 +777,7 @@ mod tests {
         let folder = folder("file-half");
         fs::write(folder.join("old"), "before").unwrap();
         for name in ["old", "new"] {
-            let failed = whole(&folder.join(name), |out| {
+            let failed = write_complete(&folder.join(name), |out| {
                 out.write_all(b"begun")?;
                 Err(Error::new(ErrorKind::Io, "no room"))
             });

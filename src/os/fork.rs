@@ -4,9 +4,9 @@ use std::ops::Range;
 
 /// Registers `action`, which the C library's `fork` calls in each child, on the child's only thread. `action` may only
 /// do what is permitted in a forked child, so it must take no lock and allocate nothing.
-pub fn in_each_child(action: extern "C" fn()) {
-    // SAFETY: `action` is never unloaded (see `loaded::stay`), and the caller guarantees that it only does what a child
-    // may do.
+pub fn on_fork_in_child(action: extern "C" fn()) {
+    // SAFETY: `action` is never unloaded (see `pinning::pin_library`), and the caller guarantees that it only does what
+    // a child may do.
     unsafe { libc::pthread_atfork(None, None, Some(action)) };
 }
 
@@ -15,7 +15,7 @@ pub fn in_each_child(action: extern "C" fn()) {
 ///
 /// # Safety
 /// `pages` must be whole pages that belong to the caller, are not mapped from a file, and may become zero in a child.
-pub unsafe fn leave_zeroes(pages: Range<usize>) -> bool {
+pub unsafe fn wipe_on_fork(pages: Range<usize>) -> bool {
     // SAFETY: the caller fulfils this function's contract, and nothing changes in this process.
     unsafe { libc::madvise(pages.start as *mut _, pages.len(), libc::MADV_WIPEONFORK) == 0 }
 }

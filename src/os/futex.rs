@@ -6,9 +6,9 @@ use std::time::Duration;
 
 /// Bits that are set once and never cleared, with a way to wait for them.
 #[derive(Debug)]
-pub struct Bits(AtomicU32);
+pub struct EventFlags(AtomicU32);
 
-impl Bits {
+impl EventFlags {
     /// Creates a word without any bit set.
     pub const fn new() -> Self {
         Self(AtomicU32::new(0))
@@ -36,41 +36,41 @@ impl Bits {
     }
 }
 
-impl Default for Bits {
+impl Default for EventFlags {
     fn default() -> Self {
         Self::new()
     }
 }
 
-/// Wakes threads, and counts how often it was rung.
+/// Wakes threads, and counts the notifications.
 #[derive(Debug)]
-pub struct Bell(AtomicU32);
+pub struct EventCount(AtomicU32);
 
-impl Bell {
-    /// Creates a bell that has not rung yet.
+impl EventCount {
+    /// Creates a count of 0.
     pub const fn new() -> Self {
         Self(AtomicU32::new(0))
     }
 
-    /// Number of times that the bell was rung.
-    pub fn rung(&self) -> u32 {
+    /// Number of notifications so far.
+    pub fn count(&self) -> u32 {
         self.0.load(Ordering::SeqCst)
     }
 
-    /// Rings the bell, which wakes all waiting threads. May be called in a signal handler.
-    pub fn ring(&self) {
+    /// Adds a notification, which wakes all waiting threads. May be called in a signal handler.
+    pub fn notify_all(&self) {
         self.0.fetch_add(1, Ordering::SeqCst);
         wake(&self.0);
     }
 
-    /// Sleeps for at most `patience`, unless the bell was rung more than `rung` times. May return earlier for other
+    /// Sleeps for at most `patience`, unless there were more than `known` notifications. May return earlier for other
     /// reasons.
-    pub fn wait(&self, rung: u32, patience: Option<Duration>) {
-        wait(&self.0, rung, patience);
+    pub fn wait(&self, known: u32, patience: Option<Duration>) {
+        wait(&self.0, known, patience);
     }
 }
 
-impl Default for Bell {
+impl Default for EventCount {
     fn default() -> Self {
         Self::new()
     }
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn a_futex_wait_ends_when_a_bit_is_set_or_after_its_timeout() {
-        static WORD: Bits = Bits::new();
+        static WORD: EventFlags = EventFlags::new();
         WORD.wait(0, Some(Duration::from_millis(1)));
         assert!(!WORD.has(3));
         let other = std::thread::spawn(|| {

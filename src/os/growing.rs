@@ -4,11 +4,11 @@
 //!
 //! Blocks that are not written yet are kept in memory, up to a bound. When the bound is reached, the feeding thread
 //! waits as long as the file makes progress. If the file makes no progress for a given time, it is abandoned. No file
-//! is created before the first row that needs a file ([`Growing::create_file`]), so a process that launches nothing
+//! is created before the first row that needs a file ([`GrowingFile::create_file`]), so a process that launches nothing
 //! leaves no file.
 //!
 //! ```text
-//! Feed -blocks, up to the bound-> Growing -its thread-> Appender
+//! FileFeed -blocks, up to the bound-> GrowingFile -its thread-> Appender
 //! ```
 
 use std::collections::VecDeque;
@@ -20,65 +20,65 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::descriptor::{Appender, Identity};
+use super::descriptor::{Appender, FileId};
 use super::file::Draft;
 use super::threads;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
 /// Size of a block, in bytes.
-const BLOCK: usize = 1 << 16;
+const BLOCK_BYTES: usize = 1 << 16;
 /// Number of pending blocks that the queue has capacity for from the start. A thread that hands over a block must not
 /// allocate a longer queue, because memory may have run out.
-const MOST_BLOCKS: usize = 64;
+const QUEUE_BLOCKS: usize = 64;
 /// Stack size of the writing thread, which opens files and writes.
-const STACK: usize = 256 << 10;
+const STACK_BYTES: usize = 256 << 10;
 /// Maximum wait for a dropped file to be removed.
-const LONGEST_GOING: Duration = Duration::from_millis(100);
+const REMOVAL_TIMEOUT: Duration = Duration::from_millis(100);
 /// Interval between two checks whether the file makes progress.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const PROGRESS_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Handle to a growing file that shows its progress and, after it was abandoned, gives access to its remainder.
 #[derive(Clone, Debug)]
-pub struct Growing(Arc<Shared>);
+pub struct GrowingFile(Arc<SharedFile>);
 
-/// Input end of a growing file. If the feed is dropped before [`Feed::end`], the file is removed.
+/// Input end of a growing file. If the feed is dropped before [`FileFeed::finish`], the file is removed.
 #[derive(Debug)]
-pub struct Feed {
-    file: Growing,
+pub struct FileFeed {
+    file: GrowingFile,
     block: Vec<u8>,
 }
 
 /// Limits on the amount of unwritten data and on the wait for room.
 #[derive(Clone, Copy, Debug)]
-pub struct Bounds {
+pub struct GrowthLimits {
     /// Maximum number of bytes that are not yet written to the file system.
-    pub waiting: usize,
+    pub pending: usize,
     /// Maximum time without progress, while there is no room for more data.
     pub patience: Duration,
 }
 
 /// Treatment of a file that is abandoned.
 #[derive(Debug)]
-pub enum GivenUp {
+pub enum OnAbandon {
     /// The file is removed, because it takes up disk space and is of no use.
-    Goes,
+    Remove,
     /// The part of the file that was written stays, and the first bytes of the file are replaced with these bytes.
-    Stays(Vec<u8>),
+    Keep(Vec<u8>),
 }
 
 #[derive(Debug)]
-struct Shared {
-    bounds: Bounds,
-    state: Mutex<State>,
+struct SharedFile {
+    limits: GrowthLimits,
+    state: Mutex<FileState>,
     /// Signalled when a block can be written, or when the file ends.
-    asked: Condvar,
+    work_available: Condvar,
     /// Signalled when a block was written, or when no more blocks will be written.
-    done: Condvar,
+    progressed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    waiting: VecDeque<Vec<u8>>,
+struct FileState {
+    pending: VecDeque<Vec<u8>>,
     /// Size of the pending blocks and of the block that is being written.
     bytes: usize,
     /// Number of times that the file has made progress.
@@ -86,9 +86,9 @@ struct State {
     /// An empty block, whose memory is reused.
     spare: Vec<u8>,
     /// Path and identity of the file.
-    place: Option<(PathBuf, Identity)>,
+    file: Option<(PathBuf, FileId)>,
     /// The file was abandoned, and its thread no longer writes to it.
-    is_left: bool,
+    is_abandoned: bool,
     /// The file may be created.
     is_needed: bool,
     /// All data was handed over.
@@ -96,43 +96,48 @@ struct State {
     /// The feed was dropped, so the data is of no use.
     is_dropped: bool,
     /// The thread has finished.
-    is_over: bool,
+    has_thread_finished: bool,
     /// The file, once it is complete.
-    whole: Option<Draft>,
+    complete: Option<Draft>,
     /// Reason why no more blocks are written.
     failure: Option<Error>,
 }
 
-impl Growing {
+impl GrowingFile {
     /// Starts a thread that creates a file by `open` once the file is needed, and writes all rows to the file.
-    pub fn begin(
-        bounds: Bounds,
-        given_up: GivenUp,
+    pub fn start(
+        limits: GrowthLimits,
+        on_abandon: OnAbandon,
         open: Box<dyn FnOnce() -> Result<Draft> + Send>,
-    ) -> (Self, Feed) {
-        let waiting = VecDeque::with_capacity(MOST_BLOCKS);
-        let state = Mutex::new(State { waiting, ..State::default() });
-        let file = Self(Arc::new(Shared { bounds, state, asked: Condvar::new(), done: Condvar::new() }));
+    ) -> (Self, FileFeed) {
+        let pending = VecDeque::with_capacity(QUEUE_BLOCKS);
+        let state = Mutex::new(FileState { pending, ..FileState::default() });
+        let file = Self(Arc::new(SharedFile {
+            limits,
+            state,
+            work_available: Condvar::new(),
+            progressed: Condvar::new(),
+        }));
         let own = file.clone();
-        let spawned = threads::spawn(c"gpuflame-rows", STACK, move || {
+        let spawned = threads::spawn(c"gpuflame-rows", STACK_BYTES, move || {
             threads::note_ours();
             // The first wait on a lock takes the loader's lock, which a stopped thread may hold later, so the first
             // wait is made now.
             Condvar::new().wait_for(&mut Mutex::new(()).lock(), Duration::from_millis(1));
             if own.is_needed() {
                 match open() {
-                    Ok(draft) => own.write(draft, given_up),
+                    Ok(draft) => own.write(draft, on_abandon),
                     Err(error) => own.fail(error),
                 }
             }
-            own.0.state.lock().is_over = true;
-            own.0.done.notify_all();
+            own.0.state.lock().has_thread_finished = true;
+            own.0.progressed.notify_all();
         });
         if let Err(error) = spawned {
             let message = format!("cannot start a thread ({error}); raise the limit on threads");
             file.fail(Error::new(ErrorKind::State, message));
         }
-        (file.clone(), Feed { file, block: Vec::with_capacity(BLOCK) })
+        (file.clone(), FileFeed { file, block: Vec::with_capacity(BLOCK_BYTES) })
     }
 
     /// Creates the file, if it does not exist yet, because rows must survive the process from now on. Does not wait for
@@ -140,7 +145,7 @@ impl Growing {
     pub fn create_file(&self) {
         let mut state = self.0.state.lock();
         if !std::mem::replace(&mut state.is_needed, true) {
-            self.0.asked.notify_one();
+            self.0.work_available.notify_one();
         }
     }
 
@@ -148,20 +153,20 @@ impl Growing {
     fn is_needed(&self) -> bool {
         let mut state = self.0.state.lock();
         while !state.is_needed && !state.is_ended && state.failure.is_none() {
-            self.0.asked.wait(&mut state);
+            self.0.work_available.wait(&mut state);
         }
         state.failure.is_none()
     }
 
     /// Path of the file. `None` if the file is not created yet, or no longer exists.
     pub fn path(&self) -> Option<PathBuf> {
-        self.0.state.lock().place.as_ref().map(|(path, _)| path.clone())
+        self.0.state.lock().file.as_ref().map(|(path, _)| path.clone())
     }
 
     /// Waits until all data that was handed over is written. Stops waiting after `patience` without progress.
     pub fn wait_until_written(&self, patience: Duration) {
         let mut state = self.0.state.lock();
-        self.wait(&mut state, patience, &|state| state.bytes == 0 && state.place.is_some());
+        self.wait_until(&mut state, patience, &|state| state.bytes == 0 && state.file.is_some());
     }
 
     /// Waits until the file exists, if it is needed. Abandons the file if it does not exist after `patience`.
@@ -169,38 +174,38 @@ impl Growing {
         let mut state = self.0.state.lock();
         if state.is_needed {
             // The reason is kept, and returned when the file ends.
-            let _ = self.wait_or_give_up(&mut state, patience, &|state| state.place.is_some());
+            let _ = self.wait_or_abandon(&mut state, patience, &|state| state.file.is_some());
         }
     }
 
     /// Removes the remainder of an abandoned file, because the caller needs its disk space. On a file system that
     /// hangs, the file stays. Returns true if a file was removed.
-    pub fn take_away_what_is_left(&self) -> bool {
-        let Some((path, identity)) = self.left() else { return false };
+    pub fn remove_abandoned(&self) -> bool {
+        let Some((path, identity)) = self.take_abandoned() else { return false };
         Appender::new(&path, identity, None).open().is_ok() && fs::remove_file(path).is_ok()
     }
 
     /// Overwrites the first bytes of an abandoned file.
-    pub fn begin_what_is_left_with(&self, head: &[u8]) {
-        if let Some((path, identity)) = self.left() {
+    pub fn overwrite_abandoned(&self, head: &[u8]) {
+        if let Some((path, identity)) = self.take_abandoned() {
             let _ = Appender::new(&path, identity, None).overwrite(head);
         }
     }
 
     /// Takes the path and identity of an abandoned file, so that only this caller changes the file.
-    fn left(&self) -> Option<(PathBuf, Identity)> {
+    fn take_abandoned(&self) -> Option<(PathBuf, FileId)> {
         let mut state = self.0.state.lock();
-        let is_left = state.is_left;
-        state.place.take_if(|_| is_left)
+        let is_abandoned = state.is_abandoned;
+        state.file.take_if(|_| is_abandoned)
     }
 
     /// Waits until `is_so` holds, or until no more blocks will be written. Returns false if the file has made no
     /// progress for `patience`.
-    fn wait(
+    fn wait_until(
         &self,
-        state: &mut MutexGuard<'_, State>,
+        state: &mut MutexGuard<'_, FileState>,
         patience: Duration,
-        is_so: &dyn Fn(&State) -> bool,
+        is_so: &dyn Fn(&FileState) -> bool,
     ) -> bool {
         let (mut steps, mut since) = (state.steps, Instant::now());
         while state.failure.is_none() && !is_so(state) {
@@ -210,72 +215,72 @@ impl Growing {
             if since.elapsed() >= patience {
                 return false;
             }
-            self.0.done.wait_for(state, LOOK_EVERY.min(patience));
+            self.0.progressed.wait_for(state, PROGRESS_POLL_INTERVAL.min(patience));
         }
         true
     }
 
-    /// Waits as [`Growing::wait`] does, and abandons the file if the file makes no progress.
-    fn wait_or_give_up(
+    /// Waits as [`GrowingFile::wait_until`] does, and abandons the file if the file makes no progress.
+    fn wait_or_abandon(
         &self,
-        state: &mut MutexGuard<'_, State>,
+        state: &mut MutexGuard<'_, FileState>,
         patience: Duration,
-        is_so: &dyn Fn(&State) -> bool,
+        is_so: &dyn Fn(&FileState) -> bool,
     ) -> Result<()> {
-        if !self.wait(state, patience, is_so) {
+        if !self.wait_until(state, patience, is_so) {
             let message = format!("its file system has accepted no data for {} s", patience.as_secs_f32());
-            self.give_up(state, Error::new(ErrorKind::Io, message));
+            self.abandon(state, Error::new(ErrorKind::Io, message));
         }
         state.failure.clone().map_or(Ok(()), Err)
     }
 
     /// Abandons the file. The error is kept as the reason, unless an earlier error is the reason already.
-    fn give_up(&self, state: &mut State, error: Error) {
+    fn abandon(&self, state: &mut FileState, error: Error) {
         state.failure.get_or_insert(error);
-        state.waiting.clear();
-        self.0.asked.notify_one();
-        self.0.done.notify_all();
+        state.pending.clear();
+        self.0.work_available.notify_one();
+        self.0.progressed.notify_all();
     }
 
     fn fail(&self, error: Error) {
-        self.give_up(&mut self.0.state.lock(), error);
+        self.abandon(&mut self.0.state.lock(), error);
     }
 
     /// Hands over `block`, and leaves an empty block in its place.
     fn push(&self, block: &mut Vec<u8>) -> Result<()> {
-        let Bounds { waiting, patience } = self.0.bounds;
+        let GrowthLimits { pending, patience } = self.0.limits;
         let mut state = self.0.state.lock();
-        if state.bytes >= waiting {
+        if state.bytes >= pending {
             // Only writing to the file makes room, so the file must be created now.
             state.is_needed = true;
-            self.0.asked.notify_one();
+            self.0.work_available.notify_one();
         }
-        self.wait_or_give_up(&mut state, patience, &|state| state.bytes < waiting)?;
+        self.wait_or_abandon(&mut state, patience, &|state| state.bytes < pending)?;
         state.bytes += block.len();
         // Small blocks arrive once or twice per second. They are merged, so that each small block does not take the
         // memory of a whole block.
-        match state.waiting.back_mut().filter(|last| last.len() + block.len() <= BLOCK) {
+        match state.pending.back_mut().filter(|last| last.len() + block.len() <= BLOCK_BYTES) {
             Some(last) => {
                 last.extend_from_slice(block);
                 block.clear();
             }
             None => {
                 let spare = std::mem::take(&mut state.spare);
-                state.waiting.push_back(std::mem::replace(block, spare));
+                state.pending.push_back(std::mem::replace(block, spare));
             }
         }
-        self.0.asked.notify_one();
+        self.0.work_available.notify_one();
         Ok(())
     }
 
     /// Loop of the writing thread, once the file is created.
-    fn write(&self, mut draft: Draft, given_up: GivenUp) {
+    fn write(&self, mut draft: Draft, on_abandon: OnAbandon) {
         let mut out = draft.appender();
         let mut state = self.0.state.lock();
-        state.place = Some((draft.path().to_owned(), draft.identity()));
-        self.got_on(&mut state);
+        state.file = Some((draft.path().to_owned(), draft.identity()));
+        self.note_progress(&mut state);
         let error = loop {
-            let Some(mut block) = self.next(&mut state) else { break state.failure.clone() };
+            let Some(mut block) = self.next_block(&mut state) else { break state.failure.clone() };
             drop(state);
             let written = out.write_all(&block);
             state = self.0.state.lock();
@@ -285,64 +290,64 @@ impl Growing {
             state.bytes -= block.len();
             block.clear();
             state.spare = block;
-            self.got_on(&mut state);
+            self.note_progress(&mut state);
         };
         drop(state);
-        draft.take_back(out);
+        draft.return_appender(out);
         let Some(error) = error else {
             let mut state = self.0.state.lock();
-            state.whole = Some(draft);
-            return self.got_on(&mut state);
+            state.complete = Some(draft);
+            return self.note_progress(&mut state);
         };
         // The file is removed before waiting threads are notified, so that its disk space is free by then.
         let is_dropped = self.0.state.lock().is_dropped;
-        let stays = if is_dropped { GivenUp::Goes } else { given_up }.of(draft);
+        let stays = if is_dropped { OnAbandon::Remove } else { on_abandon }.apply(draft);
         let mut state = self.0.state.lock();
-        state.is_left = stays;
-        state.place.take_if(|_| !stays);
-        self.give_up(&mut state, error);
+        state.is_abandoned = stays;
+        state.file.take_if(|_| !stays);
+        self.abandon(&mut state, error);
     }
 
     /// The next block to write. `None` if no more blocks follow.
-    fn next(&self, state: &mut MutexGuard<'_, State>) -> Option<Vec<u8>> {
+    fn next_block(&self, state: &mut MutexGuard<'_, FileState>) -> Option<Vec<u8>> {
         while state.failure.is_none() {
-            match state.waiting.pop_front() {
-                None if !state.is_ended => self.0.asked.wait(state),
+            match state.pending.pop_front() {
+                None if !state.is_ended => self.0.work_available.wait(state),
                 next => return next,
             }
         }
         None
     }
 
-    fn got_on(&self, state: &mut State) {
+    fn note_progress(&self, state: &mut FileState) {
         state.steps += 1;
-        self.0.done.notify_all();
+        self.0.progressed.notify_all();
     }
 }
 
-impl GivenUp {
+impl OnAbandon {
     /// Keeps or removes the file of an abandoned `draft`. Returns true if the file stays.
-    fn of(self, draft: Draft) -> bool {
-        let Self::Stays(head) = self else { return false };
+    fn apply(self, draft: Draft) -> bool {
+        let Self::Keep(head) = self else { return false };
         let file = Appender::new(draft.path(), draft.identity(), None);
-        draft.leave();
+        draft.keep();
         let _ = file.overwrite(&head);
         true
     }
 }
 
-impl Feed {
+impl FileFeed {
     /// Ends the file, and returns it with all data that was fed to it. The writing thread no longer writes to the file.
     ///
     /// # Errors
     /// Errors of the file system, or the file has made no progress for `patience`.
-    pub fn end(mut self, patience: Duration) -> Result<Draft> {
+    pub fn finish(mut self, patience: Duration) -> Result<Draft> {
         self.flush_block()?;
         let mut state = self.file.0.state.lock();
         state.is_ended = true;
-        self.file.0.asked.notify_one();
-        self.file.wait_or_give_up(&mut state, patience, &|state| state.whole.is_some())?;
-        state.whole.take().ok_or_else(|| Error::new(ErrorKind::State, "the file was already ended"))
+        self.file.0.work_available.notify_one();
+        self.file.wait_or_abandon(&mut state, patience, &|state| state.complete.is_some())?;
+        state.complete.take().ok_or_else(|| Error::new(ErrorKind::State, "the file was already ended"))
     }
 
     fn flush_block(&mut self) -> Result<()> {
@@ -351,15 +356,15 @@ impl Feed {
 }
 
 /// A flush hands the data over, and does not wait until it is written.
-impl Write for Feed {
+impl Write for FileFeed {
     /// This method is not inlined, because it has many callers.
     #[inline(never)]
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.block.len() + bytes.len() > BLOCK {
+        if self.block.len() + bytes.len() > BLOCK_BYTES {
             self.flush()?;
         }
         if self.block.capacity() == 0 {
-            self.block.reserve(BLOCK);
+            self.block.reserve(BLOCK_BYTES);
         }
         self.block.extend_from_slice(bytes);
         Ok(bytes.len())
@@ -370,18 +375,18 @@ impl Write for Feed {
     }
 }
 
-impl Drop for Feed {
+impl Drop for FileFeed {
     fn drop(&mut self) {
         let mut state = self.file.0.state.lock();
         if state.is_ended || state.failure.is_some() {
             return;
         }
         state.is_dropped = true;
-        self.file.give_up(&mut state, Error::new(ErrorKind::State, "the file was abandoned"));
+        self.file.abandon(&mut state, Error::new(ErrorKind::State, "the file was abandoned"));
         // The file is usually removed by the time `drop` returns.
         let began = Instant::now();
-        while !state.is_over && began.elapsed() < LONGEST_GOING {
-            self.file.0.done.wait_for(&mut state, LOOK_EVERY);
+        while !state.has_thread_finished && began.elapsed() < REMOVAL_TIMEOUT {
+            self.file.0.progressed.wait_for(&mut state, PROGRESS_POLL_INTERVAL);
         }
     }
 }
@@ -394,21 +399,27 @@ mod tests {
     use super::*;
     use crate::testing::{folder, names};
 
-    const BOUNDS: Bounds = Bounds { waiting: 3 * BLOCK, patience: Duration::from_millis(200) };
+    const BOUNDS: GrowthLimits =
+        GrowthLimits { pending: 3 * BLOCK_BYTES, patience: Duration::from_millis(200) };
     const LONG: Duration = Duration::from_secs(100);
 
     /// Creates a growing file that is not opened until `opens` receives a message.
-    fn held(path: &Path, given_up: GivenUp, opens: Receiver<()>) -> (Growing, Feed) {
-        held_within(BOUNDS, path, given_up, opens)
+    fn held(path: &Path, on_abandon: OnAbandon, opens: Receiver<()>) -> (GrowingFile, FileFeed) {
+        held_within(BOUNDS, path, on_abandon, opens)
     }
 
-    fn held_within(bounds: Bounds, path: &Path, given_up: GivenUp, opens: Receiver<()>) -> (Growing, Feed) {
+    fn held_within(
+        limits: GrowthLimits,
+        path: &Path,
+        on_abandon: OnAbandon,
+        opens: Receiver<()>,
+    ) -> (GrowingFile, FileFeed) {
         let path = path.to_owned();
         let open = move || {
             let _ = opens.recv();
             Ok(Draft::create_in_place(&path)?)
         };
-        let (file, feed) = Growing::begin(bounds, given_up, Box::new(open));
+        let (file, feed) = GrowingFile::start(limits, on_abandon, Box::new(open));
         file.create_file();
         (file, feed)
     }
@@ -423,7 +434,7 @@ mod tests {
         let folder = folder("growing-about");
         let path = folder.join("x");
         let (opens, opened) = channel();
-        let (file, feed) = held(&path, GivenUp::Goes, opened);
+        let (file, feed) = held(&path, OnAbandon::Remove, opened);
         assert_eq!(file.path(), None);
         let late = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(50));
@@ -440,9 +451,9 @@ mod tests {
     fn a_file_that_cannot_be_created_in_time_fails_with_the_reason() {
         let folder = folder("growing-never");
         let (opens, opened) = channel();
-        let (file, feed) = held(&folder.join("x"), GivenUp::Goes, opened);
+        let (file, feed) = held(&folder.join("x"), OnAbandon::Remove, opened);
         file.wait_until_created(Duration::from_millis(50));
-        assert!(feed.end(LONG).unwrap_err().to_string().contains("accepted no data"));
+        assert!(feed.finish(LONG).unwrap_err().to_string().contains("accepted no data"));
         drop(opens);
         fs::remove_dir_all(folder).unwrap();
     }
@@ -453,13 +464,17 @@ mod tests {
         let path = folder.join("x");
         let begin = || {
             let path = path.clone();
-            Growing::begin(BOUNDS, GivenUp::Goes, Box::new(move || Ok(Draft::create_in_place(&path)?)))
+            GrowingFile::start(
+                BOUNDS,
+                OnAbandon::Remove,
+                Box::new(move || Ok(Draft::create_in_place(&path)?)),
+            )
         };
         let (file, mut feed) = begin();
         feed.write_all(b"early ").unwrap();
         feed.flush().unwrap();
         drop(feed);
-        assert!(file.0.state.lock().is_over, "its thread ends without one");
+        assert!(file.0.state.lock().has_thread_finished, "its thread ends without one");
         assert_eq!(names(&folder), [""; 0]);
         let (file, mut feed) = begin();
         feed.write_all(b"early ").unwrap();
@@ -467,16 +482,16 @@ mod tests {
         assert_eq!(file.path(), None);
         file.create_file();
         feed.write_all(b"late").unwrap();
-        feed.end(LONG).unwrap().leave();
+        feed.finish(LONG).unwrap().keep();
         assert_eq!(fs::read(&path).unwrap(), b"early late");
         fs::remove_file(&path).unwrap();
         // When the memory bound is reached, the file must be created to take the data.
         let (_file, mut feed) = begin();
         for _ in 0..8 {
-            feed.write_all(&[b'.'; BLOCK]).unwrap();
+            feed.write_all(&[b'.'; BLOCK_BYTES]).unwrap();
         }
-        feed.end(LONG).unwrap().leave();
-        assert_eq!(fs::metadata(&path).unwrap().len(), 8 * BLOCK as u64);
+        feed.finish(LONG).unwrap().keep();
+        assert_eq!(fs::metadata(&path).unwrap().len(), 8 * BLOCK_BYTES as u64);
         fs::remove_dir_all(folder).unwrap();
     }
 
@@ -485,8 +500,8 @@ mod tests {
         let folder = folder("growing-all");
         let (open, opens) = channel();
         // A thread that waits for a processor makes no progress, so the patience is long.
-        let bounds = Bounds { patience: LONG, ..BOUNDS };
-        let (file, mut feed) = held_within(bounds, &folder.join("x"), GivenUp::Goes, opens);
+        let limits = GrowthLimits { patience: LONG, ..BOUNDS };
+        let (file, mut feed) = held_within(limits, &folder.join("x"), OnAbandon::Remove, opens);
         assert_eq!(file.path(), None);
         open.send(()).unwrap();
         for piece in pieces() {
@@ -500,7 +515,7 @@ mod tests {
         let expected = pieces().flatten().collect::<Vec<_>>();
         assert!(fs::read(folder.join("x")).unwrap() == expected);
         feed.write_all(b"end").unwrap();
-        feed.end(LONG).unwrap().publish_as(&folder.join("y")).unwrap();
+        feed.finish(LONG).unwrap().publish_as(&folder.join("y")).unwrap();
         assert!(fs::read(folder.join("y")).unwrap() == [&expected[..], b"end"].concat());
         fs::remove_dir_all(folder).unwrap();
     }
@@ -509,22 +524,22 @@ mod tests {
     fn feeding_blocks_only_when_memory_is_full_and_then_times_out() {
         let folder = folder("growing-held");
         let (open, opens) = channel();
-        let (file, mut feed) = held(&folder.join("x"), GivenUp::Stays(b"HEAD".to_vec()), opens);
-        let block = vec![b'.'; BLOCK];
+        let (file, mut feed) = held(&folder.join("x"), OnAbandon::Keep(b"HEAD".to_vec()), opens);
+        let block = vec![b'.'; BLOCK_BYTES];
         // The feed keeps the last block until more data arrives.
         for _ in 0..4 {
             feed.write_all(&block).unwrap();
         }
         let why = feed.write_all(&block).and_then(|()| feed.flush()).unwrap_err().to_string();
         assert_eq!(why, "its file system has accepted no data for 0.2 s");
-        assert_eq!(feed.end(LONG).unwrap_err().to_string(), why);
+        assert_eq!(feed.finish(LONG).unwrap_err().to_string(), why);
         // The file system responds again, but the file has been abandoned by now.
         open.send(()).unwrap();
-        while !file.0.state.lock().is_left {
+        while !file.0.state.lock().is_abandoned {
             std::thread::yield_now();
         }
         assert_eq!(fs::read(folder.join("x")).unwrap(), b"HEAD");
-        file.take_away_what_is_left();
+        file.remove_abandoned();
         assert_eq!(names(&folder), [""; 0]);
         fs::remove_dir_all(folder).unwrap();
     }
@@ -533,14 +548,14 @@ mod tests {
     fn small_pending_pieces_share_one_block() {
         let folder = folder("growing-small");
         let (open, opens) = channel();
-        let (file, mut feed) = held(&folder.join("x"), GivenUp::Goes, opens);
-        for _ in 0..BLOCK {
+        let (file, mut feed) = held(&folder.join("x"), OnAbandon::Remove, opens);
+        for _ in 0..BLOCK_BYTES {
             feed.write_all(b"x").unwrap();
             feed.flush().unwrap();
         }
-        assert_eq!(file.0.state.lock().waiting.len(), 1);
+        assert_eq!(file.0.state.lock().pending.len(), 1);
         open.send(()).unwrap();
-        drop(feed.end(LONG).unwrap());
+        drop(feed.finish(LONG).unwrap());
         assert_eq!(names(&folder), [""; 0]);
         fs::remove_dir_all(folder).unwrap();
     }
@@ -549,7 +564,7 @@ mod tests {
     fn a_dropped_file_is_removed_and_a_failed_open_is_reported() {
         let folder = folder("growing-dropped");
         let (open, opens) = channel();
-        let (file, mut feed) = held(&folder.join("x"), GivenUp::Goes, opens);
+        let (file, mut feed) = held(&folder.join("x"), OnAbandon::Remove, opens);
         open.send(()).unwrap();
         feed.write_all(b"begun").unwrap();
         feed.flush().unwrap();
@@ -560,9 +575,9 @@ mod tests {
         }
         assert_eq!(names(&folder), [""; 0]);
         let (open, opens) = channel();
-        let (_, feed) = held(&folder.join("nowhere/x"), GivenUp::Goes, opens);
+        let (_, feed) = held(&folder.join("nowhere/x"), OnAbandon::Remove, opens);
         open.send(()).unwrap();
-        assert!(feed.end(LONG).unwrap_err().to_string().starts_with("No such file or directory"));
+        assert!(feed.finish(LONG).unwrap_err().to_string().starts_with("No such file or directory"));
         fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -21,18 +21,18 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::mem::ManuallyDrop;
 use std::os::unix::fs::FileExt;
 
-use super::descriptor::{self, Identity};
+use super::descriptor::{self, FileId};
 use super::signals;
 
 /// A function to replace.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct Interposition {
     /// Name under which the library exports the function.
     pub name: &'static str,
     /// Address of the library's function.
-    pub theirs: usize,
+    pub original: usize,
     /// Address of our function, which has the same type and is never unloaded.
-    pub ours: usize,
+    pub replacement: usize,
 }
 
 /// Replaces the functions of all `places`, which belong to one library. Returns the number of words written. If a word
@@ -40,32 +40,32 @@ pub struct Place {
 ///
 /// # Errors
 /// The file `/proc/self/mem` cannot be written, or the library is not found.
-pub fn take(places: &[Place]) -> io::Result<usize> {
+pub fn replace_functions(places: &[Interposition]) -> io::Result<usize> {
     // Signals are blocked, because a signal handler of the program that jumped out of the visit would leave the
     // linker's lock locked.
-    signals::without(|| take_all(places))
+    signals::with_all_blocked(|| replace_all(places))
 }
 
-fn take_all(places: &[Place]) -> io::Result<usize> {
+fn replace_all(places: &[Interposition]) -> io::Result<usize> {
     let Some(first) = places.first() else { return Ok(0) };
-    let memory = Memory::open()?;
+    let memory = ProcessMemory::open()?;
     let mut library = None;
-    visit(&memory, &mut |module| {
-        if module.covers(first.theirs) {
+    visit_modules(&memory, &mut |module| {
+        if module.covers(first.original) {
             library = Some((module.base, module.own_name()));
         }
     });
     let (base, name) = library.ok_or(io::ErrorKind::NotFound)?;
     let mut written = 0;
-    visit(&memory, &mut |module| {
+    visit_modules(&memory, &mut |module| {
         let mut write = |at: usize, word: usize| {
             written += usize::from(memory.write(at, word).is_ok());
         };
         if module.base == base {
             for place in places {
-                module.export(place, &mut write);
+                module.replace_export(place, &mut write);
             }
-        } else if module.needs(&name) {
+        } else if module.depends_on(&name) {
             module.exchange_slots(places, &mut write);
         }
     });
@@ -77,16 +77,18 @@ fn take_all(places: &[Place]) -> io::Result<usize> {
 ///
 /// # Errors
 /// The file `/proc/self/mem` cannot be written.
-pub fn take_in(inside: usize, name: &str, ours: usize) -> io::Result<usize> {
-    signals::without(|| take_in_module(inside, name, ours))
+pub fn replace_in_module(inside: usize, name: &str, ours: usize) -> io::Result<usize> {
+    signals::with_all_blocked(|| replace_slots(inside, name, ours))
 }
 
-fn take_in_module(inside: usize, name: &str, ours: usize) -> io::Result<usize> {
-    let memory = Memory::open()?;
+fn replace_slots(inside: usize, name: &str, ours: usize) -> io::Result<usize> {
+    let memory = ProcessMemory::open()?;
     let mut written = 0;
-    visit(&memory, &mut |module| {
+    visit_modules(&memory, &mut |module| {
         if module.covers(inside) {
-            module.slots(&[name], &mut |slot, _| written += usize::from(memory.write(slot, ours).is_ok()));
+            module.visit_slots(&[name], &mut |slot, _| {
+                written += usize::from(memory.write(slot, ours).is_ok())
+            });
         }
     });
     Ok(written)
@@ -94,27 +96,28 @@ fn take_in_module(inside: usize, name: &str, ours: usize) -> io::Result<usize> {
 
 /// This process's memory as a file, `/proc/self/mem`. The host may close any descriptor, and open a file of its own
 /// under the same number.
-struct Memory {
+struct ProcessMemory {
     file: ManuallyDrop<File>,
-    identity: Identity,
+    identity: FileId,
     /// Cache of the pages that were read last. Tables are read in order, and several tables are read at the same time.
-    pages: RefCell<Pages>,
+    pages: RefCell<PageCache>,
 }
 
 /// Cached copies of pages. The oldest copy is evicted first.
-struct Pages {
-    copies: [Option<(usize, Box<[u8; PAGE]>)>; 8],
+struct PageCache {
+    copies: [Option<(usize, Box<[u8; PAGE_BYTES]>)>; 8],
     next: usize,
 }
 
-const PAGE: usize = 4096;
+const PAGE_BYTES: usize = 4096;
 
-impl Memory {
+impl ProcessMemory {
     fn open() -> io::Result<Self> {
-        descriptor::make_room();
-        let file = descriptor::raise(OpenOptions::new().read(true).write(true).open("/proc/self/mem")?);
-        let pages = RefCell::new(Pages { copies: [const { None }; 8], next: 0 });
-        Ok(Self { identity: Identity::of(&file)?, file: ManuallyDrop::new(file), pages })
+        descriptor::enlarge_table();
+        let file =
+            descriptor::move_out_of_reach(OpenOptions::new().read(true).write(true).open("/proc/self/mem")?);
+        let pages = RefCell::new(PageCache { copies: [const { None }; 8], next: 0 });
+        Ok(Self { identity: FileId::from_file(&file)?, file: ManuallyDrop::new(file), pages })
     }
 
     fn word(&self, at: usize) -> Option<usize> {
@@ -128,8 +131,8 @@ impl Memory {
     /// The bytes at an address; `None` if the address is not mapped. Writes made since the page was read into the cache
     /// may be missing.
     fn bytes<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
-        let offset = at % PAGE;
-        if let Some(end) = offset.checked_add(N).filter(|end| *end <= PAGE) {
+        let offset = at % PAGE_BYTES;
+        if let Some(end) = offset.checked_add(N).filter(|end| *end <= PAGE_BYTES) {
             return self.on_page(at - offset, |page| page[offset..end].try_into().ok())?;
         }
         let mut bytes = [0; N];
@@ -140,10 +143,10 @@ impl Memory {
     }
 
     fn byte(&self, at: usize) -> Option<u8> {
-        self.on_page(at / PAGE * PAGE, |page| page[at % PAGE])
+        self.on_page(at / PAGE_BYTES * PAGE_BYTES, |page| page[at % PAGE_BYTES])
     }
 
-    fn on_page<R>(&self, page: usize, look: impl FnOnce(&[u8; PAGE]) -> R) -> Option<R> {
+    fn on_page<R>(&self, page: usize, look: impl FnOnce(&[u8; PAGE_BYTES]) -> R) -> Option<R> {
         let mut pages = self.pages.borrow_mut();
         let known = pages.copies.iter().flatten().find(|(of, _)| *of == page);
         if let Some((_, copy)) = known {
@@ -152,7 +155,7 @@ impl Memory {
         if !self.is_ours() {
             return None;
         }
-        let mut copy = Box::new([0; PAGE]);
+        let mut copy = Box::new([0; PAGE_BYTES]);
         let mut file = &*self.file;
         // `pread` is not used, because a seccomp filter may refuse it.
         file.seek(SeekFrom::Start(page as u64)).and_then(|_| file.read_exact(&mut *copy)).ok()?;
@@ -176,7 +179,7 @@ impl Memory {
     }
 
     fn is_ours(&self) -> bool {
-        Identity::of(&self.file).is_ok_and(|identity| identity == self.identity)
+        FileId::from_file(&self.file).is_ok_and(|identity| identity == self.identity)
     }
 
     fn write(&self, at: usize, word: usize) -> io::Result<()> {
@@ -187,7 +190,7 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for ProcessMemory {
     fn drop(&mut self) {
         if self.is_ours() {
             // SAFETY: the file is dropped only here.
@@ -197,8 +200,8 @@ impl Drop for Memory {
 }
 
 /// A module during `dl_iterate_phdr`, which keeps it loaded.
-struct Module<'a> {
-    memory: &'a Memory,
+struct LoadedModule<'a> {
+    memory: &'a ProcessMemory,
     base: usize,
     /// Addresses and sizes of the module's code and data.
     spans: Vec<(usize, usize)>,
@@ -207,30 +210,30 @@ struct Module<'a> {
 }
 
 /// Tags of the dynamic section, and sizes in bytes of the entries of the tables that the section refers to (`elf.h`).
-const NEEDED: usize = 1;
-const OLD_HASH: usize = 4;
-const STRINGS: usize = 5;
-const SYMBOLS: usize = 6;
-const RELOCATIONS: usize = 7;
-const RELOCATIONS_SIZE: usize = 8;
-const SONAME: usize = 14;
-const CALLS: usize = 23;
-const CALLS_SIZE: usize = 2;
-const HASH: usize = 0x6fff_fef5;
-const RELATIVE_COUNT: usize = 0x6fff_fff9;
+const DT_NEEDED: usize = 1;
+const DT_HASH: usize = 4;
+const DT_STRTAB: usize = 5;
+const DT_SYMTAB: usize = 6;
+const DT_RELA: usize = 7;
+const DT_RELASZ: usize = 8;
+const DT_SONAME: usize = 14;
+const DT_JMPREL: usize = 23;
+const DT_PLTRELSZ: usize = 2;
+const DT_GNU_HASH: usize = 0x6fff_fef5;
+const DT_RELACOUNT: usize = 0x6fff_fff9;
 const MAX_NAME_BYTES: usize = 4096;
-const SYMBOL: usize = 24;
-const RELOCATION: usize = 24;
+const SYMBOL_BYTES: usize = 24;
+const RELOCATION_BYTES: usize = 24;
 
 /// Relocations that write a symbol's address to a word: a pointer, a slot of a table, and a slot for calls.
 #[cfg(target_arch = "x86_64")]
-const ADDRESSES: [u32; 3] = [1, 6, 7];
+const ADDRESS_RELOCATIONS: [u32; 3] = [1, 6, 7];
 #[cfg(not(target_arch = "x86_64"))]
-const ADDRESSES: [u32; 3] = [257, 1025, 1026];
+const ADDRESS_RELOCATIONS: [u32; 3] = [257, 1025, 1026];
 
-impl<'a> Module<'a> {
+impl<'a> LoadedModule<'a> {
     /// The module that the linker describes. `None` if the module has no dynamic section.
-    fn of(info: &libc::dl_phdr_info, memory: &'a Memory) -> Option<Self> {
+    fn from_linker(info: &libc::dl_phdr_info, memory: &'a ProcessMemory) -> Option<Self> {
         let base = usize::try_from(info.dlpi_addr).ok()?;
         // SAFETY: the pointer refers to the linker's array of that length, which stays valid during the visit.
         let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
@@ -265,36 +268,36 @@ impl<'a> Module<'a> {
     /// Name under which other modules depend on this module: its SONAME, or else its file name.
     fn own_name(&self) -> Vec<u8> {
         let soname =
-            self.value(SONAME).and_then(|at| self.memory.string(self.table(STRINGS)?.checked_add(at)?));
+            self.value(DT_SONAME).and_then(|at| self.memory.string(self.table(DT_STRTAB)?.checked_add(at)?));
         let file = self.file.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
         soname.unwrap_or_else(|| file.to_owned())
     }
 
     /// Whether the module's string at this offset is `text`.
     fn has_string(&self, at: usize, text: &[u8]) -> bool {
-        self.table(STRINGS).is_some_and(|strings| self.memory.is_string(strings + at, text))
+        self.table(DT_STRTAB).is_some_and(|strings| self.memory.is_string(strings + at, text))
     }
 
-    fn needs(&self, name: &[u8]) -> bool {
-        let mut needed = self.dynamic.iter().filter(|pair| pair.0 == NEEDED);
+    fn depends_on(&self, name: &[u8]) -> bool {
+        let mut needed = self.dynamic.iter().filter(|pair| pair.0 == DT_NEEDED);
         needed.any(|&(_, at)| self.has_string(at, name))
     }
 
     /// Exchanges the value of the exported symbol.
-    fn export(&self, place: &Place, write: &mut dyn FnMut(usize, usize)) -> Option<()> {
-        let symbols = self.table(SYMBOLS)?;
-        self.hashed(place.name, &mut |symbol| {
-            let at = symbols + SYMBOL * symbol as usize + 8;
+    fn replace_export(&self, place: &Interposition, write: &mut dyn FnMut(usize, usize)) -> Option<()> {
+        let symbols = self.table(DT_SYMTAB)?;
+        self.visit_hashed_symbols(place.name, &mut |symbol| {
+            let at = symbols + SYMBOL_BYTES * symbol as usize + 8;
             let value = self.memory.word(at).map(|value| self.base.wrapping_add(value));
-            if value == Some(place.theirs) {
-                write(at, place.ours.wrapping_sub(self.base));
+            if value == Some(place.original) {
+                write(at, place.replacement.wrapping_sub(self.base));
             }
         })
     }
 
     /// Passes to `look` the index of each symbol with this name in the hash table that the linker searches.
-    fn hashed(&self, name: &str, look: &mut dyn FnMut(u32)) -> Option<()> {
-        let (hashes, symbols) = (self.table(HASH)?, self.table(SYMBOLS)?);
+    fn visit_hashed_symbols(&self, name: &str, look: &mut dyn FnMut(u32)) -> Option<()> {
+        let (hashes, symbols) = (self.table(DT_GNU_HASH)?, self.table(DT_SYMTAB)?);
         let hash =
             name.bytes().fold(5381_u32, |hash, byte| hash.wrapping_mul(33).wrapping_add(u32::from(byte)));
         // The table DT_GNU_HASH has four numbers, a Bloom filter of 64-bit words, then buckets and chains of 32-bit
@@ -305,7 +308,7 @@ impl<'a> Module<'a> {
         let mut symbol = number(start + 4 * hash.checked_rem(buckets)? as usize)?;
         while symbol >= first {
             let chained = number(start + 4 * (buckets + symbol - first) as usize)?;
-            let text = self.memory.number(symbols + SYMBOL * symbol as usize)?;
+            let text = self.memory.number(symbols + SYMBOL_BYTES * symbol as usize)?;
             if chained | 1 == hash | 1 && self.has_string(text as usize, name.as_bytes()) {
                 look(symbol);
             }
@@ -319,38 +322,38 @@ impl<'a> Module<'a> {
 
     /// Indices of the symbols with these names that the module's slots may refer to. Imported symbols precede the
     /// symbols in the hash table, except functions whose address the program compares, which are in the hash table.
-    fn symbols(&self, names: &[&str]) -> Vec<(u32, usize)> {
+    fn referenced_symbols(&self, names: &[&str]) -> Vec<(u32, usize)> {
         let mut found = Vec::new();
-        let Some(symbols) = self.table(SYMBOLS) else { return found };
-        let Some(hashes) = self.table(HASH).or_else(|| self.table(OLD_HASH)) else { return found };
+        let Some(symbols) = self.table(DT_SYMTAB) else { return found };
+        let Some(hashes) = self.table(DT_GNU_HASH).or_else(|| self.table(DT_HASH)) else { return found };
         // The second number of the hash table is the index of its first symbol. In the older kind of hash table, which
         // has all symbols, the second number is the number of symbols.
         let listed = self.memory.number(hashes + 4).unwrap_or(0);
-        // GNU's linker gives a program that exports nothing an empty hash table, whose first symbol is number 1. In such a
-        // program the strings follow the symbols.
-        let is_empty = self.table(HASH).is_some() && listed <= 1;
-        let end = match self.table(STRINGS).filter(|strings| is_empty && *strings > symbols) {
-            Some(strings) => ((strings - symbols) / SYMBOL) as u32,
+        // GNU's linker gives a program that exports nothing an empty hash table, whose first symbol is number 1. In
+        // such a program the strings follow the symbols.
+        let is_empty = self.table(DT_GNU_HASH).is_some() && listed <= 1;
+        let end = match self.table(DT_STRTAB).filter(|strings| is_empty && *strings > symbols) {
+            Some(strings) => ((strings - symbols) / SYMBOL_BYTES) as u32,
             None => listed,
         };
         for symbol in 1..end {
-            let Some(text) = self.memory.number(symbols + SYMBOL * symbol as usize) else { break };
+            let Some(text) = self.memory.number(symbols + SYMBOL_BYTES * symbol as usize) else { break };
             let is_named = |name: &&str| self.has_string(text as usize, name.as_bytes());
             found.extend(names.iter().position(is_named).map(|at| (symbol, at)));
         }
         for (at, name) in names.iter().enumerate() {
-            self.hashed(name, &mut |symbol| found.push((symbol, at)));
+            self.visit_hashed_symbols(name, &mut |symbol| found.push((symbol, at)));
         }
         found
     }
 
     /// Exchanges slots that the linker has already filled. Slots that the linker fills at the first call do not contain
     /// the function's address yet, and will get our function's address.
-    fn exchange_slots(&self, places: &[Place], write: &mut dyn FnMut(usize, usize)) {
+    fn exchange_slots(&self, places: &[Interposition], write: &mut dyn FnMut(usize, usize)) {
         let names: Vec<_> = places.iter().map(|place| place.name).collect();
-        self.slots(&names, &mut |slot, at| {
-            if self.memory.word(slot) == Some(places[at].theirs) {
-                write(slot, places[at].ours);
+        self.visit_slots(&names, &mut |slot, at| {
+            if self.memory.word(slot) == Some(places[at].original) {
+                write(slot, places[at].replacement);
             }
         });
     }
@@ -358,22 +361,21 @@ impl<'a> Module<'a> {
     /// Passes to `look` the slots for functions with these names, filled or not, and the index of the name. Slots are
     /// found by the symbols of their relocations, because machine-learning libraries have hundreds of thousands of
     /// slots, and most of these slots need not be read.
-    fn slots(&self, names: &[&str], look: &mut dyn FnMut(usize, usize)) {
-        let symbols = self.symbols(names);
+    fn visit_slots(&self, names: &[&str], look: &mut dyn FnMut(usize, usize)) {
+        let symbols = self.referenced_symbols(names);
         if symbols.is_empty() {
             return;
         }
-        let tables = [
-            (CALLS, CALLS_SIZE, 0),
-            (RELOCATIONS, RELOCATIONS_SIZE, self.value(RELATIVE_COUNT).unwrap_or(0)),
-        ];
+        let tables =
+            [(DT_JMPREL, DT_PLTRELSZ, 0), (DT_RELA, DT_RELASZ, self.value(DT_RELACOUNT).unwrap_or(0))];
         for (table, size, first) in tables {
             let (Some(table), Some(size)) = (self.table(table), self.value(size)) else { continue };
-            for at in (first..size / RELOCATION).map(|index| table + RELOCATION * index) {
+            for at in (first..size / RELOCATION_BYTES).map(|index| table + RELOCATION_BYTES * index) {
                 // An entry has the address of the slot, the type, and the symbol's index.
                 let Some(symbol) = self.memory.number(at + 12) else { break };
                 let Some((_, name)) = symbols.iter().find(|(named, _)| *named == symbol) else { continue };
-                let is_address = self.memory.number(at + 8).is_some_and(|kind| ADDRESSES.contains(&kind));
+                let is_address =
+                    self.memory.number(at + 8).is_some_and(|kind| ADDRESS_RELOCATIONS.contains(&kind));
                 let slot = self.memory.word(at).map(|offset| self.base.wrapping_add(offset));
                 if let Some(slot) = slot.filter(|slot| is_address && self.covers(*slot)) {
                     look(slot, *name);
@@ -384,13 +386,13 @@ impl<'a> Module<'a> {
 }
 
 /// Passes all modules to `look`. No module is loaded or unloaded meanwhile.
-fn visit(memory: &Memory, look: &mut dyn FnMut(&Module<'_>)) {
-    type Visitor<'a> = (&'a Memory, &'a mut dyn FnMut(&Module<'_>));
+fn visit_modules(memory: &ProcessMemory, look: &mut dyn FnMut(&LoadedModule<'_>)) {
+    type Visitor<'a> = (&'a ProcessMemory, &'a mut dyn FnMut(&LoadedModule<'_>));
     unsafe extern "C" fn step(info: *mut libc::dl_phdr_info, _size: usize, visitor: *mut c_void) -> c_int {
-        // SAFETY: `visit` passed this pair, which nothing else uses meanwhile.
+        // SAFETY: `visit_modules` passed this pair, which nothing else uses meanwhile.
         let (memory, look) = unsafe { &mut *visitor.cast::<Visitor<'_>>() };
         // SAFETY: the linker passes a valid description.
-        let module = Module::of(unsafe { &*info }, memory);
+        let module = LoadedModule::from_linker(unsafe { &*info }, memory);
         // A panic must not cross the linker's frames.
         let looked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| module.iter().for_each(look)));
         c_int::from(looked.is_err())
@@ -437,13 +439,16 @@ mod tests {
         let theirs = ask();
         let before = text(theirs);
         assert_eq!(by_table(), before);
-        let place =
-            Place { name: "gnu_get_libc_release", theirs: theirs.addr(), ours: ours as *const () as usize };
-        assert!(take(&[place]).unwrap() >= 2);
+        let place = Interposition {
+            name: "gnu_get_libc_release",
+            original: theirs.addr(),
+            replacement: ours as *const () as usize,
+        };
+        assert!(replace_functions(&[place]).unwrap() >= 2);
         assert_eq!(by_table(), c"ours");
         assert_eq!(text(ask()), c"ours");
         assert_eq!(text(theirs), before);
-        assert_eq!(take(&[place]).unwrap(), 0, "all done");
+        assert_eq!(replace_functions(&[place]).unwrap(), 0, "all done");
     }
 
     /// The module whose slots change is this program. `dlsym` does not read slots.
@@ -463,18 +468,18 @@ mod tests {
         }
         let before = by_table(0x801);
         let inside = by_table as *const () as usize;
-        assert!(take_in(inside, "gnu_dev_major", ours as *const () as usize).unwrap() >= 1);
+        assert!(replace_in_module(inside, "gnu_dev_major", ours as *const () as usize).unwrap() >= 1);
         assert_eq!((before, by_table(0x801)), (8, 77));
         // SAFETY: the name is a C string, and the C library exports it.
         let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"gnu_dev_major".as_ptr()) };
         assert_ne!(found.addr(), ours as *const () as usize);
-        assert_eq!(take_in(16, "gnu_dev_major", 16).unwrap(), 0, "no module is there");
+        assert_eq!(replace_in_module(16, "gnu_dev_major", 16).unwrap(), 0, "no module is there");
     }
 
     #[test]
     fn interposing_an_address_outside_all_libraries_fails() {
-        let place = Place { name: "nothing", theirs: 16, ours: 16 };
-        assert_eq!(take(&[place]).unwrap_err().kind(), io::ErrorKind::NotFound);
-        assert_eq!(take(&[]).unwrap(), 0);
+        let place = Interposition { name: "nothing", original: 16, replacement: 16 };
+        assert_eq!(replace_functions(&[place]).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(replace_functions(&[]).unwrap(), 0);
     }
 }

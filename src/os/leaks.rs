@@ -7,26 +7,26 @@ use std::mem;
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-type Register = unsafe extern "C" fn(*const c_void, usize);
+type RegisterRoot = unsafe extern "C" fn(*const c_void, usize);
 
-/// Address of the process's `__lsan_register_root_region`; null if the process has no leak checker, or if [`prepare`]
-/// was not called yet.
-static REGISTER: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+/// Address of the process's `__lsan_register_root_region`; null if the process has no leak checker, or if
+/// [`find_leak_checker`] was not called yet.
+static REGISTER_ROOT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
 /// Looks for a leak checker. Do not call in a callback, because this function calls the loader.
-pub fn prepare() {
+pub fn find_leak_checker() {
     // SAFETY: the name ends with a zero byte.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__lsan_register_root_region".as_ptr()) };
-    REGISTER.store(found, Ordering::Release);
+    REGISTER_ROOT.store(found, Ordering::Release);
 }
 
 /// Declares this mapping, which is never unmapped, as a root, so that memory that the mapping points to does not count
 /// as lost.
-pub fn keeps(mapping: NonNull<u8>, size: usize) {
-    let register = REGISTER.load(Ordering::Acquire);
+pub fn register_root(mapping: NonNull<u8>, size: usize) {
+    let register = REGISTER_ROOT.load(Ordering::Acquire);
     if !register.is_null() {
         // SAFETY: the function of that name has this type in every sanitizer.
-        let register = unsafe { mem::transmute::<*mut c_void, Register>(register) };
+        let register = unsafe { mem::transmute::<*mut c_void, RegisterRoot>(register) };
         // SAFETY: the mapping exists as long as the process.
         unsafe { register(mapping.as_ptr().cast(), size) };
     }

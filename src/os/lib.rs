@@ -32,17 +32,14 @@ pub fn program_path() -> Option<std::path::PathBuf> {
     Some(std::ffi::OsStr::from_bytes(path.to_bytes()).into())
 }
 
-pub mod actions;
-pub mod alive;
-pub mod calls;
 pub mod cancel;
 pub mod child;
 pub mod clocks;
 pub mod cpu_timer;
 pub mod date;
 pub mod descriptor;
-pub mod ending;
 pub mod exit;
+pub mod fatal_signals;
 pub mod file;
 pub mod fork;
 pub mod futex;
@@ -52,19 +49,22 @@ pub mod interpose;
 pub mod leaks;
 pub mod library;
 pub mod listing;
-pub mod loaded;
 pub mod memory;
 pub mod module;
-pub mod patient;
 pub mod perf;
+pub mod pinning;
+pub mod process_liveness;
 pub mod scheduling;
 pub mod shortage;
+pub mod signal_actions;
 pub mod signals;
 pub mod stack;
 pub mod stderr;
 pub mod stdout;
+pub mod syscall_warmup;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod testing;
 pub mod threads;
-pub mod toggle;
+pub mod timed_stderr;
+pub mod toggle_signal;

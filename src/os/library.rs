@@ -9,7 +9,7 @@ use std::path::Path;
 ///
 /// # Errors
 /// The dynamic linker's message, or a message that the file is another library.
-pub fn version_of(path: &Path) -> Result<String, String> {
+pub fn library_version(path: &Path) -> Result<String, String> {
     let name =
         CString::new(path.as_os_str().as_bytes()).map_err(|_| "its name contains a NUL byte".to_owned())?;
     // SAFETY: the name is a C string, and the caller accepts any effect of loading the file.

@@ -8,7 +8,7 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags, RawDir};
 
 /// The names in a folder, in the system's order. Empty if the folder cannot be read.
-pub fn names(folder: &Path) -> Vec<OsString> {
+pub fn entry_names(folder: &Path) -> Vec<OsString> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(open) = rustix::fs::open(folder, flags, Mode::empty()) else { return Vec::new() };
     let mut buffer = [MaybeUninit::uninit(); 4096];
@@ -36,10 +36,10 @@ mod tests {
         for name in &wanted {
             fs::write(folder.join(name), "").unwrap();
         }
-        let mut found = names(&folder);
+        let mut found = entry_names(&folder);
         found.sort();
         wanted.sort();
         assert_eq!(found, wanted);
-        assert!(names(&folder.join("nothing")).is_empty());
+        assert!(entry_names(&folder.join("nothing")).is_empty());
     }
 }

@@ -5,33 +5,33 @@ use std::path::{Path, PathBuf};
 
 const MIB: usize = 1 << 20;
 /// Memory limit if the user sets none.
-const DEFAULT: usize = 256 * MIB;
+const DEFAULT_LIMIT_BYTES: usize = 256 * MIB;
 /// Minimum memory limit: the memory that gpuflame uses in a program that launches from a few stacks and a few threads,
 /// plus a margin.
-const LEAST: usize = 24 * MIB;
+const MIN_LIMIT_BYTES: usize = 24 * MIB;
 /// Divisor for gpuflame's share of the control group's memory.
-const PART: u64 = 10;
+const CGROUP_DIVISOR: u64 = 10;
 
 /// The memory limit of this process, in bytes.
-pub fn ceiling(asked: Option<usize>) -> usize {
-    rule(asked, || {
+pub fn limit_bytes(asked: Option<usize>) -> usize {
+    choose_limit(asked, || {
         let group = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        limit(&group, |path| fs::read_to_string(path).ok())
+        cgroup_limit(&group, |path| fs::read_to_string(path).ok())
     })
 }
 
 /// Returns `asked`, if it is set, and otherwise the smaller of 256 MiB and a tenth of the control group's limit. The
 /// result is always at least 24 MiB, even if `asked` is smaller.
-fn rule(asked: Option<usize>, limit: impl FnOnce() -> Option<u64>) -> usize {
+fn choose_limit(asked: Option<usize>, limit: impl FnOnce() -> Option<u64>) -> usize {
     let unasked = || {
-        let part = limit().map_or(u64::MAX, |limit| limit / PART);
-        DEFAULT.min(usize::try_from(part).unwrap_or(usize::MAX))
+        let part = limit().map_or(u64::MAX, |limit| limit / CGROUP_DIVISOR);
+        DEFAULT_LIMIT_BYTES.min(usize::try_from(part).unwrap_or(usize::MAX))
     };
-    asked.unwrap_or_else(unasked).max(LEAST)
+    asked.unwrap_or_else(unasked).max(MIN_LIMIT_BYTES)
 }
 
 /// Minimum of the memory limits of a control group and its ancestors, from the text of `/proc/self/cgroup`.
-fn limit(groups: &str, read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
+fn cgroup_limit(groups: &str, read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
     let files = groups.lines().filter_map(|line| {
         let (_, rest) = line.split_once(':')?;
         let (controllers, path) = rest.split_once(':')?;
@@ -56,8 +56,8 @@ fn limit(groups: &str, read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn limit_of(groups: &str, files: &[(&str, &str)]) -> Option<u64> {
-        limit(groups, |path| {
+    fn cgroup_limit_of(groups: &str, files: &[(&str, &str)]) -> Option<u64> {
+        cgroup_limit(groups, |path| {
             files.iter().find(|(name, _)| Path::new(name) == path).map(|(_, text)| (*text).to_owned())
         })
     }
@@ -67,22 +67,28 @@ mod tests {
         let groups = "0::/user.slice/job\n";
         let outer = ("/sys/fs/cgroup/user.slice/memory.max", "1000\n");
         let inner = ("/sys/fs/cgroup/user.slice/job/memory.max", "3000\n");
-        assert_eq!(limit_of(groups, &[outer, inner]), Some(1000));
-        assert_eq!(limit_of(groups, &[("/sys/fs/cgroup/user.slice/memory.max", "max\n"), inner]), Some(3000));
-        assert_eq!(limit_of(groups, &[]), None);
+        assert_eq!(cgroup_limit_of(groups, &[outer, inner]), Some(1000));
+        assert_eq!(
+            cgroup_limit_of(groups, &[("/sys/fs/cgroup/user.slice/memory.max", "max\n"), inner]),
+            Some(3000)
+        );
+        assert_eq!(cgroup_limit_of(groups, &[]), None);
     }
 
     #[test]
     fn in_a_container_the_limit_of_the_cgroup_root_applies() {
-        assert_eq!(limit_of("0::/\n", &[("/sys/fs/cgroup/memory.max", "100663296\n")]), Some(96 << 20));
+        assert_eq!(
+            cgroup_limit_of("0::/\n", &[("/sys/fs/cgroup/memory.max", "100663296\n")]),
+            Some(96 << 20)
+        );
         let old = "5:cpu:/x\n4:memory,misc:/docker/abc\n";
         let root = ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "500\n");
-        assert_eq!(limit_of(old, &[root]), Some(500));
+        assert_eq!(cgroup_limit_of(old, &[root]), Some(500));
     }
 
     /// The limit in MiB for a setting and a control group's limit, both in MiB.
     fn mib(asked: Option<usize>, limit: Option<u64>) -> usize {
-        rule(asked.map(|asked| asked * MIB), || limit.map(|limit| limit * MIB as u64)) / MIB
+        choose_limit(asked.map(|asked| asked * MIB), || limit.map(|limit| limit * MIB as u64)) / MIB
     }
 
     #[test]
@@ -93,8 +99,8 @@ mod tests {
         for (limit, expected) in of_groups {
             assert_eq!(mib(None, Some(limit)), expected, "in a group of {limit} MiB");
         }
-        assert_eq!(rule(None, || Some(u64::MAX)), 256 * MIB);
-        assert!((LEAST..=DEFAULT).contains(&ceiling(None)));
+        assert_eq!(choose_limit(None, || Some(u64::MAX)), 256 * MIB);
+        assert!((MIN_LIMIT_BYTES..=DEFAULT_LIMIT_BYTES).contains(&limit_bytes(None)));
     }
 
     #[test]
@@ -102,6 +108,6 @@ mod tests {
         for limit in [None, Some(96), Some(1_000)] {
             assert_eq!([25, 300, 5].map(|asked| mib(Some(asked), limit)), [25, 300, 24]);
         }
-        assert_eq!(ceiling(Some(1 << 40)), 1 << 40);
+        assert_eq!(limit_bytes(Some(1 << 40)), 1 << 40);
     }
 }

@@ -1,5 +1,5 @@
-//! A module is code that the dynamic linker has loaded: the program, a library, a plugin. A function pointer is valid only while
-//! its module is loaded, and another module may be loaded at the same address afterwards.
+//! A module is code that the dynamic linker has loaded: the program, a library, a plugin. A function pointer is valid
+//! only while its module is loaded, and another module may be loaded at the same address afterwards.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -12,8 +12,8 @@ pub struct ModuleId(NonZeroU64);
 
 impl ModuleId {
     /// Id of the module that contains `address`. `None` for generated code, and for unmapped memory.
-    pub fn of(address: usize) -> Option<Self> {
-        let mut search = Search { address, found: None };
+    pub fn containing(address: usize) -> Option<Self> {
+        let mut search = ModuleSearch { address, found: None };
         // SAFETY: `visit` is called only until this returns, with the pointer to `search`.
         unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
         search.found
@@ -25,16 +25,16 @@ impl ModuleId {
     }
 }
 
-struct Search {
+struct ModuleSearch {
     address: usize,
     found: Option<ModuleId>,
 }
 
 /// # Safety
-/// The arguments are those of `dl_iterate_phdr`; `search` points to a [`Search`].
+/// The arguments are those of `dl_iterate_phdr`; `search` points to a [`ModuleSearch`].
 unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, search: *mut c_void) -> c_int {
-    // SAFETY: `ModuleId::of` passed this pointer, and nothing else uses the search meanwhile.
-    let search = unsafe { &mut *search.cast::<Search>() };
+    // SAFETY: `ModuleId::containing` passed this pointer, and nothing else uses the search meanwhile.
+    let search = unsafe { &mut *search.cast::<ModuleSearch>() };
     // SAFETY: the linker passes a valid description.
     let info = unsafe { &*info };
     if info.dlpi_phdr.is_null() {
@@ -76,12 +76,12 @@ mod tests {
 
     #[test]
     fn a_module_has_one_id_and_generated_code_has_none() {
-        let of_libc = ModuleId::of(libc::getpid as *const () as usize);
-        let of_program = ModuleId::of(visit as *const () as usize);
+        let of_libc = ModuleId::containing(libc::getpid as *const () as usize);
+        let of_program = ModuleId::containing(visit as *const () as usize);
         assert!(of_libc.is_some() && of_program.is_some() && of_libc != of_program);
-        assert_eq!(ModuleId::of(libc::getppid as *const () as usize), of_libc);
+        assert_eq!(ModuleId::containing(libc::getppid as *const () as usize), of_libc);
         let generated = vec![0_u8; 1 << 20];
-        assert_eq!(ModuleId::of(generated.as_ptr().addr()), None);
+        assert_eq!(ModuleId::containing(generated.as_ptr().addr()), None);
         assert!(is_readable(generated.as_ptr().addr()));
         assert!(!is_readable(16));
     }

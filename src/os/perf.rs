@@ -31,37 +31,37 @@ pub const REGISTERS: usize = 17;
 
 /// Event that samples a thread until the event is dropped.
 #[derive(Debug)]
-pub struct Event {
-    ring: Ring,
+pub struct PerfEvent {
+    ring: EventRing,
     /// Excludes the time that the thread spends in the kernel.
-    is_of_user: bool,
+    is_user_only: bool,
     /// Maximum number of stack bytes in a sample.
     stack: u32,
     /// Copy of a record that wraps around the end of the ring.
-    joined: Vec<u8>,
+    wrapped_record: Vec<u8>,
 }
 
 /// Condition on which the kernel samples a thread.
 #[derive(Clone, Copy, Debug)]
-enum When {
+enum Trigger {
     /// Each time that the thread has used another period of this length of CPU time.
-    Taken(Duration),
+    CpuTime(Duration),
     /// Each time that the thread is descheduled. The thread's return to a processor is reported as well.
-    Leaves,
+    Deschedule,
 }
 
 /// A record that the kernel wrote about a thread.
 #[derive(Debug)]
-pub enum Told<'a> {
+pub enum PerfRecord<'a> {
     /// The thread's registers and stack.
-    Sample(Sample<'a>),
+    Sample(ThreadSample<'a>),
     /// The thread was descheduled. The sample taken at that moment precedes this record.
-    Left {
+    Descheduled {
         /// True if the thread blocked, false if it was still runnable (always true before Linux 4.17).
-        waits: bool,
+        blocked: bool,
     },
     /// The thread runs again.
-    Came {
+    Scheduled {
         /// Time in ns since 1970.
         time: u64,
     },
@@ -71,7 +71,7 @@ pub enum Told<'a> {
 
 /// Registers and stack of a thread at one moment.
 #[derive(Debug)]
-pub struct Sample<'a> {
+pub struct ThreadSample<'a> {
     /// Time in ns since 1970.
     pub time: u64,
     /// rax to r15 and the instruction pointer, in DWARF order.
@@ -82,43 +82,48 @@ pub struct Sample<'a> {
 
 /// Sizes to try, in bytes: the size of the ring, and the size of the stack in a sample. The kernel limits how much
 /// memory an unprivileged user may lock (`kernel.perf_event_mlock_kb`, 516 per processor, and `ulimit -l`).
-const ROOMS: [(usize, u32); 4] =
+const RING_SIZES: [(usize, u32); 4] =
     [(512 << 10, 32 << 10), (256 << 10, 32 << 10), (64 << 10, 8 << 10), (16 << 10, 2 << 10)];
 /// Sizes to try for an event on a thread that may be descheduled thousands of times per second.
-const ROOMS_OF_LEAVES: [(usize, u32); 4] =
+const SWITCH_RING_SIZES: [(usize, u32); 4] =
     [(1 << 20, 16 << 10), (512 << 10, 16 << 10), (256 << 10, 16 << 10), (64 << 10, 8 << 10)];
 /// Size of a sample without its stack, in bytes, rounded up generously.
-const BESIDE: usize = 256;
-const PAGE: usize = 4096;
+const SAMPLE_OVERHEAD_BYTES: usize = 256;
+const PAGE_BYTES: usize = 4096;
 
-impl Event {
+impl PerfEvent {
     /// Samples a thread of this process from now on, each time that it has used another `period` of CPU time.
     ///
     /// # Errors
     /// Errors of the kernel: sampling is not permitted, or the thread has ended.
     pub fn open(thread: i32, period: Duration) -> io::Result<Self> {
         // Users who are not permitted to observe the kernel may still be permitted to sample time outside the kernel.
-        Self::open_in(&ROOMS, thread, When::Taken(period), &[false, true])
+        Self::open_largest(&RING_SIZES, thread, Trigger::CpuTime(period), &[false, true])
     }
 
     /// Samples a thread of this process each time that it is descheduled, which happens inside the kernel.
     ///
     /// # Errors
-    /// As for [`Event::open`].
-    pub fn open_leaves(thread: i32) -> io::Result<Self> {
-        Self::open_in(&ROOMS_OF_LEAVES, thread, When::Leaves, &[false])
+    /// As for [`PerfEvent::open`].
+    pub fn open_switches(thread: i32) -> io::Result<Self> {
+        Self::open_largest(&SWITCH_RING_SIZES, thread, Trigger::Deschedule, &[false])
     }
 
-    fn open_in(rooms: &[(usize, u32)], thread: i32, when: When, of_user: &[bool]) -> io::Result<Self> {
+    fn open_largest(
+        rooms: &[(usize, u32)],
+        thread: i32,
+        when: Trigger,
+        user_only_modes: &[bool],
+    ) -> io::Result<Self> {
         let mut result = Err(io::ErrorKind::PermissionDenied.into());
         for &(room, stack) in rooms {
-            for &is_of_user in of_user {
-                let opened = open(thread, when, stack, is_of_user);
-                result = opened.and_then(|event| Ring::map(event, room)).map(|ring| Self {
+            for &is_user_only in user_only_modes {
+                let opened = open(thread, when, stack, is_user_only);
+                result = opened.and_then(|event| EventRing::map(event, room)).map(|ring| Self {
                     ring,
-                    is_of_user,
+                    is_user_only,
                     stack,
-                    joined: Vec::new(),
+                    wrapped_record: Vec::new(),
                 });
                 match &result {
                     Err(error) if is_refused(error) => {}
@@ -134,17 +139,17 @@ impl Event {
     }
 
     /// Whether only the time that the thread spends outside the kernel is sampled.
-    pub fn is_of_user(&self) -> bool {
-        self.is_of_user
+    pub fn is_user_only(&self) -> bool {
+        self.is_user_only
     }
 
     /// Number of samples that fit into the empty ring.
-    pub fn room(&self) -> usize {
-        self.ring.size / (self.stack as usize + BESIDE)
+    pub fn capacity(&self) -> usize {
+        self.ring.size / (self.stack as usize + SAMPLE_OVERHEAD_BYTES)
     }
 
     /// Passes all new records to `each`. Returns the number of samples that were lost since the last call.
-    pub fn drain(&mut self, mut each: impl FnMut(Told<'_>)) -> u64 {
+    pub fn drain(&mut self, mut each: impl FnMut(PerfRecord<'_>)) -> u64 {
         let mut lost = 0_u64;
         let head = self.ring.head().load(Ordering::Acquire);
         let mut tail = self.ring.tail().load(Ordering::Relaxed);
@@ -155,14 +160,18 @@ impl Event {
                 tail = head;
                 break;
             }
-            let record = self.ring.record(tail, size, &mut self.joined);
+            let record = self.ring.record(tail, size, &mut self.wrapped_record);
             match kind {
-                SAMPLE => sample(record).into_iter().map(Told::Sample).for_each(&mut each),
-                SWITCH if misc & LEFT != 0 => each(Told::Left { waits: misc & BY_FORCE == 0 }),
-                SWITCH => word(record, 16).into_iter().for_each(|time| each(Told::Came { time })),
-                LOST => {
+                RECORD_SAMPLE => parse_sample(record).into_iter().map(PerfRecord::Sample).for_each(&mut each),
+                RECORD_SWITCH if misc & SWITCHED_OUT != 0 => {
+                    each(PerfRecord::Descheduled { blocked: misc & PREEMPTED == 0 })
+                }
+                RECORD_SWITCH => {
+                    word(record, 16).into_iter().for_each(|time| each(PerfRecord::Scheduled { time }))
+                }
+                RECORD_LOST => {
                     lost += word(record, 16).unwrap_or(0);
-                    each(Told::Lost);
+                    each(PerfRecord::Lost);
                 }
                 _ => {}
             }
@@ -176,13 +185,13 @@ impl Event {
 }
 
 /// CPU time that a thread of this process has used so far. `None` if the thread has ended.
-pub fn taken(thread: i32) -> Option<Duration> {
+pub fn thread_cpu_time(thread: i32) -> Option<Duration> {
     // Id, as the kernel encodes it, of the clock that shows the CPU time of one thread since its start.
     let clock = !thread << 3 | 6;
-    let mut taken = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the call writes to `taken`, and fails for a thread that has ended.
-    let known = unsafe { libc::clock_gettime(clock, &mut taken) } == 0;
-    known.then(|| Duration::new(taken.tv_sec as u64, taken.tv_nsec as u32))
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the call writes to `time`, and fails for a thread that has ended.
+    let known = unsafe { libc::clock_gettime(clock, &mut time) } == 0;
+    known.then(|| Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
 }
 
 fn is_refused(error: &io::Error) -> bool {
@@ -191,23 +200,23 @@ fn is_refused(error: &io::Error) -> bool {
 
 /// The memory that the kernel and the reader of an event share.
 #[derive(Debug)]
-struct Ring {
+struct EventRing {
     at: NonNull<u8>,
     /// Size of the data in bytes, a power of two.
     size: usize,
 }
 
 // SAFETY: the mapping belongs to this value alone.
-unsafe impl Send for Ring {}
+unsafe impl Send for EventRing {}
 
-impl Ring {
+impl EventRing {
     /// Maps the ring of `event`, and closes the descriptor.
     fn map(event: File, size: usize) -> io::Result<Self> {
-        let (length, access) = (PAGE + size, libc::PROT_READ | libc::PROT_WRITE);
+        let (length, access) = (PAGE_BYTES + size, libc::PROT_READ | libc::PROT_WRITE);
         // SAFETY: the call creates a new mapping of an open file, at an address that the kernel chooses.
         let at = unsafe { libc::mmap(null_mut(), length, access, libc::MAP_SHARED, event.as_raw_fd(), 0) };
         let mapped = if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(at.cast()) };
-        give_back(event);
+        close_event(event);
         let at = NonNull::new(mapped?).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self { at, size })
     }
@@ -233,9 +242,9 @@ impl Ring {
         (header as u32, (header >> 32) as u16, (header >> 48) as usize)
     }
 
-    /// The record at `position`, copied to `joined` if it wraps around the end of the ring. The kernel does not
+    /// The record at `position`, copied to `wrapped_record` if it wraps around the end of the ring. The kernel does not
     /// overwrite the record meanwhile.
-    fn record<'a>(&'a self, position: u64, size: usize, joined: &'a mut Vec<u8>) -> &'a [u8] {
+    fn record<'a>(&'a self, position: u64, size: usize, wrapped_record: &'a mut Vec<u8>) -> &'a [u8] {
         let first = (self.size - position as usize % self.size).min(size);
         // SAFETY: at least `first` bytes are left up to the end of the data, and the kernel does not write to them
         // until the tail moves.
@@ -243,60 +252,61 @@ impl Ring {
         if first == size {
             return one;
         }
-        joined.clear();
-        joined.extend_from_slice(one);
+        wrapped_record.clear();
+        wrapped_record.extend_from_slice(one);
         // SAFETY: the rest of the record is at the start of the data, and the record is no longer than the data.
         let rest =
             unsafe { std::slice::from_raw_parts(self.bytes(0).as_ptr(), (size - first).min(self.size)) };
-        joined.extend_from_slice(rest);
-        joined
+        wrapped_record.extend_from_slice(rest);
+        wrapped_record
     }
 
     fn bytes(&self, position: u64) -> NonNull<u8> {
         // SAFETY: the data follows the first page, and this offset is inside it.
-        unsafe { self.at.add(PAGE + position as usize % self.size) }
+        unsafe { self.at.add(PAGE_BYTES + position as usize % self.size) }
     }
 }
 
-impl Drop for Ring {
+impl Drop for EventRing {
     fn drop(&mut self) {
         // SAFETY: `map` mapped this size, and no reference to the mapping is left.
-        unsafe { libc::munmap(self.at.as_ptr().cast(), PAGE + self.size) };
+        unsafe { libc::munmap(self.at.as_ptr().cast(), PAGE_BYTES + self.size) };
     }
 }
 
-const LOST: u32 = 2;
-const SAMPLE: u32 = 9;
-const SWITCH: u32 = 14;
+const RECORD_LOST: u32 = 2;
+const RECORD_SAMPLE: u32 = 9;
+const RECORD_SWITCH: u32 = 14;
 /// Flags of a switch record: the thread was scheduled out, and (since Linux 4.17) the thread was preempted.
-const LEFT: u16 = 1 << 13;
-const BY_FORCE: u16 = 1 << 14;
+const SWITCHED_OUT: u16 = 1 << 13;
+const PREEMPTED: u16 = 1 << 14;
 
 /// The kernel's numbers of the registers rax to r15 and the instruction pointer, in DWARF order. A sample has its
 /// registers in ascending order by number.
-const NUMBERS: [u32; REGISTERS] = [0, 3, 2, 1, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23, 8];
+const KERNEL_REGISTER_NUMBERS: [u32; REGISTERS] = [0, 3, 2, 1, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23, 8];
 /// Value of `abi` if the registers have 64 bits.
-const ABI_64: u64 = 2;
+const ABI_64_BIT: u64 = 2;
 
 fn wanted_registers() -> u64 {
-    NUMBERS.iter().fold(0, |mask, number| mask | 1 << number)
+    KERNEL_REGISTER_NUMBERS.iter().fold(0, |mask, number| mask | 1 << number)
 }
 
-fn sample(record: &[u8]) -> Option<Sample<'_>> {
-    const REGISTERS_AT: usize = 32;
-    const ROOM_AT: usize = REGISTERS_AT + 8 * REGISTERS;
-    if word(record, 24)? != ABI_64 {
+fn parse_sample(record: &[u8]) -> Option<ThreadSample<'_>> {
+    const REGISTERS_OFFSET: usize = 32;
+    const STACK_SIZE_OFFSET: usize = REGISTERS_OFFSET + 8 * REGISTERS;
+    if word(record, 24)? != ABI_64_BIT {
         return None;
     }
     let mut registers = [0; REGISTERS];
-    for (at, number) in NUMBERS.into_iter().enumerate() {
+    for (at, number) in KERNEL_REGISTER_NUMBERS.into_iter().enumerate() {
         let before = (wanted_registers() & ((1 << number) - 1)).count_ones() as usize;
-        registers[at] = word(record, REGISTERS_AT + 8 * before)?;
+        registers[at] = word(record, REGISTERS_OFFSET + 8 * before)?;
     }
-    let room = word(record, ROOM_AT)? as usize;
-    let copied = if room == 0 { 0 } else { word(record, (ROOM_AT + 8).checked_add(room)?)? as usize };
-    let stack = record.get(ROOM_AT + 8..)?.get(..copied.min(room))?;
-    Some(Sample { time: word(record, 16)?, registers, stack })
+    let room = word(record, STACK_SIZE_OFFSET)? as usize;
+    let copied =
+        if room == 0 { 0 } else { word(record, (STACK_SIZE_OFFSET + 8).checked_add(room)?)? as usize };
+    let stack = record.get(STACK_SIZE_OFFSET + 8..)?.get(..copied.min(room))?;
+    Some(ThreadSample { time: word(record, 16)?, registers, stack })
 }
 
 fn word(record: &[u8], at: usize) -> Option<u64> {
@@ -306,13 +316,13 @@ fn word(record: &[u8], at: usize) -> Option<u64> {
 /// The kernel's `perf_event_attr`, up to the fields that exist since 4.1.
 #[repr(C)]
 #[derive(Default)]
-struct Attributes {
+struct PerfEventAttr {
     kind: u32,
     size: u32,
     config: u64,
     period: u64,
-    in_samples: u64,
-    in_reads: u64,
+    sample_fields: u64,
+    read_fields: u64,
     switches: u64,
     wake_after: u32,
     breakpoint: [u32; 5],
@@ -322,44 +332,44 @@ struct Attributes {
     clock: i32,
 }
 
-const _: () = assert!(size_of::<Attributes>() == 96, "the kernel knows these fields by their places");
+const _: () = assert!(size_of::<PerfEventAttr>() == 96, "the kernel knows these fields by their places");
 
 /// Software events: the CPU time of a task, and the number of times that the task was descheduled.
-const SOFTWARE: u32 = 1;
+const TYPE_SOFTWARE: u32 = 1;
 const TASK_CLOCK: u64 = 1;
 const CONTEXT_SWITCHES: u64 = 3;
 /// Fields of a sample: thread, time, registers and stack.
-const IN_SAMPLES: u64 = 1 << 1 | 1 << 2 | 1 << 12 | 1 << 13;
-const WITHOUT_KERNEL: u64 = 1 << 5;
-const WITHOUT_HYPERVISOR: u64 = 1 << 6;
+const SAMPLE_FIELDS: u64 = 1 << 1 | 1 << 2 | 1 << 12 | 1 << 13;
+const EXCLUDE_KERNEL: u64 = 1 << 5;
+const EXCLUDE_HYPERVISOR: u64 = 1 << 6;
 /// Flag: records other than samples contain thread and time as well.
-const TIME_IN_ALL: u64 = 1 << 18;
-const BY_CLOCK: u64 = 1 << 25;
+const SAMPLE_ID_ALL: u64 = 1 << 18;
+const USE_CLOCK_ID: u64 = 1 << 25;
 /// Flag: the kernel writes a record when the thread leaves a processor and when the thread returns to a processor.
-const SWITCHES: u64 = 1 << 26;
+const RECORD_SWITCHES: u64 = 1 << 26;
 /// Flag: the kernel closes the descriptor on `exec`.
 const CLOSE_ON_EXEC: u64 = 8;
 
-fn open(thread: i32, when: When, stack: u32, is_of_user: bool) -> io::Result<File> {
+fn open(thread: i32, when: Trigger, stack: u32, is_user_only: bool) -> io::Result<File> {
     let (config, period, records) = match when {
-        When::Taken(period) => (TASK_CLOCK, period.as_nanos() as u64, 0),
-        When::Leaves => (CONTEXT_SWITCHES, 1, TIME_IN_ALL | SWITCHES),
+        Trigger::CpuTime(period) => (TASK_CLOCK, period.as_nanos() as u64, 0),
+        Trigger::Deschedule => (CONTEXT_SWITCHES, 1, SAMPLE_ID_ALL | RECORD_SWITCHES),
     };
-    let attributes = Attributes {
-        kind: SOFTWARE,
-        size: size_of::<Attributes>() as u32,
+    let attributes = PerfEventAttr {
+        kind: TYPE_SOFTWARE,
+        size: size_of::<PerfEventAttr>() as u32,
         config,
         period,
-        in_samples: IN_SAMPLES,
-        switches: records | WITHOUT_HYPERVISOR | BY_CLOCK | if is_of_user { WITHOUT_KERNEL } else { 0 },
+        sample_fields: SAMPLE_FIELDS,
+        switches: records | EXCLUDE_HYPERVISOR | USE_CLOCK_ID | if is_user_only { EXCLUDE_KERNEL } else { 0 },
         registers: wanted_registers(),
         stack,
         clock: libc::CLOCK_REALTIME,
-        ..Attributes::default()
+        ..PerfEventAttr::default()
     };
     const ANY_PROCESSOR: i32 = -1;
     const NO_GROUP: i32 = -1;
-    descriptor::make_room();
+    descriptor::enlarge_table();
     // SAFETY: the attributes have the size that they state, and the call keeps no pointer to them.
     let event = unsafe {
         let attributes = &raw const attributes;
@@ -369,12 +379,12 @@ fn open(thread: i32, when: When, stack: u32, is_of_user: bool) -> io::Result<Fil
         return Err(io::Error::last_os_error());
     }
     // SAFETY: the kernel has just created this descriptor, and we are its only owner.
-    Ok(descriptor::raise(unsafe { File::from_raw_fd(event as i32) }))
+    Ok(descriptor::move_out_of_reach(unsafe { File::from_raw_fd(event as i32) }))
 }
 
 /// Closes an event's descriptor, unless the host has closed the descriptor and its number refers to one of the host's
 /// files by now.
-fn give_back(event: File) {
+fn close_event(event: File) {
     let number = event.as_raw_fd();
     let is_ours = fs::read_link(format!("/proc/self/fd/{number}"))
         .map_or(true, |link| link.as_os_str().as_encoded_bytes() == b"anon_inode:[perf_event]");
@@ -392,8 +402,8 @@ mod tests {
     use crate::threads;
 
     /// An event on the calling thread. `None` if the kernel does not permit sampling, which is an error in CI.
-    fn opened(period: Duration) -> Option<Event> {
-        match Event::open(threads::number(), period) {
+    fn opened(period: Duration) -> Option<PerfEvent> {
+        match PerfEvent::open(threads::current_id(), period) {
             Ok(event) => Some(event),
             Err(error) if std::env::var_os("CI").is_none() => {
                 eprintln!("skipped: perf_event_open: {error}; sysctl kernel.perf_event_paranoid=2");
@@ -411,13 +421,13 @@ mod tests {
     #[test]
     fn perf_samples_match_the_threads_cpu_time_and_contain_its_stack() {
         let Some(mut event) = opened(Duration::from_millis(1)) else { return };
-        let before = taken(threads::number()).unwrap();
+        let before = thread_cpu_time(threads::current_id()).unwrap();
         let (mut count, mut lost) = (0_u64, 0);
         let here = (&raw const before) as u64;
         for _ in 0..20 {
             spin(5_000_000);
             lost += event.drain(|told| {
-                let Told::Sample(sample) = told else { panic!("{told:?}") };
+                let PerfRecord::Sample(sample) = told else { panic!("{told:?}") };
                 count += 1;
                 let sp = sample.registers[7];
                 assert!(sp < here && here < sp + (1 << 20), "{sp:x} is not below {here:x}");
@@ -427,7 +437,7 @@ mod tests {
                 }
             });
         }
-        let taken = (taken(threads::number()).unwrap() - before).as_millis() as u64;
+        let taken = (thread_cpu_time(threads::current_id()).unwrap() - before).as_millis() as u64;
         // One sample may be missing or additional at the start and at the end of the interval.
         assert!((count + lost).abs_diff(taken) <= taken / 20 + 2, "{count} and {lost} lost in {taken} ms");
     }
@@ -438,7 +448,7 @@ mod tests {
         spin(100_000_000);
         let mut count = 0;
         event.drain(|_| count += 1);
-        assert!(count <= event.room() + 1 && count > 0, "{count} of {}", event.room());
+        assert!(count <= event.capacity() + 1 && count > 0, "{count} of {}", event.capacity());
         // The kernel reports lost samples before the next sample.
         spin(5_000_000);
         let lost = event.drain(|_| ());
@@ -447,7 +457,7 @@ mod tests {
 
     #[test]
     fn context_switches_of_a_sleeping_thread_are_recorded() {
-        let Ok(mut event) = Event::open_leaves(threads::number()) else {
+        let Ok(mut event) = PerfEvent::open_switches(threads::current_id()) else {
             // An unprivileged user is not permitted to sample the kernel, unless kernel.perf_event_paranoid is 1.
             return eprintln!("skipped: perf_event_open");
         };
@@ -458,23 +468,23 @@ mod tests {
         }
         let (mut left, mut slept, mut waits) = (0, 0, 0);
         let lost = event.drain(|told| match told {
-            Told::Sample(sample) => {
+            PerfRecord::Sample(sample) => {
                 assert!(sample.registers[7] < here && here < sample.registers[7] + (1 << 20));
                 left = sample.time;
             }
-            Told::Left { waits: of_its_own } => waits += u32::from(of_its_own),
-            Told::Lost => {}
-            Told::Came { time } if time - left >= 4_000_000 => slept += 1,
-            Told::Came { .. } => {}
+            PerfRecord::Descheduled { blocked: of_its_own } => waits += u32::from(of_its_own),
+            PerfRecord::Lost => {}
+            PerfRecord::Scheduled { time } if time - left >= 4_000_000 => slept += 1,
+            PerfRecord::Scheduled { .. } => {}
         });
         assert!(lost == 0 && slept >= 10 && waits >= 10, "{lost} lost, {slept} slept, {waits} waited");
     }
 
     #[test]
     fn an_exited_thread_has_no_cpu_time_and_cannot_be_sampled() {
-        let number = std::thread::spawn(threads::number).join().unwrap();
-        let error = Event::open(number, Duration::from_millis(1)).unwrap_err();
+        let number = std::thread::spawn(threads::current_id).join().unwrap();
+        let error = PerfEvent::open(number, Duration::from_millis(1)).unwrap_err();
         assert!(error.raw_os_error() == Some(libc::ESRCH) || is_refused(&error), "{error}");
-        assert_eq!(taken(number), None);
+        assert_eq!(thread_cpu_time(number), None);
     }
 }

@@ -7,7 +7,7 @@ use libc::{CPU_SETSIZE, PRIO_PROCESS, cpu_set_t, sched_param};
 
 /// Sets the calling thread's affinity to the union over `threads`, which are threads of this process, its scheduling
 /// class to the default, and its nice value to the process's. Settings that the kernel refuses are left unchanged.
-pub fn as_the_process(threads: &[i32]) {
+pub fn apply_process_scheduling(threads: &[i32]) {
     // SAFETY: all-zero is a valid `cpu_set_t`, the empty set.
     let mut allowed: cpu_set_t = unsafe { zeroed() };
     for &thread in threads {

@@ -3,17 +3,17 @@
 
 use std::time::Duration;
 
-use super::futex::Bits;
+use super::futex::EventFlags;
 
 /// Flags: memory has run out, and one of our threads has stopped for lack of memory.
-static STATE: Bits = Bits::new();
+static STATE: EventFlags = EventFlags::new();
 const SHORT: u32 = 1;
-const OUT: u32 = 2;
+const THREAD_STOPPED: u32 = 2;
 /// Flag: sleeping threads wake, and no thread sleeps again.
-const AWAKE: u32 = 4;
+const SLEEPS_ENDED: u32 = 4;
 
 /// Records that memory has run out. Further memory comes from the heap's reserve.
-pub fn fall_short() {
+pub fn set_short() {
     STATE.set(SHORT);
 }
 
@@ -25,22 +25,22 @@ pub fn is_short() -> bool {
 /// Sleeps for `pause`, or until memory has run out, or until the process ends.
 pub fn sleep_unless_short(pause: Duration) {
     let known = STATE.get();
-    if known & (SHORT | AWAKE) == 0 {
+    if known & (SHORT | SLEEPS_ENDED) == 0 {
         STATE.wait(known, Some(pause));
     }
 }
 
 /// Ends all sleeps of [`sleep_unless_short`] permanently, because the process ends.
-pub fn wake_for_good() {
-    STATE.set(AWAKE);
+pub fn end_sleeps() {
+    STATE.set(SLEEPS_ENDED);
 }
 
 /// Records that one of our threads has stopped for lack of memory. The stopped thread may hold a lock.
-pub fn go_out() {
-    STATE.set(SHORT | OUT);
+pub fn set_thread_stopped() {
+    STATE.set(SHORT | THREAD_STOPPED);
 }
 
 /// Whether one of our threads has stopped for lack of memory.
-pub fn is_out() -> bool {
-    STATE.has(OUT)
+pub fn has_stopped_thread() -> bool {
+    STATE.has(THREAD_STOPPED)
 }

@@ -3,7 +3,7 @@
 
 /// Runs `body` with all signals blocked. A thread that `body` creates therefore never runs the application's signal
 /// handlers, and no handler on the calling thread jumps out of `body`.
-pub fn without<T>(body: impl FnOnce() -> T) -> T {
+pub fn with_all_blocked<T>(body: impl FnOnce() -> T) -> T {
     // SAFETY: all-zero is a valid signal set; sigfillset writes to the first, pthread_sigmask to the second.
     let old = unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
@@ -22,34 +22,34 @@ pub fn without<T>(body: impl FnOnce() -> T) -> T {
 /// If it has not jumped, it is in a signal handler, which runs deeper than the interrupted code, with the kernel's
 /// frame in between, or on the alternate signal stack. Returns true only if the jump is certain. Takes several
 /// microseconds.
-pub fn jumped_out_of(inside: usize, at: usize) -> bool {
+pub fn has_jumped_out(inside: usize, at: usize) -> bool {
     // SAFETY: all-zero is a valid `stack_t`.
-    let mut set_aside: libc::stack_t = unsafe { std::mem::zeroed() };
-    // SAFETY: with a null stack the call only writes to `set_aside`.
-    if unsafe { libc::sigaltstack(std::ptr::null(), &mut set_aside) } != 0 {
+    let mut alternate: libc::stack_t = unsafe { std::mem::zeroed() };
+    // SAFETY: with a null stack the call only writes to `alternate`.
+    if unsafe { libc::sigaltstack(std::ptr::null(), &mut alternate) } != 0 {
         return false;
     }
-    let start = set_aside.ss_sp.addr();
-    let is_handler = set_aside.ss_flags & libc::SS_ONSTACK != 0;
-    let began_there = (start..start + set_aside.ss_size).contains(&inside);
+    let start = alternate.ss_sp.addr();
+    let is_handler = alternate.ss_flags & libc::SS_ONSTACK != 0;
+    let began_there = (start..start + alternate.ss_size).contains(&inside);
     if is_handler && !began_there {
         return false;
     }
-    at >= inside || !may_be_interrupted(inside, at)
+    at >= inside || !has_signal_frame(inside, at)
 }
 
 /// Maximum distance of the kernel's frame below the interrupted code, in bytes: several times the stack that gpuflame
 /// itself needs, and the largest processor state, 11 KiB.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-const FARTHEST: usize = 64 << 10;
+const MAX_FRAME_DISTANCE_BYTES: usize = 64 << 10;
 
 /// Whether the kernel's frame for a signal may be between the two addresses. The frame starts with the address of the
 /// code that returns from handlers, which the C library has registered with the kernel.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-fn may_be_interrupted(inside: usize, at: usize) -> bool {
-    let returns = returns_from_handlers();
+fn has_signal_frame(inside: usize, at: usize) -> bool {
+    let returns = return_addresses();
     let mut words = [0_usize; 256];
-    let mut from = at.max(inside.saturating_sub(FARTHEST)) & !7;
+    let mut from = at.max(inside.saturating_sub(MAX_FRAME_DISTANCE_BYTES)) & !7;
     while from < inside {
         let bytes = size_of_val(&words).min(inside - from);
         let local = libc::iovec { iov_base: words.as_mut_ptr().cast(), iov_len: bytes };
@@ -75,26 +75,26 @@ fn may_be_interrupted(inside: usize, at: usize) -> bool {
 }
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
-fn may_be_interrupted(_inside: usize, _at: usize) -> bool {
+fn has_signal_frame(_inside: usize, _at: usize) -> bool {
     true
 }
 
 /// Addresses of the code by which handlers return, by signal. There is usually only one such address, plus one for each
 /// language runtime that sets handlers without the C library.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-fn returns_from_handlers() -> [usize; 64] {
+fn return_addresses() -> [usize; 64] {
     /// The kernel's `sigaction`.
     #[repr(C)]
     #[derive(Default)]
-    struct Action {
+    struct KernelAction {
         handler: usize,
         flags: usize,
         returns: usize,
         mask: u64,
     }
     std::array::from_fn(|signal| {
-        let mut action = Action::default();
-        let none = std::ptr::null::<Action>();
+        let mut action = KernelAction::default();
+        let none = std::ptr::null::<KernelAction>();
         // SAFETY: without an action to set, the call only writes to `action`.
         let answer = unsafe {
             libc::syscall(libc::SYS_rt_sigaction, signal + 1, none, &raw mut action, size_of::<u64>())

@@ -4,58 +4,58 @@
 use std::ptr::null_mut;
 
 /// Size of the stack, which is the usual stack size of a main thread. Unused pages take no memory.
-const BYTES: usize = 8 << 20;
+const STACK_BYTES: usize = 8 << 20;
 /// Size of the inaccessible guard at the lower end of the stack.
-const GUARD: usize = 4096;
+const GUARD_BYTES: usize = 4096;
 
-/// Runs `body` with `given` on a stack of ours, or on the thread's own stack if no stack can be mapped. `body` must not
-/// panic.
-pub fn run_on_our_own<G: Copy, T>(given: G, body: fn(G) -> T) -> T {
-    let mut job = Job { body, given, result: None };
-    let Some(stack) = Mapped::new() else { return body(given) };
+/// Runs `body` with `argument` on a stack of ours, or on the thread's own stack if no stack can be mapped. `body` must
+/// not panic.
+pub fn run_on_own_stack<G: Copy, T>(argument: G, body: fn(G) -> T) -> T {
+    let mut job = StackJob { body, argument, result: None };
+    let Some(stack) = MappedStack::new() else { return body(argument) };
     // SAFETY: the arguments are the top of a stack that is not in use, a function that does not unwind, and the
     // function's argument.
     unsafe { call_on(stack.top(), run::<G, T>, (&raw mut job).cast()) };
-    job.result.unwrap_or_else(|| body(given))
+    job.result.unwrap_or_else(|| body(argument))
 }
 
-struct Job<G, T> {
+struct StackJob<G, T> {
     body: fn(G) -> T,
-    given: G,
+    argument: G,
     result: Option<T>,
 }
 
 unsafe extern "C" fn run<G: Copy, T>(job: *mut u8) {
-    // SAFETY: `run_on_our_own` passes its own job.
-    let job = unsafe { &mut *job.cast::<Job<G, T>>() };
-    job.result = Some((job.body)(job.given));
+    // SAFETY: `run_on_own_stack` passes its own job.
+    let job = unsafe { &mut *job.cast::<StackJob<G, T>>() };
+    job.result = Some((job.body)(job.argument));
 }
 
-struct Mapped(*mut u8);
+struct MappedStack(*mut u8);
 
-impl Mapped {
+impl MappedStack {
     fn new() -> Option<Self> {
         let how = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK;
         let may = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: the call creates a new mapping, at an address that the kernel chooses.
-        let block = unsafe { libc::mmap(null_mut(), BYTES, may, how, -1, 0) };
+        let block = unsafe { libc::mmap(null_mut(), STACK_BYTES, may, how, -1, 0) };
         if !cfg!(target_arch = "x86_64") || block == libc::MAP_FAILED {
             return None;
         }
         let mapped = Self(block.cast());
         // SAFETY: the page is the first page of the new mapping.
-        (unsafe { libc::mprotect(block, GUARD, libc::PROT_NONE) } == 0).then_some(mapped)
+        (unsafe { libc::mprotect(block, GUARD_BYTES, libc::PROT_NONE) } == 0).then_some(mapped)
     }
 
     fn top(&self) -> *mut u8 {
-        self.0.wrapping_add(BYTES)
+        self.0.wrapping_add(STACK_BYTES)
     }
 }
 
-impl Drop for Mapped {
+impl Drop for MappedStack {
     fn drop(&mut self) {
         // SAFETY: `new` mapped this range, and no code runs on it any more.
-        unsafe { libc::munmap(self.0.cast(), BYTES) };
+        unsafe { libc::munmap(self.0.cast(), STACK_BYTES) };
     }
 }
 
@@ -112,13 +112,13 @@ mod tests {
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn our_own_stack_is_separate_and_deep_and_returns_results_and_panics() {
-        assert!(run_on_our_own((), |()| here()).abs_diff(here()) > 64 << 10);
+        assert!(run_on_own_stack((), |()| here()).abs_diff(here()) > 64 << 10);
         let deep = |count| {
             std::hint::black_box([1_u8; 1 << 20]).iter().map(|byte| u32::from(*byte)).sum::<u32>() + count
         };
-        assert_eq!(run_on_our_own(7, deep), (1 << 20) + 7);
+        assert_eq!(run_on_own_stack(7, deep), (1 << 20) + 7);
         let caught =
-            run_on_our_own((), |()| std::panic::catch_unwind(|| -> u32 { panic!("as asked") }).is_err());
+            run_on_own_stack((), |()| std::panic::catch_unwind(|| -> u32 { panic!("as asked") }).is_err());
         assert!(caught);
     }
 }

@@ -22,28 +22,28 @@ use std::time::{Duration, Instant};
 
 use libc::c_int;
 
-use super::descriptor::{self, Identity};
+use super::descriptor::{self, FileId};
 use super::{is_privileged, signals, threads};
 
 /// Identity of descriptor 2 when CUDA started; `None` if it was closed.
-static AT_START: OnceLock<Option<Identity>> = OnceLock::new();
+static FILE_AT_START: OnceLock<Option<FileId>> = OnceLock::new();
 /// Identity of descriptor 2 when the process or `gpuflame run` started; `None` if it is unknown.
-static AT_EXEC: OnceLock<Option<Identity>> = OnceLock::new();
+static FILE_AT_EXEC: OnceLock<Option<FileId>> = OnceLock::new();
 
 /// Environment variable in which `gpuflame run` and the preloaded library pass on the identity of descriptor 2.
 pub const AT_EXEC_VARIABLE: &str = "_GPUFLAME_STDERR";
 
 /// Maximum size of a write. A pipe accepts this many bytes completely or not at all, and does not block the writer once
 /// the pipe reports room.
-pub(super) const AT_ONCE: usize = libc::PIPE_BUF;
+pub(super) const MAX_WRITE_BYTES: usize = libc::PIPE_BUF;
 /// Maximum time for which a thread tries to write.
-const LONGEST: Duration = Duration::from_secs(5);
+const MAX_WRITE_TIME: Duration = Duration::from_secs(5);
 /// Interval between two checks of a pipe whose readiness cannot be polled.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+const PIPE_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Whether a text may continue a line that another writer has not finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Start {
+enum LineStart {
     /// The text may continue the last line only if the state of that line is unknown and descriptor 2 is not a
     /// terminal.
     Message,
@@ -62,73 +62,73 @@ enum LastLine {
 
 /// Remembers which file descriptor 2 is now. Call this before all other functions, because a data file that gets the
 /// number 2 later is not stderr.
-pub fn remember() {
-    AT_START.get_or_init(|| identity().ok());
-    AT_EXEC.get_or_init(|| {
+pub fn remember_file() {
+    FILE_AT_START.get_or_init(|| current_file().ok());
+    FILE_AT_EXEC.get_or_init(|| {
         let passed_on = std::env::var(AT_EXEC_VARIABLE).ok().filter(|_| !is_privileged());
-        passed_on.and_then(|text| Identity::parse(&text))
+        passed_on.and_then(|text| FileId::parse(&text))
     });
 }
 
 /// Remembers which file descriptor 2 is when the process starts. Call before `main`.
-pub fn remember_at_exec() {
-    AT_EXEC.get_or_init(|| identity().ok());
+pub fn remember_file_at_exec() {
+    FILE_AT_EXEC.get_or_init(|| current_file().ok());
 }
 
 /// The value of [`AT_EXEC_VARIABLE`] for a program that inherits descriptor 2; `None` if descriptor 2 is closed.
-pub fn passed_on() -> Option<String> {
-    identity().ok().map(|identity| identity.to_string())
+pub fn file_id_to_pass_on() -> Option<String> {
+    current_file().ok().map(|identity| identity.to_string())
 }
 
 /// True if descriptor 2, as it is now, is a place for messages.
 pub fn takes_messages() -> bool {
-    descriptor::facts(libc::STDERR_FILENO).is_ok_and(|facts| is_for_messages(&facts))
+    descriptor::stat_descriptor(libc::STDERR_FILENO).is_ok_and(|facts| is_for_messages(&facts))
 }
 
-/// True if descriptor 2 is a pipe or socket. The last line on a pipe or socket may be unfinished, so a text that must start on
-/// its own line needs a heading line that may be lost.
+/// True if descriptor 2 is a pipe or socket. The last line on a pipe or socket may be unfinished, so a text that must
+/// start on its own line needs a heading line that may be lost.
 pub fn hides_last_line() -> bool {
-    descriptor::facts(libc::STDERR_FILENO)
+    descriptor::stat_descriptor(libc::STDERR_FILENO)
         .is_ok_and(|facts| last_line(&facts) == LastLine::Unknown && !is_terminal())
 }
 
 /// Writes `text` on another thread, and waits until the text is written or `patience` is over. After `patience`, the
 /// writing thread keeps trying for several seconds. Returns false if descriptor 2 does not take messages.
 pub fn write(text: &[u8], patience: Duration) -> bool {
-    remember();
+    remember_file();
     if !takes_messages() {
         return false;
     }
     let (done, waits) = sync_channel(1);
     let owned = text.to_vec();
-    let spawned = threads::spawn(c"gpuflame", threads::STACK, move || {
-        let _ = done.send(write_chunks(&owned, Start::Message, LONGEST).is_ok());
+    let spawned = threads::spawn(c"gpuflame", threads::DEFAULT_STACK_BYTES, move || {
+        let _ = done.send(write_chunks(&owned, LineStart::Message, MAX_WRITE_TIME).is_ok());
     });
     match spawned {
         Ok(()) => waits.recv_timeout(patience).unwrap_or(true),
         // If no thread can be created, this thread writes the text, with a limit on the patience.
-        Err(_) => write_here(text, patience.min(LONGEST)),
+        Err(_) => write_here(text, patience.min(MAX_WRITE_TIME)),
     }
 }
 
-/// Writes `text` on the calling thread, without heap memory and without a lock, and stops when `patience` is over. SIGPIPE is
-/// not sent if a check finds no reader. Returns false if the text was not written completely.
+/// Writes `text` on the calling thread, without heap memory and without a lock, and stops when `patience` is over.
+/// SIGPIPE is not sent if a check finds no reader. Returns false if the text was not written completely.
 pub fn write_here(text: &[u8], patience: Duration) -> bool {
-    signals::without(|| write_chunks(text, Start::Message, patience)).is_ok()
+    signals::with_all_blocked(|| write_chunks(text, LineStart::Message, patience)).is_ok()
 }
 
 /// Writes `text` as [`write_here`] does, but does not continue another writer's line. The last line on a pipe or socket
 /// cannot be read; see [`hides_last_line`].
 pub fn write_on_own_line(text: &[u8], patience: Duration) -> bool {
-    signals::without(|| write_chunks(text, Start::OwnLine, patience)).is_ok()
+    signals::with_all_blocked(|| write_chunks(text, LineStart::OwnLine, patience)).is_ok()
 }
 
-fn write_chunks(mut text: &[u8], start: Start, patience: Duration) -> io::Result<()> {
+fn write_chunks(mut text: &[u8], start: LineStart, patience: Duration) -> io::Result<()> {
     let deadline = Instant::now() + patience;
     let mut is_first = true;
     while !text.is_empty() {
         wait_for_room(libc::STDERR_FILENO, deadline)?;
-        let facts = descriptor::facts(libc::STDERR_FILENO)?;
+        let facts = descriptor::stat_descriptor(libc::STDERR_FILENO)?;
         if !is_for_messages(&facts) {
             return Err(ErrorKind::NotFound.into());
         }
@@ -145,19 +145,19 @@ fn write_chunks(mut text: &[u8], start: Start, patience: Duration) -> io::Result
     Ok(())
 }
 
-/// Writes the first lines of `text` at once, after a line feed if needed. Returns the number of bytes of `text` that were
-/// written. This function is not inlined, because its buffer would take stack space in callers that do not write.
+/// Writes the first lines of `text` at once, after a line feed if needed. Returns the number of bytes of `text` that
+/// were written. This function is not inlined, because its buffer would take stack space in callers that do not write.
 #[inline(never)]
 fn write_chunk(text: &[u8], needs_line_feed: bool) -> io::Result<usize> {
-    let mut buffer = [b'\n'; AT_ONCE];
+    let mut buffer = [b'\n'; MAX_WRITE_BYTES];
     let extra = usize::from(needs_line_feed);
     let chunk = match needs_line_feed {
         true => {
-            let chunk = &text[..first_lines(&text[..text.len().min(AT_ONCE - 1)])];
+            let chunk = &text[..leading_lines_bytes(&text[..text.len().min(MAX_WRITE_BYTES - 1)])];
             buffer[1..=chunk.len()].copy_from_slice(chunk);
             &buffer[..=chunk.len()]
         }
-        false => &text[..first_lines(text)],
+        false => &text[..leading_lines_bytes(text)],
     };
     // SAFETY: the chunk is readable for its length.
     let written = unsafe { libc::write(libc::STDERR_FILENO, chunk.as_ptr().cast(), chunk.len()) };
@@ -168,8 +168,8 @@ fn write_chunk(text: &[u8], needs_line_feed: bool) -> io::Result<usize> {
 
 /// Length of the complete lines that can be written at once, so that no other writer's text appears between the lines.
 /// If the first line is too long, the length of a part of that line.
-pub(super) fn first_lines(text: &[u8]) -> usize {
-    let most = &text[..text.len().min(AT_ONCE)];
+pub(super) fn leading_lines_bytes(text: &[u8]) -> usize {
+    let most = &text[..text.len().min(MAX_WRITE_BYTES)];
     if most.len() == text.len() {
         return most.len();
     }
@@ -177,12 +177,12 @@ pub(super) fn first_lines(text: &[u8]) -> usize {
 }
 
 /// True if a text with this start rule must begin with a line feed.
-fn starts_in_a_line(facts: &libc::stat, start: Start) -> bool {
+fn starts_in_a_line(facts: &libc::stat, start: LineStart) -> bool {
     match last_line(facts) {
         LastLine::Finished => false,
         LastLine::Unfinished => true,
         // On a terminal an extra line feed does no harm, but programs that read a pipe expect no empty lines.
-        LastLine::Unknown => start == Start::OwnLine && is_terminal(),
+        LastLine::Unknown => start == LineStart::OwnLine && is_terminal(),
     }
 }
 
@@ -212,7 +212,7 @@ fn last_byte(facts: &libc::stat) -> io::Result<Option<u8>> {
     };
     // The file is opened again, because descriptor 2 is rarely readable, and its position is shared.
     let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open("/proc/self/fd/2")?;
-    if Identity::of(&file)? != Identity::of_facts(facts) {
+    if FileId::from_file(&file)? != FileId::from_stat(facts) {
         return Err(ErrorKind::NotFound.into());
     }
     file.seek(SeekFrom::Start(before))?;
@@ -221,7 +221,7 @@ fn last_byte(facts: &libc::stat) -> io::Result<Option<u8>> {
     Ok(Some(byte[0]))
 }
 
-/// Waits until the descriptor with this number takes [`AT_ONCE`] bytes without blocking.
+/// Waits until the descriptor with this number takes [`MAX_WRITE_BYTES`] bytes without blocking.
 pub(super) fn wait_for_room(number: c_int, deadline: Instant) -> io::Result<()> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -265,12 +265,12 @@ fn poll(asked: &mut libc::pollfd, milliseconds: i32) -> io::Result<i32> {
 /// Waits until the number of bytes in a pipe shows that the pipe has room. Other files are assumed to have room,
 /// because regular files always have room and a terminal rarely stops.
 fn wait_without_poll(number: c_int, deadline: Instant) -> io::Result<()> {
-    let is_pipe = descriptor::facts(number)?.st_mode & libc::S_IFMT == libc::S_IFIFO;
+    let is_pipe = descriptor::stat_descriptor(number)?.st_mode & libc::S_IFMT == libc::S_IFIFO;
     while is_pipe && !pipe_has_room(number) {
         if Instant::now() >= deadline {
             return Err(ErrorKind::TimedOut.into());
         }
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(PIPE_POLL_INTERVAL);
     }
     Ok(())
 }
@@ -289,14 +289,14 @@ fn pipe_has_room(number: c_int) -> bool {
 
 /// True if messages may be written to the file; see the table in the module's documentation.
 fn is_for_messages(facts: &libc::stat) -> bool {
-    let identity = Some(Identity::of_facts(facts));
-    let known = |place: &OnceLock<Option<Identity>>| place.get().copied().flatten();
-    if is_appended() || known(&AT_EXEC) == identity {
+    let identity = Some(FileId::from_stat(facts));
+    let known = |place: &OnceLock<Option<FileId>>| place.get().copied().flatten();
+    if is_appended() || known(&FILE_AT_EXEC) == identity {
         return true;
     }
     let is_stream = matches!(facts.st_mode & libc::S_IFMT, libc::S_IFCHR | libc::S_IFIFO | libc::S_IFSOCK);
-    let is_stdout = || identity == Identity::of_number(libc::STDOUT_FILENO).ok();
-    is_stream && (known(&AT_START) == identity || is_terminal() || is_stdout())
+    let is_stdout = || identity == FileId::from_descriptor(libc::STDOUT_FILENO).ok();
+    is_stream && (known(&FILE_AT_START) == identity || is_terminal() || is_stdout())
 }
 
 fn is_appended() -> bool {
@@ -311,8 +311,8 @@ fn is_terminal() -> bool {
 }
 
 /// Identity of the file that is descriptor 2 now.
-fn identity() -> io::Result<Identity> {
-    Identity::of_number(libc::STDERR_FILENO)
+fn current_file() -> io::Result<FileId> {
+    FileId::from_descriptor(libc::STDERR_FILENO)
 }
 
 #[cfg(test)]
@@ -323,9 +323,17 @@ mod tests {
     fn stderr_writes_fit_a_pipe_and_do_not_split_short_lines() {
         let line = [&[b'x'; 99][..], b"\n"].concat();
         let lines = line.repeat(100);
-        assert_eq!(first_lines(&lines), AT_ONCE / 100 * 100);
-        assert_eq!(first_lines(&lines[..AT_ONCE]), AT_ONCE, "a text that fits is written completely");
-        assert_eq!(first_lines(&[b'x'; 2 * AT_ONCE]), AT_ONCE, "a line that is too long goes in parts");
-        assert_eq!(first_lines(b"a\nb"), 3);
+        assert_eq!(leading_lines_bytes(&lines), MAX_WRITE_BYTES / 100 * 100);
+        assert_eq!(
+            leading_lines_bytes(&lines[..MAX_WRITE_BYTES]),
+            MAX_WRITE_BYTES,
+            "a text that fits is written completely"
+        );
+        assert_eq!(
+            leading_lines_bytes(&[b'x'; 2 * MAX_WRITE_BYTES]),
+            MAX_WRITE_BYTES,
+            "a line that is too long goes in parts"
+        );
+        assert_eq!(leading_lines_bytes(b"a\nb"), 3);
     }
 }

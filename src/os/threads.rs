@@ -13,20 +13,20 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::futex::Bits;
+use super::futex::EventFlags;
 use super::{listing, scheduling, signals};
 
 /// Stack size of a thread that needs nothing special, as in the standard library.
-pub const STACK: usize = 2 << 20;
+pub const DEFAULT_STACK_BYTES: usize = 2 << 20;
 
 /// Number of the calling thread. The system call is made directly, because glibc has `gettid` only since 2.30.
-pub fn number() -> i32 {
+pub fn current_id() -> i32 {
     // SAFETY: the call has no preconditions.
     unsafe { libc::syscall(libc::SYS_gettid) as i32 }
 }
 
 /// Milliseconds since the machine started. May be called in a signal handler.
-pub fn milliseconds() -> u64 {
+pub fn uptime_ms() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the call writes to `now`.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
@@ -35,9 +35,9 @@ pub fn milliseconds() -> u64 {
 
 /// CPU time of one thread. A thread that waits for an event that never happens uses no CPU time.
 #[derive(Debug)]
-pub struct Clock(AtomicI32);
+pub struct CpuClock(AtomicI32);
 
-impl Clock {
+impl CpuClock {
     /// Creates a clock that follows no thread yet.
     pub const fn new() -> Self {
         Self(AtomicI32::new(0))
@@ -53,7 +53,7 @@ impl Clock {
     }
 
     /// CPU time of the followed thread so far; zero if no thread is followed yet. May be called in a signal handler.
-    pub fn taken(&self) -> Duration {
+    pub fn elapsed(&self) -> Duration {
         let clock = self.0.load(Ordering::Acquire);
         // No thread has a clock with the id 0, which is the id of the wall clock.
         if clock == 0 {
@@ -66,7 +66,7 @@ impl Clock {
     }
 }
 
-impl Default for Clock {
+impl Default for CpuClock {
     fn default() -> Self {
         Self::new()
     }
@@ -74,26 +74,27 @@ impl Default for Clock {
 
 /// Identity of a thread. The kernel gives the number of an ended thread to a new thread, which has a later start time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Identity {
+struct ThreadKey {
     number: i32,
     /// Clock ticks from the start of the machine to the start of the thread.
     started: u64,
 }
 
-impl Identity {
+impl ThreadKey {
     /// Identity of the thread with this number. `None` if the thread has ended, or if `/proc` is not mounted.
-    fn of(number: i32) -> Option<Self> {
-        let started = stat(std::process::id(), number)?.split_whitespace().nth(19)?.parse().ok()?;
+    fn of_thread(number: i32) -> Option<Self> {
+        let started = read_stat(std::process::id(), number)?.split_whitespace().nth(19)?.parse().ok()?;
         Some(Self { number, started })
     }
 }
 
 /// Threads that exist only because gpuflame records: gpuflame's own threads, and the threads that the tracer created
 /// after gpuflame was loaded. A thread that does not fit into the table counts as the program's.
-static OURS: [Place; 256] = [const { Place { number: AtomicI32::new(0), started: AtomicU64::new(0) } }; 256];
+static OUR_THREADS: [ThreadSlot; 256] =
+    [const { ThreadSlot { number: AtomicI32::new(0), started: AtomicU64::new(0) } }; 256];
 
-/// An entry of the table, for an [`Identity`].
-struct Place {
+/// An entry of the table, for a [`ThreadKey`].
+struct ThreadSlot {
     /// Thread number; 0 if the entry is free; [`CLAIMED`] if the entry is about to be written.
     number: AtomicI32,
     started: AtomicU64,
@@ -101,10 +102,10 @@ struct Place {
 
 const CLAIMED: i32 = -1;
 
-impl Place {
+impl ThreadSlot {
     /// Writes the identity to this entry, if the entry is free. Takes no lock, because a signal handler that never
     /// returns may stop a thread of the tracer at any time.
-    fn put(&self, identity: Identity) -> bool {
+    fn claim(&self, identity: ThreadKey) -> bool {
         let is_claimed =
             self.number.compare_exchange(0, CLAIMED, Ordering::Acquire, Ordering::Relaxed).is_ok();
         if is_claimed {
@@ -114,14 +115,14 @@ impl Place {
         is_claimed
     }
 
-    fn holds(&self, identity: Identity) -> bool {
+    fn holds(&self, identity: ThreadKey) -> bool {
         self.number.load(Ordering::Acquire) == identity.number
             && self.started.load(Ordering::Relaxed) == identity.started
     }
 }
 
 /// Process whose tracer creates threads through [`create_for_tracer`]. In a forked child no threads are noted.
-static NOTED_IN: AtomicU32 = AtomicU32::new(0);
+static TRACER_PROCESS: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
     static IS_OURS: Cell<bool> = const { Cell::new(false) };
@@ -140,9 +141,9 @@ pub fn is_ours() -> bool {
 /// # Errors
 /// The system has no room for another thread.
 pub fn spawn(name: &'static CStr, stack: usize, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    let start = Box::into_raw(Box::new(Start { name, body: Box::new(body) }));
+    let start = Box::into_raw(Box::new(ThreadStart { name, body: Box::new(body) }));
     // SAFETY: `run` receives the pointer that it expects, once.
-    let error = signals::without(|| unsafe { create_detached(stack, run, start.cast()) });
+    let error = signals::with_all_blocked(|| unsafe { create_detached(stack, run, start.cast()) });
     if error == 0 {
         return Ok(());
     }
@@ -152,7 +153,7 @@ pub fn spawn(name: &'static CStr, stack: usize, body: impl FnOnce() + Send + 'st
 }
 
 /// Argument of a thread that [`spawn`] starts.
-struct Start {
+struct ThreadStart {
     name: &'static CStr,
     body: Box<dyn FnOnce() + Send>,
 }
@@ -160,7 +161,7 @@ struct Start {
 extern "C-unwind" fn run(start: *mut c_void) -> *mut c_void {
     IS_OURS.set(true);
     // SAFETY: `spawn` made the box and handed it to this thread.
-    let Start { name, body } = *unsafe { Box::from_raw(start.cast::<Start>()) };
+    let ThreadStart { name, body } = *unsafe { Box::from_raw(start.cast::<ThreadStart>()) };
     // SAFETY: the name is a C string, and the C library refuses a name that is too long.
     unsafe { libc::pthread_setname_np(libc::pthread_self(), name.as_ptr()) };
     // A panic must not reach the C library.
@@ -172,7 +173,7 @@ extern "C-unwind" fn run(start: *mut c_void) -> *mut c_void {
 ///
 /// # Safety
 /// `start` may be called with `argument` on another thread.
-unsafe fn create_detached(stack: usize, start: Body, argument: *mut c_void) -> i32 {
+unsafe fn create_detached(stack: usize, start: ThreadFunction, argument: *mut c_void) -> i32 {
     let mut attributes = MaybeUninit::uninit();
     // SAFETY: the call initialises `attributes`, and does not fail.
     unsafe { libc::pthread_attr_init(attributes.as_mut_ptr()) };
@@ -195,18 +196,18 @@ unsafe fn create_detached(stack: usize, start: Body, argument: *mut c_void) -> i
 pub fn note_ours() {
     IS_OURS.set(true);
     note_calling_thread();
-    scheduling::as_the_process(&all());
+    scheduling::apply_process_scheduling(&thread_ids());
 }
 
 fn note_calling_thread() {
-    if let Some(identity) = Identity::of(number()) {
-        let _ = OURS.iter().any(|place| place.put(identity));
+    if let Some(identity) = ThreadKey::of_thread(current_id()) {
+        let _ = OUR_THREADS.iter().any(|place| place.claim(identity));
     }
 }
 
 /// Lets [`create_for_tracer`] note threads in this process.
 pub fn note_threads_of_tracer() {
-    NOTED_IN.store(std::process::id(), Ordering::Release);
+    TRACER_PROCESS.store(std::process::id(), Ordering::Release);
 }
 
 /// `pthread_create` for a tracer: notes the new threads as threads that exist only because gpuflame records. No other
@@ -218,11 +219,11 @@ pub fn note_threads_of_tracer() {
 pub unsafe extern "C" fn create_for_tracer(
     thread: *mut libc::pthread_t,
     attributes: *const libc::pthread_attr_t,
-    start: Body,
+    start: ThreadFunction,
     argument: *mut c_void,
 ) -> i32 {
     let mut block = null_mut::<TracerStart>();
-    if NOTED_IN.load(Ordering::Acquire) == std::process::id() {
+    if TRACER_PROCESS.load(Ordering::Acquire) == std::process::id() {
         // SAFETY: the layout is not empty.
         block = unsafe { alloc(TracerStart::LAYOUT) }.cast();
     }
@@ -242,20 +243,20 @@ pub unsafe extern "C" fn create_for_tracer(
 }
 
 /// Type of a thread's function, which `pthread_exit` may unwind.
-type Body = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
+type ThreadFunction = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
 
 unsafe extern "C" {
     fn pthread_create(
         thread: *mut libc::pthread_t,
         attributes: *const libc::pthread_attr_t,
-        start: Body,
+        start: ThreadFunction,
         argument: *mut c_void,
     ) -> i32;
 }
 
 /// Argument of a thread that the tracer creates.
 struct TracerStart {
-    start: Body,
+    start: ThreadFunction,
     argument: *mut c_void,
 }
 
@@ -272,43 +273,43 @@ extern "C-unwind" fn run_for_tracer(block: *mut c_void) -> *mut c_void {
     unsafe { dealloc(block.cast(), TracerStart::LAYOUT) };
     // Signals are blocked, because one of the program's signal handlers could jump out of this code. A panic must not
     // reach the tracer.
-    signals::without(|| drop(catch_unwind(note_calling_thread)));
+    signals::with_all_blocked(|| drop(catch_unwind(note_calling_thread)));
     start(argument)
 }
 
 /// Stops the calling thread forever. Allocates nothing.
-pub fn stop() -> ! {
-    static NEVER: Bits = Bits::new();
+pub fn park_forever() -> ! {
+    static NEVER: EventFlags = EventFlags::new();
     loop {
         NEVER.wait(0, None);
     }
 }
 
 /// Whether the main thread has ended, and all other threads are gpuflame's or were created by the tracer.
-pub fn only_ours_are_left() -> bool {
+pub fn are_only_ours_left() -> bool {
     let main = std::process::id() as i32;
-    let is_ours = |identity: Identity| OURS.iter().any(|place| place.holds(identity));
-    let is_known = |thread: i32| thread == main || Identity::of(thread).is_some_and(is_ours);
-    main_has_ended() && all().into_iter().all(is_known)
+    let is_ours = |identity: ThreadKey| OUR_THREADS.iter().any(|place| place.holds(identity));
+    let is_known = |thread: i32| thread == main || ThreadKey::of_thread(thread).is_some_and(is_ours);
+    has_main_ended() && thread_ids().into_iter().all(is_known)
 }
 
 /// Numbers of all threads of this process.
-pub fn all() -> Vec<i32> {
-    listing::names(Path::new("/proc/self/task"))
+pub fn thread_ids() -> Vec<i32> {
+    listing::entry_names(Path::new("/proc/self/task"))
         .iter()
         .filter_map(|name| name.to_str()?.parse().ok())
         .collect()
 }
 
 /// Whether the main thread has ended while other threads keep the process alive.
-fn main_has_ended() -> bool {
+fn has_main_ended() -> bool {
     let main = std::process::id();
-    stat(main, main as i32).is_some_and(|stat| stat.starts_with('Z'))
+    read_stat(main, main as i32).is_some_and(|stat| stat.starts_with('Z'))
 }
 
 /// Fields of a thread's `stat` in `/proc`, starting with field 3, which is the thread's state. `None` if the thread has
 /// ended.
-pub fn stat(process: u32, thread: i32) -> Option<String> {
+pub fn read_stat(process: u32, thread: i32) -> Option<String> {
     let stat = fs::read(format!("/proc/{process}/task/{thread}/stat")).ok()?;
     // The name before the state may contain any characters, including a parenthesis.
     let name_ends = stat.iter().rposition(|byte| *byte == b')')?;
@@ -323,23 +324,23 @@ mod tests {
 
     /// Signals that the calling thread blocks.
     fn blocked() -> u64 {
-        let status = fs::read_to_string(format!("/proc/self/task/{}/status", number())).unwrap();
+        let status = fs::read_to_string(format!("/proc/self/task/{}/status", current_id())).unwrap();
         let set = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();
         u64::from_str_radix(set.trim(), 16).unwrap()
     }
 
     #[test]
     fn a_spawned_thread_is_noted_blocks_signals_and_has_a_name_and_clock() {
-        static CLOCK: Clock = Clock::new();
-        let before = all();
-        assert!(before.contains(&number()) && !is_ours() && !main_has_ended());
+        static CLOCK: CpuClock = CpuClock::new();
+        let before = thread_ids();
+        assert!(before.contains(&current_id()) && !is_ours() && !has_main_ended());
         let (done, waits) = mpsc::channel::<()>();
         let (tells, hears) = mpsc::channel();
-        spawn(c"gpuflame-test", STACK, move || {
+        spawn(c"gpuflame-test", DEFAULT_STACK_BYTES, move || {
             CLOCK.follow_this_thread();
             note_ours();
-            let name = fs::read_to_string(format!("/proc/self/task/{}/comm", number())).unwrap();
-            tells.send((number(), is_ours(), name, blocked())).unwrap();
+            let name = fs::read_to_string(format!("/proc/self/task/{}/comm", current_id())).unwrap();
+            tells.send((current_id(), is_ours(), name, blocked())).unwrap();
             waits.recv().unwrap_err();
         })
         .unwrap();
@@ -349,17 +350,17 @@ mod tests {
         for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGSEGV, libc::SIGRTMAX()] {
             assert_ne!(blocked & 1 << (signal - 1), 0, "{signal}");
         }
-        let identity = Identity::of(thread).unwrap();
-        let is_noted = |identity| OURS.iter().any(|place| place.holds(identity));
+        let identity = ThreadKey::of_thread(thread).unwrap();
+        let is_noted = |identity| OUR_THREADS.iter().any(|place| place.holds(identity));
         assert!(is_noted(identity));
-        let reused = Identity { started: identity.started + 1, ..identity };
+        let reused = ThreadKey { started: identity.started + 1, ..identity };
         assert!(!is_noted(reused), "a later thread of the same number is not ours");
-        let nobody = Clock::new();
-        assert_eq!((nobody.taken(), nobody.taken()), (Duration::ZERO, Duration::ZERO), "of no thread");
+        let nobody = CpuClock::new();
+        assert_eq!((nobody.elapsed(), nobody.elapsed()), (Duration::ZERO, Duration::ZERO), "of no thread");
         std::thread::sleep(Duration::from_millis(20));
-        let taken = CLOCK.taken();
+        let taken = CLOCK.elapsed();
         std::thread::sleep(Duration::from_millis(20));
-        assert_eq!(CLOCK.taken(), taken, "it waits");
+        assert_eq!(CLOCK.elapsed(), taken, "it waits");
         drop(done);
     }
 
@@ -368,7 +369,7 @@ mod tests {
         extern "C-unwind" fn tell(at: *mut c_void) -> *mut c_void {
             // SAFETY: the test waits for this thread, and `at` points to the thread's own integer.
             let number = unsafe { &*at.cast::<AtomicI32>() };
-            number.store(super::number(), Ordering::Release);
+            number.store(super::current_id(), Ordering::Release);
             while number.load(Ordering::Acquire) > 0 {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -382,14 +383,15 @@ mod tests {
             let mut thread = MaybeUninit::uninit();
             let place = std::ptr::from_ref(&at).cast_mut().cast::<c_void>();
             // SAFETY: `place` lives longer than the thread, which is joined below.
-            let error =
-                signals::without(|| unsafe { create(thread.as_mut_ptr(), std::ptr::null(), tell, place) });
+            let error = signals::with_all_blocked(|| unsafe {
+                create(thread.as_mut_ptr(), std::ptr::null(), tell, place)
+            });
             assert_eq!(error, 0);
             while at.load(Ordering::Acquire) == 0 {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            let identity = Identity::of(at.load(Ordering::Acquire)).unwrap();
-            assert_eq!(OURS.iter().any(|place| place.holds(identity)), is_noted);
+            let identity = ThreadKey::of_thread(at.load(Ordering::Acquire)).unwrap();
+            assert_eq!(OUR_THREADS.iter().any(|place| place.holds(identity)), is_noted);
             at.store(-1, Ordering::Release);
             // SAFETY: the thread was created above, and is joined only once.
             unsafe { libc::pthread_join(thread.assume_init(), null_mut()) };

@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::hint::black_box;
 
-use gpuflame_cupti::tracer::{ApiCall, Call, CallKind, Layer, Tracer as _};
+use gpuflame_cupti::tracer::{ApiCallId, Call, CallKind, Layer, Tracer as _};
 use gpuflame_model::record::CorrelationId;
 use gpuflame_recorder::capture::Capture;
 
@@ -12,7 +12,7 @@ use gpuflame_recorder::capture::Capture;
 pub fn made(kind: CallKind, correlation: u32, slot: &Cell<u64>, return_value: u32) -> Call<'_> {
     Call {
         kind,
-        api: ApiCall(3),
+        api: ApiCallId(3),
         layer: Layer::Runtime,
         correlation: CorrelationId(correlation),
         slot,

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use gpuflame_config::settings;
-use gpuflame_cupti::find::Source;
-use gpuflame_cupti::{self as cupti, Probe, Refusal};
+use gpuflame_cupti::find::CandidateSource;
+use gpuflame_cupti::{self as cupti, ProbeRefusal, ProbeReport};
 use gpuflame_model::error::Result;
 use gpuflame_os::library;
 
@@ -87,7 +87,7 @@ pub(super) fn ask(library: Option<&Path>) -> std::result::Result<Found, String> 
 
 /// Runs in the separate process: probes, and writes the findings to `out`.
 pub(super) fn answer(path: Option<&Path>, out: &mut dyn Write) -> Result<()> {
-    let version = path.map(library::version_of);
+    let version = path.map(library::library_version);
     let mut answer = match cupti::probe(settings::from_environment().0.cupti) {
         Ok(probe) => of_probe(&probe),
         Err(_) => json!({ "has_driver": false }),
@@ -100,20 +100,20 @@ pub(super) fn answer(path: Option<&Path>, out: &mut dyn Write) -> Result<()> {
     Ok(writeln!(out, "{answer}")?)
 }
 
-fn of_probe(probe: &Probe) -> Value {
+fn of_probe(probe: &ProbeReport) -> Value {
     let cupti = probe.cupti.as_ref().map(|cupti| {
         json!({
             "file": cupti.file.to_string_lossy(),
             "why": why(cupti.source),
             "version": cupti.version.to_string(),
-            "hazards": cupti.version.hazards().collect::<Vec<_>>(),
+            "hazards": cupti.version.known_bugs().collect::<Vec<_>>(),
         })
     });
     let refused = probe.refused.as_ref().map(|(kind, error)| {
         let kind = match kind {
-            Refusal::OtherTool => "other_tool",
-            Refusal::Permission => "permission",
-            Refusal::Other => "other",
+            ProbeRefusal::OtherTool => "other_tool",
+            ProbeRefusal::Permission => "permission",
+            ProbeRefusal::Other => "other",
         };
         json!([kind, error.to_string()])
     });
@@ -129,15 +129,15 @@ fn of_probe(probe: &Probe) -> Value {
 }
 
 /// Returns the reason why that library was chosen.
-fn why(source: Source) -> &'static str {
+fn why(source: CandidateSource) -> &'static str {
     match source {
-        Source::Setting => "named by GPUFLAME_CUPTI",
-        Source::Mapped => "already loaded in the process",
-        Source::BesideRuntime => "found next to libcudart",
-        Source::SitePackages => "found in a package of the running Python",
-        Source::ByName => "found by name by the dynamic linker",
-        Source::Toolkit => "found in the CUDA toolkit",
-        Source::System => "found among the system's libraries",
+        CandidateSource::Setting => "named by GPUFLAME_CUPTI",
+        CandidateSource::Mapped => "already loaded in the process",
+        CandidateSource::NextToRuntime => "found next to libcudart",
+        CandidateSource::SitePackages => "found in a package of the running Python",
+        CandidateSource::ByName => "found by name by the dynamic linker",
+        CandidateSource::Toolkit => "found in the CUDA toolkit",
+        CandidateSource::System => "found among the system's libraries",
     }
 }
 

@@ -119,7 +119,7 @@ impl Run {
         if let Some(reports) = reports {
             self.sum_up(&reports, &chosen, console);
         }
-        Ok(Outcome::Status(child::code(status)))
+        Ok(Outcome::Status(child::exit_code(status)))
     }
 
     /// Prints the reports of the command's processes, and writes the files of processes that ended without exit
@@ -128,7 +128,7 @@ impl Run {
         let mut left = reports.read();
         let all: BTreeMap<_, _> = in_environment().chain(chosen.iter().cloned()).collect();
         let (settings, _) = settings::parse(all);
-        file::make_for(settings.file_mode);
+        file::set_file_mode(settings.file_mode);
         left.recover(|file| {
             let recovered = recover(file, &settings.formats, false, console);
             recovered.inspect_err(|error| console.fail(error)).ok().flatten()
@@ -199,7 +199,7 @@ impl Run {
         }
         command.env(nvtx, library);
         // A regular file on descriptor 2 receives the ledger only if the command was started with that file.
-        match stderr::passed_on() {
+        match stderr::file_id_to_pass_on() {
             Some(identity) => command.env(stderr::AT_EXEC_VARIABLE, identity),
             None => command.env_remove(stderr::AT_EXEC_VARIABLE),
         };

@@ -1,9 +1,9 @@
 //! Memory for activity records, and the ownership of that memory.
 //!
 //! A [`Buffer`] is zeroed memory that the tracer owns. While the vendor's library fills a buffer, this module stores
-//! the buffer as a bare address in a list of loans. When the library returns the buffer, it becomes a [`Filled`]. The
-//! address and the size that the library passes are checked: a buffer that was not lent is not taken back, and no more
-//! bytes are read than were lent.
+//! the buffer as a bare address in a list of loans. When the library returns the buffer, it becomes a [`FilledBuffer`].
+//! The address and the size that the library passes are checked: a buffer that was not lent is not taken back, and no
+//! more bytes are read than were lent.
 
 use std::mem::ManuallyDrop;
 use std::ptr::{NonNull, null_mut};
@@ -12,25 +12,25 @@ use std::sync::{Mutex, PoisonError};
 
 /// Sum of the sizes of all lent buffers, plus the number of bytes that were ever written in buffers that the tracer
 /// holds.
-static HELD: AtomicUsize = AtomicUsize::new(0);
+static HELD_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// Returns the memory that buffers use, in bytes. Lent buffers count in full; of buffers that the tracer holds, only
 /// the bytes count that were ever written.
 pub fn bytes_held() -> usize {
-    HELD.load(Ordering::Relaxed)
+    HELD_BYTES.load(Ordering::Relaxed)
 }
 
-/// Bytes that an idle buffer may keep resident once [`MOST_WARM`] is used up. Memory beyond this limit is returned to
-/// the kernel, so that memory use does not stay at the level of the largest burst.
-const KEPT_BYTES: usize = 64 << 10;
+/// Bytes that an idle buffer may keep resident once [`MAX_WARM_BYTES`] is used up. Memory beyond this limit is returned
+/// to the kernel, so that memory use does not stay at the level of the largest burst.
+const MAX_IDLE_BYTES: usize = 64 << 10;
 
 /// Maximum bytes that idle buffers keep resident in total: two buffers of 1 MiB, between which a steady stream of
 /// records alternates. If the memory of such a buffer were returned to the kernel, the application's threads would
 /// incur 256 page faults when they fill it again, which is 70 ns per record.
-const MOST_WARM: usize = 2 << 20;
+const MAX_WARM_BYTES: usize = 2 << 20;
 
-/// Resident bytes of idle buffers that hold more than [`KEPT_BYTES`].
-static WARM: AtomicUsize = AtomicUsize::new(0);
+/// Resident bytes of idle buffers that hold more than [`MAX_IDLE_BYTES`].
+static WARM_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// Zeroed memory for activity records, aligned to 8 bytes.
 ///
@@ -46,7 +46,7 @@ pub struct Buffer {
     words: usize,
     /// Number of bytes that were ever written.
     written: usize,
-    /// Number of bytes that count towards [`WARM`].
+    /// Number of bytes that count towards [`WARM_BYTES`].
     warm: usize,
 }
 
@@ -72,16 +72,16 @@ impl Buffer {
     }
 
     /// Whether this idle buffer may keep all its pages.
-    fn keep_warm(&mut self) -> bool {
-        let keep = |warm: usize| Some(warm + self.written).filter(|warm| *warm <= MOST_WARM);
-        let kept = WARM.fetch_update(Ordering::Relaxed, Ordering::Relaxed, keep).is_ok();
+    fn may_keep_pages(&mut self) -> bool {
+        let keep = |warm: usize| Some(warm + self.written).filter(|warm| *warm <= MAX_WARM_BYTES);
+        let kept = WARM_BYTES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, keep).is_ok();
         self.warm = if kept { self.written } else { 0 };
         kept
     }
 
     /// Returns the buffer's whole pages to the kernel, which zeroes them at the next access, and zeroes the parts of
     /// the buffer that are on pages shared with other blocks. Returns `false` if the kernel refused.
-    pub fn give_pages_back(&mut self) -> bool {
+    pub fn release_pages(&mut self) -> bool {
         let first = self.start.addr().get();
         let end = first + self.bytes();
         // SAFETY: `sysconf` touches no memory.
@@ -94,17 +94,17 @@ impl Buffer {
         // become zero.
         let answer = unsafe { libc::madvise(inner as *mut _, inner_end - inner, libc::MADV_DONTNEED) };
         let written = self.written.div_ceil(8).min(self.words);
-        let (before, behind) = ((inner - first) / 8, (inner_end - first) / 8);
+        let (before, after) = ((inner - first) / 8, (inner_end - first) / 8);
         // The content is checked because an allocator of the application may use memory that keeps its content after
         // `madvise`.
         if answer != 0 || self.words()[before] != 0 {
             return false;
         }
-        HELD.fetch_sub(std::mem::take(&mut self.written), Ordering::Relaxed);
-        WARM.fetch_sub(std::mem::take(&mut self.warm), Ordering::Relaxed);
+        HELD_BYTES.fetch_sub(std::mem::take(&mut self.written), Ordering::Relaxed);
+        WARM_BYTES.fetch_sub(std::mem::take(&mut self.warm), Ordering::Relaxed);
         let words = self.words_mut();
         words[..before.min(written)].fill(0);
-        words[behind.min(written)..written].fill(0);
+        words[after.min(written)..written].fill(0);
         true
     }
 
@@ -121,8 +121,8 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        HELD.fetch_sub(self.written, Ordering::Relaxed);
-        WARM.fetch_sub(self.warm, Ordering::Relaxed);
+        HELD_BYTES.fetch_sub(self.written, Ordering::Relaxed);
+        WARM_BYTES.fetch_sub(self.warm, Ordering::Relaxed);
         // SAFETY: the block came from `calloc`, and its owner is being dropped.
         unsafe { libc::free(self.start.as_ptr().cast()) };
     }
@@ -130,18 +130,18 @@ impl Drop for Buffer {
 
 /// Records that the library has completed, in the buffer that it filled or in a copy.
 #[derive(Debug)]
-pub struct Filled {
+pub struct FilledBuffer {
     content: Content,
     valid: usize,
 }
 
 #[derive(Debug)]
 enum Content {
-    Whole(Buffer),
+    Original(Buffer),
     Copied(Box<[u64]>),
 }
 
-impl Filled {
+impl FilledBuffer {
     /// Returns the number of bytes that hold records, which may be 0.
     pub fn valid(&self) -> usize {
         self.valid
@@ -150,7 +150,7 @@ impl Filled {
     /// Returns the bytes of the records, without the unused rest of the buffer.
     pub fn bytes(&self) -> &[u8] {
         let words = match &self.content {
-            Content::Whole(buffer) => buffer.words(),
+            Content::Original(buffer) => buffer.words(),
             Content::Copied(words) => words,
         };
         let valid = self.valid.min(size_of_val(words));
@@ -163,7 +163,7 @@ impl Filled {
     pub fn copy_out(self) -> (Self, Option<Buffer>) {
         let written = self.valid.div_ceil(8);
         let copy = match &self.content {
-            Content::Whole(buffer) => buffer.words()[..written.min(buffer.words)].into(),
+            Content::Original(buffer) => buffer.words()[..written.min(buffer.words)].into(),
             Content::Copied(_) => return (self, None),
         };
         (Self { content: Content::Copied(copy), valid: self.valid }, self.recycle())
@@ -171,9 +171,9 @@ impl Filled {
 
     /// Returns the buffer for its next use, with all written bytes zeroed; `None` if the records were a copy.
     pub fn recycle(self) -> Option<Buffer> {
-        let Content::Whole(mut buffer) = self.content else { return None };
+        let Content::Original(mut buffer) = self.content else { return None };
         let words = self.valid.div_ceil(8).min(buffer.words);
-        if words * 8 <= KEPT_BYTES || buffer.keep_warm() || !buffer.give_pages_back() {
+        if words * 8 <= MAX_IDLE_BYTES || buffer.may_keep_pages() || !buffer.release_pages() {
             buffer.words_mut()[..words].fill(0);
         }
         Some(buffer)
@@ -189,7 +189,7 @@ const SPARE_BYTES: usize = 64 * 1024;
 /// The library's buffer callbacks take the lock of this list while the library holds a lock of its own. So a thread
 /// that holds the lock of this list must not call the library.
 #[derive(Debug, Default)]
-pub struct Lent(Mutex<Vec<Loan>>);
+pub struct LentBuffers(Mutex<Vec<Loan>>);
 
 #[derive(Clone, Copy, Debug)]
 struct Loan {
@@ -204,16 +204,16 @@ unsafe impl Send for Loan {}
 
 /// A buffer that the library has returned.
 #[derive(Debug)]
-pub enum Returned {
+pub enum ReturnedBuffer {
     /// A buffer of the tracer.
-    Filled(Filled),
+    Filled(FilledBuffer),
     /// A spare buffer, which was lent because the tracer provided none. Its records are lost.
-    Spare(Filled),
+    Spare(FilledBuffer),
     /// A buffer that was not lent.
-    Stranger,
+    Foreign,
 }
 
-impl Lent {
+impl LentBuffers {
     /// Creates an empty registry.
     pub const fn new() -> Self {
         Self(Mutex::new(Vec::new()))
@@ -225,12 +225,12 @@ impl Lent {
         let is_spare = buffer.is_none();
         let Some(buffer) = buffer.or_else(|| Buffer::new(SPARE_BYTES)) else { return (null_mut(), 0) };
         let Buffer { start, words, written, warm } = *ManuallyDrop::new(buffer);
-        WARM.fetch_sub(warm, Ordering::Relaxed);
-        HELD.fetch_add(8 * words - written, Ordering::Relaxed);
+        WARM_BYTES.fetch_sub(warm, Ordering::Relaxed);
+        HELD_BYTES.fetch_add(8 * words - written, Ordering::Relaxed);
         let mut loans = self.loans();
         // If a loan with this address exists, another client has received that buffer and freed it.
         if let Some(at) = loans.iter().position(|loan| loan.start == start) {
-            HELD.fetch_sub(8 * loans.swap_remove(at).words, Ordering::Relaxed);
+            HELD_BYTES.fetch_sub(8 * loans.swap_remove(at).words, Ordering::Relaxed);
         }
         loans.push(Loan { start, words, written, is_spare });
         drop(loans);
@@ -239,18 +239,18 @@ impl Lent {
 
     /// Returns a spare buffer that is not listed as a loan and so is not recognised when the library returns it. Used
     /// in a process in which no code may wait for a lock.
-    pub fn give_away() -> (*mut u8, usize) {
+    pub fn lend_untracked() -> (*mut u8, usize) {
         let Some(buffer) = Buffer::new(SPARE_BYTES) else { return (null_mut(), 0) };
         let Buffer { start, words, .. } = *ManuallyDrop::new(buffer);
         (start.as_ptr().cast(), words * 8)
     }
 
     /// Takes back a buffer that the library returns.
-    pub fn take_back(&self, address: *mut u8, valid: usize) -> Returned {
+    pub fn reclaim(&self, address: *mut u8, valid: usize) -> ReturnedBuffer {
         let loan = {
             let mut loans = self.loans();
             let Some(at) = loans.iter().position(|loan| loan.start.as_ptr().cast() == address) else {
-                return Returned::Stranger;
+                return ReturnedBuffer::Foreign;
             };
             loans.swap_remove(at)
         };
@@ -258,9 +258,9 @@ impl Lent {
         let valid = valid.min(8 * words);
         // `lend` took these fields from a buffer, and the loan was just removed, so the memory has only one owner.
         let buffer = Buffer { start, words, written: valid.max(loan.written), warm: 0 };
-        HELD.fetch_sub(8 * words - buffer.written, Ordering::Relaxed);
-        let filled = Filled { content: Content::Whole(buffer), valid };
-        if loan.is_spare { Returned::Spare(filled) } else { Returned::Filled(filled) }
+        HELD_BYTES.fetch_sub(8 * words - buffer.written, Ordering::Relaxed);
+        let filled = FilledBuffer { content: Content::Original(buffer), valid };
+        if loan.is_spare { ReturnedBuffer::Spare(filled) } else { ReturnedBuffer::Filled(filled) }
     }
 
     /// Returns the number of buffers that the library holds now.
@@ -279,12 +279,12 @@ mod tests {
 
     #[test]
     fn a_returned_buffer_has_the_written_bytes_and_is_zeroed_when_recycled() {
-        let lent = Lent::new();
+        let lent = LentBuffers::new();
         let (start, size) = lent.lend(Buffer::new(100));
         assert_eq!((size, start.addr() % 8), (104, 0));
         // SAFETY: the buffer has 104 bytes, and the test may write to it until it is taken back.
         unsafe { start.write_bytes(0xab, 16) };
-        let Returned::Filled(filled) = lent.take_back(start, 16) else { panic!("not ours?") };
+        let ReturnedBuffer::Filled(filled) = lent.reclaim(start, 16) else { panic!("not ours?") };
         assert_eq!(filled.bytes(), [0xab; 16]);
         let (copy, buffer) = filled.copy_out();
         assert!(buffer.unwrap().words().iter().all(|word| *word == 0));
@@ -294,29 +294,29 @@ mod tests {
 
     #[test]
     fn the_valid_size_is_limited_to_the_lent_size() {
-        let lent = Lent::new();
+        let lent = LentBuffers::new();
         let (start, _) = lent.lend(Buffer::new(64));
-        let Returned::Filled(filled) = lent.take_back(start, 1 << 40) else { panic!("not ours?") };
+        let ReturnedBuffer::Filled(filled) = lent.reclaim(start, 1 << 40) else { panic!("not ours?") };
         assert_eq!(filled.bytes().len(), 64);
     }
 
     #[test]
     fn a_spare_buffer_is_lent_if_none_is_available() {
-        let lent = Lent::new();
+        let lent = LentBuffers::new();
         for nothing in [None, Buffer::new(0)] {
             let (start, size) = lent.lend(nothing);
             assert_eq!(size, SPARE_BYTES);
-            assert!(matches!(lent.take_back(start, 8), Returned::Spare(_)));
+            assert!(matches!(lent.reclaim(start, 8), ReturnedBuffer::Spare(_)));
         }
     }
 
     #[test]
     fn a_buffer_that_was_not_lent_is_rejected() {
-        let lent = Lent::new();
+        let lent = LentBuffers::new();
         let (start, _) = lent.lend(Buffer::new(64));
-        assert!(matches!(lent.take_back(start.wrapping_add(8), 8), Returned::Stranger));
-        assert!(matches!(lent.take_back(start, 8), Returned::Filled(_)));
-        assert!(matches!(lent.take_back(start, 8), Returned::Stranger));
+        assert!(matches!(lent.reclaim(start.wrapping_add(8), 8), ReturnedBuffer::Foreign));
+        assert!(matches!(lent.reclaim(start, 8), ReturnedBuffer::Filled(_)));
+        assert!(matches!(lent.reclaim(start, 8), ReturnedBuffer::Foreign));
         assert_eq!(lent.count(), 0);
     }
 }

@@ -90,4 +90,4 @@ impl CallKind {
 
 /// Index of an enabled API call's label. Calls whose names differ only in a suffix share one label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ApiCall(pub u16);
+pub struct ApiCallId(pub u16);

@@ -4,7 +4,7 @@
 /// Runs `action` and restores errno. All code of gpuflame that runs on threads of the application is wrapped in this
 /// function.
 #[inline(always)]
-pub fn kept<T>(action: impl FnOnce() -> T) -> T {
+pub fn preserve<T>(action: impl FnOnce() -> T) -> T {
     // SAFETY: errno's location is valid for as long as the thread runs.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: the location is valid for as long as the thread runs.

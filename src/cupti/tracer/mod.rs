@@ -9,9 +9,9 @@ mod calls;
 #[doc(hidden)]
 pub mod errno;
 
-pub use buffer::{Buffer, Filled, bytes_held};
-pub use buffer::{Lent, Returned};
-pub use calls::{AllocationKind, ApiCall, CallKind};
+pub use buffer::{Buffer, FilledBuffer, bytes_held};
+pub use buffer::{LentBuffers, ReturnedBuffer};
+pub use calls::{AllocationKind, ApiCallId, CallKind};
 
 use gpuflame_model::record::{CorrelationId, GraphId, GraphNodeId};
 use std::cell::Cell;
@@ -37,7 +37,7 @@ pub trait Tracer: 'static {
     fn exit(call: &Call<'_>);
 
     /// Whether the tracer has ended in this process, as in a forked child, in which no code may wait for a lock.
-    fn is_over() -> bool {
+    fn has_ended() -> bool {
         false
     }
 
@@ -50,7 +50,7 @@ pub trait Tracer: 'static {
 
     /// The library returns records, on a thread of the application or on a thread of its own. The tracer should only
     /// store the records and return. The same rules about locks apply as for [`Tracer::request_buffer`].
-    fn buffer_completed(filled: Filled);
+    fn buffer_completed(filled: FilledBuffer);
 
     /// `count` records were returned in memory that was not the tracer's, and are lost.
     fn records_discarded(count: u64);
@@ -73,11 +73,11 @@ pub trait Tracer: 'static {
         let _ = event;
     }
 
-    /// Another client of the library is about to take over the resource that `approach` names. The tracer must fetch
+    /// Another client of the library is about to take over the resource that `takeover` names. The tracer must fetch
     /// the records that it still wants before this function returns, from a thread of its own. Not called inside a
     /// callback.
-    fn approached(approach: Approach) {
-        let _ = approach;
+    fn on_client_takeover(takeover: ClientTakeover) {
+        let _ = takeover;
     }
 
     /// The library has encountered a fatal error and has finalised itself. No more calls are made to the library, and
@@ -93,13 +93,13 @@ pub trait Tracer: 'static {
 
 /// Resource that another client of the library is about to take over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Approach {
+pub enum ClientTakeover {
     /// All records from now on.
     Records,
     /// The subscription, which the client gets if we release it.
     Subscription,
     /// The library itself, which then reports and records nothing for any client.
-    End,
+    Shutdown,
 }
 
 /// An API call at its entry or its exit.
@@ -111,7 +111,7 @@ pub struct Call<'a> {
     /// Kind of call, by its effect.
     pub kind: CallKind,
     /// Index of the call's label.
-    pub api: ApiCall,
+    pub api: ApiCallId,
     /// Whether the call belongs to the driver API or the runtime API.
     pub layer: Layer,
     /// Correlation id that the call's activities will carry.
@@ -139,13 +139,13 @@ pub enum HostCallEvent<'a> {
         /// The call.
         call: &'a Call<'a>,
         /// Effect of the call.
-        done: HostCallDone,
+        done: HostCallEffect,
     },
 }
 
 /// Effect of a call that creates no GPU work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HostCallDone {
+pub enum HostCallEffect {
     /// The call waited or freed memory, or the call failed.
     Nothing,
     /// The call allocated memory.

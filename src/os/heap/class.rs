@@ -2,7 +2,7 @@
 
 use std::alloc::Layout;
 
-use super::pages::PAGE;
+use super::pages::PAGE_BYTES;
 
 /// A size class of blocks. There are classes of 16 to 128 bytes in steps of 16, and four classes for each larger power
 /// of two, up to 64 KiB.
@@ -11,18 +11,18 @@ use super::pages::PAGE;
 /// start at page boundaries, so each block is aligned to every power of two that divides the block's size, up to the
 /// size of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Class(pub(super) usize);
+pub(super) struct SizeClass(pub(super) usize);
 
-impl Class {
+impl SizeClass {
     pub(super) const COUNT: usize = 8 + 4 * 9;
-    pub(super) const LARGEST: usize = 64 << 10;
+    pub(super) const MAX_BYTES: usize = 64 << 10;
 
     /// The class for `layout`. `None` if a block of this layout gets its own mapping.
-    pub(super) fn of(layout: Layout) -> Option<Self> {
+    pub(super) fn for_layout(layout: Layout) -> Option<Self> {
         // Rust limits sizes, rounded up to their alignment, to half of the address space.
         let last = layout.size().max(1).next_multiple_of(layout.align()) - 1;
         match last {
-            _ if last >= Self::LARGEST || layout.align() > PAGE => None,
+            _ if last >= Self::MAX_BYTES || layout.align() > PAGE_BYTES => None,
             0..128 => Some(Self(last / 16)),
             _ => {
                 let power = last.ilog2() as usize;
@@ -46,19 +46,22 @@ mod tests {
     #[test]
     fn each_size_gets_the_smallest_class_that_fits_its_size_and_alignment() {
         let mut before = 0;
-        for bytes in (0..Class::COUNT).map(|class| Class(class).bytes()) {
+        for bytes in (0..SizeClass::COUNT).map(|class| SizeClass(class).bytes()) {
             for (size, align) in (before + 1..=bytes).flat_map(|size| [(size, 1), (size, 16)]) {
-                let class = Class::of(Layout::from_size_align(size, align).unwrap()).unwrap();
+                let class = SizeClass::for_layout(Layout::from_size_align(size, align).unwrap()).unwrap();
                 assert_eq!(class.bytes(), bytes, "{size} bytes");
             }
             // Above 128 bytes, rounding up to a class wastes an eighth on average, and at most a quarter.
             assert!(before < 128 || bytes - before <= before / 4);
             before = bytes;
         }
-        assert_eq!(before, Class::LARGEST);
-        assert_eq!(Class::of(Layout::from_size_align(Class::LARGEST + 1, 1).unwrap()), None);
+        assert_eq!(before, SizeClass::MAX_BYTES);
+        assert_eq!(
+            SizeClass::for_layout(Layout::from_size_align(SizeClass::MAX_BYTES + 1, 1).unwrap()),
+            None
+        );
         for (align, size) in (0..13).flat_map(|power| (1..3000).map(move |size| (1 << power, 23 * size))) {
-            let class = Class::of(Layout::from_size_align(size, align).unwrap());
+            let class = SizeClass::for_layout(Layout::from_size_align(size, align).unwrap());
             assert!(class.is_none_or(|class| class.bytes().is_multiple_of(align) && class.bytes() >= size));
         }
     }

@@ -31,48 +31,48 @@ use std::alloc::Layout;
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use class::Class;
-use pages::PAGE;
-pub use pages::make_haste;
+use class::SizeClass;
+use pages::PAGE_BYTES;
+pub use pages::populate_pages_at_once;
 
-static HELD: AtomicUsize = AtomicUsize::new(0);
-static MOST: AtomicUsize = AtomicUsize::new(0);
+static HELD_BYTES: AtomicUsize = AtomicUsize::new(0);
+static PEAK_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// Bytes that are allocated now.
-pub fn held() -> usize {
-    HELD.load(Ordering::Relaxed)
+pub fn held_bytes() -> usize {
+    HELD_BYTES.load(Ordering::Relaxed)
 }
 
-/// Maximum of [`held`] so far.
-pub fn most() -> usize {
-    MOST.load(Ordering::Relaxed)
+/// Maximum of [`held_bytes`] so far.
+pub fn peak_bytes() -> usize {
+    PEAK_BYTES.load(Ordering::Relaxed)
 }
 
-fn grew(bytes: usize) {
-    let held = HELD.fetch_add(bytes, Ordering::Relaxed) + bytes;
-    if held > MOST.load(Ordering::Relaxed) {
-        MOST.fetch_max(held, Ordering::Relaxed);
+fn add_held(bytes: usize) {
+    let held = HELD_BYTES.fetch_add(bytes, Ordering::Relaxed) + bytes;
+    if held > PEAK_BYTES.load(Ordering::Relaxed) {
+        PEAK_BYTES.fetch_max(held, Ordering::Relaxed);
     }
 }
 
-fn shrank(bytes: usize) {
-    HELD.fetch_sub(bytes, Ordering::Relaxed);
+fn subtract_held(bytes: usize) {
+    HELD_BYTES.fetch_sub(bytes, Ordering::Relaxed);
 }
 
 /// Allocates memory for `layout`. Returns null if no memory is left.
 pub fn alloc(layout: Layout) -> *mut u8 {
-    let block = match Class::of(layout) {
+    let block = match SizeClass::for_layout(layout) {
         Some(class) => {
-            let taken = pool::own().take(class).or_else(|| slab::map_alone(class));
+            let taken = pool::current_pool().allocate(class).or_else(|| slab::map_alone(class));
             // The block has the size of its class, because it may later be freed and reused for its class.
-            taken.or_else(|| reserve::take(class.bytes()))
+            taken.or_else(|| reserve::allocate(class.bytes()))
         }
         // Pages have a larger alignment than any caller requests.
-        None if layout.align() > PAGE => None,
-        None => pages::map(layout.size()).or_else(|| reserve::take(layout.size())),
+        None if layout.align() > PAGE_BYTES => None,
+        None => pages::map(layout.size()).or_else(|| reserve::allocate(layout.size())),
     };
     if block.is_some() {
-        grew(layout.size());
+        add_held(layout.size());
     }
     block.map_or(null_mut(), NonNull::as_ptr)
 }
@@ -82,7 +82,7 @@ pub fn alloc_zeroed(layout: Layout) -> *mut u8 {
     let block = alloc(layout);
     // Larger blocks are already zero, because each larger block is a new mapping, or a part of the reserve that was
     // never used.
-    if !block.is_null() && Class::of(layout).is_some() {
+    if !block.is_null() && SizeClass::for_layout(layout).is_some() {
         // SAFETY: the block has that many bytes.
         unsafe { block.write_bytes(0, layout.size()) };
     }
@@ -94,19 +94,19 @@ pub fn alloc_zeroed(layout: Layout) -> *mut u8 {
 /// # Safety
 /// `block` was allocated from this heap with this layout, and is no longer used.
 pub unsafe fn dealloc(block: *mut u8, layout: Layout) {
-    shrank(layout.size());
+    subtract_held(layout.size());
     // SAFETY: an allocated block is never null.
     let start = unsafe { NonNull::new_unchecked(block) };
-    match Class::of(layout) {
-        Some(class) if reserve::has(block) => pool::own().give_back_last(start, class),
-        // SAFETY: the block is part of a piece or has its own mapping, and is no longer used.
-        Some(class) => match unsafe { pool::pool_of(start) } {
+    match SizeClass::for_layout(layout) {
+        Some(class) if reserve::contains(block) => pool::current_pool().free_reserve_block(start, class),
+        // SAFETY: the block is part of a chunk or has its own mapping, and is no longer used.
+        Some(class) => match unsafe { pool::owning_pool(start) } {
             // SAFETY: the block belongs to this pool.
-            Some(pool) => unsafe { pool.give_back(start) },
+            Some(pool) => unsafe { pool.free(start) },
             // SAFETY: the block has its own mapping.
             None => unsafe { slab::unmap_alone(start, class) },
         },
-        None if reserve::has(block) => {}
+        None if reserve::contains(block) => {}
         // SAFETY: the block has its own mapping, of whole pages.
         None => unsafe { pages::unmap(block, layout.size()) },
     }
@@ -118,15 +118,15 @@ pub unsafe fn dealloc(block: *mut u8, layout: Layout) {
 /// As for [`dealloc`]; `size` is not 0.
 pub unsafe fn realloc(block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
     let Ok(wanted) = Layout::from_size_align(size, layout.align()) else { return null_mut() };
-    let resized = match (Class::of(layout), Class::of(wanted)) {
+    let resized = match (SizeClass::for_layout(layout), SizeClass::for_layout(wanted)) {
         (Some(class), Some(needed)) if class == needed => NonNull::new(block),
         // SAFETY: the block has its own mapping, of whole pages.
-        (None, None) if !reserve::has(block) => unsafe { pages::remap(block, layout.size(), size) },
+        (None, None) if !reserve::contains(block) => unsafe { pages::remap(block, layout.size(), size) },
         _ => None,
     };
     if let Some(block) = resized {
-        shrank(layout.size());
-        grew(size);
+        subtract_held(layout.size());
+        add_held(size);
         return block.as_ptr();
     }
     let new = alloc(wanted);
@@ -187,9 +187,9 @@ mod tests {
     #[test]
     fn a_failed_allocation_is_not_counted() {
         const HUGE: usize = 1 << 40;
-        let refused = Layout::from_size_align(HUGE, 2 * PAGE).unwrap();
+        let refused = Layout::from_size_align(HUGE, 2 * PAGE_BYTES).unwrap();
         assert!(alloc(refused).is_null() && alloc_zeroed(refused).is_null());
-        assert!(held() < HUGE && most() < HUGE, "{} {}", held(), most());
+        assert!(held_bytes() < HUGE && peak_bytes() < HUGE, "{} {}", held_bytes(), peak_bytes());
     }
 
     #[test]

@@ -3,29 +3,29 @@
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-pub(super) const PAGE: usize = 4096;
+pub(super) const PAGE_BYTES: usize = 4096;
 
 /// Rounds up to whole pages. No layout is so large that the rounding overflows.
-pub(super) fn in_pages(bytes: usize) -> usize {
-    bytes.next_multiple_of(PAGE)
+pub(super) fn round_up_to_pages(bytes: usize) -> usize {
+    bytes.next_multiple_of(PAGE_BYTES)
 }
 
 /// Whether pages are populated when they are mapped. If each page is populated only when it is touched, populating
 /// takes three times as long.
-static IS_IN_HASTE: AtomicBool = AtomicBool::new(false);
+static POPULATES_AT_ONCE: AtomicBool = AtomicBool::new(false);
 
 /// From now on, speed matters more than memory that may stay unused. May be called in a signal handler.
-pub fn make_haste() {
-    IS_IN_HASTE.store(true, Ordering::Relaxed);
+pub fn populate_pages_at_once() {
+    POPULATES_AT_ONCE.store(true, Ordering::Relaxed);
 }
 
-pub(super) fn is_in_haste() -> bool {
-    IS_IN_HASTE.load(Ordering::Relaxed)
+pub(super) fn populates_at_once() -> bool {
+    POPULATES_AT_ONCE.load(Ordering::Relaxed)
 }
 
-/// Maps new pages, which are zero. In haste, the pages are populated at once.
+/// Maps new pages, which are zero. After [`populate_pages_at_once`], the pages are populated at once.
 pub(super) fn map(bytes: usize) -> Option<NonNull<u8>> {
-    map_as(in_pages(bytes), if is_in_haste() { libc::MAP_POPULATE } else { 0 })
+    map_as(round_up_to_pages(bytes), if populates_at_once() { libc::MAP_POPULATE } else { 0 })
 }
 
 fn map_as(bytes: usize, how: i32) -> Option<NonNull<u8>> {
@@ -45,11 +45,11 @@ fn mapped(at: *mut libc::c_void) -> Option<NonNull<u8>> {
 /// Maps new pages at a multiple of `align`. The kernel cannot map at a given alignment, so more pages are mapped, and
 /// the surplus on both sides is unmapped.
 pub(super) fn map_aligned(bytes: usize, align: usize) -> Option<NonNull<u8>> {
-    let around = map_as(bytes + align - PAGE, 0)?;
+    let around = map_as(bytes + align - PAGE_BYTES, 0)?;
     let before = around.addr().get().wrapping_neg() % align;
     // SAFETY: both pointers are inside the mapping, or at its end.
     let (start, end) = unsafe { (around.add(before), around.add(before + bytes)) };
-    for (at, bytes) in [(around, before), (end, align - PAGE - before)] {
+    for (at, bytes) in [(around, before), (end, align - PAGE_BYTES - before)] {
         if bytes > 0 {
             // SAFETY: no pointer to these pages has been handed out.
             unsafe { unmap(at.as_ptr(), bytes) };
@@ -64,7 +64,7 @@ pub(super) fn map_aligned(bytes: usize, align: usize) -> Option<NonNull<u8>> {
 /// The pages belong to the caller, and are no longer used.
 pub(super) unsafe fn unmap(block: *mut u8, bytes: usize) {
     // SAFETY: the caller fulfils this function's contract.
-    unsafe { libc::munmap(block.cast(), in_pages(bytes)) };
+    unsafe { libc::munmap(block.cast(), round_up_to_pages(bytes)) };
 }
 
 /// Grows or shrinks a mapping, which may move it. Nothing is copied.
@@ -73,7 +73,9 @@ pub(super) unsafe fn unmap(block: *mut u8, bytes: usize) {
 /// `block` is the start of a mapping of `from` bytes, which only the caller uses.
 pub(super) unsafe fn remap(block: *mut u8, from: usize, to: usize) -> Option<NonNull<u8>> {
     // SAFETY: the caller fulfils this function's contract.
-    mapped(unsafe { libc::mremap(block.cast(), in_pages(from), in_pages(to), libc::MREMAP_MAYMOVE) })
+    mapped(unsafe {
+        libc::mremap(block.cast(), round_up_to_pages(from), round_up_to_pages(to), libc::MREMAP_MAYMOVE)
+    })
 }
 
 /// Gives the kernel advice on mapped pages. A kernel that does not know the advice, or cannot apply it to these pages,

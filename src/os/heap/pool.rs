@@ -4,19 +4,19 @@ use std::cell::Cell;
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use super::class::Class;
-use super::pages::{in_pages, is_in_haste};
+use super::class::SizeClass;
+use super::pages::{populates_at_once, round_up_to_pages};
 use super::reserve;
-use super::slab::{Blocks, Slab, Slabs, map_piece, owner_of};
+use super::slab::{Blocks, Slab, Slabs, chunk_owner, map_chunk};
 use crate::threads;
 
 /// Number of attempts to enter a pool. If all attempts fail, the block gets its own mapping instead.
-const TRIES: u32 = 1000;
+const MAX_ATTEMPTS: u32 = 1000;
 /// Maximum number of empty slabs that keep their pages (2 MiB in all), so that recurring allocations need no system
 /// call.
-const KEPT: u32 = 16;
+const MAX_RESIDENT_SLABS: u32 = 16;
 /// Minimum number of bytes that a class takes from the reserve at once.
-const SLICE: usize = 16 << 10;
+const RESERVE_SLICE_BYTES: usize = 16 << 10;
 
 pub(super) struct Pool {
     is_taken: AtomicBool,
@@ -24,14 +24,14 @@ pub(super) struct Pool {
     /// next block.
     returned: AtomicPtr<u8>,
     /// Slabs with room for blocks, by class. Some of these slabs may be full by now.
-    slabs: [Slabs; Class::COUNT],
+    slabs: [Slabs; SizeClass::COUNT],
     /// Empty slabs that keep their pages, and their number.
     kept: Slabs,
     kept_count: Cell<u32>,
     /// Empty slabs whose pages were returned to the kernel.
     bare: Slabs,
     /// Blocks from the reserve, by class.
-    last: [Blocks; Class::COUNT],
+    last: [Blocks; SizeClass::COUNT],
 }
 
 // SAFETY: the cells are only used by the thread that has set `is_taken`.
@@ -41,7 +41,7 @@ unsafe impl Sync for Pool {}
 static POOLS: [Pool; 2] = [const { Pool::new() }; 2];
 
 /// The calling thread's pool.
-pub(super) fn own() -> &'static Pool {
+pub(super) fn current_pool() -> &'static Pool {
     &POOLS[usize::from(threads::is_ours())]
 }
 
@@ -49,9 +49,9 @@ pub(super) fn own() -> &'static Pool {
 ///
 /// # Safety
 /// The block has the size of a class, is not part of the reserve, and was not freed.
-pub(super) unsafe fn pool_of(block: NonNull<u8>) -> Option<&'static Pool> {
-    // SAFETY: the caller fulfils the contract of `owner_of`, and only this module maps pieces, with pools as owners.
-    unsafe { owner_of(block) }
+pub(super) unsafe fn owning_pool(block: NonNull<u8>) -> Option<&'static Pool> {
+    // SAFETY: the caller fulfils the contract of `chunk_owner`, and only this module maps chunks, with pools as owners.
+    unsafe { chunk_owner(block) }
 }
 
 impl Pool {
@@ -59,31 +59,31 @@ impl Pool {
         Self {
             is_taken: AtomicBool::new(false),
             returned: AtomicPtr::new(null_mut()),
-            slabs: [const { Slabs::new() }; Class::COUNT],
+            slabs: [const { Slabs::new() }; SizeClass::COUNT],
             kept: Slabs::new(),
             kept_count: Cell::new(0),
             bare: Slabs::new(),
-            last: [const { Blocks::new() }; Class::COUNT],
+            last: [const { Blocks::new() }; SizeClass::COUNT],
         }
     }
 
     /// Allocates a block. `None` if another thread is in the pool, perhaps forever, or if no memory is left.
-    pub(super) fn take(&'static self, class: Class) -> Option<NonNull<u8>> {
-        let take = || self.take_from_slabs(class).or_else(|| self.take_elsewhere(class));
-        self.alone(TRIES, take).flatten()
+    pub(super) fn allocate(&'static self, class: SizeClass) -> Option<NonNull<u8>> {
+        let take = || self.allocate_from_slabs(class).or_else(|| self.allocate_slow(class));
+        self.with_lock(MAX_ATTEMPTS, take).flatten()
     }
 
     /// Frees a block now or, if another thread is in the pool, when a thread next enters the pool.
     ///
     /// # Safety
-    /// The block is part of a piece of this pool, and is no longer used.
-    pub(super) unsafe fn give_back(&self, block: NonNull<u8>) {
+    /// The block is part of a chunk of this pool, and is no longer used.
+    pub(super) unsafe fn free(&self, block: NonNull<u8>) {
         let put = || {
             // SAFETY: the caller fulfils this function's contract.
-            unsafe { self.put(block) };
-            self.fetch_returned();
+            unsafe { self.return_to_slab(block) };
+            self.drain_returned();
         };
-        if self.alone(1, put).is_some() {
+        if self.with_lock(1, put).is_some() {
             return;
         }
         let link = |first| {
@@ -95,13 +95,13 @@ impl Pool {
     }
 
     /// Frees a block of the reserve. If another thread stays in the pool, the block is lost.
-    pub(super) fn give_back_last(&self, block: NonNull<u8>, class: Class) {
-        self.alone(TRIES, || self.last[class.0].put(block));
+    pub(super) fn free_reserve_block(&self, block: NonNull<u8>, class: SizeClass) {
+        self.with_lock(MAX_ATTEMPTS, || self.last[class.0].push(block));
     }
 
     /// Runs `body` while the calling thread is the only thread in the pool. `None` if another thread is in the pool,
     /// perhaps forever.
-    fn alone<T>(&self, tries: u32, body: impl FnOnce() -> T) -> Option<T> {
+    fn with_lock<T>(&self, tries: u32, body: impl FnOnce() -> T) -> Option<T> {
         let take = |_| {
             let taken =
                 self.is_taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok();
@@ -117,10 +117,10 @@ impl Pool {
         })
     }
 
-    fn take_from_slabs(&self, class: Class) -> Option<NonNull<u8>> {
+    fn allocate_from_slabs(&self, class: SizeClass) -> Option<NonNull<u8>> {
         let slabs = &self.slabs[class.0];
         while let Some(slab) = slabs.first() {
-            if let Some(block) = slab.take() {
+            if let Some(block) = slab.allocate() {
                 return Some(block);
             }
             slabs.remove(slab);
@@ -130,25 +130,25 @@ impl Pool {
 
     /// Allocates a block when no slab of its class has room.
     #[cold]
-    fn take_elsewhere(&'static self, class: Class) -> Option<NonNull<u8>> {
-        self.fetch_returned();
+    fn allocate_slow(&'static self, class: SizeClass) -> Option<NonNull<u8>> {
+        self.drain_returned();
         let (last, bytes) = (&self.last[class.0], class.bytes());
-        let from_last = || last.take(bytes);
+        let from_last = || last.pop(bytes);
         let from_new_slice = || {
-            let slice = bytes.max(SLICE);
-            last.cut_from(reserve::take(slice)?, in_pages(slice));
-            last.take(bytes)
+            let slice = bytes.max(RESERVE_SLICE_BYTES);
+            last.cut_from(reserve::allocate(slice)?, round_up_to_pages(slice));
+            last.pop(bytes)
         };
-        let found = self.take_from_slabs(class).or_else(from_last);
-        found.or_else(|| self.take_new(class)).or_else(from_new_slice)
+        let found = self.allocate_from_slabs(class).or_else(from_last);
+        found.or_else(|| self.allocate_from_new_slab(class)).or_else(from_new_slice)
     }
 
     /// Starts an empty slab for this class, and takes its first block.
-    fn take_new(&'static self, class: Class) -> Option<NonNull<u8>> {
+    fn allocate_from_new_slab(&'static self, class: SizeClass) -> Option<NonNull<u8>> {
         let slab = self.empty_slab()?;
-        slab.begin(class);
+        slab.assign_class(class);
         self.slabs[class.0].push(slab);
-        slab.take()
+        slab.allocate()
     }
 
     fn empty_slab(&'static self) -> Option<&'static Slab> {
@@ -157,10 +157,10 @@ impl Pool {
             return Some(slab);
         }
         let slab = self.bare.pop().or_else(|| {
-            map_piece(self)?.iter().rev().for_each(|slab| self.bare.push(slab));
+            map_chunk(self)?.iter().rev().for_each(|slab| self.bare.push(slab));
             self.bare.pop()
         })?;
-        if is_in_haste() {
+        if populates_at_once() {
             // SAFETY: the slab is empty. Kernels before 5.14 refuse this advice, which has no consequences.
             unsafe { slab.advise(libc::MADV_POPULATE_WRITE) };
         }
@@ -170,25 +170,25 @@ impl Pool {
     /// Returns a block to its slab.
     ///
     /// # Safety
-    /// The block is part of a piece of this pool, and is no longer used.
-    unsafe fn put(&self, block: NonNull<u8>) {
+    /// The block is part of a chunk of this pool, and is no longer used.
+    unsafe fn return_to_slab(&self, block: NonNull<u8>) {
         // SAFETY: the caller fulfils this function's contract.
-        let slab = unsafe { Slab::of(block) };
-        slab.put(block);
+        let slab = unsafe { Slab::containing(block) };
+        slab.free(block);
         let slabs = &self.slabs[slab.class().0];
         if !slab.is_listed() {
             slabs.push(slab);
         }
         if slab.is_empty() {
             slabs.remove(slab);
-            self.keep(slab);
+            self.retain_empty_slab(slab);
         }
     }
 
     /// Makes an empty slab available to any class. Returns the slab's pages to the kernel if enough other empty slabs
     /// keep their pages.
-    fn keep(&self, slab: &'static Slab) {
-        if self.kept_count.get() < KEPT || is_in_haste() {
+    fn retain_empty_slab(&self, slab: &'static Slab) {
+        if self.kept_count.get() < MAX_RESIDENT_SLABS || populates_at_once() {
             self.kept_count.set(self.kept_count.get() + 1);
             self.kept.push(slab);
         } else {
@@ -199,7 +199,7 @@ impl Pool {
     }
 
     /// Returns the blocks that were freed while another thread was in the pool.
-    fn fetch_returned(&self) {
+    fn drain_returned(&self) {
         if self.returned.load(Ordering::Relaxed).is_null() {
             return;
         }
@@ -208,7 +208,7 @@ impl Pool {
             // SAFETY: the thread that freed the block wrote the address of the next block into the block's first word.
             next = NonNull::new(unsafe { block.cast::<*mut u8>().read() });
             // SAFETY: the block was freed to this pool.
-            unsafe { self.put(block) };
+            unsafe { self.return_to_slab(block) };
         }
     }
 }
@@ -221,41 +221,41 @@ mod tests {
     use std::ptr::with_exposed_provenance_mut;
     use std::sync::mpsc::channel;
 
-    use super::super::pages::PAGE;
-    use super::super::slab::{SLAB, map_alone, unmap_alone};
+    use super::super::pages::PAGE_BYTES;
+    use super::super::slab::{SLAB_BYTES, map_alone, unmap_alone};
     use super::*;
 
     fn new_pool() -> &'static Pool {
         Box::leak(Box::new(Pool::new()))
     }
 
-    fn class_of(bytes: usize) -> Class {
-        Class::of(Layout::from_size_align(bytes, 1).unwrap()).unwrap()
+    fn class_of(bytes: usize) -> SizeClass {
+        SizeClass::for_layout(Layout::from_size_align(bytes, 1).unwrap()).unwrap()
     }
 
     /// Allocates `count` blocks, and writes to every page of each block.
     fn take(pool: &'static Pool, bytes: usize, count: usize) -> Vec<NonNull<u8>> {
-        let block = || pool.take(class_of(bytes)).unwrap();
+        let block = || pool.allocate(class_of(bytes)).unwrap();
         let blocks: Vec<_> = iter::repeat_with(block).take(count).collect();
         for block in &blocks {
             // SAFETY: the block has that many bytes.
-            (0..bytes).step_by(PAGE).for_each(|at| unsafe { block.add(at).write(1) });
+            (0..bytes).step_by(PAGE_BYTES).for_each(|at| unsafe { block.add(at).write(1) });
         }
         blocks
     }
 
     fn give_back(blocks: impl IntoIterator<Item = NonNull<u8>>) {
         // SAFETY: the blocks come from pools, and are no longer used.
-        blocks.into_iter().for_each(|block| unsafe { pool_of(block).unwrap().give_back(block) });
+        blocks.into_iter().for_each(|block| unsafe { owning_pool(block).unwrap().free(block) });
     }
 
     /// Number of resident pages among the pages that these blocks start in.
     fn resident(blocks: &[NonNull<u8>]) -> usize {
-        let pages: BTreeSet<_> = blocks.iter().map(|block| block.addr().get() & !(PAGE - 1)).collect();
+        let pages: BTreeSet<_> = blocks.iter().map(|block| block.addr().get() & !(PAGE_BYTES - 1)).collect();
         let is_resident = |page: &usize| {
             let mut found = 0;
-            // SAFETY: the arguments are a page of a piece, and a byte for the state of that page.
-            let asked = unsafe { libc::mincore(with_exposed_provenance_mut(*page), PAGE, &mut found) };
+            // SAFETY: the arguments are a page of a chunk, and a byte for the state of that page.
+            let asked = unsafe { libc::mincore(with_exposed_provenance_mut(*page), PAGE_BYTES, &mut found) };
             assert_eq!(asked, 0);
             found & 1 == 1
         };
@@ -263,7 +263,7 @@ mod tests {
     }
 
     fn slabs_of(blocks: &[NonNull<u8>]) -> BTreeSet<usize> {
-        blocks.iter().map(|block| block.addr().get() / SLAB).collect()
+        blocks.iter().map(|block| block.addr().get() / SLAB_BYTES).collect()
     }
 
     /// Numbers of empty slabs with and without their pages.
@@ -280,20 +280,20 @@ mod tests {
     #[test]
     fn empty_slabs_release_their_pages_except_for_a_few() {
         let pool = new_pool();
-        // The first slab of a piece is a page shorter than the other slabs. These blocks fill one piece, and the first
-        // slab of the next piece.
-        let blocks = take(pool, PAGE, 31 + 31 * 32 + 31);
+        // The first slab of a chunk is a page shorter than the other slabs. These blocks fill one chunk, and the first
+        // slab of the next chunk.
+        let blocks = take(pool, PAGE_BYTES, 31 + 31 * 32 + 31);
         assert_eq!([slabs_of(&blocks).len(), resident(&blocks)], [33, blocks.len()]);
         // The last block of each slab is freed later.
         let (last, others): (Vec<_>, Vec<_>) =
-            blocks.iter().partition(|block| block.addr().get() % SLAB == SLAB - PAGE);
+            blocks.iter().partition(|block| block.addr().get() % SLAB_BYTES == SLAB_BYTES - PAGE_BYTES);
         give_back(others.into_iter().copied());
         assert_eq!(resident(&blocks), blocks.len());
         give_back(last.into_iter().copied());
-        // The slabs that were emptied first keep their pages, and one of these slabs is the first slab of a piece,
+        // The slabs that were emptied first keep their pages, and one of these slabs is the first slab of a chunk,
         // which is a page shorter.
-        assert_eq!(resident(&blocks), KEPT as usize * 32 - 1);
-        assert_eq!(empty(pool), [KEPT as usize, 64 - KEPT as usize]);
+        assert_eq!(resident(&blocks), MAX_RESIDENT_SLABS as usize * 32 - 1);
+        assert_eq!(empty(pool), [MAX_RESIDENT_SLABS as usize, 64 - MAX_RESIDENT_SLABS as usize]);
     }
 
     #[test]
@@ -302,7 +302,7 @@ mod tests {
         let small = take(pool, 48, 100_000);
         let slabs = slabs_of(&small);
         give_back(small);
-        // A slab has room for 16 blocks, and the first slab of a piece has room for 15 blocks.
+        // A slab has room for 16 blocks, and the first slab of a chunk has room for 15 blocks.
         let large = take(pool, 8192, 15 + 16 * (slabs.len() - 2));
         assert!(slabs_of(&large).is_subset(&slabs));
         // All blocks are different.
@@ -329,7 +329,7 @@ mod tests {
             // The number of allocated blocks rises and falls alternately.
             if live.is_empty() || next(8) < if turn % 20_000 < 10_000 { 5 } else { 3 } {
                 let size = 1 << next(16);
-                let block = pool.take(class_of(size)).unwrap();
+                let block = pool.allocate(class_of(size)).unwrap();
                 fill(block, size);
                 live.push((block, size));
             } else {
@@ -343,15 +343,15 @@ mod tests {
         give_back(live.into_iter().map(|(block, _)| block));
         assert!(pool.slabs.iter().all(|slabs| slabs.first().is_none()));
         let [kept, bare] = empty(pool);
-        assert!((kept as u32, (kept + bare) % 32) == (KEPT, 0), "{kept}, {bare}");
+        assert!((kept as u32, (kept + bare) % 32) == (MAX_RESIDENT_SLABS, 0), "{kept}, {bare}");
     }
 
     #[test]
     fn a_pool_held_by_a_stopped_thread_does_not_block_other_threads() {
         let pool = new_pool();
         let blocks = take(pool, 100, 2);
-        pool.alone(1, || {
-            assert!(pool.take(class_of(100)).is_none(), "it is taken");
+        pool.with_lock(1, || {
+            assert!(pool.allocate(class_of(100)).is_none(), "it is taken");
             give_back(blocks.iter().copied());
             assert!(!pool.slabs[class_of(100).0].first().unwrap().is_empty());
         });
@@ -373,7 +373,7 @@ mod tests {
                 scope.spawn(move || {
                     for turn in 0..20_000 {
                         // A thread that cannot enter the pool within its attempts would map a block.
-                        if let Some(block) = pool.take(class_of(1 << (turn % 14))) {
+                        if let Some(block) = pool.allocate(class_of(1 << (turn % 14))) {
                             sends[turn % 4].send(block.expose_provenance().get()).unwrap();
                         }
                         receive.try_iter().for_each(|at| give_back([at_address(at)]));
@@ -384,7 +384,7 @@ mod tests {
             }
             drop(sends);
         });
-        pool.alone(1, || pool.fetch_returned()).unwrap();
+        pool.with_lock(1, || pool.drain_returned()).unwrap();
         assert!(pool.slabs.iter().all(|slabs| slabs.first().is_none()));
         let [kept, bare] = empty(pool);
         assert!(kept > 0 && (kept + bare) % 32 == 0, "{kept}, {bare}");
@@ -401,11 +401,11 @@ mod tests {
         // SAFETY: the block has that many bytes.
         unsafe { block.write_bytes(0xff, class.bytes()) };
         // SAFETY: both blocks have the size of that class.
-        assert!(unsafe { pool_of(block) }.is_none());
+        assert!(unsafe { owning_pool(block) }.is_none());
         let pool = new_pool();
         let other = take(pool, 5000, 1)[0];
         // SAFETY: `other` has the size of that class.
-        assert!(unsafe { pool_of(other) }.is_some_and(|found| std::ptr::eq(found, pool)));
+        assert!(unsafe { owning_pool(other) }.is_some_and(|found| std::ptr::eq(found, pool)));
         give_back([other]);
         // SAFETY: the block is no longer used.
         unsafe { unmap_alone(block, class) };

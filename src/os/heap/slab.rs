@@ -1,79 +1,79 @@
-//! A slab is a range of memory that blocks of one class are cut from; a piece is a mapping of 32 slabs.
+//! A slab is a range of memory that blocks of one class are cut from; a chunk is a mapping of 32 slabs.
 //!
 //! ```text
 //! a multiple of 4 MiB
-//! ├─ a page: the owner of the piece, and the state of each slab
+//! ├─ a page: the owner of the chunk, and the state of each slab
 //! ├─ slab 0, shorter than the rest by that page
 //! ├─ slab 1 …
 //! ╰─ slab 31
 //! ```
 //!
-//! The address of the first page of a piece can therefore be computed from the address of a block. If that page has
+//! The address of the first page of a chunk can therefore be computed from the address of a block. If that page has
 //! only zeros, the block has its own mapping.
 
 use std::cell::Cell;
 use std::mem::offset_of;
 use std::ptr::{NonNull, null_mut, with_exposed_provenance, with_exposed_provenance_mut};
 
-use super::class::Class;
-use super::pages::{self, PAGE, in_pages};
+use super::class::SizeClass;
+use super::pages::{self, PAGE_BYTES, round_up_to_pages};
 use crate::leaks;
 
 /// Size of a slab, in bytes: the unit in which memory is assigned to a class and returned to the kernel.
-pub(super) const SLAB: usize = 128 << 10;
-/// Size of a piece, in bytes. A piece reserves address space for a time when no more can be mapped, and its pages take
+pub(super) const SLAB_BYTES: usize = 128 << 10;
+/// Size of a chunk, in bytes. A chunk reserves address space for a time when no more can be mapped, and its pages take
 /// no memory until they are written to. For comparison, the C library reserves 64 MiB per thread.
-const PIECE: usize = 4 << 20;
-const SLABS: usize = PIECE / SLAB;
+const CHUNK_BYTES: usize = 4 << 20;
+const CHUNK_SLABS: usize = CHUNK_BYTES / SLAB_BYTES;
 
-/// Header of a piece. An all-zero header is valid and has no owner.
+/// Header of a chunk. An all-zero header is valid and has no owner.
 #[repr(C)]
-struct Piece<Owner: 'static> {
+struct Chunk<Owner: 'static> {
     owner: Cell<Option<&'static Owner>>,
-    slabs: [Slab; SLABS],
+    slabs: [Slab; CHUNK_SLABS],
 }
 
-const _: () = assert!(size_of::<Piece<()>>() <= PAGE, "slab 0 begins after the first page");
+const _: () = assert!(size_of::<Chunk<()>>() <= PAGE_BYTES, "slab 0 begins after the first page");
 
-/// Maps a piece and returns its slabs. Huge pages are disabled, because they would populate memory that no block uses
+/// Maps a chunk and returns its slabs. Huge pages are disabled, because they would populate memory that no block uses
 /// yet.
-pub(super) fn map_piece<Owner>(owner: &'static Owner) -> Option<&'static [Slab]> {
-    let start = pages::map_aligned(PIECE, PIECE)?;
+pub(super) fn map_chunk<Owner>(owner: &'static Owner) -> Option<&'static [Slab]> {
+    let start = pages::map_aligned(CHUNK_BYTES, CHUNK_BYTES)?;
     // SAFETY: the pages are new and hold no data yet.
-    unsafe { pages::advise(start, PIECE, libc::MADV_NOHUGEPAGE) };
-    leaks::keeps(start, PIECE);
-    // SAFETY: all-zero is a valid piece, and a piece is never unmapped.
-    let piece = unsafe { start.cast::<Piece<Owner>>().as_ref() };
+    unsafe { pages::advise(start, CHUNK_BYTES, libc::MADV_NOHUGEPAGE) };
+    leaks::register_root(start, CHUNK_BYTES);
+    // SAFETY: all-zero is a valid chunk, and a chunk is never unmapped.
+    let piece = unsafe { start.cast::<Chunk<Owner>>().as_ref() };
     piece.owner.set(Some(owner));
     Some(&piece.slabs)
 }
 
-/// The owner of the piece that a block is part of. `None` if the block has its own mapping.
+/// The owner of the chunk that a block is part of. `None` if the block has its own mapping.
 ///
 /// # Safety
-/// The block has the size of a class, is not part of the reserve, and was not freed; all pieces have owners of this
+/// The block has the size of a class, is not part of the reserve, and was not freed; all chunks have owners of this
 /// type.
-pub(super) unsafe fn owner_of<Owner>(block: NonNull<u8>) -> Option<&'static Owner> {
-    let piece = with_exposed_provenance::<Piece<Owner>>(block.addr().get() & !(PIECE - 1));
-    // SAFETY: `piece` is the address of a page with a header or with zeros, and the owner is set before the first block
+pub(super) unsafe fn chunk_owner<Owner>(block: NonNull<u8>) -> Option<&'static Owner> {
+    let piece = with_exposed_provenance::<Chunk<Owner>>(block.addr().get() & !(CHUNK_BYTES - 1));
+    // SAFETY: `chunk` is the address of a page with a header or with zeros, and the owner is set before the first block
     // is handed out.
     unsafe { (*piece).owner.get() }
 }
 
 /// Maps a block of a class on its own, after a page of zeros.
-pub(super) fn map_alone(class: Class) -> Option<NonNull<u8>> {
-    let start = pages::map_aligned(PAGE + in_pages(class.bytes()), PIECE)?;
+pub(super) fn map_alone(class: SizeClass) -> Option<NonNull<u8>> {
+    let start = pages::map_aligned(PAGE_BYTES + round_up_to_pages(class.bytes()), CHUNK_BYTES)?;
     // SAFETY: the mapping is longer than a page.
-    Some(unsafe { start.add(PAGE) })
+    Some(unsafe { start.add(PAGE_BYTES) })
 }
 
 /// Unmaps a block that has its own mapping.
 ///
 /// # Safety
 /// The block was mapped by [`map_alone`] with this class, and is no longer used.
-pub(super) unsafe fn unmap_alone(block: NonNull<u8>, class: Class) {
+pub(super) unsafe fn unmap_alone(block: NonNull<u8>, class: SizeClass) {
     // SAFETY: `map_alone` mapped exactly this range.
-    unsafe { pages::unmap(block.as_ptr().wrapping_sub(PAGE), PAGE + class.bytes()) };
+    unsafe { pages::unmap(block.as_ptr().wrapping_sub(PAGE_BYTES), PAGE_BYTES + class.bytes()) };
 }
 
 /// Blocks of one size: the free blocks, and memory that is not cut into blocks yet.
@@ -94,20 +94,20 @@ impl Blocks {
         self.end.set(start.addr().get() + bytes);
     }
 
-    pub(super) fn put(&self, block: NonNull<u8>) {
+    pub(super) fn push(&self, block: NonNull<u8>) {
         // SAFETY: the block is no longer used, and has room for a pointer.
         unsafe { block.cast::<*mut u8>().write(self.free.get()) };
         self.free.set(block.as_ptr());
     }
 
-    pub(super) fn take(&self, bytes: usize) -> Option<NonNull<u8>> {
-        let Some(block) = NonNull::new(self.free.get()) else { return self.cut(bytes) };
+    pub(super) fn pop(&self, bytes: usize) -> Option<NonNull<u8>> {
+        let Some(block) = NonNull::new(self.free.get()) else { return self.cut_next(bytes) };
         // SAFETY: the block is free, and its first word is the next free block.
         self.free.set(unsafe { block.cast::<*mut u8>().read() });
         Some(block)
     }
 
-    fn cut(&self, bytes: usize) -> Option<NonNull<u8>> {
+    fn cut_next(&self, bytes: usize) -> Option<NonNull<u8>> {
         let at = self.next.get();
         if self.end.get() - at < bytes {
             return None;
@@ -121,7 +121,7 @@ impl Blocks {
 #[repr(align(64))]
 pub(super) struct Slab {
     blocks: Blocks,
-    class: Cell<Class>,
+    class: Cell<SizeClass>,
     bytes: Cell<u32>,
     /// Number of allocated blocks.
     live: Cell<u32>,
@@ -134,27 +134,27 @@ impl Slab {
     /// The slab that a block is part of.
     ///
     /// # Safety
-    /// The block is part of a piece.
-    pub(super) unsafe fn of(block: NonNull<u8>) -> &'static Self {
-        let (start, within) = (block.addr().get() & !(PIECE - 1), block.addr().get() % PIECE);
-        // SAFETY: pieces are never unmapped.
-        unsafe { &(*with_exposed_provenance::<Piece<()>>(start)).slabs[within / SLAB] }
+    /// The block is part of a chunk.
+    pub(super) unsafe fn containing(block: NonNull<u8>) -> &'static Self {
+        let (start, within) = (block.addr().get() & !(CHUNK_BYTES - 1), block.addr().get() % CHUNK_BYTES);
+        // SAFETY: chunks are never unmapped.
+        unsafe { &(*with_exposed_provenance::<Chunk<()>>(start)).slabs[within / SLAB_BYTES] }
     }
 
     /// Start and length of the slab's memory.
-    fn place(&self) -> (NonNull<u8>, usize) {
+    fn memory(&self) -> (NonNull<u8>, usize) {
         let at = NonNull::from_ref(self).addr().get();
-        let (piece, within) = (at & !(PIECE - 1), at % PIECE);
-        let first = (within - offset_of!(Piece<()>, slabs)) / size_of::<Self>() * SLAB;
-        let skipped = if first == 0 { PAGE } else { 0 };
+        let (piece, within) = (at & !(CHUNK_BYTES - 1), at % CHUNK_BYTES);
+        let first = (within - offset_of!(Chunk<()>, slabs)) / size_of::<Self>() * SLAB_BYTES;
+        let skipped = if first == 0 { PAGE_BYTES } else { 0 };
         let start = with_exposed_provenance_mut(piece + first + skipped);
-        // SAFETY: no piece starts at address 0.
-        (unsafe { NonNull::new_unchecked(start) }, SLAB - skipped)
+        // SAFETY: no chunk starts at address 0.
+        (unsafe { NonNull::new_unchecked(start) }, SLAB_BYTES - skipped)
     }
 
     /// Cuts blocks of this class from the slab from now on.
-    pub(super) fn begin(&self, class: Class) {
-        let (start, bytes) = self.place();
+    pub(super) fn assign_class(&self, class: SizeClass) {
+        let (start, bytes) = self.memory();
         self.blocks.free.set(null_mut());
         self.blocks.cut_from(start, bytes);
         self.class.set(class);
@@ -166,23 +166,23 @@ impl Slab {
     /// # Safety
     /// No block of the slab is allocated.
     pub(super) unsafe fn advise(&self, advice: i32) {
-        let (start, bytes) = self.place();
+        let (start, bytes) = self.memory();
         // SAFETY: the caller fulfils this function's contract.
         unsafe { pages::advise(start, bytes, advice) };
     }
 
-    pub(super) fn class(&self) -> Class {
+    pub(super) fn class(&self) -> SizeClass {
         self.class.get()
     }
 
-    pub(super) fn take(&self) -> Option<NonNull<u8>> {
-        let block = self.blocks.take(self.bytes.get() as usize)?;
+    pub(super) fn allocate(&self) -> Option<NonNull<u8>> {
+        let block = self.blocks.pop(self.bytes.get() as usize)?;
         self.live.set(self.live.get() + 1);
         Some(block)
     }
 
-    pub(super) fn put(&self, block: NonNull<u8>) {
-        self.blocks.put(block);
+    pub(super) fn free(&self, block: NonNull<u8>) {
+        self.blocks.push(block);
         self.live.set(self.live.get() - 1);
     }
 

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-use gpuflame_cupti::tracer::{Buffer, Filled};
+use gpuflame_cupti::tracer::{Buffer, FilledBuffer};
 
 use super::handover::{Shelf, Tray};
 
@@ -48,10 +48,10 @@ const MANY: usize = 8;
 struct Ring {
     ready: Shelf<Buffer, KEPT>,
     empty: Shelf<Buffer, KEPT_EMPTY>,
-    filled: Tray<Filled>,
+    filled: Tray<FilledBuffer>,
     /// Buffers that were taken from `filled` and are not read yet, oldest first. Only the collector accesses this
     /// queue.
-    taken: Mutex<VecDeque<Filled>>,
+    taken: Mutex<VecDeque<FilledBuffer>>,
     /// Number of buffers in `filled` and `taken` together.
     count: AtomicUsize,
     made: AtomicUsize,
@@ -92,7 +92,7 @@ pub(super) fn request() -> Option<Buffer> {
 
 /// Takes over a buffer that the tracer has completed. Returns true if so many filled buffers are waiting that the
 /// collector should be woken.
-pub(super) fn completed(filled: Filled) -> bool {
+pub(super) fn completed(filled: FilledBuffer) -> bool {
     let ring = &RING;
     let filled = if filled.valid() <= FEW {
         let (copy, buffer) = filled.copy_out();
@@ -128,7 +128,7 @@ pub(super) fn discarded() -> u64 {
 }
 
 /// Returns the oldest filled buffer, if there is one. Called by the collector.
-pub fn next_filled() -> Option<Filled> {
+pub fn next_filled() -> Option<FilledBuffer> {
     let mut taken = RING.taken.lock();
     if taken.is_empty() {
         RING.filled.take_all().for_each(|filled| taken.push_front(filled));
@@ -140,7 +140,7 @@ pub fn next_filled() -> Option<Filled> {
 }
 
 /// Makes a buffer ready again after its records were read.
-pub fn recycle(filled: Filled) {
+pub fn recycle(filled: FilledBuffer) {
     make_ready(filled.recycle());
 }
 
@@ -161,7 +161,7 @@ pub fn rest() {
 
 /// Keeps a buffer ready without resident memory, or frees the buffer.
 fn put_away(mut buffer: Buffer) {
-    if !buffer.give_pages_back() || RING.empty.put(buffer).is_err() {
+    if !buffer.release_pages() || RING.empty.put(buffer).is_err() {
         RING.made.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -17,7 +17,9 @@ use std::ptr::from_ref;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::control::{life, window};
-use gpuflame_cupti::tracer::{Approach, Buffer, Call, CallKind, Filled, GraphEvent, HostCallEvent, Tracer};
+use gpuflame_cupti::tracer::{
+    Buffer, Call, CallKind, ClientTakeover, FilledBuffer, GraphEvent, HostCallEvent, Tracer,
+};
 use gpuflame_model::record::{ContextId, CorrelationId, Launch, Loss, Nanos};
 
 use super::buffers;
@@ -94,11 +96,11 @@ impl Tracer for Capture {
         if life::is_over() { None } else { buffers::request() }
     }
 
-    fn is_over() -> bool {
+    fn has_ended() -> bool {
         life::is_over()
     }
 
-    fn buffer_completed(filled: Filled) {
+    fn buffer_completed(filled: FilledBuffer) {
         // After shutdown the collector reads no records, so the buffer is dropped.
         if life::is_over() {
             return;
@@ -124,7 +126,7 @@ impl Tracer for Capture {
         host_calls::note(&event);
     }
 
-    fn approached(approach: Approach) {
+    fn on_client_takeover(approach: ClientTakeover) {
         notices::announce(Notice::Approached(approach));
     }
 

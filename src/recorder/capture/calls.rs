@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::control::window;
-use gpuflame_cupti::tracer::ApiCall;
+use gpuflame_cupti::tracer::ApiCallId;
 use gpuflame_model::record::{ContextId, CorrelationId, GraphId, Launch, Loss, Nanos};
 use gpuflame_os::signals;
 
@@ -39,7 +39,7 @@ pub(super) struct Pending {
     pub(super) launch: Launch,
     /// Stack depth at the entry of the call. A later call at the same or a shallower depth is not nested in this call.
     pub(super) depth: usize,
-    pub(super) api: ApiCall,
+    pub(super) api: ApiCallId,
     pub(super) recorded: bool,
     /// State of the window when the call began: whether a window was open, and how often a window had been opened.
     pub(super) window: window::State,
@@ -61,7 +61,7 @@ impl Pending {
             context: ContextId::NONE,
         },
         depth: 0,
-        api: ApiCall(0),
+        api: ApiCallId(0),
         recorded: false,
         window: window::State::NONE,
         aliases: [CorrelationId(0); MOST_ALIASES],
@@ -79,7 +79,7 @@ impl Pending {
     /// not returned. If this launch will continue after the new call, moves this launch to `aside`.
     #[cold]
     pub(super) fn make_way(&mut self, aside: &mut Option<Self>, depth: usize) -> u64 {
-        if signals::jumped_out_of(self.depth, depth) {
+        if signals::has_jumped_out(self.depth, depth) {
             return OUTERMOST;
         }
         *aside = Some(std::mem::replace(self, Self::NONE));
@@ -88,7 +88,7 @@ impl Pending {
 
     /// Handles the creation of a graph node. If the launch was captured into that node, the launch has no activity of
     /// its own and so gets no record; its API call is returned, to be recorded with the node.
-    pub(super) fn becomes_node(&mut self, tally: &Counts) -> Option<ApiCall> {
+    pub(super) fn becomes_node(&mut self, tally: &Counts) -> Option<ApiCallId> {
         if !self.is_around(stack_depth()) {
             return None;
         }
@@ -132,7 +132,7 @@ impl UnderWay {
 
 /// The outermost call in flight on a thread that creates nodes or copies a graph.
 pub(super) struct GraphCall {
-    pub(super) api: ApiCall,
+    pub(super) api: ApiCallId,
     /// Whether the call copies a graph. CUPTI reports each copied node as created and also as cloned, so the first
     /// report is ignored.
     pub(super) copies: bool,

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::control::life;
 use gpuflame_cupti::tracer::errno;
-use gpuflame_os::{fork, loaded};
+use gpuflame_os::{fork, pinning};
 
 use super::thread;
 
@@ -32,21 +32,21 @@ pub fn watch() {
     if IS_WATCHED.swap(true, Ordering::AcqRel) {
         return;
     }
-    loaded::stay();
+    pinning::pin_library();
     // SAFETY: `life::page()` consists of whole pages that contain only one atomic of ours, for which zero is a valid
     // value.
-    if unsafe { fork::leave_zeroes(life::page()) } {
+    if unsafe { fork::wipe_on_fork(life::page()) } {
         life::children_find_zeroes();
     }
     thread::prepare();
-    fork::in_each_child(child);
+    fork::on_fork_in_child(child);
 }
 
 /// Fork handler that runs in a child. It waits for no lock and allocates nothing.
 extern "C" fn child() {
     // True if the child has not been claimed yet, or if the kernel does not zero the page.
     if life::claim_inherited() || !life::is_over() {
-        errno::kept(settle);
+        errno::preserve(settle);
     }
 }
 

@@ -11,7 +11,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::control::{life, window};
-use gpuflame_cupti::tracer::{AllocationKind, Call, CallKind, HostCallDone, HostCallEvent};
+use gpuflame_cupti::tracer::{AllocationKind, Call, CallKind, HostCallEffect, HostCallEvent};
 use gpuflame_model::record::{
     Allocation, ContextId, CorrelationId, EventCall, EventUse, HostCallSpan, Launch, Loss, MemoryCall,
     MemoryKind, Nanos, Row, Wait,
@@ -139,7 +139,7 @@ fn begin(own: &mut Own, thread: &Thread, call: &Call<'_>, address: u64) {
     }
 }
 
-fn end(own: &mut Own, thread: &Thread, call: &Call<'_>, begun: &HostCallBegun, done: HostCallDone) {
+fn end(own: &mut Own, thread: &Thread, call: &Call<'_>, begun: &HostCallBegun, done: HostCallEffect) {
     let time = now();
     let &HostCallBegun { time: begun, correlation, .. } = begun;
     let context = capture_call(own, thread, call);
@@ -151,13 +151,13 @@ fn end(own: &mut Own, thread: &Thread, call: &Call<'_>, begun: &HostCallBegun, d
         (CallKind::Wait, _) if waits => {
             push(thread, kind::WAIT, correlation, context, [begun.0, time.since(begun), 0]);
         }
-        (CallKind::EventRecord | CallKind::EventWait, HostCallDone::Event { event, stream }) => {
+        (CallKind::EventRecord | CallKind::EventWait, HostCallEffect::Event { event, stream }) => {
             let is_wait = call.kind == CallKind::EventWait;
             let kind = if is_wait { kind::EVENT_WAIT } else { kind::EVENT_RECORD };
             let duration = u32::try_from(time.since(begun)).unwrap_or(u32::MAX);
             push(thread, kind | u64::from(duration) << 32, correlation, context, [begun.0, event, stream]);
         }
-        (CallKind::Allocate(memory_kind), HostCallDone::Allocated { address, bytes }) if memory => {
+        (CallKind::Allocate(memory_kind), HostCallEffect::Allocated { address, bytes }) if memory => {
             let memory = match memory_kind {
                 AllocationKind::Device | AllocationKind::Pitched => MemoryKind::DEVICE,
                 AllocationKind::Pinned => MemoryKind::PINNED,

@@ -68,5 +68,5 @@ pub fn bound_memory(ceiling: usize) {
 
 /// Memory that gpuflame holds, in bytes: mapped, in buffers, and on its heap.
 pub fn bytes_held() -> usize {
-    gpuflame_unwind::bytes_held() + gpuflame_cupti::tracer::bytes_held() + gpuflame_os::heap::held()
+    gpuflame_unwind::bytes_held() + gpuflame_cupti::tracer::bytes_held() + gpuflame_os::heap::held_bytes()
 }

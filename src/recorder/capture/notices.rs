@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use gpuflame_cupti::tracer::Approach;
+use gpuflame_cupti::tracer::ClientTakeover;
 
 /// A rare event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,9 +21,9 @@ pub enum Notice<'a> {
     /// Filled buffers have accumulated. Sent while the tracer holds its lock, so the receiver must not wait and must
     /// not call the tracer.
     BuffersWait,
-    /// Another client of the tracing library is about to take over the resource that [`Approach`] names. Not sent
+    /// Another client of the tracing library is about to take over the resource that [`ClientTakeover`] names. Not sent
     /// inside a callback.
-    Approached(Approach),
+    Approached(ClientTakeover),
     /// The tracer has failed, for this reason.
     Fatal(&'a str),
     /// The callback panicked and was disabled.

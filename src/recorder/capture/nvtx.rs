@@ -186,7 +186,7 @@ impl Text for Wide {
 /// Runs code that NVTX calls, and preserves errno. A panic, which would be a bug in gpuflame, must not reach the
 /// application.
 fn guarded<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
-    errno::kept(|| std::panic::catch_unwind(std::panic::AssertUnwindSafe(body))).unwrap_or_else(|_| {
+    errno::preserve(|| std::panic::catch_unwind(std::panic::AssertUnwindSafe(body))).unwrap_or_else(|_| {
         crate::control::life::end();
         otherwise
     })

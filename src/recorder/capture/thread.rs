@@ -142,7 +142,7 @@ impl Entered {
         if REFUSED.with(|refused| refused.is_around(at)) {
             return None;
         }
-        Some(Self::into(cancel::barred(attach)?, at))
+        Some(Self::into(cancel::without_cancellation(attach)?, at))
     }
 
     /// Handles a thread that seems to be inside gpuflame. Either the caller is a signal handler that interrupted the
@@ -164,7 +164,7 @@ impl Entered {
             thread.forget_stacks(own);
             return Some(entered);
         }
-        if !signals::jumped_out_of(inside, at) {
+        if !signals::has_jumped_out(inside, at) {
             return None;
         }
         if !leave_behind(thread) {
@@ -298,7 +298,7 @@ pub(super) fn announce(id: ThreadId, thread: &Thread, contexts: &mut Writer) {
 
 /// Returns the kernel's id of the calling thread.
 fn this_thread() -> ThreadId {
-    ThreadId(threads::number() as u32)
+    ThreadId(threads::current_id() as u32)
 }
 
 fn reuse_or_map(own: Own) -> Option<NonNull<Thread>> {
@@ -315,7 +315,7 @@ fn reuse_or_map(own: Own) -> Option<NonNull<Thread>> {
         return Some(NonNull::from(thread));
     }
     let at = memory::map(size_of::<Thread>())?;
-    leaks::keeps(at.cast(), size_of::<Thread>());
+    leaks::register_root(at.cast(), size_of::<Thread>());
     let at = at.cast::<MaybeUninit<Thread>>();
     // SAFETY: `at` is a fresh, page-aligned mapping of that size, to which no other thread refers.
     let thread = unsafe { &mut *at.as_ptr() }.write(Thread::new(own));
@@ -434,7 +434,7 @@ pub(super) fn prepare() {
     if KEY.load(Ordering::Acquire) != 0 {
         return;
     }
-    leaks::prepare();
+    leaks::find_leak_checker();
     let mut key = 0;
     // SAFETY: `key` is a place to write to, and the destructor is a function of the right type.
     if unsafe { libc::pthread_key_create(&mut key, Some(thread_ends)) } == 0

@@ -35,7 +35,7 @@ pub(super) fn refused(folder: Option<&Path>, why: &Error) {
 fn report_call(folder: Option<&Path>, why: Option<&str>) {
     let Some(folder) = folder else { return };
     let program = facts().program;
-    let written = file::whole(&named(folder, "called"), |out| {
+    let written = file::write_complete(&named(folder, "called"), |out| {
         out.write_all(program.as_encoded_bytes())?;
         why.map_or(Ok(()), |why| Ok(write!(out, "\0{why}")?))
     });
@@ -48,7 +48,7 @@ pub(super) fn begun(folder: Option<&Path>, file: &Path, began: Nanos) {
     let Some(folder) = folder else { return };
     let path = named(folder, &format!("{}.begun", began.0));
     let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
-    let written = file::whole(&path, |out| Ok(out.write_all(file.as_os_str().as_encoded_bytes())?));
+    let written = file::write_complete(&path, |out| Ok(out.write_all(file.as_os_str().as_encoded_bytes())?));
     // If the report cannot be written, `gpuflame recover` still finds the file.
     drop(written);
 }
@@ -70,7 +70,7 @@ pub(super) fn ended(folder: Option<&Path>, text: impl FnOnce() -> String) {
 }
 
 fn write(folder: &Path, text: &str) -> Result<()> {
-    file::whole(&named(folder, "json"), |out| Ok(out.write_all(text.as_bytes())?))
+    file::write_complete(&named(folder, "json"), |out| Ok(out.write_all(text.as_bytes())?))
 }
 
 /// Path of this session's report with the given ending.

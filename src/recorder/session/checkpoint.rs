@@ -27,10 +27,10 @@ use gpuflame_config::settings::{Output, Settings};
 use gpuflame_explain::Definitions;
 use gpuflame_model::error::Result;
 use gpuflame_model::record::{CheckpointMark, Chunk, Nanos, RecordingState, SumsWriter};
-use gpuflame_os::descriptor::{Appender, Identity};
+use gpuflame_os::descriptor::{Appender, FileId};
 use gpuflame_os::file::Draft;
-use gpuflame_os::futex::Bits;
-use gpuflame_os::{alive, shortage, threads};
+use gpuflame_os::futex::EventFlags;
+use gpuflame_os::{process_liveness, shortage, threads};
 
 use super::about;
 use super::generated::NamesSoFar;
@@ -74,10 +74,10 @@ pub(super) struct Checkpoint {
     room: usize,
     began: Nanos,
     /// Requests to the checkpoint's thread while the process ends, and the requests that the thread has fulfilled.
-    asked: Bits,
-    done: Bits,
+    asked: EventFlags,
+    done: EventFlags,
     /// Contains [`WORK`] once the thread has something to do.
-    woken: Bits,
+    woken: EventFlags,
     /// Time of the first launch, in nanoseconds.
     first_work: AtomicU64,
     /// Whether the thread still appends to the file.
@@ -124,7 +124,7 @@ enum Taken {
 #[derive(Debug)]
 struct Written {
     path: PathBuf,
-    identity: Identity,
+    identity: FileId,
     bytes: usize,
 }
 
@@ -156,9 +156,9 @@ impl Checkpoint {
             interval,
             room: settings.checkpoint_max,
             began: capture::now(),
-            asked: Bits::new(),
-            done: Bits::new(),
-            woken: Bits::new(),
+            asked: EventFlags::new(),
+            done: EventFlags::new(),
+            woken: EventFlags::new(),
             first_work: AtomicU64::new(0),
             is_kept: AtomicBool::new(false),
             work: AtomicU64::new(0),
@@ -176,7 +176,7 @@ impl Checkpoint {
             }
             // The file names this thread as its writer, so the process counts as alive while the thread exists. The
             // thread therefore stops instead of ending.
-            threads::stop()
+            threads::park_forever()
         });
         self.is_kept.store(spawned.is_ok(), Ordering::Release);
         spawned
@@ -196,7 +196,7 @@ impl Checkpoint {
         }
         self.asked.set(REST | LAST);
         self.wake();
-        shortage::wake_for_good();
+        shortage::end_sleeps();
         let began = Instant::now();
         while !self.done.has(LAST)
             && let Some(patience) = patience.checked_sub(began.elapsed())
@@ -275,7 +275,8 @@ impl Checkpoint {
         // The first wait on a lock resolves symbols under the loader's lock, which may later be held forever.
         Condvar::new().wait_for(&mut Mutex::new(()).lock(), Duration::from_millis(1));
         let (mut book, mut pause) = (None, self.wait_for_work());
-        let mut doubled = if alive::is_forked() { FIRST_AFTER.min(self.interval) } else { self.interval };
+        let mut doubled =
+            if process_liveness::is_forked() { FIRST_AFTER.min(self.interval) } else { self.interval };
         let (mut has_said, mut is_first) = (false, true);
         let mut is_begun_anew = false;
         loop {
@@ -351,7 +352,7 @@ impl Checkpoint {
         loop {
             match self.asked.get() {
                 0 => return false,
-                _ if self.is_out() => threads::stop(),
+                _ if self.is_out() => threads::park_forever(),
                 asked if asked & LAST != 0 => return true,
                 asked => self.asked.wait(asked, None),
             }
@@ -592,7 +593,7 @@ fn pause_after(spent: Duration, interval: Duration) -> Duration {
 }
 
 /// Appends `bytes` to a file that has `there` bytes. An incomplete write is undone.
-fn append(path: &Path, identity: Identity, there: u64, bytes: &[u8]) -> io::Result<()> {
+fn append(path: &Path, identity: FileId, there: u64, bytes: &[u8]) -> io::Result<()> {
     let mut file: File = Appender::new(path, identity, None).open()?;
     file.write_all(bytes).inspect_err(|_| drop(file.set_len(there)))
 }

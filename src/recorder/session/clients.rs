@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 
 use crate::capture;
 use crate::control::window;
-use gpuflame_cupti::{Api, Others, Traffic};
+use gpuflame_cupti::{Api, DeliveryCounts, OtherClients};
 use gpuflame_model::record::WindowEdge;
 
 use super::edges::Edges;
@@ -59,7 +59,7 @@ struct Known {
     pause: Option<(Instant, Duration)>,
     /// A message was printed about another client, whose requested records are delivered to gpuflame instead.
     is_robbed: bool,
-    /// Value of [`Others::takes`] when CUPTI last refused to return the records.
+    /// Value of [`OtherClients::takeovers`] when CUPTI last refused to return the records.
     refused: Option<u64>,
 }
 
@@ -131,10 +131,10 @@ impl Clients {
         if api.is_retired() {
             return false;
         }
-        // `api.others` may ask the loader.
-        let others = progress::in_others(|| api.others());
+        // `api.other_clients` may ask the loader.
+        let others = progress::in_others(|| api.other_clients());
         let is_lent = self.is_lent.load(Ordering::Acquire);
-        if others.want_end && !is_lent {
+        if others.want_finalize && !is_lent {
             self.lend(told, edges);
             let _ = is_quiet();
             return false;
@@ -154,13 +154,13 @@ impl Clients {
             return self.give_subscription(api, told);
         }
         if is_lent {
-            let is_wanted = others.want_subscription || others.want_end || others.have_subscription;
-            return !is_wanted && others.rest && self.is_ours_again(api, told);
+            let is_wanted = others.want_subscription || others.want_finalize || others.own_subscription;
+            return !is_wanted && others.are_quiet && self.is_ours_again(api, told);
         }
         let mut known = self.known.lock();
         let change = known.rivals.told(&others);
-        let is_to_be_asked_for = others.are_done && known.refused != Some(others.takes);
-        let is_robbed = !known.is_robbed && api.traffic().unasked > 0;
+        let is_to_be_asked_for = others.have_finished && known.refused != Some(others.takeovers);
+        let is_robbed = !known.is_robbed && api.delivery_counts().foreign_records > 0;
         known.is_robbed |= is_robbed;
         let times = known.rivals.times();
         drop(known);
@@ -175,8 +175,8 @@ impl Clients {
         false
     }
 
-    fn is_ended_anew(&self, others: &Others) -> bool {
-        others.ends != std::mem::replace(&mut self.known.lock().ends, others.ends)
+    fn is_ended_anew(&self, others: &OtherClients) -> bool {
+        others.finalizations != std::mem::replace(&mut self.known.lock().ends, others.finalizations)
     }
 
     /// Closes the window before the subscription is lent. Launches from now on are not seen.
@@ -194,7 +194,7 @@ impl Clients {
     /// we would not see the end of that call. Returns true if a window should open.
     fn give_subscription(&self, api: &Api, told: &Told) -> bool {
         if is_quiet() {
-            progress::in_others(|| api.let_go());
+            progress::in_others(|| api.release_subscription());
             say(
                 "another CUPTI client took the subscription (GPUFLAME_YIELD=1): nothing is recorded until it \
                  is done",
@@ -222,7 +222,7 @@ impl Clients {
         let pause = known.pause.map_or(SHORTEST_PAUSE, |(_, pause)| LONGEST_PAUSE.min(2 * pause));
         known.pause = Some((Instant::now(), pause));
         drop(known);
-        if progress::in_others(|| api.subscribe_again()).is_err() {
+        if progress::in_others(|| api.resubscribe()).is_err() {
             // A client that we did not see subscribe owns the subscription.
             return false;
         }
@@ -233,11 +233,11 @@ impl Clients {
 
     /// Examines the traffic after a flush that left `open` launches without an activity. After a flush of
     /// everything, `before_everything` is the traffic before it.
-    pub(super) fn look_at_traffic(&self, api: &Api, open: u64, before_everything: Option<Traffic>) {
+    pub(super) fn look_at_traffic(&self, api: &Api, open: u64, before_everything: Option<DeliveryCounts>) {
         if api.shares_records() || api.is_retired() {
             return;
         }
-        let traffic = api.traffic();
+        let traffic = api.delivery_counts();
         // This lock is released before CUPTI is called.
         let mut known = self.known.lock();
         let change = known.rivals.look(Instant::now(), traffic, open, before_everything);
@@ -252,16 +252,16 @@ impl Clients {
     /// Asks CUPTI for the records again if another client has taken them, because a window is about to open. A client
     /// that is known to be at work keeps the records until it is done.
     pub(super) fn reclaim_if_taken(&self, api: &Api) {
-        let others = api.others();
-        let is_in_use = others.have_records && others.are_at_work;
+        let others = api.other_clients();
+        let is_in_use = others.own_records && others.are_recording;
         if !is_in_use && self.known.lock().rivals.have_records() {
             self.reclaim(api, &others);
         }
     }
 
-    fn reclaim(&self, api: &Api, others: &Others) {
-        let asked = progress::in_others(|| api.take_records_back(others));
-        self.known.lock().refused = asked.is_err().then_some(others.takes);
+    fn reclaim(&self, api: &Api, others: &OtherClients) {
+        let asked = progress::in_others(|| api.reclaim_records(others));
+        self.known.lock().refused = asked.is_err().then_some(others.takeovers);
         if let Err(error) = asked {
             tell(&format!("cannot take the activity records back: {error}"));
         }

@@ -13,7 +13,7 @@ use crate::capture;
 use crate::control::life;
 use gpuflame_cupti::tracer;
 use gpuflame_model::error::{Error, ErrorKind, Result};
-use gpuflame_os::{alive, heap, shortage, threads};
+use gpuflame_os::{heap, process_liveness, shortage, threads};
 use gpuflame_unwind as unwind;
 
 use super::ending;
@@ -107,14 +107,14 @@ struct Wishes {
 impl Collector {
     /// Starts the thread.
     pub(super) fn spawn(&'static self, source: &'static impl Source) -> Result<()> {
-        let spawned = threads::spawn(c"gpuflame", threads::STACK, move || {
+        let spawned = threads::spawn(c"gpuflame", threads::DEFAULT_STACK_BYTES, move || {
             let run = std::panic::AssertUnwindSafe(|| self.run(source));
             if std::panic::catch_unwind(run).is_err() {
                 disable_after_panic();
             }
             // A recording names this thread as its writer, so the process counts as alive while the thread exists. The
             // thread therefore stops instead of ending.
-            threads::stop()
+            threads::park_forever()
         });
         spawned.map_err(|error| {
             Error::new(
@@ -177,7 +177,11 @@ impl Collector {
             if due || wish >= Some(Wish::Gather) {
                 source.flush(wish == Some(Wish::Drain));
                 flushed = Instant::now();
-                flush_every = if alive::is_forked() { FLUSH_EVERY.min(2 * flush_every) } else { FLUSH_EVERY };
+                flush_every = if process_liveness::is_forked() {
+                    FLUSH_EVERY.min(2 * flush_every)
+                } else {
+                    FLUSH_EVERY
+                };
                 is_written = false;
             } else if !is_written && (!any || flushed.elapsed() >= WRITE_AFTER) {
                 source.write_down(false);
@@ -199,7 +203,7 @@ impl Collector {
             // collector.
             if !any && !is_over && looked.elapsed() >= LOOK_AROUND_EVERY {
                 looked = Instant::now();
-                is_over = threads::only_ours_are_left();
+                is_over = threads::are_only_ours_left();
                 if is_over {
                     ending::exit_as_the_last_thread();
                 }
@@ -227,7 +231,7 @@ impl Collector {
 /// Peak memory in bytes: the heap's peak plus the memory mapped now, or the highest total that the collector has seen.
 /// The collector computes this total before it reads pending rows.
 pub(super) fn most_held() -> usize {
-    MOST_HELD.load(Ordering::Relaxed).max(unwind::bytes_held() + tracer::bytes_held() + heap::most())
+    MOST_HELD.load(Ordering::Relaxed).max(unwind::bytes_held() + tracer::bytes_held() + heap::peak_bytes())
 }
 
 static MOST_HELD: AtomicUsize = AtomicUsize::new(0);

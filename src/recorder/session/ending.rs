@@ -28,10 +28,10 @@ use crate::control::life;
 use gpuflame_export as export;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::record::Nanos;
-use gpuflame_os::ending::{self, Listener, die};
-use gpuflame_os::exit::{self, Call};
-use gpuflame_os::futex::Bits;
-use gpuflame_os::threads::{self, Clock};
+use gpuflame_os::exit::{self, ExitAction};
+use gpuflame_os::fatal_signals::{self, FatalSignalHandler, die};
+use gpuflame_os::futex::EventFlags;
+use gpuflame_os::threads::{self, CpuClock};
 use gpuflame_os::{heap, shortage, stderr};
 use gpuflame_unwind::python_end;
 
@@ -59,9 +59,9 @@ const LONGEST_TELLING: Duration = Duration::from_millis(200);
 static ENDING: Ending = Ending {
     process: AtomicU32::new(0),
     limit_ms: AtomicU64::new(0),
-    asked: Bits::new(),
-    done: Bits::new(),
-    thread: Clock::new(),
+    asked: EventFlags::new(),
+    done: EventFlags::new(),
+    thread: CpuClock::new(),
     signal: AtomicI32::new(0),
     signalled_ms: AtomicU64::new(0),
     is_hurried: AtomicBool::new(false),
@@ -74,10 +74,10 @@ struct Ending {
     /// Id of our process, which forked children do not share.
     process: AtomicU32,
     limit_ms: AtomicU64,
-    asked: Bits,
-    done: Bits,
+    asked: EventFlags,
+    done: EventFlags,
     /// CPU time of the ending thread. While this time grows, the thread makes progress.
-    thread: Clock,
+    thread: CpuClock,
     /// Signal that the process will die of; 0 for none.
     signal: AtomicI32,
     /// Time of the first signal, in ms since the machine started.
@@ -113,15 +113,18 @@ pub(super) trait Ends: Sync {
 pub(super) fn begin(ends: &'static impl Ends, limit: Duration, on_signals: bool) -> Result<()> {
     ENDING.process.store(std::process::id(), Ordering::Release);
     ENDING.limit_ms.store(limit.as_millis() as u64, Ordering::Release);
-    let spawned = threads::spawn(c"gpuflame-end", threads::STACK, move || ENDING.run(ends));
+    let spawned = threads::spawn(c"gpuflame-end", threads::DEFAULT_STACK_BYTES, move || ENDING.run(ends));
     spawned.map_err(|error| {
         Error::new(ErrorKind::State, format!("cannot start a thread ({error}); raise the limit on threads"))
     })?;
-    exit::call_at_exit(Call { action: || ENDING.exits(), is_done: || ENDING.is_settled(WRITE) });
+    exit::call_at_exit(ExitAction { action: || ENDING.exits(), is_done: || ENDING.is_settled(WRITE) });
     exit::call_at_worker_exit(|| ENDING.worker_exits());
     ENDING.wait_until_ready();
     if on_signals {
-        ending::listen(Listener { came: |signal| ENDING.note(signal), wait: |_| ENDING.wait_to_die() });
+        fatal_signals::handle_fatal_signals(FatalSignalHandler {
+            on_signal: |signal| ENDING.note(signal),
+            wait: |_| ENDING.wait_to_die(),
+        });
     }
     // If Python has no room for the handler, an uncaught interrupt leaves only the checkpoint.
     python_end::at_end_of_program(|| !ENDING.is_settled(WRITE), || ENDING.program_of_python_ends());
@@ -131,13 +134,16 @@ pub(super) fn begin(ends: &'static impl Ends, limit: Duration, on_signals: bool)
 /// Moves our exit handler ahead of all exit handlers registered so far. The driver's exit handlers may be among these
 /// handlers, and after the driver's handlers no records are left to gather.
 pub(super) fn come_first_at_exit() {
-    exit::call_early_at_exit(Call { action: || ENDING.ask(GATHER), is_done: || ENDING.is_settled(GATHER) });
+    exit::call_early_at_exit(ExitAction {
+        action: || ENDING.ask(GATHER),
+        is_done: || ENDING.is_settled(GATHER),
+    });
 }
 
 /// Ends the process when `main` has ended by `pthread_exit` and only our threads are left, because they would keep the
 /// process alive.
 pub(super) fn exit_as_the_last_thread() {
-    let _ = threads::spawn(c"gpuflame-exit", threads::STACK, || exit::exit());
+    let _ = threads::spawn(c"gpuflame-exit", threads::DEFAULT_STACK_BYTES, || exit::exit());
 }
 
 /// Whether the process was already exiting at `time`. A wait that began after `time` was caused by us.
@@ -236,7 +242,7 @@ impl Ending {
         // Without a request to write, the session is over only because gpuflame has panicked. After a request to write,
         // `done` shows when the thread has finished.
         let is_over = life::is_over() && !self.asked.has(WRITE);
-        is_forked || is_over || shortage::is_out() || self.gave_up.load(Ordering::Acquire)
+        is_forked || is_over || shortage::has_stopped_thread() || self.gave_up.load(Ordering::Acquire)
     }
 
     /// Runs on a thread that exits.
@@ -258,7 +264,7 @@ impl Ending {
     /// signal handlers by then, so ours are installed again: a second Ctrl+C must not interrupt the writing that the
     /// first Ctrl+C started.
     fn program_of_python_ends(&self) {
-        ending::listen_again();
+        fatal_signals::handle_new_defaults();
         self.ask(GATHER | WRITE);
         self.came_early.store(true, Ordering::Release);
     }
@@ -287,14 +293,14 @@ impl Ending {
 
     /// Waits until `is_done`. Returns false if the ending thread has made no progress for the length of the limit.
     fn wait(&self, is_done: impl Fn() -> bool) -> bool {
-        let (mut taken, mut waited) = (self.thread.taken(), Waited::begin());
+        let (mut taken, mut waited) = (self.thread.elapsed(), Waited::begin());
         loop {
             let done = self.done.get();
-            if is_done() || shortage::is_out() {
+            if is_done() || shortage::has_stopped_thread() {
                 return true;
             }
             self.done.wait(done, Some(LOOK_EVERY));
-            let now = self.thread.taken();
+            let now = self.thread.elapsed();
             if now != taken {
                 (taken, waited) = (now, Waited::begin());
             } else if waited.look() >= self.limit() {
@@ -309,12 +315,12 @@ impl Ending {
         if is_over || self.done.has(WRITE) {
             die(signal);
         }
-        let now = threads::milliseconds().max(1);
+        let now = threads::uptime_ms().max(1);
         let first = self.signalled_ms.compare_exchange(0, now, Ordering::AcqRel, Ordering::Acquire);
         if first.is_err_and(|first| now.saturating_sub(first) >= ONE_SIGNAL.as_millis() as u64) {
             die(signal);
         }
-        heap::make_haste();
+        heap::populate_pages_at_once();
         let _ = self.signal.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst);
         self.asked.set(WRITE);
         // The ending thread may have finished just now, and would not see the signal.

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::fmt::Write;
 
 use crate::capture::{self, Cost, Verified};
-use gpuflame_cupti::Traffic;
+use gpuflame_cupti::DeliveryCounts;
 use gpuflame_explain::{Device, Host, Ledger};
 use gpuflame_model::profile::views::UnifiedSums;
 use gpuflame_model::profile::{DeviceTime, OTHER_KERNELS, OTHER_STACKS, Profile, StreamUse, saturating_sum};
@@ -28,7 +28,7 @@ pub(super) fn text(
     profile: &Profile,
     (report, further): (&Report, Vec<String>),
     held: usize,
-    (traffic, had): (Traffic, Had),
+    (traffic, had): (DeliveryCounts, Had),
 ) -> String {
     let mut lines = vec![
         ledger.launches().to_string(),
@@ -161,8 +161,8 @@ fn lent(subscription: Lent) -> Option<String> {
 }
 
 /// Buffers and callbacks from CUPTI that cannot be right.
-fn not_ours(traffic: Traffic) -> Option<String> {
-    let Traffic { strangers, without_data, .. } = traffic;
+fn not_ours(traffic: DeliveryCounts) -> Option<String> {
+    let DeliveryCounts { foreign_buffers: strangers, callbacks_without_data: without_data, .. } = traffic;
     (strangers + without_data > 0).then(|| {
         format!(
             "CUPTI returned {strangers} buffers that are not gpuflame's, and made {without_data} callbacks \

@@ -26,7 +26,7 @@ pub(super) struct Marks {
 impl Marks {
     /// Notes that the calling thread is at `text` now.
     pub(super) fn add(&self, text: &str) {
-        let (now, thread) = (capture::now(), ThreadId(threads::number() as u32));
+        let (now, thread) = (capture::now(), ThreadId(threads::current_id() as u32));
         let text = &text[..text.floor_char_boundary(LONGEST)];
         match self.waiting.try_lock_for(LONGEST_WAIT) {
             Some(mut waiting) if waiting.len() < MOST => waiting.push((now, thread, text.into())),

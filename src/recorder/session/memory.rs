@@ -37,14 +37,14 @@ pub(super) fn end() {
             recorded.starve();
         }
         // The threads that write these files do not continue.
-        file::remove_unpublished();
+        file::remove_temporary_files();
     }
 }
 
 /// Ends the session, and stops the calling thread, which is ours. The thread may hold locks. The application never
 /// waits without a time limit for one of these locks.
 pub fn end_this_thread() -> ! {
-    shortage::go_out();
+    shortage::set_thread_stopped();
     end();
-    threads::stop()
+    threads::park_forever()
 }

@@ -60,7 +60,7 @@ pub(super) fn take_unprinted() -> String {
 }
 
 fn with_unprinted<T>(action: impl FnOnce(&mut Unprinted) -> T) -> Option<T> {
-    signals::without(|| {
+    signals::with_all_blocked(|| {
         let unprinted: Option<MutexGuard<'_, Unprinted>> = UNPRINTED.try_lock_for(LONGEST_KEEPING);
         unprinted.map(|mut unprinted| {
             let process = std::process::id();

@@ -94,7 +94,7 @@ pub fn inject() {
 /// Reports why nothing is recorded, if the code that loads this library has found a reason.
 pub fn refuse(why: &str) {
     if !forks::is_over() && !environment::keeps_us_out() {
-        stderr::remember();
+        stderr::remember_file();
         let report = environment::settings().0.report;
         about::refused(report.as_deref(), &Error::new(ErrorKind::State, why));
         tell(&format!("not recording: {why}"));

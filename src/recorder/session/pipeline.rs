@@ -24,8 +24,8 @@ use gpuflame_model::record::{
     Activity, CheckpointMark, Chunk, ContextId, CpuSample, Frame, Instant, LabelId, Loss, Module, Nanos,
     OffCpuWait, Row, SumsWriter, ThreadId,
 };
-use gpuflame_os::clocks::Moment;
-use gpuflame_os::growing::Growing;
+use gpuflame_os::clocks::ClockPair;
+use gpuflame_os::growing::GrowingFile;
 use gpuflame_os::shortage;
 
 use super::edges::Edges;
@@ -621,7 +621,7 @@ impl Pipeline {
     }
 
     /// File of the recording; `None` if rows are not recorded.
-    pub(super) fn recording(&self) -> Option<Growing> {
+    pub(super) fn recording(&self) -> Option<GrowingFile> {
         self.rows.streams.unwritten().cloned()
     }
 
@@ -701,7 +701,7 @@ impl Rows {
 
     /// Ends or resumes the open window if the system clock was set.
     fn look_at_clocks(&mut self) {
-        let Some(now) = Moment::now() else { return };
+        let Some(now) = ClockPair::now() else { return };
         for row in self.times.look(now) {
             self.take_edges();
             if window::state().is_open() {

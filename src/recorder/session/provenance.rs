@@ -38,7 +38,7 @@ pub(super) fn tell(api: &Api, with_command: bool, mut each: impl FnMut(&Row<'_>)
 
 /// Names and bus addresses of the GPUs, in order of addresses.
 fn gpus(folder: &Path) -> Vec<String> {
-    let mut places: Vec<_> = listing::names(folder).iter().map(|name| folder.join(name)).collect();
+    let mut places: Vec<_> = listing::entry_names(folder).iter().map(|name| folder.join(name)).collect();
     places.sort();
     let named = places.iter().map(|place| {
         let text = fs::read_to_string(place.join("information")).unwrap_or_default();

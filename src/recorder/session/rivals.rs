@@ -11,7 +11,7 @@
 
 use std::time::{Duration, Instant};
 
-use gpuflame_cupti::{Others, Traffic};
+use gpuflame_cupti::{DeliveryCounts, OtherClients};
 
 /// Minimum time without traffic after which a takeover is assumed, if the program has waited for all of its GPU work. A
 /// program with several GPUs may wait for one of its GPUs while another GPU runs a single kernel for 2 s or longer.
@@ -26,8 +26,8 @@ const BUFFER: u64 = 1 << 20;
 /// Whether another client has the records, as far as we know.
 #[derive(Debug)]
 pub(super) struct Rivals {
-    /// Traffic when a buffer last moved.
-    last: Traffic,
+    /// Delivery counts when a buffer last moved.
+    last: DeliveryCounts,
     since: Instant,
     /// Number of waits for all GPU work at the last flush, and number of intervals with such waits since a buffer last
     /// moved.
@@ -55,7 +55,7 @@ pub(super) enum Change {
 
 impl Rivals {
     pub(super) fn new(now: Instant) -> Self {
-        let last = Traffic::default();
+        let last = DeliveryCounts::default();
         Self {
             last,
             since: now,
@@ -81,14 +81,14 @@ impl Rivals {
 
     /// Updates the state from clients that are seen directly. A client that has taken the records and released them
     /// again since the last call is counted, but not reported.
-    pub(super) fn told(&mut self, others: &Others) -> Option<Change> {
-        let is_news = others.takes != std::mem::replace(&mut self.takes, others.takes);
-        if is_news && others.have_records {
+    pub(super) fn told(&mut self, others: &OtherClients) -> Option<Change> {
+        let is_news = others.takeovers != std::mem::replace(&mut self.takes, others.takeovers);
+        if is_news && others.own_records {
             self.is_told = true;
             return self.turn(true);
         }
         self.times += u64::from(is_news && !self.is_taken);
-        if others.have_records || !std::mem::take(&mut self.is_told) {
+        if others.own_records || !std::mem::take(&mut self.is_told) {
             return None;
         }
         self.turn(false)
@@ -99,21 +99,23 @@ impl Rivals {
     pub(super) fn look(
         &mut self,
         now: Instant,
-        traffic: Traffic,
+        traffic: DeliveryCounts,
         open: u64,
-        before_everything: Option<Traffic>,
+        before_everything: Option<DeliveryCounts>,
     ) -> Option<Change> {
-        let waits = std::mem::replace(&mut self.waits, traffic.whole_waits);
+        let waits = std::mem::replace(&mut self.waits, traffic.device_waits);
         let opened = open > std::mem::replace(&mut self.open, open);
         if self.is_told {
             (self.last, self.since, self.pauses) = (traffic, now, 0);
             return None;
         }
-        let is_kept = |before: Traffic| open > 0 && traffic.lent > 0 && traffic.moves == before.moves;
+        let is_kept = |before: DeliveryCounts| {
+            open > 0 && traffic.buffers_lent > 0 && traffic.buffers_exchanged == before.buffers_exchanged
+        };
         if before_everything.is_some_and(is_kept) {
             return self.turn(true);
         }
-        if traffic.moves != self.last.moves {
+        if traffic.buffers_exchanged != self.last.buffers_exchanged {
             (self.last, self.since, self.pauses) = (traffic, now, 0);
             return self.turn(false);
         }
@@ -124,9 +126,9 @@ impl Rivals {
         // Two waits are required, because a wait that was in flight at the last flush may cover only earlier launches,
         // whereas the next wait covers every launch. New launches are required as well, because a copy of zero bytes
         // never produces an activity.
-        self.pauses += u32::from(opened && traffic.whole_waits >= waits + 2);
+        self.pauses += u32::from(opened && traffic.device_waits >= waits + 2);
         let is_waited_for = self.pauses >= PAUSES && now.duration_since(self.since) >= QUIET;
-        let has_no_room = open > (traffic.lent + 1) * (BUFFER / SMALLEST_RECORD);
+        let has_no_room = open > (traffic.buffers_lent + 1) * (BUFFER / SMALLEST_RECORD);
         if is_waited_for || has_no_room { self.turn(true) } else { None }
     }
 
@@ -144,8 +146,8 @@ impl Rivals {
 mod tests {
     use super::*;
 
-    fn traffic(moves: u64, whole_waits: u64) -> Traffic {
-        Traffic { moves, whole_waits, lent: 1, ..Traffic::default() }
+    fn traffic(buffers_exchanged: u64, device_waits: u64) -> DeliveryCounts {
+        DeliveryCounts { buffers_exchanged, device_waits, buffers_lent: 1, ..DeliveryCounts::default() }
     }
 
     struct Looks(Rivals, Instant);
@@ -156,7 +158,7 @@ mod tests {
             Self(Rivals::new(now), now)
         }
 
-        fn after(&mut self, millis: u64, traffic: Traffic, open: u64) -> Option<Change> {
+        fn after(&mut self, millis: u64, traffic: DeliveryCounts, open: u64) -> Option<Change> {
             self.1 += Duration::from_millis(millis);
             self.0.look(self.1, traffic, open, None)
         }
@@ -201,7 +203,7 @@ mod tests {
     #[test]
     fn a_client_seen_taking_records_owns_them_until_it_is_done() {
         let mut looks = Looks::new();
-        let has = |takes, have_records| Others { takes, have_records, ..Others::default() };
+        let has = |takeovers, own_records| OtherClients { takeovers, own_records, ..OtherClients::default() };
         assert_eq!(looks.0.told(&has(0, false)), None);
         assert_eq!(looks.0.told(&has(1, true)), Some(Change::Taken));
         assert_eq!(looks.after(0, traffic(9, 0), 9), None, "a buffer that was under way");
@@ -227,7 +229,9 @@ mod tests {
     #[test]
     fn launches_still_open_after_a_full_flush_indicate_another_client() {
         let mut looks = Looks::new();
-        let mut look = |moves, open| looks.0.look(looks.1, traffic(moves, 0), open, Some(traffic(2, 0)));
+        let mut look = |buffers_exchanged, open| {
+            looks.0.look(looks.1, traffic(buffers_exchanged, 0), open, Some(traffic(2, 0)))
+        };
         assert_eq!(look(2, 0), None, "nothing is missing");
         assert_eq!(look(3, 3), None, "some came back");
         assert_eq!(look(2, 3), Some(Change::Taken));

@@ -369,7 +369,7 @@ impl Session {
         if !pipeline.has_work() {
             further.push("nothing was launched, and no file is written".to_owned());
         }
-        let clients = (self.api.traffic(), self.clients.had());
+        let clients = (self.api.delivery_counts(), self.clients.had());
         ledger_text::text(ledger, pipeline.outputs().0, (report, further), held, clients)
     }
 
@@ -474,7 +474,7 @@ impl Source for Session {
     }
 
     fn flush(&self, everything: bool) {
-        let before = self.api.traffic();
+        let before = self.api.delivery_counts();
         // Records that cannot be flushed arrive with the next flush, or are counted as dropped.
         let is_flushed = progress::in_others(|| self.api.flush(everything)).is_ok();
         let dropped = progress::in_others(|| self.api.dropped());

@@ -23,7 +23,7 @@ use crate::capture;
 use crate::control::{life, window};
 use gpuflame_model::record::{ContextFlags, Frame, Nanos, ThreadId};
 use gpuflame_os::cpu_timer::{self, CpuTimer};
-use gpuflame_os::perf::{self, Event, Sample, Told};
+use gpuflame_os::perf::{self, PerfEvent, PerfRecord, ThreadSample};
 use gpuflame_os::threads;
 use gpuflame_unwind::CopyUnwinder;
 
@@ -138,7 +138,7 @@ struct Following {
     samples: Option<Source>,
     /// Event that reports when the thread leaves a processor and when the thread returns to a processor. `left` is the
     /// wait that is still in progress.
-    leaves: Option<Event>,
+    leaves: Option<PerfEvent>,
     left: Option<Left>,
     /// CPU time of the thread in the previous round.
     taken: Duration,
@@ -147,7 +147,7 @@ struct Following {
 /// Mechanism that samples a thread.
 #[derive(Debug)]
 enum Source {
-    Kernel(Event),
+    Kernel(PerfEvent),
     Timer(CpuTimer),
 }
 
@@ -276,7 +276,7 @@ impl Sampler {
             refused => format!(", {refused} threads were refused"),
         };
         if count(&self.counts.by_timer) > 0 {
-            let interrupted = cpu_timer::interrupted();
+            let interrupted = cpu_timer::interrupted_calls();
             refused += &format!(", taken by timer signals, which interrupted {interrupted} calls");
         }
         format!(
@@ -319,7 +319,7 @@ impl Sampler {
         if followed.threads.iter().any(|one| one.leaves.is_some()) {
             return PAUSE_OF_WAITS;
         }
-        let fewest = followed.threads.iter().filter_map(|one| Some(one.samples.as_ref()?.room())).min();
+        let fewest = followed.threads.iter().filter_map(|one| Some(one.samples.as_ref()?.capacity())).min();
         fewest.map_or(LONGEST_PAUSE, |room| {
             (self.period * (room / 2).max(1) as u32).clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
         })
@@ -329,27 +329,27 @@ impl Sampler {
     fn open(&self, followed: &mut Followed, thread: ThreadId) {
         followed.threads.retain(|one| one.thread != thread);
         let is_full = followed.threads.len() >= MOST_THREADS;
-        let opened = |open: &dyn Fn() -> io::Result<Event>| match is_full {
+        let opened = |open: &dyn Fn() -> io::Result<PerfEvent>| match is_full {
             false => open(),
             true => Err(io::Error::other("too many threads are sampled")),
         };
         let (mut samples, mut leaves) = (None, None);
         if self.wanted.hertz.is_some() {
             let counts = [&self.counts.threads, &self.counts.refused];
-            let opened = opened(&|| Event::open(thread.0 as i32, self.period));
+            let opened = opened(&|| PerfEvent::open(thread.0 as i32, self.period));
             let opened = self.or_by_timer(opened.map(Source::Kernel), thread, &mut followed.is_told[0]);
             samples = note(opened, counts, CPU_SAMPLES, &mut followed.is_told[0]);
         }
         if self.wanted.waits {
             let counts = [&self.counts.waits.threads, &self.counts.waits.refused];
-            let opened = opened(&|| Event::open_leaves(thread.0 as i32));
+            let opened = opened(&|| PerfEvent::open_switches(thread.0 as i32));
             leaves = note(opened, counts, OFF_CPU, &mut followed.is_told[1]);
         }
         if let Some(Source::Kernel(event)) = &samples {
-            self.counts.is_of_user.fetch_or(event.is_of_user(), Ordering::Relaxed);
+            self.counts.is_of_user.fetch_or(event.is_user_only(), Ordering::Relaxed);
         }
         if samples.is_some() || leaves.is_some() {
-            let taken = perf::taken(thread.0 as i32).unwrap_or_default();
+            let taken = perf::thread_cpu_time(thread.0 as i32).unwrap_or_default();
             followed.threads.push(Following { thread, samples, leaves, left: None, taken });
         }
     }
@@ -363,7 +363,7 @@ impl Sampler {
     ) -> io::Result<Source> {
         let Err(error) = &opened else { return opened };
         let may_not = matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES | libc::ENOSYS));
-        if !may_not || !self.wanted.by_timer || cpu_timer::is_taken_away() {
+        if !may_not || !self.wanted.by_timer || cpu_timer::is_signal_taken() {
             return opened;
         }
         let timer = CpuTimer::open(thread.0 as i32, self.period);
@@ -381,7 +381,7 @@ impl Sampler {
 
     /// Stops all timers if the program has set its own action for their signal.
     fn let_timers_go(&self, followed: &mut Followed) {
-        if self.counts.by_timer.load(Ordering::Relaxed) > 0 && cpu_timer::is_taken_away() {
+        if self.counts.by_timer.load(Ordering::Relaxed) > 0 && cpu_timer::is_signal_taken() {
             let is_timer = |one: &Following| matches!(one.samples, Some(Source::Timer(_)));
             for one in followed.threads.iter_mut().filter(|one| is_timer(one)) {
                 one.samples = None;
@@ -406,7 +406,7 @@ impl Sampler {
         }
         let mut found = Vec::new();
         threads.retain_mut(|one| {
-            let taken = perf::taken(one.thread.0 as i32);
+            let taken = perf::thread_cpu_time(one.thread.0 as i32);
             let periods = self.take(one, unwinder, is_wanted, &mut found);
             // If the thread has ended, its final CPU time is known only from its samples.
             let now = taken.unwrap_or_else(|| one.taken + self.period * periods as u32);
@@ -431,7 +431,7 @@ impl Sampler {
     ) -> u64 {
         let Following { thread, samples: Some(source), .. } = one else { return 0 };
         let mut all = 0;
-        let mut each = |sample: &Sample<'_>, periods: u64| {
+        let mut each = |sample: &ThreadSample<'_>, periods: u64| {
             all += periods;
             if is_wanted {
                 let captured = unwinder.walk(&sample.registers, sample.stack);
@@ -443,7 +443,7 @@ impl Sampler {
         };
         let lost = match source {
             Source::Kernel(event) => event.drain(|told| {
-                if let Told::Sample(sample) = told {
+                if let PerfRecord::Sample(sample) = told {
                     each(&sample, 1);
                 }
             }),
@@ -465,15 +465,17 @@ impl Sampler {
     ) {
         let Following { thread, leaves: Some(event), left, .. } = one else { return };
         let lost = event.drain(|told| match told {
-            Told::Sample(sample) if is_wanted => {
+            PerfRecord::Sample(sample) if is_wanted => {
                 let captured = unwinder.walk(&sample.registers, sample.stack);
                 let (flags, frames) = (captured.flags, captured.frames.into());
                 *left = Some(Left { time: sample.time, flags, frames });
             }
             // After a gap it is unknown which wait ends next.
-            Told::Sample(_) | Told::Left { waits: false } | Told::Lost => *left = None,
-            Told::Left { waits: true } => {}
-            Told::Came { time } => {
+            PerfRecord::Sample(_) | PerfRecord::Descheduled { blocked: false } | PerfRecord::Lost => {
+                *left = None
+            }
+            PerfRecord::Descheduled { blocked: true } => {}
+            PerfRecord::Scheduled { time } => {
                 let waited = left.take().and_then(|left| left.until(time, *thread));
                 if let Some(waited) = &waited {
                     let is_cut = waited.flags.0 & (ContextFlags::TRUNCATED | ContextFlags::CUT) != 0;
@@ -507,10 +509,10 @@ impl Sampler {
 }
 
 impl Source {
-    fn room(&self) -> usize {
+    fn capacity(&self) -> usize {
         match self {
-            Self::Kernel(event) => event.room(),
-            Self::Timer(timer) => timer.room(),
+            Self::Kernel(event) => event.capacity(),
+            Self::Timer(timer) => timer.capacity(),
         }
     }
 }

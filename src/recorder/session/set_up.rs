@@ -9,7 +9,7 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::options::{PythonFrames, Yield};
 use gpuflame_model::profile::View;
 use gpuflame_model::profile::views::{CPU, MEMORY, OFF_CPU, TOGETHER, WAITS};
-use gpuflame_os::{self as host, calls, file, memory, signals, stderr};
+use gpuflame_os::{self as host, file, memory, signals, stderr, syscall_warmup};
 use gpuflame_unwind as unwind;
 
 use super::messages::{self, tell};
@@ -34,7 +34,7 @@ pub(super) fn write_unprinted() {
     let text = messages::take_unprinted();
     if !text.is_empty() {
         let (settings, _) = environment::settings();
-        file::make_for(settings.file_mode);
+        file::set_file_mode(settings.file_mode);
         let outputs = Outputs::new(&settings.output, &environment::facts()).for_all_windows();
         // A failure cannot be reported anywhere.
         let _ = write::ledger(&text, &outputs, &Report::default());
@@ -58,7 +58,7 @@ fn draw_samples(settings: &mut Settings) {
 }
 
 fn set_up(load_driver: bool) -> Result<&'static Session> {
-    stderr::remember();
+    stderr::remember_file();
     let (settings, warnings) = environment::settings();
     if settings.disable {
         return Err(Error::new(ErrorKind::State, "GPUFLAME_DISABLE=1 switches gpuflame off"));
@@ -72,16 +72,16 @@ fn begin(mut settings: Settings, warnings: &[String], load_driver: bool) -> Resu
     if !settings.quiet {
         warnings.iter().for_each(|warning| tell(warning));
     }
-    file::make_for(settings.file_mode);
+    file::set_file_mode(settings.file_mode);
     let by_settings = || Outputs::new(&settings.output, &environment::facts());
     let outputs = chosen::outputs().unwrap_or_else(by_settings);
-    let ceiling = memory::ceiling(settings.max_mem);
+    let ceiling = memory::limit_bytes(settings.max_mem);
     capture::bound_memory(ceiling);
     let pipeline = Pipeline::new(&settings, &outputs, ceiling);
     capture::refill();
     capture::renew_clock();
     unwind::prepare();
-    calls::make_once(settings.cpu_samples.is_some() || settings.off_cpu);
+    syscall_warmup::make_all_once(settings.cpu_samples.is_some() || settings.off_cpu);
     unwind::python::want(settings.python != PythonFrames::Off);
     capture::verify_every(settings.verify);
     if settings.launch_marker {
@@ -99,13 +99,13 @@ fn begin(mut settings: Settings, warnings: &[String], load_driver: bool) -> Resu
         events: settings.deps,
         unified: settings.unified,
         without_environment: host::is_privileged(),
-        others: match settings.yields {
+        deference: match settings.yields {
             Yield::Nothing => cupti::Deference::None,
             Yield::Records => cupti::Deference::Records,
             Yield::Subscription => cupti::Deference::Subscription,
         },
     };
-    let api = signals::without(|| cupti::subscribe::<Capture>(&options))?;
+    let api = signals::with_all_blocked(|| cupti::subscribe::<Capture>(&options))?;
     if settings.whole_graphs && !settings.quiet {
         tell(
             "GPUFLAME_GRAPH_TRACE=graph: each graph launch is one activity; its kernels, their times and \

@@ -29,7 +29,7 @@ use gpuflame_export as export;
 use gpuflame_model::error::Result;
 use gpuflame_model::options::Root;
 use gpuflame_model::record::{Reader, Row};
-use gpuflame_os::threads::{self, Clock};
+use gpuflame_os::threads::{self, CpuClock};
 
 use super::draw;
 use super::generated::GeneratedCode;
@@ -64,7 +64,7 @@ pub(super) struct Sets {
     /// Notified when the drawing thread has finished.
     done: Condvar,
     /// CPU time of the drawing thread. While this time grows, the thread makes progress.
-    thread: Clock,
+    thread: CpuClock,
 }
 
 /// State for drawing, used by one thread at a time.
@@ -94,7 +94,7 @@ impl Sets {
             ends: AtomicBool::new(false),
             is_drawn_elsewhere: AtomicBool::new(false),
             done: Condvar::new(),
-            thread: Clock::new(),
+            thread: CpuClock::new(),
         }
     }
 
@@ -108,7 +108,7 @@ impl Sets {
             self.draws_no_more();
         };
         self.is_drawn_elsewhere.store(true, Ordering::Release);
-        let spawned = threads::spawn(c"gpuflame-draw", threads::STACK, run);
+        let spawned = threads::spawn(c"gpuflame-draw", threads::DEFAULT_STACK_BYTES, run);
         if spawned.is_err() {
             self.draws_no_more();
         }
@@ -144,10 +144,10 @@ impl Sets {
         let mut queue = self.queue.lock();
         self.ends.store(true, Ordering::Release);
         self.asked.notify_one();
-        let (mut taken, mut since) = (self.thread.taken(), Instant::now());
+        let (mut taken, mut since) = (self.thread.elapsed(), Instant::now());
         while self.is_drawn_elsewhere.load(Ordering::Acquire) {
             self.done.wait_for(&mut queue, progress::LOOK_EVERY);
-            let now = self.thread.taken();
+            let now = self.thread.elapsed();
             if now != taken {
                 (taken, since) = (now, Instant::now());
             } else if since.elapsed() >= limit {

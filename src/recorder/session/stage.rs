@@ -66,7 +66,7 @@ pub(super) fn get_or_begin(set_up: fn() -> Result<&'static Session>) -> Result<O
 /// subscribing may initialise the driver, and the driver may then inject gpuflame.
 fn make(set_up: fn() -> Result<&'static Session>) -> Result<&'static Session> {
     // Waiting threads need a result, even after a panic.
-    let result = stack::run_on_our_own(set_up, |set_up| {
+    let result = stack::run_on_own_stack(set_up, |set_up| {
         catch_unwind(set_up).unwrap_or_else(|_| {
             disable_after_panic();
             Err(life::over())

@@ -23,9 +23,9 @@ use gpuflame_model::record::{
     self, Activity, CheckpointMark, Chunk, CorrelationId, Instant, NameId, Nanos, RecordingState, Row,
     WriterId,
 };
-use gpuflame_os::alive::Identity;
-use gpuflame_os::file::{Draft, Fate};
-use gpuflame_os::growing::{Bounds, Feed, GivenUp, Growing};
+use gpuflame_os::file::{Draft, FileLocation};
+use gpuflame_os::growing::{FileFeed, GrowingFile, GrowthLimits, OnAbandon};
+use gpuflame_os::process_liveness::ThreadIdentity;
 use gpuflame_os::stdout::Stdout;
 
 use super::about;
@@ -48,19 +48,19 @@ const LONGEST_STANDSTILL: Duration = Duration::from_secs(2);
 const LEAST_STANDSTILL: Duration = Duration::from_millis(100);
 /// See the module's documentation.
 pub(super) struct Streams {
-    activities: Stream<ActivityTable<Feed>>,
-    chrome: Stream<ChromeText<Feed>>,
+    activities: Stream<ActivityTable<FileFeed>>,
+    chrome: Stream<ChromeText<FileFeed>>,
     /// Texts of the tutorial's tracer: one under the name of the outputs, and one at the path from the tutorial's own
     /// variable.
     texts: Vec<(Place, Stream<CuptiText<TextOut>>)>,
     opened: SystemTime,
-    recording: Stream<record::Writer<Feed>>,
+    recording: Stream<record::Writer<FileFeed>>,
     began: Nanos,
     /// Whether the recording names its writer, and whether rows follow its last mark.
     is_named: bool,
     is_ahead: bool,
     /// A recording that failed.
-    left: Option<Growing>,
+    left: Option<GrowingFile>,
     /// Maximum time for which an output may make no progress while the process ends. This is half of the exit limit.
     patience: Duration,
 }
@@ -69,7 +69,7 @@ pub(super) struct Streams {
 enum Stream<W> {
     /// The output is not wanted, or is already finished.
     None,
-    Open(Option<Growing>, W),
+    Open(Option<GrowingFile>, W),
     Failed(Error),
 }
 
@@ -82,7 +82,7 @@ enum Place {
 }
 
 enum TextOut {
-    File(Feed),
+    File(FileFeed),
     Stdout(Stdout),
 }
 
@@ -91,7 +91,7 @@ impl Streams {
     pub(super) fn open(outputs: &Outputs, settings: &Settings, ceiling: usize) -> Self {
         let wants = |output| settings.formats.contains(&output);
         let patience = LEAST_STANDSTILL.max(settings.exit_limit / 2);
-        let bounds = Bounds { waiting: ceiling / WAITING, patience: LONGEST_STANDSTILL.min(patience) };
+        let bounds = GrowthLimits { pending: ceiling / WAITING, patience: LONGEST_STANDSTILL.min(patience) };
         Self {
             activities: match wants(Output::Activities) {
                 true => Stream::open(draft(outputs, Output::Activities, bounds), |out| {
@@ -131,7 +131,7 @@ impl Streams {
     pub(super) fn create_files(&self) {
         let texts = self.texts.iter().filter_map(|(_, text)| text.file());
         let others = [self.activities.file(), self.chrome.file(), self.recording.file()];
-        others.into_iter().flatten().chain(texts).for_each(Growing::create_file);
+        others.into_iter().flatten().chain(texts).for_each(GrowingFile::create_file);
     }
 
     /// Discards all outputs, whose files were never created.
@@ -142,7 +142,7 @@ impl Streams {
 
     /// Path of the recording, which already has its final name.
     pub(super) fn recording(&self) -> Option<PathBuf> {
-        self.unwritten().or(self.left.as_ref()).and_then(Growing::path)
+        self.unwritten().or(self.left.as_ref()).and_then(GrowingFile::path)
     }
 
     /// Path of the recording, for a thread that is about to choose names. In a short run, the file may be about to be
@@ -153,7 +153,7 @@ impl Streams {
     }
 
     /// Returns the growing recording, so that a caller can wait until all rows are written.
-    pub(super) fn unwritten(&self) -> Option<&Growing> {
+    pub(super) fn unwritten(&self) -> Option<&GrowingFile> {
         match &self.recording {
             Stream::Open(file, _) => file.as_ref(),
             _ => None,
@@ -205,13 +205,13 @@ impl Streams {
     /// Removes a failed recording, because other outputs contain the recording's sums and need its disk space. Returns
     /// whether a file was removed.
     pub(super) fn make_room(&mut self) -> bool {
-        self.left.take().is_some_and(|left| left.take_away_what_is_left())
+        self.left.take().is_some_and(|left| left.remove_abandoned())
     }
 
     /// States in a failed recording that the process has exited.
     pub(super) fn end_what_is_left(&mut self) {
         let over = RecordingState { missed_mark: true, exited: true };
-        self.left.take().iter().for_each(|left| left.begin_what_is_left_with(&Chunk::header(over)));
+        self.left.take().iter().for_each(|left| left.overwrite_abandoned(&Chunk::header(over)));
     }
 
     /// Ends the recording because memory ran out. Called at most once.
@@ -255,7 +255,7 @@ impl Streams {
         let Place::At(path) = place else {
             let Stream::Open(_, text) = text else { return None };
             let TextOut::Stdout(out) = text.finish().ok()? else { return None };
-            let lost = Some(out.end(patience)).filter(|lost| *lost > 0)?;
+            let lost = Some(out.finish(patience)).filter(|lost| *lost > 0)?;
             let why = Error::new(ErrorKind::Io, format!("{lost} records did not fit and were dropped"));
             return Some((PathBuf::from("standard output"), Err(why)));
         };
@@ -264,7 +264,7 @@ impl Streams {
         // A text from an earlier run is replaced, as the tutorial's tracer does.
         let published = ended.and_then(|(draft, fate)| {
             draft.publish_as(&path)?;
-            let note = (fate == Fate::Restored).then(|| restored(&path));
+            let note = (fate == FileLocation::Restored).then(|| restored(&path));
             Ok(Made { path: path.clone(), note })
         });
         Some((path, published))
@@ -296,7 +296,7 @@ impl Streams {
 
     /// Calls `write` for Chrome's events. If they fail, their file is removed at once, as the file of a failed table
     /// is.
-    fn chrome(&mut self, write: impl FnOnce(&mut ChromeText<Feed>)) {
+    fn chrome(&mut self, write: impl FnOnce(&mut ChromeText<FileFeed>)) {
         let Stream::Open(_, chrome) = &mut self.chrome else { return };
         write(chrome);
         if let Some(error) = chrome.failure() {
@@ -306,7 +306,7 @@ impl Streams {
 
     /// Calls `write` for the table, if there is one. If the table fails, its partial file is removed at once, because
     /// the other outputs need the disk space.
-    fn table(&mut self, write: impl FnOnce(&mut ActivityTable<Feed>)) {
+    fn table(&mut self, write: impl FnOnce(&mut ActivityTable<FileFeed>)) {
         let Stream::Open(_, table) = &mut self.activities else { return };
         write(table);
         if let Some(error) = table.failure() {
@@ -317,23 +317,23 @@ impl Streams {
 
 /// Identity of this thread, as the writer of a recording.
 pub(super) fn this_thread() -> WriterId {
-    let Identity { process, thread, started, namespace, boot } = Identity::of_this_thread();
+    let ThreadIdentity { process, thread, started, namespace, boot } = ThreadIdentity::current();
     WriterId { process, thread, started, namespace, boot }
 }
 
 /// Creates an output with a temporary file.
-fn draft(outputs: &Outputs, output: Output, bounds: Bounds) -> (Growing, Feed) {
+fn draft(outputs: &Outputs, output: Output, bounds: GrowthLimits) -> (GrowingFile, FileFeed) {
     let outputs = outputs.clone();
     let open = move || {
         let (names, _) = outputs.choose_names(&[&output.suffix()], |_| false, |_| true);
         beside(&names[0])
     };
-    Growing::begin(bounds, GivenUp::Goes, Box::new(open))
+    GrowingFile::start(bounds, OnAbandon::Remove, Box::new(open))
 }
 
 /// Creates a recording whose number is free for all outputs. If another process takes that number first, the next
 /// number is tried.
-fn in_place(outputs: &Outputs, settings: &Settings, bounds: Bounds) -> (Growing, Feed) {
+fn in_place(outputs: &Outputs, settings: &Settings, bounds: GrowthLimits) -> (GrowingFile, FileFeed) {
     let (outputs, formats, report) = (outputs.clone(), settings.formats.clone(), settings.report.clone());
     let open = move || {
         let draft = free_name(&outputs, &formats, Draft::create_in_place)?;
@@ -341,7 +341,7 @@ fn in_place(outputs: &Outputs, settings: &Settings, bounds: Bounds) -> (Growing,
         Ok(draft)
     };
     let late = RecordingState { missed_mark: true, exited: false };
-    Growing::begin(bounds, GivenUp::Stays(Chunk::header(late).to_vec()), Box::new(open))
+    GrowingFile::start(bounds, OnAbandon::Keep(Chunk::header(late).to_vec()), Box::new(open))
 }
 
 fn beside(target: &Path) -> Result<Draft> {
@@ -372,7 +372,11 @@ pub(super) fn free_name<T>(
 }
 
 /// Opens the texts that the settings ask for.
-fn texts(outputs: &Outputs, settings: &Settings, bounds: Bounds) -> Vec<(Place, Stream<CuptiText<TextOut>>)> {
+fn texts(
+    outputs: &Outputs,
+    settings: &Settings,
+    bounds: GrowthLimits,
+) -> Vec<(Place, Stream<CuptiText<TextOut>>)> {
     let to_file = |file| Stream::open(file, |out| Ok(CuptiText::new(TextOut::File(out))));
     let mut texts = Vec::new();
     if settings.formats.contains(&Output::CuptiText) {
@@ -381,7 +385,7 @@ fn texts(outputs: &Outputs, settings: &Settings, bounds: Bounds) -> Vec<(Place, 
     match &settings.trace_file {
         Some(TraceFile::Path(path)) => {
             let target = path.clone();
-            let file = Growing::begin(bounds, GivenUp::Goes, Box::new(move || beside(&target)));
+            let file = GrowingFile::start(bounds, OnAbandon::Remove, Box::new(move || beside(&target)));
             texts.push((Place::At(path.clone()), to_file(file)));
         }
         Some(TraceFile::Stdout) => {
@@ -394,7 +398,7 @@ fn texts(outputs: &Outputs, settings: &Settings, bounds: Bounds) -> Vec<(Place, 
 }
 
 impl TextOut {
-    fn into_file(self) -> Result<Feed> {
+    fn into_file(self) -> Result<FileFeed> {
         match self {
             Self::File(out) => Ok(out),
             Self::Stdout(_) => Err(never_opened()),
@@ -428,11 +432,11 @@ pub(super) fn never_opened() -> Error {
 
 impl<W> Stream<W> {
     /// File that the output is written to.
-    fn file(&self) -> Option<&Growing> {
+    fn file(&self) -> Option<&GrowingFile> {
         if let Self::Open(file, _) = self { file.as_ref() } else { None }
     }
 
-    fn open((file, feed): (Growing, Feed), begin: impl FnOnce(Feed) -> Result<W>) -> Self {
+    fn open((file, feed): (GrowingFile, FileFeed), begin: impl FnOnce(FileFeed) -> Result<W>) -> Self {
         match begin(feed) {
             Ok(writer) => Self::Open(Some(file), writer),
             Err(error) => Self::Failed(error),
@@ -443,7 +447,7 @@ impl<W> Stream<W> {
         &mut self,
         path: &Path,
         patience: Duration,
-        end: impl FnOnce(W) -> Result<Feed>,
+        end: impl FnOnce(W) -> Result<FileFeed>,
     ) -> Result<Made> {
         publish(self.end(path, patience, end)?, path)
     }
@@ -453,11 +457,11 @@ impl<W> Stream<W> {
         &mut self,
         path: &Path,
         patience: Duration,
-        end: impl FnOnce(W) -> Result<Feed>,
-    ) -> Result<(Draft, Fate)> {
+        end: impl FnOnce(W) -> Result<FileFeed>,
+    ) -> Result<(Draft, FileLocation)> {
         match std::mem::replace(self, Self::None) {
             Self::Open(Some(_), writer) => {
-                let draft = end(writer)?.end(patience)?;
+                let draft = end(writer)?.finish(patience)?;
                 find(draft, path)
             }
             Self::Failed(error) => Err(error),
@@ -467,24 +471,24 @@ impl<W> Stream<W> {
 }
 
 /// Finds a draft that is complete, and creates the folders of `path`.
-fn find(mut draft: Draft, path: &Path) -> Result<(Draft, Fate)> {
-    let fate = draft.find()?;
+fn find(mut draft: Draft, path: &Path) -> Result<(Draft, FileLocation)> {
+    let fate = draft.locate()?;
     // The program may have chosen another folder in the meantime.
-    if fate != Fate::Moved || draft.path() != draft.target() {
+    if fate != FileLocation::Moved || draft.path() != draft.target() {
         make_folders(path)?;
     }
     Ok((draft, fate))
 }
 
 /// Renames a draft that was found to `path`, or to a similar name that is free.
-fn publish((draft, fate): (Draft, Fate), path: &Path) -> Result<Made> {
+fn publish((draft, fate): (Draft, FileLocation), path: &Path) -> Result<Made> {
     // If a file grew under its final name and a user has moved it, the file stays in its new place.
-    let stays = fate == Fate::Moved && draft.path() == draft.target();
+    let stays = fate == FileLocation::Moved && draft.path() == draft.target();
     let target = if stays { draft.path().to_owned() } else { path.to_owned() };
     let used = draft.publish_new_as(&target)?;
     let note = match fate {
-        Fate::Restored => Some(restored(&used)),
-        Fate::Moved if stays => {
+        FileLocation::Restored => Some(restored(&used)),
+        FileLocation::Moved if stays => {
             Some(format!("{} was moved during the run; it is {} now", path.display(), used.display()))
         }
         _ => None,

@@ -7,7 +7,7 @@
 //! that is already accounted for is not changed. No window therefore contains time that did not pass.
 
 use gpuflame_model::record::{Nanos, Row, WindowEdge};
-use gpuflame_os::clocks::Moment;
+use gpuflame_os::clocks::ClockPair;
 
 /// Maximum distance, in ns, between any work and the times that the clock has shown. CUPTI's clock deviates by less
 /// than this distance, and no call to the GPU runs ten minutes ahead of the clock.
@@ -18,7 +18,7 @@ const LEAST_STEP: u64 = 100_000_000;
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct Times {
-    last: Option<Moment>,
+    last: Option<ClockPair>,
     /// Earliest and latest time that the clock has shown.
     range: Option<(u64, u64)>,
     /// Time at which the window resumes after the clock was set back.
@@ -29,7 +29,7 @@ pub(super) struct Times {
 
 impl Times {
     /// Compares the clocks. Returns window edges if the clock was set, and usually an empty list.
-    pub(super) fn look(&mut self, now: Moment) -> Vec<Row<'static>> {
+    pub(super) fn look(&mut self, now: ClockPair) -> Vec<Row<'static>> {
         let (from, to) = self.range.unwrap_or((now.time, now.time));
         self.range = Some((from.min(now.time), to.max(now.time)));
         let Some(last) = self.last.replace(now) else { return Vec::new() };
@@ -92,7 +92,7 @@ mod tests {
         let (mut times, mut edges) = (Times::default(), Vec::new());
         for (time, steady) in moments {
             let nanos = |seconds: &f64| (seconds * 1e9) as u64;
-            for row in times.look(Moment { time: nanos(time) + 12 * HOUR, steady: nanos(steady) }) {
+            for row in times.look(ClockPair { time: nanos(time) + 12 * HOUR, steady: nanos(steady) }) {
                 let Row::Window { edge, time } = row else { panic!("{row:?}") };
                 edges.push((edge, (time.0 - 12 * HOUR) as f64 / 1e9));
             }

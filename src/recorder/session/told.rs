@@ -92,7 +92,7 @@ impl Told {
             Some(since) => {
                 if state.is_on && since.elapsed() >= QUIET_AFTER && !capture::any_under_way() {
                     // If CUPTI refuses, its callbacks continue, and gpuflame ignores them.
-                    let _ = progress::in_others(|| api.tell_launches(false));
+                    let _ = progress::in_others(|| api.set_launch_callbacks(false));
                     state.is_on = false;
                 }
             }
@@ -139,7 +139,7 @@ impl State {
     fn switch_on(&mut self, api: &Api) {
         self.is_wanted = false;
         if !self.is_on {
-            let _ = api.tell_launches(true);
+            let _ = api.set_launch_callbacks(true);
             self.is_on = true;
         }
     }

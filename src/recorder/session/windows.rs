@@ -20,8 +20,8 @@ use crate::control::{life, steps};
 use gpuflame_config::schedule::{RunProgress, Schedule, WindowChange, WindowPlan};
 use gpuflame_config::settings::Settings;
 use gpuflame_os::descriptor;
-use gpuflame_os::futex::Bell;
-use gpuflame_os::{threads, toggle};
+use gpuflame_os::futex::EventCount;
+use gpuflame_os::{threads, toggle_signal};
 
 use super::messages::tell;
 use super::panic::disable_after_panic;
@@ -38,7 +38,7 @@ const LONGEST_TURN: Duration = Duration::from_millis(100);
 const STACK: usize = 256 << 10;
 
 /// Wakes the thread.
-static BELL: Bell = Bell::new();
+static BELL: EventCount = EventCount::new();
 
 /// Opens and closes windows.
 pub(super) trait Turns: Sync {
@@ -98,7 +98,7 @@ impl Windows {
             tell("GPUFLAME_SIGNAL has no effect, because GPUFLAME_FLAG is set");
         }
         if let Some(signal) = signal
-            && !toggle::take(signal, || BELL.ring())
+            && !toggle_signal::install(signal, || BELL.notify_all())
         {
             tell(
                 "GPUFLAME_SIGNAL has no effect, because the program has set its own action for this signal; \
@@ -125,7 +125,7 @@ impl Windows {
 
     /// Opens or closes the window if the schedule requires it now. May be called on any thread.
     pub(super) fn look(&self, turns: &impl Turns) {
-        let Some(mut schedule) = self.schedule.try_lock_for(LONGEST_TURN) else { return BELL.ring() };
+        let Some(mut schedule) = self.schedule.try_lock_for(LONGEST_TURN) else { return BELL.notify_all() };
         match schedule.next_change(self.reached()) {
             None => {}
             Some(WindowChange::Open) => turns.open(),
@@ -142,7 +142,7 @@ impl Windows {
             time: self.began.elapsed(),
             steps: steps::count(),
             launches: if self.counts_launches { capture::calls() } else { 0 },
-            bytes: descriptor::appended(),
+            bytes: descriptor::appended_bytes(),
         }
     }
 
@@ -152,12 +152,12 @@ impl Windows {
         let mut flag = self.flag.as_deref().map(Flag::new);
         let mut toggles = 0;
         loop {
-            let rung = BELL.rung();
+            let rung = BELL.count();
             if life::is_over() {
                 return;
             }
             let seen = flag.as_mut().and_then(Flag::look);
-            let toggled = std::mem::replace(&mut toggles, toggle::count()) != toggles;
+            let toggled = std::mem::replace(&mut toggles, toggle_signal::toggles()) != toggles;
             {
                 let mut schedule = self.schedule.lock();
                 match seen {

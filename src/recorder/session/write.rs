@@ -67,7 +67,7 @@ pub(super) fn all(
         let Some(about) = paths.get(wanted.len()) else { return true };
         // If this fails, creating the outputs fails as well, and that failure is reported.
         let _ = make_folders(about);
-        match Claim::of(about) {
+        match Claim::acquire(about) {
             Ok(claim) => {
                 // Another process may have created its files since the names were checked.
                 let is_free = !paths.iter().any(|path| is_others(path));
@@ -124,7 +124,10 @@ fn refusal(error: &str, names: &[String]) -> String {
 
 /// Writes a file completely or not at all, and returns its path, which differs from `path` only if that name is taken.
 /// Folders are created only if creating the file fails without them, because each of a thousand windows writes a file.
-pub(super) fn file(path: &Path, content: impl FnOnce(&mut file::Out) -> Result<()>) -> Result<PathBuf> {
+pub(super) fn file(
+    path: &Path,
+    content: impl FnOnce(&mut file::DraftWriter) -> Result<()>,
+) -> Result<PathBuf> {
     let draft = match Draft::create(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             make_folders(path)?;
@@ -160,7 +163,7 @@ mod tests {
     use gpuflame_config::PrefixMacros;
     use gpuflame_model::error::{Error, ErrorKind};
     use gpuflame_model::profile::views::GPU;
-    use gpuflame_os::alive;
+    use gpuflame_os::process_liveness;
     use gpuflame_os::testing::{folder, names};
 
     const FOLDED: Output = Output::View(&GPU, "folded");
@@ -269,7 +272,7 @@ mod tests {
     fn names_claimed_by_another_process_are_avoided_and_the_rename_is_reported() {
         let folder = folder("write-claimed");
         let outputs = Outputs::new(folder.join("x"), &PrefixMacros::default());
-        let theirs = Claim::of(&folder.join("x.set.json")).unwrap();
+        let theirs = Claim::acquire(&folder.join("x.set.json")).unwrap();
         let report = write(&outputs, &[FOLDED, Output::Table], |output| Ok(output.word()));
         assert_eq!(
             names(&folder),
@@ -290,8 +293,8 @@ mod tests {
         let outputs = Outputs::new(folder.join("x"), &PrefixMacros::default());
         let about = folder.join("x.set.json");
         let claim = move || {
-            std::mem::forget(Claim::of(&about).unwrap());
-            alive::Identity::of_this_thread()
+            std::mem::forget(Claim::acquire(&about).unwrap());
+            process_liveness::ThreadIdentity::current()
         };
         let killed = std::thread::spawn(claim).join().unwrap();
         while killed.is_alive() != Some(false) {

@@ -4,7 +4,7 @@
 use super::{Opened, Options};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::record::{CheckpointMark, Reader, RecordingState, Row, WriterId};
-use gpuflame_os::alive::Identity;
+use gpuflame_os::process_liveness::ThreadIdentity;
 
 /// Facts about a recording other than its rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,7 +82,7 @@ fn writer_state(writer: Option<&WriterId>) -> WriterState {
     let Some(WriterId { process, thread, started, namespace, boot }) = writer.cloned() else {
         return WriterState::Unknown;
     };
-    match (Identity { process, thread, started, namespace, boot }).is_alive() {
+    match (ThreadIdentity { process, thread, started, namespace, boot }).is_alive() {
         Some(true) => WriterState::Alive,
         Some(false) => WriterState::Gone,
         None => WriterState::Unknown,

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use gpuflame_cupti::tracer::{ApiCall, Call, CallKind, Layer, Tracer as _};
+use gpuflame_cupti::tracer::{ApiCallId, Call, CallKind, Layer, Tracer as _};
 use gpuflame_model::record::{CorrelationId, Frame};
 use gpuflame_recorder::capture::{self, Capture};
 use gpuflame_unwind::{Skip, Unwinder};
@@ -112,7 +112,7 @@ fn call<'a>(tools: &mut Tools, slot: &'a Cell<u64>) -> Call<'a> {
     tools.launches = tools.launches.wrapping_add(1);
     Call {
         kind: CallKind::Launch,
-        api: ApiCall(3),
+        api: ApiCallId(3),
         layer: Layer::Runtime,
         correlation: CorrelationId(tools.launches),
         slot,

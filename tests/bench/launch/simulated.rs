@@ -5,7 +5,7 @@ use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::Path;
 
 use gpuflame_cupti as cupti;
-use gpuflame_cupti::tracer::{Buffer, Call, Filled, Tracer};
+use gpuflame_cupti::tracer::{Buffer, Call, FilledBuffer, Tracer};
 use gpuflame_recorder::capture::Capture;
 
 use crate::generate::{Function, Random};
@@ -39,7 +39,7 @@ impl Tracer for Timed {
     fn request_buffer() -> Option<Buffer> {
         Capture::request_buffer()
     }
-    fn buffer_completed(filled: Filled) {
+    fn buffer_completed(filled: FilledBuffer) {
         Capture::buffer_completed(filled);
     }
     fn records_discarded(count: u64) {

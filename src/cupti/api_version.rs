@@ -1,9 +1,8 @@
-//! The CUPTI functions that we call, each in the version of the family that is in use. CUPTI has two families of
-//! functions.
+//! The CUPTI functions that we call, each in the API version that is in use. CUPTI has two versions of its functions.
 //!
-//! The old family (v1) is for the single subscriber of a process. The calls of the new family (v2), which is complete
+//! The old version (v1) is for the single subscriber of a process. The calls of the new version (v2), which is complete
 //! from 13.3 on, take the subscriber as an argument, so that several tools can record at once. A process must not mix
-//! the two families. Only [`Family`] knows which family is in use.
+//! the two versions. Only [`ApiVersion`] knows which API version is in use.
 
 use super::version::Version;
 use cupti_sys::callback::SubscriberParams;
@@ -17,28 +16,28 @@ use std::ptr;
 
 /// A CUPTI library that has every function that we need and whose functions may be called.
 #[derive(Clone, Copy)]
-pub(super) struct Functions {
+pub(super) struct CuptiFunctions {
     library: Library,
-    family: Family,
+    api_version: ApiVersion,
 }
 
-/// The family of calls in use, chosen once, before the subscription.
+/// The version of the calls in use, chosen once, before the subscription.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Family {
+enum ApiVersion {
     /// v1: the process has one subscriber.
-    Sole,
+    V1,
     /// v2: several clients may subscribe, and each has its own records.
-    Shared,
+    V2,
 }
 
-/// The buffer functions, with the signatures that each family requires.
+/// The buffer functions, with the signatures that each API version requires.
 pub(super) struct BufferFunctions {
-    pub(super) sole: (BufferRequestedFn, BufferCompletedFn),
-    pub(super) shared: (BufferRequestedV2Fn, BufferCompletedV2Fn),
+    pub(super) v1: (BufferRequestedFn, BufferCompletedFn),
+    pub(super) v2: (BufferRequestedV2Fn, BufferCompletedV2Fn),
 }
 
-/// Functions that [`Family::Sole`] requires. (Attributes and the timestamp are optional.)
-const REQUIRED: [&str; 10] = [
+/// Functions that [`ApiVersion::V1`] requires. (Attributes and the timestamp are optional.)
+const REQUIRED_V1: [&str; 10] = [
     "cuptiGetVersion",
     "cuptiGetCallbackName",
     "cuptiSubscribe",
@@ -51,8 +50,8 @@ const REQUIRED: [&str; 10] = [
     "cuptiActivityFlushAll",
 ];
 
-/// Functions that [`Family::Shared`] requires in addition. This family has no flush function of its own.
-const REQUIRED_TO_SHARE: [&str; 5] = [
+/// Functions that [`ApiVersion::V2`] requires in addition. This API version has no flush function of its own.
+const REQUIRED_V2: [&str; 5] = [
     "cuptiSubscribe_v2",
     "cuptiActivityRegisterCallbacks_v2",
     "cuptiActivityEnable_v2",
@@ -64,15 +63,15 @@ const REQUIRED_TO_SHARE: [&str; 5] = [
 macro_rules! call {
     ($self:ident.$function:ident($($argument:expr),* $(,)?)) => {
         match $self.library.$function {
-            // SAFETY: the caller of `Functions::new` guaranteed that the library is CUPTI and may be called, and the
-            // arguments have the meaning that `cupti_sys::Library` documents for this function.
+            // SAFETY: the caller of `CuptiFunctions::new` guaranteed that the library is CUPTI and may be called, and
+            // the arguments have the meaning that `cupti_sys::Library` documents for this function.
             Some(function) => unsafe { function($($argument),*) },
             None => Status::API_NOT_IMPLEMENTED,
         }
     };
 }
 
-impl Functions {
+impl CuptiFunctions {
     /// Checks that the library has all required functions.
     ///
     /// Errors: the name of the first function that is missing.
@@ -81,27 +80,27 @@ impl Functions {
     /// The functions belong to a CUPTI library, the driver is mapped ([`super::driver::Driver`]), and no subscription
     /// to this library has failed before, because after a failed subscription any call may crash.
     pub(super) unsafe fn new(library: Library) -> Result<Self, &'static str> {
-        match library.symbols().find(|(symbol, found)| !found && REQUIRED.contains(symbol)) {
+        match library.symbols().find(|(symbol, found)| !found && REQUIRED_V1.contains(symbol)) {
             Some((missing, _)) => Err(missing),
-            None => Ok(Self { library, family: Family::Sole }),
+            None => Ok(Self { library, api_version: ApiVersion::V1 }),
         }
     }
 
-    /// Switches to [`Family::Shared`] if the library has all functions of that family. Call before subscribing.
+    /// Switches to [`ApiVersion::V2`] if the library has all functions of that API version. Call before subscribing.
     pub(super) fn shared(self) -> Self {
-        let needed = |(symbol, found): (&str, bool)| found || !REQUIRED_TO_SHARE.contains(&symbol);
-        let family = if self.library.symbols().all(needed) { Family::Shared } else { Family::Sole };
-        Self { family, ..self }
+        let needed = |(symbol, found): (&str, bool)| found || !REQUIRED_V2.contains(&symbol);
+        let api_version = if self.library.symbols().all(needed) { ApiVersion::V2 } else { ApiVersion::V1 };
+        Self { api_version, ..self }
     }
 
     /// Whether each client has its own records.
     pub(super) fn shares(&self) -> bool {
-        self.family == Family::Shared
+        self.api_version == ApiVersion::V2
     }
 
     pub(super) fn version(&self) -> Result<Version, Status> {
         let mut version = 0;
-        done(call!(self.get_version(&raw mut version))).map(|()| Version(version))
+        to_result(call!(self.get_version(&raw mut version))).map(|()| Version(version))
     }
 
     /// Subscribes `callback`.
@@ -114,9 +113,9 @@ impl Functions {
         userdata: *mut c_void,
     ) -> Result<Subscriber, Status> {
         let mut subscriber = Subscriber(ptr::null_mut());
-        let subscribed = match self.family {
-            Family::Sole => done(call!(self.subscribe(&raw mut subscriber, callback, userdata))),
-            Family::Shared => {
+        let subscribed = match self.api_version {
+            ApiVersion::V1 => to_result(call!(self.subscribe(&raw mut subscriber, callback, userdata))),
+            ApiVersion::V2 => {
                 let mut about = SubscriberParams {
                     struct_size: size_of::<SubscriberParams>(),
                     subscriber_name: c"gpuflame".as_ptr(),
@@ -125,7 +124,7 @@ impl Functions {
                     allow_multiple_subscribers: 1,
                     padding: [0; 7],
                 };
-                done(call!(self.subscribe_v2(&raw mut subscriber, callback, userdata, &raw mut about)))
+                to_result(call!(self.subscribe_v2(&raw mut subscriber, callback, userdata, &raw mut about)))
             }
         };
         if let Err(Status::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED | Status::NOT_COMPATIBLE) = subscribed {
@@ -142,7 +141,7 @@ impl Functions {
     }
 
     pub(super) fn unsubscribe(&self, subscriber: Subscriber) -> Result<(), Status> {
-        done(call!(self.unsubscribe(subscriber)))
+        to_result(call!(self.unsubscribe(subscriber)))
     }
 
     /// Returns the table of functions.
@@ -158,16 +157,16 @@ impl Functions {
     ) -> Result<u8, Status> {
         let (mut value, mut size) = (0_u8, size_of::<u8>());
         let (at, size) = ((&raw mut value).cast(), &raw mut size);
-        done(match self.family {
-            Family::Sole => call!(self.activity_get_attribute(attribute, size, at)),
-            Family::Shared => call!(self.activity_get_attribute_v2(subscriber, attribute, size, at)),
+        to_result(match self.api_version {
+            ApiVersion::V1 => call!(self.activity_get_attribute(attribute, size, at)),
+            ApiVersion::V2 => call!(self.activity_get_attribute_v2(subscriber, attribute, size, at)),
         })?;
         Ok(value)
     }
 
     /// Makes CUPTI use this clock for records.
     pub(super) fn register_clock(&self, clock: TimestampFn) -> Result<(), Status> {
-        done(call!(self.register_timestamp_callback(clock)))
+        to_result(call!(self.register_timestamp_callback(clock)))
     }
 
     pub(super) fn set_attribute(
@@ -178,9 +177,9 @@ impl Functions {
     ) -> Result<(), Status> {
         let mut size = size_of::<u8>();
         let (size, value) = (&raw mut size, (&raw mut value).cast());
-        done(match self.family {
-            Family::Sole => call!(self.activity_set_attribute(attribute, size, value)),
-            Family::Shared => call!(self.activity_set_attribute_v2(subscriber, attribute, size, value)),
+        to_result(match self.api_version {
+            ApiVersion::V1 => call!(self.activity_set_attribute(attribute, size, value)),
+            ApiVersion::V2 => call!(self.activity_set_attribute_v2(subscriber, attribute, size, value)),
         })
     }
 
@@ -193,32 +192,32 @@ impl Functions {
         subscriber: Subscriber,
         functions: &BufferFunctions,
     ) -> Result<(), Status> {
-        let BufferFunctions { sole, shared } = functions;
-        done(match self.family {
-            Family::Sole => call!(self.activity_register_callbacks(sole.0, sole.1)),
-            Family::Shared => call!(self.activity_register_callbacks_v2(subscriber, shared.0, shared.1)),
+        let BufferFunctions { v1, v2 } = functions;
+        to_result(match self.api_version {
+            ApiVersion::V1 => call!(self.activity_register_callbacks(v1.0, v1.1)),
+            ApiVersion::V2 => call!(self.activity_register_callbacks_v2(subscriber, v2.0, v2.1)),
         })
     }
 
     pub(super) fn enable_kind(&self, subscriber: Subscriber, kind: ActivityKind) -> Result<(), Status> {
-        done(match self.family {
-            Family::Sole => call!(self.activity_enable(kind)),
-            Family::Shared => call!(self.activity_enable_v2(subscriber, kind, ptr::null_mut())),
+        to_result(match self.api_version {
+            ApiVersion::V1 => call!(self.activity_enable(kind)),
+            ApiVersion::V2 => call!(self.activity_enable_v2(subscriber, kind, ptr::null_mut())),
         })
     }
 
     pub(super) fn disable_kind(&self, subscriber: Subscriber, kind: ActivityKind) -> Result<(), Status> {
-        done(match self.family {
-            Family::Sole => call!(self.activity_disable(kind)),
-            Family::Shared => call!(self.activity_disable_v2(subscriber, kind, ptr::null_mut())),
+        to_result(match self.api_version {
+            ApiVersion::V1 => call!(self.activity_disable(kind)),
+            ApiVersion::V2 => call!(self.activity_disable_v2(subscriber, kind, ptr::null_mut())),
         })
     }
 
     /// Sets whether CUPTI records queries of unfinished events and streams as waits.
     pub(super) fn record_unfinished_queries(&self, on: bool) -> Result<(), Status> {
-        done(match self.family {
-            Family::Sole => call!(self.activity_enable_all_sync_records(u8::from(on))),
-            Family::Shared => Status::API_NOT_IMPLEMENTED,
+        to_result(match self.api_version {
+            ApiVersion::V1 => call!(self.activity_enable_all_sync_records(u8::from(on))),
+            ApiVersion::V2 => Status::API_NOT_IMPLEMENTED,
         })
     }
 
@@ -235,11 +234,11 @@ impl Functions {
         let count = |kind| UnifiedMemoryConfig { scope: ALL_DEVICES, kind, device_id: 0, enable: 1 };
         let mut counters = kinds.map(count);
         let many = counters.len() as u32;
-        done(match self.family {
-            Family::Sole => {
+        to_result(match self.api_version {
+            ApiVersion::V1 => {
                 call!(self.activity_configure_unified_memory_counter(counters.as_mut_ptr(), many))
             }
-            Family::Shared => Status::API_NOT_IMPLEMENTED,
+            ApiVersion::V2 => Status::API_NOT_IMPLEMENTED,
         })
     }
 
@@ -250,13 +249,13 @@ impl Functions {
         id: CallbackId,
         on: bool,
     ) -> Result<(), Status> {
-        done(call!(self.enable_callback(u32::from(on), subscriber, domain, id)))
+        to_result(call!(self.enable_callback(u32::from(on), subscriber, domain, id)))
     }
 
     /// Returns the name of an API call; `None` if the library has no such call.
     pub(super) fn callback_name(&self, domain: Domain, id: CallbackId) -> Option<&'static str> {
         let mut name: *const c_char = ptr::null();
-        done(call!(self.get_callback_name(domain, id, &raw mut name))).ok()?;
+        to_result(call!(self.get_callback_name(domain, id, &raw mut name))).ok()?;
         if name.is_null() {
             return None;
         }
@@ -275,26 +274,26 @@ impl Functions {
         valid: usize,
         record: &mut *mut u8,
     ) -> Status {
-        match self.family {
-            Family::Sole => call!(self.activity_get_next_record(buffer, valid, record)),
+        match self.api_version {
+            ApiVersion::V1 => call!(self.activity_get_next_record(buffer, valid, record)),
             // Without a subscriber, the buffers of the former subscriber can no longer be read.
-            Family::Shared if subscriber.0.is_null() => Status::DISABLED,
-            Family::Shared => call!(self.activity_get_next_record_v2(subscriber, buffer, valid, record)),
+            ApiVersion::V2 if subscriber.0.is_null() => Status::DISABLED,
+            ApiVersion::V2 => call!(self.activity_get_next_record_v2(subscriber, buffer, valid, record)),
         }
     }
 
     pub(super) fn flush(&self, flag: FlushFlag) -> Result<(), Status> {
-        done(call!(self.activity_flush_all(flag)))
+        to_result(call!(self.activity_flush_all(flag)))
     }
 
     /// Returns the number of records dropped since the last query, in all contexts.
     pub(super) fn dropped(&self, subscriber: Subscriber) -> Result<u64, Status> {
         let (mut dropped, all) = (0, ptr::null_mut());
         let count = &raw mut dropped;
-        done(match self.family {
-            Family::Sole => call!(self.activity_get_num_dropped_records(all, 0, count)),
-            Family::Shared if subscriber.0.is_null() => Status::DISABLED,
-            Family::Shared => call!(self.activity_get_num_dropped_records_v2(subscriber, all, 0, count)),
+        to_result(match self.api_version {
+            ApiVersion::V1 => call!(self.activity_get_num_dropped_records(all, 0, count)),
+            ApiVersion::V2 if subscriber.0.is_null() => Status::DISABLED,
+            ApiVersion::V2 => call!(self.activity_get_num_dropped_records_v2(subscriber, all, 0, count)),
         })?;
         Ok(dropped as u64)
     }
@@ -302,26 +301,26 @@ impl Functions {
     /// Returns a graph's id, as used in records.
     pub(super) fn graph_id(&self, graph: *mut c_void) -> Option<u32> {
         let mut id = 0;
-        done(call!(self.get_graph_id(graph, &raw mut id))).ok().map(|()| id)
+        to_result(call!(self.get_graph_id(graph, &raw mut id))).ok().map(|()| id)
     }
 
     /// Returns a graph node's id, as used in records.
     pub(super) fn graph_node_id(&self, node: *mut c_void) -> Option<u64> {
         let mut id = 0;
-        done(call!(self.get_graph_node_id(node, &raw mut id))).ok().map(|()| id)
+        to_result(call!(self.get_graph_node_id(node, &raw mut id))).ok().map(|()| id)
     }
 
     pub(super) fn timestamp(&self, subscriber: Subscriber) -> Result<u64, Status> {
         let mut now = 0;
-        done(match self.family {
-            Family::Sole => call!(self.get_timestamp(&raw mut now)),
-            Family::Shared if subscriber.0.is_null() => Status::DISABLED,
-            Family::Shared => call!(self.get_timestamp_v2(subscriber, &raw mut now)),
+        to_result(match self.api_version {
+            ApiVersion::V1 => call!(self.get_timestamp(&raw mut now)),
+            ApiVersion::V2 if subscriber.0.is_null() => Status::DISABLED,
+            ApiVersion::V2 => call!(self.get_timestamp_v2(subscriber, &raw mut now)),
         })?;
         Ok(now)
     }
 }
 
-fn done(status: Status) -> Result<(), Status> {
+fn to_result(status: Status) -> Result<(), Status> {
     if status.is_success() { Ok(()) } else { Err(status) }
 }

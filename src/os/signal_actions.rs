@@ -20,7 +20,7 @@
 use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use super::interpose::{self, Place};
+use super::interpose::{self, Interposition};
 
 /// The signals that end a process and that we handle: SIGINT from a terminal, SIGTERM from `kill` and job runners, and
 /// SIGHUP from a terminal that goes away.
@@ -28,7 +28,7 @@ pub const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
 /// Flag by which the C library tells the kernel that `sa_restorer` is set. The kernel returns this flag with the
 /// action.
-const RESTORER: i32 = 0x0400_0000;
+const SA_RESTORER: i32 = 0x0400_0000;
 
 type Sigaction = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
 type Signal = unsafe extern "C" fn(c_int, libc::sighandler_t) -> libc::sighandler_t;
@@ -37,13 +37,13 @@ type Signal = unsafe extern "C" fn(c_int, libc::sighandler_t) -> libc::sighandle
 static HANDLER: AtomicUsize = AtomicUsize::new(0);
 /// Process in which the handler was installed. A forked child inherits the handler, but installs it for no further
 /// signals.
-static PROCESS: AtomicU32 = AtomicU32::new(0);
+static OWNER_PROCESS: AtomicU32 = AtomicU32::new(0);
 /// Addresses of the C library's functions; 0 while they are not interposed.
-static SIGACTION: AtomicUsize = AtomicUsize::new(0);
-static SIGNAL: AtomicUsize = AtomicUsize::new(0);
+static ORIGINAL_SIGACTION: AtomicUsize = AtomicUsize::new(0);
+static ORIGINAL_SIGNAL: AtomicUsize = AtomicUsize::new(0);
 
 /// Defaults as the program set them, for each of [`SIGNALS`].
-static DEFAULTS: [DefaultAction; SIGNALS.len()] = [const { DefaultAction::new() }; SIGNALS.len()];
+static DEFAULT_ACTIONS: [DefaultAction; SIGNALS.len()] = [const { DefaultAction::new() }; SIGNALS.len()];
 
 /// A default action. Its flags and mask have no effect, but `sigaction` returns them.
 struct DefaultAction {
@@ -59,8 +59,8 @@ impl DefaultAction {
     }
 
     /// The default action of a signal that we handle; `None` for other signals.
-    fn of(signal: i32) -> Option<&'static Self> {
-        SIGNALS.iter().position(|ours| *ours == signal).map(|at| &DEFAULTS[at])
+    fn for_signal(signal: i32) -> Option<&'static Self> {
+        SIGNALS.iter().position(|ours| *ours == signal).map(|at| &DEFAULT_ACTIONS[at])
     }
 
     fn set(&self, action: &libc::sigaction) {
@@ -75,7 +75,7 @@ impl DefaultAction {
     fn set_by_program(&self, action: &libc::sigaction, restorer: Option<extern "C" fn()>) {
         let mut kept = *action;
         if restorer.is_some() {
-            kept.sa_flags |= RESTORER;
+            kept.sa_flags |= SA_RESTORER;
             kept.sa_restorer = restorer;
         }
         for always_delivered in [libc::SIGKILL, libc::SIGSTOP] {
@@ -86,7 +86,7 @@ impl DefaultAction {
     }
 
     fn get(&self) -> libc::sigaction {
-        let mut action = default();
+        let mut action = default_action();
         action.sa_flags = self.flags.load(Ordering::Relaxed);
         // SAFETY: a signal set starts with a word for the signals 1 to 64.
         unsafe { (&raw mut action.sa_mask).cast::<u64>().write(self.mask.load(Ordering::Relaxed)) };
@@ -99,41 +99,41 @@ impl DefaultAction {
 
 /// Installs `handler` for each of [`SIGNALS`] whose action is the default now. From now on, also installs `handler`
 /// whenever the program sets the default. Call once.
-pub fn take_defaults(handler: extern "C" fn(i32)) {
+pub fn handle_default_signals(handler: extern "C" fn(i32)) {
     HANDLER.store(handler as usize, Ordering::Release);
-    PROCESS.store(std::process::id(), Ordering::Release);
-    take_current_defaults();
+    OWNER_PROCESS.store(std::process::id(), Ordering::Release);
+    handle_current_defaults();
     // If interposing fails, the program's calls reach the C library's functions as before.
     let _ = interpose();
 }
 
 /// Installs the handler for signals whose action has become the default without an interposed call.
-pub fn take_current_defaults() {
-    for signal in SIGNALS.into_iter().filter(|_| is_taking()) {
-        let action = action_of(signal).filter(|action| action.sa_sigaction == libc::SIG_DFL);
-        if let (Some(action), Some(default)) = (action, DefaultAction::of(signal)) {
+pub fn handle_current_defaults() {
+    for signal in SIGNALS.into_iter().filter(|_| is_active()) {
+        let action = current_action(signal).filter(|action| action.sa_sigaction == libc::SIG_DFL);
+        if let (Some(action), Some(default)) = (action, DefaultAction::for_signal(signal)) {
             default.set(&action);
-            // SAFETY: the action is valid, and its handler is never unloaded (see `loaded::stay`).
-            unsafe { theirs()(signal, &ours(), std::ptr::null_mut()) };
+            // SAFETY: the action is valid, and its handler is never unloaded (see `pinning::pin_library`).
+            unsafe { original_sigaction()(signal, &our_action(), std::ptr::null_mut()) };
         }
     }
 }
 
 /// Whether the kernel calls our handler for `signal`.
 pub fn is_installed(signal: i32) -> bool {
-    action_of(signal).is_some_and(|action| is_ours(&action))
+    current_action(signal).is_some_and(|action| is_ours(&action))
 }
 
 /// Sets the default action in the kernel permanently. Call only to end the process.
 pub fn restore_default(signal: i32) {
     // From now on, a thread of the program that sets the default really gets the default, not our handler.
-    let _ = PROCESS.compare_exchange(std::process::id(), 0, Ordering::AcqRel, Ordering::Relaxed);
+    let _ = OWNER_PROCESS.compare_exchange(std::process::id(), 0, Ordering::AcqRel, Ordering::Relaxed);
     // SAFETY: the action is valid.
-    unsafe { theirs()(signal, &default(), std::ptr::null_mut()) };
+    unsafe { original_sigaction()(signal, &default_action(), std::ptr::null_mut()) };
 }
 
-fn is_taking() -> bool {
-    HANDLER.load(Ordering::Acquire) != 0 && PROCESS.load(Ordering::Acquire) == std::process::id()
+fn is_active() -> bool {
+    HANDLER.load(Ordering::Acquire) != 0 && OWNER_PROCESS.load(Ordering::Acquire) == std::process::id()
 }
 
 fn is_ours(action: &libc::sigaction) -> bool {
@@ -141,14 +141,14 @@ fn is_ours(action: &libc::sigaction) -> bool {
     handler != 0 && action.sa_sigaction == handler
 }
 
-fn default() -> libc::sigaction {
+fn default_action() -> libc::sigaction {
     // SAFETY: all-zero is a valid `sigaction`: the default action.
     unsafe { std::mem::zeroed() }
 }
 
 /// The action with our handler.
-fn ours() -> libc::sigaction {
-    let mut action = default();
+fn our_action() -> libc::sigaction {
+    let mut action = default_action();
     action.sa_sigaction = HANDLER.load(Ordering::Acquire);
     // A second signal must reach the thread that waits for the end, if there is no other thread. The application's
     // handlers must not run on that thread any more.
@@ -163,15 +163,15 @@ fn ours() -> libc::sigaction {
     action
 }
 
-fn action_of(signal: i32) -> Option<libc::sigaction> {
-    let mut action = default();
+fn current_action(signal: i32) -> Option<libc::sigaction> {
+    let mut action = default_action();
     // SAFETY: without an action to set, the call only writes to `action`.
-    (unsafe { theirs()(signal, std::ptr::null(), &mut action) } == 0).then_some(action)
+    (unsafe { original_sigaction()(signal, std::ptr::null(), &mut action) } == 0).then_some(action)
 }
 
 /// The C library's `sigaction`. A call by name may reach our interposed `sigaction` instead.
-fn theirs() -> Sigaction {
-    match SIGACTION.load(Ordering::Acquire) {
+fn original_sigaction() -> Sigaction {
+    match ORIGINAL_SIGACTION.load(Ordering::Acquire) {
         0 => libc::sigaction,
         // SAFETY: the loader returned this address for the function of this type.
         address => unsafe { std::mem::transmute::<usize, Sigaction>(address) },
@@ -197,14 +197,14 @@ fn interpose() -> std::io::Result<()> {
     if of_action == 0 || of_signal == 0 || of_action == our_action as usize {
         return Ok(());
     }
-    SIGACTION.store(of_action, Ordering::Release);
-    SIGNAL.store(of_signal, Ordering::Release);
-    let place = |(name, is_action): (&'static std::ffi::CStr, bool)| Place {
+    ORIGINAL_SIGACTION.store(of_action, Ordering::Release);
+    ORIGINAL_SIGNAL.store(of_signal, Ordering::Release);
+    let place = |(name, is_action): (&'static std::ffi::CStr, bool)| Interposition {
         name: name.to_str().unwrap_or_default(),
-        theirs: if is_action { of_action } else { of_signal },
-        ours: if is_action { our_action as usize } else { our_signal as usize },
+        original: if is_action { of_action } else { of_signal },
+        replacement: if is_action { our_action as usize } else { our_signal as usize },
     };
-    interpose::take(&NAMES.map(place)).map(drop)
+    interpose::replace_functions(&NAMES.map(place)).map(drop)
 }
 
 /// `sigaction`, as the program calls it.
@@ -213,21 +213,21 @@ unsafe extern "C" fn sigaction(
     new: *const libc::sigaction,
     old: *mut libc::sigaction,
 ) -> c_int {
-    let theirs = theirs();
-    let Some(kept) = DefaultAction::of(signal) else {
+    let theirs = original_sigaction();
+    let Some(kept) = DefaultAction::for_signal(signal) else {
         // SAFETY: the arguments are the caller's, unchanged.
         return unsafe { theirs(signal, new, old) };
     };
     // SAFETY: by the caller's contract, the pointer is null or refers to a valid action.
     let new = unsafe { new.as_ref() }.copied();
     let seen = kept.get();
-    let mut before = default();
+    let mut before = default_action();
     let result = match new {
-        Some(new) if new.sa_sigaction == libc::SIG_DFL && is_taking() => {
+        Some(new) if new.sa_sigaction == libc::SIG_DFL && is_active() => {
             // SAFETY: the action to set is valid, and the call writes to a local action.
-            let result = unsafe { theirs(signal, &ours(), &mut before) };
+            let result = unsafe { theirs(signal, &our_action(), &mut before) };
             if result == 0 {
-                kept.set_by_program(&new, restorer_of(signal));
+                kept.set_by_program(&new, current_restorer(signal));
             }
             result
         }
@@ -248,14 +248,15 @@ unsafe extern "C" fn sigaction(
 }
 
 /// The function by which signal handlers return. The C library adds this function to each action that it sets.
-fn restorer_of(signal: i32) -> Option<extern "C" fn()> {
-    action_of(signal).and_then(|action| action.sa_restorer.filter(|_| action.sa_flags & RESTORER != 0))
+fn current_restorer(signal: i32) -> Option<extern "C" fn()> {
+    current_action(signal)
+        .and_then(|action| action.sa_restorer.filter(|_| action.sa_flags & SA_RESTORER != 0))
 }
 
 /// `signal`, as the program calls it.
 unsafe extern "C" fn signal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t {
-    if handler == libc::SIG_DFL && DefaultAction::of(signal).is_some() && is_taking() {
-        let (mut new, mut old) = (default(), default());
+    if handler == libc::SIG_DFL && DefaultAction::for_signal(signal).is_some() && is_active() {
+        let (mut new, mut old) = (default_action(), default_action());
         // The C library's `signal` sets the same flag.
         new.sa_flags = libc::SA_RESTART;
         // SAFETY: the call writes to the mask of a local action.
@@ -266,7 +267,7 @@ unsafe extern "C" fn signal(signal: c_int, handler: libc::sighandler_t) -> libc:
     }
     // SAFETY: the loader returned this address for the function of this type, and this code only runs after the address
     // was stored.
-    let theirs = unsafe { std::mem::transmute::<usize, Signal>(SIGNAL.load(Ordering::Acquire)) };
+    let theirs = unsafe { std::mem::transmute::<usize, Signal>(ORIGINAL_SIGNAL.load(Ordering::Acquire)) };
     // SAFETY: the arguments are the caller's, unchanged.
     let before = unsafe { theirs(signal, handler) };
     if before != 0 && before == HANDLER.load(Ordering::Acquire) { libc::SIG_DFL } else { before }

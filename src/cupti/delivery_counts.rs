@@ -4,9 +4,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A counter that only grows.
-pub(super) struct Count(AtomicU64);
+pub(super) struct Counter(AtomicU64);
 
-impl Count {
+impl Counter {
     pub(super) fn add_one(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
@@ -17,43 +17,43 @@ impl Count {
 }
 
 /// Number of buffers that CUPTI requested or returned so far.
-pub(super) static MOVES: Count = Count(AtomicU64::new(0));
+pub(super) static BUFFERS_EXCHANGED: Counter = Counter(AtomicU64::new(0));
 /// Number of returned buffers that are not ours, or that CUPTI has returned twice.
-pub(super) static STRANGERS: Count = Count(AtomicU64::new(0));
+pub(super) static FOREIGN_BUFFERS: Counter = Counter(AtomicU64::new(0));
 /// Number of calls that have waited for all work of a GPU.
-pub(super) static WHOLE_WAITS: Count = Count(AtomicU64::new(0));
+pub(super) static DEVICE_WAITS: Counter = Counter(AtomicU64::new(0));
 /// Number of callbacks about a call or a resource that CUPTI made without data.
-pub(super) static WITHOUT_DATA: Count = Count(AtomicU64::new(0));
+pub(super) static CALLBACKS_WITHOUT_DATA: Counter = Counter(AtomicU64::new(0));
 /// Number of records of kinds that CUPTI has but that we do not enable.
-pub(super) static UNASKED: Count = Count(AtomicU64::new(0));
+pub(super) static FOREIGN_RECORDS: Counter = Counter(AtomicU64::new(0));
 
 /// Counts of buffers and callbacks exchanged with CUPTI so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
+pub struct DeliveryCounts {
     /// Number of buffers that CUPTI requested or returned.
-    pub moves: u64,
+    pub buffers_exchanged: u64,
     /// Number of buffers that CUPTI holds now.
-    pub lent: u64,
+    pub buffers_lent: u64,
     /// Number of buffers that CUPTI returned although we had not lent them, or that CUPTI returned twice.
-    pub strangers: u64,
+    pub foreign_buffers: u64,
     /// Number of calls of the program that have waited for all work of a GPU.
-    pub whole_waits: u64,
+    pub device_waits: u64,
     /// Number of callbacks about a call or a resource that CUPTI made without data.
-    pub without_data: u64,
+    pub callbacks_without_data: u64,
     /// Number of records of kinds that we do not enable. Another client has enabled these kinds, and does not get the
     /// records.
-    pub unasked: u64,
+    pub foreign_records: u64,
 }
 
-impl Traffic {
-    pub(super) fn with_lent(lent: usize) -> Self {
+impl DeliveryCounts {
+    pub(super) fn read(buffers_lent: usize) -> Self {
         Self {
-            moves: MOVES.get(),
-            lent: lent as u64,
-            strangers: STRANGERS.get(),
-            whole_waits: WHOLE_WAITS.get(),
-            without_data: WITHOUT_DATA.get(),
-            unasked: UNASKED.get(),
+            buffers_exchanged: BUFFERS_EXCHANGED.get(),
+            buffers_lent: buffers_lent as u64,
+            foreign_buffers: FOREIGN_BUFFERS.get(),
+            device_waits: DEVICE_WAITS.get(),
+            callbacks_without_data: CALLBACKS_WITHOUT_DATA.get(),
+            foreign_records: FOREIGN_RECORDS.get(),
         }
     }
 }

@@ -5,23 +5,23 @@
 
 use super::Options;
 use super::driver::Driver;
-use super::find::{Surroundings, entries};
+use super::find::{SearchEnvironment, list_entries};
 use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Returns the surroundings of this process, which determine where CUPTI is searched.
-pub fn surroundings(driver: Driver, options: &Options) -> Surroundings {
+/// Returns the search environment of this process, which determines where CUPTI is searched.
+pub fn search_environment(driver: Driver, options: &Options) -> SearchEnvironment {
     let variable = |name: &&str| if options.without_environment { None } else { std::env::var_os(name) };
     let named = |names: &[&str]| names.iter().filter_map(variable).map(PathBuf::from).collect();
     let started_as = if options.without_environment { None } else { std::env::args_os().next() };
-    Surroundings {
+    SearchEnvironment {
         setting: options.library.clone(),
         mapped: mapped_files(),
         driver: driver.version(),
-        python: python(named(&["VIRTUAL_ENV", "CONDA_PREFIX"]), started_as.map(PathBuf::from)),
-        toolkits: toolkits(named(&["CUDA_HOME", "CUDA_PATH", "CUDA_ROOT"])),
-        system: system(),
+        python: python_roots(named(&["VIRTUAL_ENV", "CONDA_PREFIX"]), started_as.map(PathBuf::from)),
+        toolkits: toolkit_roots(named(&["CUDA_HOME", "CUDA_PATH", "CUDA_ROOT"])),
+        system: system_folders(),
     }
 }
 
@@ -31,14 +31,15 @@ pub(super) fn has_gpu_file() -> bool {
         let name = path.file_name().unwrap_or_default().as_bytes();
         name.last().is_some_and(u8::is_ascii_digit)
     };
-    Path::new("/dev/dxg").exists() || entries(Path::new("/dev"), "nvidia").iter().any(numbered)
+    Path::new("/dev/dxg").exists() || list_entries(Path::new("/dev"), "nvidia").iter().any(numbered)
 }
 
 /// Returns the files that the dynamic linker has mapped, in the linker's order, without the program itself.
 fn mapped_files() -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> = Vec::new();
-    // SAFETY: `note` is called only before `dl_iterate_phdr` returns, with the pointer to `files` that is passed here.
-    unsafe { libc::dl_iterate_phdr(Some(note), (&raw mut files).cast()) };
+    // SAFETY: `add_mapped_file` is called only before `dl_iterate_phdr` returns, with the pointer to `files` that is
+    // passed here.
+    unsafe { libc::dl_iterate_phdr(Some(add_mapped_file), (&raw mut files).cast()) };
     files
 }
 
@@ -46,7 +47,11 @@ fn mapped_files() -> Vec<PathBuf> {
 ///
 /// # Safety
 /// Only `dl_iterate_phdr` calls this function, with a `files` that points to a `Vec<PathBuf>`.
-unsafe extern "C" fn note(info: *mut libc::dl_phdr_info, _size: usize, files: *mut c_void) -> c_int {
+unsafe extern "C" fn add_mapped_file(
+    info: *mut libc::dl_phdr_info,
+    _size: usize,
+    files: *mut c_void,
+) -> c_int {
     // SAFETY: the linker passes a valid struct.
     let name = unsafe { (*info).dlpi_name };
     if !name.is_null() {
@@ -63,7 +68,7 @@ unsafe extern "C" fn note(info: *mut libc::dl_phdr_info, _size: usize, files: *m
 
 /// Returns the root folders of the Python that runs this process, if Python runs it: the roots of the virtual
 /// environment, of the name with which Python was started, and of Python's executable.
-fn python(environment: Vec<PathBuf>, started_as: Option<PathBuf>) -> Vec<PathBuf> {
+fn python_roots(environment: Vec<PathBuf>, started_as: Option<PathBuf>) -> Vec<PathBuf> {
     let programs = started_as.into_iter().chain(std::env::current_exe());
     let roots = programs.filter_map(|program| {
         let name = program.file_name()?.as_bytes();
@@ -72,14 +77,14 @@ fn python(environment: Vec<PathBuf>, started_as: Option<PathBuf>) -> Vec<PathBuf
     environment.into_iter().chain(roots).filter(|root| root.is_absolute()).collect()
 }
 
-fn toolkits(named: Vec<PathBuf>) -> Vec<PathBuf> {
+fn toolkit_roots(named: Vec<PathBuf>) -> Vec<PathBuf> {
     let usual = ["/usr/local/cuda", "/opt/cuda"];
-    let versions = entries(Path::new("/usr/local"), "cuda-");
+    let versions = list_entries(Path::new("/usr/local"), "cuda-");
     let all = named.into_iter().chain(usual.map(PathBuf::from)).chain(versions);
     all.filter(|root| root.is_absolute()).collect()
 }
 
-fn system() -> Vec<PathBuf> {
+fn system_folders() -> Vec<PathBuf> {
     let multiarch = format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH);
     [multiarch.as_str(), "/usr/lib64", "/usr/lib"].map(PathBuf::from).into()
 }

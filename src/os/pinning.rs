@@ -2,11 +2,11 @@
 
 /// Pins the library that contains this code, because threads, callbacks and exit handlers use its code until the
 /// process ends.
-pub fn stay() {
+pub fn pin_library() {
     // SAFETY: all-zero is a valid `Dl_info`.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
     // SAFETY: dladdr takes any address and writes to `info`.
-    let found = unsafe { libc::dladdr(stay as *const libc::c_void, &mut info) } != 0;
+    let found = unsafe { libc::dladdr(pin_library as *const libc::c_void, &mut info) } != 0;
     if found && !info.dli_fname.is_null() {
         let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
         // SAFETY: dladdr gave a NUL-terminated name; RTLD_NOLOAD loads nothing.

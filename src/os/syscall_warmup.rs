@@ -12,14 +12,14 @@ use super::threads;
 
 /// Makes each call once. The results of the calls do not matter, and neither does errno, which our entry points
 /// preserve.
-pub fn make_once(takes_samples: bool) {
-    make_all();
+pub fn make_all_once(takes_samples: bool) {
+    make_common_calls();
     if takes_samples {
-        make_those_of_samples();
+        make_sampling_calls();
     }
 }
 
-fn make_all() {
+fn make_common_calls() {
     let (nothing, nowhere) = (c"".as_ptr(), libc::AT_FDCWD);
     let none = 0 as libc::c_ulong;
     let mut time = MaybeUninit::<libc::timespec>::uninit();
@@ -51,7 +51,7 @@ fn make_all() {
         libc::mkdir(nothing, 0);
         libc::write(-1, null(), 0);
         // A process that is ended by a signal finally sends this signal to itself.
-        libc::syscall(libc::SYS_tgkill, libc::getpid(), threads::number(), 0);
+        libc::syscall(libc::SYS_tgkill, libc::getpid(), threads::current_id(), 0);
         // These calls are needed if the main thread launches late, for signals with an alternate stack, if stderr was
         // replaced, and for maps of generated code.
         libc::getrlimit(libc::RLIMIT_STACK, MaybeUninit::<libc::rlimit>::uninit().as_mut_ptr());
@@ -78,7 +78,7 @@ fn make_all() {
 
 /// Makes the calls for sampling a thread, which are otherwise first made at the thread's first launch. They sample by
 /// kernel events or, if kernel events are not available, by a timer.
-fn make_those_of_samples() {
+fn make_sampling_calls() {
     let (none, nothing) = (-1 as libc::c_long, null::<u8>());
     // SAFETY: a call without attributes creates no event, and no clock and no timer has the number -1.
     unsafe {

@@ -1,8 +1,8 @@
 //! State that all of CUPTI's callbacks share: the library, the table of enabled calls, and whether tracing has ended.
 
+use super::api_version::CuptiFunctions;
 use super::calls::CallTable;
-use super::family::Functions;
-use crate::tracer::{Lent, Tracer, errno};
+use crate::tracer::{LentBuffers, Tracer, errno};
 use cupti_sys::callback::CallbackData;
 use cupti_sys::{Status, Subscriber};
 use gpuflame_model::record::{GraphId, GraphNodeId};
@@ -15,19 +15,19 @@ use std::time::{Duration, Instant};
 
 /// State shared with CUPTI's callbacks. Created before subscribing and never freed, because a callback may be running
 /// at any time.
-pub(super) struct Shared {
+pub(super) struct CallbackState {
     pub(super) calls: CallTable,
-    pub(super) functions: Functions,
+    pub(super) functions: CuptiFunctions,
     /// Whether events and waits are recorded.
     pub(super) events: bool,
     /// The subscription; null if there is no subscription.
     pub(super) subscriber: AtomicPtr<c_void>,
     /// Whether an API call or the creation of a context was seen. Before that, a flush can hang.
-    pub(super) seen_work: AtomicBool,
+    pub(super) has_seen_work: AtomicBool,
     /// Whether CUPTI calls are permanently forbidden.
     pub(super) retired: AtomicBool,
     /// Whether another client has ended CUPTI. If so, we make no CUPTI call until we subscribe again.
-    pub(super) is_ended: AtomicBool,
+    pub(super) is_finalized: AtomicBool,
     /// Number of our threads that are in a CUPTI call, and number of clients that are in cuptiFinalize. None of our
     /// threads is in a CUPTI call during cuptiFinalize.
     in_flight: AtomicU32,
@@ -38,16 +38,16 @@ pub(super) struct Shared {
 }
 
 /// Guard that increments a counter and decrements it when dropped.
-pub(super) struct Counted<'a>(&'a AtomicU32);
+pub(super) struct CountGuard<'a>(&'a AtomicU32);
 
-impl<'a> Counted<'a> {
+impl<'a> CountGuard<'a> {
     fn new(count: &'a AtomicU32) -> Self {
         count.fetch_add(1, Ordering::SeqCst);
         Self(count)
     }
 }
 
-impl Drop for Counted<'_> {
+impl Drop for CountGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
@@ -55,30 +55,30 @@ impl Drop for Counted<'_> {
 
 /// Buffers that CUPTI holds. This list outlives a subscription, because CUPTI may return buffers after the subscription
 /// has ended.
-pub(super) static LENT: Lent = Lent::new();
+pub(super) static LENT_BUFFERS: LentBuffers = LentBuffers::new();
 
 /// State of the current subscription, for the buffer callbacks, because CUPTI passes no pointer of ours to them.
-static CURRENT: AtomicPtr<Shared> = AtomicPtr::new(ptr::null_mut());
+static CURRENT: AtomicPtr<CallbackState> = AtomicPtr::new(ptr::null_mut());
 
 /// Returns the state that was last made current.
 ///
 /// # Safety
-/// [`Shared::make_current`] was called.
-pub(super) unsafe fn current() -> &'static Shared {
+/// [`CallbackState::make_current`] was called.
+pub(super) unsafe fn current() -> &'static CallbackState {
     // SAFETY: the caller guarantees that `make_current` stored a pointer, whose target is never freed.
     unsafe { &*CURRENT.load(Ordering::Acquire) }
 }
 
-impl Shared {
-    pub(super) fn new(functions: Functions, events: bool) -> Self {
+impl CallbackState {
+    pub(super) fn new(functions: CuptiFunctions, events: bool) -> Self {
         Self {
             calls: CallTable::new(),
             functions,
             events,
             subscriber: AtomicPtr::new(ptr::null_mut()),
-            seen_work: AtomicBool::new(false),
+            has_seen_work: AtomicBool::new(false),
             retired: AtomicBool::new(false),
-            is_ended: AtomicBool::new(false),
+            is_finalized: AtomicBool::new(false),
             in_flight: AtomicU32::new(0),
             finalizing: AtomicU32::new(0),
             process: std::process::id(),
@@ -98,12 +98,12 @@ impl Shared {
 
     /// Runs `calls`, which calls CUPTI. Returns `None` if no call may be made now.
     pub(super) fn call<R>(&self, calls: impl FnOnce() -> R) -> Option<R> {
-        self.call_even_if_ended(|| (!self.is_ended.load(Ordering::SeqCst)).then(calls)).flatten()
+        self.call_even_if_finalized(|| (!self.is_finalized.load(Ordering::SeqCst)).then(calls)).flatten()
     }
 
     /// Runs `calls` even if another client has ended CUPTI. CUPTI works again after we have subscribed again.
-    pub(super) fn call_even_if_ended<R>(&self, calls: impl FnOnce() -> R) -> Option<R> {
-        let _in_flight = Counted::new(&self.in_flight);
+    pub(super) fn call_even_if_finalized<R>(&self, calls: impl FnOnce() -> R) -> Option<R> {
+        let _in_flight = CountGuard::new(&self.in_flight);
         // This thread first counts its call and then checks for cuptiFinalize. A client's cuptiFinalize first announces
         // itself and then reads the count, so at least one of the two sees the other.
         let may_call = !self.is_retired() && self.finalizing.load(Ordering::SeqCst) == 0;
@@ -112,8 +112,8 @@ impl Shared {
 
     /// Waits until no thread of ours is in a CUPTI call, for at most `limit`, and allows no new call until the result
     /// is dropped. Called when a client is about to call cuptiFinalize.
-    pub(super) fn await_calls(&self, limit: Duration) -> Counted<'_> {
-        let finalizing = Counted::new(&self.finalizing);
+    pub(super) fn block_calls(&self, limit: Duration) -> CountGuard<'_> {
+        let finalizing = CountGuard::new(&self.finalizing);
         let begin = Instant::now();
         while self.in_flight.load(Ordering::SeqCst) > 0 && begin.elapsed() < limit {
             thread::sleep(Duration::from_micros(200));
@@ -159,8 +159,8 @@ impl Shared {
     pub(super) fn note_work(&self) {
         // The flag is loaded first, because a store in every callback would make all threads compete for one cache
         // line.
-        if !self.seen_work.load(Ordering::Relaxed) {
-            self.seen_work.store(true, Ordering::Relaxed);
+        if !self.has_seen_work.load(Ordering::Relaxed) {
+            self.has_seen_work.store(true, Ordering::Relaxed);
         }
     }
 
@@ -168,7 +168,7 @@ impl Shared {
     /// instruction on the normal path.
     #[inline(always)]
     pub(super) fn guard<T: Tracer>(&self, body: impl FnOnce()) {
-        if let Err(panic) = errno::kept(|| catch_unwind(AssertUnwindSafe(body))) {
+        if let Err(panic) = errno::preserve(|| catch_unwind(AssertUnwindSafe(body))) {
             // The panic's payload is not dropped, because its destructor might panic too.
             std::mem::forget(panic);
             self.panicked::<T>();
@@ -189,7 +189,7 @@ impl Shared {
 }
 
 /// Returns the result of the call; 0 before the call has returned.
-pub(super) fn result_of(data: &CallbackData) -> u32 {
+pub(super) fn return_value(data: &CallbackData) -> u32 {
     // SAFETY: the pointer is null or, after the call, points to its 32-bit result.
     unsafe { data.function_return_value.cast::<u32>().as_ref() }.copied().unwrap_or(0)
 }

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind};
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
-use super::stderr::{first_lines, wait_for_room};
+use super::stderr::{leading_lines_bytes, wait_for_room};
 
 /// Writes `text` to standard error, and waits at most `patience`. A separate thread writes the text and may block:
 /// after the check that the pipe has room, another process may fill the pipe before the write.
@@ -24,7 +24,7 @@ pub fn write(text: &[u8], patience: Duration) -> io::Result<()> {
 
 fn write_until(mut text: &[u8], deadline: Instant) -> io::Result<()> {
     while !text.is_empty() {
-        let chunk = &text[..first_lines(text)];
+        let chunk = &text[..leading_lines_bytes(text)];
         wait_for_room(libc::STDERR_FILENO, deadline)?;
         // SAFETY: the chunk is readable for its length.
         let written = unsafe { libc::write(libc::STDERR_FILENO, chunk.as_ptr().cast(), chunk.len()) };

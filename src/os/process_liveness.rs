@@ -7,7 +7,7 @@ use super::threads;
 
 /// Identity of a thread, unique among all threads that ever ran on a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct ThreadIdentity {
     /// Process id.
     pub process: u32,
     /// Thread id.
@@ -20,22 +20,22 @@ pub struct Identity {
     pub boot: String,
 }
 
-impl Identity {
+impl ThreadIdentity {
     /// Identity of the calling thread.
-    pub fn of_this_thread() -> Self {
-        let (process, thread) = (std::process::id(), threads::number() as u32);
-        let started = started(process, thread).unwrap_or(0);
-        Self { process, thread, started, namespace: namespace(), boot: boot() }
+    pub fn current() -> Self {
+        let (process, thread) = (std::process::id(), threads::current_id() as u32);
+        let started = start_time(process, thread).unwrap_or(0);
+        Self { process, thread, started, namespace: pid_namespace(), boot: boot_id() }
     }
 
     /// Formats the identity as a line, for a file that names its writer.
-    pub fn line(&self) -> String {
+    pub fn to_line(&self) -> String {
         let Self { process, thread, started, namespace, boot } = self;
         format!("{process} {thread} {started} {namespace} {boot}\n")
     }
 
-    /// Parses the output of [`Identity::line`].
-    pub fn of_line(line: &str) -> Option<Self> {
+    /// Parses the output of [`ThreadIdentity::to_line`].
+    pub fn parse_line(line: &str) -> Option<Self> {
         let mut words = line.split_whitespace();
         Some(Self {
             process: words.next()?.parse().ok()?,
@@ -49,15 +49,15 @@ impl Identity {
     /// Whether the thread is still running. `None` if this process cannot determine it, because the thread ran on
     /// another machine or in another container.
     pub fn is_alive(&self) -> Option<bool> {
-        let is_here = !self.boot.is_empty() && self.boot == boot() && self.namespace == namespace();
-        is_here.then(|| started(self.process, self.thread) == Some(self.started))
+        let is_here = !self.boot.is_empty() && self.boot == boot_id() && self.namespace == pid_namespace();
+        is_here.then(|| start_time(self.process, self.thread) == Some(self.started))
     }
 }
 
 /// Start time of a thread. The start time distinguishes the thread from an ended thread that had the same number.
-fn started(process: u32, thread: u32) -> Option<u64> {
+fn start_time(process: u32, thread: u32) -> Option<u64> {
     // In `stat`, the state is field 3 and the start time is field 22.
-    let stat = threads::stat(process, thread as i32)?;
+    let stat = threads::read_stat(process, thread as i32)?;
     let mut fields = stat.split_whitespace();
     if matches!(fields.next()?, "Z" | "X") {
         return None;
@@ -75,14 +75,14 @@ pub fn is_forked() -> bool {
     flags.is_some_and(|flags: u64| flags & PF_FORKNOEXEC != 0)
 }
 
-fn namespace() -> u64 {
+fn pid_namespace() -> u64 {
     // The link has the form `pid:[4026531836]`.
     let link = fs::read_link(Path::new("/proc/self/ns/pid")).unwrap_or_default();
     let digits = link.to_string_lossy().chars().filter(char::is_ascii_digit).collect::<String>();
     digits.parse().unwrap_or(0)
 }
 
-fn boot() -> String {
+fn boot_id() -> String {
     let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     id.trim().to_owned()
 }
@@ -108,15 +108,15 @@ mod tests {
 
     #[test]
     fn a_thread_is_alive_until_it_exits_and_a_reused_id_is_not() {
-        let own = Identity::of_this_thread();
+        let own = ThreadIdentity::current();
         assert_eq!(own.is_alive(), Some(true), "{own:?}");
-        assert_eq!(Identity::of_line(&own.line()), Some(own.clone()));
-        assert_eq!(["", "1 2 3 4", "1 2 3 x y"].map(Identity::of_line), [None, None, None]);
-        let elsewhere = Identity { boot: "another machine".to_owned(), ..own.clone() };
+        assert_eq!(ThreadIdentity::parse_line(&own.to_line()), Some(own.clone()));
+        assert_eq!(["", "1 2 3 4", "1 2 3 x y"].map(ThreadIdentity::parse_line), [None, None, None]);
+        let elsewhere = ThreadIdentity { boot: "another machine".to_owned(), ..own.clone() };
         assert_eq!(elsewhere.is_alive(), None);
-        assert_eq!(Identity { namespace: 1, ..own.clone() }.is_alive(), None);
-        assert_eq!(Identity { started: own.started + 1, ..own }.is_alive(), Some(false));
-        let gone = std::thread::spawn(Identity::of_this_thread).join().unwrap();
+        assert_eq!(ThreadIdentity { namespace: 1, ..own.clone() }.is_alive(), None);
+        assert_eq!(ThreadIdentity { started: own.started + 1, ..own }.is_alive(), Some(false));
+        let gone = std::thread::spawn(ThreadIdentity::current).join().unwrap();
         // The thread may be joined before the kernel has removed the thread from its list.
         while gone.is_alive() != Some(false) {
             std::thread::yield_now();

@@ -4,13 +4,13 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-static COUNT: AtomicU32 = AtomicU32::new(0);
-static RING: OnceLock<fn()> = OnceLock::new();
+static TOGGLES: AtomicU32 = AtomicU32::new(0);
+static ON_TOGGLE: OnceLock<fn()> = OnceLock::new();
 
-/// Counts arrivals of this signal from now on, and calls `ring` for each arrival, in a signal handler that may
+/// Counts arrivals of this signal from now on, and calls `on_toggle` for each arrival, in a signal handler that may
 /// interrupt any code. Returns false if the signal has a handler or is ignored; its action is then left unchanged.
-pub fn take(signal: i32, ring: fn()) -> bool {
-    let _ = RING.set(ring);
+pub fn install(signal: i32, on_toggle: fn()) -> bool {
+    let _ = ON_TOGGLE.set(on_toggle);
     // SAFETY: all-zero is a valid `sigaction`.
     let (mut old, mut new): (libc::sigaction, libc::sigaction) = unsafe { std::mem::zeroed() };
     // SAFETY: without an action to set, the call only writes to `old`.
@@ -21,13 +21,13 @@ pub fn take(signal: i32, ring: fn()) -> bool {
     let handler: extern "C" fn(i32) = on_signal;
     new.sa_sigaction = handler as usize;
     new.sa_flags = libc::SA_ONSTACK | libc::SA_RESTART;
-    // SAFETY: the handler is never unloaded (see `loaded::stay`) and has the type that the flags state.
+    // SAFETY: the handler is never unloaded (see `pinning::pin_library`) and has the type that the flags state.
     unsafe { libc::sigaction(signal, &new, std::ptr::null_mut()) == 0 }
 }
 
 /// Number of arrivals of the signal so far.
-pub fn count() -> u32 {
-    COUNT.load(Ordering::Acquire)
+pub fn toggles() -> u32 {
+    TOGGLES.load(Ordering::Acquire)
 }
 
 extern "C" fn on_signal(_: i32) {
@@ -35,9 +35,9 @@ extern "C" fn on_signal(_: i32) {
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: `errno` points to an aligned integer that belongs to this thread.
     let before = unsafe { errno.read() };
-    COUNT.fetch_add(1, Ordering::AcqRel);
-    if let Some(ring) = RING.get() {
-        ring();
+    TOGGLES.fetch_add(1, Ordering::AcqRel);
+    if let Some(on_toggle) = ON_TOGGLE.get() {
+        on_toggle();
     }
     // SAFETY: `errno` points to this thread's own integer.
     unsafe { errno.write(before) };
