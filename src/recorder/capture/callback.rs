@@ -16,7 +16,7 @@
 use std::ptr::from_ref;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::control::{life, window};
+use crate::control::{lifecycle, window};
 use gpuflame_cupti::tracer::{Approach, Buffer, Call, CallKind, Filled, GraphEvent, HostCallEvent, Tracer};
 use gpuflame_model::record::{ContextId, CorrelationId, Launch, Loss, Nanos};
 
@@ -45,7 +45,7 @@ impl Tracer for Capture {
 
     #[inline]
     fn enter(call: &Call<'_>) {
-        if life::is_over() {
+        if lifecycle::is_over() {
             return note_late(call.kind);
         }
         if call.kind.is_control() {
@@ -75,7 +75,7 @@ impl Tracer for Capture {
         if slot != OUTERMOST {
             return exit_of_handler(call, slot);
         }
-        if life::is_over() {
+        if lifecycle::is_over() {
             return;
         }
         let Some(mut entered) = Entered::new(from_ref(call).addr()) else {
@@ -91,16 +91,16 @@ impl Tracer for Capture {
     }
 
     fn request_buffer() -> Option<Buffer> {
-        if life::is_over() { None } else { buffers::request() }
+        if lifecycle::is_over() { None } else { buffers::request() }
     }
 
     fn is_over() -> bool {
-        life::is_over()
+        lifecycle::is_over()
     }
 
     fn buffer_completed(filled: Filled) {
         // After shutdown the collector reads no records, so the buffer is dropped.
-        if life::is_over() {
+        if lifecycle::is_over() {
             return;
         }
         if buffers::completed(filled) {
@@ -133,7 +133,7 @@ impl Tracer for Capture {
     }
 
     fn panicked() {
-        life::end();
+        lifecycle::end();
         notices::announce(Notice::Panicked);
     }
 }
@@ -181,7 +181,7 @@ fn exit_of_handler(call: &Call<'_>, slot: u64) {
     if slot == REFUSED {
         return refused_call_ends();
     }
-    if slot != OUTERMOST_MEANWHILE || life::is_over() {
+    if slot != OUTERMOST_MEANWHILE || lifecycle::is_over() {
         return;
     }
     let Some(mut entered) = Entered::new(from_ref(call).addr()) else { return };
@@ -199,7 +199,7 @@ fn begin(own: &mut Own, thread: &Thread, call: &Call<'_>, depth: usize) {
     let time = now();
     let window = window::state();
     if window.is_special() {
-        if window.is_quiet() {
+        if window.is_muted() {
             return call.slot.set(NESTED);
         }
         mark(call);

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use crate::capture;
-use crate::control::life;
+use crate::control::lifecycle;
 use gpuflame_config::Outputs;
 use gpuflame_config::settings::{Output, Settings};
 use gpuflame_explain::Definitions;
@@ -359,7 +359,7 @@ impl Checkpoint {
     /// request.
     fn is_out(&self) -> bool {
         match self.asked.get() {
-            0 => life::is_over(),
+            0 => lifecycle::is_over(),
             asked => asked & TOO_LATE != 0,
         }
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use crate::capture;
-use crate::control::life;
+use crate::control::lifecycle;
 use gpuflame_cupti::tracer;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_os::{alive, heap, shortage, threads};
@@ -135,7 +135,7 @@ impl Collector {
         self.asked.notify_one();
         while wishes.granted < mine {
             self.granted.wait_for(&mut wishes, LOOK_EVERY);
-            if watch.is_over() || life::is_over() {
+            if watch.is_over() || lifecycle::is_over() {
                 return wishes.granted >= mine;
             }
         }
@@ -155,7 +155,7 @@ impl Collector {
         threads::note_ours();
         loop {
             let (wish, up_to) = self.wait(pause);
-            if life::is_over() {
+            if lifecycle::is_over() {
                 return;
             }
             MOST_HELD.fetch_max(capture::bytes_held(), Ordering::Relaxed);

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use crate::capture;
-use crate::control::life;
+use crate::control::lifecycle;
 use gpuflame_export as export;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::record::Nanos;
@@ -174,7 +174,7 @@ impl Ending {
         let run = AssertUnwindSafe(|| self.gather_and_write(ends));
         if catch_unwind(run).is_err() {
             // The outputs are lost, but the application exits as usual.
-            life::end();
+            lifecycle::end();
         }
         self.die_if_signalled();
         self.done.set(GATHER | WRITE);
@@ -193,7 +193,7 @@ impl Ending {
             }
             self.asked.wait(asked, None);
         }
-        if life::is_over() {
+        if lifecycle::is_over() {
             return;
         }
         // The window is closed first, so that the number of rows to gather is limited.
@@ -235,7 +235,7 @@ impl Ending {
         let is_forked = self.process.load(Ordering::Acquire) != std::process::id();
         // Without a request to write, the session is over only because gpuflame has panicked. After a request to write,
         // `done` shows when the thread has finished.
-        let is_over = life::is_over() && !self.asked.has(WRITE);
+        let is_over = lifecycle::is_over() && !self.asked.has(WRITE);
         is_forked || is_over || shortage::is_out() || self.gave_up.load(Ordering::Acquire)
     }
 
@@ -305,7 +305,7 @@ impl Ending {
 
     /// Handles a signal, on any thread, at any instruction.
     fn note(&self, signal: i32) {
-        let is_over = life::is_over() && !self.asked.has(WRITE);
+        let is_over = lifecycle::is_over() && !self.asked.has(WRITE);
         if is_over || self.done.has(WRITE) {
             die(signal);
         }

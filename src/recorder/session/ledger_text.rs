@@ -13,7 +13,7 @@ use gpuflame_model::profile::{DeviceTime, OTHER_KERNELS, OTHER_STACKS, Profile, 
 use gpuflame_model::record::{Frame, FrameKind, Loss, Missing};
 use gpuflame_unwind::python;
 
-use super::clients::{Had, Lent};
+use super::clients::{SubscriptionLoans, TimesLost};
 use super::collector;
 use super::messages;
 use super::stats::{KernelTime, heaviest};
@@ -28,7 +28,7 @@ pub(super) fn text(
     profile: &Profile,
     (report, further): (&Report, Vec<String>),
     held: usize,
-    (traffic, had): (Traffic, Had),
+    (traffic, times_lost): (Traffic, TimesLost),
 ) -> String {
     let mut lines = vec![
         ledger.launches().to_string(),
@@ -41,8 +41,8 @@ pub(super) fn text(
     lines.extend(python(profile));
     lines.extend(repeated(ledger).into_iter().chain(of_no_call(ledger)));
     lines.extend(not_told(ledger));
-    lines.extend(unheard(ledger, had.records));
-    lines.extend(lent(had.subscription));
+    lines.extend(unheard(ledger, times_lost.records));
+    lines.extend(lent(times_lost.subscription));
     lines.extend(not_ours(traffic));
     lines.extend(others(ledger));
     lines.extend(ledger.devices.iter().filter_map(|device| device_lines(device, profile)).flatten());
@@ -150,14 +150,14 @@ fn unheard(ledger: &Ledger, taken: u64) -> Option<String> {
 }
 
 /// Time for which another client owned the subscription.
-fn lent(subscription: Lent) -> Option<String> {
+fn lent(subscription: SubscriptionLoans) -> Option<String> {
     let times = match subscription.times {
         0 => return None,
         1 => String::new(),
         times => format!(" ({times} times)"),
     };
-    let long = subscription.long().as_secs_f64();
-    Some(format!("for {long:.3} s{times} another CUPTI client prevented recording"))
+    let duration = subscription.duration().as_secs_f64();
+    Some(format!("for {duration:.3} s{times} another CUPTI client prevented recording"))
 }
 
 /// Buffers and callbacks from CUPTI that cannot be right.

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::control::life;
+use crate::control::lifecycle;
 use gpuflame_os::{file, shortage, stderr, threads};
 
 /// Maximum time for which the message waits for a full stderr.
@@ -27,7 +27,7 @@ pub(super) fn tell(recorded: &'static dyn Starve) {
 /// little memory.
 pub(super) fn end() {
     static SAID: AtomicBool = AtomicBool::new(false);
-    life::end();
+    lifecycle::end();
     if !SAID.swap(true, Ordering::AcqRel) {
         let line =
             b"gpuflame: there is no memory left, and recording has ended; `gpuflame recover` rebuilds the \

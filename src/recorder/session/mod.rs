@@ -13,8 +13,8 @@
 //! that gathers               |       checkpoint: the thread that saves sums in case the process is killed
 //!    |                       |       windows: the thread that opens and closes windows by the settings
 //!    |                    progress: whether the collector makes progress
-//!    |              clients, rivals: other clients of CUPTI, and what they have taken over
-//!                    |              told: switches launch callbacks off while no window is open
+//!    |              clients, client_detector: other clients of CUPTI, and what they have taken over
+//!                    |              callback_switch: switches launch callbacks off while no window is open
 //! pipeline: receives all rows --> stream: outputs that grow with the run
 //!    |                        --> sets: the thread that draws windows that have their own files
 //!    |                        <-- generated: names of code that is in no file
@@ -22,11 +22,13 @@
 //! ```
 
 mod about;
+mod callback_switch;
 mod checkpoint;
+mod client_detector;
 mod clients;
 mod collector;
 mod draw;
-mod edges;
+mod edge_queue;
 mod ending;
 mod environment;
 mod generated;
@@ -41,7 +43,6 @@ mod pipeline;
 mod progress;
 mod provenance;
 mod ranges;
-mod rivals;
 mod running;
 mod sampler;
 mod set_up;
@@ -50,7 +51,6 @@ mod stage;
 mod stats;
 mod stream;
 mod times;
-mod told;
 mod windows;
 mod write;
 
@@ -59,7 +59,7 @@ use std::ffi::OsStr;
 pub use crate::capture::NvtxTable;
 use crate::capture::forks;
 use crate::capture::notices::{self, Notice};
-use crate::control::{chosen, life, steps, window};
+use crate::control::{lifecycle, output_override, steps, window};
 use gpuflame_config::Outputs;
 use gpuflame_config::settings;
 use gpuflame_model::error::{Error, ErrorKind, Result};
@@ -114,7 +114,7 @@ pub fn refuse(why: &str) {
 /// forked. The program can ignore the error, because all other calls then do nothing.
 pub fn start() -> Result<()> {
     if forks::is_over() {
-        return Err(life::over());
+        return Err(lifecycle::over_error());
     }
     session_begins();
     match stage::get_or_begin(set_up::called)? {
@@ -143,7 +143,7 @@ pub fn stop() -> Result<()> {
 
 /// Whether launches are recorded now: a window is open, and recording works. Takes nanoseconds.
 pub fn is_active() -> bool {
-    !life::is_over() && Session::get().is_some() && window::state().is_open()
+    !lifecycle::is_over() && Session::get().is_some() && window::state().is_open()
 }
 
 /// Marks the beginning of a step, which is one iteration of whatever the program repeats. [`stats`] counts steps, and
@@ -153,7 +153,7 @@ pub fn is_active() -> bool {
 /// `State` in a process that is ending or was forked.
 pub fn step() -> Result<()> {
     if forks::is_over() {
-        return Err(life::over());
+        return Err(lifecycle::over_error());
     }
     begin_step();
     Ok(())
@@ -191,7 +191,7 @@ pub fn mark(text: &str) -> Result<()> {
 pub fn set_output(prefix: impl AsRef<OsStr>) -> Result<()> {
     let prefix = prefix.as_ref();
     if forks::is_over() {
-        return Err(life::over());
+        return Err(lifecycle::over_error());
     }
     if prefix.is_empty() {
         return Err(Error::new(ErrorKind::Setting, "the output prefix is empty; give a path prefix"));
@@ -200,7 +200,7 @@ pub fn set_output(prefix: impl AsRef<OsStr>) -> Result<()> {
         let message = "the output prefix cannot change while a window is open; call gpuflame_stop() first";
         return Err(Error::new(ErrorKind::State, message));
     }
-    chosen::set(Outputs::new(settings::prefix(prefix), &environment::facts()));
+    output_override::set(Outputs::new(settings::prefix(prefix), &environment::facts()));
     Ok(())
 }
 
@@ -257,7 +257,7 @@ fn session_begins() {
 
 /// Handles notices from CUPTI's callbacks, on the application's threads.
 fn on_notice(notice: Notice<'_>) {
-    if life::is_over() && notice != Notice::Panicked {
+    if lifecycle::is_over() && notice != Notice::Panicked {
         return;
     }
     match notice {

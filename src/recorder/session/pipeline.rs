@@ -26,7 +26,7 @@ use gpuflame_os::clocks::Moment;
 use gpuflame_os::growing::Growing;
 use gpuflame_os::shortage;
 
-use super::edges::Edges;
+use super::edge_queue::EdgeQueue;
 use super::generated::GeneratedCode;
 use super::messages::say;
 #[cfg(debug_assertions)]
@@ -119,11 +119,11 @@ struct Rows {
     first_work: Option<Nanos>,
     /// The recording has ended, and further rows are ignored.
     is_over: bool,
-    edges: Arc<Edges>,
+    edges: Arc<EdgeQueue>,
     times: Times,
     /// Whether each launch must be assigned to its window, and the window state at the last launch.
     by_window: bool,
-    window: window::State,
+    window: window::WindowState,
     #[cfg(debug_assertions)]
     mix_up: MixUp,
 }
@@ -149,7 +149,7 @@ impl Pipeline {
                 edges: Arc::default(),
                 times: Times::default(),
                 by_window: apart.is_some(),
-                window: window::State::NONE,
+                window: window::WindowState::NONE,
                 #[cfg(debug_assertions)]
                 mix_up: MixUp::wanted(),
             },
@@ -183,7 +183,7 @@ impl Pipeline {
     }
 
     /// Returns the queue in which opening and closing windows are noted.
-    pub(super) fn edges(&self) -> Arc<Edges> {
+    pub(super) fn edges(&self) -> Arc<EdgeQueue> {
         self.rows.edges.clone()
     }
 
@@ -666,7 +666,7 @@ impl TakenOut {
 
 impl Rows {
     fn take_edges(&mut self) {
-        for edge in self.edges.take() {
+        for edge in self.edges.drain() {
             self.idle_count += 1;
             self.push(&edge);
         }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::capture;
-use crate::control::{chosen, life, window};
+use crate::control::{lifecycle, output_override, window};
 use gpuflame_config::Outputs;
 use gpuflame_config::settings::{Output, Settings};
 use gpuflame_cupti as cupti;
@@ -23,11 +23,12 @@ use gpuflame_os::{shortage, stderr};
 use gpuflame_unwind::ModuleMap;
 
 use super::about;
+use super::callback_switch::CallbackSwitch;
 use super::checkpoint::{Checkpoint, Recorded};
-use super::clients::Clients;
+use super::clients::OtherClients;
 use super::collector::{Collector, LONGEST_PAUSE, Source, Wish};
 use super::draw;
-use super::edges::Edges;
+use super::edge_queue::EdgeQueue;
 use super::ending::{self, Ends};
 use super::ledger_text;
 use super::marks::Marks;
@@ -38,7 +39,6 @@ use super::progress::{self, LOOK_EVERY, Limit, Watch};
 use super::sampler::{Sampler, Wanted};
 use super::sets::{Drawn, Sets};
 use super::stats::{Asked, Stats};
-use super::told::Told;
 use super::windows::{Turns, Windows};
 use super::write::{self, Made, Report};
 
@@ -67,11 +67,11 @@ pub(super) struct Session {
     api: &'static cupti::Api,
     pipeline: Mutex<Pipeline>,
     modules: Mutex<ModuleMap>,
-    edges: Arc<Edges>,
+    edges: Arc<EdgeQueue>,
     /// Switches CUPTI's launch callbacks on and off.
-    told: Told,
+    callbacks: CallbackSwitch,
     /// Tracks other clients of CUPTI.
-    clients: Clients,
+    clients: OtherClients,
     /// Instants that the program marked and the pipeline has not recorded yet.
     marks: Marks,
     collector: Collector,
@@ -118,8 +118,8 @@ impl Session {
             api,
             modules: Mutex::new(ModuleMap::new()),
             edges: pipeline.edges(),
-            told: Told::default(),
-            clients: Clients::new(Instant::now()),
+            callbacks: CallbackSwitch::default(),
+            clients: OtherClients::new(Instant::now()),
             sets: pipeline.sets(),
             sampler,
             marks: Marks::default(),
@@ -174,38 +174,43 @@ impl Session {
 
     /// Opens a window, if none is open.
     pub(super) fn open_window(&self) -> Result<()> {
-        if life::is_over() {
-            return Err(life::over());
+        if lifecycle::is_over() {
+            return Err(lifecycle::over_error());
         }
-        if self.clients.is_lent(true) {
+        if self.clients.defer_if_lent(true) {
             return Err(Error::new(
                 ErrorKind::State,
                 "another CUPTI client has the subscription; a window opens when that client is done",
             ));
         }
         if !window::state().is_open() {
-            self.clients.reclaim_if_taken(self.api);
-            self.told.opens(self.api, &self.edges, None, false);
+            self.clients.reclaim_records_if_taken(self.api);
+            self.callbacks.before_window_opens(self.api, &self.edges, None, false);
         }
-        self.edges.turn(WindowEdge::Open, window::open);
+        self.edges.note_edge(WindowEdge::Open, window::open);
         Ok(())
     }
 
     /// Does the same as [`Session::open_window`], inside a CUPTI callback.
     pub(super) fn open_window_in_callback(&self) {
-        if !life::is_over() && !window::state().is_open() {
+        if !lifecycle::is_over() && !window::state().is_open() {
             // A callback must not wait for the collector's lock, so it only tries to take the lock, which is almost
             // always free.
-            let is_taken = self.clients.have_records();
-            self.told.opens(self.api, &self.edges, Some(&|| self.collector.nudge()), is_taken);
-            self.edges.turn(WindowEdge::Open, window::open);
+            let is_taken = self.clients.are_records_taken();
+            self.callbacks.before_window_opens(
+                self.api,
+                &self.edges,
+                Some(&|| self.collector.nudge()),
+                is_taken,
+            );
+            self.edges.note_edge(WindowEdge::Open, window::open);
         }
     }
 
     /// Closes the window, if one is open.
     pub(super) fn close_window(&self) {
-        self.clients.is_lent(false);
-        self.edges.turn(WindowEdge::Close, window::close);
+        self.clients.defer_if_lent(false);
+        self.edges.note_edge(WindowEdge::Close, window::close);
     }
 
     /// Notes that the calling thread is at `text`, if a window is open.
@@ -249,8 +254,8 @@ impl Session {
         if self.collector.ask(wish, Limit { others: LONGEST_FLUSH, ours: LONGEST_FLUSH }) {
             return Ok(());
         }
-        if life::is_over() {
-            return Err(life::over());
+        if lifecycle::is_over() {
+            return Err(lifecycle::over_error());
         }
         Err(Error::new(
             ErrorKind::State,
@@ -266,7 +271,7 @@ impl Session {
         if self.gave_up_on_contexts.load(Ordering::Acquire) || self.collector.ask(Wish::Gather, limit) {
             return;
         }
-        if !life::is_over() && !self.gave_up_on_contexts.swap(true, Ordering::AcqRel) {
+        if !lifecycle::is_over() && !self.gave_up_on_contexts.swap(true, Ordering::AcqRel) {
             say(
                 "CUPTI did not answer within 1 s when a context was destroyed; gpuflame will not wait there \
                  again",
@@ -327,7 +332,7 @@ impl Session {
         }
         let kept = || self.checkpoint.as_ref().and_then(Checkpoint::kept);
         let ours = progress::in_others(|| streams.created_recording()).or_else(kept);
-        let chosen = chosen::outputs();
+        let chosen = output_override::get();
         let outputs = chosen.as_ref().unwrap_or(&self.outputs).of_all();
         let mut report = draw::files(
             profile,
@@ -369,7 +374,7 @@ impl Session {
         if !pipeline.has_work() {
             further.push("nothing was launched, and no file is written".to_owned());
         }
-        let clients = (self.api.traffic(), self.clients.had());
+        let clients = (self.api.traffic(), self.clients.times_lost());
         ledger_text::text(ledger, pipeline.outputs().0, (report, further), held, clients)
     }
 
@@ -379,7 +384,7 @@ impl Session {
         if text.is_empty() {
             return None;
         }
-        let chosen = chosen::outputs();
+        let chosen = output_override::get();
         let outputs = chosen.as_ref().unwrap_or(&self.outputs).of_all();
         write::ledger(text, &outputs, report).ok()
     }
@@ -430,7 +435,7 @@ fn print_ledger(text: &str) -> bool {
 
 impl Source for Session {
     fn collect(&self) -> bool {
-        if self.clients.look(self.api, &self.told, &self.edges) {
+        if self.clients.update(self.api, &self.callbacks, &self.edges) {
             let _ = self.open_window();
         }
         let new = self.new_modules();
@@ -442,7 +447,7 @@ impl Source for Session {
         if let (Some(time), Some(checkpoint)) = (first_work, &self.checkpoint) {
             checkpoint.note_first_work(time);
         }
-        self.told.look(self.api, &self.edges, || self.clients.reclaim_if_taken(self.api));
+        self.callbacks.update(self.api, &self.edges, || self.clients.reclaim_records_if_taken(self.api));
         any
     }
 
@@ -452,7 +457,7 @@ impl Source for Session {
         pipeline.learn(&new);
         pipeline.note_unread();
         drop(pipeline);
-        while !life::is_over() && self.pipeline().collect_noted(self.api) {}
+        while !lifecycle::is_over() && self.pipeline().collect_noted(self.api) {}
     }
 
     fn answer(&self) {
@@ -484,7 +489,7 @@ impl Source for Session {
         let open = pipeline.launches_awaited();
         drop(pipeline);
         if is_flushed {
-            self.clients.look_at_traffic(self.api, open, everything.then_some(before));
+            self.clients.check_traffic(self.api, open, everything.then_some(before));
         }
     }
 
@@ -592,14 +597,14 @@ impl Ends for Session {
             pipeline.learn(&new);
             pipeline.note_unread();
         }
-        life::end();
+        lifecycle::end();
         let Some(mut pipeline) = pipeline else {
             self.say_not_answering();
             return false;
         };
         while pipeline.collect_noted(self.api) {}
-        if window::state().is_quiet() {
-            self.edges.told(true);
+        if window::state().is_muted() {
+            self.edges.note_callbacks(true);
             pipeline.take_edges();
         }
         pipeline.finish(capture::bytes_held);

@@ -20,7 +20,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 
 use crate::capture;
-use crate::control::{life, window};
+use crate::control::{lifecycle, window};
 use gpuflame_model::record::{ContextFlags, Frame, Nanos, ThreadId};
 use gpuflame_os::cpu_timer::{self, CpuTimer};
 use gpuflame_os::perf::{self, Event, Sample, Told};
@@ -289,10 +289,10 @@ impl Sampler {
     fn run(&self) {
         threads::note_ours();
         let mut pause = LONGEST_PAUSE;
-        while !life::is_over() {
+        while !lifecycle::is_over() {
             let new = self.wait(pause);
             let mut followed = self.followed.lock();
-            if life::is_over() {
+            if lifecycle::is_over() {
                 break;
             }
             self.round(&mut followed);

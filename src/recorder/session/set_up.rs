@@ -1,7 +1,7 @@
 //! Sets up a session from the settings in the environment.
 
 use crate::capture::{self, Capture, Kept};
-use crate::control::{chosen, life, window};
+use crate::control::{lifecycle, output_override, window};
 use gpuflame_config::Outputs;
 use gpuflame_config::settings::{Output, Settings};
 use gpuflame_cupti as cupti;
@@ -75,7 +75,7 @@ fn begin(mut settings: Settings, warnings: &[String], load_driver: bool) -> Resu
     }
     file::make_for(settings.file_mode);
     let by_settings = || Outputs::new(&settings.output, &environment::facts());
-    let outputs = chosen::outputs().unwrap_or_else(by_settings);
+    let outputs = output_override::get().unwrap_or_else(by_settings);
     let ceiling = memory::ceiling(settings.max_mem);
     capture::bound_memory(ceiling);
     let pipeline = Pipeline::new(&settings, &outputs, ceiling);
@@ -86,7 +86,7 @@ fn begin(mut settings: Settings, warnings: &[String], load_driver: bool) -> Resu
     unwind::python::want(settings.python != Python::Off);
     capture::verify_every(settings.verify);
     if settings.launch_marker {
-        window::mark();
+        window::enable_launch_marker();
     }
     draw_samples(&mut settings);
     let wants = |wanted: &View| {
@@ -120,7 +120,7 @@ fn begin(mut settings: Settings, warnings: &[String], load_driver: bool) -> Resu
         api.notes().iter().for_each(|note| tell(note));
     }
     Session::run(settings, outputs, pipeline, api).inspect_err(|_| {
-        life::end();
+        lifecycle::end();
         api.unsubscribe();
     })
 }

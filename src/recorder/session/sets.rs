@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::control::{chosen, life};
+use crate::control::{lifecycle, output_override};
 use gpuflame_config::Outputs;
 use gpuflame_config::settings::{Output, Settings};
 use gpuflame_explain::symbolize::Symbolizer;
@@ -165,7 +165,7 @@ impl Sets {
         export::draw_once();
         loop {
             // After gpuflame has been switched off, windows are drawn only by an orderly end of the process.
-            let is_to_draw = self.ends.load(Ordering::Acquire) || !life::is_over();
+            let is_to_draw = self.ends.load(Ordering::Acquire) || !lifecycle::is_over();
             if is_to_draw && self.draw_next(&mut self.artist.lock()) {
                 continue;
             }
@@ -174,7 +174,7 @@ impl Sets {
             if ends && queue.is_empty() {
                 return;
             }
-            if !ends && (queue.is_empty() || life::is_over()) {
+            if !ends && (queue.is_empty() || lifecycle::is_over()) {
                 self.asked.wait(&mut queue);
             }
         }
@@ -183,7 +183,7 @@ impl Sets {
     /// Draws the next window. Returns false if the queue is empty.
     fn draw_next(&self, artist: &mut Artist) -> bool {
         let Some(set) = self.queue.lock().pop_front() else { return false };
-        let chosen = chosen::outputs();
+        let chosen = output_override::get();
         let outputs = chosen.as_ref().unwrap_or(&self.outputs).of_window(set.number);
         let report = artist.draw(&set, &self.settings, &outputs).unwrap_or_else(|error| Report {
             failures: vec![format!("window {}: {error}", set.number)],

@@ -6,7 +6,7 @@
 //!                               +--> Failed (printed once; the application continues)
 //! ```
 //!
-//! until [`life`](crate::control::life) is over.
+//! until [`lifecycle`](crate::control::lifecycle) is over.
 
 use std::panic::catch_unwind;
 use std::thread::ThreadId;
@@ -14,7 +14,7 @@ use std::thread::ThreadId;
 use parking_lot::{Condvar, Mutex};
 
 use crate::capture::forks;
-use crate::control::life;
+use crate::control::lifecycle;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_os::stack;
 
@@ -69,7 +69,7 @@ fn make(set_up: fn() -> Result<&'static Session>) -> Result<&'static Session> {
     let result = stack::run_on_our_own(set_up, |set_up| {
         catch_unwind(set_up).unwrap_or_else(|_| {
             disable_after_panic();
-            Err(life::over())
+            Err(lifecycle::over_error())
         })
     });
     let mut stage = STAGE.lock();
@@ -84,7 +84,7 @@ fn make(set_up: fn() -> Result<&'static Session>) -> Result<&'static Session> {
 /// Returns the session if it runs, and otherwise an error.
 pub(super) fn running() -> Result<&'static Session> {
     if forks::is_over() {
-        return Err(life::over());
+        return Err(lifecycle::over_error());
     }
     // A child may have been forked while the lock was held, but only after the session had begun.
     if !forks::session_has_begun() {

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant, SystemTime};
 use parking_lot::Mutex;
 
 use crate::capture;
-use crate::control::{life, steps};
+use crate::control::{lifecycle, steps};
 use gpuflame_config::schedule::{Plan, Reached, Schedule, Turn};
 use gpuflame_config::settings::Settings;
 use gpuflame_os::descriptor;
@@ -153,7 +153,7 @@ impl Windows {
         let mut toggles = 0;
         loop {
             let rung = BELL.rung();
-            if life::is_over() {
+            if lifecycle::is_over() {
                 return;
             }
             let seen = flag.as_mut().and_then(Flag::look);
