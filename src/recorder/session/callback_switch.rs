@@ -82,7 +82,7 @@ impl CallbackSwitch {
             // The thread that opened the window did not wait long enough while the callbacks were being turned off, so
             // they are turned on now.
             if state.muted_since.take().is_some() {
-                progress::in_others(|| state.switch_on(api));
+                progress::call_foreign(|| state.switch_on(api));
                 edges.note_callbacks(true);
             }
             return;
@@ -98,7 +98,7 @@ impl CallbackSwitch {
             Some(since) => {
                 if state.is_on && since.elapsed() >= MUTE_DELAY && !capture::any_under_way() {
                     // If CUPTI refuses, its callbacks continue, and gpuflame ignores them.
-                    let _ = progress::in_others(|| api.tell_launches(false));
+                    let _ = progress::call_foreign(|| api.tell_launches(false));
                     state.is_on = false;
                 }
             }

@@ -34,11 +34,11 @@ use gpuflame_os::{alive, shortage, threads};
 
 use super::about;
 use super::generated::NamesSoFar;
-use super::memory;
 use super::messages::say;
+use super::out_of_memory;
 use super::panic::disable_after_panic;
 use super::pipeline::Pipeline;
-use super::progress::LOOK_EVERY;
+use super::progress::POLL_INTERVAL;
 use super::stream;
 
 /// Time from the first launch to the first checkpoint. This time is short, because a worker process may soon end by
@@ -202,7 +202,7 @@ impl Checkpoint {
             && let Some(patience) = patience.checked_sub(began.elapsed())
         {
             // This thread wakes up regularly, because another thread waits for it and checks whether it still runs.
-            self.done.wait(self.done.get() & !LAST, Some(patience.min(LOOK_EVERY)));
+            self.done.wait(self.done.get() & !LAST, Some(patience.min(POLL_INTERVAL)));
         }
         self.asked.set(TOO_LATE);
     }
@@ -328,7 +328,7 @@ impl Checkpoint {
                     self.done.set(LAST);
                     // If memory has run out, no other thread ends the session.
                     if is_starved && !is_last {
-                        memory::end();
+                        out_of_memory::end_session();
                     }
                     return;
                 }
@@ -338,7 +338,7 @@ impl Checkpoint {
                 return self.done.set(LAST);
             }
             if is_starved {
-                return memory::end();
+                return out_of_memory::end_session();
             }
         }
     }

@@ -136,7 +136,7 @@ impl OtherClients {
             return false;
         }
         // `api.others` may ask the loader.
-        let others = progress::in_others(|| api.others());
+        let others = progress::call_foreign(|| api.others());
         let is_lent = self.is_lent.load(Ordering::Acquire);
         if others.want_end && !is_lent {
             self.begin_loan(callbacks, edges);
@@ -198,7 +198,7 @@ impl OtherClients {
     /// we would not see the end of that call. Returns true if a window should open.
     fn hand_over_subscription(&self, api: &Api, callbacks: &CallbackSwitch) -> bool {
         if wait_for_calls_in_flight() {
-            progress::in_others(|| api.let_go());
+            progress::call_foreign(|| api.let_go());
             say(
                 "another CUPTI client took the subscription (GPUFLAME_YIELD=1): nothing is recorded until it \
                  is done",
@@ -227,7 +227,7 @@ impl OtherClients {
             state.pause.map_or(MIN_RESUBSCRIBE_PAUSE, |(_, pause)| MAX_RESUBSCRIBE_PAUSE.min(2 * pause));
         state.pause = Some((Instant::now(), pause));
         drop(state);
-        if progress::in_others(|| api.subscribe_again()).is_err() {
+        if progress::call_foreign(|| api.subscribe_again()).is_err() {
             // A client that we did not see subscribe owns the subscription.
             return false;
         }
@@ -249,7 +249,7 @@ impl OtherClients {
         let times = state.detector.takeovers();
         drop(state);
         if change == Some(RecordsChange::Taken) {
-            progress::in_others(|| api.yield_records());
+            progress::call_foreign(|| api.yield_records());
         }
         print_records_change(change, times, false);
     }
@@ -265,7 +265,7 @@ impl OtherClients {
     }
 
     fn reclaim_records(&self, api: &Api, others: &Others) {
-        let asked = progress::in_others(|| api.take_records_back(others));
+        let asked = progress::call_foreign(|| api.take_records_back(others));
         self.state.lock().refused = asked.is_err().then_some(others.takes);
         if let Err(error) = asked {
             tell(&format!("cannot take the activity records back: {error}"));

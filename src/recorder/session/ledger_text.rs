@@ -318,6 +318,6 @@ fn median(cost: Cost) -> String {
 fn cost(cost: Cost, held: usize) -> String {
     let each = median(cost);
     let mib = |bytes: usize| bytes as f64 / f64::from(1 << 20);
-    let most = mib(held.max(collector::most_held()));
+    let most = mib(held.max(collector::peak_bytes_held()));
     format!("own cost: {each}, {} calls, {:.1} MiB held, {most:.1} at most", cost.calls, mib(held))
 }

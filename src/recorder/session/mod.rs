@@ -9,14 +9,14 @@
 //!    |
 //! running: opens windows, gathers, writes --> write: names and files; ledger_text: the summary on stderr
 //!    |                       |
-//! collector: the thread      ending: the thread that writes when the process exits
+//! collector: the thread      shutdown: the thread that writes when the process exits
 //! that gathers               |       checkpoint: the thread that saves sums in case the process is killed
-//!    |                       |       windows: the thread that opens and closes windows by the settings
+//!    |                       |       window_scheduler: the thread that opens and closes windows by the settings
 //!    |                    progress: whether the collector makes progress
 //!    |              clients, client_detector: other clients of CUPTI, and what they have taken over
 //!                    |              callback_switch: switches launch callbacks off while no window is open
 //! pipeline: receives all rows --> stream: outputs that grow with the run
-//!    |                        --> sets: the thread that draws windows that have their own files
+//!    |                        --> window_output_queue: the thread that draws windows that have their own files
 //!    |                        <-- generated: names of code that is in no file
 //!    ^-- sampler: the thread that samples the stacks of launching threads, on request
 //! ```
@@ -29,15 +29,12 @@ mod clients;
 mod collector;
 mod draw;
 mod edge_queue;
-mod ending;
 mod environment;
 mod generated;
 mod ledger_text;
 mod marks;
-mod memory;
 mod messages;
-#[cfg(debug_assertions)]
-mod mix_up;
+mod out_of_memory;
 mod panic;
 mod pipeline;
 mod progress;
@@ -46,12 +43,15 @@ mod ranges;
 mod running;
 mod sampler;
 mod set_up;
-mod sets;
+mod shutdown;
 mod stage;
 mod stats;
 mod stream;
+#[cfg(debug_assertions)]
+mod swap_fault;
 mod times;
-mod windows;
+mod window_output_queue;
+mod window_scheduler;
 mod write;
 
 use std::ffi::OsStr;
@@ -64,8 +64,8 @@ use gpuflame_config::Outputs;
 use gpuflame_config::settings;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_os::stderr;
-pub use memory::end_this_thread as end_this_thread_for_want_of_memory;
 use messages::tell;
+pub use out_of_memory::end_this_thread as end_this_thread_out_of_memory;
 pub use panic::disable_after_panic;
 pub use ranges::{Range, inject_nvtx, range, range_pop, range_push};
 use running::Session;
@@ -78,7 +78,7 @@ pub fn inject() {
     if forks::is_over() || environment::keeps_us_out() {
         return;
     }
-    session_begins();
+    prepare_process();
     // The driver calls this function inside `cuInit`. If this or another thread is already setting up the session, that
     // thread may be waiting for this call, so this call must not wait for that thread.
     match stage::begin_if_idle(set_up::injected) {
@@ -116,7 +116,7 @@ pub fn start() -> Result<()> {
     if forks::is_over() {
         return Err(lifecycle::over_error());
     }
-    session_begins();
+    prepare_process();
     match stage::get_or_begin(set_up::called)? {
         Some(session) => session.open_window(),
         // The driver calls gpuflame in the middle of our own CUPTI call, while this thread sets up the session.
@@ -162,7 +162,7 @@ pub fn step() -> Result<()> {
 fn begin_step() {
     steps::begin();
     if let Some(session) = Session::get() {
-        session.step_begins();
+        session.on_step();
     }
 }
 
@@ -250,7 +250,7 @@ impl Drop for Window {
 }
 
 /// Prepares the process before the first call to CUPTI.
-fn session_begins() {
+fn prepare_process() {
     forks::session_begins();
     notices::listen(on_notice);
 }
@@ -263,12 +263,12 @@ fn on_notice(notice: Notice<'_>) {
     match notice {
         // The driver may register its own exit handlers when it creates its first context, and those handlers would run
         // before our handler, so our handler is moved to the front again.
-        Notice::ContextCreated => ending::come_first_at_exit(),
+        Notice::ContextCreated => shutdown::move_exit_handler_first(),
         Notice::ContextEnds => {
             // The stage's lock is released before CUPTI is called.
             let session = stage::running();
             if let Ok(session) = session {
-                session.context_ends();
+                session.on_context_end();
             }
         }
         Notice::ProfilerStart => {
@@ -284,12 +284,12 @@ fn on_notice(notice: Notice<'_>) {
         Notice::Step => begin_step(),
         Notice::BuffersWait => {
             if let Some(session) = Session::get() {
-                session.buffers_wait();
+                session.on_buffers_waiting();
             }
         }
         Notice::Approached(_) => {
             if let Some(session) = Session::get() {
-                session.client_comes();
+                session.on_client_takeover();
             }
         }
         Notice::Fatal(reason) => {

@@ -1,7 +1,8 @@
 //! A session is one process's recording: it opens and closes windows, gathers rows, and writes the outputs at exit.
 //!
 //! The session owns the parts (collector, pipeline, checkpoint and so on), and implements the traits through which the
-//! threads of these parts call back: `Source`, `Recorded`, `Turns`, `Starve` and `Ends`.
+//! threads of these parts call back: `CollectorSteps`, `CheckpointSource`, `WindowControl`, `OnMemoryExhausted` and
+//! `ShutdownSteps`.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,39 +27,39 @@ use super::about;
 use super::callback_switch::CallbackSwitch;
 use super::checkpoint::{Checkpoint, Recorded};
 use super::clients::OtherClients;
-use super::collector::{Collector, LONGEST_PAUSE, Source, Wish};
+use super::collector::{Collector, CollectorRequest, CollectorSteps, MAX_IDLE_PAUSE};
 use super::draw;
 use super::edge_queue::EdgeQueue;
-use super::ending::{self, Ends};
 use super::ledger_text;
 use super::marks::Marks;
-use super::memory::{self, Starve};
 use super::messages::{self, say, tell};
-use super::pipeline::{Finished, Pipeline};
-use super::progress::{self, LOOK_EVERY, Limit, Watch};
-use super::sampler::{Sampler, Wanted};
-use super::sets::{Drawn, Sets};
+use super::out_of_memory::{self, OnMemoryExhausted};
+use super::pipeline::{FinalSums, Pipeline};
+use super::progress::{self, POLL_INTERVAL, ProgressWatch, StallLimit};
+use super::sampler::{Sampler, SamplerOptions};
+use super::shutdown::{self, ShutdownSteps};
 use super::stats::{Asked, Stats};
-use super::windows::{Turns, Windows};
+use super::window_output_queue::{RenderedWindows, WindowOutputQueue};
+use super::window_scheduler::{WindowControl, WindowScheduler};
 use super::write::{self, Made, Report};
 
 /// Maximum time for which the application waits for a flush that makes no progress.
-const LONGEST_FLUSH: Duration = Duration::from_secs(5);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time for which a flush waits for a file system that makes no progress. This time is shorter than
-/// [`LONGEST_FLUSH`].
-const LONGEST_WRITE: Duration = Duration::from_secs(2);
+/// [`FLUSH_TIMEOUT`].
+const RECORDING_WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum time without progress of the collector while an application thread that ends a context waits for it.
-const LONGEST_FOR_A_CONTEXT: Duration = Duration::from_secs(1);
+const CONTEXT_END_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Maximum time for which a checkpoint waits for a collector that makes no progress. After this time, the checkpoint's
 /// own thread reads the rows instead.
-const LONGEST_FOR_A_CHECKPOINT: Duration = Duration::from_millis(200);
+const CHECKPOINT_READ_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Maximum time by which the ledger may delay the exit.
-const LONGEST_LEDGER: Duration = Duration::from_secs(2);
+const LEDGER_PRINT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Maximum time by which a text on standard output may delay the exit while standard output is full.
-const LONGEST_FOR_STDOUT: Duration = Duration::from_secs(1);
+const STDOUT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// See the module's documentation.
 pub(super) struct Session {
@@ -78,15 +79,15 @@ pub(super) struct Session {
     stats: Asked,
     checkpoint: Option<Checkpoint>,
     /// Draws windows that have their own files.
-    sets: Option<&'static Sets>,
+    window_outputs: Option<&'static WindowOutputQueue>,
     /// Samples threads that launch.
     sampler: Option<&'static Sampler>,
     /// Windows that the settings open and close.
-    windows: Option<Windows>,
+    windows: Option<WindowScheduler>,
     /// CUPTI did not answer a request for all records.
-    gave_up: AtomicBool,
+    has_flush_timed_out: AtomicBool,
     /// CUPTI did not answer a request at the end of a context.
-    gave_up_on_contexts: AtomicBool,
+    has_context_flush_timed_out: AtomicBool,
     /// Number of API calls when CUPTI was last asked for all records; `u64::MAX` if CUPTI was not asked yet.
     calls_at_last_flush: AtomicU64,
 }
@@ -102,17 +103,17 @@ impl Session {
         mut pipeline: Pipeline,
         api: &'static cupti::Api,
     ) -> Result<&'static Self> {
-        let sampler = Sampler::begin(Wanted {
+        let sampler = Sampler::begin(SamplerOptions {
             hertz: settings.cpu_samples,
             by_timer: settings.cpu_timer,
             waits: settings.off_cpu,
         });
         if let Some(sampler) = sampler {
-            pipeline.sample(sampler);
+            pipeline.set_sampler(sampler);
         }
         let session: &'static Self = Box::leak(Box::new(Self {
             checkpoint: Checkpoint::new(&settings, &outputs.of_all()),
-            windows: Windows::new(&settings),
+            windows: WindowScheduler::new(&settings),
             settings,
             outputs,
             api,
@@ -120,32 +121,32 @@ impl Session {
             edges: pipeline.edges(),
             callbacks: CallbackSwitch::default(),
             clients: OtherClients::new(Instant::now()),
-            sets: pipeline.sets(),
+            window_outputs: pipeline.window_outputs(),
             sampler,
             marks: Marks::default(),
             pipeline: Mutex::new(pipeline),
             collector: Collector::default(),
             stats: Asked::default(),
-            gave_up: AtomicBool::new(false),
-            gave_up_on_contexts: AtomicBool::new(false),
+            has_flush_timed_out: AtomicBool::new(false),
+            has_context_flush_timed_out: AtomicBool::new(false),
             calls_at_last_flush: AtomicU64::new(u64::MAX),
         }));
         session.pipeline.lock().begin(api, &session.settings, &session.new_modules());
         let _ = SESSION.set(session);
-        memory::tell(session);
+        out_of_memory::set_handler(session);
         session.collector.spawn(session)?;
-        ending::begin(session, session.settings.exit_limit, session.settings.signals)?;
+        shutdown::start(session, session.settings.exit_limit, session.settings.signals)?;
         if let Some(Err(error)) = session.checkpoint.as_ref().map(|checkpoint| checkpoint.spawn(session)) {
             tell(&format!("no checkpoints: cannot start a thread ({error}); raise the limit on threads"));
         }
-        if let Some(Err(error)) = session.sets.map(Sets::spawn) {
+        if let Some(Err(error)) = session.window_outputs.map(WindowOutputQueue::spawn) {
             tell(&format!(
                 "files of windows are written only at exit: cannot start a thread ({error}); raise the limit \
                  on threads"
             ));
         }
         if let Some(windows) = &session.windows {
-            windows.begin(session);
+            windows.start(session);
         }
         Ok(session)
     }
@@ -166,9 +167,9 @@ impl Session {
     }
 
     /// Notes that a step begins on this thread.
-    pub(super) fn step_begins(&self) {
+    pub(super) fn on_step(&self) {
         if let Some(windows) = &self.windows {
-            windows.look(self);
+            windows.apply_schedule(self);
         }
     }
 
@@ -200,7 +201,7 @@ impl Session {
             self.callbacks.before_window_opens(
                 self.api,
                 &self.edges,
-                Some(&|| self.collector.nudge()),
+                Some(&|| self.collector.wake()),
                 is_taken,
             );
             self.edges.note_edge(WindowEdge::Open, window::open);
@@ -222,12 +223,12 @@ impl Session {
 
     /// Locks the pipeline, and gives it the pending window edges and marks.
     fn pipeline(&self) -> MutexGuard<'_, Pipeline> {
-        self.told_of_edges(self.pipeline.lock())
+        self.pass_edges_and_marks(self.pipeline.lock())
     }
 
-    fn told_of_edges<'a>(&self, mut pipeline: MutexGuard<'a, Pipeline>) -> MutexGuard<'a, Pipeline> {
-        pipeline.take_edges();
-        self.marks.take(|mark| pipeline.instant(mark));
+    fn pass_edges_and_marks<'a>(&self, mut pipeline: MutexGuard<'a, Pipeline>) -> MutexGuard<'a, Pipeline> {
+        pipeline.drain_window_edges();
+        self.marks.take(|mark| pipeline.record_instant(mark));
         pipeline.note_marks_dropped(self.marks.dropped());
         pipeline
     }
@@ -237,7 +238,7 @@ impl Session {
     fn new_modules(&self) -> Vec<Module> {
         let mut new = Vec::new();
         if let Some(mut modules) = self.modules.try_lock() {
-            progress::in_others(|| modules.refresh(&mut new));
+            progress::call_foreign(|| modules.refresh(&mut new));
         }
         new
     }
@@ -247,11 +248,11 @@ impl Session {
     /// # Errors
     /// `State` if CUPTI does not answer.
     pub(super) fn flush(&self) -> Result<()> {
-        self.ask(Wish::Flush)
+        self.request(CollectorRequest::Flush)
     }
 
-    fn ask(&self, wish: Wish) -> Result<()> {
-        if self.collector.ask(wish, Limit { others: LONGEST_FLUSH, ours: LONGEST_FLUSH }) {
+    fn request(&self, request: CollectorRequest) -> Result<()> {
+        if self.collector.request(request, StallLimit { foreign: FLUSH_TIMEOUT, own: FLUSH_TIMEOUT }) {
             return Ok(());
         }
         if lifecycle::is_over() {
@@ -266,12 +267,14 @@ impl Session {
     /// Flushes the completed records of a context that ends. The collector makes this flush. If CUPTI does not answer,
     /// the application's thread is therefore blocked for only one second, and only once per process. Records that are
     /// not flushed arrive with the next flush, or are counted as dropped.
-    pub(super) fn context_ends(&self) {
-        let limit = Limit { others: LONGEST_FOR_A_CONTEXT, ours: LONGEST_FOR_A_CONTEXT };
-        if self.gave_up_on_contexts.load(Ordering::Acquire) || self.collector.ask(Wish::Gather, limit) {
+    pub(super) fn on_context_end(&self) {
+        let limit = StallLimit { foreign: CONTEXT_END_TIMEOUT, own: CONTEXT_END_TIMEOUT };
+        if self.has_context_flush_timed_out.load(Ordering::Acquire)
+            || self.collector.request(CollectorRequest::Gather, limit)
+        {
             return;
         }
-        if !lifecycle::is_over() && !self.gave_up_on_contexts.swap(true, Ordering::AcqRel) {
+        if !lifecycle::is_over() && !self.has_context_flush_timed_out.swap(true, Ordering::AcqRel) {
             say(
                 "CUPTI did not answer within 1 s when a context was destroyed; gpuflame will not wait there \
                  again",
@@ -282,14 +285,16 @@ impl Session {
     /// Handles another client that is about to take over the records, or that asks for the subscription. The collector
     /// flushes completed records, or releases the subscription. If CUPTI does not answer, the client is blocked for one
     /// second.
-    pub(super) fn client_comes(&self) {
-        self.collector
-            .ask(Wish::Gather, Limit { others: LONGEST_FOR_A_CONTEXT, ours: LONGEST_FOR_A_CONTEXT });
+    pub(super) fn on_client_takeover(&self) {
+        self.collector.request(
+            CollectorRequest::Gather,
+            StallLimit { foreign: CONTEXT_END_TIMEOUT, own: CONTEXT_END_TIMEOUT },
+        );
     }
 
     /// Wakes the collector because filled buffers wait.
-    pub(super) fn buffers_wait(&self) {
-        self.collector.nudge();
+    pub(super) fn on_buffers_waiting(&self) {
+        self.collector.wake();
     }
 
     /// Returns the sums so far, including all work that is complete by now.
@@ -301,7 +306,7 @@ impl Session {
             // The flush is made before the request, so that the collector computes the stats after the flush.
             self.flush()?;
             self.stats.ask();
-            self.ask(Wish::Collect)?;
+            self.request(CollectorRequest::Collect)?;
             if let Some(stats) = self.stats.take() {
                 return Ok(stats);
             }
@@ -309,12 +314,12 @@ impl Session {
     }
 
     /// Locks the pipeline. `None` if the thread that holds the pipeline's lock makes no progress.
-    fn pipeline_within(&self, limit: Limit) -> Option<MutexGuard<'_, Pipeline>> {
-        let mut watch = Watch::new(limit);
+    fn pipeline_within(&self, limit: StallLimit) -> Option<MutexGuard<'_, Pipeline>> {
+        let mut watch = ProgressWatch::new(limit);
         loop {
-            match self.pipeline.try_lock_for(LOOK_EVERY) {
-                Some(pipeline) => return Some(self.told_of_edges(pipeline)),
-                None if watch.is_over() => return None,
+            match self.pipeline.try_lock_for(POLL_INTERVAL) {
+                Some(pipeline) => return Some(self.pass_edges_and_marks(pipeline)),
+                None if watch.is_exceeded() => return None,
                 None => {}
             }
         }
@@ -323,7 +328,7 @@ impl Session {
     fn write_files(&self, pipeline: &mut Pipeline, ledger: &Ledger) -> Report {
         let (profile, streams) = pipeline.outputs();
         let mut wanted = self.settings.formats.clone();
-        if self.sets.is_some() {
+        if self.window_outputs.is_some() {
             // All other formats are drawn per window.
             wanted.retain(|output| output.grows() || *output == Output::Stacks);
         }
@@ -331,7 +336,7 @@ impl Session {
             Symbolizer::new(draw::naming(&self.settings)).name(profile);
         }
         let kept = || self.checkpoint.as_ref().and_then(Checkpoint::kept);
-        let ours = progress::in_others(|| streams.created_recording()).or_else(kept);
+        let ours = progress::call_foreign(|| streams.created_recording()).or_else(kept);
         let chosen = output_override::get();
         let outputs = chosen.as_ref().unwrap_or(&self.outputs).of_all();
         let mut report = draw::files(
@@ -343,7 +348,7 @@ impl Session {
             Some(&mut *streams),
         );
         streams.end_what_is_left();
-        match streams.publish_trace(self.settings.exit_limit.min(LONGEST_FOR_STDOUT)) {
+        match streams.publish_trace(self.settings.exit_limit.min(STDOUT_TIMEOUT)) {
             Some((_, Ok(Made { path, note }))) => {
                 report.written.push(path);
                 report.notes.extend(note);
@@ -363,14 +368,14 @@ impl Session {
         pipeline: &mut Pipeline,
         (ledger, held): (&Ledger, usize),
         report: &Report,
-        drawn: Option<&Drawn>,
+        rendered: Option<&RenderedWindows>,
     ) -> String {
         if self.settings.quiet {
             return String::new();
         }
-        let mut further: Vec<_> = pipeline.samples_lines();
+        let mut further: Vec<_> = pipeline.sampler_lines();
         further.extend(pipeline.clock_line());
-        further.extend(pipeline.windows(drawn));
+        further.extend(pipeline.windows_lines(rendered));
         if !pipeline.has_work() {
             further.push("nothing was launched, and no file is written".to_owned());
         }
@@ -389,16 +394,16 @@ impl Session {
         write::ledger(text, &outputs, report).ok()
     }
 
-    /// Waits until all windows that have their own files are drawn.
-    fn drawn_windows(&self, limit: Limit) -> Option<Drawn> {
-        let drawn = self.sets?.finish(limit.ours);
-        if drawn.is_none() {
+    /// Waits until all windows that have their own files are rendered.
+    fn finish_windows(&self, limit: StallLimit) -> Option<RenderedWindows> {
+        let rendered = self.window_outputs?.finish(limit.own);
+        if rendered.is_none() {
             say("a file system blocks the files of a window; the files of later windows are not written");
         }
-        drawn
+        rendered
     }
 
-    fn say_not_answering(&self) {
+    fn print_collector_unresponsive(&self) {
         let kept = self.checkpoint.as_ref().and_then(Checkpoint::kept);
         say(&match kept.as_deref().map(Path::display) {
             Some(kept) => format!(
@@ -430,17 +435,17 @@ fn print_ledger(text: &str) -> bool {
     let heading = (!text.is_empty() && stderr::hides_last_line())
         .then(|| messages::line(&format!("ledger of process {}", std::process::id())));
     let text = heading.unwrap_or_default() + text;
-    stderr::write_on_own_line(text.as_bytes(), LONGEST_LEDGER)
+    stderr::write_on_own_line(text.as_bytes(), LEDGER_PRINT_TIMEOUT)
 }
 
-impl Source for Session {
+impl CollectorSteps for Session {
     fn collect(&self) -> bool {
         if self.clients.update(self.api, &self.callbacks, &self.edges) {
             let _ = self.open_window();
         }
         let new = self.new_modules();
         let mut pipeline = self.pipeline();
-        pipeline.learn(&new);
+        pipeline.record_modules(&new);
         let any = pipeline.collect(self.api);
         let first_work = pipeline.first_work();
         drop(pipeline);
@@ -454,13 +459,13 @@ impl Source for Session {
     fn collect_noted(&self) {
         let new = self.new_modules();
         let mut pipeline = self.pipeline();
-        pipeline.learn(&new);
+        pipeline.record_modules(&new);
         pipeline.note_unread();
         drop(pipeline);
         while !lifecycle::is_over() && self.pipeline().collect_noted(self.api) {}
     }
 
-    fn answer(&self) {
+    fn answer_stats_request(&self) {
         self.stats.answer(|| Stats::of(self.pipeline().snapshot()));
     }
 
@@ -474,15 +479,15 @@ impl Source for Session {
 
     /// The pause is shorter if threads are sampled, because a thread is sampled only after the collector has read its
     /// first launch.
-    fn longest_pause(&self) -> Duration {
-        if self.sampler.is_some() { LONGEST_PAUSE / 4 } else { LONGEST_PAUSE }
+    fn max_idle_pause(&self) -> Duration {
+        if self.sampler.is_some() { MAX_IDLE_PAUSE / 4 } else { MAX_IDLE_PAUSE }
     }
 
     fn flush(&self, everything: bool) {
         let before = self.api.traffic();
         // Records that cannot be flushed arrive with the next flush, or are counted as dropped.
-        let is_flushed = progress::in_others(|| self.api.flush(everything)).is_ok();
-        let dropped = progress::in_others(|| self.api.dropped());
+        let is_flushed = progress::call_foreign(|| self.api.flush(everything)).is_ok();
+        let dropped = progress::call_foreign(|| self.api.dropped());
         let mut pipeline = self.pipeline.lock();
         pipeline.note_dropped(dropped);
         pipeline.note_flushed();
@@ -493,29 +498,29 @@ impl Source for Session {
         }
     }
 
-    fn write_down(&self, is_awaited: bool) {
+    fn flush_recording(&self, is_awaited: bool) {
         let mut pipeline = self.pipeline.lock();
-        pipeline.write_down();
+        pipeline.flush_recording();
         // If there is no GPU work, there is no file of the recording.
         let recording = pipeline.recording().filter(|_| is_awaited && pipeline.first_work().is_some());
         drop(pipeline);
         if let Some(recording) = recording {
-            let patience = LONGEST_WRITE.min(self.settings.exit_limit / 2);
-            progress::in_others(|| recording.wait_until_written(patience));
+            let patience = RECORDING_WRITE_TIMEOUT.min(self.settings.exit_limit / 2);
+            progress::call_foreign(|| recording.wait_until_written(patience));
         }
     }
 
     /// If there is a checkpoint, its thread saves the rows.
-    fn end_for_want_of_memory(&self) {
+    fn end_out_of_memory(&self) {
         self.close_window();
         match self.checkpoint.as_ref().filter(|checkpoint| checkpoint.is_kept()) {
             Some(checkpoint) => checkpoint.wake(),
-            None => memory::end(),
+            None => out_of_memory::end_session(),
         }
     }
 }
 
-impl Turns for Session {
+impl WindowControl for Session {
     fn open(&self) {
         // An error means that the session is over, and no more work is recorded.
         let _ = self.open_window();
@@ -528,10 +533,10 @@ impl Turns for Session {
 
 impl Recorded for Session {
     fn read_ready(&self, is_first: bool) {
-        let wish = if is_first { Wish::Gather } else { Wish::Read };
-        let limit = Limit { others: LONGEST_FOR_A_CHECKPOINT, ours: LONGEST_FOR_A_CHECKPOINT };
+        let request = if is_first { CollectorRequest::Gather } else { CollectorRequest::Read };
+        let limit = StallLimit { foreign: CHECKPOINT_READ_TIMEOUT, own: CHECKPOINT_READ_TIMEOUT };
         // The collector has ended if memory has run out.
-        if shortage::is_short() || !self.collector.ask(wish, limit) {
+        if shortage::is_short() || !self.collector.request(request, limit) {
             self.collect_noted();
         }
     }
@@ -544,8 +549,8 @@ impl Recorded for Session {
     }
 }
 
-impl Starve for Session {
-    fn starve(&self) {
+impl OnMemoryExhausted for Session {
+    fn on_memory_exhausted(&self) {
         match &self.checkpoint {
             Some(checkpoint) => checkpoint.starve(),
             None => {
@@ -557,36 +562,36 @@ impl Starve for Session {
     }
 }
 
-impl Ends for Session {
+impl ShutdownSteps for Session {
     fn close_window(&self) {
         self.close_window();
     }
 
     /// CUPTI is not asked again if nothing was launched since the last request, because the driver may be gone by now.
     /// CUPTI is not asked again either after it has failed to answer once.
-    fn gather_the_rest(&self, limit: Limit) {
+    fn gather_remaining_rows(&self, limit: StallLimit) {
         self.checkpoint.iter().for_each(Checkpoint::rest);
         let calls = capture::cost().calls;
-        let wish = if self.calls_at_last_flush.swap(calls, Ordering::AcqRel) == calls {
-            Wish::Collect
+        let request = if self.calls_at_last_flush.swap(calls, Ordering::AcqRel) == calls {
+            CollectorRequest::Collect
         } else {
-            Wish::Drain
+            CollectorRequest::Drain
         };
-        if self.gave_up.load(Ordering::Acquire) || self.collector.ask(wish, limit) {
+        if self.has_flush_timed_out.load(Ordering::Acquire) || self.collector.request(request, limit) {
             return;
         }
-        self.gave_up.store(true, Ordering::Release);
-        let seconds = limit.others.as_secs_f32();
+        self.has_flush_timed_out.store(true, Ordering::Release);
+        let seconds = limit.foreign.as_secs_f32();
         say(&format!(
             "CUPTI did not answer within {seconds} s; the records that it still held are lost, the rest is \
              written"
         ));
     }
 
-    fn add_up(&self, limit: Limit, is_signalled: bool) -> bool {
+    fn compute_final_sums(&self, limit: StallLimit, is_signalled: bool) -> bool {
         // After a signal, a stopped thread may hold the loader's lock forever.
         if let Some(sampler) = self.sampler.filter(|_| !is_signalled) {
-            progress::in_others(|| sampler.take_the_rest(limit.ours));
+            progress::call_foreign(|| sampler.drain_remaining(limit.own));
         }
         // The last stacks may refer to the newest modules.
         let new = if is_signalled { Vec::new() } else { self.new_modules() };
@@ -594,18 +599,18 @@ impl Ends for Session {
         // This reads rows that are ready but not read yet. Launches are accepted up to this point, because otherwise
         // there would be GPU work without a launch.
         if let Some(pipeline) = &mut pipeline {
-            pipeline.learn(&new);
+            pipeline.record_modules(&new);
             pipeline.note_unread();
         }
         lifecycle::end();
         let Some(mut pipeline) = pipeline else {
-            self.say_not_answering();
+            self.print_collector_unresponsive();
             return false;
         };
         while pipeline.collect_noted(self.api) {}
         if window::state().is_muted() {
             self.edges.note_callbacks(true);
-            pipeline.take_edges();
+            pipeline.drain_window_edges();
         }
         pipeline.finish(capture::bytes_held);
         true
@@ -613,19 +618,22 @@ impl Ends for Session {
 
     /// A signal is often followed by SIGKILL a few seconds later, so a checkpoint is created even if there was none
     /// before.
-    fn write_down_last(&self, limit: Duration, is_signalled: bool) {
+    fn write_last_checkpoint(&self, limit: Duration, is_signalled: bool) {
         self.checkpoint.iter().for_each(|checkpoint| checkpoint.write_last(is_signalled, limit));
     }
 
-    fn write_out(&self, limit: Limit) {
-        let Some(mut pipeline) = self.pipeline_within(limit) else { return self.say_not_answering() };
-        let Some(Finished { ledger, held }) = pipeline.finished().cloned() else { return };
-        let drawn = self.drawn_windows(limit);
+    fn write_outputs(&self, limit: StallLimit) {
+        let Some(mut pipeline) = self.pipeline_within(limit) else {
+            return self.print_collector_unresponsive();
+        };
+        let Some(FinalSums { ledger, held }) = pipeline.final_sums().cloned() else { return };
+        let rendered = self.finish_windows(limit);
         let has_work = pipeline.has_work();
         let is_printed = stderr::takes_messages();
         let unprinted = messages::take_unprinted();
         if has_work && !is_printed {
-            let ledger = self.ledger_text(&mut pipeline, (&ledger, held), &Report::default(), drawn.as_ref());
+            let ledger =
+                self.ledger_text(&mut pipeline, (&ledger, held), &Report::default(), rendered.as_ref());
             let text = unprinted.clone() + &ledger;
             let lines = text.lines().map(|line| line.strip_prefix("gpuflame: ").unwrap_or(line));
             let streams = pipeline.outputs().1;
@@ -635,18 +643,20 @@ impl Ends for Session {
             true => self.write_files(&mut pipeline, &ledger),
             false => pipeline.discard_outputs(),
         };
-        report.failures.extend(drawn.iter().flat_map(|drawn| drawn.report.failures.clone()));
+        report.failures.extend(rendered.iter().flat_map(|rendered| rendered.report.failures.clone()));
         report.failures.iter().for_each(|failure| say(failure));
         if let Some(checkpoint) = &self.checkpoint {
-            let is_complete = report.failures.is_empty() && (self.sets.is_none() || drawn.is_some());
+            let is_complete =
+                report.failures.is_empty() && (self.window_outputs.is_none() || rendered.is_some());
             end_checkpoint(checkpoint, pipeline.rows_of_work(), is_complete);
         }
         let text = unprinted
             + &messages::take_unprinted()
-            + &self.ledger_text(&mut pipeline, (&ledger, held), &report, drawn.as_ref());
+            + &self.ledger_text(&mut pipeline, (&ledger, held), &report, rendered.as_ref());
         // A process that launched nothing writes no file.
         let file = if is_printed || !has_work { None } else { self.write_unprinted(&text, &report) };
-        let files = report.written.iter().chain(drawn.iter().flat_map(|drawn| &drawn.report.written));
+        let files =
+            report.written.iter().chain(rendered.iter().flat_map(|rendered| &rendered.report.written));
         let files = files.chain(&file);
         let profile = &*pipeline.outputs().0;
         about::ended(self.settings.report.as_deref(), || process_text(profile, &ledger, files));
