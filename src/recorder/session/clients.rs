@@ -24,7 +24,7 @@ use gpuflame_model::record::WindowEdge;
 use super::callback_switch::CallbackSwitch;
 use super::client_detector::{ClientDetector, RecordsChange};
 use super::edge_queue::EdgeQueue;
-use super::messages::{say, tell};
+use super::messages::{print_from_app, print_from_own};
 use super::progress;
 
 /// Maximum time for which a client that asks for the subscription waits for the program's calls in flight. This is half
@@ -147,7 +147,7 @@ impl OtherClients {
             if !is_lent {
                 self.begin_loan(callbacks, edges);
             }
-            say(
+            print_from_own(
                 "another CUPTI client called cuptiFinalize: nothing is recorded until gpuflame can subscribe \
                  again",
             );
@@ -170,8 +170,10 @@ impl OtherClients {
         drop(state);
         print_records_change(change, times, api.reclaims_records());
         if has_unasked_records {
-            say("CUPTI delivers records to gpuflame that another client requested first, and that client \
-                 gets none; run it without gpuflame (GPUFLAME_DISABLE=1)");
+            print_from_own(
+                "CUPTI delivers records to gpuflame that another client requested first, and that client \
+                 gets none; run it without gpuflame (GPUFLAME_DISABLE=1)",
+            );
         }
         if should_reclaim {
             self.reclaim_records(api, &others);
@@ -199,13 +201,15 @@ impl OtherClients {
     fn hand_over_subscription(&self, api: &Api, callbacks: &CallbackSwitch) -> bool {
         if wait_for_calls_in_flight() {
             progress::call_foreign(|| api.let_go());
-            say(
+            print_from_own(
                 "another CUPTI client took the subscription (GPUFLAME_YIELD=1): nothing is recorded until it \
                  is done",
             );
             return false;
         }
-        say("another CUPTI client asked for the subscription and was refused: a launching call is in flight");
+        print_from_own(
+            "another CUPTI client asked for the subscription and was refused: a launching call is in flight",
+        );
         self.resume(callbacks)
     }
 
@@ -232,7 +236,7 @@ impl OtherClients {
             return false;
         }
         self.state.lock().pause = None;
-        say("gpuflame has the CUPTI subscription again");
+        print_from_own("gpuflame has the CUPTI subscription again");
         self.resume(callbacks)
     }
 
@@ -268,7 +272,7 @@ impl OtherClients {
         let asked = progress::call_foreign(|| api.take_records_back(others));
         self.state.lock().refused = asked.is_err().then_some(others.takes);
         if let Err(error) = asked {
-            tell(&format!("cannot take the activity records back: {error}"));
+            print_from_app(&format!("cannot take the activity records back: {error}"));
         }
     }
 }
@@ -293,11 +297,11 @@ fn print_records_change(change: Option<RecordsChange>, times: u64, is_reclaimed:
         Some(_) if times > MAX_TAKEOVER_MESSAGES => {}
         Some(RecordsChange::Taken) => {
             let until = if is_reclaimed { "that client is done" } else { "the next window opens" };
-            say(&format!(
+            print_from_own(&format!(
                 "another CUPTI client, such as torch.profiler, took over the activity records: launches are \
                  recorded without their GPU work until {until}; record each tool in its own run"
             ));
         }
-        Some(RecordsChange::Returned) => say("activity records arrive again"),
+        Some(RecordsChange::Returned) => print_from_own("activity records arrive again"),
     }
 }

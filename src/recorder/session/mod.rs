@@ -7,7 +7,7 @@
 //!    |
 //! stage: idle, starting, running or failed <-- set_up: from settings to a session
 //!    |
-//! running: opens windows, gathers, writes --> write: names and files; ledger_text: the summary on stderr
+//! running: opens windows, gathers, writes --> output_files: names and files; ledger_text: the summary on stderr
 //!    |                       |
 //! collector: the thread      shutdown: the thread that writes when the process exits
 //! that gathers               |       checkpoint: the thread that saves sums in case the process is killed
@@ -15,26 +15,29 @@
 //!    |                    progress: whether the collector makes progress
 //!    |              clients, client_detector: other clients of CUPTI, and what they have taken over
 //!                    |              callback_switch: switches launch callbacks off while no window is open
-//! pipeline: receives all rows --> stream: outputs that grow with the run
+//! pipeline: receives all rows --> growing_outputs: outputs that grow with the run
 //!    |                        --> window_output_queue: the thread that draws windows that have their own files
 //!    |                        <-- generated: names of code that is in no file
 //!    ^-- sampler: the thread that samples the stacks of launching threads, on request
 //! ```
 
-mod about;
 mod callback_switch;
 mod checkpoint;
 mod client_detector;
 mod clients;
+mod clock_guard;
 mod collector;
 mod draw;
 mod edge_queue;
 mod environment;
 mod generated;
+mod growing_outputs;
+mod launcher_report;
 mod ledger_text;
 mod marks;
 mod messages;
 mod out_of_memory;
+mod output_files;
 mod panic;
 mod pipeline;
 mod progress;
@@ -46,13 +49,10 @@ mod set_up;
 mod shutdown;
 mod stage;
 mod stats;
-mod stream;
 #[cfg(debug_assertions)]
 mod swap_fault;
-mod times;
 mod window_output_queue;
 mod window_scheduler;
-mod write;
 
 use std::ffi::OsStr;
 
@@ -64,7 +64,7 @@ use gpuflame_config::Outputs;
 use gpuflame_config::settings;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_os::stderr;
-use messages::tell;
+use messages::print_from_app;
 pub use out_of_memory::end_this_thread as end_this_thread_out_of_memory;
 pub use panic::disable_after_panic;
 pub use ranges::{Range, inject_nvtx, range, range_pop, range_push};
@@ -75,17 +75,17 @@ pub use stats::{KernelTime, Stats};
 /// Prints one line if the setup fails.
 pub fn inject() {
     // In a forked child even our own locks may stay locked forever.
-    if forks::is_over() || environment::keeps_us_out() {
+    if forks::is_over() || environment::forbids_recording() {
         return;
     }
     prepare_process();
     // The driver calls this function inside `cuInit`. If this or another thread is already setting up the session, that
     // thread may be waiting for this call, so this call must not wait for that thread.
-    match stage::begin_if_idle(set_up::injected) {
+    match stage::create_if_idle(set_up::set_up_injected) {
         Some(Ok(session)) if session.opens_at_once() => drop(session.open_window()),
         Some(Ok(_)) | None => {}
         Some(Err(error)) => {
-            tell(&format!("not recording: {error}"));
+            print_from_app(&format!("not recording: {error}"));
             set_up::write_unprinted();
         }
     }
@@ -93,11 +93,11 @@ pub fn inject() {
 
 /// Reports why nothing is recorded, if the code that loads this library has found a reason.
 pub fn refuse(why: &str) {
-    if !forks::is_over() && !environment::keeps_us_out() {
+    if !forks::is_over() && !environment::forbids_recording() {
         stderr::remember();
         let report = environment::settings().0.report;
-        about::refused(report.as_deref(), &Error::new(ErrorKind::State, why));
-        tell(&format!("not recording: {why}"));
+        launcher_report::note_refusal(report.as_deref(), &Error::new(ErrorKind::State, why));
+        print_from_app(&format!("not recording: {why}"));
         set_up::write_unprinted();
     }
 }
@@ -117,7 +117,7 @@ pub fn start() -> Result<()> {
         return Err(lifecycle::over_error());
     }
     prepare_process();
-    match stage::get_or_begin(set_up::called)? {
+    match stage::get_or_create(set_up::set_up_called)? {
         Some(session) => session.open_window(),
         // The driver calls gpuflame in the middle of our own CUPTI call, while this thread sets up the session.
         None => Ok(()),
@@ -293,7 +293,7 @@ fn on_notice(notice: Notice<'_>) {
             }
         }
         Notice::Fatal(reason) => {
-            tell(&format!("CUPTI failed: {reason}; records that it had not delivered are lost"))
+            print_from_app(&format!("CUPTI failed: {reason}; records that it had not delivered are lost"))
         }
         Notice::Panicked => disable_after_panic(),
     }

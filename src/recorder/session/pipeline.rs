@@ -26,18 +26,18 @@ use gpuflame_os::clocks::Moment;
 use gpuflame_os::growing::Growing;
 use gpuflame_os::shortage;
 
+use super::clock_guard::ClockGuard;
 use super::edge_queue::EdgeQueue;
 use super::generated::GeneratedCode;
-use super::messages::say;
+use super::growing_outputs::GrowingOutputs;
+use super::messages::print_from_own;
+use super::output_files::WriteReport;
 use super::progress;
 use super::provenance;
 use super::sampler::{SampleKind, SampledStack, Sampler};
-use super::stream::Streams;
 #[cfg(debug_assertions)]
 use super::swap_fault::SwapFault;
-use super::times::Times;
 use super::window_output_queue::{RenderedWindows, WindowOutput, WindowOutputQueue};
-use super::write::Report;
 
 /// Number of launches without an activity at which CUPTI is asked to flush.
 const PENDING_LAUNCHES_HIGH_WATER: u64 = 32 << 10;
@@ -105,10 +105,10 @@ struct WindowOutputs {
     is_full: bool,
 }
 
-/// Fans each row out: to the output streams first, then to `Explain`.
+/// Fans each row out: to the growing outputs first, then to `Explain`.
 struct RowSink {
     explain: Explain,
-    streams: Streams,
+    growing: GrowingOutputs,
     threads: HashSet<ThreadId>,
     sampler: Option<&'static Sampler>,
     count: u64,
@@ -120,7 +120,7 @@ struct RowSink {
     /// The recording has ended, and further rows are ignored.
     is_over: bool,
     edges: Arc<EdgeQueue>,
-    times: Times,
+    clock_guard: ClockGuard,
     /// Whether each launch must be assigned to its window, and the window state at the last launch.
     by_window: bool,
     window: window::WindowState,
@@ -139,7 +139,7 @@ impl Pipeline {
                     ceiling: Some(ceiling),
                     apart: window_outputs.is_some().then_some(settings.max_windows),
                 }),
-                streams: Streams::open(&outputs.of_all(), settings, ceiling),
+                growing: GrowingOutputs::open(&outputs.of_all(), settings, ceiling),
                 threads: HashSet::new(),
                 sampler: None,
                 count: 0,
@@ -147,7 +147,7 @@ impl Pipeline {
                 first_work: None,
                 is_over: false,
                 edges: Arc::default(),
-                times: Times::default(),
+                clock_guard: ClockGuard::default(),
                 by_window: window_outputs.is_some(),
                 window: window::WindowState::NONE,
                 #[cfg(debug_assertions)]
@@ -174,7 +174,7 @@ impl Pipeline {
         let program = std::env::current_exe().unwrap_or_default();
         let name = program.file_name().unwrap_or_default().to_string_lossy();
         self.rows.push(&Row::Process { id: std::process::id(), name: &name });
-        provenance::tell(api, settings.command_line, |row| self.rows.push(row));
+        provenance::list_facts(api, settings.command_line, |row| self.rows.push(row));
         for (at, text) in api.labels().iter().enumerate() {
             self.rows.push(&Row::Label { id: LabelId(at as u32), text });
         }
@@ -373,11 +373,11 @@ impl Pipeline {
 
     /// Reduces the sums to the memory ceiling, after a buffer of activities may have exceeded it.
     fn reduce_to_ceiling(&mut self) {
-        let RowSink { explain, streams, threads, .. } = &mut self.rows;
+        let RowSink { explain, growing, threads, .. } = &mut self.rows;
         let forgotten = explain.fit(self.names.heap_bytes());
         if let Some(kept) = forgotten.kept_kernels {
             self.names.forget(|id| kept.contains(&id));
-            streams.keep_kernels(|id| kept.contains(&id));
+            growing.keep_kernels(|id| kept.contains(&id));
         }
         if forgotten.threads {
             *threads = HashSet::new();
@@ -405,7 +405,7 @@ impl Pipeline {
 
     /// Flushes the recording, so that the rows collected so far survive the process.
     pub(super) fn flush_recording(&mut self) {
-        self.rows.streams.flush(self.rows.explain.tally().launches.open());
+        self.rows.growing.flush(self.rows.explain.tally().launches.open());
     }
 
     /// Returns the profile so far.
@@ -422,8 +422,8 @@ impl Pipeline {
     }
 
     /// Ends the recording because memory ran out, and notes that in the recording.
-    pub(super) fn starve(&mut self) {
-        self.rows.streams.starve(self.rows.explain.tally().launches.open());
+    pub(super) fn note_out_of_memory(&mut self) {
+        self.rows.growing.note_out_of_memory(self.rows.explain.tally().launches.open());
     }
 
     /// Counts records that CUPTI reports as dropped.
@@ -513,10 +513,10 @@ impl Pipeline {
         self.name_generated();
         self.rows.is_over = true;
         let lost = self.lost();
-        let RowSink { explain, streams, .. } = &mut self.rows;
-        lost.iter().for_each(|&(loss, count)| streams.row(&Row::Loss { loss, count }));
+        let RowSink { explain, growing, .. } = &mut self.rows;
+        lost.iter().for_each(|&(loss, count)| growing.write_row(&Row::Loss { loss, count }));
         explain.fit_exports(held());
-        let ledger = explain.finish(&lost, streams).ledger;
+        let ledger = explain.finish(&lost, growing).ledger;
         self.final_sums = Some(FinalSums { ledger, held: held_before });
     }
 
@@ -558,14 +558,14 @@ impl Pipeline {
     }
 
     /// Discards outputs whose files were never created.
-    pub(super) fn discard_outputs(&mut self) -> Report {
-        self.rows.streams.discard();
-        Report::default()
+    pub(super) fn discard_outputs(&mut self) -> WriteReport {
+        self.rows.growing.discard();
+        WriteReport::default()
     }
 
     /// Returns the ledger line about changes of the system clock.
     pub(super) fn clock_line(&self) -> Option<String> {
-        self.rows.times.line()
+        self.rows.clock_guard.ledger_line()
     }
 
     /// Number of entries merged into "others" so far. When this number changes, sums and definitions that were written
@@ -625,12 +625,12 @@ impl Pipeline {
 
     /// File of the recording; `None` if rows are not recorded.
     pub(super) fn recording(&self) -> Option<Growing> {
-        self.rows.streams.unwritten().cloned()
+        self.rows.growing.open_recording().cloned()
     }
 
     /// Returns the profile, whose names can be filled in, and the growing outputs.
-    pub(super) fn outputs(&mut self) -> (&mut Profile, &mut Streams) {
-        (self.rows.explain.profile_mut(), &mut self.rows.streams)
+    pub(super) fn outputs(&mut self) -> (&mut Profile, &mut GrowingOutputs) {
+        (self.rows.explain.profile_mut(), &mut self.rows.growing)
     }
 }
 
@@ -656,7 +656,9 @@ impl WindowOutputs {
     /// began, which is known. Everything that its thread wrote before the launch is in the log.
     fn mark_windows_read(&mut self, apart: &mut Apart) {
         if apart.is_full() && !std::mem::replace(&mut self.is_full, true) {
-            say("GPUFLAME_MAX_WINDOWS is reached; later windows are merged into the last set of files");
+            print_from_own(
+                "GPUFLAME_MAX_WINDOWS is reached; later windows are merged into the last set of files",
+            );
         }
         if self.marked_windows.is_some() && capture::marked_is_read() {
             self.marked_windows.take().into_iter().for_each(|windows| apart.note_read(windows));
@@ -686,7 +688,7 @@ impl RowSink {
                 self.write_and_explain(row);
             }
             // The times are impossible, so the activity is kept without its times and counted as untimed.
-            Row::Activity(activity) if !self.times.can_be(activity.start, activity.end) => {
+            Row::Activity(activity) if !self.clock_guard.is_possible(activity.start, activity.end) => {
                 let (start, end) = (Nanos(0), Nanos(0));
                 self.write_and_explain(&Row::Activity(Activity { start, end, ..*activity }));
             }
@@ -705,11 +707,11 @@ impl RowSink {
     /// Ends or resumes the open window if the system clock was set.
     fn check_clocks(&mut self) {
         let Some(now) = Moment::now() else { return };
-        for row in self.times.look(now) {
+        for row in self.clock_guard.check(now) {
             self.drain_window_edges();
             if window::state().is_open() {
                 self.count += 1;
-                self.streams.row(&row);
+                self.growing.write_row(&row);
                 self.explain.clock_was_set(&row);
             }
         }
@@ -727,8 +729,8 @@ impl RowSink {
         let swapped = self.swap_fault.replace_row(row);
         #[cfg(debug_assertions)]
         let row = swapped.as_ref().unwrap_or(row);
-        self.streams.row(row);
-        self.explain.push(row, &mut self.streams);
+        self.growing.write_row(row);
+        self.explain.push(row, &mut self.growing);
     }
 
     /// Creates the files of growing outputs when the first launch or activity is read. Calls that only wait or allocate
@@ -740,7 +742,7 @@ impl RowSink {
             Row::Outside(_) | Row::Activity(_) | Row::EventCall(_) => Some(capture::now()),
             _ => return,
         };
-        self.streams.create_files();
+        self.growing.create_files();
     }
 
     /// Records a new thread. If it still runs, its current name is used, because threads are often renamed

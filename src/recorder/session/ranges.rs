@@ -38,7 +38,7 @@ pub fn range_pop() -> Result<()> {
 /// Entry point for NVTX's injection: attaches to NVTX, unless the settings forbid it. May be called before all CUDA
 /// calls, or in a program without CUDA calls. Sets up no session.
 pub fn inject_nvtx(table: NvtxTable) {
-    if forks::is_over() || environment::keeps_us_out() {
+    if forks::is_over() || environment::forbids_recording() {
         return;
     }
     forks::watch();

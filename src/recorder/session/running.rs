@@ -23,25 +23,25 @@ use gpuflame_model::record::{Module, Provenance, Row, WindowEdge};
 use gpuflame_os::{shortage, stderr};
 use gpuflame_unwind::ModuleMap;
 
-use super::about;
 use super::callback_switch::CallbackSwitch;
-use super::checkpoint::{Checkpoint, Recorded};
+use super::checkpoint::{Checkpoint, CheckpointSource};
 use super::clients::OtherClients;
 use super::collector::{Collector, CollectorRequest, CollectorSteps, MAX_IDLE_PAUSE};
 use super::draw;
 use super::edge_queue::EdgeQueue;
+use super::launcher_report;
 use super::ledger_text;
 use super::marks::Marks;
-use super::messages::{self, say, tell};
+use super::messages::{self, print_from_app, print_from_own};
 use super::out_of_memory::{self, OnMemoryExhausted};
+use super::output_files::{self, WriteReport, WrittenFile};
 use super::pipeline::{FinalSums, Pipeline};
 use super::progress::{self, POLL_INTERVAL, ProgressWatch, StallLimit};
 use super::sampler::{Sampler, SamplerOptions};
 use super::shutdown::{self, ShutdownSteps};
-use super::stats::{Asked, Stats};
+use super::stats::{Stats, StatsExchange};
 use super::window_output_queue::{RenderedWindows, WindowOutputQueue};
 use super::window_scheduler::{WindowControl, WindowScheduler};
-use super::write::{self, Made, Report};
 
 /// Maximum time for which the application waits for a flush that makes no progress.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -76,7 +76,7 @@ pub(super) struct Session {
     /// Instants that the program marked and the pipeline has not recorded yet.
     marks: Marks,
     collector: Collector,
-    stats: Asked,
+    stats: StatsExchange,
     checkpoint: Option<Checkpoint>,
     /// Draws windows that have their own files.
     window_outputs: Option<&'static WindowOutputQueue>,
@@ -126,7 +126,7 @@ impl Session {
             marks: Marks::default(),
             pipeline: Mutex::new(pipeline),
             collector: Collector::default(),
-            stats: Asked::default(),
+            stats: StatsExchange::default(),
             has_flush_timed_out: AtomicBool::new(false),
             has_context_flush_timed_out: AtomicBool::new(false),
             calls_at_last_flush: AtomicU64::new(u64::MAX),
@@ -137,10 +137,12 @@ impl Session {
         session.collector.spawn(session)?;
         shutdown::start(session, session.settings.exit_limit, session.settings.signals)?;
         if let Some(Err(error)) = session.checkpoint.as_ref().map(|checkpoint| checkpoint.spawn(session)) {
-            tell(&format!("no checkpoints: cannot start a thread ({error}); raise the limit on threads"));
+            print_from_app(&format!(
+                "no checkpoints: cannot start a thread ({error}); raise the limit on threads"
+            ));
         }
         if let Some(Err(error)) = session.window_outputs.map(WindowOutputQueue::spawn) {
-            tell(&format!(
+            print_from_app(&format!(
                 "files of windows are written only at exit: cannot start a thread ({error}); raise the limit \
                  on threads"
             ));
@@ -228,7 +230,7 @@ impl Session {
 
     fn pass_edges_and_marks<'a>(&self, mut pipeline: MutexGuard<'a, Pipeline>) -> MutexGuard<'a, Pipeline> {
         pipeline.drain_window_edges();
-        self.marks.take(|mark| pipeline.record_instant(mark));
+        self.marks.drain(|mark| pipeline.record_instant(mark));
         pipeline.note_marks_dropped(self.marks.dropped());
         pipeline
     }
@@ -275,7 +277,7 @@ impl Session {
             return;
         }
         if !lifecycle::is_over() && !self.has_context_flush_timed_out.swap(true, Ordering::AcqRel) {
-            say(
+            print_from_own(
                 "CUPTI did not answer within 1 s when a context was destroyed; gpuflame will not wait there \
                  again",
             );
@@ -305,9 +307,9 @@ impl Session {
         loop {
             // The flush is made before the request, so that the collector computes the stats after the flush.
             self.flush()?;
-            self.stats.ask();
+            self.stats.request();
             self.request(CollectorRequest::Collect)?;
-            if let Some(stats) = self.stats.take() {
+            if let Some(stats) = self.stats.take_result() {
                 return Ok(stats);
             }
         }
@@ -325,31 +327,31 @@ impl Session {
         }
     }
 
-    fn write_files(&self, pipeline: &mut Pipeline, ledger: &Ledger) -> Report {
-        let (profile, streams) = pipeline.outputs();
+    fn write_files(&self, pipeline: &mut Pipeline, ledger: &Ledger) -> WriteReport {
+        let (profile, growing) = pipeline.outputs();
         let mut wanted = self.settings.formats.clone();
         if self.window_outputs.is_some() {
             // All other formats are drawn per window.
             wanted.retain(|output| output.grows() || *output == Output::Stacks);
         }
         if wanted.iter().any(|output| output.has_names()) {
-            Symbolizer::new(draw::naming(&self.settings)).name(profile);
+            Symbolizer::new(draw::symbolize_options(&self.settings)).name(profile);
         }
-        let kept = || self.checkpoint.as_ref().and_then(Checkpoint::kept);
-        let ours = progress::call_foreign(|| streams.created_recording()).or_else(kept);
+        let kept = || self.checkpoint.as_ref().and_then(Checkpoint::path);
+        let ours = progress::call_foreign(|| growing.wait_for_recording_path()).or_else(kept);
         let chosen = output_override::get();
         let outputs = chosen.as_ref().unwrap_or(&self.outputs).of_all();
-        let mut report = draw::files(
+        let mut report = draw::write_files(
             profile,
             &self.settings,
             &wanted,
             (&outputs, ours.as_deref()),
             (None, ledger),
-            Some(&mut *streams),
+            Some(&mut *growing),
         );
-        streams.end_what_is_left();
-        match streams.publish_trace(self.settings.exit_limit.min(STDOUT_TIMEOUT)) {
-            Some((_, Ok(Made { path, note }))) => {
+        growing.mark_failed_recording_ended();
+        match growing.publish_trace(self.settings.exit_limit.min(STDOUT_TIMEOUT)) {
+            Some((_, Ok(WrittenFile { path, note }))) => {
                 report.written.push(path);
                 report.notes.extend(note);
             }
@@ -367,7 +369,7 @@ impl Session {
         &self,
         pipeline: &mut Pipeline,
         (ledger, held): (&Ledger, usize),
-        report: &Report,
+        report: &WriteReport,
         rendered: Option<&RenderedWindows>,
     ) -> String {
         if self.settings.quiet {
@@ -385,27 +387,29 @@ impl Session {
 
     /// Writes text that could not be printed on stderr to a file next to the outputs, and returns its path. If this
     /// fails, the failure cannot be printed either.
-    fn write_unprinted(&self, text: &str, report: &Report) -> Option<PathBuf> {
+    fn write_unprinted(&self, text: &str, report: &WriteReport) -> Option<PathBuf> {
         if text.is_empty() {
             return None;
         }
         let chosen = output_override::get();
         let outputs = chosen.as_ref().unwrap_or(&self.outputs).of_all();
-        write::ledger(text, &outputs, report).ok()
+        output_files::write_ledger(text, &outputs, report).ok()
     }
 
     /// Waits until all windows that have their own files are rendered.
     fn finish_windows(&self, limit: StallLimit) -> Option<RenderedWindows> {
         let rendered = self.window_outputs?.finish(limit.own);
         if rendered.is_none() {
-            say("a file system blocks the files of a window; the files of later windows are not written");
+            print_from_own(
+                "a file system blocks the files of a window; the files of later windows are not written",
+            );
         }
         rendered
     }
 
     fn print_collector_unresponsive(&self) {
-        let kept = self.checkpoint.as_ref().and_then(Checkpoint::kept);
-        say(&match kept.as_deref().map(Path::display) {
+        let kept = self.checkpoint.as_ref().and_then(Checkpoint::path);
+        print_from_own(&match kept.as_deref().map(Path::display) {
             Some(kept) => format!(
                 "gpuflame's collector thread does not respond; the last checkpoint is {kept}: run `gpuflame \
                  recover {kept}` to write the files"
@@ -421,9 +425,9 @@ fn end_checkpoint(checkpoint: &Checkpoint, work: u64, all_is_written: bool) {
     if all_is_written {
         return checkpoint.remove();
     }
-    if let Some(kept) = checkpoint.leave(work) {
+    if let Some(kept) = checkpoint.keep(work) {
         let kept = kept.display();
-        say(&format!(
+        print_from_own(&format!(
             "the results are saved in {kept}: run `gpuflame recover {kept}` once the files can be written"
         ));
     }
@@ -433,7 +437,7 @@ fn end_checkpoint(checkpoint: &Checkpoint, work: u64, all_is_written: bool) {
 /// not appended to the unfinished line.
 fn print_ledger(text: &str) -> bool {
     let heading = (!text.is_empty() && stderr::hides_last_line())
-        .then(|| messages::line(&format!("ledger of process {}", std::process::id())));
+        .then(|| messages::format_line(&format!("ledger of process {}", std::process::id())));
     let text = heading.unwrap_or_default() + text;
     stderr::write_on_own_line(text.as_bytes(), LEDGER_PRINT_TIMEOUT)
 }
@@ -466,7 +470,7 @@ impl CollectorSteps for Session {
     }
 
     fn answer_stats_request(&self) {
-        self.stats.answer(|| Stats::of(self.pipeline().snapshot()));
+        self.stats.answer(|| Stats::from_snapshot(self.pipeline().snapshot()));
     }
 
     fn has_work(&self) -> bool {
@@ -513,7 +517,7 @@ impl CollectorSteps for Session {
     /// If there is a checkpoint, its thread saves the rows.
     fn end_out_of_memory(&self) {
         self.close_window();
-        match self.checkpoint.as_ref().filter(|checkpoint| checkpoint.is_kept()) {
+        match self.checkpoint.as_ref().filter(|checkpoint| checkpoint.is_active()) {
             Some(checkpoint) => checkpoint.wake(),
             None => out_of_memory::end_session(),
         }
@@ -531,7 +535,7 @@ impl WindowControl for Session {
     }
 }
 
-impl Recorded for Session {
+impl CheckpointSource for Session {
     fn read_ready(&self, is_first: bool) {
         let request = if is_first { CollectorRequest::Gather } else { CollectorRequest::Read };
         let limit = StallLimit { foreign: CHECKPOINT_READ_TIMEOUT, own: CHECKPOINT_READ_TIMEOUT };
@@ -541,10 +545,10 @@ impl Recorded for Session {
         }
     }
 
-    fn locked(&self, look: &mut dyn FnMut(&mut Pipeline)) -> Duration {
+    fn with_pipeline(&self, action: &mut dyn FnMut(&mut Pipeline)) -> Duration {
         let mut pipeline = self.pipeline();
         let began = Instant::now();
-        look(&mut pipeline);
+        action(&mut pipeline);
         began.elapsed()
     }
 }
@@ -552,10 +556,10 @@ impl Recorded for Session {
 impl OnMemoryExhausted for Session {
     fn on_memory_exhausted(&self) {
         match &self.checkpoint {
-            Some(checkpoint) => checkpoint.starve(),
+            Some(checkpoint) => checkpoint.note_out_of_memory(),
             None => {
                 if let Some(mut pipeline) = self.pipeline.try_lock() {
-                    pipeline.starve();
+                    pipeline.note_out_of_memory();
                 }
             }
         }
@@ -570,7 +574,7 @@ impl ShutdownSteps for Session {
     /// CUPTI is not asked again if nothing was launched since the last request, because the driver may be gone by now.
     /// CUPTI is not asked again either after it has failed to answer once.
     fn gather_remaining_rows(&self, limit: StallLimit) {
-        self.checkpoint.iter().for_each(Checkpoint::rest);
+        self.checkpoint.iter().for_each(Checkpoint::stop_regular);
         let calls = capture::cost().calls;
         let request = if self.calls_at_last_flush.swap(calls, Ordering::AcqRel) == calls {
             CollectorRequest::Collect
@@ -582,7 +586,7 @@ impl ShutdownSteps for Session {
         }
         self.has_flush_timed_out.store(true, Ordering::Release);
         let seconds = limit.foreign.as_secs_f32();
-        say(&format!(
+        print_from_own(&format!(
             "CUPTI did not answer within {seconds} s; the records that it still held are lost, the rest is \
              written"
         ));
@@ -633,18 +637,18 @@ impl ShutdownSteps for Session {
         let unprinted = messages::take_unprinted();
         if has_work && !is_printed {
             let ledger =
-                self.ledger_text(&mut pipeline, (&ledger, held), &Report::default(), rendered.as_ref());
+                self.ledger_text(&mut pipeline, (&ledger, held), &WriteReport::default(), rendered.as_ref());
             let text = unprinted.clone() + &ledger;
             let lines = text.lines().map(|line| line.strip_prefix("gpuflame: ").unwrap_or(line));
-            let streams = pipeline.outputs().1;
-            lines.for_each(|text| streams.row(&Row::Provenance { what: Provenance::LEDGER, text }));
+            let growing = pipeline.outputs().1;
+            lines.for_each(|text| growing.write_row(&Row::Provenance { what: Provenance::LEDGER, text }));
         }
         let mut report = match has_work {
             true => self.write_files(&mut pipeline, &ledger),
             false => pipeline.discard_outputs(),
         };
         report.failures.extend(rendered.iter().flat_map(|rendered| rendered.report.failures.clone()));
-        report.failures.iter().for_each(|failure| say(failure));
+        report.failures.iter().for_each(|failure| print_from_own(failure));
         if let Some(checkpoint) = &self.checkpoint {
             let is_complete =
                 report.failures.is_empty() && (self.window_outputs.is_none() || rendered.is_some());
@@ -659,7 +663,9 @@ impl ShutdownSteps for Session {
             report.written.iter().chain(rendered.iter().flat_map(|rendered| &rendered.report.written));
         let files = files.chain(&file);
         let profile = &*pipeline.outputs().0;
-        about::ended(self.settings.report.as_deref(), || process_text(profile, &ledger, files));
+        launcher_report::write_results(self.settings.report.as_deref(), || {
+            process_text(profile, &ledger, files)
+        });
         let mut rest = String::new();
         if is_printed && !print_ledger(&text) {
             rest = text;

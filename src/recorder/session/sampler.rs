@@ -27,7 +27,7 @@ use gpuflame_os::perf::{self, Event, Sample, Told};
 use gpuflame_os::threads;
 use gpuflame_unwind::CopyUnwinder;
 
-use super::messages::tell;
+use super::messages::print_from_app;
 use super::panic::disable_after_panic;
 use super::shutdown;
 
@@ -166,13 +166,15 @@ impl Sampler {
         }
         let Some(unwinder) = CopyUnwinder::new() else {
             let setting = if options.hertz.is_some() { CPU_SAMPLES } else { OFF_CPU };
-            tell(&format!("{setting}: samples need x86-64; continuing without samples"));
+            print_from_app(&format!("{setting}: samples need x86-64; continuing without samples"));
             return None;
         };
         let sampler: &'static Self = Box::leak(Box::new(Self::new(options, unwinder)));
         let spawned = sampler.spawn();
         if let Err(error) = &spawned {
-            tell(&format!("no samples: cannot start a thread ({error}); raise the limit on threads"));
+            print_from_app(&format!(
+                "no samples: cannot start a thread ({error}); raise the limit on threads"
+            ));
         }
         spawned.is_ok().then_some(sampler)
     }
@@ -374,7 +376,7 @@ impl Sampler {
             && error.raw_os_error() != Some(libc::ESRCH)
             && !mem::replace(is_refusal_printed, true)
         {
-            tell(&format!(
+            print_from_app(&format!(
                 "{CPU_SAMPLES}: cannot sample with a timer either: {error}; continuing without samples"
             ));
         }
@@ -390,7 +392,7 @@ impl Sampler {
                 one.samples = None;
             }
             if !mem::replace(&mut observed.is_refusal_printed[0], true) {
-                tell(&format!(
+                print_from_app(&format!(
                     "{CPU_SAMPLES}: the program has set its own action for the timer's signal; continuing \
                      without samples"
                 ));
@@ -557,7 +559,7 @@ fn note_opened<T>(
         Err(error) => {
             refused.fetch_add(1, Ordering::Relaxed);
             if !mem::replace(is_refusal_printed, true) {
-                tell(&refusal(setting, &error));
+                print_from_app(&refusal(setting, &error));
             }
             None
         }

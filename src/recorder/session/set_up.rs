@@ -12,19 +12,19 @@ use gpuflame_model::profile::views::{CPU, MEMORY, OFF_CPU, TOGETHER, WAITS};
 use gpuflame_os::{self as host, calls, file, memory, signals, stderr};
 use gpuflame_unwind as unwind;
 
-use super::messages::{self, tell};
+use super::messages::{self, print_from_app};
+use super::output_files::{self, WriteReport};
 use super::pipeline::Pipeline;
 use super::running::Session;
-use super::write::{self, Report};
-use super::{about, environment};
+use super::{environment, launcher_report};
 
 /// Sets up the session inside `cuInit`, when the driver injects gpuflame.
-pub(super) fn injected() -> Result<&'static Session> {
+pub(super) fn set_up_injected() -> Result<&'static Session> {
     set_up(false)
 }
 
 /// Sets up the session for a program that calls gpuflame. The driver may not be loaded yet.
-pub(super) fn called() -> Result<&'static Session> {
+pub(super) fn set_up_called() -> Result<&'static Session> {
     set_up(true)
 }
 
@@ -37,12 +37,12 @@ pub(super) fn write_unprinted() {
         file::make_for(settings.file_mode);
         let outputs = Outputs::new(&settings.output, &environment::facts()).of_all();
         // A failure cannot be reported anywhere.
-        let _ = write::ledger(&text, &outputs, &Report::default());
+        let _ = output_files::write_ledger(&text, &outputs, &WriteReport::default());
     }
 }
 
 /// Adds the formats that show samples or waits, if samples or waits are recorded.
-fn draw_samples(settings: &mut Settings) {
+fn add_sample_formats(settings: &mut Settings) {
     let is_wanted = |view: &View| {
         let of_cpu = settings.cpu_samples.is_some();
         match view {
@@ -65,13 +65,14 @@ fn set_up(load_driver: bool) -> Result<&'static Session> {
         return Err(Error::new(ErrorKind::State, "GPUFLAME_DISABLE=1 switches gpuflame off"));
     }
     let report = settings.report.clone();
-    about::called(report.as_deref());
-    begin(settings, &warnings, load_driver).inspect_err(|error| about::refused(report.as_deref(), error))
+    launcher_report::note_call(report.as_deref());
+    begin(settings, &warnings, load_driver)
+        .inspect_err(|error| launcher_report::note_refusal(report.as_deref(), error))
 }
 
 fn begin(mut settings: Settings, warnings: &[String], load_driver: bool) -> Result<&'static Session> {
     if !settings.quiet {
-        warnings.iter().for_each(|warning| tell(warning));
+        warnings.iter().for_each(|warning| print_from_app(warning));
     }
     file::make_for(settings.file_mode);
     let by_settings = || Outputs::new(&settings.output, &environment::facts());
@@ -88,7 +89,7 @@ fn begin(mut settings: Settings, warnings: &[String], load_driver: bool) -> Resu
     if settings.launch_marker {
         window::enable_launch_marker();
     }
-    draw_samples(&mut settings);
+    add_sample_formats(&mut settings);
     let wants = |wanted: &View| {
         settings.formats.iter().any(|output| matches!(output, Output::Drawn(view, _) if *view == wanted))
     };
@@ -108,16 +109,16 @@ fn begin(mut settings: Settings, warnings: &[String], load_driver: bool) -> Resu
     };
     let api = signals::without(|| cupti::subscribe::<Capture>(&options))?;
     if settings.whole_graphs && !settings.quiet {
-        tell(
+        print_from_app(
             "GPUFLAME_GRAPH_TRACE=graph: each graph launch is one activity; its kernels, their times and \
              where they were captured are not recorded",
         );
     }
     if settings.deps && !settings.formats.contains(&Output::Recording) && !settings.quiet {
-        tell("GPUFLAME_DEPS=1 has no effect without a recording; add gfr to GPUFLAME_FORMATS");
+        print_from_app("GPUFLAME_DEPS=1 has no effect without a recording; add gfr to GPUFLAME_FORMATS");
     }
     if !settings.quiet {
-        api.notes().iter().for_each(|note| tell(note));
+        api.notes().iter().for_each(|note| print_from_app(note));
     }
     Session::run(settings, outputs, pipeline, api).inspect_err(|_| {
         lifecycle::end();

@@ -35,7 +35,7 @@ use gpuflame_os::threads::{self, Clock};
 use gpuflame_os::{heap, shortage, stderr};
 use gpuflame_unwind::python_end;
 
-use super::messages::tell;
+use super::messages::print_from_app;
 use super::progress::{StallLimit, WaitingTime};
 
 /// Requests to gather all rows, and to write the outputs. In `done`, the same bits mean that the step is complete.
@@ -256,7 +256,7 @@ impl Shutdown {
         self.request(GATHER | WRITE);
         let is_own = self.process.load(Ordering::Acquire) == std::process::id();
         if is_own && capture::has_launched_late() && self.is_written_early.swap(false, Ordering::AcqRel) {
-            tell("not in any file: launches made after the Python program ended");
+            print_from_app("not in any file: launches made after the Python program ended");
         }
     }
 

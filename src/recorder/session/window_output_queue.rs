@@ -33,9 +33,9 @@ use gpuflame_os::threads::{self, Clock};
 
 use super::draw;
 use super::generated::GeneratedCode;
+use super::output_files::{WriteReport, is_name_taken};
 use super::panic::disable_after_panic;
 use super::progress;
-use super::write::{Report, is_taken};
 
 /// A window whose files should be drawn.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ struct WindowRenderer {
 #[derive(Debug, Default)]
 pub(super) struct RenderedWindows {
     pub(super) windows: u64,
-    pub(super) report: Report,
+    pub(super) report: WriteReport,
 }
 
 impl WindowOutputQueue {
@@ -185,9 +185,9 @@ impl WindowOutputQueue {
         let Some(output) = self.queue.lock().pop_front() else { return false };
         let chosen = output_override::get();
         let outputs = chosen.as_ref().unwrap_or(&self.outputs).of_window(output.number);
-        let report = renderer.render(&output, &self.settings, &outputs).unwrap_or_else(|error| Report {
+        let report = renderer.render(&output, &self.settings, &outputs).unwrap_or_else(|error| WriteReport {
             failures: vec![format!("window {}: {error}", output.number)],
-            ..Report::default()
+            ..WriteReport::default()
         });
         renderer.rendered.add(report);
         true
@@ -198,13 +198,18 @@ impl WindowRenderer {
     fn new(settings: &Settings) -> Self {
         Self {
             explain: sums_reader(settings),
-            symbolizer: Symbolizer::new(draw::naming(settings)),
+            symbolizer: Symbolizer::new(draw::symbolize_options(settings)),
             generated: GeneratedCode::default(),
             rendered: RenderedWindows::default(),
         }
     }
 
-    fn render(&mut self, output: &WindowOutput, settings: &Settings, outputs: &Outputs) -> Result<Report> {
+    fn render(
+        &mut self,
+        output: &WindowOutput,
+        settings: &Settings,
+        outputs: &Outputs,
+    ) -> Result<WriteReport> {
         if output.is_fresh {
             let rendered = std::mem::take(&mut self.rendered);
             *self = Self { rendered, ..Self::new(settings) };
@@ -221,7 +226,14 @@ impl WindowRenderer {
         self.symbolizer.name(profile);
         let is_drawn = |output: &Output| !output.grows() && *output != Output::Stacks;
         let wanted: Vec<_> = settings.formats.iter().copied().filter(is_drawn).collect();
-        Ok(draw::files(profile, settings, &wanted, (outputs, None), (Some(output.number), &ledger), None))
+        Ok(draw::write_files(
+            profile,
+            settings,
+            &wanted,
+            (outputs, None),
+            (Some(output.number), &ledger),
+            None,
+        ))
     }
 }
 
@@ -236,7 +248,7 @@ fn sums_reader(settings: &Settings) -> Explain {
 
 impl RenderedWindows {
     /// Adds the report of one window. Only the first failure is kept, so that a persistent cause is printed once.
-    fn add(&mut self, more: Report) {
+    fn add(&mut self, more: WriteReport) {
         self.windows += u64::from(!more.written.is_empty());
         self.report.written.extend(more.written);
         self.report.renamed.extend(more.renamed);
@@ -252,7 +264,7 @@ impl RenderedWindows {
         let counted = |count: usize, word| format!("{count} {word}{}", if count == 1 { "" } else { "s" });
         let windows = counted(usize::try_from(self.windows).unwrap_or(usize::MAX), "window");
         let last = if files.len() == 1 { String::new() } else { format!(" to {}", last.display()) };
-        let gone = files.iter().filter(|file| !is_taken(file)).count();
+        let gone = files.iter().filter(|file| !is_name_taken(file)).count();
         let gone = match gone {
             0 => String::new(),
             gone => format!("; {} removed or moved since", counted(gone, "file")),
@@ -274,7 +286,8 @@ mod tests {
         let written: Vec<_> = ["out.1.svg", "out.2.svg"].iter().map(|name| folder.join(name)).collect();
         fs::write(&written[1], "").unwrap();
         let [first, last] = [0, 1].map(|at: usize| written[at].display().to_string());
-        let rendered = RenderedWindows { windows: 2, report: Report { written, ..Report::default() } };
+        let rendered =
+            RenderedWindows { windows: 2, report: WriteReport { written, ..WriteReport::default() } };
         let expected =
             format!("wrote 2 windows in 2 files: {first} to {last}; 1 file removed or moved since");
         assert_eq!(rendered.ledger_line(), Some(expected));

@@ -23,7 +23,7 @@ use gpuflame_os::descriptor;
 use gpuflame_os::futex::Bell;
 use gpuflame_os::{threads, toggle};
 
-use super::messages::tell;
+use super::messages::print_from_app;
 use super::panic::disable_after_panic;
 
 /// Interval between checks for the flag file (one `stat` per check).
@@ -67,12 +67,12 @@ impl WindowScheduler {
         let plan =
             Plan { delay, duration, repeat, steps, most_launches: max_launches, most_bytes: max_bytes };
         if repeat != 1 && duration.is_none() && !settings.quiet {
-            tell("GPUFLAME_REPEAT has no effect without GPUFLAME_DURATION");
+            print_from_app("GPUFLAME_REPEAT has no effect without GPUFLAME_DURATION");
         }
         if !settings.say_when() {
             let would = Settings { enabled: true, ..settings.clone() }.say_when();
             if would && !settings.quiet {
-                tell(
+                print_from_app(
                     "GPUFLAME_ENABLED=0: only the program opens windows; the settings that schedule windows \
                      have no effect",
                 );
@@ -95,12 +95,12 @@ impl WindowScheduler {
     pub(super) fn start(&'static self, control: &'static impl WindowControl) {
         let signal = self.signal.filter(|_| self.flag.is_none());
         if self.signal.is_some() && signal.is_none() {
-            tell("GPUFLAME_SIGNAL has no effect, because GPUFLAME_FLAG is set");
+            print_from_app("GPUFLAME_SIGNAL has no effect, because GPUFLAME_FLAG is set");
         }
         if let Some(signal) = signal
             && !toggle::take(signal, || BELL.ring())
         {
-            tell(
+            print_from_app(
                 "GPUFLAME_SIGNAL has no effect, because the program has set its own action for this signal; \
                  no window opens",
             );
@@ -116,7 +116,7 @@ impl WindowScheduler {
             }
         };
         if let Err(error) = threads::spawn(c"gpuflame-when", STACK_BYTES, run) {
-            tell(&format!(
+            print_from_app(&format!(
                 "only steps open and close windows: cannot start a thread ({error}); raise the limit on \
                  threads"
             ));
@@ -215,7 +215,7 @@ impl<'a> FlagFile<'a> {
         let found = fs::metadata(self.path).ok();
         if found.as_ref().is_some_and(fs::Metadata::is_dir) && !std::mem::replace(&mut self.is_refused, true)
         {
-            tell(&format!(
+            print_from_app(&format!(
                 "GPUFLAME_FLAG={}: it is a folder, and no window opens; name a file",
                 self.path.display()
             ));
