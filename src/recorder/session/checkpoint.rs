@@ -74,7 +74,7 @@ pub(super) struct Checkpoint {
     slack_bytes: usize,
     began: Nanos,
     /// Requests to the checkpoint's thread while the process ends, and the requests that the thread has fulfilled.
-    asked: Bits,
+    requested: Bits,
     done: Bits,
     /// Contains [`WORK`] once the thread has something to do.
     woken: Bits,
@@ -156,7 +156,7 @@ impl Checkpoint {
             interval,
             slack_bytes: settings.checkpoint_max,
             began: capture::now(),
-            asked: Bits::new(),
+            requested: Bits::new(),
             done: Bits::new(),
             woken: Bits::new(),
             first_work: AtomicU64::new(0),
@@ -184,7 +184,7 @@ impl Checkpoint {
 
     /// Prevents further checkpoints, because the process is ending and the remaining rows are about to be gathered.
     pub(super) fn stop_regular(&self) {
-        self.asked.set(STOP_REGULAR);
+        self.requested.set(STOP_REGULAR);
     }
 
     /// Writes all sums one last time, before the outputs are written, if a checkpoint exists or `in_any_case`. The
@@ -194,7 +194,7 @@ impl Checkpoint {
         if !self.is_active() || !(in_any_case || self.path().is_some()) {
             return;
         }
-        self.asked.set(STOP_REGULAR | WRITE_LAST);
+        self.requested.set(STOP_REGULAR | WRITE_LAST);
         self.wake();
         shortage::wake_for_good();
         let began = Instant::now();
@@ -204,7 +204,7 @@ impl Checkpoint {
             // This thread wakes up regularly, because another thread waits for it and checks whether it still runs.
             self.done.wait(self.done.get() & !WRITE_LAST, Some(patience.min(POLL_INTERVAL)));
         }
-        self.asked.set(TOO_LATE);
+        self.requested.set(TOO_LATE);
     }
 
     /// Notes the time of the first launch. A checkpoint is due soon after that time.
@@ -349,11 +349,11 @@ impl Checkpoint {
     /// Whether this is the last checkpoint. While the process ends, waits until a request decides this.
     fn is_last_checkpoint(&self) -> bool {
         loop {
-            match self.asked.get() {
+            match self.requested.get() {
                 0 => return false,
                 _ if self.must_stop() => threads::stop(),
-                asked if asked & WRITE_LAST != 0 => return true,
-                asked => self.asked.wait(asked, None),
+                requested if requested & WRITE_LAST != 0 => return true,
+                requested => self.requested.wait(requested, None),
             }
         }
     }
@@ -361,9 +361,9 @@ impl Checkpoint {
     /// Whether nothing may be written any more, because the last wait is over or gpuflame was switched off without a
     /// request.
     fn must_stop(&self) -> bool {
-        match self.asked.get() {
+        match self.requested.get() {
             0 => lifecycle::is_over(),
-            asked => asked & TOO_LATE != 0,
+            requested => requested & TOO_LATE != 0,
         }
     }
 
@@ -412,9 +412,9 @@ impl Checkpoint {
         let can_append =
             content.as_ref().is_some_and(|content| content.forgotten == forgotten) && self.has_file();
         if can_append && let Some(content) = content {
-            let taken = self.append_changes(source, content, Chunk::default(), moment)?;
+            let outcome = self.append_changes(source, content, Chunk::default(), moment)?;
             if !content.is_full {
-                return Ok(taken);
+                return Ok(outcome);
             }
         }
         // Start a new file that replaces the previous file, which is full or was removed.
@@ -423,15 +423,15 @@ impl Checkpoint {
         self.begin_file()?;
         let mut chunk = Chunk::default();
         chunk.writer(&growing_outputs::this_thread());
-        let taken = self.append_changes(source, &mut new, chunk, moment)?;
-        match taken {
+        let outcome = self.append_changes(source, &mut new, chunk, moment)?;
+        match outcome {
             CheckpointOutcome::Written(_) => {
                 self.publish_file()?;
                 *content = Some(new);
             }
             _ => self.file.lock().next = None,
         }
-        Ok(taken)
+        Ok(outcome)
     }
 
     /// Assembles the changed sums, in several pieces if there are many, and appends the pieces if the file has room.

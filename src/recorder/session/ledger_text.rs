@@ -13,9 +13,9 @@ use gpuflame_model::profile::{DeviceTime, OTHER_KERNELS, OTHER_STACKS, Profile, 
 use gpuflame_model::record::{Frame, FrameKind, Loss, Missing};
 use gpuflame_unwind::python;
 
-use super::clients::{SubscriptionLoans, TimesLost};
 use super::collector;
 use super::messages;
+use super::other_clients::{SubscriptionLoans, TimesLost};
 use super::output_files::WriteReport;
 use super::stats::{KernelTime, longest_kernels};
 

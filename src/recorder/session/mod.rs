@@ -13,7 +13,7 @@
 //! that gathers               |       checkpoint: the thread that saves sums in case the process is killed
 //!    |                       |       window_scheduler: the thread that opens and closes windows by the settings
 //!    |                    progress: whether the collector makes progress
-//!    |              clients, client_detector: other clients of CUPTI, and what they have taken over
+//!    |              other_clients, client_detector: other clients of CUPTI, and what they have taken over
 //!                    |              callback_switch: switches launch callbacks off while no window is open
 //! pipeline: receives all rows --> growing_outputs: outputs that grow with the run
 //!    |                        --> window_output_queue: the thread that draws windows that have their own files
@@ -24,7 +24,6 @@
 mod callback_switch;
 mod checkpoint;
 mod client_detector;
-mod clients;
 mod clock_guard;
 mod collector;
 mod draw;
@@ -36,6 +35,7 @@ mod launcher_report;
 mod ledger_text;
 mod marks;
 mod messages;
+mod other_clients;
 mod out_of_memory;
 mod output_files;
 mod panic;
@@ -81,7 +81,7 @@ pub fn inject() {
     prepare_process();
     // The driver calls this function inside `cuInit`. If this or another thread is already setting up the session, that
     // thread may be waiting for this call, so this call must not wait for that thread.
-    match stage::create_if_idle(set_up::set_up_injected) {
+    match stage::create_if_idle(set_up::set_up_on_injection) {
         Some(Ok(session)) if session.opens_at_once() => drop(session.open_window()),
         Some(Ok(_)) | None => {}
         Some(Err(error)) => {
@@ -117,7 +117,7 @@ pub fn start() -> Result<()> {
         return Err(lifecycle::over_error());
     }
     prepare_process();
-    match stage::get_or_create(set_up::set_up_called)? {
+    match stage::get_or_create(set_up::set_up_on_call)? {
         Some(session) => session.open_window(),
         // The driver calls gpuflame in the middle of our own CUPTI call, while this thread sets up the session.
         None => Ok(()),
@@ -133,7 +133,7 @@ pub fn start() -> Result<()> {
 /// # Errors
 /// As [`start`], if that has failed; `State` if no window was opened before.
 pub fn stop() -> Result<()> {
-    let session = stage::running()?;
+    let session = stage::running_session()?;
     if window::state().openings() == 0 {
         return Err(Error::new(ErrorKind::State, "no window was opened yet; call gpuflame_start() first"));
     }
@@ -176,7 +176,7 @@ fn begin_step() {
 /// # Errors
 /// `State` if there is no session.
 pub fn mark(text: &str) -> Result<()> {
-    stage::running()?.mark(text);
+    stage::running_session()?.mark(text);
     Ok(())
 }
 
@@ -210,7 +210,7 @@ pub fn set_output(prefix: impl AsRef<OsStr>) -> Result<()> {
 /// # Errors
 /// `State` if there is no session, or if CUPTI does not answer within 5 s.
 pub fn flush() -> Result<()> {
-    stage::running()?.flush()
+    stage::running_session()?.flush()
 }
 
 /// Returns the results so far without stopping anything: the ledger that would be printed if the process ended
@@ -223,7 +223,7 @@ pub fn flush() -> Result<()> {
 /// # Errors
 /// As [`flush`].
 pub fn stats() -> Result<Stats> {
-    stage::running()?.stats()
+    stage::running_session()?.stats()
 }
 
 /// Guard of an open window, which closes when the guard is dropped: see [`window`].
@@ -266,7 +266,7 @@ fn on_notice(notice: Notice<'_>) {
         Notice::ContextCreated => shutdown::move_exit_handler_first(),
         Notice::ContextEnds => {
             // The stage's lock is released before CUPTI is called.
-            let session = stage::running();
+            let session = stage::running_session();
             if let Ok(session) = session {
                 session.on_context_end();
             }

@@ -66,7 +66,7 @@ pub(super) struct Pipeline {
     dropped_stacks: u64,
     /// Windows that have their own files.
     window_outputs: Option<WindowOutputs>,
-    sampled: Option<SampledStacks>,
+    sampled: Option<SampledStackIds>,
     /// Lowest stack id that threads could still use after the previous round.
     lowest_id: ContextId,
     forgetting: Option<Forgetting>,
@@ -82,7 +82,7 @@ pub(super) struct FinalSums {
 }
 
 /// Context ids of the stacks found by the sampler.
-struct SampledStacks {
+struct SampledStackIds {
     sampler: &'static Sampler,
     ids: HashMap<(ThreadId, Box<[Frame]>), ContextId>,
 }
@@ -210,19 +210,19 @@ impl Pipeline {
     /// Lets `sampler` sample each thread from its first launch on.
     pub(super) fn set_sampler(&mut self, sampler: &'static Sampler) {
         self.rows.sampler = Some(sampler);
-        self.sampled = Some(SampledStacks { sampler, ids: HashMap::new() });
+        self.sampled = Some(SampledStackIds { sampler, ids: HashMap::new() });
     }
 
     /// Reads the sampled stacks, if threads are sampled.
     fn read_samples(&mut self) {
-        let Some(SampledStacks { sampler, ids }) = &mut self.sampled else { return };
-        let found = sampler.drain_ready();
-        if found.is_empty() {
+        let Some(SampledStackIds { sampler, ids }) = &mut self.sampled else { return };
+        let stacks = sampler.drain_ready();
+        if stacks.is_empty() {
             return;
         }
         // A sample taken after a window closed must follow the window's edge.
         self.rows.drain_window_edges();
-        for SampledStack { time, thread, kind, flags, frames } in found {
+        for SampledStack { time, thread, kind, flags, frames } in stacks {
             if ids.len() >= MAX_SAMPLED_IDS {
                 ids.clear();
             }

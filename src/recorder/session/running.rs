@@ -25,7 +25,6 @@ use gpuflame_unwind::ModuleMap;
 
 use super::callback_switch::CallbackSwitch;
 use super::checkpoint::{Checkpoint, CheckpointSource};
-use super::clients::OtherClients;
 use super::collector::{Collector, CollectorRequest, CollectorSteps, MAX_IDLE_PAUSE};
 use super::draw;
 use super::edge_queue::EdgeQueue;
@@ -33,6 +32,7 @@ use super::launcher_report;
 use super::ledger_text;
 use super::marks::Marks;
 use super::messages::{self, print_from_app, print_from_own};
+use super::other_clients::OtherClients;
 use super::out_of_memory::{self, OnMemoryExhausted};
 use super::output_files::{self, WriteReport, WrittenFile};
 use super::pipeline::{FinalSums, Pipeline};
@@ -83,7 +83,7 @@ pub(super) struct Session {
     /// Samples threads that launch.
     sampler: Option<&'static Sampler>,
     /// Windows that the settings open and close.
-    windows: Option<WindowScheduler>,
+    scheduler: Option<WindowScheduler>,
     /// CUPTI did not answer a request for all records.
     has_flush_timed_out: AtomicBool,
     /// CUPTI did not answer a request at the end of a context.
@@ -97,13 +97,13 @@ static SESSION: OnceLock<&'static Session> = OnceLock::new();
 
 impl Session {
     /// Starts a session that runs for as long as the process does.
-    pub(super) fn run(
+    pub(super) fn start(
         settings: Settings,
         outputs: Outputs,
         mut pipeline: Pipeline,
         api: &'static cupti::Api,
     ) -> Result<&'static Self> {
-        let sampler = Sampler::begin(SamplerOptions {
+        let sampler = Sampler::start(SamplerOptions {
             hertz: settings.cpu_samples,
             by_timer: settings.cpu_timer,
             waits: settings.off_cpu,
@@ -113,7 +113,7 @@ impl Session {
         }
         let session: &'static Self = Box::leak(Box::new(Self {
             checkpoint: Checkpoint::new(&settings, &outputs.of_all()),
-            windows: WindowScheduler::new(&settings),
+            scheduler: WindowScheduler::new(&settings),
             settings,
             outputs,
             api,
@@ -147,8 +147,8 @@ impl Session {
                  on threads"
             ));
         }
-        if let Some(windows) = &session.windows {
-            windows.start(session);
+        if let Some(scheduler) = &session.scheduler {
+            scheduler.start(session);
         }
         Ok(session)
     }
@@ -160,7 +160,7 @@ impl Session {
 
     /// Whether a window should open at the start. False if the settings schedule windows.
     pub(super) fn opens_at_once(&self) -> bool {
-        self.settings.enabled && self.windows.is_none()
+        self.settings.enabled && self.scheduler.is_none()
     }
 
     /// Whether `cudaProfilerStart` and `cudaProfilerStop` open and close windows.
@@ -170,8 +170,8 @@ impl Session {
 
     /// Notes that a step begins on this thread.
     pub(super) fn on_step(&self) {
-        if let Some(windows) = &self.windows {
-            windows.apply_schedule(self);
+        if let Some(scheduler) = &self.scheduler {
+            scheduler.apply_schedule(self);
         }
     }
 

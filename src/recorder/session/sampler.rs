@@ -112,7 +112,7 @@ struct SampleCounts {
 /// Counters for waits.
 #[derive(Debug, Default)]
 struct WaitCounts {
-    seen: AtomicU64,
+    count: AtomicU64,
     nanos: AtomicU64,
     dropped: AtomicU64,
     cut: AtomicU64,
@@ -160,7 +160,7 @@ struct PendingWait {
 
 impl Sampler {
     /// Starts the sampler. `None` if no observation is wanted, or if the sampler cannot be started, which is printed.
-    pub(super) fn begin(options: SamplerOptions) -> Option<&'static Self> {
+    pub(super) fn start(options: SamplerOptions) -> Option<&'static Self> {
         if options.hertz.is_none() && !options.waits {
             return None;
         }
@@ -236,9 +236,9 @@ impl Sampler {
             self.read_all(&mut observed);
             let now = capture::now();
             let threads = observed.threads.iter_mut();
-            let found =
+            let stacks =
                 threads.filter_map(|one| one.pending_wait.take()?.end_at_time(now.0, one.thread)).collect();
-            self.hand_over(found);
+            self.hand_over(stacks);
             // No thread reads the timers' samples any more, and the timers would continue to send signals.
             observed.threads.clear();
         }
@@ -259,7 +259,7 @@ impl Sampler {
         };
         format!(
             "off cpu {} waits of {:.3} s, dropped {}, cut {}, on {} threads{refused}",
-            count(&waits.seen),
+            count(&waits.count),
             count(&waits.nanos) as f64 / 1e9,
             count(&waits.dropped),
             count(&waits.cut),
@@ -322,8 +322,9 @@ impl Sampler {
         if observed.threads.iter().any(|one| one.switches.is_some()) {
             return PAUSE_WITH_WAITS;
         }
-        let fewest = observed.threads.iter().filter_map(|one| Some(one.samples.as_ref()?.room())).min();
-        fewest.map_or(MAX_PAUSE, |room| (self.period * (room / 2).max(1) as u32).clamp(MIN_PAUSE, MAX_PAUSE))
+        let min_room = observed.threads.iter().filter_map(|one| Some(one.samples.as_ref()?.room())).min();
+        min_room
+            .map_or(MAX_PAUSE, |room| (self.period * (room / 2).max(1) as u32).clamp(MIN_PAUSE, MAX_PAUSE))
     }
 
     /// Starts to observe a thread. If a thread with the same id was observed before, that thread has ended.
@@ -409,10 +410,10 @@ impl Sampler {
         if !threads.is_empty() {
             unwinder.look();
         }
-        let mut found = Vec::new();
+        let mut stacks = Vec::new();
         threads.retain_mut(|one| {
             let cpu_time = perf::taken(one.thread.0 as i32);
-            let periods = self.read_samples(one, unwinder, is_wanted, &mut found);
+            let periods = self.read_samples(one, unwinder, is_wanted, &mut stacks);
             // If the thread has ended, its final CPU time is known only from its samples.
             let now = cpu_time.unwrap_or_else(|| one.cpu_time + self.period * periods as u32);
             if is_wanted && one.samples.is_some() {
@@ -420,10 +421,10 @@ impl Sampler {
                 self.counts.cpu_time.fetch_add(more.as_nanos() as u64, Ordering::Relaxed);
             }
             one.cpu_time = now;
-            self.read_waits(one, unwinder, is_wanted, &mut found);
+            self.read_waits(one, unwinder, is_wanted, &mut stacks);
             cpu_time.is_some()
         });
-        self.hand_over(found);
+        self.hand_over(stacks);
     }
 
     /// Reads the samples of a thread. Returns the number of periods that they represent.
@@ -432,7 +433,7 @@ impl Sampler {
         one: &mut ObservedThread,
         unwinder: &mut CopyUnwinder,
         is_wanted: bool,
-        found: &mut Vec<SampledStack>,
+        stacks: &mut Vec<SampledStack>,
     ) -> u64 {
         let ObservedThread { thread, samples: Some(source), .. } = one else { return 0 };
         let mut all = 0;
@@ -443,7 +444,7 @@ impl Sampler {
                 let (flags, frames) = (captured.flags, captured.frames.into());
                 self.counts.cut.fetch_add(u64::from(captured.is_partial()), Ordering::Relaxed);
                 let kind = SampleKind::OnCpu { ns: self.nanos(periods) };
-                found.push(SampledStack { time: Nanos(sample.time), thread: *thread, kind, flags, frames });
+                stacks.push(SampledStack { time: Nanos(sample.time), thread: *thread, kind, flags, frames });
             }
         };
         let lost = match source {
@@ -466,7 +467,7 @@ impl Sampler {
         one: &mut ObservedThread,
         unwinder: &mut CopyUnwinder,
         is_wanted: bool,
-        found: &mut Vec<SampledStack>,
+        stacks: &mut Vec<SampledStack>,
     ) {
         let ObservedThread { thread, switches: Some(event), pending_wait, .. } = one else { return };
         let lost = event.drain(|told| match told {
@@ -484,7 +485,7 @@ impl Sampler {
                     let is_cut = waited.flags.0 & (ContextFlags::TRUNCATED | ContextFlags::CUT) != 0;
                     self.counts.waits.cut.fetch_add(is_cut.into(), Ordering::Relaxed);
                 }
-                found.extend(waited);
+                stacks.extend(waited);
             }
         });
         if is_wanted {
@@ -492,13 +493,13 @@ impl Sampler {
         }
     }
 
-    fn hand_over(&self, found: Vec<SampledStack>) {
+    fn hand_over(&self, stacks: Vec<SampledStack>) {
         let mut ready = self.ready.lock();
-        let room = MAX_READY_SAMPLES.saturating_sub(ready.len()).min(found.len());
-        for (at, one) in found.iter().enumerate() {
+        let room = MAX_READY_SAMPLES.saturating_sub(ready.len()).min(stacks.len());
+        for (at, one) in stacks.iter().enumerate() {
             let (kept, dropped, waited) = match one.kind {
                 SampleKind::OnCpu { .. } => (&self.counts.samples, &self.counts.dropped, 0),
-                SampleKind::OffCpu { ns } => (&self.counts.waits.seen, &self.counts.waits.dropped, ns),
+                SampleKind::OffCpu { ns } => (&self.counts.waits.count, &self.counts.waits.dropped, ns),
             };
             if at < room {
                 kept.fetch_add(1, Ordering::Relaxed);
@@ -507,7 +508,7 @@ impl Sampler {
                 dropped.fetch_add(1, Ordering::Relaxed);
             }
         }
-        ready.extend(found.into_iter().take(room));
+        ready.extend(stacks.into_iter().take(room));
     }
 }
 

@@ -19,12 +19,12 @@ use super::running::Session;
 use super::{environment, launcher_report};
 
 /// Sets up the session inside `cuInit`, when the driver injects gpuflame.
-pub(super) fn set_up_injected() -> Result<&'static Session> {
+pub(super) fn set_up_on_injection() -> Result<&'static Session> {
     set_up(false)
 }
 
 /// Sets up the session for a program that calls gpuflame. The driver may not be loaded yet.
-pub(super) fn set_up_called() -> Result<&'static Session> {
+pub(super) fn set_up_on_call() -> Result<&'static Session> {
     set_up(true)
 }
 
@@ -66,11 +66,11 @@ fn set_up(load_driver: bool) -> Result<&'static Session> {
     }
     let report = settings.report.clone();
     launcher_report::note_call(report.as_deref());
-    begin(settings, &warnings, load_driver)
+    begin_session(settings, &warnings, load_driver)
         .inspect_err(|error| launcher_report::note_refusal(report.as_deref(), error))
 }
 
-fn begin(mut settings: Settings, warnings: &[String], load_driver: bool) -> Result<&'static Session> {
+fn begin_session(mut settings: Settings, warnings: &[String], load_driver: bool) -> Result<&'static Session> {
     if !settings.quiet {
         warnings.iter().for_each(|warning| print_from_app(warning));
     }
@@ -120,7 +120,7 @@ fn begin(mut settings: Settings, warnings: &[String], load_driver: bool) -> Resu
     if !settings.quiet {
         api.notes().iter().for_each(|note| print_from_app(note));
     }
-    Session::run(settings, outputs, pipeline, api).inspect_err(|_| {
+    Session::start(settings, outputs, pipeline, api).inspect_err(|_| {
         lifecycle::end();
         api.unsubscribe();
     })

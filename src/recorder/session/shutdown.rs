@@ -59,7 +59,7 @@ const STDERR_TIMEOUT: Duration = Duration::from_millis(200);
 static SHUTDOWN: Shutdown = Shutdown {
     process: AtomicU32::new(0),
     limit_ms: AtomicU64::new(0),
-    asked: Bits::new(),
+    requested: Bits::new(),
     done: Bits::new(),
     thread: Clock::new(),
     signal: AtomicI32::new(0),
@@ -74,7 +74,7 @@ struct Shutdown {
     /// Id of our process, which forked children do not share.
     process: AtomicU32,
     limit_ms: AtomicU64,
-    asked: Bits,
+    requested: Bits,
     done: Bits,
     /// CPU time of the ending thread. While this time grows, the thread makes progress.
     thread: Clock,
@@ -195,15 +195,15 @@ impl Shutdown {
 
     fn gather_and_write(&self, steps: &impl ShutdownSteps) {
         loop {
-            let asked = self.asked.get();
-            if asked & WRITE != 0 {
+            let requested = self.requested.get();
+            if requested & WRITE != 0 {
                 break;
             }
-            if asked & GATHER != 0 && !self.done.has(GATHER) {
+            if requested & GATHER != 0 && !self.done.has(GATHER) {
                 steps.gather_remaining_rows(self.stall_limit());
                 self.done.set(GATHER);
             }
-            self.asked.wait(asked, None);
+            self.requested.wait(requested, None);
         }
         if lifecycle::is_over() {
             return;
@@ -247,7 +247,7 @@ impl Shutdown {
         let is_forked = self.process.load(Ordering::Acquire) != std::process::id();
         // Without a request to write, the session is over only because gpuflame has panicked. After a request to write,
         // `done` shows when the thread has finished.
-        let is_over = lifecycle::is_over() && !self.asked.has(WRITE);
+        let is_over = lifecycle::is_over() && !self.requested.has(WRITE);
         is_forked || is_over || shortage::is_out() || self.is_given_up.load(Ordering::Acquire)
     }
 
@@ -282,7 +282,7 @@ impl Shutdown {
         }
         let now = capture::now().0;
         let _ = self.first_wait_ns.compare_exchange(0, now, Ordering::AcqRel, Ordering::Acquire);
-        self.asked.set(what);
+        self.requested.set(what);
         if !self.wait(|| self.done.has(what)) {
             self.give_up();
         }
@@ -317,7 +317,7 @@ impl Shutdown {
 
     /// Handles a signal, on any thread, at any instruction.
     fn on_signal(&self, signal: i32) {
-        let is_over = lifecycle::is_over() && !self.asked.has(WRITE);
+        let is_over = lifecycle::is_over() && !self.requested.has(WRITE);
         if is_over || self.done.has(WRITE) {
             die(signal);
         }
@@ -328,7 +328,7 @@ impl Shutdown {
         }
         heap::make_haste();
         let _ = self.signal.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst);
-        self.asked.set(WRITE);
+        self.requested.set(WRITE);
         // The ending thread may have finished just now, and would not see the signal.
         if self.done.has(WRITE) {
             die(signal);

@@ -82,7 +82,7 @@ fn create_session(set_up: fn() -> Result<&'static Session>) -> Result<&'static S
 }
 
 /// Returns the session if it runs, and otherwise an error.
-pub(super) fn running() -> Result<&'static Session> {
+pub(super) fn running_session() -> Result<&'static Session> {
     if forks::is_over() {
         return Err(lifecycle::over_error());
     }

@@ -128,8 +128,8 @@ impl WindowOutputQueue {
         self.wakeup.notify_one();
     }
 
-    /// Draws the remaining windows as the process ends. `None` if the rendering thread has made no progress for `limit`.
-    /// A file system may block that thread, so the caller must not open a file either.
+    /// Draws the remaining windows as the process ends. `None` if the rendering thread has made no progress for
+    /// `limit`. A file system may block that thread, so the caller must not open a file either.
     pub(super) fn finish(&self, limit: Duration) -> Option<RenderedWindows> {
         if !self.wait_until_rendered(limit) {
             return None;

@@ -58,7 +58,7 @@ struct ClientState {
     /// Time of the last failed request for the subscription, and the pause that follows it.
     pause: Option<(Instant, Duration)>,
     /// A message was printed about another client, whose requested records are delivered to gpuflame instead.
-    has_unasked_records: bool,
+    has_reported_unasked: bool,
     /// Value of [`Others::takes`] when CUPTI last refused to return the records.
     refused: Option<u64>,
 }
@@ -99,7 +99,7 @@ impl OtherClients {
             detector: ClientDetector::new(now),
             loans: SubscriptionLoans::default(),
             ends: 0,
-            has_unasked_records: false,
+            has_reported_unasked: false,
             refused: None,
         };
         Self {
@@ -164,8 +164,8 @@ impl OtherClients {
         let mut state = self.state.lock();
         let change = state.detector.update_from_calls(&others);
         let should_reclaim = others.are_done && state.refused != Some(others.takes);
-        let has_unasked_records = !state.has_unasked_records && api.traffic().unasked > 0;
-        state.has_unasked_records |= has_unasked_records;
+        let has_unasked_records = !state.has_reported_unasked && api.traffic().unasked > 0;
+        state.has_reported_unasked |= has_unasked_records;
         let times = state.detector.takeovers();
         drop(state);
         print_records_change(change, times, api.reclaims_records());
