@@ -1,8 +1,8 @@
-//! The ending thread gathers the remaining rows and writes the outputs when the process ends. The thread has no other
+//! The shutdown thread gathers the remaining rows and writes the outputs when the process ends. The thread has no other
 //! task, and is woken by an exit, by a signal, or by the end of Python's program.
 //!
 //! If a signal ends the process, the interrupted thread may hold any lock of the application, including that of its
-//! heap. The ending thread therefore uses a separate heap ([`heap`]), and waits only for a limited time for CUPTI and
+//! heap. The shutdown thread therefore uses a separate heap ([`heap`]), and waits only for a limited time for CUPTI and
 //! the loader, which may need such a lock.
 //!
 //! ```text
@@ -13,7 +13,7 @@
 //!     (the thread that took it waits, and executes nothing more)
 //! ```
 //!
-//! A waiting thread waits while the ending thread makes progress, and for the limit (`GPUFLAME_EXIT_LIMIT`) after the
+//! A waiting thread waits while the shutdown thread makes progress, and for the limit (`GPUFLAME_EXIT_LIMIT`) after the
 //! last progress. The request itself takes no lock and no memory, because a signal handler that makes the request may
 //! have interrupted the thread that holds the lock.
 
@@ -41,7 +41,7 @@ use super::progress::{StallLimit, WaitingTime};
 /// Requests to gather all rows, and to write the outputs. In `done`, the same bits mean that the step is complete.
 const GATHER: u32 = 1;
 const WRITE: u32 = 2;
-/// The ending thread needs nothing more from the loader. This bit is used in `done` only.
+/// The shutdown thread needs nothing more from the loader. This bit is used in `done` only.
 const READY: u32 = 4;
 
 /// Signals within this time count as one signal, because a terminal, `torchrun` and a job's runner each send one.
@@ -76,7 +76,7 @@ struct Shutdown {
     limit_ms: AtomicU64,
     requested: Bits,
     done: Bits,
-    /// CPU time of the ending thread. While this time grows, the thread makes progress.
+    /// CPU time of the shutdown thread. While this time grows, the thread makes progress.
     thread: Clock,
     /// Signal that the process will die of; 0 for none.
     signal: AtomicI32,
@@ -85,7 +85,7 @@ struct Shutdown {
     /// A forked worker ends by `_exit`.
     is_hurried: AtomicBool,
     is_given_up: AtomicBool,
-    /// Time at which an exiting thread first waited for the ending thread; 0 if no thread has waited.
+    /// Time at which an exiting thread first waited for the shutdown thread; 0 if no thread has waited.
     first_wait_ns: AtomicU64,
     /// The outputs were written before the exit, at the end of Python's program.
     is_written_early: AtomicBool,
@@ -159,8 +159,8 @@ pub(super) fn was_exiting_at(time: Nanos) -> bool {
 }
 
 impl Shutdown {
-    /// Waits until the ending thread has started. If a signal later stops a thread inside the loader, the ending thread
-    /// must not need the loader.
+    /// Waits until the shutdown thread has started. If a signal later stops a thread inside the loader, the shutdown
+    /// thread must not need the loader.
     fn wait_until_ready(&self) {
         let began = Instant::now();
         while !self.done.has(READY)
@@ -241,7 +241,7 @@ impl Shutdown {
         self.done.has(what) || self.is_abandoned()
     }
 
-    /// Whether the ending thread will do nothing more, because it belongs to another process, has ended, or made no
+    /// Whether the shutdown thread will do nothing more, because it belongs to another process, has ended, or made no
     /// progress.
     fn is_abandoned(&self) -> bool {
         let is_forked = self.process.load(Ordering::Acquire) != std::process::id();
@@ -275,7 +275,7 @@ impl Shutdown {
         self.is_written_early.store(true, Ordering::Release);
     }
 
-    /// Asks the ending thread for `what`, and waits until `what` is done. Runs on a thread that exits.
+    /// Asks the shutdown thread for `what`, and waits until `what` is done. Runs on a thread that exits.
     fn request(&self, what: u32) {
         if self.is_abandoned() {
             return;
@@ -297,7 +297,7 @@ impl Shutdown {
         }
     }
 
-    /// Waits until `is_done`. Returns false if the ending thread has made no progress for the length of the limit.
+    /// Waits until `is_done`. Returns false if the shutdown thread has made no progress for the length of the limit.
     fn wait(&self, is_done: impl Fn() -> bool) -> bool {
         let (mut taken, mut waited) = (self.thread.taken(), WaitingTime::start());
         loop {
@@ -329,7 +329,7 @@ impl Shutdown {
         heap::make_haste();
         let _ = self.signal.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst);
         self.requested.set(WRITE);
-        // The ending thread may have finished just now, and would not see the signal.
+        // The shutdown thread may have finished just now, and would not see the signal.
         if self.done.has(WRITE) {
             die(signal);
         }
@@ -338,7 +338,7 @@ impl Shutdown {
     /// Runs on a thread that received a signal. The process dies when all outputs are written, or when writing makes no
     /// progress.
     fn wait_to_die(&self) -> ! {
-        // When the ending thread has finished, it raises the signal, which kills the process.
+        // When the shutdown thread has finished, it raises the signal, which kills the process.
         if !self.wait(|| false) {
             self.give_up();
         }
