@@ -37,7 +37,7 @@ unsafe impl GlobalAlloc for HeapAllocator {
 /// Returns `block`. If `block` is null and the caller is one of gpuflame's own threads, ends the thread instead.
 fn block_or_end_thread(block: *mut u8) -> *mut u8 {
     if block.is_null() && threads::is_ours() {
-        session::end_this_thread_for_want_of_memory();
+        session::end_this_thread_out_of_memory();
     }
     block
 }

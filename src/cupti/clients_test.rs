@@ -1,5 +1,5 @@
-//! Tests the state that gpuflame keeps about other clients, against a fake CUPTI. `tests/host/rivals.rs` runs real
-//! clients on the simulated stack.
+//! Tests the state that gpuflame keeps about other clients, against a fake CUPTI.
+//! `tests/host/other_cupti_clients.rs` runs real clients on the simulated stack.
 
 use super::super::api_version::CuptiFunctions;
 use super::super::fake::{self, FakeCupti};

@@ -4,7 +4,6 @@
 #[path = "../support/mod.rs"]
 mod support;
 
-mod apart;
 mod bad_input;
 mod ceiling;
 mod chaos;
@@ -14,20 +13,21 @@ mod ending;
 mod forks;
 mod generated;
 mod handlers;
-mod limits;
+mod hostile_names;
+mod killed_at_any_moment;
 mod memory;
-mod moments;
-mod names;
 mod older_glibc;
+mod other_cupti_clients;
+mod per_window_outputs;
 mod preload;
 mod python_end;
 mod ranks;
 mod removed;
-mod rivals;
 mod running;
 mod runtimes;
+mod sandbox_limits;
+mod scheduled_windows;
 mod servers;
 mod stress;
-mod timed;
 mod unloads;
 mod workers;

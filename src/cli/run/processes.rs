@@ -1,6 +1,6 @@
 //! Reports from the processes of a command. Each process that calls CUDA leaves small files about itself in a folder
-//! made for the run (`src/recorder/session/about.rs` has the names of these files). The processes may run as other users, and
-//! may leave any files in the folder.
+//! made for the run (`src/recorder/session/launcher_report.rs` has the names of these files). The processes may run
+//! as other users, and may leave any files in the folder.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;

@@ -16,7 +16,7 @@
 use std::ptr::from_ref;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::control::{life, window};
+use crate::control::{lifecycle, window};
 use gpuflame_cupti::tracer::{
     Buffer, Call, CallKind, ClientTakeover, FilledBuffer, GraphEvent, HostCallEvent, Tracer,
 };
@@ -47,7 +47,7 @@ impl Tracer for Capture {
 
     #[inline]
     fn enter(call: &Call<'_>) {
-        if life::is_over() {
+        if lifecycle::is_over() {
             return note_late(call.kind);
         }
         if call.kind.is_control() {
@@ -77,7 +77,7 @@ impl Tracer for Capture {
         if slot != OUTERMOST {
             return exit_of_handler(call, slot);
         }
-        if life::is_over() {
+        if lifecycle::is_over() {
             return;
         }
         let Some(mut entered) = Entered::new(from_ref(call).addr()) else {
@@ -93,16 +93,16 @@ impl Tracer for Capture {
     }
 
     fn request_buffer() -> Option<Buffer> {
-        if life::is_over() { None } else { buffers::request() }
+        if lifecycle::is_over() { None } else { buffers::request() }
     }
 
     fn has_ended() -> bool {
-        life::is_over()
+        lifecycle::is_over()
     }
 
     fn buffer_completed(filled: FilledBuffer) {
         // After shutdown the collector reads no records, so the buffer is dropped.
-        if life::is_over() {
+        if lifecycle::is_over() {
             return;
         }
         if buffers::completed(filled) {
@@ -135,7 +135,7 @@ impl Tracer for Capture {
     }
 
     fn panicked() {
-        life::end();
+        lifecycle::end();
         notices::announce(Notice::Panicked);
     }
 }
@@ -183,7 +183,7 @@ fn exit_of_handler(call: &Call<'_>, slot: u64) {
     if slot == REFUSED {
         return refused_call_ends();
     }
-    if slot != OUTERMOST_MEANWHILE || life::is_over() {
+    if slot != OUTERMOST_MEANWHILE || lifecycle::is_over() {
         return;
     }
     let Some(mut entered) = Entered::new(from_ref(call).addr()) else { return };
@@ -201,7 +201,7 @@ fn begin(own: &mut Own, thread: &Thread, call: &Call<'_>, depth: usize) {
     let time = now();
     let window = window::state();
     if window.is_special() {
-        if window.is_quiet() {
+        if window.is_muted() {
             return call.slot.set(NESTED);
         }
         mark(call);

@@ -42,7 +42,7 @@ pub(super) struct Pending {
     pub(super) api: ApiCallId,
     pub(super) recorded: bool,
     /// State of the window when the call began: whether a window was open, and how often a window had been opened.
-    pub(super) window: window::State,
+    pub(super) window: window::WindowState,
     pub(super) aliases: [CorrelationId; MOST_ALIASES],
     pub(super) alias_count: usize,
     /// Time in ns that gpuflame spent at the entry of this call; `None` if this call is not timed.
@@ -63,7 +63,7 @@ impl Pending {
         depth: 0,
         api: ApiCallId(0),
         recorded: false,
-        window: window::State::NONE,
+        window: window::WindowState::NONE,
         aliases: [CorrelationId(0); MOST_ALIASES],
         alias_count: 0,
         spent: None,
@@ -113,7 +113,7 @@ impl UnderWay {
 
     /// Notes that a launch begins while the window is in this state.
     #[inline]
-    pub(super) fn begin(&self, window: window::State) {
+    pub(super) fn begin(&self, window: window::WindowState) {
         self.0.store(window.word() | Self::YES, Ordering::Relaxed);
     }
 
@@ -124,9 +124,9 @@ impl UnderWay {
     }
 
     /// Returns the window state at the start of the launch in flight, if a launch is in flight.
-    pub(super) fn get(&self) -> Option<window::State> {
+    pub(super) fn get(&self) -> Option<window::WindowState> {
         let word = self.0.load(Ordering::Acquire);
-        (word & Self::YES != 0).then(|| window::State::of(word & !Self::YES))
+        (word & Self::YES != 0).then(|| window::WindowState::from_word(word & !Self::YES))
     }
 }
 

@@ -8,13 +8,13 @@
 //! ours that another thread of the parent may have held.
 //!
 //! `fork` runs a handler of ours in the child; other ways to fork (`_Fork`, the bare system call) run no handler. So
-//! the word that decides whether gpuflame may run (`control::life`) is on a page that the kernel zeroes in children.
+//! the word that decides whether gpuflame may run (`control::lifecycle`) is on a page that the kernel zeroes in children.
 //! Code that reads the word in a child finds it cleared, and the functions of ours that need no session initialise it
 //! again.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::control::life;
+use crate::control::lifecycle;
 use gpuflame_cupti::tracer::errno;
 use gpuflame_os::{fork, pinning};
 
@@ -33,10 +33,10 @@ pub fn watch() {
         return;
     }
     pinning::pin_library();
-    // SAFETY: `life::page()` consists of whole pages that contain only one atomic of ours, for which zero is a valid
+    // SAFETY: `lifecycle::page()` consists of whole pages that contain only one atomic of ours, for which zero is a valid
     // value.
-    if unsafe { fork::wipe_on_fork(life::page()) } {
-        life::children_find_zeroes();
+    if unsafe { fork::wipe_on_fork(lifecycle::page()) } {
+        lifecycle::note_children_find_zeroes();
     }
     thread::prepare();
     fork::on_fork_in_child(child);
@@ -45,7 +45,7 @@ pub fn watch() {
 /// Fork handler that runs in a child. It waits for no lock and allocates nothing.
 extern "C" fn child() {
     // True if the child has not been claimed yet, or if the kernel does not zero the page.
-    if life::claim_inherited() || !life::is_over() {
+    if lifecycle::claim_inherited() || !lifecycle::is_over() {
         errno::preserve(settle);
     }
 }
@@ -66,22 +66,22 @@ pub fn session_has_begun() -> bool {
 /// re-initialises the child.
 #[inline]
 pub fn is_over() -> bool {
-    life::is_over() && !goes_on()
+    lifecycle::is_over() && !goes_on()
 }
 
 #[cold]
 fn goes_on() -> bool {
-    life::claim_inherited() && settle()
+    lifecycle::claim_inherited() && settle()
 }
 
 /// Decides whether this child continues. At most one thread of the child has a state: the calling thread. If the child
 /// itself created the calling thread, no thread has one.
 fn settle() -> bool {
     if session_has_begun() || thread::is_inside() {
-        life::end();
+        lifecycle::end();
         return false;
     }
     thread::go_on_in_child();
-    life::renew();
+    lifecycle::set_alive();
     true
 }

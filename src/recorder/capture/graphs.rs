@@ -11,7 +11,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
-use crate::control::life;
+use crate::control::lifecycle;
 use gpuflame_cupti::tracer::{Call, CallKind, ClonedNode, GraphEvent};
 use gpuflame_model::record::{ContextId, CorrelationId, Frame, GraphId, GraphNodeId, LabelId, Loss, Row};
 
@@ -45,7 +45,7 @@ static EXECS: Mutex<Option<Execs>> = Mutex::new(None);
 /// Records a graph event.
 #[cold]
 pub(super) fn note(event: &GraphEvent<'_>) {
-    if life::is_over() {
+    if lifecycle::is_over() {
         return;
     }
     let Some(mut entered) = Entered::new(std::ptr::from_ref(event).addr()) else {

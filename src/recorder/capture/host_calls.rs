@@ -10,7 +10,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::control::{life, window};
+use crate::control::{lifecycle, window};
 use gpuflame_cupti::tracer::{AllocationKind, Call, CallKind, HostCallEffect, HostCallEvent};
 use gpuflame_model::record::{
     Allocation, ContextId, CorrelationId, EventCall, EventUse, HostCallSpan, Launch, Loss, MemoryCall,
@@ -62,7 +62,7 @@ pub fn note_host_calls(kept: Kept) {
 /// Records a call that creates no GPU work.
 #[cold]
 pub(super) fn note(event: &HostCallEvent<'_>) {
-    if life::is_over() {
+    if lifecycle::is_over() {
         return;
     }
     let Some(mut entered) = Entered::new(std::ptr::from_ref(event).addr()) else {

@@ -1,7 +1,7 @@
 //! A no-op function from which an external probe learns which launch a thread is in. Even a stripped library exports
 //! the function's name.
 //!
-//! The function is called at the beginning of every launch once [`window::mark`](crate::control::window::mark) was
+//! The function is called at the beginning of every launch once [`window::enable_launch_marker`](crate::control::window::enable_launch_marker) was
 //! called. It starts with a five-byte NOP, because some kernels can place their cheapest kind of probe on such an
 //! instruction.
 

@@ -187,7 +187,7 @@ impl Text for Wide {
 /// application.
 fn guarded<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
     errno::preserve(|| std::panic::catch_unwind(std::panic::AssertUnwindSafe(body))).unwrap_or_else(|_| {
-        crate::control::life::end();
+        crate::control::lifecycle::end();
         otherwise
     })
 }

@@ -338,7 +338,7 @@ pub(super) fn next_round() -> u32 {
 }
 
 /// Returns the window states at the start of the launches that are in flight on live threads.
-pub(super) fn under_way() -> impl Iterator<Item = window::State> {
+pub(super) fn under_way() -> impl Iterator<Item = window::WindowState> {
     let live = all().filter(|thread| thread.stage.load(Ordering::Acquire) == LIVE);
     live.filter_map(|thread| thread.under_way.get())
 }

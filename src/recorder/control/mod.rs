@@ -1,10 +1,10 @@
 //! Decides whether gpuflame records and where its outputs go, but never *how* it records.
 //!
-//! [`chosen`] keeps the output that the program chose, [`window`] tracks whether a window is open, [`steps`] counts the
-//! program's steps, and [`life`] tracks whether gpuflame may still run. The names of outputs and the schedule of windows
-//! are in [`gpuflame_config`], because the command needs them too.
+//! [`output_override`] keeps the output that the program chose, [`window`] tracks whether a window is open, [`steps`]
+//! counts the program's steps, and [`lifecycle`] tracks whether gpuflame may still run. The names of outputs and the
+//! schedule of windows are in [`gpuflame_config`], because the command needs them too.
 
-pub mod chosen;
-pub mod life;
+pub mod lifecycle;
+pub mod output_override;
 pub mod steps;
 pub mod window;

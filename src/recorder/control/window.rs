@@ -6,16 +6,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// to an external probe. Other bits: number of times that a window was opened.
 static WORD: AtomicU32 = AtomicU32::new(0);
 const OPEN: u32 = 1;
-const QUIET: u32 = 2;
-const MARKED: u32 = 4;
-const OPENING: u32 = 8;
+const MUTED: u32 = 2;
+const HAS_LAUNCH_MARKER: u32 = 4;
+const ONE_OPENING: u32 = 8;
 
 /// The word at some moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct State(u32);
+pub struct WindowState(u32);
 
-impl State {
-    /// State before the first window.
+impl WindowState {
+    /// WindowState before the first window.
     pub const NONE: Self = Self(0);
 
     /// Returns the state as a number.
@@ -24,8 +24,8 @@ impl State {
         self.0
     }
 
-    /// Converts a word from [`State::word`] back.
-    pub fn of(word: u32) -> Self {
+    /// Converts a word from [`WindowState::word`] back.
+    pub fn from_word(word: u32) -> Self {
         Self(word)
     }
 
@@ -37,38 +37,38 @@ impl State {
 
     /// Whether launches are skipped, until a window is opened.
     #[inline]
-    pub fn is_quiet(self) -> bool {
-        self.0 & QUIET != 0
+    pub fn is_muted(self) -> bool {
+        self.0 & MUTED != 0
     }
 
     /// Whether launches are reported to an external probe.
     #[inline]
-    pub fn is_marked(self) -> bool {
-        self.0 & MARKED != 0
+    pub fn has_launch_marker(self) -> bool {
+        self.0 & HAS_LAUNCH_MARKER != 0
     }
 
     /// Whether a launch must be skipped or reported to a probe. One test covers both of these rare cases.
     #[inline]
     pub fn is_special(self) -> bool {
-        self.0 & (QUIET | MARKED) != 0
+        self.0 & (MUTED | HAS_LAUNCH_MARKER) != 0
     }
 
     /// Number of times that a window was opened. If two launches outside windows have the same number, no window was
     /// open between these launches.
     pub fn openings(self) -> u32 {
-        self.0 / OPENING
+        self.0 / ONE_OPENING
     }
 }
 
 /// Returns the current state.
 #[inline]
-pub fn state() -> State {
-    State(WORD.load(Ordering::Acquire))
+pub fn state() -> WindowState {
+    WindowState(WORD.load(Ordering::Acquire))
 }
 
 /// Opens the window. Returns false if it was open already.
 pub fn open() -> bool {
-    let opened = |word: u32| (word & OPEN == 0).then(|| (word & !QUIET).wrapping_add(OPENING) | OPEN);
+    let opened = |word: u32| (word & OPEN == 0).then(|| (word & !MUTED).wrapping_add(ONE_OPENING) | OPEN);
     WORD.fetch_update(Ordering::AcqRel, Ordering::Acquire, opened).is_ok()
 }
 
@@ -78,14 +78,14 @@ pub fn close() -> bool {
 }
 
 /// Skips launches from now on. Returns false if a window is open, or if launches are skipped already.
-pub fn hush() -> bool {
-    let hushed = |word: u32| (word & (OPEN | QUIET) == 0).then_some(word | QUIET);
-    WORD.fetch_update(Ordering::AcqRel, Ordering::Acquire, hushed).is_ok()
+pub fn mute() -> bool {
+    let muted = |word: u32| (word & (OPEN | MUTED) == 0).then_some(word | MUTED);
+    WORD.fetch_update(Ordering::AcqRel, Ordering::Acquire, muted).is_ok()
 }
 
 /// Reports launches to an external probe from now on.
-pub fn mark() {
-    WORD.fetch_or(MARKED, Ordering::AcqRel);
+pub fn enable_launch_marker() {
+    WORD.fetch_or(HAS_LAUNCH_MARKER, Ordering::AcqRel);
 }
 
 #[cfg(test)]
@@ -103,17 +103,19 @@ mod tests {
         assert_eq!(state().openings(), 1);
         assert!(close());
         assert_eq!(state().openings(), 1);
-        assert!(hush() && !hush());
-        assert!(state().is_quiet() && !state().is_open());
+        assert!(mute() && !mute());
+        assert!(state().is_muted() && !state().is_open());
         assert_eq!(state().openings(), 1);
         assert!(open());
-        assert_eq!((state().openings(), state().is_quiet()), (2, false));
-        assert!(!hush(), "a window is open");
+        assert_eq!((state().openings(), state().is_muted()), (2, false));
+        assert!(!mute(), "a window is open");
         assert!(close());
         assert!(!state().is_special());
-        mark();
-        assert!(state().is_special() && state().is_marked() && !state().is_open() && !state().is_quiet());
-        assert!(open() && close() && hush());
-        assert_eq!((state().openings(), state().is_marked(), state().is_quiet()), (3, true, true));
+        enable_launch_marker();
+        assert!(
+            state().is_special() && state().has_launch_marker() && !state().is_open() && !state().is_muted()
+        );
+        assert!(open() && close() && mute());
+        assert_eq!((state().openings(), state().has_launch_marker(), state().is_muted()), (3, true, true));
     }
 }

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use crate::capture;
-use crate::control::life;
+use crate::control::lifecycle;
 use gpuflame_config::Outputs;
 use gpuflame_config::settings::{Output, Settings};
 use gpuflame_explain::Definitions;
@@ -32,35 +32,35 @@ use gpuflame_os::file::Draft;
 use gpuflame_os::futex::EventFlags;
 use gpuflame_os::{process_liveness, shortage, threads};
 
-use super::about;
-use super::generated::NamesSoFar;
-use super::memory;
-use super::messages::say;
+use super::generated::CheckpointedNames;
+use super::growing_outputs;
+use super::launcher_report;
+use super::messages::print_from_own;
+use super::out_of_memory;
 use super::panic::disable_after_panic;
 use super::pipeline::Pipeline;
-use super::progress::LOOK_EVERY;
-use super::stream;
+use super::progress::POLL_INTERVAL;
 
 /// Time from the first launch to the first checkpoint. This time is short, because a worker process may soon end by
 /// `_exit`. In a forked process, as most workers are, the following intervals double; in other processes the full
 /// interval follows at once.
-const FIRST_AFTER: Duration = Duration::from_millis(100);
+const FIRST_CHECKPOINT_DELAY: Duration = Duration::from_millis(100);
 /// Pause after a write, as a multiple of the time that the write took, so that writing takes at most half a percent of
 /// the thread's time.
-const RARER: u32 = 200;
+const PAUSE_PER_WRITE_TIME: u32 = 200;
 /// Maximum size of a piece assembled while the pipeline is locked.
-const PIECE: usize = 1 << 20;
+const MAX_PIECE_BYTES: usize = 1 << 20;
 /// Maximum time for which an exit waits for a write in progress.
-const LONGEST_WRITE: Duration = Duration::from_secs(1);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Stack size of the thread, which sorts and copies, and calls no foreign code.
-const STACK: usize = 512 << 10;
+const STACK_BYTES: usize = 512 << 10;
 
 /// Source of the sums.
-pub(super) trait Recorded: Sync {
+pub(super) trait CheckpointSource: Sync {
     /// Lets the collector read everything that was delivered so far. If `is_first`, CUPTI is flushed before.
     fn read_ready(&self, is_first: bool);
-    /// Locks the pipeline and calls `look`. Returns how long `look` took.
-    fn locked(&self, look: &mut dyn FnMut(&mut Pipeline)) -> Duration;
+    /// Locks the pipeline and calls `action`. Returns how long `action` took.
+    fn with_pipeline(&self, action: &mut dyn FnMut(&mut Pipeline)) -> Duration;
 }
 
 /// See the module's documentation.
@@ -71,29 +71,29 @@ pub(super) struct Checkpoint {
     report: Option<PathBuf>,
     interval: Duration,
     /// Bytes by which the file may exceed twice the size of its content.
-    room: usize,
+    slack_bytes: usize,
     began: Nanos,
     /// Requests to the checkpoint's thread while the process ends, and the requests that the thread has fulfilled.
-    asked: EventFlags,
+    requested: EventFlags,
     done: EventFlags,
     /// Contains [`WORK`] once the thread has something to do.
     woken: EventFlags,
     /// Time of the first launch, in nanoseconds.
     first_work: AtomicU64,
     /// Whether the thread still appends to the file.
-    is_kept: AtomicBool,
+    is_active: AtomicBool,
     /// Number of rows of work in the file, as counted by `Pipeline::rows_of_work`.
     work: AtomicU64,
-    file: Mutex<Place>,
+    file: Mutex<CheckpointFile>,
     /// Path of the file, for threads that must not wait for a file system. Never locked during file operations.
     name: Mutex<Option<PathBuf>>,
 }
 
 /// Request to start no further checkpoint. Otherwise a thread that waits for the collector would mistake reads by the
 /// checkpoint's thread for progress of the collector.
-const REST: u32 = 1;
+const STOP_REGULAR: u32 = 1;
 /// Request to write the gathered rows one last time, while a thread waits for this write.
-const LAST: u32 = 2;
+const WRITE_LAST: u32 = 2;
 /// The wait for the last write is over, and nothing more may be written.
 const TOO_LATE: u32 = 4;
 /// The process has launched something, or is ending.
@@ -101,8 +101,8 @@ const WORK: u32 = 1;
 
 /// State of the file on disk.
 #[derive(Debug, Default)]
-struct Place {
-    written: Option<Written>,
+struct CheckpointFile {
+    written: Option<CurrentFile>,
     /// Unfinished file that will replace `written`.
     next: Option<Draft>,
     /// The file is closed for writing.
@@ -112,17 +112,17 @@ struct Place {
 }
 
 /// Outcome of a checkpoint that was due.
-enum Taken {
+enum CheckpointOutcome {
     /// The checkpoint was written, and the next checkpoint is due after this time.
     Written(Duration),
     /// The sums had not changed.
-    Nothing,
+    Unchanged,
     /// There was not enough memory to compute the sums.
     NoRoom,
 }
 
 #[derive(Debug)]
-struct Written {
+struct CurrentFile {
     path: PathBuf,
     identity: FileId,
     bytes: usize,
@@ -130,11 +130,11 @@ struct Written {
 
 /// Content of the file.
 #[derive(Default)]
-struct Book {
+struct CheckpointContent {
     definitions: Definitions,
     definition_bytes: usize,
     sums: SumsWriter,
-    generated: NamesSoFar,
+    generated: CheckpointedNames,
     /// Numbers of rows, of rows of work and of entries merged into "others" when the file was last written.
     rows: u64,
     work: u64,
@@ -142,7 +142,7 @@ struct Book {
     /// The file has reached its maximum size, and must be replaced before any sums are appended.
     is_full: bool,
     /// Duration of the last append.
-    appending: Duration,
+    append_time: Duration,
 }
 
 impl Checkpoint {
@@ -154,13 +154,13 @@ impl Checkpoint {
             formats: [&settings.formats[..], &[Output::Recording]].concat(),
             report: settings.report.clone(),
             interval,
-            room: settings.checkpoint_max,
+            slack_bytes: settings.checkpoint_max,
             began: capture::now(),
-            asked: EventFlags::new(),
+            requested: EventFlags::new(),
             done: EventFlags::new(),
             woken: EventFlags::new(),
             first_work: AtomicU64::new(0),
-            is_kept: AtomicBool::new(false),
+            is_active: AtomicBool::new(false),
             work: AtomicU64::new(0),
             file: Mutex::default(),
             name: Mutex::default(),
@@ -168,9 +168,9 @@ impl Checkpoint {
     }
 
     /// Starts the thread. If that fails, the program runs without checkpoints.
-    pub(super) fn spawn(&'static self, recorded: &'static impl Recorded) -> io::Result<()> {
-        let spawned = threads::spawn(c"gpuflame-keep", STACK, move || {
-            let run = std::panic::AssertUnwindSafe(|| self.run(recorded));
+    pub(super) fn spawn(&'static self, source: &'static impl CheckpointSource) -> io::Result<()> {
+        let spawned = threads::spawn(c"gpuflame-keep", STACK_BYTES, move || {
+            let run = std::panic::AssertUnwindSafe(|| self.run(source));
             if std::panic::catch_unwind(run).is_err() {
                 disable_after_panic();
             }
@@ -178,33 +178,33 @@ impl Checkpoint {
             // thread therefore stops instead of ending.
             threads::park_forever()
         });
-        self.is_kept.store(spawned.is_ok(), Ordering::Release);
+        self.is_active.store(spawned.is_ok(), Ordering::Release);
         spawned
     }
 
     /// Prevents further checkpoints, because the process is ending and the remaining rows are about to be gathered.
-    pub(super) fn rest(&self) {
-        self.asked.set(REST);
+    pub(super) fn stop_regular(&self) {
+        self.requested.set(STOP_REGULAR);
     }
 
     /// Writes all sums one last time, before the outputs are written, if a checkpoint exists or `in_any_case`. The
     /// checkpoint's own thread does the writing, because a file system may block the write. The caller waits for at
     /// most `patience`.
     pub(super) fn write_last(&self, in_any_case: bool, patience: Duration) {
-        if !self.is_kept() || !(in_any_case || self.kept().is_some()) {
+        if !self.is_active() || !(in_any_case || self.path().is_some()) {
             return;
         }
-        self.asked.set(REST | LAST);
+        self.requested.set(STOP_REGULAR | WRITE_LAST);
         self.wake();
         shortage::end_sleeps();
         let began = Instant::now();
-        while !self.done.has(LAST)
+        while !self.done.has(WRITE_LAST)
             && let Some(patience) = patience.checked_sub(began.elapsed())
         {
             // This thread wakes up regularly, because another thread waits for it and checks whether it still runs.
-            self.done.wait(self.done.get() & !LAST, Some(patience.min(LOOK_EVERY)));
+            self.done.wait(self.done.get() & !WRITE_LAST, Some(patience.min(POLL_INTERVAL)));
         }
-        self.asked.set(TOO_LATE);
+        self.requested.set(TOO_LATE);
     }
 
     /// Notes the time of the first launch. A checkpoint is due soon after that time.
@@ -226,24 +226,24 @@ impl Checkpoint {
             self.woken.wait(0, None);
         }
         let since = capture::now().since(Nanos(self.first_work.load(Ordering::Acquire)));
-        FIRST_AFTER.min(self.interval).saturating_sub(Duration::from_nanos(since))
+        FIRST_CHECKPOINT_DELAY.min(self.interval).saturating_sub(Duration::from_nanos(since))
     }
 
     /// Path of the file; `None` if there is no file.
-    pub(super) fn kept(&self) -> Option<PathBuf> {
+    pub(super) fn path(&self) -> Option<PathBuf> {
         self.name.lock().clone()
     }
 
     /// Keeps the file because other outputs could not be written. The head of the file then states that the process has
     /// ended, and whether all `work` rows are in the file. Returns the path of the file; `None` if there is no file.
-    pub(super) fn leave(&self, work: u64) -> Option<PathBuf> {
-        let Some(mut place) = self.file.try_lock_for(LONGEST_WRITE) else { return self.kept() };
-        place.is_closed = true;
-        place.next = None;
-        let is_late = place.is_late || self.work.load(Ordering::Acquire) != work;
-        let written = place.written.as_ref()?;
+    pub(super) fn keep(&self, work: u64) -> Option<PathBuf> {
+        let Some(mut file_state) = self.file.try_lock_for(WRITE_TIMEOUT) else { return self.path() };
+        file_state.is_closed = true;
+        file_state.next = None;
+        let is_late = file_state.is_late || self.work.load(Ordering::Acquire) != work;
+        let written = file_state.written.as_ref()?;
         written
-            .stands(RecordingState { missed_mark: is_late, exited: true })
+            .write_state(RecordingState { missed_mark: is_late, exited: true })
             .is_ok()
             .then(|| written.path.clone())
     }
@@ -251,136 +251,140 @@ impl Checkpoint {
     /// Removes the file, because the outputs contain everything that the file contains.
     pub(super) fn remove(&self) {
         // If a thread is blocked in a file system, it holds this lock, and the file stays.
-        let Some(mut place) = self.file.try_lock_for(LONGEST_WRITE) else { return };
-        place.is_closed = true;
-        place.next = None;
-        if let Some(written) = place.written.take().filter(Written::is_ours) {
+        let Some(mut file_state) = self.file.try_lock_for(WRITE_TIMEOUT) else { return };
+        file_state.is_closed = true;
+        file_state.next = None;
+        if let Some(written) = file_state.written.take().filter(CurrentFile::has_its_name) {
             let _ = fs::remove_file(written.path);
         }
     }
 
     /// Notes in the file that recording ended because memory ran out. If the checkpoint's thread is writing to the
     /// file, nothing is noted, because that thread will not run again and release its lock.
-    pub(super) fn starve(&self) {
-        let Some(place) = self.file.try_lock() else { return };
-        if let Some(written) = place.written.as_ref().filter(|_| !place.is_closed) {
+    pub(super) fn note_out_of_memory(&self) {
+        let Some(file_state) = self.file.try_lock() else { return };
+        if let Some(written) = file_state.written.as_ref().filter(|_| !file_state.is_closed) {
             let mut chunk = Chunk::default();
             chunk.memory_exhausted();
             let _ = append(&written.path, written.identity, written.bytes as u64, &chunk.take());
         }
     }
 
-    fn run(&self, recorded: &impl Recorded) {
+    fn run(&self, source: &impl CheckpointSource) {
         threads::note_ours();
         // The first wait on a lock resolves symbols under the loader's lock, which may later be held forever.
         Condvar::new().wait_for(&mut Mutex::new(()).lock(), Duration::from_millis(1));
-        let (mut book, mut pause) = (None, self.wait_for_work());
+        let (mut content, mut pause) = (None, self.wait_for_work());
         let mut doubled =
-            if process_liveness::is_forked() { FIRST_AFTER.min(self.interval) } else { self.interval };
-        let (mut has_said, mut is_first) = (false, true);
-        let mut is_begun_anew = false;
+            if process_liveness::is_forked() { FIRST_CHECKPOINT_DELAY.min(self.interval) } else { self.interval };
+        let (mut is_skip_printed, mut is_first) = (false, true);
+        let mut is_restarted = false;
         loop {
             shortage::sleep_unless_short(pause);
-            let is_last = self.rests_and_is_asked();
-            if self.is_out() {
+            let is_last = self.is_last_checkpoint();
+            if self.must_stop() {
                 return;
             }
             let is_starved = shortage::is_short();
             // All launches up to `time` are among the rows that are read next.
             let time = capture::now();
             if !is_last {
-                recorded.read_ready(std::mem::take(&mut is_first));
+                source.read_ready(std::mem::take(&mut is_first));
             }
             doubled = self.interval.min(2 * doubled);
             pause = doubled;
-            match self.write(recorded, &mut book, (time, doubled), is_last) {
-                Ok(Taken::Written(next)) => {
+            match self.write(source, &mut content, (time, doubled), is_last) {
+                Ok(CheckpointOutcome::Written(next)) => {
                     pause = next;
-                    is_begun_anew = false;
-                    self.work.store(book.as_ref().map_or(0, |book| book.work), Ordering::Release);
+                    is_restarted = false;
+                    self.work.store(content.as_ref().map_or(0, |content| content.work), Ordering::Release);
                 }
-                Ok(Taken::Nothing) => {}
-                Ok(Taken::NoRoom) => {
-                    self.say_late(true);
-                    if !std::mem::replace(&mut has_said, true) {
-                        let stands = if self.kept().is_some() {
+                Ok(CheckpointOutcome::Unchanged) => {}
+                Ok(CheckpointOutcome::NoRoom) => {
+                    self.note_mark_missing(true);
+                    if !std::mem::replace(&mut is_skip_printed, true) {
+                        let remark = if self.path().is_some() {
                             "; the previous checkpoint is still valid"
                         } else {
                             ""
                         };
-                        say(&format!("checkpoint skipped: it does not fit into GPUFLAME_MAX_MEM{stands}"));
+                        print_from_own(&format!(
+                            "checkpoint skipped: it does not fit into GPUFLAME_MAX_MEM{remark}"
+                        ));
                     }
                 }
                 Err(error) => {
                     // An unfinished replacement would only take up space.
                     self.file.lock().next = None;
                     // If the file was removed during the write, a new file is started.
-                    if book.take().is_some()
-                        && !is_begun_anew
+                    if content.take().is_some()
+                        && !is_restarted
                         && !is_last
-                        && !self.is_out()
-                        && !self.is_there()
+                        && !self.must_stop()
+                        && !self.has_file()
                     {
-                        is_begun_anew = true;
+                        is_restarted = true;
                         continue;
                     }
-                    if !self.is_out() {
-                        say(&format!("checkpoints stop: {error}; recording continues"));
-                        self.say_late(true);
+                    if !self.must_stop() {
+                        print_from_own(&format!("checkpoints stop: {error}; recording continues"));
+                        self.note_mark_missing(true);
                     }
-                    self.is_kept.store(false, Ordering::Release);
-                    self.done.set(LAST);
+                    self.is_active.store(false, Ordering::Release);
+                    self.done.set(WRITE_LAST);
                     // If memory has run out, no other thread ends the session.
                     if is_starved && !is_last {
-                        memory::end();
+                        out_of_memory::end_session();
                     }
                     return;
                 }
             }
             // The process is already ending, so running out of memory ends nothing more.
             if is_last {
-                return self.done.set(LAST);
+                return self.done.set(WRITE_LAST);
             }
             if is_starved {
-                return memory::end();
+                return out_of_memory::end_session();
             }
         }
     }
 
     /// Whether this is the last checkpoint. While the process ends, waits until a request decides this.
-    fn rests_and_is_asked(&self) -> bool {
+    fn is_last_checkpoint(&self) -> bool {
         loop {
-            match self.asked.get() {
+            match self.requested.get() {
                 0 => return false,
-                _ if self.is_out() => threads::park_forever(),
-                asked if asked & LAST != 0 => return true,
-                asked => self.asked.wait(asked, None),
+                _ if self.must_stop() => threads::park_forever(),
+                requested if requested & WRITE_LAST != 0 => return true,
+                requested => self.requested.wait(requested, None),
             }
         }
     }
 
     /// Whether nothing may be written any more, because the last wait is over or gpuflame was switched off without a
     /// request.
-    fn is_out(&self) -> bool {
-        match self.asked.get() {
-            0 => life::is_over(),
-            asked => asked & TOO_LATE != 0,
+    fn must_stop(&self) -> bool {
+        match self.requested.get() {
+            0 => lifecycle::is_over(),
+            requested => requested & TOO_LATE != 0,
         }
     }
 
     /// States in the file that a due mark is missing, or is no longer missing, as far as the file system permits.
-    fn say_late(&self, is_late: bool) {
-        let mut place = self.file.lock();
-        let Place { written: Some(written), is_late: was_late, .. } = &mut *place else { return };
+    fn note_mark_missing(&self, is_late: bool) {
+        let mut file_state = self.file.lock();
+        let CheckpointFile { written: Some(written), is_late: was_late, .. } = &mut *file_state else {
+            return;
+        };
         if *was_late != is_late {
-            let said = written.stands(RecordingState { missed_mark: is_late, exited: false });
-            *was_late = is_late && said.is_ok();
+            let result = written.write_state(RecordingState { missed_mark: is_late, exited: false });
+            *was_late = is_late && result.is_ok();
         }
     }
 
     /// Whether the thread still appends to the file.
-    pub(super) fn is_kept(&self) -> bool {
-        self.is_kept.load(Ordering::Acquire)
+    pub(super) fn is_active(&self) -> bool {
+        self.is_active.load(Ordering::Acquire)
     }
 
     /// Writes the sums that have changed. The next checkpoint is due after `interval`, or later if writing takes long.
@@ -388,73 +392,75 @@ impl Checkpoint {
     /// waits for the last checkpoint, and examining 80,000 sums takes 40 ms.
     fn write(
         &self,
-        recorded: &impl Recorded,
-        book: &mut Option<Book>,
+        source: &impl CheckpointSource,
+        content: &mut Option<CheckpointContent>,
         moment: (Nanos, Duration),
         is_last: bool,
-    ) -> Result<Taken> {
+    ) -> Result<CheckpointOutcome> {
         let (mut rows, mut work, mut forgotten, mut has_room) = (0, 0, 0, false);
         let mut has_work = false;
-        recorded.locked(&mut |pipeline| {
+        source.with_pipeline(&mut |pipeline| {
             has_work = pipeline.has_work();
             (rows, work, forgotten) = (pipeline.rows(), pipeline.rows_of_work(), pipeline.forgotten());
             has_room = pipeline.has_room(capture::bytes_held());
         });
-        let (rows_before, work_before) = book.as_ref().map_or((0, 0), |book| (book.rows, book.work));
+        let (rows_before, work_before) =
+            content.as_ref().map_or((0, 0), |content| (content.rows, content.work));
         if !has_work || rows == rows_before || is_last && work == work_before {
-            return Ok(Taken::Nothing);
+            return Ok(CheckpointOutcome::Unchanged);
         }
         if !has_room {
-            return Ok(Taken::NoRoom);
+            return Ok(CheckpointOutcome::NoRoom);
         }
-        let goes_on = book.as_ref().is_some_and(|book| book.forgotten == forgotten) && self.is_there();
-        if goes_on && let Some(book) = book {
-            let taken = self.add(recorded, book, Chunk::default(), moment)?;
-            if !book.is_full {
-                return Ok(taken);
+        let can_append =
+            content.as_ref().is_some_and(|content| content.forgotten == forgotten) && self.has_file();
+        if can_append && let Some(content) = content {
+            let outcome = self.append_changes(source, content, Chunk::default(), moment)?;
+            if !content.is_full {
+                return Ok(outcome);
             }
         }
         // Start a new file that replaces the previous file, which is full or was removed.
-        let appending = book.take().map_or(Duration::ZERO, |book| book.appending);
-        let mut new = Book { appending, ..Book::default() };
-        self.begin()?;
+        let append_time = content.take().map_or(Duration::ZERO, |content| content.append_time);
+        let mut new = CheckpointContent { append_time, ..CheckpointContent::default() };
+        self.begin_file()?;
         let mut chunk = Chunk::default();
-        chunk.writer(&stream::this_thread());
-        let taken = self.add(recorded, &mut new, chunk, moment)?;
-        match taken {
-            Taken::Written(_) => {
-                self.replace()?;
-                *book = Some(new);
+        chunk.writer(&growing_outputs::this_thread());
+        let outcome = self.append_changes(source, &mut new, chunk, moment)?;
+        match outcome {
+            CheckpointOutcome::Written(_) => {
+                self.publish_file()?;
+                *content = Some(new);
             }
             _ => self.file.lock().next = None,
         }
-        Ok(taken)
+        Ok(outcome)
     }
 
     /// Assembles the changed sums, in several pieces if there are many, and appends the pieces if the file has room.
-    fn add(
+    fn append_changes(
         &self,
-        recorded: &impl Recorded,
-        book: &mut Book,
+        source: &impl CheckpointSource,
+        content: &mut CheckpointContent,
         mut chunk: Chunk,
         (time, interval): (Nanos, Duration),
-    ) -> Result<Taken> {
-        let mut took = name_generated(recorded, book, &mut chunk);
+    ) -> Result<CheckpointOutcome> {
+        let mut took = append_generated_names(source, content, &mut chunk);
         let (mut is_all, mut next) = (false, None);
         while !is_all {
             let before = took;
-            took += recorded.locked(&mut |pipeline| {
+            took += source.with_pipeline(&mut |pipeline| {
                 let began = Instant::now();
-                is_all = pipeline.write_definitions(&mut book.definitions, &mut chunk, PIECE);
+                is_all = pipeline.write_definitions(&mut content.definitions, &mut chunk, MAX_PIECE_BYTES);
                 // Memory use has grown since the first check, so it is checked again.
                 if is_all && pipeline.has_room(capture::bytes_held()) {
-                    book.definition_bytes += chunk.len();
-                    (book.rows, book.forgotten) = (pipeline.rows(), pipeline.forgotten());
-                    book.work = pipeline.rows_of_work();
-                    let open = pipeline.write_sums(&mut book.sums, &mut chunk);
+                    content.definition_bytes += chunk.len();
+                    (content.rows, content.forgotten) = (pipeline.rows(), pipeline.forgotten());
+                    content.work = pipeline.rows_of_work();
+                    let open = pipeline.write_sums(&mut content.sums, &mut chunk);
                     // The mark states when the next mark is due. The time that writing this mark will take is estimated
                     // from the last append.
-                    let pause = pause_after(before + began.elapsed() + book.appending, interval);
+                    let pause = pause_after(before + began.elapsed() + content.append_time, interval);
                     let interval_ms = pause.as_millis() as u32;
                     chunk.mark(&CheckpointMark { began: self.began, time, interval_ms, open });
                     next = Some(pause);
@@ -462,49 +468,50 @@ impl Checkpoint {
             });
             let bytes = chunk.take();
             if next.is_none() {
-                book.definition_bytes += bytes.len();
+                content.definition_bytes += bytes.len();
             }
             let began = Instant::now();
-            let most = 2 * (book.definition_bytes + book.sums.bytes()) + self.room;
+            let most = 2 * (content.definition_bytes + content.sums.bytes()) + self.slack_bytes;
             if is_all && self.bytes() + bytes.len() > most {
-                book.is_full = true;
+                content.is_full = true;
             } else {
                 self.append(&bytes)?;
             }
-            book.appending = began.elapsed();
-            took += book.appending;
+            content.append_time = began.elapsed();
+            took += content.append_time;
         }
         if next.is_some() {
-            self.say_late(false);
+            self.note_mark_missing(false);
         }
-        Ok(next.map_or(Taken::NoRoom, Taken::Written))
+        Ok(next.map_or(CheckpointOutcome::NoRoom, CheckpointOutcome::Written))
     }
 
     /// Size of the file that grows; 0 while a replacement is being written.
     fn bytes(&self) -> usize {
-        let place = self.file.lock();
-        let written = place.written.as_ref().filter(|_| place.next.is_none());
+        let file_state = self.file.lock();
+        let written = file_state.written.as_ref().filter(|_| file_state.next.is_none());
         written.map_or(0, |written| written.bytes)
     }
 
     /// Whether there is a file that can grow. If the file was removed, the caller starts a new file.
-    fn is_there(&self) -> bool {
-        self.file.lock().written.as_ref().is_some_and(Written::is_ours)
+    fn has_file(&self) -> bool {
+        self.file.lock().written.as_ref().is_some_and(CurrentFile::has_its_name)
     }
 
     /// Starts a new file.
-    fn begin(&self) -> Result<()> {
-        let mut place = self.open()?;
-        let removed = place.written.take_if(|written| !written.is_ours()).map(|written| written.path);
-        let next = match &place.written {
+    fn begin_file(&self) -> Result<()> {
+        let mut file_state = self.lock_file()?;
+        let removed =
+            file_state.written.take_if(|written| !written.has_its_name()).map(|written| written.path);
+        let next = match &file_state.written {
             Some(written) => Draft::create(&written.path)?,
-            None => stream::free_name(&self.outputs, &self.formats, Draft::create)?,
+            None => growing_outputs::with_free_name(&self.outputs, &self.formats, Draft::create)?,
         };
         append(next.path(), next.identity(), 0, &Chunk::file_header())?;
-        place.next = Some(next);
-        drop(place);
+        file_state.next = Some(next);
+        drop(file_state);
         if let Some(path) = removed {
-            say(&format!(
+            print_from_own(&format!(
                 "{} was removed during the run; checkpoints continue in a new file",
                 path.display()
             ));
@@ -514,12 +521,12 @@ impl Checkpoint {
 
     /// Appends to the file, or to its unfinished replacement.
     fn append(&self, bytes: &[u8]) -> Result<()> {
-        let mut place = self.open()?;
-        if let Some(next) = &place.next {
+        let mut file_state = self.lock_file()?;
+        if let Some(next) = &file_state.next {
             let there = fs::metadata(next.path())?.len();
             return Ok(append(next.path(), next.identity(), there, bytes)?);
         }
-        if let Some(written) = &mut place.written {
+        if let Some(written) = &mut file_state.written {
             append(&written.path, written.identity, written.bytes as u64, bytes)?;
             written.bytes += bytes.len();
         }
@@ -527,69 +534,77 @@ impl Checkpoint {
     }
 
     /// Moves the new file to the name of the old file, or to a free name.
-    fn replace(&self) -> Result<()> {
-        let mut place = self.open()?;
-        let Some(next) = place.next.take() else { return Ok(()) };
+    fn publish_file(&self) -> Result<()> {
+        let mut file_state = self.lock_file()?;
+        let Some(next) = file_state.next.take() else { return Ok(()) };
         let (identity, bytes) = (next.identity(), fs::metadata(next.path())?.len() as usize);
-        let path = match place.written.take() {
-            Some(Written { path, .. }) => {
+        let path = match file_state.written.take() {
+            Some(CurrentFile { path, .. }) => {
                 next.publish_as(&path)?;
                 path
             }
             None => {
                 let mut next = Some(next);
                 let formats = &self.formats;
-                stream::free_name(&self.outputs, formats, |path| match next.as_ref().map(Draft::path) {
-                    Some(from) if fs::hard_link(from, path).is_ok() => Ok(path.to_owned()),
-                    _ if stream::is_taken(path) => Err(io::ErrorKind::AlreadyExists.into()),
-                    // The file system does not support hard links.
-                    _ => next.take().map_or(Ok(()), |next| next.publish_as(path)).map(|()| path.to_owned()),
+                growing_outputs::with_free_name(&self.outputs, formats, |path| {
+                    match next.as_ref().map(Draft::path) {
+                        Some(from) if fs::hard_link(from, path).is_ok() => Ok(path.to_owned()),
+                        _ if growing_outputs::is_name_taken(path) => Err(io::ErrorKind::AlreadyExists.into()),
+                        // The file system does not support hard links.
+                        _ => {
+                            next.take().map_or(Ok(()), |next| next.publish_as(path)).map(|()| path.to_owned())
+                        }
+                    }
                 })
-                .inspect(|path| about::begun(self.report.as_deref(), path, self.began))?
+                .inspect(|path| launcher_report::note_file(self.report.as_deref(), path, self.began))?
             }
         };
         *self.name.lock() = Some(path.clone());
-        place.written = Some(Written { path, identity, bytes });
-        place.is_late = false;
+        file_state.written = Some(CurrentFile { path, identity, bytes });
+        file_state.is_late = false;
         Ok(())
     }
 
-    fn open(&self) -> io::Result<parking_lot::MutexGuard<'_, Place>> {
-        let place = self.file.lock();
-        match place.is_closed || self.is_out() {
+    fn lock_file(&self) -> io::Result<parking_lot::MutexGuard<'_, CheckpointFile>> {
+        let file_state = self.file.lock();
+        match file_state.is_closed || self.must_stop() {
             true => Err(io::Error::other("the process is ending")),
-            false => Ok(place),
+            false => Ok(file_state),
         }
     }
 }
 
-impl Written {
+impl CurrentFile {
     /// Writes the state of the recording into the file's head.
-    fn stands(&self, standing: RecordingState) -> io::Result<()> {
+    fn write_state(&self, standing: RecordingState) -> io::Result<()> {
         Appender::new(&self.path, self.identity, None).overwrite(&Chunk::header(standing))
     }
 
     /// Whether the file still has its name.
-    fn is_ours(&self) -> bool {
+    fn has_its_name(&self) -> bool {
         Appender::new(&self.path, self.identity, None).open().is_ok()
     }
 }
 
 /// Appends the current names of generated code, which cannot be looked up after the process has ended. Returns how long
 /// this took.
-fn name_generated(recorded: &impl Recorded, book: &mut Book, chunk: &mut Chunk) -> Duration {
+fn append_generated_names(
+    source: &impl CheckpointSource,
+    content: &mut CheckpointContent,
+    chunk: &mut Chunk,
+) -> Duration {
     if shortage::is_short() {
         return Duration::ZERO;
     }
     let began = Instant::now();
-    recorded.locked(&mut |pipeline| book.generated.look(pipeline.profile()));
-    book.generated.tell(|row| chunk.row(row));
+    source.with_pipeline(&mut |pipeline| content.generated.add_new_frames(pipeline.profile()));
+    content.generated.write_changes(|row| chunk.row(row));
     began.elapsed()
 }
 
 /// Minimum pause after a write that took `spent`.
 fn pause_after(spent: Duration, interval: Duration) -> Duration {
-    interval.max(RARER * spent)
+    interval.max(PAUSE_PER_WRITE_TIME * spent)
 }
 
 /// Appends `bytes` to a file that has `there` bytes. An incomplete write is undone.

@@ -10,40 +10,40 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use crate::capture;
-use crate::control::life;
+use crate::control::lifecycle;
 use gpuflame_cupti::tracer;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_os::{heap, process_liveness, shortage, threads};
 use gpuflame_unwind as unwind;
 
-use super::ending;
 use super::panic::disable_after_panic;
-use super::progress::{self, LOOK_EVERY, Limit, Watch};
+use super::progress::{self, POLL_INTERVAL, ProgressWatch, StallLimit};
+use super::shutdown;
 
 /// Pause between two visits while rows arrive. The pause is short enough that the rows of one pause fit into the ready
 /// chunks.
-const SHORT_PAUSE: Duration = Duration::from_millis(5);
+const BUSY_PAUSE: Duration = Duration::from_millis(5);
 /// Maximum pause when no rows arrive, so that an idle process is seldom woken.
-pub(super) const LONGEST_PAUSE: Duration = Duration::from_millis(80);
+pub(super) const MAX_IDLE_PAUSE: Duration = Duration::from_millis(80);
 /// Interval between flushes. CUPTI delivers a buffer by itself only when the buffer is full.
-const FLUSH_EVERY: Duration = Duration::from_secs(1);
+const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Time from the first launch to the next flush, whose rows the first checkpoint needs. This time is short, because a
 /// worker process may soon end by `_exit`. In a forked process the following intervals double.
-const FIRST_FLUSH: Duration = Duration::from_millis(80);
+const FIRST_FLUSH_DELAY: Duration = Duration::from_millis(80);
 
 /// Interval between flushes while many launches wait for their activities.
-const FLUSH_WHEN_BEHIND: Duration = Duration::from_millis(50);
+const BACKLOG_FLUSH_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Maximum time after a flush until its rows are written to the recording. If all rows are read earlier, they are
 /// written earlier.
-const WRITE_AFTER: Duration = Duration::from_millis(200);
+const MAX_WRITE_DELAY: Duration = Duration::from_millis(200);
 
 /// Interval between checks whether the application still has a thread. A check takes about 10 us.
-const LOOK_AROUND_EVERY: Duration = Duration::from_secs(1);
+const LAST_THREAD_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Operations that the collector calls.
-pub(super) trait Source: Sync {
+pub(super) trait CollectorSteps: Sync {
     /// Reads all rows that are ready, or a large part of them. Returns false if no rows were ready.
     fn collect(&self) -> bool;
 
@@ -51,7 +51,7 @@ pub(super) trait Source: Sync {
     fn collect_noted(&self);
 
     /// Answers requests about the rows read so far.
-    fn answer(&self);
+    fn answer_stats_request(&self);
 
     /// Whether the application has launched anything.
     fn has_work(&self) -> bool;
@@ -60,22 +60,22 @@ pub(super) trait Source: Sync {
     fn wants_flush(&self) -> bool;
 
     /// Maximum pause when no rows arrive.
-    fn longest_pause(&self) -> Duration;
+    fn max_idle_pause(&self) -> Duration;
 
     /// Makes CUPTI deliver completed records or, if `everything`, also incomplete records.
     fn flush(&self, everything: bool);
 
     /// Writes the rows read so far to the recording, so that these rows survive the process. If `is_awaited`, waits
     /// until the file is written.
-    fn write_down(&self, is_awaited: bool);
+    fn flush_recording(&self, is_awaited: bool);
 
     /// Stops gathering because memory ran out.
-    fn end_for_want_of_memory(&self);
+    fn end_out_of_memory(&self);
 }
 
 /// Requests to the collector, in ascending order. If several requests are pending, the highest request is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Wish {
+pub(super) enum CollectorRequest {
     /// Like `Collect`, for a checkpoint. Checkpoints may be frequent, so this request does not delay a flush that is
     /// due.
     Read,
@@ -91,14 +91,14 @@ pub(super) enum Wish {
 
 #[derive(Debug, Default)]
 pub(super) struct Collector {
-    wishes: Mutex<Wishes>,
-    asked: Condvar,
+    requests: Mutex<PendingRequests>,
+    requested: Condvar,
     granted: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Wishes {
-    open: Option<Wish>,
+struct PendingRequests {
+    highest: Option<CollectorRequest>,
     /// Number of requests made, and number of requests granted.
     made: u64,
     granted: u64,
@@ -106,9 +106,9 @@ struct Wishes {
 
 impl Collector {
     /// Starts the thread.
-    pub(super) fn spawn(&'static self, source: &'static impl Source) -> Result<()> {
+    pub(super) fn spawn(&'static self, steps: &'static impl CollectorSteps) -> Result<()> {
         let spawned = threads::spawn(c"gpuflame", threads::DEFAULT_STACK_BYTES, move || {
-            let run = std::panic::AssertUnwindSafe(|| self.run(source));
+            let run = std::panic::AssertUnwindSafe(|| self.run(steps));
             if std::panic::catch_unwind(run).is_err() {
                 disable_after_panic();
             }
@@ -125,113 +125,111 @@ impl Collector {
     }
 
     /// Makes a request and waits until it is granted. Returns false if the collector makes no progress within the limit.
-    pub(super) fn ask(&self, wish: Wish, limit: Limit) -> bool {
-        let mut watch = Watch::new(limit);
+    pub(super) fn request(&self, request: CollectorRequest, limit: StallLimit) -> bool {
+        let mut watch = ProgressWatch::new(limit);
         // The thread that holds the lock may have been interrupted by a signal, and may never continue.
-        let Some(mut wishes) = self.wishes.try_lock_for(limit.others) else { return false };
-        wishes.made += 1;
-        let mine = wishes.made;
-        wishes.open = wishes.open.max(Some(wish));
-        self.asked.notify_one();
-        while wishes.granted < mine {
-            self.granted.wait_for(&mut wishes, LOOK_EVERY);
-            if watch.is_over() || life::is_over() {
-                return wishes.granted >= mine;
+        let Some(mut requests) = self.requests.try_lock_for(limit.foreign) else { return false };
+        requests.made += 1;
+        let mine = requests.made;
+        requests.highest = requests.highest.max(Some(request));
+        self.requested.notify_one();
+        while requests.granted < mine {
+            self.granted.wait_for(&mut requests, POLL_INTERVAL);
+            if watch.is_exceeded() || lifecycle::is_over() {
+                return requests.granted >= mine;
             }
         }
         true
     }
 
     /// Ends the collector's pause, if the collector pauses. Never waits.
-    pub(super) fn nudge(&self) {
-        self.asked.notify_one();
+    pub(super) fn wake(&self) {
+        self.requested.notify_one();
     }
 
-    fn run(&self, source: &impl Source) {
-        let mut pause = SHORT_PAUSE;
-        let (mut flushed, mut looked, mut is_written) = (Instant::now(), Instant::now(), false);
+    fn run(&self, steps: &impl CollectorSteps) {
+        let mut pause = BUSY_PAUSE;
+        let (mut flushed, mut last_thread_check, mut is_written) = (Instant::now(), Instant::now(), false);
         let (mut is_over, mut has_work) = (false, false);
-        let mut flush_every = FLUSH_EVERY;
+        let mut flush_interval = FLUSH_INTERVAL;
         threads::note_ours();
         loop {
-            let (wish, up_to) = self.wait(pause);
-            if life::is_over() {
+            let (request, count) = self.wait(pause);
+            if lifecycle::is_over() {
                 return;
             }
-            MOST_HELD.fetch_max(capture::bytes_held(), Ordering::Relaxed);
-            progress::made();
+            PEAK_BYTES_HELD.fetch_max(capture::bytes_held(), Ordering::Relaxed);
+            progress::note_step();
             // The remaining memory is reserved for saving the rows recorded so far.
             if shortage::is_short() {
-                return source.end_for_want_of_memory();
+                return steps.end_out_of_memory();
             }
-            let any = source.collect();
-            if !has_work && source.has_work() {
-                (has_work, flush_every, flushed) = (true, FIRST_FLUSH, Instant::now());
+            let any = steps.collect();
+            if !has_work && steps.has_work() {
+                (has_work, flush_interval, flushed) = (true, FIRST_FLUSH_DELAY, Instant::now());
             }
-            let wants_flush = source.wants_flush();
-            let pause_between = if wants_flush { FLUSH_WHEN_BEHIND } else { flush_every };
+            let wants_flush = steps.wants_flush();
+            let pause_between = if wants_flush { BACKLOG_FLUSH_INTERVAL } else { flush_interval };
             // If several filled buffers wait, CUPTI delivers buffers without a flush, and a flush would only slow us
             // down.
-            let due =
-                wish <= Some(Wish::Read) && flushed.elapsed() >= pause_between && !capture::many_filled();
-            if due || wish >= Some(Wish::Gather) {
-                source.flush(wish == Some(Wish::Drain));
+            let due = request <= Some(CollectorRequest::Read)
+                && flushed.elapsed() >= pause_between
+                && !capture::many_filled();
+            if due || request >= Some(CollectorRequest::Gather) {
+                steps.flush(request == Some(CollectorRequest::Drain));
                 flushed = Instant::now();
-                flush_every = if process_liveness::is_forked() {
-                    FLUSH_EVERY.min(2 * flush_every)
-                } else {
-                    FLUSH_EVERY
-                };
+                flush_interval =
+                    if process_liveness::is_forked() { FLUSH_INTERVAL.min(2 * flush_interval) } else { FLUSH_INTERVAL };
                 is_written = false;
-            } else if !is_written && (!any || flushed.elapsed() >= WRITE_AFTER) {
-                source.write_down(false);
+            } else if !is_written && (!any || flushed.elapsed() >= MAX_WRITE_DELAY) {
+                steps.flush_recording(false);
                 is_written = true;
             }
-            if wish.is_some() {
-                source.collect_noted();
-                source.answer();
+            if request.is_some() {
+                steps.collect_noted();
+                steps.answer_stats_request();
             }
-            if wish == Some(Wish::Flush) {
-                source.write_down(true);
+            if request == Some(CollectorRequest::Flush) {
+                steps.flush_recording(true);
                 is_written = true;
             }
             // The collector becomes idle now, so the memory of ready buffers is released.
-            if wish >= Some(Wish::Flush) {
+            if request >= Some(CollectorRequest::Flush) {
                 capture::rest();
             }
             // The collector continues after it starts this exit, because the exit requests the remaining rows from the
             // collector.
-            if !any && !is_over && looked.elapsed() >= LOOK_AROUND_EVERY {
-                looked = Instant::now();
+            if !any && !is_over && last_thread_check.elapsed() >= LAST_THREAD_CHECK_INTERVAL {
+                last_thread_check = Instant::now();
                 is_over = threads::are_only_ours_left();
                 if is_over {
-                    ending::exit_as_the_last_thread();
+                    shutdown::exit_as_the_last_thread();
                 }
             }
-            pause = if any { SHORT_PAUSE } else { (2 * pause).min(source.longest_pause()) };
-            self.grant(up_to);
+            pause = if any { BUSY_PAUSE } else { (2 * pause).min(steps.max_idle_pause()) };
+            self.grant(count);
         }
     }
 
     /// Waits for a request, or for `pause`. Returns the request, and the number of requests that it grants.
-    fn wait(&self, pause: Duration) -> (Option<Wish>, u64) {
-        let mut wishes = self.wishes.lock();
-        if wishes.open.is_none() {
-            self.asked.wait_for(&mut wishes, pause);
+    fn wait(&self, pause: Duration) -> (Option<CollectorRequest>, u64) {
+        let mut requests = self.requests.lock();
+        if requests.highest.is_none() {
+            self.requested.wait_for(&mut requests, pause);
         }
-        (wishes.open.take(), wishes.made)
+        (requests.highest.take(), requests.made)
     }
 
-    fn grant(&self, up_to: u64) {
-        self.wishes.lock().granted = up_to;
+    fn grant(&self, count: u64) {
+        self.requests.lock().granted = count;
         self.granted.notify_all();
     }
 }
 
 /// Peak memory in bytes: the heap's peak plus the memory mapped now, or the highest total that the collector has seen.
 /// The collector computes this total before it reads pending rows.
-pub(super) fn most_held() -> usize {
-    MOST_HELD.load(Ordering::Relaxed).max(unwind::bytes_held() + tracer::bytes_held() + heap::peak_bytes())
+pub(super) fn peak_bytes_held() -> usize {
+    PEAK_BYTES_HELD.load(Ordering::Relaxed).max(unwind::bytes_held() + tracer::bytes_held() + heap::peak_bytes())
 }
 
-static MOST_HELD: AtomicUsize = AtomicUsize::new(0);
+static PEAK_BYTES_HELD: AtomicUsize = AtomicUsize::new(0);

@@ -6,7 +6,7 @@ use gpuflame_config::settings::{self, Settings};
 use gpuflame_os as host;
 
 /// Whether gpuflame must not start, because the environment disables it or cannot be trusted.
-pub(super) fn keeps_us_out() -> bool {
+pub(super) fn forbids_recording() -> bool {
     host::is_privileged() || settings().0.disable
 }
 

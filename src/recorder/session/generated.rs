@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
-use super::messages::say;
+use super::messages::print_from_own;
 use gpuflame_explain::symbolize::{GeneratedCodeSources, GeneratedNames, generated_addresses};
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::Row;
@@ -17,22 +17,22 @@ use gpuflame_os as host;
 /// Looks up each address once.
 #[derive(Debug, Default)]
 pub(super) struct GeneratedCode {
-    asked: BTreeSet<u64>,
+    looked_up: BTreeSet<u64>,
     remarks: BTreeSet<String>,
 }
 
 impl GeneratedCode {
     /// Returns names for the addresses in `profile` that have not been looked up yet.
     pub(super) fn names(&mut self, profile: &Profile) -> Vec<(u64, String)> {
-        let new: BTreeSet<u64> = &generated_addresses(profile, 0) - &self.asked;
+        let new: BTreeSet<u64> = &generated_addresses(profile, 0) - &self.looked_up;
         if new.is_empty() {
             return Vec::new();
         }
         let GeneratedNames { names, remarks, .. } = sources().find_names(&new);
-        self.asked.extend(new);
+        self.looked_up.extend(new);
         for remark in remarks {
             if self.remarks.insert(remark.clone()) {
-                say(&remark);
+                print_from_own(&remark);
             }
         }
         names
@@ -41,37 +41,37 @@ impl GeneratedCode {
 
 /// Names of generated code in a checkpoint.
 #[derive(Debug, Default)]
-pub(super) struct NamesSoFar {
+pub(super) struct CheckpointedNames {
     /// Number of frames examined.
     frames: usize,
     addresses: BTreeSet<u64>,
     /// Name that was written for each address; empty for an address at which several functions were.
-    told: BTreeMap<u64, String>,
+    written: BTreeMap<u64, String>,
 }
 
-impl NamesSoFar {
+impl CheckpointedNames {
     /// Adds the addresses of new frames.
-    pub(super) fn look(&mut self, profile: &Profile) {
+    pub(super) fn add_new_frames(&mut self, profile: &Profile) {
         self.addresses.extend(generated_addresses(profile, self.frames));
         self.frames = profile.frames().len();
     }
 
     /// Looks up all addresses again, because an address may be reused for another function. Writes new names, and
     /// withdraws names that have become wrong. Remarks are not written before the end of the run.
-    pub(super) fn tell(&mut self, mut each: impl FnMut(&Row<'_>)) {
+    pub(super) fn write_changes(&mut self, mut each: impl FnMut(&Row<'_>)) {
         if self.addresses.is_empty() {
             return;
         }
         let GeneratedNames { names, several, .. } = sources().find_names(&self.addresses);
         let several = several.into_iter().map(|address| (address, String::new()));
         for (address, mut name) in names.into_iter().chain(several) {
-            match self.told.get(&address) {
-                Some(told) if *told == name || told.is_empty() => continue,
+            match self.written.get(&address) {
+                Some(written) if *written == name || written.is_empty() => continue,
                 Some(_) => name.clear(),
                 None => {}
             }
             each(&Row::Generated { address, name: &name });
-            self.told.insert(address, name);
+            self.written.insert(address, name);
         }
     }
 }

@@ -13,22 +13,22 @@ use gpuflame_model::profile::{DeviceTime, OTHER_KERNELS, OTHER_STACKS, Profile, 
 use gpuflame_model::record::{Frame, FrameKind, Loss, Missing};
 use gpuflame_unwind::python;
 
-use super::clients::{Had, Lent};
 use super::collector;
 use super::messages;
-use super::stats::{KernelTime, heaviest};
-use super::write::Report;
+use super::other_clients::{SubscriptionLoans, TimesLost};
+use super::output_files::WriteReport;
+use super::stats::{KernelTime, longest_kernels};
 
 /// Maximum number of kernels listed, and of streams per device.
-const TOP: usize = 5;
+const MAX_LISTED: usize = 5;
 
 /// Returns the text of the ledger, with the prefix on every line.
 pub(super) fn text(
     ledger: &Ledger,
     profile: &Profile,
-    (report, further): (&Report, Vec<String>),
+    (report, further): (&WriteReport, Vec<String>),
     held: usize,
-    (traffic, had): (DeliveryCounts, Had),
+    (traffic, times_lost): (DeliveryCounts, TimesLost),
 ) -> String {
     let mut lines = vec![
         ledger.launches().to_string(),
@@ -36,23 +36,23 @@ pub(super) fn text(
         ledger.graph_activities().to_string(),
         losses(ledger),
     ];
-    lines.extend(incomplete(ledger));
+    lines.extend(incomplete_figures(ledger));
     lines.push(format!("stacks {} distinct", ledger.stacks.distinct));
-    lines.extend(python(profile));
-    lines.extend(repeated(ledger).into_iter().chain(of_no_call(ledger)));
-    lines.extend(not_told(ledger));
-    lines.extend(unheard(ledger, had.records));
-    lines.extend(lent(had.subscription));
-    lines.extend(not_ours(traffic));
-    lines.extend(others(ledger));
+    lines.extend(python_functions(profile));
+    lines.extend(repeated_activities(ledger).into_iter().chain(impossible_ids(ledger)));
+    lines.extend(callbacks_off(ledger));
+    lines.extend(missing_records_hint(ledger, times_lost.records));
+    lines.extend(subscription_loans(times_lost.subscription));
+    lines.extend(foreign_buffers(traffic));
+    lines.extend(merged_detail(ledger));
     lines.extend(ledger.devices.iter().filter_map(|device| device_lines(device, profile)).flatten());
-    lines.extend(top(profile));
-    lines.extend(host(&ledger.host));
+    lines.extend(top_kernels(profile));
+    lines.extend(host_calls(&ledger.host));
     lines.extend(dependencies(ledger));
-    lines.extend(ledger.unified.iter().map(unified));
-    lines.push(cost(capture::cost(), held));
+    lines.extend(ledger.unified.iter().map(unified_memory));
+    lines.push(own_cost(capture::cost(), held));
     lines.extend(graph_cost(ledger.tally.launches.graphs));
-    lines.extend(verified(capture::verified()));
+    lines.extend(verified_stacks(capture::verified()));
     lines.extend(report.renamed.iter().map(|rename| {
         format!("{} is taken; wrote {} instead", rename.intended.display(), rename.actual.display())
     }));
@@ -60,7 +60,7 @@ pub(super) fn text(
     lines.extend(further);
     lines.extend(report.written.iter().map(|path| format!("wrote {}", path.display())));
     lines.iter().fold(String::new(), |mut text, line| {
-        text.push_str(&messages::line(line));
+        text.push_str(&messages::format_line(line));
         text
     })
 }
@@ -75,7 +75,7 @@ fn losses(ledger: &Ledger) -> String {
 }
 
 /// Names the figures that are incomplete because of losses, and the remedy.
-fn incomplete(ledger: &Ledger) -> Option<String> {
+fn incomplete_figures(ledger: &Ledger) -> Option<String> {
     let (launches, activities) = (ledger.lost(Loss::LaunchesDropped), ledger.lost(Loss::ActivitiesDropped));
     let what = match (launches, activities) {
         (0, 0) => return None,
@@ -86,7 +86,7 @@ fn incomplete(ledger: &Ledger) -> Option<String> {
 }
 
 /// Number of Python functions in stacks, or the reason if a process with Python has none.
-fn python(profile: &Profile) -> Option<String> {
+fn python_functions(profile: &Profile) -> Option<String> {
     if let Some(why) = python::off() {
         return Some(format!("python frames off: {why}"));
     }
@@ -99,7 +99,7 @@ fn python(profile: &Profile) -> Option<String> {
 }
 
 /// Number of activities that CUPTI delivered twice. Each of these activities counts once.
-fn repeated(ledger: &Ledger) -> Option<String> {
+fn repeated_activities(ledger: &Ledger) -> Option<String> {
     let repeated = ledger.tally.activities.repeated;
     (repeated > 0).then(|| {
         format!(
@@ -109,7 +109,7 @@ fn repeated(ledger: &Ledger) -> Option<String> {
 }
 
 /// Activities with impossible correlation ids, which are not drawn.
-fn of_no_call(ledger: &Ledger) -> Option<String> {
+fn impossible_ids(ledger: &Ledger) -> Option<String> {
     let many = ledger.tally.activities.of_no_call;
     (many > 0).then(|| {
         format!(
@@ -119,7 +119,7 @@ fn of_no_call(ledger: &Ledger) -> Option<String> {
 }
 
 /// Time during which callbacks were off.
-fn not_told(ledger: &Ledger) -> Option<String> {
+fn callbacks_off(ledger: &Ledger) -> Option<String> {
     let (nanos, activities) = (ledger.tally.launches.not_told_nanos, ledger.tally.activities.not_told);
     (nanos > 0).then(|| {
         format!(
@@ -132,7 +132,7 @@ fn not_told(ledger: &Ledger) -> Option<String> {
 
 /// Explains launches without activities: CUPTI delivers its records to the client that asked for them last. Kineto asks
 /// without a subscription, so no other client is notified.
-fn unheard(ledger: &Ledger, taken: u64) -> Option<String> {
+fn missing_records_hint(ledger: &Ledger, taken: u64) -> Option<String> {
     let waiting = ledger.launches().parts.into_iter().find(|(word, _)| *word == "launch_pending")?.1;
     if taken > 0 {
         let times = if taken == 1 { String::new() } else { format!(" {taken} times") };
@@ -150,18 +150,18 @@ fn unheard(ledger: &Ledger, taken: u64) -> Option<String> {
 }
 
 /// Time for which another client owned the subscription.
-fn lent(subscription: Lent) -> Option<String> {
+fn subscription_loans(subscription: SubscriptionLoans) -> Option<String> {
     let times = match subscription.times {
         0 => return None,
         1 => String::new(),
         times => format!(" ({times} times)"),
     };
-    let long = subscription.long().as_secs_f64();
-    Some(format!("for {long:.3} s{times} another CUPTI client prevented recording"))
+    let duration = subscription.duration().as_secs_f64();
+    Some(format!("for {duration:.3} s{times} another CUPTI client prevented recording"))
 }
 
 /// Buffers and callbacks from CUPTI that cannot be right.
-fn not_ours(traffic: DeliveryCounts) -> Option<String> {
+fn foreign_buffers(traffic: DeliveryCounts) -> Option<String> {
     let DeliveryCounts { foreign_buffers: strangers, callbacks_without_data: without_data, .. } = traffic;
     (strangers + without_data > 0).then(|| {
         format!(
@@ -173,7 +173,7 @@ fn not_ours(traffic: DeliveryCounts) -> Option<String> {
 
 /// Numbers of stacks and kernels that were merged, and of thread names that were dropped, because memory was short.
 /// Nothing is missing from the sums.
-fn others(ledger: &Ledger) -> Vec<String> {
+fn merged_detail(ledger: &Ledger) -> Vec<String> {
     let line = |loss, many: &str, frame: &str, (count, nanos): (u64, u64)| {
         let not_kept = ledger.lost(loss);
         (not_kept > 0)
@@ -195,7 +195,7 @@ fn others(ledger: &Ledger) -> Vec<String> {
 }
 
 /// Waits and allocations of the host, if requested.
-fn host(host: &Host) -> Vec<String> {
+fn host_calls(host: &Host) -> Vec<String> {
     let mut lines = Vec::new();
     if host.waits > 0 {
         lines.push(format!("host waited {} ns in {} calls", host.waited, host.waits));
@@ -221,7 +221,7 @@ fn dependencies(ledger: &Ledger) -> Vec<String> {
 }
 
 /// Unified-memory activity of one kind, if requested.
-fn unified(sample: &UnifiedSums) -> String {
+fn unified_memory(sample: &UnifiedSums) -> String {
     let UnifiedSums { kind, device, count, value, nanos } = sample;
     let gpu = device.map(|device| format!("GPU {} ", device.0)).unwrap_or_default();
     match kind.is_move() {
@@ -244,7 +244,7 @@ fn device_lines(device: &Device, profile: &Profile) -> Option<Vec<String>> {
         ),
         window.to_string(),
         idle.to_string(),
-        streams(profile, time, &gpu),
+        busiest_streams(profile, time, &gpu),
     ];
     if time.late_count > 0 {
         lines.push(format!(
@@ -262,12 +262,12 @@ fn device_lines(device: &Device, profile: &Profile) -> Option<Vec<String>> {
 }
 
 /// The busiest streams of a device, with their share of its window.
-fn streams(profile: &Profile, time: &DeviceTime, gpu: &str) -> String {
+fn busiest_streams(profile: &Profile, time: &DeviceTime, gpu: &str) -> String {
     let mut streams: Vec<_> =
         profile.streams().iter().filter(|stream| stream.device == time.device).collect();
     streams.sort_by_key(|stream| (Reverse(stream.nanos), stream.stream));
     let mut line = format!("{gpu} streams: {}", streams.len());
-    for StreamUse { stream, count, nanos, .. } in streams.iter().take(TOP) {
+    for StreamUse { stream, count, nanos, .. } in streams.iter().take(MAX_LISTED) {
         let name = match stream {
             Some((context, stream)) => format!("stream {} of context {}", stream.0, context.0),
             None => "further streams".to_owned(),
@@ -282,17 +282,17 @@ fn percent(part: u64, whole: u64) -> f64 {
 }
 
 /// The kernels that took most time, over all devices.
-fn top(profile: &Profile) -> Vec<String> {
+fn top_kernels(profile: &Profile) -> Vec<String> {
     let all = saturating_sum(profile.works().iter().map(|work| work.weight.nanos));
     let line = |(place, KernelTime { name, count, nanos }): (usize, KernelTime)| {
         let share = percent(nanos, all);
         format!("top {}: {share:5.1} % {nanos} ns in {count} x {name}", place + 1)
     };
-    heaviest(profile, TOP).into_iter().enumerate().map(line).collect()
+    longest_kernels(profile, MAX_LISTED).into_iter().enumerate().map(line).collect()
 }
 
 /// Result of verifying stacks by a second walk, if requested.
-fn verified(verified: Verified) -> Option<String> {
+fn verified_stacks(verified: Verified) -> Option<String> {
     let Verified { stacks, unlike_plain, unlike_libgcc } = verified;
     (stacks > 0).then(|| {
         format!(
@@ -304,20 +304,20 @@ fn verified(verified: Verified) -> Option<String> {
 
 /// Cost of a graph launch to the application, if graphs were launched. The cost does not depend on the number of nodes.
 fn graph_cost(launches: u64) -> Option<String> {
-    let each = median(capture::graph_cost(launches));
+    let each = median_cost(capture::graph_cost(launches));
     (launches > 0).then(|| format!("graph launches: {each}, {launches} of them"))
 }
 
-fn median(cost: Cost) -> String {
+fn median_cost(cost: Cost) -> String {
     match cost.median {
         Some(median) => format!("{median} ns per call (median of {} timed)", cost.timed),
         None => "not measured".to_owned(),
     }
 }
 
-fn cost(cost: Cost, held: usize) -> String {
-    let each = median(cost);
+fn own_cost(cost: Cost, held: usize) -> String {
+    let each = median_cost(cost);
     let mib = |bytes: usize| bytes as f64 / f64::from(1 << 20);
-    let most = mib(held.max(collector::most_held()));
+    let most = mib(held.max(collector::peak_bytes_held()));
     format!("own cost: {each}, {} calls, {:.1} MiB held, {most:.1} at most", cost.calls, mib(held))
 }

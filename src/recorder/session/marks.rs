@@ -11,15 +11,16 @@ use gpuflame_model::record::{Instant, Nanos, ThreadId};
 use gpuflame_os::threads;
 
 /// Maximum number of marks that wait for the collector, which visits every 100 ms or sooner.
-const MOST: usize = 4096;
-/// Maximum length of a text in bytes. Together with `MOST`, this length limits the memory of waiting marks to 4 MiB.
-const LONGEST: usize = 1024;
+const MAX_PENDING_MARKS: usize = 4096;
+/// Maximum length of a text in bytes. Together with `MAX_PENDING_MARKS`, this length limits the memory of
+/// waiting marks to 4 MiB.
+const MAX_TEXT_BYTES: usize = 1024;
 /// Maximum time for which a mark blocks the calling thread.
-const LONGEST_WAIT: Duration = Duration::from_millis(100);
+const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Default)]
 pub(super) struct Marks {
-    waiting: Mutex<Vec<(Nanos, ThreadId, Box<str>)>>,
+    pending: Mutex<Vec<(Nanos, ThreadId, Box<str>)>>,
     dropped: AtomicU64,
 }
 
@@ -27,20 +28,22 @@ impl Marks {
     /// Notes that the calling thread is at `text` now.
     pub(super) fn add(&self, text: &str) {
         let (now, thread) = (capture::now(), ThreadId(threads::current_id() as u32));
-        let text = &text[..text.floor_char_boundary(LONGEST)];
-        match self.waiting.try_lock_for(LONGEST_WAIT) {
-            Some(mut waiting) if waiting.len() < MOST => waiting.push((now, thread, text.into())),
+        let text = &text[..text.floor_char_boundary(MAX_TEXT_BYTES)];
+        match self.pending.try_lock_for(LOCK_TIMEOUT) {
+            Some(mut pending) if pending.len() < MAX_PENDING_MARKS => {
+                pending.push((now, thread, text.into()))
+            }
             _ => drop(self.dropped.fetch_add(1, Ordering::Relaxed)),
         }
     }
 
     /// Hands over the waiting marks.
-    pub(super) fn take(&self, mut each: impl FnMut(&Instant<'_>)) {
-        let Some(waiting) = self.waiting.try_lock_for(LONGEST_WAIT).map(|mut all| std::mem::take(&mut *all))
+    pub(super) fn drain(&self, mut each: impl FnMut(&Instant<'_>)) {
+        let Some(pending) = self.pending.try_lock_for(LOCK_TIMEOUT).map(|mut all| std::mem::take(&mut *all))
         else {
             return;
         };
-        waiting.iter().for_each(|(time, thread, text)| each(&Instant { time: *time, thread: *thread, text }));
+        pending.iter().for_each(|(time, thread, text)| each(&Instant { time: *time, thread: *thread, text }));
     }
 
     /// Number of marks dropped for lack of room.
@@ -56,13 +59,13 @@ mod tests {
     #[test]
     fn excess_marks_are_counted_and_long_text_is_truncated_at_a_character_boundary() {
         let marks = Marks::default();
-        (0..MOST + 3).for_each(|_| marks.add(&"é".repeat(600)));
+        (0..MAX_PENDING_MARKS + 3).for_each(|_| marks.add(&"é".repeat(600)));
         let mut lengths = Vec::new();
-        marks.take(|mark| lengths.push(mark.text.len()));
-        assert_eq!((lengths.len(), marks.dropped()), (MOST, 3));
-        assert!(lengths.iter().all(|length| *length == LONGEST));
+        marks.drain(|mark| lengths.push(mark.text.len()));
+        assert_eq!((lengths.len(), marks.dropped()), (MAX_PENDING_MARKS, 3));
+        assert!(lengths.iter().all(|length| *length == MAX_TEXT_BYTES));
         marks.add(&format!("x{}", "é".repeat(600)));
-        marks.take(|mark| assert_eq!(mark.text.len(), LONGEST - 1));
-        marks.take(|_| panic!("they are taken once"));
+        marks.drain(|mark| assert_eq!(mark.text.len(), MAX_TEXT_BYTES - 1));
+        marks.drain(|_| panic!("they are taken once"));
     }
 }

@@ -9,9 +9,9 @@ use gpuflame_export::clean_line;
 use gpuflame_os::{signals, stderr};
 
 /// Maximum time for which a message blocks the application while stderr is full.
-const LONGEST_TELLING: Duration = Duration::from_millis(200);
+const STDERR_TIMEOUT: Duration = Duration::from_millis(200);
 /// Maximum wait for the lock of the unprinted lines: a forked child may inherit the lock in the locked state.
-const LONGEST_KEEPING: Duration = Duration::from_millis(100);
+const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 /// Maximum total length of the lines that are kept. Further lines are lost.
 const MAX_UNPRINTED_BYTES: usize = 64 << 10;
 
@@ -25,28 +25,28 @@ struct Unprinted {
 static UNPRINTED: Mutex<Unprinted> = Mutex::new(Unprinted { process: 0, text: String::new() });
 
 /// Prints a line, on a thread of the application.
-pub(super) fn tell(message: &str) {
-    let line = line(message);
-    if !stderr::write(line.as_bytes(), LONGEST_TELLING) {
-        keep(&line);
+pub(super) fn print_from_app(message: &str) {
+    let line = format_line(message);
+    if !stderr::write(line.as_bytes(), STDERR_TIMEOUT) {
+        keep_unprinted(&line);
     }
 }
 
 /// Prints a line, on one of our threads.
-pub(super) fn say(message: &str) {
-    let line = line(message);
-    if !stderr::write_here(line.as_bytes(), LONGEST_TELLING) {
-        keep(&line);
+pub(super) fn print_from_own(message: &str) {
+    let line = format_line(message);
+    if !stderr::write_here(line.as_bytes(), STDERR_TIMEOUT) {
+        keep_unprinted(&line);
     }
 }
 
 /// Returns the line with gpuflame's prefix.
-pub(super) fn line(message: &str) -> String {
+pub(super) fn format_line(message: &str) -> String {
     // Names and settings are text from outside, which must not end the line or control a terminal.
     format!("gpuflame: {}\n", clean_line(message))
 }
 
-fn keep(line: &str) {
+fn keep_unprinted(line: &str) {
     with_unprinted(|unprinted| {
         if unprinted.text.len() + line.len() <= MAX_UNPRINTED_BYTES {
             unprinted.text.push_str(line);
@@ -61,7 +61,7 @@ pub(super) fn take_unprinted() -> String {
 
 fn with_unprinted<T>(action: impl FnOnce(&mut Unprinted) -> T) -> Option<T> {
     signals::with_all_blocked(|| {
-        let unprinted: Option<MutexGuard<'_, Unprinted>> = UNPRINTED.try_lock_for(LONGEST_KEEPING);
+        let unprinted: Option<MutexGuard<'_, Unprinted>> = UNPRINTED.try_lock_for(LOCK_TIMEOUT);
         unprinted.map(|mut unprinted| {
             let process = std::process::id();
             if unprinted.process != process {

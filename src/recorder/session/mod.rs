@@ -7,65 +7,65 @@
 //!    |
 //! stage: idle, starting, running or failed <-- set_up: from settings to a session
 //!    |
-//! running: opens windows, gathers, writes --> write: names and files; ledger_text: the summary on stderr
+//! running: opens windows, gathers, writes --> output_files: names and files; ledger_text: the summary on stderr
 //!    |                       |
-//! collector: the thread      ending: the thread that writes when the process exits
+//! collector: the thread      shutdown: the thread that writes when the process exits
 //! that gathers               |       checkpoint: the thread that saves sums in case the process is killed
-//!    |                       |       windows: the thread that opens and closes windows by the settings
+//!    |                       |       window_scheduler: the thread that opens and closes windows by the settings
 //!    |                    progress: whether the collector makes progress
-//!    |              clients, rivals: other clients of CUPTI, and what they have taken over
-//!                    |              told: switches launch callbacks off while no window is open
-//! pipeline: receives all rows --> stream: outputs that grow with the run
-//!    |                        --> sets: the thread that draws windows that have their own files
+//!    |              other_clients, client_detector: other clients of CUPTI, and what they have taken over
+//!                    |              callback_switch: switches launch callbacks off while no window is open
+//! pipeline: receives all rows --> growing_outputs: outputs that grow with the run
+//!    |                        --> window_output_queue: the thread that draws windows that have their own files
 //!    |                        <-- generated: names of code that is in no file
 //!    ^-- sampler: the thread that samples the stacks of launching threads, on request
 //! ```
 
-mod about;
+mod callback_switch;
 mod checkpoint;
-mod clients;
+mod client_detector;
+mod clock_guard;
 mod collector;
 mod draw;
-mod edges;
-mod ending;
+mod edge_queue;
 mod environment;
 mod generated;
+mod growing_outputs;
+mod launcher_report;
 mod ledger_text;
 mod marks;
-mod memory;
 mod messages;
-#[cfg(debug_assertions)]
-mod mix_up;
+mod other_clients;
+mod out_of_memory;
+mod output_files;
 mod panic;
 mod pipeline;
 mod progress;
 mod provenance;
 mod ranges;
-mod rivals;
 mod running;
 mod sampler;
 mod set_up;
-mod sets;
+mod shutdown;
 mod stage;
 mod stats;
-mod stream;
-mod times;
-mod told;
-mod windows;
-mod write;
+#[cfg(debug_assertions)]
+mod swap_fault;
+mod window_output_queue;
+mod window_scheduler;
 
 use std::ffi::OsStr;
 
 pub use crate::capture::NvtxTable;
 use crate::capture::forks;
 use crate::capture::notices::{self, Notice};
-use crate::control::{chosen, life, steps, window};
+use crate::control::{lifecycle, output_override, steps, window};
 use gpuflame_config::Outputs;
 use gpuflame_config::settings;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_os::stderr;
-pub use memory::end_this_thread as end_this_thread_for_want_of_memory;
-use messages::tell;
+use messages::print_from_app;
+pub use out_of_memory::end_this_thread as end_this_thread_out_of_memory;
 pub use panic::disable_after_panic;
 pub use ranges::{Range, inject_nvtx, range, range_pop, range_push};
 use running::Session;
@@ -75,17 +75,17 @@ pub use stats::{KernelTime, Stats};
 /// Prints one line if the setup fails.
 pub fn inject() {
     // In a forked child even our own locks may stay locked forever.
-    if forks::is_over() || environment::keeps_us_out() {
+    if forks::is_over() || environment::forbids_recording() {
         return;
     }
-    session_begins();
+    prepare_process();
     // The driver calls this function inside `cuInit`. If this or another thread is already setting up the session, that
     // thread may be waiting for this call, so this call must not wait for that thread.
-    match stage::begin_if_idle(set_up::injected) {
+    match stage::create_if_idle(set_up::set_up_on_injection) {
         Some(Ok(session)) if session.opens_at_once() => drop(session.open_window()),
         Some(Ok(_)) | None => {}
         Some(Err(error)) => {
-            tell(&format!("not recording: {error}"));
+            print_from_app(&format!("not recording: {error}"));
             set_up::write_unprinted();
         }
     }
@@ -93,11 +93,11 @@ pub fn inject() {
 
 /// Reports why nothing is recorded, if the code that loads this library has found a reason.
 pub fn refuse(why: &str) {
-    if !forks::is_over() && !environment::keeps_us_out() {
+    if !forks::is_over() && !environment::forbids_recording() {
         stderr::remember_file();
         let report = environment::settings().0.report;
-        about::refused(report.as_deref(), &Error::new(ErrorKind::State, why));
-        tell(&format!("not recording: {why}"));
+        launcher_report::note_refusal(report.as_deref(), &Error::new(ErrorKind::State, why));
+        print_from_app(&format!("not recording: {why}"));
         set_up::write_unprinted();
     }
 }
@@ -114,10 +114,10 @@ pub fn refuse(why: &str) {
 /// forked. The program can ignore the error, because all other calls then do nothing.
 pub fn start() -> Result<()> {
     if forks::is_over() {
-        return Err(life::over());
+        return Err(lifecycle::over_error());
     }
-    session_begins();
-    match stage::get_or_begin(set_up::called)? {
+    prepare_process();
+    match stage::get_or_create(set_up::set_up_on_call)? {
         Some(session) => session.open_window(),
         // The driver calls gpuflame in the middle of our own CUPTI call, while this thread sets up the session.
         None => Ok(()),
@@ -133,7 +133,7 @@ pub fn start() -> Result<()> {
 /// # Errors
 /// As [`start`], if that has failed; `State` if no window was opened before.
 pub fn stop() -> Result<()> {
-    let session = stage::running()?;
+    let session = stage::running_session()?;
     if window::state().openings() == 0 {
         return Err(Error::new(ErrorKind::State, "no window was opened yet; call gpuflame_start() first"));
     }
@@ -143,7 +143,7 @@ pub fn stop() -> Result<()> {
 
 /// Whether launches are recorded now: a window is open, and recording works. Takes nanoseconds.
 pub fn is_active() -> bool {
-    !life::is_over() && Session::get().is_some() && window::state().is_open()
+    !lifecycle::is_over() && Session::get().is_some() && window::state().is_open()
 }
 
 /// Marks the beginning of a step, which is one iteration of whatever the program repeats. [`stats`] counts steps, and
@@ -153,7 +153,7 @@ pub fn is_active() -> bool {
 /// `State` in a process that is ending or was forked.
 pub fn step() -> Result<()> {
     if forks::is_over() {
-        return Err(life::over());
+        return Err(lifecycle::over_error());
     }
     begin_step();
     Ok(())
@@ -162,7 +162,7 @@ pub fn step() -> Result<()> {
 fn begin_step() {
     steps::begin();
     if let Some(session) = Session::get() {
-        session.step_begins();
+        session.on_step();
     }
 }
 
@@ -176,7 +176,7 @@ fn begin_step() {
 /// # Errors
 /// `State` if there is no session.
 pub fn mark(text: &str) -> Result<()> {
-    stage::running()?.mark(text);
+    stage::running_session()?.mark(text);
     Ok(())
 }
 
@@ -191,7 +191,7 @@ pub fn mark(text: &str) -> Result<()> {
 pub fn set_output(prefix: impl AsRef<OsStr>) -> Result<()> {
     let prefix = prefix.as_ref();
     if forks::is_over() {
-        return Err(life::over());
+        return Err(lifecycle::over_error());
     }
     if prefix.is_empty() {
         return Err(Error::new(ErrorKind::Setting, "the output prefix is empty; give a path prefix"));
@@ -200,7 +200,7 @@ pub fn set_output(prefix: impl AsRef<OsStr>) -> Result<()> {
         let message = "the output prefix cannot change while a window is open; call gpuflame_stop() first";
         return Err(Error::new(ErrorKind::State, message));
     }
-    chosen::set(Outputs::new(settings::prefix(prefix), &environment::facts()));
+    output_override::set(Outputs::new(settings::prefix(prefix), &environment::facts()));
     Ok(())
 }
 
@@ -210,7 +210,7 @@ pub fn set_output(prefix: impl AsRef<OsStr>) -> Result<()> {
 /// # Errors
 /// `State` if there is no session, or if CUPTI does not answer within 5 s.
 pub fn flush() -> Result<()> {
-    stage::running()?.flush()
+    stage::running_session()?.flush()
 }
 
 /// Returns the results so far without stopping anything: the ledger that would be printed if the process ended
@@ -223,7 +223,7 @@ pub fn flush() -> Result<()> {
 /// # Errors
 /// As [`flush`].
 pub fn stats() -> Result<Stats> {
-    stage::running()?.stats()
+    stage::running_session()?.stats()
 }
 
 /// Guard of an open window, which closes when the guard is dropped: see [`window`](fn@window).
@@ -250,25 +250,25 @@ impl Drop for Window {
 }
 
 /// Prepares the process before the first call to CUPTI.
-fn session_begins() {
+fn prepare_process() {
     forks::session_begins();
     notices::listen(on_notice);
 }
 
 /// Handles notices from CUPTI's callbacks, on the application's threads.
 fn on_notice(notice: Notice<'_>) {
-    if life::is_over() && notice != Notice::Panicked {
+    if lifecycle::is_over() && notice != Notice::Panicked {
         return;
     }
     match notice {
         // The driver may register its own exit handlers when it creates its first context, and those handlers would run
         // before our handler, so our handler is moved to the front again.
-        Notice::ContextCreated => ending::come_first_at_exit(),
+        Notice::ContextCreated => shutdown::move_exit_handler_first(),
         Notice::ContextEnds => {
             // The stage's lock is released before CUPTI is called.
-            let session = stage::running();
+            let session = stage::running_session();
             if let Ok(session) = session {
-                session.context_ends();
+                session.on_context_end();
             }
         }
         Notice::ProfilerStart => {
@@ -284,16 +284,16 @@ fn on_notice(notice: Notice<'_>) {
         Notice::Step => begin_step(),
         Notice::BuffersWait => {
             if let Some(session) = Session::get() {
-                session.buffers_wait();
+                session.on_buffers_waiting();
             }
         }
         Notice::Approached(_) => {
             if let Some(session) = Session::get() {
-                session.client_comes();
+                session.on_client_takeover();
             }
         }
         Notice::Fatal(reason) => {
-            tell(&format!("CUPTI failed: {reason}; records that it had not delivered are lost"))
+            print_from_app(&format!("CUPTI failed: {reason}; records that it had not delivered are lost"))
         }
         Notice::Panicked => disable_after_panic(),
     }

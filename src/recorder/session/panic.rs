@@ -2,15 +2,17 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::control::life;
+use crate::control::lifecycle;
 
-use super::messages::tell;
+use super::messages::print_from_app;
 
 /// Switches everything off after gpuflame has panicked: nothing more is recorded or written.
 pub fn disable_after_panic() {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    life::end();
-    if !SAID.swap(true, Ordering::AcqRel) {
-        tell("internal error (a bug in gpuflame): recording has stopped; the application is not affected");
+    static IS_PRINTED: AtomicBool = AtomicBool::new(false);
+    lifecycle::end();
+    if !IS_PRINTED.swap(true, Ordering::AcqRel) {
+        print_from_app(
+            "internal error (a bug in gpuflame): recording has stopped; the application is not affected",
+        );
     }
 }

@@ -28,74 +28,74 @@ use gpuflame_os::clocks::ClockPair;
 use gpuflame_os::growing::GrowingFile;
 use gpuflame_os::shortage;
 
-use super::edges::Edges;
+use super::clock_guard::ClockGuard;
+use super::edge_queue::EdgeQueue;
 use super::generated::GeneratedCode;
-use super::messages::say;
-#[cfg(debug_assertions)]
-use super::mix_up::MixUp;
+use super::growing_outputs::GrowingOutputs;
+use super::messages::print_from_own;
+use super::output_files::WriteReport;
 use super::progress;
 use super::provenance;
-use super::sampler::{Found, Sampler, Stands};
-use super::sets::{Drawn, Set, Sets};
-use super::stream::Streams;
-use super::times::Times;
-use super::write::Report;
+use super::sampler::{SampleKind, SampledStack, Sampler};
+#[cfg(debug_assertions)]
+use super::swap_fault::SwapFault;
+use super::window_output_queue::{RenderedWindows, WindowOutput, WindowOutputQueue};
 
 /// Number of launches without an activity at which CUPTI is asked to flush.
-const MANY_OPEN: u64 = 32 << 10;
+const PENDING_LAUNCHES_HIGH_WATER: u64 = 32 << 10;
 /// Number of activities without a launch up to which CUPTI is asked to flush.
-const MANY_ORPHANS: u64 = 16 << 10;
+const ORPHAN_ACTIVITIES_HIGH_WATER: u64 = 16 << 10;
 /// Maximum number of steps before the collector turns to its other duties. These steps take about 20 ms.
-const MOST_STEPS: usize = 64;
+const MAX_STEPS_PER_VISIT: usize = 64;
 
 /// Maximum time, in ns, that a closed window waits for its work. Launches that have no activity after this time are
 /// reported as pending.
-const GIVEN_UP_AFTER: u64 = 5_000_000_000;
+const WINDOW_GRACE_NS: u64 = 5_000_000_000;
 
 /// Everything known about the run so far.
 pub(super) struct Pipeline {
-    rows: Rows,
+    rows: RowSink,
     names: KernelNames,
     dropped: u64,
     unreadable: u64,
     marks_dropped: u64,
     buffers_read: u64,
     /// Value of `buffers_read` once all buffers of the pending flush are read.
-    flushed_at: Option<u64>,
+    flush_end: Option<u64>,
     /// Value of `buffers_read` once all buffers counted by [`Pipeline::note_unread`] are read.
-    noted: u64,
+    noted_limit: u64,
     /// Number of dropped stacks when threads were last asked for new stack ids. `forgetting` is the round in progress.
     dropped_stacks: u64,
     /// Windows that have their own files.
-    apart: Option<TakenOut>,
-    sampled: Option<SampledStacks>,
+    window_outputs: Option<WindowOutputs>,
+    sampled: Option<SampledStackIds>,
     /// Lowest stack id that threads could still use after the previous round.
     lowest_id: ContextId,
     forgetting: Option<Forgetting>,
-    finished: Option<Finished>,
+    final_sums: Option<FinalSums>,
 }
 
 /// Final sums of the run.
 #[derive(Clone)]
-pub(super) struct Finished {
+pub(super) struct FinalSums {
     pub(super) ledger: Ledger,
     /// Bytes that gpuflame held before it computed the final sums.
     pub(super) held: usize,
 }
 
 /// Context ids of the stacks found by the sampler.
-struct SampledStacks {
+struct SampledStackIds {
     sampler: &'static Sampler,
     ids: HashMap<(ThreadId, Box<[Frame]>), ContextId>,
 }
 
 /// Maximum number of sampled stacks whose ids are remembered. When this number is exceeded, the table is cleared, and
 /// stacks get new ids.
-const MOST_SAMPLED: usize = 1 << 15;
+const MAX_SAMPLED_IDS: usize = 1 << 15;
 
 /// Per-window sums, removed from the pipeline once all of a window's GPU work has finished.
-struct TakenOut {
-    sets: &'static Sets,
+struct WindowOutputs {
+    queue: &'static WindowOutputQueue,
     /// Definitions that the drawing thread has received, and the value of [`Pipeline::forgotten`] when they were sent.
     /// When [`Pipeline::forgotten`] changes, all definitions are sent again.
     definitions: Definitions,
@@ -103,14 +103,14 @@ struct TakenOut {
     /// Losses reported with the windows handed over so far.
     lost: BTreeMap<Loss, u64>,
     /// Number of leading windows whose launches all precede the current log mark.
-    marked: Option<u64>,
+    marked_windows: Option<u64>,
     is_full: bool,
 }
 
-/// Fans each row out: to the output streams first, then to `Explain`.
-struct Rows {
+/// Fans each row out: to the growing outputs first, then to `Explain`.
+struct RowSink {
     explain: Explain,
-    streams: Streams,
+    growing: GrowingOutputs,
     threads: HashSet<ThreadId>,
     sampler: Option<&'static Sampler>,
     count: u64,
@@ -121,27 +121,27 @@ struct Rows {
     first_work: Option<Nanos>,
     /// The recording has ended, and further rows are ignored.
     is_over: bool,
-    edges: Arc<Edges>,
-    times: Times,
+    edges: Arc<EdgeQueue>,
+    clock_guard: ClockGuard,
     /// Whether each launch must be assigned to its window, and the window state at the last launch.
     by_window: bool,
-    window: window::State,
+    window: window::WindowState,
     #[cfg(debug_assertions)]
-    mix_up: MixUp,
+    swap_fault: SwapFault,
 }
 
 impl Pipeline {
     pub(super) fn new(settings: &Settings, outputs: &Outputs, ceiling: usize) -> Self {
-        let apart = outputs.has_windows().then(|| TakenOut::new(settings, outputs));
+        let window_outputs = outputs.has_windows().then(|| WindowOutputs::new(settings, outputs));
         Self {
-            rows: Rows {
+            rows: RowSink {
                 explain: Explain::new(explain::Options {
                     by_stream: settings.root.contains(&Root::Stream),
                     merge_threads: !settings.root.contains(&Root::Thread) && !settings.lists_calls(),
                     ceiling: Some(ceiling),
-                    per_window: apart.is_some().then_some(settings.max_windows),
+                    per_window: window_outputs.is_some().then_some(settings.max_windows),
                 }),
-                streams: Streams::open(&outputs.for_all_windows(), settings, ceiling),
+                growing: GrowingOutputs::open(&outputs.for_all_windows(), settings, ceiling),
                 threads: HashSet::new(),
                 sampler: None,
                 count: 0,
@@ -149,25 +149,25 @@ impl Pipeline {
                 first_work: None,
                 is_over: false,
                 edges: Arc::default(),
-                times: Times::default(),
-                by_window: apart.is_some(),
-                window: window::State::NONE,
+                clock_guard: ClockGuard::default(),
+                by_window: window_outputs.is_some(),
+                window: window::WindowState::NONE,
                 #[cfg(debug_assertions)]
-                mix_up: MixUp::wanted(),
+                swap_fault: SwapFault::from_environment(),
             },
             names: KernelNames::new(),
             dropped: 0,
             unreadable: 0,
             marks_dropped: 0,
             buffers_read: 0,
-            flushed_at: None,
-            noted: 0,
+            flush_end: None,
+            noted_limit: 0,
             dropped_stacks: 0,
-            apart,
+            window_outputs,
             sampled: None,
             lowest_id: ContextId::FIRST,
             forgetting: None,
-            finished: None,
+            final_sums: None,
         }
     }
 
@@ -176,31 +176,31 @@ impl Pipeline {
         let program = std::env::current_exe().unwrap_or_default();
         let name = program.file_name().unwrap_or_default().to_string_lossy();
         self.rows.push(&Row::Process { id: std::process::id(), name: &name });
-        provenance::tell(api, settings.command_line, |row| self.rows.push(row));
+        provenance::list_facts(api, settings.command_line, |row| self.rows.push(row));
         for (at, text) in api.labels().iter().enumerate() {
             self.rows.push(&Row::Label { id: LabelId(at as u32), text });
         }
         self.rows.push(&Row::Label { id: LabelId::OTHER_CALL, text: "[graph node added]" });
-        self.learn(modules);
+        self.record_modules(modules);
     }
 
     /// Returns the queue in which opening and closing windows are noted.
-    pub(super) fn edges(&self) -> Arc<Edges> {
+    pub(super) fn edges(&self) -> Arc<EdgeQueue> {
         self.rows.edges.clone()
     }
 
     /// Returns the drawing queue, if windows have their own files.
-    pub(super) fn sets(&self) -> Option<&'static Sets> {
-        self.apart.as_ref().map(|apart| apart.sets)
+    pub(super) fn window_outputs(&self) -> Option<&'static WindowOutputQueue> {
+        self.window_outputs.as_ref().map(|outputs| outputs.queue)
     }
 
     /// Processes the window edges noted since the last call.
-    pub(super) fn take_edges(&mut self) {
-        self.rows.take_edges();
+    pub(super) fn drain_window_edges(&mut self) {
+        self.rows.drain_window_edges();
     }
 
     /// Records an instant that the program marked.
-    pub(super) fn instant(&mut self, instant: &Instant<'_>) {
+    pub(super) fn record_instant(&mut self, instant: &Instant<'_>) {
         self.rows.push(&Row::Instant(*instant));
     }
 
@@ -210,22 +210,22 @@ impl Pipeline {
     }
 
     /// Lets `sampler` sample each thread from its first launch on.
-    pub(super) fn sample(&mut self, sampler: &'static Sampler) {
+    pub(super) fn set_sampler(&mut self, sampler: &'static Sampler) {
         self.rows.sampler = Some(sampler);
-        self.sampled = Some(SampledStacks { sampler, ids: HashMap::new() });
+        self.sampled = Some(SampledStackIds { sampler, ids: HashMap::new() });
     }
 
     /// Reads the sampled stacks, if threads are sampled.
     fn read_samples(&mut self) {
-        let Some(SampledStacks { sampler, ids }) = &mut self.sampled else { return };
-        let found = sampler.take_ready();
-        if found.is_empty() {
+        let Some(SampledStackIds { sampler, ids }) = &mut self.sampled else { return };
+        let stacks = sampler.drain_ready();
+        if stacks.is_empty() {
             return;
         }
         // A sample taken after a window closed must follow the window's edge.
-        self.rows.take_edges();
-        for Found { time, thread, stands, flags, frames } in found {
-            if ids.len() >= MOST_SAMPLED {
+        self.rows.drain_window_edges();
+        for SampledStack { time, thread, kind, flags, frames } in stacks {
+            if ids.len() >= MAX_SAMPLED_IDS {
                 ids.clear();
             }
             let key = (thread, frames);
@@ -235,16 +235,18 @@ impl Pipeline {
                 ids.insert(key, id);
                 id
             });
-            self.rows.push(&match stands {
-                Stands::OnCpu(period) => Row::Sampled(CpuSample { time, period, thread, context }),
-                Stands::Waited(duration) => Row::Blocked(OffCpuWait { time, duration, thread, context }),
+            self.rows.push(&match kind {
+                SampleKind::OnCpu { ns: period } => Row::Sampled(CpuSample { time, period, thread, context }),
+                SampleKind::OffCpu { ns: duration } => {
+                    Row::Blocked(OffCpuWait { time, duration, thread, context })
+                }
             });
         }
     }
 
     /// Returns the ledger lines about sampling.
-    pub(super) fn samples_lines(&self) -> Vec<String> {
-        self.sampled.as_ref().map(|sampled| sampled.sampler.lines()).unwrap_or_default()
+    pub(super) fn sampler_lines(&self) -> Vec<String> {
+        self.sampled.as_ref().map(|sampled| sampled.sampler.ledger_lines()).unwrap_or_default()
     }
 
     /// Reads all rows that are ready, or a large part of them. Returns false if no rows were ready.
@@ -255,15 +257,16 @@ impl Pipeline {
         self.read_samples();
         self.read_host_calls();
         // The remaining memory is reserved for saving the rows recorded so far.
-        let any = (0..MOST_STEPS).take_while(|_| !shortage::is_short() && self.step(api)).count() > 0;
-        self.take_out();
+        let any =
+            (0..MAX_STEPS_PER_VISIT).take_while(|_| !shortage::is_short() && self.read_step(api)).count() > 0;
+        self.hand_over_finished_windows();
         any
     }
 
     /// Counts the buffers and launches that are ready now, as the limits of [`Pipeline::collect_noted`].
     pub(super) fn note_unread(&mut self) {
         // Buffers are counted before launches, because the launch of every record in a buffer is older than the record.
-        self.noted = self.buffers_read + capture::filled() as u64;
+        self.noted_limit = self.buffers_read + capture::filled() as u64;
         capture::note_unread();
     }
 
@@ -275,51 +278,52 @@ impl Pipeline {
         }
         self.read_samples();
         self.read_host_calls();
-        (0..MOST_STEPS).all(|_| self.noted_step(api))
+        (0..MAX_STEPS_PER_VISIT).all(|_| self.read_noted_step(api))
     }
 
     /// Drains the logs of graphs and host calls. Copies of large graphs can fill their log without any launch or record.
     fn read_host_calls(&mut self) {
         capture::drain_graphs(|row| self.rows.push(row));
         capture::drain_host_calls(|row| self.rows.push(row));
-        self.forget_ids();
+        self.renew_stack_ids();
     }
 
     /// Reads one buffer, or up to one chunk of launches per thread.
-    fn step(&mut self, api: &Api) -> bool {
-        self.renew();
+    fn read_step(&mut self, api: &Api) -> bool {
+        self.refill_and_renew_clock();
         self.wants_activities() && self.read_buffer(api) || self.read_launches() || self.read_buffer(api)
     }
 
-    fn noted_step(&mut self, api: &Api) -> bool {
-        self.renew();
+    fn read_noted_step(&mut self, api: &Api) -> bool {
+        self.refill_and_renew_clock();
         self.wants_activities() && self.read_noted_buffer(api)
             || capture::drain_noted(|row| self.rows.push(row))
             || self.read_noted_buffer(api)
     }
 
     /// Refills chunks, renews the clock and reports progress. Under load the collector spends its time here.
-    fn renew(&mut self) {
+    fn refill_and_renew_clock(&mut self) {
         capture::refill();
         capture::renew_clock();
-        self.rows.look_at_clocks();
-        progress::made();
+        self.rows.check_clocks();
+        progress::note_step();
     }
 
     fn wants_activities(&self) -> bool {
         let tally = self.rows.explain.tally();
-        tally.launches.open() > MANY_OPEN && tally.activities.open() < MANY_ORPHANS
+        tally.launches.open() > PENDING_LAUNCHES_HIGH_WATER
+            && tally.activities.open() < ORPHAN_ACTIVITIES_HIGH_WATER
     }
 
     fn read_noted_buffer(&mut self, api: &Api) -> bool {
-        self.buffers_read < self.noted && self.read_buffer(api)
+        self.buffers_read < self.noted_limit && self.read_buffer(api)
     }
 
     /// Whether CUPTI should be flushed because many launches wait for an activity. CUPTI keeps a buffer per
     /// thread, of about 5,000 records, until the buffer is full.
     pub(super) fn wants_flush(&self) -> bool {
         let explain = &self.rows.explain;
-        explain.tally().launches.open() > 4 * MANY_OPEN || explain.wants_flush()
+        explain.tally().launches.open() > 4 * PENDING_LAUNCHES_HIGH_WATER || explain.wants_flush()
     }
 
     /// Number of launches without an activity.
@@ -347,7 +351,7 @@ impl Pipeline {
     }
 
     /// Makes threads assign new ids to their stacks if stacks were dropped or had too many ids. Forgets the old ids.
-    fn forget_ids(&mut self) {
+    fn renew_stack_ids(&mut self) {
         let explain = &mut self.rows.explain;
         let dropped = explain.dropped_stacks();
         match &mut self.forgetting {
@@ -370,12 +374,12 @@ impl Pipeline {
     }
 
     /// Reduces the sums to the memory ceiling, after a buffer of activities may have exceeded it.
-    fn fit(&mut self) {
-        let Rows { explain, streams, threads, .. } = &mut self.rows;
+    fn reduce_to_ceiling(&mut self) {
+        let RowSink { explain, growing, threads, .. } = &mut self.rows;
         let forgotten = explain.fit(self.names.heap_bytes());
         if let Some(kept) = forgotten.kept_kernels {
             self.names.forget(|id| kept.contains(&id));
-            streams.keep_kernels(|id| kept.contains(&id));
+            growing.keep_kernels(|id| kept.contains(&id));
         }
         if forgotten.threads {
             *threads = HashSet::new();
@@ -391,19 +395,19 @@ impl Pipeline {
         self.unreadable += tally.unreadable;
         capture::recycle(filled);
         self.buffers_read += 1;
-        self.fit();
+        self.reduce_to_ceiling();
         self.finish_flush();
         true
     }
 
     /// Records new modules.
-    pub(super) fn learn(&mut self, modules: &[Module]) {
+    pub(super) fn record_modules(&mut self, modules: &[Module]) {
         modules.iter().for_each(|module| self.rows.push(&Row::Module(module.clone())));
     }
 
     /// Flushes the recording, so that the rows collected so far survive the process.
-    pub(super) fn write_down(&mut self) {
-        self.rows.streams.flush(self.rows.explain.tally().launches.open());
+    pub(super) fn flush_recording(&mut self) {
+        self.rows.growing.flush(self.rows.explain.tally().launches.open());
     }
 
     /// Returns the profile so far.
@@ -420,8 +424,8 @@ impl Pipeline {
     }
 
     /// Ends the recording because memory ran out, and notes that in the recording.
-    pub(super) fn starve(&mut self) {
-        self.rows.streams.starve(self.rows.explain.tally().launches.open());
+    pub(super) fn note_out_of_memory(&mut self) {
+        self.rows.growing.note_out_of_memory(self.rows.explain.tally().launches.open());
     }
 
     /// Counts records that CUPTI reports as dropped.
@@ -431,66 +435,68 @@ impl Pipeline {
 
     /// Notes that CUPTI was flushed. The delivered buffers may still be unread.
     pub(super) fn note_flushed(&mut self) {
-        self.flushed_at.get_or_insert(self.buffers_read + capture::filled() as u64);
+        self.flush_end.get_or_insert(self.buffers_read + capture::filled() as u64);
         self.finish_flush();
     }
 
     /// Forgets destroyed graphs and finished launches once every buffer delivered by a flush is read.
     fn finish_flush(&mut self) {
-        if self.flushed_at.is_some_and(|last| self.buffers_read >= last) {
-            self.flushed_at = None;
+        if self.flush_end.is_some_and(|last| self.buffers_read >= last) {
+            self.flush_end = None;
             capture::drain_graphs(|row| self.rows.push(row));
             self.rows.explain.flushed();
         }
     }
 
     /// Hands over windows whose GPU work has finished, and windows that have been closed for longer than
-    /// `GIVEN_UP_AFTER`.
-    fn take_out(&mut self) {
-        let (Some(taken), Some(apart)) = (&mut self.apart, self.rows.explain.per_window()) else { return };
-        taken.settle(apart);
-        let given_up = Nanos(capture::now().0.saturating_sub(GIVEN_UP_AFTER));
+    /// `WINDOW_GRACE_NS`.
+    fn hand_over_finished_windows(&mut self) {
+        let (Some(outputs), Some(apart)) = (&mut self.window_outputs, self.rows.explain.per_window()) else {
+            return;
+        };
+        outputs.mark_windows_read(apart);
+        let given_up = Nanos(capture::now().0.saturating_sub(WINDOW_GRACE_NS));
         while let Some(part) = self.rows.explain.per_window().and_then(|apart| apart.take_finished(given_up))
         {
-            self.hand_over(*part);
+            self.hand_over_window(*part);
         }
     }
 
     /// Hands over all windows, because no more rows follow.
-    fn take_out_all(&mut self) {
+    fn hand_over_all_windows(&mut self) {
         while let Some(part) = self.rows.explain.per_window().and_then(PerWindowSums::take_first) {
-            self.hand_over(*part);
+            self.hand_over_window(*part);
         }
     }
 
-    fn hand_over(&mut self, part: WindowSums) {
+    fn hand_over_window(&mut self, part: WindowSums) {
         if !self.has_work() {
             return;
         }
         let all = self.lost();
-        let (Some(taken), explain) = (&mut self.apart, &mut self.rows.explain) else { return };
+        let (Some(outputs), explain) = (&mut self.window_outputs, &mut self.rows.explain) else { return };
         // A loss is counted in one set of files only, so that the losses of all sets add up to the total.
         let lost = |&(loss, count): &(Loss, u64)| {
-            let before = taken.lost.insert(loss, count).unwrap_or(0);
+            let before = outputs.lost.insert(loss, count).unwrap_or(0);
             (count > before).then_some((loss, count - before))
         };
         let lost: Vec<_> = all.iter().filter_map(lost).collect();
         let forgotten = explain.dropped_count();
-        let is_fresh = taken.forgotten.replace(forgotten) != Some(forgotten);
+        let is_fresh = outputs.forgotten.replace(forgotten) != Some(forgotten);
         if is_fresh {
-            taken.definitions = Definitions::default();
+            outputs.definitions = Definitions::default();
         }
         let mut chunk = Chunk::default();
-        explain.write_definitions(&mut taken.definitions, &mut chunk, usize::MAX);
+        explain.write_definitions(&mut outputs.definitions, &mut chunk, usize::MAX);
         let (number, began) = (part.number, part.edges.first().map_or(Nanos(0), |(_, time)| *time));
         let open = explain.write_window_sums(part, &lost, &mut chunk);
         chunk.mark(&CheckpointMark { began, time: capture::now(), interval_ms: 0, open });
         let bytes = [&Chunk::file_header()[..], &chunk.take()].concat();
-        taken.sets.push(Set { number, is_fresh, bytes });
+        outputs.queue.push(WindowOutput { number, is_fresh, bytes });
     }
 
     /// Returns the ledger lines about windows that have their own files.
-    pub(super) fn windows(&mut self, drawn: Option<&Drawn>) -> Vec<String> {
+    pub(super) fn windows_lines(&mut self, rendered: Option<&RenderedWindows>) -> Vec<String> {
         let Some(apart) = self.rows.explain.per_window() else { return Vec::new() };
         let LateArrivals { launches, activities, nanos } = apart.late();
         let late = format!(
@@ -498,7 +504,7 @@ impl Pipeline {
              window's files were written",
             apart.opened()
         );
-        [Some(late), drawn.and_then(Drawn::line)].into_iter().flatten().collect()
+        [Some(late), rendered.and_then(RenderedWindows::ledger_line)].into_iter().flatten().collect()
     }
 
     /// Stops accepting rows and computes the final sums. Hands over the remaining windows. The growing
@@ -506,25 +512,25 @@ impl Pipeline {
     /// the number of bytes that gpuflame holds.
     pub(super) fn finish(&mut self, held: impl Fn() -> usize) {
         let held_before = held();
-        self.take_out_all();
+        self.hand_over_all_windows();
         self.name_generated();
         self.rows.is_over = true;
         let lost = self.lost();
-        let Rows { explain, streams, .. } = &mut self.rows;
-        lost.iter().for_each(|&(loss, count)| streams.row(&Row::Loss { loss, count }));
+        let RowSink { explain, growing, .. } = &mut self.rows;
+        lost.iter().for_each(|&(loss, count)| growing.write_row(&Row::Loss { loss, count }));
         explain.fit_exports(held());
-        let ledger = explain.finish(&lost, streams).ledger;
-        self.finished = Some(Finished { ledger, held: held_before });
+        let ledger = explain.finish(&lost, growing).ledger;
+        self.final_sums = Some(FinalSums { ledger, held: held_before });
     }
 
     /// Returns the final sums; `None` before they are computed.
-    pub(super) fn finished(&self) -> Option<&Finished> {
-        self.finished.as_ref()
+    pub(super) fn final_sums(&self) -> Option<&FinalSums> {
+        self.final_sums.as_ref()
     }
 
     /// Returns the result so far, without writing to the outputs.
     pub(super) fn snapshot(&mut self) -> Snapshot<'_> {
-        if let Some(Finished { ledger, .. }) = &self.finished {
+        if let Some(FinalSums { ledger, .. }) = &self.final_sums {
             return Snapshot { profile: self.rows.explain.profile_mut(), ledger: ledger.clone() };
         }
         let lost = self.lost();
@@ -555,14 +561,14 @@ impl Pipeline {
     }
 
     /// Discards outputs whose files were never created.
-    pub(super) fn discard_outputs(&mut self) -> Report {
-        self.rows.streams.discard();
-        Report::default()
+    pub(super) fn discard_outputs(&mut self) -> WriteReport {
+        self.rows.growing.discard();
+        WriteReport::default()
     }
 
     /// Returns the ledger line about changes of the system clock.
     pub(super) fn clock_line(&self) -> Option<String> {
-        self.rows.times.line()
+        self.rows.clock_guard.ledger_line()
     }
 
     /// Number of entries merged into "others" so far. When this number changes, sums and definitions that were written
@@ -588,8 +594,8 @@ impl Pipeline {
 
     /// Appends the sums that changed since the last call. Returns the number of launches without an activity.
     pub(super) fn write_sums(&mut self, written: &mut SumsWriter, chunk: &mut Chunk) -> u64 {
-        match &self.finished {
-            Some(Finished { ledger, .. }) => self.rows.explain.write_finished(ledger, written, chunk),
+        match &self.final_sums {
+            Some(FinalSums { ledger, .. }) => self.rows.explain.write_finished(ledger, written, chunk),
             None => {
                 let lost = self.lost();
                 self.rows.explain.write_sums(&lost, written, chunk);
@@ -622,12 +628,12 @@ impl Pipeline {
 
     /// File of the recording; `None` if rows are not recorded.
     pub(super) fn recording(&self) -> Option<GrowingFile> {
-        self.rows.streams.unwritten().cloned()
+        self.rows.growing.open_recording().cloned()
     }
 
     /// Returns the profile, whose names can be filled in, and the growing outputs.
-    pub(super) fn outputs(&mut self) -> (&mut Profile, &mut Streams) {
-        (self.rows.explain.profile_mut(), &mut self.rows.streams)
+    pub(super) fn outputs(&mut self) -> (&mut Profile, &mut GrowingOutputs) {
+        (self.rows.explain.profile_mut(), &mut self.rows.growing)
     }
 }
 
@@ -637,39 +643,41 @@ fn is_work(loss: Loss) -> bool {
     matches!(loss, LaunchesDropped | StacksNested | ActivitiesDropped | ActivitiesUnreadable)
 }
 
-impl TakenOut {
+impl WindowOutputs {
     fn new(settings: &Settings, outputs: &Outputs) -> Self {
         Self {
-            sets: Box::leak(Box::new(Sets::new(settings, outputs))),
+            queue: Box::leak(Box::new(WindowOutputQueue::new(settings, outputs))),
             definitions: Definitions::default(),
             forgotten: None,
             lost: BTreeMap::new(),
-            marked: None,
+            marked_windows: None,
             is_full: false,
         }
     }
 
     /// Notes the windows whose launches are all read. A launch in flight belongs to the window in which the launch
     /// began, which is known. Everything that its thread wrote before the launch is in the log.
-    fn settle(&mut self, apart: &mut PerWindowSums) {
+    fn mark_windows_read(&mut self, apart: &mut PerWindowSums) {
         if apart.is_full() && !std::mem::replace(&mut self.is_full, true) {
-            say("GPUFLAME_MAX_WINDOWS is reached; later windows are merged into the last set of files");
+            print_from_own(
+                "GPUFLAME_MAX_WINDOWS is reached; later windows are merged into the last set of files",
+            );
         }
-        if self.marked.is_some() && capture::marked_is_read() {
-            self.marked.take().into_iter().for_each(|windows| apart.note_windows_read(windows));
+        if self.marked_windows.is_some() && capture::marked_is_read() {
+            self.marked_windows.take().into_iter().for_each(|windows| apart.note_windows_read(windows));
         }
-        if self.marked.is_none()
+        if self.marked_windows.is_none()
             && let Some(closed) = apart.unread_windows()
         {
-            self.marked = Some(closed.min(capture::windows_left().into()));
+            self.marked_windows = Some(closed.min(capture::windows_left().into()));
             capture::mark_unread();
         }
     }
 }
 
-impl Rows {
-    fn take_edges(&mut self) {
-        for edge in self.edges.take() {
+impl RowSink {
+    fn drain_window_edges(&mut self) {
+        for edge in self.edges.drain() {
             self.idle_count += 1;
             self.push(&edge);
         }
@@ -679,40 +687,40 @@ impl Rows {
         match row {
             Row::Launch(_) if self.by_window && self.window != window::state() => {
                 self.window = window::state();
-                self.take_edges();
-                self.pass_on(row);
+                self.drain_window_edges();
+                self.write_and_explain(row);
             }
             // The times are impossible, so the activity is kept without its times and counted as untimed.
-            Row::Activity(activity) if !self.times.can_be(activity.start, activity.end) => {
+            Row::Activity(activity) if !self.clock_guard.is_possible(activity.start, activity.end) => {
                 let (start, end) = (Nanos(0), Nanos(0));
-                self.pass_on(&Row::Activity(Activity { start, end, ..*activity }));
+                self.write_and_explain(&Row::Activity(Activity { start, end, ..*activity }));
             }
             // The thread may have been renamed since its row was written.
             Row::Thread { id, name } => self.note_thread(*id, name),
             // Kernels are named now rather than at exit, because a thread waits at exit and there may be tens of
             // thousands of names.
             Row::Name { id, .. } => {
-                self.pass_on(row);
+                self.write_and_explain(row);
                 symbolize::name_kernel(self.explain.profile_mut(), *id);
             }
-            _ => self.pass_on(row),
+            _ => self.write_and_explain(row),
         }
     }
 
     /// Ends or resumes the open window if the system clock was set.
-    fn look_at_clocks(&mut self) {
+    fn check_clocks(&mut self) {
         let Some(now) = ClockPair::now() else { return };
-        for row in self.times.look(now) {
-            self.take_edges();
+        for row in self.clock_guard.check(now) {
+            self.drain_window_edges();
             if window::state().is_open() {
                 self.count += 1;
-                self.streams.row(&row);
+                self.growing.write_row(&row);
                 self.explain.push_clock_edge(&row);
             }
         }
     }
 
-    fn pass_on(&mut self, row: &Row<'_>) {
+    fn write_and_explain(&mut self, row: &Row<'_>) {
         if self.is_over {
             return;
         }
@@ -721,11 +729,11 @@ impl Rows {
             self.note_first_work(row);
         }
         #[cfg(debug_assertions)]
-        let mixed_up = self.mix_up.instead(row);
+        let swapped = self.swap_fault.replace_row(row);
         #[cfg(debug_assertions)]
-        let row = mixed_up.as_ref().unwrap_or(row);
-        self.streams.row(row);
-        self.explain.push(row, &mut self.streams);
+        let row = swapped.as_ref().unwrap_or(row);
+        self.growing.write_row(row);
+        self.explain.push(row, &mut self.growing);
     }
 
     /// Creates the files of growing outputs when the first launch or activity is read. Calls that only wait or allocate
@@ -737,19 +745,19 @@ impl Rows {
             Row::Outside(_) | Row::Activity(_) | Row::EventCall(_) => Some(capture::now()),
             _ => return,
         };
-        self.streams.create_files();
+        self.growing.create_files();
     }
 
     /// Records a new thread. If it still runs, its current name is used, because threads are often renamed
     /// after they start.
     fn note_thread(&mut self, id: ThreadId, at_first: &str) {
         if let Some(sampler) = self.sampler {
-            sampler.follow(id);
+            sampler.request(id);
         }
         if self.threads.insert(id) {
             let now = fs::read_to_string(format!("/proc/self/task/{}/comm", id.0)).unwrap_or_default();
             let name = if now.is_empty() { at_first } else { now.trim_end() };
-            self.pass_on(&Row::Thread { id, name });
+            self.write_and_explain(&Row::Thread { id, name });
         }
     }
 }

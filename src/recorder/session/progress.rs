@@ -4,78 +4,79 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Interval between checks by a waiting thread.
-pub(super) const LOOK_EVERY: Duration = Duration::from_millis(20);
+pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Maximum part of the time between two checks that counts as waiting time.
-const LONGEST_LOOK: Duration = Duration::from_millis(100);
+const MAX_COUNTED_INTERVAL: Duration = Duration::from_millis(100);
 
 static STEPS: AtomicU64 = AtomicU64::new(0);
-static IN_OTHERS: AtomicBool = AtomicBool::new(false);
+static IS_IN_FOREIGN_CALL: AtomicBool = AtomicBool::new(false);
 
 /// Notes that the collector has made a step.
-pub(super) fn made() {
+pub(super) fn note_step() {
     STEPS.fetch_add(1, Ordering::Relaxed);
 }
 
 /// Calls `ask`, which calls CUPTI or the loader and may never return.
-pub(super) fn in_others<T>(ask: impl FnOnce() -> T) -> T {
-    IN_OTHERS.store(true, Ordering::Release);
+pub(super) fn call_foreign<T>(ask: impl FnOnce() -> T) -> T {
+    IS_IN_FOREIGN_CALL.store(true, Ordering::Release);
     let answer = ask();
-    made();
-    IN_OTHERS.store(false, Ordering::Release);
+    note_step();
+    IS_IN_FOREIGN_CALL.store(false, Ordering::Release);
     answer
 }
 
 /// Maximum times without a step of the collector.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limit {
+pub(super) struct StallLimit {
     /// Maximum time while CUPTI or the loader is called, when the collector makes no steps.
-    pub(super) others: Duration,
+    pub(super) foreign: Duration,
     /// Maximum time while neither CUPTI nor the loader is called.
-    pub(super) ours: Duration,
+    pub(super) own: Duration,
 }
 
 /// Waiting time of a thread that checks now and then. If the machine or the process was suspended, the
 /// awaited thread was suspended as well, so only a short part of the time between two checks counts.
-pub(super) struct Waited {
-    looked: Instant,
+pub(super) struct WaitingTime {
+    last_check: Instant,
     sum: Duration,
 }
 
-impl Waited {
-    pub(super) fn begin() -> Self {
-        Self { looked: Instant::now(), sum: Duration::ZERO }
+impl WaitingTime {
+    pub(super) fn start() -> Self {
+        Self { last_check: Instant::now(), sum: Duration::ZERO }
     }
 
     /// Returns the waiting time up to now.
-    pub(super) fn look(&mut self) -> Duration {
+    pub(super) fn update(&mut self) -> Duration {
         let now = Instant::now();
-        self.sum += now.duration_since(self.looked).min(LONGEST_LOOK);
-        self.looked = now;
+        self.sum += now.duration_since(self.last_check).min(MAX_COUNTED_INTERVAL);
+        self.last_check = now;
         self.sum
     }
 }
 
 /// Watches for steps of the collector.
-pub(super) struct Watch {
-    limit: Limit,
+pub(super) struct ProgressWatch {
+    limit: StallLimit,
     steps: u64,
-    waited: Waited,
+    waited: WaitingTime,
 }
 
-impl Watch {
-    pub(super) fn new(limit: Limit) -> Self {
-        Self { limit, steps: STEPS.load(Ordering::Relaxed), waited: Waited::begin() }
+impl ProgressWatch {
+    pub(super) fn new(limit: StallLimit) -> Self {
+        Self { limit, steps: STEPS.load(Ordering::Relaxed), waited: WaitingTime::start() }
     }
 
     /// Whether the time without a step of the collector has exceeded the limit, so that waiting is pointless.
-    pub(super) fn is_over(&mut self) -> bool {
+    pub(super) fn is_exceeded(&mut self) -> bool {
         let steps = STEPS.load(Ordering::Relaxed);
         if steps != self.steps {
-            (self.steps, self.waited) = (steps, Waited::begin());
+            (self.steps, self.waited) = (steps, WaitingTime::start());
         }
-        let limit = if IN_OTHERS.load(Ordering::Acquire) { self.limit.others } else { self.limit.ours };
-        self.waited.look() >= limit
+        let limit =
+            if IS_IN_FOREIGN_CALL.load(Ordering::Acquire) { self.limit.foreign } else { self.limit.own };
+        self.waited.update() >= limit
     }
 }
 
@@ -87,11 +88,11 @@ mod tests {
 
     #[test]
     fn time_between_checks_counts_up_to_a_limit() {
-        let mut waited = Waited::begin();
-        thread::sleep(3 * LONGEST_LOOK);
-        assert_eq!(waited.look(), LONGEST_LOOK);
-        thread::sleep(LOOK_EVERY);
-        let sum = waited.look();
-        assert!((LONGEST_LOOK + LOOK_EVERY..=2 * LONGEST_LOOK).contains(&sum), "{sum:?}");
+        let mut waited = WaitingTime::start();
+        thread::sleep(3 * MAX_COUNTED_INTERVAL);
+        assert_eq!(waited.update(), MAX_COUNTED_INTERVAL);
+        thread::sleep(POLL_INTERVAL);
+        let sum = waited.update();
+        assert!((MAX_COUNTED_INTERVAL + POLL_INTERVAL..=2 * MAX_COUNTED_INTERVAL).contains(&sum), "{sum:?}");
     }
 }

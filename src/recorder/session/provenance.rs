@@ -15,24 +15,24 @@ use super::environment::facts;
 const GPUS: &str = "/proc/driver/nvidia/gpus";
 
 /// Passes all facts to `each`, but the command line only if `with_command`.
-pub(super) fn tell(api: &Api, with_command: bool, mut each: impl FnMut(&Row<'_>)) {
+pub(super) fn list_facts(api: &Api, with_command: bool, mut each: impl FnMut(&Row<'_>)) {
     let facts = facts();
-    let mut say = |what, text: &str| {
+    let mut add = |what, text: &str| {
         if !text.is_empty() {
             each(&Row::Provenance { what, text });
         }
     };
-    say(Provenance::HOST, &facts.host);
-    say(Provenance::START, &date::iso_8601(facts.time));
-    say(Provenance::RANK, &facts.launcher_rank().unwrap_or_default().to_string_lossy());
-    gpus(Path::new(GPUS)).iter().for_each(|gpu| say(Provenance::GPU, gpu));
+    add(Provenance::HOST, &facts.host);
+    add(Provenance::START, &date::iso_8601(facts.time));
+    add(Provenance::RANK, &facts.launcher_rank().unwrap_or_default().to_string_lossy());
+    gpus(Path::new(GPUS)).iter().for_each(|gpu| add(Provenance::GPU, gpu));
     if let Some((major, minor)) = api.driver() {
-        say(Provenance::DRIVER, &format!("CUDA {major}.{minor}"));
+        add(Provenance::DRIVER, &format!("CUDA {major}.{minor}"));
     }
-    say(Provenance::CUPTI, &format!("{} ({})", api.version(), api.file().display()));
-    say(Provenance::GPUFLAME, env!("CARGO_PKG_VERSION"));
+    add(Provenance::CUPTI, &format!("{} ({})", api.version(), api.file().display()));
+    add(Provenance::GPUFLAME, env!("CARGO_PKG_VERSION"));
     if with_command {
-        say(Provenance::COMMAND, &command_line());
+        add(Provenance::COMMAND, &command_line());
     }
 }
 

@@ -4,7 +4,7 @@ use std::ffi::CStr;
 use std::marker::PhantomData;
 
 use crate::capture::{self, NvtxTable, Popped, RangeDomain, RangeName, forks};
-use crate::control::life;
+use crate::control::lifecycle;
 use gpuflame_config::settings::Nvtx;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
@@ -13,7 +13,7 @@ use super::environment;
 /// Opens a range on this thread: a frame in the stack of every launch until [`range_pop`].
 pub fn range_push(name: &CStr) -> Result<()> {
     if forks::is_over() {
-        return Err(life::over());
+        return Err(lifecycle::over_error());
     }
     forks::watch();
     // If there is no room for the range, it is counted as dropped.
@@ -24,7 +24,7 @@ pub fn range_push(name: &CStr) -> Result<()> {
 /// Closes the range that [`range_push`] opened last on this thread.
 pub fn range_pop() -> Result<()> {
     if forks::is_over() {
-        return Err(life::over());
+        return Err(lifecycle::over_error());
     }
     match capture::pop_range(RangeDomain::USER) {
         Popped::Closed(_) | Popped::InHandler => Ok(()),
@@ -38,7 +38,7 @@ pub fn range_pop() -> Result<()> {
 /// Entry point for NVTX's injection: attaches to NVTX, unless the settings forbid it. May be called before all CUDA
 /// calls, or in a program without CUDA calls. Sets up no session.
 pub fn inject_nvtx(table: NvtxTable) {
-    if forks::is_over() || environment::keeps_us_out() {
+    if forks::is_over() || environment::forbids_recording() {
         return;
     }
     forks::watch();

@@ -1,7 +1,8 @@
 //! A session is one process's recording: it opens and closes windows, gathers rows, and writes the outputs at exit.
 //!
 //! The session owns the parts (collector, pipeline, checkpoint and so on), and implements the traits through which the
-//! threads of these parts call back: `Source`, `Recorded`, `Turns`, `Starve` and `Ends`.
+//! threads of these parts call back: `CollectorSteps`, `CheckpointSource`, `WindowControl`, `OnMemoryExhausted` and
+//! `ShutdownSteps`.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::capture;
-use crate::control::{chosen, life, window};
+use crate::control::{lifecycle, output_override, window};
 use gpuflame_config::Outputs;
 use gpuflame_config::settings::{Output, Settings};
 use gpuflame_cupti as cupti;
@@ -22,43 +23,43 @@ use gpuflame_model::record::{Module, Provenance, Row, WindowEdge};
 use gpuflame_os::{shortage, stderr};
 use gpuflame_unwind::ModuleMap;
 
-use super::about;
-use super::checkpoint::{Checkpoint, Recorded};
-use super::clients::Clients;
-use super::collector::{Collector, LONGEST_PAUSE, Source, Wish};
+use super::callback_switch::CallbackSwitch;
+use super::checkpoint::{Checkpoint, CheckpointSource};
+use super::collector::{Collector, CollectorRequest, CollectorSteps, MAX_IDLE_PAUSE};
 use super::draw;
-use super::edges::Edges;
-use super::ending::{self, Ends};
+use super::edge_queue::EdgeQueue;
+use super::launcher_report;
 use super::ledger_text;
 use super::marks::Marks;
-use super::memory::{self, Starve};
-use super::messages::{self, say, tell};
-use super::pipeline::{Finished, Pipeline};
-use super::progress::{self, LOOK_EVERY, Limit, Watch};
-use super::sampler::{Sampler, Wanted};
-use super::sets::{Drawn, Sets};
-use super::stats::{Asked, Stats};
-use super::told::Told;
-use super::windows::{Turns, Windows};
-use super::write::{self, Made, Report};
+use super::messages::{self, print_from_app, print_from_own};
+use super::other_clients::OtherClients;
+use super::out_of_memory::{self, OnMemoryExhausted};
+use super::output_files::{self, WriteReport, WrittenFile};
+use super::pipeline::{FinalSums, Pipeline};
+use super::progress::{self, POLL_INTERVAL, ProgressWatch, StallLimit};
+use super::sampler::{Sampler, SamplerOptions};
+use super::shutdown::{self, ShutdownSteps};
+use super::stats::{Stats, StatsExchange};
+use super::window_output_queue::{RenderedWindows, WindowOutputQueue};
+use super::window_scheduler::{WindowControl, WindowScheduler};
 
 /// Maximum time for which the application waits for a flush that makes no progress.
-const LONGEST_FLUSH: Duration = Duration::from_secs(5);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time for which a flush waits for a file system that makes no progress. This time is shorter than
-/// [`LONGEST_FLUSH`].
-const LONGEST_WRITE: Duration = Duration::from_secs(2);
+/// [`FLUSH_TIMEOUT`].
+const RECORDING_WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum time without progress of the collector while an application thread that ends a context waits for it.
-const LONGEST_FOR_A_CONTEXT: Duration = Duration::from_secs(1);
+const CONTEXT_END_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Maximum time for which a checkpoint waits for a collector that makes no progress. After this time, the checkpoint's
 /// own thread reads the rows instead.
-const LONGEST_FOR_A_CHECKPOINT: Duration = Duration::from_millis(200);
+const CHECKPOINT_READ_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Maximum time by which the ledger may delay the exit.
-const LONGEST_LEDGER: Duration = Duration::from_secs(2);
+const LEDGER_PRINT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Maximum time by which a text on standard output may delay the exit while standard output is full.
-const LONGEST_FOR_STDOUT: Duration = Duration::from_secs(1);
+const STDOUT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// See the module's documentation.
 pub(super) struct Session {
@@ -67,26 +68,26 @@ pub(super) struct Session {
     api: &'static cupti::Api,
     pipeline: Mutex<Pipeline>,
     modules: Mutex<ModuleMap>,
-    edges: Arc<Edges>,
+    edges: Arc<EdgeQueue>,
     /// Switches CUPTI's launch callbacks on and off.
-    told: Told,
+    callbacks: CallbackSwitch,
     /// Tracks other clients of CUPTI.
-    clients: Clients,
+    clients: OtherClients,
     /// Instants that the program marked and the pipeline has not recorded yet.
     marks: Marks,
     collector: Collector,
-    stats: Asked,
+    stats: StatsExchange,
     checkpoint: Option<Checkpoint>,
     /// Draws windows that have their own files.
-    sets: Option<&'static Sets>,
+    window_outputs: Option<&'static WindowOutputQueue>,
     /// Samples threads that launch.
     sampler: Option<&'static Sampler>,
     /// Windows that the settings open and close.
-    windows: Option<Windows>,
+    scheduler: Option<WindowScheduler>,
     /// CUPTI did not answer a request for all records.
-    gave_up: AtomicBool,
+    has_flush_timed_out: AtomicBool,
     /// CUPTI did not answer a request at the end of a context.
-    gave_up_on_contexts: AtomicBool,
+    has_context_flush_timed_out: AtomicBool,
     /// Number of API calls when CUPTI was last asked for all records; `u64::MAX` if CUPTI was not asked yet.
     calls_at_last_flush: AtomicU64,
 }
@@ -96,56 +97,58 @@ static SESSION: OnceLock<&'static Session> = OnceLock::new();
 
 impl Session {
     /// Starts a session that runs for as long as the process does.
-    pub(super) fn run(
+    pub(super) fn start(
         settings: Settings,
         outputs: Outputs,
         mut pipeline: Pipeline,
         api: &'static cupti::Api,
     ) -> Result<&'static Self> {
-        let sampler = Sampler::begin(Wanted {
+        let sampler = Sampler::start(SamplerOptions {
             hertz: settings.cpu_samples,
             by_timer: settings.cpu_timer,
             waits: settings.off_cpu,
         });
         if let Some(sampler) = sampler {
-            pipeline.sample(sampler);
+            pipeline.set_sampler(sampler);
         }
         let session: &'static Self = Box::leak(Box::new(Self {
             checkpoint: Checkpoint::new(&settings, &outputs.for_all_windows()),
-            windows: Windows::new(&settings),
+            scheduler: WindowScheduler::new(&settings),
             settings,
             outputs,
             api,
             modules: Mutex::new(ModuleMap::new()),
             edges: pipeline.edges(),
-            told: Told::default(),
-            clients: Clients::new(Instant::now()),
-            sets: pipeline.sets(),
+            callbacks: CallbackSwitch::default(),
+            clients: OtherClients::new(Instant::now()),
+            window_outputs: pipeline.window_outputs(),
             sampler,
             marks: Marks::default(),
             pipeline: Mutex::new(pipeline),
             collector: Collector::default(),
-            stats: Asked::default(),
-            gave_up: AtomicBool::new(false),
-            gave_up_on_contexts: AtomicBool::new(false),
+            stats: StatsExchange::default(),
+            has_flush_timed_out: AtomicBool::new(false),
+            has_context_flush_timed_out: AtomicBool::new(false),
             calls_at_last_flush: AtomicU64::new(u64::MAX),
         }));
         session.pipeline.lock().begin(api, &session.settings, &session.new_modules());
         let _ = SESSION.set(session);
-        memory::tell(session);
+        out_of_memory::set_handler(session);
         session.collector.spawn(session)?;
-        ending::begin(session, session.settings.exit_limit, session.settings.signals)?;
+        shutdown::start(session, session.settings.exit_limit, session.settings.signals)?;
         if let Some(Err(error)) = session.checkpoint.as_ref().map(|checkpoint| checkpoint.spawn(session)) {
-            tell(&format!("no checkpoints: cannot start a thread ({error}); raise the limit on threads"));
+            print_from_app(&format!(
+                "no checkpoints: cannot start a thread ({error}); raise the limit on threads"
+            ));
         }
-        if let Some(Err(error)) = session.sets.map(Sets::spawn) {
-            tell(&format!(
+        if let Some(Err(error)) = session.window_outputs.map(WindowOutputQueue::spawn) {
+            print_from_app(&format!(
                 "files of windows are written only at exit: cannot start a thread ({error}); raise the limit \
                  on threads"
             ));
         }
-        if let Some(windows) = &session.windows {
-            windows.begin(session);
+        if let Some(scheduler) = &session.scheduler {
+            scheduler.start(session);
         }
         Ok(session)
     }
@@ -157,7 +160,7 @@ impl Session {
 
     /// Whether a window should open at the start. False if the settings schedule windows.
     pub(super) fn opens_at_once(&self) -> bool {
-        self.settings.enabled && self.windows.is_none()
+        self.settings.enabled && self.scheduler.is_none()
     }
 
     /// Whether `cudaProfilerStart` and `cudaProfilerStop` open and close windows.
@@ -166,46 +169,51 @@ impl Session {
     }
 
     /// Notes that a step begins on this thread.
-    pub(super) fn step_begins(&self) {
-        if let Some(windows) = &self.windows {
-            windows.look(self);
+    pub(super) fn on_step(&self) {
+        if let Some(scheduler) = &self.scheduler {
+            scheduler.apply_schedule(self);
         }
     }
 
     /// Opens a window, if none is open.
     pub(super) fn open_window(&self) -> Result<()> {
-        if life::is_over() {
-            return Err(life::over());
+        if lifecycle::is_over() {
+            return Err(lifecycle::over_error());
         }
-        if self.clients.is_lent(true) {
+        if self.clients.defer_if_lent(true) {
             return Err(Error::new(
                 ErrorKind::State,
                 "another CUPTI client has the subscription; a window opens when that client is done",
             ));
         }
         if !window::state().is_open() {
-            self.clients.reclaim_if_taken(self.api);
-            self.told.opens(self.api, &self.edges, None, false);
+            self.clients.reclaim_records_if_taken(self.api);
+            self.callbacks.before_window_opens(self.api, &self.edges, None, false);
         }
-        self.edges.turn(WindowEdge::Open, window::open);
+        self.edges.note_edge(WindowEdge::Open, window::open);
         Ok(())
     }
 
     /// Does the same as [`Session::open_window`], inside a CUPTI callback.
     pub(super) fn open_window_in_callback(&self) {
-        if !life::is_over() && !window::state().is_open() {
+        if !lifecycle::is_over() && !window::state().is_open() {
             // A callback must not wait for the collector's lock, so it only tries to take the lock, which is almost
             // always free.
-            let is_taken = self.clients.have_records();
-            self.told.opens(self.api, &self.edges, Some(&|| self.collector.nudge()), is_taken);
-            self.edges.turn(WindowEdge::Open, window::open);
+            let is_taken = self.clients.are_records_taken();
+            self.callbacks.before_window_opens(
+                self.api,
+                &self.edges,
+                Some(&|| self.collector.wake()),
+                is_taken,
+            );
+            self.edges.note_edge(WindowEdge::Open, window::open);
         }
     }
 
     /// Closes the window, if one is open.
     pub(super) fn close_window(&self) {
-        self.clients.is_lent(false);
-        self.edges.turn(WindowEdge::Close, window::close);
+        self.clients.defer_if_lent(false);
+        self.edges.note_edge(WindowEdge::Close, window::close);
     }
 
     /// Notes that the calling thread is at `text`, if a window is open.
@@ -217,12 +225,12 @@ impl Session {
 
     /// Locks the pipeline, and gives it the pending window edges and marks.
     fn pipeline(&self) -> MutexGuard<'_, Pipeline> {
-        self.told_of_edges(self.pipeline.lock())
+        self.pass_edges_and_marks(self.pipeline.lock())
     }
 
-    fn told_of_edges<'a>(&self, mut pipeline: MutexGuard<'a, Pipeline>) -> MutexGuard<'a, Pipeline> {
-        pipeline.take_edges();
-        self.marks.take(|mark| pipeline.instant(mark));
+    fn pass_edges_and_marks<'a>(&self, mut pipeline: MutexGuard<'a, Pipeline>) -> MutexGuard<'a, Pipeline> {
+        pipeline.drain_window_edges();
+        self.marks.drain(|mark| pipeline.record_instant(mark));
         pipeline.note_marks_dropped(self.marks.dropped());
         pipeline
     }
@@ -232,7 +240,7 @@ impl Session {
     fn new_modules(&self) -> Vec<Module> {
         let mut new = Vec::new();
         if let Some(mut modules) = self.modules.try_lock() {
-            progress::in_others(|| modules.refresh(&mut new));
+            progress::call_foreign(|| modules.refresh(&mut new));
         }
         new
     }
@@ -242,15 +250,15 @@ impl Session {
     /// # Errors
     /// `State` if CUPTI does not answer.
     pub(super) fn flush(&self) -> Result<()> {
-        self.ask(Wish::Flush)
+        self.request(CollectorRequest::Flush)
     }
 
-    fn ask(&self, wish: Wish) -> Result<()> {
-        if self.collector.ask(wish, Limit { others: LONGEST_FLUSH, ours: LONGEST_FLUSH }) {
+    fn request(&self, request: CollectorRequest) -> Result<()> {
+        if self.collector.request(request, StallLimit { foreign: FLUSH_TIMEOUT, own: FLUSH_TIMEOUT }) {
             return Ok(());
         }
-        if life::is_over() {
-            return Err(life::over());
+        if lifecycle::is_over() {
+            return Err(lifecycle::over_error());
         }
         Err(Error::new(
             ErrorKind::State,
@@ -261,13 +269,15 @@ impl Session {
     /// Flushes the completed records of a context that ends. The collector makes this flush. If CUPTI does not answer,
     /// the application's thread is therefore blocked for only one second, and only once per process. Records that are
     /// not flushed arrive with the next flush, or are counted as dropped.
-    pub(super) fn context_ends(&self) {
-        let limit = Limit { others: LONGEST_FOR_A_CONTEXT, ours: LONGEST_FOR_A_CONTEXT };
-        if self.gave_up_on_contexts.load(Ordering::Acquire) || self.collector.ask(Wish::Gather, limit) {
+    pub(super) fn on_context_end(&self) {
+        let limit = StallLimit { foreign: CONTEXT_END_TIMEOUT, own: CONTEXT_END_TIMEOUT };
+        if self.has_context_flush_timed_out.load(Ordering::Acquire)
+            || self.collector.request(CollectorRequest::Gather, limit)
+        {
             return;
         }
-        if !life::is_over() && !self.gave_up_on_contexts.swap(true, Ordering::AcqRel) {
-            say(
+        if !lifecycle::is_over() && !self.has_context_flush_timed_out.swap(true, Ordering::AcqRel) {
+            print_from_own(
                 "CUPTI did not answer within 1 s when a context was destroyed; gpuflame will not wait there \
                  again",
             );
@@ -277,14 +287,16 @@ impl Session {
     /// Handles another client that is about to take over the records, or that asks for the subscription. The collector
     /// flushes completed records, or releases the subscription. If CUPTI does not answer, the client is blocked for one
     /// second.
-    pub(super) fn client_comes(&self) {
-        self.collector
-            .ask(Wish::Gather, Limit { others: LONGEST_FOR_A_CONTEXT, ours: LONGEST_FOR_A_CONTEXT });
+    pub(super) fn on_client_takeover(&self) {
+        self.collector.request(
+            CollectorRequest::Gather,
+            StallLimit { foreign: CONTEXT_END_TIMEOUT, own: CONTEXT_END_TIMEOUT },
+        );
     }
 
     /// Wakes the collector because filled buffers wait.
-    pub(super) fn buffers_wait(&self) {
-        self.collector.nudge();
+    pub(super) fn on_buffers_waiting(&self) {
+        self.collector.wake();
     }
 
     /// Returns the sums so far, including all work that is complete by now.
@@ -295,51 +307,51 @@ impl Session {
         loop {
             // The flush is made before the request, so that the collector computes the stats after the flush.
             self.flush()?;
-            self.stats.ask();
-            self.ask(Wish::Collect)?;
-            if let Some(stats) = self.stats.take() {
+            self.stats.request();
+            self.request(CollectorRequest::Collect)?;
+            if let Some(stats) = self.stats.take_result() {
                 return Ok(stats);
             }
         }
     }
 
     /// Locks the pipeline. `None` if the thread that holds the pipeline's lock makes no progress.
-    fn pipeline_within(&self, limit: Limit) -> Option<MutexGuard<'_, Pipeline>> {
-        let mut watch = Watch::new(limit);
+    fn pipeline_within(&self, limit: StallLimit) -> Option<MutexGuard<'_, Pipeline>> {
+        let mut watch = ProgressWatch::new(limit);
         loop {
-            match self.pipeline.try_lock_for(LOOK_EVERY) {
-                Some(pipeline) => return Some(self.told_of_edges(pipeline)),
-                None if watch.is_over() => return None,
+            match self.pipeline.try_lock_for(POLL_INTERVAL) {
+                Some(pipeline) => return Some(self.pass_edges_and_marks(pipeline)),
+                None if watch.is_exceeded() => return None,
                 None => {}
             }
         }
     }
 
-    fn write_files(&self, pipeline: &mut Pipeline, ledger: &Ledger) -> Report {
-        let (profile, streams) = pipeline.outputs();
+    fn write_files(&self, pipeline: &mut Pipeline, ledger: &Ledger) -> WriteReport {
+        let (profile, growing) = pipeline.outputs();
         let mut wanted = self.settings.formats.clone();
-        if self.sets.is_some() {
+        if self.window_outputs.is_some() {
             // All other formats are drawn per window.
             wanted.retain(|output| output.is_streamed() || *output == Output::Stacks);
         }
         if wanted.iter().any(|output| output.has_names()) {
-            Symbolizer::new(draw::naming(&self.settings)).name(profile);
+            Symbolizer::new(draw::symbolize_options(&self.settings)).name(profile);
         }
-        let kept = || self.checkpoint.as_ref().and_then(Checkpoint::kept);
-        let ours = progress::in_others(|| streams.created_recording()).or_else(kept);
-        let chosen = chosen::outputs();
+        let kept = || self.checkpoint.as_ref().and_then(Checkpoint::path);
+        let ours = progress::call_foreign(|| growing.wait_for_recording_path()).or_else(kept);
+        let chosen = output_override::get();
         let outputs = chosen.as_ref().unwrap_or(&self.outputs).for_all_windows();
-        let mut report = draw::files(
+        let mut report = draw::write_files(
             profile,
             &self.settings,
             &wanted,
             (&outputs, ours.as_deref()),
             (None, ledger),
-            Some(&mut *streams),
+            Some(&mut *growing),
         );
-        streams.end_what_is_left();
-        match streams.publish_trace(self.settings.exit_limit.min(LONGEST_FOR_STDOUT)) {
-            Some((_, Ok(Made { path, note }))) => {
+        growing.mark_failed_recording_ended();
+        match growing.publish_trace(self.settings.exit_limit.min(STDOUT_TIMEOUT)) {
+            Some((_, Ok(WrittenFile { path, note }))) => {
                 report.written.push(path);
                 report.notes.extend(note);
             }
@@ -357,45 +369,47 @@ impl Session {
         &self,
         pipeline: &mut Pipeline,
         (ledger, held): (&Ledger, usize),
-        report: &Report,
-        drawn: Option<&Drawn>,
+        report: &WriteReport,
+        rendered: Option<&RenderedWindows>,
     ) -> String {
         if self.settings.quiet {
             return String::new();
         }
-        let mut further: Vec<_> = pipeline.samples_lines();
+        let mut further: Vec<_> = pipeline.sampler_lines();
         further.extend(pipeline.clock_line());
-        further.extend(pipeline.windows(drawn));
+        further.extend(pipeline.windows_lines(rendered));
         if !pipeline.has_work() {
             further.push("nothing was launched, and no file is written".to_owned());
         }
-        let clients = (self.api.delivery_counts(), self.clients.had());
+        let clients = (self.api.delivery_counts(), self.clients.times_lost());
         ledger_text::text(ledger, pipeline.outputs().0, (report, further), held, clients)
     }
 
     /// Writes text that could not be printed on stderr to a file next to the outputs, and returns its path. If this
     /// fails, the failure cannot be printed either.
-    fn write_unprinted(&self, text: &str, report: &Report) -> Option<PathBuf> {
+    fn write_unprinted(&self, text: &str, report: &WriteReport) -> Option<PathBuf> {
         if text.is_empty() {
             return None;
         }
-        let chosen = chosen::outputs();
+        let chosen = output_override::get();
         let outputs = chosen.as_ref().unwrap_or(&self.outputs).for_all_windows();
-        write::ledger(text, &outputs, report).ok()
+        output_files::write_ledger(text, &outputs, report).ok()
     }
 
-    /// Waits until all windows that have their own files are drawn.
-    fn drawn_windows(&self, limit: Limit) -> Option<Drawn> {
-        let drawn = self.sets?.finish(limit.ours);
-        if drawn.is_none() {
-            say("a file system blocks the files of a window; the files of later windows are not written");
+    /// Waits until all windows that have their own files are rendered.
+    fn finish_windows(&self, limit: StallLimit) -> Option<RenderedWindows> {
+        let rendered = self.window_outputs?.finish(limit.own);
+        if rendered.is_none() {
+            print_from_own(
+                "a file system blocks the files of a window; the files of later windows are not written",
+            );
         }
-        drawn
+        rendered
     }
 
-    fn say_not_answering(&self) {
-        let kept = self.checkpoint.as_ref().and_then(Checkpoint::kept);
-        say(&match kept.as_deref().map(Path::display) {
+    fn print_collector_unresponsive(&self) {
+        let kept = self.checkpoint.as_ref().and_then(Checkpoint::path);
+        print_from_own(&match kept.as_deref().map(Path::display) {
             Some(kept) => format!(
                 "gpuflame's collector thread does not respond; the last checkpoint is {kept}: run `gpuflame \
                  recover {kept}` to write the files"
@@ -411,9 +425,9 @@ fn end_checkpoint(checkpoint: &Checkpoint, work: u64, all_is_written: bool) {
     if all_is_written {
         return checkpoint.remove();
     }
-    if let Some(kept) = checkpoint.leave(work) {
+    if let Some(kept) = checkpoint.keep(work) {
         let kept = kept.display();
-        say(&format!(
+        print_from_own(&format!(
             "the results are saved in {kept}: run `gpuflame recover {kept}` once the files can be written"
         ));
     }
@@ -423,40 +437,40 @@ fn end_checkpoint(checkpoint: &Checkpoint, work: u64, all_is_written: bool) {
 /// not appended to the unfinished line.
 fn print_ledger(text: &str) -> bool {
     let heading = (!text.is_empty() && stderr::hides_last_line())
-        .then(|| messages::line(&format!("ledger of process {}", std::process::id())));
+        .then(|| messages::format_line(&format!("ledger of process {}", std::process::id())));
     let text = heading.unwrap_or_default() + text;
-    stderr::write_on_own_line(text.as_bytes(), LONGEST_LEDGER)
+    stderr::write_on_own_line(text.as_bytes(), LEDGER_PRINT_TIMEOUT)
 }
 
-impl Source for Session {
+impl CollectorSteps for Session {
     fn collect(&self) -> bool {
-        if self.clients.look(self.api, &self.told, &self.edges) {
+        if self.clients.update(self.api, &self.callbacks, &self.edges) {
             let _ = self.open_window();
         }
         let new = self.new_modules();
         let mut pipeline = self.pipeline();
-        pipeline.learn(&new);
+        pipeline.record_modules(&new);
         let any = pipeline.collect(self.api);
         let first_work = pipeline.first_work();
         drop(pipeline);
         if let (Some(time), Some(checkpoint)) = (first_work, &self.checkpoint) {
             checkpoint.note_first_work(time);
         }
-        self.told.look(self.api, &self.edges, || self.clients.reclaim_if_taken(self.api));
+        self.callbacks.update(self.api, &self.edges, || self.clients.reclaim_records_if_taken(self.api));
         any
     }
 
     fn collect_noted(&self) {
         let new = self.new_modules();
         let mut pipeline = self.pipeline();
-        pipeline.learn(&new);
+        pipeline.record_modules(&new);
         pipeline.note_unread();
         drop(pipeline);
-        while !life::is_over() && self.pipeline().collect_noted(self.api) {}
+        while !lifecycle::is_over() && self.pipeline().collect_noted(self.api) {}
     }
 
-    fn answer(&self) {
-        self.stats.answer(|| Stats::of(self.pipeline().snapshot()));
+    fn answer_stats_request(&self) {
+        self.stats.answer(|| Stats::from_snapshot(self.pipeline().snapshot()));
     }
 
     fn has_work(&self) -> bool {
@@ -469,48 +483,48 @@ impl Source for Session {
 
     /// The pause is shorter if threads are sampled, because a thread is sampled only after the collector has read its
     /// first launch.
-    fn longest_pause(&self) -> Duration {
-        if self.sampler.is_some() { LONGEST_PAUSE / 4 } else { LONGEST_PAUSE }
+    fn max_idle_pause(&self) -> Duration {
+        if self.sampler.is_some() { MAX_IDLE_PAUSE / 4 } else { MAX_IDLE_PAUSE }
     }
 
     fn flush(&self, everything: bool) {
         let before = self.api.delivery_counts();
         // Records that cannot be flushed arrive with the next flush, or are counted as dropped.
-        let is_flushed = progress::in_others(|| self.api.flush(everything)).is_ok();
-        let dropped = progress::in_others(|| self.api.dropped());
+        let is_flushed = progress::call_foreign(|| self.api.flush(everything)).is_ok();
+        let dropped = progress::call_foreign(|| self.api.dropped());
         let mut pipeline = self.pipeline.lock();
         pipeline.note_dropped(dropped);
         pipeline.note_flushed();
         let open = pipeline.launches_awaited();
         drop(pipeline);
         if is_flushed {
-            self.clients.look_at_traffic(self.api, open, everything.then_some(before));
+            self.clients.check_traffic(self.api, open, everything.then_some(before));
         }
     }
 
-    fn write_down(&self, is_awaited: bool) {
+    fn flush_recording(&self, is_awaited: bool) {
         let mut pipeline = self.pipeline.lock();
-        pipeline.write_down();
+        pipeline.flush_recording();
         // If there is no GPU work, there is no file of the recording.
         let recording = pipeline.recording().filter(|_| is_awaited && pipeline.first_work().is_some());
         drop(pipeline);
         if let Some(recording) = recording {
-            let patience = LONGEST_WRITE.min(self.settings.exit_limit / 2);
-            progress::in_others(|| recording.wait_until_written(patience));
+            let patience = RECORDING_WRITE_TIMEOUT.min(self.settings.exit_limit / 2);
+            progress::call_foreign(|| recording.wait_until_written(patience));
         }
     }
 
     /// If there is a checkpoint, its thread saves the rows.
-    fn end_for_want_of_memory(&self) {
+    fn end_out_of_memory(&self) {
         self.close_window();
-        match self.checkpoint.as_ref().filter(|checkpoint| checkpoint.is_kept()) {
+        match self.checkpoint.as_ref().filter(|checkpoint| checkpoint.is_active()) {
             Some(checkpoint) => checkpoint.wake(),
-            None => memory::end(),
+            None => out_of_memory::end_session(),
         }
     }
 }
 
-impl Turns for Session {
+impl WindowControl for Session {
     fn open(&self) {
         // An error means that the session is over, and no more work is recorded.
         let _ = self.open_window();
@@ -521,67 +535,67 @@ impl Turns for Session {
     }
 }
 
-impl Recorded for Session {
+impl CheckpointSource for Session {
     fn read_ready(&self, is_first: bool) {
-        let wish = if is_first { Wish::Gather } else { Wish::Read };
-        let limit = Limit { others: LONGEST_FOR_A_CHECKPOINT, ours: LONGEST_FOR_A_CHECKPOINT };
+        let request = if is_first { CollectorRequest::Gather } else { CollectorRequest::Read };
+        let limit = StallLimit { foreign: CHECKPOINT_READ_TIMEOUT, own: CHECKPOINT_READ_TIMEOUT };
         // The collector has ended if memory has run out.
-        if shortage::is_short() || !self.collector.ask(wish, limit) {
+        if shortage::is_short() || !self.collector.request(request, limit) {
             self.collect_noted();
         }
     }
 
-    fn locked(&self, look: &mut dyn FnMut(&mut Pipeline)) -> Duration {
+    fn with_pipeline(&self, action: &mut dyn FnMut(&mut Pipeline)) -> Duration {
         let mut pipeline = self.pipeline();
         let began = Instant::now();
-        look(&mut pipeline);
+        action(&mut pipeline);
         began.elapsed()
     }
 }
 
-impl Starve for Session {
-    fn starve(&self) {
+impl OnMemoryExhausted for Session {
+    fn on_memory_exhausted(&self) {
         match &self.checkpoint {
-            Some(checkpoint) => checkpoint.starve(),
+            Some(checkpoint) => checkpoint.note_out_of_memory(),
             None => {
                 if let Some(mut pipeline) = self.pipeline.try_lock() {
-                    pipeline.starve();
+                    pipeline.note_out_of_memory();
                 }
             }
         }
     }
 }
 
-impl Ends for Session {
+impl ShutdownSteps for Session {
     fn close_window(&self) {
         self.close_window();
     }
 
     /// CUPTI is not asked again if nothing was launched since the last request, because the driver may be gone by now.
     /// CUPTI is not asked again either after it has failed to answer once.
-    fn gather_the_rest(&self, limit: Limit) {
-        self.checkpoint.iter().for_each(Checkpoint::rest);
+    fn gather_remaining_rows(&self, limit: StallLimit) {
+        self.checkpoint.iter().for_each(Checkpoint::stop_regular);
         let calls = capture::cost().calls;
-        let wish = if self.calls_at_last_flush.swap(calls, Ordering::AcqRel) == calls {
-            Wish::Collect
+        let request = if self.calls_at_last_flush.swap(calls, Ordering::AcqRel) == calls {
+            CollectorRequest::Collect
         } else {
-            Wish::Drain
+            CollectorRequest::Drain
         };
-        if self.gave_up.load(Ordering::Acquire) || self.collector.ask(wish, limit) {
+        if self.has_flush_timed_out.load(Ordering::Acquire) || self.collector.request(request, limit) {
             return;
         }
-        self.gave_up.store(true, Ordering::Release);
-        let seconds = limit.others.as_secs_f32();
-        say(&format!(
+        self.has_flush_timed_out.store(true, Ordering::Release);
+        let seconds = limit.foreign.as_secs_f32();
+        print_from_own(&format!(
             "CUPTI did not answer within {seconds} s; the records that it still held are lost, the rest is \
              written"
         ));
     }
 
-    fn add_up(&self, limit: Limit, is_signalled: bool) -> bool {
+    fn compute_final_sums(&self, limit: StallLimit, is_signalled: bool) -> bool {
         // After a signal, a stopped thread may hold the loader's lock forever.
         if let Some(sampler) = self.sampler.filter(|_| !is_signalled) {
-            progress::in_others(|| sampler.take_the_rest(limit.ours));
+            progress::call_foreign(|| sampler.drain_remaining(limit.own));
         }
         // The last stacks may refer to the newest modules.
         let new = if is_signalled { Vec::new() } else { self.new_modules() };
@@ -589,18 +603,18 @@ impl Ends for Session {
         // This reads rows that are ready but not read yet. Launches are accepted up to this point, because otherwise
         // there would be GPU work without a launch.
         if let Some(pipeline) = &mut pipeline {
-            pipeline.learn(&new);
+            pipeline.record_modules(&new);
             pipeline.note_unread();
         }
-        life::end();
+        lifecycle::end();
         let Some(mut pipeline) = pipeline else {
-            self.say_not_answering();
+            self.print_collector_unresponsive();
             return false;
         };
         while pipeline.collect_noted(self.api) {}
-        if window::state().is_quiet() {
-            self.edges.told(true);
-            pipeline.take_edges();
+        if window::state().is_muted() {
+            self.edges.note_callbacks(true);
+            pipeline.drain_window_edges();
         }
         pipeline.finish(capture::bytes_held);
         true
@@ -608,43 +622,50 @@ impl Ends for Session {
 
     /// A signal is often followed by SIGKILL a few seconds later, so a checkpoint is created even if there was none
     /// before.
-    fn write_down_last(&self, limit: Duration, is_signalled: bool) {
+    fn write_last_checkpoint(&self, limit: Duration, is_signalled: bool) {
         self.checkpoint.iter().for_each(|checkpoint| checkpoint.write_last(is_signalled, limit));
     }
 
-    fn write_out(&self, limit: Limit) {
-        let Some(mut pipeline) = self.pipeline_within(limit) else { return self.say_not_answering() };
-        let Some(Finished { ledger, held }) = pipeline.finished().cloned() else { return };
-        let drawn = self.drawn_windows(limit);
+    fn write_outputs(&self, limit: StallLimit) {
+        let Some(mut pipeline) = self.pipeline_within(limit) else {
+            return self.print_collector_unresponsive();
+        };
+        let Some(FinalSums { ledger, held }) = pipeline.final_sums().cloned() else { return };
+        let rendered = self.finish_windows(limit);
         let has_work = pipeline.has_work();
         let is_printed = stderr::takes_messages();
         let unprinted = messages::take_unprinted();
         if has_work && !is_printed {
-            let ledger = self.ledger_text(&mut pipeline, (&ledger, held), &Report::default(), drawn.as_ref());
+            let ledger =
+                self.ledger_text(&mut pipeline, (&ledger, held), &WriteReport::default(), rendered.as_ref());
             let text = unprinted.clone() + &ledger;
             let lines = text.lines().map(|line| line.strip_prefix("gpuflame: ").unwrap_or(line));
-            let streams = pipeline.outputs().1;
-            lines.for_each(|text| streams.row(&Row::Provenance { what: Provenance::LEDGER, text }));
+            let growing = pipeline.outputs().1;
+            lines.for_each(|text| growing.write_row(&Row::Provenance { what: Provenance::LEDGER, text }));
         }
         let mut report = match has_work {
             true => self.write_files(&mut pipeline, &ledger),
             false => pipeline.discard_outputs(),
         };
-        report.failures.extend(drawn.iter().flat_map(|drawn| drawn.report.failures.clone()));
-        report.failures.iter().for_each(|failure| say(failure));
+        report.failures.extend(rendered.iter().flat_map(|rendered| rendered.report.failures.clone()));
+        report.failures.iter().for_each(|failure| print_from_own(failure));
         if let Some(checkpoint) = &self.checkpoint {
-            let is_complete = report.failures.is_empty() && (self.sets.is_none() || drawn.is_some());
+            let is_complete =
+                report.failures.is_empty() && (self.window_outputs.is_none() || rendered.is_some());
             end_checkpoint(checkpoint, pipeline.rows_of_work(), is_complete);
         }
         let text = unprinted
             + &messages::take_unprinted()
-            + &self.ledger_text(&mut pipeline, (&ledger, held), &report, drawn.as_ref());
+            + &self.ledger_text(&mut pipeline, (&ledger, held), &report, rendered.as_ref());
         // A process that launched nothing writes no file.
         let file = if is_printed || !has_work { None } else { self.write_unprinted(&text, &report) };
-        let files = report.written.iter().chain(drawn.iter().flat_map(|drawn| &drawn.report.written));
+        let files =
+            report.written.iter().chain(rendered.iter().flat_map(|rendered| &rendered.report.written));
         let files = files.chain(&file);
         let profile = &*pipeline.outputs().0;
-        about::ended(self.settings.report.as_deref(), || describe_process(profile, &ledger, files));
+        launcher_report::write_results(self.settings.report.as_deref(), || {
+            describe_process(profile, &ledger, files)
+        });
         let mut rest = String::new();
         if is_printed && !print_ledger(&text) {
             rest = text;

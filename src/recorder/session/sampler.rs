@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! kernel -ring per thread-> this thread: walks the copied stacks -ready-> pipeline: contexts, rows
-//!        collector: a thread has launched -wishes-> opens a ring for it
+//!        collector: a thread has launched -requests-> opens a ring for it
 //! ```
 //!
 //! A thread is observed in two ways, each on request: on-CPU by periodic samples, and off-CPU from the moment at which
@@ -20,56 +20,56 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 
 use crate::capture;
-use crate::control::{life, window};
+use crate::control::{lifecycle, window};
 use gpuflame_model::record::{ContextFlags, Frame, Nanos, ThreadId};
 use gpuflame_os::cpu_timer::{self, CpuTimer};
 use gpuflame_os::perf::{self, PerfEvent, PerfRecord, ThreadSample};
 use gpuflame_os::threads;
 use gpuflame_unwind::CopyUnwinder;
 
-use super::ending;
-use super::messages::tell;
+use super::messages::print_from_app;
 use super::panic::disable_after_panic;
+use super::shutdown;
 
 /// Maximum pause between rounds, used if no thread is sampled, when the sampler's thread only watches for the end of
 /// the session.
-const LONGEST_PAUSE: Duration = Duration::from_millis(100);
-const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
+const MAX_PAUSE: Duration = Duration::from_millis(100);
+const MIN_PAUSE: Duration = Duration::from_millis(1);
 /// Pause between rounds if waits are recorded. The pause is short, because a ring holds 63 waits, and a thread may wait
 /// thousands of times per second.
-const PAUSE_OF_WAITS: Duration = Duration::from_millis(10);
+const PAUSE_WITH_WAITS: Duration = Duration::from_millis(10);
 /// Maximum number of samples that wait for the pipeline. At 1,000 samples per second this is ten seconds.
-const MOST_READY: usize = 10_000;
+const MAX_READY_SAMPLES: usize = 10_000;
 /// Maximum number of threads observed at once. Each thread takes 0.5 MiB of memory for its samples, and 1 MiB for its
 /// waits.
-const MOST_THREADS: usize = 256;
+const MAX_OBSERVED_THREADS: usize = 256;
 /// Stack size of the thread, which unwinds the stacks of other threads.
-const STACK: usize = 512 << 10;
+const STACK_BYTES: usize = 512 << 10;
 /// Maximum time for which this module may block a thread that hands over a new thread or takes ready samples.
-const LONGEST_HAND: Duration = Duration::from_millis(100);
+const HAND_OVER_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Stack of a thread at some time.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct SampledStack {
     pub(super) time: Nanos,
     pub(super) thread: ThreadId,
-    pub(super) stands: Stands,
+    pub(super) kind: SampleKind,
     pub(super) flags: ContextFlags,
     pub(super) frames: Box<[Frame]>,
 }
 
 /// Kind of a sample, and the time that it represents in ns.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Stands {
+pub(super) enum SampleKind {
     /// The thread was on a processor.
-    OnCpu(u32),
+    OnCpu { ns: u32 },
     /// The thread waited, starting at the time of the sample.
-    Waited(u64),
+    OffCpu { ns: u64 },
 }
 
 /// Observations requested for threads that launch.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wanted {
+pub(super) struct SamplerOptions {
     /// Samples per second of CPU time; `None` for no samples.
     pub(super) hertz: Option<u32>,
     /// Whether to sample by timer signals if the kernel refuses samples.
@@ -81,18 +81,18 @@ pub(super) struct Wanted {
 /// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Sampler {
-    wanted: Wanted,
+    options: SamplerOptions,
     /// CPU time that a sample represents.
     period: Duration,
-    wishes: Mutex<Vec<ThreadId>>,
-    asked: Condvar,
-    followed: Mutex<Followed>,
-    ready: Mutex<Vec<Found>>,
-    counts: Counts,
+    requests: Mutex<Vec<ThreadId>>,
+    wakeup: Condvar,
+    observed: Mutex<ObservedThreads>,
+    ready: Mutex<Vec<SampledStack>>,
+    counts: SampleCounts,
 }
 
 #[derive(Debug, Default)]
-struct Counts {
+struct SampleCounts {
     samples: AtomicU64,
     /// Number of samples dropped for lack of room in the kernel's ring or in `ready`.
     dropped: AtomicU64,
@@ -102,17 +102,17 @@ struct Counts {
     /// Number of threads that the kernel did not let us sample.
     refused: AtomicU64,
     /// CPU time of observed threads while a window was open, in ns.
-    taken: AtomicU64,
-    is_of_user: AtomicBool,
+    cpu_time: AtomicU64,
+    is_user_time: AtomicBool,
     /// Number of threads that a timer samples by signals.
     by_timer: AtomicU64,
-    waits: Waits,
+    waits: WaitCounts,
 }
 
 /// Counters for waits.
 #[derive(Debug, Default)]
-struct Waits {
-    seen: AtomicU64,
+struct WaitCounts {
+    count: AtomicU64,
     nanos: AtomicU64,
     dropped: AtomicU64,
     cut: AtomicU64,
@@ -122,37 +122,37 @@ struct Waits {
 
 /// State that only one thread may use at a time.
 #[derive(Debug)]
-struct Followed {
+struct ObservedThreads {
     unwinder: CopyUnwinder,
-    threads: Vec<Following>,
+    threads: Vec<ObservedThread>,
     /// Whether a window was open in the previous round.
     was_open: bool,
     /// Whether a message was printed about a refused sampler, and about refused waits.
-    is_told: [bool; 2],
+    is_refusal_printed: [bool; 2],
 }
 
 #[derive(Debug)]
-struct Following {
+struct ObservedThread {
     thread: ThreadId,
     /// Source of on-CPU samples.
-    samples: Option<Source>,
-    /// Event that reports when the thread leaves a processor and when the thread returns to a processor. `left` is the
-    /// wait that is still in progress.
-    leaves: Option<PerfEvent>,
-    left: Option<Left>,
+    samples: Option<SampleSource>,
+    /// Event that reports when the thread leaves a processor and when the thread returns to a processor.
+    /// `pending_wait` is the wait that is still in progress.
+    switches: Option<PerfEvent>,
+    pending_wait: Option<PendingWait>,
     /// CPU time of the thread in the previous round.
-    taken: Duration,
+    cpu_time: Duration,
 }
 
 /// Mechanism that samples a thread.
 #[derive(Debug)]
-enum Source {
+enum SampleSource {
     Kernel(PerfEvent),
     Timer(CpuTimer),
 }
 
 #[derive(Debug)]
-struct Left {
+struct PendingWait {
     time: u64,
     flags: ContextFlags,
     frames: Box<[Frame]>,
@@ -160,37 +160,39 @@ struct Left {
 
 impl Sampler {
     /// Starts the sampler. `None` if no observation is wanted, or if the sampler cannot be started, which is printed.
-    pub(super) fn begin(wanted: Wanted) -> Option<&'static Self> {
-        if wanted.hertz.is_none() && !wanted.waits {
+    pub(super) fn start(options: SamplerOptions) -> Option<&'static Self> {
+        if options.hertz.is_none() && !options.waits {
             return None;
         }
         let Some(unwinder) = CopyUnwinder::new() else {
-            let setting = if wanted.hertz.is_some() { CPU_SAMPLES } else { OFF_CPU };
-            tell(&format!("{setting}: samples need x86-64; continuing without samples"));
+            let setting = if options.hertz.is_some() { CPU_SAMPLES } else { OFF_CPU };
+            print_from_app(&format!("{setting}: samples need x86-64; continuing without samples"));
             return None;
         };
-        let sampler: &'static Self = Box::leak(Box::new(Self::new(wanted, unwinder)));
+        let sampler: &'static Self = Box::leak(Box::new(Self::new(options, unwinder)));
         let spawned = sampler.spawn();
         if let Err(error) = &spawned {
-            tell(&format!("no samples: cannot start a thread ({error}); raise the limit on threads"));
+            print_from_app(&format!(
+                "no samples: cannot start a thread ({error}); raise the limit on threads"
+            ));
         }
         spawned.is_ok().then_some(sampler)
     }
 
-    fn new(wanted: Wanted, unwinder: CopyUnwinder) -> Self {
+    fn new(options: SamplerOptions, unwinder: CopyUnwinder) -> Self {
         Self {
-            wanted,
-            period: wanted.hertz.map_or(Duration::ZERO, |hertz| Duration::from_secs(1) / hertz),
-            wishes: Mutex::default(),
-            asked: Condvar::default(),
-            followed: Mutex::new(Followed {
+            options,
+            period: options.hertz.map_or(Duration::ZERO, |hertz| Duration::from_secs(1) / hertz),
+            requests: Mutex::default(),
+            wakeup: Condvar::default(),
+            observed: Mutex::new(ObservedThreads {
                 unwinder,
                 threads: Vec::new(),
                 was_open: false,
-                is_told: [false; 2],
+                is_refusal_printed: [false; 2],
             }),
             ready: Mutex::default(),
-            counts: Counts::default(),
+            counts: SampleCounts::default(),
         }
     }
 
@@ -200,7 +202,7 @@ impl Sampler {
     }
 
     fn spawn(&'static self) -> io::Result<()> {
-        threads::spawn(c"gpuflame-cpu", STACK, move || {
+        threads::spawn(c"gpuflame-cpu", STACK_BYTES, move || {
             let run = std::panic::AssertUnwindSafe(|| self.run());
             if std::panic::catch_unwind(run).is_err() {
                 disable_after_panic();
@@ -209,16 +211,16 @@ impl Sampler {
     }
 
     /// Requests that a thread be sampled. Called after its first launch.
-    pub(super) fn follow(&self, thread: ThreadId) {
-        if let Some(mut wishes) = self.wishes.try_lock_for(LONGEST_HAND) {
-            wishes.push(thread);
-            self.asked.notify_one();
+    pub(super) fn request(&self, thread: ThreadId) {
+        if let Some(mut requests) = self.requests.try_lock_for(HAND_OVER_TIMEOUT) {
+            requests.push(thread);
+            self.wakeup.notify_one();
         }
     }
 
     /// Returns the samples found since the last call, in order of time for each thread.
-    pub(super) fn take_ready(&self) -> Vec<Found> {
-        let ready = self.ready.try_lock_for(LONGEST_HAND);
+    pub(super) fn drain_ready(&self) -> Vec<SampledStack> {
+        let ready = self.ready.try_lock_for(HAND_OVER_TIMEOUT);
         ready.map(|mut ready| mem::take(&mut *ready)).unwrap_or_default()
     }
 
@@ -229,25 +231,26 @@ impl Sampler {
 
     /// Reads the rest of the kernel's rings, unless the thread that uses the rings does not release them within
     /// `limit`. A wait that is still in progress ends now.
-    pub(super) fn take_the_rest(&self, limit: Duration) {
-        if let Some(mut followed) = self.followed.try_lock_for(limit) {
-            self.round(&mut followed);
+    pub(super) fn drain_remaining(&self, limit: Duration) {
+        if let Some(mut observed) = self.observed.try_lock_for(limit) {
+            self.read_all(&mut observed);
             let now = capture::now();
-            let threads = followed.threads.iter_mut();
-            let found = threads.filter_map(|one| one.left.take()?.until(now.0, one.thread)).collect();
-            self.hand_over(found);
+            let threads = observed.threads.iter_mut();
+            let stacks =
+                threads.filter_map(|one| one.pending_wait.take()?.end_at_time(now.0, one.thread)).collect();
+            self.hand_over(stacks);
             // No thread reads the timers' samples any more, and the timers would continue to send signals.
-            followed.threads.clear();
+            observed.threads.clear();
         }
     }
 
     /// Returns the ledger lines about samples and waits.
-    pub(super) fn lines(&self) -> Vec<String> {
-        let samples = self.wanted.hertz.map(|hertz| self.line(hertz));
-        samples.into_iter().chain(self.wanted.waits.then(|| self.line_of_waits())).collect()
+    pub(super) fn ledger_lines(&self) -> Vec<String> {
+        let samples = self.options.hertz.map(|hertz| self.samples_line(hertz));
+        samples.into_iter().chain(self.options.waits.then(|| self.waits_line())).collect()
     }
 
-    fn line_of_waits(&self) -> String {
+    fn waits_line(&self) -> String {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let waits = &self.counts.waits;
         let refused = match count(&waits.refused) {
@@ -256,7 +259,7 @@ impl Sampler {
         };
         format!(
             "off cpu {} waits of {:.3} s, dropped {}, cut {}, on {} threads{refused}",
-            count(&waits.seen),
+            count(&waits.count),
             count(&waits.nanos) as f64 / 1e9,
             count(&waits.dropped),
             count(&waits.cut),
@@ -264,13 +267,13 @@ impl Sampler {
         )
     }
 
-    fn line(&self, hertz: u32) -> String {
+    fn samples_line(&self, hertz: u32) -> String {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let (samples, [dropped, _], cut) =
             (count(&self.counts.samples), self.dropped(), count(&self.counts.cut));
-        let taken = count(&self.counts.taken) as f64 / 1e9;
+        let taken = count(&self.counts.cpu_time) as f64 / 1e9;
         let got = if taken > 0.0 { (samples + dropped) as f64 / taken } else { 0.0 };
-        let time = if self.counts.is_of_user.load(Ordering::Relaxed) { "user time" } else { "CPU time" };
+        let time = if self.counts.is_user_time.load(Ordering::Relaxed) { "user time" } else { "CPU time" };
         let mut refused = match count(&self.counts.refused) {
             0 => String::new(),
             refused => format!(", {refused} threads were refused"),
@@ -288,106 +291,109 @@ impl Sampler {
 
     fn run(&self) {
         threads::note_ours();
-        let mut pause = LONGEST_PAUSE;
-        while !life::is_over() {
+        let mut pause = MAX_PAUSE;
+        while !lifecycle::is_over() {
             let new = self.wait(pause);
-            let mut followed = self.followed.lock();
-            if life::is_over() {
+            let mut observed = self.observed.lock();
+            if lifecycle::is_over() {
                 break;
             }
-            self.round(&mut followed);
+            self.read_all(&mut observed);
             for thread in new {
-                self.open(&mut followed, thread);
+                self.observe(&mut observed, thread);
             }
-            pause = self.pause(&followed);
+            pause = self.pause(&observed);
         }
         // Our timers must stop when the loop ends, for whatever reason it ended.
-        self.followed.lock().threads.clear();
+        self.observed.lock().threads.clear();
     }
 
     /// Waits for a request or for `pause`. Returns the threads to observe.
     fn wait(&self, pause: Duration) -> Vec<ThreadId> {
-        let mut wishes = self.wishes.lock();
-        if wishes.is_empty() {
-            self.asked.wait_for(&mut wishes, pause);
+        let mut requests = self.requests.lock();
+        if requests.is_empty() {
+            self.wakeup.wait_for(&mut requests, pause);
         }
-        mem::take(&mut *wishes)
+        mem::take(&mut *requests)
     }
 
     /// Half of the minimum time in which a ring or a slot may fill up.
-    fn pause(&self, followed: &Followed) -> Duration {
-        if followed.threads.iter().any(|one| one.leaves.is_some()) {
-            return PAUSE_OF_WAITS;
+    fn pause(&self, observed: &ObservedThreads) -> Duration {
+        if observed.threads.iter().any(|one| one.switches.is_some()) {
+            return PAUSE_WITH_WAITS;
         }
-        let fewest = followed.threads.iter().filter_map(|one| Some(one.samples.as_ref()?.capacity())).min();
-        fewest.map_or(LONGEST_PAUSE, |room| {
-            (self.period * (room / 2).max(1) as u32).clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
-        })
+        let min_room = observed.threads.iter().filter_map(|one| Some(one.samples.as_ref()?.capacity())).min();
+        min_room
+            .map_or(MAX_PAUSE, |room| (self.period * (room / 2).max(1) as u32).clamp(MIN_PAUSE, MAX_PAUSE))
     }
 
     /// Starts to observe a thread. If a thread with the same id was observed before, that thread has ended.
-    fn open(&self, followed: &mut Followed, thread: ThreadId) {
-        followed.threads.retain(|one| one.thread != thread);
-        let is_full = followed.threads.len() >= MOST_THREADS;
+    fn observe(&self, observed: &mut ObservedThreads, thread: ThreadId) {
+        observed.threads.retain(|one| one.thread != thread);
+        let is_full = observed.threads.len() >= MAX_OBSERVED_THREADS;
         let opened = |open: &dyn Fn() -> io::Result<PerfEvent>| match is_full {
             false => open(),
             true => Err(io::Error::other("too many threads are sampled")),
         };
-        let (mut samples, mut leaves) = (None, None);
-        if self.wanted.hertz.is_some() {
+        let (mut samples, mut switches) = (None, None);
+        if self.options.hertz.is_some() {
             let counts = [&self.counts.threads, &self.counts.refused];
             let opened = opened(&|| PerfEvent::open(thread.0 as i32, self.period));
-            let opened = self.or_by_timer(opened.map(Source::Kernel), thread, &mut followed.is_told[0]);
-            samples = note(opened, counts, CPU_SAMPLES, &mut followed.is_told[0]);
+            let opened = self.fall_back_to_timer(
+                opened.map(SampleSource::Kernel),
+                thread,
+                &mut observed.is_refusal_printed[0],
+            );
+            samples = note_opened(opened, counts, CPU_SAMPLES, &mut observed.is_refusal_printed[0]);
         }
-        if self.wanted.waits {
+        if self.options.waits {
             let counts = [&self.counts.waits.threads, &self.counts.waits.refused];
             let opened = opened(&|| PerfEvent::open_switches(thread.0 as i32));
-            leaves = note(opened, counts, OFF_CPU, &mut followed.is_told[1]);
+            switches = note_opened(opened, counts, OFF_CPU, &mut observed.is_refusal_printed[1]);
         }
-        if let Some(Source::Kernel(event)) = &samples {
-            self.counts.is_of_user.fetch_or(event.is_user_only(), Ordering::Relaxed);
+        if let Some(SampleSource::Kernel(event)) = &samples {
+            self.counts.is_user_time.fetch_or(event.is_user_only(), Ordering::Relaxed);
         }
-        if samples.is_some() || leaves.is_some() {
-            let taken = perf::thread_cpu_time(thread.0 as i32).unwrap_or_default();
-            followed.threads.push(Following { thread, samples, leaves, left: None, taken });
+        if samples.is_some() || switches.is_some() {
+            let cpu_time = perf::thread_cpu_time(thread.0 as i32).unwrap_or_default();
+            observed.threads.push(ObservedThread { thread, samples, switches, pending_wait: None, cpu_time });
         }
     }
 
     /// Falls back to a timer if the settings permit a timer and the kernel denies access.
-    fn or_by_timer(
+    fn fall_back_to_timer(
         &self,
-        opened: io::Result<Source>,
+        opened: io::Result<SampleSource>,
         thread: ThreadId,
-        is_told: &mut bool,
-    ) -> io::Result<Source> {
+        is_refusal_printed: &mut bool,
+    ) -> io::Result<SampleSource> {
         let Err(error) = &opened else { return opened };
         let may_not = matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES | libc::ENOSYS));
-        if !may_not || !self.wanted.by_timer || cpu_timer::is_signal_taken() {
+        if !may_not || !self.options.by_timer || cpu_timer::is_signal_taken() {
             return opened;
         }
         let timer = CpuTimer::open(thread.0 as i32, self.period);
         if let Err(error) = &timer
             && error.raw_os_error() != Some(libc::ESRCH)
-            && !mem::replace(is_told, true)
+            && !mem::replace(is_refusal_printed, true)
         {
-            tell(&format!(
+            print_from_app(&format!(
                 "{CPU_SAMPLES}: cannot sample with a timer either: {error}; continuing without samples"
             ));
         }
         self.counts.by_timer.fetch_add(u64::from(timer.is_ok()), Ordering::Relaxed);
-        timer.map(Source::Timer)
+        timer.map(SampleSource::Timer)
     }
 
     /// Stops all timers if the program has set its own action for their signal.
-    fn let_timers_go(&self, followed: &mut Followed) {
+    fn stop_lost_timers(&self, observed: &mut ObservedThreads) {
         if self.counts.by_timer.load(Ordering::Relaxed) > 0 && cpu_timer::is_signal_taken() {
-            let is_timer = |one: &Following| matches!(one.samples, Some(Source::Timer(_)));
-            for one in followed.threads.iter_mut().filter(|one| is_timer(one)) {
+            let is_timer = |one: &ObservedThread| matches!(one.samples, Some(SampleSource::Timer(_)));
+            for one in observed.threads.iter_mut().filter(|one| is_timer(one)) {
                 one.samples = None;
             }
-            if !mem::replace(&mut followed.is_told[0], true) {
-                tell(&format!(
+            if !mem::replace(&mut observed.is_refusal_printed[0], true) {
+                print_from_app(&format!(
                     "{CPU_SAMPLES}: the program has set its own action for the timer's signal; continuing \
                      without samples"
                 ));
@@ -396,40 +402,40 @@ impl Sampler {
     }
 
     /// Reads all rings, and drops threads that have ended.
-    fn round(&self, followed: &mut Followed) {
-        self.let_timers_go(followed);
+    fn read_all(&self, observed: &mut ObservedThreads) {
+        self.stop_lost_timers(observed);
         let is_open = window::state().is_open();
-        let is_wanted = mem::replace(&mut followed.was_open, is_open) || is_open;
-        let Followed { unwinder, threads, .. } = followed;
+        let is_wanted = mem::replace(&mut observed.was_open, is_open) || is_open;
+        let ObservedThreads { unwinder, threads, .. } = observed;
         if !threads.is_empty() {
             unwinder.look();
         }
-        let mut found = Vec::new();
+        let mut stacks = Vec::new();
         threads.retain_mut(|one| {
-            let taken = perf::thread_cpu_time(one.thread.0 as i32);
-            let periods = self.take(one, unwinder, is_wanted, &mut found);
+            let cpu_time = perf::thread_cpu_time(one.thread.0 as i32);
+            let periods = self.read_samples(one, unwinder, is_wanted, &mut stacks);
             // If the thread has ended, its final CPU time is known only from its samples.
-            let now = taken.unwrap_or_else(|| one.taken + self.period * periods as u32);
+            let now = cpu_time.unwrap_or_else(|| one.cpu_time + self.period * periods as u32);
             if is_wanted && one.samples.is_some() {
-                let more = now.saturating_sub(one.taken);
-                self.counts.taken.fetch_add(more.as_nanos() as u64, Ordering::Relaxed);
+                let more = now.saturating_sub(one.cpu_time);
+                self.counts.cpu_time.fetch_add(more.as_nanos() as u64, Ordering::Relaxed);
             }
-            one.taken = now;
-            self.take_waits(one, unwinder, is_wanted, &mut found);
-            taken.is_some()
+            one.cpu_time = now;
+            self.read_waits(one, unwinder, is_wanted, &mut stacks);
+            cpu_time.is_some()
         });
-        self.hand_over(found);
+        self.hand_over(stacks);
     }
 
     /// Reads the samples of a thread. Returns the number of periods that they represent.
-    fn take(
+    fn read_samples(
         &self,
-        one: &mut Following,
+        one: &mut ObservedThread,
         unwinder: &mut CopyUnwinder,
         is_wanted: bool,
-        found: &mut Vec<Found>,
+        stacks: &mut Vec<SampledStack>,
     ) -> u64 {
-        let Following { thread, samples: Some(source), .. } = one else { return 0 };
+        let ObservedThread { thread, samples: Some(source), .. } = one else { return 0 };
         let mut all = 0;
         let mut each = |sample: &ThreadSample<'_>, periods: u64| {
             all += periods;
@@ -437,17 +443,17 @@ impl Sampler {
                 let captured = unwinder.walk(&sample.registers, sample.stack);
                 let (flags, frames) = (captured.flags, captured.frames.into());
                 self.counts.cut.fetch_add(u64::from(captured.is_partial()), Ordering::Relaxed);
-                let stands = Stands::OnCpu(self.nanos(periods));
-                found.push(Found { time: Nanos(sample.time), thread: *thread, stands, flags, frames });
+                let kind = SampleKind::OnCpu { ns: self.nanos(periods) };
+                stacks.push(SampledStack { time: Nanos(sample.time), thread: *thread, kind, flags, frames });
             }
         };
         let lost = match source {
-            Source::Kernel(event) => event.drain(|told| {
+            SampleSource::Kernel(event) => event.drain(|told| {
                 if let PerfRecord::Sample(sample) = told {
                     each(&sample, 1);
                 }
             }),
-            Source::Timer(timer) => timer.drain(each),
+            SampleSource::Timer(timer) => timer.drain(each),
         };
         if is_wanted {
             self.counts.dropped.fetch_add(lost, Ordering::Relaxed);
@@ -456,32 +462,32 @@ impl Sampler {
     }
 
     /// Reads the waits of a thread. A wait is complete once the thread is on a processor again.
-    fn take_waits(
+    fn read_waits(
         &self,
-        one: &mut Following,
+        one: &mut ObservedThread,
         unwinder: &mut CopyUnwinder,
         is_wanted: bool,
-        found: &mut Vec<Found>,
+        stacks: &mut Vec<SampledStack>,
     ) {
-        let Following { thread, leaves: Some(event), left, .. } = one else { return };
+        let ObservedThread { thread, switches: Some(event), pending_wait, .. } = one else { return };
         let lost = event.drain(|told| match told {
             PerfRecord::Sample(sample) if is_wanted => {
                 let captured = unwinder.walk(&sample.registers, sample.stack);
                 let (flags, frames) = (captured.flags, captured.frames.into());
-                *left = Some(Left { time: sample.time, flags, frames });
+                *pending_wait = Some(PendingWait { time: sample.time, flags, frames });
             }
             // After a gap it is unknown which wait ends next.
             PerfRecord::Sample(_) | PerfRecord::Descheduled { blocked: false } | PerfRecord::Lost => {
-                *left = None
+                *pending_wait = None
             }
             PerfRecord::Descheduled { blocked: true } => {}
             PerfRecord::Scheduled { time } => {
-                let waited = left.take().and_then(|left| left.until(time, *thread));
+                let waited = pending_wait.take().and_then(|left| left.end_at_time(time, *thread));
                 if let Some(waited) = &waited {
                     let is_cut = waited.flags.0 & (ContextFlags::TRUNCATED | ContextFlags::CUT) != 0;
                     self.counts.waits.cut.fetch_add(is_cut.into(), Ordering::Relaxed);
                 }
-                found.extend(waited);
+                stacks.extend(waited);
             }
         });
         if is_wanted {
@@ -489,13 +495,13 @@ impl Sampler {
         }
     }
 
-    fn hand_over(&self, found: Vec<Found>) {
+    fn hand_over(&self, stacks: Vec<SampledStack>) {
         let mut ready = self.ready.lock();
-        let room = MOST_READY.saturating_sub(ready.len()).min(found.len());
-        for (at, one) in found.iter().enumerate() {
-            let (kept, dropped, waited) = match one.stands {
-                Stands::OnCpu(_) => (&self.counts.samples, &self.counts.dropped, 0),
-                Stands::Waited(nanos) => (&self.counts.waits.seen, &self.counts.waits.dropped, nanos),
+        let room = MAX_READY_SAMPLES.saturating_sub(ready.len()).min(stacks.len());
+        for (at, one) in stacks.iter().enumerate() {
+            let (kept, dropped, waited) = match one.kind {
+                SampleKind::OnCpu { .. } => (&self.counts.samples, &self.counts.dropped, 0),
+                SampleKind::OffCpu { ns } => (&self.counts.waits.count, &self.counts.waits.dropped, ns),
             };
             if at < room {
                 kept.fetch_add(1, Ordering::Relaxed);
@@ -504,11 +510,11 @@ impl Sampler {
                 dropped.fetch_add(1, Ordering::Relaxed);
             }
         }
-        ready.extend(found.into_iter().take(room));
+        ready.extend(stacks.into_iter().take(room));
     }
 }
 
-impl Source {
+impl SampleSource {
     fn capacity(&self) -> usize {
         match self {
             Self::Kernel(event) => event.capacity(),
@@ -517,15 +523,21 @@ impl Source {
     }
 }
 
-impl Left {
+impl PendingWait {
     /// Returns the wait, which ended at `time`. `None` if the thread only waited for our own work at exit.
-    fn until(self, time: u64, thread: ThreadId) -> Option<Found> {
+    fn end_at_time(self, time: u64, thread: ThreadId) -> Option<SampledStack> {
         let Self { time: from, flags, frames } = self;
         let waited = time.checked_sub(from).filter(|waited| *waited > 0)?;
-        if ending::had_begun(Nanos(from)) {
+        if shutdown::was_exiting_at(Nanos(from)) {
             return None;
         }
-        Some(Found { time: Nanos(from), thread, stands: Stands::Waited(waited), flags, frames })
+        Some(SampledStack {
+            time: Nanos(from),
+            thread,
+            kind: SampleKind::OffCpu { ns: waited },
+            flags,
+            frames,
+        })
     }
 }
 
@@ -534,11 +546,11 @@ const CPU_SAMPLES: &str = "GPUFLAME_CPU_SAMPLES";
 const OFF_CPU: &str = "GPUFLAME_OFF_CPU";
 
 /// Counts an event that was opened or refused, and prints the first refusal.
-fn note<T>(
+fn note_opened<T>(
     opened: io::Result<T>,
     [threads, refused]: [&AtomicU64; 2],
     setting: &str,
-    is_told: &mut bool,
+    is_refusal_printed: &mut bool,
 ) -> Option<T> {
     match opened {
         Ok(event) => {
@@ -549,8 +561,8 @@ fn note<T>(
         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => None,
         Err(error) => {
             refused.fetch_add(1, Ordering::Relaxed);
-            if !mem::replace(is_told, true) {
-                tell(&refusal(setting, &error));
+            if !mem::replace(is_refusal_printed, true) {
+                print_from_app(&refusal(setting, &error));
             }
             None
         }

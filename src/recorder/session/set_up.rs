@@ -1,7 +1,7 @@
 //! Sets up a session from the settings in the environment.
 
 use crate::capture::{self, Capture, Kept};
-use crate::control::{chosen, life, window};
+use crate::control::{lifecycle, output_override, window};
 use gpuflame_config::Outputs;
 use gpuflame_config::settings::{Output, Settings};
 use gpuflame_cupti as cupti;
@@ -12,19 +12,19 @@ use gpuflame_model::profile::views::{CPU, MEMORY, OFF_CPU, TOGETHER, WAITS};
 use gpuflame_os::{self as host, file, memory, signals, stderr, syscall_warmup};
 use gpuflame_unwind as unwind;
 
-use super::messages::{self, tell};
+use super::messages::{self, print_from_app};
+use super::output_files::{self, WriteReport};
 use super::pipeline::Pipeline;
 use super::running::Session;
-use super::write::{self, Report};
-use super::{about, environment};
+use super::{environment, launcher_report};
 
 /// Sets up the session inside `cuInit`, when the driver injects gpuflame.
-pub(super) fn injected() -> Result<&'static Session> {
+pub(super) fn set_up_on_injection() -> Result<&'static Session> {
     set_up(false)
 }
 
 /// Sets up the session for a program that calls gpuflame. The driver may not be loaded yet.
-pub(super) fn called() -> Result<&'static Session> {
+pub(super) fn set_up_on_call() -> Result<&'static Session> {
     set_up(true)
 }
 
@@ -37,12 +37,12 @@ pub(super) fn write_unprinted() {
         file::set_file_mode(settings.file_mode);
         let outputs = Outputs::new(&settings.output, &environment::facts()).for_all_windows();
         // A failure cannot be reported anywhere.
-        let _ = write::ledger(&text, &outputs, &Report::default());
+        let _ = output_files::write_ledger(&text, &outputs, &WriteReport::default());
     }
 }
 
 /// Adds the formats that show samples or waits, if samples or waits are recorded.
-fn draw_samples(settings: &mut Settings) {
+fn add_sample_formats(settings: &mut Settings) {
     let is_wanted = |view: &View| {
         let of_cpu = settings.cpu_samples.is_some();
         match view {
@@ -64,17 +64,18 @@ fn set_up(load_driver: bool) -> Result<&'static Session> {
         return Err(Error::new(ErrorKind::State, "GPUFLAME_DISABLE=1 switches gpuflame off"));
     }
     let report = settings.report.clone();
-    about::called(report.as_deref());
-    begin(settings, &warnings, load_driver).inspect_err(|error| about::refused(report.as_deref(), error))
+    launcher_report::note_call(report.as_deref());
+    begin_session(settings, &warnings, load_driver)
+        .inspect_err(|error| launcher_report::note_refusal(report.as_deref(), error))
 }
 
-fn begin(mut settings: Settings, warnings: &[String], load_driver: bool) -> Result<&'static Session> {
+fn begin_session(mut settings: Settings, warnings: &[String], load_driver: bool) -> Result<&'static Session> {
     if !settings.quiet {
-        warnings.iter().for_each(|warning| tell(warning));
+        warnings.iter().for_each(|warning| print_from_app(warning));
     }
     file::set_file_mode(settings.file_mode);
     let by_settings = || Outputs::new(&settings.output, &environment::facts());
-    let outputs = chosen::outputs().unwrap_or_else(by_settings);
+    let outputs = output_override::get().unwrap_or_else(by_settings);
     let ceiling = memory::limit_bytes(settings.max_mem);
     capture::bound_memory(ceiling);
     let pipeline = Pipeline::new(&settings, &outputs, ceiling);
@@ -85,9 +86,9 @@ fn begin(mut settings: Settings, warnings: &[String], load_driver: bool) -> Resu
     unwind::python::want(settings.python != PythonFrames::Off);
     capture::verify_every(settings.verify);
     if settings.launch_marker {
-        window::mark();
+        window::enable_launch_marker();
     }
-    draw_samples(&mut settings);
+    add_sample_formats(&mut settings);
     let wants = |wanted: &View| {
         settings.formats.iter().any(|output| matches!(output, Output::View(view, _) if *view == wanted))
     };
@@ -107,19 +108,19 @@ fn begin(mut settings: Settings, warnings: &[String], load_driver: bool) -> Resu
     };
     let api = signals::with_all_blocked(|| cupti::subscribe::<Capture>(&options))?;
     if settings.whole_graphs && !settings.quiet {
-        tell(
+        print_from_app(
             "GPUFLAME_GRAPH_TRACE=graph: each graph launch is one activity; its kernels, their times and \
              where they were captured are not recorded",
         );
     }
     if settings.deps && !settings.formats.contains(&Output::Recording) && !settings.quiet {
-        tell("GPUFLAME_DEPS=1 has no effect without a recording; add gfr to GPUFLAME_FORMATS");
+        print_from_app("GPUFLAME_DEPS=1 has no effect without a recording; add gfr to GPUFLAME_FORMATS");
     }
     if !settings.quiet {
-        api.notes().iter().for_each(|note| tell(note));
+        api.notes().iter().for_each(|note| print_from_app(note));
     }
-    Session::run(settings, outputs, pipeline, api).inspect_err(|_| {
-        life::end();
+    Session::start(settings, outputs, pipeline, api).inspect_err(|_| {
+        lifecycle::end();
         api.unsubscribe();
     })
 }

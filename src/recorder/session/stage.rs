@@ -6,7 +6,7 @@
 //!                               +--> Failed (printed once; the application continues)
 //! ```
 //!
-//! until [`life`](crate::control::life) is over.
+//! until [`lifecycle`](crate::control::lifecycle) is over.
 
 use std::panic::catch_unwind;
 use std::thread::ThreadId;
@@ -14,7 +14,7 @@ use std::thread::ThreadId;
 use parking_lot::{Condvar, Mutex};
 
 use crate::capture::forks;
-use crate::control::life;
+use crate::control::lifecycle;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_os::stack;
 
@@ -33,7 +33,7 @@ static STAGE_CHANGED: Condvar = Condvar::new();
 
 /// Creates the session by `set_up`. `None` if there is a session already or a thread is creating it. Waits for no
 /// thread.
-pub(super) fn begin_if_idle(set_up: fn() -> Result<&'static Session>) -> Option<Result<&'static Session>> {
+pub(super) fn create_if_idle(set_up: fn() -> Result<&'static Session>) -> Option<Result<&'static Session>> {
     {
         let mut stage = STAGE.lock();
         if !matches!(*stage, Stage::Idle) {
@@ -41,12 +41,12 @@ pub(super) fn begin_if_idle(set_up: fn() -> Result<&'static Session>) -> Option<
         }
         *stage = Stage::Starting(std::thread::current().id());
     }
-    Some(make(set_up))
+    Some(create_session(set_up))
 }
 
 /// Returns the session, or creates it by `set_up`. Waits for a thread that is creating it. `None` if the calling thread
 /// itself is creating the session, further up its stack.
-pub(super) fn get_or_begin(set_up: fn() -> Result<&'static Session>) -> Result<Option<&'static Session>> {
+pub(super) fn get_or_create(set_up: fn() -> Result<&'static Session>) -> Result<Option<&'static Session>> {
     let mut stage = STAGE.lock();
     loop {
         match &*stage {
@@ -59,17 +59,17 @@ pub(super) fn get_or_begin(set_up: fn() -> Result<&'static Session>) -> Result<O
     }
     *stage = Stage::Starting(std::thread::current().id());
     drop(stage);
-    make(set_up).map(Some)
+    create_session(set_up).map(Some)
 }
 
 /// Moves from `Starting` to `Running` or `Failed`. The stage's lock is not held while CUPTI is called, because
 /// subscribing may initialise the driver, and the driver may then inject gpuflame.
-fn make(set_up: fn() -> Result<&'static Session>) -> Result<&'static Session> {
+fn create_session(set_up: fn() -> Result<&'static Session>) -> Result<&'static Session> {
     // Waiting threads need a result, even after a panic.
     let result = stack::run_on_own_stack(set_up, |set_up| {
         catch_unwind(set_up).unwrap_or_else(|_| {
             disable_after_panic();
-            Err(life::over())
+            Err(lifecycle::over_error())
         })
     });
     let mut stage = STAGE.lock();
@@ -82,9 +82,9 @@ fn make(set_up: fn() -> Result<&'static Session>) -> Result<&'static Session> {
 }
 
 /// Returns the session if it runs, and otherwise an error.
-pub(super) fn running() -> Result<&'static Session> {
+pub(super) fn running_session() -> Result<&'static Session> {
     if forks::is_over() {
-        return Err(life::over());
+        return Err(lifecycle::over_error());
     }
     // A child may have been forked while the lock was held, but only after the session had begun.
     if !forks::session_has_begun() {

@@ -29,28 +29,28 @@ pub struct Stats {
 /// Exchange of stats between a thread of the program, which requests stats, and the collector, which computes them. The
 /// collector may wait for memory forever, and in this case no thread of the program may wait for the collector.
 #[derive(Debug, Default)]
-pub(super) struct Asked {
-    are_wanted: AtomicBool,
-    made: Mutex<Option<Stats>>,
+pub(super) struct StatsExchange {
+    is_requested: AtomicBool,
+    result: Mutex<Option<Stats>>,
 }
 
-impl Asked {
+impl StatsExchange {
     /// Requests stats. The collector computes the stats at the next visit for which a thread waits.
-    pub(super) fn ask(&self) {
-        self.are_wanted.store(true, Ordering::Release);
+    pub(super) fn request(&self) {
+        self.is_requested.store(true, Ordering::Release);
     }
 
     /// Computes the stats by `make`, if a thread has requested stats.
     pub(super) fn answer(&self, make: impl FnOnce() -> Stats) {
-        if self.are_wanted.swap(false, Ordering::AcqRel) {
-            let made = make();
-            *self.made.lock() = Some(made);
+        if self.is_requested.swap(false, Ordering::AcqRel) {
+            let stats = make();
+            *self.result.lock() = Some(stats);
         }
     }
 
     /// Removes and returns the stats. `None` if another thread that requested stats has taken these stats.
-    pub(super) fn take(&self) -> Option<Stats> {
-        self.made.lock().take()
+    pub(super) fn take_result(&self) -> Option<Stats> {
+        self.result.lock().take()
     }
 }
 
@@ -66,31 +66,31 @@ pub struct KernelTime {
 }
 
 impl Stats {
-    pub(super) fn of(snapshot: Snapshot<'_>) -> Self {
+    pub(super) fn from_snapshot(snapshot: Snapshot<'_>) -> Self {
         let Snapshot { profile, ledger } = snapshot;
         let (windows, steps) = (window::state().openings(), steps::count());
-        Self { kernels: kernels(profile), ledger, windows, steps }
+        Self { kernels: all_kernels(profile), ledger, windows, steps }
     }
 }
 
 /// Returns all kernels of a profile in descending order of time, over all devices.
-fn kernels(profile: &Profile) -> Vec<KernelTime> {
-    let sums = Sums::of(profile);
+fn all_kernels(profile: &Profile) -> Vec<KernelTime> {
+    let sums = KernelSums::from_profile(profile);
     let mut all: Vec<_> = sums.each(profile).collect();
     all.sort_unstable();
     all.into_iter().map(KernelTime::from).collect()
 }
 
-/// Returns the `most` kernels that took most time.
-pub(super) fn heaviest(profile: &Profile, most: usize) -> Vec<KernelTime> {
-    let sums = Sums::of(profile);
+/// Returns the `max_count` kernels that took most time.
+pub(super) fn longest_kernels(profile: &Profile, max_count: usize) -> Vec<KernelTime> {
+    let sums = KernelSums::from_profile(profile);
     let mut heaviest = BinaryHeap::new();
     for sum in sums.each(profile) {
         // If there are many kernels, this one comparison rejects nearly all of them.
-        if heaviest.len() < most || heaviest.peek().is_some_and(|least| sum < *least) {
+        if heaviest.len() < max_count || heaviest.peek().is_some_and(|least| sum < *least) {
             heaviest.push(sum);
         }
-        if heaviest.len() > most {
+        if heaviest.len() > max_count {
             heaviest.pop();
         }
     }
@@ -98,13 +98,13 @@ pub(super) fn heaviest(profile: &Profile, most: usize) -> Vec<KernelTime> {
 }
 
 /// Time, name and count of a kernel. Sorts in descending order of time.
-type Sum<'a> = (Reverse<u64>, &'a str, u64);
+type KernelSum<'a> = (Reverse<u64>, &'a str, u64);
 
 /// Name, time and count of each kernel, per device and overload. Sorted by name, so that equal names are adjacent.
-struct Sums(Vec<(Option<StringId>, u64, u64)>);
+struct KernelSums(Vec<(Option<StringId>, u64, u64)>);
 
-impl Sums {
-    fn of(profile: &Profile) -> Self {
+impl KernelSums {
+    fn from_profile(profile: &Profile) -> Self {
         let sum = |&WorkStats { work, weight, .. }: &WorkStats| match work {
             Work::Kernel(id) => Some((profile.kernel_text(id), weight.nanos, weight.count)),
             _ => None,
@@ -114,7 +114,7 @@ impl Sums {
         Self(sums)
     }
 
-    fn each<'a>(&'a self, profile: &'a Profile) -> impl Iterator<Item = Sum<'a>> {
+    fn each<'a>(&'a self, profile: &'a Profile) -> impl Iterator<Item = KernelSum<'a>> {
         self.0.chunk_by(|one, other| one.0 == other.0).map(|same| {
             let name = same[0].0.map_or("[unnamed kernel]", |id| profile.strings().get(id));
             let (nanos, count) =
@@ -124,8 +124,8 @@ impl Sums {
     }
 }
 
-impl From<Sum<'_>> for KernelTime {
-    fn from((Reverse(nanos), name, count): Sum<'_>) -> Self {
+impl From<KernelSum<'_>> for KernelTime {
+    fn from((Reverse(nanos), name, count): KernelSum<'_>) -> Self {
         Self { name: name.to_owned(), count, nanos }
     }
 }

@@ -11,13 +11,13 @@ use gpuflame_os::clocks::ClockPair;
 
 /// Maximum distance, in ns, between any work and the times that the clock has shown. CUPTI's clock deviates by less
 /// than this distance, and no call to the GPU runs ten minutes ahead of the clock.
-const MOST_OFF: u64 = 600_000_000_000;
+const MAX_CLOCK_DISTANCE_NS: u64 = 600_000_000_000;
 /// Minimum difference between the clocks, in ns, that counts as setting the clock. Gradual corrections stay below it.
-const LEAST_STEP: u64 = 100_000_000;
+const MIN_CLOCK_STEP_NS: u64 = 100_000_000;
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
-pub(super) struct Times {
+pub(super) struct ClockGuard {
     last: Option<ClockPair>,
     /// Earliest and latest time that the clock has shown.
     range: Option<(u64, u64)>,
@@ -27,23 +27,23 @@ pub(super) struct Times {
     back: u64,
 }
 
-impl Times {
+impl ClockGuard {
     /// Compares the clocks. Returns window edges if the clock was set, and usually an empty list.
-    pub(super) fn look(&mut self, now: ClockPair) -> Vec<Row<'static>> {
+    pub(super) fn check(&mut self, now: ClockPair) -> Vec<Row<'static>> {
         let (from, to) = self.range.unwrap_or((now.time, now.time));
         self.range = Some((from.min(now.time), to.max(now.time)));
         let Some(last) = self.last.replace(now) else { return Vec::new() };
         // The time that the clock would show if it had not been set.
         let expected = last.time.saturating_add(now.steady.saturating_sub(last.steady));
-        if now.time.abs_diff(expected) < LEAST_STEP {
+        if now.time.abs_diff(expected) < MIN_CLOCK_STEP_NS {
             return self.resume(now.time).into_iter().collect();
         }
-        let close = (self.resumes.is_none()).then(|| edge(WindowEdge::Close, expected));
+        let close = (self.resumes.is_none()).then(|| window_edge(WindowEdge::Close, expected));
         if now.time > expected {
             self.forward += now.time - expected;
             let open = self
                 .resume(now.time)
-                .or_else(|| self.resumes.is_none().then(|| edge(WindowEdge::Open, now.time)));
+                .or_else(|| self.resumes.is_none().then(|| window_edge(WindowEdge::Open, now.time)));
             return close.into_iter().chain(open).collect();
         }
         self.back += expected - now.time;
@@ -53,18 +53,19 @@ impl Times {
 
     /// Resumes the window once the clock has reached the time from which it was set back.
     fn resume(&mut self, time: u64) -> Option<Row<'static>> {
-        self.resumes.take_if(|at| *at <= time).map(|_| edge(WindowEdge::Open, time))
+        self.resumes.take_if(|at| *at <= time).map(|_| window_edge(WindowEdge::Open, time))
     }
 
     /// Whether work can have run from `start` to `end`.
-    pub(super) fn can_be(&self, start: Nanos, end: Nanos) -> bool {
+    pub(super) fn is_possible(&self, start: Nanos, end: Nanos) -> bool {
         self.range.is_none_or(|(from, to)| {
-            start.0.saturating_add(MOST_OFF) >= from && end.0 <= to.saturating_add(MOST_OFF)
+            start.0.saturating_add(MAX_CLOCK_DISTANCE_NS) >= from
+                && end.0 <= to.saturating_add(MAX_CLOCK_DISTANCE_NS)
         })
     }
 
     /// Returns the ledger line, if the clock was set.
-    pub(super) fn line(&self) -> Option<String> {
+    pub(super) fn ledger_line(&self) -> Option<String> {
         let seconds = |nanos: u64| nanos as f64 / 1e9;
         (self.forward + self.back > 0).then(|| {
             format!(
@@ -77,7 +78,7 @@ impl Times {
     }
 }
 
-fn edge(edge: WindowEdge, time: u64) -> Row<'static> {
+fn window_edge(edge: WindowEdge, time: u64) -> Row<'static> {
     Row::Window { edge, time: Nanos(time) }
 }
 
@@ -88,31 +89,31 @@ mod tests {
     const HOUR: u64 = 3_600_000_000_000;
 
     /// Result for clocks that show these seconds since noon and since the start of the machine.
-    fn looked(moments: &[(f64, f64)]) -> (Times, Vec<(WindowEdge, f64)>) {
-        let (mut times, mut edges) = (Times::default(), Vec::new());
+    fn check_all(moments: &[(f64, f64)]) -> (ClockGuard, Vec<(WindowEdge, f64)>) {
+        let (mut guard, mut edges) = (ClockGuard::default(), Vec::new());
         for (time, steady) in moments {
             let nanos = |seconds: &f64| (seconds * 1e9) as u64;
-            for row in times.look(ClockPair { time: nanos(time) + 12 * HOUR, steady: nanos(steady) }) {
+            for row in guard.check(ClockPair { time: nanos(time) + 12 * HOUR, steady: nanos(steady) }) {
                 let Row::Window { edge, time } = row else { panic!("{row:?}") };
                 edges.push((edge, (time.0 - 12 * HOUR) as f64 / 1e9));
             }
         }
-        (times, edges)
+        (guard, edges)
     }
 
     #[test]
     fn gradual_clock_corrections_are_ignored() {
-        let (times, edges) = looked(&[(0.0, 7.0), (1.0, 8.0), (2.05, 9.0), (3.0, 10.0)]);
-        assert_eq!((edges, times.line()), (vec![], None));
+        let (guard, edges) = check_all(&[(0.0, 7.0), (1.0, 8.0), (2.05, 9.0), (3.0, 10.0)]);
+        assert_eq!((edges, guard.ledger_line()), (vec![], None));
     }
 
     #[test]
     fn a_forward_clock_step_is_excluded_from_the_window() {
-        let (times, edges) = looked(&[(0.0, 7.0), (3601.0, 8.0), (3602.0, 9.0)]);
+        let (guard, edges) = check_all(&[(0.0, 7.0), (3601.0, 8.0), (3602.0, 9.0)]);
         assert_eq!(edges, [(WindowEdge::Close, 1.0), (WindowEdge::Open, 3601.0)]);
         assert!(
-            times
-                .line()
+            guard
+                .ledger_line()
                 .unwrap()
                 .starts_with("clock: the system clock was set forward by 3600.000 s and back by 0.000 s")
         );
@@ -120,12 +121,12 @@ mod tests {
 
     #[test]
     fn after_a_backward_step_the_window_reopens_once_the_clock_catches_up() {
-        let (times, edges) =
-            looked(&[(5.0, 0.0), (-3594.0, 1.0), (-100.0, 3495.0), (5.5, 3600.5), (7.0, 3602.0)]);
+        let (guard, edges) =
+            check_all(&[(5.0, 0.0), (-3594.0, 1.0), (-100.0, 3495.0), (5.5, 3600.5), (7.0, 3602.0)]);
         assert_eq!(edges, [(WindowEdge::Close, 6.0), (WindowEdge::Open, 7.0)]);
         assert!(
-            times
-                .line()
+            guard
+                .ledger_line()
                 .unwrap()
                 .starts_with("clock: the system clock was set forward by 0.000 s and back by 3600.000 s")
         );
@@ -133,18 +134,19 @@ mod tests {
 
     #[test]
     fn a_clock_set_back_and_forward_again_reopens_the_window() {
-        let (_, edges) = looked(&[(5.0, 0.0), (-3594.0, 1.0), (7.0, 2.0), (8.0, 3.0)]);
+        let (_, edges) = check_all(&[(5.0, 0.0), (-3594.0, 1.0), (7.0, 2.0), (8.0, 3.0)]);
         assert_eq!(edges, [(WindowEdge::Close, 6.0), (WindowEdge::Open, 7.0)]);
     }
 
     #[test]
     fn activities_over_ten_minutes_from_any_clock_reading_are_impossible() {
-        let (times, _) = looked(&[(0.0, 7.0), (1.0, 8.0)]);
-        let can_be = |start: u64, end: u64| times.can_be(Nanos(12 * HOUR + start), Nanos(12 * HOUR + end));
-        assert!(can_be(0, 601_000_000_000));
-        assert!(!can_be(0, 601_000_000_001));
-        assert!(times.can_be(Nanos(12 * HOUR - MOST_OFF), Nanos(12 * HOUR)));
-        assert!(!times.can_be(Nanos(12 * HOUR - MOST_OFF - 1), Nanos(12 * HOUR)));
-        assert!(!times.can_be(Nanos(1), Nanos(300)));
+        let (guard, _) = check_all(&[(0.0, 7.0), (1.0, 8.0)]);
+        let is_possible =
+            |start: u64, end: u64| guard.is_possible(Nanos(12 * HOUR + start), Nanos(12 * HOUR + end));
+        assert!(is_possible(0, 601_000_000_000));
+        assert!(!is_possible(0, 601_000_000_001));
+        assert!(guard.is_possible(Nanos(12 * HOUR - MAX_CLOCK_DISTANCE_NS), Nanos(12 * HOUR)));
+        assert!(!guard.is_possible(Nanos(12 * HOUR - MAX_CLOCK_DISTANCE_NS - 1), Nanos(12 * HOUR)));
+        assert!(!guard.is_possible(Nanos(1), Nanos(300)));
     }
 }

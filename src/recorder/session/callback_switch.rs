@@ -18,81 +18,87 @@ use crate::capture;
 use crate::control::window;
 use gpuflame_cupti::Api;
 
-use super::edges::Edges;
+use super::edge_queue::EdgeQueue;
 use super::progress;
 
 /// Time from the closing of a window until launches are skipped, and from then until callbacks are turned off. The
 /// second interval is needed, because a call may be in flight that has not been noted yet.
-const QUIET_AFTER: Duration = Duration::from_secs(1);
+const MUTE_DELAY: Duration = Duration::from_secs(1);
 /// Maximum time for a window to open.
-const LONGEST_OPENING: Duration = Duration::from_millis(100);
+const WINDOW_OPEN_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// See the module's documentation.
 #[derive(Debug)]
-pub(super) struct Told {
-    state: Mutex<State>,
+pub(super) struct CallbackSwitch {
+    state: Mutex<SwitchState>,
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct State {
+struct SwitchState {
     /// Whether the callbacks are on.
     is_on: bool,
     /// Time at which the collector first saw that no window is open.
-    closed: Option<Instant>,
+    closed_since: Option<Instant>,
     /// Time from which launches are skipped; `None` while they are not skipped.
-    hushed: Option<Instant>,
+    muted_since: Option<Instant>,
     /// A thread that must not turn the callbacks on itself waits until the collector has turned them on.
-    is_wanted: bool,
+    is_switch_on_requested: bool,
     /// The waiting thread also wants the records, which another client has.
     wants_records: bool,
 }
 
-impl Default for Told {
+impl Default for CallbackSwitch {
     fn default() -> Self {
-        let state = State { is_on: true, closed: None, hushed: None, is_wanted: false, wants_records: false };
+        let state = SwitchState {
+            is_on: true,
+            closed_since: None,
+            muted_since: None,
+            is_switch_on_requested: false,
+            wants_records: false,
+        };
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 }
 
-impl Told {
+impl CallbackSwitch {
     /// Turns the callbacks on or off if necessary, and calls `reclaim` if a waiting thread wants the records. Called by
     /// the collector.
-    pub(super) fn look(&self, api: &Api, edges: &Edges, reclaim: impl FnOnce()) {
+    pub(super) fn update(&self, api: &Api, edges: &EdgeQueue, reclaim: impl FnOnce()) {
         let Some(mut state) = self.state.try_lock() else { return };
-        if state.is_wanted {
+        if state.is_switch_on_requested {
             if std::mem::take(&mut state.wants_records) {
                 reclaim();
             }
             state.switch_on(api);
             // The waiting thread is about to open the window, so the time until the callbacks are turned off starts
             // again.
-            state.hushed = state.hushed.map(|_| Instant::now());
+            state.muted_since = state.muted_since.map(|_| Instant::now());
             self.changed.notify_all();
             return;
         }
         if window::state().is_open() {
-            state.closed = None;
+            state.closed_since = None;
             // The thread that opened the window did not wait long enough while the callbacks were being turned off, so
             // they are turned on now.
-            if state.hushed.take().is_some() {
-                progress::in_others(|| state.switch_on(api));
-                edges.told(true);
+            if state.muted_since.take().is_some() {
+                progress::call_foreign(|| state.switch_on(api));
+                edges.note_callbacks(true);
             }
             return;
         }
-        match state.hushed {
+        match state.muted_since {
             None => {
-                let closed = *state.closed.get_or_insert_with(Instant::now);
-                if closed.elapsed() >= QUIET_AFTER && window::hush() {
-                    edges.told(false);
-                    state.hushed = Some(Instant::now());
+                let closed_since = *state.closed_since.get_or_insert_with(Instant::now);
+                if closed_since.elapsed() >= MUTE_DELAY && window::mute() {
+                    edges.note_callbacks(false);
+                    state.muted_since = Some(Instant::now());
                 }
             }
             Some(since) => {
-                if state.is_on && since.elapsed() >= QUIET_AFTER && !capture::any_under_way() {
+                if state.is_on && since.elapsed() >= MUTE_DELAY && !capture::any_under_way() {
                     // If CUPTI refuses, its callbacks continue, and gpuflame ignores them.
-                    let _ = progress::in_others(|| api.set_launch_callbacks(false));
+                    let _ = progress::call_foreign(|| api.set_launch_callbacks(false));
                     state.is_on = false;
                 }
             }
@@ -100,44 +106,54 @@ impl Told {
     }
 
     /// Marks the callbacks as off, whatever was requested, because the subscription ends. No window is open.
-    pub(super) fn ends(&self, edges: &Edges) {
+    pub(super) fn on_unsubscribed(&self, edges: &EdgeQueue) {
         let mut state = self.state.lock();
-        if state.hushed.is_none() && window::hush() {
-            edges.told(false);
+        if state.muted_since.is_none() && window::mute() {
+            edges.note_callbacks(false);
         }
-        state.hushed = Some(Instant::now());
+        state.muted_since = Some(Instant::now());
         state.is_on = false;
     }
 
     /// Marks the callbacks as on, as they are in a new subscription.
-    pub(super) fn begins(&self) {
+    pub(super) fn on_subscribed(&self) {
         self.state.lock().is_on = true;
     }
 
     /// Prepares for a window that is about to open. A caller inside a CUPTI callback passes `nudge`, which
     /// wakes the collector; the collector then also asks for the records, if another client has them.
-    pub(super) fn opens(&self, api: &Api, edges: &Edges, nudge: Option<&dyn Fn()>, wants_records: bool) {
-        let Some(mut state) = self.state.try_lock_for(LONGEST_OPENING) else { return };
+    pub(super) fn before_window_opens(
+        &self,
+        api: &Api,
+        edges: &EdgeQueue,
+        nudge: Option<&dyn Fn()>,
+        wants_records: bool,
+    ) {
+        let Some(mut state) = self.state.try_lock_for(WINDOW_OPEN_TIMEOUT) else { return };
         match nudge {
             None => state.switch_on(api),
             Some(nudge) => {
                 if !state.is_on || wants_records {
-                    (state.is_wanted, state.wants_records) = (true, wants_records);
+                    (state.is_switch_on_requested, state.wants_records) = (true, wants_records);
                     nudge();
-                    self.changed.wait_while_for(&mut state, |state| state.is_wanted, LONGEST_OPENING);
+                    self.changed.wait_while_for(
+                        &mut state,
+                        |state| state.is_switch_on_requested,
+                        WINDOW_OPEN_TIMEOUT,
+                    );
                 }
             }
         }
-        state.closed = None;
-        if state.hushed.take().is_some() {
-            edges.told(true);
+        state.closed_since = None;
+        if state.muted_since.take().is_some() {
+            edges.note_callbacks(true);
         }
     }
 }
 
-impl State {
+impl SwitchState {
     fn switch_on(&mut self, api: &Api) {
-        self.is_wanted = false;
+        self.is_switch_on_requested = false;
         if !self.is_on {
             let _ = api.set_launch_callbacks(true);
             self.is_on = true;

@@ -12,8 +12,8 @@ use serde_json::Value;
 
 use crate::checkpoint::in_trouble;
 use crate::running::Running;
+use crate::scheduled_windows::{recorded_launches, truth};
 use crate::support::{Done, Run, Way, compile};
-use crate::timed::{recorded_launches, truth};
 
 fn program() -> &'static PathBuf {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();

@@ -9,17 +9,17 @@ use crate::capture;
 use gpuflame_model::record::{Row, WindowEdge};
 
 /// Maximum time for which a thread waits for the queue, which is locked only for moments.
-const LONGEST_EDGE: Duration = Duration::from_millis(100);
+const QUEUE_LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Pending edges, in order of time.
 #[derive(Debug, Default)]
-pub(super) struct Edges(Mutex<Vec<Row<'static>>>);
+pub(super) struct EdgeQueue(Mutex<Vec<Row<'static>>>);
 
-impl Edges {
+impl EdgeQueue {
     /// Notes the edge if `turn` really opened or closed the window. A thread that sees the changed window finds the
     /// edge in the queue.
-    pub(super) fn turn(&self, edge: WindowEdge, turn: fn() -> bool) {
-        let edges = self.0.try_lock_for(LONGEST_EDGE);
+    pub(super) fn note_edge(&self, edge: WindowEdge, turn: fn() -> bool) {
+        let edges = self.0.try_lock_for(QUEUE_LOCK_TIMEOUT);
         if turn()
             && let Some(mut edges) = edges
         {
@@ -28,15 +28,15 @@ impl Edges {
     }
 
     /// Notes that launch callbacks are on or off from now on.
-    pub(super) fn told(&self, on: bool) {
-        if let Some(mut edges) = self.0.try_lock_for(LONGEST_EDGE) {
+    pub(super) fn note_callbacks(&self, on: bool) {
+        if let Some(mut edges) = self.0.try_lock_for(QUEUE_LOCK_TIMEOUT) {
             edges.push(Row::CallbacksSwitched { on, time: capture::now() });
         }
     }
 
     /// Removes and returns the new edges.
-    pub(super) fn take(&self) -> Vec<Row<'static>> {
-        let edges = self.0.try_lock_for(LONGEST_EDGE);
+    pub(super) fn drain(&self) -> Vec<Row<'static>> {
+        let edges = self.0.try_lock_for(QUEUE_LOCK_TIMEOUT);
         edges.map(|mut edges| std::mem::take(&mut *edges)).unwrap_or_default()
     }
 }

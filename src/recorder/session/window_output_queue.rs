@@ -1,7 +1,7 @@
 //! Draws the files of windows on a dedicated thread while the process runs, if each window has its own files
 //! (`%w` in the prefix).
 //!
-//! The drawing thread has its own profile, to which only new definitions are added, so that each frame is symbolized
+//! The rendering thread has its own profile, to which only new definitions are added, so that each frame is symbolized
 //! once. No other thread waits for a file system: the thread that ends the process only checks whether the drawing
 //! thread makes progress.
 //!
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::control::{chosen, life};
+use crate::control::{lifecycle, output_override};
 use gpuflame_config::Outputs;
 use gpuflame_config::settings::{Output, Settings};
 use gpuflame_explain::symbolize::Symbolizer;
@@ -33,13 +33,13 @@ use gpuflame_os::threads::{self, CpuClock};
 
 use super::draw;
 use super::generated::GeneratedCode;
+use super::output_files::{WriteReport, is_name_taken};
 use super::panic::disable_after_panic;
 use super::progress;
-use super::write::{Report, is_taken};
 
 /// A window whose files should be drawn.
 #[derive(Debug)]
-pub(super) struct Set {
+pub(super) struct WindowOutput {
     /// Number of the window.
     pub(super) number: u64,
     /// Whether definitions start anew, so that no earlier definition applies.
@@ -50,108 +50,108 @@ pub(super) struct Set {
 
 /// See the module's documentation.
 #[derive(Debug)]
-pub(super) struct Sets {
+pub(super) struct WindowOutputQueue {
     settings: Settings,
     outputs: Outputs,
-    queue: Mutex<VecDeque<Set>>,
-    asked: Condvar,
-    artist: Mutex<Artist>,
+    queue: Mutex<VecDeque<WindowOutput>>,
+    wakeup: Condvar,
+    renderer: Mutex<WindowRenderer>,
     /// The process is ending, and no more windows will be queued.
-    ends: AtomicBool,
-    /// Whether the drawing thread runs. If it does not run, the thread that ends the process draws the remaining
+    is_ending: AtomicBool,
+    /// Whether the rendering thread runs. If it does not run, the thread that ends the process draws the remaining
     /// windows.
-    is_drawn_elsewhere: AtomicBool,
-    /// Notified when the drawing thread has finished.
+    has_thread: AtomicBool,
+    /// Notified when the rendering thread has finished.
     done: Condvar,
-    /// CPU time of the drawing thread. While this time grows, the thread makes progress.
+    /// CPU time of the rendering thread. While this time grows, the thread makes progress.
     thread: CpuClock,
 }
 
 /// State for drawing, used by one thread at a time.
 #[derive(Debug)]
-struct Artist {
+struct WindowRenderer {
     explain: Explain,
     symbolizer: Symbolizer,
     generated: GeneratedCode,
-    drawn: Drawn,
+    rendered: RenderedWindows,
 }
 
 /// Result of drawing windows.
 #[derive(Debug, Default)]
-pub(super) struct Drawn {
+pub(super) struct RenderedWindows {
     pub(super) windows: u64,
-    pub(super) report: Report,
+    pub(super) report: WriteReport,
 }
 
-impl Sets {
+impl WindowOutputQueue {
     pub(super) fn new(settings: &Settings, outputs: &Outputs) -> Self {
         Self {
             settings: settings.clone(),
             outputs: outputs.clone(),
             queue: Mutex::default(),
-            asked: Condvar::new(),
-            artist: Mutex::new(Artist::new(settings)),
-            ends: AtomicBool::new(false),
-            is_drawn_elsewhere: AtomicBool::new(false),
+            wakeup: Condvar::new(),
+            renderer: Mutex::new(WindowRenderer::new(settings)),
+            is_ending: AtomicBool::new(false),
+            has_thread: AtomicBool::new(false),
             done: Condvar::new(),
             thread: CpuClock::new(),
         }
     }
 
-    /// Starts the drawing thread. If that fails, all windows are drawn at the end of the process.
+    /// Starts the rendering thread. If that fails, all windows are drawn at the end of the process.
     pub(super) fn spawn(&'static self) -> io::Result<()> {
         let run = move || {
             let run = std::panic::AssertUnwindSafe(|| self.run());
             if std::panic::catch_unwind(run).is_err() {
                 disable_after_panic();
             }
-            self.draws_no_more();
+            self.note_thread_finished();
         };
-        self.is_drawn_elsewhere.store(true, Ordering::Release);
+        self.has_thread.store(true, Ordering::Release);
         let spawned = threads::spawn(c"gpuflame-draw", threads::DEFAULT_STACK_BYTES, run);
         if spawned.is_err() {
-            self.draws_no_more();
+            self.note_thread_finished();
         }
         spawned
     }
 
-    fn draws_no_more(&self) {
+    fn note_thread_finished(&self) {
         // The waiting thread checks the flag with the queue locked, so that it cannot miss the notification.
         let _queue = self.queue.lock();
-        self.is_drawn_elsewhere.store(false, Ordering::Release);
+        self.has_thread.store(false, Ordering::Release);
         self.done.notify_one();
     }
 
     /// Queues a window. Waits for no file system.
-    pub(super) fn push(&self, set: Set) {
-        self.queue.lock().push_back(set);
-        self.asked.notify_one();
+    pub(super) fn push(&self, output: WindowOutput) {
+        self.queue.lock().push_back(output);
+        self.wakeup.notify_one();
     }
 
-    /// Draws the remaining windows as the process ends. `None` if the drawing thread has made no progress for `limit`.
-    /// A file system may block that thread, so the caller must not open a file either.
-    pub(super) fn finish(&self, limit: Duration) -> Option<Drawn> {
-        if !self.wait_until_drawn(limit) {
+    /// Draws the remaining windows as the process ends. `None` if the rendering thread has made no progress for
+    /// `limit`. A file system may block that thread, so the caller must not open a file either.
+    pub(super) fn finish(&self, limit: Duration) -> Option<RenderedWindows> {
+        if !self.wait_until_rendered(limit) {
             return None;
         }
-        let mut artist = self.artist.lock();
-        while self.draw_next(&mut artist) {}
-        Some(std::mem::take(&mut artist.drawn))
+        let mut renderer = self.renderer.lock();
+        while self.render_next(&mut renderer) {}
+        Some(std::mem::take(&mut renderer.rendered))
     }
 
     /// Waits until the queue is empty. Returns false if the thread makes no progress.
-    fn wait_until_drawn(&self, limit: Duration) -> bool {
+    fn wait_until_rendered(&self, limit: Duration) -> bool {
         let mut queue = self.queue.lock();
-        self.ends.store(true, Ordering::Release);
-        self.asked.notify_one();
+        self.is_ending.store(true, Ordering::Release);
+        self.wakeup.notify_one();
         let (mut taken, mut since) = (self.thread.elapsed(), Instant::now());
-        while self.is_drawn_elsewhere.load(Ordering::Acquire) {
-            self.done.wait_for(&mut queue, progress::LOOK_EVERY);
+        while self.has_thread.load(Ordering::Acquire) {
+            self.done.wait_for(&mut queue, progress::POLL_INTERVAL);
             let now = self.thread.elapsed();
             if now != taken {
                 (taken, since) = (now, Instant::now());
             } else if since.elapsed() >= limit {
-                return !self.is_drawn_elsewhere.load(Ordering::Acquire);
+                return !self.has_thread.load(Ordering::Acquire);
             }
         }
         true
@@ -165,52 +165,57 @@ impl Sets {
         export::draw_once();
         loop {
             // After gpuflame has been switched off, windows are drawn only by an orderly end of the process.
-            let is_to_draw = self.ends.load(Ordering::Acquire) || !life::is_over();
-            if is_to_draw && self.draw_next(&mut self.artist.lock()) {
+            let may_render = self.is_ending.load(Ordering::Acquire) || !lifecycle::is_over();
+            if may_render && self.render_next(&mut self.renderer.lock()) {
                 continue;
             }
             let mut queue = self.queue.lock();
-            let ends = self.ends.load(Ordering::Acquire);
-            if ends && queue.is_empty() {
+            let is_ending = self.is_ending.load(Ordering::Acquire);
+            if is_ending && queue.is_empty() {
                 return;
             }
-            if !ends && (queue.is_empty() || life::is_over()) {
-                self.asked.wait(&mut queue);
+            if !is_ending && (queue.is_empty() || lifecycle::is_over()) {
+                self.wakeup.wait(&mut queue);
             }
         }
     }
 
     /// Draws the next window. Returns false if the queue is empty.
-    fn draw_next(&self, artist: &mut Artist) -> bool {
-        let Some(set) = self.queue.lock().pop_front() else { return false };
-        let chosen = chosen::outputs();
-        let outputs = chosen.as_ref().unwrap_or(&self.outputs).for_window(set.number);
-        let report = artist.draw(&set, &self.settings, &outputs).unwrap_or_else(|error| Report {
-            failures: vec![format!("window {}: {error}", set.number)],
-            ..Report::default()
+    fn render_next(&self, renderer: &mut WindowRenderer) -> bool {
+        let Some(output) = self.queue.lock().pop_front() else { return false };
+        let chosen = output_override::get();
+        let outputs = chosen.as_ref().unwrap_or(&self.outputs).for_window(output.number);
+        let report = renderer.render(&output, &self.settings, &outputs).unwrap_or_else(|error| WriteReport {
+            failures: vec![format!("window {}: {error}", output.number)],
+            ..WriteReport::default()
         });
-        artist.drawn.add(report);
+        renderer.rendered.add(report);
         true
     }
 }
 
-impl Artist {
+impl WindowRenderer {
     fn new(settings: &Settings) -> Self {
         Self {
-            explain: explain(settings),
-            symbolizer: Symbolizer::new(draw::naming(settings)),
+            explain: sums_reader(settings),
+            symbolizer: Symbolizer::new(draw::symbolize_options(settings)),
             generated: GeneratedCode::default(),
-            drawn: Drawn::default(),
+            rendered: RenderedWindows::default(),
         }
     }
 
-    fn draw(&mut self, set: &Set, settings: &Settings, outputs: &Outputs) -> Result<Report> {
-        if set.is_fresh {
-            let drawn = std::mem::take(&mut self.drawn);
-            *self = Self { drawn, ..Self::new(settings) };
+    fn render(
+        &mut self,
+        output: &WindowOutput,
+        settings: &Settings,
+        outputs: &Outputs,
+    ) -> Result<WriteReport> {
+        if output.is_fresh {
+            let rendered = std::mem::take(&mut self.rendered);
+            *self = Self { rendered, ..Self::new(settings) };
         }
         self.explain.forget_checkpoint();
-        let mut reader = Reader::new(&set.bytes[..])?;
+        let mut reader = Reader::new(&output.bytes[..])?;
         while let Some(row) = reader.next_row()? {
             self.explain.push(&row, &mut ());
         }
@@ -219,14 +224,21 @@ impl Artist {
             profile.push(&Row::Generated { address, name: &name });
         }
         self.symbolizer.name(profile);
-        let drawn = |output: &Output| !output.is_streamed() && *output != Output::Stacks;
-        let wanted: Vec<_> = settings.formats.iter().copied().filter(drawn).collect();
-        Ok(draw::files(profile, settings, &wanted, (outputs, None), (Some(set.number), &ledger), None))
+        let is_drawn = |output: &Output| !output.is_streamed() && *output != Output::Stacks;
+        let wanted: Vec<_> = settings.formats.iter().copied().filter(is_drawn).collect();
+        Ok(draw::write_files(
+            profile,
+            settings,
+            &wanted,
+            (outputs, None),
+            (Some(output.number), &ledger),
+            None,
+        ))
     }
 }
 
 /// Creates an `Explain` that only reads sums computed by another `Explain`.
-fn explain(settings: &Settings) -> Explain {
+fn sums_reader(settings: &Settings) -> Explain {
     Explain::new(Options {
         by_stream: settings.root.contains(&Root::Stream),
         merge_threads: !settings.root.contains(&Root::Thread),
@@ -234,9 +246,9 @@ fn explain(settings: &Settings) -> Explain {
     })
 }
 
-impl Drawn {
+impl RenderedWindows {
     /// Adds the report of one window. Only the first failure is kept, so that a persistent cause is printed once.
-    fn add(&mut self, more: Report) {
+    fn add(&mut self, more: WriteReport) {
         self.windows += u64::from(!more.written.is_empty());
         self.report.written.extend(more.written);
         self.report.renamed.extend(more.renamed);
@@ -246,13 +258,13 @@ impl Drawn {
     }
 
     /// Returns a single ledger line for all files.
-    pub(super) fn line(&self) -> Option<String> {
+    pub(super) fn ledger_line(&self) -> Option<String> {
         let files = &self.report.written;
         let (first, last): (&PathBuf, &PathBuf) = (files.first()?, files.last()?);
         let counted = |count: usize, word| format!("{count} {word}{}", if count == 1 { "" } else { "s" });
         let windows = counted(usize::try_from(self.windows).unwrap_or(usize::MAX), "window");
         let last = if files.len() == 1 { String::new() } else { format!(" to {}", last.display()) };
-        let gone = files.iter().filter(|file| !is_taken(file)).count();
+        let gone = files.iter().filter(|file| !is_name_taken(file)).count();
         let gone = match gone {
             0 => String::new(),
             gone => format!("; {} removed or moved since", counted(gone, "file")),
@@ -274,10 +286,11 @@ mod tests {
         let written: Vec<_> = ["out.1.svg", "out.2.svg"].iter().map(|name| folder.join(name)).collect();
         fs::write(&written[1], "").unwrap();
         let [first, last] = [0, 1].map(|at: usize| written[at].display().to_string());
-        let drawn = Drawn { windows: 2, report: Report { written, ..Report::default() } };
+        let rendered =
+            RenderedWindows { windows: 2, report: WriteReport { written, ..WriteReport::default() } };
         let expected =
             format!("wrote 2 windows in 2 files: {first} to {last}; 1 file removed or moved since");
-        assert_eq!(drawn.line(), Some(expected));
+        assert_eq!(rendered.ledger_line(), Some(expected));
         fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -2,8 +2,8 @@
 //! launching function, and no work that never ran. The reference is the simulated stack's truth file, which has a line
 //! for each piece of work from the moment at which the work starts.
 //!
-//! `GPUFLAME_MOMENTS=200 cargo test --test host moments` takes a quarter of an hour; without the variable each test
-//! runs ten moments.
+//! `GPUFLAME_MOMENTS=200 cargo test --test host killed_at_any_moment` takes a quarter of an hour; without
+//! the variable each test runs ten moments.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -16,38 +16,38 @@ use std::time::{Duration, Instant, SystemTime};
 use parking_lot::Mutex;
 
 use crate::capture;
-use crate::control::{life, steps};
+use crate::control::{lifecycle, steps};
 use gpuflame_config::schedule::{RunProgress, Schedule, WindowChange, WindowPlan};
 use gpuflame_config::settings::Settings;
 use gpuflame_os::descriptor;
 use gpuflame_os::futex::EventCount;
 use gpuflame_os::{threads, toggle_signal};
 
-use super::messages::tell;
+use super::messages::print_from_app;
 use super::panic::disable_after_panic;
 
 /// Interval between checks for the flag file (one `stat` per check).
-const LOOK_FOR_FLAG_EVERY: Duration = Duration::from_secs(1);
+const FLAG_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval between checks of a window with a limit. At 300,000 launches per second, 600 launches more than the limit
 /// are recorded.
-const LOOK_AT_LIMITS_EVERY: Duration = Duration::from_millis(2);
+const LIMIT_POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// Maximum time for which a step waits for another thread that is opening or closing the window. Opening and closing
 /// are quick.
-const LONGEST_TURN: Duration = Duration::from_millis(100);
+const STEP_LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 /// Stack size of the thread, which calls the kernel and compares numbers.
-const STACK: usize = 256 << 10;
+const STACK_BYTES: usize = 256 << 10;
 
 /// Wakes the thread.
 static BELL: EventCount = EventCount::new();
 
 /// Opens and closes windows.
-pub(super) trait Turns: Sync {
+pub(super) trait WindowControl: Sync {
     fn open(&self);
     fn close(&self);
 }
 
 /// See the module's documentation.
-pub(super) struct Windows {
+pub(super) struct WindowScheduler {
     schedule: Mutex<Schedule>,
     began: Instant,
     counts_launches: bool,
@@ -55,7 +55,7 @@ pub(super) struct Windows {
     signal: Option<i32>,
 }
 
-impl Windows {
+impl WindowScheduler {
     /// Creates the schedule that the settings ask for. `None` if the settings ask for no schedule, or leave windows to
     /// the program.
     pub(super) fn new(settings: &Settings) -> Option<Self> {
@@ -67,12 +67,12 @@ impl Windows {
         let plan =
             WindowPlan { delay, duration, repeat, steps, max_launches: max_launches, max_bytes: max_bytes };
         if repeat != 1 && duration.is_none() && !settings.quiet {
-            tell("GPUFLAME_REPEAT has no effect without GPUFLAME_DURATION");
+            print_from_app("GPUFLAME_REPEAT has no effect without GPUFLAME_DURATION");
         }
         if !settings.has_window_limits() {
             let would = Settings { enabled: true, ..settings.clone() }.has_window_limits();
             if would && !settings.quiet {
-                tell(
+                print_from_app(
                     "GPUFLAME_ENABLED=0: only the program opens windows; the settings that schedule windows \
                      have no effect",
                 );
@@ -92,31 +92,31 @@ impl Windows {
     }
 
     /// Starts the schedule. A window that is due at once is open when this function returns.
-    pub(super) fn begin(&'static self, turns: &'static impl Turns) {
+    pub(super) fn start(&'static self, control: &'static impl WindowControl) {
         let signal = self.signal.filter(|_| self.flag.is_none());
         if self.signal.is_some() && signal.is_none() {
-            tell("GPUFLAME_SIGNAL has no effect, because GPUFLAME_FLAG is set");
+            print_from_app("GPUFLAME_SIGNAL has no effect, because GPUFLAME_FLAG is set");
         }
         if let Some(signal) = signal
             && !toggle_signal::install(signal, || BELL.notify_all())
         {
-            tell(
+            print_from_app(
                 "GPUFLAME_SIGNAL has no effect, because the program has set its own action for this signal; \
                  no window opens",
             );
         }
         if self.flag.is_none() && self.signal.is_none() {
-            self.schedule.lock().begin(self.reached());
-            self.look(turns);
+            self.schedule.lock().begin(self.progress());
+            self.apply_schedule(control);
         }
         let run = move || {
-            let run = std::panic::AssertUnwindSafe(|| self.run(turns));
+            let run = std::panic::AssertUnwindSafe(|| self.run(control));
             if std::panic::catch_unwind(run).is_err() {
                 disable_after_panic();
             }
         };
-        if let Err(error) = threads::spawn(c"gpuflame-when", STACK, run) {
-            tell(&format!(
+        if let Err(error) = threads::spawn(c"gpuflame-when", STACK_BYTES, run) {
+            print_from_app(&format!(
                 "only steps open and close windows: cannot start a thread ({error}); raise the limit on \
                  threads"
             ));
@@ -124,20 +124,20 @@ impl Windows {
     }
 
     /// Opens or closes the window if the schedule requires it now. May be called on any thread.
-    pub(super) fn look(&self, turns: &impl Turns) {
-        let Some(mut schedule) = self.schedule.try_lock_for(LONGEST_TURN) else { return BELL.notify_all() };
-        match schedule.next_change(self.reached()) {
+    pub(super) fn apply_schedule(&self, control: &impl WindowControl) {
+        let Some(mut schedule) = self.schedule.try_lock_for(STEP_LOCK_TIMEOUT) else { return BELL.notify_all() };
+        match schedule.next_change(self.progress()) {
             None => {}
-            Some(WindowChange::Open) => turns.open(),
-            Some(WindowChange::Close) => turns.close(),
+            Some(WindowChange::Open) => control.open(),
+            Some(WindowChange::Close) => control.close(),
             Some(WindowChange::Next) => {
-                turns.close();
-                turns.open();
+                control.close();
+                control.open();
             }
         }
     }
 
-    fn reached(&self) -> RunProgress {
+    fn progress(&self) -> RunProgress {
         RunProgress {
             time: self.began.elapsed(),
             steps: steps::count(),
@@ -147,87 +147,87 @@ impl Windows {
     }
 
     /// Body of the thread.
-    fn run(&self, turns: &impl Turns) {
+    fn run(&self, control: &impl WindowControl) {
         threads::note_ours();
-        let mut flag = self.flag.as_deref().map(Flag::new);
+        let mut flag = self.flag.as_deref().map(FlagFile::new);
         let mut toggles = 0;
         loop {
             let rung = BELL.count();
-            if life::is_over() {
+            if lifecycle::is_over() {
                 return;
             }
-            let seen = flag.as_mut().and_then(Flag::look);
+            let change = flag.as_mut().and_then(FlagFile::check);
             let toggled = std::mem::replace(&mut toggles, toggle_signal::toggles()) != toggles;
             {
                 let mut schedule = self.schedule.lock();
-                match seen {
-                    Some(Seen::Anew) => schedule.begin(self.reached()),
-                    Some(Seen::Gone) => schedule.end(),
+                match change {
+                    Some(FlagChange::Created) => schedule.begin(self.progress()),
+                    Some(FlagChange::Removed) => schedule.end(),
                     None => {}
                 }
                 match toggled {
                     true if schedule.is_running() => schedule.end(),
-                    true => schedule.begin(self.reached()),
+                    true => schedule.begin(self.progress()),
                     false => {}
                 }
             }
-            self.look(turns);
-            BELL.wait(rung, self.patience(flag.is_some()));
+            self.apply_schedule(control);
+            BELL.wait(rung, self.time_to_next_check(flag.is_some()));
         }
     }
 
-    fn patience(&self, has_flag: bool) -> Option<Duration> {
+    fn time_to_next_check(&self, has_flag: bool) -> Option<Duration> {
         let schedule = self.schedule.lock();
-        let limits = schedule.is_limited().then_some(LOOK_AT_LIMITS_EVERY);
-        let flag = has_flag.then_some(LOOK_FOR_FLAG_EVERY);
-        [limits, flag, schedule.time_to_next_change(self.reached())].into_iter().flatten().min()
+        let limits = schedule.is_limited().then_some(LIMIT_POLL_INTERVAL);
+        let flag = has_flag.then_some(FLAG_POLL_INTERVAL);
+        [limits, flag, schedule.time_to_next_change(self.progress())].into_iter().flatten().min()
     }
 }
 
 /// Change of the flag file since the last check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Seen {
+enum FlagChange {
     /// The file has appeared, or was replaced.
-    Anew,
-    Gone,
+    Created,
+    Removed,
 }
 
 /// The file whose presence opens a window.
-struct Flag<'a> {
+struct FlagFile<'a> {
     path: &'a Path,
     /// Identity of the last file: device, inode, and creation time, because inodes are reused.
-    there: Option<(u64, u64, Option<SystemTime>)>,
-    looked: Option<Instant>,
+    identity: Option<(u64, u64, Option<SystemTime>)>,
+    last_check: Option<Instant>,
     is_refused: bool,
 }
 
-impl<'a> Flag<'a> {
+impl<'a> FlagFile<'a> {
     fn new(path: &'a Path) -> Self {
-        Self { path, there: None, looked: None, is_refused: false }
+        Self { path, identity: None, last_check: None, is_refused: false }
     }
 
     /// Checks the file, unless it was checked less than an interval ago.
-    fn look(&mut self) -> Option<Seen> {
-        if self.looked.is_some_and(|looked| looked.elapsed() < LOOK_FOR_FLAG_EVERY) {
+    fn check(&mut self) -> Option<FlagChange> {
+        if self.last_check.is_some_and(|last_check| last_check.elapsed() < FLAG_POLL_INTERVAL) {
             return None;
         }
-        self.looked = Some(Instant::now());
+        self.last_check = Some(Instant::now());
         let found = fs::metadata(self.path).ok();
         if found.as_ref().is_some_and(fs::Metadata::is_dir) && !std::mem::replace(&mut self.is_refused, true)
         {
-            tell(&format!(
+            print_from_app(&format!(
                 "GPUFLAME_FLAG={}: it is a folder, and no window opens; name a file",
                 self.path.display()
             ));
         }
-        let there = found
+        let identity = found
             .filter(|found| !found.is_dir())
             .map(|found| (found.dev(), found.ino(), found.created().ok()));
-        if there == self.there {
+        if identity == self.identity {
             return None;
         }
-        self.there = there;
-        Some(if there.is_some() { Seen::Anew } else { Seen::Gone })
+        self.identity = identity;
+        Some(if identity.is_some() { FlagChange::Created } else { FlagChange::Removed })
     }
 }
 
@@ -240,24 +240,24 @@ mod tests {
     fn a_flag_file_is_noticed_when_created_removed_or_replaced() {
         let folder = folder("flag");
         let path = folder.join("on");
-        let mut flag = Flag::new(&path);
-        let mut look = || {
-            flag.looked = None;
-            flag.look()
+        let mut flag = FlagFile::new(&path);
+        let mut check = || {
+            flag.last_check = None;
+            flag.check()
         };
-        assert_eq!(look(), None);
+        assert_eq!(check(), None);
         fs::write(&path, "").unwrap();
-        assert_eq!([look(), look()], [Some(Seen::Anew), None]);
+        assert_eq!([check(), check()], [Some(FlagChange::Created), None]);
         fs::write(&path, "more in it").unwrap();
-        assert_eq!(look(), None, "it is the same file");
+        assert_eq!(check(), None, "it is the same file");
         let next = folder.join("next");
         fs::write(&next, "").unwrap();
         fs::rename(&next, &path).unwrap();
-        assert_eq!(look(), Some(Seen::Anew));
+        assert_eq!(check(), Some(FlagChange::Created));
         fs::remove_file(&path).unwrap();
-        assert_eq!([look(), look()], [Some(Seen::Gone), None]);
+        assert_eq!([check(), check()], [Some(FlagChange::Removed), None]);
         fs::create_dir(&path).unwrap();
-        assert_eq!(look(), None, "a folder is not a flag file");
+        assert_eq!(check(), None, "a folder is not a flag file");
         fs::remove_dir_all(folder).unwrap();
     }
 
@@ -265,10 +265,10 @@ mod tests {
     fn the_flag_file_is_not_checked_again_at_once() {
         let folder = folder("flag-often");
         let path = folder.join("on");
-        let mut flag = Flag::new(&path);
-        assert_eq!(flag.look(), None);
+        let mut flag = FlagFile::new(&path);
+        assert_eq!(flag.check(), None);
         fs::write(&path, "").unwrap();
-        assert_eq!(flag.look(), None);
+        assert_eq!(flag.check(), None);
         fs::remove_dir_all(folder).unwrap();
     }
 }

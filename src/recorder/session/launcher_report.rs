@@ -20,22 +20,22 @@ use gpuflame_model::record::Nanos;
 use gpuflame_os::file;
 
 use super::environment::facts;
-use super::messages::say;
+use super::messages::print_from_own;
 
 /// Reports that the process called CUDA, before anything can fail.
-pub(super) fn called(folder: Option<&Path>) {
-    report_call(folder, None);
+pub(super) fn note_call(folder: Option<&Path>) {
+    write_call(folder, None);
 }
 
 /// Reports why nothing is recorded.
-pub(super) fn refused(folder: Option<&Path>, why: &Error) {
-    report_call(folder, Some(&why.to_string()));
+pub(super) fn note_refusal(folder: Option<&Path>, why: &Error) {
+    write_call(folder, Some(&why.to_string()));
 }
 
-fn report_call(folder: Option<&Path>, why: Option<&str>) {
+fn write_call(folder: Option<&Path>, why: Option<&str>) {
     let Some(folder) = folder else { return };
     let program = facts().program;
-    let written = file::write_complete(&named(folder, "called"), |out| {
+    let written = file::write_complete(&report_path(folder, "called"), |out| {
         out.write_all(program.as_encoded_bytes())?;
         why.map_or(Ok(()), |why| Ok(write!(out, "\0{why}")?))
     });
@@ -44,9 +44,9 @@ fn report_call(folder: Option<&Path>, why: Option<&str>) {
 }
 
 /// Reports a file that stays if the process ends without its exit handlers.
-pub(super) fn begun(folder: Option<&Path>, file: &Path, began: Nanos) {
+pub(super) fn note_file(folder: Option<&Path>, file: &Path, began: Nanos) {
     let Some(folder) = folder else { return };
-    let path = named(folder, &format!("{}.begun", began.0));
+    let path = report_path(folder, &format!("{}.begun", began.0));
     let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
     let written = file::write_complete(&path, |out| Ok(out.write_all(file.as_os_str().as_encoded_bytes())?));
     // If the report cannot be written, `gpuflame recover` still finds the file.
@@ -54,14 +54,14 @@ pub(super) fn begun(folder: Option<&Path>, file: &Path, began: Nanos) {
 }
 
 /// Reports the results of the process.
-pub(super) fn ended(folder: Option<&Path>, text: impl FnOnce() -> String) {
+pub(super) fn write_results(folder: Option<&Path>, text: impl FnOnce() -> String) {
     let Some(folder) = folder else { return };
     match write(folder, &text()) {
         // In another user's folder it may be impossible to remove the file. The program that reads the folder still
         // finds the full report.
-        Ok(()) => drop(fs::remove_file(named(folder, "called"))),
+        Ok(()) => drop(fs::remove_file(report_path(folder, "called"))),
         Err(error) => {
-            say(&format!(
+            print_from_own(&format!(
                 "GPUFLAME_REPORT={}: cannot write the report: {error}; name an existing folder",
                 folder.display()
             ));
@@ -70,11 +70,11 @@ pub(super) fn ended(folder: Option<&Path>, text: impl FnOnce() -> String) {
 }
 
 fn write(folder: &Path, text: &str) -> Result<()> {
-    file::write_complete(&named(folder, "json"), |out| Ok(out.write_all(text.as_bytes())?))
+    file::write_complete(&report_path(folder, "json"), |out| Ok(out.write_all(text.as_bytes())?))
 }
 
 /// Path of this session's report with the given ending.
-fn named(folder: &Path, ending: &str) -> PathBuf {
+fn report_path(folder: &Path, ending: &str) -> PathBuf {
     static BEGAN: OnceLock<Nanos> = OnceLock::new();
     let began = BEGAN.get_or_init(capture::now).0;
     let facts = facts();

@@ -14,7 +14,7 @@ use gpuflame_os::file::{self, Claim, Draft};
 
 /// Outcome of writing the outputs.
 #[derive(Debug, Default)]
-pub(super) struct Report {
+pub(super) struct WriteReport {
     /// Files written.
     pub(super) written: Vec<PathBuf>,
     /// Files whose name was taken, so that they got another name.
@@ -28,13 +28,13 @@ pub(super) struct Report {
 }
 
 /// A file that was written.
-pub(super) struct Made {
+pub(super) struct WrittenFile {
     pub(super) path: PathBuf,
     /// Explanation of the path, if the file lost its name while it was written.
     pub(super) note: Option<String>,
 }
 
-impl From<PathBuf> for Made {
+impl From<PathBuf> for WrittenFile {
     fn from(path: PathBuf) -> Self {
         Self { path, note: None }
     }
@@ -43,13 +43,13 @@ impl From<PathBuf> for Made {
 /// Calls `write` for each output in `wanted`, with names that are free or belong to `ours`. Adds a file with the text
 /// of `about`, which describes the set. `write` returns the path that it used, because another process may have taken
 /// the name in the meantime. Waits for no other process.
-pub(super) fn all(
+pub(super) fn write_all(
     wanted: &[Output],
     outputs: &Outputs,
     ours: Option<&Path>,
-    mut write: impl FnMut(Output, &Path) -> Result<Made>,
+    mut write: impl FnMut(Output, &Path) -> Result<WrittenFile>,
     about: impl FnOnce(&[PathBuf]) -> String,
-) -> Report {
+) -> WriteReport {
     let suffixes: Vec<_> = wanted.iter().map(|output| output.suffix()).collect();
     // A recording that another process left behind may still be converted to files with the recording's name, so these
     // names are not used.
@@ -57,32 +57,32 @@ pub(super) fn all(
     let suffixes = suffixes.iter().map(String::as_str).chain([SET_SUFFIX]).chain(left.as_deref());
     let suffixes: Vec<_> = suffixes.collect();
     if wanted.is_empty() {
-        return Report::default();
+        return WriteReport::default();
     }
-    let is_others = |path: &Path| Some(path) != ours && is_taken(path);
+    let is_foreign = |path: &Path| Some(path) != ours && is_name_taken(path);
     // The ranks of a job end together and would choose the same names. Each rank therefore claims the file that
     // describes the set; the rank that gets the claim owns all names of the set.
     let mut claimed = None;
-    let (paths, renamed) = outputs.choose_names(&suffixes, is_others, |paths| {
+    let (paths, renamed) = outputs.choose_names(&suffixes, is_foreign, |paths| {
         let Some(about) = paths.get(wanted.len()) else { return true };
         // If this fails, creating the outputs fails as well, and that failure is reported.
         let _ = make_folders(about);
         match Claim::acquire(about) {
             Ok(claim) => {
                 // Another process may have created its files since the names were checked.
-                let is_free = !paths.iter().any(|path| is_others(path));
+                let is_free = !paths.iter().any(|path| is_foreign(path));
                 claimed = is_free.then_some(claim);
                 is_free
             }
             Err(error) => error.kind() != ErrorKind::AlreadyExists,
         }
     });
-    let mut report = Report { renamed, ..Report::default() };
+    let mut report = WriteReport { renamed, ..WriteReport::default() };
     let mut failed: Vec<(String, Vec<String>)> = Vec::new();
     let mut paths = paths.into_iter().take(wanted.len() + 1);
     for (output, path) in wanted.iter().zip(&mut paths) {
         let error = match write(*output, &path) {
-            Ok(Made { path: used, note }) => {
+            Ok(WrittenFile { path: used, note }) => {
                 if used != path && note.is_none() {
                     report.renamed.push(RenamedOutput { intended: path, actual: used.clone() });
                 }
@@ -99,23 +99,23 @@ pub(super) fn all(
         }
     }
     if let Some(path) = paths.next().filter(|_| !report.written.is_empty()) {
-        match file(&path, |out| Ok(out.write_all(about(&report.written).as_bytes())?)) {
+        match write_file(&path, |out| Ok(out.write_all(about(&report.written).as_bytes())?)) {
             Ok(used) => report.about = Some(used),
             Err(error) => failed.push((error.to_string(), vec![path.display().to_string()])),
         }
     }
     drop(claimed);
-    report.failures = failed.iter().map(|(error, names)| refusal(error, names)).collect();
+    report.failures = failed.iter().map(|(error, names)| failure_message(error, names)).collect();
     report.renamed.retain(|rename| report.written.contains(&rename.actual));
     report
 }
 
 /// Whether the name is taken. The name of a symbolic link is taken, whatever the link points to.
-pub(super) fn is_taken(path: &Path) -> bool {
+pub(super) fn is_name_taken(path: &Path) -> bool {
     path.symlink_metadata().is_ok()
 }
 
-fn refusal(error: &str, names: &[String]) -> String {
+fn failure_message(error: &str, names: &[String]) -> String {
     format!(
         "cannot write {}: {error}; set GPUFLAME_OUTPUT to a writable place with free space",
         names.join(", ")
@@ -124,7 +124,7 @@ fn refusal(error: &str, names: &[String]) -> String {
 
 /// Writes a file completely or not at all, and returns its path, which differs from `path` only if that name is taken.
 /// Folders are created only if creating the file fails without them, because each of a thousand windows writes a file.
-pub(super) fn file(
+pub(super) fn write_file(
     path: &Path,
     content: impl FnOnce(&mut file::DraftWriter) -> Result<()>,
 ) -> Result<PathBuf> {
@@ -142,14 +142,14 @@ pub(super) fn file(
 
 /// Writes text that could not be printed on stderr next to the outputs of `report`, or under a separate name if
 /// `report` has no outputs. Returns the path.
-pub(super) fn ledger(text: &str, outputs: &Outputs, report: &Report) -> Result<PathBuf> {
+pub(super) fn write_ledger(text: &str, outputs: &Outputs, report: &WriteReport) -> Result<PathBuf> {
     let beside = report.about.as_deref().and_then(|about| {
         let prefix = about.as_os_str().as_bytes().strip_suffix(SET_SUFFIX.as_bytes())?;
         Some(PathBuf::from(OsString::from_vec([prefix, LEDGER_SUFFIX.as_bytes()].concat())))
     });
     let path =
-        beside.or_else(|| outputs.choose_names(&[LEDGER_SUFFIX], is_taken, |_| true).0.into_iter().next());
-    file(&path.unwrap_or_default(), |out| Ok(out.write_all(text.as_bytes())?))
+        beside.or_else(|| outputs.choose_names(&[LEDGER_SUFFIX], is_name_taken, |_| true).0.into_iter().next());
+    write_file(&path.unwrap_or_default(), |out| Ok(out.write_all(text.as_bytes())?))
 }
 
 /// Creates the parent folders of `path`.
@@ -169,17 +169,21 @@ mod tests {
     const FOLDED: Output = Output::View(&GPU, "folded");
     const SVG: Output = Output::View(&GPU, "svg");
 
-    fn write(outputs: &Outputs, wanted: &[Output], content: fn(Output) -> Result<&'static str>) -> Report {
-        all(
+    fn write(
+        outputs: &Outputs,
+        wanted: &[Output],
+        content: fn(Output) -> Result<&'static str>,
+    ) -> WriteReport {
+        write_all(
             wanted,
             outputs,
             None,
             |output, path| {
-                let written = file(path, |out| {
+                let written = write_file(path, |out| {
                     out.write_all(b"begun ")?;
                     Ok(out.write_all(content(output)?.as_bytes())?)
                 });
-                written.map(Made::from)
+                written.map(WrittenFile::from)
             },
             |files| format!("{} files", files.len()),
         )
@@ -235,16 +239,16 @@ mod tests {
     fn a_file_created_during_the_write_is_kept_and_the_rename_is_reported() {
         let folder = folder("write-meanwhile");
         let outputs = Outputs::new(folder.join("x"), &PrefixMacros::default());
-        let report = all(
+        let report = write_all(
             &[Output::Table],
             &outputs,
             None,
             |_, path| {
-                let written = file(path, |out| {
+                let written = write_file(path, |out| {
                     fs::write(path, "theirs")?;
                     Ok(out.write_all(b"ours")?)
                 });
-                written.map(Made::from)
+                written.map(WrittenFile::from)
             },
             |files| format!("{files:?}"),
         );

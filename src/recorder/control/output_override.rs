@@ -13,7 +13,7 @@ pub fn set(outputs: Outputs) {
 
 /// Returns the latest destination that the program chose; `None` if the program has not chosen. Never waits, because a
 /// thread that is just calling [`set`] may never continue. Returns `None` while a thread is calling [`set`].
-pub fn outputs() -> Option<Outputs> {
+pub fn get() -> Option<Outputs> {
     match OUTPUTS.try_lock() {
         Ok(outputs) => outputs.clone(),
         Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().clone(),

@@ -13,10 +13,10 @@ use gpuflame_model::error::{Error, ErrorKind};
 
 /// Values of the word. The value 0 means that the word was never written, or was written in the process from which this
 /// process was forked.
-const LIVES: u32 = 1;
+const ALIVE: u32 = 1;
 const OVER: u32 = 2;
 /// A thread is setting up this forked child. gpuflame is off for all other threads.
-const RENEWED: u32 = 3;
+const SETTING_UP: u32 = 3;
 
 /// A page that is aligned to the largest page size that Linux has on the architecture.
 #[cfg_attr(target_arch = "x86_64", repr(C, align(4096)))]
@@ -30,17 +30,17 @@ struct Page {
 static PAGE: Page = Page { word: AtomicU32::new(0) };
 /// Whether forked children find zeroes on `PAGE`. This flag is not stored on `PAGE`, so that children inherit its
 /// value.
-static IS_WATCHED: AtomicBool = AtomicBool::new(false);
+static IS_PAGE_ZEROED_IN_CHILDREN: AtomicBool = AtomicBool::new(false);
 
 /// Whether gpuflame must not run any more.
 #[inline]
 pub fn is_over() -> bool {
-    PAGE.word.load(Ordering::Acquire) != LIVES && is_not_alive()
+    PAGE.word.load(Ordering::Acquire) != ALIVE && is_over_or_inherited()
 }
 
 #[cold]
-fn is_not_alive() -> bool {
-    PAGE.word.load(Ordering::Acquire) != 0 || IS_WATCHED.load(Ordering::Acquire)
+fn is_over_or_inherited() -> bool {
+    PAGE.word.load(Ordering::Acquire) != 0 || IS_PAGE_ZEROED_IN_CHILDREN.load(Ordering::Acquire)
 }
 
 /// Switches gpuflame off permanently.
@@ -49,11 +49,11 @@ pub fn end() {
 }
 
 /// Error for calls after the end.
-pub fn over() -> Error {
+pub fn over_error() -> Error {
     Error::new(ErrorKind::State, "the process is ending or is a forked child, and nothing more is recorded")
 }
 
-fn turn(from: u32, to: u32) -> bool {
+fn transition(from: u32, to: u32) -> bool {
     PAGE.word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
 }
 
@@ -64,20 +64,20 @@ pub fn page() -> Range<usize> {
 }
 
 /// Notes that forked children find zeroes on [`page`] from now on.
-pub fn children_find_zeroes() {
-    turn(0, LIVES);
-    IS_WATCHED.store(true, Ordering::Release);
+pub fn note_children_find_zeroes() {
+    transition(0, ALIVE);
+    IS_PAGE_ZEROED_IN_CHILDREN.store(true, Ordering::Release);
 }
 
-/// Claims the task of setting up this forked child. Returns true on one thread, which must then call [`renew`] or
+/// Claims the task of setting up this forked child. Returns true on one thread, which must then call [`set_alive`] or
 /// [`end`]. Returns false if the process is not a forked child, or if another thread has claimed the task.
 pub fn claim_inherited() -> bool {
-    IS_WATCHED.load(Ordering::Acquire) && turn(0, RENEWED)
+    IS_PAGE_ZEROED_IN_CHILDREN.load(Ordering::Acquire) && transition(0, SETTING_UP)
 }
 
 /// Switches gpuflame on in the forked child, as in a new process.
-pub fn renew() {
-    PAGE.word.store(LIVES, Ordering::Release);
+pub fn set_alive() {
+    PAGE.word.store(ALIVE, Ordering::Release);
 }
 
 #[cfg(test)]
@@ -88,14 +88,14 @@ mod tests {
     #[test]
     fn a_forked_child_is_over_until_one_thread_renews_it() {
         assert!(!is_over() && !claim_inherited());
-        children_find_zeroes();
+        note_children_find_zeroes();
         assert!(!is_over() && !claim_inherited());
         // This simulates the kernel, which zeroes the word in a child.
         PAGE.word.store(0, Ordering::Release);
         assert!(is_over());
         assert!(claim_inherited() && !claim_inherited());
         assert!(is_over(), "for all other threads");
-        renew();
+        set_alive();
         assert!(!is_over());
     }
 

@@ -1,0 +1,240 @@
+//! Detects other clients of CUPTI that have taken over the activity records. CUPTI delivers all records to the client
+//! that asked last, and does not notify the previous client.
+//!
+//! Kineto asks for records without a subscription, so CUPTI does not refuse it as it refuses a second subscriber. After
+//! such a takeover gpuflame sees launches but no activities, and even buffers that gpuflame gave to CUPTI are delivered
+//! to the other client.
+//!
+//! Most clients are seen when they ask for the records. All other clients are detected by missing traffic, in two ways.
+//! First, work for which the program has waited is complete, and a flush delivers the records of complete work. Second,
+//! each piece of work takes space in a buffer, so that many pieces need another buffer.
+
+use std::time::{Duration, Instant};
+
+use gpuflame_cupti::{DeliveryCounts, OtherClients};
+
+/// Minimum time without traffic after which a takeover is assumed, if the program has waited for all of its GPU work. A
+/// program with several GPUs may wait for one of its GPUs while another GPU runs a single kernel for 2 s or longer.
+const MIN_SILENCE: Duration = Duration::from_secs(2);
+/// Minimum number of intervals between flushes in which the program has waited for all of its GPU work.
+const MIN_WAITED_INTERVALS: u32 = 2;
+/// Minimum size of a record, in bytes.
+const MIN_RECORD_BYTES: u64 = 64;
+/// Size of our buffers, in bytes.
+const BUFFER_BYTES: u64 = 1 << 20;
+
+/// Whether another client has the records, as far as we know.
+#[derive(Debug)]
+pub(super) struct ClientDetector {
+    /// Delivery counts when a buffer last moved.
+    last_traffic: DeliveryCounts,
+    last_move: Instant,
+    /// Number of waits for all GPU work at the last flush, and number of intervals with such waits since a buffer last
+    /// moved.
+    waits: u64,
+    waited_intervals: u32,
+    /// Number of launches without an activity at the last flush.
+    open_launches: u64,
+    is_taken: bool,
+    /// Whether the current takeover was seen directly. If it was, its end will be seen directly as well. `takes` is the
+    /// number of takeovers that were seen directly.
+    is_seen_directly: bool,
+    takes: u64,
+    /// Number of takeovers, seen or detected.
+    takeovers: u64,
+}
+
+/// Change of the owner of the records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RecordsChange {
+    /// Another client has taken the records.
+    Taken,
+    /// Records arrive again.
+    Returned,
+}
+
+impl ClientDetector {
+    pub(super) fn new(now: Instant) -> Self {
+        let last_traffic = DeliveryCounts::default();
+        Self {
+            last_traffic,
+            last_move: now,
+            waits: 0,
+            waited_intervals: 0,
+            open_launches: 0,
+            is_taken: false,
+            is_seen_directly: false,
+            takes: 0,
+            takeovers: 0,
+        }
+    }
+
+    /// Whether another client has the records now.
+    pub(super) fn are_records_taken(&self) -> bool {
+        self.is_taken
+    }
+
+    /// Number of times another client took the records.
+    pub(super) fn takeovers(&self) -> u64 {
+        self.takeovers
+    }
+
+    /// Updates the state from clients that are seen directly. A client that has taken the records and released them
+    /// again since the last call is counted, but not reported.
+    pub(super) fn update_from_calls(&mut self, others: &OtherClients) -> Option<RecordsChange> {
+        let is_news = others.takeovers != std::mem::replace(&mut self.takes, others.takeovers);
+        if is_news && others.own_records {
+            self.is_seen_directly = true;
+            return self.set_taken(true);
+        }
+        self.takeovers += u64::from(is_news && !self.is_taken);
+        if others.own_records || !std::mem::take(&mut self.is_seen_directly) {
+            return None;
+        }
+        self.set_taken(false)
+    }
+
+    /// Updates the state from the traffic after a flush that left `open` launches without an activity. After
+    /// a flush of everything, `before_everything` is the traffic before it.
+    pub(super) fn update_from_traffic(
+        &mut self,
+        now: Instant,
+        traffic: DeliveryCounts,
+        open: u64,
+        before_everything: Option<DeliveryCounts>,
+    ) -> Option<RecordsChange> {
+        let waits = std::mem::replace(&mut self.waits, traffic.device_waits);
+        let opened = open > std::mem::replace(&mut self.open_launches, open);
+        if self.is_seen_directly {
+            (self.last_traffic, self.last_move, self.waited_intervals) = (traffic, now, 0);
+            return None;
+        }
+        let is_kept = |before: DeliveryCounts| {
+            open > 0 && traffic.buffers_lent > 0 && traffic.buffers_exchanged == before.buffers_exchanged
+        };
+        if before_everything.is_some_and(is_kept) {
+            return self.set_taken(true);
+        }
+        if traffic.buffers_exchanged != self.last_traffic.buffers_exchanged {
+            (self.last_traffic, self.last_move, self.waited_intervals) = (traffic, now, 0);
+            return self.set_taken(false);
+        }
+        if open == 0 {
+            (self.last_move, self.waited_intervals) = (now, 0);
+            return None;
+        }
+        // Two waits are required, because a wait that was in flight at the last flush may cover only earlier launches,
+        // whereas the next wait covers every launch. New launches are required as well, because a copy of zero bytes
+        // never produces an activity.
+        self.waited_intervals += u32::from(opened && traffic.device_waits >= waits + 2);
+        let is_waited_for = self.waited_intervals >= MIN_WAITED_INTERVALS
+            && now.duration_since(self.last_move) >= MIN_SILENCE;
+        let has_no_room = open > (traffic.buffers_lent + 1) * (BUFFER_BYTES / MIN_RECORD_BYTES);
+        if is_waited_for || has_no_room { self.set_taken(true) } else { None }
+    }
+
+    fn set_taken(&mut self, is_taken: bool) -> Option<RecordsChange> {
+        if is_taken == self.is_taken {
+            return None;
+        }
+        self.is_taken = is_taken;
+        self.takeovers += u64::from(is_taken);
+        Some(if is_taken { RecordsChange::Taken } else { RecordsChange::Returned })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn traffic(buffers_exchanged: u64, device_waits: u64) -> DeliveryCounts {
+        DeliveryCounts { buffers_exchanged, device_waits, buffers_lent: 1, ..DeliveryCounts::default() }
+    }
+
+    struct Checks(ClientDetector, Instant);
+
+    impl Checks {
+        fn new() -> Self {
+            let now = Instant::now();
+            Self(ClientDetector::new(now), now)
+        }
+
+        fn after(&mut self, millis: u64, traffic: DeliveryCounts, open: u64) -> Option<RecordsChange> {
+            self.1 += Duration::from_millis(millis);
+            self.0.update_from_traffic(self.1, traffic, open, None)
+        }
+    }
+
+    #[test]
+    fn repeated_waits_without_any_records_indicate_another_client() {
+        let mut checks = Checks::new();
+        assert_eq!(checks.after(0, traffic(2, 0), 3), None);
+        for (waits, change) in [(2, None), (4, None), (6, Some(RecordsChange::Taken)), (8, None)] {
+            assert_eq!(checks.after(900, traffic(2, waits), 9 + waits), change, "{waits}");
+        }
+        assert!(checks.0.are_records_taken());
+        assert_eq!(checks.after(900, traffic(3, 8), 9), Some(RecordsChange::Returned));
+        assert!(!checks.0.are_records_taken() && checks.0.takeovers() == 1);
+    }
+
+    #[test]
+    fn missing_records_without_waits_may_be_a_long_kernel() {
+        let mut checks = Checks::new();
+        for _ in 0..100 {
+            assert_eq!(checks.after(60_000, traffic(2, 0), 1000), None);
+        }
+        // A single wait per interval may have begun before the launch.
+        for waits in 0..100 {
+            assert_eq!(checks.after(60_000, traffic(2, waits), 1000 + waits), None);
+        }
+    }
+
+    #[test]
+    fn waits_without_launches_do_not_indicate_another_client() {
+        let mut checks = Checks::new();
+        for waits in 0..100 {
+            assert_eq!(checks.after(60_000, traffic(2, 10 * waits), 0), None);
+        }
+        assert_eq!(checks.after(1000, traffic(2, 2000), 1), None, "launched a moment ago");
+        for waits in 0..100 {
+            assert_eq!(checks.after(60_000, traffic(2, 3000 + 10 * waits), 1), None, "a copy of nothing");
+        }
+    }
+
+    #[test]
+    fn a_client_seen_taking_records_owns_them_until_it_is_done() {
+        let mut checks = Checks::new();
+        let has = |takeovers, own_records| OtherClients { takeovers, own_records, ..OtherClients::default() };
+        assert_eq!(checks.0.update_from_calls(&has(0, false)), None);
+        assert_eq!(checks.0.update_from_calls(&has(1, true)), Some(RecordsChange::Taken));
+        assert_eq!(checks.after(0, traffic(9, 0), 9), None, "a buffer that was under way");
+        assert_eq!(checks.0.update_from_calls(&has(2, true)), None, "the client asked again");
+        assert!(checks.0.are_records_taken());
+        assert_eq!(checks.0.update_from_calls(&has(2, false)), Some(RecordsChange::Returned));
+        assert!(!checks.0.are_records_taken() && checks.0.takeovers() == 1);
+        assert_eq!(checks.0.update_from_calls(&has(3, false)), None, "and was done before the next check");
+        assert!(!checks.0.are_records_taken() && checks.0.takeovers() == 2);
+        assert_eq!(checks.0.update_from_calls(&has(4, true)), Some(RecordsChange::Taken));
+        assert_eq!(checks.0.update_from_calls(&has(5, false)), Some(RecordsChange::Returned));
+        assert_eq!(checks.0.takeovers(), 3);
+    }
+
+    #[test]
+    fn pending_work_beyond_one_buffer_without_records_indicates_another_client() {
+        let mut checks = Checks::new();
+        assert_eq!(checks.after(0, traffic(2, 0), 30_000), None);
+        assert_eq!(checks.after(50, traffic(2, 0), 30_000), None);
+        assert_eq!(checks.after(50, traffic(2, 0), 40_000), Some(RecordsChange::Taken));
+    }
+
+    #[test]
+    fn launches_still_open_after_a_full_flush_indicate_another_client() {
+        let mut checks = Checks::new();
+        let mut check = |buffers_exchanged, open| {
+            checks.0.update_from_traffic(checks.1, traffic(buffers_exchanged, 0), open, Some(traffic(2, 0)))
+        };
+        assert_eq!(check(2, 0), None, "nothing is missing");
+        assert_eq!(check(3, 3), None, "some came back");
+        assert_eq!(check(2, 3), Some(RecordsChange::Taken));
+    }
+}
