@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::support::command::{gpuflame, gpuflame_with};
-use crate::support::{Run, Way, compile, hand, root, scratch};
+use crate::support::{Run, Way, compile, hand, root, scratch, skip};
 use serde_json::Value;
 
 fn names(folder: &Path) -> Vec<String> {
@@ -133,8 +133,7 @@ fn another_users_world_writable_file_is_replaced_by_an_owner_writable_one() {
     fs::write(&picture, "").unwrap();
     fs::set_permissions(&picture, fs::Permissions::from_mode(0o666)).unwrap();
     if std::os::unix::fs::chown(&picture, Some(65_534), None).is_err() {
-        eprintln!("skipped: only root gives files away");
-        return;
+        return skip("only root can give files to another user");
     }
     with_umask(&folder, "022", &["flamegraph", "hand.gfr", "-o", "out.svg"]);
     assert_eq!(fs::metadata(&picture).unwrap().permissions().mode() & 0o777, 0o644);

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::support::pythons::{pythons, unpacked};
-use crate::support::{Done, Run, Way, compile, installed, is_ci, root};
+use crate::support::{Done, Run, Way, compile, installed, root, skip};
 
 /// Versions whose frames are read.
 const KNOWN: std::ops::RangeInclusive<(u32, u32)> = (3, 9)..=(3, 15);
@@ -94,7 +94,7 @@ fn short_lived_functions_at_one_address_have_their_own_names_and_lines() {
 }
 
 #[test]
-#[ignore = "100,000 launches on each Python"]
+#[ignore = "100,000 launches on each Python; .ci/long runs it"]
 fn many_short_lived_functions_have_their_own_names_and_lines() {
     assert_functions_come_and_go("100000", "7");
 }
@@ -168,9 +168,7 @@ fn py_spy_reports_the_same_functions_and_lines_for_a_running_process() {
     let output = Command::new(root().join("tests/python/py-spy")).arg(cache).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     if !output.status.success() {
-        assert!(!is_ci(), "CI tests with py-spy from PyPI\n{said}");
-        eprintln!("skipped: py-spy cannot be had here\n{said}");
-        return;
+        return skip(&format!("py-spy cannot be installed from PyPI here\n{said}"));
     }
     let spy = String::from_utf8(output.stdout).unwrap();
     let library = library();
@@ -217,7 +215,7 @@ fn launches_from_pythons_jit_appear_under_their_functions() {
         let mut asked = Command::new(&python);
         asked.env("PYTHON_JIT", "1").args(["-c", "import sys; sys.exit(not sys._jit.is_enabled())"]);
         if !asked.status().unwrap().success() {
-            eprintln!("skipped: {} compiles nothing", python.display());
+            skip(&format!("this Python has no JIT: {}", python.display()));
             continue;
         }
         let run = program(&python, "tests/programs/jit.py").arg(&library);
@@ -536,7 +534,7 @@ fn cpu_samples_name_python_functions_called_through_perf_trampolines() {
         let run = run.arg(root().join("tests/programs/slow.py")).env("GPUFLAME_CPU_SAMPLES", "499");
         let done = run.env("GPUFLAME_OFF_CPU", "1").ok();
         if !done.ledger("GPUFLAME_OFF_CPU: ").is_empty() {
-            return assert!(!crate::support::is_ci(), "{}", done.stderr);
+            return skip(&format!("the kernel refuses samples of waits: {}", done.stderr));
         }
         for (file, function) in [("out.cpu.folded", "spins"), ("out.off-cpu.folded", "sleeps")] {
             let all = done.folded_file(file);

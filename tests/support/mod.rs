@@ -6,6 +6,7 @@ pub mod command;
 pub mod hand;
 pub mod harmless;
 pub mod pythons;
+mod skip;
 pub mod traces;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::Value;
+pub use skip::{is_ci, skip};
 
 /// Root of the repository.
 pub fn root() -> &'static Path {
@@ -387,12 +389,11 @@ pub fn installed(what: &str, python: Option<&Path>) -> Option<PathBuf> {
     if output.status.success() {
         return Some(String::from_utf8(output.stdout).unwrap().trim_end().into());
     }
-    assert!(!is_ci() || python.is_some(), "CI tests with {what}\n{said}");
-    eprintln!("skipped: {what} cannot be had here\n{said}");
+    match python {
+        Some(python) => {
+            skip(&format!("there is no package for this Python: {what}, {}\n{said}", python.display()))
+        }
+        None => skip(&format!("{what} cannot be installed here\n{said}")),
+    }
     None
-}
-
-/// Whether this run must not skip tests that this machine could run.
-pub fn is_ci() -> bool {
-    std::env::var_os("CI").is_some()
 }

@@ -28,7 +28,7 @@ pub fn unpacked() -> Vec<((u32, u32), PathBuf)> {
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(CANNOT_BE_HAD), "{said}");
-        eprintln!("skipped: Debian's Pythons: {}", said.trim_end());
+        super::skip(&format!("Debian's Pythons are not available: {said}"));
         return Vec::new();
     }
     let folder = PathBuf::from(String::from_utf8(output.stdout).unwrap().trim_end()).join("bin");
