@@ -5,7 +5,7 @@ use clap::Args;
 use super::console::{Console, Outcome};
 use super::explain::explain;
 use super::input::Source;
-use super::report::{Cell, Report, Table};
+use super::report::{Cell, ReportFlags, Table};
 use gpuflame_explain::events::JoinedRows;
 use gpuflame_model::error::Result;
 use gpuflame_offline::analysis::{Evidence, Finding, Severity, findings};
@@ -25,7 +25,7 @@ pub(super) struct Check {
     #[arg(long)]
     strict: bool,
     #[command(flatten)]
-    report: Report,
+    report: ReportFlags,
 }
 
 impl Check {

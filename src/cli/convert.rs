@@ -67,7 +67,8 @@ pub(super) struct Convert {
 impl Convert {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         let format = self.format()?;
-        let inputs = ranks::expand(self.input.as_ref().map_or(&self.inputs[..], std::slice::from_ref))?;
+        let inputs =
+            ranks::expand_folders(self.input.as_ref().map_or(&self.inputs[..], std::slice::from_ref))?;
         if let ("parquet", Target::File(folder)) = (format.word, &self.output)
             && !folder.to_string_lossy().ends_with(".parquet")
         {
@@ -86,7 +87,7 @@ impl Convert {
         if format.is_binary && self.output == Target::Stdout && stdout().is_terminal() {
             return Err(usage("this format is binary; write it to a file with `-o FILE`"));
         }
-        let (explained, events) = read(input, format, self.reading(), console)?;
+        let (explained, events) = read(input, format, self.read_options(), console)?;
         let options = gpuflame_export::Options {
             names: self.names.names(),
             whole_kernels: self.internal_frames || self.names.whole_kernels(),
@@ -104,8 +105,8 @@ impl Convert {
         Ok(Outcome::Clean)
     }
 
-    fn reading(&self) -> ReadOptions {
-        ReadOptions { internal_frames: self.internal_frames, ..self.names.reading() }
+    fn read_options(&self) -> ReadOptions {
+        ReadOptions { internal_frames: self.internal_frames, ..self.names.read_options() }
     }
 
     fn format(&self) -> Result<&'static Format> {
@@ -131,12 +132,12 @@ impl Convert {
             Some(rank) if inputs.len() == 1 => vec![rank],
             Some(_) => return Err(usage("`--rank` needs exactly one input")),
             // Ranks only name folders in this case, so files without a rank are numbered in order.
-            None => ranks::of(inputs, false, SameRank::Refused)
-                .or_else(|_| ranks::of(inputs, true, SameRank::Refused))?,
+            None => ranks::assign_ranks(inputs, false, SameRank::Refused)
+                .or_else(|_| ranks::assign_ranks(inputs, true, SameRank::Refused))?,
         };
         let mut written = Partitions::default();
         for (input, rank) in inputs.iter().zip(ranks) {
-            let (explained, events) = read(input, format, self.reading(), console)?;
+            let (explained, events) = read(input, format, self.read_options(), console)?;
             let partition = folder.join(format!("run={}", self.run)).join(format!("rank={rank}"));
             let options = gpuflame_export::Options::default();
             written.add(partition, |out| write(format, &GPU, &options, &explained, &events, out))?;
@@ -196,9 +197,9 @@ fn read(
         true => explain_sums(input, reading, console)?,
         false => explain(input, &reading, console, &mut events)?,
     };
-    explained.facts.need_work(input)?;
+    explained.facts.require_work(input)?;
     if !format.is_of_views() {
-        explained.facts.need_rows(input)?;
+        explained.facts.require_rows(input)?;
     }
     events.sort();
     Ok((explained, events))

@@ -6,7 +6,7 @@ use super::console::{Console, Outcome, usage};
 use super::input::Source;
 use super::output::Target;
 use super::stats::millis;
-use super::trace::{self, How};
+use super::trace::{self, TraceFlags};
 use gpuflame_model::error::Result;
 use gpuflame_traces::steps::{DecodeSteps as Steps, Framework};
 
@@ -31,7 +31,7 @@ pub(super) struct DecodeSteps {
     #[arg(long, value_name = "MS", default_value = "30", value_parser = millis)]
     max_ms: i64,
     #[command(flatten)]
-    how: How,
+    how: TraceFlags,
 }
 
 impl DecodeSteps {

@@ -37,7 +37,7 @@ pub(super) struct Flamegraph {
     output: Option<Target>,
     /// Output format [default: by the file extension of FILE; folded on standard output].
     #[arg(short, long)]
-    format: Option<Format>,
+    format: Option<PictureFormat>,
     /// Draw the time in which GPUs were idle, under the stack that the launching thread was in if the trace
     /// has it, otherwise under the two calls around the gap.
     #[arg(long)]
@@ -88,7 +88,7 @@ enum Python {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
+enum PictureFormat {
     /// Picture for a browser, with zoom and search.
     Svg,
     /// One line per stack, as flame graph tools read them.
@@ -100,14 +100,14 @@ impl Flamegraph {
         let target = self.output.clone().unwrap_or(Target::Stdout);
         let format = match (self.format, target.ending()) {
             (Some(format), _) => format,
-            (None, None | Some("folded" | "txt" | "collapsed")) => Format::Folded,
-            (None, Some("svg")) => Format::Svg,
+            (None, None | Some("folded" | "txt" | "collapsed")) => PictureFormat::Folded,
+            (None, Some("svg")) => PictureFormat::Svg,
             (None, Some(ending)) => {
                 let what = format!("cannot write .{ending} files; end the name in .svg or .folded, or use");
                 return Err(usage(format!("{what} --format")));
             }
         };
-        if format == Format::Svg && self.output.is_none() && stdout().is_terminal() {
+        if format == PictureFormat::Svg && self.output.is_none() && stdout().is_terminal() {
             return Err(usage("refusing to write SVG to a terminal; use `-o flame.svg`"));
         }
         if let [before, after] = &self.diff[..] {
@@ -122,17 +122,17 @@ impl Flamegraph {
         }
         let Explained { profile, facts, .. } =
             explain_opened(input, opened, &self.read_options(), console, ())?;
-        facts.need_work(input)?;
+        facts.require_work(input)?;
         let (view, options) = (self.view(), self.options());
         if !profile.has(view)
-            && let Some(advice) = on_request(view)
+            && let Some(advice) = recording_hint(view)
         {
             return Err(Error::new(
                 ErrorKind::Format,
                 format!("{input}: {} {advice}", (view.nothing)(&profile)),
             ));
         }
-        let drawn_as = if format == Format::Folded { &FOLDED } else { &SVG };
+        let drawn_as = if format == PictureFormat::Folded { &FOLDED } else { &SVG };
         target.write(console, |mut out| drawn_as.draw(&profile, view, &options, &mut out))?;
         Ok(Outcome::Clean)
     }
@@ -147,7 +147,7 @@ impl Flamegraph {
         &self,
         before: &Source,
         after: &Source,
-        format: Format,
+        format: PictureFormat,
         target: &Target,
         console: Console,
     ) -> Result<()> {
@@ -165,8 +165,8 @@ impl Flamegraph {
         let title = || "GPU time by launching stack, after compared with before".to_owned();
         options.title = options.title.or_else(|| Some(title()));
         target.write(console, |out| match format {
-            Format::Folded => write_diff_folded(&before, &after, out),
-            Format::Svg => write_diff_svg(&before, &after, &options, out),
+            PictureFormat::Folded => write_diff_folded(&before, &after, out),
+            PictureFormat::Svg => write_diff_svg(&before, &after, &options, out),
         })
     }
 
@@ -192,7 +192,7 @@ impl Flamegraph {
             python_lines: self.python == Python::Lines,
             python_only: self.python == Python::Only,
             max_memory: max_memory(),
-            ..self.names.reading()
+            ..self.names.read_options()
         }
     }
 
@@ -200,7 +200,7 @@ impl Flamegraph {
     fn lines(&self, source: &Source, console: Console) -> Result<(Lines, bool)> {
         let opened = source.open()?;
         if is_folded(&opened) {
-            return Ok((stacks(source, opened, self.unit)?, true));
+            return Ok((read_stacks(source, opened, self.unit)?, true));
         }
         let explained = explain_opened(source, opened, &self.read_options(), console, ())?;
         Ok((Lines::of(&explained.profile, &GPU, &self.options()), false))
@@ -211,7 +211,7 @@ impl Flamegraph {
         &self,
         input: &Source,
         opened: Opened,
-        format: Format,
+        format: PictureFormat,
         target: &Target,
         console: Console,
     ) -> Result<()> {
@@ -220,16 +220,16 @@ impl Flamegraph {
                 "{input}: folded stacks have no views; drop --idle, --wait, --alloc or --view"
             )));
         }
-        let lines = stacks(input, opened, self.unit)?;
+        let lines = read_stacks(input, opened, self.unit)?;
         target.write(console, |out| match format {
-            Format::Folded => write_lines_folded(&lines, self.unit, out),
-            Format::Svg => write_lines_svg(&lines, &self.options(), out),
+            PictureFormat::Folded => write_lines_folded(&lines, self.unit, out),
+            PictureFormat::Svg => write_lines_svg(&lines, &self.options(), out),
         })
     }
 }
 
 /// Explains how to record the data of `view`, if that data is recorded only on request.
-fn on_request(view: &View) -> Option<&'static str> {
+fn recording_hint(view: &View) -> Option<&'static str> {
     let views = [
         (&WAITS, "Waits are recorded with GPUFLAME_FORMATS=gfr,wait."),
         (&MEMORY, "Allocations are recorded with GPUFLAME_FORMATS=gfr,alloc."),
@@ -252,8 +252,9 @@ fn is_folded(opened: &Opened) -> bool {
 }
 
 /// Reads folded stacks and adds up duplicates. Each line of extended folded stacks counts as one occurrence.
-fn stacks(source: &Source, opened: Opened, unit: Unit) -> Result<Lines> {
-    let mut stacks = Stacks { lines: Lines::default(), scale: if unit == Unit::Micros { 1000 } else { 1 } };
+fn read_stacks(source: &Source, opened: Opened, unit: Unit) -> Result<Lines> {
+    let mut stacks =
+        FoldedReader { lines: Lines::default(), scale: if unit == Unit::Micros { 1000 } else { 1 } };
     opened.read(&import::Options::default(), &mut stacks)?;
     if stacks.lines.is_empty() {
         return Err(Error::new(ErrorKind::Format, format!("{source}: contains no stacks")));
@@ -261,13 +262,13 @@ fn stacks(source: &Source, opened: Opened, unit: Unit) -> Result<Lines> {
     Ok(stacks.lines)
 }
 
-struct Stacks {
+struct FoldedReader {
     lines: Lines,
     /// Factor that converts weights in the file to nanoseconds.
     scale: u64,
 }
 
-impl import::Sink for Stacks {
+impl import::Sink for FoldedReader {
     fn wants(&self) -> Wants {
         Wants::STACKS
     }

@@ -64,7 +64,7 @@ impl Gpuperf {
         console: Console,
         verb: fn(&[OsString], Console) -> Result<Outcome>,
     ) -> Result<Outcome> {
-        let folder = Folder::new()?;
+        let folder = TempFolder::new()?;
         child::pass_interrupts_on();
         let status = match verb(&self.recording(&folder.0), Console { quiet: true, ..console })? {
             Outcome::Status(code) => code,
@@ -125,9 +125,9 @@ fn words<const N: usize>(words: [&str; N]) -> Vec<OsString> {
 }
 
 /// A temporary folder for recordings, removed on drop.
-struct Folder(PathBuf);
+struct TempFolder(PathBuf);
 
-impl Folder {
+impl TempFolder {
     fn new() -> Result<Self> {
         let folder = std::env::temp_dir().join(format!("gpuflame-gpuperf-{}", std::process::id()));
         // A `%` in the folder's path would be read as the start of a macro.
@@ -152,7 +152,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for TempFolder {
     fn drop(&mut self) {
         // Files that remain are small; the system clears them.
         let _ = fs::remove_dir_all(&self.0);

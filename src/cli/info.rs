@@ -5,7 +5,7 @@ use clap::Args;
 use super::console::{Console, Outcome};
 use super::explain::{Explained, explain_sums};
 use super::input::Source;
-use super::report::{Cell, Report, Table};
+use super::report::{Cell, ReportFlags, Table};
 use gpuflame_explain::join::Activities;
 use gpuflame_model::error::Result;
 use gpuflame_model::record::{Loss, Missing, WindowEdge};
@@ -18,7 +18,7 @@ pub(super) struct Info {
     /// Recording or trace (`-`: standard input).
     input: Source,
     #[command(flatten)]
-    report: Report,
+    report: ReportFlags,
 }
 
 impl Info {

@@ -13,7 +13,7 @@ use super::input::Source;
 use super::names::NameFlags;
 use super::output::Target;
 use super::ranks::{self, SameRank};
-use super::report::{self, Cell, Format, Table};
+use super::report::{self, Cell, ReportFormat, Table};
 use gpuflame_explain::join::{Launched, Origin, Sink};
 use gpuflame_export::{self, GraphStacks, Names, Unit, clean_frame, folded_names, work_name};
 use gpuflame_model::error::{Error, ErrorKind, Result};
@@ -49,7 +49,7 @@ pub(super) struct MergeRanks {
     table: Target,
     /// Format of the tables.
     #[arg(short, long, default_value = "text")]
-    format: Format,
+    format: ReportFormat,
     /// Maximum number of kernels per rank, and of stacks over all ranks; 0: all.
     #[arg(short, long, default_value_t = 3)]
     number: usize,
@@ -68,7 +68,7 @@ pub(super) struct MergeRanks {
 }
 
 /// Facts about a rank.
-struct Rank {
+struct RankData {
     rank: u32,
     source: String,
     busy: u64,
@@ -83,11 +83,11 @@ struct Rank {
 
 impl MergeRanks {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
-        let sources = ranks::expand(&self.inputs)?;
+        let sources = ranks::expand_folders(&self.inputs)?;
         let (mut all, mut damaged) = (Vec::new(), None);
-        let (mut merged, mut stacks, mut idle) = (Lines::default(), Stacks::new(), BTreeMap::new());
-        let numbers = ranks::of(&sources, self.assume_order, SameRank::Together)?;
-        let bar = watched(sources.len(), console);
+        let (mut merged, mut stacks, mut idle) = (Lines::default(), StackSums::new(), BTreeMap::new());
+        let numbers = ranks::assign_ranks(&sources, self.assume_order, SameRank::Together)?;
+        let bar = progress_bar(sources.len(), console);
         let names = self.names.names();
         let options = gpuflame_export::Options {
             unit: self.unit,
@@ -97,8 +97,8 @@ impl MergeRanks {
         };
         for (source, &rank) in sources.iter().zip(&numbers) {
             bar.inc(1);
-            let mut ops = Ops::default();
-            let explained = match explain_sums_with(source, self.names.reading(), console, &mut ops) {
+            let mut ops = OpCollector::default();
+            let explained = match explain_sums_with(source, self.names.read_options(), console, &mut ops) {
                 Ok(explained) => explained,
                 // Continues with the other ranks. If no rank is readable, the last error explains why.
                 Err(error) if sources.len() > 1 => {
@@ -111,8 +111,8 @@ impl MergeRanks {
             merged.add_under(&format!("rank {rank}"), Lines::of(&explained.profile, &GPU, &options));
             add_stacks(&mut stacks, rank, &explained.profile, names);
             add_idle(&mut idle, &explained.profile);
-            let one = Rank::of(rank, source, &explained, ops);
-            match all.iter_mut().find(|known: &&mut Rank| known.rank == rank) {
+            let one = RankData::new(rank, source, &explained, ops);
+            match all.iter_mut().find(|known: &&mut RankData| known.rank == rank) {
                 Some(known) => known.add(one),
                 None => all.push(one),
             }
@@ -134,7 +134,7 @@ impl MergeRanks {
                  over at least ten steps (of the profiler, or windows)",
             );
         }
-        let tables = [table(&all), self.kernels(&all), self.stacks(&stacks), causes(&idle)];
+        let tables = [rank_table(&all), self.kernels(&all), self.stacks(&stacks), idle_table(&idle)];
         self.table.write(console, |out| report::write(&tables, self.format, out))?;
         Ok(Outcome::Clean)
     }
@@ -164,7 +164,7 @@ impl MergeRanks {
         if self.number == 0 { usize::MAX } else { self.number }
     }
 
-    fn kernels(&self, all: &[Rank]) -> Table {
+    fn kernels(&self, all: &[RankData]) -> Table {
         let mut table = Table::new("kernels", &["rank", "total_ns", "name"]);
         for rank in all {
             for (nanos, name) in rank.kernels.iter().take(self.most()) {
@@ -174,7 +174,7 @@ impl MergeRanks {
         table
     }
 
-    fn stacks(&self, stacks: &Stacks) -> Table {
+    fn stacks(&self, stacks: &StackSums) -> Table {
         let mut table = Table::new("stacks", &["total_ns", "share_percent", "ranks", "stack"]);
         let total = saturating_sum(stacks.values().map(|(nanos, _)| *nanos));
         let mut stacks: Vec<_> = stacks.iter().collect();
@@ -192,9 +192,9 @@ impl MergeRanks {
 }
 
 /// GPU time by launching stack, and the ranks in which the stack occurs.
-type Stacks = BTreeMap<String, (u64, BTreeSet<u32>)>;
+type StackSums = BTreeMap<String, (u64, BTreeSet<u32>)>;
 
-fn add_stacks(stacks: &mut Stacks, rank: u32, profile: &Profile, names: Names) {
+fn add_stacks(stacks: &mut StackSums, rank: u32, profile: &Profile, names: Names) {
     for sample in profile.samples(&GPU).iter().filter(|sample| sample.amount() > 0) {
         let names = folded_names(profile, sample.place, names);
         let names: Vec<_> = names.iter().map(|name| clean_frame(name)).collect();
@@ -212,7 +212,7 @@ fn add_idle(sums: &mut BTreeMap<&'static str, (u64, u64)>, profile: &Profile) {
     }
 }
 
-fn causes(sums: &BTreeMap<&'static str, (u64, u64)>) -> Table {
+fn idle_table(sums: &BTreeMap<&'static str, (u64, u64)>) -> Table {
     let mut table = Table::new("idle", &["total_ns", "share_percent", "gaps", "cause"]);
     let total = saturating_sum(sums.values().map(|(nanos, _)| *nanos));
     let mut sums: Vec<_> = sums.iter().filter(|(_, (nanos, _))| *nanos > 0).collect();
@@ -223,7 +223,7 @@ fn causes(sums: &BTreeMap<&'static str, (u64, u64)>) -> Table {
     table
 }
 
-fn table(all: &[Rank]) -> Table {
+fn rank_table(all: &[RankData]) -> Table {
     let columns = &[
         "rank",
         "busy_ns",
@@ -240,7 +240,7 @@ fn table(all: &[Rank]) -> Table {
     let times: Vec<_> = all.iter().map(|rank| rank.time).collect();
     for ((at, rank), standing) in all.iter().enumerate().zip(compare_ranks(&times)) {
         let mut held = standing.verdict.mark().to_owned();
-        if let (Verdict::OthersWait, Some(name)) = (standing.verdict, waited_in(all, at)) {
+        if let (Verdict::OthersWait, Some(name)) = (standing.verdict, find_awaited_collective(all, at)) {
             held = format!("{held} in {name}");
         }
         table.row([
@@ -260,7 +260,7 @@ fn table(all: &[Rank]) -> Table {
 }
 
 /// Creates a progress bar over the files, shown only on a terminal.
-fn watched(files: usize, console: Console) -> ProgressBar {
+fn progress_bar(files: usize, console: Console) -> ProgressBar {
     if !console.shows_progress() || files < 2 || !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
@@ -268,8 +268,8 @@ fn watched(files: usize, console: Console) -> ProgressBar {
     ProgressBar::new(files as u64).with_style(style.expect("the template is right"))
 }
 
-impl Rank {
-    fn of(rank: u32, source: &Source, explained: &Explained, ops: Ops) -> Self {
+impl RankData {
+    fn new(rank: u32, source: &Source, explained: &Explained, ops: OpCollector) -> Self {
         let (profile, tally) = (&explained.profile, explained.ledger.tally.activities);
         let mut sums: BTreeMap<String, u64> = BTreeMap::new();
         let (mut time, filter) = (RankTime::default(), CommunicationFilter::default());
@@ -319,9 +319,9 @@ impl Rank {
 
 /// A [`Sink`] that stores the start, the duration and the kind of each operation.
 #[derive(Default)]
-struct Ops(Vec<(u64, u64, Work)>);
+struct OpCollector(Vec<(u64, u64, Work)>);
 
-impl Sink for Ops {
+impl Sink for OpCollector {
     fn activity(&mut self, activity: &Activity, _: Origin) {
         self.0.extend(activity.duration().map(|nanos| (activity.start.0, nanos, activity.work())));
     }
@@ -331,9 +331,9 @@ impl Sink for Ops {
 
 /// Returns the collective in which the rank at `at` is furthest below the mean of the other ranks. In that collective
 /// the other ranks wait for this rank.
-fn waited_in(all: &[Rank], at: usize) -> Option<&str> {
+fn find_awaited_collective(all: &[RankData], at: usize) -> Option<&str> {
     let below = |name: &String| {
-        let nanos = |rank: &Rank| rank.collectives.get(name).copied().unwrap_or(0);
+        let nanos = |rank: &RankData| rank.collectives.get(name).copied().unwrap_or(0);
         let others = all.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, rank)| nanos(rank));
         let mean = saturating_sum(others) / (all.len() as u64 - 1).max(1);
         mean.saturating_sub(nanos(&all[at]))

@@ -16,10 +16,10 @@ use gpuflame_model::record::{Chunk, Mark, Nanos, SumsWriter, Writer};
 
 const TAG_CHUNK: u8 = 25;
 /// Turns in which a verb once panicked.
-const FOUND: [u64; 10] = [783, 5718, 7042, 7630, 20_966, 21_458, 27_572, 33_472, 49_268, 49_384];
+const REGRESSION_TURNS: [u64; 10] = [783, 5718, 7042, 7630, 20_966, 21_458, 27_572, 33_472, 49_268, 49_384];
 
 /// Returns a recording of rows.
-fn of_rows() -> Vec<u8> {
+fn rows_recording() -> Vec<u8> {
     let mut writer = Writer::new(Vec::new()).unwrap();
     (0..5).for_each(|turn| a_turn(turn, &mut |row| writer.row(row).unwrap()));
     writer.mark(&Mark { began: Nanos(1), time: Nanos(2), ..Mark::default() }).unwrap();
@@ -27,7 +27,7 @@ fn of_rows() -> Vec<u8> {
 }
 
 /// Returns the recording of a process that does not record rows.
-fn of_sums() -> Vec<u8> {
+fn sums_recording() -> Vec<u8> {
     let mut explain = Explain::default();
     let (mut definitions, mut written) = (Definitions::default(), SumsWriter::default());
     let mut file = Chunk::file_head().to_vec();
@@ -122,9 +122,9 @@ fn no_verb_panics_on_a_damaged_recording() {
     let folder = std::env::temp_dir().join(format!("gpuflame-mutated-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
     let file = folder.join("in.gfr");
-    let seeds = [of_rows(), of_sums()];
+    let seeds = [rows_recording(), sums_recording()];
     let mut panicked = Vec::new();
-    for turn in (0..turns).chain(FOUND) {
+    for turn in (0..turns).chain(REGRESSION_TURNS) {
         let mut chance = Chance::new(turn + 1);
         let mut bytes = seeds[turn as usize % 2].clone();
         if turn >= 2 {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use clap::Args;
 
 use super::console::{Console, Outcome};
-use super::report::{self, Cell, Format, Report, Table};
+use super::report::{self, Cell, ReportFlags, ReportFormat, Table};
 use gpuflame_config::settings::SETTINGS;
 use gpuflame_model::error::Result;
 
@@ -14,13 +14,13 @@ use gpuflame_model::error::Result;
 #[command(after_help = format!("Example:\n  gpuflame settings --format json\n\n{}", text()))]
 pub(super) struct Settings {
     #[command(flatten)]
-    report: Report,
+    report: ReportFlags,
 }
 
 impl Settings {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         self.report.output.write(console, |out| match self.report.format {
-            Format::Text => Ok(out.write_all(text().as_bytes())?),
+            ReportFormat::Text => Ok(out.write_all(text().as_bytes())?),
             _ => report::write(&[table()], self.report.format, out),
         })?;
         Ok(Outcome::Clean)

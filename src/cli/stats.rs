@@ -5,8 +5,8 @@ use clap::{Args, ValueEnum};
 use super::console::{Console, Outcome, usage};
 use super::input::Source;
 use super::output::Target;
-use super::report::names;
-use super::trace::{self, How};
+use super::report::name_writer;
+use super::trace::{self, TraceFlags};
 use gpuflame_model::error::Result;
 use gpuflame_traces::steps::{Bubbles, Ops, Stats as Table, StatsOptions};
 
@@ -37,7 +37,7 @@ pub(super) struct Stats {
     min_ms: i64,
     /// Definition of a bubble.
     #[arg(long, value_enum, default_value = "union")]
-    bubbles: Word,
+    bubbles: BubbleStart,
     /// Reproduce kernel_extractor to the last byte: bubbles in the order of starts, floating-point sums with
     /// rounding errors, steps without the TRIM operation untrimmed, and events without start_time and
     /// end_time in their args skipped.
@@ -48,11 +48,11 @@ pub(super) struct Stats {
     #[arg(long, conflicts_with = "compat")]
     gap_before_trim: bool,
     #[command(flatten)]
-    how: How,
+    how: TraceFlags,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Word {
+enum BubbleStart {
     /// From the end of all earlier operations on any stream: the GPU was idle.
     Union,
     /// From the end of the previous operation on the same stream.
@@ -72,9 +72,9 @@ impl Stats {
             min: self.min_ms,
             max,
             bubbles: match self.bubbles {
-                Word::Union => Bubbles::Union,
-                Word::Stream => Bubbles::Stream,
-                Word::Order => Bubbles::Order,
+                BubbleStart::Union => Bubbles::Union,
+                BubbleStart::Stream => Bubbles::Stream,
+                BubbleStart::Order => Bubbles::Order,
             },
             compat: self.compat,
             gap_before_trim: self.gap_before_trim,
@@ -82,7 +82,7 @@ impl Stats {
         let mut ops = Ops::with_steps().with_exact_times(self.compat);
         trace::read(&self.input, &self.how, console, &mut ops)?;
         let table = Table::new(ops, &options).map_err(|error| error.within(&self.input))?;
-        self.output.write(console, |mut out| table.write(names(self.compat), &mut out))?;
+        self.output.write(console, |mut out| table.write(name_writer(self.compat), &mut out))?;
         self.report(&table, console);
         Ok(Outcome::Clean)
     }

@@ -9,7 +9,7 @@ use super::console::{Console, Outcome};
 use super::explain::{Explained, explain};
 use super::input::Source;
 use super::names::NameFlags;
-use super::report::{Cell, Report, Table};
+use super::report::{Cell, ReportFlags, Table};
 use gpuflame_explain::events::{JoinedActivity, JoinedRows};
 use gpuflame_explain::join::Origin;
 use gpuflame_explain::symbolize::kernel_name;
@@ -31,7 +31,7 @@ pub(super) struct Top {
     input: Source,
     /// Rankings to show, separated by commas.
     #[arg(short, long, value_delimiter = ',', default_values = ["kernels", "stacks"])]
-    by: Vec<By>,
+    by: Vec<Ranking>,
     /// Maximum number of rows per table; 0: all.
     #[arg(short, long, default_value_t = 10)]
     number: usize,
@@ -47,11 +47,11 @@ pub(super) struct Top {
     #[arg(long)]
     as_hta: bool,
     #[command(flatten)]
-    report: Report,
+    report: ReportFlags,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum By {
+enum Ranking {
     /// Kernels, copies and fills by GPU time.
     Kernels,
     /// Launching stacks by GPU time.
@@ -77,29 +77,30 @@ enum By {
 impl Top {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         let mut delays = LaunchDelays::default();
-        let mut events = self.by.contains(&By::Comm).then(JoinedRows::default);
-        let explained = explain(&self.input, &self.names.reading(), console, (&mut delays, &mut events))?;
-        explained.facts.need_work(&self.input)?;
+        let mut events = self.by.contains(&Ranking::Comm).then(JoinedRows::default);
+        let explained =
+            explain(&self.input, &self.names.read_options(), console, (&mut delays, &mut events))?;
+        explained.facts.require_work(&self.input)?;
         if explained.facts.writer_state.is_some() && explained.ledger.tally.activities.seen == 0 {
             let what =
                 format!("{}: no GPU activity had been recorded when the recording broke off", self.input);
             return Err(Error::new(ErrorKind::Format, what));
         }
-        if self.by.contains(&By::Delay) || self.by.contains(&By::Comm) {
-            explained.facts.need_rows(&self.input)?;
+        if self.by.contains(&Ranking::Delay) || self.by.contains(&Ranking::Comm) {
+            explained.facts.require_rows(&self.input)?;
         }
         let names = self.names.names();
         let most = if self.number == 0 { usize::MAX } else { self.number };
         let mut tables = Vec::new();
         for by in &self.by {
             match by {
-                By::Kernels => tables.push(kernels(&explained, most)),
-                By::Stacks => tables.push(stacks(&explained, names, most)),
-                By::Function => tables.push(functions(&explained.profile, names, most)),
-                By::Line => tables.push(lines(&explained.profile, names, most)),
-                By::Idle => tables.push(idle(&explained.profile, names, most)),
-                By::Delay => tables.push(self::delays(&delays, &explained.profile, most)),
-                By::Comm => tables.extend(self.communication(&explained, events.as_mut(), most)),
+                Ranking::Kernels => tables.push(kernels(&explained, most)),
+                Ranking::Stacks => tables.push(stacks(&explained, names, most)),
+                Ranking::Function => tables.push(functions(&explained.profile, names, most)),
+                Ranking::Line => tables.push(lines(&explained.profile, names, most)),
+                Ranking::Idle => tables.push(idle(&explained.profile, names, most)),
+                Ranking::Delay => tables.push(self::delays(&delays, &explained.profile, most)),
+                Ranking::Comm => tables.extend(self.communication(&explained, events.as_mut(), most)),
             }
         }
         self.report.write(console, &tables)?;
@@ -276,16 +277,16 @@ fn functions(profile: &Profile, names: Names, most: usize) -> Table {
 
 /// Work launched by a source line.
 #[derive(Default)]
-struct UnderLine {
+struct LineSums {
     values: Values,
     kernels: HashMap<Work, u64>,
 }
 
 /// Maximum number of kernels named per line.
-const MOST_KERNELS: usize = 3;
+const MAX_KERNELS_PER_LINE: usize = 3;
 
 fn lines(profile: &Profile, names: Names, most: usize) -> Table {
-    let mut sums: HashMap<(String, String), UnderLine> = HashMap::new();
+    let mut sums: HashMap<(String, String), LineSums> = HashMap::new();
     for sample in profile.samples(&GPU) {
         let line = source_line(profile, sample.place, names);
         let key = line.map_or_else(
@@ -313,22 +314,22 @@ fn lines(profile: &Profile, names: Names, most: usize) -> Table {
             Cell::Count(count),
             Cell::Text(line),
             Cell::Text(function),
-            Cell::Kernels(heaviest(profile, under.kernels)),
+            Cell::Kernels(heaviest_kernels(profile, under.kernels)),
         ]);
     }
     table
 }
 
 /// Returns the names of the heaviest kernels, heaviest first: `gemm`, `relu`, `add`, `4 more`.
-fn heaviest(profile: &Profile, kernels: HashMap<Work, u64>) -> Vec<String> {
+fn heaviest_kernels(profile: &Profile, kernels: HashMap<Work, u64>) -> Vec<String> {
     let mut sums: HashMap<Cow<'_, str>, u64> = HashMap::new();
     for (work, nanos) in kernels {
         add_to(sums.entry(work_name(profile, work)).or_default(), nanos);
     }
     let mut sums: Vec<_> = sums.into_iter().collect();
     sums.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
-    let more = sums.len().saturating_sub(MOST_KERNELS);
-    let named = sums.into_iter().take(MOST_KERNELS).map(|(name, _)| name.into_owned());
+    let more = sums.len().saturating_sub(MAX_KERNELS_PER_LINE);
+    let named = sums.into_iter().take(MAX_KERNELS_PER_LINE).map(|(name, _)| name.into_owned());
     named.chain((more > 0).then(|| format!("{more} more"))).collect()
 }
 
