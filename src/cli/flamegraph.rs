@@ -15,7 +15,7 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::View;
 use gpuflame_model::profile::views::{self, CPU, GPU, IDLE, MEMORY, OFF_CPU, TOGETHER, UNIFIED, WAITS};
 use gpuflame_offline::formats::{
-    Lines, explain_mismatch, write_diff_folded, write_diff_svg, write_lines_folded, write_lines_svg,
+    FoldedStacks, explain_mismatch, write_diff_folded, write_diff_svg, write_lines_folded, write_lines_svg,
 };
 use gpuflame_offline::run::ReadOptions;
 use gpuflame_traces::import::{self, Event, Kind, Opened, Wants};
@@ -83,7 +83,7 @@ pub(super) struct Flamegraph {
 enum Python {
     #[default]
     Auto,
-    Lines,
+    FoldedStacks,
     Only,
 }
 
@@ -189,7 +189,7 @@ impl Flamegraph {
         ReadOptions {
             by_stream,
             internal_frames: self.internal_frames,
-            python_lines: self.python == Python::Lines,
+            python_lines: self.python == Python::FoldedStacks,
             python_only: self.python == Python::Only,
             max_memory: max_memory(),
             ..self.names.read_options()
@@ -197,13 +197,13 @@ impl Flamegraph {
     }
 
     /// Returns the stacks of one input, and whether another tool folded them.
-    fn lines(&self, source: &Source, console: Console) -> Result<(Lines, bool)> {
+    fn lines(&self, source: &Source, console: Console) -> Result<(FoldedStacks, bool)> {
         let opened = source.open()?;
         if is_folded(&opened) {
             return Ok((read_stacks(source, opened, self.unit)?, true));
         }
         let explained = explain_opened(source, opened, &self.read_options(), console, ())?;
-        Ok((Lines::of(&explained.profile, &GPU, &self.options()), false))
+        Ok((FoldedStacks::from_profile(&explained.profile, &GPU, &self.options()), false))
     }
 
     /// Draws stacks that were folded by another tool, unchanged.
@@ -252,9 +252,9 @@ fn is_folded(opened: &Opened) -> bool {
 }
 
 /// Reads folded stacks and adds up duplicates. Each line of extended folded stacks counts as one occurrence.
-fn read_stacks(source: &Source, opened: Opened, unit: Unit) -> Result<Lines> {
+fn read_stacks(source: &Source, opened: Opened, unit: Unit) -> Result<FoldedStacks> {
     let mut stacks =
-        FoldedReader { lines: Lines::default(), scale: if unit == Unit::Micros { 1000 } else { 1 } };
+        FoldedReader { lines: FoldedStacks::default(), scale: if unit == Unit::Micros { 1000 } else { 1 } };
     opened.read(&import::Options::default(), &mut stacks)?;
     if stacks.lines.is_empty() {
         return Err(Error::new(ErrorKind::Format, format!("{source}: contains no stacks")));
@@ -263,7 +263,7 @@ fn read_stacks(source: &Source, opened: Opened, unit: Unit) -> Result<Lines> {
 }
 
 struct FoldedReader {
-    lines: Lines,
+    lines: FoldedStacks,
     /// Factor that converts weights in the file to nanoseconds.
     scale: u64,
 }

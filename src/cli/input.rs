@@ -59,7 +59,7 @@ pub(super) struct Facts {
     /// Number of records of a recording that are unreadable.
     pub(super) damaged: u64,
     /// Whether a recording has sums instead of single activities.
-    pub(super) is_of_sums: bool,
+    pub(super) has_only_sums: bool,
     /// State of the process, if the recording has no end row.
     pub(super) writer_state: Option<WriterState>,
     /// Link statistics, if the source is another tool's trace.
@@ -76,7 +76,7 @@ impl Facts {
     /// # Errors
     /// `Format`.
     pub(super) fn require_rows(&self, source: &Source) -> Result<()> {
-        if self.is_of_sums { Err(sums_only_error(source)) } else { Ok(()) }
+        if self.has_only_sums { Err(sums_only_error(source)) } else { Ok(()) }
     }
 
     /// Rejects a trace without GPU work, because no verb can show anything from it.
@@ -128,7 +128,7 @@ impl Source {
         );
         if kind == Kind::Recording {
             let (mut steps, mut opened_at, mut step_times) = (0, None, Vec::new());
-            let RecordingSummary { damaged, is_of_sums, writer_state, .. } =
+            let RecordingSummary { damaged, has_only_sums, writer_state, .. } =
                 self.recording(opened, &options, console, &mut |row| {
                     match row {
                         Row::Window { edge: WindowEdge::Open, time } => opened_at = Some(time.0),
@@ -140,7 +140,7 @@ impl Source {
                     }
                     each(row);
                 })?;
-            return Ok(Facts { kind, damaged, is_of_sums, writer_state, linked: None, steps, step_times });
+            return Ok(Facts { kind, damaged, has_only_sums, writer_state, linked: None, steps, step_times });
         }
         let linked = import::rows(opened, &options, each)?;
         print_remarks(self, &linked.counts, console);
@@ -155,8 +155,8 @@ impl Source {
             console.remark(format!("{self}: {}", describe_captures(coverage)));
         }
         let (steps, step_times) = (linked.steps, linked.step_times.clone());
-        let (is_of_sums, writer_state) = (false, None);
-        Ok(Facts { kind, damaged: 0, is_of_sums, writer_state, linked: Some(linked), steps, step_times })
+        let (has_only_sums, writer_state) = (false, None);
+        Ok(Facts { kind, damaged: 0, has_only_sums, writer_state, linked: Some(linked), steps, step_times })
     }
 
     /// Opens the source, regardless of its kind.

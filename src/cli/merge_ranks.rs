@@ -20,8 +20,8 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::views::{GPU, IDLE, idle_word};
 use gpuflame_model::profile::{Profile, add_to, saturating_sum};
 use gpuflame_model::record::{Activity, CorrelationId, Work};
-use gpuflame_offline::analysis::{CommunicationFilter, RankTime, Verdict, compare_ranks};
-use gpuflame_offline::formats::{Lines, write_lines_folded, write_lines_svg};
+use gpuflame_offline::analysis::{CommunicationFilter, RankTime, StragglerVerdict, compare_ranks};
+use gpuflame_offline::formats::{FoldedStacks, write_lines_folded, write_lines_svg};
 
 /// Merge the ranks of a job, and find the straggler.
 ///
@@ -85,7 +85,7 @@ impl MergeRanks {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         let sources = ranks::expand_folders(&self.inputs)?;
         let (mut all, mut damaged) = (Vec::new(), None);
-        let (mut merged, mut stacks, mut idle) = (Lines::default(), StackSums::new(), BTreeMap::new());
+        let (mut merged, mut stacks, mut idle) = (FoldedStacks::default(), StackSums::new(), BTreeMap::new());
         let numbers = ranks::assign_ranks(&sources, self.assume_order, SameRank::Together)?;
         let bar = progress_bar(sources.len(), console);
         let names = self.names.names();
@@ -108,7 +108,10 @@ impl MergeRanks {
                 }
                 Err(error) => return Err(error),
             };
-            merged.add_under(&format!("rank {rank}"), Lines::of(&explained.profile, &GPU, &options));
+            merged.add_under(
+                &format!("rank {rank}"),
+                FoldedStacks::from_profile(&explained.profile, &GPU, &options),
+            );
             add_stacks(&mut stacks, rank, &explained.profile, names);
             add_idle(&mut idle, &explained.profile);
             let one = RankData::new(rank, source, &explained, ops);
@@ -127,7 +130,7 @@ impl MergeRanks {
         }
         if compare_ranks(&all.iter().map(|rank| rank.time).collect::<Vec<_>>())
             .iter()
-            .any(|one| one.verdict == Verdict::Unsure)
+            .any(|one| one.verdict == StragglerVerdict::Unsure)
         {
             console.remark(
                 "no straggler is named: no rank differs from the other ranks by more than chance (p < 0.01) \
@@ -139,7 +142,7 @@ impl MergeRanks {
         Ok(Outcome::Clean)
     }
 
-    fn profile(&self, merged: &Lines, output: &Target, console: Console) -> Result<()> {
+    fn profile(&self, merged: &FoldedStacks, output: &Target, console: Console) -> Result<()> {
         match output.ending() {
             Some("svg") => {
                 let title = Some("GPU time by rank and launching stack".to_owned());
@@ -240,7 +243,9 @@ fn rank_table(all: &[RankData]) -> Table {
     let times: Vec<_> = all.iter().map(|rank| rank.time).collect();
     for ((at, rank), standing) in all.iter().enumerate().zip(compare_ranks(&times)) {
         let mut held = standing.verdict.mark().to_owned();
-        if let (Verdict::OthersWait, Some(name)) = (standing.verdict, find_awaited_collective(all, at)) {
+        if let (StragglerVerdict::OthersWait, Some(name)) =
+            (standing.verdict, find_awaited_collective(all, at))
+        {
             held = format!("{held} in {name}");
         }
         table.row([

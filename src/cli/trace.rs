@@ -37,7 +37,7 @@ pub(super) fn read(source: &Source, how: &TraceFlags, console: Console, sink: &m
     let (options, _bar) = with_progress(options, &opened, console);
     let seen = if kind == Kind::Recording {
         let mut events = RecordedEvents::new(sink);
-        if source.recording(opened, &options, console, &mut |row| events.row(row))?.is_of_sums {
+        if source.recording(opened, &options, console, &mut |row| events.row(row))?.has_only_sums {
             return Err(sums_only_error(source));
         }
         ReadCounts { untimed: events.untimed, ..ReadCounts::default() }
