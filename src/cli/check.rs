@@ -45,7 +45,7 @@ impl Check {
         findings.iter().for_each(|finding| table.row(cells(finding)));
         self.report.write(console, &[table])?;
         let bad = findings.iter().any(|finding| finding.severity == Severity::Bad);
-        Ok(if bad && self.strict { Outcome::Found } else { Outcome::Clean })
+        Ok(if bad && self.strict { Outcome::Findings } else { Outcome::Clean })
     }
 }
 

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
-use super::console::{Console, Outcome, usage};
+use super::console::{Console, Outcome, usage_error};
 use super::explain::{Explained, explain, explain_sums};
 use super::flamegraph::view;
 use super::input::Source;
-use super::names::NameFlags;
+use super::name_flags::NameFlags;
 use super::output::Target;
 use super::ranks::{self, SameRank};
 use gpuflame_explain::events::JoinedRows;
@@ -76,16 +76,18 @@ impl Convert {
             return Ok(Outcome::Clean);
         }
         let [input] = &inputs[..] else {
-            return Err(usage("several inputs need `--to parquet -o FOLDER`, or `gpuflame merge-ranks`"));
+            return Err(usage_error(
+                "several inputs need `--to parquet -o FOLDER`, or `gpuflame merge-ranks`",
+            ));
         };
         if self.view != &GPU && !format.is_of_views() {
-            return Err(usage(format!(
+            return Err(usage_error(format!(
                 "{} contains single activities, not views; drop `--view`",
                 format.word
             )));
         }
         if format.is_binary && self.output == Target::Stdout && stdout().is_terminal() {
-            return Err(usage("this format is binary; write it to a file with `-o FILE`"));
+            return Err(usage_error("this format is binary; write it to a file with `-o FILE`"));
         }
         let (explained, events) = read(input, format, self.read_options(), console)?;
         let options = gpuflame_export::Options {
@@ -115,8 +117,10 @@ impl Convert {
             Target::File(path) => by_ending(&path.to_string_lossy()),
         };
         self.to.or_else(by_name).ok_or_else(|| match &self.output {
-            Target::Stdout => usage("name an output format: `--to chrome`, `--to pprof`, … (see --help)"),
-            Target::File(path) => usage(format!(
+            Target::Stdout => {
+                usage_error("name an output format: `--to chrome`, `--to pprof`, … (see --help)")
+            }
+            Target::File(path) => usage_error(format!(
                 "{}: unknown file extension; add `--to chrome`, `--to pprof`, … (see --help)",
                 path.display()
             )),
@@ -126,11 +130,13 @@ impl Convert {
     /// Writes one file per input below `folder`.
     fn dataset(&self, format: &Format, inputs: &[Source], folder: &Path, console: Console) -> Result<()> {
         if self.run.is_empty() || self.run.contains(['/', '=']) {
-            return Err(usage("`--run` becomes a folder name: it must not be empty or contain `/` or `=`"));
+            return Err(usage_error(
+                "`--run` becomes a folder name: it must not be empty or contain `/` or `=`",
+            ));
         }
         let ranks = match self.rank {
             Some(rank) if inputs.len() == 1 => vec![rank],
-            Some(_) => return Err(usage("`--rank` needs exactly one input")),
+            Some(_) => return Err(usage_error("`--rank` needs exactly one input")),
             // Ranks only name folders in this case, so files without a rank are numbered in order.
             None => ranks::assign_ranks(inputs, false, SameRank::Refused)
                 .or_else(|_| ranks::assign_ranks(inputs, true, SameRank::Refused))?,

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::console::{Console, Outcome, usage};
+use super::console::{Console, Outcome, usage_error};
 use super::input::Source;
 use super::output::Target;
 use super::stats::millis;
@@ -37,7 +37,7 @@ pub(super) struct DecodeSteps {
 impl DecodeSteps {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         if self.min_ms > self.max_ms {
-            return Err(usage("--min-ms is above --max-ms; swap them"));
+            return Err(usage_error("--min-ms is above --max-ms; swap them"));
         }
         let mut steps = Steps::new(self.framework);
         trace::read(&self.input, &self.how, console, &mut steps)?;

@@ -8,7 +8,7 @@ use clap::Args;
 use super::console::{Console, Outcome};
 use super::explain::{Explained, explain};
 use super::input::Source;
-use super::names::NameFlags;
+use super::name_flags::NameFlags;
 use super::report::{Cell, ReportFlags, ReportFormat, Table};
 use gpuflame_explain::events::JoinedRows;
 use gpuflame_export::{clean_frame, event_place, folded_names, work_name};
@@ -87,7 +87,7 @@ impl Diff {
         tables.push(matched);
         let mut hidden = 0;
         for (name, before, after) in parts {
-            tables.push(self.table(name, before, after, &mut hidden));
+            tables.push(self.comparison_table(name, before, after, &mut hidden));
         }
         self.report.write(console, &tables)?;
         if hidden > 0 {
@@ -99,7 +99,7 @@ impl Diff {
     }
 
     /// Builds a table with the largest changes first, whether increases or decreases.
-    fn table(&self, name: &'static str, before: &Sums, after: &Sums, hidden: &mut u64) -> Table {
+    fn comparison_table(&self, name: &'static str, before: &Sums, after: &Sums, hidden: &mut u64) -> Table {
         let mut names: Vec<&String> = before.keys().chain(after.keys()).collect();
         names.sort();
         names.dedup();

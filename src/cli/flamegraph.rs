@@ -5,10 +5,10 @@ use std::io::{IsTerminal, stdout};
 
 use clap::{Args, ValueEnum};
 
-use super::console::{Console, Outcome, usage};
+use super::console::{Console, Outcome, usage_error};
 use super::explain::{Explained, explain_opened, max_memory};
 use super::input::Source;
-use super::names::NameFlags;
+use super::name_flags::NameFlags;
 use super::output::Target;
 use gpuflame_export::{self, FOLDED, GraphStacks, Root, SVG, Unit};
 use gpuflame_model::error::{Error, ErrorKind, Result};
@@ -104,17 +104,17 @@ impl Flamegraph {
             (None, Some("svg")) => PictureFormat::Svg,
             (None, Some(ending)) => {
                 let what = format!("cannot write .{ending} files; end the name in .svg or .folded, or use");
-                return Err(usage(format!("{what} --format")));
+                return Err(usage_error(format!("{what} --format")));
             }
         };
         if format == PictureFormat::Svg && self.output.is_none() && stdout().is_terminal() {
-            return Err(usage("refusing to write SVG to a terminal; use `-o flame.svg`"));
+            return Err(usage_error("refusing to write SVG to a terminal; use `-o flame.svg`"));
         }
         if let [before, after] = &self.diff[..] {
             self.diff(before, after, format, &target, console)?;
             return Ok(Outcome::Clean);
         }
-        let input = self.input.as_ref().ok_or_else(|| usage("name a recording or trace"))?;
+        let input = self.input.as_ref().ok_or_else(|| usage_error("name a recording or trace"))?;
         let opened = input.open()?;
         if is_folded(&opened) {
             self.folded(input, opened, format, &target, console)?;
@@ -152,7 +152,7 @@ impl Flamegraph {
         console: Console,
     ) -> Result<()> {
         if self.view() != &GPU {
-            return Err(usage("--diff supports GPU time only; drop --idle, --wait, --alloc or --view"));
+            return Err(usage_error("--diff supports GPU time only; drop --idle, --wait, --alloc or --view"));
         }
         let ((before, is_folded), (after, is_folded_too)) =
             (self.lines(before, console)?, self.lines(after, console)?);
@@ -216,7 +216,7 @@ impl Flamegraph {
         console: Console,
     ) -> Result<()> {
         if self.view() != &GPU {
-            return Err(usage(format!(
+            return Err(usage_error(format!(
                 "{input}: folded stacks have no views; drop --idle, --wait, --alloc or --view"
             )));
         }

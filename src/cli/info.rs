@@ -24,13 +24,13 @@ pub(super) struct Info {
 impl Info {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         let explained = explain_sums(&self.input, ReadOptions::default(), console)?;
-        let tables = [facts(&explained), devices(&explained), losses(&explained)];
+        let tables = [fact_table(&explained), device_table(&explained), loss_table(&explained)];
         self.report.write(console, &tables)?;
         Ok(Outcome::Clean)
     }
 }
 
-fn facts(explained: &Explained) -> Table {
+fn fact_table(explained: &Explained) -> Table {
     let Explained { profile, ledger, .. } = explained;
     let tally = &ledger.tally;
     let mut table = Table::new("facts", &["what", "value"]);
@@ -94,7 +94,7 @@ fn facts(explained: &Explained) -> Table {
     table
 }
 
-fn devices(explained: &Explained) -> Table {
+fn device_table(explained: &Explained) -> Table {
     const COLUMNS: [&str; 7] =
         ["device", "activities", "gpu_time_ns", "busy_ns", "idle_ns", "window_ns", "busy_percent"];
     let mut table = Table::new("devices", &COLUMNS);
@@ -115,7 +115,7 @@ fn devices(explained: &Explained) -> Table {
 }
 
 /// Returns the table of losses, and of activities that no total includes.
-fn losses(explained: &Explained) -> Table {
+fn loss_table(explained: &Explained) -> Table {
     let mut table = Table::new("losses", &["lost", "count"]);
     let Activities { untimed, repeated, of_no_call, .. } = explained.ledger.tally.activities;
     let mut loss = |what: &str, count| {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::console::{Console, usage};
+use super::console::{Console, usage_error};
 use super::report::group_digits;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::human;
@@ -162,9 +162,9 @@ impl Source {
     /// Opens the source, regardless of its kind.
     pub(super) fn open(&self) -> Result<Opened> {
         match self {
-            Self::Stdin if io::stdin().is_terminal() => {
-                Err(usage("standard input is a terminal; pipe a recording or trace into it, or name a file"))
-            }
+            Self::Stdin if io::stdin().is_terminal() => Err(usage_error(
+                "standard input is a terminal; pipe a recording or trace into it, or name a file",
+            )),
             Self::Stdin => import::open(Path::new("-")),
             Self::File(path) => {
                 check_readable(path)?;

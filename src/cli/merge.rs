@@ -6,7 +6,7 @@ use std::io::Write;
 
 use clap::Args;
 
-use super::console::{Console, Outcome, usage};
+use super::console::{Console, Outcome, usage_error};
 use super::input::{Source, print_remarks, with_progress};
 use super::output::Target;
 use super::report::group_digits;
@@ -56,7 +56,9 @@ pub(super) struct Merge {
 impl Merge {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         if !self.tolerance.is_finite() || self.tolerance < 0.0 || !self.offset.is_finite() {
-            return Err(usage("--tolerance must be 0 or more milliseconds, and --offset a finite number"));
+            return Err(usage_error(
+                "--tolerance must be 0 or more milliseconds, and --offset a finite number",
+            ));
         }
         let cpu = CpuStacks::read(&self.cpu, self.seed1_compat, console)?;
         let mut gpu = GpuTrace::read(&self.gpu, console)?;

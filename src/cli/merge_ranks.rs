@@ -10,7 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::console::{Console, Outcome};
 use super::explain::{Explained, explain_sums_with};
 use super::input::Source;
-use super::names::NameFlags;
+use super::name_flags::NameFlags;
 use super::output::Target;
 use super::ranks::{self, SameRank};
 use super::report::{self, Cell, ReportFormat, Table};
@@ -137,7 +137,8 @@ impl MergeRanks {
                  over at least ten steps (of the profiler, or windows)",
             );
         }
-        let tables = [rank_table(&all), self.kernels(&all), self.stacks(&stacks), idle_table(&idle)];
+        let tables =
+            [rank_table(&all), self.kernel_table(&all), self.stack_table(&stacks), idle_table(&idle)];
         self.table.write(console, |out| report::write(&tables, self.format, out))?;
         Ok(Outcome::Clean)
     }
@@ -167,7 +168,7 @@ impl MergeRanks {
         if self.number == 0 { usize::MAX } else { self.number }
     }
 
-    fn kernels(&self, all: &[RankData]) -> Table {
+    fn kernel_table(&self, all: &[RankData]) -> Table {
         let mut table = Table::new("kernels", &["rank", "total_ns", "name"]);
         for rank in all {
             for (nanos, name) in rank.kernels.iter().take(self.most()) {
@@ -177,7 +178,7 @@ impl MergeRanks {
         table
     }
 
-    fn stacks(&self, stacks: &StackSums) -> Table {
+    fn stack_table(&self, stacks: &StackSums) -> Table {
         let mut table = Table::new("stacks", &["total_ns", "share_percent", "ranks", "stack"]);
         let total = saturating_sum(stacks.values().map(|(nanos, _)| *nanos));
         let mut stacks: Vec<_> = stacks.iter().collect();

@@ -12,7 +12,7 @@ use gpuflame_config::settings::ABOUT;
 use gpuflame_model::error::Result;
 use gpuflame_traces::import;
 
-use super::console::usage;
+use super::console::usage_error;
 use super::input::Source;
 
 /// Returns the rank of each source: the rank that the source itself states, or the number in its path after the last
@@ -58,7 +58,7 @@ pub(super) fn assign_ranks(sources: &[Source], assume_order: bool, same_rank: Sa
             Some(pair) => twice = twice.or(Some((pair, ranks[pair.0]))),
         }
     }
-    Err(usage(match twice {
+    Err(usage_error(match twice {
         Some(((one, other), rank)) => format!(
             "{} and {} both have rank {rank}; give one file per rank; if the ranks differ, use \
              `--assume-order`; if the files are windows or processes of one run, put a `ranks.json` \
@@ -206,7 +206,7 @@ pub(super) fn expand_folders(sources: &[Source]) -> Result<Vec<Source>> {
         }
     }
     if all.is_empty() {
-        return Err(usage("name at least one recording, trace or folder"));
+        return Err(usage_error("name at least one recording, trace or folder"));
     }
     Ok(all)
 }

@@ -11,7 +11,7 @@ use gpuflame_model::error::Result;
 
 /// List the environment variables that the library reads.
 #[derive(Debug, Args)]
-#[command(after_help = format!("Example:\n  gpuflame settings --format json\n\n{}", text()))]
+#[command(after_help = format!("Example:\n  gpuflame settings --format json\n\n{}", settings_text()))]
 pub(super) struct Settings {
     #[command(flatten)]
     report: ReportFlags,
@@ -20,14 +20,14 @@ pub(super) struct Settings {
 impl Settings {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         self.report.output.write(console, |out| match self.report.format {
-            ReportFormat::Text => Ok(out.write_all(text().as_bytes())?),
-            _ => report::write(&[table()], self.report.format, out),
+            ReportFormat::Text => Ok(out.write_all(settings_text().as_bytes())?),
+            _ => report::write(&[settings_table()], self.report.format, out),
         })?;
         Ok(Outcome::Clean)
     }
 }
 
-fn table() -> Table {
+fn settings_table() -> Table {
     let mut table = Table::new("settings", &["name", "values", "default", "help"]);
     for setting in SETTINGS {
         table.row([setting.name, setting.values, setting.default, setting.help].map(Cell::from));
@@ -36,7 +36,7 @@ fn table() -> Table {
 }
 
 /// Formats all settings, one paragraph each.
-fn text() -> String {
+fn settings_text() -> String {
     let mut text = String::new();
     for setting in SETTINGS {
         let default = if setting.default.is_empty() { "unset" } else { setting.default };

@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 
-use super::console::{Console, Outcome, usage};
+use super::console::{Console, Outcome, usage_error};
 use super::input::Source;
 use super::output::Target;
 use super::report::name_writer;
@@ -65,7 +65,7 @@ impl Stats {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         let max = self.max_ms.unwrap_or(self.longest);
         if self.min_ms > max {
-            return Err(usage("--min-ms is above the maximum length (MAX_MS or --max-ms); swap them"));
+            return Err(usage_error("--min-ms is above the maximum length (MAX_MS or --max-ms); swap them"));
         }
         let options = StatsOptions {
             trim: Some(self.trim.clone()).filter(|trim| !trim.eq_ignore_ascii_case("none")),
@@ -111,7 +111,7 @@ impl Stats {
 pub(super) fn millis(text: &str) -> Result<i64> {
     let number: f64 = text.parse().unwrap_or(f64::NAN);
     if !(0.0..=9e12).contains(&number) {
-        return Err(usage(format!("expected a number of milliseconds, not `{text}`")));
+        return Err(usage_error(format!("expected a number of milliseconds, not `{text}`")));
     }
     Ok((number * 1e6).round() as i64)
 }

@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use super::console::{Console, Outcome};
 use super::explain::{Explained, explain};
 use super::input::Source;
-use super::names::NameFlags;
+use super::name_flags::NameFlags;
 use super::report::{Cell, ReportFlags, Table};
 use gpuflame_explain::events::{JoinedActivity, JoinedRows};
 use gpuflame_explain::join::Origin;
@@ -94,13 +94,13 @@ impl Top {
         let mut tables = Vec::new();
         for by in &self.by {
             match by {
-                Ranking::Kernels => tables.push(kernels(&explained, most)),
-                Ranking::Stacks => tables.push(stacks(&explained, names, most)),
-                Ranking::Function => tables.push(functions(&explained.profile, names, most)),
-                Ranking::Line => tables.push(lines(&explained.profile, names, most)),
-                Ranking::Idle => tables.push(idle(&explained.profile, names, most)),
-                Ranking::Delay => tables.push(self::delays(&delays, &explained.profile, most)),
-                Ranking::Comm => tables.extend(self.communication(&explained, events.as_mut(), most)),
+                Ranking::Kernels => tables.push(kernel_table(&explained, most)),
+                Ranking::Stacks => tables.push(stack_table(&explained, names, most)),
+                Ranking::Function => tables.push(function_table(&explained.profile, names, most)),
+                Ranking::Line => tables.push(line_table(&explained.profile, names, most)),
+                Ranking::Idle => tables.push(idle_table(&explained.profile, names, most)),
+                Ranking::Delay => tables.push(delay_table(&delays, &explained.profile, most)),
+                Ranking::Comm => tables.extend(self.communication_tables(&explained, events.as_mut(), most)),
             }
         }
         self.report.write(console, &tables)?;
@@ -109,7 +109,7 @@ impl Top {
 }
 
 impl Top {
-    fn communication(
+    fn communication_tables(
         &self,
         explained: &Explained,
         events: Option<&mut JoinedRows>,
@@ -193,11 +193,11 @@ impl Top {
     }
 }
 
-fn gpu_time(profile: &Profile) -> u64 {
+fn total_gpu_time(profile: &Profile) -> u64 {
     saturating_sum(profile.devices().iter().map(|device| device.nanos))
 }
 
-fn kernels(explained: &Explained, most: usize) -> Table {
+fn kernel_table(explained: &Explained, most: usize) -> Table {
     let profile = &explained.profile;
     let mut table = Table::new(
         "kernels",
@@ -214,7 +214,7 @@ fn kernels(explained: &Explained, most: usize) -> Table {
             "name",
         ],
     );
-    let total = gpu_time(profile);
+    let total = total_gpu_time(profile);
     let mut works: Vec<_> =
         profile.works().iter().map(|work| (work_name(profile, work.work), work)).collect();
     works.sort_by(|(a_name, a), (b_name, b)| {
@@ -237,7 +237,7 @@ fn kernels(explained: &Explained, most: usize) -> Table {
     table
 }
 
-fn stacks(explained: &Explained, names: Names, most: usize) -> Table {
+fn stack_table(explained: &Explained, names: Names, most: usize) -> Table {
     let profile = &explained.profile;
     let mut sums: HashMap<String, Values> = HashMap::new();
     for sample in profile.samples(&GPU) {
@@ -247,14 +247,14 @@ fn stacks(explained: &Explained, names: Names, most: usize) -> Table {
     let mut sums: Vec<_> = sums.into_iter().collect();
     sums.sort_by(|a, b| b.1[0].cmp(&a.1[0]).then_with(|| a.0.cmp(&b.0)));
     let mut table = Table::new("stacks", &["total_ns", "share_percent", "count", "stack"]);
-    let total = gpu_time(profile);
+    let total = total_gpu_time(profile);
     for (stack, [nanos, count, ..]) in sums.into_iter().take(most) {
         table.row([Cell::Nanos(nanos), Cell::share(nanos, total), Cell::Count(count), Cell::Text(stack)]);
     }
     table
 }
 
-fn functions(profile: &Profile, names: Names, most: usize) -> Table {
+fn function_table(profile: &Profile, names: Names, most: usize) -> Table {
     let mut sums: HashMap<String, [u64; 3]> = HashMap::new();
     for (at, view) in [&GPU, &CPU, &OFF_CPU].into_iter().enumerate() {
         for sample in profile.samples(view) {
@@ -285,7 +285,7 @@ struct LineSums {
 /// Maximum number of kernels named per line.
 const MAX_KERNELS_PER_LINE: usize = 3;
 
-fn lines(profile: &Profile, names: Names, most: usize) -> Table {
+fn line_table(profile: &Profile, names: Names, most: usize) -> Table {
     let mut sums: HashMap<(String, String), LineSums> = HashMap::new();
     for sample in profile.samples(&GPU) {
         let line = source_line(profile, sample.place, names);
@@ -305,7 +305,7 @@ fn lines(profile: &Profile, names: Names, most: usize) -> Table {
     sums.sort_by(|a, b| b.1.values[0].cmp(&a.1.values[0]).then_with(|| a.0.cmp(&b.0)));
     let columns = &["total_ns", "share_percent", "count", "line", "function", "kernels"];
     let mut table = Table::new("line", columns);
-    let total = gpu_time(profile);
+    let total = total_gpu_time(profile);
     for ((line, function), under) in sums.into_iter().take(most) {
         let [nanos, count, ..] = under.values;
         table.row([
@@ -333,7 +333,7 @@ fn heaviest_kernels(profile: &Profile, kernels: HashMap<Work, u64>) -> Vec<Strin
     named.chain((more > 0).then(|| format!("{more} more"))).collect()
 }
 
-fn idle(profile: &Profile, names: Names, most: usize) -> Table {
+fn idle_table(profile: &Profile, names: Names, most: usize) -> Table {
     let mut sums: HashMap<(&str, String), (u64, u64)> = HashMap::new();
     for sample in profile.samples(&IDLE) {
         let stack = folded_names(profile, sample.place, names).join(";");
@@ -358,7 +358,7 @@ fn idle(profile: &Profile, names: Names, most: usize) -> Table {
 }
 
 /// Sums the activities by name over all devices; returns the `most` heaviest sums.
-pub(super) fn sums(profile: &Profile, events: &[&JoinedActivity], most: usize) -> Table {
+pub(super) fn work_table(profile: &Profile, events: &[&JoinedActivity], most: usize) -> Table {
     let columns = &["total_ns", "share_percent", "count", "avg_ns", "min_ns", "max_ns", "name"];
     let mut table = Table::new("stats", columns);
     let mut sums: HashMap<Cow<'_, str>, (u64, u64, u64, u64)> = HashMap::new();
@@ -386,7 +386,7 @@ pub(super) fn sums(profile: &Profile, events: &[&JoinedActivity], most: usize) -
 
 /// Returns the delays from the launching call to the start on the GPU, per kind of work, with the largest total
 /// first.
-fn delays(delays: &LaunchDelays, profile: &Profile, most: usize) -> Table {
+fn delay_table(delays: &LaunchDelays, profile: &Profile, most: usize) -> Table {
     let mut table =
         Table::new("delay", &["avg_ns", "p50_ns", "p95_ns", "max_ns", "count", "before_launch", "name"]);
     let mut delays: Vec<_> = delays.iter().map(|(work, delay)| (work_name(profile, work), delay)).collect();

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use clap::Args;
 
-use super::console::{Console, Outcome, usage};
+use super::console::{Console, Outcome, usage_error};
 use super::explain::{Explained, explain};
 use super::input::Source;
 use super::report::{self, Cell, ReportFlags, Table};
@@ -75,7 +75,7 @@ impl View {
         if let (Some(from), Some(to)) = (self.from, self.to)
             && from >= to
         {
-            return Err(usage(format!("--from {from} is not before --to {to}")));
+            return Err(usage_error(format!("--from {from} is not before --to {to}")));
         }
         let mut events = JoinedRows::default();
         let explained = explain(&self.input, &ReadOptions::default(), console, &mut events)?;
@@ -92,9 +92,9 @@ impl View {
                 return write_timeline(&wanted, out);
             }
             let table = if self.stats {
-                top::sums(profile, &wanted, self.most())
+                top::work_table(profile, &wanted, self.most())
             } else {
-                self.list(&explained, &wanted, zero)
+                self.activity_table(&explained, &wanted, zero)
             };
             report::write(&[table], self.report.format, out)
         })?;
@@ -131,7 +131,7 @@ impl View {
         if self.number == 0 { usize::MAX } else { self.number }
     }
 
-    fn list(&self, explained: &Explained, wanted: &[&JoinedActivity], zero: u64) -> Table {
+    fn activity_table(&self, explained: &Explained, wanted: &[&JoinedActivity], zero: u64) -> Table {
         let profile = &explained.profile;
         let columns =
             &["start_ns", "duration_ns", "device", "stream", "correlation", "bytes", "name", "launched_by"];

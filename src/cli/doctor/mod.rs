@@ -78,7 +78,7 @@ impl CheckResult {
         Self { state: CheckState::Warn, what, found: found.into(), remedy: remedy.into() }
     }
 
-    fn fail(what: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
+    fn print_error(what: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { state: CheckState::Fail, what, found: found.into(), remedy: remedy.into() }
     }
 }
@@ -89,25 +89,25 @@ impl Doctor {
             self.report.output.write(console, |out| probe::print_answer(self.library.as_deref(), out))?;
             return Ok(Outcome::Clean);
         }
-        let lines = self.lines();
+        let lines = self.run_checks();
         self.report.output.write(console, |out| match self.report.format {
-            ReportFormat::Text => text(&lines, out),
-            format => report::write(&[table(&lines)], format, out),
+            ReportFormat::Text => write_text(&lines, out),
+            format => report::write(&[result_table(&lines)], format, out),
         })?;
         let fails = lines.iter().any(|line| line.state == CheckState::Fail);
-        Ok(if fails { Outcome::Found } else { Outcome::Clean })
+        Ok(if fails { Outcome::Findings } else { Outcome::Clean })
     }
 
-    fn lines(&self) -> Vec<CheckResult> {
+    fn run_checks(&self) -> Vec<CheckResult> {
         let library = library::find(self.library.as_deref());
         let (settings, warnings) = settings::from_environment();
         let mut lines = match probe::run_probe(library.as_deref().ok()) {
             Ok(found) => {
-                let mut lines = about_cuda(&found);
-                lines.push(about_library(library, &found));
+                let mut lines = check_cuda(&found);
+                lines.push(check_library(library, &found));
                 lines
             }
-            Err(why) => vec![CheckResult::fail(
+            Err(why) => vec![CheckResult::print_error(
                 "driver",
                 why,
                 "loading the driver, CUPTI or the library crashes or hangs: try another CUPTI \
@@ -115,10 +115,10 @@ impl Doctor {
             )],
         };
         lines.push(CheckResult::ok("glibc", c_library()));
-        lines.push(about_injection());
-        lines.extend(about_settings(&settings, warnings));
+        lines.push(check_injection());
+        lines.extend(check_settings(&settings, warnings));
         let outputs = Outputs::new(&settings.output, &Facts::of_this_process());
-        lines.extend(about_outputs(&outputs, &settings));
+        lines.extend(check_outputs(&outputs, &settings));
         lines.push(CheckResult::ok(
             "offline",
             "recordings and traces can be read here: info, top, flamegraph, diff, convert, merge-ranks need no GPU",
@@ -128,9 +128,9 @@ impl Doctor {
 }
 
 /// Checks the driver, the GPU, CUPTI, and the permission to use CUPTI.
-fn about_cuda(found: &ProbeAnswer) -> Vec<CheckResult> {
+fn check_cuda(found: &ProbeAnswer) -> Vec<CheckResult> {
     if !found.has_driver {
-        return vec![CheckResult::fail(
+        return vec![CheckResult::print_error(
             "driver",
             "libcuda.so.1 cannot be loaded: there is no NVIDIA driver here",
             "to record, install the driver, or start the container with --gpus all; reading recordings needs \
@@ -145,8 +145,10 @@ fn about_cuda(found: &ProbeAnswer) -> Vec<CheckResult> {
         Ok(gpus) if !gpus.is_empty() => {
             CheckResult::ok("GPU", format!("{}: {}", gpus.len(), gpus.join(", ")))
         }
-        Ok(_) => no_gpu("the driver finds no GPU".to_owned()),
-        Err(status) => no_gpu(format!("the driver finds no GPU (cuInit or a later call returned {status})")),
+        Ok(_) => no_gpu_result("the driver finds no GPU".to_owned()),
+        Err(status) => {
+            no_gpu_result(format!("the driver finds no GPU (cuInit or a later call returned {status})"))
+        }
     });
     match &found.cupti {
         Some(cupti) => {
@@ -164,7 +166,7 @@ fn about_cuda(found: &ProbeAnswer) -> Vec<CheckResult> {
         }
         None => {
             let why = found.refused.as_ref().map_or("none was found", |(_, why)| why.as_str());
-            lines.push(CheckResult::fail(
+            lines.push(CheckResult::print_error(
                 "CUPTI",
                 why,
                 "CUPTI comes with the CUDA toolkit and with PyTorch; set GPUFLAME_CUPTI=FILE if it is \
@@ -172,17 +174,17 @@ fn about_cuda(found: &ProbeAnswer) -> Vec<CheckResult> {
             ));
         }
     }
-    lines.extend(about_permission(found));
+    lines.extend(check_permission(found));
     lines
 }
 
-fn no_gpu(found: String) -> CheckResult {
+fn no_gpu_result(found: String) -> CheckResult {
     let remedy = "is CUDA_VISIBLE_DEVICES empty, or is this a container without --gpus all?";
-    CheckResult::fail("GPU", found, remedy)
+    CheckResult::print_error("GPU", found, remedy)
 }
 
 /// Checks whether CUPTI records for this user, and whether another client owns CUPTI.
-fn about_permission(found: &ProbeAnswer) -> Vec<CheckResult> {
+fn check_permission(found: &ProbeAnswer) -> Vec<CheckResult> {
     if found.cupti.is_none() {
         return Vec::new();
     }
@@ -213,14 +215,16 @@ fn about_permission(found: &ProbeAnswer) -> Vec<CheckResult> {
         (_, true) => "permission",
         _ => "recording",
     };
-    vec![CheckResult::fail(what, why, remedy)]
+    vec![CheckResult::print_error(what, why, remedy)]
 }
 
 /// Checks the library, and whether its version equals the version of this command.
-fn about_library(library: Result<PathBuf>, found: &ProbeAnswer) -> CheckResult {
+fn check_library(library: Result<PathBuf>, found: &ProbeAnswer) -> CheckResult {
     let own = env!("CARGO_PKG_VERSION");
     match (library, &found.library) {
-        (Err(error), _) => CheckResult::fail("library", error.to_string(), "recording needs this library"),
+        (Err(error), _) => {
+            CheckResult::print_error("library", error.to_string(), "recording needs this library")
+        }
         (Ok(path), Some(Ok(version))) if version == own => CheckResult::ok(
             "library",
             format!("{}, version {version} (same as this command)", path.display()),
@@ -230,7 +234,7 @@ fn about_library(library: Result<PathBuf>, found: &ProbeAnswer) -> CheckResult {
             format!("{} has version {version}, this command has {own}", path.display()),
             "build or install both: cargo build --release",
         ),
-        (Ok(path), Some(Err(why))) => CheckResult::fail(
+        (Ok(path), Some(Err(why))) => CheckResult::print_error(
             "library",
             format!("{} cannot be loaded: {why}", path.display()),
             "build it on this machine, or on one with an older glibc",
@@ -242,7 +246,7 @@ fn about_library(library: Result<PathBuf>, found: &ProbeAnswer) -> CheckResult {
 }
 
 /// Checks whether another library is injected into CUDA programs started from this environment.
-fn about_injection() -> CheckResult {
+fn check_injection() -> CheckResult {
     let Some(path) = std::env::var_os("CUDA_INJECTION64_PATH").map(PathBuf::from) else {
         return CheckResult::ok(
             "injection",
@@ -257,7 +261,7 @@ fn about_injection() -> CheckResult {
             format!("{shown} is another tool"),
             "only one can be injected: unset it, or record with `gpuflame run`, which replaces it",
         ),
-        (false, _) => CheckResult::fail(
+        (false, _) => CheckResult::print_error(
             "injection",
             format!("{shown}: no such file, and the driver does not report that"),
             "set it to the absolute path of libgpuflame.so, or unset it",
@@ -266,7 +270,7 @@ fn about_injection() -> CheckResult {
 }
 
 /// Lists the settings in the environment, including the invalid settings.
-fn about_settings(settings: &settings::Settings, warnings: Vec<String>) -> Vec<CheckResult> {
+fn check_settings(settings: &settings::Settings, warnings: Vec<String>) -> Vec<CheckResult> {
     let mut lines: Vec<_> = warnings
         .into_iter()
         .map(|warning| CheckResult::warn("settings", warning, "`gpuflame settings` lists all settings"))
@@ -286,7 +290,7 @@ fn about_settings(settings: &settings::Settings, warnings: Vec<String>) -> Vec<C
         ));
     }
     if settings.disable {
-        lines.push(CheckResult::fail(
+        lines.push(CheckResult::print_error(
             "settings",
             "GPUFLAME_DISABLE=1 switches gpuflame off: nothing would be recorded",
             "unset GPUFLAME_DISABLE",
@@ -298,7 +302,7 @@ fn about_settings(settings: &settings::Settings, warnings: Vec<String>) -> Vec<C
 }
 
 /// Checks the destination of the files, and looks for recordings of killed processes in that folder.
-fn about_outputs(outputs: &Outputs, settings: &settings::Settings) -> Vec<CheckResult> {
+fn check_outputs(outputs: &Outputs, settings: &settings::Settings) -> Vec<CheckResult> {
     let suffixes: Vec<_> = settings.formats.iter().map(|output| output.suffix()).collect();
     let suffixes: Vec<_> = suffixes.iter().map(String::as_str).collect();
     let (paths, _) = outputs.choose(&suffixes, |_| false, |_| true);
@@ -308,7 +312,7 @@ fn about_outputs(outputs: &Outputs, settings: &settings::Settings) -> Vec<CheckR
     let there = folder.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("/"));
     let mut lines = vec![match Draft::create(&there.join("gpuflame-doctor")) {
         Ok(_) => CheckResult::ok("outputs", format!("files would be written to {}/", folder.display())),
-        Err(error) => CheckResult::fail(
+        Err(error) => CheckResult::print_error(
             "outputs",
             format!("files cannot be written to {}/: {error}", folder.display()),
             "set GPUFLAME_OUTPUT to a prefix in a writable folder",
@@ -336,7 +340,7 @@ fn find_unfinished_recordings(folder: &Path) -> Vec<PathBuf> {
     left
 }
 
-fn table(lines: &[CheckResult]) -> Table {
+fn result_table(lines: &[CheckResult]) -> Table {
     let mut table = Table::new("doctor", &["result", "what", "found", "remedy"]);
     for line in lines {
         let remedy = if line.remedy.is_empty() { Cell::Nothing } else { line.remedy.as_str().into() };
@@ -345,7 +349,7 @@ fn table(lines: &[CheckResult]) -> Table {
     table
 }
 
-fn text(lines: &[CheckResult], out: &mut dyn Write) -> Result<()> {
+fn write_text(lines: &[CheckResult], out: &mut dyn Write) -> Result<()> {
     for line in lines {
         writeln!(out, "{:<5} {:<12} {}", line.state.word(), line.what, clean_line(&line.found))?;
         if !line.remedy.is_empty() {

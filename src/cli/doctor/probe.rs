@@ -104,7 +104,7 @@ fn probe_to_json(probe: &Probe) -> Value {
     let cupti = probe.cupti.as_ref().map(|cupti| {
         json!({
             "file": cupti.file.to_string_lossy(),
-            "why": why(cupti.source),
+            "why": describe_source(cupti.source),
             "version": cupti.version.to_string(),
             "hazards": cupti.version.hazards().collect::<Vec<_>>(),
         })
@@ -129,7 +129,7 @@ fn probe_to_json(probe: &Probe) -> Value {
 }
 
 /// Returns the reason why that library was chosen.
-fn why(source: Source) -> &'static str {
+fn describe_source(source: Source) -> &'static str {
     match source {
         Source::Setting => "named by GPUFLAME_CUPTI",
         Source::Mapped => "already loaded in the process",

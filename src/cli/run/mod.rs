@@ -109,7 +109,7 @@ impl Run {
             Ok(status) => status,
             Err(error) => {
                 let is_missing = error.kind() == std::io::ErrorKind::NotFound;
-                console.fail(&Error::new(
+                console.print_error(&Error::new(
                     ErrorKind::Io,
                     format!("cannot run {}: {error}", Path::new(&self.command[0]).display()),
                 ));
@@ -136,7 +136,7 @@ impl Run {
         file::make_for(settings.file_mode);
         left.recover(|file| {
             let recovered = recover(file, &settings.formats, false, console);
-            recovered.inspect_err(|error| console.fail(error)).ok().flatten()
+            recovered.inspect_err(|error| console.print_error(error)).ok().flatten()
         });
         reports.forward(&left);
         left.lines(&reports.find_survivors(), settings.disable).iter().for_each(|line| console.remark(line));

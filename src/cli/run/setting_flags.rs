@@ -6,7 +6,7 @@ use std::path::Path;
 
 use toml::{Table, Value};
 
-use crate::console::usage;
+use crate::console::usage_error;
 use gpuflame_config::settings::{SETTINGS, nearest, parse};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
@@ -41,7 +41,7 @@ pub(super) fn parse_window(text: &str) -> Result<Vec<SettingPair>> {
     let chosen = chosen?;
     check(&chosen)
         .and_then(|()| check_window(&chosen))
-        .map_err(|why| usage(format!("--window {text}: {why}")))?;
+        .map_err(|why| usage_error(format!("--window {text}: {why}")))?;
     Ok(chosen)
 }
 
@@ -77,21 +77,25 @@ fn parse_window_part(part: &str) -> Result<SettingPair> {
     });
     found.ok_or_else(|| {
         let words: Vec<_> = WINDOW_KEYS.iter().map(|(word, _)| format!("{word}=")).collect();
-        usage(format!("--window: `{part}` is neither `off` nor one of {} with a value", words.join(", ")))
+        usage_error(format!(
+            "--window: `{part}` is neither `off` nor one of {} with a value",
+            words.join(", ")
+        ))
     })
 }
 
 /// Parses the value of `--formats`.
 pub(super) fn parse_formats(text: &str) -> Result<SettingPair> {
     let chosen = ("GPUFLAME_FORMATS".to_owned(), text.to_owned());
-    check(std::slice::from_ref(&chosen)).map_err(|why| usage(format!("--formats {text}: {why}")))?;
+    check(std::slice::from_ref(&chosen)).map_err(|why| usage_error(format!("--formats {text}: {why}")))?;
     Ok(chosen)
 }
 
 /// Parses the value of `--cpu-samples`.
 pub(super) fn parse_cpu_samples(text: &str) -> Result<SettingPair> {
     let chosen = ("GPUFLAME_CPU_SAMPLES".to_owned(), text.to_owned());
-    check(std::slice::from_ref(&chosen)).map_err(|why| usage(format!("--cpu-samples {text}: {why}")))?;
+    check(std::slice::from_ref(&chosen))
+        .map_err(|why| usage_error(format!("--cpu-samples {text}: {why}")))?;
     Ok(chosen)
 }
 
