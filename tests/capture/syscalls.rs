@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicI64, AtomicU8, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use api_call::made;
+use api_call::make_call;
 use gpuflame_cupti::tracer::{CallKind, Tracer as _};
 use gpuflame_recorder::capture::{self, Capture};
 use gpuflame_recorder::control::window;
@@ -71,12 +71,12 @@ fn first_syscall_of(work: impl FnOnce()) -> Option<i64> {
 #[inline(never)]
 fn launch(kind: CallKind, id: u32, result: u32) {
     let (outer, inner) = (Cell::new(0), Cell::new(0));
-    Capture::enter(&made(kind, id, &outer, 0));
+    Capture::enter(&make_call(kind, id, &outer, 0));
     inside(&|| {
-        Capture::enter(&made(kind, id + 1, &inner, 0));
-        Capture::exit(&made(kind, id + 1, &inner, result));
+        Capture::enter(&make_call(kind, id + 1, &inner, 0));
+        Capture::exit(&make_call(kind, id + 1, &inner, result));
     });
-    Capture::exit(&made(kind, id, &outer, result));
+    Capture::exit(&make_call(kind, id, &outer, result));
 }
 
 #[inline(never)]

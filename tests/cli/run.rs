@@ -209,7 +209,7 @@ fn terminal_signals_are_left_to_the_command_and_other_signals_are_forwarded() {
         send(&child, libc::SIGINT);
         send(&child, libc::SIGQUIT);
         send(&child, signal);
-        let done = Done::of(child.wait_with_output().unwrap(), folder);
+        let done = Done::from_output(child.wait_with_output().unwrap(), folder);
         assert_eq!(done.code, Some(code), "{}", done.stderr);
         assert_eq!(said(&done, "ending (process ").len(), 1, "{}", done.stderr);
         let folded = done.file("out.folded");
@@ -245,7 +245,7 @@ fn processes_that_skip_exit_hooks_are_recovered_in_the_requested_formats() {
                 std::thread::sleep(Duration::from_millis(10));
             }
             fs::write(folder.join("go"), "").unwrap();
-            let done = Done::of(child.wait_with_output().unwrap(), folder);
+            let done = Done::from_output(child.wait_with_output().unwrap(), folder);
             assert_eq!(done.code, Some(code), "{}", done.stderr);
             assert_eq!(
                 said(&done, "out.gfr: its process ended without its exit hooks").len(),
@@ -334,7 +334,7 @@ fn a_process_that_skips_exit_hooks_is_recovered_under_a_non_utf8_name() {
         std::thread::sleep(Duration::from_millis(10));
     }
     fs::write(folder.join("go"), "").unwrap();
-    let done = Done::of(child.wait_with_output().unwrap(), folder);
+    let done = Done::from_output(child.wait_with_output().unwrap(), folder);
     assert_eq!(said(&done, "ended without its exit hooks").len(), 1, "{}", done.stderr);
     assert_eq!(odd_files(&done.folder), [".gfr", ".set.json", ".svg"].map(odd_name), "{}", done.stderr);
 }
@@ -619,7 +619,7 @@ fn reports_arrive_from_processes_in_other_folders_and_from_nested_runs() {
         let run = run(&["-o", "there"], &["sh", "-c", &script]).env("TMPDIR", "temporary");
         let (mut command, folder) = run.into_command();
         fs::create_dir(folder.join("temporary")).unwrap();
-        let done = Done::of(command.output().unwrap(), folder);
+        let done = Done::from_output(command.output().unwrap(), folder);
         let lines = said(&done, "ending (process ");
         let expected = 1 + usize::from(script.contains(" run "));
         assert_eq!((done.code, lines.len()), (Some(7), expected), "{}", done.stderr);
@@ -650,7 +650,7 @@ fn processes_that_called_cuda_and_left_no_file_are_counted() {
         let run = run(&options, &[program().to_str().unwrap(), "left", how]);
         let (mut command, folder) = run.env("GPUFLAME_CHECKPOINT", "0").into_command();
         fs::write(folder.join("go"), "").unwrap();
-        let done = Done::of(command.output().unwrap(), folder);
+        let done = Done::from_output(command.output().unwrap(), folder);
         let words = format!(
             "no report arrived from {count} process that called CUDA and left no file: ending (process "
         );

@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::support::command::gpuflame;
-use crate::support::{hand, root, scratch, skip};
+use crate::support::{handmade, root, scratch, skip};
 use serde_json::Value;
 
 fn folder() -> PathBuf {
     let folder = scratch("verbs");
-    hand::recording(&folder);
+    handmade::recording(&folder);
     folder
 }
 
@@ -246,7 +246,7 @@ fn a_rank_stated_in_the_trace_overrides_the_one_in_the_file_name() {
 fn two_ranks() -> PathBuf {
     let folder = folder();
     fs::rename(folder.join("hand.gfr"), folder.join("rank0.gfr")).unwrap();
-    fs::write(folder.join("rank1.gfr"), hand::backwards()).unwrap();
+    fs::write(folder.join("rank1.gfr"), handmade::backwards()).unwrap();
     folder
 }
 

@@ -175,7 +175,7 @@ fn every_difference_between_recordings_is_listed() {
     let changed = |change: &dyn Fn(&mut Vec<Value>)| {
         let mut rows = rows(&path);
         change(&mut rows);
-        whole.differences(&Recording::of(&rows))
+        whole.differences(&Recording::from_rows(&rows))
     };
     let find = |rows: &[Value], wanted: &dyn Fn(&Value) -> bool| rows.iter().position(wanted).unwrap();
 

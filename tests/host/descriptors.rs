@@ -93,7 +93,7 @@ fn run_as(command: &Command, folder: PathBuf, change: impl FnOnce(&mut Command) 
         };
     }
     let output = change(again.env_remove("CUDA_INJECTION64_PATH")).output().unwrap();
-    Done::of(output, folder)
+    Done::from_output(output, folder)
 }
 
 /// Each way to start the program with a regular file as descriptor 2, and whether the ledger belongs in that file.

@@ -315,7 +315,7 @@ fn in_a_shell(shell: &str, signal: Option<i32>) -> Done {
         // SAFETY: the group is that of the child, which has not been waited for, so the group's id is still in use.
         assert_eq!(unsafe { libc::kill(-(child.id() as i32), signal) }, 0);
     }
-    Done::of(child.wait_with_output().unwrap(), folder)
+    Done::from_output(child.wait_with_output().unwrap(), folder)
 }
 
 #[test]

@@ -115,7 +115,7 @@ fn recovered(folder: &Path, name: &str, ended: u64) -> (u64, Vec<(Vec<String>, u
     let draw = |unit: &str, output: &str| {
         let args = ["flamegraph", name, "--keep-numbers", "--root", "thread", "--unit", unit, "-o", output];
         command(folder, args).ok();
-        Done::of_folder(folder).folded_file(output)
+        Done::from_folder(folder).folded_file(output)
     };
     let (count, nanos) = (draw("count", "count.folded"), draw("ns", "ns.folded"));
     let ran: u64 = count.iter().filter(|(frames, _)| !is_pending(frames)).map(|(_, count)| count).sum();

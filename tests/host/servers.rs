@@ -45,7 +45,7 @@ fn stopped(way: Way, args: &[&str], serving: usize, by: i32, after: Duration) ->
     wait_for("it does not launch", || ready(&folder).len() == serving);
     std::thread::sleep(after);
     signal(if by == libc::SIGINT { -group } else { group }, by);
-    let done = Done::of(child.wait_with_output().unwrap(), folder);
+    let done = Done::from_output(child.wait_with_output().unwrap(), folder);
     let servers = ready(&done.folder);
     (done, servers)
 }

@@ -146,7 +146,7 @@ fn multiprocessing_workers_lose_no_launch_for_any_start_method() {
                 std::thread::sleep(Duration::from_millis(10));
             }
             fs::write(folder.join("go"), "").unwrap();
-            let done = Done::of(child.wait_with_output().unwrap(), folder);
+            let done = Done::from_output(child.wait_with_output().unwrap(), folder);
             assert_eq!(done.code, Some(0), "{how} {method}: {}", done.stderr);
             let left = with_ending(&done.folder, ".gfr");
             if how == "process" {

@@ -184,7 +184,7 @@ fn py_spy_reports_the_same_functions_and_lines_for_a_running_process() {
             Command::new(spy.trim_end()).args(["dump", "--json", "--pid", &child.id().to_string()]).output();
         let seen = seen.unwrap();
         drop(child.stdin.take());
-        let done = Done::of(child.wait_with_output().unwrap(), folder);
+        let done = Done::from_output(child.wait_with_output().unwrap(), folder);
         assert_eq!(done.code, Some(0), "{version:?}: {}", done.stderr);
         assert!(seen.status.success(), "{version:?}: {}", String::from_utf8_lossy(&seen.stderr));
         let threads: Value = serde_json::from_slice(&seen.stdout).unwrap();
@@ -267,7 +267,7 @@ fn forked_children_have_their_own_frames() {
         let done = program(&python, "tests/programs/forking.py").env("GPUFLAME_PYTHON", "lines").ok();
         assert!(said(&done).len() > 100, "{}", done.stderr);
         assert_stacks_as_said(&done);
-        assert_stacks_as_said(&Done::of_folder(&done.folder.join("child")));
+        assert_stacks_as_said(&Done::from_folder(&done.folder.join("child")));
         assert_eq!(done.ledger("launches ").len(), 2, "{}", done.stderr);
         assert!(!done.stderr.contains("python frames off"), "{}", done.stderr);
     }

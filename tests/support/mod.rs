@@ -3,7 +3,7 @@
 #![allow(dead_code, unreachable_pub)] // Each test binary uses only a part of this module.
 
 pub mod command;
-pub mod hand;
+pub mod handmade;
 pub mod harmless;
 pub mod pythons;
 mod skip;
@@ -210,7 +210,7 @@ impl Run {
 
     /// Runs the program, however it ends.
     pub fn done(mut self) -> Done {
-        Done::of(self.command.output().unwrap(), self.folder)
+        Done::from_output(self.command.output().unwrap(), self.folder)
     }
 
     /// The command, for a caller that starts it and waits for it, and the folder that it runs in.
@@ -221,7 +221,7 @@ impl Run {
 
 impl Done {
     /// Outputs of a run that ended with this status and output in `folder`.
-    pub fn of(Output { status, stdout, stderr }: Output, folder: PathBuf) -> Self {
+    pub fn from_output(Output { status, stdout, stderr }: Output, folder: PathBuf) -> Self {
         Self {
             code: status.code(),
             signal: status.signal(),
@@ -232,7 +232,7 @@ impl Done {
     }
 
     /// Outputs of a run whose exit status no longer matters.
-    pub fn of_folder(folder: &Path) -> Self {
+    pub fn from_folder(folder: &Path) -> Self {
         let folder = folder.to_owned();
         Self { code: None, signal: None, stdout: String::new(), stderr: String::new(), folder }
     }
