@@ -330,7 +330,7 @@ impl<W: Write> PerfettoWriter<'_, W> {
         let calls = events.calls().iter().map(|call| call.launched.context);
         names.events = assign_ids(calls.clone().map(|context| callers.get(context).call.clone()));
         names.stacks = assign_ids(calls.clone());
-        names.sources = assign_ids(calls.filter_map(|context| source(&callers.get(context))));
+        names.sources = assign_ids(calls.filter_map(|context| caller_source(&callers.get(context))));
         names.contexts = assign_ids(activities().map(|a| (a.device.0, a.context.0)));
         names.queues = assign_ids(activities().map(queue_key));
         names.stages = assign_ids(activities().map(stage_name));
@@ -457,7 +457,7 @@ impl<W: Write> PerfettoWriter<'_, W> {
             track,
             categories: vec!["cuda".to_owned()],
             name: None,
-            source_iid: source(&caller).and_then(|source| self.names.sources.get(&source).copied()),
+            source_iid: caller_source(&caller).and_then(|source| self.names.sources.get(&source).copied()),
             correlation: (!submitted.is_empty()).then_some(proto::Correlation { submitted }),
             api: Some(CUDA),
         };
@@ -474,16 +474,16 @@ impl<W: Write> PerfettoWriter<'_, W> {
     fn write_activity(&mut self, event: &JoinedActivity, id: u64) -> Result<()> {
         let activity = &event.activity;
         let (names, work) = (&self.names, activity.work());
-        let mut extra = vec![fact("correlation", activity.correlation.0)];
+        let mut extra = vec![extra_data("correlation", activity.correlation.0)];
         if activity.graph.0 != 0 {
-            extra.push(fact("graph", activity.graph.0));
-            extra.push(fact("graph_node", activity.graph_node.0));
+            extra.push(extra_data("graph", activity.graph.0));
+            extra.push(extra_data("graph_node", activity.graph_node.0));
         }
         if activity.bytes() > 0 {
-            extra.push(fact("bytes", activity.bytes()));
+            extra.push(extra_data("bytes", activity.bytes()));
         }
         if let Err(missing) = event.origin.context() {
-            extra.push(fact("gpuflame", missing.word()));
+            extra.push(extra_data("gpuflame", missing.word()));
         }
         let stage = proto::RenderStage {
             event_id: Some(id),
@@ -498,7 +498,7 @@ impl<W: Write> PerfettoWriter<'_, W> {
                 Work::Copy(_) | Work::Set | Work::Graph => None,
             },
             name_iid: None,
-            launch: launch(activity),
+            launch: kernel_launch(activity),
         };
         let timestamp = Some(activity.start.0);
         self.write_packet(proto::Packet { timestamp, gpu: Some(stage), ..proto::Packet::default() })
@@ -506,7 +506,7 @@ impl<W: Write> PerfettoWriter<'_, W> {
 }
 
 /// Returns the calling function, file and line, if known.
-fn source(caller: &Caller) -> Option<(String, String, u32)> {
+fn caller_source(caller: &Caller) -> Option<(String, String, u32)> {
     caller.source().map(|frame| (frame.text.clone(), frame.file.clone(), frame.line))
 }
 
@@ -531,7 +531,7 @@ fn stage_name(activity: &Activity) -> String {
     }
 }
 
-fn launch(activity: &Activity) -> Option<proto::Launch> {
+fn kernel_launch(activity: &Activity) -> Option<proto::Launch> {
     let Detail::Kernel(kernel) = activity.detail else { return None };
     let size = |[x, y, z]: [u32; 3]| Some(proto::Size { x: Some(x), y: Some(y), z: Some(z) });
     let values = [kernel.registers.into(), kernel.static_shared, kernel.dynamic_shared].map(u64::from);
@@ -548,7 +548,7 @@ fn named(iid: u64, name: &str) -> proto::Named {
     proto::Named { iid: Some(iid), name: Some(name.to_owned()) }
 }
 
-fn fact(name: &str, value: impl std::fmt::Display) -> proto::Extra {
+fn extra_data(name: &str, value: impl std::fmt::Display) -> proto::Extra {
     proto::Extra { name: Some(name.to_owned()), value: Some(value.to_string()) }
 }
 
