@@ -42,7 +42,7 @@ impl Check {
             writer_state: explained.facts.writer_state,
         });
         let mut table = Table::new("findings", &["result", "what", "count", "share_percent", "why"]);
-        findings.iter().for_each(|finding| table.row(cells(finding)));
+        findings.iter().for_each(|finding| table.add_row(cells(finding)));
         self.report.write(console, &[table])?;
         let bad = findings.iter().any(|finding| finding.severity == Severity::Bad);
         Ok(if bad && self.strict { Outcome::Findings } else { Outcome::Clean })

@@ -9,7 +9,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use super::console::{Console, Outcome, usage_error};
 use super::explain::{Explained, explain, explain_sums};
-use super::flamegraph::view;
+use super::flamegraph::parse_view;
 use super::input::Source;
 use super::name_flags::NameFlags;
 use super::output::Target;
@@ -40,10 +40,10 @@ pub(super) struct Convert {
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: Target,
     /// Output format [default: by the file extension of FILE].
-    #[arg(short, long, visible_alias = "format", value_name = "FORMAT", value_parser = formats())]
+    #[arg(short, long, visible_alias = "format", value_name = "FORMAT", value_parser = format_parser())]
     to: Option<&'static Format>,
     /// View to write, for formats of sums: gpu, idle, wait, alloc, unified, cpu, off-cpu or together.
-    #[arg(long, value_name = "VIEW", default_value = "gpu", value_parser = view)]
+    #[arg(long, value_name = "VIEW", default_value = "gpu", value_parser = parse_view)]
     view: &'static View,
     /// Name of the run, for the folders of parquet.
     #[arg(long, default_value = "0", value_name = "RUN")]
@@ -72,7 +72,7 @@ impl Convert {
         if let ("parquet", Target::File(folder)) = (format.word, &self.output)
             && !folder.to_string_lossy().ends_with(".parquet")
         {
-            self.dataset(format, &inputs, folder, console)?;
+            self.write_dataset(format, &inputs, folder, console)?;
             return Ok(Outcome::Clean);
         }
         let [input] = &inputs[..] else {
@@ -114,7 +114,7 @@ impl Convert {
     fn format(&self) -> Result<&'static Format> {
         let by_name = || match &self.output {
             Target::Stdout => None,
-            Target::File(path) => by_ending(&path.to_string_lossy()),
+            Target::File(path) => format_by_ending(&path.to_string_lossy()),
         };
         self.to.or_else(by_name).ok_or_else(|| match &self.output {
             Target::Stdout => {
@@ -128,7 +128,13 @@ impl Convert {
     }
 
     /// Writes one file per input below `folder`.
-    fn dataset(&self, format: &Format, inputs: &[Source], folder: &Path, console: Console) -> Result<()> {
+    fn write_dataset(
+        &self,
+        format: &Format,
+        inputs: &[Source],
+        folder: &Path,
+        console: Console,
+    ) -> Result<()> {
         if self.run.is_empty() || self.run.contains(['/', '=']) {
             return Err(usage_error(
                 "`--run` becomes a folder name: it must not be empty or contain `/` or `=`",
@@ -212,14 +218,14 @@ fn read(
 }
 
 /// Parser for a format's word. The help lists all formats with their purpose.
-fn formats() -> impl TypedValueParser<Value = &'static Format> {
+fn format_parser() -> impl TypedValueParser<Value = &'static Format> {
     let known = FORMATS.iter().map(|format| PossibleValue::new(format.word).help(format.about));
     PossibleValuesParser::new(known)
         .map(|word| gpuflame_offline::formats::format(&word).expect("it is one of the possible values"))
 }
 
 /// Returns the format with the longest ending that `name` has.
-fn by_ending(name: &str) -> Option<&'static Format> {
+fn format_by_ending(name: &str) -> Option<&'static Format> {
     let endings =
         FORMATS.iter().flat_map(|format| format.endings.iter().map(move |ending| (ending, *format)));
     let fit = endings.filter(|(ending, _)| name.ends_with(**ending));

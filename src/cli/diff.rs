@@ -72,7 +72,7 @@ impl Diff {
         );
         let (a, b) = (before.total(), after.total());
         let [change, percent, nanos, later_nanos, count, later_count, ..] = cells("", a, b);
-        total.row([change, percent, nanos, later_nanos, count, later_count]);
+        total.add_row([change, percent, nanos, later_nanos, count, later_count]);
         let mut tables = vec![total, time_table(&before, &after)];
         let mut matched = Table::new("matched", &["before_percent", "after_percent", "by"]);
         let parts = [
@@ -82,7 +82,7 @@ impl Diff {
         ];
         let parts = parts.into_iter().filter(|(_, before, after)| !before.is_empty() || !after.is_empty());
         for (name, before, after) in parts.clone() {
-            matched.row([share_in(before, after, a), share_in(after, before, b), name.into()]);
+            matched.add_row([share_in(before, after, a), share_in(after, before, b), name.into()]);
         }
         tables.push(matched);
         let mut hidden = 0;
@@ -115,7 +115,7 @@ impl Diff {
         let mut table = Table::new(name, &COLUMNS);
         let most = if self.number == 0 { usize::MAX } else { self.number };
         for (name, a, b) in rows.into_iter().take(most) {
-            table.row(cells(name, a, b));
+            table.add_row(cells(name, a, b));
         }
         table
     }
@@ -142,7 +142,7 @@ fn time_table(before: &ComparedRun, after: &ComparedRun) -> Table {
         run.times.iter().find(|(known, _)| *known == what).map_or(0, |(_, nanos)| *nanos)
     };
     let mut row = |what: String, a: u64, b: u64| {
-        table.row([
+        table.add_row([
             difference(a, b),
             change_percent(a as f64, b as f64),
             Cell::Nanos(a),

@@ -39,7 +39,7 @@ pub(super) struct Extract {
 impl Extract {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         let mut ops = Ops::within(self.window.first, self.window.last).with_exact_times(self.compat);
-        trace::read(&self.input, &self.how, console, &mut ops)?;
+        trace::read_trace(&self.input, &self.how, console, &mut ops)?;
         let all = ops.total;
         let table = Table::new(ops);
         self.output.write(console, |mut out| table.write(self.compat, name_writer(self.compat), &mut out))?;

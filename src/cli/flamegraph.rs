@@ -50,7 +50,7 @@ pub(super) struct Flamegraph {
     alloc: bool,
     /// Draw this view: gpu, idle, wait, alloc, unified, cpu, off-cpu or together (GPU, CPU and waiting time
     /// side by side).
-    #[arg(long, value_name = "WORD", conflicts_with_all = ["idle", "wait", "alloc"], value_parser = view)]
+    #[arg(long, value_name = "WORD", conflicts_with_all = ["idle", "wait", "alloc"], value_parser = parse_view)]
     view: Option<&'static View>,
     /// Unit of the widths: ns, us, or count (of activities or, with --idle, of gaps).
     #[arg(short, long, default_value_t)]
@@ -74,13 +74,13 @@ pub(super) struct Flamegraph {
     /// Python frames: auto (with the first line of the function), lines (with the line that was executed), or
     /// only (without the native frames around them).
     #[arg(long, value_enum, default_value_t)]
-    python: Python,
+    python: PythonFrames,
     #[command(flatten)]
     names: NameFlags,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum Python {
+enum PythonFrames {
     #[default]
     Auto,
     FoldedStacks,
@@ -111,13 +111,13 @@ impl Flamegraph {
             return Err(usage_error("refusing to write SVG to a terminal; use `-o flame.svg`"));
         }
         if let [before, after] = &self.diff[..] {
-            self.diff(before, after, format, &target, console)?;
+            self.draw_diff(before, after, format, &target, console)?;
             return Ok(Outcome::Clean);
         }
         let input = self.input.as_ref().ok_or_else(|| usage_error("name a recording or trace"))?;
         let opened = input.open()?;
         if is_folded(&opened) {
-            self.folded(input, opened, format, &target, console)?;
+            self.draw_folded(input, opened, format, &target, console)?;
             return Ok(Outcome::Clean);
         }
         let Explained { profile, facts, .. } =
@@ -143,7 +143,7 @@ impl Flamegraph {
         self.view.or(by_flag).unwrap_or(&GPU)
     }
 
-    fn diff(
+    fn draw_diff(
         &self,
         before: &Source,
         after: &Source,
@@ -155,7 +155,7 @@ impl Flamegraph {
             return Err(usage_error("--diff supports GPU time only; drop --idle, --wait, --alloc or --view"));
         }
         let ((before, is_folded), (after, is_folded_too)) =
-            (self.lines(before, console)?, self.lines(after, console)?);
+            (self.read_lines(before, console)?, self.read_lines(after, console)?);
         // Only folded input can have different names on the two sides, because recordings and traces are named here,
         // with the same rules.
         if is_folded || is_folded_too {
@@ -189,15 +189,15 @@ impl Flamegraph {
         ReadOptions {
             by_stream,
             internal_frames: self.internal_frames,
-            python_lines: self.python == Python::FoldedStacks,
-            python_only: self.python == Python::Only,
+            python_lines: self.python == PythonFrames::FoldedStacks,
+            python_only: self.python == PythonFrames::Only,
             max_memory: max_memory(),
             ..self.names.read_options()
         }
     }
 
     /// Returns the stacks of one input, and whether another tool folded them.
-    fn lines(&self, source: &Source, console: Console) -> Result<(FoldedStacks, bool)> {
+    fn read_lines(&self, source: &Source, console: Console) -> Result<(FoldedStacks, bool)> {
         let opened = source.open()?;
         if is_folded(&opened) {
             return Ok((read_stacks(source, opened, self.unit)?, true));
@@ -207,7 +207,7 @@ impl Flamegraph {
     }
 
     /// Draws stacks that were folded by another tool, unchanged.
-    fn folded(
+    fn draw_folded(
         &self,
         input: &Source,
         opened: Opened,
@@ -242,7 +242,7 @@ fn recording_hint(view: &View) -> Option<&'static str> {
 }
 
 /// Returns the view that this word selects.
-pub(super) fn view(word: &str) -> std::result::Result<&'static View, String> {
+pub(super) fn parse_view(word: &str) -> std::result::Result<&'static View, String> {
     let words = || views::VIEWS.iter().map(|view| view.word).collect::<Vec<_>>().join(", ");
     views::view(word).ok_or_else(|| format!("there is no view `{word}`; use one of {}", words()))
 }

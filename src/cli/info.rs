@@ -34,7 +34,7 @@ fn fact_table(explained: &Explained) -> Table {
     let Explained { profile, ledger, .. } = explained;
     let tally = &ledger.tally;
     let mut table = Table::new("facts", &["what", "value"]);
-    let mut fact = |what: &str, value: Cell| table.row([what.into(), value]);
+    let mut fact = |what: &str, value: Cell| table.add_row([what.into(), value]);
     fact("kind", Cell::from(explained.facts.kind.description()));
     if let Some((process, program)) = profile.process() {
         fact("program", Cell::from(program));
@@ -101,7 +101,7 @@ fn device_table(explained: &Explained) -> Table {
     for device in &explained.ledger.devices {
         // A device whose activities have no times has neither busy nor idle time.
         let [busy, idle, window] = device.time.map_or([0; 3], |time| [time.busy, time.idle, time.window]);
-        table.row([
+        table.add_row([
             Cell::Text(format!("GPU {}", device.id().0)),
             Cell::Count(device.work.count),
             Cell::Nanos(device.work.nanos),
@@ -120,7 +120,7 @@ fn loss_table(explained: &Explained) -> Table {
     let Activities { untimed, repeated, of_no_call, .. } = explained.ledger.tally.activities;
     let mut loss = |what: &str, count| {
         if count > 0 {
-            table.row([what.into(), Cell::Count(count)]);
+            table.add_row([what.into(), Cell::Count(count)]);
         }
     };
     loss(Missing::Untimed.word(), untimed);

@@ -139,7 +139,7 @@ impl MergeRanks {
         }
         let tables =
             [rank_table(&all), self.kernel_table(&all), self.stack_table(&stacks), idle_table(&idle)];
-        self.table.write(console, |out| report::write(&tables, self.format, out))?;
+        self.table.write(console, |out| report::write_tables(&tables, self.format, out))?;
         Ok(Outcome::Clean)
     }
 
@@ -172,7 +172,11 @@ impl MergeRanks {
         let mut table = Table::new("kernels", &["rank", "total_ns", "name"]);
         for rank in all {
             for (nanos, name) in rank.kernels.iter().take(self.most()) {
-                table.row([Cell::Text(rank.rank.to_string()), Cell::Nanos(*nanos), Cell::Text(name.clone())]);
+                table.add_row([
+                    Cell::Text(rank.rank.to_string()),
+                    Cell::Nanos(*nanos),
+                    Cell::Text(name.clone()),
+                ]);
             }
         }
         table
@@ -184,7 +188,7 @@ impl MergeRanks {
         let mut stacks: Vec<_> = stacks.iter().collect();
         stacks.sort_by(|a, b| b.1.0.cmp(&a.1.0).then_with(|| a.0.cmp(b.0)));
         for (stack, (nanos, ranks)) in stacks.into_iter().take(self.most()) {
-            table.row([
+            table.add_row([
                 Cell::Nanos(*nanos),
                 Cell::share(*nanos, total),
                 Cell::Count(ranks.len() as u64),
@@ -222,7 +226,7 @@ fn idle_table(sums: &BTreeMap<&'static str, (u64, u64)>) -> Table {
     let mut sums: Vec<_> = sums.iter().filter(|(_, (nanos, _))| *nanos > 0).collect();
     sums.sort_by_key(|(cause, (nanos, _))| (std::cmp::Reverse(*nanos), **cause));
     for (cause, (nanos, gaps)) in sums {
-        table.row([Cell::Nanos(*nanos), Cell::share(*nanos, total), Cell::Count(*gaps), (*cause).into()]);
+        table.add_row([Cell::Nanos(*nanos), Cell::share(*nanos, total), Cell::Count(*gaps), (*cause).into()]);
     }
     table
 }
@@ -249,7 +253,7 @@ fn rank_table(all: &[RankData]) -> Table {
         {
             held = format!("{held} in {name}");
         }
-        table.row([
+        table.add_row([
             Cell::Text(rank.rank.to_string()),
             Cell::Nanos(rank.busy),
             Cell::Nanos(rank.idle),

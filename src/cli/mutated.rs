@@ -62,7 +62,7 @@ fn mutate(bytes: &mut Vec<u8>, chance: &mut Chance) {
 }
 
 /// Corrects the checksums, so that the reader reaches the damage within chunks.
-fn mend(bytes: &mut [u8]) {
+fn repair_checksums(bytes: &mut [u8]) {
     let mut at = 16;
     while let Some(head) = bytes.get(at..at + 9) {
         let (tag, length) = (head[0], u32::from_le_bytes(head[1..5].try_into().unwrap()) as usize);
@@ -76,7 +76,7 @@ fn mend(bytes: &mut [u8]) {
 }
 
 /// Runs all verbs on the file, regardless of their exit status.
-fn all_verbs(folder: &Path) {
+fn run_all_verbs(folder: &Path) {
     let lines = [
         "info in.gfr -o out",
         "check in.gfr -o out",
@@ -130,11 +130,11 @@ fn no_verb_panics_on_a_damaged_recording() {
         if turn >= 2 {
             mutate(&mut bytes, &mut chance);
             if chance.below(4) > 0 {
-                mend(&mut bytes);
+                repair_checksums(&mut bytes);
             }
         }
         fs::write(&file, &bytes).unwrap();
-        let ran = catch_unwind(AssertUnwindSafe(|| all_verbs(&folder)));
+        let ran = catch_unwind(AssertUnwindSafe(|| run_all_verbs(&folder)));
         if ran.is_err() {
             panicked.push(folder.join(format!("turn-{turn}.gfr")));
             fs::write(panicked.last().unwrap(), &bytes).unwrap();

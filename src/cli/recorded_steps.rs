@@ -21,7 +21,7 @@ impl<'a, S: Sink> RecordedEvents<'a, S> {
         Self { sink, names: IdMap::default(), opened: None, windows: 0, untimed: 0 }
     }
 
-    pub(super) fn row(&mut self, row: &Row<'_>) {
+    pub(super) fn add_row(&mut self, row: &Row<'_>) {
         match row {
             Row::Name { id, text } => drop(self.names.insert(*id, kernel_name(text).into_owned())),
             Row::Activity(activity) => self.op(activity),

@@ -26,7 +26,7 @@ pub(super) struct ReportFlags {
 
 impl ReportFlags {
     pub(super) fn write(&self, console: Console, tables: &[Table]) -> Result<()> {
-        self.output.write(console, |out| write(tables, self.format, out))
+        self.output.write(console, |out| write_tables(tables, self.format, out))
     }
 }
 
@@ -72,7 +72,7 @@ impl Table {
         Self { name, columns, rows: Vec::new() }
     }
 
-    pub(super) fn row(&mut self, cells: impl IntoIterator<Item = Cell>) {
+    pub(super) fn add_row(&mut self, cells: impl IntoIterator<Item = Cell>) {
         self.rows.push(cells.into_iter().map(Cell::cleaned).collect());
         debug_assert_eq!(self.rows.last().map(Vec::len), Some(self.columns.len()), "{}", self.name);
     }
@@ -144,7 +144,7 @@ impl Cell {
 }
 
 /// Writes `tables`.
-pub(super) fn write(tables: &[Table], format: ReportFormat, out: &mut dyn Write) -> Result<()> {
+pub(super) fn write_tables(tables: &[Table], format: ReportFormat, out: &mut dyn Write) -> Result<()> {
     match format {
         ReportFormat::Text => write_text(tables, out),
         ReportFormat::Csv => write_csv(tables, out),
@@ -195,7 +195,7 @@ fn shorten_distinctly(lines: &mut [Vec<String>]) {
     }
     let mut cuts = HashMap::new();
     for (at_the_ends, texts) in alike {
-        let place = common_chars(&texts);
+        let place = common_prefix_chars(&texts);
         let apart: Vec<_> = texts.iter().map(|text| shorten_around(text, place)).collect();
         let are_apart = apart.iter().collect::<BTreeSet<_>>().len() == texts.len();
         for (text, apart) in texts.iter().zip(apart) {
@@ -218,26 +218,30 @@ fn shorten_distinctly(lines: &mut [Vec<String>]) {
 /// and at the end of stacks.
 fn shorten(text: &str) -> String {
     let tail = MAX_NAME_CHARS - MAX_NAME_CHARS / 2 - GAP.len();
-    format!("{}{GAP}{}", chars(text, 0, MAX_NAME_CHARS / 2), chars(text, text.chars().count() - tail, tail))
+    format!(
+        "{}{GAP}{}",
+        substring(text, 0, MAX_NAME_CHARS / 2),
+        substring(text, text.chars().count() - tail, tail)
+    )
 }
 
 /// Keeps both ends of the text, and a third piece around a position in the middle.
 fn shorten_around(text: &str, place: usize) -> String {
     let piece = (MAX_NAME_CHARS - 2 * GAP.len()) / 3;
     // Text before the difference gives context.
-    let middle = chars(text, place.saturating_sub(piece / 3), piece);
-    let tail = chars(text, text.chars().count() - piece, piece);
-    format!("{}{GAP}{middle}{GAP}{tail}", chars(text, 0, piece))
+    let middle = substring(text, place.saturating_sub(piece / 3), piece);
+    let tail = substring(text, text.chars().count() - piece, piece);
+    format!("{}{GAP}{middle}{GAP}{tail}", substring(text, 0, piece))
 }
 
 const GAP: &str = "...";
 
-fn chars(text: &str, start: usize, count: usize) -> String {
+fn substring(text: &str, start: usize, count: usize) -> String {
     text.chars().skip(start).take(count).collect()
 }
 
 /// Returns the length in characters of the common prefix of all texts.
-fn common_chars(texts: &BTreeSet<&str>) -> usize {
+fn common_prefix_chars(texts: &BTreeSet<&str>) -> usize {
     // In sorted order, the first and the last text share exactly the prefix that all share.
     let (first, last) = (texts.first().copied().unwrap_or(""), texts.last().copied().unwrap_or(""));
     first.chars().zip(last.chars()).take_while(|(a, b)| a == b).count()
@@ -303,17 +307,17 @@ mod tests {
 
     fn written(format: ReportFormat) -> String {
         let mut kernels = Table::new("kernels", &["name", "count", "total_ns", "share_percent"]);
-        kernels.row([
+        kernels.add_row([
             Cell::from("gemm, \"fast\""),
             Cell::Count(1234),
             Cell::Nanos(3_099_632),
             Cell::share(3, 4),
         ]);
-        kernels.row([Cell::from("add"), Cell::Count(1), Cell::Nanos(7), Cell::Nothing]);
+        kernels.add_row([Cell::from("add"), Cell::Count(1), Cell::Nanos(7), Cell::Nothing]);
         let mut losses = Table::new("losses", &["what", "count"]);
-        losses.row([Cell::from("x"), Cell::Count(15)]);
+        losses.add_row([Cell::from("x"), Cell::Count(15)]);
         let mut out = Vec::new();
-        write(&[kernels, losses], format, &mut out).unwrap();
+        write_tables(&[kernels, losses], format, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -346,10 +350,10 @@ mod tests {
     #[test]
     fn names_that_look_like_formulas_are_quoted_in_csv_only() {
         let mut table = Table::new("kernels", &["name", "change_ns"]);
-        table.row([Cell::from("=cmd|'/C calc'!A0"), Cell::Change(-5)]);
+        table.add_row([Cell::from("=cmd|'/C calc'!A0"), Cell::Change(-5)]);
         let as_written = |format| {
             let mut out = Vec::new();
-            write(std::slice::from_ref(&table), format, &mut out).unwrap();
+            write_tables(std::slice::from_ref(&table), format, &mut out).unwrap();
             String::from_utf8(out).unwrap()
         };
         assert_eq!(as_written(ReportFormat::Csv), "name,change_ns\n'=cmd|'/C calc'!A0,-5\n");
@@ -361,16 +365,16 @@ mod tests {
     fn long_names_are_shortened_in_the_middle_in_text_output_only() {
         let name = format!("kernel<{}>(float*)", "float, ".repeat(40));
         let mut table = Table::new("kernels", &["name"]);
-        table.row([Cell::from(name.as_str())]);
+        table.add_row([Cell::from(name.as_str())]);
         let mut out = Vec::new();
-        write(std::slice::from_ref(&table), ReportFormat::Text, &mut out).unwrap();
+        write_tables(std::slice::from_ref(&table), ReportFormat::Text, &mut out).unwrap();
         let line = String::from_utf8(out).unwrap().lines().nth(1).unwrap().to_owned();
         assert!(
             line.len() == MAX_NAME_CHARS && line.starts_with("kernel<float") && line.ends_with(">(float*)"),
             "{line}"
         );
         let mut out = Vec::new();
-        write(&[table], ReportFormat::Csv, &mut out).unwrap();
+        write_tables(&[table], ReportFormat::Csv, &mut out).unwrap();
         assert!(String::from_utf8(out).unwrap().contains(&name));
     }
 
@@ -378,9 +382,9 @@ mod tests {
     fn shortened_names_still_show_the_middle_in_which_they_differ() {
         let rows = |names: &[String]| {
             let mut table = Table::new("kernels", &["name", "count"]);
-            names.iter().for_each(|name| table.row([Cell::from(name.as_str()), Cell::Count(1)]));
+            names.iter().for_each(|name| table.add_row([Cell::from(name.as_str()), Cell::Count(1)]));
             let mut out = Vec::new();
-            write(&[table], ReportFormat::Text, &mut out).unwrap();
+            write_tables(&[table], ReportFormat::Text, &mut out).unwrap();
             let text = String::from_utf8(out).unwrap();
             text.lines()
                 .skip(1)
@@ -409,11 +413,13 @@ mod tests {
     fn kernel_names_are_shortened_in_text_output_unless_two_rows_would_match() {
         let mut table = Table::new("kernels", &["count", "name"]);
         let names = ["lib::gemm<float>", "lib::gemm<half>", "lib::add<int, 4>(int*)"];
-        names.iter().for_each(|name| table.row([Cell::Count(1), Cell::Kernels(vec![(*name).to_owned()])]));
-        table.row([Cell::Count(1), Cell::Kernels(vec![names[2].to_owned(), "2 more".to_owned()])]);
+        names
+            .iter()
+            .for_each(|name| table.add_row([Cell::Count(1), Cell::Kernels(vec![(*name).to_owned()])]));
+        table.add_row([Cell::Count(1), Cell::Kernels(vec![names[2].to_owned(), "2 more".to_owned()])]);
         let written = |format| {
             let mut out = Vec::new();
-            write(std::slice::from_ref(&table), format, &mut out).unwrap();
+            write_tables(std::slice::from_ref(&table), format, &mut out).unwrap();
             String::from_utf8(out).unwrap()
         };
         let people =

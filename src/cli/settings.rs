@@ -21,7 +21,7 @@ impl Settings {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         self.report.output.write(console, |out| match self.report.format {
             ReportFormat::Text => Ok(out.write_all(settings_text().as_bytes())?),
-            _ => report::write(&[settings_table()], self.report.format, out),
+            _ => report::write_tables(&[settings_table()], self.report.format, out),
         })?;
         Ok(Outcome::Clean)
     }
@@ -30,7 +30,7 @@ impl Settings {
 fn settings_table() -> Table {
     let mut table = Table::new("settings", &["name", "values", "default", "help"]);
     for setting in SETTINGS {
-        table.row([setting.name, setting.values, setting.default, setting.help].map(Cell::from));
+        table.add_row([setting.name, setting.values, setting.default, setting.help].map(Cell::from));
     }
     table
 }

@@ -27,13 +27,13 @@ pub(super) struct Stats {
     #[arg(value_name = "TRIM", default_value = "recover_decode_task")]
     trim: String,
     /// Maximum length of a step, in milliseconds: longer steps are prefill, not decoding.
-    #[arg(value_name = "MAX_MS", default_value = "30", value_parser = millis)]
+    #[arg(value_name = "MAX_MS", default_value = "30", value_parser = parse_millis)]
     longest: i64,
     /// Same as MAX_MS, and takes precedence over it.
-    #[arg(long, value_name = "MS", value_parser = millis)]
+    #[arg(long, value_name = "MS", value_parser = parse_millis)]
     max_ms: Option<i64>,
     /// Minimum length of a step, in milliseconds.
-    #[arg(long, value_name = "MS", default_value = "0", value_parser = millis)]
+    #[arg(long, value_name = "MS", default_value = "0", value_parser = parse_millis)]
     min_ms: i64,
     /// Definition of a bubble.
     #[arg(long, value_enum, default_value = "union")]
@@ -80,7 +80,7 @@ impl Stats {
             gap_before_trim: self.gap_before_trim,
         };
         let mut ops = Ops::with_steps().with_exact_times(self.compat);
-        trace::read(&self.input, &self.how, console, &mut ops)?;
+        trace::read_trace(&self.input, &self.how, console, &mut ops)?;
         let table = Table::new(ops, &options).map_err(|error| error.within(&self.input))?;
         self.output.write(console, |mut out| table.write(name_writer(self.compat), &mut out))?;
         self.report(&table, console);
@@ -108,7 +108,7 @@ impl Stats {
 }
 
 /// Parses a number of milliseconds, as people write it. Returns nanoseconds.
-pub(super) fn millis(text: &str) -> Result<i64> {
+pub(super) fn parse_millis(text: &str) -> Result<i64> {
     let number: f64 = text.parse().unwrap_or(f64::NAN);
     if !(0.0..=9e12).contains(&number) {
         return Err(usage_error(format!("expected a number of milliseconds, not `{text}`")));

@@ -158,7 +158,7 @@ impl Top {
         let mut by_device = Table::new("comm", columns);
         for (device, sum) in &devices {
             let hidden = sum.all - sum.exposed;
-            by_device.row([
+            by_device.add_row([
                 Cell::Count(device.0.into()),
                 Cell::Nanos(sum.all),
                 Cell::Nanos(sum.exposed),
@@ -181,7 +181,7 @@ impl Top {
         let mut by_stack =
             Table::new("comm_stacks", &["exposed_ns", "share_percent", "total_ns", "count", "stack"]);
         for (stack, share) in stacks.into_iter().take(most) {
-            by_stack.row([
+            by_stack.add_row([
                 Cell::Nanos(share.exposed),
                 Cell::share(share.exposed, exposed),
                 Cell::Nanos(share.nanos),
@@ -221,7 +221,7 @@ fn kernel_table(explained: &Explained, most: usize) -> Table {
         b.weight.nanos.cmp(&a.weight.nanos).then_with(|| (a_name, a.device).cmp(&(b_name, b.device)))
     });
     for (name, work) in works.into_iter().take(most) {
-        table.row([
+        table.add_row([
             Cell::Nanos(work.weight.nanos),
             Cell::share(work.weight.nanos, total),
             Cell::Count(work.weight.count),
@@ -249,7 +249,7 @@ fn stack_table(explained: &Explained, names: Names, most: usize) -> Table {
     let mut table = Table::new("stacks", &["total_ns", "share_percent", "count", "stack"]);
     let total = total_gpu_time(profile);
     for (stack, [nanos, count, ..]) in sums.into_iter().take(most) {
-        table.row([Cell::Nanos(nanos), Cell::share(nanos, total), Cell::Count(count), Cell::Text(stack)]);
+        table.add_row([Cell::Nanos(nanos), Cell::share(nanos, total), Cell::Count(count), Cell::Text(stack)]);
     }
     table
 }
@@ -270,7 +270,7 @@ fn function_table(profile: &Profile, names: Names, most: usize) -> Table {
     let mut table = Table::new("function", &["gpu_ns", "cpu_ns", "waiting_ns", "function"]);
     for (function, times) in sums.into_iter().take(most) {
         let [gpu, cpu, waiting] = times.map(Cell::Nanos);
-        table.row([gpu, cpu, waiting, Cell::Text(function)]);
+        table.add_row([gpu, cpu, waiting, Cell::Text(function)]);
     }
     table
 }
@@ -308,7 +308,7 @@ fn line_table(profile: &Profile, names: Names, most: usize) -> Table {
     let total = total_gpu_time(profile);
     for ((line, function), under) in sums.into_iter().take(most) {
         let [nanos, count, ..] = under.values;
-        table.row([
+        table.add_row([
             Cell::Nanos(nanos),
             Cell::share(nanos, total),
             Cell::Count(count),
@@ -346,7 +346,7 @@ fn idle_table(profile: &Profile, names: Names, most: usize) -> Table {
     sums.sort_by(|a, b| b.1.0.cmp(&a.1.0).then_with(|| a.0.cmp(&b.0)));
     let mut table = Table::new("idle", &["total_ns", "share_percent", "gaps", "cause", "stack"]);
     for ((cause, stack), (nanos, gaps)) in sums.into_iter().take(most) {
-        table.row([
+        table.add_row([
             Cell::Nanos(nanos),
             Cell::share(nanos, total),
             Cell::Count(gaps),
@@ -371,7 +371,7 @@ pub(super) fn work_table(profile: &Profile, events: &[&JoinedActivity], most: us
     let mut sums: Vec<_> = sums.into_iter().collect();
     sums.sort_by(|a, b| b.1.0.cmp(&a.1.0).then_with(|| a.0.cmp(&b.0)));
     for (name, (nanos, count, min, max)) in sums.into_iter().take(most) {
-        table.row([
+        table.add_row([
             Cell::Nanos(nanos),
             Cell::share(nanos, total),
             Cell::Count(count),
@@ -392,7 +392,7 @@ fn delay_table(delays: &LaunchDelays, profile: &Profile, most: usize) -> Table {
     let mut delays: Vec<_> = delays.iter().map(|(work, delay)| (work_name(profile, work), delay)).collect();
     delays.sort_by(|(a_name, a), (b_name, b)| b.sum.cmp(&a.sum).then_with(|| a_name.cmp(b_name)));
     for (name, delay) in delays.into_iter().take(most) {
-        table.row([
+        table.add_row([
             Cell::Nanos(delay.average()),
             Cell::Nanos(delay.percentile(50)),
             Cell::Nanos(delay.percentile(95)),

@@ -20,7 +20,12 @@ pub(super) struct TraceFlags {
 }
 
 /// Passes the events of `source` to `sink`.
-pub(super) fn read(source: &Source, how: &TraceFlags, console: Console, sink: &mut impl Fork) -> Result<()> {
+pub(super) fn read_trace(
+    source: &Source,
+    how: &TraceFlags,
+    console: Console,
+    sink: &mut impl Fork,
+) -> Result<()> {
     let opened = source.open()?;
     let kind = opened.kind();
     if matches!(kind, Kind::Folded | Kind::ExtendedFolded) {
@@ -37,7 +42,7 @@ pub(super) fn read(source: &Source, how: &TraceFlags, console: Console, sink: &m
     let (options, _bar) = with_progress(options, &opened, console);
     let seen = if kind == Kind::Recording {
         let mut events = RecordedEvents::new(sink);
-        if source.recording(opened, &options, console, &mut |row| events.row(row))?.has_only_sums {
+        if source.recording(opened, &options, console, &mut |row| events.add_row(row))?.has_only_sums {
             return Err(sums_only_error(source));
         }
         ReadCounts { untimed: events.untimed, ..ReadCounts::default() }

@@ -96,7 +96,7 @@ impl View {
             } else {
                 self.activity_table(&explained, &wanted, zero)
             };
-            report::write(&[table], self.report.format, out)
+            report::write_tables(&[table], self.report.format, out)
         })?;
         if !self.stats && !self.timeline && self.number > 0 && wanted.len() > self.number {
             console.remark(format!("{} of {} activities; -n 0 shows all", self.number, wanted.len()));
@@ -141,7 +141,7 @@ impl View {
         for event in wanted.iter().take(self.most()) {
             let activity = &event.activity;
             let nanos = activity.duration();
-            table.row([
+            table.add_row([
                 nanos.map_or(Cell::Nothing, |_| Cell::Nanos(activity.start.0.saturating_sub(zero))),
                 nanos.map_or(Cell::Nothing, Cell::Nanos),
                 Cell::Count(activity.device.0.into()),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::checkpoint::{hold_outputs, in_trouble, let_outputs_go, wait_until_it_writes};
 use crate::running::{FILE, Running, send};
-use crate::support::pythons::{pythons, unpacked};
+use crate::support::pythons::{debian_pythons, pythons};
 use crate::support::{Done, Run, Way, compile, root, skip};
 
 const SCRIPT: &str = "tests/programs/interrupted.py";
@@ -18,7 +18,7 @@ const SCRIPT: &str = "tests/programs/interrupted.py";
 const LAUNCHES: u64 = 200;
 
 fn all() -> Vec<PathBuf> {
-    let all = pythons("ctypes").into_iter().chain(unpacked()).map(|(_, python)| python);
+    let all = pythons("ctypes").into_iter().chain(debian_pythons()).map(|(_, python)| python);
     let all: Vec<_> = all.collect();
     assert!(!all.is_empty(), "the tests need a Python from 3.9 on");
     all

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::support::pythons::{pythons, unpacked};
+use crate::support::pythons::{debian_pythons, pythons};
 use crate::support::{Done, Run, Way, compile, installed, root, skip};
 
 /// Versions whose frames are read.
@@ -18,7 +18,7 @@ const KNOWN: std::ops::RangeInclusive<(u32, u32)> = (3, 9)..=(3, 15);
 
 /// Pythons whose frames are read.
 fn known() -> Vec<((u32, u32), PathBuf)> {
-    let all = pythons("ctypes").into_iter().chain(unpacked());
+    let all = pythons("ctypes").into_iter().chain(debian_pythons());
     let found: Vec<_> = all.filter(|(version, _)| KNOWN.contains(version)).collect();
     assert!(!found.is_empty(), "the tests need a Python from 3.9 to 3.15");
     found
@@ -211,7 +211,7 @@ fn py_spy_reports_the_same_functions_and_lines_for_a_running_process() {
 #[test]
 fn launches_from_pythons_jit_appear_under_their_functions() {
     let library = library();
-    for (version, python) in unpacked().into_iter().filter(|(version, _)| *version >= (3, 14)) {
+    for (version, python) in debian_pythons().into_iter().filter(|(version, _)| *version >= (3, 14)) {
         let mut asked = Command::new(&python);
         asked.env("PYTHON_JIT", "1").args(["-c", "import sys; sys.exit(not sys._jit.is_enabled())"]);
         if !asked.status().unwrap().success() {

@@ -92,7 +92,7 @@ impl Doctor {
         let lines = self.run_checks();
         self.report.output.write(console, |out| match self.report.format {
             ReportFormat::Text => write_text(&lines, out),
-            format => report::write(&[result_table(&lines)], format, out),
+            format => report::write_tables(&[result_table(&lines)], format, out),
         })?;
         let fails = lines.iter().any(|line| line.state == CheckState::Fail);
         Ok(if fails { Outcome::Findings } else { Outcome::Clean })
@@ -344,7 +344,7 @@ fn result_table(lines: &[CheckResult]) -> Table {
     let mut table = Table::new("doctor", &["result", "what", "found", "remedy"]);
     for line in lines {
         let remedy = if line.remedy.is_empty() { Cell::Nothing } else { line.remedy.as_str().into() };
-        table.row([line.state.word().into(), line.what.into(), line.found.as_str().into(), remedy]);
+        table.add_row([line.state.word().into(), line.what.into(), line.found.as_str().into(), remedy]);
     }
     table
 }
