@@ -144,7 +144,7 @@ impl AddressSpace {
     }
 }
 
-/// A line of `/proc/PID/read_maps` that describes code in a file.
+/// A line of `/proc/PID/maps` that describes code in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MapsLine {
     pub(crate) start: u64,

@@ -9,7 +9,7 @@ use crate::address_spaces::FileLocation;
 use crate::names::{self, Symbols};
 use crate::probed_launches::{Launch, ProbedLaunches};
 
-/// FoldedOptions of the output.
+/// Options of the output.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FoldedOptions {
     /// Whether to write a line for each launch (`TIME COMM PID TID CPU main;cudaLaunchKernel;[correlation 7]`).

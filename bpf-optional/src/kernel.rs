@@ -19,8 +19,8 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!("../bpf/probe.bpf.o");
 /// Options of watching.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct WatchOptions {
-    /// Whether to watch every process. Default: false, so that only the processes named by [`KernelPrograms::follow`] and
-    /// their children are watched.
+    /// Whether to watch every process. Default: false, so that only the processes named by
+    /// [`KernelPrograms::follow`] and their children are watched.
     pub(crate) all: bool,
     /// Whether to take stacks of the kernel as well. Default: false.
     pub(crate) kernel_stacks: bool,

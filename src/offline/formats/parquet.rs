@@ -1,5 +1,5 @@
-//! The activity table as Parquet, for queries over many runs with DuckDB, Spark and similar tools. [`super::activity_columns`]
-//! lists the columns.
+//! The activity table as Parquet, for queries over many runs with DuckDB, Spark and similar tools.
+//! [`super::activity_columns`] lists the columns.
 //!
 //! Losses are in the file's key-value metadata (`gpuflame.lost.*`), as is the number of launches without an activity
 //! (`gpuflame.launches.pending`). `run` and `rank` are not columns but the names of the folders (`run=A/rank=3/`).
