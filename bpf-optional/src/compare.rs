@@ -3,34 +3,40 @@
 
 use std::collections::BTreeMap;
 
-use crate::inside::{Id, Inside, Recorded};
-use crate::launched::{Launch, Seen};
-use crate::spaces::{Files, Place};
+use crate::address_spaces::{FileLocation, Files};
+use crate::probed_launches::{Launch, ProbedLaunches};
+use crate::recorded_launches::{LaunchId, RecordedLaunch, RecordedLaunches};
 
 /// Result of comparing the two stacks of one launch, leaf first, from the place that made the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Stacks {
+pub(crate) enum StackComparison {
     /// Both stacks have the same frames, from the call to `main` or the thread's function.
     Same,
     /// Both stacks are the same as far as the outside stack goes. The outside stack ends early, because a frame
     /// pointer led nowhere.
     EndsEarly,
     /// The outside stack skips frames that keep no frame pointer. Its remaining frames are in the same order.
-    Skips,
+    SkipsFrames,
     /// The library could not capture its complete stack, and has marked the stack as truncated.
-    CutInside,
+    TruncatedInside,
     /// Both stacks start at the same place, but a frame pointer led to an address that is not code.
-    Astray,
+    NonCodeAddress,
     /// The stacks belong to different calls.
     Differ,
 }
 
-impl Stacks {
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Same, Self::EndsEarly, Self::Skips, Self::CutInside, Self::Astray, Self::Differ];
+impl StackComparison {
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Same,
+        Self::EndsEarly,
+        Self::SkipsFrames,
+        Self::TruncatedInside,
+        Self::NonCodeAddress,
+        Self::Differ,
+    ];
 
     /// Whether both stacks can be right.
-    pub(crate) fn agree(self) -> bool {
+    pub(crate) fn is_consistent(self) -> bool {
         self != Self::Differ
     }
 
@@ -38,9 +44,9 @@ impl Stacks {
         match self {
             Self::Same => "the same from main to call",
             Self::EndsEarly => "the same, but frame pointers end early",
-            Self::Skips => "the same, but frame pointers skip frames",
-            Self::CutInside => "the same, but marked as truncated inside",
-            Self::Astray => "the same caller, then no frame pointers",
+            Self::SkipsFrames => "the same, but frame pointers skip frames",
+            Self::TruncatedInside => "the same, but marked as truncated inside",
+            Self::NonCodeAddress => "the same caller, then no frame pointers",
             Self::Differ => "different",
         }
     }
@@ -48,7 +54,7 @@ impl Stacks {
 
 /// Result of comparing all launches.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Verdict {
+pub(crate) struct LaunchComparison {
     /// Number of launches that either side has: launches with an id count once, and outside launches without an id
     /// count as well.
     pub(crate) launches: u64,
@@ -65,58 +71,62 @@ pub(crate) struct Verdict {
     /// Launches on both sides that have another thread, or another position in the order of their thread.
     pub(crate) other_thread: u64,
     pub(crate) other_order: u64,
-    pub(crate) stacks: BTreeMap<Stacks, u64>,
+    pub(crate) stacks: BTreeMap<StackComparison, u64>,
     /// Delays, in nanoseconds and sorted, between the outside time of a launch and its time in the library.
-    pub(crate) later: Vec<i64>,
+    pub(crate) delays_ns: Vec<i64>,
     /// A launch whose stacks differ, to show as an example.
-    pub(crate) example: Option<Id>,
+    pub(crate) example: Option<LaunchId>,
 }
 
-impl Verdict {
+impl LaunchComparison {
     /// Whether both accounts agree. Launches that failed, or that the library counts as lost, are not a difference.
-    pub(crate) fn holds(&self, explained: u64) -> bool {
+    pub(crate) fn accounts_agree(&self, explained: u64) -> bool {
         let alone = self.probe_only + self.without_id;
         self.agree + alone == self.launches && alone <= explained && self.inside_only == 0
     }
 }
 
 /// Compares the launches. `ahead` is how much the realtime clock is ahead of the monotonic clock.
-pub(crate) fn compare(seen: &Seen, inside: &Inside, ahead: i64) -> Verdict {
-    let mut verdict = Verdict { inside: inside.launches.len() as u64, ..Verdict::default() };
-    let outermost: Vec<&Launch> = seen.launches.iter().filter(|launch| !launch.nested).collect();
+pub(crate) fn compare(probed: &ProbedLaunches, inside: &RecordedLaunches, ahead: i64) -> LaunchComparison {
+    let mut verdict =
+        LaunchComparison { inside: inside.launches.len() as u64, ..LaunchComparison::default() };
+    let outermost: Vec<&Launch> = probed.launches.iter().filter(|launch| !launch.nested).collect();
     verdict.probe = outermost.len() as u64;
-    let with_id: BTreeMap<Id, &Launch> =
+    let with_id: BTreeMap<LaunchId, &Launch> =
         outermost.iter().filter_map(|launch| Some(((launch.pid, launch.correlation?), *launch))).collect();
     verdict.without_id = outermost.iter().filter(|launch| launch.correlation.is_none()).count() as u64;
-    let out_of_order = out_of_order(&with_id, inside);
+    let out_of_order = find_out_of_order(&with_id, inside);
     for (id, launch) in &with_id {
         let Some(recorded) = inside.launches.get(id) else {
             verdict.probe_only += 1;
             continue;
         };
-        let outer = seen.stacks.get(launch.stack);
-        let stacks = stacks(outer, recorded, &seen.files);
+        let outer = probed.stacks.get(launch.stack);
+        let stacks = compare_stacks(outer, recorded, &probed.files);
         *verdict.stacks.entry(stacks).or_default() += 1;
-        if !stacks.agree() && verdict.example.is_none() {
+        if !stacks.is_consistent() && verdict.example.is_none() {
             verdict.example = Some(*id);
         }
         let same_thread = launch.tid == recorded.tid;
         let in_order = !out_of_order.contains(id);
         verdict.other_thread += u64::from(!same_thread);
         verdict.other_order += u64::from(!in_order);
-        verdict.agree += u64::from(stacks.agree() && same_thread && in_order);
-        verdict.later.push(recorded.time as i64 - (launch.time as i64 + ahead));
+        verdict.agree += u64::from(stacks.is_consistent() && same_thread && in_order);
+        verdict.delays_ns.push(recorded.time as i64 - (launch.time as i64 + ahead));
     }
     verdict.inside_only = inside.launches.keys().filter(|id| !with_id.contains_key(id)).count() as u64;
     verdict.launches = verdict.probe + verdict.inside_only;
-    verdict.later.sort_unstable();
+    verdict.delays_ns.sort_unstable();
     verdict
 }
 
 /// Returns launches whose position among the launches of their thread differs if they are sorted by the library's
 /// times.
-fn out_of_order(outer: &BTreeMap<Id, &Launch>, inside: &Inside) -> std::collections::HashSet<Id> {
-    type Times = (u64, u64, Id);
+fn find_out_of_order(
+    outer: &BTreeMap<LaunchId, &Launch>,
+    inside: &RecordedLaunches,
+) -> std::collections::HashSet<LaunchId> {
+    type Times = (u64, u64, LaunchId);
     let mut threads: BTreeMap<(u32, u32), Vec<Times>> = BTreeMap::new();
     for (id, launch) in outer {
         if let Some(recorded) = inside.launches.get(id) {
@@ -137,47 +147,52 @@ fn out_of_order(outer: &BTreeMap<Id, &Launch>, inside: &Inside) -> std::collecti
 
 /// Compares the stacks of one launch. The first place of the outside stack is the function itself. The second place
 /// is the function's caller, which is always right, because the call pushed it onto the stack.
-pub(crate) fn stacks(outer: &[Place], recorded: &Recorded, files: &Files) -> Stacks {
-    let user: Vec<Place> =
-        outer.iter().filter(|place| place.file != Place::KERNEL).skip(1).copied().collect();
+pub(crate) fn compare_stacks(
+    outer: &[FileLocation],
+    recorded: &RecordedLaunch,
+    files: &Files,
+) -> StackComparison {
+    let user: Vec<FileLocation> =
+        outer.iter().filter(|place| place.file != FileLocation::KERNEL).skip(1).copied().collect();
     let inner = &recorded.stack;
-    let Some(caller) = user.first() else { return Stacks::EndsEarly };
+    let Some(caller) = user.first() else { return StackComparison::EndsEarly };
     // The library has frames of CUDA's own above the caller if it could not omit them.
-    let Some(at) = inner.iter().position(|place| place == caller) else { return Stacks::Differ };
+    let Some(at) = inner.iter().position(|place| place == caller) else { return StackComparison::Differ };
     if !inner[..at].iter().all(|place| is_cuda(*place, files)) {
-        return Stacks::Differ;
+        return StackComparison::Differ;
     }
     let inner = &inner[at..];
-    let own = own(inner, files);
-    if recorded.is_whole && user.starts_with(own) && is_below_main(&user[own.len()..], files) {
-        return Stacks::Same;
+    let own = without_libc_frames(inner, files);
+    if recorded.is_complete && user.starts_with(own) && is_below_main(&user[own.len()..], files) {
+        return StackComparison::Same;
     }
-    let are_in_order = |places: &[Place]| {
+    let are_in_order = |places: &[FileLocation]| {
         let mut left = inner.iter();
         places.iter().all(|place| left.any(|other| other == place))
     };
-    let code: Vec<Place> = user.iter().filter(|place| place.file != Place::UNKNOWN).copied().collect();
+    let code: Vec<FileLocation> =
+        user.iter().filter(|place| place.file != FileLocation::UNKNOWN).copied().collect();
     if inner.starts_with(&user) {
-        Stacks::EndsEarly
+        StackComparison::EndsEarly
     } else if are_in_order(&user) {
-        Stacks::Skips
-    } else if !recorded.is_whole && user.starts_with(inner) {
-        Stacks::CutInside
+        StackComparison::SkipsFrames
+    } else if !recorded.is_complete && user.starts_with(inner) {
+        StackComparison::TruncatedInside
     } else if are_in_order(&code) {
-        Stacks::Astray
+        StackComparison::NonCodeAddress
     } else {
-        Stacks::Differ
+        StackComparison::Differ
     }
 }
 
 /// Whether frame pointers can find these places below `main`: frames of the C library, and any frames after those.
-fn is_below_main(places: &[Place], files: &Files) -> bool {
-    places.first().is_none_or(|place| place.file == Place::UNKNOWN || is_libc(*place, files))
+fn is_below_main(places: &[FileLocation], files: &Files) -> bool {
+    places.first().is_none_or(|place| place.file == FileLocation::UNKNOWN || is_libc(*place, files))
 }
 
 /// Returns a stack without the C library's frames below `main` or a thread's function, which keep no frame pointers.
-fn own<'a>(stack: &'a [Place], files: &Files) -> &'a [Place] {
-    let is_libc = |place: &Place| is_libc(*place, files);
+fn without_libc_frames<'a>(stack: &'a [FileLocation], files: &Files) -> &'a [FileLocation] {
+    let is_libc = |place: &FileLocation| is_libc(*place, files);
     let below = match stack {
         // `_start` belongs to the program, and no function calls it.
         [above @ .., last, _start] if is_libc(last) && !is_libc(_start) => &stack[..above.len() + 1],
@@ -187,14 +202,14 @@ fn own<'a>(stack: &'a [Place], files: &Files) -> &'a [Place] {
     &below[..end]
 }
 
-fn is_libc(place: Place, files: &Files) -> bool {
+fn is_libc(place: FileLocation, files: &Files) -> bool {
     let name = files.get(place.file).and_then(|file| file.path.file_name()).unwrap_or_default();
     let name = name.to_string_lossy();
     ["libc.so", "libc-", "libpthread", "ld-"].iter().any(|it| name.starts_with(it))
 }
 
-fn is_cuda(place: Place, files: &Files) -> bool {
-    files.get(place.file).is_none_or(|file| file.api.holds(place.offset))
+fn is_cuda(place: FileLocation, files: &Files) -> bool {
+    files.get(place.file).is_none_or(|file| file.api.contains(place.offset))
 }
 
 #[cfg(test)]
@@ -203,49 +218,50 @@ mod tests {
 
     use super::*;
 
-    fn place(offset: u64) -> Place {
-        Place { file: 0, offset }
+    fn place(offset: u64) -> FileLocation {
+        FileLocation { file: 0, offset }
     }
 
-    fn verdict(outer: &[u64], inner: &[u64], is_whole: bool) -> Stacks {
-        let files = Files::of_one("/bin/app");
-        let outer: Vec<Place> = std::iter::once(place(1)).chain(outer.iter().copied().map(place)).collect();
+    fn verdict(outer: &[u64], inner: &[u64], is_complete: bool) -> StackComparison {
+        let files = Files::with_unopened("/bin/app");
+        let outer: Vec<FileLocation> =
+            std::iter::once(place(1)).chain(outer.iter().copied().map(place)).collect();
         let stack = Rc::new(inner.iter().copied().map(place).collect());
-        let recorded = Recorded { time: 0, tid: 0, stack, is_whole, work: None };
-        stacks(&outer, &recorded, &files)
+        let recorded = RecordedLaunch { time: 0, tid: 0, stack, is_complete, work: None };
+        compare_stacks(&outer, &recorded, &files)
     }
 
     #[test]
     fn stack_verdicts_distinguish_the_losses_of_frame_pointer_walks() {
-        assert_eq!(verdict(&[10, 20, 30], &[10, 20, 30], true), Stacks::Same);
-        assert_eq!(verdict(&[10, 20], &[10, 20, 30], true), Stacks::EndsEarly);
-        assert_eq!(verdict(&[10, 30], &[10, 20, 30], true), Stacks::Skips);
-        assert_eq!(verdict(&[10, 20, 30], &[10, 20], false), Stacks::CutInside);
-        assert_eq!(verdict(&[10, 20, 30], &[10, 20], true), Stacks::Differ);
+        assert_eq!(verdict(&[10, 20, 30], &[10, 20, 30], true), StackComparison::Same);
+        assert_eq!(verdict(&[10, 20], &[10, 20, 30], true), StackComparison::EndsEarly);
+        assert_eq!(verdict(&[10, 30], &[10, 20, 30], true), StackComparison::SkipsFrames);
+        assert_eq!(verdict(&[10, 20, 30], &[10, 20], false), StackComparison::TruncatedInside);
+        assert_eq!(verdict(&[10, 20, 30], &[10, 20], true), StackComparison::Differ);
     }
 
     #[test]
     fn frames_of_the_c_library_below_main_are_ignored() {
-        let mut files = Files::of_one("/bin/app");
-        files.add_one("/lib/libc.so.6");
-        let libc = |offset| Place { file: 1, offset };
-        let recorded = Recorded {
+        let mut files = Files::with_unopened("/bin/app");
+        files.add_unopened("/lib/libc.so.6");
+        let libc = |offset| FileLocation { file: 1, offset };
+        let recorded = RecordedLaunch {
             time: 0,
             tid: 0,
             stack: Rc::new(vec![place(10), libc(5), place(20), libc(7), libc(8), place(30)]),
-            is_whole: true,
+            is_complete: true,
             work: None,
         };
-        let astray = Place { file: Place::UNKNOWN, offset: 1 };
+        let astray = FileLocation { file: FileLocation::UNKNOWN, offset: 1 };
         let outer = [place(1), place(10), libc(5), place(20), libc(7), astray];
-        assert_eq!(stacks(&outer, &recorded, &files), Stacks::Same);
-        assert_eq!(stacks(&outer[..3], &recorded, &files), Stacks::EndsEarly);
+        assert_eq!(compare_stacks(&outer, &recorded, &files), StackComparison::Same);
+        assert_eq!(compare_stacks(&outer[..3], &recorded, &files), StackComparison::EndsEarly);
     }
 
     #[test]
     fn a_different_caller_or_root_makes_a_different_stack() {
-        assert_eq!(verdict(&[10, 20], &[11, 20], true), Stacks::Differ);
-        assert_eq!(verdict(&[10, 20, 30], &[10, 20, 31], true), Stacks::Differ);
-        assert_eq!(verdict(&[10, 30, 20], &[10, 20, 30], true), Stacks::Differ);
+        assert_eq!(verdict(&[10, 20], &[11, 20], true), StackComparison::Differ);
+        assert_eq!(verdict(&[10, 20, 30], &[10, 20, 31], true), StackComparison::Differ);
+        assert_eq!(verdict(&[10, 30, 20], &[10, 20, 30], true), StackComparison::Differ);
     }
 }

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
-use crate::compare::{self, Stacks, Verdict};
-use crate::grade::{self, Grade, Way};
-use crate::inside::Inside;
-use crate::kernel::Watched;
-use crate::launched::Seen;
-use crate::record::{MARKER, say, until_over};
-use crate::watch::Watch;
+use crate::compare::{self, LaunchComparison, StackComparison};
+use crate::grade::{self, Grade, MatchMethod};
+use crate::kernel::WatchOptions;
+use crate::probed_launches::ProbedLaunches;
+use crate::record::{MARKER_VARIABLE, print_message, watch_command};
+use crate::recorded_launches::RecordedLaunches;
+use crate::watch::Watcher;
 
 /// Compare gpuflame's recording of a command with probes from outside, launch by launch.
 ///
@@ -52,39 +52,44 @@ impl Crosscheck {
     /// Runs the cross-check, and returns the exit code.
     pub(crate) fn run(&self) -> Result<u8> {
         let library = self.library()?;
-        let folder = Folder::new()?;
-        let watched = Watched { copies: self.copies, buffer_mib: Some(self.buffer), ..Watched::default() };
-        let mut watch = Watch::new(watched, Vec::new())?;
+        let folder = TempFolder::new()?;
+        let watched =
+            WatchOptions { copies: self.copies, buffer_mib: Some(self.buffer), ..WatchOptions::default() };
+        let mut watch = Watcher::new(watched, Vec::new())?;
         let environment = environment(&library, &folder.0);
-        let code = until_over(&mut watch, &self.command, &environment)?;
+        let code = watch_command(&mut watch, &self.command, &environment)?;
         let ahead = realtime_ahead();
-        let attached = watch.attached();
-        let (seen, dropped, remarks) = watch.into_seen()?;
-        remarks.iter().for_each(|remark| say(remark));
-        println(&format!("the command ended with {code}"));
+        let attached = watch.probe_count();
+        let (probed, dropped, remarks) = watch.into_launches()?;
+        remarks.iter().for_each(|remark| print_message(remark));
+        print_line(&format!("the command ended with {code}"));
         if attached == 0 {
             let what = "the command never mapped a libcudart or libcuda: nothing to compare";
             return Err(Error::new(ErrorKind::State, what));
         }
-        let mut inside = Inside::read(&folder.0, &seen.files)?;
-        inside.launches.retain(|id, _| !seen.copies.contains(id));
+        let mut inside = RecordedLaunches::read(&folder.0, &probed.files)?;
+        inside.launches.retain(|id, _| !probed.copies.contains(id));
         if self.swap_two {
             swap_two(&mut inside);
         }
-        let verdict = compare::compare(&seen, &inside, ahead);
-        table(&verdict, &seen, &inside, dropped.hits + dropped.markers, ahead);
+        let verdict = compare::compare(&probed, &inside, ahead);
+        print_table(&verdict, &probed, &inside, dropped.hits + dropped.markers, ahead);
         if self.figures {
-            figures(&verdict, &seen, &inside, ahead);
+            print_figures(&verdict, &probed, &inside, ahead);
         }
-        let Verdict { launches, probe, inside: recorded, agree, .. } = verdict;
-        println(&format!("crosscheck launches={launches} probe={probe} inprocess={recorded} agree={agree}"));
+        let LaunchComparison { launches, probe, inside: recorded, agree, .. } = verdict;
+        print_line(&format!(
+            "crosscheck launches={launches} probe={probe} inprocess={recorded} agree={agree}"
+        ));
         if recorded == 0 {
-            say("the library inside recorded no launch: no device, or no callbacks; nothing was compared");
+            print_message(
+                "the library inside recorded no launch: no device, or no callbacks; nothing was compared",
+            );
             return Ok(NOT_DONE);
         }
         let explained: u64 = inside.lost.values().sum::<u64>() + inside.outside;
-        let is_whole = dropped.hits + dropped.markers == 0;
-        Ok(if is_whole && verdict.holds(explained) { AGREE } else { DIFFER })
+        let is_complete = dropped.hits + dropped.markers == 0;
+        Ok(if is_complete && verdict.accounts_agree(explained) { AGREE } else { DIFFER })
     }
 
     fn library(&self) -> Result<PathBuf> {
@@ -103,14 +108,14 @@ fn environment(library: &Path, folder: &Path) -> Vec<(&'static str, OsString)> {
         ("GPUFLAME_OUTPUT", folder.join("run.%p").into()),
         ("GPUFLAME_FORMATS", "gfr".into()),
         ("GPUFLAME_QUIET", "1".into()),
-        (MARKER, "1".into()),
+        (MARKER_VARIABLE, "1".into()),
     ]
 }
 
 /// A folder for recordings, removed on drop.
-struct Folder(PathBuf);
+struct TempFolder(PathBuf);
 
-impl Folder {
+impl TempFolder {
     fn new() -> Result<Self> {
         let folder = std::env::temp_dir().join(format!("gpuflame-crosscheck-{}", std::process::id()));
         std::fs::create_dir(&folder)
@@ -119,7 +124,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for TempFolder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
@@ -144,13 +149,15 @@ fn realtime_ahead() -> i64 {
 }
 
 /// Swaps two consecutive launches on a thread that have different stacks.
-fn swap_two(inside: &mut Inside) {
+fn swap_two(inside: &mut RecordedLaunches) {
     let ids: Vec<_> = inside.launches.keys().copied().collect();
     let pair = ids.windows(2).find(|pair| {
         let (one, other) = (&inside.launches[&pair[0]], &inside.launches[&pair[1]]);
         one.tid == other.tid && one.stack != other.stack
     });
-    let Some(&[one, other]) = pair else { return say("no two launches with different stacks to swap") };
+    let Some(&[one, other]) = pair else {
+        return print_message("no two launches with different stacks to swap");
+    };
     let (Some(first), Some(second)) = (inside.launches.remove(&one), inside.launches.remove(&other)) else {
         return;
     };
@@ -158,10 +165,16 @@ fn swap_two(inside: &mut Inside) {
     inside.launches.insert(other, first);
 }
 
-fn table(verdict: &Verdict, seen: &Seen, inside: &Inside, dropped: u64, ahead: i64) {
-    let nested = seen.launches.iter().filter(|launch| launch.nested).count();
-    let row = |what: &str, count: u64| println(&format!("  {what:<52} {count:>12}"));
-    row("calls seen by probes", seen.launches.len() as u64);
+fn print_table(
+    verdict: &LaunchComparison,
+    probed: &ProbedLaunches,
+    inside: &RecordedLaunches,
+    dropped: u64,
+    ahead: i64,
+) {
+    let nested = probed.launches.iter().filter(|launch| launch.nested).count();
+    let row = |what: &str, count: u64| print_line(&format!("  {what:<52} {count:>12}"));
+    row("calls seen by probes", probed.launches.len() as u64);
     row("  made by CUDA inside other calls", nested as u64);
     row("launches seen by probes", verdict.probe);
     row("  without an id (no CUPTI callback, or no window)", verdict.without_id);
@@ -172,29 +185,35 @@ fn table(verdict: &Verdict, seen: &Seen, inside: &Inside, dropped: u64, ahead: i
     for (what, count) in &inside.lost {
         row(&format!("  counted inside as {what}"), *count);
     }
-    row("  copies and fills, left out without --copies", seen.copies.len() as u64);
+    row("  copies and fills, left out without --copies", probed.copies.len() as u64);
     row("on another thread", verdict.other_thread);
     row("in another order", verdict.other_order);
-    for stacks in Stacks::ALL {
+    for stacks in StackComparison::ALL {
         let count = verdict.stacks.get(&stacks).copied().unwrap_or(0);
         row(&format!("stacks {}", stacks.label()), count);
     }
     if let Some(id) = verdict.example {
         row(&format!("  first launch that differs, of process {}: id", id.0), u64::from(id.1));
     }
-    let at = |permille: usize| verdict.later.get((verdict.later.len().saturating_sub(1)) * permille / 1000);
+    let at = |permille: usize| {
+        verdict.delays_ns.get((verdict.delays_ns.len().saturating_sub(1)) * permille / 1000)
+    };
     if let (Some(least), Some(half), Some(most_of), Some(most)) = (at(0), at(500), at(990), at(1000)) {
-        println(&format!("  inside is later by (ns): min {least}, median {half}, p99 {most_of}, max {most}"));
+        print_line(&format!(
+            "  inside is later by (ns): min {least}, median {half}, p99 {most_of}, max {most}"
+        ));
     }
-    for (way, name) in WAYS {
-        println(&format!("  by {name}: {}", words(&grade::grade(seen, inside, ahead, way))));
+    for (way, name) in METHODS {
+        print_line(&format!("  by {name}: {}", describe_grade(&grade::grade(probed, inside, ahead, way))));
     }
 }
 
-const WAYS: [(Way, &str); 2] =
-    [(Way::Order, "order of the process instead of ids"), (Way::Nearest, "nearest time instead of ids")];
+const METHODS: [(MatchMethod, &str); 2] = [
+    (MatchMethod::Order, "order of the process instead of ids"),
+    (MatchMethod::Nearest, "nearest time instead of ids"),
+];
 
-fn words(grade: &Grade) -> String {
+fn describe_grade(grade: &Grade) -> String {
     let share = |part: u64, whole: u64| 100.0 * part as f64 / whole.max(1) as f64;
     format!(
         "{} of {} launches get the stack of another launch, {:.2} % of GPU time gets a wrong stack",
@@ -205,18 +224,20 @@ fn words(grade: &Grade) -> String {
 }
 
 /// Prints the figures from which `accuracy` makes its tables.
-fn figures(verdict: &Verdict, seen: &Seen, inside: &Inside, ahead: i64) {
-    for (way, name) in [(Way::Order, "order"), (Way::Nearest, "nearest")] {
+fn print_figures(verdict: &LaunchComparison, probed: &ProbedLaunches, inside: &RecordedLaunches, ahead: i64) {
+    for (way, name) in [(MatchMethod::Order, "order"), (MatchMethod::Nearest, "nearest")] {
         let Grade { launches, wrong_launches, wrong_stacks, nanos, wrong_nanos } =
-            grade::grade(seen, inside, ahead, way);
-        println(&format!("figure {name} {launches} {wrong_launches} {wrong_stacks} {nanos} {wrong_nanos}"));
+            grade::grade(probed, inside, ahead, way);
+        print_line(&format!(
+            "figure {name} {launches} {wrong_launches} {wrong_stacks} {nanos} {wrong_nanos}"
+        ));
     }
-    let differ = verdict.stacks.get(&Stacks::Differ).copied().unwrap_or(0);
-    println(&format!("figure ids {} {differ}", verdict.stacks.values().sum::<u64>()));
+    let differ = verdict.stacks.get(&StackComparison::Differ).copied().unwrap_or(0);
+    print_line(&format!("figure ids {} {differ}", verdict.stacks.values().sum::<u64>()));
 }
 
 /// Prints a line of the result.
 #[expect(clippy::print_stdout, reason = "the answer is what standard output is for")]
-fn println(line: &str) {
+fn print_line(line: &str) {
     println!("{line}");
 }

@@ -5,13 +5,13 @@ use std::io::Write;
 
 use gpuflame_model::error::Result;
 
-use crate::launched::{Launch, Seen};
-use crate::names::{self, Names};
-use crate::spaces::Place;
+use crate::address_spaces::FileLocation;
+use crate::names::{self, Symbols};
+use crate::probed_launches::{Launch, ProbedLaunches};
 
 /// Options of the output.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Options {
+pub(crate) struct FoldedOptions {
     /// Whether to write a line for each launch (`TIME COMM PID TID CPU main;cudaLaunchKernel;[correlation 7]`).
     /// Default: false, so that each stack has a line with the number of its launches.
     pub(crate) extended: bool,
@@ -20,15 +20,15 @@ pub(crate) struct Options {
 }
 
 /// Writes all launches, and returns how many launches were written.
-pub(crate) fn write(seen: &Seen, options: Options, out: &mut impl Write) -> Result<usize> {
-    let mut shown: Vec<&Launch> = seen.launches.iter().filter(|launch| is_shown(launch, options)).collect();
+pub(crate) fn write(probed: &ProbedLaunches, options: FoldedOptions, out: &mut impl Write) -> Result<usize> {
+    let mut shown: Vec<&Launch> = probed.launches.iter().filter(|launch| is_shown(launch, options)).collect();
     shown.sort_by_key(|launch| launch.time);
-    let texts = texts(seen, &shown);
+    let texts = stack_texts(probed, &shown);
     if options.extended {
         for launch in &shown {
             let Launch { time, pid, tid, cpu, .. } = launch;
             let stack = &texts[&(launch.stack, launch.probe)];
-            write!(out, "{time} {} {pid} {tid} {cpu} {stack}", seen.comms.get(launch.comm))?;
+            write!(out, "{time} {} {pid} {tid} {cpu} {stack}", probed.comms.get(launch.comm))?;
             match launch.correlation {
                 Some(id) => writeln!(out, ";[correlation {id}]")?,
                 None => writeln!(out)?,
@@ -47,28 +47,28 @@ pub(crate) fn write(seen: &Seen, options: Options, out: &mut impl Write) -> Resu
     Ok(shown.len())
 }
 
-fn is_shown(launch: &Launch, options: Options) -> bool {
+fn is_shown(launch: &Launch, options: FoldedOptions) -> bool {
     options.nested || !launch.nested
 }
 
 /// Returns the stacks of these launches as text, by stack and probe.
-fn texts(seen: &Seen, launches: &[&Launch]) -> BTreeMap<(u32, u32), String> {
-    let mut names = Names::new();
+fn stack_texts(probed: &ProbedLaunches, launches: &[&Launch]) -> BTreeMap<(u32, u32), String> {
+    let mut names = Symbols::new();
     let mut texts = BTreeMap::new();
     for launch in launches {
-        texts.entry((launch.stack, launch.probe)).or_insert_with(|| text(seen, launch, &mut names));
+        texts.entry((launch.stack, launch.probe)).or_insert_with(|| stack_text(probed, launch, &mut names));
     }
     texts
 }
 
 /// Returns a stack whose last frame is the function's name as it was probed. If one address has several names, the
 /// probed name is used.
-fn text(seen: &Seen, launch: &Launch, names: &mut Names) -> String {
-    let places = seen.stacks.get(launch.stack);
-    let kernel = places.iter().take_while(|place| place.file == Place::KERNEL).count();
+fn stack_text(probed: &ProbedLaunches, launch: &Launch, names: &mut Symbols) -> String {
+    let places = probed.stacks.get(launch.stack);
+    let kernel = places.iter().take_while(|place| place.file == FileLocation::KERNEL).count();
     let (kernel, user) = places.split_at(kernel);
-    let mut frames = names.frames(&seen.files, user.get(1..).unwrap_or_default());
-    frames.push(names::clean(&seen.probes[launch.probe as usize].name));
-    frames.extend(names.frames(&seen.files, kernel));
+    let mut frames = names.frames(&probed.files, user.get(1..).unwrap_or_default());
+    frames.push(names::clean_name(&probed.probes[launch.probe as usize].name));
+    frames.extend(names.frames(&probed.files, kernel));
     frames.join(";")
 }

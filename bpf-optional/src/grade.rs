@@ -3,12 +3,12 @@
 
 use std::collections::HashMap;
 
-use crate::inside::{Id, Inside};
-use crate::launched::{Launch, Seen};
+use crate::probed_launches::{Launch, ProbedLaunches};
+use crate::recorded_launches::{LaunchId, RecordedLaunches};
 
 /// Method of matching stacks to launches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum MatchMethod {
     /// The nth stack belongs to the nth launch of the process. The tutorial does this if there are as many stacks as
     /// launches.
     Order,
@@ -30,13 +30,18 @@ pub(crate) struct Grade {
     pub(crate) wrong_nanos: u64,
 }
 
-const TOLERANCE: u64 = 10_000_000;
+const TOLERANCE_NS: u64 = 10_000_000;
 
 /// Grades a method. `ahead` is how much the realtime clock is ahead of the monotonic clock; the method receives this
 /// exact value.
-pub(crate) fn grade(seen: &Seen, inside: &Inside, ahead: i64, way: Way) -> Grade {
-    let mut processes: HashMap<u32, Vec<(Id, &Launch)>> = HashMap::new();
-    for launch in seen.launches.iter().filter(|launch| !launch.nested) {
+pub(crate) fn grade(
+    probed: &ProbedLaunches,
+    inside: &RecordedLaunches,
+    ahead: i64,
+    way: MatchMethod,
+) -> Grade {
+    let mut processes: HashMap<u32, Vec<(LaunchId, &Launch)>> = HashMap::new();
+    for launch in probed.launches.iter().filter(|launch| !launch.nested) {
         let Some(correlation) = launch.correlation else { continue };
         let id = (launch.pid, correlation);
         if inside.launches.get(&id).is_some_and(|recorded| recorded.work.is_some()) {
@@ -51,31 +56,38 @@ pub(crate) fn grade(seen: &Seen, inside: &Inside, ahead: i64, way: Way) -> Grade
     grade
 }
 
-fn grade_process(probes: &[(Id, &Launch)], inside: &Inside, ahead: i64, way: Way, grade: &mut Grade) {
-    let stack_of: HashMap<Id, u32> = probes.iter().map(|(id, launch)| (*id, launch.stack)).collect();
-    let mut launches: Vec<(u64, Id)> = probes.iter().map(|(id, _)| (inside.launches[id].time, *id)).collect();
+fn grade_process(
+    probes: &[(LaunchId, &Launch)],
+    inside: &RecordedLaunches,
+    ahead: i64,
+    way: MatchMethod,
+    grade: &mut Grade,
+) {
+    let stack_of: HashMap<LaunchId, u32> = probes.iter().map(|(id, launch)| (*id, launch.stack)).collect();
+    let mut launches: Vec<(u64, LaunchId)> =
+        probes.iter().map(|(id, _)| (inside.launches[id].time, *id)).collect();
     launches.sort_unstable();
     for (at, (time, id)) in launches.iter().enumerate() {
-        let tied = match way {
-            Way::Order => Some(probes[at].0),
-            Way::Nearest => nearest(probes, *time as i64 - ahead),
+        let matched = match way {
+            MatchMethod::Order => Some(probes[at].0),
+            MatchMethod::Nearest => find_nearest(probes, *time as i64 - ahead),
         };
         let nanos = inside.launches[id].work.as_ref().map_or(0, |(_, nanos)| *nanos);
-        let is_other_stack = tied.map(|tied| stack_of[&tied]) != Some(stack_of[id]);
+        let is_other_stack = matched.map(|matched| stack_of[&matched]) != Some(stack_of[id]);
         grade.launches += 1;
         grade.nanos += nanos;
-        grade.wrong_launches += u64::from(tied != Some(*id));
+        grade.wrong_launches += u64::from(matched != Some(*id));
         grade.wrong_stacks += u64::from(is_other_stack);
         grade.wrong_nanos += if is_other_stack { nanos } else { 0 };
     }
 }
 
-fn nearest(probes: &[(Id, &Launch)], time: i64) -> Option<Id> {
+fn find_nearest(probes: &[(LaunchId, &Launch)], time: i64) -> Option<LaunchId> {
     let at = probes.partition_point(|(_, launch)| (launch.time as i64) < time);
     let near = &probes[at.saturating_sub(1)..probes.len().min(at + 1)];
     let distance = |launch: &Launch| (launch.time as i64).abs_diff(time);
     let (id, launch) = near.iter().min_by_key(|(_, launch)| distance(launch))?;
-    (distance(launch) <= TOLERANCE).then_some(*id)
+    (distance(launch) <= TOLERANCE_NS).then_some(*id)
 }
 
 #[cfg(test)]
@@ -83,13 +95,13 @@ mod tests {
     use std::rc::Rc;
 
     use super::*;
-    use crate::inside::Recorded;
+    use crate::recorded_launches::RecordedLaunch;
 
     /// Returns two threads whose calls begin in the order 1, 2 and are recorded inside in the order 2, 1.
-    fn crossed() -> (Seen, Inside) {
-        let (mut seen, mut inside) = (Seen::default(), Inside::default());
+    fn crossed() -> (ProbedLaunches, RecordedLaunches) {
+        let (mut probed, mut inside) = (ProbedLaunches::default(), RecordedLaunches::default());
         for (id, probe, recorded, nanos) in [(1, 100, 900, 30), (2, 200, 300, 70), (3, 5_000, 5_100, 100)] {
-            seen.launches.push(Launch {
+            probed.launches.push(Launch {
                 time: probe,
                 pid: 7,
                 tid: id,
@@ -103,20 +115,20 @@ mod tests {
             let (stack, work) = (Rc::default(), Some((String::new(), nanos)));
             inside
                 .launches
-                .insert((7, id), Recorded { time: recorded, tid: id, stack, is_whole: true, work });
+                .insert((7, id), RecordedLaunch { time: recorded, tid: id, stack, is_complete: true, work });
         }
-        (seen, inside)
+        (probed, inside)
     }
 
     #[test]
     fn overlapping_calls_are_matched_wrongly_by_order_and_by_nearest_time() {
-        let (seen, inside) = crossed();
+        let (probed, inside) = crossed();
         let grade_by = |way| {
-            let grade = grade(&seen, &inside, 0, way);
+            let grade = grade(&probed, &inside, 0, way);
             (grade.launches, grade.wrong_launches, grade.wrong_nanos, grade.nanos)
         };
-        assert_eq!(grade_by(Way::Order), (3, 2, 100, 200));
+        assert_eq!(grade_by(MatchMethod::Order), (3, 2, 100, 200));
         // Launch 1, at 900, is nearest to probe 2, at 200.
-        assert_eq!(grade_by(Way::Nearest), (3, 1, 30, 200));
+        assert_eq!(grade_by(MatchMethod::Nearest), (3, 1, 30, 200));
     }
 }

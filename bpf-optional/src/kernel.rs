@@ -10,17 +10,17 @@ use aya::programs::{BtfTracePoint, UProbe};
 use aya::{Btf, Ebpf, EbpfLoader};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
-use crate::entries::Kind;
-use crate::wire::{FileId, Record};
+use crate::entry_points::EntryKind;
+use crate::wire::{FileId, KernelRecord};
 
 /// Programs that `rebuild` compiled from `bpf/probe.bpf.c` for x86-64.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../bpf/probe.bpf.o");
 
 /// Options of watching.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Watched {
-    /// Whether to watch every process. Default: false, so that only the processes named by [`Kernel::follow`] and
-    /// their children are watched.
+pub(crate) struct WatchOptions {
+    /// Whether to watch every process. Default: false, so that only the processes named by
+    /// [`KernelPrograms::follow`] and their children are watched.
     pub(crate) all: bool,
     /// Whether to take stacks of the kernel as well. Default: false.
     pub(crate) kernel_stacks: bool,
@@ -33,29 +33,29 @@ pub(crate) struct Watched {
 
 /// Numbers of records dropped because the buffer was full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Dropped {
+pub(crate) struct DropCounts {
     pub(crate) hits: u64,
     pub(crate) markers: u64,
     pub(crate) mappings: u64,
 }
 
 /// The loaded and running programs.
-pub(crate) struct Kernel {
+pub(crate) struct KernelPrograms {
     ebpf: Ebpf,
     events: RingBuf<MapData>,
 }
 
-impl std::fmt::Debug for Kernel {
+impl std::fmt::Debug for KernelPrograms {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Kernel").finish_non_exhaustive()
     }
 }
 
-impl Kernel {
+impl KernelPrograms {
     /// Loads the programs, and attaches the programs that see mappings and the creation of processes.
-    pub(crate) fn load(watched: Watched) -> Result<Self> {
-        look()?;
-        let btf = Btf::from_sys_fs().map_err(|error| cannot("read the kernel's types", &error))?;
+    pub(crate) fn load(watched: WatchOptions) -> Result<Self> {
+        check_requirements()?;
+        let btf = Btf::from_sys_fs().map_err(|error| kernel_error("read the kernel's types", &error))?;
         let mut ebpf = EbpfLoader::new()
             .btf(Some(&btf))
             .override_global("ALL_PROCESSES", &u32::from(watched.all), true)
@@ -64,9 +64,9 @@ impl Kernel {
             .override_global("OWN_NAMESPACE", &own_namespace()?, true)
             .map_max_entries("EVENTS", watched.buffer_mib.unwrap_or(64) << 20)
             .load(OBJECT)
-            .map_err(|error| cannot("load the maps", &error))?;
+            .map_err(|error| kernel_error("load the maps", &error))?;
         for name in ["launch", "marker"] {
-            uprobe(&mut ebpf, name)?.load().map_err(|error| cannot("load the probe", &error))?;
+            uprobe(&mut ebpf, name)?.load().map_err(|error| kernel_error("load the probe", &error))?;
         }
         for (name, tracepoint) in
             [("called", "sys_exit"), ("execs", "sched_process_exec"), ("forks", "sched_process_fork")]
@@ -75,38 +75,38 @@ impl Kernel {
             program
                 .load(tracepoint, &btf)
                 .and_then(|()| program.attach())
-                .map_err(|error| cannot(&format!("attach to {tracepoint}"), &error))?;
+                .map_err(|error| kernel_error(&format!("attach to {tracepoint}"), &error))?;
         }
-        let events = ebpf.take_map("EVENTS").ok_or_else(|| lacks("EVENTS"))?;
-        let events = RingBuf::try_from(events).map_err(|error| cannot("read the buffer", &error))?;
+        let events = ebpf.take_map("EVENTS").ok_or_else(|| missing_in_object("EVENTS"))?;
+        let events = RingBuf::try_from(events).map_err(|error| kernel_error("read the buffer", &error))?;
         Ok(Self { ebpf, events })
     }
 
     /// Watches this process, and all processes that it forks from now on.
     pub(crate) fn follow(&mut self, pid: u32) -> Result<()> {
-        let map = self.ebpf.map_mut("FOLLOWED").ok_or_else(|| lacks("FOLLOWED"))?;
+        let map = self.ebpf.map_mut("FOLLOWED").ok_or_else(|| missing_in_object("FOLLOWED"))?;
         let mut followed: HashMap<_, u32, u8> =
-            HashMap::try_from(map).map_err(|error| cannot("follow a process", &error))?;
-        followed.insert(pid, 1, 0).map_err(|error| cannot("follow a process", &error))
+            HashMap::try_from(map).map_err(|error| kernel_error("follow a process", &error))?;
+        followed.insert(pid, 1, 0).map_err(|error| kernel_error("follow a process", &error))
     }
 
     /// Stops no more processes because of mapping this file.
-    pub(crate) fn know(&mut self, file: FileId) -> Result<()> {
-        let map = self.ebpf.map_mut("KNOWN").ok_or_else(|| lacks("KNOWN"))?;
+    pub(crate) fn add_known_file(&mut self, file: FileId) -> Result<()> {
+        let map = self.ebpf.map_mut("KNOWN").ok_or_else(|| missing_in_object("KNOWN"))?;
         let mut known: HashMap<_, [u8; 16], u8> =
-            HashMap::try_from(map).map_err(|error| cannot("note a file", &error))?;
-        known.insert(file.key(), 1, 0).map_err(|error| cannot("note a file", &error))
+            HashMap::try_from(map).map_err(|error| kernel_error("note a file", &error))?;
+        known.insert(file.key(), 1, 0).map_err(|error| kernel_error("note a file", &error))
     }
 
     /// Attaches a probe to the function at `offset` of a file, in all processes that have the file mapped.
-    pub(crate) fn attach(&mut self, kind: Kind, file: &Path, offset: u64, probe: u64) -> Result<()> {
-        let name = if kind == Kind::Marker { "marker" } else { "launch" };
+    pub(crate) fn attach(&mut self, kind: EntryKind, file: &Path, offset: u64, probe: u64) -> Result<()> {
+        let name = if kind == EntryKind::Marker { "marker" } else { "launch" };
         let point =
             UProbeAttachPoint { location: UProbeAttachLocation::AbsoluteOffset(offset), cookie: Some(probe) };
         uprobe(&mut self.ebpf, name)?
             .attach(point, file, UProbeScope::AllProcesses)
             .map(drop)
-            .map_err(|error| cannot("attach a probe", &error))
+            .map_err(|error| kernel_error("attach a probe", &error))
     }
 
     /// Passes all available records to `each`, and returns the number of records.
@@ -125,20 +125,20 @@ impl Kernel {
     }
 
     /// Returns the numbers of dropped records so far.
-    pub(crate) fn dropped(&self) -> Result<Dropped> {
-        let map = self.ebpf.map("DROPPED").ok_or_else(|| lacks("DROPPED"))?;
+    pub(crate) fn dropped(&self) -> Result<DropCounts> {
+        let map = self.ebpf.map("DROPPED").ok_or_else(|| missing_in_object("DROPPED"))?;
         let counts: PerCpuArray<_, u64> =
-            PerCpuArray::try_from(map).map_err(|error| cannot("read the counts", &error))?;
+            PerCpuArray::try_from(map).map_err(|error| kernel_error("read the counts", &error))?;
         let sum = |what: u32| -> Result<u64> {
-            let each = counts.get(&what, 0).map_err(|error| cannot("read the counts", &error))?;
+            let each = counts.get(&what, 0).map_err(|error| kernel_error("read the counts", &error))?;
             Ok(each.iter().sum())
         };
-        Ok(Dropped { hits: sum(0)?, markers: sum(1)?, mappings: sum(2)? })
+        Ok(DropCounts { hits: sum(0)?, markers: sum(1)?, mappings: sum(2)? })
     }
 }
 
 /// Whether a record was parsed. An invalid record is detected here instead of being skipped silently.
-pub(crate) fn is_ours(record: &Option<(crate::wire::Head, Record<'_>)>) -> bool {
+pub(crate) fn is_parsed(record: &Option<(crate::wire::RecordHeader, KernelRecord<'_>)>) -> bool {
     debug_assert!(record.is_some(), "the programs in the kernel and src/wire.rs differ");
     record.is_some()
 }
@@ -147,8 +147,8 @@ fn program<'a, T>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut T>
 where
     &'a mut T: TryFrom<&'a mut aya::programs::Program, Error = aya::programs::ProgramError>,
 {
-    let program = ebpf.program_mut(name).ok_or_else(|| lacks(name))?;
-    program.try_into().map_err(|error| cannot("find a program", &error))
+    let program = ebpf.program_mut(name).ok_or_else(|| missing_in_object(name))?;
+    program.try_into().map_err(|error| kernel_error("find a program", &error))
 }
 
 fn uprobe<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut UProbe> {
@@ -156,9 +156,9 @@ fn uprobe<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut UProbe> 
 }
 
 /// Checks whether this machine lacks anything that the programs need. The error says what would help.
-fn look() -> Result<()> {
+fn check_requirements() -> Result<()> {
     if !cfg!(target_arch = "x86_64") {
-        return Err(refused("the probes are built for x86-64 only".into()));
+        return Err(state_error("the probes are built for x86-64 only".into()));
     }
     for (path, what, remedy) in [
         (
@@ -172,7 +172,8 @@ fn look() -> Result<()> {
             "a kernel with CONFIG_UPROBE_EVENTS is needed",
         ),
     ] {
-        std::fs::File::open(path).map_err(|error| refused(format!("{what} ({path}: {error}); {remedy}")))?;
+        std::fs::File::open(path)
+            .map_err(|error| state_error(format!("{what} ({path}: {error}); {remedy}")))?;
     }
     Ok(())
 }
@@ -184,7 +185,7 @@ fn own_namespace() -> Result<u32> {
 }
 
 /// Converts an error of the kernel to one line: the failed action, the errno, and the remedy.
-fn cannot(what: &str, error: &(dyn std::error::Error + 'static)) -> Error {
+fn kernel_error(what: &str, error: &(dyn std::error::Error + 'static)) -> Error {
     let mut last = error;
     let mut why = error.to_string();
     let mut errno = None;
@@ -206,13 +207,13 @@ fn cannot(what: &str, error: &(dyn std::error::Error + 'static)) -> Error {
         Some(libc::EMFILE) => "; raise the limit of open files (ulimit -n)",
         _ => "",
     };
-    refused(format!("cannot {what}: {why}{remedy}"))
+    state_error(format!("cannot {what}: {why}{remedy}"))
 }
 
-fn refused(message: String) -> Error {
+fn state_error(message: String) -> Error {
     Error::new(ErrorKind::State, message)
 }
 
-fn lacks(name: &str) -> Error {
-    refused(format!("the probes' object lacks {name}; run bpf-optional/rebuild and build again"))
+fn missing_in_object(name: &str) -> Error {
+    state_error(format!("the probes' object lacks {name}; run bpf-optional/rebuild and build again"))
 }

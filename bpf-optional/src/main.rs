@@ -3,19 +3,19 @@
 //! The program independently verifies what gpuflame records inside a process, and shows launches of programs into
 //! which gpuflame cannot be loaded. It needs root and a kernel with BTF, but no compiler.
 
-mod bytes;
+mod address_spaces;
 mod compare;
 mod crosscheck;
-mod entries;
+mod entry_points;
 mod folded;
 mod grade;
-mod inside;
 mod kernel;
-mod launched;
+mod mapped_file;
 mod names;
+mod probed_launches;
 mod process;
 mod record;
-mod spaces;
+mod recorded_launches;
 mod watch;
 mod wire;
 
@@ -51,7 +51,7 @@ fn main() -> ExitCode {
     match done {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            record::say(&error.to_string());
+            record::print_message(&error.to_string());
             ExitCode::from(FAILED)
         }
     }

@@ -13,30 +13,30 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 
 /// A command whose process was started, but has not executed the program yet.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct PausedCommand {
     pub(crate) pid: u32,
     go: PipeWriter,
-    running: Running,
+    running: RunningCommand,
 }
 
 /// A command that runs.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub(crate) struct RunningCommand {
     /// Pipe that reaches its end when the command ends.
     over: PipeReader,
     thread: JoinHandle<std::io::Result<ExitStatus>>,
 }
 
 /// Starts a command that waits: its process exists, but has not executed the program yet.
-pub(crate) fn hold(words: &[OsString], environment: &[(&str, OsString)]) -> Result<Held> {
+pub(crate) fn start_paused(words: &[OsString], environment: &[(&str, OsString)]) -> Result<PausedCommand> {
     let (mut from_child, to_us) = std::io::pipe()?;
     let (from_us, go) = std::io::pipe()?;
     let (over, ends) = std::io::pipe()?;
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]).envs(environment.iter().map(|(name, value)| (name, value)));
-    let (say, hear) = (to_us.as_raw_fd(), from_us.as_raw_fd());
+    let (to_parent, from_parent) = (to_us.as_raw_fd(), from_us.as_raw_fd());
     // SAFETY: the child calls only getpid, write and read, which are async-signal-safe.
-    unsafe { command.pre_exec(move || wait_for_word(say, hear)) };
+    unsafe { command.pre_exec(move || wait_for_go(to_parent, from_parent)) };
     let thread = std::thread::spawn(move || {
         // The probes stop a process in each `exec`, until its libraries are watched.
         gpuflame_os::child::keep_running_while_stopped();
@@ -47,7 +47,9 @@ pub(crate) fn hold(words: &[OsString], environment: &[(&str, OsString)]) -> Resu
     });
     let mut pid = [0; 4];
     match from_child.read_exact(&mut pid) {
-        Ok(()) => Ok(Held { pid: u32::from_ne_bytes(pid), go, running: Running { over, thread } }),
+        Ok(()) => {
+            Ok(PausedCommand { pid: u32::from_ne_bytes(pid), go, running: RunningCommand { over, thread } })
+        }
         Err(_) => match thread.join() {
             Ok(Err(error)) => Err(not_started(words, &error)),
             _ => Err(Error::new(ErrorKind::State, "the command was never started")),
@@ -56,30 +58,30 @@ pub(crate) fn hold(words: &[OsString], environment: &[(&str, OsString)]) -> Resu
 }
 
 /// Writes the child's process id, and waits for permission to continue.
-fn wait_for_word(say: RawFd, hear: RawFd) -> std::io::Result<()> {
+fn wait_for_go(to_parent: RawFd, from_parent: RawFd) -> std::io::Result<()> {
     // SAFETY: the descriptors are open, because the child inherited them from its parent.
     unsafe {
         let pid = libc::getpid().to_ne_bytes();
-        libc::write(say, pid.as_ptr().cast(), pid.len());
+        libc::write(to_parent, pid.as_ptr().cast(), pid.len());
         let mut word = 0_u8;
         // If the parent has ended, the program is not executed, because no process would watch it.
-        match libc::read(hear, (&raw mut word).cast(), 1) {
+        match libc::read(from_parent, (&raw mut word).cast(), 1) {
             1 => Ok(()),
             _ => Err(std::io::ErrorKind::BrokenPipe.into()),
         }
     }
 }
 
-impl Held {
+impl PausedCommand {
     /// Lets the waiting process execute the program.
-    pub(crate) fn go(mut self) -> Running {
+    pub(crate) fn start(mut self) -> RunningCommand {
         // If the process was killed meanwhile, the byte is never read, and the error does not matter.
         let _ = self.go.write_all(b"!");
         self.running
     }
 }
 
-impl Running {
+impl RunningCommand {
     /// Returns a descriptor that becomes readable once the command has ended.
     pub(crate) fn descriptor(&self) -> RawFd {
         self.over.as_raw_fd()
@@ -99,18 +101,18 @@ fn not_started(words: &[OsString], error: &std::io::Error) -> Error {
 }
 
 /// Resumes a stopped process.
-pub(crate) fn go_on(pid: u32) {
+pub(crate) fn resume(pid: u32) {
     // SAFETY: kill accepts any two numbers.
     unsafe { libc::kill(pid as i32, libc::SIGCONT) };
 }
 
 /// Whether a process with this id exists.
-pub(crate) fn is_there(pid: u32) -> bool {
+pub(crate) fn process_exists(pid: u32) -> bool {
     std::path::Path::new("/proc").join(pid.to_string()).exists()
 }
 
 /// Returns a descriptor that becomes readable when the process has ended.
-pub(crate) fn end_of(pid: u32) -> Result<std::os::fd::OwnedFd> {
+pub(crate) fn open_pidfd(pid: u32) -> Result<std::os::fd::OwnedFd> {
     use std::os::fd::FromRawFd as _;
     // SAFETY: the system call takes two numbers.
     let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
@@ -126,25 +128,25 @@ pub(crate) fn end_of(pid: u32) -> Result<std::os::fd::OwnedFd> {
 }
 
 /// Waits until one of the descriptors is readable, or a signal arrives. Returns which descriptors are readable.
-pub(crate) fn wait<const N: usize>(descriptors: [RawFd; N]) -> [bool; N] {
+pub(crate) fn wait_readable<const N: usize>(descriptors: [RawFd; N]) -> [bool; N] {
     let mut polled = descriptors.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
     // SAFETY: the pointer is to an array of N elements, which the call fills in.
     unsafe { libc::poll(polled.as_mut_ptr(), N as libc::nfds_t, -1) };
     polled.map(|one| one.revents != 0)
 }
 
-static ENOUGH: AtomicBool = AtomicBool::new(false);
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-extern "C" fn note(_signal: i32) {
-    ENOUGH.store(true, Ordering::Relaxed);
+extern "C" fn on_signal(_signal: i32) {
+    INTERRUPTED.store(true, Ordering::Relaxed);
 }
 
 /// Makes SIGINT and SIGTERM end the recording instead of this program.
-pub(crate) fn end_on_signals() {
+pub(crate) fn catch_interrupts() {
     // SAFETY: all-zero is a valid `sigaction`; the handler stores to an atomic and does nothing else.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = note as *const () as usize;
+        action.sa_sigaction = on_signal as *const () as usize;
         for signal in [libc::SIGINT, libc::SIGTERM] {
             libc::sigaction(signal, &action, std::ptr::null_mut());
         }
@@ -152,6 +154,6 @@ pub(crate) fn end_on_signals() {
 }
 
 /// Whether SIGINT or SIGTERM arrived.
-pub(crate) fn is_enough() -> bool {
-    ENOUGH.load(Ordering::Relaxed)
+pub(crate) fn is_interrupted() -> bool {
+    INTERRUPTED.load(Ordering::Relaxed)
 }

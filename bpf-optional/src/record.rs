@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use clap::Args;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
-use crate::folded::{self, Options};
-use crate::kernel::{Dropped, Watched};
-use crate::launched::Seen;
+use crate::folded::{self, FoldedOptions};
+use crate::kernel::{DropCounts, WatchOptions};
+use crate::probed_launches::ProbedLaunches;
 use crate::process;
-use crate::watch::{Named, Watch};
+use crate::watch::{UserProbe, Watcher};
 
 /// Record the stack of every launch that a command, a process or all processes make.
 ///
@@ -29,8 +29,8 @@ pub(crate) struct Record {
     #[arg(long, conflicts_with = "command")]
     all: bool,
     /// Additional function to probe: the path of a file or the beginning of its name, and a symbol in it.
-    #[arg(long, value_name = "LIB:SYMBOL", value_parser = named)]
-    uprobe: Vec<Named>,
+    #[arg(long, value_name = "LIB:SYMBOL", value_parser = parse_user_probe)]
+    uprobe: Vec<UserProbe>,
     /// Add the kernel's frames on top: those of the probe's own trap, and of anything that interrupted the
     /// trap.
     #[arg(long)]
@@ -46,7 +46,7 @@ pub(crate) struct Record {
     #[arg(long)]
     nested: bool,
     /// Size of the buffer for unread records, in MiB: a power of two, at most 1024.
-    #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = buffer)]
+    #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = parse_buffer_size)]
     buffer: u32,
     /// Output file (`-`: standard output).
     #[arg(short, long, default_value = "cpu_results.txt")]
@@ -56,16 +56,16 @@ pub(crate) struct Record {
     command: Vec<OsString>,
 }
 
-fn named(text: &str) -> std::result::Result<Named, String> {
+fn parse_user_probe(text: &str) -> std::result::Result<UserProbe, String> {
     match text.rsplit_once(':') {
         Some((library, symbol)) if !library.is_empty() && !symbol.is_empty() => {
-            Ok(Named { library: library.to_owned(), symbol: symbol.to_owned() })
+            Ok(UserProbe { library: library.to_owned(), symbol: symbol.to_owned() })
         }
         _ => Err("give LIB:SYMBOL, as in libcublas.so:cublasSgemm_v2".to_owned()),
     }
 }
 
-fn buffer(text: &str) -> std::result::Result<u32, String> {
+fn parse_buffer_size(text: &str) -> std::result::Result<u32, String> {
     let mib: u32 = text.parse().map_err(|_| "give a number of MiB".to_owned())?;
     if mib.is_power_of_two() && mib <= 1024 {
         Ok(mib)
@@ -75,7 +75,7 @@ fn buffer(text: &str) -> std::result::Result<u32, String> {
 }
 
 /// Variable that makes a library inside the process call the marker.
-pub(crate) const MARKER: &str = "GPUFLAME_LAUNCH_MARKER";
+pub(crate) const MARKER_VARIABLE: &str = "GPUFLAME_LAUNCH_MARKER";
 
 impl Record {
     /// Records, and returns the exit code.
@@ -84,37 +84,37 @@ impl Record {
             return Err(Error::new(ErrorKind::Setting, "give a command, --pid or --all"));
         }
         // An output that cannot be written is detected before the command is run.
-        let mut out = self.out()?;
-        let watched = Watched {
+        let mut out = self.open_output()?;
+        let watched = WatchOptions {
             all: self.all,
             kernel_stacks: self.kernel_stacks,
             copies: self.copies,
             buffer_mib: Some(self.buffer),
         };
         if let Some(pid) = self.pid
-            && !process::is_there(pid)
+            && !process::process_exists(pid)
         {
             return Err(Error::new(ErrorKind::State, format!("there is no process {pid}")));
         }
-        let mut watch = Watch::new(watched, self.uprobe.clone())?;
+        let mut watch = Watcher::new(watched, self.uprobe.clone())?;
         let code = match self.pid {
-            Some(pid) => until_gone(&mut watch, pid)?,
-            None if self.all => until_interrupted(&mut watch)?,
-            None => until_over(&mut watch, &self.command, &[(MARKER, "1".into())])?,
+            Some(pid) => watch_process(&mut watch, pid)?,
+            None if self.all => watch_all(&mut watch)?,
+            None => watch_command(&mut watch, &self.command, &[(MARKER_VARIABLE, "1".into())])?,
         };
-        let attached = watch.attached();
-        let (seen, dropped, remarks) = watch.into_seen()?;
-        remarks.iter().for_each(|remark| say(remark));
+        let attached = watch.probe_count();
+        let (probed, dropped, remarks) = watch.into_launches()?;
+        remarks.iter().for_each(|remark| print_message(remark));
         if attached == 0 {
-            return Err(Error::new(ErrorKind::State, nothing(&self.command, code)));
+            return Err(Error::new(ErrorKind::State, nothing_probed(&self.command, code)));
         }
-        let options = Options { extended: self.extended, nested: self.nested };
-        let written = folded::write(&seen, options, &mut out)?;
-        say(&summary(&seen, &dropped, written));
+        let options = FoldedOptions { extended: self.extended, nested: self.nested };
+        let written = folded::write(&probed, options, &mut out)?;
+        print_message(&summary(&probed, &dropped, written));
         Ok(code)
     }
 
-    fn out(&self) -> Result<Box<dyn std::io::Write>> {
+    fn open_output(&self) -> Result<Box<dyn std::io::Write>> {
         if self.output.as_os_str() == "-" {
             return Ok(Box::new(BufWriter::new(std::io::stdout())));
         }
@@ -130,7 +130,7 @@ impl Record {
 }
 
 /// Returns the reason why there are no launches.
-fn nothing(command: &[OsString], code: u8) -> String {
+fn nothing_probed(command: &[OsString], code: u8) -> String {
     let what = match command.first() {
         Some(word) => format!("{} ended with {code} and", word.display()),
         None => "the watched processes".to_owned(),
@@ -142,16 +142,16 @@ fn nothing(command: &[OsString], code: u8) -> String {
 }
 
 /// Returns the counts, as one line.
-fn summary(seen: &Seen, dropped: &Dropped, written: usize) -> String {
-    let outermost = seen.launches.iter().filter(|launch| !launch.nested).count();
-    let known = seen.launches.iter().filter(|launch| launch.correlation.is_some()).count();
+fn summary(probed: &ProbedLaunches, dropped: &DropCounts, written: usize) -> String {
+    let outermost = probed.launches.iter().filter(|launch| !launch.nested).count();
+    let known = probed.launches.iter().filter(|launch| launch.correlation.is_some()).count();
     format!(
         "{} calls seen = {outermost} launches + {} nested; {written} written, {known} with correlation id; {} probes, {} \
          stacks; dropped {} calls, {} ids, {} mappings",
-        seen.launches.len(),
-        seen.launches.len() - outermost,
-        seen.probes.len(),
-        seen.stacks.len(),
+        probed.launches.len(),
+        probed.launches.len() - outermost,
+        probed.probes.len(),
+        probed.stacks.len(),
         dropped.hits,
         dropped.markers,
         dropped.mappings,
@@ -159,16 +159,16 @@ fn summary(seen: &Seen, dropped: &Dropped, written: usize) -> String {
 }
 
 /// Runs a command and watches it from before its first instruction to its end. Returns the exit code.
-pub(crate) fn until_over(
-    watch: &mut Watch,
+pub(crate) fn watch_command(
+    watch: &mut Watcher,
     command: &[OsString],
     environment: &[(&str, OsString)],
 ) -> Result<u8> {
-    let held = process::hold(command, environment)?;
-    watch.follow(held.pid)?;
-    let running = held.go();
+    let paused = process::start_paused(command, environment)?;
+    watch.follow(paused.pid)?;
+    let running = paused.start();
     loop {
-        let [_, is_over] = process::wait([watch.descriptor(), running.descriptor()]);
+        let [_, is_over] = process::wait_readable([watch.descriptor(), running.descriptor()]);
         watch.read();
         if is_over {
             break;
@@ -180,36 +180,36 @@ pub(crate) fn until_over(
     Ok(gpuflame_os::child::exit_code(status))
 }
 
-fn until_gone(watch: &mut Watch, pid: u32) -> Result<u8> {
-    process::end_on_signals();
-    let end = process::end_of(pid)?;
+fn watch_process(watch: &mut Watcher, pid: u32) -> Result<u8> {
+    process::catch_interrupts();
+    let end = process::open_pidfd(pid)?;
     watch.follow(pid)?;
-    watch.look_into_process(pid);
+    watch.inspect_process(pid);
     use std::os::fd::AsRawFd as _;
     let mut is_gone = false;
-    while !is_gone && !process::is_enough() {
-        [_, is_gone] = process::wait([watch.descriptor(), end.as_raw_fd()]);
+    while !is_gone && !process::is_interrupted() {
+        [_, is_gone] = process::wait_readable([watch.descriptor(), end.as_raw_fd()]);
         watch.read();
     }
     Ok(0)
 }
 
-fn until_interrupted(watch: &mut Watch) -> Result<u8> {
-    process::end_on_signals();
+fn watch_all(watch: &mut Watcher) -> Result<u8> {
+    process::catch_interrupts();
     for entry in std::fs::read_dir("/proc")?.flatten() {
         if let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) {
-            watch.look_into_process(pid);
+            watch.inspect_process(pid);
         }
     }
-    while !process::is_enough() {
-        process::wait([watch.descriptor()]);
+    while !process::is_interrupted() {
+        process::wait_readable([watch.descriptor()]);
         watch.read();
     }
     Ok(0)
 }
 
 /// Prints a line for the user.
-pub(crate) fn say(text: &str) {
+pub(crate) fn print_message(text: &str) {
     let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     // If the reader or terminal of stderr has gone away, the recording must not end.
     let _ = std::io::stderr().write_all(format!("gpuflame-bpf: {line}\n").as_bytes());

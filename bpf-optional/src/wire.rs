@@ -3,7 +3,7 @@
 
 /// Header of every record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Head {
+pub(crate) struct RecordHeader {
     /// Process id in our own namespace; 0 if the process has no id there.
     pub(crate) pid: u32,
     pub(crate) tid: u32,
@@ -17,9 +17,9 @@ pub(crate) struct Head {
 
 /// A record of any kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Record<'a> {
+pub(crate) enum KernelRecord<'a> {
     /// A call of a probed function has begun.
-    Hit(Hit<'a>),
+    Hit(ProbeHit<'a>),
     /// Correlation id of the call that the thread is making.
     Marker { correlation: u32, is_copy: bool },
     /// Code of a file was mapped.
@@ -29,7 +29,7 @@ pub(crate) enum Record<'a> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Hit<'a> {
+pub(crate) struct ProbeHit<'a> {
     /// Number of the probe.
     pub(crate) probe: u64,
     /// Address to which the call returns.
@@ -68,46 +68,59 @@ impl FileId {
     }
 }
 
-const HEAD: usize = 48;
-const MOST_FRAMES: usize = 127;
-const FRAMES_AT: usize = HEAD + 32;
-const KERNEL_AT: usize = FRAMES_AT + 8 * MOST_FRAMES;
+const HEADER_BYTES: usize = 48;
+const MAX_FRAMES: usize = 127;
+const FRAMES_OFFSET: usize = HEADER_BYTES + 32;
+const KERNEL_FRAMES_OFFSET: usize = FRAMES_OFFSET + 8 * MAX_FRAMES;
 
 /// Parses a record; `None` if our programs did not write the record.
-pub(crate) fn parse(bytes: &[u8]) -> Option<(Head, Record<'_>)> {
-    let head = Head {
+pub(crate) fn parse(bytes: &[u8]) -> Option<(RecordHeader, KernelRecord<'_>)> {
+    let head = RecordHeader {
         pid: u32_at(bytes, 4)?,
         tid: u32_at(bytes, 8)?,
         cpu: u32_at(bytes, 12)?,
         time: u64_at(bytes, 16)?,
         space: u64_at(bytes, 24)?,
-        comm: bytes.get(32..HEAD)?.try_into().ok()?,
+        comm: bytes.get(32..HEADER_BYTES)?.try_into().ok()?,
     };
     let record = match u32_at(bytes, 0)? {
-        1 => Record::Hit(hit(bytes)?),
-        2 => Record::Marker { correlation: u32_at(bytes, HEAD)?, is_copy: u32_at(bytes, HEAD + 4)? == 2 },
-        3 => Record::Mapping(Mapping {
-            start: u64_at(bytes, HEAD)?,
-            end: u64_at(bytes, HEAD + 8)?,
-            offset: u64_at(bytes, HEAD + 16)?,
-            file: FileId { inode: u64_at(bytes, HEAD + 24)?, device: u32_at(bytes, HEAD + 32)? },
-            stopped: u32_at(bytes, HEAD + 36)? != 0,
+        1 => KernelRecord::Hit(parse_hit(bytes)?),
+        2 => KernelRecord::Marker {
+            correlation: u32_at(bytes, HEADER_BYTES)?,
+            is_copy: u32_at(bytes, HEADER_BYTES + 4)? == 2,
+        },
+        3 => KernelRecord::Mapping(Mapping {
+            start: u64_at(bytes, HEADER_BYTES)?,
+            end: u64_at(bytes, HEADER_BYTES + 8)?,
+            offset: u64_at(bytes, HEADER_BYTES + 16)?,
+            file: FileId {
+                inode: u64_at(bytes, HEADER_BYTES + 24)?,
+                device: u32_at(bytes, HEADER_BYTES + 32)?,
+            },
+            stopped: u32_at(bytes, HEADER_BYTES + 36)? != 0,
         }),
-        4 => Record::Fork { space: u64_at(bytes, HEAD)?, child: u32_at(bytes, HEAD + 8)? },
+        4 => KernelRecord::Fork {
+            space: u64_at(bytes, HEADER_BYTES)?,
+            child: u32_at(bytes, HEADER_BYTES + 8)?,
+        },
         _ => return None,
     };
     Some((head, record))
 }
 
-fn hit(bytes: &[u8]) -> Option<Hit<'_>> {
+fn parse_hit(bytes: &[u8]) -> Option<ProbeHit<'_>> {
     // A negative number of bytes is an error code: the kernel could not take the stack.
     let taken = |at: usize| u32_at(bytes, at).map(|bytes| usize::try_from(bytes as i32).unwrap_or(0));
-    let (user, kernel) = (taken(HEAD + 24)?, taken(HEAD + 28)?);
-    Some(Hit {
-        probe: u64_at(bytes, HEAD)?,
-        caller: u64_at(bytes, HEAD + 16)?,
-        user: bytes.get(FRAMES_AT..FRAMES_AT + user)?,
-        kernel: if kernel == 0 { &[] } else { bytes.get(KERNEL_AT..KERNEL_AT + kernel)? },
+    let (user, kernel) = (taken(HEADER_BYTES + 24)?, taken(HEADER_BYTES + 28)?);
+    Some(ProbeHit {
+        probe: u64_at(bytes, HEADER_BYTES)?,
+        caller: u64_at(bytes, HEADER_BYTES + 16)?,
+        user: bytes.get(FRAMES_OFFSET..FRAMES_OFFSET + user)?,
+        kernel: if kernel == 0 {
+            &[]
+        } else {
+            bytes.get(KERNEL_FRAMES_OFFSET..KERNEL_FRAMES_OFFSET + kernel)?
+        },
     })
 }
 
@@ -130,23 +143,23 @@ mod tests {
 
     #[test]
     fn a_truncated_record_is_rejected() {
-        let mut bytes = vec![0; HEAD + 16];
+        let mut bytes = vec![0; HEADER_BYTES + 16];
         bytes[0] = 2;
         bytes[4] = 7;
-        bytes[HEAD] = 9;
+        bytes[HEADER_BYTES] = 9;
         let (head, record) = parse(&bytes).unwrap();
-        assert_eq!((head.pid, record), (7, Record::Marker { correlation: 9, is_copy: false }));
-        for length in 0..HEAD + 8 {
+        assert_eq!((head.pid, record), (7, KernelRecord::Marker { correlation: 9, is_copy: false }));
+        for length in 0..HEADER_BYTES + 8 {
             assert_eq!(parse(&bytes[..length]), None, "{length} bytes");
         }
     }
 
     #[test]
     fn a_failed_stack_capture_is_empty() {
-        let mut bytes = vec![0; KERNEL_AT];
+        let mut bytes = vec![0; KERNEL_FRAMES_OFFSET];
         bytes[0] = 1;
-        bytes[HEAD + 24..HEAD + 28].copy_from_slice(&(-14_i32).to_ne_bytes());
-        let Some((_, Record::Hit(hit))) = parse(&bytes) else { panic!("not a hit") };
+        bytes[HEADER_BYTES + 24..HEADER_BYTES + 28].copy_from_slice(&(-14_i32).to_ne_bytes());
+        let Some((_, KernelRecord::Hit(hit))) = parse(&bytes) else { panic!("not a hit") };
         assert!(hit.user.is_empty());
     }
 }

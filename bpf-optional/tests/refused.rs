@@ -7,10 +7,10 @@ use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 
-use support::{Ran, can_probe, command, compile, cuda, finish, run, scratch, until_ready};
+use support::{Ran, can_probe, command, compile, cuda, finish, run, scratch, skip, until_ready};
 
 /// One line on standard error that begins with the command's name, and exit code 2.
-fn is_refused(ran: &Ran, why: &str) {
+fn assert_refused(ran: &Ran, why: &str) {
     assert_eq!(ran.code, 2, "{ran:?}");
     let ours: Vec<&str> = ran.stderr.lines().filter(|line| line.starts_with("gpuflame-bpf: ")).collect();
     assert_eq!(ours.len(), 1, "{ran:?}");
@@ -22,17 +22,23 @@ fn targets_that_cannot_be_probed_are_rejected_in_one_line() {
     if !can_probe() {
         return;
     }
-    is_refused(&run(["record", "--pid", "4194304"]), "there is no process 4194304");
-    is_refused(&run(["record", "--", "true"]), "nothing was probed");
-    is_refused(&run(["record", "--", "./there-is-no-such-program"]), "cannot run ./there-is-no-such-program");
-    is_refused(&run(["record", "-o", "no/such/folder/cpu.txt", "--", "true"]), "name another file with -o");
-    is_refused(&run(["record"]), "give a command, --pid or --all");
-    is_refused(&run(["crosscheck", "--library", "no.so", "--", "true"]), "--library");
-    is_refused(&stripped(), "a stripped program");
-    is_refused(&without_rights(), "root");
-    is_refused(&without_types("record"), "a kernel with CONFIG_DEBUG_INFO_BTF is needed");
-    is_refused(&without_types("crosscheck"), "a kernel with CONFIG_DEBUG_INFO_BTF is needed");
-    nothing_is_left();
+    assert_refused(&run(["record", "--pid", "4194304"]), "there is no process 4194304");
+    assert_refused(&run(["record", "--", "true"]), "nothing was probed");
+    assert_refused(
+        &run(["record", "--", "./there-is-no-such-program"]),
+        "cannot run ./there-is-no-such-program",
+    );
+    assert_refused(
+        &run(["record", "-o", "no/such/folder/cpu.txt", "--", "true"]),
+        "name another file with -o",
+    );
+    assert_refused(&run(["record"]), "give a command, --pid or --all");
+    assert_refused(&run(["crosscheck", "--library", "no.so", "--", "true"]), "--library");
+    assert_refused(&stripped(), "a stripped program");
+    assert_refused(&without_rights(), "root");
+    assert_refused(&without_types("record"), "a kernel with CONFIG_DEBUG_INFO_BTF is needed");
+    assert_refused(&without_types("crosscheck"), "a kernel with CONFIG_DEBUG_INFO_BTF is needed");
+    assert_no_programs_left();
 }
 
 #[test]
@@ -48,7 +54,7 @@ fn a_killed_recorder_leaves_no_probes_and_the_program_continues() {
     until_ready(&watching);
     watching.kill().unwrap();
     watching.wait().unwrap();
-    nothing_is_left();
+    assert_no_programs_left();
     program.stdin.as_ref().unwrap().write_all(b"!").unwrap();
     let output = program.wait_with_output().unwrap();
     assert_eq!((output.status.code(), &*output.stdout), (Some(0), &b"failed 7\n"[..]));
@@ -104,11 +110,10 @@ fn without_types(verb: &str) -> Ran {
 }
 
 /// No program of ours is in the kernel. It takes them away a moment after their last user has gone.
-fn nothing_is_left() {
+fn assert_no_programs_left() {
     let listed = || Command::new("bpftool").args(["-j", "prog", "show"]).output();
     if listed().is_err() {
-        assert!(std::env::var_os("CI").is_none(), "there is no bpftool, which .ci/install installs");
-        return eprintln!("skipped: there is no bpftool");
+        return skip("there is no bpftool; .ci/install installs it");
     }
     let begin = std::time::Instant::now();
     for name in ["launch", "marker", "called", "execs", "forks"] {

@@ -9,7 +9,9 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use support::{can_probe, command, compile, crosscheck, cuda, finish, gpuflame, record, run, until_ready};
+use support::{
+    can_probe, command, compile, crosscheck, cuda, finish, gpuflame, record, run, skip, until_ready,
+};
 
 /// The frames of a line from the program's own first one on, without what the C library has below it.
 fn own(frames: &str) -> &str {
@@ -171,8 +173,7 @@ fn both_accounts_of_the_c_example_agree_with_the_truth() {
 fn demo() -> Option<PathBuf> {
     let demo = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().join("examples/demo");
     if !demo.exists() {
-        assert!(std::env::var_os("CI").is_none(), "`cargo test` builds the examples");
-        eprintln!("skipped: `cargo build --example demo` builds it");
+        skip("the demo is not built; run `cargo build --example demo`");
         return None;
     }
     Some(demo)

@@ -5,7 +5,7 @@ use clap::Args;
 use super::console::{Console, Outcome};
 use super::explain::explain;
 use super::input::Source;
-use super::report::{Cell, Report, Table};
+use super::report::{Cell, ReportFlags, Table};
 use gpuflame_explain::events::JoinedRows;
 use gpuflame_model::error::Result;
 use gpuflame_offline::analysis::{Evidence, Finding, Severity, findings};
@@ -25,7 +25,7 @@ pub(super) struct Check {
     #[arg(long)]
     strict: bool,
     #[command(flatten)]
-    report: Report,
+    report: ReportFlags,
 }
 
 impl Check {
@@ -42,10 +42,10 @@ impl Check {
             writer_state: explained.facts.writer_state,
         });
         let mut table = Table::new("findings", &["result", "what", "count", "share_percent", "why"]);
-        findings.iter().for_each(|finding| table.row(cells(finding)));
+        findings.iter().for_each(|finding| table.add_row(cells(finding)));
         self.report.write(console, &[table])?;
         let bad = findings.iter().any(|finding| finding.severity == Severity::Bad);
-        Ok(if bad && self.strict { Outcome::Found } else { Outcome::Clean })
+        Ok(if bad && self.strict { Outcome::Findings } else { Outcome::Clean })
     }
 }
 

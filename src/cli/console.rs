@@ -14,7 +14,7 @@ pub(super) enum Outcome {
     /// Success: exit code 0.
     Clean,
     /// Success, but with a finding that counts as a failure under `--strict` or a similar flag: exit code 1.
-    Found,
+    Findings,
     /// Exit code of a command that the verb ran.
     Status(u8),
 }
@@ -40,7 +40,7 @@ impl Console {
     }
 
     /// Prints the reason why a verb failed.
-    pub(super) fn fail(self, error: &Error) {
+    pub(super) fn print_error(self, error: &Error) {
         self.print(error);
     }
 
@@ -66,6 +66,6 @@ impl Console {
 }
 
 /// Creates the error for an invalid command line.
-pub(super) fn usage(message: impl Into<String>) -> Error {
+pub(super) fn usage_error(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Setting, message)
 }

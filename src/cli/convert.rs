@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
-use super::console::{Console, Outcome, usage};
+use super::console::{Console, Outcome, usage_error};
 use super::explain::{Explained, explain, explain_sums};
-use super::flamegraph::view;
+use super::flamegraph::parse_view;
 use super::input::Source;
-use super::names::NameFlags;
+use super::name_flags::NameFlags;
 use super::output::Target;
 use super::ranks::{self, SameRank};
 use gpuflame_explain::events::JoinedRows;
@@ -40,10 +40,10 @@ pub(super) struct Convert {
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: Target,
     /// Output format [default: by the file extension of FILE].
-    #[arg(short, long, visible_alias = "format", value_name = "FORMAT", value_parser = formats())]
+    #[arg(short, long, visible_alias = "format", value_name = "FORMAT", value_parser = format_parser())]
     to: Option<&'static Format>,
     /// View to write, for formats of sums: gpu, idle, wait, alloc, unified, cpu, off-cpu or together.
-    #[arg(long, value_name = "VIEW", default_value = "gpu", value_parser = view)]
+    #[arg(long, value_name = "VIEW", default_value = "gpu", value_parser = parse_view)]
     view: &'static View,
     /// Name of the run, for the folders of parquet.
     #[arg(long, default_value = "0", value_name = "RUN")]
@@ -67,26 +67,29 @@ pub(super) struct Convert {
 impl Convert {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         let format = self.format()?;
-        let inputs = ranks::expand(self.input.as_ref().map_or(&self.inputs[..], std::slice::from_ref))?;
+        let inputs =
+            ranks::expand_folders(self.input.as_ref().map_or(&self.inputs[..], std::slice::from_ref))?;
         if let ("parquet", Target::File(folder)) = (format.word, &self.output)
             && !folder.to_string_lossy().ends_with(".parquet")
         {
-            self.dataset(format, &inputs, folder, console)?;
+            self.write_dataset(format, &inputs, folder, console)?;
             return Ok(Outcome::Clean);
         }
         let [input] = &inputs[..] else {
-            return Err(usage("several inputs need `--to parquet -o FOLDER`, or `gpuflame merge-ranks`"));
+            return Err(usage_error(
+                "several inputs need `--to parquet -o FOLDER`, or `gpuflame merge-ranks`",
+            ));
         };
         if self.view != &GPU && !format.is_of_views() {
-            return Err(usage(format!(
+            return Err(usage_error(format!(
                 "{} contains single activities, not views; drop `--view`",
                 format.word
             )));
         }
         if format.is_binary && self.output == Target::Stdout && stdout().is_terminal() {
-            return Err(usage("this format is binary; write it to a file with `-o FILE`"));
+            return Err(usage_error("this format is binary; write it to a file with `-o FILE`"));
         }
-        let (explained, events) = read(input, format, self.reading(), console)?;
+        let (explained, events) = read(input, format, self.read_options(), console)?;
         let options = gpuflame_export::Options {
             names: self.names.names(),
             whole_kernels: self.internal_frames || self.names.whole_kernels(),
@@ -104,18 +107,20 @@ impl Convert {
         Ok(Outcome::Clean)
     }
 
-    fn reading(&self) -> ReadOptions {
-        ReadOptions { internal_frames: self.internal_frames, ..self.names.reading() }
+    fn read_options(&self) -> ReadOptions {
+        ReadOptions { internal_frames: self.internal_frames, ..self.names.read_options() }
     }
 
     fn format(&self) -> Result<&'static Format> {
         let by_name = || match &self.output {
             Target::Stdout => None,
-            Target::File(path) => by_ending(&path.to_string_lossy()),
+            Target::File(path) => format_by_ending(&path.to_string_lossy()),
         };
         self.to.or_else(by_name).ok_or_else(|| match &self.output {
-            Target::Stdout => usage("name an output format: `--to chrome`, `--to pprof`, … (see --help)"),
-            Target::File(path) => usage(format!(
+            Target::Stdout => {
+                usage_error("name an output format: `--to chrome`, `--to pprof`, … (see --help)")
+            }
+            Target::File(path) => usage_error(format!(
                 "{}: unknown file extension; add `--to chrome`, `--to pprof`, … (see --help)",
                 path.display()
             )),
@@ -123,20 +128,28 @@ impl Convert {
     }
 
     /// Writes one file per input below `folder`.
-    fn dataset(&self, format: &Format, inputs: &[Source], folder: &Path, console: Console) -> Result<()> {
+    fn write_dataset(
+        &self,
+        format: &Format,
+        inputs: &[Source],
+        folder: &Path,
+        console: Console,
+    ) -> Result<()> {
         if self.run.is_empty() || self.run.contains(['/', '=']) {
-            return Err(usage("`--run` becomes a folder name: it must not be empty or contain `/` or `=`"));
+            return Err(usage_error(
+                "`--run` becomes a folder name: it must not be empty or contain `/` or `=`",
+            ));
         }
         let ranks = match self.rank {
             Some(rank) if inputs.len() == 1 => vec![rank],
-            Some(_) => return Err(usage("`--rank` needs exactly one input")),
+            Some(_) => return Err(usage_error("`--rank` needs exactly one input")),
             // Ranks only name folders in this case, so files without a rank are numbered in order.
-            None => ranks::of(inputs, false, SameRank::Refused)
-                .or_else(|_| ranks::of(inputs, true, SameRank::Refused))?,
+            None => ranks::assign_ranks(inputs, false, SameRank::Refused)
+                .or_else(|_| ranks::assign_ranks(inputs, true, SameRank::Refused))?,
         };
         let mut written = Partitions::default();
         for (input, rank) in inputs.iter().zip(ranks) {
-            let (explained, events) = read(input, format, self.reading(), console)?;
+            let (explained, events) = read(input, format, self.read_options(), console)?;
             let partition = folder.join(format!("run={}", self.run)).join(format!("rank={rank}"));
             let options = gpuflame_export::Options::default();
             written.add(partition, |out| write(format, &GPU, &options, &explained, &events, out))?;
@@ -196,23 +209,23 @@ fn read(
         true => explain_sums(input, reading, console)?,
         false => explain(input, &reading, console, &mut events)?,
     };
-    explained.facts.need_work(input)?;
+    explained.facts.require_work(input)?;
     if !format.is_of_views() {
-        explained.facts.need_rows(input)?;
+        explained.facts.require_rows(input)?;
     }
     events.sort();
     Ok((explained, events))
 }
 
 /// Parser for a format's word. The help lists all formats with their purpose.
-fn formats() -> impl TypedValueParser<Value = &'static Format> {
+fn format_parser() -> impl TypedValueParser<Value = &'static Format> {
     let known = FORMATS.iter().map(|format| PossibleValue::new(format.word).help(format.about));
     PossibleValuesParser::new(known)
         .map(|word| gpuflame_offline::formats::format(&word).expect("it is one of the possible values"))
 }
 
 /// Returns the format with the longest ending that `name` has.
-fn by_ending(name: &str) -> Option<&'static Format> {
+fn format_by_ending(name: &str) -> Option<&'static Format> {
     let endings =
         FORMATS.iter().flat_map(|format| format.endings.iter().map(move |ending| (ending, *format)));
     let fit = endings.filter(|(ending, _)| name.ends_with(**ending));

@@ -13,21 +13,21 @@ use gpuflame_model::record::testing::each_row_of_cycle;
 use gpuflame_model::record::{CheckpointMark, Chunk, Nanos, SumsWriter, Writer};
 use gpuflame_offline::run::{ReadOptions, read};
 
-const LENGTH: usize = 100 << 10;
-const HEAD: usize = 16;
+const MIN_RECORDING_BYTES: usize = 100 << 10;
+const HEADER_BYTES: usize = 16;
 /// Size in bytes of a row's tag and length, and of the checksum at the start of a chunk.
-const ROW: usize = 5;
-const CRC: usize = 4;
+const ROW_HEADER_BYTES: usize = 5;
+const CRC_BYTES: usize = 4;
 const TAG_CHUNK: u8 = 25;
 const TAG_MARK: u8 = 27;
 
 /// A recording, and the expected state at each mark.
 struct Recording {
     bytes: Vec<u8>,
-    marked: Vec<Marked>,
+    marked: Vec<ExpectedAtMark>,
 }
 
-struct Marked {
+struct ExpectedAtMark {
     mark: CheckpointMark,
     launches: u64,
 }
@@ -38,11 +38,11 @@ fn mark(turn: u32) -> CheckpointMark {
 }
 
 /// Returns the recording of a process that does not record rows.
-fn of_sums() -> Recording {
+fn sums_recording() -> Recording {
     let mut explain = Explain::default();
     let (mut definitions, mut written) = (Definitions::default(), SumsWriter::default());
     let (mut bytes, mut marked) = (Chunk::file_header().to_vec(), Vec::new());
-    while bytes.len() < LENGTH {
+    while bytes.len() < MIN_RECORDING_BYTES {
         let turn = marked.len() as u32;
         each_row_of_cycle(turn, &mut |row| explain.push(row, &mut ()));
         let mut chunk = Chunk::default();
@@ -50,51 +50,52 @@ fn of_sums() -> Recording {
         explain.write_sums(&[], &mut written, &mut chunk);
         chunk.mark(&mark(turn));
         bytes.extend(chunk.take());
-        marked.push(Marked { mark: mark(turn), launches: explain.tally().launches.seen });
+        marked.push(ExpectedAtMark { mark: mark(turn), launches: explain.tally().launches.seen });
     }
     Recording { bytes, marked }
 }
 
 /// Returns the recording of a process that records rows.
-fn of_rows() -> Recording {
+fn rows_recording() -> Recording {
     let (mut explain, mut marked) = (Explain::default(), Vec::new());
     let mut writer = Writer::new(Vec::new()).unwrap();
-    for turn in 0..=(LENGTH / 4000) as u32 {
+    for turn in 0..=(MIN_RECORDING_BYTES / 4000) as u32 {
         each_row_of_cycle(turn, &mut |row| {
             writer.row(row).unwrap();
             explain.push(row, &mut ());
         });
         writer.mark(&mark(turn)).unwrap();
-        marked.push(Marked { mark: mark(turn), launches: explain.tally().launches.seen });
+        marked.push(ExpectedAtMark { mark: mark(turn), launches: explain.tally().launches.seen });
     }
     Recording { bytes: writer.finish().unwrap(), marked }
 }
 
 fn length(bytes: &[u8]) -> usize {
-    u32::from_le_bytes(bytes[1..ROW].try_into().unwrap()) as usize
+    u32::from_le_bytes(bytes[1..ROW_HEADER_BYTES].try_into().unwrap()) as usize
 }
 
 /// Complete parts of a truncated recording.
 #[derive(Debug, Default)]
-struct Walked {
+struct ValidPrefix {
     /// Number of rows, including the rows in chunks and the chunks themselves.
     rows: usize,
     marks: usize,
     end: usize,
 }
 
-fn walk(bytes: &[u8]) -> Walked {
-    let mut walked = Walked { end: HEAD, ..Walked::default() };
-    while let Some(row) = bytes.get(walked.end..).filter(|rest| rest.len() >= ROW)
-        && row.len() >= ROW + length(row)
+fn walk(bytes: &[u8]) -> ValidPrefix {
+    let mut walked = ValidPrefix { end: HEADER_BYTES, ..ValidPrefix::default() };
+    while let Some(row) = bytes.get(walked.end..).filter(|rest| rest.len() >= ROW_HEADER_BYTES)
+        && row.len() >= ROW_HEADER_BYTES + length(row)
     {
-        let end = walked.end + ROW + length(row);
-        let mut inner = if row[0] == TAG_CHUNK { walked.end + ROW + CRC } else { walked.end };
+        let end = walked.end + ROW_HEADER_BYTES + length(row);
+        let mut inner =
+            if row[0] == TAG_CHUNK { walked.end + ROW_HEADER_BYTES + CRC_BYTES } else { walked.end };
         walked.rows += usize::from(row[0] == TAG_CHUNK);
         while inner < end {
             walked.rows += 1;
             walked.marks += usize::from(bytes[inner] == TAG_MARK);
-            inner += ROW + length(&bytes[inner..]);
+            inner += ROW_HEADER_BYTES + length(&bytes[inner..]);
         }
         walked.end = end;
     }
@@ -102,10 +103,10 @@ fn walk(bytes: &[u8]) -> Walked {
 }
 
 /// Returns the expected remarks about the truncated recording.
-fn remarks(bytes: &[u8], walked: &Walked, mark: Option<&CheckpointMark>) -> Vec<String> {
+fn remarks(bytes: &[u8], walked: &ValidPrefix, mark: Option<&CheckpointMark>) -> Vec<String> {
     let rest = &bytes[walked.end..];
     let cut = (!rest.is_empty()).then(|| {
-        let whole = if rest.len() < ROW { "5 or more".to_owned() } else { (ROW + length(rest)).to_string() };
+        let whole = if rest.len() < ROW_HEADER_BYTES { "5 or more".to_owned() } else { (ROW_HEADER_BYTES + length(rest)).to_string() };
         format!(
             "record {} at byte {:#x} is cut short: {} of its {whole} bytes are there; the records before it are good, \
              the rest is lost",
@@ -134,19 +135,19 @@ fn remarks(bytes: &[u8], walked: &Walked, mark: Option<&CheckpointMark>) -> Vec<
 /// Truncates the recording further and further. Rows must be read up to the cut, and sums up to the last mark.
 fn assert_all_cuts(name: &str, recording: &Recording, are_sums: bool) {
     let Recording { bytes, marked } = recording;
-    assert!(bytes.len() >= LENGTH, "{}", bytes.len());
+    assert!(bytes.len() >= MIN_RECORDING_BYTES, "{}", bytes.len());
     let step = if std::env::var_os("GPUFLAME_CUTS").is_some() { 1 } else { 499 };
     let path = std::env::temp_dir().join(format!("gpuflame-cut-{name}-{}.gfr", std::process::id()));
     fs::write(&path, bytes).unwrap();
     let file = File::options().write(true).open(&path).unwrap();
     let mut ends = Vec::new();
-    while ends.last() != Some(&HEAD) {
+    while ends.last() != Some(&HEADER_BYTES) {
         ends.push(walk(&bytes[..ends.last().map_or(bytes.len(), |end| end - 1)]).end);
     }
     let is_near_an_end = |cut: usize| are_sums && ends.iter().any(|end| end.abs_diff(cut) < 2);
     let is_looked_at =
         |cut: &usize| cut.is_multiple_of(step) || cut + 40 > bytes.len() || is_near_an_end(*cut);
-    for cut in (HEAD..bytes.len()).rev().filter(is_looked_at) {
+    for cut in (HEADER_BYTES..bytes.len()).rev().filter(is_looked_at) {
         file.set_len(cut as u64).unwrap();
         let walked = walk(&bytes[..cut]);
         let last = walked.marks.checked_sub(1).map(|at| &marked[at]);
@@ -168,10 +169,10 @@ fn without<'a>(path: &Path, remark: &'a str) -> &'a str {
 
 #[test]
 fn truncated_sums_report_the_missing_part() {
-    assert_all_cuts("sums", &of_sums(), true);
+    assert_all_cuts("sums", &sums_recording(), true);
 }
 
 #[test]
 fn truncated_rows_report_the_missing_part() {
-    assert_all_cuts("rows", &of_rows(), false);
+    assert_all_cuts("rows", &rows_recording(), false);
 }

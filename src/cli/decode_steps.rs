@@ -2,11 +2,11 @@
 
 use clap::Args;
 
-use super::console::{Console, Outcome, usage};
+use super::console::{Console, Outcome, usage_error};
 use super::input::Source;
 use super::output::Target;
-use super::stats::millis;
-use super::trace::{self, How};
+use super::stats::parse_millis;
+use super::trace::{self, TraceFlags};
 use gpuflame_model::error::Result;
 use gpuflame_traces::steps::{DecodeSteps as Steps, Framework};
 
@@ -25,22 +25,22 @@ pub(super) struct DecodeSteps {
     #[arg(long, value_name = "FILE")]
     output_csv: Option<Target>,
     /// Minimum length of a step, in milliseconds.
-    #[arg(long, value_name = "MS", default_value = "10", value_parser = millis)]
+    #[arg(long, value_name = "MS", default_value = "10", value_parser = parse_millis)]
     min_ms: i64,
     /// Maximum length of a step, in milliseconds.
-    #[arg(long, value_name = "MS", default_value = "30", value_parser = millis)]
+    #[arg(long, value_name = "MS", default_value = "30", value_parser = parse_millis)]
     max_ms: i64,
     #[command(flatten)]
-    how: How,
+    how: TraceFlags,
 }
 
 impl DecodeSteps {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         if self.min_ms > self.max_ms {
-            return Err(usage("--min-ms is above --max-ms; swap them"));
+            return Err(usage_error("--min-ms is above --max-ms; swap them"));
         }
         let mut steps = Steps::new(self.framework);
-        trace::read(&self.input, &self.how, console, &mut steps)?;
+        trace::read_trace(&self.input, &self.how, console, &mut steps)?;
         let latencies =
             steps.latencies(self.min_ms, self.max_ms).map_err(|error| error.within(&self.input))?;
         Target::Stdout.write(console, |out| {

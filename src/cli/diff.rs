@@ -8,8 +8,8 @@ use clap::Args;
 use super::console::{Console, Outcome};
 use super::explain::{Explained, explain};
 use super::input::Source;
-use super::names::NameFlags;
-use super::report::{Cell, Format, Report, Table};
+use super::name_flags::NameFlags;
+use super::report::{Cell, ReportFlags, ReportFormat, Table};
 use gpuflame_explain::events::JoinedRows;
 use gpuflame_export::{clean_frame, event_site, folded_names, work_name};
 use gpuflame_model::error::Result;
@@ -44,7 +44,7 @@ pub(super) struct Diff {
     #[command(flatten)]
     names: NameFlags,
     #[command(flatten)]
-    report: Report,
+    report: ReportFlags,
 }
 
 const COLUMNS: [&str; 9] = [
@@ -60,20 +60,20 @@ const COLUMNS: [&str; 9] = [
 ];
 
 /// Prefix of torch.profiler's module frames.
-const MODULE: &str = "nn.Module: ";
+const MODULE_PREFIX: &str = "nn.Module: ";
 
 impl Diff {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
-        let before = Run::read(&self.before, &self.names, console)?;
-        let after = Run::read(&self.after, &self.names, console)?;
+        let before = ComparedRun::read(&self.before, &self.names, console)?;
+        let after = ComparedRun::read(&self.after, &self.names, console)?;
         let mut total = Table::new(
             "total",
             &["change_ns", "change_percent", "before_ns", "after_ns", "before_count", "after_count"],
         );
         let (a, b) = (before.total(), after.total());
         let [change, percent, nanos, later_nanos, count, later_count, ..] = cells("", a, b);
-        total.row([change, percent, nanos, later_nanos, count, later_count]);
-        let mut tables = vec![total, times(&before, &after)];
+        total.add_row([change, percent, nanos, later_nanos, count, later_count]);
+        let mut tables = vec![total, time_table(&before, &after)];
         let mut matched = Table::new("matched", &["before_percent", "after_percent", "by"]);
         let parts = [
             ("kernels", &before.kernels, &after.kernels),
@@ -82,12 +82,12 @@ impl Diff {
         ];
         let parts = parts.into_iter().filter(|(_, before, after)| !before.is_empty() || !after.is_empty());
         for (name, before, after) in parts.clone() {
-            matched.row([share_in(before, after, a), share_in(after, before, b), name.into()]);
+            matched.add_row([share_in(before, after, a), share_in(after, before, b), name.into()]);
         }
         tables.push(matched);
         let mut hidden = 0;
         for (name, before, after) in parts {
-            tables.push(self.table(name, before, after, &mut hidden));
+            tables.push(self.comparison_table(name, before, after, &mut hidden));
         }
         self.report.write(console, &tables)?;
         if hidden > 0 {
@@ -99,14 +99,14 @@ impl Diff {
     }
 
     /// Builds a table with the largest changes first, whether increases or decreases.
-    fn table(&self, name: &'static str, before: &Sums, after: &Sums, hidden: &mut u64) -> Table {
+    fn comparison_table(&self, name: &'static str, before: &Sums, after: &Sums, hidden: &mut u64) -> Table {
         let mut names: Vec<&String> = before.keys().chain(after.keys()).collect();
         names.sort();
         names.dedup();
         let get = |sums: &Sums, name: &String| sums.get(name).copied().unwrap_or_default();
         let mut rows: Vec<_> =
             names.into_iter().map(|name| (name, get(before, name), get(after, name))).collect();
-        if self.report.format == Format::Text {
+        if self.report.format == ReportFormat::Text {
             let all = rows.len();
             rows.retain(|(_, a, b)| is_changed(*a, *b));
             *hidden += (all - rows.len()) as u64;
@@ -115,7 +115,7 @@ impl Diff {
         let mut table = Table::new(name, &COLUMNS);
         let most = if self.number == 0 { usize::MAX } else { self.number };
         for (name, a, b) in rows.into_iter().take(most) {
-            table.row(cells(name, a, b));
+            table.add_row(cells(name, a, b));
         }
         table
     }
@@ -133,18 +133,18 @@ fn share_in(sums: &Sums, other: &Sums, all: Durations) -> Cell {
 }
 
 /// Returns the table of the GPUs' time in both runs, in total and per step.
-fn times(before: &Run, after: &Run) -> Table {
+fn time_table(before: &ComparedRun, after: &ComparedRun) -> Table {
     let mut table = Table::new("run", &["change_ns", "change_percent", "before_ns", "after_ns", "what"]);
     let mut whats: Vec<&str> = before.times.iter().chain(&after.times).map(|(what, _)| *what).collect();
     let mut seen = std::collections::BTreeSet::new();
     whats.retain(|what| seen.insert(*what));
-    let get = |run: &Run, what: &str| {
+    let get = |run: &ComparedRun, what: &str| {
         run.times.iter().find(|(known, _)| *known == what).map_or(0, |(_, nanos)| *nanos)
     };
     let mut row = |what: String, a: u64, b: u64| {
-        table.row([
+        table.add_row([
             difference(a, b),
-            percent(a as f64, b as f64),
+            change_percent(a as f64, b as f64),
             Cell::Nanos(a),
             Cell::Nanos(b),
             Cell::Text(what),
@@ -166,19 +166,19 @@ fn difference(a: u64, b: u64) -> Cell {
     Cell::Change(i64::try_from(i128::from(b) - i128::from(a)).unwrap_or(0))
 }
 
-fn percent(from: f64, to: f64) -> Cell {
+fn change_percent(from: f64, to: f64) -> Cell {
     if from > 0.0 { Cell::Share(100.0 * (to - from) / from) } else { Cell::Nothing }
 }
 
 fn cells(name: &str, a: Durations, b: Durations) -> [Cell; 9] {
     [
         difference(a.nanos, b.nanos),
-        percent(a.nanos as f64, b.nanos as f64),
+        change_percent(a.nanos as f64, b.nanos as f64),
         Cell::Nanos(a.nanos),
         Cell::Nanos(b.nanos),
         Cell::Count(a.count),
         Cell::Count(b.count),
-        if b.count > 0 { percent(a.mean(), b.mean()) } else { Cell::Nothing },
+        if b.count > 0 { change_percent(a.mean(), b.mean()) } else { Cell::Nothing },
         compare_durations(a, b).word().into(),
         name.into(),
     ]
@@ -187,7 +187,7 @@ fn cells(name: &str, a: Durations, b: Durations) -> [Cell; 9] {
 type Sums = BTreeMap<String, Durations>;
 
 /// A run, reduced to the quantities that are compared.
-struct Run {
+struct ComparedRun {
     kernels: Sums,
     stacks: Sums,
     /// Sums by the modules in a stack; empty if no stack contains a module.
@@ -198,12 +198,12 @@ struct Run {
     steps: u64,
 }
 
-impl Run {
+impl ComparedRun {
     fn read(source: &Source, flags: &NameFlags, console: Console) -> gpuflame_model::error::Result<Self> {
         let mut events = JoinedRows::default();
-        let Explained { profile, facts, .. } = explain(source, &flags.reading(), console, &mut events)?;
-        facts.need_work(source)?;
-        facts.need_rows(source)?;
+        let Explained { profile, facts, .. } = explain(source, &flags.read_options(), console, &mut events)?;
+        facts.require_work(source)?;
+        facts.require_rows(source)?;
         let (mut kernels, mut stacks, mut modules) = (Sums::new(), Sums::new(), Sums::new());
         let mut known: HashMap<SampleSite, (String, Option<String>)> = HashMap::new();
         for event in events.activities() {
@@ -212,7 +212,8 @@ impl Run {
             let (stack, module) = known.entry(place).or_insert_with(|| {
                 let frames = folded_names(&profile, place, flags.names());
                 let frames: Vec<_> = frames.iter().map(|name| clean_frame(name)).collect();
-                let modules: Vec<_> = frames.iter().filter_map(|name| name.strip_prefix(MODULE)).collect();
+                let modules: Vec<_> =
+                    frames.iter().filter_map(|name| name.strip_prefix(MODULE_PREFIX)).collect();
                 (frames.join(";"), (!modules.is_empty()).then(|| modules.join(";")))
             });
             stacks.entry(stack.clone()).or_default().add(nanos);
@@ -221,7 +222,7 @@ impl Run {
             }
             kernels.entry(work_name(&profile, event.activity.work()).into_owned()).or_default().add(nanos);
         }
-        Ok(Self { kernels, stacks, modules, times: spent(&profile), steps: facts.steps })
+        Ok(Self { kernels, stacks, modules, times: time_breakdown(&profile), steps: facts.steps })
     }
 
     fn total(&self) -> Durations {
@@ -230,7 +231,7 @@ impl Run {
 }
 
 /// Returns the breakdown of all GPUs' time, including idle time by cause, if there is any.
-fn spent(profile: &Profile) -> Vec<(&'static str, u64)> {
+fn time_breakdown(profile: &Profile) -> Vec<(&'static str, u64)> {
     let sum = |of: fn(&DeviceTime) -> u64| saturating_sum(profile.times().iter().map(of));
     let mut times = vec![
         ("wall", sum(|time| time.window)),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::console::Console;
-use super::input::{Facts, Source, backward_pass};
+use super::input::{Facts, Source, describe_backward_pass};
 use gpuflame_config::settings;
 use gpuflame_explain::Ledger;
 use gpuflame_explain::join::Sink;
@@ -68,7 +68,7 @@ pub(super) fn explain_opened(
     let (profile, ledger, unnamed, tied) = run.into_parts();
     if facts.kind == Kind::Recording && options.backward_under_forward {
         let all = profile.devices().iter().map(|device| device.nanos);
-        let what = backward_pass(tied.all, tied.moved, saturating_sum(all));
+        let what = describe_backward_pass(tied.all, tied.moved, saturating_sum(all));
         console.remark(format!("{source}: {what}"));
     }
     Ok(Explained { profile, ledger, facts, unnamed })

@@ -5,8 +5,8 @@ use clap::Args;
 use super::console::{Console, Outcome};
 use super::input::Source;
 use super::output::Target;
-use super::report::names;
-use super::trace::{self, How};
+use super::report::name_writer;
+use super::trace::{self, TraceFlags};
 use gpuflame_export::clean_line;
 use gpuflame_model::error::Result;
 use gpuflame_traces::steps::{Extract as Table, Ops, TimeRange};
@@ -33,16 +33,16 @@ pub(super) struct Extract {
     #[arg(long)]
     compat: bool,
     #[command(flatten)]
-    how: How,
+    how: TraceFlags,
 }
 
 impl Extract {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         let mut ops = Ops::within(self.window.first, self.window.last).with_exact_times(self.compat);
-        trace::read(&self.input, &self.how, console, &mut ops)?;
+        trace::read_trace(&self.input, &self.how, console, &mut ops)?;
         let all = ops.total;
         let table = Table::new(ops);
-        self.output.write(console, |mut out| table.write(self.compat, names(self.compat), &mut out))?;
+        self.output.write(console, |mut out| table.write(self.compat, name_writer(self.compat), &mut out))?;
         console.remark(format!("{} of {all} GPU operations are in that time range", table.ops().len()));
         if all == 0 {
             console.remark("the trace has no GPU operations of a kind that gpuflame knows");

@@ -5,17 +5,17 @@ use std::io::{IsTerminal, stdout};
 
 use clap::{Args, ValueEnum};
 
-use super::console::{Console, Outcome, usage};
+use super::console::{Console, Outcome, usage_error};
 use super::explain::{Explained, explain_opened, max_memory};
 use super::input::Source;
-use super::names::NameFlags;
+use super::name_flags::NameFlags;
 use super::output::Target;
 use gpuflame_export::{self, FOLDED, GraphStacks, Root, SVG, Unit};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::View;
 use gpuflame_model::profile::views::{self, CPU, GPU, IDLE, MEMORY, OFF_CPU, TOGETHER, UNIFIED, WAITS};
 use gpuflame_offline::formats::{
-    Lines, explain_mismatch, write_diff_folded, write_diff_svg, write_lines_folded, write_lines_svg,
+    FoldedStacks, explain_mismatch, write_diff_folded, write_diff_svg, write_lines_folded, write_lines_svg,
 };
 use gpuflame_offline::run::ReadOptions;
 use gpuflame_traces::import::{self, Event, Kind, Opened, Wants};
@@ -37,7 +37,7 @@ pub(super) struct Flamegraph {
     output: Option<Target>,
     /// Output format [default: by the file extension of FILE; folded on standard output].
     #[arg(short, long)]
-    format: Option<Format>,
+    format: Option<PictureFormat>,
     /// Draw the time in which GPUs were idle, under the stack that the launching thread was in if the trace
     /// has it, otherwise under the two calls around the gap.
     #[arg(long)]
@@ -50,7 +50,7 @@ pub(super) struct Flamegraph {
     alloc: bool,
     /// Draw this view: gpu, idle, wait, alloc, unified, cpu, off-cpu or together (GPU, CPU and waiting time
     /// side by side).
-    #[arg(long, value_name = "WORD", conflicts_with_all = ["idle", "wait", "alloc"], value_parser = view)]
+    #[arg(long, value_name = "WORD", conflicts_with_all = ["idle", "wait", "alloc"], value_parser = parse_view)]
     view: Option<&'static View>,
     /// Unit of the widths: ns, us, or count (of activities or, with --idle, of gaps).
     #[arg(short, long, default_value_t)]
@@ -74,21 +74,21 @@ pub(super) struct Flamegraph {
     /// Python frames: auto (with the first line of the function), lines (with the line that was executed), or
     /// only (without the native frames around them).
     #[arg(long, value_enum, default_value_t)]
-    python: Python,
+    python: PythonFrames,
     #[command(flatten)]
     names: NameFlags,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum Python {
+enum PythonFrames {
     #[default]
     Auto,
-    Lines,
+    FoldedStacks,
     Only,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
+enum PictureFormat {
     /// Picture for a browser, with zoom and search.
     Svg,
     /// One line per stack, as flame graph tools read them.
@@ -100,39 +100,39 @@ impl Flamegraph {
         let target = self.output.clone().unwrap_or(Target::Stdout);
         let format = match (self.format, target.ending()) {
             (Some(format), _) => format,
-            (None, None | Some("folded" | "txt" | "collapsed")) => Format::Folded,
-            (None, Some("svg")) => Format::Svg,
+            (None, None | Some("folded" | "txt" | "collapsed")) => PictureFormat::Folded,
+            (None, Some("svg")) => PictureFormat::Svg,
             (None, Some(ending)) => {
                 let what = format!("cannot write .{ending} files; end the name in .svg or .folded, or use");
-                return Err(usage(format!("{what} --format")));
+                return Err(usage_error(format!("{what} --format")));
             }
         };
-        if format == Format::Svg && self.output.is_none() && stdout().is_terminal() {
-            return Err(usage("refusing to write SVG to a terminal; use `-o flame.svg`"));
+        if format == PictureFormat::Svg && self.output.is_none() && stdout().is_terminal() {
+            return Err(usage_error("refusing to write SVG to a terminal; use `-o flame.svg`"));
         }
         if let [before, after] = &self.diff[..] {
-            self.diff(before, after, format, &target, console)?;
+            self.draw_diff(before, after, format, &target, console)?;
             return Ok(Outcome::Clean);
         }
-        let input = self.input.as_ref().ok_or_else(|| usage("name a recording or trace"))?;
+        let input = self.input.as_ref().ok_or_else(|| usage_error("name a recording or trace"))?;
         let opened = input.open()?;
         if is_folded(&opened) {
-            self.folded(input, opened, format, &target, console)?;
+            self.draw_folded(input, opened, format, &target, console)?;
             return Ok(Outcome::Clean);
         }
         let Explained { profile, facts, .. } =
             explain_opened(input, opened, &self.read_options(), console, ())?;
-        facts.need_work(input)?;
+        facts.require_work(input)?;
         let (view, options) = (self.view(), self.options());
         if !profile.has(view)
-            && let Some(advice) = on_request(view)
+            && let Some(advice) = recording_hint(view)
         {
             return Err(Error::new(
                 ErrorKind::Format,
                 format!("{input}: {} {advice}", (view.nothing)(&profile)),
             ));
         }
-        let drawn_as = if format == Format::Folded { &FOLDED } else { &SVG };
+        let drawn_as = if format == PictureFormat::Folded { &FOLDED } else { &SVG };
         target.write(console, |mut out| drawn_as.draw(&profile, view, &options, &mut out))?;
         Ok(Outcome::Clean)
     }
@@ -143,19 +143,19 @@ impl Flamegraph {
         self.view.or(by_flag).unwrap_or(&GPU)
     }
 
-    fn diff(
+    fn draw_diff(
         &self,
         before: &Source,
         after: &Source,
-        format: Format,
+        format: PictureFormat,
         target: &Target,
         console: Console,
     ) -> Result<()> {
         if self.view() != &GPU {
-            return Err(usage("--diff supports GPU time only; drop --idle, --wait, --alloc or --view"));
+            return Err(usage_error("--diff supports GPU time only; drop --idle, --wait, --alloc or --view"));
         }
         let ((before, is_folded), (after, is_folded_too)) =
-            (self.lines(before, console)?, self.lines(after, console)?);
+            (self.read_lines(before, console)?, self.read_lines(after, console)?);
         // Only folded input can have different names on the two sides, because recordings and traces are named here,
         // with the same rules.
         if is_folded || is_folded_too {
@@ -165,8 +165,8 @@ impl Flamegraph {
         let title = || "GPU time by launching stack, after compared with before".to_owned();
         options.title = options.title.or_else(|| Some(title()));
         target.write(console, |out| match format {
-            Format::Folded => write_diff_folded(&before, &after, out),
-            Format::Svg => write_diff_svg(&before, &after, &options, out),
+            PictureFormat::Folded => write_diff_folded(&before, &after, out),
+            PictureFormat::Svg => write_diff_svg(&before, &after, &options, out),
         })
     }
 
@@ -189,47 +189,47 @@ impl Flamegraph {
         ReadOptions {
             by_stream,
             internal_frames: self.internal_frames,
-            python_lines: self.python == Python::Lines,
-            python_only: self.python == Python::Only,
+            python_lines: self.python == PythonFrames::FoldedStacks,
+            python_only: self.python == PythonFrames::Only,
             max_memory: max_memory(),
-            ..self.names.reading()
+            ..self.names.read_options()
         }
     }
 
     /// Returns the stacks of one input, and whether another tool folded them.
-    fn lines(&self, source: &Source, console: Console) -> Result<(Lines, bool)> {
+    fn read_lines(&self, source: &Source, console: Console) -> Result<(FoldedStacks, bool)> {
         let opened = source.open()?;
         if is_folded(&opened) {
-            return Ok((stacks(source, opened, self.unit)?, true));
+            return Ok((read_stacks(source, opened, self.unit)?, true));
         }
         let explained = explain_opened(source, opened, &self.read_options(), console, ())?;
-        Ok((Lines::of(&explained.profile, &GPU, &self.options()), false))
+        Ok((FoldedStacks::from_profile(&explained.profile, &GPU, &self.options()), false))
     }
 
     /// Draws stacks that were folded by another tool, unchanged.
-    fn folded(
+    fn draw_folded(
         &self,
         input: &Source,
         opened: Opened,
-        format: Format,
+        format: PictureFormat,
         target: &Target,
         console: Console,
     ) -> Result<()> {
         if self.view() != &GPU {
-            return Err(usage(format!(
+            return Err(usage_error(format!(
                 "{input}: folded stacks have no views; drop --idle, --wait, --alloc or --view"
             )));
         }
-        let lines = stacks(input, opened, self.unit)?;
+        let lines = read_stacks(input, opened, self.unit)?;
         target.write(console, |out| match format {
-            Format::Folded => write_lines_folded(&lines, self.unit, out),
-            Format::Svg => write_lines_svg(&lines, &self.options(), out),
+            PictureFormat::Folded => write_lines_folded(&lines, self.unit, out),
+            PictureFormat::Svg => write_lines_svg(&lines, &self.options(), out),
         })
     }
 }
 
 /// Explains how to record the data of `view`, if that data is recorded only on request.
-fn on_request(view: &View) -> Option<&'static str> {
+fn recording_hint(view: &View) -> Option<&'static str> {
     let views = [
         (&WAITS, "Waits are recorded with GPUFLAME_FORMATS=gfr,wait."),
         (&MEMORY, "Allocations are recorded with GPUFLAME_FORMATS=gfr,alloc."),
@@ -242,7 +242,7 @@ fn on_request(view: &View) -> Option<&'static str> {
 }
 
 /// Returns the view that this word selects.
-pub(super) fn view(word: &str) -> std::result::Result<&'static View, String> {
+pub(super) fn parse_view(word: &str) -> std::result::Result<&'static View, String> {
     let words = || views::VIEWS.iter().map(|view| view.word).collect::<Vec<_>>().join(", ");
     views::view(word).ok_or_else(|| format!("there is no view `{word}`; use one of {}", words()))
 }
@@ -252,8 +252,9 @@ fn is_folded(opened: &Opened) -> bool {
 }
 
 /// Reads folded stacks and adds up duplicates. Each line of extended folded stacks counts as one occurrence.
-fn stacks(source: &Source, opened: Opened, unit: Unit) -> Result<Lines> {
-    let mut stacks = Stacks { lines: Lines::default(), scale: if unit == Unit::Micros { 1000 } else { 1 } };
+fn read_stacks(source: &Source, opened: Opened, unit: Unit) -> Result<FoldedStacks> {
+    let mut stacks =
+        FoldedReader { lines: FoldedStacks::default(), scale: if unit == Unit::Micros { 1000 } else { 1 } };
     opened.read(&import::Options::default(), &mut stacks)?;
     if stacks.lines.is_empty() {
         return Err(Error::new(ErrorKind::Format, format!("{source}: contains no stacks")));
@@ -261,13 +262,13 @@ fn stacks(source: &Source, opened: Opened, unit: Unit) -> Result<Lines> {
     Ok(stacks.lines)
 }
 
-struct Stacks {
-    lines: Lines,
+struct FoldedReader {
+    lines: FoldedStacks,
     /// Factor that converts weights in the file to nanoseconds.
     scale: u64,
 }
 
-impl import::Sink for Stacks {
+impl import::Sink for FoldedReader {
     fn wants(&self) -> Wants {
         Wants::STACKS
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::console::{Console, Outcome, usage};
+use super::console::{Console, Outcome, usage_error};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_os::child;
 
@@ -64,28 +64,28 @@ impl Gpuperf {
         console: Console,
         verb: fn(&[OsString], Console) -> Result<Outcome>,
     ) -> Result<Outcome> {
-        let folder = Folder::new()?;
+        let folder = TempFolder::new()?;
         child::forward_interrupts();
-        let status = match verb(&self.recording(&folder.0), Console { quiet: true, ..console })? {
+        let status = match verb(&self.record_arguments(&folder.0), Console { quiet: true, ..console })? {
             Outcome::Status(code) => code,
-            Outcome::Clean | Outcome::Found => 0,
+            Outcome::Clean | Outcome::Findings => 0,
         };
         let code = if child::was_interrupted() { INTERRUPTED } else { status };
-        let Some(recording) = folder.largest()? else {
+        let Some(recording) = folder.find_largest_recording()? else {
             console.remark(format_args!(
                 "the command ended with {status} and launched nothing: no files were written"
             ));
             return Ok(Outcome::Status(code));
         };
-        for words in self.steps(&recording) {
+        for words in self.step_arguments(&recording) {
             verb(&words, console)?;
         }
         Ok(Outcome::Status(code))
     }
 
     /// Returns the command-line words that record the command.
-    fn recording(&self, folder: &Path) -> Vec<OsString> {
-        let mut words = words(["run", "--formats", "gfr", "--output"]);
+    fn record_arguments(&self, folder: &Path) -> Vec<OsString> {
+        let mut words = os_args(["run", "--formats", "gfr", "--output"]);
         words.push(folder.join("run.%p").into());
         if let Some(library) = &self.library {
             words.extend(["--library".into(), library.into()]);
@@ -96,9 +96,9 @@ impl Gpuperf {
     }
 
     /// Returns the command-line words of all conversions of the recording.
-    fn steps(&self, recording: &Path) -> Vec<Vec<OsString>> {
+    fn step_arguments(&self, recording: &Path) -> Vec<Vec<OsString>> {
         let convert = |format: &str, to: &Path| {
-            let mut words = words(["convert", "--to", format, "-i"]);
+            let mut words = os_args(["convert", "--to", format, "-i"]);
             words.extend([recording.into(), "-o".into(), to.into()]);
             words
         };
@@ -111,7 +111,7 @@ impl Gpuperf {
             steps.push(convert("extended-folded", &self.cpu));
         }
         if wants_gpu && wants_cpu && !self.no_merge {
-            let mut merge = words(["merge", "--summary", "-c"]);
+            let mut merge = os_args(["merge", "--summary", "-c"]);
             merge.extend([self.cpu.clone().into(), "-g".into(), self.chrome.clone().into()]);
             merge.extend(["-o".into(), self.merged.clone().into()]);
             steps.push(merge);
@@ -120,19 +120,22 @@ impl Gpuperf {
     }
 }
 
-fn words<const N: usize>(words: [&str; N]) -> Vec<OsString> {
+fn os_args<const N: usize>(words: [&str; N]) -> Vec<OsString> {
     words.map(OsString::from).into()
 }
 
 /// A temporary folder for recordings, removed on drop.
-struct Folder(PathBuf);
+struct TempFolder(PathBuf);
 
-impl Folder {
+impl TempFolder {
     fn new() -> Result<Self> {
         let folder = std::env::temp_dir().join(format!("gpuflame-gpuperf-{}", std::process::id()));
         // A `%` in the folder's path would be read as the start of a macro.
         if folder.as_os_str().as_encoded_bytes().contains(&b'%') {
-            return Err(usage(format!("{} contains a %; set TMPDIR to another folder", folder.display())));
+            return Err(usage_error(format!(
+                "{} contains a %; set TMPDIR to another folder",
+                folder.display()
+            )));
         }
         fs::create_dir(&folder)
             .map_err(|error| Error::new(ErrorKind::Io, format!("{}: {error}", folder.display())))?;
@@ -140,7 +143,7 @@ impl Folder {
     }
 
     /// Returns the largest recording.
-    fn largest(&self) -> Result<Option<PathBuf>> {
+    fn find_largest_recording(&self) -> Result<Option<PathBuf>> {
         let mut largest = None;
         for entry in fs::read_dir(&self.0)? {
             let entry = entry?;
@@ -152,7 +155,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for TempFolder {
     fn drop(&mut self) {
         // Files that remain are small; the system clears them.
         let _ = fs::remove_dir_all(&self.0);

@@ -5,7 +5,7 @@ use clap::Args;
 use super::console::{Console, Outcome};
 use super::explain::{Explained, explain_sums};
 use super::input::Source;
-use super::report::{Cell, Report, Table};
+use super::report::{Cell, ReportFlags, Table};
 use gpuflame_explain::join::Activities;
 use gpuflame_model::error::Result;
 use gpuflame_model::record::{Loss, Missing, WindowEdge};
@@ -18,23 +18,23 @@ pub(super) struct Info {
     /// Recording or trace (`-`: standard input).
     input: Source,
     #[command(flatten)]
-    report: Report,
+    report: ReportFlags,
 }
 
 impl Info {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         let explained = explain_sums(&self.input, ReadOptions::default(), console)?;
-        let tables = [facts(&explained), devices(&explained), losses(&explained)];
+        let tables = [fact_table(&explained), device_table(&explained), loss_table(&explained)];
         self.report.write(console, &tables)?;
         Ok(Outcome::Clean)
     }
 }
 
-fn facts(explained: &Explained) -> Table {
+fn fact_table(explained: &Explained) -> Table {
     let Explained { profile, ledger, .. } = explained;
     let tally = &ledger.tally;
     let mut table = Table::new("facts", &["what", "value"]);
-    let mut fact = |what: &str, value: Cell| table.row([what.into(), value]);
+    let mut fact = |what: &str, value: Cell| table.add_row([what.into(), value]);
     fact("kind", Cell::from(explained.facts.kind.description()));
     if let Some((process, program)) = profile.process() {
         fact("program", Cell::from(program));
@@ -94,14 +94,14 @@ fn facts(explained: &Explained) -> Table {
     table
 }
 
-fn devices(explained: &Explained) -> Table {
+fn device_table(explained: &Explained) -> Table {
     const COLUMNS: [&str; 7] =
         ["device", "activities", "gpu_time_ns", "busy_ns", "idle_ns", "window_ns", "busy_percent"];
     let mut table = Table::new("devices", &COLUMNS);
     for device in &explained.ledger.devices {
         // A device whose activities have no times has neither busy nor idle time.
         let [busy, idle, window] = device.time.map_or([0; 3], |time| [time.busy, time.idle, time.window]);
-        table.row([
+        table.add_row([
             Cell::Text(format!("GPU {}", device.id().0)),
             Cell::Count(device.work.count),
             Cell::Nanos(device.work.nanos),
@@ -115,12 +115,12 @@ fn devices(explained: &Explained) -> Table {
 }
 
 /// Returns the table of losses, and of activities that no total includes.
-fn losses(explained: &Explained) -> Table {
+fn loss_table(explained: &Explained) -> Table {
     let mut table = Table::new("losses", &["lost", "count"]);
     let Activities { untimed, repeated, of_no_call, .. } = explained.ledger.tally.activities;
     let mut loss = |what: &str, count| {
         if count > 0 {
-            table.row([what.into(), Cell::Count(count)]);
+            table.add_row([what.into(), Cell::Count(count)]);
         }
     };
     loss(Missing::Untimed.word(), untimed);

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::console::{Console, usage};
-use super::report::grouped;
+use super::console::{Console, usage_error};
+use super::report::group_digits;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::format_nanos;
 use gpuflame_model::record::{Row, WindowEdge};
@@ -21,11 +21,11 @@ use gpuflame_traces::import::{
 };
 
 /// Minimum file size for a progress bar, because smaller files are read before a user could notice the bar.
-const LONG: u64 = 32 << 20;
+const MIN_PROGRESS_BYTES: u64 = 32 << 20;
 /// Maximum number of unknown categories that messages name.
-const MOST_CATEGORIES: usize = 5;
+const MAX_CATEGORIES: usize = 5;
 /// Maximum number of separate remarks about a damaged file.
-const REMARKS: u64 = 3;
+const MAX_REMARKS: u64 = 3;
 
 /// Input of a verb.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,7 +59,7 @@ pub(super) struct Facts {
     /// Number of records of a recording that are unreadable.
     pub(super) damaged: u64,
     /// Whether a recording has sums instead of single activities.
-    pub(super) is_of_sums: bool,
+    pub(super) has_only_sums: bool,
     /// State of the process, if the recording has no end row.
     pub(super) writer_state: Option<WriterState>,
     /// Link statistics, if the source is another tool's trace.
@@ -75,25 +75,25 @@ impl Facts {
     ///
     /// # Errors
     /// `Format`.
-    pub(super) fn need_rows(&self, source: &Source) -> Result<()> {
-        if self.is_of_sums { Err(sums_only(source)) } else { Ok(()) }
+    pub(super) fn require_rows(&self, source: &Source) -> Result<()> {
+        if self.has_only_sums { Err(sums_only_error(source)) } else { Ok(()) }
     }
 
     /// Rejects a trace without GPU work, because no verb can show anything from it.
     ///
     /// # Errors
     /// `Format`, with the categories that the trace contains instead.
-    pub(super) fn need_work(&self, source: &Source) -> Result<()> {
+    pub(super) fn require_work(&self, source: &Source) -> Result<()> {
         let Some(linked) = self.linked.as_ref().filter(|linked| linked.ops == 0) else { return Ok(()) };
         let names: Vec<_> =
-            linked.unknown_categories.iter().take(MOST_CATEGORIES).map(|(name, _)| name.as_str()).collect();
+            linked.unknown_categories.iter().take(MAX_CATEGORIES).map(|(name, _)| name.as_str()).collect();
         let found = match names.is_empty() {
             true => "all of its events are CPU events".to_owned(),
             false => format!("unknown categories: {}", names.join(", ")),
         };
         let untimed = match linked.counts.untimed {
             0 => String::new(),
-            count => format!("; {} events have no usable times", grouped(count)),
+            count => format!("; {} events have no usable times", group_digits(count)),
         };
         let what = format!(
             "{source}: contains no GPU work (categories such as kernel, gpu_memcpy, gpu_memset); \
@@ -116,7 +116,7 @@ impl Source {
         each: &mut dyn FnMut(&Row<'_>),
     ) -> Result<Facts> {
         let kind = opened.kind();
-        let (options, _bar) = watched(
+        let (options, _bar) = with_progress(
             Options {
                 backward_under_forward: reading.backward_under_forward,
                 graph_captures: reading.graph_captures.clone(),
@@ -128,7 +128,7 @@ impl Source {
         );
         if kind == Kind::Recording {
             let (mut steps, mut opened_at, mut step_times) = (0, None, Vec::new());
-            let RecordingSummary { damaged, is_of_sums, writer_state, .. } =
+            let RecordingSummary { damaged, has_only_sums, writer_state, .. } =
                 self.recording(opened, &options, console, &mut |row| {
                     match row {
                         Row::Window { edge: WindowEdge::Open, time } => opened_at = Some(time.0),
@@ -140,33 +140,34 @@ impl Source {
                     }
                     each(row);
                 })?;
-            return Ok(Facts { kind, damaged, is_of_sums, writer_state, linked: None, steps, step_times });
+            return Ok(Facts { kind, damaged, has_only_sums, writer_state, linked: None, steps, step_times });
         }
         let linked = import::rows(opened, &options, each)?;
-        remark_on(self, &linked.counts, console);
+        print_remarks(self, &linked.counts, console);
         if linked.linked_ops < linked.ops {
-            console.remark(format!("{self}: {}", unlinked(&linked)));
+            console.remark(format!("{self}: {}", describe_unlinked(&linked)));
         }
         if let Some((backward, attributed)) = linked.backward_ns {
-            console.remark(format!("{self}: {}", backward_pass(backward, attributed, linked.gpu_ns)));
+            console
+                .remark(format!("{self}: {}", describe_backward_pass(backward, attributed, linked.gpu_ns)));
         }
         if let Some(coverage) = linked.capture_coverage {
-            console.remark(format!("{self}: {}", captured(coverage)));
+            console.remark(format!("{self}: {}", describe_captures(coverage)));
         }
         let (steps, step_times) = (linked.steps, linked.step_times.clone());
-        let (is_of_sums, writer_state) = (false, None);
-        Ok(Facts { kind, damaged: 0, is_of_sums, writer_state, linked: Some(linked), steps, step_times })
+        let (has_only_sums, writer_state) = (false, None);
+        Ok(Facts { kind, damaged: 0, has_only_sums, writer_state, linked: Some(linked), steps, step_times })
     }
 
     /// Opens the source, regardless of its kind.
     pub(super) fn open(&self) -> Result<Opened> {
         match self {
-            Self::Stdin if io::stdin().is_terminal() => {
-                Err(usage("standard input is a terminal; pipe a recording or trace into it, or name a file"))
-            }
+            Self::Stdin if io::stdin().is_terminal() => Err(usage_error(
+                "standard input is a terminal; pipe a recording or trace into it, or name a file",
+            )),
             Self::Stdin => import::open(Path::new("-")),
             Self::File(path) => {
-                check(path)?;
+                check_readable(path)?;
                 import::open(path)
             }
         }
@@ -183,15 +184,15 @@ impl Source {
         let mut remarks = 0;
         let mut remark = |error: Error| {
             remarks += 1;
-            if remarks <= REMARKS {
+            if remarks <= MAX_REMARKS {
                 console.remark(error.within(self));
             }
         };
         let recorded = import::recording(opened, options, &mut remark, each);
         let recorded = recorded.map_err(|error| error.within(self))?;
         let RecordingSummary { damaged, skipped, .. } = recorded;
-        if damaged > REMARKS {
-            console.remark(format!("{self}: {} more records are damaged", damaged - REMARKS));
+        if damaged > MAX_REMARKS {
+            console.remark(format!("{self}: {} more records are damaged", damaged - MAX_REMARKS));
         }
         if skipped > 0 {
             console.remark(format!(
@@ -203,7 +204,7 @@ impl Source {
 }
 
 /// Returns the error of verbs that need single activities.
-pub(super) fn sums_only(source: &Source) -> Error {
+pub(super) fn sums_only_error(source: &Source) -> Error {
     let what = "has only sums, no single activities: it is the checkpoint of a process that has not exited \
                 normally; flamegraph, top, info, check, merge-ranks, recover, and `convert` to formats of \
                 sums can read it; GPUFLAME_FORMATS=gfr records activities";
@@ -211,7 +212,7 @@ pub(super) fn sums_only(source: &Source) -> Error {
 }
 
 /// Prints remarks on oddities of a trace that are not errors.
-pub(super) fn remark_on(source: &Source, seen: &ReadCounts, console: Console) {
+pub(super) fn print_remarks(source: &Source, seen: &ReadCounts, console: Console) {
     if let Some(at) = seen.truncated_at {
         console.remark(format!("{source}: truncated at byte {at}; read {} complete events", seen.events));
     }
@@ -222,7 +223,7 @@ pub(super) fn remark_on(source: &Source, seen: &ReadCounts, console: Console) {
 
 /// Describes how much of a backward pass's GPU time is attributed to the forward pass, and how much of all GPU time
 /// the backward pass takes.
-pub(super) fn backward_pass(backward: u64, attributed: u64, all: u64) -> String {
+pub(super) fn describe_backward_pass(backward: u64, attributed: u64, all: u64) -> String {
     let share = 100.0 * attributed as f64 / backward.max(1) as f64;
     let all = 100.0 * backward as f64 / all.max(1) as f64;
     format!(
@@ -232,7 +233,7 @@ pub(super) fn backward_pass(backward: u64, attributed: u64, all: u64) -> String 
 }
 
 /// Describes the share of the graphs' GPU time that is attributed to the capturing stacks.
-fn captured(coverage: CaptureCoverage) -> String {
+fn describe_captures(coverage: CaptureCoverage) -> String {
     let share = |nanos: u64| 100.0 * nanos as f64 / coverage.total.max(1) as f64;
     let mut text = match coverage.total {
         0 => "contains no work launched by graphs".to_owned(),
@@ -260,19 +261,19 @@ fn captured(coverage: CaptureCoverage) -> String {
 }
 
 /// Describes the share of a trace's GPU work that has no launch, and the reasons.
-fn unlinked(linked: &LinkReport) -> String {
+fn describe_unlinked(linked: &LinkReport) -> String {
     let share = 100.0 * (linked.gpu_ns - linked.linked_gpu_ns) as f64 / linked.gpu_ns.max(1) as f64;
     format!(
         "{} of {} GPU operations ({share:.1} % of the GPU time) have no launch in the trace; {} were \
          launched before the trace began",
-        grouped(linked.ops - linked.linked_ops),
-        grouped(linked.ops),
-        grouped(linked.launched_before_trace)
+        group_digits(linked.ops - linked.linked_ops),
+        group_digits(linked.ops),
+        group_digits(linked.launched_before_trace)
     )
 }
 
 /// Explains why a path cannot be read as a file.
-fn check(path: &Path) -> Result<()> {
+fn check_readable(path: &Path) -> Result<()> {
     let refuse = |what: &str| Error::new(ErrorKind::Io, format!("{}: {what}", path.display()));
     match std::fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => Err(refuse("is a folder; name a file in it")),
@@ -293,18 +294,22 @@ fn check(path: &Path) -> Result<()> {
 }
 
 /// A progress bar that is shown until it is dropped.
-pub(super) struct Bar(ProgressBar);
+pub(super) struct ProgressGuard(ProgressBar);
 
-impl Drop for Bar {
+impl Drop for ProgressGuard {
     fn drop(&mut self) {
         self.0.finish_and_clear();
     }
 }
 
 /// Returns `options` with a progress bar, if stderr is a terminal and reading takes long enough.
-pub(super) fn watched(options: Options, opened: &Opened, console: Console) -> (Options, Option<Bar>) {
+pub(super) fn with_progress(
+    options: Options,
+    opened: &Opened,
+    console: Console,
+) -> (Options, Option<ProgressGuard>) {
     let bytes = opened.size().unwrap_or(0);
-    if !console.shows_progress() || bytes < LONG || !io::stderr().is_terminal() {
+    if !console.shows_progress() || bytes < MIN_PROGRESS_BYTES || !io::stderr().is_terminal() {
         return (options, None);
     }
     let style =
@@ -318,5 +323,5 @@ pub(super) fn watched(options: Options, opened: &Opened, console: Console) -> (O
             std::thread::sleep(Duration::from_millis(50));
         }
     });
-    (Options { progress: Some(read), ..options }, Some(Bar(bar)))
+    (Options { progress: Some(read), ..options }, Some(ProgressGuard(bar)))
 }

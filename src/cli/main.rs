@@ -25,7 +25,7 @@ mod merge;
 mod merge_ranks;
 #[cfg(test)]
 mod mutated;
-mod names;
+mod name_flags;
 mod output;
 mod ranks;
 mod recorded_steps;
@@ -45,7 +45,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use console::{Console, Outcome, usage};
+use console::{Console, Outcome, usage_error};
 use gpuflame_model::error::{ErrorKind, Result};
 use gpuflame_os::file;
 
@@ -98,10 +98,10 @@ fn main() -> ExitCode {
     file::set_file_mode(file::COMMAND_FILE_MODE);
     match dispatch(&command) {
         Ok(Outcome::Clean) => ExitCode::SUCCESS,
-        Ok(Outcome::Found) => ExitCode::from(1),
+        Ok(Outcome::Findings) => ExitCode::from(1),
         Ok(Outcome::Status(code)) => ExitCode::from(code),
         Err(error) => {
-            command.console().fail(&error);
+            command.console().print_error(&error);
             ExitCode::from(if error.kind() == ErrorKind::Setting { 2 } else { 1 })
         }
     }
@@ -121,7 +121,7 @@ fn print_usage(error: &clap::Error) -> ExitCode {
     }
     match printed {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Console { quiet: false, accept_cut: false, patience: None }.fail(&error.into());
+            Console { quiet: false, accept_cut: false, patience: None }.print_error(&error.into());
             ExitCode::from(1)
         }
         _ => ExitCode::SUCCESS,
@@ -131,7 +131,7 @@ fn print_usage(error: &clap::Error) -> ExitCode {
 /// Runs a verb as if the user had typed these words.
 fn by_words(words: &[OsString], console: Console) -> Result<Outcome> {
     let all = std::iter::once(OsStr::new("gpuflame")).chain(words.iter().map(OsString::as_os_str));
-    let mut command = Command::try_parse_from(all).map_err(|error| usage(error.to_string()))?;
+    let mut command = Command::try_parse_from(all).map_err(|error| usage_error(error.to_string()))?;
     (command.quiet, command.accept_cut) = (console.quiet, console.accept_cut);
     dispatch(&command)
 }

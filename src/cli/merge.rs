@@ -6,10 +6,10 @@ use std::io::Write;
 
 use clap::Args;
 
-use super::console::{Console, Outcome, usage};
-use super::input::{Source, remark_on, watched};
+use super::console::{Console, Outcome, usage_error};
+use super::input::{Source, print_remarks, with_progress};
 use super::output::Target;
-use super::report::grouped;
+use super::report::group_digits;
 use gpuflame_export::{Unit, clean_frame};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::{add_to, format_nanos, saturating_sum};
@@ -56,18 +56,20 @@ pub(super) struct Merge {
 impl Merge {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         if !self.tolerance.is_finite() || self.tolerance < 0.0 || !self.offset.is_finite() {
-            return Err(usage("--tolerance must be 0 or more milliseconds, and --offset a finite number"));
+            return Err(usage_error(
+                "--tolerance must be 0 or more milliseconds, and --offset a finite number",
+            ));
         }
-        let cpu = Cpu::read(&self.cpu, self.seed1_compat, console)?;
-        let mut gpu = Gpu::read(&self.gpu, console)?;
-        gpu.meet(&cpu.stacks);
+        let cpu = CpuStacks::read(&self.cpu, self.seed1_compat, console)?;
+        let mut gpu = GpuTrace::read(&self.gpu, console)?;
+        gpu.align_clock(&cpu.stacks);
         let tolerance = (self.tolerance * 1e6) as u64;
         let (lines, report) = if self.seed1_compat {
-            (as_the_script_did(&cpu, &gpu, tolerance), None)
+            (merge_as_tutorial(&cpu, &gpu, tolerance), None)
         } else {
             let options = merge::Options { tolerance, offset: (self.offset * 1e3) as i64 };
             let (pairs, report) = merge::merge(&cpu.stacks, &gpu.launches, &options);
-            (lines(&cpu, &gpu, &pairs), Some(report))
+            (merge_lines(&cpu, &gpu, &pairs), Some(report))
         };
         self.output.write(console, |out| {
             for (stack, weight) in &lines {
@@ -80,11 +82,11 @@ impl Merge {
             Ok(())
         })?;
         if let Some(report) = &report {
-            matched(&cpu, &gpu, report, &lines, console);
-            doubts(report, console);
+            print_match_share(&cpu, &gpu, report, &lines, console);
+            print_doubts(report, console);
         }
         if self.summary {
-            Target::Stdout.write(console, |out| summary(&cpu, &gpu, report.as_ref(), &lines, out))?;
+            Target::Stdout.write(console, |out| write_summary(&cpu, &gpu, report.as_ref(), &lines, out))?;
         }
         Ok(Outcome::Clean)
     }
@@ -108,17 +110,17 @@ impl Weight {
 }
 
 #[derive(Default)]
-struct Cpu {
+struct CpuStacks {
     stacks: Vec<Stack>,
     /// Distinct stacks, with `;` between frames.
     texts: Vec<String>,
     ids: HashMap<String, u32>,
     /// Stack ids by the raw bytes in the file. A job launches from few call sites, so most lines are cache hits.
-    known: HashMap<Vec<u8>, u32>,
+    cache: HashMap<Vec<u8>, u32>,
     compat: bool,
 }
 
-impl Cpu {
+impl CpuStacks {
     fn read(source: &Source, compat: bool, console: Console) -> Result<Self> {
         let opened = source.open().map_err(|error| error.within("CPU stacks (-c)"))?;
         if opened.kind() != Kind::ExtendedFolded {
@@ -130,14 +132,14 @@ impl Cpu {
         }
         let mut cpu = Self { compat, ..Self::default() };
         let (options, _bar) =
-            watched(Options { accept_cut: console.accept_cut, ..Options::default() }, &opened, console);
+            with_progress(Options { accept_cut: console.accept_cut, ..Options::default() }, &opened, console);
         let seen = opened.read(&options, &mut cpu)?;
         if let Some(first) = seen.first_non_event_line {
             console.remark(format!(
                 "{source}: skipped {} of {} lines ({:.1} %) that are not `TIME COMM PID TID CPU FRAMES`; the \
                  first is line {first}",
-                grouped(seen.non_events),
-                grouped(seen.events),
+                group_digits(seen.non_events),
+                group_digits(seen.events),
                 100.0 * seen.non_events as f64 / seen.events.max(1) as f64
             ));
         }
@@ -145,16 +147,16 @@ impl Cpu {
     }
 }
 
-impl Sink for Cpu {
+impl Sink for CpuStacks {
     fn wants(&self) -> Wants {
         Wants::STACKS
     }
 
     fn event(&mut self, event: &Event<'_>) {
         let Event::Stack(line) = event else { return };
-        let (raw, correlation) = cut_correlation(line.frames.raw());
-        let found = self.known.get(raw).map(|id| (*id, correlation));
-        let Some((id, correlation)) = found.or_else(|| self.new_stack(raw, correlation)) else { return };
+        let (raw, correlation) = split_correlation(line.frames.raw());
+        let found = self.cache.get(raw).map(|id| (*id, correlation));
+        let Some((id, correlation)) = found.or_else(|| self.intern_stack(raw, correlation)) else { return };
         self.stacks.push(Stack {
             time: line.time,
             process: line.process.into(),
@@ -166,22 +168,22 @@ impl Sink for Cpu {
 }
 
 /// Splits the last frame off if it holds a correlation id. Returns the remaining frames, and the id if there is one.
-fn cut_correlation(raw: &[u8]) -> (&[u8], Option<u64>) {
+fn split_correlation(raw: &[u8]) -> (&[u8], Option<u64>) {
     let at = raw.iter().rposition(|&byte| byte == b';').map_or(0, |at| at + 1);
-    match std::str::from_utf8(&raw[at..]).ok().and_then(correlation) {
+    match std::str::from_utf8(&raw[at..]).ok().and_then(parse_correlation) {
         Some(id) => (&raw[..at], Some(id)),
         None => (raw, None),
     }
 }
 
-fn correlation(frame: &str) -> Option<u64> {
+fn parse_correlation(frame: &str) -> Option<u64> {
     frame.trim().strip_prefix("[correlation ")?.strip_suffix(']')?.parse().ok()
 }
 
-impl Cpu {
+impl CpuStacks {
     /// Adds a stack that was not seen in this form. Returns `None` if no frame of the stack is shown.
-    fn new_stack(&mut self, raw: &[u8], last: Option<u64>) -> Option<(u32, Option<u64>)> {
-        let (text, inside) = self.frames(&String::from_utf8_lossy(raw));
+    fn intern_stack(&mut self, raw: &[u8], last: Option<u64>) -> Option<(u32, Option<u64>)> {
+        let (text, inside) = self.shown_frames(&String::from_utf8_lossy(raw));
         if text.is_empty() {
             return None;
         }
@@ -191,17 +193,17 @@ impl Cpu {
             next
         });
         if inside.is_none() {
-            self.known.insert(raw.to_owned(), id);
+            self.cache.insert(raw.to_owned(), id);
         }
         Some((id, last.or(inside)))
     }
 
     /// Returns the frames to show, and the correlation id that one of the frames may hold.
-    fn frames(&self, frames: &str) -> (String, Option<u64>) {
+    fn shown_frames(&self, frames: &str) -> (String, Option<u64>) {
         let mut shown: Vec<String> = Vec::new();
         let (mut id, mut seen_launch) = (None, false);
         for frame in frames.split(';').map(str::trim) {
-            if let Some(found) = correlation(frame) {
+            if let Some(found) = parse_correlation(frame) {
                 id = Some(found);
             } else if matches!(frame, "" | "_start" | "__libc_start_main") {
             } else if self.compat && (frame.contains("cudaLaunchKernel") || frame.contains("__device_stub__"))
@@ -222,21 +224,21 @@ impl Cpu {
 
 /// GPU work, with the frame that represents the work.
 #[derive(Debug)]
-struct Work {
+struct FramedWork {
     frame: u32,
     nanos: u64,
 }
 
 #[derive(Default)]
-struct Gpu {
+struct GpuTrace {
     launches: Vec<Launch>,
     /// Kernels by correlation id, in file order. Copies and fills are in `others`.
-    kernels: IdMap<u64, Vec<Work>>,
-    others: Vec<Work>,
+    kernels: IdMap<u64, Vec<FramedWork>>,
+    others: Vec<FramedWork>,
     frames: Vec<String>,
     ids: HashMap<String, u32>,
     /// Frame ids by kind and raw name, as in the file.
-    known: [HashMap<Vec<u8>, u32>; 3],
+    cache: [HashMap<Vec<u8>, u32>; 3],
     count: u64,
     nanos: u64,
     begin: i64,
@@ -245,7 +247,7 @@ struct Gpu {
     base: i64,
 }
 
-impl Gpu {
+impl GpuTrace {
     fn read(source: &Source, console: Console) -> Result<Self> {
         let opened = source.open().map_err(|error| error.within("GPU trace (-g)"))?;
         if matches!(opened.kind(), Kind::Folded | Kind::ExtendedFolded | Kind::Recording) {
@@ -257,9 +259,9 @@ impl Gpu {
         }
         let mut gpu = Self { begin: i64::MAX, end: i64::MIN, ..Self::default() };
         let (options, _bar) =
-            watched(Options { accept_cut: console.accept_cut, ..Options::default() }, &opened, console);
+            with_progress(Options { accept_cut: console.accept_cut, ..Options::default() }, &opened, console);
         let seen = opened.read(&options, &mut gpu)?;
-        remark_on(source, &seen, console);
+        print_remarks(source, &seen, console);
         if gpu.launches.is_empty() && gpu.count == 0 {
             let what = format!("{source}: contains no launches and no kernels; is it a GPU trace?");
             return Err(Error::new(ErrorKind::Format, what));
@@ -270,8 +272,9 @@ impl Gpu {
     /// Moves launch times to the clock of the stacks. Some profilers write times relative to `baseTimeNanoseconds`;
     /// others state a base but write absolute times. The base is therefore added only if the launches overlap the
     /// stacks with the base and do not overlap them without it.
-    fn meet(&mut self, stacks: &[Stack]) {
-        let (Some((from, to)), Some((first, last))) = (range(stacks, |stack| stack.time), self.launched())
+    fn align_clock(&mut self, stacks: &[Stack]) {
+        let (Some((from, to)), Some((first, last))) =
+            (time_range(stacks, |stack| stack.time), self.launch_range())
         else {
             return;
         };
@@ -282,14 +285,14 @@ impl Gpu {
     }
 
     /// Returns the times of the first and the last launch.
-    fn launched(&self) -> Option<(i64, i64)> {
-        range(&self.launches, |launch| launch.time)
+    fn launch_range(&self) -> Option<(i64, i64)> {
+        time_range(&self.launches, |launch| launch.time)
     }
 
-    fn work(&mut self, op: &Op<'_>) -> Work {
+    fn intern_work(&mut self, op: &Op<'_>) -> FramedWork {
         let nanos = u64::try_from(op.end.saturating_sub(op.start)).unwrap_or(0);
-        if let Some(&frame) = self.known[op.kind as usize].get(op.name.raw()) {
-            return Work { frame, nanos };
+        if let Some(&frame) = self.cache[op.kind as usize].get(op.name.raw()) {
+            return FramedWork { frame, nanos };
         }
         let name = op.name.decode();
         let frame = match op.kind {
@@ -302,12 +305,12 @@ impl Gpu {
             self.frames.push(frame.clone());
             next
         });
-        self.known[op.kind as usize].insert(op.name.raw().to_owned(), frame);
-        Work { frame, nanos }
+        self.cache[op.kind as usize].insert(op.name.raw().to_owned(), frame);
+        FramedWork { frame, nanos }
     }
 }
 
-impl Sink for Gpu {
+impl Sink for GpuTrace {
     fn wants(&self) -> Wants {
         Wants::OPS.and(Wants::CALLS).and(Wants::NAMES)
     }
@@ -316,8 +319,8 @@ impl Sink for Gpu {
         match event {
             Event::Call(call) if call.name.decode().contains("LaunchKernel") => self.launches.push(Launch {
                 time: call.start,
-                process: number(call.process),
-                thread: number(call.thread),
+                process: numeric_id(call.process),
+                thread: numeric_id(call.thread),
                 correlation: call.correlation.unwrap_or(0),
             }),
             Event::Property(property) if property.key.raw() == b"baseTimeNanoseconds" => {
@@ -326,7 +329,7 @@ impl Sink for Gpu {
                 self.base = value.unwrap_or(0);
             }
             Event::Op(op) => {
-                let work = self.work(op);
+                let work = self.intern_work(op);
                 self.begin = self.begin.min(op.start);
                 self.end = self.end.max(op.end);
                 if op.kind == OpKind::Kernel {
@@ -342,20 +345,20 @@ impl Sink for Gpu {
     }
 }
 
-fn number(id: Id<'_>) -> Option<i64> {
+fn numeric_id(id: Id<'_>) -> Option<i64> {
     match id {
         Id::Number(number) => Some(number),
         Id::None | Id::Text(_) => None,
     }
 }
 
-type Lines = BTreeMap<String, Weight>;
+type WeightedLines = BTreeMap<String, Weight>;
 
 /// Returns every stack with the work of its launch, followed by the work without a stack, so that all GPU time is
 /// included.
-fn lines(cpu: &Cpu, gpu: &Gpu, pairs: &[Option<(usize, Method)>]) -> Lines {
+fn merge_lines(cpu: &CpuStacks, gpu: &GpuTrace, pairs: &[Option<(usize, Method)>]) -> WeightedLines {
     let mut sums: HashMap<(Option<u32>, Option<u32>), Weight> = HashMap::new();
-    let mut add = |stack, work: Option<&Work>| {
+    let mut add = |stack, work: Option<&FramedWork>| {
         let sum = sums.entry((stack, work.map(|work| work.frame))).or_default();
         add_to(&mut sum.nanos, work.map_or(0, |work| work.nanos));
         sum.count += 1;
@@ -371,7 +374,7 @@ fn lines(cpu: &Cpu, gpu: &Gpu, pairs: &[Option<(usize, Method)>]) -> Lines {
     }
     let alone = gpu.kernels.iter().filter(|(id, _)| !shown.contains(id)).flat_map(|(_, kernels)| kernels);
     alone.chain(&gpu.others).for_each(|work| add(None, Some(work)));
-    let mut lines = Lines::new();
+    let mut lines = WeightedLines::new();
     for ((stack, frame), weight) in sums {
         let stack = stack.map_or("[no launch stack]", |stack| &cpu.texts[stack as usize]);
         let leaf = frame.map_or("[GPU_Launch_Pending]", |frame| &gpu.frames[frame as usize]);
@@ -384,7 +387,7 @@ fn lines(cpu: &Cpu, gpu: &Gpu, pairs: &[Option<(usize, Method)>]) -> Lines {
 
 /// Reproduces the tutorial's first script: each stack gets the nearest launch within the tolerance, and the first
 /// kernel with that launch's id.
-fn as_the_script_did(cpu: &Cpu, gpu: &Gpu, tolerance: u64) -> Lines {
+fn merge_as_tutorial(cpu: &CpuStacks, gpu: &GpuTrace, tolerance: u64) -> WeightedLines {
     // A later launch with the same id replaces the earlier launch and keeps the earlier launch's position.
     let mut places: HashMap<u64, usize> = HashMap::new();
     let mut launches: Vec<(i64, usize, u64)> = Vec::new();
@@ -405,7 +408,7 @@ fn as_the_script_did(cpu: &Cpu, gpu: &Gpu, tolerance: u64) -> Lines {
         let near = near.min_by_key(|(start, place, _)| (start.abs_diff(time), *place));
         near.filter(|(start, ..)| start.abs_diff(time) < tolerance)
     };
-    let mut lines = Lines::new();
+    let mut lines = WeightedLines::new();
     for stack in &cpu.stacks {
         let text = &cpu.texts[stack.frames as usize];
         let kernel =
@@ -416,12 +419,18 @@ fn as_the_script_did(cpu: &Cpu, gpu: &Gpu, tolerance: u64) -> Lines {
     lines
 }
 
-fn range<T>(all: &[T], time: impl Fn(&T) -> i64) -> Option<(i64, i64)> {
+fn time_range<T>(all: &[T], time: impl Fn(&T) -> i64) -> Option<(i64, i64)> {
     Some((all.iter().map(&time).min()?, all.iter().map(&time).max()?))
 }
 
 /// Prints remarks on the share of matches. If less than half matched, also prints the time ranges of the two clocks.
-fn matched(cpu: &Cpu, gpu: &Gpu, report: &Report, lines: &Lines, console: Console) {
+fn print_match_share(
+    cpu: &CpuStacks,
+    gpu: &GpuTrace,
+    report: &Report,
+    lines: &WeightedLines,
+    console: Console,
+) {
     let (stacks, found) = (cpu.stacks.len() as u64, report.matched.iter().sum::<u64>());
     let with_stack = lines.iter().filter(|(line, _)| !line.starts_with("[no launch stack];"));
     let (all, part) = (
@@ -430,13 +439,13 @@ fn matched(cpu: &Cpu, gpu: &Gpu, report: &Report, lines: &Lines, console: Consol
     );
     console.remark(format!(
         "{} of {} stacks matched a launch; {} launches have no stack; {:.1} % of the GPU time has a stack",
-        grouped(found),
-        grouped(stacks),
-        grouped(report.launches_left),
+        group_digits(found),
+        group_digits(stacks),
+        group_digits(report.launches_left),
         100.0 * part as f64 / all.max(1) as f64
     ));
     if found * 2 < stacks
-        && let (Some(ours), Some(theirs)) = (range(&cpu.stacks, |stack| stack.time), gpu.launched())
+        && let (Some(ours), Some(theirs)) = (time_range(&cpu.stacks, |stack| stack.time), gpu.launch_range())
     {
         console.remark(format!(
             "less than half matched: the stacks are from {} to {} ns, the launches from {} to {} ns; if \
@@ -451,14 +460,14 @@ fn matched(cpu: &Cpu, gpu: &Gpu, report: &Report, lines: &Lines, console: Consol
 }
 
 /// Prints a remark if matching by time is hardly better than chance.
-fn doubts(report: &Report, console: Console) {
+fn print_doubts(report: &Report, console: Console) {
     let guessed = report.matched[Method::Order as usize] + report.matched[Method::Time as usize];
     if report.matched[Method::Time as usize] > 0 && report.doubtful * 100 > guessed {
         console.remark(format!(
             "{} of {} stacks matched without an id are doubtful: the clocks seem {} apart, launches only {}; \
              let the probe add a frame `[correlation N]`, or correct the clock with --offset {:.1}",
-            grouped(report.doubtful),
-            grouped(guessed),
+            group_digits(report.doubtful),
+            group_digits(guessed),
             format_nanos(report.clock_distance.unsigned_abs()),
             format_nanos(report.median_gap),
             report.clock_distance as f64 / 1e3,
@@ -466,11 +475,11 @@ fn doubts(report: &Report, console: Console) {
     }
 }
 
-fn summary(
-    cpu: &Cpu,
-    gpu: &Gpu,
+fn write_summary(
+    cpu: &CpuStacks,
+    gpu: &GpuTrace,
     report: Option<&Report>,
-    lines: &Lines,
+    lines: &WeightedLines,
     out: &mut (dyn Write + Send),
 ) -> Result<()> {
     writeln!(out, "=== Summary Statistics ===")?;

@@ -10,18 +10,18 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::console::{Console, Outcome};
 use super::explain::{Explained, explain_sums_with};
 use super::input::Source;
-use super::names::NameFlags;
+use super::name_flags::NameFlags;
 use super::output::Target;
 use super::ranks::{self, SameRank};
-use super::report::{self, Cell, Format, Table};
+use super::report::{self, Cell, ReportFormat, Table};
 use gpuflame_explain::join::{Launched, Origin, Sink};
 use gpuflame_export::{self, GraphStacks, NameFolding, Unit, clean_frame, folded_names, work_name};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::views::{GPU, IDLE, idle_word};
 use gpuflame_model::profile::{Profile, add_to, saturating_sum};
 use gpuflame_model::record::{Activity, CorrelationId, Work};
-use gpuflame_offline::analysis::{CommunicationFilter, RankTime, Verdict, compare_ranks};
-use gpuflame_offline::formats::{Lines, write_lines_folded, write_lines_svg};
+use gpuflame_offline::analysis::{CommunicationFilter, RankTime, StragglerVerdict, compare_ranks};
+use gpuflame_offline::formats::{FoldedStacks, write_lines_folded, write_lines_svg};
 
 /// Merge the ranks of a job, and find the straggler.
 ///
@@ -49,7 +49,7 @@ pub(super) struct MergeRanks {
     table: Target,
     /// Format of the tables.
     #[arg(short, long, default_value = "text")]
-    format: Format,
+    format: ReportFormat,
     /// Maximum number of kernels per rank, and of stacks over all ranks; 0: all.
     #[arg(short, long, default_value_t = 3)]
     number: usize,
@@ -68,7 +68,7 @@ pub(super) struct MergeRanks {
 }
 
 /// Facts about a rank.
-struct Rank {
+struct RankData {
     rank: u32,
     source: String,
     busy: u64,
@@ -83,11 +83,11 @@ struct Rank {
 
 impl MergeRanks {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
-        let sources = ranks::expand(&self.inputs)?;
+        let sources = ranks::expand_folders(&self.inputs)?;
         let (mut all, mut damaged) = (Vec::new(), None);
-        let (mut merged, mut stacks, mut idle) = (Lines::default(), Stacks::new(), BTreeMap::new());
-        let numbers = ranks::of(&sources, self.assume_order, SameRank::Together)?;
-        let bar = watched(sources.len(), console);
+        let (mut merged, mut stacks, mut idle) = (FoldedStacks::default(), StackSums::new(), BTreeMap::new());
+        let numbers = ranks::assign_ranks(&sources, self.assume_order, SameRank::Together)?;
+        let bar = progress_bar(sources.len(), console);
         let names = self.names.names();
         let options = gpuflame_export::Options {
             unit: self.unit,
@@ -97,8 +97,8 @@ impl MergeRanks {
         };
         for (source, &rank) in sources.iter().zip(&numbers) {
             bar.inc(1);
-            let mut ops = Ops::default();
-            let explained = match explain_sums_with(source, self.names.reading(), console, &mut ops) {
+            let mut ops = OpCollector::default();
+            let explained = match explain_sums_with(source, self.names.read_options(), console, &mut ops) {
                 Ok(explained) => explained,
                 // Continues with the other ranks. If no rank is readable, the last error explains why.
                 Err(error) if sources.len() > 1 => {
@@ -108,11 +108,14 @@ impl MergeRanks {
                 }
                 Err(error) => return Err(error),
             };
-            merged.add_under(&format!("rank {rank}"), Lines::of(&explained.profile, &GPU, &options));
+            merged.add_under(
+                &format!("rank {rank}"),
+                FoldedStacks::from_profile(&explained.profile, &GPU, &options),
+            );
             add_stacks(&mut stacks, rank, &explained.profile, names);
             add_idle(&mut idle, &explained.profile);
-            let one = Rank::of(rank, source, &explained, ops);
-            match all.iter_mut().find(|known: &&mut Rank| known.rank == rank) {
+            let one = RankData::new(rank, source, &explained, ops);
+            match all.iter_mut().find(|known: &&mut RankData| known.rank == rank) {
                 Some(known) => known.add(one),
                 None => all.push(one),
             }
@@ -127,19 +130,20 @@ impl MergeRanks {
         }
         if compare_ranks(&all.iter().map(|rank| rank.time).collect::<Vec<_>>())
             .iter()
-            .any(|one| one.verdict == Verdict::Unsure)
+            .any(|one| one.verdict == StragglerVerdict::Unsure)
         {
             console.remark(
                 "no straggler is named: no rank differs from the other ranks by more than chance (p < 0.01) \
                  over at least ten steps (of the profiler, or windows)",
             );
         }
-        let tables = [table(&all), self.kernels(&all), self.stacks(&stacks), causes(&idle)];
-        self.table.write(console, |out| report::write(&tables, self.format, out))?;
+        let tables =
+            [rank_table(&all), self.kernel_table(&all), self.stack_table(&stacks), idle_table(&idle)];
+        self.table.write(console, |out| report::write_tables(&tables, self.format, out))?;
         Ok(Outcome::Clean)
     }
 
-    fn profile(&self, merged: &Lines, output: &Target, console: Console) -> Result<()> {
+    fn profile(&self, merged: &FoldedStacks, output: &Target, console: Console) -> Result<()> {
         match output.ending() {
             Some("svg") => {
                 let title = Some("GPU time by rank and launching stack".to_owned());
@@ -164,23 +168,27 @@ impl MergeRanks {
         if self.number == 0 { usize::MAX } else { self.number }
     }
 
-    fn kernels(&self, all: &[Rank]) -> Table {
+    fn kernel_table(&self, all: &[RankData]) -> Table {
         let mut table = Table::new("kernels", &["rank", "total_ns", "name"]);
         for rank in all {
             for (nanos, name) in rank.kernels.iter().take(self.most()) {
-                table.row([Cell::Text(rank.rank.to_string()), Cell::Nanos(*nanos), Cell::Text(name.clone())]);
+                table.add_row([
+                    Cell::Text(rank.rank.to_string()),
+                    Cell::Nanos(*nanos),
+                    Cell::Text(name.clone()),
+                ]);
             }
         }
         table
     }
 
-    fn stacks(&self, stacks: &Stacks) -> Table {
+    fn stack_table(&self, stacks: &StackSums) -> Table {
         let mut table = Table::new("stacks", &["total_ns", "share_percent", "ranks", "stack"]);
         let total = saturating_sum(stacks.values().map(|(nanos, _)| *nanos));
         let mut stacks: Vec<_> = stacks.iter().collect();
         stacks.sort_by(|a, b| b.1.0.cmp(&a.1.0).then_with(|| a.0.cmp(b.0)));
         for (stack, (nanos, ranks)) in stacks.into_iter().take(self.most()) {
-            table.row([
+            table.add_row([
                 Cell::Nanos(*nanos),
                 Cell::share(*nanos, total),
                 Cell::Count(ranks.len() as u64),
@@ -192,9 +200,9 @@ impl MergeRanks {
 }
 
 /// GPU time by launching stack, and the ranks in which the stack occurs.
-type Stacks = BTreeMap<String, (u64, BTreeSet<u32>)>;
+type StackSums = BTreeMap<String, (u64, BTreeSet<u32>)>;
 
-fn add_stacks(stacks: &mut Stacks, rank: u32, profile: &Profile, names: NameFolding) {
+fn add_stacks(stacks: &mut StackSums, rank: u32, profile: &Profile, names: NameFolding) {
     for sample in profile.samples(&GPU).iter().filter(|sample| sample.amount() > 0) {
         let names = folded_names(profile, sample.site, names);
         let names: Vec<_> = names.iter().map(|name| clean_frame(name)).collect();
@@ -212,18 +220,18 @@ fn add_idle(sums: &mut BTreeMap<&'static str, (u64, u64)>, profile: &Profile) {
     }
 }
 
-fn causes(sums: &BTreeMap<&'static str, (u64, u64)>) -> Table {
+fn idle_table(sums: &BTreeMap<&'static str, (u64, u64)>) -> Table {
     let mut table = Table::new("idle", &["total_ns", "share_percent", "gaps", "cause"]);
     let total = saturating_sum(sums.values().map(|(nanos, _)| *nanos));
     let mut sums: Vec<_> = sums.iter().filter(|(_, (nanos, _))| *nanos > 0).collect();
     sums.sort_by_key(|(cause, (nanos, _))| (std::cmp::Reverse(*nanos), **cause));
     for (cause, (nanos, gaps)) in sums {
-        table.row([Cell::Nanos(*nanos), Cell::share(*nanos, total), Cell::Count(*gaps), (*cause).into()]);
+        table.add_row([Cell::Nanos(*nanos), Cell::share(*nanos, total), Cell::Count(*gaps), (*cause).into()]);
     }
     table
 }
 
-fn table(all: &[Rank]) -> Table {
+fn rank_table(all: &[RankData]) -> Table {
     let columns = &[
         "rank",
         "busy_ns",
@@ -240,10 +248,12 @@ fn table(all: &[Rank]) -> Table {
     let times: Vec<_> = all.iter().map(|rank| rank.time).collect();
     for ((at, rank), standing) in all.iter().enumerate().zip(compare_ranks(&times)) {
         let mut held = standing.verdict.mark().to_owned();
-        if let (Verdict::OthersWait, Some(name)) = (standing.verdict, waited_in(all, at)) {
+        if let (StragglerVerdict::OthersWait, Some(name)) =
+            (standing.verdict, find_awaited_collective(all, at))
+        {
             held = format!("{held} in {name}");
         }
-        table.row([
+        table.add_row([
             Cell::Text(rank.rank.to_string()),
             Cell::Nanos(rank.busy),
             Cell::Nanos(rank.idle),
@@ -260,7 +270,7 @@ fn table(all: &[Rank]) -> Table {
 }
 
 /// Creates a progress bar over the files, shown only on a terminal.
-fn watched(files: usize, console: Console) -> ProgressBar {
+fn progress_bar(files: usize, console: Console) -> ProgressBar {
     if !console.shows_progress() || files < 2 || !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
@@ -268,8 +278,8 @@ fn watched(files: usize, console: Console) -> ProgressBar {
     ProgressBar::new(files as u64).with_style(style.expect("the template is right"))
 }
 
-impl Rank {
-    fn of(rank: u32, source: &Source, explained: &Explained, ops: Ops) -> Self {
+impl RankData {
+    fn new(rank: u32, source: &Source, explained: &Explained, ops: OpCollector) -> Self {
         let (profile, tally) = (&explained.profile, explained.ledger.tally.activities);
         let mut sums: BTreeMap<String, u64> = BTreeMap::new();
         let (mut time, filter) = (RankTime::default(), CommunicationFilter::default());
@@ -319,9 +329,9 @@ impl Rank {
 
 /// A [`Sink`] that stores the start, the duration and the kind of each operation.
 #[derive(Default)]
-struct Ops(Vec<(u64, u64, Work)>);
+struct OpCollector(Vec<(u64, u64, Work)>);
 
-impl Sink for Ops {
+impl Sink for OpCollector {
     fn activity(&mut self, activity: &Activity, _: Origin) {
         self.0.extend(activity.duration().map(|nanos| (activity.start.0, nanos, activity.work())));
     }
@@ -331,9 +341,9 @@ impl Sink for Ops {
 
 /// Returns the collective in which the rank at `at` is furthest below the mean of the other ranks. In that collective
 /// the other ranks wait for this rank.
-fn waited_in(all: &[Rank], at: usize) -> Option<&str> {
+fn find_awaited_collective(all: &[RankData], at: usize) -> Option<&str> {
     let below = |name: &String| {
-        let nanos = |rank: &Rank| rank.collectives.get(name).copied().unwrap_or(0);
+        let nanos = |rank: &RankData| rank.collectives.get(name).copied().unwrap_or(0);
         let others = all.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, rank)| nanos(rank));
         let mean = saturating_sum(others) / (all.len() as u64 - 1).max(1);
         mean.saturating_sub(nanos(&all[at]))

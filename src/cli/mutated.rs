@@ -16,10 +16,10 @@ use gpuflame_model::record::{CheckpointMark, Chunk, Nanos, SumsWriter, Writer};
 
 const TAG_CHUNK: u8 = 25;
 /// Turns in which a verb once panicked.
-const FOUND: [u64; 10] = [783, 5718, 7042, 7630, 20_966, 21_458, 27_572, 33_472, 49_268, 49_384];
+const REGRESSION_TURNS: [u64; 10] = [783, 5718, 7042, 7630, 20_966, 21_458, 27_572, 33_472, 49_268, 49_384];
 
 /// Returns a recording of rows.
-fn of_rows() -> Vec<u8> {
+fn rows_recording() -> Vec<u8> {
     let mut writer = Writer::new(Vec::new()).unwrap();
     (0..5).for_each(|turn| each_row_of_cycle(turn, &mut |row| writer.row(row).unwrap()));
     writer.mark(&CheckpointMark { began: Nanos(1), time: Nanos(2), ..CheckpointMark::default() }).unwrap();
@@ -27,7 +27,7 @@ fn of_rows() -> Vec<u8> {
 }
 
 /// Returns the recording of a process that does not record rows.
-fn of_sums() -> Vec<u8> {
+fn sums_recording() -> Vec<u8> {
     let mut explain = Explain::default();
     let (mut definitions, mut written) = (Definitions::default(), SumsWriter::default());
     let mut file = Chunk::file_header().to_vec();
@@ -62,7 +62,7 @@ fn mutate(bytes: &mut Vec<u8>, rng: &mut Rng) {
 }
 
 /// Corrects the checksums, so that the reader reaches the damage within chunks.
-fn mend(bytes: &mut [u8]) {
+fn repair_checksums(bytes: &mut [u8]) {
     let mut at = 16;
     while let Some(head) = bytes.get(at..at + 9) {
         let (tag, length) = (head[0], u32::from_le_bytes(head[1..5].try_into().unwrap()) as usize);
@@ -76,7 +76,7 @@ fn mend(bytes: &mut [u8]) {
 }
 
 /// Runs all verbs on the file, regardless of their exit status.
-fn all_verbs(folder: &Path) {
+fn run_all_verbs(folder: &Path) {
     let lines = [
         "info in.gfr -o out",
         "check in.gfr -o out",
@@ -122,19 +122,19 @@ fn no_verb_panics_on_a_damaged_recording() {
     let folder = std::env::temp_dir().join(format!("gpuflame-mutated-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
     let file = folder.join("in.gfr");
-    let seeds = [of_rows(), of_sums()];
+    let seeds = [rows_recording(), sums_recording()];
     let mut panicked = Vec::new();
-    for turn in (0..turns).chain(FOUND) {
+    for turn in (0..turns).chain(REGRESSION_TURNS) {
         let mut rng = Rng::new(turn + 1);
         let mut bytes = seeds[turn as usize % 2].clone();
         if turn >= 2 {
             mutate(&mut bytes, &mut rng);
             if rng.below(4) > 0 {
-                mend(&mut bytes);
+                repair_checksums(&mut bytes);
             }
         }
         fs::write(&file, &bytes).unwrap();
-        let ran = catch_unwind(AssertUnwindSafe(|| all_verbs(&folder)));
+        let ran = catch_unwind(AssertUnwindSafe(|| run_all_verbs(&folder)));
         if ran.is_err() {
             panicked.push(folder.join(format!("turn-{turn}.gfr")));
             fs::write(panicked.last().unwrap(), &bytes).unwrap();

@@ -53,7 +53,7 @@ impl Target {
                 if closed { Ok(()) } else { written }
             }
             Self::File(path) => {
-                whole_file(path, content).map_err(|error| refusal(path, error))?;
+                write_file(path, content).map_err(|error| not_written_error(path, error))?;
                 console.remark(format!("wrote {}", path.display()));
                 Ok(())
             }
@@ -80,19 +80,19 @@ impl Write for Stdout<'_> {
     }
 }
 
-fn refusal(path: &Path, error: Error) -> Error {
+fn not_written_error(path: &Path, error: Error) -> Error {
     error.within(format!("{} was not written", path.display()))
 }
 
 /// Writes a file that is either complete or absent. A device or a pipe is written directly, and so are the targets of
 /// the kernel's own names (`/dev/stdout`, `/dev/fd/3`).
-fn whole_file(path: &Path, content: impl FnOnce(&mut (dyn Write + Send)) -> Result<()>) -> Result<()> {
+fn write_file(path: &Path, content: impl FnOnce(&mut (dyn Write + Send)) -> Result<()>) -> Result<()> {
     if is_special(path) {
         let mut out = BufWriter::new(File::options().write(true).open(path)?);
         content(&mut out)?;
         return Ok(out.flush()?);
     }
-    let mut draft = draft(path)?;
+    let mut draft = create_draft(path)?;
     draft.fill(|out| content(out))?;
     Ok(draft.publish()?)
 }
@@ -106,7 +106,7 @@ fn is_special(path: &Path) -> bool {
 ///
 /// # Errors
 /// The folder does not exist, or is not writable.
-fn draft(path: &Path) -> Result<Draft> {
+fn create_draft(path: &Path) -> Result<Draft> {
     let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !folder.is_dir() {
         let error = io::Error::new(io::ErrorKind::NotFound, "the folder does not exist; create it first");

@@ -7,12 +7,12 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::set_file::path_of;
+use super::set_file::parse_path;
 use gpuflame_config::settings::SET_SUFFIX;
 use gpuflame_model::error::Result;
 use gpuflame_traces::import;
 
-use super::console::usage;
+use super::console::usage_error;
 use super::input::Source;
 
 /// Returns the rank of each source: the rank that the source itself states, or the number in its path after the last
@@ -21,21 +21,25 @@ use super::input::Source;
 /// # Errors
 /// `Setting` if several sources have the same rank, unless an index next to the sources assigns that rank and
 /// `same_rank` permits it; `Setting` as well if a source has no rank, unless `assume_order` is set.
-pub(super) fn of(sources: &[Source], assume_order: bool, same_rank: SameRank) -> Result<Vec<u32>> {
+pub(super) fn assign_ranks(sources: &[Source], assume_order: bool, same_rank: SameRank) -> Result<Vec<u32>> {
     type Guess = fn(&Path) -> Option<u32>;
-    let guesses: [Guess; 4] =
-        [stated, |path| behind(path, "rank"), |path| behind(path, "worker"), |path| behind(path, "r")];
+    let guesses: [Guess; 4] = [
+        rank_from_content,
+        |path| rank_after_word(path, "rank"),
+        |path| rank_after_word(path, "worker"),
+        |path| rank_after_word(path, "r"),
+    ];
     let in_order = || (0..sources.len() as u32).collect();
     if assume_order || sources.len() == 1 {
         return Ok(in_order());
     }
     let mut twice = None;
-    let told = match indexed(sources)? {
+    let stated_ranks = match ranks_from_index(sources)? {
         Some(ranks) => Some(ranks),
-        None => beside(sources),
+        None => ranks_from_set_files(sources),
     };
-    if let Some(ranks) = told {
-        match same(&ranks) {
+    if let Some(ranks) = stated_ranks {
+        match find_duplicate(&ranks) {
             Some(pair) if same_rank == SameRank::Refused => twice = Some((pair, ranks[pair.0])),
             _ => return Ok(ranks),
         }
@@ -49,12 +53,12 @@ pub(super) fn of(sources: &[Source], assume_order: bool, same_rank: SameRank) ->
             })
             .collect();
         let Some(ranks) = ranks else { continue };
-        match same(&ranks) {
+        match find_duplicate(&ranks) {
             None => return Ok(ranks),
             Some(pair) => twice = twice.or(Some((pair, ranks[pair.0]))),
         }
     }
-    Err(usage(match twice {
+    Err(usage_error(match twice {
         Some(((one, other), rank)) => format!(
             "{} and {} both have rank {rank}; give one file per rank; if the ranks differ, use \
              `--assume-order`; if the files are windows or processes of one run, put a `ranks.json` \
@@ -62,8 +66,9 @@ pub(super) fn of(sources: &[Source], assume_order: bool, same_rank: SameRank) ->
             sources[one], sources[other]
         ),
         None => {
-            let says =
-                |path: &Path| about(path).is_some() || guesses.iter().any(|guess| guess(path).is_some());
+            let says = |path: &Path| {
+                rank_from_set_file(path).is_some() || guesses.iter().any(|guess| guess(path).is_some())
+            };
             let silent = |source: &&Source| !matches!(source, Source::File(path) if says(path));
             format!(
                 "cannot determine the rank of {} (from `distributedInfo` in a trace, or `rank3` or `worker3` \
@@ -86,14 +91,14 @@ pub(super) enum SameRank {
 
 /// Name of the index file, which is next to the files and gives the rank of each: `{"a.json": 0, "b.json": 0,
 /// "c.json": 1}`. Two files with the same rank are parts of one run.
-const INDEX: &str = "ranks.json";
+const INDEX_FILE: &str = "ranks.json";
 
 /// Returns the ranks from an index next to the files, if the index names all files.
-fn indexed(sources: &[Source]) -> Result<Option<Vec<u32>>> {
+fn ranks_from_index(sources: &[Source]) -> Result<Option<Vec<u32>>> {
     let mut ranks = Vec::new();
     for source in sources {
         let Source::File(path) = source else { return Ok(None) };
-        let index = path.with_file_name(INDEX);
+        let index = path.with_file_name(INDEX_FILE);
         let Ok(text) = std::fs::read(&index) else { return Ok(None) };
         let known: BTreeMap<String, u32> = serde_json::from_slice(&text).map_err(|error| {
             let what = format!("not an index of ranks ({{\"FILE\": RANK, ...}}): {error}");
@@ -109,9 +114,9 @@ fn indexed(sources: &[Source]) -> Result<Option<Vec<u32>>> {
 
 /// Returns the ranks from the files next to recordings (`x.set.json` for `x.gfr`), if every recording has such a
 /// file. Processes without a rank are numbered in the order of their files.
-fn beside(sources: &[Source]) -> Option<Vec<u32>> {
+fn ranks_from_set_files(sources: &[Source]) -> Option<Vec<u32>> {
     let ranks = sources.iter().map(|source| match source {
-        Source::File(path) => about(path),
+        Source::File(path) => rank_from_set_file(path),
         Source::Stdin => None,
     });
     let ranks: Vec<Option<u32>> = ranks.collect::<Option<_>>()?;
@@ -122,39 +127,39 @@ fn beside(sources: &[Source]) -> Option<Vec<u32>> {
 }
 
 /// Returns the rank from the file next to a recording, if that file exists.
-fn about(path: &Path) -> Option<Option<u32>> {
+fn rank_from_set_file(path: &Path) -> Option<Option<u32>> {
     let name = path.file_name()?;
     let stem = name.as_bytes().strip_suffix(b".gfr")?;
     let set = path.with_file_name(OsStr::from_bytes(&[stem, SET_SUFFIX.as_bytes()].concat()));
     let set: Value = serde_json::from_slice(&std::fs::read(set).ok()?).ok()?;
-    let is_of = set["files"].as_array()?.iter().any(|file| path_of(file).is_some_and(|path| path == name));
+    let is_of = set["files"].as_array()?.iter().any(|file| parse_path(file).is_some_and(|path| path == name));
     is_of.then(|| set["rank"].as_str().and_then(|rank| rank.parse().ok()))
 }
 
 /// Returns the positions of the first two equal ranks.
-fn same(ranks: &[u32]) -> Option<(usize, usize)> {
+fn find_duplicate(ranks: &[u32]) -> Option<(usize, usize)> {
     let earlier = |at: usize| ranks[..at].iter().position(|rank| *rank == ranks[at]);
     (0..ranks.len()).find_map(|at| Some((earlier(at)?, at)))
 }
 
 /// Returns the rank that a trace states before its events.
-fn stated(path: &Path) -> Option<u32> {
+fn rank_from_content(path: &Path) -> Option<u32> {
     // A pipe can be read only once, so it is not opened here.
     if path.is_file() { import::open(path).ok()?.rank() } else { None }
 }
 
 /// Returns the number after `word` in a path: `…/rank=3/x.gfr`, `rank-3.json`, `trace_rank_03.json.gz`;
 /// `worker3.1694128201554.pt.trace.json`; `run.r3.json`. The word must be separate, so that `h100_bert` has no rank.
-fn behind(path: &Path, word: &str) -> Option<u32> {
+fn rank_after_word(path: &Path, word: &str) -> Option<u32> {
     let text = path.to_string_lossy().to_ascii_lowercase();
     let is_word = |at: &usize| !text[..*at].chars().next_back().is_some_and(char::is_alphanumeric);
     let numbers = text.match_indices(word).map(|(at, _)| at).filter(is_word);
-    let numbers =
-        numbers.filter_map(|at| digits(text[at + word.len()..].trim_start_matches(['=', '-', '_', '.'])));
+    let numbers = numbers
+        .filter_map(|at| leading_number(text[at + word.len()..].trim_start_matches(['=', '-', '_', '.'])));
     numbers.last()
 }
 
-fn digits(text: &str) -> Option<u32> {
+fn leading_number(text: &str) -> Option<u32> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     text[..end].parse().ok()
 }
@@ -164,7 +169,7 @@ fn digits(text: &str) -> Option<u32> {
 ///
 /// # Errors
 /// An error if a folder cannot be listed or is empty.
-pub(super) fn expand(sources: &[Source]) -> Result<Vec<Source>> {
+pub(super) fn expand_folders(sources: &[Source]) -> Result<Vec<Source>> {
     let mut all = Vec::new();
     for source in sources {
         match source {
@@ -201,7 +206,7 @@ pub(super) fn expand(sources: &[Source]) -> Result<Vec<Source>> {
         }
     }
     if all.is_empty() {
-        return Err(usage("name at least one recording, trace or folder"));
+        return Err(usage_error("name at least one recording, trace or folder"));
     }
     Ok(all)
 }
@@ -209,7 +214,7 @@ pub(super) fn expand(sources: &[Source]) -> Result<Vec<Source>> {
 fn is_trace(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let name = name.strip_suffix(".gz").unwrap_or(&name);
-    name != INDEX
+    name != INDEX_FILE
         && !name.ends_with(SET_SUFFIX)
         && [".gfr", ".json", ".sqlite", ".sbt"].iter().any(|ending| name.ends_with(ending))
 }
@@ -221,7 +226,7 @@ mod tests {
 
     fn ranks(names: &[&str], assume_order: bool) -> Result<Vec<u32>> {
         let sources: Vec<Source> = names.iter().map(|name| Source::from(OsString::from(name))).collect();
-        of(&sources, assume_order, SameRank::Together)
+        assign_ranks(&sources, assume_order, SameRank::Together)
     }
 
     #[test]

@@ -6,7 +6,7 @@ use gpuflame_model::record::{Activity, Detail, IdMap, NameId, Nanos, Row, Window
 use gpuflame_traces::import::{CpuKind, CpuOp, Event, Op, OpKind, Sink, Text};
 
 /// Converts rows to events.
-pub(super) struct Events<'a, S> {
+pub(super) struct RecordedEvents<'a, S> {
     sink: &'a mut S,
     names: IdMap<NameId, String>,
     /// Opening time of the window that is still open, if any.
@@ -16,12 +16,12 @@ pub(super) struct Events<'a, S> {
     pub(super) untimed: u64,
 }
 
-impl<'a, S: Sink> Events<'a, S> {
+impl<'a, S: Sink> RecordedEvents<'a, S> {
     pub(super) fn new(sink: &'a mut S) -> Self {
         Self { sink, names: IdMap::default(), opened: None, windows: 0, untimed: 0 }
     }
 
-    pub(super) fn row(&mut self, row: &Row<'_>) {
+    pub(super) fn add_row(&mut self, row: &Row<'_>) {
         match row {
             Row::Name { id, text } => drop(self.names.insert(*id, kernel_name(text).into_owned())),
             Row::Activity(activity) => self.op(activity),

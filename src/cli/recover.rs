@@ -84,7 +84,7 @@ pub(super) fn recover(
     let outputs: Vec<_> = outputs.copied().collect();
     let suffixes: Vec<_> =
         outputs.iter().map(|output| output.suffix()).chain([SET_SUFFIX.to_owned()]).collect();
-    let Some(mut paths) = free_names(input, &suffixes) else {
+    let Some(mut paths) = find_free_names(input, &suffixes) else {
         let taken = format!(
             "{}: all names for the new files are taken, up to number 9999; remove some of these files",
             input.display()
@@ -115,12 +115,12 @@ pub(super) fn recover(
 }
 
 /// Maximum number of names tried.
-const MOST_NUMBERS: u32 = 10_000;
+const MAX_FILE_NUMBERS: u32 = 10_000;
 
 /// Returns `NAME.svg` and the other paths for `NAME.gfr`, or `NAME.1.svg` and so on if one of the paths is taken. A
 /// path may be taken by an interrupted exit, or by another process of that name, which may have written only a
 /// recording so far, or may be writing now. All paths get the same number.
-fn free_names(input: &Path, suffixes: &[String]) -> Option<Vec<PathBuf>> {
+fn find_free_names(input: &Path, suffixes: &[String]) -> Option<Vec<PathBuf>> {
     let name = input.file_name().unwrap_or_default().as_bytes();
     let name = OsStr::from_bytes(name.strip_suffix(b".gfr").unwrap_or(name));
     let named = |number: u32, suffix: &str| {
@@ -135,6 +135,6 @@ fn free_names(input: &Path, suffixes: &[String]) -> Option<Vec<PathBuf>> {
         let is_others = *number > 0 && is_taken(".gfr") || Claim::is_claimed(&named(*number, SET_SUFFIX));
         !is_others && !suffixes.iter().any(|suffix| is_taken(suffix))
     };
-    let number = (0..MOST_NUMBERS).find(is_free)?;
+    let number = (0..MAX_FILE_NUMBERS).find(is_free)?;
     Some(suffixes.iter().map(|suffix| named(number, suffix)).collect())
 }

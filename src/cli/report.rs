@@ -15,24 +15,24 @@ use gpuflame_model::profile::format_nanos;
 
 /// Output options of all verbs that print tables.
 #[derive(Debug, Args)]
-pub(super) struct Report {
+pub(super) struct ReportFlags {
     /// Output format.
     #[arg(short, long, default_value = "text")]
-    pub(super) format: Format,
+    pub(super) format: ReportFormat,
     /// Output file (`-`: standard output).
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     pub(super) output: Target,
 }
 
-impl Report {
+impl ReportFlags {
     pub(super) fn write(&self, console: Console, tables: &[Table]) -> Result<()> {
-        self.output.write(console, |out| write(tables, self.format, out))
+        self.output.write(console, |out| write_tables(tables, self.format, out))
     }
 }
 
 /// Format of a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(super) enum Format {
+pub(super) enum ReportFormat {
     /// Aligned columns. Template kernels have short names, and long names are shortened where they do not
     /// differ.
     #[default]
@@ -72,7 +72,7 @@ impl Table {
         Self { name, columns, rows: Vec::new() }
     }
 
-    pub(super) fn row(&mut self, cells: impl IntoIterator<Item = Cell>) {
+    pub(super) fn add_row(&mut self, cells: impl IntoIterator<Item = Cell>) {
         self.rows.push(cells.into_iter().map(Cell::cleaned).collect());
         debug_assert_eq!(self.rows.last().map(Vec::len), Some(self.columns.len()), "{}", self.name);
     }
@@ -109,7 +109,7 @@ impl Cell {
                 let names = names.iter().map(|name| short.get(name.as_str()).unwrap_or(name).as_str());
                 names.collect::<Vec<_>>().join(", ")
             }
-            Self::Count(count) => grouped(*count),
+            Self::Count(count) => group_digits(*count),
             Self::Nanos(nanos) => format_nanos(*nanos),
             Self::Change(nanos) => {
                 format!("{}{}", if *nanos < 0 { "-" } else { "+" }, format_nanos(nanos.unsigned_abs()))
@@ -144,27 +144,27 @@ impl Cell {
 }
 
 /// Writes `tables`.
-pub(super) fn write(tables: &[Table], format: Format, out: &mut dyn Write) -> Result<()> {
+pub(super) fn write_tables(tables: &[Table], format: ReportFormat, out: &mut dyn Write) -> Result<()> {
     match format {
-        Format::Text => text(tables, out),
-        Format::Csv => csv(tables, out),
-        Format::Json => json(tables, out),
+        ReportFormat::Text => write_text(tables, out),
+        ReportFormat::Csv => write_csv(tables, out),
+        ReportFormat::Json => write_json(tables, out),
     }
 }
 
-fn text(tables: &[Table], out: &mut dyn Write) -> Result<()> {
+fn write_text(tables: &[Table], out: &mut dyn Write) -> Result<()> {
     for (at, table) in tables.iter().enumerate() {
         if at > 0 {
             writeln!(out)?;
         }
-        let heads = table.columns.iter().map(|column| head(column).to_owned()).collect();
+        let heads = table.columns.iter().map(|column| column_title(column).to_owned()).collect();
         let mut lines: Vec<Vec<String>> = vec![heads];
         let cells = table.rows.iter().flatten();
         let kernels =
             cells.filter_map(|cell| if let Cell::Kernels(names) = cell { Some(names) } else { None });
         let short = short_kernels(kernels.flatten().map(String::as_str));
         lines.extend(table.rows.iter().map(|row| row.iter().map(|cell| cell.for_people(&short)).collect()));
-        cut_apart(&mut lines);
+        shorten_distinctly(&mut lines);
         let widths: Vec<usize> = (0..table.columns.len())
             .map(|column| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0))
             .collect();
@@ -184,19 +184,19 @@ fn text(tables: &[Table], out: &mut dyn Write) -> Result<()> {
 }
 
 /// Maximum number of characters of a name shown to people; longer C++ template names would fill screens.
-const LONGEST: usize = 110;
+const MAX_NAME_CHARS: usize = 110;
 
 /// Truncates long texts so that distinct texts stay distinct. Texts that would become equal keep the part in which
 /// they first differ. If even that part does not distinguish the texts, they are not truncated.
-fn cut_apart(lines: &mut [Vec<String>]) {
+fn shorten_distinctly(lines: &mut [Vec<String>]) {
     let mut alike: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
-    for text in lines.iter().flatten().filter(|text| text.chars().count() > LONGEST) {
-        alike.entry(cut(text)).or_default().insert(text);
+    for text in lines.iter().flatten().filter(|text| text.chars().count() > MAX_NAME_CHARS) {
+        alike.entry(shorten(text)).or_default().insert(text);
     }
     let mut cuts = HashMap::new();
     for (at_the_ends, texts) in alike {
-        let place = common_chars(&texts);
-        let apart: Vec<_> = texts.iter().map(|text| cut_around(text, place)).collect();
+        let place = common_prefix_chars(&texts);
+        let apart: Vec<_> = texts.iter().map(|text| shorten_around(text, place)).collect();
         let are_apart = apart.iter().collect::<BTreeSet<_>>().len() == texts.len();
         for (text, apart) in texts.iter().zip(apart) {
             let cut = match texts.len() {
@@ -216,28 +216,32 @@ fn cut_apart(lines: &mut [Vec<String>]) {
 
 /// Omits the middle of the text, which is least informative: the important part is at the beginning of kernel names
 /// and at the end of stacks.
-fn cut(text: &str) -> String {
-    let tail = LONGEST - LONGEST / 2 - GAP.len();
-    format!("{}{GAP}{}", chars(text, 0, LONGEST / 2), chars(text, text.chars().count() - tail, tail))
+fn shorten(text: &str) -> String {
+    let tail = MAX_NAME_CHARS - MAX_NAME_CHARS / 2 - GAP.len();
+    format!(
+        "{}{GAP}{}",
+        substring(text, 0, MAX_NAME_CHARS / 2),
+        substring(text, text.chars().count() - tail, tail)
+    )
 }
 
 /// Keeps both ends of the text, and a third piece around a position in the middle.
-fn cut_around(text: &str, place: usize) -> String {
-    let piece = (LONGEST - 2 * GAP.len()) / 3;
+fn shorten_around(text: &str, place: usize) -> String {
+    let piece = (MAX_NAME_CHARS - 2 * GAP.len()) / 3;
     // Text before the difference gives context.
-    let middle = chars(text, place.saturating_sub(piece / 3), piece);
-    let tail = chars(text, text.chars().count() - piece, piece);
-    format!("{}{GAP}{middle}{GAP}{tail}", chars(text, 0, piece))
+    let middle = substring(text, place.saturating_sub(piece / 3), piece);
+    let tail = substring(text, text.chars().count() - piece, piece);
+    format!("{}{GAP}{middle}{GAP}{tail}", substring(text, 0, piece))
 }
 
 const GAP: &str = "...";
 
-fn chars(text: &str, start: usize, count: usize) -> String {
+fn substring(text: &str, start: usize, count: usize) -> String {
     text.chars().skip(start).take(count).collect()
 }
 
 /// Returns the length in characters of the common prefix of all texts.
-fn common_chars(texts: &BTreeSet<&str>) -> usize {
+fn common_prefix_chars(texts: &BTreeSet<&str>) -> usize {
     // In sorted order, the first and the last text share exactly the prefix that all share.
     let (first, last) = (texts.first().copied().unwrap_or(""), texts.last().copied().unwrap_or(""));
     first.chars().zip(last.chars()).take_while(|(a, b)| a == b).count()
@@ -245,16 +249,16 @@ fn common_chars(texts: &BTreeSet<&str>) -> usize {
 
 /// Returns a function that writes names in tables other than reports. The function makes names safe for terminals and
 /// spreadsheets, or leaves them unchanged if the output of another tool must be reproduced exactly.
-pub(super) fn names(compat: bool) -> fn(&str) -> String {
+pub(super) fn name_writer(compat: bool) -> fn(&str) -> String {
     if compat { str::to_owned } else { |name| guarded(&clean_line(name)).into_owned() }
 }
 
 /// Returns a column's name without its unit. People see the unit at each value instead.
-fn head(column: &str) -> &str {
+fn column_title(column: &str) -> &str {
     column.strip_suffix("_ns").or_else(|| column.strip_suffix("_percent")).unwrap_or(column)
 }
 
-fn csv(tables: &[Table], out: &mut dyn Write) -> Result<()> {
+fn write_csv(tables: &[Table], out: &mut dyn Write) -> Result<()> {
     for (at, table) in tables.iter().enumerate() {
         if at > 0 {
             writeln!(out)?;
@@ -270,7 +274,7 @@ fn csv(tables: &[Table], out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-fn json(tables: &[Table], out: &mut dyn Write) -> Result<()> {
+fn write_json(tables: &[Table], out: &mut dyn Write) -> Result<()> {
     let rows = |table: &Table| -> Value {
         let object = |row: &Vec<Cell>| -> Value {
             let fields =
@@ -285,7 +289,7 @@ fn json(tables: &[Table], out: &mut dyn Write) -> Result<()> {
 }
 
 /// Formats a number with separators: `1,588,124`.
-pub(super) fn grouped(number: u64) -> String {
+pub(super) fn group_digits(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
     for (at, digit) in digits.chars().enumerate() {
@@ -301,19 +305,19 @@ pub(super) fn grouped(number: u64) -> String {
 mod tests {
     use super::*;
 
-    fn written(format: Format) -> String {
+    fn written(format: ReportFormat) -> String {
         let mut kernels = Table::new("kernels", &["name", "count", "total_ns", "share_percent"]);
-        kernels.row([
+        kernels.add_row([
             Cell::from("gemm, \"fast\""),
             Cell::Count(1234),
             Cell::Nanos(3_099_632),
             Cell::share(3, 4),
         ]);
-        kernels.row([Cell::from("add"), Cell::Count(1), Cell::Nanos(7), Cell::Nothing]);
+        kernels.add_row([Cell::from("add"), Cell::Count(1), Cell::Nanos(7), Cell::Nothing]);
         let mut losses = Table::new("losses", &["what", "count"]);
-        losses.row([Cell::from("x"), Cell::Count(15)]);
+        losses.add_row([Cell::from("x"), Cell::Count(15)]);
         let mut out = Vec::new();
-        write(&[kernels, losses], format, &mut out).unwrap();
+        write_tables(&[kernels, losses], format, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -325,7 +329,7 @@ mod tests {
                         \n\
                         what  count\n\
                         x        15\n";
-        assert_eq!(written(Format::Text), expected);
+        assert_eq!(written(ReportFormat::Text), expected);
     }
 
     #[test]
@@ -336,8 +340,8 @@ mod tests {
                         \n\
                         what,count\n\
                         x,15\n";
-        assert_eq!(written(Format::Csv), expected);
-        let json: Value = serde_json::from_str(&written(Format::Json)).unwrap();
+        assert_eq!(written(ReportFormat::Csv), expected);
+        let json: Value = serde_json::from_str(&written(ReportFormat::Json)).unwrap();
         assert_eq!(json["kernels"][0]["total_ns"], 3_099_632);
         assert_eq!(json["kernels"][1]["share_percent"], Value::Null);
         assert_eq!(json["losses"][0]["count"], 15);
@@ -346,31 +350,31 @@ mod tests {
     #[test]
     fn names_that_look_like_formulas_are_quoted_in_csv_only() {
         let mut table = Table::new("kernels", &["name", "change_ns"]);
-        table.row([Cell::from("=cmd|'/C calc'!A0"), Cell::Change(-5)]);
+        table.add_row([Cell::from("=cmd|'/C calc'!A0"), Cell::Change(-5)]);
         let as_written = |format| {
             let mut out = Vec::new();
-            write(std::slice::from_ref(&table), format, &mut out).unwrap();
+            write_tables(std::slice::from_ref(&table), format, &mut out).unwrap();
             String::from_utf8(out).unwrap()
         };
-        assert_eq!(as_written(Format::Csv), "name,change_ns\n'=cmd|'/C calc'!A0,-5\n");
-        assert!(as_written(Format::Text).contains("\n=cmd|'/C calc'!A0"));
-        assert!(as_written(Format::Json).contains("\"=cmd|'/C calc'!A0\""));
+        assert_eq!(as_written(ReportFormat::Csv), "name,change_ns\n'=cmd|'/C calc'!A0,-5\n");
+        assert!(as_written(ReportFormat::Text).contains("\n=cmd|'/C calc'!A0"));
+        assert!(as_written(ReportFormat::Json).contains("\"=cmd|'/C calc'!A0\""));
     }
 
     #[test]
     fn long_names_are_shortened_in_the_middle_in_text_output_only() {
         let name = format!("kernel<{}>(float*)", "float, ".repeat(40));
         let mut table = Table::new("kernels", &["name"]);
-        table.row([Cell::from(name.as_str())]);
+        table.add_row([Cell::from(name.as_str())]);
         let mut out = Vec::new();
-        write(std::slice::from_ref(&table), Format::Text, &mut out).unwrap();
+        write_tables(std::slice::from_ref(&table), ReportFormat::Text, &mut out).unwrap();
         let line = String::from_utf8(out).unwrap().lines().nth(1).unwrap().to_owned();
         assert!(
-            line.len() == LONGEST && line.starts_with("kernel<float") && line.ends_with(">(float*)"),
+            line.len() == MAX_NAME_CHARS && line.starts_with("kernel<float") && line.ends_with(">(float*)"),
             "{line}"
         );
         let mut out = Vec::new();
-        write(&[table], Format::Csv, &mut out).unwrap();
+        write_tables(&[table], ReportFormat::Csv, &mut out).unwrap();
         assert!(String::from_utf8(out).unwrap().contains(&name));
     }
 
@@ -378,9 +382,9 @@ mod tests {
     fn shortened_names_still_show_the_middle_in_which_they_differ() {
         let rows = |names: &[String]| {
             let mut table = Table::new("kernels", &["name", "count"]);
-            names.iter().for_each(|name| table.row([Cell::from(name.as_str()), Cell::Count(1)]));
+            names.iter().for_each(|name| table.add_row([Cell::from(name.as_str()), Cell::Count(1)]));
             let mut out = Vec::new();
-            write(&[table], Format::Text, &mut out).unwrap();
+            write_tables(&[table], ReportFormat::Text, &mut out).unwrap();
             let text = String::from_utf8(out).unwrap();
             text.lines()
                 .skip(1)
@@ -409,27 +413,29 @@ mod tests {
     fn kernel_names_are_shortened_in_text_output_unless_two_rows_would_match() {
         let mut table = Table::new("kernels", &["count", "name"]);
         let names = ["lib::gemm<float>", "lib::gemm<half>", "lib::add<int, 4>(int*)"];
-        names.iter().for_each(|name| table.row([Cell::Count(1), Cell::Kernels(vec![(*name).to_owned()])]));
-        table.row([Cell::Count(1), Cell::Kernels(vec![names[2].to_owned(), "2 more".to_owned()])]);
+        names
+            .iter()
+            .for_each(|name| table.add_row([Cell::Count(1), Cell::Kernels(vec![(*name).to_owned()])]));
+        table.add_row([Cell::Count(1), Cell::Kernels(vec![names[2].to_owned(), "2 more".to_owned()])]);
         let written = |format| {
             let mut out = Vec::new();
-            write(std::slice::from_ref(&table), format, &mut out).unwrap();
+            write_tables(std::slice::from_ref(&table), format, &mut out).unwrap();
             String::from_utf8(out).unwrap()
         };
         let people =
             "count  name\n    1  lib::gemm<float>\n    1  lib::gemm<half>\n    1  add\n    1  add, 2 more\n";
-        assert_eq!(written(Format::Text), people);
-        let csv = written(Format::Csv);
+        assert_eq!(written(ReportFormat::Text), people);
+        let csv = written(ReportFormat::Csv);
         assert_eq!(
             csv.lines().skip(3).collect::<Vec<_>>(),
             ["1,\"lib::add<int, 4>(int*)\"", "1,\"lib::add<int, 4>(int*), 2 more\"",]
         );
-        assert!(written(Format::Json).contains("lib::add<int, 4>(int*), 2 more"));
+        assert!(written(ReportFormat::Json).contains("lib::add<int, 4>(int*), 2 more"));
     }
 
     #[test]
     fn digits_are_grouped_by_three() {
-        let all = [0, 999, 1000, 1_588_124].map(grouped);
+        let all = [0, 999, 1000, 1_588_124].map(group_digits);
         assert_eq!(all, ["0", "999", "1,000", "1,588,124"]);
     }
 }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 
 /// Path of an entry of `files`: a string, or the list of its bytes if it is not UTF-8.
-pub(super) fn path_of(file: &serde_json::Value) -> Option<OsString> {
+pub(super) fn parse_path(file: &serde_json::Value) -> Option<OsString> {
     let byte = |byte: &serde_json::Value| byte.as_u64()?.try_into().ok();
     match file.as_array() {
         Some(bytes) => Some(OsString::from_vec(bytes.iter().map(byte).collect::<Option<_>>()?)),
@@ -25,10 +25,10 @@ mod tests {
     fn any_path_is_the_same_after_it_was_written_and_read() {
         for path in [&b""[..], b"/a/b.svg", "/a\n\"é".as_bytes(), b"caf\xe9/\0\xff"] {
             let path = OsStr::from_bytes(path);
-            assert_eq!(path_of(&serde_json::from_str(&json_path(path)).unwrap()).as_deref(), Some(path));
+            assert_eq!(parse_path(&serde_json::from_str(&json_path(path)).unwrap()).as_deref(), Some(path));
         }
         for other in ["7", "null", "[256]", "[-1]", "[\"a\"]"] {
-            assert_eq!(path_of(&serde_json::from_str(other).unwrap()), None, "{other}");
+            assert_eq!(parse_path(&serde_json::from_str(other).unwrap()), None, "{other}");
         }
     }
 }

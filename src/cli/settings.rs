@@ -5,38 +5,38 @@ use std::fmt::Write as _;
 use clap::Args;
 
 use super::console::{Console, Outcome};
-use super::report::{self, Cell, Format, Report, Table};
+use super::report::{self, Cell, ReportFlags, ReportFormat, Table};
 use gpuflame_config::settings::SETTINGS;
 use gpuflame_model::error::Result;
 
 /// List the environment variables that the library reads.
 #[derive(Debug, Args)]
-#[command(after_help = format!("Example:\n  gpuflame settings --format json\n\n{}", text()))]
+#[command(after_help = format!("Example:\n  gpuflame settings --format json\n\n{}", settings_text()))]
 pub(super) struct Settings {
     #[command(flatten)]
-    report: Report,
+    report: ReportFlags,
 }
 
 impl Settings {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         self.report.output.write(console, |out| match self.report.format {
-            Format::Text => Ok(out.write_all(text().as_bytes())?),
-            _ => report::write(&[table()], self.report.format, out),
+            ReportFormat::Text => Ok(out.write_all(settings_text().as_bytes())?),
+            _ => report::write_tables(&[settings_table()], self.report.format, out),
         })?;
         Ok(Outcome::Clean)
     }
 }
 
-fn table() -> Table {
+fn settings_table() -> Table {
     let mut table = Table::new("settings", &["name", "values", "default", "help"]);
     for setting in SETTINGS {
-        table.row([setting.name, setting.values, setting.default, setting.help].map(Cell::from));
+        table.add_row([setting.name, setting.values, setting.default, setting.help].map(Cell::from));
     }
     table
 }
 
 /// Formats all settings, one paragraph each.
-fn text() -> String {
+fn settings_text() -> String {
     let mut text = String::new();
     for setting in SETTINGS {
         let default = if setting.default.is_empty() { "unset" } else { setting.default };

@@ -2,11 +2,11 @@
 
 use clap::{Args, ValueEnum};
 
-use super::console::{Console, Outcome, usage};
+use super::console::{Console, Outcome, usage_error};
 use super::input::Source;
 use super::output::Target;
-use super::report::names;
-use super::trace::{self, How};
+use super::report::name_writer;
+use super::trace::{self, TraceFlags};
 use gpuflame_model::error::Result;
 use gpuflame_traces::steps::{Bubbles, Ops, Stats as Table, StatsOptions};
 
@@ -27,17 +27,17 @@ pub(super) struct Stats {
     #[arg(value_name = "TRIM", default_value = "recover_decode_task")]
     trim: String,
     /// Maximum length of a step, in milliseconds: longer steps are prefill, not decoding.
-    #[arg(value_name = "MAX_MS", default_value = "30", value_parser = millis)]
+    #[arg(value_name = "MAX_MS", default_value = "30", value_parser = parse_millis)]
     longest: i64,
     /// Same as MAX_MS, and takes precedence over it.
-    #[arg(long, value_name = "MS", value_parser = millis)]
+    #[arg(long, value_name = "MS", value_parser = parse_millis)]
     max_ms: Option<i64>,
     /// Minimum length of a step, in milliseconds.
-    #[arg(long, value_name = "MS", default_value = "0", value_parser = millis)]
+    #[arg(long, value_name = "MS", default_value = "0", value_parser = parse_millis)]
     min_ms: i64,
     /// Definition of a bubble.
     #[arg(long, value_enum, default_value = "union")]
-    bubbles: Word,
+    bubbles: BubbleStart,
     /// Reproduce kernel_extractor to the last byte: bubbles in the order of starts, floating-point sums with
     /// rounding errors, steps without the TRIM operation untrimmed, and events without start_time and
     /// end_time in their args skipped.
@@ -48,11 +48,11 @@ pub(super) struct Stats {
     #[arg(long, conflicts_with = "compat")]
     gap_before_trim: bool,
     #[command(flatten)]
-    how: How,
+    how: TraceFlags,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Word {
+enum BubbleStart {
     /// From the end of all earlier operations on any stream: the GPU was idle.
     Union,
     /// From the end of the previous operation on the same stream.
@@ -65,24 +65,24 @@ impl Stats {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         let max = self.max_ms.unwrap_or(self.longest);
         if self.min_ms > max {
-            return Err(usage("--min-ms is above the maximum length (MAX_MS or --max-ms); swap them"));
+            return Err(usage_error("--min-ms is above the maximum length (MAX_MS or --max-ms); swap them"));
         }
         let options = StatsOptions {
             trim: Some(self.trim.clone()).filter(|trim| !trim.eq_ignore_ascii_case("none")),
             min: self.min_ms,
             max,
             bubbles: match self.bubbles {
-                Word::Union => Bubbles::Union,
-                Word::Stream => Bubbles::Stream,
-                Word::Order => Bubbles::Order,
+                BubbleStart::Union => Bubbles::Union,
+                BubbleStart::Stream => Bubbles::Stream,
+                BubbleStart::Order => Bubbles::Order,
             },
             compat: self.compat,
             gap_before_trim: self.gap_before_trim,
         };
         let mut ops = Ops::with_steps().with_exact_times(self.compat);
-        trace::read(&self.input, &self.how, console, &mut ops)?;
+        trace::read_trace(&self.input, &self.how, console, &mut ops)?;
         let table = Table::new(ops, &options).map_err(|error| error.within(&self.input))?;
-        self.output.write(console, |mut out| table.write(names(self.compat), &mut out))?;
+        self.output.write(console, |mut out| table.write(name_writer(self.compat), &mut out))?;
         self.report(&table, console);
         Ok(Outcome::Clean)
     }
@@ -108,10 +108,10 @@ impl Stats {
 }
 
 /// Parses a number of milliseconds, as people write it. Returns nanoseconds.
-pub(super) fn millis(text: &str) -> Result<i64> {
+pub(super) fn parse_millis(text: &str) -> Result<i64> {
     let number: f64 = text.parse().unwrap_or(f64::NAN);
     if !(0.0..=9e12).contains(&number) {
-        return Err(usage(format!("expected a number of milliseconds, not `{text}`")));
+        return Err(usage_error(format!("expected a number of milliseconds, not `{text}`")));
     }
     Ok((number * 1e6).round() as i64)
 }

@@ -8,8 +8,8 @@ use clap::{Args, ValueEnum};
 use super::console::{Console, Outcome};
 use super::explain::{Explained, explain};
 use super::input::Source;
-use super::names::NameFlags;
-use super::report::{Cell, Report, Table};
+use super::name_flags::NameFlags;
+use super::report::{Cell, ReportFlags, Table};
 use gpuflame_explain::events::{JoinedActivity, JoinedRows};
 use gpuflame_explain::join::Origin;
 use gpuflame_explain::symbolize::kernel_name;
@@ -31,7 +31,7 @@ pub(super) struct Top {
     input: Source,
     /// Rankings to show, separated by commas.
     #[arg(short, long, value_delimiter = ',', default_values = ["kernels", "stacks"])]
-    by: Vec<By>,
+    by: Vec<Ranking>,
     /// Maximum number of rows per table; 0: all.
     #[arg(short, long, default_value_t = 10)]
     number: usize,
@@ -47,11 +47,11 @@ pub(super) struct Top {
     #[arg(long)]
     as_hta: bool,
     #[command(flatten)]
-    report: Report,
+    report: ReportFlags,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum By {
+enum Ranking {
     /// Kernels, copies and fills by GPU time.
     Kernels,
     /// Launching stacks by GPU time.
@@ -77,29 +77,30 @@ enum By {
 impl Top {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         let mut delays = LaunchDelays::default();
-        let mut events = self.by.contains(&By::Comm).then(JoinedRows::default);
-        let explained = explain(&self.input, &self.names.reading(), console, (&mut delays, &mut events))?;
-        explained.facts.need_work(&self.input)?;
+        let mut events = self.by.contains(&Ranking::Comm).then(JoinedRows::default);
+        let explained =
+            explain(&self.input, &self.names.read_options(), console, (&mut delays, &mut events))?;
+        explained.facts.require_work(&self.input)?;
         if explained.facts.writer_state.is_some() && explained.ledger.tally.activities.seen == 0 {
             let what =
                 format!("{}: no GPU activity had been recorded when the recording broke off", self.input);
             return Err(Error::new(ErrorKind::Format, what));
         }
-        if self.by.contains(&By::Delay) || self.by.contains(&By::Comm) {
-            explained.facts.need_rows(&self.input)?;
+        if self.by.contains(&Ranking::Delay) || self.by.contains(&Ranking::Comm) {
+            explained.facts.require_rows(&self.input)?;
         }
         let names = self.names.names();
         let most = if self.number == 0 { usize::MAX } else { self.number };
         let mut tables = Vec::new();
         for by in &self.by {
             match by {
-                By::Kernels => tables.push(kernels(&explained, most)),
-                By::Stacks => tables.push(stacks(&explained, names, most)),
-                By::Function => tables.push(functions(&explained.profile, names, most)),
-                By::Line => tables.push(lines(&explained.profile, names, most)),
-                By::Idle => tables.push(idle(&explained.profile, names, most)),
-                By::Delay => tables.push(self::delays(&delays, &explained.profile, most)),
-                By::Comm => tables.extend(self.communication(&explained, events.as_mut(), most)),
+                Ranking::Kernels => tables.push(kernel_table(&explained, most)),
+                Ranking::Stacks => tables.push(stack_table(&explained, names, most)),
+                Ranking::Function => tables.push(function_table(&explained.profile, names, most)),
+                Ranking::Line => tables.push(line_table(&explained.profile, names, most)),
+                Ranking::Idle => tables.push(idle_table(&explained.profile, names, most)),
+                Ranking::Delay => tables.push(delay_table(&delays, &explained.profile, most)),
+                Ranking::Comm => tables.extend(self.communication_tables(&explained, events.as_mut(), most)),
             }
         }
         self.report.write(console, &tables)?;
@@ -108,7 +109,7 @@ impl Top {
 }
 
 impl Top {
-    fn communication(
+    fn communication_tables(
         &self,
         explained: &Explained,
         events: Option<&mut JoinedRows>,
@@ -157,7 +158,7 @@ impl Top {
         let mut by_device = Table::new("comm", columns);
         for (device, sum) in &devices {
             let hidden = sum.all - sum.exposed;
-            by_device.row([
+            by_device.add_row([
                 Cell::Count(device.0.into()),
                 Cell::Nanos(sum.all),
                 Cell::Nanos(sum.exposed),
@@ -180,7 +181,7 @@ impl Top {
         let mut by_stack =
             Table::new("comm_stacks", &["exposed_ns", "share_percent", "total_ns", "count", "stack"]);
         for (stack, share) in stacks.into_iter().take(most) {
-            by_stack.row([
+            by_stack.add_row([
                 Cell::Nanos(share.exposed),
                 Cell::share(share.exposed, exposed),
                 Cell::Nanos(share.nanos),
@@ -192,11 +193,11 @@ impl Top {
     }
 }
 
-fn gpu_time(profile: &Profile) -> u64 {
+fn total_gpu_time(profile: &Profile) -> u64 {
     saturating_sum(profile.devices().iter().map(|device| device.nanos))
 }
 
-fn kernels(explained: &Explained, most: usize) -> Table {
+fn kernel_table(explained: &Explained, most: usize) -> Table {
     let profile = &explained.profile;
     let mut table = Table::new(
         "kernels",
@@ -213,14 +214,14 @@ fn kernels(explained: &Explained, most: usize) -> Table {
             "name",
         ],
     );
-    let total = gpu_time(profile);
+    let total = total_gpu_time(profile);
     let mut works: Vec<_> =
         profile.works().iter().map(|work| (work_name(profile, work.work), work)).collect();
     works.sort_by(|(a_name, a), (b_name, b)| {
         b.weight.nanos.cmp(&a.weight.nanos).then_with(|| (a_name, a.device).cmp(&(b_name, b.device)))
     });
     for (name, work) in works.into_iter().take(most) {
-        table.row([
+        table.add_row([
             Cell::Nanos(work.weight.nanos),
             Cell::share(work.weight.nanos, total),
             Cell::Count(work.weight.count),
@@ -236,7 +237,7 @@ fn kernels(explained: &Explained, most: usize) -> Table {
     table
 }
 
-fn stacks(explained: &Explained, names: NameFolding, most: usize) -> Table {
+fn stack_table(explained: &Explained, names: NameFolding, most: usize) -> Table {
     let profile = &explained.profile;
     let mut sums: HashMap<String, Values> = HashMap::new();
     for sample in profile.samples(&GPU) {
@@ -246,14 +247,14 @@ fn stacks(explained: &Explained, names: NameFolding, most: usize) -> Table {
     let mut sums: Vec<_> = sums.into_iter().collect();
     sums.sort_by(|a, b| b.1[0].cmp(&a.1[0]).then_with(|| a.0.cmp(&b.0)));
     let mut table = Table::new("stacks", &["total_ns", "share_percent", "count", "stack"]);
-    let total = gpu_time(profile);
+    let total = total_gpu_time(profile);
     for (stack, [nanos, count, ..]) in sums.into_iter().take(most) {
-        table.row([Cell::Nanos(nanos), Cell::share(nanos, total), Cell::Count(count), Cell::Text(stack)]);
+        table.add_row([Cell::Nanos(nanos), Cell::share(nanos, total), Cell::Count(count), Cell::Text(stack)]);
     }
     table
 }
 
-fn functions(profile: &Profile, names: NameFolding, most: usize) -> Table {
+fn function_table(profile: &Profile, names: NameFolding, most: usize) -> Table {
     let mut sums: HashMap<String, [u64; 3]> = HashMap::new();
     for (at, view) in [&GPU, &CPU, &OFF_CPU].into_iter().enumerate() {
         for sample in profile.samples(view) {
@@ -269,23 +270,23 @@ fn functions(profile: &Profile, names: NameFolding, most: usize) -> Table {
     let mut table = Table::new("function", &["gpu_ns", "cpu_ns", "waiting_ns", "function"]);
     for (function, times) in sums.into_iter().take(most) {
         let [gpu, cpu, waiting] = times.map(Cell::Nanos);
-        table.row([gpu, cpu, waiting, Cell::Text(function)]);
+        table.add_row([gpu, cpu, waiting, Cell::Text(function)]);
     }
     table
 }
 
 /// Work launched by a source line.
 #[derive(Default)]
-struct UnderLine {
+struct LineSums {
     values: Values,
     kernels: HashMap<Work, u64>,
 }
 
 /// Maximum number of kernels named per line.
-const MOST_KERNELS: usize = 3;
+const MAX_KERNELS_PER_LINE: usize = 3;
 
-fn lines(profile: &Profile, names: NameFolding, most: usize) -> Table {
-    let mut sums: HashMap<(String, String), UnderLine> = HashMap::new();
+fn line_table(profile: &Profile, names: NameFolding, most: usize) -> Table {
+    let mut sums: HashMap<(String, String), LineSums> = HashMap::new();
     for sample in profile.samples(&GPU) {
         let line = source_line(profile, sample.site, names);
         let key = line.map_or_else(
@@ -304,35 +305,35 @@ fn lines(profile: &Profile, names: NameFolding, most: usize) -> Table {
     sums.sort_by(|a, b| b.1.values[0].cmp(&a.1.values[0]).then_with(|| a.0.cmp(&b.0)));
     let columns = &["total_ns", "share_percent", "count", "line", "function", "kernels"];
     let mut table = Table::new("line", columns);
-    let total = gpu_time(profile);
+    let total = total_gpu_time(profile);
     for ((line, function), under) in sums.into_iter().take(most) {
         let [nanos, count, ..] = under.values;
-        table.row([
+        table.add_row([
             Cell::Nanos(nanos),
             Cell::share(nanos, total),
             Cell::Count(count),
             Cell::Text(line),
             Cell::Text(function),
-            Cell::Kernels(heaviest(profile, under.kernels)),
+            Cell::Kernels(heaviest_kernels(profile, under.kernels)),
         ]);
     }
     table
 }
 
 /// Returns the names of the heaviest kernels, heaviest first: `gemm`, `relu`, `add`, `4 more`.
-fn heaviest(profile: &Profile, kernels: HashMap<Work, u64>) -> Vec<String> {
+fn heaviest_kernels(profile: &Profile, kernels: HashMap<Work, u64>) -> Vec<String> {
     let mut sums: HashMap<Cow<'_, str>, u64> = HashMap::new();
     for (work, nanos) in kernels {
         add_to(sums.entry(work_name(profile, work)).or_default(), nanos);
     }
     let mut sums: Vec<_> = sums.into_iter().collect();
     sums.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
-    let more = sums.len().saturating_sub(MOST_KERNELS);
-    let named = sums.into_iter().take(MOST_KERNELS).map(|(name, _)| name.into_owned());
+    let more = sums.len().saturating_sub(MAX_KERNELS_PER_LINE);
+    let named = sums.into_iter().take(MAX_KERNELS_PER_LINE).map(|(name, _)| name.into_owned());
     named.chain((more > 0).then(|| format!("{more} more"))).collect()
 }
 
-fn idle(profile: &Profile, names: NameFolding, most: usize) -> Table {
+fn idle_table(profile: &Profile, names: NameFolding, most: usize) -> Table {
     let mut sums: HashMap<(&str, String), (u64, u64)> = HashMap::new();
     for sample in profile.samples(&IDLE) {
         let stack = folded_names(profile, sample.site, names).join(";");
@@ -345,7 +346,7 @@ fn idle(profile: &Profile, names: NameFolding, most: usize) -> Table {
     sums.sort_by(|a, b| b.1.0.cmp(&a.1.0).then_with(|| a.0.cmp(&b.0)));
     let mut table = Table::new("idle", &["total_ns", "share_percent", "gaps", "cause", "stack"]);
     for ((cause, stack), (nanos, gaps)) in sums.into_iter().take(most) {
-        table.row([
+        table.add_row([
             Cell::Nanos(nanos),
             Cell::share(nanos, total),
             Cell::Count(gaps),
@@ -357,7 +358,7 @@ fn idle(profile: &Profile, names: NameFolding, most: usize) -> Table {
 }
 
 /// Sums the activities by name over all devices; returns the `most` heaviest sums.
-pub(super) fn sums(profile: &Profile, events: &[&JoinedActivity], most: usize) -> Table {
+pub(super) fn work_table(profile: &Profile, events: &[&JoinedActivity], most: usize) -> Table {
     let columns = &["total_ns", "share_percent", "count", "avg_ns", "min_ns", "max_ns", "name"];
     let mut table = Table::new("stats", columns);
     let mut sums: HashMap<Cow<'_, str>, (u64, u64, u64, u64)> = HashMap::new();
@@ -370,7 +371,7 @@ pub(super) fn sums(profile: &Profile, events: &[&JoinedActivity], most: usize) -
     let mut sums: Vec<_> = sums.into_iter().collect();
     sums.sort_by(|a, b| b.1.0.cmp(&a.1.0).then_with(|| a.0.cmp(&b.0)));
     for (name, (nanos, count, min, max)) in sums.into_iter().take(most) {
-        table.row([
+        table.add_row([
             Cell::Nanos(nanos),
             Cell::share(nanos, total),
             Cell::Count(count),
@@ -385,13 +386,13 @@ pub(super) fn sums(profile: &Profile, events: &[&JoinedActivity], most: usize) -
 
 /// Returns the delays from the launching call to the start on the GPU, per kind of work, with the largest total
 /// first.
-fn delays(delays: &LaunchDelays, profile: &Profile, most: usize) -> Table {
+fn delay_table(delays: &LaunchDelays, profile: &Profile, most: usize) -> Table {
     let mut table =
         Table::new("delay", &["avg_ns", "p50_ns", "p95_ns", "max_ns", "count", "before_launch", "name"]);
     let mut delays: Vec<_> = delays.iter().map(|(work, delay)| (work_name(profile, work), delay)).collect();
     delays.sort_by(|(a_name, a), (b_name, b)| b.sum.cmp(&a.sum).then_with(|| a_name.cmp(b_name)));
     for (name, delay) in delays.into_iter().take(most) {
-        table.row([
+        table.add_row([
             Cell::Nanos(delay.average()),
             Cell::Nanos(delay.percentile(50)),
             Cell::Nanos(delay.percentile(95)),

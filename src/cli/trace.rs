@@ -3,14 +3,14 @@
 use clap::Args;
 
 use super::console::Console;
-use super::input::{Source, remark_on, sums_only, watched};
-use super::recorded_steps::Events;
+use super::input::{Source, print_remarks, sums_only_error, with_progress};
+use super::recorded_steps::RecordedEvents;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_traces::import::{Fork, Kind, Options, ReadCounts};
 
 /// Options for reading the trace of another tool.
 #[derive(Debug, Args)]
-pub(super) struct How {
+pub(super) struct TraceFlags {
     /// Number of threads that read a plain JSON file. Does not change the result.
     #[arg(long, value_name = "N", default_value_t = 2)]
     threads: usize,
@@ -20,7 +20,12 @@ pub(super) struct How {
 }
 
 /// Passes the events of `source` to `sink`.
-pub(super) fn read(source: &Source, how: &How, console: Console, sink: &mut impl Fork) -> Result<()> {
+pub(super) fn read_trace(
+    source: &Source,
+    how: &TraceFlags,
+    console: Console,
+    sink: &mut impl Fork,
+) -> Result<()> {
     let opened = source.open()?;
     let kind = opened.kind();
     if matches!(kind, Kind::Folded | Kind::ExtendedFolded) {
@@ -34,16 +39,16 @@ pub(super) fn read(source: &Source, how: &How, console: Console, sink: &mut impl
         accept_cut: console.accept_cut,
         ..Options::default()
     };
-    let (options, _bar) = watched(options, &opened, console);
+    let (options, _bar) = with_progress(options, &opened, console);
     let seen = if kind == Kind::Recording {
-        let mut events = Events::new(sink);
-        if source.recording(opened, &options, console, &mut |row| events.row(row))?.is_of_sums {
-            return Err(sums_only(source));
+        let mut events = RecordedEvents::new(sink);
+        if source.recording(opened, &options, console, &mut |row| events.add_row(row))?.has_only_sums {
+            return Err(sums_only_error(source));
         }
         ReadCounts { untimed: events.untimed, ..ReadCounts::default() }
     } else {
         opened.read_parallel(&options, sink)?
     };
-    remark_on(source, &seen, console);
+    print_remarks(source, &seen, console);
     Ok(())
 }

@@ -4,10 +4,10 @@ use std::io::Write;
 
 use clap::Args;
 
-use super::console::{Console, Outcome, usage};
+use super::console::{Console, Outcome, usage_error};
 use super::explain::{Explained, explain};
 use super::input::Source;
-use super::report::{self, Cell, Report, Table};
+use super::report::{self, Cell, ReportFlags, Table};
 use super::top;
 use gpuflame_explain::events::{JoinedActivity, JoinedRows};
 use gpuflame_export::{event_site, stack_names, work_name};
@@ -37,7 +37,7 @@ pub(super) struct View {
     timeline: bool,
     /// Show only these kinds: kernel, copy, set, graph.
     #[arg(short, long, value_delimiter = ',', value_name = "KIND")]
-    kind: Vec<Kind>,
+    kind: Vec<WorkKind>,
     /// Show only activities whose name contains TEXT.
     #[arg(long, value_name = "TEXT")]
     name: Option<String>,
@@ -54,11 +54,11 @@ pub(super) struct View {
     #[arg(long, value_name = "US")]
     to: Option<f64>,
     #[command(flatten)]
-    report: Report,
+    report: ReportFlags,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Kind {
+enum WorkKind {
     Kernel,
     Copy,
     Set,
@@ -66,21 +66,21 @@ enum Kind {
 }
 
 /// Number of letters that represent the entire time.
-const WIDTH: usize = 80;
+const TIMELINE_CHARS: usize = 80;
 /// Letters for the busy share of a stretch of the timeline, from entirely idle to entirely busy.
-const LETTERS: [char; 5] = ['.', ':', '+', '*', '#'];
+const BUSY_LETTERS: [char; 5] = ['.', ':', '+', '*', '#'];
 
 impl View {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         if let (Some(from), Some(to)) = (self.from, self.to)
             && from >= to
         {
-            return Err(usage(format!("--from {from} is not before --to {to}")));
+            return Err(usage_error(format!("--from {from} is not before --to {to}")));
         }
         let mut events = JoinedRows::default();
         let explained = explain(&self.input, &ReadOptions::default(), console, &mut events)?;
-        explained.facts.need_work(&self.input)?;
-        explained.facts.need_rows(&self.input)?;
+        explained.facts.require_work(&self.input)?;
+        explained.facts.require_rows(&self.input)?;
         events.sort();
         let profile = &explained.profile;
         let timed = events.activities().iter().find(|event| event.activity.duration().is_some());
@@ -89,19 +89,19 @@ impl View {
             events.activities().iter().filter(|event| self.wants(profile, event, zero)).collect();
         self.report.output.write(console, |out| {
             if self.timeline {
-                return timeline(&wanted, out);
+                return write_timeline(&wanted, out);
             }
             let table = if self.stats {
-                top::sums(profile, &wanted, self.most())
+                top::work_table(profile, &wanted, self.most())
             } else {
-                self.list(&explained, &wanted, zero)
+                self.activity_table(&explained, &wanted, zero)
             };
-            report::write(&[table], self.report.format, out)
+            report::write_tables(&[table], self.report.format, out)
         })?;
         if !self.stats && !self.timeline && self.number > 0 && wanted.len() > self.number {
             console.remark(format!("{} of {} activities; -n 0 shows all", self.number, wanted.len()));
         }
-        if let Some(beside) = beside(profile) {
+        if let Some(beside) = describe_unshown(profile) {
             console.remark(beside);
         }
         Ok(Outcome::Clean)
@@ -110,10 +110,10 @@ impl View {
     fn wants(&self, profile: &Profile, event: &JoinedActivity, zero: u64) -> bool {
         let activity = &event.activity;
         let kind = match activity.work() {
-            Work::Kernel(_) => Kind::Kernel,
-            Work::Copy(_) => Kind::Copy,
-            Work::Set => Kind::Set,
-            Work::Graph => Kind::Graph,
+            Work::Kernel(_) => WorkKind::Kernel,
+            Work::Copy(_) => WorkKind::Copy,
+            Work::Set => WorkKind::Set,
+            Work::Graph => WorkKind::Graph,
         };
         let micros = activity.start.0.saturating_sub(zero) as f64 / 1e3;
         (self.kind.is_empty() || self.kind.contains(&kind))
@@ -131,7 +131,7 @@ impl View {
         if self.number == 0 { usize::MAX } else { self.number }
     }
 
-    fn list(&self, explained: &Explained, wanted: &[&JoinedActivity], zero: u64) -> Table {
+    fn activity_table(&self, explained: &Explained, wanted: &[&JoinedActivity], zero: u64) -> Table {
         let profile = &explained.profile;
         let columns =
             &["start_ns", "duration_ns", "device", "stream", "correlation", "bytes", "name", "launched_by"];
@@ -141,7 +141,7 @@ impl View {
         for event in wanted.iter().take(self.most()) {
             let activity = &event.activity;
             let nanos = activity.duration();
-            table.row([
+            table.add_row([
                 nanos.map_or(Cell::Nothing, |_| Cell::Nanos(activity.start.0.saturating_sub(zero))),
                 nanos.map_or(Cell::Nothing, Cell::Nanos),
                 Cell::Count(activity.device.0.into()),
@@ -157,7 +157,7 @@ impl View {
 }
 
 /// Describes the contents of a recording other than activities.
-fn beside(profile: &Profile) -> Option<String> {
+fn describe_unshown(profile: &Profile) -> Option<String> {
     let known = profile.dependencies();
     let moves = saturating_sum(profile.samples(&UNIFIED).iter().map(Sample::count));
     let counts = [(known.event_records, "event"), (known.waits().0, "wait"), (moves, "unified memory")];
@@ -166,7 +166,7 @@ fn beside(profile: &Profile) -> Option<String> {
     (!parts.is_empty()).then(|| format!("not shown: {}; `gpuflame info` lists their kinds", parts.join(", ")))
 }
 
-fn timeline(wanted: &[&JoinedActivity], out: &mut dyn Write) -> Result<()> {
+fn write_timeline(wanted: &[&JoinedActivity], out: &mut dyn Write) -> Result<()> {
     let timed =
         || wanted.iter().map(|event| &event.activity).filter(|activity| activity.duration().is_some());
     let (Some(from), Some(to)) = (timed().map(|a| a.start.0).min(), timed().map(|a| a.end.0).max()) else {
@@ -175,16 +175,16 @@ fn timeline(wanted: &[&JoinedActivity], out: &mut dyn Write) -> Result<()> {
     let mut streams: Vec<_> = timed().map(|a| (a.device, a.stream)).collect();
     streams.sort_unstable();
     streams.dedup();
-    let step = (to - from).div_ceil(WIDTH as u64).max(1);
+    let step = (to - from).div_ceil(TIMELINE_CHARS as u64).max(1);
     writeln!(
         out,
         "{} in total, {} per letter: {} from idle to busy",
         format_nanos(to - from),
         format_nanos(step),
-        LETTERS.iter().collect::<String>()
+        BUSY_LETTERS.iter().collect::<String>()
     )?;
     for (device, stream) in streams {
-        let mut busy = [0_u64; WIDTH];
+        let mut busy = [0_u64; TIMELINE_CHARS];
         for activity in timed().filter(|a| (a.device, a.stream) == (device, stream)) {
             let (start, end) = (activity.start.0 - from, activity.end.0 - from);
             for (at, busy) in
@@ -195,8 +195,8 @@ fn timeline(wanted: &[&JoinedActivity], out: &mut dyn Write) -> Result<()> {
             }
         }
         let letter = |busy: &u64| match *busy {
-            0 => LETTERS[0],
-            busy => LETTERS[1 + (busy * 4 / (step + 1)).min(3) as usize],
+            0 => BUSY_LETTERS[0],
+            busy => BUSY_LETTERS[1 + (busy * 4 / (step + 1)).min(3) as usize],
         };
         writeln!(
             out,

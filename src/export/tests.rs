@@ -473,7 +473,7 @@ fn a_full_disk_is_an_io_error() {
 }
 
 #[test]
-#[ignore = "draws a picture for visual inspection and prints its path"]
+#[ignore = "draws a picture to look at: cargo test -p gpuflame-export --lib visual_inspection -- --ignored --nocapture"]
 fn a_picture_for_visual_inspection() {
     let mut sketch = Sketch::new();
     let (mut rng, mut id) = (Rng::new(7), 2);

@@ -18,7 +18,7 @@ use std::hint::black_box;
 use std::thread;
 use std::time::Duration;
 
-use api_call::made;
+use api_call::make_call;
 use gpuflame_cupti::tracer::{CallKind, Tracer};
 use gpuflame_model::record::{ContextId, Frame, Launch, OutsideLaunches, Row};
 use gpuflame_recorder::capture::{self, Capture};
@@ -52,15 +52,15 @@ static ALLOCATOR: Counting = Counting;
 #[inline(never)]
 fn call(kind: CallKind, outer: u32, inner: Option<u32>, result: u32) {
     let slot = Cell::new(0);
-    Capture::enter(&made(kind, outer, &slot, 0));
+    Capture::enter(&make_call(kind, outer, &slot, 0));
     if let Some(inner) = inner {
         deeper(&|| {
             let slot = Cell::new(0);
-            Capture::enter(&made(kind, inner, &slot, 0));
-            Capture::exit(&made(kind, inner, &slot, result));
+            Capture::enter(&make_call(kind, inner, &slot, 0));
+            Capture::exit(&make_call(kind, inner, &slot, result));
         });
     }
-    Capture::exit(&made(kind, outer, &slot, result));
+    Capture::exit(&make_call(kind, outer, &slot, result));
 }
 
 /// Adds a frame deeper than the caller's, as the driver's frame is deeper than the runtime's.
@@ -236,6 +236,6 @@ extern "C" fn decode_these(ids: *mut std::ffi::c_void) {
 fn abandon(id: u32) {
     deeper(&|| {
         let slot = Cell::new(0);
-        Capture::enter(&made(CallKind::Launch, id, &slot, 0));
+        Capture::enter(&make_call(CallKind::Launch, id, &slot, 0));
     });
 }

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use api_call::{launch, made};
+use api_call::{launch, make_call};
 use build::{Library, compile};
 use gpuflame_cupti::tracer::{Call, CallKind, Layer, Tracer as _};
 use gpuflame_model::record::Row;
@@ -108,7 +108,7 @@ fn interrupted(id: u32, there: fn()) {
     let slot = unsafe { &*page.cast::<Cell<u64>>() };
     // SAFETY: the page stays mapped until the process ends, and only this thread uses it.
     unsafe { libc::mprotect(page, PAGE_BYTES, libc::PROT_NONE) };
-    let call = made(CallKind::Launch, id, slot, 0);
+    let call = make_call(CallKind::Launch, id, slot, 0);
     Capture::enter(&call);
     Capture::exit(&call);
 }
@@ -117,11 +117,11 @@ fn interrupted(id: u32, there: fn()) {
 #[inline(never)]
 fn nested_launch(outer: u32, inner: u32) {
     let (slot, slot_within) = (Cell::new(0), Cell::new(0));
-    let call = made(CallKind::Launch, outer, &slot, 0);
+    let call = make_call(CallKind::Launch, outer, &slot, 0);
     Capture::enter(&call);
     let of_driver = |call| Call { layer: Layer::Driver, ..call };
     deeper(&|| {
-        let within = of_driver(made(CallKind::Launch, inner, &slot_within, 0));
+        let within = of_driver(make_call(CallKind::Launch, inner, &slot_within, 0));
         Capture::enter(&within);
         Capture::exit(&within);
     });
@@ -319,13 +319,13 @@ fn a_handlers_launch_on_a_higher_stack_preserves_the_interrupted_launch() {
     let thread = thread::Builder::new().stack_size(4 << 20).spawn(|| {
         with_a_stack_above(|stack, bytes| {
             let slot = Cell::new(0);
-            let call = made(CallKind::Launch, 1, &slot, 0);
+            let call = make_call(CallKind::Launch, 1, &slot, 0);
             Capture::enter(&call);
             on_a_higher_stack(stack, bytes, || nested_launch(2, 3));
             // The driver's part of the first launch only begins after the handler's launch.
             deeper(&|| {
                 let slot = Cell::new(0);
-                let within = Call { layer: Layer::Driver, ..made(CallKind::Launch, 4, &slot, 0) };
+                let within = Call { layer: Layer::Driver, ..make_call(CallKind::Launch, 4, &slot, 0) };
                 Capture::enter(&within);
                 Capture::exit(&within);
             });

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::support::command::{gpuflame, gpuflame_with};
-use crate::support::{Run, Way, compile, hand, root, scratch};
+use crate::support::{Run, Way, compile, handmade, root, scratch, skip};
 use serde_json::Value;
 
 fn names(folder: &Path) -> Vec<String> {
@@ -19,12 +19,12 @@ fn names(folder: &Path) -> Vec<String> {
 #[test]
 fn the_folded_stacks_of_a_recording_equal_the_handwritten_ones() {
     let folder = scratch("cli");
-    hand::recording(&folder);
+    handmade::recording(&folder);
     let ran = gpuflame(&folder, ["flamegraph", "hand.gfr", "--format", "folded"]).ok();
-    assert_eq!(ran.stdout, hand::FOLDED);
+    assert_eq!(ran.stdout, handmade::FOLDED);
     assert_eq!(ran.stderr, "");
     gpuflame(&folder, ["flamegraph", "hand.gfr", "-o", "out.folded"]).ok();
-    assert_eq!(fs::read_to_string(folder.join("out.folded")).unwrap(), hand::FOLDED);
+    assert_eq!(fs::read_to_string(folder.join("out.folded")).unwrap(), handmade::FOLDED);
     assert_eq!(names(&folder), ["hand.gfr", "out.folded"], "no temporary file is left");
 }
 
@@ -32,7 +32,7 @@ fn the_folded_stacks_of_a_recording_equal_the_handwritten_ones() {
 #[test]
 fn a_flame_graph_draws_short_kernel_names_and_keeps_full_names_in_titles() {
     let folder = scratch("cli");
-    hand::recording(&folder);
+    handmade::recording(&folder);
     gpuflame(&folder, ["flamegraph", "hand.gfr", "-o", "out.svg"]).ok();
     let svg = fs::read_to_string(folder.join("out.svg")).unwrap();
     assert!(
@@ -60,8 +60,8 @@ fn a_flame_graph_draws_short_kernel_names_and_keeps_full_names_in_titles() {
 #[test]
 fn folded_stacks_have_full_kernel_names_with_all_frames_and_keep_numbers() {
     let folder = scratch("cli");
-    hand::recording(&folder);
-    let whole = hand::FOLDED.replace("gemm", "gemm<float>");
+    handmade::recording(&folder);
+    let whole = handmade::FOLDED.replace("gemm", "gemm<float>");
     for flag in ["--all-frames", "--keep-numbers"] {
         for verb in [&["flamegraph", "--format"][..], &["convert", "--to"]] {
             let ran = gpuflame(&folder, [verb[0], "hand.gfr", flag, verb[1], "folded"]).ok();
@@ -74,8 +74,8 @@ fn folded_stacks_have_full_kernel_names_with_all_frames_and_keep_numbers() {
 fn a_dash_reads_standard_input() {
     let folder = scratch("cli");
     let ran =
-        gpuflame_with(&folder, ["flamegraph", "-", "--format", "folded", "-o", "-"], &hand::bytes()).ok();
-    assert_eq!(ran.stdout, hand::FOLDED);
+        gpuflame_with(&folder, ["flamegraph", "-", "--format", "folded", "-o", "-"], &handmade::bytes()).ok();
+    assert_eq!(ran.stdout, handmade::FOLDED);
 }
 
 #[test]
@@ -128,13 +128,12 @@ fn library_and_recover_outputs_are_owner_only_and_other_verbs_follow_the_umask()
 #[test]
 fn another_users_world_writable_file_is_replaced_by_an_owner_writable_one() {
     let folder = scratch("cli");
-    hand::recording(&folder);
+    handmade::recording(&folder);
     let picture = folder.join("out.svg");
     fs::write(&picture, "").unwrap();
     fs::set_permissions(&picture, fs::Permissions::from_mode(0o666)).unwrap();
     if std::os::unix::fs::chown(&picture, Some(65_534), None).is_err() {
-        eprintln!("skipped: only root gives files away");
-        return;
+        return skip("only root can give files to another user");
     }
     with_umask(&folder, "022", &["flamegraph", "hand.gfr", "-o", "out.svg"]);
     assert_eq!(fs::metadata(&picture).unwrap().permissions().mode() & 0o777, 0o644);
@@ -147,7 +146,7 @@ fn another_users_world_writable_file_is_replaced_by_an_owner_writable_one() {
 #[test]
 fn info_counts_the_launches_activities_and_losses_of_a_recording() {
     let folder = scratch("cli");
-    hand::recording(&folder);
+    handmade::recording(&folder);
     let ran = gpuflame(&folder, ["info", "hand.gfr", "--format", "json"]).ok();
     let info: Value = serde_json::from_str(&ran.stdout).unwrap();
     let fact = |what: &str| {
@@ -170,7 +169,7 @@ fn info_counts_the_launches_activities_and_losses_of_a_recording() {
 #[test]
 fn top_ranks_kernels_stacks_and_delays() {
     let folder = scratch("cli");
-    hand::recording(&folder);
+    handmade::recording(&folder);
     let ran = gpuflame(&folder, ["top", "hand.gfr", "--by", "kernels,stacks,delay", "--format", "json"]).ok();
     let top: Value = serde_json::from_str(&ran.stdout).unwrap();
     assert_eq!(top["kernels"][0]["name"], "gemm<float>");
@@ -204,21 +203,25 @@ fn unreadable_input_files_are_reported_with_a_next_step() {
 #[test]
 fn a_truncated_recording_is_read_up_to_the_truncation() {
     let folder = scratch("cli");
-    let whole = hand::bytes();
+    let whole = handmade::bytes();
     // The end row marks the recording as complete; the row before it closes the window.
     fs::write(folder.join("cut.gfr"), &whole[..whole.len() - 10]).unwrap();
     let ran = gpuflame(&folder, ["flamegraph", "cut.gfr", "--format", "folded"]);
-    assert_eq!((ran.code, ran.stdout.as_str()), (0, hand::FOLDED), "only the closing of the window is lost");
+    assert_eq!(
+        (ran.code, ran.stdout.as_str()),
+        (0, handmade::FOLDED),
+        "only the closing of the window is lost"
+    );
     assert!(ran.stderr.contains("cut.gfr: record") && ran.stderr.contains("is cut short"), "{}", ran.stderr);
 }
 
 #[test]
 fn a_recording_without_an_end_row_is_read_with_a_warning() {
     let folder = scratch("cli");
-    let whole = hand::bytes();
+    let whole = handmade::bytes();
     fs::write(folder.join("killed.gfr"), &whole[..whole.len() - 5]).unwrap();
     let ran = gpuflame(&folder, ["flamegraph", "killed.gfr", "--format", "folded"]);
-    assert_eq!((ran.code, ran.stdout.as_str()), (0, hand::FOLDED));
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, handmade::FOLDED));
     let expected = "gpuflame: killed.gfr: its process was killed, or is still running: launches of the last second, \
                     and activities that CUPTI had not handed over, are missing\n";
     assert_eq!(ran.stderr, expected);
@@ -227,7 +230,7 @@ fn a_recording_without_an_end_row_is_read_with_a_warning() {
 #[test]
 fn a_failed_write_creates_no_file_and_keeps_the_existing_one() {
     let folder = scratch("cli");
-    hand::recording(&folder);
+    handmade::recording(&folder);
     fs::create_dir(folder.join("out")).unwrap();
     gpuflame(&folder, ["flamegraph", "hand.gfr", "-o", "no/out.svg"])
         .fails(1, &["no/out.svg", "create it first"]);

@@ -3,7 +3,7 @@
 use std::fs;
 
 use crate::support::command::{gpuflame, gpuflame_with};
-use crate::support::{hand, scratch};
+use crate::support::{handmade, scratch};
 use serde_json::Value;
 
 const FORMATS: [&str; 12] = [
@@ -23,7 +23,7 @@ const FORMATS: [&str; 12] = [
 
 fn convert(format: &str) -> Vec<u8> {
     let folder = scratch("convert");
-    hand::recording(&folder);
+    handmade::recording(&folder);
     gpuflame(&folder, ["convert", "hand.gfr", "--to", format, "-o", "out.parquet"]).ok();
     fs::read(folder.join("out.parquet")).unwrap()
 }
@@ -35,8 +35,8 @@ fn text(format: &str) -> String {
 #[test]
 fn the_order_in_which_buffers_arrive_changes_no_format() {
     let folder = scratch("convert");
-    hand::recording(&folder);
-    fs::write(folder.join("back.gfr"), hand::backwards()).unwrap();
+    handmade::recording(&folder);
+    fs::write(folder.join("back.gfr"), handmade::backwards()).unwrap();
     for format in FORMATS {
         for name in ["hand", "back"] {
             let out = format!("{name}.parquet");
@@ -55,7 +55,7 @@ fn the_order_in_which_buffers_arrive_changes_no_format() {
 
 #[test]
 fn extended_folded_has_a_line_per_launch_with_time_thread_and_stack() {
-    let at = |micros: u64| hand::BASE + micros * 1000;
+    let at = |micros: u64| handmade::BASE + micros * 1000;
     let lines = [
         format!("{} python3_-m_x 100 100 -1 main;decode;cudaLaunchKernel;[correlation 10]", at(12)),
         format!("{} python3_-m_x 100 100 -1 main;load;cudaMemcpyAsync;[correlation 11]", at(14)),
@@ -67,7 +67,7 @@ fn extended_folded_has_a_line_per_launch_with_time_thread_and_stack() {
     ];
     assert_eq!(text("extended-folded"), lines.join("\n") + "\n");
     let folder = scratch("convert");
-    hand::recording(&folder);
+    handmade::recording(&folder);
     let plain =
         gpuflame(&folder, ["convert", "hand.gfr", "--to", "extended-folded", "--no-correlation"]).ok().stdout;
     let bare = |line: &String| line.rsplit_once(';').unwrap().0.to_owned();
@@ -77,7 +77,7 @@ fn extended_folded_has_a_line_per_launch_with_time_thread_and_stack() {
 #[test]
 fn cupti_text_contains_the_kernel_call_and_copy_lines() {
     let text = text("cupti-text");
-    let base = hand::BASE;
+    let base = handmade::BASE;
     let kernel = format!(
         "CONCURRENT_KERNEL [ {}, {} ] duration 10001, \"_Z4gemmIfEvPT_\", correlationId 12, \
          cacheConfigRequested 0, cacheConfigExecuted 0\n\
@@ -105,7 +105,7 @@ fn cupti_text_contains_the_kernel_call_and_copy_lines() {
 fn chrome_times_are_exact_to_the_nanosecond_and_flows_connect_calls_to_work() {
     let text = text("chrome");
     let json: Value = serde_json::from_str(&text).unwrap();
-    assert_eq!(json["baseTimeNanoseconds"], hand::BASE);
+    assert_eq!(json["baseTimeNanoseconds"], handmade::BASE);
     assert_eq!(json["gpuflame"]["missing"]["timestamp_not_collected"], 1);
     let events = json["traceEvents"].as_array().unwrap();
     let of = |category: &str, phase: &str| -> Vec<&Value> {
@@ -188,7 +188,7 @@ fn tracesmiths_binary_format_reads_back_event_by_event() {
         }
         seen.push((
             kind,
-            time - hand::BASE,
+            time - handmade::BASE,
             duration,
             device,
             stream,
@@ -210,9 +210,9 @@ fn tracesmiths_binary_format_reads_back_event_by_event() {
 #[test]
 fn the_format_is_chosen_by_the_file_extension_or_an_option() {
     let folder = scratch("convert");
-    hand::recording(&folder);
-    let ran = gpuflame_with(&folder, ["convert", "-", "--format", "folded"], &hand::bytes()).ok();
-    assert_eq!(ran.stdout, hand::FOLDED);
+    handmade::recording(&folder);
+    let ran = gpuflame_with(&folder, ["convert", "-", "--format", "folded"], &handmade::bytes()).ok();
+    assert_eq!(ran.stdout, handmade::FOLDED);
     gpuflame(&folder, ["convert", "-i", "hand.gfr", "-o", "out.json"]).ok();
     assert!(fs::read_to_string(folder.join("out.json")).unwrap().contains("\"traceEvents\""));
     gpuflame(&folder, ["convert", "hand.gfr", "-o", "out.xyz"]).fails(2, &["out.xyz", "which format"]);
@@ -225,7 +225,7 @@ fn the_format_is_chosen_by_the_file_extension_or_an_option() {
 #[test]
 fn chrome_output_has_the_same_stacks_when_read_back() {
     let folder = scratch("convert");
-    hand::recording(&folder);
+    handmade::recording(&folder);
     let drawn = |name: &str| gpuflame(&folder, ["-q", "flamegraph", name]).ok().stdout;
     gpuflame(&folder, ["convert", "hand.gfr", "-o", "hand.json"]).ok();
     // Work without times is not on a time line, and work that lost its launch has no stack.

@@ -63,7 +63,7 @@ fn an_interrupted_run_is_still_merged_and_exits_with_130() {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     wait_for_launches(&folder);
     send(&child, libc::SIGINT);
-    let done = Done::of(child.wait_with_output().unwrap(), folder);
+    let done = Done::from_output(child.wait_with_output().unwrap(), folder);
     assert_eq!(done.code, Some(130), "{}", done.stderr);
     assert_eq!(files(&done).len(), 4, "{}", done.stderr);
     let merged = fs::read_to_string(done.folder.join("merged_trace.folded")).unwrap();

@@ -18,7 +18,7 @@ use gpuflame_model::record::{
 
 use crate::support::command::gpuflame;
 use crate::support::traces::Trace;
-use crate::support::{hand, scratch};
+use crate::support::{handmade, scratch};
 
 /// Name of a kernel, the stack that launched it and its time in microseconds, one after the other.
 const RAN: [(u32, u32, u64); 6] = [(1, 2, 40), (2, 2, 10), (1, 3, 25), (3, 4, 20), (3, 2, 3), (4, 2, 2)];
@@ -54,8 +54,8 @@ fn recording() -> Vec<u8> {
     for (id, frames) in (2..).zip(&stacks) {
         row(&Row::Context { id: ContextId(id), thread: ThreadId(1), flags: ContextFlags(0), frames });
     }
-    row(&Row::Window { edge: WindowEdge::Open, time: Nanos(hand::BASE) });
-    let mut start = hand::BASE + 1000;
+    row(&Row::Window { edge: WindowEdge::Open, time: Nanos(handmade::BASE) });
+    let mut start = handmade::BASE + 1000;
     for (id, (kernel, context, micros)) in (10..).zip(RAN) {
         let (correlation, context) = (CorrelationId(id), ContextId(context));
         row(&Row::Launch(Launch {
@@ -66,7 +66,13 @@ fn recording() -> Vec<u8> {
             context,
         }));
         let end = start + micros * 1000;
-        row(&Row::Activity(hand::activity(id, (0, 7), Nanos(start), Nanos(end), hand::kernel(kernel))));
+        row(&Row::Activity(handmade::activity(
+            id,
+            (0, 7),
+            Nanos(start),
+            Nanos(end),
+            handmade::kernel(kernel),
+        )));
         start = end + 1000;
     }
     row(&Row::Window { edge: WindowEdge::Close, time: Nanos(start) });

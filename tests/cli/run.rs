@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use crate::support::command::gpuflame as command;
-use crate::support::{self, Done, Run, Way, compile, scratch};
+use crate::support::{self, Done, Run, Way, compile, scratch, skip};
 
 /// Launches kernels of 1,000 ns and ends in many ways; see its source.
 fn program() -> &'static Path {
@@ -209,7 +209,7 @@ fn terminal_signals_are_left_to_the_command_and_other_signals_are_forwarded() {
         send(&child, libc::SIGINT);
         send(&child, libc::SIGQUIT);
         send(&child, signal);
-        let done = Done::of(child.wait_with_output().unwrap(), folder);
+        let done = Done::from_output(child.wait_with_output().unwrap(), folder);
         assert_eq!(done.code, Some(code), "{}", done.stderr);
         assert_eq!(said(&done, "ending (process ").len(), 1, "{}", done.stderr);
         let folded = done.file("out.folded");
@@ -245,7 +245,7 @@ fn processes_that_skip_exit_hooks_are_recovered_in_the_requested_formats() {
                 std::thread::sleep(Duration::from_millis(10));
             }
             fs::write(folder.join("go"), "").unwrap();
-            let done = Done::of(child.wait_with_output().unwrap(), folder);
+            let done = Done::from_output(child.wait_with_output().unwrap(), folder);
             assert_eq!(done.code, Some(code), "{}", done.stderr);
             assert_eq!(
                 said(&done, "out.gfr: its process ended without its exit hooks").len(),
@@ -334,7 +334,7 @@ fn a_process_that_skips_exit_hooks_is_recovered_under_a_non_utf8_name() {
         std::thread::sleep(Duration::from_millis(10));
     }
     fs::write(folder.join("go"), "").unwrap();
-    let done = Done::of(child.wait_with_output().unwrap(), folder);
+    let done = Done::from_output(child.wait_with_output().unwrap(), folder);
     assert_eq!(said(&done, "ended without its exit hooks").len(), 1, "{}", done.stderr);
     assert_eq!(odd_files(&done.folder), [".gfr", ".set.json", ".svg"].map(odd_name), "{}", done.stderr);
 }
@@ -566,10 +566,10 @@ fn a_command_runs_without_a_proc_file_system() {
     match output {
         Ok(output) if output.status.code() == Some(6) => {}
         Ok(output) if output.status.code() == Some(99) || stderr(&output).starts_with("unshare: ") => {
-            eprintln!("skipped: no user namespace with a file system of its own here: {}", stderr(&output));
+            skip(&format!("no user namespace can be created here: {}", stderr(&output)));
         }
         Ok(output) => panic!("{:?}: {}", output.status, stderr(&output)),
-        Err(error) => eprintln!("skipped: unshare: {error}"),
+        Err(error) => skip(&format!("no user namespace can be created here: unshare: {error}")),
     }
 }
 
@@ -592,8 +592,7 @@ fn a_musl_program_runs_with_preload() {
     fs::write(folder.join("five.c"), "int main(void) { return 5; }\n").unwrap();
     let compiled = Command::new("musl-gcc").args(["five.c", "-o", "five"]).current_dir(&folder).output();
     if !compiled.is_ok_and(|compiled| compiled.status.success()) {
-        assert!(!support::is_ci(), "CI has musl-gcc: .ci/install installs it");
-        return eprintln!("skipped: musl-gcc makes no programs here; apt-get install musl-tools");
+        return skip("musl-gcc compiles no programs here; apt-get install musl-tools");
     }
     let done = run(&["--preload"], &[folder.join("five").to_str().unwrap()]).done();
     assert_eq!(done.code, Some(5), "{}", done.stderr);
@@ -620,7 +619,7 @@ fn reports_arrive_from_processes_in_other_folders_and_from_nested_runs() {
         let run = run(&["-o", "there"], &["sh", "-c", &script]).env("TMPDIR", "temporary");
         let (mut command, folder) = run.into_command();
         fs::create_dir(folder.join("temporary")).unwrap();
-        let done = Done::of(command.output().unwrap(), folder);
+        let done = Done::from_output(command.output().unwrap(), folder);
         let lines = said(&done, "ending (process ");
         let expected = 1 + usize::from(script.contains(" run "));
         assert_eq!((done.code, lines.len()), (Some(7), expected), "{}", done.stderr);
@@ -636,7 +635,7 @@ fn a_report_arrives_from_a_command_that_changes_its_user() {
     let dropped = ["setpriv", "--reuid=65534", "--clear-groups", "--"];
     let can_drop = Command::new(dropped[0]).args(&dropped[1..]).arg("ls").arg(program()).output();
     if !can_drop.is_ok_and(|listed| listed.status.success()) {
-        return eprintln!("skipped: no other user that reaches the program here; run it as root");
+        return skip("no other user can run the test program here: run the test as root");
     }
     let command = [&dropped[..], &[program().to_str().unwrap(), "quick"]].concat();
     let done = run(&[], &command).in_folder(&folder).env("GPUSIM_TRUTH", "").done();
@@ -651,7 +650,7 @@ fn processes_that_called_cuda_and_left_no_file_are_counted() {
         let run = run(&options, &[program().to_str().unwrap(), "left", how]);
         let (mut command, folder) = run.env("GPUFLAME_CHECKPOINT", "0").into_command();
         fs::write(folder.join("go"), "").unwrap();
-        let done = Done::of(command.output().unwrap(), folder);
+        let done = Done::from_output(command.output().unwrap(), folder);
         let words = format!(
             "no report arrived from {count} process that called CUDA and left no file: ending (process "
         );

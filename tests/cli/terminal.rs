@@ -70,7 +70,7 @@ fn run_stops_and_continues_together_with_its_command() {
     assert!(libc::WIFCONTINUED(waited(process, libc::WCONTINUED)));
     until(|| !is_child_stopped(process), "the command does not go on");
     send(&child, libc::SIGTERM);
-    let done = Done::of(child.wait_with_output().unwrap(), folder);
+    let done = Done::from_output(child.wait_with_output().unwrap(), folder);
     assert_eq!(done.code, Some(128 + libc::SIGTERM), "{}", done.stderr);
     assert_eq!(said(&done, "ending (process ").len(), 1, "{}", done.stderr);
 }

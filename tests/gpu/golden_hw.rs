@@ -16,7 +16,7 @@ use std::sync::OnceLock;
 
 use recordings::Recording;
 use serde_json::Value;
-use support::{Run, Way, compile, root, scratch};
+use support::{Run, Way, compile, root, scratch, skip};
 
 /// A tiny program: its source, its argument, and the source's lines about launches, kernels, and copies and fills.
 struct Program {
@@ -175,7 +175,7 @@ fn every_difference_between_recordings_is_listed() {
     let changed = |change: &dyn Fn(&mut Vec<Value>)| {
         let mut rows = rows(&path);
         change(&mut rows);
-        whole.differences(&Recording::of(&rows))
+        whole.differences(&Recording::from_rows(&rows))
     };
     let find = |rows: &[Value], wanted: &dyn Fn(&Value) -> bool| rows.iter().position(wanted).unwrap();
 
@@ -282,7 +282,7 @@ fn the_simulated_cuda_stack_matches_recordings_from_hardware() {
     let entries = golden.read_dir().into_iter().flatten().map(|entry| entry.unwrap().path());
     let folders: Vec<PathBuf> = entries.filter(|path| path.is_dir()).collect();
     if folders.is_empty() {
-        eprintln!("skipped: there is no recording from hardware in tests/golden/hw yet");
+        skip("there is no recording from hardware in tests/golden/hw");
     }
     let mut found = Vec::new();
     for folder in folders {

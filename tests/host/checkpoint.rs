@@ -318,7 +318,7 @@ fn recover_works_after_a_kill_between_outputs_and_removes_the_partial_set_file()
 }
 
 fn launches_in(folder: &Path, name: &str) -> u64 {
-    Done::of_folder(folder).folded_file(name).iter().map(|(_, nanos)| nanos / 1000).sum()
+    Done::from_folder(folder).folded_file(name).iter().map(|(_, nanos)| nanos / 1000).sum()
 }
 
 #[test]

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use crate::checkpoint::{in_trouble, let_outputs_go};
 use crate::running::FILE;
 use crate::support::command::gpuflame as command;
-use crate::support::{Done, Run, Way, compile};
+use crate::support::{Done, Run, Way, compile, skip};
 
 const EXITED: (Option<i32>, Option<i32>) = (Some(7), None);
 const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
@@ -288,8 +288,7 @@ fn process_1_of_a_container_gets_no_signal_handlers() {
     let script = "unshare --user --map-root-user --pid --fork --mount-proc $1 status 1";
     let done = in_a_shell(script, None);
     if done.stderr.starts_with("unshare: ") {
-        eprintln!("skipped: {}", done.stderr);
-        return;
+        return skip(&format!("no user namespace can be created here: {}", done.stderr));
     }
     assert_eq!((caught(&done), done.code), (vec![], Some(7)), "{}", done.stderr);
 }
@@ -316,7 +315,7 @@ fn in_a_shell(shell: &str, signal: Option<i32>) -> Done {
         // SAFETY: the group is that of the child, which has not been waited for, so the group's id is still in use.
         assert_eq!(unsafe { libc::kill(-(child.id() as i32), signal) }, 0);
     }
-    Done::of(child.wait_with_output().unwrap(), folder)
+    Done::from_output(child.wait_with_output().unwrap(), folder)
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::{Run, Way, cuda, gpuflame, root, scratch};
+use crate::support::{Run, Way, cuda, gpuflame, root, scratch, skip};
 
 /// Functions that the older C library lacks.
 const SHIM: &str = "\
@@ -29,7 +29,7 @@ fn older() -> Option<PathBuf> {
     }
     let why = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(75), "{why}");
-    eprintln!("skipped: {why}");
+    skip(&format!("no older C library is available: {why}"));
     None
 }
 

@@ -124,7 +124,7 @@ fn a_thousand_windows_are_exact_and_hold_no_extra_descriptors_or_memory() {
 
 /// This test is a measurement: it prints its figures and asserts nothing about them.
 #[test]
-#[ignore = "takes 30 s"]
+#[ignore = "a measurement of 30 s; .ci/long runs it"]
 fn cpu_time_of_a_thousand_windows_compared_with_one() {
     let of = |args: &[&str]| {
         let done = run(program(), args, &DRAWN_APART).ended();

@@ -74,7 +74,7 @@ impl Running {
     pub(crate) fn ended(self) -> Done {
         let mut output = self.child.wait_with_output().unwrap();
         output.stderr = fs::read(self.folder.join("stderr")).unwrap();
-        Done::of(output, self.folder)
+        Done::from_output(output, self.folder)
     }
 
     /// Sends a signal and waits for the end of the program. Returns its outputs.

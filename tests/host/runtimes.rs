@@ -63,7 +63,7 @@ fn greenlet_stacks_reach_the_bottom_of_the_thread() {
 /// Numba's code keeps no frame pointer and registers its unwind information only with libgcc: a native stack ends in
 /// Numba's code, and is marked as truncated. The Python functions around Numba's code are present nevertheless.
 #[test]
-#[ignore = "installs Numba, 80 MB"]
+#[ignore = "installs Numba, 80 MB; .ci/long runs it"]
 fn numba_launches_appear_under_the_python_functions_that_call_them() {
     let Some(python) = installed("numba", None) else { return };
     let program = root().join("tests/runtimes/numba_code.py");
@@ -146,7 +146,7 @@ fn go_stacks_are_truncated_where_they_leave_the_goroutine() {
 /// bottom and are marked as guessed; otherwise stacks may be truncated at methods that the virtual machine has
 /// optimized.
 #[test]
-#[ignore = "installs a JDK"]
+#[ignore = "installs a JDK; .ci/long runs it"]
 fn java_stacks_reach_the_bottom_of_the_thread_with_frame_pointers() {
     let Some(compiler) = installed("java", None) else { return };
     let folder = scratch("java");

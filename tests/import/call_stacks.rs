@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::real_traces::{document, traces};
 use crate::support::command::gpuflame;
-use crate::support::scratch;
+use crate::support::{scratch, skip};
 
 /// GPU time in ns by stack (root first), over all operations with a launch.
 type Stacks = BTreeMap<Vec<String>, i64>;
@@ -202,7 +202,9 @@ fn stacks_of_real_traces_consist_of_the_open_slices() {
 /// trace.
 #[test]
 fn stacks_of_further_traces_consist_of_the_open_slices() {
-    let Some(folder) = std::env::var_os("GPUFLAME_MORE_TRACES") else { return };
+    let Some(folder) = std::env::var_os("GPUFLAME_MORE_TRACES") else {
+        return skip("GPUFLAME_MORE_TRACES names no folder of further traces");
+    };
     let mut folders = vec![PathBuf::from(folder)];
     let mut compared = 0;
     while let Some(folder) = folders.pop() {

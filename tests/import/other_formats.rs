@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::support::command::{Ran, gpuflame};
-use crate::support::{hand, scratch};
+use crate::support::{handmade, scratch};
 use rusqlite::Connection;
 use serde_json::json;
 
@@ -162,9 +162,9 @@ fn cupti_text_is_read_with_fills_and_copies_and_quotes_in_names() {
 #[test]
 fn extract_and_stats_read_recordings_with_windows_as_steps() {
     let folder = scratch("recording");
-    hand::recording(&folder);
+    handmade::recording(&folder);
     let time = |nanos: u64| {
-        let nanos = hand::BASE + nanos;
+        let nanos = handmade::BASE + nanos;
         let text = format!("{}.{:03}", nanos / 1000, nanos % 1000);
         text.trim_end_matches('0').to_owned()
     };
@@ -192,7 +192,7 @@ fn extract_and_stats_read_recordings_with_windows_as_steps() {
                     lone,75.0,80.0,5.0,20.0\n";
     assert_eq!(gpuflame(&folder, ["stats", "hand.gfr", "-", "none"]).ok().stdout, expected);
     let by_pipe =
-        crate::support::command::gpuflame_with(&folder, ["stats", "-", "-", "none"], &hand::bytes());
+        crate::support::command::gpuflame_with(&folder, ["stats", "-", "-", "none"], &handmade::bytes());
     assert_eq!(by_pipe.ok().stdout, expected);
 }
 

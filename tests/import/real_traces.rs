@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::support::command::gpuflame;
-use crate::support::scratch;
+use crate::support::{scratch, skip};
 use gpuflame_explain::aggregate::Aggregate;
 use gpuflame_explain::join::{Join, Launched, Origin, Sink};
 use gpuflame_explain::timeline::Timeline;
@@ -63,7 +63,7 @@ pub(crate) fn traces() -> Option<PathBuf> {
     let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
     let folder = std::env::var_os("GPUFLAME_TRACES").map_or(beside, PathBuf::from);
     if !folder.is_dir() {
-        eprintln!("skipped: there is no folder of real traces (GPUFLAME_TRACES names one)");
+        skip("there is no folder of real traces (GPUFLAME_TRACES names one)");
         return None;
     }
     Some(folder)

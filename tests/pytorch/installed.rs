@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use crate::support::{Run, Way, is_ci, root, stage};
+use crate::support::{Run, Way, is_ci, root, skip, stage};
 
 /// Folder of Python and the wheel; `None`, with a message, if they cannot be installed on this machine.
 pub(crate) fn folder() -> Option<&'static Path> {
@@ -22,8 +22,7 @@ fn install() -> Option<PathBuf> {
     if output.status.success() {
         return Some(String::from_utf8(output.stdout).unwrap().trim_end().into());
     }
-    assert!(!is_ci(), "CI tests with PyTorch's wheel from PyPI\n{said}");
-    eprintln!("skipped: PyTorch's wheel cannot be had here\n{said}");
+    skip(&format!("PyTorch's wheel is not installed\n{said}"));
     None
 }
 
@@ -55,7 +54,7 @@ fn found(script: &str) -> Option<PathBuf> {
     if output.status.success() {
         return Some(String::from_utf8(output.stdout).unwrap().trim_end().into());
     }
-    eprintln!("skipped: {}", String::from_utf8_lossy(&output.stderr).trim_end());
+    skip(&format!("Transformers or Triton is not installed: {}", String::from_utf8_lossy(&output.stderr)));
     None
 }
 

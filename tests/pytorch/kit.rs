@@ -73,7 +73,7 @@ fn the_kits_programs_step_runs_programs_with_and_without_gpuflame() {
 
 /// The remaining programs; two of them need packages that `.ci/long` installs.
 #[test]
-#[ignore = "minutes"]
+#[ignore = "takes minutes; .ci/long runs it"]
 fn the_kits_programs_step_runs_the_remaining_programs() {
     let (Some(triton), Some(transformers)) = (triton(), transformers()) else { return };
     let packages = [triton, transformers].map(|path| path.to_str().unwrap());

@@ -167,7 +167,7 @@ fn every_program_is_recorded_completely_by_each_entry_with_each_cupti_version() 
 }
 
 #[test]
-#[ignore = "two minutes"]
+#[ignore = "takes two minutes; .ci/long runs it"]
 fn kernels_of_a_compiled_model_are_under_the_model() {
     let (Some(folder), Some(triton)) = (folder(), triton()) else { return };
     // Code is compiled only once, because later runs find it in this cache.

@@ -56,7 +56,7 @@ fn two_ranks_and_their_waits_in_collectives_are_recorded_completely() {
 }
 
 #[test]
-#[ignore = "a minute"]
+#[ignore = "takes a minute; .ci/long runs it"]
 fn two_ranks_are_recorded_completely_by_each_entry_with_each_cupti_version() {
     check_ranks(&OTHER);
     check_share(&OTHER);

@@ -290,7 +290,7 @@ fn kineto_records_the_same_work_of_a_decode_loop() {
 
 /// The remaining programs, except `ranges.py`, because `emit_nvtx` and torch.profiler exclude each other.
 #[test]
-#[ignore = "a minute or two"]
+#[ignore = "takes two minutes; .ci/long runs it"]
 fn kineto_records_the_same_work_of_the_other_programs() {
     for (program, at_least) in [("devices.py", 400), ("loader.py", 60), ("pressure.py", 500)] {
         let Some(launched_by_operators) = compare(program) else { return };
@@ -307,7 +307,7 @@ fn kineto_records_the_same_triton_kernels() {
 
 /// Inductor's code, which launches Triton's kernels, and the graphs that Inductor captures.
 #[test]
-#[ignore = "two minutes"]
+#[ignore = "takes two minutes; .ci/long runs it"]
 fn kineto_records_the_same_work_of_a_compiled_model() {
     for mode in ["default", "reduce-overhead"] {
         let Some(launched_by_operators) = compare(&format!("compiled.py {mode}")) else { return };
@@ -317,7 +317,7 @@ fn kineto_records_the_same_work_of_a_compiled_model() {
 
 /// Both ranks write a trace. Only the time that they wait for each other differs from run to run.
 #[test]
-#[ignore = "a minute"]
+#[ignore = "takes a minute; .ci/long runs it"]
 fn kineto_records_the_same_work_of_two_ranks() {
     let Some(folder) = folder() else { return };
     let run = |way| {

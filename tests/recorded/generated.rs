@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use crate::support::{Done, Run, Way, compile};
+use crate::support::{Done, Run, Way, compile, skip};
 
 fn program(how: &str) -> Run {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
@@ -59,7 +59,7 @@ fn invalid_perf_maps_are_skipped_without_blocking() {
     ] {
         let done = program(how).done();
         if done.code == Some(75) {
-            eprintln!("skipped: only root can give a file to another user");
+            skip("only root can give files to another user");
             continue;
         }
         assert_eq!(done.code, Some(0), "{how}: {}", done.stderr);

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::support::command::gpuflame as command;
-use crate::support::{Done, Run, Way, compile, hand, scratch};
+use crate::support::{Done, Run, Way, compile, handmade, scratch};
 use gpuflame_explain::symbolize::{SymbolizeOptions, Symbolizer};
 use gpuflame_explain::{self as explain, Explain, Ledger, Snapshot};
 use gpuflame_export::{self as export, FOLDED, Options, SVG};
@@ -280,17 +280,17 @@ fn out_of_range_context_ids_count_but_have_no_stack() {
     for id in [0, 1, 6, 0x7fff_fff0, 0x7fff_ffff, 0x8000_0000, 0x8000_0002, u32::MAX] {
         let mut writer = Writer::new(Vec::new()).unwrap();
         let mut row = |row: Row<'_>| writer.row(&row).unwrap();
-        row(Row::Window { edge: WindowEdge::Open, time: Nanos(hand::BASE) });
+        row(Row::Window { edge: WindowEdge::Open, time: Nanos(handmade::BASE) });
         for correlation in [1, 2] {
-            let (correlation, time) = (CorrelationId(correlation), Nanos(hand::BASE + 10));
+            let (correlation, time) = (CorrelationId(correlation), Nanos(handmade::BASE + 10));
             let within = correlation;
             row(Row::Launch(Launch { time, duration: 3, correlation, within, context: ContextId(id) }));
         }
         row(Row::GraphNode { graph: GraphId(id), node: GraphNodeId(7), context: ContextId(id) });
-        let at = |nanos| Nanos(hand::BASE + nanos);
-        let one = hand::activity(1, (id, id), at(100), at(400), hand::kernel(id));
+        let at = |nanos| Nanos(handmade::BASE + nanos);
+        let one = handmade::activity(1, (id, id), at(100), at(400), handmade::kernel(id));
         row(Row::Activity(one));
-        let node = hand::activity(2, (0, 7), at(500), at(700), hand::kernel(1));
+        let node = handmade::activity(2, (0, 7), at(500), at(700), handmade::kernel(1));
         row(Row::Activity(Activity { graph: GraphId(id), graph_node: GraphNodeId(7), ..node }));
         row(Row::Window { edge: WindowEdge::Close, time: at(1000) });
         let folder = scratch("ids");
@@ -299,7 +299,7 @@ fn out_of_range_context_ids_count_but_have_no_stack() {
             let words = verb.split(' ');
             command(&folder, words.clone().take(1).chain(["in.gfr"]).chain(words.skip(1))).ok();
         }
-        let done = Done::of_folder(&folder);
+        let done = Done::from_folder(&folder);
         command(&folder, ["flamegraph", "in.gfr", "-o", "out.folded"]).ok();
         let nanos: u64 = done.folded().iter().map(|(_, nanos)| nanos).sum();
         assert_eq!(nanos, if id == 1 { OUTSIDE_IS_NOT_SHOWN } else { 500 }, "{id:#x}: {:?}", done.folded());

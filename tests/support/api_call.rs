@@ -9,7 +9,7 @@ use gpuflame_model::record::CorrelationId;
 use gpuflame_recorder::capture::Capture;
 
 /// An API call of the runtime, as the tracer would pass it to the callback.
-pub fn made(kind: CallKind, correlation: u32, slot: &Cell<u64>, return_value: u32) -> Call<'_> {
+pub fn make_call(kind: CallKind, correlation: u32, slot: &Cell<u64>, return_value: u32) -> Call<'_> {
     Call {
         kind,
         api: ApiCallId(3),
@@ -25,7 +25,7 @@ pub fn made(kind: CallKind, correlation: u32, slot: &Cell<u64>, return_value: u3
 #[inline(never)]
 pub fn launch(id: u32) {
     let slot = Cell::new(0);
-    let call = made(CallKind::Launch, id, &slot, 0);
+    let call = make_call(CallKind::Launch, id, &slot, 0);
     Capture::enter(&call);
     Capture::exit(&call);
     black_box(());

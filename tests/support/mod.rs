@@ -3,9 +3,10 @@
 #![allow(dead_code, unreachable_pub)] // Each test binary uses only a part of this module.
 
 pub mod command;
-pub mod hand;
+pub mod handmade;
 pub mod harmless;
 pub mod pythons;
+mod skip;
 pub mod traces;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::Value;
+pub use skip::{is_ci, skip};
 
 /// Root of the repository.
 pub fn root() -> &'static Path {
@@ -208,7 +210,7 @@ impl Run {
 
     /// Runs the program, however it ends.
     pub fn done(mut self) -> Done {
-        Done::of(self.command.output().unwrap(), self.folder)
+        Done::from_output(self.command.output().unwrap(), self.folder)
     }
 
     /// The command, for a caller that starts it and waits for it, and the folder that it runs in.
@@ -219,7 +221,7 @@ impl Run {
 
 impl Done {
     /// Outputs of a run that ended with this status and output in `folder`.
-    pub fn of(Output { status, stdout, stderr }: Output, folder: PathBuf) -> Self {
+    pub fn from_output(Output { status, stdout, stderr }: Output, folder: PathBuf) -> Self {
         Self {
             code: status.code(),
             signal: status.signal(),
@@ -230,7 +232,7 @@ impl Done {
     }
 
     /// Outputs of a run whose exit status no longer matters.
-    pub fn of_folder(folder: &Path) -> Self {
+    pub fn from_folder(folder: &Path) -> Self {
         let folder = folder.to_owned();
         Self { code: None, signal: None, stdout: String::new(), stderr: String::new(), folder }
     }
@@ -387,12 +389,11 @@ pub fn installed(what: &str, python: Option<&Path>) -> Option<PathBuf> {
     if output.status.success() {
         return Some(String::from_utf8(output.stdout).unwrap().trim_end().into());
     }
-    assert!(!is_ci() || python.is_some(), "CI tests with {what}\n{said}");
-    eprintln!("skipped: {what} cannot be had here\n{said}");
+    match python {
+        Some(python) => {
+            skip(&format!("there is no package for this Python: {what}, {}\n{said}", python.display()))
+        }
+        None => skip(&format!("{what} cannot be installed here\n{said}")),
+    }
     None
-}
-
-/// Whether this run must not skip tests that this machine could run.
-pub fn is_ci() -> bool {
-    std::env::var_os("CI").is_some()
 }

@@ -18,17 +18,17 @@ pub fn pythons(modules: &str) -> BTreeMap<(u32, u32), PathBuf> {
 }
 
 /// Exit code of a script that cannot provide what it was asked for on this machine.
-const CANNOT_BE_HAD: i32 = 75;
+const UNAVAILABLE_EXIT_CODE: i32 = 75;
 
 /// Pythons that `tests/python/interpreters` has unpacked, by version and then name: `python3.14d` is a debug build of
 /// 3.14. In CI these Pythons must exist, unless Debian no longer has them: its newest release changes every day.
-pub fn unpacked() -> Vec<((u32, u32), PathBuf)> {
+pub fn debian_pythons() -> Vec<((u32, u32), PathBuf)> {
     let script = super::root().join("tests/python/interpreters");
     let output = Command::new(script).args((!super::is_ci()).then_some("--found")).output().unwrap();
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(CANNOT_BE_HAD), "{said}");
-        eprintln!("skipped: Debian's Pythons: {}", said.trim_end());
+        assert_eq!(output.status.code(), Some(UNAVAILABLE_EXIT_CODE), "{said}");
+        super::skip(&format!("Debian's Pythons are not available: {said}"));
         return Vec::new();
     }
     let folder = PathBuf::from(String::from_utf8(output.stdout).unwrap().trim_end()).join("bin");

@@ -22,10 +22,10 @@ impl Recording {
         let parse = |line: &str| {
             serde_json::from_str(line).unwrap_or_else(|error| panic!("{}: {error}: {line}", path.display()))
         };
-        Self::of(&text.lines().map(parse).collect::<Vec<_>>())
+        Self::from_rows(&text.lines().map(parse).collect::<Vec<_>>())
     }
 
-    pub(crate) fn of(rows: &[Value]) -> Self {
+    pub(crate) fn from_rows(rows: &[Value]) -> Self {
         let mut ids = Ids::default();
         let callbacks = rows.iter().filter_map(|row| callback(row, &mut ids)).collect();
         let mut records: Vec<String> = rows

@@ -35,7 +35,7 @@ extern "C-unwind" fn look() {
 }
 
 #[test]
-#[ignore = "needs a libcudart of NVIDIA's"]
+#[ignore = "needs NVIDIA's libcudart: run tests/cupti-wheels.sh"]
 fn stacks_through_the_real_runtime_agree_with_libgcc() {
     let cudart = env::var_os("GPUFLAME_TEST_CUDART").expect("GPUFLAME_TEST_CUDART names a libcudart");
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("real-cudart");

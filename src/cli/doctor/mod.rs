@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::console::{Console, Outcome};
-use super::report::{self, Cell, Format, Report, Table};
+use super::report::{self, Cell, ReportFlags, ReportFormat, Table};
 use super::run::library;
 use gpuflame_config::settings;
 use gpuflame_config::{Outputs, PrefixMacros};
@@ -20,7 +20,7 @@ use gpuflame_model::error::Result;
 use gpuflame_model::record;
 use gpuflame_os::file::Draft;
 use gpuflame_os::library::c_library;
-use probe::Found;
+use probe::ProbeAnswer;
 
 /// Check whether programs can be recorded here, and what to fix.
 ///
@@ -38,18 +38,18 @@ pub(super) struct Doctor {
     #[arg(long, hide = true)]
     probe: bool,
     #[command(flatten)]
-    report: Report,
+    report: ReportFlags,
 }
 
 /// Result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum CheckState {
     Ok,
     Warn,
     Fail,
 }
 
-impl State {
+impl CheckState {
     fn word(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -61,65 +61,65 @@ impl State {
 
 /// Report line for a check.
 #[derive(Debug)]
-struct Line {
-    state: State,
+struct CheckResult {
+    state: CheckState,
     what: &'static str,
     found: String,
     /// Recommended action for the user; empty if no action is needed.
     remedy: String,
 }
 
-impl Line {
+impl CheckResult {
     fn ok(what: &'static str, found: impl Into<String>) -> Self {
-        Self { state: State::Ok, what, found: found.into(), remedy: String::new() }
+        Self { state: CheckState::Ok, what, found: found.into(), remedy: String::new() }
     }
 
     fn warn(what: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { state: State::Warn, what, found: found.into(), remedy: remedy.into() }
+        Self { state: CheckState::Warn, what, found: found.into(), remedy: remedy.into() }
     }
 
-    fn fail(what: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { state: State::Fail, what, found: found.into(), remedy: remedy.into() }
+    fn print_error(what: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { state: CheckState::Fail, what, found: found.into(), remedy: remedy.into() }
     }
 }
 
 impl Doctor {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         if self.probe {
-            self.report.output.write(console, |out| probe::answer(self.library.as_deref(), out))?;
+            self.report.output.write(console, |out| probe::print_answer(self.library.as_deref(), out))?;
             return Ok(Outcome::Clean);
         }
-        let lines = self.lines();
+        let lines = self.run_checks();
         self.report.output.write(console, |out| match self.report.format {
-            Format::Text => text(&lines, out),
-            format => report::write(&[table(&lines)], format, out),
+            ReportFormat::Text => write_text(&lines, out),
+            format => report::write_tables(&[result_table(&lines)], format, out),
         })?;
-        let fails = lines.iter().any(|line| line.state == State::Fail);
-        Ok(if fails { Outcome::Found } else { Outcome::Clean })
+        let fails = lines.iter().any(|line| line.state == CheckState::Fail);
+        Ok(if fails { Outcome::Findings } else { Outcome::Clean })
     }
 
-    fn lines(&self) -> Vec<Line> {
+    fn run_checks(&self) -> Vec<CheckResult> {
         let library = library::find(self.library.as_deref());
         let (settings, warnings) = settings::from_environment();
-        let mut lines = match probe::ask(library.as_deref().ok()) {
+        let mut lines = match probe::run_probe(library.as_deref().ok()) {
             Ok(found) => {
-                let mut lines = about_cuda(&found);
-                lines.push(about_library(library, &found));
+                let mut lines = check_cuda(&found);
+                lines.push(check_library(library, &found));
                 lines
             }
-            Err(why) => vec![Line::fail(
+            Err(why) => vec![CheckResult::print_error(
                 "driver",
                 why,
                 "loading the driver, CUPTI or the library crashes or hangs: try another CUPTI \
                  (GPUFLAME_CUPTI=FILE), or rebuild the library",
             )],
         };
-        lines.push(Line::ok("glibc", c_library()));
-        lines.push(about_injection());
-        lines.extend(about_settings(&settings, warnings));
+        lines.push(CheckResult::ok("glibc", c_library()));
+        lines.push(check_injection());
+        lines.extend(check_settings(&settings, warnings));
         let outputs = Outputs::new(&settings.output, &PrefixMacros::from_process());
-        lines.extend(about_outputs(&outputs, &settings));
-        lines.push(Line::ok(
+        lines.extend(check_outputs(&outputs, &settings));
+        lines.push(CheckResult::ok(
             "offline",
             "recordings and traces can be read here: info, top, flamegraph, diff, convert, merge-ranks need no GPU",
         ));
@@ -128,9 +128,9 @@ impl Doctor {
 }
 
 /// Checks the driver, the GPU, CUPTI, and the permission to use CUPTI.
-fn about_cuda(found: &Found) -> Vec<Line> {
+fn check_cuda(found: &ProbeAnswer) -> Vec<CheckResult> {
     if !found.has_driver {
-        return vec![Line::fail(
+        return vec![CheckResult::print_error(
             "driver",
             "libcuda.so.1 cannot be loaded: there is no NVIDIA driver here",
             "to record, install the driver, or start the container with --gpus all; reading recordings needs \
@@ -140,17 +140,24 @@ fn about_cuda(found: &Found) -> Vec<Line> {
     let version = found.driver.map_or("libcuda.so.1, unknown version".to_owned(), |version| {
         format!("libcuda.so.1, for CUDA {}.{}", version / 1000, version % 1000 / 10)
     });
-    let mut lines = vec![Line::ok("driver", version)];
+    let mut lines = vec![CheckResult::ok("driver", version)];
     lines.push(match &found.gpus {
-        Ok(gpus) if !gpus.is_empty() => Line::ok("GPU", format!("{}: {}", gpus.len(), gpus.join(", "))),
-        Ok(_) => no_gpu("the driver finds no GPU".to_owned()),
-        Err(status) => no_gpu(format!("the driver finds no GPU (cuInit or a later call returned {status})")),
+        Ok(gpus) if !gpus.is_empty() => {
+            CheckResult::ok("GPU", format!("{}: {}", gpus.len(), gpus.join(", ")))
+        }
+        Ok(_) => no_gpu_result("the driver finds no GPU".to_owned()),
+        Err(status) => {
+            no_gpu_result(format!("the driver finds no GPU (cuInit or a later call returned {status})"))
+        }
     });
     match &found.cupti {
         Some(cupti) => {
-            lines.push(Line::ok("CUPTI", format!("{} at {}, {}", cupti.version, cupti.file, cupti.why)));
+            lines.push(CheckResult::ok(
+                "CUPTI",
+                format!("{} at {}, {}", cupti.version, cupti.file, cupti.why),
+            ));
             for hazard in &cupti.hazards {
-                lines.push(Line::warn(
+                lines.push(CheckResult::warn(
                     "CUPTI",
                     hazard.clone(),
                     "use another release of CUPTI (GPUFLAME_CUPTI=FILE)",
@@ -159,7 +166,7 @@ fn about_cuda(found: &Found) -> Vec<Line> {
         }
         None => {
             let why = found.refused.as_ref().map_or("none was found", |(_, why)| why.as_str());
-            lines.push(Line::fail(
+            lines.push(CheckResult::print_error(
                 "CUPTI",
                 why,
                 "CUPTI comes with the CUDA toolkit and with PyTorch; set GPUFLAME_CUPTI=FILE if it is \
@@ -167,26 +174,28 @@ fn about_cuda(found: &Found) -> Vec<Line> {
             ));
         }
     }
-    lines.extend(about_permission(found));
+    lines.extend(check_permission(found));
     lines
 }
 
-fn no_gpu(found: String) -> Line {
+fn no_gpu_result(found: String) -> CheckResult {
     let remedy = "is CUDA_VISIBLE_DEVICES empty, or is this a container without --gpus all?";
-    Line::fail("GPU", found, remedy)
+    CheckResult::print_error("GPU", found, remedy)
 }
 
 /// Checks whether CUPTI records for this user, and whether another client owns CUPTI.
-fn about_permission(found: &Found) -> Vec<Line> {
+fn check_permission(found: &ProbeAnswer) -> Vec<CheckResult> {
     if found.cupti.is_none() {
         return Vec::new();
     }
     let (why, other, permission) = match &found.refused {
         None => {
-            let mut lines = vec![Line::ok("other tools", "no other tool uses CUPTI in a new process")];
+            let mut lines = vec![CheckResult::ok("other tools", "no other tool uses CUPTI in a new process")];
             lines.push(match found.notes.is_empty() {
-                true => Line::ok("permission", "kernels, copies and fills may be recorded"),
-                false => Line::warn("permission", found.notes.join("; "), "the outputs will lack this data"),
+                true => CheckResult::ok("permission", "kernels, copies and fills may be recorded"),
+                false => {
+                    CheckResult::warn("permission", found.notes.join("; "), "the outputs will lack this data")
+                }
             });
             return lines;
         }
@@ -206,50 +215,53 @@ fn about_permission(found: &Found) -> Vec<Line> {
         (_, true) => "permission",
         _ => "recording",
     };
-    vec![Line::fail(what, why, remedy)]
+    vec![CheckResult::print_error(what, why, remedy)]
 }
 
 /// Checks the library, and whether its version equals the version of this command.
-fn about_library(library: Result<PathBuf>, found: &Found) -> Line {
+fn check_library(library: Result<PathBuf>, found: &ProbeAnswer) -> CheckResult {
     let own = env!("CARGO_PKG_VERSION");
     match (library, &found.library) {
-        (Err(error), _) => Line::fail("library", error.to_string(), "recording needs this library"),
-        (Ok(path), Some(Ok(version))) if version == own => {
-            Line::ok("library", format!("{}, version {version} (same as this command)", path.display()))
+        (Err(error), _) => {
+            CheckResult::print_error("library", error.to_string(), "recording needs this library")
         }
-        (Ok(path), Some(Ok(version))) => Line::warn(
+        (Ok(path), Some(Ok(version))) if version == own => CheckResult::ok(
+            "library",
+            format!("{}, version {version} (same as this command)", path.display()),
+        ),
+        (Ok(path), Some(Ok(version))) => CheckResult::warn(
             "library",
             format!("{} has version {version}, this command has {own}", path.display()),
             "build or install both: cargo build --release",
         ),
-        (Ok(path), Some(Err(why))) => Line::fail(
+        (Ok(path), Some(Err(why))) => CheckResult::print_error(
             "library",
             format!("{} cannot be loaded: {why}", path.display()),
             "build it on this machine, or on one with an older glibc",
         ),
         (Ok(path), None) => {
-            Line::warn("library", format!("{} was not checked", path.display()), "run doctor again")
+            CheckResult::warn("library", format!("{} was not checked", path.display()), "run doctor again")
         }
     }
 }
 
 /// Checks whether another library is injected into CUDA programs started from this environment.
-fn about_injection() -> Line {
+fn check_injection() -> CheckResult {
     let Some(path) = std::env::var_os("CUDA_INJECTION64_PATH").map(PathBuf::from) else {
-        return Line::ok(
+        return CheckResult::ok(
             "injection",
             "CUDA_INJECTION64_PATH is not set; `gpuflame run` sets it for its command",
         );
     };
     let shown = format!("CUDA_INJECTION64_PATH={}", path.display());
     match (path.is_file(), library::is_ours(path.as_os_str())) {
-        (true, true) => Line::ok("injection", shown),
-        (true, false) => Line::warn(
+        (true, true) => CheckResult::ok("injection", shown),
+        (true, false) => CheckResult::warn(
             "injection",
             format!("{shown} is another tool"),
             "only one can be injected: unset it, or record with `gpuflame run`, which replaces it",
         ),
-        (false, _) => Line::fail(
+        (false, _) => CheckResult::print_error(
             "injection",
             format!("{shown}: no such file, and the driver does not report that"),
             "set it to the absolute path of libgpuflame.so, or unset it",
@@ -258,10 +270,10 @@ fn about_injection() -> Line {
 }
 
 /// Lists the settings in the environment, including the invalid settings.
-fn about_settings(settings: &settings::Settings, warnings: Vec<String>) -> Vec<Line> {
+fn check_settings(settings: &settings::Settings, warnings: Vec<String>) -> Vec<CheckResult> {
     let mut lines: Vec<_> = warnings
         .into_iter()
-        .map(|warning| Line::warn("settings", warning, "`gpuflame settings` lists all settings"))
+        .map(|warning| CheckResult::warn("settings", warning, "`gpuflame settings` lists all settings"))
         .collect();
     let mut formats: Vec<_> = settings.formats.iter().map(|output| output.word()).collect();
     formats.dedup();
@@ -271,26 +283,26 @@ fn about_settings(settings: &settings::Settings, warnings: Vec<String>) -> Vec<L
         false => "from the first gpuflame_start() on",
     };
     if let Some(flag) = settings.flag.as_ref().filter(|flag| flag.is_dir()) {
-        lines.push(Line::warn(
+        lines.push(CheckResult::warn(
             "settings",
             format!("GPUFLAME_FLAG={} is a folder: no window would open", flag.display()),
             "name a file, which need not exist yet",
         ));
     }
     if settings.disable {
-        lines.push(Line::fail(
+        lines.push(CheckResult::print_error(
             "settings",
             "GPUFLAME_DISABLE=1 switches gpuflame off: nothing would be recorded",
             "unset GPUFLAME_DISABLE",
         ));
         return lines;
     }
-    lines.push(Line::ok("settings", format!("would record {when}, and write {}", formats.join(", "))));
+    lines.push(CheckResult::ok("settings", format!("would record {when}, and write {}", formats.join(", "))));
     lines
 }
 
 /// Checks the destination of the files, and looks for recordings of killed processes in that folder.
-fn about_outputs(outputs: &Outputs, settings: &settings::Settings) -> Vec<Line> {
+fn check_outputs(outputs: &Outputs, settings: &settings::Settings) -> Vec<CheckResult> {
     let suffixes: Vec<_> = settings.formats.iter().map(|output| output.suffix()).collect();
     let suffixes: Vec<_> = suffixes.iter().map(String::as_str).collect();
     let (paths, _) = outputs.choose_names(&suffixes, |_| false, |_| true);
@@ -299,28 +311,28 @@ fn about_outputs(outputs: &Outputs, settings: &settings::Settings) -> Vec<Line> 
     // Missing folders are created when files are written, unless an existing ancestor is not a folder.
     let there = folder.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("/"));
     let mut lines = vec![match Draft::create(&there.join("gpuflame-doctor")) {
-        Ok(_) => Line::ok("outputs", format!("files would be written to {}/", folder.display())),
-        Err(error) => Line::fail(
+        Ok(_) => CheckResult::ok("outputs", format!("files would be written to {}/", folder.display())),
+        Err(error) => CheckResult::print_error(
             "outputs",
             format!("files cannot be written to {}/: {error}", folder.display()),
             "set GPUFLAME_OUTPUT to a prefix in a writable folder",
         ),
     }];
-    let left = left_behind(folder);
+    let left = find_unfinished_recordings(folder);
     if let Some(first) = left.first() {
-        lines.push(Line::warn(
+        lines.push(CheckResult::warn(
             "checkpoints",
             format!("{} from processes that were killed or still run: {} ...", left.len(), first.display()),
             format!("`gpuflame recover {}` writes the usual files from it", first.display()),
         ));
     } else {
-        lines.push(Line::ok("checkpoints", "no process has left one in that folder"));
+        lines.push(CheckResult::ok("checkpoints", "no process has left one in that folder"));
     }
     lines
 }
 
 /// Returns the recordings in `folder` without an end row.
-fn left_behind(folder: &Path) -> Vec<PathBuf> {
+fn find_unfinished_recordings(folder: &Path) -> Vec<PathBuf> {
     let files = folder.read_dir().into_iter().flatten().flatten().map(|entry| entry.path());
     let recordings = files.filter(|path| path.extension().is_some_and(|ending| ending == "gfr"));
     let mut left: Vec<_> = recordings.filter(|path| matches!(record::has_end_row(path), Ok(false))).collect();
@@ -328,16 +340,16 @@ fn left_behind(folder: &Path) -> Vec<PathBuf> {
     left
 }
 
-fn table(lines: &[Line]) -> Table {
+fn result_table(lines: &[CheckResult]) -> Table {
     let mut table = Table::new("doctor", &["result", "what", "found", "remedy"]);
     for line in lines {
         let remedy = if line.remedy.is_empty() { Cell::Nothing } else { line.remedy.as_str().into() };
-        table.row([line.state.word().into(), line.what.into(), line.found.as_str().into(), remedy]);
+        table.add_row([line.state.word().into(), line.what.into(), line.found.as_str().into(), remedy]);
     }
     table
 }
 
-fn text(lines: &[Line], out: &mut dyn Write) -> Result<()> {
+fn write_text(lines: &[CheckResult], out: &mut dyn Write) -> Result<()> {
     for line in lines {
         writeln!(out, "{:<5} {:<12} {}", line.state.word(), line.what, clean_line(&line.found))?;
         if !line.remedy.is_empty() {

@@ -14,16 +14,16 @@ use gpuflame_model::error::Result;
 use gpuflame_os::library;
 
 /// Maximum time to wait for the answer. A driver takes seconds to start if no other process uses it.
-const LONGEST: Duration = Duration::from_secs(60);
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(60);
+const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Findings of the separate process.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct ProbeAnswer {
     pub(super) has_driver: bool,
     pub(super) driver: Option<u64>,
     pub(super) gpus: std::result::Result<Vec<String>, u64>,
-    pub(super) cupti: Option<FoundCupti>,
+    pub(super) cupti: Option<CuptiAnswer>,
     /// Kind and message of the refusal, if CUPTI refused.
     pub(super) refused: Option<(String, String)>,
     pub(super) notes: Vec<String>,
@@ -32,7 +32,7 @@ pub(super) struct Found {
 }
 
 #[derive(Debug)]
-pub(super) struct FoundCupti {
+pub(super) struct CuptiAnswer {
     pub(super) file: String,
     pub(super) why: String,
     pub(super) version: String,
@@ -43,7 +43,7 @@ pub(super) struct FoundCupti {
 ///
 /// # Errors
 /// A description of how the separate process ended, if it did not answer.
-pub(super) fn ask(library: Option<&Path>) -> std::result::Result<Found, String> {
+pub(super) fn run_probe(library: Option<&Path>) -> std::result::Result<ProbeAnswer, String> {
     let myself = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(myself);
     command.args(["doctor", "--probe"]);
@@ -59,17 +59,17 @@ pub(super) fn ask(library: Option<&Path>) -> std::result::Result<Found, String> 
         .spawn()
         .map_err(|error| error.to_string())?;
     let mut answer = String::new();
-    let deadline = Instant::now() + LONGEST;
+    let deadline = Instant::now() + PROBE_TIMEOUT;
     let status = loop {
         match child.try_wait() {
             Ok(Some(status)) => break status,
-            Ok(None) if Instant::now() < deadline => std::thread::sleep(LOOK_EVERY),
+            Ok(None) if Instant::now() < deadline => std::thread::sleep(EXIT_POLL_INTERVAL),
             Ok(None) => {
                 let _ = child.kill();
                 let _ = child.wait();
                 return Err(format!(
                     "the process that probes the driver did not answer within {} s",
-                    LONGEST.as_secs()
+                    PROBE_TIMEOUT.as_secs()
                 ));
             }
             Err(error) => return Err(error.to_string()),
@@ -80,16 +80,16 @@ pub(super) fn ask(library: Option<&Path>) -> std::result::Result<Found, String> 
         let _ = pipe.read_to_string(&mut answer);
     }
     match serde_json::from_str::<Value>(&answer) {
-        Ok(answer) => Ok(Found::of(&answer)),
+        Ok(answer) => Ok(ProbeAnswer::from_json(&answer)),
         Err(_) => Err(format!("the process that probes the driver ended with {status}, without an answer")),
     }
 }
 
 /// Runs in the separate process: probes, and writes the findings to `out`.
-pub(super) fn answer(path: Option<&Path>, out: &mut dyn Write) -> Result<()> {
+pub(super) fn print_answer(path: Option<&Path>, out: &mut dyn Write) -> Result<()> {
     let version = path.map(library::library_version);
     let mut answer = match cupti::probe(settings::from_environment().0.cupti) {
-        Ok(probe) => of_probe(&probe),
+        Ok(probe) => probe_to_json(&probe),
         Err(_) => json!({ "has_driver": false }),
     };
     answer["library"] = match version {
@@ -100,11 +100,11 @@ pub(super) fn answer(path: Option<&Path>, out: &mut dyn Write) -> Result<()> {
     Ok(writeln!(out, "{answer}")?)
 }
 
-fn of_probe(probe: &ProbeReport) -> Value {
+fn probe_to_json(probe: &ProbeReport) -> Value {
     let cupti = probe.cupti.as_ref().map(|cupti| {
         json!({
             "file": cupti.file.to_string_lossy(),
-            "why": why(cupti.source),
+            "why": describe_source(cupti.source),
             "version": cupti.version.to_string(),
             "hazards": cupti.version.known_bugs().collect::<Vec<_>>(),
         })
@@ -129,7 +129,7 @@ fn of_probe(probe: &ProbeReport) -> Value {
 }
 
 /// Returns the reason why that library was chosen.
-fn why(source: CandidateSource) -> &'static str {
+fn describe_source(source: CandidateSource) -> &'static str {
     match source {
         CandidateSource::Setting => "named by GPUFLAME_CUPTI",
         CandidateSource::Mapped => "already loaded in the process",
@@ -141,8 +141,8 @@ fn why(source: CandidateSource) -> &'static str {
     }
 }
 
-impl Found {
-    fn of(answer: &Value) -> Self {
+impl ProbeAnswer {
+    fn from_json(answer: &Value) -> Self {
         let texts = |value: &Value| -> Vec<String> {
             value
                 .as_array()
@@ -160,7 +160,7 @@ impl Found {
                 Some(status) => Err(status),
                 None => Ok(texts(&answer["gpus"])),
             },
-            cupti: cupti.is_object().then(|| FoundCupti {
+            cupti: cupti.is_object().then(|| CuptiAnswer {
                 file: text(&cupti["file"]),
                 why: text(&cupti["why"]),
                 version: text(&cupti["version"]),

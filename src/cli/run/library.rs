@@ -9,36 +9,36 @@ use std::path::{Path, PathBuf};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_os as host;
 
-const NAME: &str = "libgpuflame.so";
-/// Preload library that makes the driver load [`NAME`] from the same folder.
-const SMALL: &str = "libgpuflame-preload.so";
+const LIBRARY_NAME: &str = "libgpuflame.so";
+/// Preload library that makes the driver load [`LIBRARY_NAME`] from the same folder.
+const PRELOAD_NAME: &str = "libgpuflame-preload.so";
 /// First bytes of a library for this machine: ELF, 64-bit, in the machine's byte order.
-const MAGIC: [u8; 6] = [0x7f, b'E', b'L', b'F', 2, 1];
+const ELF_MAGIC: [u8; 6] = [0x7f, b'E', b'L', b'F', 2, 1];
 /// Value of `e_type` for a shared object, and of `e_machine` for this processor.
-const SHARED: u16 = 3;
-const MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
+const ELF_SHARED_OBJECT: u16 = 3;
+const ELF_MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
 /// Size in bytes of an ELF header, and of a section header.
-const HEAD: usize = 64;
-const SECTION: usize = 64;
+const ELF_HEADER_BYTES: usize = 64;
+const SECTION_HEADER_BYTES: usize = 64;
 /// Name of the function that the driver calls, as it appears in a string table.
-const ENTRY: &[u8] = b"\0InitializeInjection\0";
+const ENTRY_POINT: &[u8] = b"\0InitializeInjection\0";
 
 /// Returns the absolute path of the library: `wanted`, or the library that belongs to this command. The latter is in
 /// the same folder as the command, as in a build, or in the neighbouring `lib`, as installed.
 pub(crate) fn find(wanted: Option<&Path>) -> Result<PathBuf> {
     if let Some(wanted) = wanted {
-        return look_at(wanted);
+        return check_library(wanted);
     }
     // Without /proc, the only source is the kernel's record of how this program was started.
     let command = std::env::current_exe().ok().or_else(host::program_path).unwrap_or_default();
     let folder = command.parent().unwrap_or(Path::new("."));
-    let places = [folder.join(NAME), folder.join("../lib").join(NAME)];
+    let places = [folder.join(LIBRARY_NAME), folder.join("../lib").join(LIBRARY_NAME)];
     match places.iter().find(|place| place.exists()) {
-        Some(place) => look_at(place),
+        Some(place) => check_library(place),
         None => Err(Error::new(
             ErrorKind::Io,
             format!(
-                "there is no {NAME} in {} or its ../lib; build it with `cargo build --release`, or name one \
+                "there is no {LIBRARY_NAME} in {} or its ../lib; build it with `cargo build --release`, or name one \
                  with --library",
                 folder.display()
             ),
@@ -49,20 +49,22 @@ pub(crate) fn find(wanted: Option<&Path>) -> Result<PathBuf> {
 /// Returns the names of the symbols that `file` exports and imports. They are in the string table to which the
 /// dynamic symbol table (section type 11) is linked. `head` is the ELF header: 64 bytes, with the location of the
 /// sections from byte 40.
-fn names(file: &File, head: &[u8]) -> std::io::Result<Vec<u8>> {
+fn read_symbol_names(file: &File, head: &[u8]) -> std::io::Result<Vec<u8>> {
     let number = |of: &[u8], at: usize, bytes: usize| {
         of[at..at + bytes].iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
     };
-    let sections = part(file, number(head, 40, 8), SECTION as u64 * number(head, 60, 2))?;
-    let mut all = sections.chunks_exact(SECTION);
+    let sections = read_part(file, number(head, 40, 8), SECTION_HEADER_BYTES as u64 * number(head, 60, 2))?;
+    let mut all = sections.chunks_exact(SECTION_HEADER_BYTES);
     let symbols = all.clone().find(|section| number(section, 4, 4) == 11);
     let strings = symbols.and_then(|symbols| all.nth(number(symbols, 40, 4) as usize));
-    strings
-        .map_or_else(|| Ok(Vec::new()), |strings| part(file, number(strings, 24, 8), number(strings, 32, 8)))
+    strings.map_or_else(
+        || Ok(Vec::new()),
+        |strings| read_part(file, number(strings, 24, 8), number(strings, 32, 8)),
+    )
 }
 
 /// Returns up to `bytes` bytes of `file`, starting at `from`.
-fn part(file: &File, from: u64, bytes: u64) -> std::io::Result<Vec<u8>> {
+fn read_part(file: &File, from: u64, bytes: u64) -> std::io::Result<Vec<u8>> {
     let mut file = file;
     file.seek(SeekFrom::Start(from))?;
     let mut part = Vec::new();
@@ -73,35 +75,40 @@ fn part(file: &File, from: u64, bytes: u64) -> std::io::Result<Vec<u8>> {
 /// Whether a path names this library, judging by the file name.
 pub(crate) fn is_ours(path: &OsStr) -> bool {
     let name = Path::new(path).file_name().unwrap_or_default();
-    name.as_encoded_bytes().starts_with(NAME.as_bytes())
+    name.as_encoded_bytes().starts_with(LIBRARY_NAME.as_bytes())
 }
 
 /// Returns the library to preload: the small library, if it is installed next to `library`. The small library does
 /// not depend on a C library, so that programs with a C library other than glibc start normally. `library` itself
 /// would abort such programs.
-pub(super) fn to_preload(library: &Path) -> PathBuf {
-    let small = library.with_file_name(SMALL);
+pub(super) fn library_to_preload(library: &Path) -> PathBuf {
+    let small = library.with_file_name(PRELOAD_NAME);
     // The small library loads the file of that name from its own folder.
-    let is_beside = library.with_file_name(NAME).canonicalize().is_ok_and(|named| named == library);
+    let is_beside = library.with_file_name(LIBRARY_NAME).canonicalize().is_ok_and(|named| named == library);
     if is_beside && small.is_file() { small } else { library.to_owned() }
 }
 
-fn look_at(path: &Path) -> Result<PathBuf> {
+fn check_library(path: &Path) -> Result<PathBuf> {
     let unfit = |why: &str| {
         Error::new(ErrorKind::Io, format!("{} {why}; name another with --library", path.display()))
     };
     let path = path.canonicalize().map_err(|error| unfit(&format!("cannot be used: {error}")))?;
     let file = File::open(&path).map_err(|error| unfit(&format!("cannot be read: {error}")))?;
-    let head = part(&file, 0, HEAD as u64).map_err(|error| unfit(&format!("cannot be read: {error}")))?;
+    let head = read_part(&file, 0, ELF_HEADER_BYTES as u64)
+        .map_err(|error| unfit(&format!("cannot be read: {error}")))?;
     let short = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
-    if head.len() < HEAD || head[..6] != MAGIC || short(16) != SHARED || short(18) != MACHINE {
+    if head.len() < ELF_HEADER_BYTES
+        || head[..6] != ELF_MAGIC
+        || short(16) != ELF_SHARED_OBJECT
+        || short(18) != ELF_MACHINE
+    {
         return Err(unfit("is not a shared library for this machine"));
     }
-    let names = names(&file, &head).unwrap_or_default();
+    let names = read_symbol_names(&file, &head).unwrap_or_default();
     if names.is_empty() {
         return Err(unfit("is truncated or damaged"));
     }
-    if !names.windows(ENTRY.len()).any(|name| name == ENTRY) {
+    if !names.windows(ENTRY_POINT.len()).any(|name| name == ENTRY_POINT) {
         return Err(unfit(
             "is another library, or a program: it lacks the function that the driver calls \
              (InitializeInjection)",
@@ -123,7 +130,7 @@ mod tests {
     #[test]
     fn foreign_libraries_programs_and_damaged_files_are_refused() {
         let own = std::env::current_exe().unwrap();
-        let refused = |path: &Path| look_at(path).unwrap_err().to_string();
+        let refused = |path: &Path| check_library(path).unwrap_err().to_string();
         assert!(refused(&own).contains("another library, or a program"), "{}", refused(&own));
         let folder = folder("library");
         let whole = std::fs::read(own).unwrap();

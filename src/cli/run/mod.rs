@@ -3,9 +3,9 @@
 //! This verb only sets variables, waits, and reads the reports of the command's processes (`GPUFLAME_REPORT`). The
 //! injected library does the recording.
 
-mod chosen;
 pub(super) mod library;
-mod processes;
+mod process_reports;
+mod setting_flags;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -18,24 +18,24 @@ use clap::Args;
 
 use super::console::{Console, Outcome};
 use super::recover::recover;
-use chosen::Chosen;
 use gpuflame_config::settings;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_os::{child, file, stderr};
-use processes::Report;
+use process_reports::ProcessReport;
+use setting_flags::SettingPair;
 
-const OUTPUT: &str = "GPUFLAME_OUTPUT";
+const OUTPUT_VARIABLE: &str = "GPUFLAME_OUTPUT";
 /// Variables that name libraries for the driver and NVTX to inject.
-const INJECTIONS: [&str; 2] = ["CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"];
+const INJECTION_VARIABLES: [&str; 2] = ["CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"];
 
 /// Maximum time that printing a line may wait for space in stderr.
-const PATIENCE: Duration = Duration::from_secs(5);
+const STDERR_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time allowed for `xdg-open` to notice that it cannot show anything.
-const OPENS_WITHIN: Duration = Duration::from_secs(1);
+const OPEN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Shells' exit codes for a command that does not exist, or that cannot be run.
 const NOT_FOUND: u8 = 127;
-const NOT_RUN: u8 = 126;
+const CANNOT_RUN: u8 = 126;
 
 /// Record a command: each of its processes that calls CUDA writes a flame graph.
 ///
@@ -94,10 +94,10 @@ pub(super) struct Run {
 impl Run {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         // A full pipe must neither prevent the start of the command nor the exit of this process.
-        let console = Console { patience: Some(PATIENCE), ..console };
-        let chosen = self.chosen()?;
+        let console = Console { patience: Some(STDERR_TIMEOUT), ..console };
+        let chosen = self.settings()?;
         let library = library::find(self.library.as_deref())?;
-        let reports = processes::Folder::new();
+        let reports = process_reports::ReportFolder::new();
         let reports = reports.inspect_err(|error| {
             console.remark(format_args!(
                 "cannot collect reports of the command's processes: {error}; set TMPDIR to a writable folder"
@@ -109,50 +109,57 @@ impl Run {
             Ok(status) => status,
             Err(error) => {
                 let is_missing = error.kind() == std::io::ErrorKind::NotFound;
-                console.fail(&Error::new(
+                console.print_error(&Error::new(
                     ErrorKind::Io,
                     format!("cannot run {}: {error}", Path::new(&self.command[0]).display()),
                 ));
-                return Ok(Outcome::Status(if is_missing { NOT_FOUND } else { NOT_RUN }));
+                return Ok(Outcome::Status(if is_missing { NOT_FOUND } else { CANNOT_RUN }));
             }
         };
         if let Some(reports) = reports {
-            self.sum_up(&reports, &chosen, console);
+            self.print_summary(&reports, &chosen, console);
         }
         Ok(Outcome::Status(child::exit_code(status)))
     }
 
     /// Prints the reports of the command's processes, and writes the files of processes that ended without exit
     /// handlers.
-    fn sum_up(&self, reports: &processes::Folder, chosen: &[Chosen], console: Console) {
+    fn print_summary(
+        &self,
+        reports: &process_reports::ReportFolder,
+        chosen: &[SettingPair],
+        console: Console,
+    ) {
         let mut left = reports.read();
-        let all: BTreeMap<_, _> = in_environment().chain(chosen.iter().cloned()).collect();
+        let all: BTreeMap<_, _> = settings_from_environment().chain(chosen.iter().cloned()).collect();
         let (settings, _) = settings::parse(all);
         file::set_file_mode(settings.file_mode);
         left.recover(|file| {
             let recovered = recover(file, &settings.formats, false, console);
-            recovered.inspect_err(|error| console.fail(error)).ok().flatten()
+            recovered.inspect_err(|error| console.print_error(error)).ok().flatten()
         });
-        reports.pass_on(&left);
-        left.lines(&reports.survivors(), settings.disable).iter().for_each(|line| console.remark(line));
+        reports.forward(&left);
+        left.lines(&reports.find_survivors(), settings.disable).iter().for_each(|line| console.remark(line));
         if self.open && !left.reports.is_empty() {
-            open(&left.reports, console);
+            open_picture(&left.reports, console);
         }
     }
 
     /// Returns the settings from the options, and the settings from the file that neither options nor environment
     /// set.
-    fn chosen(&self) -> Result<Vec<Chosen>> {
+    fn settings(&self) -> Result<Vec<SettingPair>> {
         let mut chosen = Vec::new();
         if let Some(file) = &self.config {
-            chosen = chosen::config(file)?;
+            chosen = setting_flags::read_config(file)?;
             chosen.retain(|(name, _)| std::env::var_os(name).is_none());
         }
         // If two settings have the same name, the later one wins.
-        chosen.extend(self.window.as_deref().map(chosen::window).transpose()?.into_iter().flatten());
-        chosen.extend(self.cpu_samples.as_deref().map(chosen::cpu_samples).transpose()?);
+        chosen.extend(
+            self.window.as_deref().map(setting_flags::parse_window).transpose()?.into_iter().flatten(),
+        );
+        chosen.extend(self.cpu_samples.as_deref().map(setting_flags::parse_cpu_samples).transpose()?);
         chosen.extend(self.off_cpu.then(|| ("GPUFLAME_OFF_CPU".to_owned(), "1".to_owned())));
-        chosen.extend(self.formats.as_deref().map(chosen::formats).transpose()?);
+        chosen.extend(self.formats.as_deref().map(setting_flags::parse_formats).transpose()?);
         Ok(chosen)
     }
 
@@ -160,16 +167,16 @@ impl Run {
     fn command(
         &self,
         library: &Path,
-        reports: Option<&processes::Folder>,
-        chosen: &[Chosen],
+        reports: Option<&process_reports::ReportFolder>,
+        chosen: &[SettingPair],
         console: Console,
     ) -> Command {
         let mut command = Command::new(&self.command[0]);
         command.args(&self.command[1..]);
         if let Some(reports) = reports {
-            command.env(processes::REPORT, reports.path());
+            command.env(process_reports::REPORT_VARIABLE, reports.path());
         }
-        for name in INJECTIONS {
+        for name in INJECTION_VARIABLES {
             let Some(other) =
                 std::env::var_os(name).filter(|named| !named.is_empty() && !library::is_ours(named))
             else {
@@ -182,10 +189,10 @@ impl Run {
             ));
             command.env_remove(name);
         }
-        let [driver, nvtx] = INJECTIONS;
+        let [driver, nvtx] = INJECTION_VARIABLES;
         if self.preload {
             let others = std::env::var_os("LD_PRELOAD").unwrap_or_default();
-            let mut all = library::to_preload(library).into_os_string();
+            let mut all = library::library_to_preload(library).into_os_string();
             if !others.is_empty() {
                 all.push(":");
                 all.push(others);
@@ -205,7 +212,7 @@ impl Run {
         };
         command.envs(chosen.iter().map(|(name, value)| (name, value)));
         if let Some(prefix) = &self.output {
-            command.env(OUTPUT, prefix);
+            command.env(OUTPUT_VARIABLE, prefix);
         }
         // A deleted current folder has no path, but the command can still run in that folder.
         if let Ok(here) = std::env::current_dir() {
@@ -219,7 +226,7 @@ impl Run {
 }
 
 /// Returns the settings in the environment.
-fn in_environment() -> impl Iterator<Item = Chosen> {
+fn settings_from_environment() -> impl Iterator<Item = SettingPair> {
     let text =
         |(name, value): (OsString, OsString)| Some((name.into_string().ok()?, value.into_string().ok()?));
     std::env::vars_os().filter_map(text).filter(|(name, _)| name.starts_with("GPUFLAME_"))
@@ -230,7 +237,7 @@ fn in_environment() -> impl Iterator<Item = Chosen> {
 fn make_absolute(command: &mut Command, here: &Path) {
     let parts: Vec<_> = here.as_os_str().as_bytes().split(|byte| *byte == b'%').collect();
     let as_prefix = PathBuf::from(OsString::from_vec(parts.join(&b"%%"[..])));
-    for (name, here) in [(OUTPUT, as_prefix.as_path()), (chosen::FLAG, here)] {
+    for (name, here) in [(OUTPUT_VARIABLE, as_prefix.as_path()), (setting_flags::FLAG_VARIABLE, here)] {
         let given = command.get_envs().find(|(given, _)| *given == name).and_then(|(_, value)| value);
         if let Some(absolute) = given.map(|path| here.join(path)) {
             command.env(name, absolute);
@@ -239,7 +246,7 @@ fn make_absolute(command: &mut Command, here: &Path) {
 }
 
 /// Shows the first picture on the desktop, or prints the picture's path if showing it fails.
-fn open(left: &[Report], console: Console) {
+fn open_picture(left: &[ProcessReport], console: Console) {
     let picture = left
         .iter()
         .filter(|report| report.is_ours)
@@ -250,7 +257,7 @@ fn open(left: &[Report], console: Console) {
     };
     let mut command = Command::new("xdg-open");
     command.arg(picture).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let why = match command.spawn().map(is_well) {
+    let why = match command.spawn().map(opens_picture) {
         Ok(true) => return,
         Ok(false) => "xdg-open cannot show the picture",
         Err(_) => "cannot start xdg-open",
@@ -259,12 +266,12 @@ fn open(left: &[Report], console: Console) {
 }
 
 /// Whether the child exits successfully or keeps running. Without a desktop, the child is the browser itself.
-fn is_well(mut child: Child) -> bool {
-    let looks_end = Instant::now() + OPENS_WITHIN;
+fn opens_picture(mut child: Child) -> bool {
+    let deadline = Instant::now() + OPEN_TIMEOUT;
     loop {
         match child.try_wait() {
             Ok(Some(status)) => return status.success(),
-            Ok(None) if Instant::now() < looks_end => std::thread::sleep(OPENS_WITHIN / 50),
+            Ok(None) if Instant::now() < deadline => std::thread::sleep(OPEN_TIMEOUT / 50),
             _ => return true,
         }
     }
@@ -277,7 +284,7 @@ mod tests {
     #[test]
     fn relative_paths_in_options_are_resolved_against_the_current_folder() {
         let mut command = Command::new("x");
-        command.env(OUTPUT, "out/%p").env(chosen::FLAG, "on");
+        command.env(OUTPUT_VARIABLE, "out/%p").env(setting_flags::FLAG_VARIABLE, "on");
         make_absolute(&mut command, Path::new("/half/50%p"));
         let found: Vec<_> = command.get_envs().map(|(_, value)| value.unwrap().to_str().unwrap()).collect();
         assert_eq!(found, ["/half/50%p/on", "/half/50%%p/out/%p"]);

@@ -229,7 +229,7 @@ fn memory_does_not_grow_with_the_number_of_launches() {
 }
 
 #[test]
-#[ignore = "a measurement: cargo test --release -p gpuflame-explain --lib rows_a_second -- --ignored --nocapture"]
+#[ignore = "a measurement; .ci/long runs it"]
 fn join_and_aggregate_process_over_5_million_rows_per_second() {
     let rows = traffic(1_000_000, 500, 40);
     // Use the best of several runs, because other processes may be using the machine.

@@ -499,7 +499,7 @@ fn streams_are_summed_separately_and_those_beyond_the_limit_together() {
 }
 
 #[test]
-#[ignore = "a measurement: cargo test --release -p gpuflame-explain --lib costs_beside_the_join -- --ignored --nocapture"]
+#[ignore = "a measurement; .ci/long runs it"]
 fn the_timelines_cost_compared_with_the_join_is_printed() {
     let (mut rows, mut rng) = (Vec::new(), Rng::new(3));
     for id in 0..1_000_000_u32 {

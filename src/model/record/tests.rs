@@ -406,7 +406,7 @@ fn garbage_in_sums_with_correct_checksums_is_rejected_without_a_panic() {
 }
 
 #[test]
-#[ignore = "a measurement: cargo test --release -p gpuflame-model --lib rows_a_second_written -- --ignored --nocapture"]
+#[ignore = "a measurement; .ci/long runs it"]
 fn the_rate_of_writing_and_reading_rows_is_printed() {
     let rows: Vec<_> =
         (0..1_000_000).flat_map(|id| [Row::Launch(launch(id, 2)), Row::Activity(kernel(id, 1, 2))]).collect();

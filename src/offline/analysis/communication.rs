@@ -126,7 +126,7 @@ pub fn sum_communication<'a>(
     classify: impl Fn(&JoinedActivity) -> WorkClass,
     place: impl Fn(&JoinedActivity) -> SampleSite,
 ) -> (BTreeMap<DeviceId, Communication>, BTreeMap<SampleSite, StackShare>) {
-    let mut devices: BTreeMap<DeviceId, Device> = BTreeMap::new();
+    let mut devices: BTreeMap<DeviceId, DeviceSpans> = BTreeMap::new();
     for event in activities {
         let device = devices.entry(event.activity.device).or_default();
         let (start, end) = (event.activity.start.0, event.activity.end.0);
@@ -145,12 +145,12 @@ pub fn sum_communication<'a>(
 }
 
 #[derive(Debug, Default)]
-struct Device {
+struct DeviceSpans {
     communication: Vec<(u64, u64, SampleSite)>,
     computation: SpanUnion,
 }
 
-impl Device {
+impl DeviceSpans {
     fn into_sums(self, places: &mut BTreeMap<SampleSite, StackShare>) -> Communication {
         let mut sum = Communication { computation: self.computation.nanos(), ..Communication::default() };
         let mut covered_until = 0;

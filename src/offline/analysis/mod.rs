@@ -12,5 +12,5 @@ mod welch;
 pub use communication::{Communication, CommunicationFilter, StackShare, WorkClass, sum_communication};
 pub use delays::{LaunchDelays, WorkDelays};
 pub use findings::{Evidence, Figures, Finding, Severity, findings};
-pub use stragglers::{RankComparison, RankTime, Verdict, compare_ranks};
+pub use stragglers::{RankComparison, RankTime, StragglerVerdict, compare_ranks};
 pub use welch::{DurationChange, Durations, compare_durations};

@@ -74,12 +74,12 @@ pub struct RankComparison {
     /// is 0.
     pub to_median_percent: Option<f64>,
     /// Whether the rank is the straggler.
-    pub verdict: Verdict,
+    pub verdict: StragglerVerdict,
 }
 
 /// Result of the comparison for one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum StragglerVerdict {
     /// The rank is not the straggler.
     NotStraggler,
     /// The rank is the straggler by communication: it communicates least, because the other ranks wait for it.
@@ -90,7 +90,7 @@ pub enum Verdict {
     Unsure,
 }
 
-impl Verdict {
+impl StragglerVerdict {
     /// Returns the mark for reports.
     pub fn mark(self) -> &'static str {
         match self {
@@ -120,12 +120,12 @@ pub fn compare_ranks(ranks: &[RankTime]) -> Vec<RankComparison> {
         to_median_percent: (median > 0)
             .then(|| 100.0 * (compared(rank) as f64 - median as f64) / median as f64),
         verdict: match all_communicate {
-            _ if min == max => Verdict::NotStraggler,
-            true if rank.communication > min => Verdict::NotStraggler,
-            false if rank.work < max => Verdict::NotStraggler,
-            _ if !is_sure(at) => Verdict::Unsure,
-            true => Verdict::OthersWait,
-            false => Verdict::MostWork,
+            _ if min == max => StragglerVerdict::NotStraggler,
+            true if rank.communication > min => StragglerVerdict::NotStraggler,
+            false if rank.work < max => StragglerVerdict::NotStraggler,
+            _ if !is_sure(at) => StragglerVerdict::Unsure,
+            true => StragglerVerdict::OthersWait,
+            false => StragglerVerdict::MostWork,
         },
     };
     ranks.iter().enumerate().map(comparison).collect()
@@ -150,7 +150,7 @@ mod tests {
         RankTime { work, communication, steps }
     }
 
-    fn verdicts(ranks: &[(u64, u64)]) -> Vec<Verdict> {
+    fn verdicts(ranks: &[(u64, u64)]) -> Vec<StragglerVerdict> {
         let ranks: Vec<_> = ranks.iter().map(|&(work, communication)| time(work, communication, 0)).collect();
         compare_ranks(&ranks).iter().map(|comparison| comparison.verdict).collect()
     }
@@ -160,16 +160,25 @@ mod tests {
         let verdicts =
             |ranks: &[RankTime]| compare_ranks(ranks).iter().map(|one| one.verdict).collect::<Vec<_>>();
         let near = [time(10, 1000, 40), time(10, 990, 40), time(10, 1010, 40)];
-        assert_eq!(verdicts(&near), [Verdict::NotStraggler, Verdict::Unsure, Verdict::NotStraggler]);
+        assert_eq!(
+            verdicts(&near),
+            [StragglerVerdict::NotStraggler, StragglerVerdict::Unsure, StragglerVerdict::NotStraggler]
+        );
         let far = [time(10, 1000, 40), time(10, 500, 40), time(10, 1010, 40)];
-        assert_eq!(verdicts(&far), [Verdict::NotStraggler, Verdict::OthersWait, Verdict::NotStraggler]);
+        assert_eq!(
+            verdicts(&far),
+            [StragglerVerdict::NotStraggler, StragglerVerdict::OthersWait, StragglerVerdict::NotStraggler]
+        );
         let without = far.map(|rank| RankTime { steps: StepTimes::default(), ..rank });
-        assert_eq!(verdicts(&without), [Verdict::NotStraggler, Verdict::Unsure, Verdict::NotStraggler]);
+        assert_eq!(
+            verdicts(&without),
+            [StragglerVerdict::NotStraggler, StragglerVerdict::Unsure, StragglerVerdict::NotStraggler]
+        );
     }
 
     #[test]
     fn the_straggler_is_the_rank_that_communicates_least() {
-        use Verdict::{MostWork, NotStraggler, OthersWait};
+        use StragglerVerdict::{MostWork, NotStraggler, OthersWait};
         assert_eq!(verdicts(&[(10, 50), (90, 20), (20, 40)]), [NotStraggler, OthersWait, NotStraggler]);
         assert_eq!(
             verdicts(&[(10, 50), (90, 0), (20, 40)]),

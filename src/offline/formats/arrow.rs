@@ -1,5 +1,5 @@
 //! The activity table as Arrow (a Feather file), for pandas, polars, R and `gpuflame.read`, with the columns of
-//! [`super::columns`].
+//! [`super::activity_columns`].
 //!
 //! The file has the same layout as memory, so readers copy nothing. Text columns are dictionaries that hold each text
 //! once. Losses are in the schema's metadata, under the same names as in Parquet.
@@ -13,8 +13,8 @@ use arrow_array::{ArrayRef, DictionaryArray, Int32Array, PrimitiveArray, RecordB
 use arrow_ipc::writer::FileWriter;
 use arrow_schema::{ArrowError, DataType, Field, Schema};
 
+use super::activity_columns::{ActivityRow, COLUMNS, Column, TextKey};
 use super::callers::Callers;
-use super::columns::{COLUMNS, Column, Key, Line};
 use gpuflame_explain::events::JoinedRows;
 use gpuflame_export::format::Format;
 use gpuflame_model::error::{Error, ErrorKind, Result};
@@ -34,18 +34,18 @@ pub(super) static ARROW: Format = Format::of_events(
 .binary();
 
 fn write(profile: &Profile, events: &JoinedRows, out: &mut impl Write) -> Result<()> {
-    let callers = Callers::of(profile);
-    let lines = || events.activities().iter().map(|event| Line { profile, callers: &callers, event });
+    let callers = Callers::new(profile);
+    let rows = || events.activities().iter().map(|event| ActivityRow { profile, callers: &callers, event });
     // A file has one dictionary per column, and the dictionary must be complete before the first row is written.
     let mut columns: Vec<_> = COLUMNS.iter().map(|(name, column)| ColumnBuilder::new(name, column)).collect();
-    lines().for_each(|line| columns.iter_mut().for_each(|column| column.add_text(&line)));
+    rows().for_each(|row| columns.iter_mut().for_each(|column| column.add_text(&row)));
     let metadata = metadata(profile, events);
     let schema =
         Schema::new(columns.iter().map(ColumnBuilder::field).collect::<Vec<_>>()).with_metadata(metadata);
     let schema = Arc::new(schema);
     columns.iter_mut().for_each(ColumnBuilder::complete_dictionary);
     let mut writer = FileWriter::try_new(out, &schema).map_err(io_error)?;
-    let mut rows = lines();
+    let mut rows = rows();
     loop {
         let batch: Vec<_> = rows.by_ref().take(ROWS_PER_BATCH).collect();
         if batch.is_empty() {
@@ -74,7 +74,7 @@ struct ColumnBuilder<'a> {
     name: &'a str,
     column: &'a Column,
     /// Index of a key's text in the dictionary.
-    places: IdMap<Key, i32>,
+    places: IdMap<TextKey, i32>,
     /// Index of each text in the dictionary; empty once the dictionary is complete.
     known: HashMap<String, i32>,
     texts: Arc<StringArray>,
@@ -96,13 +96,13 @@ impl<'a> ColumnBuilder<'a> {
     }
 
     /// Adds the text of a row to the dictionary.
-    fn add_text(&mut self, line: &Line<'_>) {
+    fn add_text(&mut self, row: &ActivityRow<'_>) {
         let Column::Text(get) = self.column else { return };
-        let Some(key) = get(line) else { return };
+        let Some(key) = get(row) else { return };
         let Self { places, known, .. } = self;
         places.entry(key).or_insert_with(|| {
             let next = known.len() as i32;
-            *known.entry(line.text(key)).or_insert(next)
+            *known.entry(row.text(key)).or_insert(next)
         });
     }
 
@@ -113,13 +113,13 @@ impl<'a> ColumnBuilder<'a> {
         self.texts = Arc::new(StringArray::from_iter_values(texts.into_iter().map(|(text, _)| text)));
     }
 
-    fn array(&self, lines: &[Line<'_>]) -> std::result::Result<ArrayRef, ArrowError> {
+    fn array(&self, rows: &[ActivityRow<'_>]) -> std::result::Result<ArrayRef, ArrowError> {
         Ok(match self.column {
-            Column::Int(get) => Arc::new(lines.iter().map(get).collect::<PrimitiveArray<Int32Type>>()),
-            Column::Long(get) => Arc::new(lines.iter().map(get).collect::<PrimitiveArray<Int64Type>>()),
+            Column::Int(get) => Arc::new(rows.iter().map(get).collect::<PrimitiveArray<Int32Type>>()),
+            Column::Long(get) => Arc::new(rows.iter().map(get).collect::<PrimitiveArray<Int64Type>>()),
             Column::Text(get) => {
-                let place = |line| get(line).map(|key| self.places[&key]);
-                let keys = lines.iter().map(place).collect::<Int32Array>();
+                let place = |row| get(row).map(|key| self.places[&key]);
+                let keys = rows.iter().map(place).collect::<Int32Array>();
                 let texts = Arc::clone(&self.texts);
                 Arc::new(DictionaryArray::<Int32Type>::try_new(keys, texts)?)
             }

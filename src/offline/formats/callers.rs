@@ -15,11 +15,11 @@ use gpuflame_model::record::{ContextId, IdMap, ThreadId};
 pub(super) struct Callers<'a> {
     pub(super) profile: &'a Profile,
     callers: RefCell<IdMap<ContextId, Rc<Caller>>>,
-    sources: RefCell<IdMap<SampleSite, Option<Rc<Source>>>>,
+    sources: RefCell<IdMap<SampleSite, Option<Rc<StackSource>>>>,
 }
 
 /// Source location of a stack.
-pub(super) struct Source {
+pub(super) struct StackSource {
     pub(super) language: &'static str,
     pub(super) file: String,
     pub(super) line: u32,
@@ -73,7 +73,7 @@ impl Caller {
 }
 
 impl<'a> Callers<'a> {
-    pub(super) fn of(profile: &'a Profile) -> Self {
+    pub(super) fn new(profile: &'a Profile) -> Self {
         Self { profile, callers: RefCell::default(), sources: RefCell::default() }
     }
 
@@ -83,10 +83,10 @@ impl<'a> Callers<'a> {
     }
 
     /// Returns the source location of the innermost frame with a known location.
-    pub(super) fn source(&self, site: SampleSite) -> Option<Rc<Source>> {
+    pub(super) fn source(&self, site: SampleSite) -> Option<Rc<StackSource>> {
         let look_up = || {
             let it = source_line(self.profile, site, NameFolding::Kept)?;
-            Some(Rc::new(Source { language: it.language, file: clean::text(it.file), line: it.line }))
+            Some(Rc::new(StackSource { language: it.language, file: clean::text(it.file), line: it.line }))
         };
         self.sources.borrow_mut().entry(site).or_insert_with(look_up).clone()
     }

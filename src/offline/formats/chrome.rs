@@ -24,21 +24,21 @@ pub(crate) static CHROME: Format = Format::of_events(
 );
 
 fn write(profile: &Profile, rows: &events::JoinedRows, out: &mut impl Write) -> Result<()> {
-    let callers = Callers::of(profile);
+    let callers = Callers::new(profile);
     let events = EventText::new(rows.first_time(), threads::process_id(profile));
-    let mut chrome = Chrome { profile, callers, rows, events, out };
-    chrome.head()?;
+    let mut chrome = ChromeWriter { profile, callers, rows, events, out };
+    chrome.write_head()?;
     for call in rows.calls() {
-        chrome.call(call)?;
+        chrome.write_call(call)?;
     }
     for call in rows.host_calls() {
-        chrome.host_call(call)?;
+        chrome.write_host_call(call)?;
     }
     for event in rows.activities().iter().filter(|event| event.activity.duration().is_some()) {
-        chrome.activity(event)?;
+        chrome.write_activity(event)?;
     }
     for sync in rows.timed_syncs() {
-        chrome.sync(sync)?;
+        chrome.write_sync(sync)?;
     }
     for mark in rows.marks() {
         chrome.events.mark(&mark.text, mark.thread, mark.time);
@@ -48,7 +48,7 @@ fn write(profile: &Profile, rows: &events::JoinedRows, out: &mut impl Write) -> 
     Ok(())
 }
 
-struct Chrome<'a, W> {
+struct ChromeWriter<'a, W> {
     profile: &'a Profile,
     callers: Callers<'a>,
     rows: &'a events::JoinedRows,
@@ -56,8 +56,8 @@ struct Chrome<'a, W> {
     out: &'a mut W,
 }
 
-impl<W: Write> Chrome<'_, W> {
-    fn head(&mut self) -> Result<()> {
+impl<W: Write> ChromeWriter<'_, W> {
+    fn write_head(&mut self) -> Result<()> {
         let base = self.events.base.0;
         self.events.put(format_args!(
             "{{\"schemaVersion\":1,\"displayTimeUnit\":\"ns\",\"baseTimeNanoseconds\":{base},"
@@ -73,7 +73,7 @@ impl<W: Write> Chrome<'_, W> {
         self.flush()
     }
 
-    fn call(&mut self, call: &LaunchCall) -> Result<()> {
+    fn write_call(&mut self, call: &LaunchCall) -> Result<()> {
         // A call without a known stack would get a wrong stack when the file is read again.
         if !call.has_stack() {
             return Ok(());
@@ -97,7 +97,7 @@ impl<W: Write> Chrome<'_, W> {
     }
 
     /// Writes a call that started no work, and the event that it recorded on a stream.
-    fn host_call(&mut self, call: &HostCall) -> Result<()> {
+    fn write_host_call(&mut self, call: &HostCall) -> Result<()> {
         let caller = self.callers.get(call.context);
         let records = self.rows.event_records();
         let at = records.partition_point(|record| record.correlation.0 < call.id.0);
@@ -115,14 +115,14 @@ impl<W: Write> Chrome<'_, W> {
         self.flush()
     }
 
-    fn sync(&mut self, sync: &SyncRecord) -> Result<()> {
+    fn write_sync(&mut self, sync: &SyncRecord) -> Result<()> {
         let records = self.rows.event_records().iter();
         let record = records.filter(|record| record.sync.is_some()).find(|record| record.sync == sync.sync);
         self.events.sync(sync, device(self.rows, sync.context), record);
         self.flush()
     }
 
-    fn activity(&mut self, event: &JoinedActivity) -> Result<()> {
+    fn write_activity(&mut self, event: &JoinedActivity) -> Result<()> {
         let activity = &event.activity;
         let created = match activity.created {
             Some(Created::Context(context)) => {

@@ -6,7 +6,7 @@ use std::io::Write;
 
 use inferno::flamegraph;
 
-use super::lines::Lines;
+use super::folded_stacks::FoldedStacks;
 use gpuflame_export::colors;
 use gpuflame_export::frame::Label;
 use gpuflame_export::options::{Options, Unit};
@@ -20,7 +20,7 @@ use gpuflame_model::profile::views::GPU;
 ///
 /// # Errors
 /// Errors of `out`.
-pub fn write_diff_folded(before: &Lines, after: &Lines, out: &mut dyn Write) -> Result<()> {
+pub fn write_diff_folded(before: &FoldedStacks, after: &FoldedStacks, out: &mut dyn Write) -> Result<()> {
     for (when, lines) in [("before", before), ("after", after)] {
         for (loss, count) in lines.lost() {
             writeln!(out, "# lost {when}: {count} {}", loss.label())?;
@@ -37,7 +37,12 @@ pub fn write_diff_folded(before: &Lines, after: &Lines, out: &mut dyn Write) -> 
 ///
 /// # Errors
 /// Errors of `out`; `Format` if the stacks of `after` have no weight.
-pub fn write_diff_svg(before: &Lines, after: &Lines, options: &Options, out: &mut dyn Write) -> Result<()> {
+pub fn write_diff_svg(
+    before: &FoldedStacks,
+    after: &FoldedStacks,
+    options: &Options,
+    out: &mut dyn Write,
+) -> Result<()> {
     let all = merge_weights(before, after);
     let shift = svg::overflow_shift(before.total().max(after.total()), all.len());
     let line = |(stack, a, b)| format!("{} {} {}", after.name_first(stack), a >> shift, b >> shift);
@@ -49,7 +54,7 @@ pub fn write_diff_svg(before: &Lines, after: &Lines, options: &Options, out: &mu
 
 /// Explains why two sets of folded stacks are not comparable, if they are not. Either only one side has short kernel
 /// names, or no stack is on both sides although kernels are, as with `--all-frames` on one side only.
-pub fn explain_mismatch(before: &Lines, after: &Lines) -> Option<String> {
+pub fn explain_mismatch(before: &FoldedStacks, after: &FoldedStacks) -> Option<String> {
     let ([was, is], advice) =
         ([before, after].map(kernel_names), "compare recordings, or write both files with the same options");
     for (short, whole, when, other) in [(&was, &is, "before", "after"), (&is, &was, "after", "before")] {
@@ -72,7 +77,7 @@ pub fn explain_mismatch(before: &Lines, after: &Lines) -> Option<String> {
 }
 
 /// Returns the names of all kernels, on any GPU.
-fn kernel_names(lines: &Lines) -> BTreeSet<&str> {
+fn kernel_names(lines: &FoldedStacks) -> BTreeSet<&str> {
     lines.labels().filter_map(Label::kernel).map(|(_, name)| name).collect()
 }
 
@@ -80,7 +85,7 @@ fn kernel_names(lines: &Lines) -> BTreeSet<&str> {
 ///
 /// # Errors
 /// Errors of `out`; `Format` if the stacks have no weight.
-pub fn write_lines_svg(lines: &Lines, options: &Options, out: &mut dyn Write) -> Result<()> {
+pub fn write_lines_svg(lines: &FoldedStacks, options: &Options, out: &mut dyn Write) -> Result<()> {
     let shift = svg::overflow_shift(lines.total(), lines.len());
     let line = |(stack, weight)| format!("{} {}", lines.name_first(stack), weight >> shift);
     let texts: Vec<_> = lines.iter().map(line).collect();
@@ -94,7 +99,7 @@ pub fn write_lines_svg(lines: &Lines, options: &Options, out: &mut dyn Write) ->
 }
 
 /// Returns the subtitle: totals before and after, and the stacks that are not shown.
-fn difference_subtitle(before: &Lines, after: &Lines, unit: Unit) -> String {
+fn difference_subtitle(before: &FoldedStacks, after: &FoldedStacks, unit: Unit) -> String {
     let (was, is) = (before.total(), after.total());
     let mut text = format!("{} before, {} after", show_weight(was, unit), show_weight(is, unit));
     if was > 0 {
@@ -124,7 +129,7 @@ fn show_weight(weight: u64, unit: Unit) -> String {
     }
 }
 
-fn merge_weights<'a>(before: &'a Lines, after: &'a Lines) -> Vec<(&'a str, u64, u64)> {
+fn merge_weights<'a>(before: &'a FoldedStacks, after: &'a FoldedStacks) -> Vec<(&'a str, u64, u64)> {
     let mut both: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
     before.iter().for_each(|(stack, weight)| both.entry(stack).or_default().0 = weight);
     after.iter().for_each(|(stack, weight)| both.entry(stack).or_default().1 = weight);

@@ -21,7 +21,7 @@ pub(super) static CUPTI_TEXT: Format = Format::of_events(
 );
 
 fn write(profile: &Profile, events: &JoinedRows, out: &mut dyn Write) -> Result<()> {
-    let callers = Callers::of(profile);
+    let callers = Callers::new(profile);
     let process = threads::process_id(profile);
     let mut text = Vec::new();
     profile.lost().for_each(|(loss, count)| lost(loss, count, &mut text));

@@ -31,7 +31,7 @@ fn write(profile: &Profile, events: &JoinedRows, options: &Options, out: &mut im
     for (loss, count) in profile.lost() {
         writeln!(out, "# lost: {count} {}", loss.label())?;
     }
-    let callers = Callers::of(profile);
+    let callers = Callers::new(profile);
     let process = threads::process_id(profile);
     for call in events.calls().iter().filter(|call| call.has_stack()) {
         let caller = callers.get(call.launched.context);

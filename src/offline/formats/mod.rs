@@ -1,20 +1,20 @@
 //! The formats of the command: those that the recorder writes, and those that need rows or large libraries.
 
 mod activities;
+mod activity_columns;
 mod arrow;
 mod callers;
 mod chrome;
-mod columns;
 mod compare;
 mod cupti_text;
 mod extended;
-mod lines;
+mod folded_stacks;
 mod parquet;
 mod perfetto;
 mod pprof;
 mod sbt;
+mod sorted_stacks;
 mod speedscope;
-mod stacks;
 
 #[cfg(test)]
 mod tests;
@@ -23,7 +23,7 @@ use gpuflame_export::format::Format;
 use gpuflame_export::{FOLDED, SVG};
 
 pub use compare::{explain_mismatch, write_diff_folded, write_diff_svg, write_lines_svg};
-pub use lines::{Lines, write_lines_folded};
+pub use folded_stacks::{FoldedStacks, write_lines_folded};
 
 /// All formats. If a file extension fits two formats equally well, the first format is used.
 pub static FORMATS: &[&Format] = &[

@@ -1,5 +1,5 @@
-//! The activity table as Parquet, for queries over many runs with DuckDB, Spark and similar tools. [`super::columns`]
-//! lists the columns.
+//! The activity table as Parquet, for queries over many runs with DuckDB, Spark and similar tools.
+//! [`super::activity_columns`] lists the columns.
 //!
 //! Losses are in the file's key-value metadata (`gpuflame.lost.*`), as is the number of launches without an activity
 //! (`gpuflame.launches.pending`). `run` and `rank` are not columns but the names of the folders (`run=A/rank=3/`).
@@ -16,8 +16,8 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::types::Type;
 
+use super::activity_columns::{ActivityRow, COLUMNS, Column, TextKey};
 use super::callers::Callers;
-use super::columns::{COLUMNS, Column, Key, Line};
 use gpuflame_explain::events::JoinedRows;
 use gpuflame_export::format::Format;
 use gpuflame_model::error::{Error, ErrorKind, Result};
@@ -50,8 +50,8 @@ fn write(profile: &Profile, events: &JoinedRows, out: &mut (impl Write + Send)) 
     let mut writer =
         SerializedFileWriter::new(out, Arc::new(schema().map_err(io_error)?), Arc::new(properties))
             .map_err(io_error)?;
-    let (callers, mut texts) = (Callers::of(profile), IdMap::default());
-    let mut rows = events.activities().iter().map(|event| Line { profile, callers: &callers, event });
+    let (callers, mut texts) = (Callers::new(profile), IdMap::default());
+    let mut rows = events.activities().iter().map(|event| ActivityRow { profile, callers: &callers, event });
     loop {
         let group: Vec<_> = rows.by_ref().take(ROWS_PER_GROUP).collect();
         if group.is_empty() {
@@ -87,25 +87,25 @@ fn schema() -> std::result::Result<Type, ParquetError> {
 
 fn write_column<W: Write + Send>(
     column: &Column,
-    lines: &[Line<'_>],
+    rows: &[ActivityRow<'_>],
     group: &mut SerializedRowGroupWriter<'_, W>,
-    texts: &mut IdMap<Key, ByteArray>,
+    texts: &mut IdMap<TextKey, ByteArray>,
 ) -> std::result::Result<(), ParquetError> {
     let mut writer = group.next_column()?.expect("there is a column for each of the schema");
     // Values are stored without gaps. The definition levels mark the rows that have a value.
     match column {
         Column::Int(get) => {
-            let (values, levels) = split(lines.iter().map(get));
+            let (values, levels) = split(rows.iter().map(get));
             writer.typed::<Int32Type>().write_batch(&values, Some(&levels), None)?;
         }
         Column::Long(get) => {
-            let (values, levels) = split(lines.iter().map(get));
+            let (values, levels) = split(rows.iter().map(get));
             writer.typed::<Int64Type>().write_batch(&values, Some(&levels), None)?;
         }
         Column::Text(get) => {
-            let made = |line: &Line<'_>, key| ByteArray::from(line.text(key).as_str());
-            let mut text = |line, key| texts.entry(key).or_insert_with(|| made(line, key)).clone();
-            let (values, levels) = split(lines.iter().map(|line| get(line).map(|key| text(line, key))));
+            let made = |row: &ActivityRow<'_>, key| ByteArray::from(row.text(key).as_str());
+            let mut text = |row, key| texts.entry(key).or_insert_with(|| made(row, key)).clone();
+            let (values, levels) = split(rows.iter().map(|row| get(row).map(|key| text(row, key))));
             writer.typed::<ByteArrayType>().write_batch(&values, Some(&levels), None)?;
         }
     }

@@ -270,11 +270,11 @@ pub(super) static PERFETTO: Format = Format::of_events(
 .binary();
 
 fn write(profile: &Profile, events: &JoinedRows, out: &mut impl Write) -> Result<()> {
-    let mut writer = Perfetto { callers: Callers::of(profile), names: InternedNames::default(), out };
-    writer.names(profile, events)?;
-    writer.tracks()?;
-    writer.losses(profile, events.first_time())?;
-    writer.marks(events)?;
+    let mut writer = PerfettoWriter { callers: Callers::new(profile), names: InternedNames::default(), out };
+    writer.write_names(profile, events)?;
+    writer.write_tracks()?;
+    writer.write_losses(profile, events.first_time())?;
+    writer.write_marks(events)?;
     let mut submitted: IdMap<CorrelationId, Vec<(Nanos, u64)>> = IdMap::default();
     let timed = || events.activities().iter().zip(1_u64..).filter(|(e, _)| e.activity.duration().is_some());
     for (event, id) in timed() {
@@ -285,10 +285,10 @@ fn write(profile: &Profile, events: &JoinedRows, out: &mut impl Write) -> Result
     for call in events.calls() {
         let all = submitted.get(&call.id).map_or(&[][..], Vec::as_slice);
         let ids = all.iter().filter(|(time, _)| *time == call.launched.time).map(|(_, id)| *id).collect();
-        writer.call(call, ids)?;
+        writer.write_call(call, ids)?;
     }
     for (event, id) in timed() {
-        writer.activity(event, id)?;
+        writer.write_activity(event, id)?;
     }
     Ok(())
 }
@@ -307,14 +307,14 @@ struct InternedNames {
     sources: BTreeMap<(String, String, u32), u64>,
 }
 
-struct Perfetto<'a, W> {
+struct PerfettoWriter<'a, W> {
     callers: Callers<'a>,
     names: InternedNames,
     out: &'a mut W,
 }
 
-impl<W: Write> Perfetto<'_, W> {
-    fn packet(&mut self, packet: proto::Packet) -> Result<()> {
+impl<W: Write> PerfettoWriter<'_, W> {
+    fn write_packet(&mut self, packet: proto::Packet) -> Result<()> {
         let flags = packet.sequence_flags.or(Some(NEEDS_STATE));
         let packet = proto::Packet { sequence: Some(SEQUENCE), sequence_flags: flags, ..packet };
         self.out.write_all(&[PACKET])?;
@@ -323,19 +323,19 @@ impl<W: Write> Perfetto<'_, W> {
     }
 
     /// Numbers all data that the events refer to, and writes the table of numbers.
-    fn names(&mut self, profile: &Profile, events: &JoinedRows) -> Result<()> {
+    fn write_names(&mut self, profile: &Profile, events: &JoinedRows) -> Result<()> {
         let activities = || events.activities().iter().map(|event| &event.activity);
         let names = &mut self.names;
         let callers = &self.callers;
         let calls = events.calls().iter().map(|call| call.launched.context);
-        names.events = numbered(calls.clone().map(|context| callers.get(context).call.clone()));
-        names.stacks = numbered(calls.clone());
-        names.sources = numbered(calls.filter_map(|context| source(&callers.get(context))));
-        names.contexts = numbered(activities().map(|a| (a.device.0, a.context.0)));
-        names.queues = numbered(activities().map(queue));
-        names.stages = numbered(activities().map(stage));
+        names.events = assign_ids(calls.clone().map(|context| callers.get(context).call.clone()));
+        names.stacks = assign_ids(calls.clone());
+        names.sources = assign_ids(calls.filter_map(|context| caller_source(&callers.get(context))));
+        names.contexts = assign_ids(activities().map(|a| (a.device.0, a.context.0)));
+        names.queues = assign_ids(activities().map(queue_key));
+        names.stages = assign_ids(activities().map(stage_name));
         names.stages.values_mut().for_each(|number| *number += names.queues.len() as u64);
-        names.kernels = numbered(activities().filter_map(|a| match a.work() {
+        names.kernels = assign_ids(activities().filter_map(|a| match a.work() {
             Work::Kernel(name) => Some(name),
             Work::Copy(_) | Work::Set | Work::Graph => None,
         }));
@@ -377,7 +377,7 @@ impl<W: Write> Perfetto<'_, W> {
             kernels: names.kernels.iter().map(kernel).collect(),
             arguments: (1..).zip(ARGUMENTS).map(|(iid, name)| named(iid, name)).collect(),
         };
-        self.packet(proto::Packet {
+        self.write_packet(proto::Packet {
             timestamp: Some(events.first_time().0),
             interned: Some(interned),
             sequence_flags: Some(CLEARED),
@@ -386,23 +386,23 @@ impl<W: Write> Perfetto<'_, W> {
     }
 
     /// Writes the track of the process, which is number 1, and the tracks of its threads.
-    fn tracks(&mut self) -> Result<()> {
+    fn write_tracks(&mut self) -> Result<()> {
         let pid = Some(threads::process_id(self.callers.profile) as i32);
         let process = proto::Process { pid, name: Some("CPU".to_owned()) };
         let track = proto::Track { uuid: Some(1), process: Some(process), ..proto::Track::default() };
-        self.packet(proto::Packet { track: Some(track), ..proto::Packet::default() })?;
+        self.write_packet(proto::Packet { track: Some(track), ..proto::Packet::default() })?;
         for (thread, name) in threads::launching_threads(self.callers.profile) {
             let tid = Some(i64::from(thread.0));
             let named = proto::Thread { pid, tid, name: Some(name) };
             let (uuid, parent) = (Some(thread_track(thread.0)), Some(1));
             let track = proto::Track { uuid, parent, thread: Some(named), ..proto::Track::default() };
-            self.packet(proto::Packet { track: Some(track), ..proto::Packet::default() })?;
+            self.write_packet(proto::Packet { track: Some(track), ..proto::Packet::default() })?;
         }
         Ok(())
     }
 
     /// Writes the losses as instants of the process at the beginning of the trace.
-    fn losses(&mut self, profile: &Profile, begin: Nanos) -> Result<()> {
+    fn write_losses(&mut self, profile: &Profile, begin: Nanos) -> Result<()> {
         for (loss, count) in profile.lost() {
             let lost = proto::TrackEvent {
                 kind: Some(3),
@@ -412,14 +412,14 @@ impl<W: Write> Perfetto<'_, W> {
                 ..proto::TrackEvent::default()
             };
             let (timestamp, track_event) = (Some(begin.0), Some(lost));
-            self.packet(proto::Packet { timestamp, track_event, ..proto::Packet::default() })?;
+            self.write_packet(proto::Packet { timestamp, track_event, ..proto::Packet::default() })?;
         }
         Ok(())
     }
 
     /// Writes the instants that the program marked, on the track of the marking thread. If that thread launched
     /// nothing, the instant is on the track of the process.
-    fn marks(&mut self, events: &JoinedRows) -> Result<()> {
+    fn write_marks(&mut self, events: &JoinedRows) -> Result<()> {
         let threads = threads::launching_threads(self.callers.profile);
         for mark in events.marks() {
             let is_known = threads.iter().any(|(thread, _)| *thread == mark.thread);
@@ -431,12 +431,12 @@ impl<W: Write> Perfetto<'_, W> {
                 ..proto::TrackEvent::default()
             };
             let (timestamp, track_event) = (Some(mark.time.0), Some(marked));
-            self.packet(proto::Packet { timestamp, track_event, ..proto::Packet::default() })?;
+            self.write_packet(proto::Packet { timestamp, track_event, ..proto::Packet::default() })?;
         }
         Ok(())
     }
 
-    fn call(&mut self, call: &LaunchCall, submitted: Vec<u64>) -> Result<()> {
+    fn write_call(&mut self, call: &LaunchCall, submitted: Vec<u64>) -> Result<()> {
         let context = call.launched.context;
         let caller = self.callers.get(context);
         let track = Some(thread_track(caller.thread.0));
@@ -457,7 +457,7 @@ impl<W: Write> Perfetto<'_, W> {
             track,
             categories: vec!["cuda".to_owned()],
             name: None,
-            source_iid: source(&caller).and_then(|source| self.names.sources.get(&source).copied()),
+            source_iid: caller_source(&caller).and_then(|source| self.names.sources.get(&source).copied()),
             correlation: (!submitted.is_empty()).then_some(proto::Correlation { submitted }),
             api: Some(CUDA),
         };
@@ -466,24 +466,24 @@ impl<W: Write> Perfetto<'_, W> {
         for (time, event) in [(from, begin), (from.saturating_add(duration), end)] {
             let packet =
                 proto::Packet { timestamp: Some(time), track_event: Some(event), ..Default::default() };
-            self.packet(packet)?;
+            self.write_packet(packet)?;
         }
         Ok(())
     }
 
-    fn activity(&mut self, event: &JoinedActivity, id: u64) -> Result<()> {
+    fn write_activity(&mut self, event: &JoinedActivity, id: u64) -> Result<()> {
         let activity = &event.activity;
         let (names, work) = (&self.names, activity.work());
-        let mut extra = vec![fact("correlation", activity.correlation.0)];
+        let mut extra = vec![extra_data("correlation", activity.correlation.0)];
         if activity.graph.0 != 0 {
-            extra.push(fact("graph", activity.graph.0));
-            extra.push(fact("graph_node", activity.graph_node.0));
+            extra.push(extra_data("graph", activity.graph.0));
+            extra.push(extra_data("graph_node", activity.graph_node.0));
         }
         if activity.bytes() > 0 {
-            extra.push(fact("bytes", activity.bytes()));
+            extra.push(extra_data("bytes", activity.bytes()));
         }
         if let Err(missing) = event.origin.context() {
-            extra.push(fact("gpuflame", missing.word()));
+            extra.push(extra_data("gpuflame", missing.word()));
         }
         let stage = proto::RenderStage {
             event_id: Some(id),
@@ -491,38 +491,38 @@ impl<W: Write> Perfetto<'_, W> {
             context: names.contexts.get(&(activity.device.0, activity.context.0)).copied(),
             extra,
             gpu: Some(activity.device.0 as i32),
-            queue: names.queues.get(&queue(activity)).copied(),
-            stage: names.stages.get(&stage(activity)).copied(),
+            queue: names.queues.get(&queue_key(activity)).copied(),
+            stage: names.stages.get(&stage_name(activity)).copied(),
             kernel: match work {
                 Work::Kernel(name) => names.kernels.get(&name).copied(),
                 Work::Copy(_) | Work::Set | Work::Graph => None,
             },
             name_iid: None,
-            launch: launch(activity),
+            launch: kernel_launch(activity),
         };
         let timestamp = Some(activity.start.0);
-        self.packet(proto::Packet { timestamp, gpu: Some(stage), ..proto::Packet::default() })
+        self.write_packet(proto::Packet { timestamp, gpu: Some(stage), ..proto::Packet::default() })
     }
 }
 
 /// Returns the calling function, file and line, if known.
-fn source(caller: &Caller) -> Option<(String, String, u32)> {
+fn caller_source(caller: &Caller) -> Option<(String, String, u32)> {
     caller.source().map(|frame| (frame.text.clone(), frame.file.clone(), frame.line))
 }
 
 /// Numbers distinct things in sorted order, from 1.
-fn numbered<T: Ord>(things: impl Iterator<Item = T>) -> BTreeMap<T, u64> {
+fn assign_ids<T: Ord>(things: impl Iterator<Item = T>) -> BTreeMap<T, u64> {
     let mut numbers: BTreeMap<T, u64> = things.map(|thing| (thing, 0)).collect();
     numbers.values_mut().zip(1..).for_each(|(number, iid)| *number = iid);
     numbers
 }
 
-fn queue(activity: &Activity) -> (u32, u32, u32) {
+fn queue_key(activity: &Activity) -> (u32, u32, u32) {
     (activity.device.0, activity.context.0, activity.stream.0)
 }
 
 /// Returns the name of the stage: `Kernel`, `Memcpy HtoD`, `Memset`.
-fn stage(activity: &Activity) -> String {
+fn stage_name(activity: &Activity) -> String {
     match activity.detail {
         Detail::Kernel(_) => "Kernel".to_owned(),
         Detail::Copy(copy) => format!("Memcpy {}", copy.kind.label()),
@@ -531,7 +531,7 @@ fn stage(activity: &Activity) -> String {
     }
 }
 
-fn launch(activity: &Activity) -> Option<proto::Launch> {
+fn kernel_launch(activity: &Activity) -> Option<proto::Launch> {
     let Detail::Kernel(kernel) = activity.detail else { return None };
     let size = |[x, y, z]: [u32; 3]| Some(proto::Size { x: Some(x), y: Some(y), z: Some(z) });
     let values = [kernel.registers.into(), kernel.static_shared, kernel.dynamic_shared].map(u64::from);
@@ -548,7 +548,7 @@ fn named(iid: u64, name: &str) -> proto::Named {
     proto::Named { iid: Some(iid), name: Some(name.to_owned()) }
 }
 
-fn fact(name: &str, value: impl std::fmt::Display) -> proto::Extra {
+fn extra_data(name: &str, value: impl std::fmt::Display) -> proto::Extra {
     proto::Extra { name: Some(name.to_owned()), value: Some(value.to_string()) }
 }
 

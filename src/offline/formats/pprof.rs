@@ -10,7 +10,7 @@ use std::io::Write;
 use flate2::{Compression, GzBuilder};
 use prost::Message;
 
-use super::stacks::{FrameRow, Granularity, Stack, Stacks};
+use super::sorted_stacks::{FrameRow, Granularity, SortedStacks, StackRow};
 use gpuflame_export::format::{Drawing, Format};
 use gpuflame_export::options::Options;
 use gpuflame_model::error::Result;
@@ -139,36 +139,39 @@ fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
     let &Drawing { profile, view, options, .. } = drawing;
     // The header has no name and no time, so that the same profile gives the same bytes.
     let mut gz = GzBuilder::new().write(out, Compression::default());
-    gz.write_all(&message(profile, view, options).encode_to_vec())?;
+    gz.write_all(&build_profile(profile, view, options).encode_to_vec())?;
     gz.finish()?;
     Ok(())
 }
 
-fn message(profile: &Profile, view: &View, options: &Options) -> proto::Profile {
-    let Stacks { frames, samples } = Stacks::of(profile, view, options, Granularity::Lines);
-    let mut strings = Strings::default();
+fn build_profile(profile: &Profile, view: &View, options: &Options) -> proto::Profile {
+    let SortedStacks { frames, samples } = SortedStacks::new(profile, view, options, Granularity::Lines);
+    let mut strings = StringTable::default();
     let mut sample_type: Vec<_> = view
         .values
         .iter()
-        .map(|value| proto::ValueType { kind: strings.add(value.name), unit: strings.add(value.unit.word()) })
+        .map(|value| proto::ValueType {
+            kind: strings.intern(value.name),
+            unit: strings.intern(value.unit.word()),
+        })
         .collect();
     let has_pending = view == &GPU;
     if has_pending {
-        sample_type.push(proto::ValueType { kind: strings.add("pending"), unit: strings.add("count") });
+        sample_type.push(proto::ValueType { kind: strings.intern("pending"), unit: strings.intern("count") });
     }
     let pending = frames.iter().position(|frame| frame.name == Missing::Pending.label()).map(|at| at as u32);
     let first_type = sample_type[0];
-    let gpu = strings.add("gpu");
+    let gpu = strings.intern("gpu");
     let devices: Vec<_> = profile
         .devices()
         .iter()
-        .map(|device| (device.device, strings.add(&device.device.0.to_string())))
+        .map(|device| (device.device, strings.intern(&device.device.0.to_string())))
         .collect();
     let sample = samples
         .iter()
         .map(|sample| proto::Sample {
             location_id: sample.frames.iter().rev().map(|&frame| u64::from(frame) + 1).collect(),
-            value: values(sample, view, has_pending.then_some(pending)),
+            value: sample_values(sample, view, has_pending.then_some(pending)),
             label: devices
                 .iter()
                 .filter(|(device, _)| sample.device == Some(*device))
@@ -176,9 +179,10 @@ fn message(profile: &Profile, view: &View, options: &Options) -> proto::Profile 
                 .collect(),
         })
         .collect();
-    let mut code = Code { profile, strings, mapping: Vec::new(), function: Vec::new(), ids: BTreeMap::new() };
-    let location = frames.iter().zip(1..).map(|(frame, id)| code.location(frame, id)).collect();
-    let Code { mut strings, mapping, function, .. } = code;
+    let mut code =
+        LocationTable { profile, strings, mapping: Vec::new(), function: Vec::new(), ids: BTreeMap::new() };
+    let location = frames.iter().zip(1..).map(|(frame, id)| code.add_location(frame, id)).collect();
+    let LocationTable { mut strings, mapping, function, .. } = code;
     let first = profile.times().iter().map(|time| time.first.0).min().unwrap_or(0);
     let last = profile.times().iter().map(|time| time.last.0).max().unwrap_or(0);
     proto::Profile {
@@ -191,7 +195,7 @@ fn message(profile: &Profile, view: &View, options: &Options) -> proto::Profile 
         duration_nanos: last.saturating_sub(first) as i64,
         period_type: Some(first_type),
         period: 1,
-        comment: comments(profile, view).iter().map(|comment| strings.add(comment)).collect(),
+        comment: comments(profile, view).iter().map(|comment| strings.intern(comment)).collect(),
         default_sample_type: first_type.kind,
         string_table: strings.all,
     }
@@ -199,7 +203,7 @@ fn message(profile: &Profile, view: &View, options: &Options) -> proto::Profile 
 
 /// Returns the values of a sample. `pending` is the frame of launches without an activity, if such launches are
 /// counted separately.
-fn values(sample: &Stack, view: &View, pending: Option<Option<u32>>) -> Vec<i64> {
+fn sample_values(sample: &StackRow, view: &View, pending: Option<Option<u32>>) -> Vec<i64> {
     let shown = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
     let mut values: Vec<i64> = sample.values[..view.values.len()].iter().map(|&value| shown(value)).collect();
     if let Some(pending) = pending {
@@ -211,19 +215,19 @@ fn values(sample: &Stack, view: &View, pending: Option<Option<u32>>) -> Vec<i64>
 }
 
 /// String table. The format requires the empty string at index 0.
-struct Strings {
+struct StringTable {
     all: Vec<String>,
     ids: HashMap<String, i64>,
 }
 
-impl Default for Strings {
+impl Default for StringTable {
     fn default() -> Self {
         Self { all: vec![String::new()], ids: [(String::new(), 0)].into() }
     }
 }
 
-impl Strings {
-    fn add(&mut self, text: &str) -> i64 {
+impl StringTable {
+    fn intern(&mut self, text: &str) -> i64 {
         if let Some(&id) = self.ids.get(text) {
             return id;
         }
@@ -235,33 +239,33 @@ impl Strings {
 }
 
 /// Tables of functions and mapped files.
-struct Code<'a> {
+struct LocationTable<'a> {
     profile: &'a Profile,
-    strings: Strings,
+    strings: StringTable,
     mapping: Vec<proto::Mapping>,
     function: Vec<proto::Function>,
     /// Functions by name and file.
     ids: BTreeMap<(i64, i64), u64>,
 }
 
-impl Code<'_> {
-    fn location(&mut self, frame: &FrameRow, id: u64) -> proto::Location {
-        let (name, filename) = (self.strings.add(&frame.name), self.strings.add(&frame.file));
+impl LocationTable<'_> {
+    fn add_location(&mut self, frame: &FrameRow, id: u64) -> proto::Location {
+        let (name, filename) = (self.strings.intern(&frame.name), self.strings.intern(&frame.file));
         let next = self.function.len() as u64 + 1;
         let function_id = *self.ids.entry((name, filename)).or_insert(next);
         if function_id == next {
             self.function.push(proto::Function { id: next, name, system_name: name, filename });
         }
         let line = vec![proto::Line { function_id, line: frame.line.into() }];
-        proto::Location { id, mapping_id: self.mapping(&frame.module), line }
+        proto::Location { id, mapping_id: self.intern_mapping(&frame.module), line }
     }
 
     /// Returns the id of a mapped file; 0 if the frame has none.
-    fn mapping(&mut self, module: &str) -> u64 {
+    fn intern_mapping(&mut self, module: &str) -> u64 {
         if module.is_empty() {
             return 0;
         }
-        let filename = self.strings.add(module);
+        let filename = self.strings.intern(module);
         if let Some(known) = self.mapping.iter().find(|known| known.filename == filename) {
             return known.id;
         }
@@ -273,7 +277,7 @@ impl Code<'_> {
         self.mapping.push(proto::Mapping {
             id,
             filename,
-            build_id: self.strings.add(&build_id),
+            build_id: self.strings.intern(&build_id),
             has_functions: true,
             has_filenames: true,
             has_line_numbers: true,
@@ -334,7 +338,7 @@ mod tests {
 
     #[test]
     fn a_location_is_a_line_of_a_function_in_a_mapped_file() {
-        let message = message(&profile(), &GPU, &Options::default());
+        let message = build_profile(&profile(), &GPU, &Options::default());
         let text = |id: i64| message.string_table[id as usize].as_str();
         let names: Vec<_> = message.function.iter().map(|it| (text(it.name), text(it.filename))).collect();
         assert_eq!(names, [("[GPU_Memset]", ""), ("decode", "decode.c")]);

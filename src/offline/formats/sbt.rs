@@ -31,7 +31,7 @@ use gpuflame_model::error::Result;
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{ContextId, CopyKind, Created, Detail, EventUse, IdMap, SyncKind, SyncRecord};
 
-const HEADER: u64 = 72;
+const HEADER_BYTES: u64 = 72;
 const LITTLE_ENDIAN: u32 = 1;
 const HAS_STACKS: u32 = 2;
 /// File names written for Python and range frames, which have no file.
@@ -64,8 +64,8 @@ pub(super) static SBT: Format = Format::of_events(
 .binary();
 
 fn write(profile: &Profile, events: &JoinedRows, out: &mut impl Write) -> Result<()> {
-    let mut body = Body {
-        callers: Callers::of(profile),
+    let mut body = SbtWriter {
+        callers: Callers::new(profile),
         profile,
         bytes: Vec::new(),
         strings: Vec::new(),
@@ -74,68 +74,68 @@ fn write(profile: &Profile, events: &JoinedRows, out: &mut impl Write) -> Result
     };
     let timed = || events.activities().iter().filter(|event| event.activity.duration().is_some());
     let end = timed().map(|event| event.activity.end.0).max().unwrap_or(body.last);
-    let mut all: Vec<(u64, Event<'_>)> =
-        events.calls().iter().map(|call| (call.launched.time.0, Event::Call(call))).collect();
-    all.extend(events.host_calls().iter().map(|call| (call.time.0, Event::Host(call))));
-    all.extend(events.timed_syncs().map(|sync| (sync.start.0, Event::Sync(sync))));
-    all.extend(timed().map(|event| (event.activity.start.0, Event::Activity(event))));
+    let mut all: Vec<(u64, SbtEvent<'_>)> =
+        events.calls().iter().map(|call| (call.launched.time.0, SbtEvent::Call(call))).collect();
+    all.extend(events.host_calls().iter().map(|call| (call.time.0, SbtEvent::Host(call))));
+    all.extend(events.timed_syncs().map(|sync| (sync.start.0, SbtEvent::Sync(sync))));
+    all.extend(timed().map(|event| (event.activity.start.0, SbtEvent::Activity(event))));
     all.sort_by_key(|(time, _)| *time);
     let waits: IdMap<u32, ContextId> =
         events.host_calls().iter().map(|call| (call.id.0, call.context)).collect();
     let synced: IdMap<u32, ()> = events.timed_syncs().map(|sync| (sync.correlation.0, ())).collect();
     body.bytes.push(4);
-    number(&mut body.bytes, body.last);
-    profile.lost().for_each(|(loss, count)| body.lost(&format!("[lost: {count} {}]", loss.label())));
+    write_varint(&mut body.bytes, body.last);
+    profile.lost().for_each(|(loss, count)| body.write_loss(&format!("[lost: {count} {}]", loss.label())));
     let mut count = profile.lost().count() as u64;
     for (_, event) in all {
         match event {
-            Event::Call(call) => body.call(call),
+            SbtEvent::Call(call) => body.write_call(call),
             // CUPTI's record of this wait is written instead of the call.
-            Event::Host(call) if synced.contains_key(&call.id.0) => continue,
-            Event::Host(call) => body.host_call(call),
-            Event::Sync(sync) => {
+            SbtEvent::Host(call) if synced.contains_key(&call.id.0) => continue,
+            SbtEvent::Host(call) => body.write_host_call(call),
+            SbtEvent::Sync(sync) => {
                 let device = events.device_of(sync.context).map_or(0, |device| device.0);
-                body.sync(sync, device, waits.get(&sync.correlation.0).copied());
+                body.write_sync(sync, device, waits.get(&sync.correlation.0).copied());
             }
-            Event::Activity(event) => body.activity(event),
+            SbtEvent::Activity(event) => body.write_activity(event),
         }
         count += 1;
     }
     let mut metadata = vec![1];
-    text(&mut metadata, "");
-    text(&mut metadata, "");
-    number(&mut metadata, events.first_time().0);
-    number(&mut metadata, end);
-    text(&mut metadata, "");
-    number(&mut metadata, threads::process_id(body.profile).into());
-    let events_at = HEADER + metadata.len() as u64;
+    write_text(&mut metadata, "");
+    write_text(&mut metadata, "");
+    write_varint(&mut metadata, events.first_time().0);
+    write_varint(&mut metadata, end);
+    write_text(&mut metadata, "");
+    write_varint(&mut metadata, threads::process_id(body.profile).into());
+    let events_at = HEADER_BYTES + metadata.len() as u64;
     let strings_at = events_at + body.bytes.len() as u64;
     out.write_all(b"SBT\0\0\0\x01\0")?;
     out.write_all(&(LITTLE_ENDIAN | HAS_STACKS).to_le_bytes())?;
-    out.write_all(&(HEADER as u32).to_le_bytes())?;
-    for offset in [HEADER, strings_at, 0, events_at, 0, count] {
+    out.write_all(&(HEADER_BYTES as u32).to_le_bytes())?;
+    for offset in [HEADER_BYTES, strings_at, 0, events_at, 0, count] {
         out.write_all(&offset.to_le_bytes())?;
     }
     out.write_all(&[0; 8])?;
     out.write_all(&metadata)?;
     out.write_all(&body.bytes)?;
     let mut strings = vec![2];
-    number(&mut strings, body.strings.len() as u64);
-    body.strings.iter().for_each(|string| text(&mut strings, string));
+    write_varint(&mut strings, body.strings.len() as u64);
+    body.strings.iter().for_each(|string| write_text(&mut strings, string));
     strings.push(255);
     out.write_all(&strings)?;
     Ok(())
 }
 
 /// An event to write.
-enum Event<'a> {
+enum SbtEvent<'a> {
     Call(&'a LaunchCall),
     Host(&'a HostCall),
     Sync(&'a SyncRecord),
     Activity(&'a JoinedActivity),
 }
 
-struct Body<'a> {
+struct SbtWriter<'a> {
     profile: &'a Profile,
     callers: Callers<'a>,
     bytes: Vec<u8>,
@@ -145,18 +145,18 @@ struct Body<'a> {
     last: u64,
 }
 
-impl Body<'_> {
-    fn call(&mut self, call: &LaunchCall) {
+impl SbtWriter<'_> {
+    fn write_call(&mut self, call: &LaunchCall) {
         let (time, duration) = (call.launched.time.0, u64::from(call.launched.duration));
         let caller = self.callers.get(call.launched.context);
         // A call without a known stack would get a wrong stack when the file is read again.
         let id = if call.has_stack() { call.id.0.into() } else { 0 };
         let name = clean::text(&caller.call);
-        self.event(kind::LAUNCH, (time, duration), [0, 0, id], &name, Some(&caller));
+        self.write_event(kind::LAUNCH, (time, duration), [0, 0, id], &name, Some(&caller));
     }
 
     /// Writes a call that started no work.
-    fn host_call(&mut self, call: &HostCall) {
+    fn write_host_call(&mut self, call: &HostCall) {
         let caller = self.callers.get(call.context);
         let kind = match call.event_use {
             Some(EventUse::Record) => kind::EVENT_RECORD,
@@ -166,11 +166,11 @@ impl Body<'_> {
             None => kind::STREAM_SYNC,
         };
         let name = clean::text(&caller.call);
-        self.event(kind, (call.time.0, call.duration), [0, 0, call.id.0.into()], &name, Some(&caller));
+        self.write_event(kind, (call.time.0, call.duration), [0, 0, call.id.0.into()], &name, Some(&caller));
     }
 
     /// Writes CUPTI's record of a wait, with the stack of the call if the stack is known.
-    fn sync(&mut self, sync: &SyncRecord, device: u32, context: Option<ContextId>) {
+    fn write_sync(&mut self, sync: &SyncRecord, device: u32, context: Option<ContextId>) {
         let kind = match sync.kind {
             SyncKind::STREAM => kind::STREAM_SYNC,
             SyncKind::CONTEXT => kind::DEVICE_SYNC,
@@ -180,11 +180,11 @@ impl Body<'_> {
         let name = caller.as_ref().map_or_else(|| sync.kind.word().to_owned(), |it| clean::text(&it.call));
         let place = [device, sync.stream.map_or(0, |stream| stream.0), sync.correlation.0].map(u64::from);
         let times = (sync.start.0, sync.end.since(sync.start));
-        self.event(kind, times, place, &name, caller.as_deref());
+        self.write_event(kind, times, place, &name, caller.as_deref());
     }
 
     /// Writes an event with (start, duration), (device, stream, correlation) and a stack.
-    fn event(
+    fn write_event(
         &mut self,
         kind: u8,
         (time, duration): (u64, u64),
@@ -194,16 +194,16 @@ impl Body<'_> {
     ) {
         let caller = caller.filter(|caller| !caller.frames.is_empty());
         let flags = u8::from(duration > 0) | if caller.is_some() { HAS_STACK } else { 0 };
-        self.head(kind, flags, time);
-        self.numbers([duration].into_iter().filter(|duration| *duration > 0));
-        let name = self.string(name);
-        self.numbers(place.into_iter().chain([name]));
-        caller.into_iter().for_each(|caller| self.stack(caller));
+        self.write_event_head(kind, flags, time);
+        self.write_varints([duration].into_iter().filter(|duration| *duration > 0));
+        let name = self.intern_string(name);
+        self.write_varints(place.into_iter().chain([name]));
+        caller.into_iter().for_each(|caller| self.write_stack(caller));
     }
 
     /// Writes the thread and the frames of the stack, leaf first.
-    fn stack(&mut self, caller: &Caller) {
-        self.numbers([caller.thread.0.into(), caller.frames.len() as u64]);
+    fn write_stack(&mut self, caller: &Caller) {
+        self.write_varints([caller.thread.0.into(), caller.frames.len() as u64]);
         for frame in caller.frames.iter().rev() {
             // A Python or range frame without a file has its kind in place of the file name.
             let file = match frame.letter {
@@ -211,19 +211,19 @@ impl Body<'_> {
                 'r' if frame.file.is_empty() => RANGE,
                 _ => &frame.file,
             };
-            let (function, file) = (self.string(&frame.exact), self.string(file));
-            self.numbers([0, function, file, frame.line.into()]);
+            let (function, file) = (self.intern_string(&frame.exact), self.intern_string(file));
+            self.write_varints([0, function, file, frame.line.into()]);
         }
     }
 
     /// Writes an event of unknown type, at the time of the first event.
-    fn lost(&mut self, text: &str) {
-        self.head(kind::UNKNOWN, 0, self.last);
-        let name = self.string(text);
-        self.numbers([0, 0, 0, name]);
+    fn write_loss(&mut self, text: &str) {
+        self.write_event_head(kind::UNKNOWN, 0, self.last);
+        let name = self.intern_string(text);
+        self.write_varints([0, 0, 0, name]);
     }
 
-    fn activity(&mut self, event: &JoinedActivity) {
+    fn write_activity(&mut self, event: &JoinedActivity) {
         let activity = &event.activity;
         let (kind, extra) = match activity.detail {
             Detail::Kernel(_) | Detail::Graph => (kind::KERNEL, 2),
@@ -240,37 +240,38 @@ impl Body<'_> {
             _ => None,
         };
         let has_stack = if created.is_some() { HAS_STACK } else { 0 };
-        self.head(kind, extra | has_stack | u8::from(duration > 0), activity.start.0);
-        self.numbers([duration].into_iter().filter(|duration| *duration > 0));
+        self.write_event_head(kind, extra | has_stack | u8::from(duration > 0), activity.start.0);
+        self.write_varints([duration].into_iter().filter(|duration| *duration > 0));
         let work = activity.work();
-        let name = self.string(&clean::text(&chrome::events::title(work, work_name(self.profile, work))));
+        let name =
+            self.intern_string(&clean::text(&chrome::events::title(work, work_name(self.profile, work))));
         let place = [activity.device.0, activity.stream.0, activity.correlation.0].map(u64::from);
-        self.numbers(place.into_iter().chain([name]));
+        self.write_varints(place.into_iter().chain([name]));
         match activity.detail {
             Detail::Kernel(kernel) => {
-                self.numbers(kernel.grid.into_iter().chain(kernel.block).map(u64::from));
+                self.write_varints(kernel.grid.into_iter().chain(kernel.block).map(u64::from));
                 let shared = u64::from(kernel.static_shared) + u64::from(kernel.dynamic_shared);
-                self.numbers([shared, kernel.registers.into()]);
+                self.write_varints([shared, kernel.registers.into()]);
             }
             // A graph is written with eight numbers, like a kernel.
-            Detail::Graph => self.numbers([0; 8]),
-            Detail::Copy(_) | Detail::Set(_) => self.numbers([0, 0, activity.bytes()]),
+            Detail::Graph => self.write_varints([0; 8]),
+            Detail::Copy(_) | Detail::Set(_) => self.write_varints([0, 0, activity.bytes()]),
         }
-        created.into_iter().for_each(|caller| self.stack(&caller));
+        created.into_iter().for_each(|caller| self.write_stack(&caller));
     }
 
-    fn head(&mut self, kind: u8, flags: u8, time: u64) {
+    fn write_event_head(&mut self, kind: u8, flags: u8, time: u64) {
         self.bytes.extend([kind, flags]);
         // The times of a damaged recording may be arbitrary. Times of all other recordings ascend.
-        self.numbers([time.saturating_sub(self.last)]);
+        self.write_varints([time.saturating_sub(self.last)]);
         self.last = self.last.max(time);
     }
 
-    fn numbers(&mut self, numbers: impl IntoIterator<Item = u64>) {
-        numbers.into_iter().for_each(|value| number(&mut self.bytes, value));
+    fn write_varints(&mut self, numbers: impl IntoIterator<Item = u64>) {
+        numbers.into_iter().for_each(|value| write_varint(&mut self.bytes, value));
     }
 
-    fn string(&mut self, string: &str) -> u64 {
+    fn intern_string(&mut self, string: &str) -> u64 {
         if let Some(&id) = self.ids.get(string) {
             return id;
         }
@@ -281,7 +282,7 @@ impl Body<'_> {
     }
 }
 
-fn number(bytes: &mut Vec<u8>, mut value: u64) {
+fn write_varint(bytes: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         bytes.push(value as u8 | 0x80);
         value >>= 7;
@@ -289,7 +290,7 @@ fn number(bytes: &mut Vec<u8>, mut value: u64) {
     bytes.push(value as u8);
 }
 
-fn text(bytes: &mut Vec<u8>, text: &str) {
-    number(bytes, text.len() as u64);
+fn write_text(bytes: &mut Vec<u8>, text: &str) {
+    write_varint(bytes, text.len() as u64);
     bytes.extend(text.as_bytes());
 }

@@ -3,7 +3,7 @@
 
 use std::io::Write;
 
-use super::stacks::{Granularity, Stack, Stacks};
+use super::sorted_stacks::{Granularity, SortedStacks, StackRow};
 use gpuflame_export::format::{Drawing, Format};
 use gpuflame_export::json::comma;
 use gpuflame_model::error::Result;
@@ -17,7 +17,7 @@ pub(super) static SPEEDSCOPE: Format =
 fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
     let &Drawing { profile, view, options, .. } = drawing;
     // The viewer draws each frame of the table as a separate box, and a function should be one box.
-    let Stacks { frames, samples } = Stacks::of(profile, view, options, Granularity::Functions);
+    let SortedStacks { frames, samples } = SortedStacks::new(profile, view, options, Granularity::Functions);
     write!(
         out,
         "{{\"$schema\":\"https://www.speedscope.app/file-format-schema.json\",\"exporter\":\"gpuflame\",\
@@ -41,22 +41,22 @@ fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
     }
     write!(out, "]}},\"profiles\":[")?;
     let value = options.unit.value(view);
-    let weights = Weights { value, unit: view.values[value].unit };
-    weights.profile(heading(view), &samples, |_| true, out)?;
+    let weights = WeightedView { value, unit: view.values[value].unit };
+    weights.write_profile(heading(view), &samples, |_| true, out)?;
     if profile.devices().len() > 1 && view.has_devices {
         for device in profile.devices() {
             write!(out, ",")?;
             let is_it = |on: Option<DeviceId>| on == Some(device.device);
-            weights.profile(&format!("GPU {}", device.device.0), &samples, is_it, out)?;
+            weights.write_profile(&format!("GPU {}", device.device.0), &samples, is_it, out)?;
         }
     }
-    losses(profile, lost_at, out)?;
+    write_losses(profile, lost_at, out)?;
     writeln!(out, "]}}")?;
     Ok(())
 }
 
 /// Writes the losses as a separate profile, in which each kind of loss is a frame as wide as its count.
-fn losses(profile: &Profile, first_frame: usize, out: &mut dyn Write) -> Result<()> {
+fn write_losses(profile: &Profile, first_frame: usize, out: &mut dyn Write) -> Result<()> {
     let counts: Vec<u64> = profile.lost().map(|(_, count)| count).collect();
     if counts.is_empty() {
         return Ok(());
@@ -78,16 +78,16 @@ fn heading(view: &View) -> &'static str {
 }
 
 /// Index of the value that is a sample's weight.
-struct Weights {
+struct WeightedView {
     value: usize,
     unit: Measure,
 }
 
-impl Weights {
-    fn profile(
+impl WeightedView {
+    fn write_profile(
         &self,
         name: &str,
-        samples: &[Stack],
+        samples: &[StackRow],
         is_wanted: impl Fn(Option<DeviceId>) -> bool,
         out: &mut dyn Write,
     ) -> Result<()> {

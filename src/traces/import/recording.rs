@@ -14,7 +14,7 @@ pub struct RecordingSummary {
     /// Number of rows of kinds that only later versions know.
     pub skipped: u64,
     /// Whether the recording has sums instead of single activities.
-    pub is_of_sums: bool,
+    pub has_only_sums: bool,
     /// State of the process that wrote the recording, if the recording has no end row.
     pub writer_state: Option<WriterState>,
 }
@@ -72,7 +72,7 @@ pub fn recording(
         Ok(RecordingSummary {
             damaged,
             skipped: reader.skipped(),
-            is_of_sums: reader.has_sums(),
+            has_only_sums: reader.has_sums(),
             writer_state,
         })
     })

@@ -38,7 +38,7 @@ pub(super) fn read(input: impl Read, sink: &mut impl Sink) -> Result<ReadCounts>
     }
     let strings = match u64_at(24) {
         0 => Vec::new(),
-        at => read_strings(SbtCursor::at(&bytes, at)?)?,
+        at => read_strings(SbtCursor::starting_at(&bytes, at)?)?,
     };
     let mut counts = ReadCounts { bytes: bytes.len() as u64, ..ReadCounts::default() };
     let (at, count) = (u64_at(40), u64_at(56));
@@ -49,7 +49,7 @@ pub(super) fn read(input: impl Read, sink: &mut impl Sink) -> Result<ReadCounts>
         ));
     }
     if count > 0 {
-        read_events(SbtCursor::at(&bytes, at)?, count, &strings, &mut counts, sink)?;
+        read_events(SbtCursor::starting_at(&bytes, at)?, count, &strings, &mut counts, sink)?;
     }
     Ok(counts)
 }
@@ -235,7 +235,7 @@ struct SbtCursor<'a> {
 }
 
 impl<'a> SbtCursor<'a> {
-    fn at(all: &'a [u8], at: u64) -> Result<Self> {
+    fn starting_at(all: &'a [u8], at: u64) -> Result<Self> {
         match usize::try_from(at) {
             Ok(at) if at >= HEADER_BYTES && at < all.len() => Ok(Self { all, at }),
             _ => Err(format_error(
@@ -289,9 +289,9 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Lines(Vec<String>);
+    struct EventLines(Vec<String>);
 
-    impl super::Sink for Lines {
+    impl super::Sink for EventLines {
         fn event(&mut self, event: &Event<'_>) {
             self.0.push(match event {
                 Event::Op(op) => format!(
@@ -324,7 +324,7 @@ mod tests {
 
     #[test]
     fn launches_kernels_and_copies_are_read() {
-        let mut lines = Lines::default();
+        let mut lines = EventLines::default();
         let counts = read(&*sample_file(), &mut lines).unwrap();
         assert_eq!(counts.events, 3);
         let expected = [
@@ -339,7 +339,7 @@ mod tests {
     fn a_file_truncated_anywhere_is_a_format_error() {
         let file = sample_file();
         for length in 0..file.len() {
-            let error = read(&file[..length], &mut Lines::default()).unwrap_err();
+            let error = read(&file[..length], &mut EventLines::default()).unwrap_err();
             assert!(error.to_string().starts_with("SBT, byte "), "{length}: {error}");
         }
     }

@@ -68,7 +68,7 @@ pub(super) enum FrameClass {
 }
 
 impl FrameClass {
-    pub(super) fn of(kind: SliceKind) -> Self {
+    pub(super) fn from_kind(kind: SliceKind) -> Self {
         match kind {
             SliceKind::Python => Self::Python,
             SliceKind::Cpu(CpuKind::Range | CpuKind::Step) => Self::Range,

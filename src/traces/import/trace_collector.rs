@@ -201,7 +201,7 @@ impl TraceCollector {
             self.step_times.push((op.start, op.end));
         }
         let thread = self.thread_number(op.process, op.thread);
-        let (label, class) = (self.labels.intern(op.name), FrameClass::of(SliceKind::Cpu(op.kind)));
+        let (label, class) = (self.labels.intern(op.name), FrameClass::from_kind(SliceKind::Cpu(op.kind)));
         let number = self.next_slice_number();
         if self.backward_under_forward || !op.call_stack.raw().is_empty() {
             self.add_operator(op, thread, number);
@@ -283,7 +283,7 @@ impl TraceCollector {
                 self.store_call(&Call { name, start, end, process, thread, correlation, ..Call::default() })
             }
             _ => {
-                let (label, class) = (self.labels.intern(name), FrameClass::of(kind));
+                let (label, class) = (self.labels.intern(name), FrameClass::from_kind(kind));
                 let number = self.next_slice_number();
                 (Slice::new((time, time), label, class, number), self.thread_number(process, thread))
             }

@@ -29,7 +29,7 @@ fn over(run: Run) -> (u32, Done) {
     let (mut command, folder) = run.into_command();
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let process = child.id();
-    (process, Done::of(child.wait_with_output().unwrap(), folder))
+    (process, Done::from_output(child.wait_with_output().unwrap(), folder))
 }
 
 /// Ids of the processes that have files whose names begin with `prefix`.
@@ -57,7 +57,7 @@ fn one(seed: u64) {
         let mut expected = processes(&folder, "stderr-");
         assert_eq!(expected.len(), usize::from(plan.child != "-"));
         for child in &expected {
-            let mut done = Done::of_folder(&folder);
+            let mut done = Done::from_folder(&folder);
             done.stderr = done.file(&format!("stderr-{child}"));
             // In a forked worker, `_exit` writes the files as an exit does.
             let how = if plan.child == "_exit" { "exit" } else { plan.child };

@@ -3,15 +3,15 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::entries::Kind;
-use crate::spaces::{Files, Place};
+use crate::address_spaces::{FileLocation, Files};
+use crate::entry_points::EntryKind;
 
 /// A probe that is attached.
 #[derive(Clone, Debug)]
 pub(crate) struct Probe {
     /// Name of the probed function.
     pub(crate) name: String,
-    pub(crate) kind: Kind,
+    pub(crate) kind: EntryKind,
 }
 
 /// A call that a probe saw.
@@ -22,11 +22,11 @@ pub(crate) struct Launch {
     pub(crate) pid: u32,
     pub(crate) tid: u32,
     pub(crate) cpu: u32,
-    /// Number of the thread name in [`Seen::comms`].
+    /// Number of the thread name in [`ProbedLaunches::comms`].
     pub(crate) comm: u32,
-    /// Number of the probe in [`Seen::probes`].
+    /// Number of the probe in [`ProbedLaunches::probes`].
     pub(crate) probe: u32,
-    /// Number of the stack in [`Seen::stacks`].
+    /// Number of the stack in [`ProbedLaunches::stacks`].
     pub(crate) stack: u32,
     /// CUPTI's correlation id of the call, if the library inside the process passed it on.
     pub(crate) correlation: Option<u32>,
@@ -38,34 +38,34 @@ const _: () = assert!(size_of::<Launch>() == 48, "Launch grew: one is kept for e
 
 /// All launches that were seen, and the tables that they refer to.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct ProbedLaunches {
     pub(crate) launches: Vec<Launch>,
     pub(crate) probes: Vec<Probe>,
-    pub(crate) comms: Table<String>,
+    pub(crate) comms: InternTable<String>,
     /// Stacks, leaf first.
-    pub(crate) stacks: Table<Vec<Place>>,
+    pub(crate) stacks: InternTable<Vec<FileLocation>>,
     pub(crate) files: Files,
     /// Ids of copies and fills, if copies and fills are not probed.
     pub(crate) copies: HashSet<(u32, u32)>,
     /// Number of ids that arrived for a thread whose call no probe had seen.
-    pub(crate) markers_alone: u64,
+    pub(crate) unmatched_markers: u64,
 }
 
 /// Distinct values, each stored once and identified by a number.
 #[derive(Debug)]
-pub(crate) struct Table<T> {
+pub(crate) struct InternTable<T> {
     values: Vec<T>,
     numbers: HashMap<T, u32>,
 }
 
-impl<T> Default for Table<T> {
+impl<T> Default for InternTable<T> {
     fn default() -> Self {
         Self { values: Vec::new(), numbers: HashMap::new() }
     }
 }
 
-impl<T: Clone + Eq + std::hash::Hash> Table<T> {
-    pub(crate) fn number(&mut self, value: T) -> u32 {
+impl<T: Clone + Eq + std::hash::Hash> InternTable<T> {
+    pub(crate) fn intern(&mut self, value: T) -> u32 {
         let next = self.values.len() as u32;
         *self.numbers.entry(value).or_insert_with_key(|value| {
             self.values.push(value.clone());

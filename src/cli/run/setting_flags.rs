@@ -6,17 +6,17 @@ use std::path::Path;
 
 use toml::{Table, Value};
 
-use crate::console::usage;
+use crate::console::usage_error;
 use gpuflame_config::settings::{SETTINGS, nearest, parse};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
 /// A variable and its value.
-pub(super) type Chosen = (String, String);
+pub(super) type SettingPair = (String, String);
 
-pub(super) const FLAG: &str = "GPUFLAME_FLAG";
+pub(super) const FLAG_VARIABLE: &str = "GPUFLAME_FLAG";
 
 /// Parts of `--window`, and the variables that they set.
-const WINDOW: [(&str, &str); 9] = [
+const WINDOW_KEYS: [(&str, &str); 9] = [
     ("delay", "GPUFLAME_DELAY"),
     ("duration", "GPUFLAME_DURATION"),
     ("repeat", "GPUFLAME_REPEAT"),
@@ -24,28 +24,31 @@ const WINDOW: [(&str, &str); 9] = [
     ("step-range", "GPUFLAME_STEP_RANGE"),
     ("launches", "GPUFLAME_MAX_LAUNCHES"),
     ("bytes", "GPUFLAME_MAX_BYTES"),
-    ("flag", FLAG),
+    ("flag", FLAG_VARIABLE),
     ("signal", "GPUFLAME_SIGNAL"),
 ];
 /// Prefix of all variable names but one. Settings files omit the prefix.
 const PREFIX: &str = "GPUFLAME_";
 /// Value of `--window` for programs that open windows themselves.
-const BY_THE_PROGRAM: &str = "off";
+const CONTROLLED_BY_PROGRAM: &str = "off";
 
 /// Parses a value of `--window`, such as `delay=5,duration=2`.
-pub(super) fn window(text: &str) -> Result<Vec<Chosen>> {
-    if text == BY_THE_PROGRAM {
+pub(super) fn parse_window(text: &str) -> Result<Vec<SettingPair>> {
+    if text == CONTROLLED_BY_PROGRAM {
         return Ok(vec![("GPUFLAME_ENABLED".to_owned(), "0".to_owned())]);
     }
-    let chosen: Result<Vec<Chosen>> = text.split(',').map(window_part).collect();
+    let chosen: Result<Vec<SettingPair>> = text.split(',').map(parse_window_part).collect();
     let chosen = chosen?;
-    check(&chosen).and_then(|()| fits(&chosen)).map_err(|why| usage(format!("--window {text}: {why}")))?;
+    check(&chosen)
+        .and_then(|()| check_window(&chosen))
+        .map_err(|why| usage_error(format!("--window {text}: {why}")))?;
     Ok(chosen)
 }
 
 /// Checks that the parts form a valid window. The error is the reason why the parts are invalid.
-fn fits(chosen: &[Chosen]) -> std::result::Result<(), String> {
-    let word = |name: &str| WINDOW.iter().find(|(_, known)| *known == name).map_or("", |(word, _)| *word);
+fn check_window(chosen: &[SettingPair]) -> std::result::Result<(), String> {
+    let word =
+        |name: &str| WINDOW_KEYS.iter().find(|(_, known)| *known == name).map_or("", |(word, _)| *word);
     let has = |name: &str| chosen.iter().any(|(chosen, _)| chosen == name);
     for (at, (name, value)) in chosen.iter().enumerate() {
         if value.is_empty() {
@@ -54,67 +57,71 @@ fn fits(chosen: &[Chosen]) -> std::result::Result<(), String> {
         if chosen[..at].iter().any(|(before, _)| before == name) {
             return Err(format!("{}= is given twice", word(name)));
         }
-        if name == FLAG && Path::new(value).is_dir() {
+        if name == FLAG_VARIABLE && Path::new(value).is_dir() {
             return Err(format!("{value} is a folder; name a file, which need not exist yet"));
         }
     }
     if has("GPUFLAME_REPEAT") && !has("GPUFLAME_DURATION") {
         return Err("repeat= needs duration=".to_owned());
     }
-    if has(FLAG) && has("GPUFLAME_SIGNAL") {
+    if has(FLAG_VARIABLE) && has("GPUFLAME_SIGNAL") {
         return Err("flag= and signal= exclude each other".to_owned());
     }
     Ok(())
 }
 
-fn window_part(part: &str) -> Result<Chosen> {
+fn parse_window_part(part: &str) -> Result<SettingPair> {
     let found = part.trim().split_once('=').and_then(|(word, value)| {
-        let (_, name) = WINDOW.iter().find(|(known, _)| *known == word.trim())?;
+        let (_, name) = WINDOW_KEYS.iter().find(|(known, _)| *known == word.trim())?;
         Some(((*name).to_owned(), value.trim().to_owned()))
     });
     found.ok_or_else(|| {
-        let words: Vec<_> = WINDOW.iter().map(|(word, _)| format!("{word}=")).collect();
-        usage(format!("--window: `{part}` is neither `off` nor one of {} with a value", words.join(", ")))
+        let words: Vec<_> = WINDOW_KEYS.iter().map(|(word, _)| format!("{word}=")).collect();
+        usage_error(format!(
+            "--window: `{part}` is neither `off` nor one of {} with a value",
+            words.join(", ")
+        ))
     })
 }
 
 /// Parses the value of `--formats`.
-pub(super) fn formats(text: &str) -> Result<Chosen> {
+pub(super) fn parse_formats(text: &str) -> Result<SettingPair> {
     let chosen = ("GPUFLAME_FORMATS".to_owned(), text.to_owned());
-    check(std::slice::from_ref(&chosen)).map_err(|why| usage(format!("--formats {text}: {why}")))?;
+    check(std::slice::from_ref(&chosen)).map_err(|why| usage_error(format!("--formats {text}: {why}")))?;
     Ok(chosen)
 }
 
 /// Parses the value of `--cpu-samples`.
-pub(super) fn cpu_samples(text: &str) -> Result<Chosen> {
+pub(super) fn parse_cpu_samples(text: &str) -> Result<SettingPair> {
     let chosen = ("GPUFLAME_CPU_SAMPLES".to_owned(), text.to_owned());
-    check(std::slice::from_ref(&chosen)).map_err(|why| usage(format!("--cpu-samples {text}: {why}")))?;
+    check(std::slice::from_ref(&chosen))
+        .map_err(|why| usage_error(format!("--cpu-samples {text}: {why}")))?;
     Ok(chosen)
 }
 
 /// Reads a settings file, which names settings without the prefix, in lower case (`duration = 2.5`).
-pub(super) fn config(path: &Path) -> Result<Vec<Chosen>> {
+pub(super) fn read_config(path: &Path) -> Result<Vec<SettingPair>> {
     let text = fs::read_to_string(path).map_err(|error| Error::from(error).within(path.display()))?;
-    settings_of(&text).map_err(|error| error.within(path.display()))
+    parse_config(&text).map_err(|error| error.within(path.display()))
 }
 
-fn settings_of(text: &str) -> Result<Vec<Chosen>> {
+fn parse_config(text: &str) -> Result<Vec<SettingPair>> {
     let table: Table = text.parse().map_err(|error: toml::de::Error| {
         let place = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
-        wrong(format!("line {place}: {}", error.message()))
+        setting_error(format!("line {place}: {}", error.message()))
     })?;
     let mut all = Vec::new();
     for (key, value) in &table {
-        let value = word(key, value)?;
-        let chosen = (name(key).map_err(|why| wrong(format!("{key}: {why}")))?, value);
-        check(std::slice::from_ref(&chosen)).map_err(|why| wrong(format!("{key}: {why}")))?;
+        let value = to_text(key, value)?;
+        let chosen = (variable_name(key).map_err(|why| setting_error(format!("{key}: {why}")))?, value);
+        check(std::slice::from_ref(&chosen)).map_err(|why| setting_error(format!("{key}: {why}")))?;
         all.push(chosen);
     }
     Ok(all)
 }
 
 /// Returns the variable for a key. The key is the variable's name with or without the prefix.
-fn name(key: &str) -> std::result::Result<String, String> {
+fn variable_name(key: &str) -> std::result::Result<String, String> {
     let whole = key.to_ascii_uppercase().replace('-', "_");
     let is_known = |name: &str| SETTINGS.iter().any(|setting| setting.name == name);
     let is_whole = whole.starts_with(PREFIX) || is_known(&whole);
@@ -127,18 +134,18 @@ fn name(key: &str) -> std::result::Result<String, String> {
 }
 
 /// Converts a value to the text of a variable.
-fn word(key: &str, value: &Value) -> Result<String> {
+fn to_text(key: &str, value: &Value) -> Result<String> {
     Ok(match value {
         Value::String(text) => text.clone(),
         Value::Integer(number) => number.to_string(),
         Value::Float(number) => number.to_string(),
         Value::Boolean(on) => u8::from(*on).to_string(),
         Value::Array(items) => {
-            let items: Result<Vec<_>> = items.iter().map(|item| word(key, item)).collect();
+            let items: Result<Vec<_>> = items.iter().map(|item| to_text(key, item)).collect();
             items?.join(",")
         }
         Value::Datetime(_) | Value::Table(_) => {
-            return Err(wrong(format!(
+            return Err(setting_error(format!(
                 "{key}: a setting cannot be a table or a date; write `{key} = VALUE`"
             )));
         }
@@ -146,7 +153,7 @@ fn word(key: &str, value: &Value) -> Result<String> {
 }
 
 /// Checks that the library would accept the values. The error is the reason why the library would reject a value.
-fn check(chosen: &[Chosen]) -> std::result::Result<(), String> {
+fn check(chosen: &[SettingPair]) -> std::result::Result<(), String> {
     if chosen.iter().any(|(_, value)| value.contains('\0')) {
         return Err("it contains a zero byte, which no variable can hold".to_owned());
     }
@@ -156,7 +163,7 @@ fn check(chosen: &[Chosen]) -> std::result::Result<(), String> {
     Err(why.split_once(": ").map_or(why, |(_, why)| why).to_owned())
 }
 
-fn wrong(message: String) -> Error {
+fn setting_error(message: String) -> Error {
     Error::new(ErrorKind::Setting, message)
 }
 
@@ -164,13 +171,13 @@ fn wrong(message: String) -> Error {
 mod tests {
     use super::*;
 
-    fn pairs(chosen: &[Chosen]) -> Vec<(&str, &str)> {
+    fn pairs(chosen: &[SettingPair]) -> Vec<(&str, &str)> {
         chosen.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
     }
 
     #[test]
     fn a_window_option_is_a_list_of_key_value_pairs() {
-        let chosen = window("delay=5, duration=0.5,repeat=0,steps=3..7,flag=/tmp/on").unwrap();
+        let chosen = parse_window("delay=5, duration=0.5,repeat=0,steps=3..7,flag=/tmp/on").unwrap();
         let expected = [
             ("GPUFLAME_DELAY", "5"),
             ("GPUFLAME_DURATION", "0.5"),
@@ -179,7 +186,7 @@ mod tests {
             ("GPUFLAME_FLAG", "/tmp/on"),
         ];
         assert_eq!(pairs(&chosen), expected);
-        assert_eq!(pairs(&window("off").unwrap()), [("GPUFLAME_ENABLED", "0")]);
+        assert_eq!(pairs(&parse_window("off").unwrap()), [("GPUFLAME_ENABLED", "0")]);
         for (text, words) in [
             ("5", "`5` is neither `off` nor one of delay=, duration="),
             ("length=5", "`length=5` is neither `off` nor one of"),
@@ -192,7 +199,7 @@ mod tests {
             ("flag=/", "/ is a folder; name a file"),
             ("flag=a\0b", "a zero byte"),
         ] {
-            let said = window(text).unwrap_err().to_string();
+            let said = parse_window(text).unwrap_err().to_string();
             assert!(said.contains("--window") && said.contains(words), "{said}");
         }
     }
@@ -200,7 +207,7 @@ mod tests {
     #[test]
     fn a_settings_file_accepts_short_names() {
         let text = "# For the nightly job.\noutput = 'job/%r'\nformats = ['svg', 'gfr']\nduration = 2.5\nquiet = true\nstep-range = 'step *'\n";
-        let mut chosen = settings_of(text).unwrap();
+        let mut chosen = parse_config(text).unwrap();
         chosen.sort();
         let expected = [
             ("GPUFLAME_DURATION", "2.5"),
@@ -210,7 +217,7 @@ mod tests {
             ("GPUFLAME_STEP_RANGE", "step *"),
         ];
         assert_eq!(pairs(&chosen), expected);
-        let long = settings_of("GPUFLAME_DELAY = 0\ncupti_trace_output_file = 'x'\n").unwrap();
+        let long = parse_config("GPUFLAME_DELAY = 0\ncupti_trace_output_file = 'x'\n").unwrap();
         assert_eq!(pairs(&long), [("GPUFLAME_DELAY", "0"), ("CUPTI_TRACE_OUTPUT_FILE", "x")]);
         for (text, words) in [
             ("quiet = true\nb = = 2\n", "line 2"),
@@ -221,7 +228,7 @@ mod tests {
             ("output = \"a\\u0000b\"", "output: it contains a zero byte"),
             ("[window]\ndelay = 1\n", "window: a setting cannot be a table"),
         ] {
-            let said = settings_of(text).unwrap_err().to_string();
+            let said = parse_config(text).unwrap_err().to_string();
             assert!(said.contains(words), "{text}: {said}");
         }
     }

@@ -10,9 +10,9 @@ use gpuflame_model::profile::{Profile, Values, View, add_values};
 use gpuflame_model::record::DeviceId;
 
 /// Frame table and stacks. Frames are numbered in the order of their names, and stacks are sorted by their frames.
-pub(super) struct Stacks {
+pub(super) struct SortedStacks {
     pub(super) frames: Vec<FrameRow>,
-    pub(super) samples: Vec<Stack>,
+    pub(super) samples: Vec<StackRow>,
 }
 
 /// A frame of the table.
@@ -28,7 +28,7 @@ pub(super) struct FrameRow {
 }
 
 /// A stack, root first, and the values of the stack on a device.
-pub(super) struct Stack {
+pub(super) struct StackRow {
     pub(super) frames: Vec<u32>,
     pub(super) device: Option<DeviceId>,
     pub(super) values: Values,
@@ -43,14 +43,15 @@ pub(super) enum Granularity {
     Functions,
 }
 
-impl Stacks {
-    pub(super) fn of(profile: &Profile, view: &View, options: &Options, granularity: Granularity) -> Self {
+impl SortedStacks {
+    pub(super) fn new(profile: &Profile, view: &View, options: &Options, granularity: Granularity) -> Self {
         let composer = Composer::new(profile, view, options);
         let mut table = FrameTable::default();
         let mut sums: HashMap<(Vec<u32>, Option<DeviceId>), Values> = HashMap::new();
         for sample in composer.samples() {
             let frames = composer.frames(&sample);
-            let frames = frames.iter().map(|frame| table.intern(row(profile, frame), granularity)).collect();
+            let frames =
+                frames.iter().map(|frame| table.intern(frame_row(profile, frame), granularity)).collect();
             add_values(sums.entry((frames, sample.device)).or_default(), sample.values);
         }
         let (frames, ranks) = table.into_sorted();
@@ -61,12 +62,12 @@ impl Stacks {
                 ((stack, device), values)
             })
             .collect();
-        let stack = |((frames, device), values)| Stack { frames, device, values };
+        let stack = |((frames, device), values)| StackRow { frames, device, values };
         Self { frames, samples: sorted.into_iter().map(stack).collect() }
     }
 }
 
-fn row(profile: &Profile, frame: &ComposedFrame<'_>) -> FrameRow {
+fn frame_row(profile: &Profile, frame: &ComposedFrame<'_>) -> FrameRow {
     let text = |id| clean::text(profile.strings().get(id));
     let shown = frame.id.map(|id| profile.shown_frame(id));
     let source = shown.and_then(|shown| shown.source);

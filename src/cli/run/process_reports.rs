@@ -16,14 +16,14 @@ use indicatif::HumanCount;
 use serde_json::Value;
 
 use crate::recover::Recovered;
-use crate::set_file::path_of;
+use crate::set_file::parse_path;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_os as host;
 
 /// Maximum number of names tried for a folder. Each name that already exists belongs to another run.
-const MOST_FOLDERS: u32 = 1000;
+const MAX_FOLDER_NAMES: u32 = 1000;
 /// Folders to try after `TMPDIR`.
-const OTHER_PLACES: [&str; 2] = ["/tmp", "/dev/shm"];
+const FALLBACK_FOLDERS: [&str; 2] = ["/tmp", "/dev/shm"];
 /// Maximum number of files read, and the maximum size of one file. A report has a path for each file that a process
 /// wrote.
 const MAX_FILES: usize = 100_000;
@@ -33,34 +33,34 @@ const MAX_DEPTH: u32 = 8;
 /// Maximum time, for all processes together, to wait for an `exec` during which a process has no environment. The
 /// kernel reads the head of the program from the disk in that time. Processes that were started with an empty
 /// environment cost this time once.
-const EXEC: Duration = Duration::from_millis(200);
+const EXEC_TIMEOUT: Duration = Duration::from_millis(200);
 /// Size in bytes of the largest environment with which Linux starts a program.
-const MOST_VARIABLES: usize = 6 << 20;
+const MAX_ENVIRONMENT_BYTES: usize = 6 << 20;
 /// Maximum number of processes listed one by one.
-const MOST_LISTED: usize = 20;
+const MAX_LISTED: usize = 20;
 /// Variable that names the run's folder to the processes of the command. If the variable is already set, it names the
 /// folder of another run, or of another program that wants reports.
-pub(super) const REPORT: &str = "GPUFLAME_REPORT";
+pub(super) const REPORT_VARIABLE: &str = "GPUFLAME_REPORT";
 
 /// A folder for reports, removed on drop. A process of another user can create files in the folder, but cannot list
 /// it. That process cannot list the other entries of the parent folder either, and the folder's name is random, so
 /// that only processes of the command know it.
-pub(super) struct Folder {
+pub(super) struct ReportFolder {
     path: PathBuf,
     parent: PathBuf,
     /// Folder that also receives the reports, once this run has read them.
     outer: Option<PathBuf>,
 }
 
-impl Folder {
+impl ReportFolder {
     /// # Errors
     /// No folder can be created anywhere.
     pub(super) fn new() -> Result<Self> {
-        let outer = std::env::var_os(REPORT).and_then(|folder| std::path::absolute(folder).ok());
+        let outer = std::env::var_os(REPORT_VARIABLE).and_then(|folder| std::path::absolute(folder).ok());
         let outer = outer.filter(|folder| folder.is_dir());
         // The path is made absolute because the command may change its current folder.
         let temporary = std::path::absolute(std::env::temp_dir()).ok();
-        let places = outer.iter().cloned().chain(temporary).chain(OTHER_PLACES.map(PathBuf::from));
+        let places = outer.iter().cloned().chain(temporary).chain(FALLBACK_FOLDERS.map(PathBuf::from));
         let mut first = None;
         for place in places {
             match Self::new_in(&place) {
@@ -72,7 +72,7 @@ impl Folder {
     }
 
     fn new_in(place: &Path) -> Result<(PathBuf, PathBuf)> {
-        for attempt in 0..MOST_FOLDERS {
+        for attempt in 0..MAX_FOLDER_NAMES {
             let parent = place.join(format!("gpuflame-run-{}-{attempt}", std::process::id()));
             match fs::DirBuilder::new().mode(0o711).create(&parent) {
                 Ok(()) => {}
@@ -93,10 +93,10 @@ impl Folder {
     }
 
     /// Reads the reports that exist so far. Skips unreadable files.
-    pub(super) fn read(&self) -> Left {
+    pub(super) fn read(&self) -> CollectedReports {
         let mut files = Vec::new();
-        list(&self.path, 0, &mut files);
-        let mut left = Left::default();
+        list_files(&self.path, 0, &mut files);
+        let mut left = CollectedReports::default();
         for path in files {
             if let Some((bytes, owner)) = read_file(&path) {
                 left.add(path, bytes, owner);
@@ -108,22 +108,22 @@ impl Folder {
 
     /// Finds processes of the command that still run. Such a process has the folder's name in the environment with
     /// which it was started.
-    pub(super) fn survivors(&self) -> BTreeSet<u32> {
-        let setting = [REPORT.as_bytes(), b"=", self.path.as_os_str().as_encoded_bytes()].concat();
+    pub(super) fn find_survivors(&self) -> BTreeSet<u32> {
+        let setting = [REPORT_VARIABLE.as_bytes(), b"=", self.path.as_os_str().as_encoded_bytes()].concat();
         let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
         let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        let looks_end = Instant::now() + EXEC;
+        let deadline = Instant::now() + EXEC_TIMEOUT;
         let is_set = |variable: &[u8]| {
             // A run nested in this run has its folder in ours.
             variable.strip_prefix(&setting[..]).is_some_and(|rest| matches!(rest, [] | [b'/', ..]))
         };
         numbers
-            .filter(|number: &u32| environment(*number, looks_end).split(|byte| *byte == 0).any(is_set))
+            .filter(|number: &u32| environment(*number, deadline).split(|byte| *byte == 0).any(is_set))
             .collect()
     }
 
     /// Hands the reports to the enclosing run, or to the other program that wants reports.
-    pub(super) fn pass_on(&self, left: &Left) {
+    pub(super) fn forward(&self, left: &CollectedReports) {
         let Some(outer) = &self.outer else { return };
         for file in &left.files {
             let Some(name) = file.file_name() else { continue };
@@ -140,7 +140,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for ReportFolder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.parent);
     }
@@ -151,13 +151,13 @@ fn random() -> u64 {
 }
 
 /// Lists the files in `folder` and in the folders of nested runs.
-fn list(folder: &Path, depth: u32, files: &mut Vec<PathBuf>) {
+fn list_files(folder: &Path, depth: u32, files: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         if files.len() >= MAX_FILES {
             return;
         }
         match entry.file_type() {
-            Ok(kind) if kind.is_dir() && depth < MAX_DEPTH => list(&entry.path(), depth + 1, files),
+            Ok(kind) if kind.is_dir() && depth < MAX_DEPTH => list_files(&entry.path(), depth + 1, files),
             Ok(kind) if kind.is_file() => files.push(entry.path()),
             _ => {}
         }
@@ -184,23 +184,23 @@ fn write_new(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
 }
 
 /// Returns the environment with which a process was started. During an `exec` the environment is empty for a moment,
-/// so the function reads it again until `looks_end`. The environment is always empty for kernel threads and zombies.
-fn environment(process: u32, looks_end: Instant) -> Vec<u8> {
+/// so the function reads it again until `deadline`. The environment is always empty for kernel threads and zombies.
+fn environment(process: u32, deadline: Instant) -> Vec<u8> {
     loop {
-        let environment = read_at_once(process);
+        let environment = read_environment(process);
         let may_have_more = matches!(&environment, Ok(variables) if variables.is_empty())
             && fs::read_link(format!("/proc/{process}/exe")).is_ok();
-        if !may_have_more || Instant::now() >= looks_end {
+        if !may_have_more || Instant::now() >= deadline {
             return environment.unwrap_or_default();
         }
-        std::thread::sleep(EXEC / 100);
+        std::thread::sleep(EXEC_TIMEOUT / 100);
     }
 }
 
 /// Reads the environment in a single read. Between two reads the process could switch to another program, and the
 /// result would be truncated.
-fn read_at_once(process: u32) -> std::io::Result<Vec<u8>> {
-    let mut variables = vec![0; MOST_VARIABLES];
+fn read_environment(process: u32) -> std::io::Result<Vec<u8>> {
+    let mut variables = vec![0; MAX_ENVIRONMENT_BYTES];
     let read = fs::File::open(format!("/proc/{process}/environ"))?.read(&mut variables)?;
     variables.truncate(read);
     Ok(variables)
@@ -208,20 +208,20 @@ fn read_at_once(process: u32) -> std::io::Result<Vec<u8>> {
 
 /// Files that the processes of a command left in the folder. A session is named by the stem of the session's files.
 #[derive(Default)]
-pub(super) struct Left {
-    pub(super) reports: Vec<Report>,
+pub(super) struct CollectedReports {
+    pub(super) reports: Vec<ProcessReport>,
     reported: BTreeSet<String>,
     /// Files that remain if a process ends without its exit handlers.
-    begun: Vec<Begun>,
+    unfinished: Vec<UnfinishedFile>,
     /// Sessions that called CUDA.
-    called: BTreeMap<String, Called>,
+    sessions: BTreeMap<String, CudaSession>,
     /// Reports on sessions that were recovered.
     recovered: BTreeMap<String, String>,
     files: Vec<PathBuf>,
 }
 
 /// A file that a session began to write.
-struct Begun {
+struct UnfinishedFile {
     session: String,
     file: PathBuf,
     /// Whether the file belongs to this user. Another user must not choose a file that this user reads and writes
@@ -230,27 +230,28 @@ struct Begun {
 }
 
 /// A session that called CUDA.
-struct Called {
+struct CudaSession {
     program: String,
     /// Reason why the session could not be recorded.
     refusal: Option<String>,
 }
 
-impl Left {
+impl CollectedReports {
     fn add(&mut self, path: PathBuf, bytes: Vec<u8>, owner: u32) {
         let is_ours = owner == host::user();
         let Some(stem) = path.file_stem().and_then(|stem| stem.to_str()).map(str::to_owned) else { return };
         match path.extension().and_then(|ending| ending.to_str()) {
             Some("json") => {
-                let report = serde_json::from_slice(&bytes).ok().and_then(|value| Report::of(&value));
+                let report =
+                    serde_json::from_slice(&bytes).ok().and_then(|value| ProcessReport::from_json(&value));
                 let Some(report) = report else { return };
-                self.reports.push(Report { is_ours, ..report });
+                self.reports.push(ProcessReport { is_ours, ..report });
                 self.reported.insert(stem);
             }
             Some("begun") => {
                 let Some((session, _)) = stem.rsplit_once('.') else { return };
                 let file = PathBuf::from(OsString::from_vec(bytes));
-                self.begun.push(Begun { session: session.to_owned(), file, is_ours });
+                self.unfinished.push(UnfinishedFile { session: session.to_owned(), file, is_ours });
             }
             Some("called") => {
                 let text = String::from_utf8_lossy(&bytes);
@@ -258,7 +259,7 @@ impl Left {
                     Some((program, refusal)) => (program, Some(refusal.to_owned())),
                     None => (&*text, None),
                 };
-                self.called.insert(stem, Called { program: program.to_owned(), refusal });
+                self.sessions.insert(stem, CudaSession { program: program.to_owned(), refusal });
             }
             _ => return,
         }
@@ -269,48 +270,49 @@ impl Left {
     pub(super) fn recover(&mut self, recover: impl Fn(&Path) -> Option<Recovered>) {
         let is_reported = |file: &PathBuf| self.reports.iter().any(|report| report.files.contains(file));
         // The file must be regular, because a pipe or a device has no end.
-        let is_left = |begun: &&Begun| begun.is_ours && begun.file.is_file() && !is_reported(&begun.file);
-        let mut left: Vec<_> = self.begun.iter().filter(is_left).collect();
+        let is_left =
+            |begun: &&UnfinishedFile| begun.is_ours && begun.file.is_file() && !is_reported(&begun.file);
+        let mut left: Vec<_> = self.unfinished.iter().filter(is_left).collect();
         left.sort_by(|a, b| a.file.cmp(&b.file));
         let recovered: Vec<_> = left
             .into_iter()
             .filter_map(|begun| Some((begun.session.clone(), recover(&begun.file)?.report)))
             .collect();
         for (session, text) in recovered {
-            let report = serde_json::from_str(&text).ok().and_then(|value| Report::of(&value));
+            let report = serde_json::from_str(&text).ok().and_then(|value| ProcessReport::from_json(&value));
             self.reports.extend(report);
-            self.files.retain(|file| !is_of(file, &session));
+            self.files.retain(|file| !belongs_to_session(file, &session));
             self.recovered.insert(session, text);
         }
     }
 
     /// Returns the sessions that called CUDA and sent no report, without the processes in `survivors`.
-    fn silent(&self, survivors: &BTreeSet<u32>) -> impl Iterator<Item = (u32, &Called)> {
+    fn without_report(&self, survivors: &BTreeSet<u32>) -> impl Iterator<Item = (u32, &CudaSession)> {
         // A remaining file from which nothing was recovered has a separate line.
         let has_left = |session: &String| {
-            self.begun.iter().any(|begun| begun.session == *session && begun.file.is_file())
+            self.unfinished.iter().any(|begun| begun.session == *session && begun.file.is_file())
         };
         let has_arrived = move |session: &String| {
             self.reported.contains(session) || self.recovered.contains_key(session) || has_left(session)
         };
-        let silent = self.called.iter().filter(move |(session, _)| !has_arrived(session));
-        let silent = silent.map(|(session, called)| (process_of(session), called));
+        let silent = self.sessions.iter().filter(move |(session, _)| !has_arrived(session));
+        let silent = silent.map(|(session, called)| (process_id(session), called));
         silent.filter(|(process, _)| !survivors.contains(process))
     }
 
     /// Returns lines that sum up the reports. `is_disabled`: the command was started with `GPUFLAME_DISABLE=1`.
     pub(super) fn lines(&self, survivors: &BTreeSet<u32>, is_disabled: bool) -> Vec<String> {
         let (idle, busy): (Vec<_>, Vec<_>) = self.reports.iter().partition(|report| report.is_idle());
-        let mut lines: Vec<_> = busy.iter().take(MOST_LISTED).map(|report| report.line()).collect();
-        if let Some(more) = busy.len().checked_sub(MOST_LISTED).filter(|more| *more > 0) {
+        let mut lines: Vec<_> = busy.iter().take(MAX_LISTED).map(|report| report.line()).collect();
+        if let Some(more) = busy.len().checked_sub(MAX_LISTED).filter(|more| *more > 0) {
             lines.push(format!("and {more} more processes"));
         }
         if !idle.is_empty() {
-            lines.push(format!("{} called CUDA and launched nothing: no files", processes(idle.len())));
+            lines.push(format!("{} called CUDA and launched nothing: no files", describe_count(idle.len())));
         }
         let (refused, silent): (Vec<_>, Vec<_>) =
-            self.silent(survivors).partition(|(_, called)| called.refusal.is_some());
-        lines.extend(refused.iter().take(MOST_LISTED).map(|(process, called)| {
+            self.without_report(survivors).partition(|(_, called)| called.refusal.is_some());
+        lines.extend(refused.iter().take(MAX_LISTED).map(|(process, called)| {
             let why = called.refusal.as_deref().unwrap_or_default();
             format!("{} (process {process}) was not recorded: {why}", called.program)
         }));
@@ -318,20 +320,24 @@ impl Left {
             lines.push(format!(
                 "no report arrived from {} that called CUDA and left no file: {}; killed, or ended without exit handlers \
                  (`_exit`, Go), before the first checkpoint",
-                processes(silent.len()),
-                listed(silent.iter().map(|(process, called)| format!("{} (process {process})", called.program)))
+                describe_count(silent.len()),
+                join_listed(silent.iter().map(|(process, called)| format!("{} (process {process})", called.program)))
             ));
         }
-        lines.extend(self.begun.iter().filter(|begun| !begun.is_ours && begun.file.is_file()).filter_map(
-            |begun| {
-                let is_over = !self.reported.contains(&begun.session)
-                    && !survivors.contains(&process_of(&begun.session));
-                let file = begun.file.display();
-                is_over.then(|| {
-                    format!("another user's process left {file}: `gpuflame recover {file}` writes its files")
-                })
-            },
-        ));
+        lines.extend(
+            self.unfinished.iter().filter(|begun| !begun.is_ours && begun.file.is_file()).filter_map(
+                |begun| {
+                    let is_over = !self.reported.contains(&begun.session)
+                        && !survivors.contains(&process_id(&begun.session));
+                    let file = begun.file.display();
+                    is_over.then(|| {
+                        format!(
+                            "another user's process left {file}: `gpuflame recover {file}` writes its files"
+                        )
+                    })
+                },
+            ),
+        );
         if !survivors.is_empty() {
             let numbers: Vec<_> = survivors.iter().map(u32::to_string).collect();
             lines.push(format!("still running, not waited for: processes {}", numbers.join(", ")));
@@ -351,29 +357,29 @@ impl Left {
 }
 
 /// Whether a file in the folder belongs to this session.
-fn is_of(file: &Path, session: &str) -> bool {
+fn belongs_to_session(file: &Path, session: &str) -> bool {
     let rest = file.file_name().and_then(|name| name.to_str()?.strip_prefix(session));
     rest.is_some_and(|rest| rest.starts_with('.'))
 }
 
 /// Returns the process id in a session's name, `HOST.PROCESS.TIME`.
-fn process_of(session: &str) -> u32 {
+fn process_id(session: &str) -> u32 {
     session.rsplit('.').nth(1).and_then(|process| process.parse().ok()).unwrap_or(0)
 }
 
-fn processes(count: usize) -> String {
+fn describe_count(count: usize) -> String {
     format!("{count} process{}", if count == 1 { "" } else { "es" })
 }
 
-/// Returns the first `MOST_LISTED` items, and whether there are more items.
-fn listed(items: impl ExactSizeIterator<Item = String>) -> String {
-    let more = if items.len() > MOST_LISTED { ", ..." } else { "" };
-    items.take(MOST_LISTED).collect::<Vec<_>>().join(", ") + more
+/// Returns the first `MAX_LISTED` items, and whether there are more items.
+fn join_listed(items: impl ExactSizeIterator<Item = String>) -> String {
+    let more = if items.len() > MAX_LISTED { ", ..." } else { "" };
+    items.take(MAX_LISTED).collect::<Vec<_>>().join(", ") + more
 }
 
 /// The report of one process.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Report {
+pub(super) struct ProcessReport {
     process: u64,
     program: String,
     rank: Option<String>,
@@ -387,8 +393,8 @@ pub(super) struct Report {
     pub(super) is_ours: bool,
 }
 
-impl Report {
-    fn of(value: &Value) -> Option<Self> {
+impl ProcessReport {
+    fn from_json(value: &Value) -> Option<Self> {
         let gpu =
             |gpu: &Value| Some((gpu["gpu"].as_u64()?, gpu["busy_ns"].as_u64()?, gpu["idle_ns"].as_u64()?));
         Some(Self {
@@ -398,7 +404,7 @@ impl Report {
             launches: value["launches"].as_u64()?,
             outside: value["outside"].as_u64().unwrap_or(0),
             gpus: value["gpus"].as_array()?.iter().filter_map(gpu).collect(),
-            files: value["files"].as_array()?.iter().filter_map(path_of).map(PathBuf::from).collect(),
+            files: value["files"].as_array()?.iter().filter_map(parse_path).map(PathBuf::from).collect(),
             is_ours: true,
         })
     }
@@ -436,8 +442,8 @@ impl Report {
 mod tests {
     use super::*;
 
-    fn report(text: &str) -> Report {
-        Report::of(&serde_json::from_str(text).unwrap()).unwrap()
+    fn report(text: &str) -> ProcessReport {
+        ProcessReport::from_json(&serde_json::from_str(text).unwrap()).unwrap()
     }
 
     #[test]
@@ -464,22 +470,22 @@ mod tests {
         assert_eq!(of(4), "train (process 7): 5 launches; no files");
     }
 
-    fn lines(reports: Vec<Report>) -> Vec<String> {
-        Left { reports, ..Left::default() }.lines(&BTreeSet::new(), false)
+    fn lines(reports: Vec<ProcessReport>) -> Vec<String> {
+        CollectedReports { reports, ..CollectedReports::default() }.lines(&BTreeSet::new(), false)
     }
 
     #[test]
     fn survivors_are_listed_and_a_line_reports_that_no_report_arrived() {
         assert!(lines(Vec::new())[0].starts_with("no report arrived: gpuflame saw no process"));
-        let disabled = Left::default().lines(&BTreeSet::new(), true);
+        let disabled = CollectedReports::default().lines(&BTreeSet::new(), true);
         assert!(disabled[0].contains("GPUFLAME_DISABLE=1"), "{disabled:?}");
-        let survivors = Left::default().lines(&[8, 9].into(), false);
+        let survivors = CollectedReports::default().lines(&[8, 9].into(), false);
         assert_eq!(survivors, ["still running, not waited for: processes 8, 9"]);
     }
 
     #[test]
     fn sessions_without_a_report_are_counted_by_cause() {
-        let mut left = Left::default();
+        let mut left = CollectedReports::default();
         let own = host::user();
         for (name, content) in [
             ("node.a.5.100.called", &b"exec"[..]),
@@ -506,7 +512,7 @@ mod tests {
     #[test]
     fn files_reported_by_another_user_are_listed_but_not_read() {
         let file = std::env::current_exe().unwrap();
-        let mut left = Left::default();
+        let mut left = CollectedReports::default();
         let bytes = file.as_os_str().as_encoded_bytes().to_vec();
         left.add("node.5.100.300.begun".into(), bytes, host::user() + 1);
         left.add("node.5.100.called".into(), b"train".to_vec(), host::user() + 1);

@@ -20,7 +20,7 @@
 
 use std::rc::Rc;
 
-use super::callers::{Caller, Callers, Source};
+use super::callers::{Caller, Callers, StackSource};
 use gpuflame_explain::events::JoinedActivity;
 use gpuflame_explain::join::{Launched, Origin};
 use gpuflame_export::clean;
@@ -30,51 +30,51 @@ use gpuflame_model::record::{Activity, ContextId, Detail, KernelDetail, Missing,
 
 /// Function that computes the value of a column for a row.
 pub(super) enum Column {
-    Int(fn(&Line<'_>) -> Option<i32>),
-    Long(fn(&Line<'_>) -> Option<i64>),
+    Int(fn(&ActivityRow<'_>) -> Option<i32>),
+    Long(fn(&ActivityRow<'_>) -> Option<i64>),
     /// Key that determines the text. Many rows share few keys, so each text is created once.
-    Text(fn(&Line<'_>) -> Option<Key>),
+    Text(fn(&ActivityRow<'_>) -> Option<TextKey>),
 }
 
 use Column::{Int, Long, Text};
 
 pub(super) const COLUMNS: [(&str, Column); 31] = [
-    ("kind", Text(|line| Some(Key::Kind(line.activity().work())))),
-    ("name", Text(|line| Some(Key::Name(line.activity().work())))),
-    ("device", Int(|line| Some(line.activity().device.0 as i32))),
-    ("context", Int(|line| Some(line.activity().context.0 as i32))),
-    ("stream", Int(|line| Some(line.activity().stream.0 as i32))),
-    ("correlation", Long(|line| Some(line.correlation().into()))),
-    ("start_ns", Long(|line| line.timed().map(|activity| activity.start.0 as i64))),
-    ("end_ns", Long(|line| line.timed().map(|activity| activity.end.0 as i64))),
-    ("duration_ns", Long(|line| line.timed()?.duration().map(|nanos| nanos as i64))),
-    ("bytes", Long(|line| Some(line.activity().bytes() as i64))),
-    ("graph", Int(|line| Some(line.activity().graph.0 as i32).filter(|id| *id != 0))),
-    ("graph_node", Long(|line| Some(line.activity().graph_node.0 as i64).filter(|id| *id != 0))),
-    ("grid_x", Int(|line| Some(line.kernel()?.grid[0] as i32))),
-    ("grid_y", Int(|line| Some(line.kernel()?.grid[1] as i32))),
-    ("grid_z", Int(|line| Some(line.kernel()?.grid[2] as i32))),
-    ("block_x", Int(|line| Some(line.kernel()?.block[0] as i32))),
-    ("block_y", Int(|line| Some(line.kernel()?.block[1] as i32))),
-    ("block_z", Int(|line| Some(line.kernel()?.block[2] as i32))),
-    ("registers", Int(|line| Some(line.kernel()?.registers.into()))),
-    ("static_shared", Int(|line| Some(line.kernel()?.static_shared as i32))),
-    ("dynamic_shared", Int(|line| Some(line.kernel()?.dynamic_shared as i32))),
-    ("call", Text(|line| line.caller().map(Key::Call))),
-    ("stack", Text(|line| line.stack())),
-    ("language", Text(|line| line.language())),
-    ("file", Text(|line| line.source().map(|_| Key::File(line.site())))),
-    ("line", Int(|line| Some(line.source()?.line as i32))),
-    ("thread", Int(|line| Some(line.callers.get(line.caller()?).thread.0 as i32))),
-    ("thread_name", Text(|line| line.caller().map(Key::ThreadName))),
-    ("launch_ns", Long(|line| Some(line.launched()?.time.0 as i64))),
-    ("launch_duration_ns", Long(|line| Some(line.launched()?.duration.into()))),
-    ("reason", Text(|line| line.reason())),
+    ("kind", Text(|row| Some(TextKey::Kind(row.activity().work())))),
+    ("name", Text(|row| Some(TextKey::Name(row.activity().work())))),
+    ("device", Int(|row| Some(row.activity().device.0 as i32))),
+    ("context", Int(|row| Some(row.activity().context.0 as i32))),
+    ("stream", Int(|row| Some(row.activity().stream.0 as i32))),
+    ("correlation", Long(|row| Some(row.correlation().into()))),
+    ("start_ns", Long(|row| row.timed().map(|activity| activity.start.0 as i64))),
+    ("end_ns", Long(|row| row.timed().map(|activity| activity.end.0 as i64))),
+    ("duration_ns", Long(|row| row.timed()?.duration().map(|nanos| nanos as i64))),
+    ("bytes", Long(|row| Some(row.activity().bytes() as i64))),
+    ("graph", Int(|row| Some(row.activity().graph.0 as i32).filter(|id| *id != 0))),
+    ("graph_node", Long(|row| Some(row.activity().graph_node.0 as i64).filter(|id| *id != 0))),
+    ("grid_x", Int(|row| Some(row.kernel()?.grid[0] as i32))),
+    ("grid_y", Int(|row| Some(row.kernel()?.grid[1] as i32))),
+    ("grid_z", Int(|row| Some(row.kernel()?.grid[2] as i32))),
+    ("block_x", Int(|row| Some(row.kernel()?.block[0] as i32))),
+    ("block_y", Int(|row| Some(row.kernel()?.block[1] as i32))),
+    ("block_z", Int(|row| Some(row.kernel()?.block[2] as i32))),
+    ("registers", Int(|row| Some(row.kernel()?.registers.into()))),
+    ("static_shared", Int(|row| Some(row.kernel()?.static_shared as i32))),
+    ("dynamic_shared", Int(|row| Some(row.kernel()?.dynamic_shared as i32))),
+    ("call", Text(|row| row.caller().map(TextKey::Call))),
+    ("stack", Text(|row| row.stack())),
+    ("language", Text(|row| row.language())),
+    ("file", Text(|row| row.source().map(|_| TextKey::File(row.site())))),
+    ("line", Int(|row| Some(row.source()?.line as i32))),
+    ("thread", Int(|row| Some(row.callers.get(row.caller()?).thread.0 as i32))),
+    ("thread_name", Text(|row| row.caller().map(TextKey::ThreadName))),
+    ("launch_ns", Long(|row| Some(row.launched()?.time.0 as i64))),
+    ("launch_duration_ns", Long(|row| Some(row.launched()?.duration.into()))),
+    ("reason", Text(|row| row.reason())),
 ];
 
 /// Key that determines a text of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Key {
+pub(super) enum TextKey {
     /// Kind of the work.
     Kind(Work),
     /// Name of the work.
@@ -96,13 +96,13 @@ pub(super) enum Key {
 }
 
 /// A row, with access to the row's names.
-pub(super) struct Line<'a> {
+pub(super) struct ActivityRow<'a> {
     pub(super) profile: &'a Profile,
     pub(super) callers: &'a Callers<'a>,
     pub(super) event: &'a JoinedActivity,
 }
 
-impl Line<'_> {
+impl ActivityRow<'_> {
     fn activity(&self) -> &Activity {
         &self.event.activity
     }
@@ -129,10 +129,10 @@ impl Line<'_> {
         Some(self.launched()?.context).filter(|context| *context != ContextId::NONE)
     }
 
-    fn stack(&self) -> Option<Key> {
+    fn stack(&self) -> Option<TextKey> {
         match self.activity().created {
-            None => self.caller().map(Key::Stack),
-            Some(_) => Some(Key::SampleSite(self.site())),
+            None => self.caller().map(TextKey::Stack),
+            Some(_) => Some(TextKey::SampleSite(self.site())),
         }
     }
 
@@ -140,39 +140,39 @@ impl Line<'_> {
         event_site(self.event)
     }
 
-    fn source(&self) -> Option<Rc<Source>> {
+    fn source(&self) -> Option<Rc<StackSource>> {
         self.callers.source(self.site())
     }
 
-    fn language(&self) -> Option<Key> {
-        self.source().map(|source| source.language).filter(|it| !it.is_empty()).map(Key::Language)
+    fn language(&self) -> Option<TextKey> {
+        self.source().map(|source| source.language).filter(|it| !it.is_empty()).map(TextKey::Language)
     }
 
     fn correlation(&self) -> u32 {
         self.activity().correlation.0
     }
 
-    fn reason(&self) -> Option<Key> {
+    fn reason(&self) -> Option<TextKey> {
         let (stack, is_untimed) = (self.event.origin.context().err(), self.timed().is_none());
-        (stack.is_some() || is_untimed).then_some(Key::Reason(stack, is_untimed))
+        (stack.is_some() || is_untimed).then_some(TextKey::Reason(stack, is_untimed))
     }
 
     /// Returns the text for a key of this row.
-    pub(super) fn text(&self, key: Key) -> String {
+    pub(super) fn text(&self, key: TextKey) -> String {
         let caller = |context| -> Rc<Caller> { self.callers.get(context) };
         match key {
-            Key::Kind(work) => ShownFrameKind::for_work(work).word().to_owned(),
-            Key::Name(work) => clean::text(&work_name(self.profile, work)),
-            Key::Call(context) => clean::text(&caller(context).call),
-            Key::ThreadName(context) => caller(context).thread_name.clone(),
-            Key::Stack(context) => caller(context).stack(),
-            Key::SampleSite(site) => {
+            TextKey::Kind(work) => ShownFrameKind::for_work(work).word().to_owned(),
+            TextKey::Name(work) => clean::text(&work_name(self.profile, work)),
+            TextKey::Call(context) => clean::text(&caller(context).call),
+            TextKey::ThreadName(context) => caller(context).thread_name.clone(),
+            TextKey::Stack(context) => caller(context).stack(),
+            TextKey::SampleSite(site) => {
                 let names = stack_names(self.profile, site);
                 names.iter().map(|name| clean::frame(name)).collect::<Vec<_>>().join(";")
             }
-            Key::Language(language) => language.to_owned(),
-            Key::File(site) => self.callers.source(site).map_or_else(String::new, |it| it.file.clone()),
-            Key::Reason(stack, is_untimed) => {
+            TextKey::Language(language) => language.to_owned(),
+            TextKey::File(site) => self.callers.source(site).map_or_else(String::new, |it| it.file.clone()),
+            TextKey::Reason(stack, is_untimed) => {
                 let untimed = is_untimed.then_some(Missing::Untimed);
                 stack.into_iter().chain(untimed).map(Missing::word).collect::<Vec<_>>().join(" ")
             }

@@ -15,17 +15,17 @@ use gpuflame_model::record::Loss;
 
 /// Sorted stacks (frames separated by `;`) and their weights.
 #[derive(Clone, Debug, Default)]
-pub struct Lines {
+pub struct FoldedStacks {
     weights: BTreeMap<String, u64>,
     /// Kind and tag length of each frame, by the frame's text.
     frames: HashMap<String, (ShownFrameKind, usize)>,
     lost: BTreeMap<Loss, u64>,
 }
 
-impl Lines {
+impl FoldedStacks {
     /// Returns the stacks of `view`, including stacks without weight. Weights are in nanoseconds, or in the unit that
     /// the options select.
-    pub fn of(profile: &Profile, view: &View, options: &Options) -> Self {
+    pub fn from_profile(profile: &Profile, view: &View, options: &Options) -> Self {
         let flame = Flame::build(profile, view, options);
         let mut lines = Self::default();
         let add = |stack: &str, weight| {
@@ -128,7 +128,7 @@ fn read(text: &str) -> (ShownFrameKind, usize) {
 ///
 /// # Errors
 /// What `out` reports.
-pub fn write_lines_folded(lines: &Lines, unit: Unit, out: &mut dyn Write) -> Result<()> {
+pub fn write_lines_folded(lines: &FoldedStacks, unit: Unit, out: &mut dyn Write) -> Result<()> {
     lost(lines.lost(), out)?;
     for (stack, weight) in lines.iter() {
         writeln!(out, "{stack} {}", shown(weight, unit == Unit::Micros))?;

@@ -39,7 +39,7 @@ enum Fold {
 
 impl NameFlags {
     /// Returns the options for reading other tools' traces.
-    pub(super) fn reading(&self) -> ReadOptions {
+    pub(super) fn read_options(&self) -> ReadOptions {
         let backward_under_forward = self.backward == Backward::Forward;
         ReadOptions {
             backward_under_forward,

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
-use crate::entries::Api;
+use crate::entry_points::CudaExtent;
 use crate::wire::FileId;
 
 /// Number of a file in [`Files`].
@@ -13,12 +13,12 @@ pub(crate) type FileNumber = u32;
 
 /// A place in a file, or an address to which one of the special numbers below applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Place {
+pub(crate) struct FileLocation {
     pub(crate) file: FileNumber,
     pub(crate) offset: u64,
 }
 
-impl Place {
+impl FileLocation {
     /// Number for addresses at which no file is mapped: code generated at run time, or an invalid stack.
     pub(crate) const UNKNOWN: FileNumber = u32::MAX;
     /// Number for addresses of the kernel.
@@ -38,9 +38,9 @@ pub(crate) struct File {
     pub(crate) path: PathBuf,
     /// Path by which the file can be opened. Another process may see another file under `path`.
     pub(crate) open: PathBuf,
-    pub(crate) api: Api,
+    pub(crate) api: CudaExtent,
     /// Descriptor that keeps `open` valid.
-    _held: Option<std::fs::File>,
+    _descriptor: Option<std::fs::File>,
 }
 
 impl Files {
@@ -53,14 +53,20 @@ impl Files {
     }
 
     /// Returns the file with that path.
-    pub(crate) fn named(&self, path: &Path) -> Option<FileNumber> {
+    pub(crate) fn find_by_path(&self, path: &Path) -> Option<FileNumber> {
         self.files.iter().position(|file| file.path == path).map(|at| at as FileNumber)
     }
 
     /// Adds a file, which `opened` has open.
-    pub(crate) fn add(&mut self, id: FileId, path: PathBuf, opened: std::fs::File, api: Api) -> FileNumber {
+    pub(crate) fn add(
+        &mut self,
+        id: FileId,
+        path: PathBuf,
+        opened: std::fs::File,
+        api: CudaExtent,
+    ) -> FileNumber {
         let is_same = match (std::fs::metadata(&path), opened.metadata()) {
-            (Ok(there), Ok(here)) => same(&there, &here),
+            (Ok(there), Ok(here)) => is_same_file(&there, &here),
             _ => false,
         };
         let (open, held) = match is_same {
@@ -71,7 +77,7 @@ impl Files {
             }
         };
         let number = self.files.len() as FileNumber;
-        self.files.push(File { path, open, api, _held: held });
+        self.files.push(File { path, open, api, _descriptor: held });
         self.ids.insert(id, number);
         number
     }
@@ -80,32 +86,37 @@ impl Files {
 #[cfg(test)]
 impl Files {
     /// Returns a table of one file, which is never opened.
-    pub(crate) fn of_one(path: &str) -> Self {
+    pub(crate) fn with_unopened(path: &str) -> Self {
         let mut files = Self::default();
-        files.add_one(path);
+        files.add_unopened(path);
         files
     }
 
-    pub(crate) fn add_one(&mut self, path: &str) {
-        self.files.push(File { path: path.into(), open: path.into(), api: Api::None, _held: None });
+    pub(crate) fn add_unopened(&mut self, path: &str) {
+        self.files.push(File {
+            path: path.into(),
+            open: path.into(),
+            api: CudaExtent::None,
+            _descriptor: None,
+        });
     }
 }
 
-fn same(one: &std::fs::Metadata, other: &std::fs::Metadata) -> bool {
+fn is_same_file(one: &std::fs::Metadata, other: &std::fs::Metadata) -> bool {
     use std::os::unix::fs::MetadataExt as _;
     (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
 
 /// Mappings of one process.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Space {
+pub(crate) struct AddressSpace {
     /// Mappings by first address, as one past the last address, the offset in the file, and the number of the file.
     mappings: BTreeMap<u64, (u64, u64, FileNumber)>,
     /// Number of changes so far.
     pub(crate) version: u32,
 }
 
-impl Space {
+impl AddressSpace {
     /// Adds a mapping of a file. The new mapping replaces any older mappings at its addresses.
     pub(crate) fn map(&mut self, start: u64, end: u64, offset: u64, file: FileNumber) {
         let over: Vec<u64> = self
@@ -123,19 +134,19 @@ impl Space {
     }
 
     /// Returns the place in a file that is mapped at `address`.
-    pub(crate) fn place(&self, address: u64) -> Place {
+    pub(crate) fn locate(&self, address: u64) -> FileLocation {
         match self.mappings.range(..=address).next_back() {
             Some((start, (end, offset, file))) if address < *end => {
-                Place { file: *file, offset: address - start + offset }
+                FileLocation { file: *file, offset: address - start + offset }
             }
-            _ => Place { file: Place::UNKNOWN, offset: address },
+            _ => FileLocation { file: FileLocation::UNKNOWN, offset: address },
         }
     }
 }
 
 /// A line of `/proc/PID/maps` that describes code in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Line {
+pub(crate) struct MapsLine {
     pub(crate) start: u64,
     pub(crate) end: u64,
     pub(crate) offset: u64,
@@ -144,12 +155,12 @@ pub(crate) struct Line {
 }
 
 /// Returns the code that is mapped in a process at present.
-pub(crate) fn maps(pid: u32) -> std::io::Result<Vec<Line>> {
+pub(crate) fn read_maps(pid: u32) -> std::io::Result<Vec<MapsLine>> {
     let text = std::fs::read(Path::new("/proc").join(pid.to_string()).join("maps"))?;
-    Ok(String::from_utf8_lossy(&text).lines().filter_map(line).collect())
+    Ok(String::from_utf8_lossy(&text).lines().filter_map(parse_maps_line).collect())
 }
 
-fn line(line: &str) -> Option<Line> {
+fn parse_maps_line(line: &str) -> Option<MapsLine> {
     let mut words = line.splitn(6, ' ');
     let (start, end) = words.next()?.split_once('-')?;
     let hex = |word: &str| u64::from_str_radix(word, 16).ok();
@@ -160,7 +171,7 @@ fn line(line: &str) -> Option<Line> {
     let path = words.next()?.trim_start();
     // This is the kernel's own number of a device: 12 bits for the major number and 20 bits for the minor number.
     let device = (hex(major)? << 20 | hex(minor)?) as u32;
-    (is_code && path.starts_with('/')).then(|| Line {
+    (is_code && path.starts_with('/')).then(|| MapsLine {
         start: hex(start).unwrap_or(0),
         end: hex(end).unwrap_or(0),
         offset,
@@ -175,24 +186,26 @@ mod tests {
 
     #[test]
     fn a_later_mapping_replaces_earlier_ones() {
-        let mut space = Space::default();
+        let mut space = AddressSpace::default();
         space.map(0x1000, 0x3000, 0, 1);
         space.map(0x3000, 0x4000, 0x500, 2);
-        assert_eq!(space.place(0x2fff), Place { file: 1, offset: 0x1fff });
-        assert_eq!(space.place(0x3001), Place { file: 2, offset: 0x501 });
-        assert_eq!(space.place(0x4000).file, Place::UNKNOWN);
+        assert_eq!(space.locate(0x2fff), FileLocation { file: 1, offset: 0x1fff });
+        assert_eq!(space.locate(0x3001), FileLocation { file: 2, offset: 0x501 });
+        assert_eq!(space.locate(0x4000).file, FileLocation::UNKNOWN);
         space.map(0x2000, 0x5000, 0, 3);
-        assert_eq!(space.place(0x1000).file, Place::UNKNOWN);
-        assert_eq!(space.place(0x3001), Place { file: 3, offset: 0x1001 });
+        assert_eq!(space.locate(0x1000).file, FileLocation::UNKNOWN);
+        assert_eq!(space.locate(0x3001), FileLocation { file: 3, offset: 0x1001 });
     }
 
     #[test]
     fn executable_file_mappings_are_parsed() {
-        let read = line("7f00-7f10 r-xp 00001000 fd:02 1234                       /usr/lib/a b.so").unwrap();
+        let read =
+            parse_maps_line("7f00-7f10 r-xp 00001000 fd:02 1234                       /usr/lib/a b.so")
+                .unwrap();
         let file = FileId { inode: 1234, device: 0xfd << 20 | 2 };
         let path = PathBuf::from("/usr/lib/a b.so");
-        assert_eq!(read, Line { start: 0x7f00, end: 0x7f10, offset: 0x1000, file, path });
-        assert_eq!(line("7f00-7f10 rw-p 00001000 fd:02 1234 /usr/lib/a.so"), None);
-        assert_eq!(line("7f00-7f10 r-xp 00000000 00:00 0 [vdso]"), None);
+        assert_eq!(read, MapsLine { start: 0x7f00, end: 0x7f10, offset: 0x1000, file, path });
+        assert_eq!(parse_maps_line("7f00-7f10 rw-p 00001000 fd:02 1234 /usr/lib/a.so"), None);
+        assert_eq!(parse_maps_line("7f00-7f10 r-xp 00000000 00:00 0 [vdso]"), None);
     }
 }

@@ -59,7 +59,7 @@ pub fn backwards() -> Vec<u8> {
         _ => writer.row(row).unwrap(),
     });
     activities.iter().rev().for_each(|activity| writer.row(&Row::Activity(*activity)).unwrap());
-    writer.row(&Row::Window { edge: WindowEdge::Close, time: at(100) }).unwrap();
+    writer.row(&Row::Window { edge: WindowEdge::Close, time: micros(100) }).unwrap();
     writer.finish().unwrap()
 }
 
@@ -79,7 +79,7 @@ fn rows(row: &mut dyn FnMut(&Row<'_>)) {
     for (id, text) in [(1, "_Z4gemmIfEvPT_"), (2, "add"), (3, "early"), (4, "lone")] {
         row(&Row::Name { id: NameId(id), text });
     }
-    row(&Row::Window { edge: WindowEdge::Open, time: at(5) });
+    row(&Row::Window { edge: WindowEdge::Open, time: micros(5) });
     row(&Row::Thread { id: ThreadId(100), name: "python3 -m x" });
     row(&Row::Thread { id: ThreadId(101), name: "worker" });
     for (id, thread, leaf_first) in
@@ -93,7 +93,7 @@ fn rows(row: &mut dyn FnMut(&Row<'_>)) {
         [(10, 2, 12), (11, 3, 14), (12, 2, 16), (13, 4, 40), (14, 5, 44), (15, 2, 60), (16, 2, 70)]
     {
         row(&Row::Launch(Launch {
-            time: at(time),
+            time: micros(time),
             duration: 3_000,
             correlation: CorrelationId(id),
             within: CorrelationId(id),
@@ -119,13 +119,13 @@ fn rows(row: &mut dyn FnMut(&Row<'_>)) {
         (14, (1, 9), 55, 5_000, Detail::Set(set)),
         (40, (1, 9), 80, 5_000, kernel(4)),
     ] {
-        row(&Row::Activity(activity(id, place, at(from), Nanos(at(from).0 + nanos), detail)));
+        row(&Row::Activity(activity(id, place, micros(from), Nanos(micros(from).0 + nanos), detail)));
     }
     row(&Row::Activity(activity(15, (0, 7), Nanos(0), Nanos(0), kernel(1))));
-    row(&Row::Window { edge: WindowEdge::Close, time: at(100) });
+    row(&Row::Window { edge: WindowEdge::Close, time: micros(100) });
 }
 
-fn at(micros: u64) -> Nanos {
+fn micros(micros: u64) -> Nanos {
     Nanos(BASE + micros * 1000)
 }
 

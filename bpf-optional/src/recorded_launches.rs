@@ -8,31 +8,31 @@ use std::path::{Path, PathBuf};
 use gpuflame_model::error::Result;
 use gpuflame_model::record::{Detail, Frame, FrameKind, Loss, ModuleEpoch, Reader, Row};
 
-use crate::bytes::Bytes;
-use crate::entries::{self, Segment};
-use crate::spaces::{FileNumber, Files, Place};
+use crate::address_spaces::{FileLocation, FileNumber, Files};
+use crate::entry_points::{self, Segment};
+use crate::mapped_file::MappedFile;
 
 /// A launch as the library recorded it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Recorded {
+pub(crate) struct RecordedLaunch {
     /// Time of the launch on `CLOCK_REALTIME`, in ns.
     pub(crate) time: u64,
     pub(crate) tid: u32,
     /// Stack of the launch, leaf first, as places in files.
-    pub(crate) stack: std::rc::Rc<Vec<Place>>,
+    pub(crate) stack: std::rc::Rc<Vec<FileLocation>>,
     /// Whether the stack is complete.
-    pub(crate) is_whole: bool,
+    pub(crate) is_complete: bool,
     /// GPU work of the launch: the first kernel's name, and the time of all its work.
     pub(crate) work: Option<(String, u64)>,
 }
 
 /// A process id and a correlation id in that process.
-pub(crate) type Id = (u32, u32);
+pub(crate) type LaunchId = (u32, u32);
 
 /// The recorded launches of all processes.
 #[derive(Debug, Default)]
-pub(crate) struct Inside {
-    pub(crate) launches: BTreeMap<Id, Recorded>,
+pub(crate) struct RecordedLaunches {
+    pub(crate) launches: BTreeMap<LaunchId, RecordedLaunch>,
     /// Number of lost launches, by kind of loss.
     pub(crate) lost: BTreeMap<&'static str, u64>,
     /// Number of launches made while no window was open.
@@ -40,7 +40,7 @@ pub(crate) struct Inside {
     pub(crate) processes: usize,
 }
 
-impl Inside {
+impl RecordedLaunches {
     /// Reads the recordings in a folder.
     pub(crate) fn read(folder: &Path, files: &Files) -> Result<Self> {
         let mut inside = Self::default();
@@ -56,7 +56,7 @@ impl Inside {
 
     fn add(&mut self, path: &Path, files: &Files) -> Result<()> {
         let mut reader = Reader::new(BufReader::new(File::open(path)?))?;
-        let mut modules = Modules { files, modules: Vec::new(), known: HashMap::new() };
+        let mut modules = ModuleFiles { files, modules: Vec::new(), known: HashMap::new() };
         let (mut contexts, mut names, mut pid) = (HashMap::new(), HashMap::new(), 0);
         let (mut launches, mut work) = (Vec::new(), HashMap::<u32, (u32, u64)>::new());
         while let Some(row) = reader.next_row()? {
@@ -78,21 +78,21 @@ impl Inside {
                     work.entry(activity.correlation.0).or_insert((name, 0)).1 += nanos;
                 }
                 Row::Outside(outside) => self.outside += u64::from(outside.count),
-                Row::Loss { loss, count } if is_of_launches(loss) => {
+                Row::Loss { loss, count } if is_launch_loss(loss) => {
                     *self.lost.entry(loss.label()).or_default() += count;
                 }
                 _ => {}
             }
         }
         for launch in launches {
-            let Some((tid, stack, is_whole)) = contexts.get(&launch.context) else { continue };
+            let Some((tid, stack, is_complete)) = contexts.get(&launch.context) else { continue };
             let work = work.get(&launch.correlation.0);
             let named = |(name, nanos): &(u32, u64)| (names.get(name).cloned().unwrap_or_default(), *nanos);
-            let recorded = Recorded {
+            let recorded = RecordedLaunch {
                 time: launch.time.0,
                 tid: *tid,
                 stack: stack.clone(),
-                is_whole: *is_whole,
+                is_complete: *is_complete,
                 work: work.map(named),
             };
             self.launches.insert((pid, launch.correlation.0), recorded);
@@ -101,40 +101,41 @@ impl Inside {
     }
 }
 
-fn is_of_launches(loss: Loss) -> bool {
+fn is_launch_loss(loss: Loss) -> bool {
     matches!(loss, Loss::LaunchesDropped | Loss::LaunchesFailed | Loss::LaunchesCaptured | Loss::StacksNested)
 }
 
 /// The files that a process had mapped, as the process's recording names them.
-struct Modules<'a> {
+struct ModuleFiles<'a> {
     files: &'a Files,
     modules: Vec<gpuflame_model::record::Module>,
     known: HashMap<PathBuf, Option<(FileNumber, Vec<Segment>)>>,
 }
 
-impl Modules<'_> {
-    fn stack(&mut self, frames: &[Frame]) -> Vec<Place> {
+impl ModuleFiles<'_> {
+    fn stack(&mut self, frames: &[Frame]) -> Vec<FileLocation> {
         frames
             .iter()
             .filter_map(|frame| match frame.kind() {
-                FrameKind::Native { address, epoch } => Some(self.place(address, epoch)),
+                FrameKind::Native { address, epoch } => Some(self.locate(address, epoch)),
                 _ => None,
             })
             .collect()
     }
 
-    fn place(&mut self, address: u64, epoch: ModuleEpoch) -> Place {
+    fn locate(&mut self, address: u64, epoch: ModuleEpoch) -> FileLocation {
         let module = self
             .modules
             .iter()
             .find(|module| module.epoch == epoch && (module.start..module.end).contains(&address));
-        let nowhere = Place { file: Place::UNKNOWN, offset: address };
+        let nowhere = FileLocation { file: FileLocation::UNKNOWN, offset: address };
         let Some(module) = module else { return nowhere };
         let files = self.files;
-        let known = self.known.entry(module.path.clone()).or_insert_with(|| known(&module.path, files));
+        let known =
+            self.known.entry(module.path.clone()).or_insert_with(|| resolve_path(&module.path, files));
         let Some((file, segments)) = known else { return nowhere };
-        match entries::offset(segments, address.wrapping_sub(module.bias)) {
-            Some(offset) => Place { file: *file, offset },
+        match entry_points::file_offset(segments, address.wrapping_sub(module.bias)) {
+            Some(offset) => FileLocation { file: *file, offset },
             None => nowhere,
         }
     }
@@ -142,8 +143,8 @@ impl Modules<'_> {
 
 /// Returns the known file for a path. The loader may use another path for a file than the kernel (`/lib` for
 /// `/usr/lib`).
-fn known(path: &Path, files: &Files) -> Option<(FileNumber, Vec<Segment>)> {
+fn resolve_path(path: &Path, files: &Files) -> Option<(FileNumber, Vec<Segment>)> {
     let path = std::fs::canonicalize(path).ok()?;
-    let bytes = Bytes::of(&File::open(&path).ok()?).ok()?;
-    Some((files.named(&path)?, entries::segments(bytes.get())))
+    let bytes = MappedFile::map(&File::open(&path).ok()?).ok()?;
+    Some((files.find_by_path(&path)?, entry_points::segments(bytes.bytes())))
 }

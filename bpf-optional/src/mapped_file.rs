@@ -7,13 +7,13 @@ use std::ptr::NonNull;
 /// A file's bytes, mapped without a copy. If another process truncates the file meanwhile, this program is killed, as
 /// would be any program that has the file mapped.
 #[derive(Debug)]
-pub(crate) struct Bytes {
+pub(crate) struct MappedFile {
     start: NonNull<u8>,
     length: usize,
 }
 
-impl Bytes {
-    pub(crate) fn of(file: &File) -> std::io::Result<Self> {
+impl MappedFile {
+    pub(crate) fn map(file: &File) -> std::io::Result<Self> {
         let length = file.metadata()?.len() as usize;
         // SAFETY: this creates a new mapping of an open file at any address; the kernel refuses an empty mapping.
         let start = unsafe {
@@ -26,13 +26,13 @@ impl Bytes {
         Ok(Self { start, length })
     }
 
-    pub(crate) fn get(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: `length` bytes are mapped at `start` until this value is dropped.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
     }
 }
 
-impl Drop for Bytes {
+impl Drop for MappedFile {
     fn drop(&mut self) {
         // SAFETY: this value owns the mapping, and no slice of the mapping exists any more.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.length) };

@@ -5,7 +5,7 @@ use object::{Endianness, Object as _, ObjectSegment as _, ObjectSymbol as _, Sym
 
 /// Effect of a probed function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Kind {
+pub(crate) enum EntryKind {
     /// The function starts kernels.
     Launch,
     /// The function starts a graph.
@@ -20,39 +20,39 @@ pub(crate) enum Kind {
 
 /// A function to which a probe is attached.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct EntryPoint {
     pub(crate) name: String,
-    pub(crate) kind: Kind,
+    pub(crate) kind: EntryKind,
     /// Offset of the function's code in the file.
     pub(crate) offset: u64,
 }
 
 /// Properties of a file that matter for probing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Found {
-    pub(crate) entries: Vec<Entry>,
-    pub(crate) api: Api,
+pub(crate) struct ProbeTargets {
+    pub(crate) entries: Vec<EntryPoint>,
+    pub(crate) api: CudaExtent,
 }
 
 /// Part of the file that belongs to CUDA. Calls from that part are nested in a call into that part.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Api {
+pub(crate) enum CudaExtent {
     /// The file is not one of CUDA's libraries.
     #[default]
     None,
     /// The whole file belongs to CUDA: `libcudart.so`, `libcuda.so`, `libcupti.so`.
-    Whole,
+    WholeFile,
     /// `libcudart_static.a` was linked into the file. These ranges of the file are the functions of that library, in
     /// order.
     Parts(Vec<(u64, u64)>),
 }
 
-impl Api {
+impl CudaExtent {
     /// Whether code at `offset` of the file belongs to CUDA.
-    pub(crate) fn holds(&self, offset: u64) -> bool {
+    pub(crate) fn contains(&self, offset: u64) -> bool {
         match self {
             Self::None => false,
-            Self::Whole => true,
+            Self::WholeFile => true,
             Self::Parts(ranges) => {
                 let at = ranges.partition_point(|(start, _)| *start <= offset);
                 at > 0 && offset < ranges[at - 1].1
@@ -61,38 +61,38 @@ impl Api {
     }
 }
 
-const MARKER: &str = "gpuflame_launch_marker";
+const MARKER_FUNCTION: &str = "gpuflame_launch_marker";
 
 /// Searches a file whose contents are `bytes` for CUDA's functions and the functions that the user named.
-pub(crate) fn find(bytes: &[u8], named: &[&str]) -> Result<Found, object::Error> {
+pub(crate) fn find_entry_points(bytes: &[u8], named: &[&str]) -> Result<ProbeTargets, object::Error> {
     let elf = ElfFile64::<Endianness>::parse(bytes)?;
     let symbols = functions(&elf);
-    let is_whole = soname(&elf).is_some_and(|name| is_cuda(&name));
+    let is_cuda_library = soname(&elf).is_some_and(|name| is_cuda(&name));
     let is_static = symbols.iter().any(|symbol| symbol.name == "cudaLaunchKernel");
-    let mut entries: Vec<Entry> = Vec::new();
+    let mut entries: Vec<EntryPoint> = Vec::new();
     for symbol in &symbols {
         let kind = match symbol.name {
-            MARKER => Some(Kind::Marker),
-            name if named.contains(&name) => Some(Kind::Named),
-            name if is_whole || is_static => kind_of(name),
+            MARKER_FUNCTION => Some(EntryKind::Marker),
+            name if named.contains(&name) => Some(EntryKind::Named),
+            name if is_cuda_library || is_static => classify(name),
             _ => None,
         };
         let Some(kind) = kind else { continue };
         // One function may have several names, but one probe is enough.
         if !entries.iter().any(|entry| entry.offset == symbol.offset) {
-            entries.push(Entry { name: symbol.name.to_owned(), kind, offset: symbol.offset });
+            entries.push(EntryPoint { name: symbol.name.to_owned(), kind, offset: symbol.offset });
         }
     }
-    let api = match (is_whole, is_static) {
-        (true, _) => Api::Whole,
-        (_, true) => Api::Parts(parts(&symbols)),
-        _ => Api::None,
+    let api = match (is_cuda_library, is_static) {
+        (true, _) => CudaExtent::WholeFile,
+        (_, true) => CudaExtent::Parts(static_runtime_ranges(&symbols)),
+        _ => CudaExtent::None,
     };
-    Ok(Found { entries, api })
+    Ok(ProbeTargets { entries, api })
 }
 
 /// Returns the effect of a CUDA function that begins GPU work; `None` for all other functions.
-pub(crate) fn kind_of(symbol: &str) -> Option<Kind> {
+pub(crate) fn classify(symbol: &str) -> Option<EntryKind> {
     let bare = symbol.trim_start_matches('_');
     let verb = bare.strip_prefix("cuda").or_else(|| bare.strip_prefix("cu"))?;
     // Functions with these words only query, describe, or run on the host.
@@ -100,11 +100,11 @@ pub(crate) fn kind_of(symbol: &str) -> Option<Kind> {
     if OTHERS.iter().any(|word| verb.contains(word)) {
         None
     } else if verb.starts_with("Launch") {
-        Some(Kind::Launch)
+        Some(EntryKind::Launch)
     } else if verb.starts_with("GraphLaunch") {
-        Some(Kind::Graph)
+        Some(EntryKind::Graph)
     } else if ["Memcpy", "Memset", "MemPrefetch", "MemcpyBatch"].iter().any(|word| verb.starts_with(word)) {
-        Some(Kind::Copy)
+        Some(EntryKind::Copy)
     } else {
         None
     }
@@ -115,7 +115,7 @@ fn is_cuda(name: &str) -> bool {
     ["libcudart.so", "libcuda.so", "libcupti.so"].iter().any(|library| name.starts_with(library))
 }
 
-struct Function<'a> {
+struct FunctionSymbol<'a> {
     name: &'a str,
     offset: u64,
     size: u64,
@@ -126,24 +126,24 @@ pub(crate) type Segment = (u64, u64, u64);
 
 /// Returns the mapped parts of the file in `bytes`; empty if the file is not an ELF file.
 pub(crate) fn segments(bytes: &[u8]) -> Vec<Segment> {
-    ElfFile64::<Endianness>::parse(bytes).map(|elf| segments_of(&elf)).unwrap_or_default()
+    ElfFile64::<Endianness>::parse(bytes).map(|elf| read_segments(&elf)).unwrap_or_default()
 }
 
 /// Returns the file offset of an address in the file's own address space.
-pub(crate) fn offset(segments: &[Segment], address: u64) -> Option<u64> {
+pub(crate) fn file_offset(segments: &[Segment], address: u64) -> Option<u64> {
     let segment = segments.iter().find(|(start, end, _)| (*start..*end).contains(&address))?;
     Some(address - segment.0 + segment.2)
 }
 
-fn segments_of(elf: &ElfFile64<'_>) -> Vec<Segment> {
+fn read_segments(elf: &ElfFile64<'_>) -> Vec<Segment> {
     elf.segments()
         .map(|segment| (segment.address(), segment.address() + segment.size(), segment.file_range().0))
         .collect()
 }
 
 /// Returns the functions that the file defines, from `.symtab` and `.dynsym`.
-fn functions<'a>(elf: &ElfFile64<'a>) -> Vec<Function<'a>> {
-    let segments = segments_of(elf);
+fn functions<'a>(elf: &ElfFile64<'a>) -> Vec<FunctionSymbol<'a>> {
+    let segments = read_segments(elf);
     elf.symbols()
         .chain(elf.dynamic_symbols())
         .filter(|symbol| symbol.is_definition() && symbol.kind() == SymbolKind::Text)
@@ -151,14 +151,18 @@ fn functions<'a>(elf: &ElfFile64<'a>) -> Vec<Function<'a>> {
             let name = symbol.name().ok()?;
             // A version may follow the name after an `@`.
             let name = name.split('@').next().unwrap_or(name);
-            Some(Function { name, offset: offset(&segments, symbol.address())?, size: symbol.size() })
+            Some(FunctionSymbol {
+                name,
+                offset: file_offset(&segments, symbol.address())?,
+                size: symbol.size(),
+            })
         })
         .collect()
 }
 
 /// Returns the ranges of a static runtime's functions: its API, and the functions to which NVIDIA gave meaningless
 /// names.
-fn parts(symbols: &[Function<'_>]) -> Vec<(u64, u64)> {
+fn static_runtime_ranges(symbols: &[FunctionSymbol<'_>]) -> Vec<(u64, u64)> {
     let is_part = |name: &str| {
         name.starts_with("cuda") || name.starts_with("__cuda") || name.starts_with("libcudart_static_")
     };
@@ -191,27 +195,33 @@ mod tests {
     #[test]
     fn entry_points_are_classified_by_name() {
         for (name, kind) in [
-            ("cudaLaunchKernel", Some(Kind::Launch)),
-            ("cudaLaunchKernel_ptsz", Some(Kind::Launch)),
-            ("__cudaLaunchKernel", Some(Kind::Launch)),
-            ("cudaLaunchKernelExC", Some(Kind::Launch)),
-            ("cuLaunchCooperativeKernelMultiDevice", Some(Kind::Launch)),
-            ("cuLaunchGrid", Some(Kind::Launch)),
-            ("cuGraphLaunch_ptsz", Some(Kind::Graph)),
-            ("cuMemcpyHtoDAsync_v2", Some(Kind::Copy)),
+            ("cudaLaunchKernel", Some(EntryKind::Launch)),
+            ("cudaLaunchKernel_ptsz", Some(EntryKind::Launch)),
+            ("__cudaLaunchKernel", Some(EntryKind::Launch)),
+            ("cudaLaunchKernelExC", Some(EntryKind::Launch)),
+            ("cuLaunchCooperativeKernelMultiDevice", Some(EntryKind::Launch)),
+            ("cuLaunchGrid", Some(EntryKind::Launch)),
+            ("cuGraphLaunch_ptsz", Some(EntryKind::Graph)),
+            ("cuMemcpyHtoDAsync_v2", Some(EntryKind::Copy)),
             ("cudaLaunchHostFunc", None),
             ("cudaGraphAddMemcpyNode", None),
             ("cudaMalloc", None),
             ("cudaGraphInstantiate", None),
         ] {
-            assert_eq!(kind_of(name), kind, "{name}");
+            assert_eq!(classify(name), kind, "{name}");
         }
     }
 
     #[test]
     fn a_static_runtime_occupies_part_of_its_file() {
-        let api = Api::Parts(vec![(100, 120), (200, 300)]);
-        assert!(api.holds(100) && api.holds(299) && !api.holds(120) && !api.holds(99) && !api.holds(300));
-        assert!(!Api::None.holds(100) && Api::Whole.holds(100));
+        let api = CudaExtent::Parts(vec![(100, 120), (200, 300)]);
+        assert!(
+            api.contains(100)
+                && api.contains(299)
+                && !api.contains(120)
+                && !api.contains(99)
+                && !api.contains(300)
+        );
+        assert!(!CudaExtent::None.contains(100) && CudaExtent::WholeFile.contains(100));
     }
 }
