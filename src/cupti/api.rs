@@ -9,7 +9,7 @@ use super::api_version::CuptiFunctions;
 use super::callback::on_event;
 use super::callback_state::{CallbackState, LENT_BUFFERS};
 use super::calls::{MAX_CALLBACK_ID, NamedCall, classify, classify_host_call};
-use super::clients::{self, OtherClients};
+use super::clients::{self, ClientActivity};
 use super::delivery_counts::DeliveryCounts;
 use super::names::KernelNames;
 use super::records::{self, SetupRefusal};
@@ -44,7 +44,7 @@ type CallbackKey = (Domain, CallbackId);
 /// Function that registers us for the records for the first time, or takes the records back after other clients have
 /// left them.
 type TakeRecords =
-    fn(&'static CallbackState, &Options, Option<&OtherClients>) -> Result<Vec<String>, SetupRefusal>;
+    fn(&'static CallbackState, &Options, Option<&ClientActivity>) -> Result<Vec<String>, SetupRefusal>;
 
 /// Set-up steps that we repeat after another client has owned the records or the subscription.
 struct ResubscribeSteps {
@@ -195,7 +195,7 @@ impl Api {
     }
 
     /// Returns the state of the other clients that were detected.
-    pub fn other_clients(&self) -> OtherClients {
+    pub fn other_clients(&self) -> ClientActivity {
         clients::other_clients()
     }
 
@@ -216,7 +216,7 @@ impl Api {
     /// Call from one of our own threads or a thread of the program, not from a callback.
     ///
     /// Errors: CUPTI refused the call.
-    pub fn reclaim_records(&self, decided: &OtherClients) -> Result<(), Error> {
+    pub fn reclaim_records(&self, decided: &ClientActivity) -> Result<(), Error> {
         let take = || (self.resubscribe_steps.take_records)(self.shared, &self.options, Some(decided));
         self.shared.call(take).map_or(Ok(()), |taken| taken.map(drop).map_err(refusal_error))
     }
@@ -332,7 +332,7 @@ fn subscribe<T: Tracer>(shared: &'static CallbackState) -> Result<(), SetupRefus
 fn take_records<T: Tracer>(
     shared: &'static CallbackState,
     options: &Options,
-    decided: Option<&OtherClients>,
+    decided: Option<&ClientActivity>,
 ) -> Result<Vec<String>, SetupRefusal> {
     clients::register_unless_called(shared, decided, |is_flushed| {
         records::register::<T>(shared, options, is_flushed)

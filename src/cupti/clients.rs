@@ -62,7 +62,7 @@ const NESTED_FRAME_BYTES: usize = 1024;
 
 /// State of the other clients that were detected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OtherClients {
+pub struct ClientActivity {
     /// Number of times that a client has registered functions for the records.
     pub takeovers: u64,
     /// Whether a client owns the records now.
@@ -184,7 +184,7 @@ fn elapsed_ms() -> u64 {
 }
 
 /// Returns the current state of the other clients.
-pub(super) fn other_clients() -> OtherClients {
+pub(super) fn other_clients() -> ClientActivity {
     let calls = CLIENTS.calls.load(SeqCst);
     let is_quiet =
         elapsed_ms().saturating_sub(CLIENTS.last_call_ms.load(SeqCst)) >= QUIET_PERIOD.as_millis() as u64;
@@ -201,7 +201,7 @@ pub(super) fn other_clients() -> OtherClients {
         true => CLIENTS.reclaims.load(SeqCst) && !are_recording && are_quiet && is_done(),
     };
     let is_clock_left = CLIENTS.clock_is_theirs.load(SeqCst) && !own_records;
-    OtherClients {
+    ClientActivity {
         takeovers: CLIENTS.takeovers.load(SeqCst),
         own_records,
         are_recording,
@@ -238,12 +238,13 @@ pub(super) fn client_kinds() -> u64 {
 /// If `take` fails, the client that owned the records gets them back.
 pub(super) fn register_unless_called<R: Default, E>(
     shared: &CallbackState,
-    decided: Option<&OtherClients>,
+    decided: Option<&ClientActivity>,
     take: impl FnOnce(bool) -> Result<R, E>,
 ) -> Result<R, E> {
     let functions = &shared.functions;
     CLIENTS.is_taking_records.store(true, SeqCst);
-    let has_called = |decided: &OtherClients| is_any_in_call() || CLIENTS.calls.load(SeqCst) != decided.calls;
+    let has_called =
+        |decided: &ClientActivity| is_any_in_call() || CLIENTS.calls.load(SeqCst) != decided.calls;
     let taken = if decided.is_some_and(has_called) {
         Ok(R::default())
     } else {

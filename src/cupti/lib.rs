@@ -41,7 +41,7 @@ pub mod version;
 pub use activity::ReadTally;
 pub use api::Api;
 pub use calls::{classify, classify_host_call, label};
-pub use clients::OtherClients;
+pub use clients::ClientActivity;
 pub use delivery_counts::DeliveryCounts;
 pub use driver::Driver;
 pub use names::KernelNames;

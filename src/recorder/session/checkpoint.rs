@@ -275,8 +275,11 @@ impl Checkpoint {
         // The first wait on a lock resolves symbols under the loader's lock, which may later be held forever.
         Condvar::new().wait_for(&mut Mutex::new(()).lock(), Duration::from_millis(1));
         let (mut content, mut pause) = (None, self.wait_for_work());
-        let mut doubled =
-            if process_liveness::is_forked() { FIRST_CHECKPOINT_DELAY.min(self.interval) } else { self.interval };
+        let mut doubled = if process_liveness::is_forked() {
+            FIRST_CHECKPOINT_DELAY.min(self.interval)
+        } else {
+            self.interval
+        };
         let (mut is_skip_printed, mut is_first) = (false, true);
         let mut is_restarted = false;
         loop {

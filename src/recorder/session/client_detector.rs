@@ -11,7 +11,7 @@
 
 use std::time::{Duration, Instant};
 
-use gpuflame_cupti::{DeliveryCounts, OtherClients};
+use gpuflame_cupti::{ClientActivity, DeliveryCounts};
 
 /// Minimum time without traffic after which a takeover is assumed, if the program has waited for all of its GPU work. A
 /// program with several GPUs may wait for one of its GPUs while another GPU runs a single kernel for 2 s or longer.
@@ -81,7 +81,7 @@ impl ClientDetector {
 
     /// Updates the state from clients that are seen directly. A client that has taken the records and released them
     /// again since the last call is counted, but not reported.
-    pub(super) fn update_from_calls(&mut self, others: &OtherClients) -> Option<RecordsChange> {
+    pub(super) fn update_from_calls(&mut self, others: &ClientActivity) -> Option<RecordsChange> {
         let is_news = others.takeovers != std::mem::replace(&mut self.takes, others.takeovers);
         if is_news && others.own_records {
             self.is_seen_directly = true;
@@ -204,7 +204,8 @@ mod tests {
     #[test]
     fn a_client_seen_taking_records_owns_them_until_it_is_done() {
         let mut checks = Checks::new();
-        let has = |takeovers, own_records| OtherClients { takeovers, own_records, ..OtherClients::default() };
+        let has =
+            |takeovers, own_records| ClientActivity { takeovers, own_records, ..ClientActivity::default() };
         assert_eq!(checks.0.update_from_calls(&has(0, false)), None);
         assert_eq!(checks.0.update_from_calls(&has(1, true)), Some(RecordsChange::Taken));
         assert_eq!(checks.after(0, traffic(9, 0), 9), None, "a buffer that was under way");

@@ -178,8 +178,11 @@ impl Collector {
             if due || request >= Some(CollectorRequest::Gather) {
                 steps.flush(request == Some(CollectorRequest::Drain));
                 flushed = Instant::now();
-                flush_interval =
-                    if process_liveness::is_forked() { FLUSH_INTERVAL.min(2 * flush_interval) } else { FLUSH_INTERVAL };
+                flush_interval = if process_liveness::is_forked() {
+                    FLUSH_INTERVAL.min(2 * flush_interval)
+                } else {
+                    FLUSH_INTERVAL
+                };
                 is_written = false;
             } else if !is_written && (!any || flushed.elapsed() >= MAX_WRITE_DELAY) {
                 steps.flush_recording(false);
@@ -229,7 +232,9 @@ impl Collector {
 /// Peak memory in bytes: the heap's peak plus the memory mapped now, or the highest total that the collector has seen.
 /// The collector computes this total before it reads pending rows.
 pub(super) fn peak_bytes_held() -> usize {
-    PEAK_BYTES_HELD.load(Ordering::Relaxed).max(unwind::bytes_held() + tracer::bytes_held() + heap::peak_bytes())
+    PEAK_BYTES_HELD
+        .load(Ordering::Relaxed)
+        .max(unwind::bytes_held() + tracer::bytes_held() + heap::peak_bytes())
 }
 
 static PEAK_BYTES_HELD: AtomicUsize = AtomicUsize::new(0);

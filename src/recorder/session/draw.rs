@@ -65,8 +65,8 @@ pub(super) fn write_files(
     // If there is no disk space for a file, a failed recording is removed, and the file is written again.
     let made = |output: Output, path: &Path| {
         make(output, path, growing.as_deref_mut()).or_else(|error| {
-            let has_room =
-                !output.is_streamed() && growing.as_mut().is_some_and(|growing| growing.remove_failed_recording());
+            let has_room = !output.is_streamed()
+                && growing.as_mut().is_some_and(|growing| growing.remove_failed_recording());
             if has_room { make(output, path, None) } else { Err(error) }
         })
     };

@@ -214,10 +214,7 @@ impl GrowingOutputs {
     /// States in a failed recording that the process has exited.
     pub(super) fn mark_failed_recording_ended(&mut self) {
         let over = RecordingState { missed_mark: true, exited: true };
-        self.failed_recording
-            .take()
-            .iter()
-            .for_each(|left| left.overwrite_abandoned(&Chunk::header(over)));
+        self.failed_recording.take().iter().for_each(|left| left.overwrite_abandoned(&Chunk::header(over)));
     }
 
     /// Ends the recording because memory ran out. Called at most once.

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 
 use crate::capture;
 use crate::control::window;
-use gpuflame_cupti::{Api, DeliveryCounts, OtherClients};
+use gpuflame_cupti::{Api, ClientActivity, DeliveryCounts};
 use gpuflame_model::record::WindowEdge;
 
 use super::callback_switch::CallbackSwitch;
@@ -59,7 +59,7 @@ struct ClientState {
     pause: Option<(Instant, Duration)>,
     /// A message was printed about another client, whose requested records are delivered to gpuflame instead.
     has_reported_unasked: bool,
-    /// Value of [`OtherClients::takeovers`] when CUPTI last refused to return the records.
+    /// Value of [`ClientActivity::takeovers`] when CUPTI last refused to return the records.
     refused: Option<u64>,
 }
 
@@ -181,7 +181,7 @@ impl OtherClients {
         false
     }
 
-    fn was_finalized_again(&self, others: &OtherClients) -> bool {
+    fn was_finalized_again(&self, others: &ClientActivity) -> bool {
         others.finalizations != std::mem::replace(&mut self.state.lock().ends, others.finalizations)
     }
 
@@ -268,7 +268,7 @@ impl OtherClients {
         }
     }
 
-    fn reclaim_records(&self, api: &Api, others: &OtherClients) {
+    fn reclaim_records(&self, api: &Api, others: &ClientActivity) {
         let asked = progress::call_foreign(|| api.reclaim_records(others));
         self.state.lock().refused = asked.is_err().then_some(others.takeovers);
         if let Err(error) = asked {

@@ -147,8 +147,8 @@ pub(super) fn write_ledger(text: &str, outputs: &Outputs, report: &WriteReport) 
         let prefix = about.as_os_str().as_bytes().strip_suffix(SET_SUFFIX.as_bytes())?;
         Some(PathBuf::from(OsString::from_vec([prefix, LEDGER_SUFFIX.as_bytes()].concat())))
     });
-    let path =
-        beside.or_else(|| outputs.choose_names(&[LEDGER_SUFFIX], is_name_taken, |_| true).0.into_iter().next());
+    let path = beside
+        .or_else(|| outputs.choose_names(&[LEDGER_SUFFIX], is_name_taken, |_| true).0.into_iter().next());
     write_file(&path.unwrap_or_default(), |out| Ok(out.write_all(text.as_bytes())?))
 }
 

@@ -125,7 +125,9 @@ impl WindowScheduler {
 
     /// Opens or closes the window if the schedule requires it now. May be called on any thread.
     pub(super) fn apply_schedule(&self, control: &impl WindowControl) {
-        let Some(mut schedule) = self.schedule.try_lock_for(STEP_LOCK_TIMEOUT) else { return BELL.notify_all() };
+        let Some(mut schedule) = self.schedule.try_lock_for(STEP_LOCK_TIMEOUT) else {
+            return BELL.notify_all();
+        };
         match schedule.next_change(self.progress()) {
             None => {}
             Some(WindowChange::Open) => control.open(),
