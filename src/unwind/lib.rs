@@ -95,7 +95,7 @@
 //!     `x86_64/trails.rs`; compared with the plain walk: the fuzzer of 4).
 //! 15. An epoch permanently belongs to one file at one address, and frames carry the epoch. So neither a name nor a stack
 //!     depends on which thread looked it up, or when (names: `plugins_that_alternate_at_one_address_keep_their_names` and
-//!     the tests after it in `recorded/modules.rs`; `overlapping_objects_have_different_epochs` of `known`; stacks:
+//!     the tests after it in `recorded/modules.rs`; `overlapping_objects_have_different_epochs` of `epochs`; stacks:
 //!     `stacks_stay_equal_while_other_libraries_are_loaded_and_unloaded` of `unwind/modules.rs`).
 //! 16. A module that cannot be determined is reported as unknown, and counted
 //!     (`launches_from_an_address_with_too_many_files_are_unknown_and_counted` of `recorded/modules.rs`,
@@ -122,26 +122,26 @@ use gpuflame_model::record::{ContextFlags, Frame};
 // framehop finds objects by itself.
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 mod bounds;
+mod cache_backoff;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 mod copy;
-mod counts;
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
-mod find;
-mod known;
+mod epochs;
+mod load_counters;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 mod loader;
+mod loader_state;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub mod memory;
 mod modules;
-mod notes;
-mod objects;
-mod price;
+mod object_list;
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+mod object_lookup;
+mod outside_pages;
 pub mod python;
-pub mod python_end;
+pub mod python_exit;
 mod symbols;
 pub mod tls;
 mod verify;
-mod watch;
 
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
@@ -165,7 +165,7 @@ pub const MAX_FRAMES: usize = 1024;
 /// Looks up symbols that cannot be looked up inside a callback. Call when the library is loaded, on any thread; captures
 /// before this call are slower, but correct.
 pub fn prepare() {
-    find::prepare();
+    object_lookup::prepare();
     loader::prepare();
     bounds::prepare();
     memory::prepare();
@@ -173,8 +173,8 @@ pub fn prepare() {
 
 /// Makes this process find objects as with a glibc before 2.35, whatever version is installed. For tests.
 #[doc(hidden)]
-pub fn as_on_older_glibc() {
-    find::do_without_find_object();
+pub fn emulate_older_glibc() {
+    object_lookup::disable_find_object();
 }
 
 /// Asks the loader whether objects were loaded or unloaded (about 12 ns). Returns whether an object has been loaded or
@@ -185,7 +185,7 @@ pub fn as_on_older_glibc() {
 /// by the rules of the unloaded code, and get its name. Call this function after a `dlclose` that you know of, poll it from
 /// a housekeeping thread every few milliseconds, or set [`Unwinder::check_every_capture`].
 pub fn poll() -> bool {
-    let before = counts::latest();
+    let before = loader_state::latest();
     loader::poll() != before
 }
 

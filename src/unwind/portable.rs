@@ -10,10 +10,10 @@ use std::ops::Range;
 use framehop::aarch64::{CacheAarch64, PtrAuthMask, UnwindRegsAarch64, UnwinderAarch64};
 use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, MustNotAllocateDuringUnwind, Unwinder as _};
 
-use super::bounds::Stack;
+use super::bounds::StackBounds;
 use super::copy::StackCopy;
-use super::counts::{self, Counts};
 use super::loader::{self, Object, Visit};
+use super::loader_state::{self, LoaderState};
 use super::{Captured, MAX_FRAMES, Seen, Skip, known, memory, notes};
 
 /// Number of cached stacks: this engine caches none.
@@ -26,11 +26,11 @@ const ADDRESS: u64 = (1 << 48) - 1;
 /// One thread's engine.
 pub(super) struct Owned {
     /// The loader state that `unwinder` was built for.
-    known: Option<Counts>,
+    known: Option<LoaderState>,
     checks_every_capture: bool,
     unwinder: UnwinderAarch64<&'static [u8], MustNotAllocateDuringUnwind>,
     cache: CacheAarch64<MustNotAllocateDuringUnwind>,
-    own: Stack,
+    own: StackBounds,
     copy: StackCopy,
     /// Address ranges and epochs of the objects that `unwinder` knows.
     epochs: Vec<(Range<u64>, ModuleEpoch)>,
@@ -113,7 +113,7 @@ fn registers() -> Option<Registers> {
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        self.copy.give_back();
+        self.copy.release();
     }
 }
 
@@ -124,7 +124,7 @@ impl Owned {
             checks_every_capture: false,
             unwinder: UnwinderAarch64::new(),
             cache: CacheAarch64::new_in(),
-            own: Stack::of_this_thread(),
+            own: StackBounds::of_this_thread(),
             copy: StackCopy::default(),
             epochs: Vec::new(),
             frames: Vec::with_capacity(MAX_FRAMES),
@@ -162,13 +162,13 @@ impl Owned {
 
     fn capture_from(&mut self, registers: &Registers, skip: &Skip) -> Captured<'_> {
         self.is_busy = true;
-        let counts = if self.checks_every_capture { loader::current() } else { counts::latest() };
-        if self.known != Some(counts) {
+        let state = if self.checks_every_capture { loader::current() } else { loader_state::latest() };
+        if self.known != Some(state) {
             self.learn();
         }
         self.frames.clear();
         self.places.clear();
-        let flags = self.walk(registers, skip, counts);
+        let flags = self.walk(registers, skip, state);
         self.is_busy = false;
         Captured { frames: &self.frames, kept: 0, flags: ContextFlags(flags), places: Places(&self.places) }
     }
@@ -177,16 +177,16 @@ impl Owned {
     fn learn(&mut self) {
         let mut unwinder = UnwinderAarch64::new();
         let mut epochs = Vec::new();
-        self.known = loader::hold(|counts| {
+        self.known = loader::with_lock(|state| {
             loader::visit(|object| {
-                let epoch = known::epoch_of(object, counts).unwrap_or(ModuleEpoch::UNKNOWN);
+                let epoch = epochs::epoch_of(object, state).unwrap_or(ModuleEpoch::UNKNOWN);
                 epochs.push((object.start..object.end, epoch));
                 if let Some(module) = module(object) {
                     unwinder.add_module(module);
                 }
                 Visit::Next
             });
-            counts
+            state
         });
         (self.unwinder, self.epochs) = (unwinder, epochs);
     }
@@ -196,7 +196,7 @@ impl Owned {
         holder.map_or(ModuleEpoch::OUTSIDE, |(_, epoch)| *epoch)
     }
 
-    fn walk(&mut self, registers: &Registers, skip: &Skip, counts: Counts) -> u32 {
+    fn walk(&mut self, registers: &Registers, skip: &Skip, state: LoaderState) -> u32 {
         let (own, copy) = (self.own, &mut self.copy);
         let is_own = own.contains(registers.sp);
         copy.clear();
@@ -233,7 +233,7 @@ impl Owned {
                 Ok(Some(caller)) => address = caller,
                 Ok(None) => return 0,
                 Err(_) => {
-                    notes::outside(address.address_for_lookup(), counts);
+                    outside_pages::note(address.address_for_lookup(), state);
                     return ContextFlags::CUT;
                 }
             }
@@ -251,7 +251,7 @@ fn skips(skip: &Skip, skipped: usize, pc: u64, sp: u64) -> bool {
     }
 }
 
-fn read(stack: Stack, sp: u64, address: u64) -> Option<u64> {
+fn read(stack: StackBounds, sp: u64, address: u64) -> Option<u64> {
     let is_above = address >= sp && address <= stack.hi.wrapping_sub(8);
     // SAFETY: the word is on the thread's own stack, above its stack pointer.
     (is_above && stack.contains(address)).then(|| unsafe { memory::word(address) })

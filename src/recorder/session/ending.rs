@@ -33,7 +33,7 @@ use gpuflame_os::exit::{self, Call};
 use gpuflame_os::futex::Bits;
 use gpuflame_os::threads::{self, Clock};
 use gpuflame_os::{heap, shortage, stderr};
-use gpuflame_unwind::python_end;
+use gpuflame_unwind::python_exit;
 
 use super::messages::tell;
 use super::progress::{Limit, Waited};
@@ -124,7 +124,7 @@ pub(super) fn begin(ends: &'static impl Ends, limit: Duration, on_signals: bool)
         ending::listen(Listener { came: |signal| ENDING.note(signal), wait: |_| ENDING.wait_to_die() });
     }
     // If Python has no room for the handler, an uncaught interrupt leaves only the checkpoint.
-    python_end::at_end_of_program(|| !ENDING.is_settled(WRITE), || ENDING.program_of_python_ends());
+    python_exit::call_at_program_exit(|| !ENDING.is_settled(WRITE), || ENDING.program_of_python_ends());
     Ok(())
 }
 

@@ -10,10 +10,10 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use super::layout::{Layout, TABLE_BYTES, Unknown};
-use crate::counts::{self, Counts};
 use crate::loader::{self, Object, Visit};
+use crate::loader_state::{self, LoaderState};
 use crate::memory;
-use crate::symbols::{Exported, Exports};
+use crate::symbols::{ExportedSymbol, Exports};
 #[cfg(target_arch = "x86_64")]
 use crate::x86_64::cold::cold_part;
 
@@ -145,7 +145,7 @@ pub(super) fn interpreter() -> Option<&'static Interpreter> {
     if !IS_WANTED.load(Ordering::Relaxed) || OFF.load(Ordering::Relaxed) != 0 {
         return None;
     }
-    let counts = counts::latest().as_word();
+    let counts = loader_state::latest().as_word();
     if FOUND.load(Ordering::Acquire).is_null() && LOOKED.load(Ordering::Relaxed) != counts {
         look();
         LOOKED.store(counts, Ordering::Relaxed);
@@ -172,14 +172,14 @@ pub(super) fn is_there(interpreter: &Interpreter) -> bool {
 /// The loader's present unload count.
 #[inline(always)]
 pub(super) fn unloads() -> u32 {
-    counts::latest().unloads()
+    loader_state::latest().unloads()
 }
 
 fn look() {
-    let found = loader::hold(|_: Counts| {
+    let found = loader::with_lock(|_: LoaderState| {
         let mut found = None;
         loader::visit(|object| {
-            found = Exports::of(object).and_then(|exports| examine(object, &exports));
+            found = Exports::read(object).and_then(|exports| examine(object, &exports));
             if found.is_some() { Visit::Stop } else { Visit::Next }
         });
         found
@@ -217,7 +217,7 @@ fn examine(object: &Object, exports: &Exports<'_>) -> Option<Result<Interpreter,
 /// Not merged with the loop over all objects, because this function takes stack space, of which a thread may have little.
 #[cold]
 #[inline(never)]
-fn read(object: &Object, exports: &Exports<'_>, runtime: Exported) -> Result<Interpreter, Off> {
+fn read(object: &Object, exports: &Exports<'_>, runtime: ExportedSymbol) -> Result<Interpreter, Off> {
     let layout = layout(exports, runtime)?;
     let types = || {
         let [code, text, bytes, frame] =
@@ -238,7 +238,7 @@ fn read(object: &Object, exports: &Exports<'_>, runtime: Exported) -> Result<Int
 }
 
 fn evaluator(object: &Object, exports: &Exports<'_>) -> Option<[Range<u64>; 2]> {
-    let Exported { address, bytes } = exports.find("_PyEval_EvalFrameDefault")?;
+    let ExportedSymbol { address, bytes } = exports.find("_PyEval_EvalFrameDefault")?;
     let hot = address..address + bytes;
     #[cfg(target_arch = "x86_64")]
     let cold = cold_part(object, &hot);
@@ -255,13 +255,13 @@ fn evaluator(object: &Object, exports: &Exports<'_>) -> Option<[Range<u64>; 2]> 
 fn first_of_all(name: &str) -> Option<u64> {
     let mut found = None;
     loader::visit(|object| {
-        found = Exports::of(object).and_then(|exports| exports.find(name)).map(|it| it.address);
+        found = Exports::read(object).and_then(|exports| exports.find(name)).map(|it| it.address);
         if found.is_some() { Visit::Stop } else { Visit::Next }
     });
     found
 }
 
-fn layout(exports: &Exports<'_>, runtime: Exported) -> Result<Layout, Off> {
+fn layout(exports: &Exports<'_>, runtime: ExportedSymbol) -> Result<Layout, Off> {
     let version = version(exports).ok_or(Off::Exports)?;
     let mut table = [0; TABLE_BYTES];
     let told = (runtime.bytes as usize).min(TABLE_BYTES);

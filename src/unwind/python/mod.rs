@@ -256,7 +256,7 @@ impl Drop for Python {
         // SAFETY: the state is mapped until this statement unmaps it, and its table is dropped once.
         unsafe {
             (&raw mut (*self.state.as_ptr()).walk.table).drop_in_place();
-            (*self.state.as_ptr()).walks.give_back();
+            (*self.state.as_ptr()).walks.release();
             memory::unmap(self.state.cast(), size_of::<State>());
         }
     }

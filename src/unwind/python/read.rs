@@ -1,7 +1,7 @@
 //! Reads memory through pointers that may be corrupted.
 //!
 //! A page is read in place once the kernel has reported the page readable. Before that, and so whenever a walk first
-//! reaches an object, memory is read through a copy that the kernel makes (`memory::copy_what_is_mapped`), which fails for
+//! reaches an object, memory is read through a copy that the kernel makes (`memory::copy_mapped`), which fails for
 //! unmapped memory. A page that was readable may have been unmapped since, but an intact chain of frames never leads to
 //! such a page, because Python does not free memory that the chain uses. The remaining risk is a chain that is corrupted
 //! and also leads to memory where frames once were.
@@ -61,7 +61,7 @@ impl Pages {
 /// Copies the memory at `address` to `to`. Returns false unless all of the memory is readable.
 pub(super) fn copy_into(address: u64, to: &mut [u8]) -> bool {
     // SAFETY: the slice is writable for its whole length.
-    let copied = |to: &mut [u8]| unsafe { memory::copy_what_is_mapped(address, to.as_mut_ptr(), to.len()) };
+    let copied = |to: &mut [u8]| unsafe { memory::copy_mapped(address, to.as_mut_ptr(), to.len()) };
     (FIRST..LAST).contains(&address) && copied(to) == to.len()
 }
 

@@ -14,8 +14,8 @@ use std::ptr::NonNull;
 
 use super::find::Interpreter;
 use super::walk::{Head, Item, Met, Walk};
+use crate::cache_backoff::{CacheBackoff, choose_way, count_hit};
 use crate::memory;
-use crate::price::{Price, count_use, make_way};
 
 /// Number of cached walks per thread, in an 8-way set-associative cache. With their frames the walks take 800 KiB, of which
 /// a program touches only the part that it uses.
@@ -48,7 +48,7 @@ pub(super) struct Walks {
     native: usize,
     /// Number of frames of all walks that are stored.
     frames: usize,
-    price: Price,
+    backoff: CacheBackoff,
 }
 
 #[repr(C)]
@@ -69,7 +69,7 @@ struct Set {
     /// Hashes of the walks' innermost frames; 0 marks a free slot.
     tags: [u32; WAYS],
     /// Number of recent hits per walk, at most 3; each insertion into the set subtracts one from every walk's number.
-    uses: [u8; WAYS],
+    hits: [u8; WAYS],
 }
 
 #[derive(Clone, Copy)]
@@ -103,7 +103,7 @@ impl Walks {
         interpreter: &Interpreter,
         thread: u64,
     ) -> Option<usize> {
-        let is_due = self.price.may_look();
+        let is_due = self.backoff.may_look_up();
         // SAFETY: `keep` mapped the walks, they stay mapped as long as `self` lives, and only this thread uses them.
         let all = unsafe { self.all?.as_mut() };
         if !is_due {
@@ -112,44 +112,44 @@ impl Walks {
         let place = follower(self.last, self.native);
         let mut number = usize::from(all.followers[place]) % WALKS;
         if !all.is(number, walk, interpreter, thread) {
-            number = all.look(number, walk, interpreter, thread, &mut self.price)?;
+            number = all.look(number, walk, interpreter, thread, &mut self.backoff)?;
             all.followers[place] = number as u16;
         }
-        count_use(&mut all.sets[number / WAYS].uses[number % WAYS]);
+        count_hit(&mut all.sets[number / WAYS].hits[number % WAYS]);
         self.last = [self.last[1], number as u16];
-        self.price.was_met();
+        self.backoff.record_hit();
         Some(number)
     }
 
     /// Whether the back-off allows an insertion at this time.
     #[inline(always)]
     pub(super) fn can_keep(&self) -> bool {
-        self.price.can_pay()
+        self.backoff.can_insert()
     }
 
     /// Caches the last walk and returns its number. `None` if the walk cannot be cached.
     #[inline(never)]
     pub(super) fn keep(&mut self, walk: &Walk) -> Option<usize> {
-        self.price.pay();
+        self.backoff.charge_insertion();
         let items = &walk.items[..walk.count];
         let texts = walk.texts.of_walk();
         let innermost = items.last()?;
         if walk.head.thread == 0 || items.len() > MOST_FRAMES || texts.len() > MOST_TEXTS {
-            self.price.raise();
+            self.backoff.raise_insert_cost();
             return None;
         }
         if self.all.is_none() {
             self.all = memory::reserve(size_of::<All>()).map(NonNull::cast);
             if self.all.is_none() {
                 // A later insertion tries to reserve the memory again, less and less often.
-                self.price.raise();
+                self.backoff.raise_insert_cost();
                 return None;
             }
             self.count(size_of::<[Set; SETS]>() + 2 * (FOLLOWERS + PLACES));
         }
         if self.frames + items.len() > FRAMES {
             self.forget();
-            self.price.raise();
+            self.backoff.raise_insert_cost();
         }
         // SAFETY: the walks are mapped with this size, all-zero walks are valid, and only this thread uses them.
         let all = unsafe { self.all?.as_mut() };
@@ -166,10 +166,10 @@ impl Walks {
             *place = all.frame(item, around, &mut self.frames);
             around = *place + 1;
         }
-        let (number, was_in_vain) = all.put(home_of(innermost.at, innermost.position), kept);
+        let (number, evicted_unused) = all.put(home_of(innermost.at, innermost.position), kept);
         self.count((self.frames - before) * (size_of::<Item>() + 2) + size_of::<Kept>());
-        if was_in_vain {
-            self.price.raise();
+        if evicted_unused {
+            self.backoff.raise_insert_cost();
         }
         self.last = [self.last[1], number as u16];
         Some(number)
@@ -190,15 +190,15 @@ impl Walks {
     /// Counts newly used memory. The count is an upper bound, because evicted entries are reused.
     fn count(&mut self, bytes: usize) {
         let bytes = bytes.min(size_of::<All>() - self.used);
-        memory::count(bytes);
+        memory::count_used(bytes);
         self.used += bytes;
     }
 
     /// Releases the memory of the cache.
-    pub(super) fn give_back(&mut self) {
+    pub(super) fn release(&mut self) {
         if let Some(all) = self.all.take() {
             // SAFETY: `keep` mapped the walks with this size, and no reference to them is left.
-            unsafe { memory::give_back(all.cast(), size_of::<All>(), std::mem::take(&mut self.used)) };
+            unsafe { memory::release(all.cast(), size_of::<All>(), std::mem::take(&mut self.used)) };
         }
     }
 }
@@ -224,7 +224,7 @@ impl All {
         walk: &mut Walk,
         interpreter: &Interpreter,
         thread: u64,
-        price: &mut Price,
+        backoff: &mut CacheBackoff,
     ) -> Option<usize> {
         let (at, position) = walk.innermost(interpreter, thread)?;
         let (home, tag) = home_of(at, position);
@@ -234,7 +234,7 @@ impl All {
         others.peek()?;
         let number = others.find(|number| self.is(*number, walk, interpreter, thread));
         if number.is_none() {
-            price.was_in_vain();
+            backoff.record_miss();
         }
         number
     }
@@ -266,9 +266,9 @@ impl All {
         if let Some(way) = walks.iter().position(is_same) {
             return (home * WAYS + way, false);
         }
-        let (way, was_in_vain) = make_way(&mut set.tags, &mut set.uses, tag);
+        let (way, evicted_unused) = choose_way(&mut set.tags, &mut set.hits, tag);
         walks[way] = kept;
-        (home * WAYS + way, was_in_vain)
+        (home * WAYS + way, evicted_unused)
     }
 }
 
@@ -338,7 +338,7 @@ mod tests {
                 kept[number] = now;
             }
         }
-        walks.give_back();
+        walks.release();
         met
     }
 
@@ -384,7 +384,7 @@ mod tests {
             walks.keep(walk);
         }
         assert_eq!(walks.used, size_of::<All>());
-        walks.give_back();
+        walks.release();
         assert_eq!(walks.used, 0);
     }
 
@@ -403,6 +403,6 @@ mod tests {
         assert_eq!(walks.recognise(walk, &made.interpreter, thread + 8), None);
         walks.forget();
         assert_eq!(walks.recognise(walk, &made.interpreter, thread), None);
-        walks.give_back();
+        walks.release();
     }
 }

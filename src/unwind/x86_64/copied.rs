@@ -15,7 +15,7 @@ use super::walk::{Beginning, Cursor, Step, Walk, Walked, check};
 use super::words::Words;
 use super::{ATTEMPTS, Nowhere, Places};
 use crate::copy::RED_ZONE;
-use crate::counts::{self, Counts};
+use crate::loader_state::{self, LoaderState};
 use crate::{Captured, MAX_FRAMES, loader, memory};
 use gpuflame_model::record::{ContextFlags, Frame};
 
@@ -77,22 +77,22 @@ impl Drop for OfCopies {
 
 impl Room {
     fn walk(&mut self, registers: &[u64; 17], stack: &[u8]) {
-        let mut counts = loader::current();
+        let mut state = loader::current();
         for _ in 0..ATTEMPTS {
-            self.walk_once(registers, stack, counts);
+            self.walk_once(registers, stack, state);
             // Rules of an older loader state may have been overwritten during the walk.
-            let now = counts::latest();
-            if now == counts {
+            let now = loader_state::latest();
+            if now == state {
                 return;
             }
-            counts = now;
+            state = now;
         }
-        if loader::hold(|counts| self.walk_once(registers, stack, counts)).is_none() {
+        if loader::with_lock(|state| self.walk_once(registers, stack, state)).is_none() {
             self.flags.0 |= ContextFlags::GUESSED;
         }
     }
 
-    fn walk_once(&mut self, registers: &[u64; 17], stack: &[u8], counts: Counts) {
+    fn walk_once(&mut self, registers: &[u64; 17], stack: &[u8], state: LoaderState) {
         let at = Interrupted(registers);
         // This address is not in user space code, but for example in the vsyscall page of old kernels, so it is not looked
         // up.
@@ -103,7 +103,7 @@ impl Room {
         // This walk runs on a thread of ours, on which a system call per frame of generated code does not matter.
         self.compiler.checks = Checks::all();
         let mut words = Copied { base: at.sp(), stack, bp: at.bp() };
-        let mut walk = Walk::new(counts, &mut self.compiler, &mut self.steps, None);
+        let mut walk = Walk::new(state, &mut self.compiler, &mut self.steps, None);
         let walked = walk.run(&at, &mut words, &mut Nowhere);
         for (frame, step) in self.frames.iter_mut().zip(&self.steps[..walked.count]) {
             *frame = step.rule.frame(step.pc);

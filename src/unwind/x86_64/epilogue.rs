@@ -5,7 +5,7 @@
 //! consist of a call and an epilogue, and so do thunks. Only code after a return address is read, so the instructions that
 //! are read are those that will run.
 
-use super::super::memory::copy_what_is_mapped;
+use super::super::memory::copy_mapped;
 
 /// How an epilogue leaves its frame, in words of eight bytes each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ impl Epilogue {
     pub(super) fn behind(pc: u64) -> Option<Self> {
         let mut code = [0; LONGEST];
         // SAFETY: `code` is writable for its full length.
-        let copied = unsafe { copy_what_is_mapped(pc, code.as_mut_ptr(), code.len()) };
+        let copied = unsafe { copy_mapped(pc, code.as_mut_ptr(), code.len()) };
         Self::read(&code[..copied])
     }
 

@@ -28,8 +28,8 @@ use super::end::End;
 use super::rule::{Kind, Rule};
 use super::walk::{Cursor, Join, Step};
 use crate::MAX_FRAMES;
-use crate::bounds::Stack;
-use crate::counts::Counts;
+use crate::bounds::StackBounds;
+use crate::loader_state::LoaderState;
 use crate::memory::word;
 use gpuflame_model::record::Frame;
 
@@ -45,12 +45,12 @@ const MAX_WORDS: usize = 2 * MAX_FRAMES + 1;
 #[repr(C)]
 pub(super) struct Memo {
     /// The loader state to which the walk's rules belong.
-    counts: Counts,
+    loader_state: LoaderState,
     /// Mask of a frame's address bits. The mask is loaded from memory, because a compiler would rebuild the constant for
     /// every four frames.
     mask: u64,
     /// The thread's own stack.
-    stack: Stack,
+    stack: StackBounds,
     /// Index of the leafmost frame that a walk can join; `MAX_FRAMES` if there is no such frame.
     first: usize,
     /// Number of words other than return addresses that the walk read from `first` to the root.
@@ -119,14 +119,14 @@ impl Read<'_> {
 
 impl Memo {
     /// Initializes zeroed memory as an empty memo for a thread with this stack.
-    pub(super) fn prepare(&mut self, stack: Stack) {
-        self.stack = Stack { lo: stack.lo.max(stack.hi.saturating_sub(u64::from(u32::MAX))), ..stack };
-        self.clear(Counts::default());
+    pub(super) fn prepare(&mut self, stack: StackBounds) {
+        self.stack = StackBounds { lo: stack.lo.max(stack.hi.saturating_sub(u64::from(u32::MAX))), ..stack };
+        self.clear(LoaderState::default());
     }
 
-    /// Forgets the last stack and starts anew in the loader state `counts`.
-    pub(super) fn clear(&mut self, counts: Counts) {
-        self.counts = counts;
+    /// Forgets the last stack and starts anew in the loader state `loader_state`.
+    pub(super) fn clear(&mut self, loader_state: LoaderState) {
+        self.loader_state = loader_state;
         self.mask = ADDRESS;
         self.first = MAX_FRAMES;
         self.word_count = 0;
@@ -137,9 +137,9 @@ impl Memo {
 
     /// Forgets the last stack if the rules of its walk may be out of date.
     #[inline(always)]
-    pub(super) fn expire(&mut self, counts: Counts) {
-        if self.counts != counts {
-            self.clear(counts);
+    pub(super) fn expire(&mut self, loader_state: LoaderState) {
+        if self.loader_state != loader_state {
+            self.clear(loader_state);
         }
     }
 
@@ -245,7 +245,7 @@ impl Memo {
                 self.word_count = 0;
                 self.is_cut = end == End::NoInformation;
             }
-            End::Lost | End::TooDeep | End::Elsewhere => return self.clear(self.counts),
+            End::Lost | End::TooDeep | End::Elsewhere => return self.clear(self.loader_state),
         }
         self.pending = count;
         self.end = end;
@@ -377,8 +377,8 @@ impl Memo {
     }
 
     /// The loader state to which the walk's rules belong.
-    pub(super) fn counts(&self) -> Counts {
-        self.counts
+    pub(super) fn loader_state(&self) -> LoaderState {
+        self.loader_state
     }
 
     /// Whether the walk of this stack ended for lack of unwind information.

@@ -32,10 +32,10 @@ use self::trails::Trails;
 use self::walk::{Cursor, Join, Step, Walk, Walked};
 use self::whole::Whole;
 use self::words::Own;
-use super::bounds::Stack;
+use super::bounds::StackBounds;
 use super::copy::StackCopy;
-use super::counts::{self, Counts};
 use super::loader;
+use super::loader_state::{self, LoaderState};
 use super::{Captured, MAX_FRAMES, Seen, Skip, memory};
 pub(super) use copied::OfCopies;
 use gpuflame_model::record::{ContextFlags, Frame};
@@ -71,7 +71,7 @@ pub(super) struct Engine {
     recheck: Recheck,
     whole: Whole,
     /// The thread's own stack.
-    own: Stack,
+    own: StackBounds,
     /// Copy of the stack that the thread is on, if the thread is not on its own stack.
     copy: StackCopy,
     /// Paths to the root that earlier walks of such other stacks found.
@@ -90,7 +90,7 @@ impl Owned {
         // SAFETY: the fresh mapping is large enough and page-aligned. The fields that are not written here are
         // valid as zeroes.
         unsafe {
-            (&raw mut (*place).own).write(Stack::of_this_thread());
+            (&raw mut (*place).own).write(StackBounds::of_this_thread());
             (&raw mut (*place).compiler).write(Compiler::new());
             (&raw mut (*place).leaf).write(MAX_FRAMES);
             (*place).memo.prepare((*place).own);
@@ -147,9 +147,9 @@ impl Drop for Owned {
     fn drop(&mut self) {
         // SAFETY: the engine is mapped as long as `self` lives.
         let engine = unsafe { self.0.as_mut() };
-        engine.copy.give_back();
-        engine.routes.give_back();
-        engine.whole.give_back();
+        engine.copy.release();
+        engine.routes.release();
+        engine.whole.release();
         // SAFETY: `new` created the mapping; its fields need no drop, and nothing refers to it.
         unsafe { memory::unmap(self.0.cast(), size_of::<Engine>()) };
     }
@@ -173,88 +173,88 @@ impl Engine {
     }
 
     fn capture_idle(&mut self, entry: &Entry) {
-        let counts = if self.checks_every_capture { loader::current() } else { counts::latest() };
+        let state = if self.checks_every_capture { loader::current() } else { loader_state::latest() };
         self.met = None;
         if !self.own.contains(entry.sp()) {
-            return self.capture_on_another_stack(entry, counts);
+            return self.capture_on_another_stack(entry, state);
         }
         if self.tells {
-            let met = self.whole.recognise(entry, self.hint, counts, &mut self.recheck);
+            let met = self.whole.recognise(entry, self.hint, state, &mut self.recheck);
             // A cache hit by rules of an older loader state proves nothing about the present code.
-            self.met = met.filter(|_| counts::latest() == counts);
+            self.met = met.filter(|_| loader_state::latest() == state);
             if self.met.is_some() {
                 return;
             }
         }
-        self.capture_once(entry, counts);
+        self.capture_once(entry, state);
         // A stack with code that may be replaced is always flagged as cut or guessed.
-        if (self.flags.0 != 0) | (counts::latest() != counts) {
-            self.confirm(entry, counts);
+        if (self.flags.0 != 0) | (loader_state::latest() != state) {
+            self.confirm(entry, state);
         }
     }
 
     /// Captures a stack that is not the thread's own. This function is not inlined, because its frame would take room on
     /// that stack, which may be small.
     #[inline(never)]
-    fn capture_on_another_stack(&mut self, entry: &Entry, counts: Counts) {
-        self.capture_elsewhere(entry, counts);
-        self.confirm(entry, counts);
+    fn capture_on_another_stack(&mut self, entry: &Entry, state: LoaderState) {
+        self.capture_elsewhere(entry, state);
+        self.confirm(entry, state);
     }
 
     /// Captures again if the first result may differ from the present stack.
     #[cold]
     #[inline(never)]
-    fn confirm(&mut self, entry: &Entry, mut counts: Counts) {
+    fn confirm(&mut self, entry: &Entry, mut state: LoaderState) {
         for left in (0..ATTEMPTS).rev() {
             if self.flags.0 != 0 {
-                self.look_again(entry, counts);
+                self.look_again(entry, state);
             }
             // Rules of an older loader state may have been overwritten during the walk.
-            let now = counts::latest();
-            if now == counts {
+            let now = loader_state::latest();
+            if now == state {
                 return;
             }
-            counts = now;
+            state = now;
             if left > 0 {
-                self.capture_once_more(entry, counts);
+                self.capture_once_more(entry, state);
             }
         }
         // Objects are loaded and unloaded all the time, so hold the loader's lock for one capture.
-        if loader::hold(|counts| self.capture_once_more(entry, counts)).is_none() {
-            self.memo.clear(counts);
+        if loader::with_lock(|state| self.capture_once_more(entry, state)).is_none() {
+            self.memo.clear(state);
             self.flags.0 |= ContextFlags::GUESSED;
         }
     }
 
     /// Captures on the thread's own stack.
     #[inline(always)]
-    fn capture_once(&mut self, entry: &Entry, counts: Counts) {
-        self.memo.expire(counts);
+    fn capture_once(&mut self, entry: &Entry, state: LoaderState) {
+        self.memo.expire(state);
         let mut standing = self.memo.verify(&self.steps, entry.sp());
         let mut words = Own::above(entry.sp(), self.own);
         let trails = (!self.forgets).then_some(&self.trails);
-        let mut walk = Walk::new(counts, &mut self.compiler, &mut self.steps, trails);
+        let mut walk = Walk::new(state, &mut self.compiler, &mut self.steps, trails);
         let walked = walk.run(entry, &mut words, &mut standing);
         let lost = walk.lost;
-        self.remember(lost, &walked, counts);
+        self.remember(lost, &walked, state);
         let joined = match walked.end {
             End::Joined(frame) => frame,
-            End::Elsewhere => return self.capture_elsewhere(entry, counts),
+            End::Elsewhere => return self.capture_elsewhere(entry, state),
             _ => MAX_FRAMES,
         };
         if walked.count > joined {
             // The stack has more than `MAX_FRAMES` frames, so the outermost frames are omitted, and no part is shared with
             // the last stack.
-            self.memo.clear(counts);
-            return self.capture_once_more(entry, counts);
+            self.memo.clear(state);
+            return self.capture_once_more(entry, state);
         }
-        self.keep(&walked, joined, counts);
+        self.keep(&walked, joined, state);
     }
 
     /// Captures a stack with replaceable code again if rules or caches may be out of date.
     #[cold]
     #[inline(never)]
-    fn look_again(&mut self, entry: &Entry, counts: Counts) {
+    fn look_again(&mut self, entry: &Entry, state: LoaderState) {
         let checks = std::mem::take(&mut self.compiler.checks);
         let is_generated = checks.met_generated || self.memo.is_generated(self.joined);
         let is_cut = self.flags.0 & ContextFlags::CUT != 0;
@@ -263,8 +263,8 @@ impl Engine {
         }
         let (checks, is_outdated) = self.recheck.begin();
         self.compiler.checks = checks;
-        self.memo.clear(counts);
-        self.capture_once_more(entry, counts);
+        self.memo.clear(state);
+        self.capture_once_more(entry, state);
         let checks = std::mem::take(&mut self.compiler.checks);
         if is_outdated || checks.found_replacement() {
             self.whole.forget_generated();
@@ -275,33 +275,33 @@ impl Engine {
     /// Captures without the memo, along a known route or through a copy. Used for a stack other than the thread's own, and
     /// for the thread's own stack if a signal handler's stack leads back to it.
     #[inline(never)]
-    fn capture_elsewhere(&mut self, entry: &Entry, counts: Counts) {
-        self.memo.clear(counts);
-        let walked = if self.forgets { None } else { self.routes.follow(entry, counts, &mut self.steps) };
-        let walked = walked.unwrap_or_else(|| self.walk_copy(entry, counts));
-        self.keep(&walked, MAX_FRAMES, counts);
+    fn capture_elsewhere(&mut self, entry: &Entry, state: LoaderState) {
+        self.memo.clear(state);
+        let walked = if self.forgets { None } else { self.routes.follow(entry, state, &mut self.steps) };
+        let walked = walked.unwrap_or_else(|| self.walk_copy(entry, state));
+        self.keep(&walked, MAX_FRAMES, state);
     }
 
     /// Walks through a copy of the stack, and offers the path to `routes`.
     #[cold]
     #[inline(never)]
-    fn walk_copy(&mut self, entry: &Entry, counts: Counts) -> Walked {
+    fn walk_copy(&mut self, entry: &Entry, state: LoaderState) -> Walked {
         self.copy.clear();
-        let mut walk = Walk::new(counts, &mut self.compiler, &mut self.steps, None);
+        let mut walk = Walk::new(state, &mut self.compiler, &mut self.steps, None);
         let walked = walk.run(entry, &mut self.copy, &mut Nowhere);
         if !(self.forgets | walked.is_guessed) {
-            self.routes.learn(&self.steps[..walked.count], walked.end, counts);
+            self.routes.learn(&self.steps[..walked.count], walked.end, state);
         }
         walked
     }
 
     /// Stores the path of a walk, starting at the step from which on no stored path matched.
     #[inline(always)]
-    fn remember(&mut self, lost: Option<usize>, walked: &Walked, counts: Counts) {
+    fn remember(&mut self, lost: Option<usize>, walked: &Walked, state: LoaderState) {
         let steps = lost.and_then(|lost| self.steps[..walked.count].get(lost..)).unwrap_or_default();
         let mut plain = steps.iter().take_while(|step| step.rule.is_plain()).peekable();
         if let Some(&first) = plain.peek() {
-            self.trails.keep((first.pc, first.sp), plain.map(|step| (step.pc, step.rule)), counts);
+            self.trails.keep((first.pc, first.sp), plain.map(|step| (step.pc, step.rule)), state);
         }
     }
 
@@ -310,23 +310,23 @@ impl Engine {
     #[inline(never)]
     fn keep_last(&mut self) -> Option<usize> {
         self.memo.work_out_now(&self.steps);
-        self.whole.keep(&self.memo, self.leaf, self.hint, self.memo.counts())
+        self.whole.keep(&self.memo, self.leaf, self.hint, self.memo.loader_state())
     }
 
     /// Captures again, on either kind of stack. This function is not inlined, since it is rarely called.
     #[cold]
     #[inline(never)]
-    fn capture_once_more(&mut self, entry: &Entry, counts: Counts) {
+    fn capture_once_more(&mut self, entry: &Entry, state: LoaderState) {
         if self.own.contains(entry.sp()) {
-            self.capture_once(entry, counts);
+            self.capture_once(entry, state);
         } else {
-            self.capture_elsewhere(entry, counts);
+            self.capture_elsewhere(entry, state);
         }
     }
 
     /// Converts the steps of a walk to frames, which are leafward of the frames that the walk joined.
     #[inline(always)]
-    fn keep(&mut self, walked: &Walked, joined: usize, counts: Counts) {
+    fn keep(&mut self, walked: &Walked, joined: usize, state: LoaderState) {
         self.joined = joined;
         self.leaf = joined - walked.count;
         for (frame, step) in self.memo.frames[self.leaf..joined].iter_mut().zip(&self.steps[..walked.count]) {
@@ -336,7 +336,7 @@ impl Engine {
         if walked.is_plain && !self.forgets {
             self.memo.extend(walked.count, walked.end);
         } else {
-            self.memo.clear(counts);
+            self.memo.clear(state);
         }
     }
 

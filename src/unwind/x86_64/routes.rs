@@ -21,7 +21,7 @@ use super::end::End;
 use super::rule::{Kind, Rule};
 use super::stub::Entry;
 use super::walk::{Step, Walked};
-use crate::counts::Counts;
+use crate::loader_state::LoaderState;
 use crate::memory;
 
 /// Number of cached routes. The cache has 256 KiB, and only the part in use is touched, on threads with such stacks.
@@ -67,21 +67,21 @@ impl Routes {
     /// Walks along the route that starts at `entry`, and writes the steps, leaf first. `None` if there is no such route, or
     /// if the stack differs from the route.
     #[inline]
-    pub(super) fn follow(&self, entry: &Entry, counts: Counts, steps: &mut [Step]) -> Option<Walked> {
+    pub(super) fn follow(&self, entry: &Entry, state: LoaderState, steps: &mut [Step]) -> Option<Walked> {
         // SAFETY: `learn` mapped the routes zeroed, and they stay mapped as long as `self` lives.
         let routes = unsafe { self.0?.as_ref() };
         let (place, sp) = (entry.pc, entry.sp());
         let route = &routes[home(place, sp)];
-        if !route.begins(place, sp, counts) {
+        if !route.begins(place, sp, state) {
             return None;
         }
-        let end = route.follow(entry, counts, steps)?;
+        let end = route.follow(entry, state, steps)?;
         Some(Walked { count: route.len as usize, end, is_guessed: false, is_plain: false })
     }
 
     /// Records the result of a walk through a copy. The second record of the same path makes it a usable route.
     #[inline(never)]
-    pub(super) fn learn(&mut self, steps: &[Step], end: End, counts: Counts) {
+    pub(super) fn learn(&mut self, steps: &[Step], end: End, state: LoaderState) {
         let Some((first, top)) = steps.first().zip(top(steps, end)) else { return };
         if self.0.is_none() {
             self.0 = memory::map(size_of::<[Route; ROUTES]>()).map(NonNull::cast);
@@ -89,9 +89,9 @@ impl Routes {
         // SAFETY: the routes are mapped with this size, all-zero routes are valid, and only this thread uses them.
         let Some(routes) = self.0.as_mut().map(|routes| unsafe { routes.as_mut() }) else { return };
         let route = &mut routes[home(first.pc, first.sp)];
-        if !route.begins(first.pc, first.sp, counts) {
+        if !route.begins(first.pc, first.sp, state) {
             (route.place, route.offset, route.len) = (first.pc, first.sp % PAGE, 0);
-            route.unloads = counts.unloads();
+            route.unloads = state.unloads();
             return;
         }
         (route.top, route.len) = (top - first.sp, steps.len() as u32);
@@ -101,7 +101,7 @@ impl Routes {
     }
 
     /// Releases the memory of the routes.
-    pub(super) fn give_back(&mut self) {
+    pub(super) fn release(&mut self) {
         if let Some(routes) = self.0.take() {
             // SAFETY: `learn` mapped the routes with this size, and no reference to them is left.
             unsafe { memory::unmap(routes.cast(), size_of::<[Route; ROUTES]>()) };
@@ -147,13 +147,13 @@ fn is_no_pointer(bp: u64, sp: u64) -> bool {
 
 impl Route {
     #[inline(always)]
-    fn begins(&self, place: u64, sp: u64, counts: Counts) -> bool {
-        (self.place == place) & (self.offset == sp % PAGE) & (self.unloads == counts.unloads())
+    fn begins(&self, place: u64, sp: u64, state: LoaderState) -> bool {
+        (self.place == place) & (self.offset == sp % PAGE) & (self.unloads == state.unloads())
     }
 
     /// Follows this route, which starts at `entry`, to its end.
     #[inline(always)]
-    fn follow(&self, entry: &Entry, counts: Counts, steps: &mut [Step]) -> Option<End> {
+    fn follow(&self, entry: &Entry, state: LoaderState, steps: &mut [Step]) -> Option<End> {
         let frames = self.frames.get(..self.len as usize)?;
         let (root, others) = frames.split_last()?;
         let first = entry.sp();
@@ -171,12 +171,12 @@ impl Route {
         }
         let sp = first + root.above;
         *steps.get_mut(others.len())? = Step { pc: place, sp, bp, rule: root.rule };
-        if place == root.place { self.end(root.rule, (sp, bp), first + self.top, counts) } else { None }
+        if place == root.place { self.end(root.rule, (sp, bp), first + self.top, state) } else { None }
     }
 
     /// How the outermost frame, at `sp`, ends the walk. `None` if the walk does not end as the stored walk did.
     #[inline(always)]
-    fn end(&self, rule: Rule, (sp, bp): (u64, u64), top: u64, counts: Counts) -> Option<End> {
+    fn end(&self, rule: Rule, (sp, bp): (u64, u64), top: u64, state: LoaderState) -> Option<End> {
         match rule.kind() {
             Kind::End => Some(End::Bottom),
             // SAFETY: `learn` keeps only routes whose words are in our own frames or on the page that our own frames reach
@@ -184,7 +184,7 @@ impl Route {
             Kind::Step if cfa_by(rule, sp, bp) == top && unsafe { memory::word(top - 8) } == 0 => {
                 Some(End::ZeroReturn(top))
             }
-            Kind::Unknown if rule.loads() == counts.loads() && is_no_pointer(bp, sp) => {
+            Kind::Unknown if rule.loads() == state.loads() && is_no_pointer(bp, sp) => {
                 Some(End::NoInformation)
             }
             _ => None,
@@ -279,22 +279,22 @@ mod tests {
         let mut routes = Routes::default();
         let (steps, end) = walked(stack, frames);
         for _ in 0..2 {
-            assert!(followed(&routes, stack, Counts::default()).is_none());
-            routes.learn(&steps, end, Counts::default());
+            assert!(followed(&routes, stack, LoaderState::default()).is_none());
+            routes.learn(&steps, end, LoaderState::default());
         }
         routes
     }
 
     type Followed = (Vec<(u64, u64)>, End);
 
-    fn followed(routes: &Routes, stack: &Stack, counts: Counts) -> Option<Followed> {
-        followed_with(0, routes, stack, counts)
+    fn followed(routes: &Routes, stack: &Stack, state: LoaderState) -> Option<Followed> {
+        followed_with(0, routes, stack, state)
     }
 
-    fn followed_with(bp: u64, routes: &Routes, stack: &Stack, counts: Counts) -> Option<Followed> {
+    fn followed_with(bp: u64, routes: &Routes, stack: &Stack, state: LoaderState) -> Option<Followed> {
         let nothing = Step { pc: 0, sp: 0, bp: 0, rule: rule() };
         let mut steps = [nothing; MAX_FRAMES];
-        let walked = routes.follow(stack.entry(bp), counts, &mut steps)?;
+        let walked = routes.follow(stack.entry(bp), state, &mut steps)?;
         Some((steps[..walked.count].iter().map(|step| (step.pc, step.sp)).collect(), walked.end))
     }
 
@@ -304,13 +304,13 @@ mod tests {
         let mut routes = learned(&stack, 6);
         let (steps, end) = walked(&stack, 6);
         let steps: Vec<_> = steps.iter().map(|step| (step.pc, step.sp)).collect();
-        assert_eq!(followed(&routes, &stack, Counts::default()), Some((steps, end)));
+        assert_eq!(followed(&routes, &stack, LoaderState::default()), Some((steps, end)));
         // This is a different stack with the same contents.
         let other = Stack::new(6, 0);
-        assert_eq!(followed(&routes, &other, Counts::new(1, 0)).map(|(steps, _)| steps.len()), Some(6));
+        assert_eq!(followed(&routes, &other, LoaderState::new(1, 0)).map(|(steps, _)| steps.len()), Some(6));
         // After an unload, other code may be at the address.
-        assert_eq!(followed(&routes, &stack, Counts::new(0, 1)), None);
-        routes.give_back();
+        assert_eq!(followed(&routes, &stack, LoaderState::new(0, 1)), None);
+        routes.release();
     }
 
     #[test]
@@ -320,11 +320,11 @@ mod tests {
         for (at, word) in [(1, FIRST + 2), (9, FIRST + 9), (11, FIRST + 6)] {
             let before = if at == 11 { 0 } else { FIRST + at as u64 / 2 + 1 };
             stack.set(at, word);
-            assert_eq!(followed(&routes, &stack, Counts::default()), None, "word {at}");
+            assert_eq!(followed(&routes, &stack, LoaderState::default()), None, "word {at}");
             stack.set(at, before);
-            assert!(followed(&routes, &stack, Counts::default()).is_some(), "word {at}");
+            assert!(followed(&routes, &stack, LoaderState::default()).is_some(), "word {at}");
         }
-        routes.give_back();
+        routes.release();
     }
 
     #[test]
@@ -333,11 +333,11 @@ mod tests {
         let (mut steps, end) = walked(&stack, 6);
         (steps[0].rule, steps[0].bp) = (Rule::step(true, 16, 1), stack.sp);
         let mut routes = Routes::default();
-        (0..2).for_each(|_| routes.learn(&steps, end, Counts::default()));
+        (0..2).for_each(|_| routes.learn(&steps, end, LoaderState::default()));
         for (bp, is_followed) in [(stack.sp, true), (stack.sp + 16, false), (0, false)] {
-            assert_eq!(followed_with(bp, &routes, &stack, Counts::default()).is_some(), is_followed);
+            assert_eq!(followed_with(bp, &routes, &stack, LoaderState::default()).is_some(), is_followed);
         }
-        routes.give_back();
+        routes.release();
     }
 
     #[test]
@@ -347,10 +347,10 @@ mod tests {
         for (above, is_route) in [(0, true), (8, false), (64, false)] {
             let stack = Stack::new(6, above);
             let mut routes = learned(&stack, 6);
-            assert_eq!(followed(&routes, &stack, Counts::default()).is_some(), is_route, "{above}");
+            assert_eq!(followed(&routes, &stack, LoaderState::default()).is_some(), is_route, "{above}");
             stack.protect(1, libc::PROT_NONE);
-            assert_eq!(followed(&routes, &stack, Counts::default()).is_some(), is_route, "{above}");
-            routes.give_back();
+            assert_eq!(followed(&routes, &stack, LoaderState::default()).is_some(), is_route, "{above}");
+            routes.release();
         }
     }
 

@@ -14,9 +14,9 @@ use super::registers::Registers;
 use super::rule::Rule;
 use super::walk::{Beginning, Cursor, Step, Walk, Walked, check};
 use super::words::Words;
-use crate::counts::Counts;
 use crate::loader::Object;
-use crate::{MAX_FRAMES, find, known, notes};
+use crate::loader_state::LoaderState;
+use crate::{MAX_FRAMES, epochs, object_lookup, outside_pages};
 use gpuflame_model::record::ModuleEpoch;
 
 /// Result of leaving a frame in the slow walk.
@@ -70,18 +70,18 @@ impl Walk<'_> {
     ) -> (Left, ModuleEpoch) {
         let address = registers.pc().wrapping_sub(u64::from(!is_exact));
         let compiler = &mut *self.compiler;
-        let look = |object: &Object, counts: Counts| {
+        let look = |object: &Object, state: LoaderState| {
             let left = match compiler.row(object, address) {
                 Some(row) => leave_by(&row, registers, words),
                 None if is_made_by_hand(object, registers.pc()) => Left::End(End::Bottom),
                 None => Left::Unknown,
             };
-            (left, known::epoch_of(object, counts).unwrap_or(ModuleEpoch::UNKNOWN))
+            (left, epochs::epoch_of(object, state).unwrap_or(ModuleEpoch::UNKNOWN))
         };
-        match find::look_at(address, look) {
+        match object_lookup::with_object_at(address, look) {
             Some((_, Some(found))) => found,
-            Some((counts, None)) => {
-                notes::outside(address, counts);
+            Some((state, None)) => {
+                outside_pages::note(address, state);
                 (Left::Unknown, ModuleEpoch::OUTSIDE)
             }
             None => (Left::Unknown, ModuleEpoch::UNKNOWN),

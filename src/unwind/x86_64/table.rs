@@ -20,7 +20,7 @@
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use super::rule::Rule;
-use crate::counts::Counts;
+use crate::loader_state::LoaderState;
 use crate::memory;
 
 /// Number of slots of the first table, which takes 128 KiB.
@@ -61,15 +61,15 @@ static GROWING: AtomicBool = AtomicBool::new(false);
 
 /// The part of a key that distinguishes loader states (the tag).
 #[inline(always)]
-fn tag(counts: Counts) -> u64 {
-    u64::from(counts.unloads()) << 48
+fn tag(state: LoaderState) -> u64 {
+    u64::from(state.unloads()) << 48
 }
 
-/// Key of the rule for `place` in the loader state `counts`.
+/// Key of the rule for `place` in the loader state `state`.
 #[inline(always)]
-fn key(place: u64, counts: Counts) -> u64 {
+fn key(place: u64, state: LoaderState) -> u64 {
     debug_assert!(place >> 48 == 0, "the walk looks up addresses of programs only");
-    place | tag(counts)
+    place | tag(state)
 }
 
 /// Whether the key `found` was written before an unload that `key` accounts for.
@@ -79,34 +79,34 @@ fn is_older(found: u64, key: u64) -> bool {
 
 /// The present table, which the first call creates. `None` if there is no memory for a table.
 #[inline(always)]
-pub(super) fn current(counts: Counts) -> Option<&'static Table> {
+pub(super) fn current(state: LoaderState) -> Option<&'static Table> {
     // SAFETY: a published table is never freed.
     match unsafe { CURRENT.load(Ordering::Acquire).as_ref() } {
-        Some(table) if table.era == era(counts) => Some(table),
-        old => replace(old, FIRST, counts),
+        Some(table) if table.era == era(state) => Some(table),
+        old => replace(old, FIRST, state),
     }
 }
 
-fn era(counts: Counts) -> u32 {
-    counts.unloads() >> 16
+fn era(state: LoaderState) -> u32 {
+    state.unloads() >> 16
 }
 
 /// Publishes a table of `capacity` slots in place of `old`, with the valid rules of `old`. Returns `None` if another thread
 /// is already replacing `old`.
 #[cold]
-fn replace(old: Option<&Table>, capacity: usize, counts: Counts) -> Option<&'static Table> {
+fn replace(old: Option<&Table>, capacity: usize, state: LoaderState) -> Option<&'static Table> {
     if GROWING.swap(true, Ordering::Acquire) {
         return None;
     }
     let expected = old.map_or(std::ptr::null(), std::ptr::from_ref);
     let mut published = None;
     if std::ptr::eq(CURRENT.load(Ordering::Acquire), expected)
-        && let Some(table) = Table::map(capacity, era(counts))
+        && let Some(table) = Table::map(capacity, era(state))
     {
         // SAFETY: the new table is mapped and never freed.
         let new: &'static Table = unsafe { &*table };
         if let Some(old) = old.filter(|old| old.era == new.era) {
-            old.copy_into(new, counts);
+            old.copy_into(new, state);
         }
         CURRENT.store(table, Ordering::Release);
         published = Some(new);
@@ -116,10 +116,10 @@ fn replace(old: Option<&Table>, capacity: usize, counts: Counts) -> Option<&'sta
 }
 
 /// Stores the rule for `place` for all threads, and grows the table if necessary.
-pub(super) fn remember(place: u64, rule: Rule, counts: Counts) {
-    let Some(table) = current(counts) else { return };
-    if table.put(key(place, counts), rule, counts) != Stored::Yes {
-        replace(Some(table), table.capacity() * 2, counts);
+pub(super) fn remember(place: u64, rule: Rule, state: LoaderState) {
+    let Some(table) = current(state) else { return };
+    if table.put(key(place, state), rule, state) != Stored::Yes {
+        replace(Some(table), table.capacity() * 2, state);
     }
 }
 
@@ -150,10 +150,10 @@ impl Table {
         unsafe { std::slice::from_raw_parts(slots.byte_add(home as usize), REACH) }
     }
 
-    /// The rule for `place` that was stored in the loader state `counts`, if any.
+    /// The rule for `place` that was stored in the loader state `state`, if any.
     #[inline(always)]
-    pub(super) fn get(&self, place: u64, counts: Counts) -> Option<Rule> {
-        let key = key(place, counts);
+    pub(super) fn get(&self, place: u64, state: LoaderState) -> Option<Rule> {
+        let key = key(place, state);
         let home = &self.reach(place)[0];
         if home.key.load(Ordering::Acquire) == key {
             return Some(Rule(home.rule.load(Ordering::Acquire)));
@@ -177,7 +177,7 @@ impl Table {
 
     /// Stores `rule` under `key`, in the slot that has this key if there is one. The store may fail for lack of space; then
     /// the next walk compiles the rule again.
-    pub(super) fn put(&self, key: u64, rule: Rule, counts: Counts) -> Stored {
+    pub(super) fn put(&self, key: u64, rule: Rule, state: LoaderState) -> Stored {
         for slot in self.reach(key) {
             let found = slot.key.load(Ordering::Acquire);
             if found == key && slot.rule.load(Ordering::Acquire) == rule.0 {
@@ -191,7 +191,7 @@ impl Table {
             {
                 slot.rule.store(rule.0, Ordering::Release);
                 slot.key.store(key, Ordering::Release);
-                let is_full = found != key && self.count(counts) > self.capacity() / 2;
+                let is_full = found != key && self.count(state) > self.capacity() / 2;
                 return if is_full { Stored::HalfFull } else { Stored::Yes };
             }
         }
@@ -200,22 +200,22 @@ impl Table {
 
     /// Counts a new rule of the present loader state. Threads that race may lose a count, which is harmless because the
     /// count is only a hint.
-    fn count(&self, counts: Counts) -> usize {
-        if self.unloads.swap(counts.unloads(), Ordering::Relaxed) != counts.unloads() {
+    fn count(&self, state: LoaderState) -> usize {
+        if self.unloads.swap(state.unloads(), Ordering::Relaxed) != state.unloads() {
             self.live.store(0, Ordering::Relaxed);
         }
         self.live.fetch_add(1, Ordering::Relaxed) as usize + 1
     }
 
     /// Copies every rule of the present loader state to `target`.
-    fn copy_into(&self, target: &Self, counts: Counts) {
+    fn copy_into(&self, target: &Self, state: LoaderState) {
         let slots = std::ptr::from_ref(self).wrapping_add(1).cast::<Slot>();
         // SAFETY: `map` placed `capacity + REACH` slots after the header.
         let slots = unsafe { std::slice::from_raw_parts(slots, self.capacity() + REACH) };
         for slot in slots {
             let key = slot.key.load(Ordering::Acquire);
-            if key > CLAIMED && key >> 48 == tag(counts) >> 48 {
-                target.put(key, Rule(slot.rule.load(Ordering::Acquire)), counts);
+            if key > CLAIMED && key >> 48 == tag(state) >> 48 {
+                target.put(key, Rule(slot.rule.load(Ordering::Acquire)), state);
             }
         }
     }
@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn a_rule_is_found_by_its_address_until_an_unload() {
-        let (table, now, later) = (table(64), Counts::new(5, 1), Counts::new(5, 2));
+        let (table, now, later) = (table(64), LoaderState::new(5, 1), LoaderState::new(5, 2));
         assert_eq!(table.get(0x4000, now), None);
         assert_eq!(table.put(key(0x4000, now), rule(1), now), Stored::Yes);
         assert_eq!(table.get(0x4000, now), Some(rule(1)));
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn a_second_rule_for_an_address_replaces_the_first() {
-        let (table, now) = (table(64), Counts::new(5, 1));
+        let (table, now) = (table(64), LoaderState::new(5, 1));
         table.put(key(0x4000, now), Rule::unknown(5), now);
         table.put(key(0x4000, now), rule(2), now);
         assert_eq!(table.get(0x4000, now), Some(rule(2)));
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn a_full_table_reports_it_and_loses_no_rule() {
-        let (table, larger, now) = (table(64), table(128), Counts::new(1, 0));
+        let (table, larger, now) = (table(64), table(128), LoaderState::new(1, 0));
         let stored: Vec<_> = (1..=40u64).map(|n| table.put(key(n * 0x1000, now), rule(n), now)).collect();
         assert_eq!(stored[..32], [Stored::Yes; 32]);
         assert!(stored[32..].iter().all(|stored| *stored != Stored::Yes));
@@ -277,7 +277,7 @@ mod tests {
     fn new_rules_evict_old_ones_but_not_vice_versa() {
         let table = table(64);
         for unloads in 0..1000 {
-            let now = Counts::new(1, unloads);
+            let now = LoaderState::new(1, unloads);
             for n in 1..=20 {
                 assert_eq!(table.put(key(n * 0x1000, now), rule(n + u64::from(unloads)), now), Stored::Yes);
             }
@@ -285,7 +285,7 @@ mod tests {
                 assert_eq!(table.get(n * 0x1000, now), Some(rule(n + u64::from(unloads))));
             }
         }
-        let (old, now) = (Counts::new(1, 3), Counts::new(1, 999));
+        let (old, now) = (LoaderState::new(1, 3), LoaderState::new(1, 999));
         let late = |n: u64| table.put(key(n * 0x5000, old), rule(7), old);
         assert!((1..=64).map(late).any(|stored| stored == Stored::No));
         assert!((1..=20).all(|n| table.get(n * 0x1000, now) == Some(rule(n + 999))));
@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn concurrent_stores_never_yield_a_wrong_rule() {
-        let (table, now) = (table(8192), Counts::new(1, 0));
+        let (table, now) = (table(8192), LoaderState::new(1, 0));
         std::thread::scope(|scope| {
             for thread in 0..4u64 {
                 scope.spawn(move || {
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn a_claimed_unwritten_slot_is_neither_read_nor_waited_for() {
-        let (table, now) = (table(64), Counts::new(5, 1));
+        let (table, now) = (table(64), LoaderState::new(5, 1));
         let key = key(0x4000, now);
         // Simulate a slot claimed by a thread that was preempted, or that does not exist in a forked child.
         table.reach(key)[0].key.store(CLAIMED, Ordering::Relaxed);
@@ -326,11 +326,11 @@ mod tests {
     fn a_rule_read_without_an_intervening_unload_is_current() {
         const PLACES: u64 = 40;
         let (table, unloads) = (table(64), AtomicU32::new(0));
-        let rule = |place: u64, counts: Counts| rule(place << 16 | u64::from(counts.unloads()));
-        let now = || Counts::new(1, unloads.load(Ordering::Acquire));
+        let rule = |place: u64, state: LoaderState| rule(place << 16 | u64::from(state.unloads()));
+        let now = || LoaderState::new(1, unloads.load(Ordering::Acquire));
         let store = |place: u64| {
-            let counts = now();
-            table.put(key(place << 12, counts), rule(place, counts), counts);
+            let state = now();
+            table.put(key(place << 12, state), rule(place, state), state);
         };
         let is_over = AtomicBool::new(false);
         let places = || (1..=PLACES).cycle().take_while(|_| !is_over.load(Ordering::Relaxed));
@@ -346,10 +346,10 @@ mod tests {
             scope.spawn(|| places().for_each(store));
             let mut held = 0;
             for place in places() {
-                let counts = now();
-                let found = table.get(place << 12, counts);
-                if let Some(found) = found.filter(|_| now() == counts) {
-                    assert_eq!(found, rule(place, counts), "{place} after {} unloads", counts.unloads());
+                let state = now();
+                let found = table.get(place << 12, state);
+                if let Some(found) = found.filter(|_| now() == state) {
+                    assert_eq!(found, rule(place, state), "{place} after {} unloads", state.unloads());
                     held += 1;
                 }
             }

@@ -14,7 +14,7 @@
 //! one look-up.
 
 use super::rule::Rule;
-use crate::counts::Counts;
+use crate::loader_state::LoaderState;
 
 /// Number of cached paths. The cache has 128 KiB, of which a program touches only the part that it uses.
 const WAYS: usize = 256;
@@ -67,11 +67,11 @@ impl Trails {
         &mut self,
         (place, sp): (u64, u64),
         rules: impl Iterator<Item = (u64, Rule)>,
-        counts: Counts,
+        state: LoaderState,
     ) {
         let way = &mut self.0[home(place, sp)];
-        if !way.begins(place, sp, counts.unloads()) {
-            (way.place, way.sp, way.unloads, way.len) = (place, sp, counts.unloads(), 0);
+        if !way.begins(place, sp, state.unloads()) {
+            (way.place, way.sp, way.unloads, way.len) = (place, sp, state.unloads(), 0);
             return;
         }
         way.len = 0;
@@ -97,10 +97,10 @@ fn home(place: u64, sp: u64) -> usize {
 }
 
 impl<'a> Lead<'a> {
-    /// Creates the lead of a walk in the loader state `counts`. Without `trails` no cached path leads the walk.
+    /// Creates the lead of a walk in the loader state `state`. Without `trails` no cached path leads the walk.
     #[inline(always)]
-    pub(super) fn by(trails: Option<&'a Trails>, counts: Counts) -> Self {
-        Self { trails, unloads: counts.unloads(), rest: &[], lost: None }
+    pub(super) fn by(trails: Option<&'a Trails>, state: LoaderState) -> Self {
+        Self { trails, unloads: state.unloads(), rest: &[], lost: None }
     }
 
     /// Returns the rule for this address and stack pointer, which the walk reached after `count` steps, if a cached path
@@ -145,7 +145,7 @@ impl<'a> Lead<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::counts::Counts;
+    use crate::loader_state::LoaderState;
 
     fn trails() -> Box<Trails> {
         // SAFETY: all-zero memory is a valid, empty cache.
@@ -168,8 +168,8 @@ mod tests {
 
     /// Number of leading steps whose rule is cached (and checked to be correct by this function), and the step at which the
     /// lead is then lost.
-    fn led(trails: &Trails, steps: &[Step], counts: Counts) -> (usize, Option<usize>) {
-        let mut lead = Lead::by(Some(trails), counts);
+    fn led(trails: &Trails, steps: &[Step], state: LoaderState) -> (usize, Option<usize>) {
+        let mut lead = Lead::by(Some(trails), state);
         let mut known = 0;
         for (count, step) in steps.iter().enumerate() {
             let found = lead.rule((step.place, step.sp), count);
@@ -179,49 +179,49 @@ mod tests {
         (known, lead.lost())
     }
 
-    fn keep(trails: &mut Trails, steps: &[Step], counts: Counts) {
-        trails.keep((steps[0].place, steps[0].sp), steps.iter().map(|step| (step.place, step.rule)), counts);
+    fn keep(trails: &mut Trails, steps: &[Step], state: LoaderState) {
+        trails.keep((steps[0].place, steps[0].sp), steps.iter().map(|step| (step.place, step.rule)), state);
     }
 
-    fn keep_twice(trails: &mut Trails, steps: &[Step], counts: Counts) {
-        keep(trails, steps, counts);
-        keep(trails, steps, counts);
+    fn keep_twice(trails: &mut Trails, steps: &[Step], state: LoaderState) {
+        keep(trails, steps, state);
+        keep(trails, steps, state);
     }
 
     #[test]
     fn a_path_is_used_from_its_third_walk_on() {
-        let (mut trails, counts, steps) = (trails(), Counts::default(), way(0x1000, 0x7000, 12));
+        let (mut trails, state, steps) = (trails(), LoaderState::default(), way(0x1000, 0x7000, 12));
         for _ in 0..2 {
-            assert_eq!(led(&trails, &steps, counts), (0, Some(0)));
-            keep(&mut trails, &steps, counts);
+            assert_eq!(led(&trails, &steps, state), (0, Some(0)));
+            keep(&mut trails, &steps, state);
         }
-        assert_eq!(led(&trails, &steps, counts), (12, None));
+        assert_eq!(led(&trails, &steps, state), (12, None));
         // After an unload the address may hold other code. A load invalidates no path.
-        assert_eq!(led(&trails, &steps, Counts::new(0, 1)), (0, Some(0)));
-        assert_eq!(led(&trails, &steps, Counts::new(1, 0)), (12, None));
+        assert_eq!(led(&trails, &steps, LoaderState::new(0, 1)), (0, Some(0)));
+        assert_eq!(led(&trails, &steps, LoaderState::new(1, 0)), (12, None));
         // The same code at another stack depth is as often as not on another path.
-        assert_eq!(led(&trails, &way(0x1000, 0x6000, 12), counts), (0, Some(0)));
+        assert_eq!(led(&trails, &way(0x1000, 0x6000, 12), state), (0, Some(0)));
     }
 
     #[test]
     fn a_walk_that_leaves_a_path_starts_another_path() {
-        let (mut trails, counts) = (trails(), Counts::default());
+        let (mut trails, state) = (trails(), LoaderState::default());
         let one = way(0x1000, 0x7000, 12);
         let other: Vec<Step> = one[..5].iter().copied().chain(way(0x2000, 0x7050, 4)).collect();
-        keep_twice(&mut trails, &one, counts);
-        assert_eq!(led(&trails, &other, counts), (5, Some(5)));
-        keep_twice(&mut trails, &other[5..], counts);
-        assert_eq!(led(&trails, &other, counts), (9, None));
-        assert_eq!(led(&trails, &one, counts), (12, None));
+        keep_twice(&mut trails, &one, state);
+        assert_eq!(led(&trails, &other, state), (5, Some(5)));
+        keep_twice(&mut trails, &other[5..], state);
+        assert_eq!(led(&trails, &other, state), (9, None));
+        assert_eq!(led(&trails, &one, state), (12, None));
     }
 
     #[test]
     fn a_long_path_continues_in_another_path() {
-        let (mut trails, counts, steps) = (trails(), Counts::default(), way(0x1000, 0x7000, 70));
+        let (mut trails, state, steps) = (trails(), LoaderState::default(), way(0x1000, 0x7000, 70));
         for known in [30, 60] {
-            let (_, lost) = led(&trails, &steps, counts);
-            keep_twice(&mut trails, &steps[lost.unwrap()..], counts);
-            assert_eq!(led(&trails, &steps, counts), (known, Some(known)));
+            let (_, lost) = led(&trails, &steps, state);
+            keep_twice(&mut trails, &steps[lost.unwrap()..], state);
+            assert_eq!(led(&trails, &steps, state), (known, Some(known)));
         }
     }
 }

@@ -14,9 +14,9 @@ use super::stub::Entry;
 use super::table;
 use super::trails::{Lead, Trails};
 use super::words::Words;
-use crate::counts::Counts;
 use crate::loader::Object;
-use crate::{MAX_FRAMES, find, known, notes};
+use crate::loader_state::LoaderState;
+use crate::{MAX_FRAMES, epochs, object_lookup, outside_pages};
 use gpuflame_model::record::ModuleEpoch;
 
 /// A frame that the walk reached, with the full state that determines the frame's callers.
@@ -131,7 +131,7 @@ pub(super) type Left = Result<Cursor, End>;
 
 /// The state of a walk, borrowed from the thread's engine.
 pub(super) struct Walk<'a> {
-    pub(super) counts: Counts,
+    pub(super) state: LoaderState,
     pub(super) compiler: &'a mut Compiler,
     pub(super) steps: &'a mut [Step; MAX_FRAMES],
     pub(super) is_guessed: bool,
@@ -143,12 +143,12 @@ pub(super) struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     pub(super) fn new(
-        counts: Counts,
+        state: LoaderState,
         compiler: &'a mut Compiler,
         steps: &'a mut [Step; MAX_FRAMES],
         trails: Option<&'a Trails>,
     ) -> Self {
-        Self { counts, compiler, steps, is_guessed: false, trails, lost: None }
+        Self { state, compiler, steps, is_guessed: false, trails, lost: None }
     }
 }
 
@@ -170,7 +170,7 @@ impl Walk<'_> {
         if let Some(frame) = join.reached(&cursor) {
             return self.result(0, End::Joined(frame), W::ARE_OWN);
         }
-        let mut lead = Lead::by(self.trails, self.counts);
+        let mut lead = Lead::by(self.trails, self.state);
         let walked = self.run_by(&mut lead, entry, words, join);
         self.lost = lead.lost();
         walked
@@ -186,10 +186,10 @@ impl Walk<'_> {
         join: &mut impl Join,
     ) -> Walked {
         let mut cursor = entry.cursor();
-        let table = table::current(self.counts);
+        let table = table::current(self.state);
         for count in 0..MAX_FRAMES {
             let known = lead.rule((cursor.place, cursor.sp), count);
-            let rule = match known.or_else(|| table?.get(cursor.place, self.counts)) {
+            let rule = match known.or_else(|| table?.get(cursor.place, self.state)) {
                 Some(rule) if rule.is_step() => rule,
                 Some(rule) => self.up_to_date(rule, cursor, lead),
                 None => self.compile_beside(lead, cursor),
@@ -224,9 +224,9 @@ impl Walk<'_> {
 
     /// The rule for the address at `cursor`.
     pub(super) fn rule(&mut self, cursor: Cursor) -> Rule {
-        let known = table::current(self.counts).and_then(|table| table.get(cursor.place, self.counts));
+        let known = table::current(self.state).and_then(|table| table.get(cursor.place, self.state));
         match known {
-            Some(rule) => self.up_to_date(rule, cursor, &mut Lead::by(None, self.counts)),
+            Some(rule) => self.up_to_date(rule, cursor, &mut Lead::by(None, self.state)),
             None => self.compile(cursor),
         }
     }
@@ -246,25 +246,25 @@ impl Walk<'_> {
     fn compile(&mut self, cursor: Cursor) -> Rule {
         let address = cursor.place.wrapping_sub(1);
         let compiler = &mut *self.compiler;
-        let look = |object: &Object, counts| {
-            (compiler.rule(object, address, cursor.pc()), known::epoch_of(object, counts))
+        let look = |object: &Object, state| {
+            (compiler.rule(object, address, cursor.pc()), epochs::epoch_of(object, state))
         };
-        let Some((counts, found)) = find::look_at(address, look) else {
-            return Rule::unknown(self.counts.loads()).in_epoch(ModuleEpoch::UNKNOWN);
+        let Some((state, found)) = object_lookup::with_object_at(address, look) else {
+            return Rule::unknown(self.state.loads()).in_epoch(ModuleEpoch::UNKNOWN);
         };
         let (rule, epoch) = found.unwrap_or_else(|| {
-            notes::outside(address, counts);
+            outside_pages::note(address, state);
             (None, Some(ModuleEpoch::OUTSIDE))
         });
         let rule = rule.unwrap_or_else(|| match cursor.epilogue() {
-            Some(epilogue) => Rule::unknown_with(counts.loads(), epilogue),
-            None => Rule::unknown(counts.loads()),
+            Some(epilogue) => Rule::unknown_with(state.loads(), epilogue),
+            None => Rule::unknown(state.loads()),
         });
         // A signal handler may be unable to get the epoch. Then the next capture asks for it again.
         let Some(epoch) = epoch else { return rule.in_epoch(ModuleEpoch::UNKNOWN) };
         let rule = rule.in_epoch(epoch);
         self.compiler.checks.met_generated |= rule.may_be_replaced();
-        table::remember(cursor.place, rule, counts);
+        table::remember(cursor.place, rule, state);
         rule
     }
 
@@ -272,7 +272,7 @@ impl Walk<'_> {
     /// if the code was replaced.
     #[inline]
     fn up_to_date(&mut self, rule: Rule, cursor: Cursor, lead: &mut Lead<'_>) -> Rule {
-        let is_old = rule.kind() == Kind::Unknown && rule.loads() != self.counts.loads();
+        let is_old = rule.kind() == Kind::Unknown && rule.loads() != self.state.loads();
         if is_old || (rule.may_be_replaced() && self.is_replaced(rule, cursor)) {
             self.compile_beside(lead, cursor)
         } else {

@@ -21,10 +21,10 @@ use std::ptr::NonNull;
 use super::generated::Recheck;
 use super::memo::Memo;
 use super::stub::Entry;
+use crate::cache_backoff::{CacheBackoff, choose_way, count_hit};
 use crate::copy::RED_ZONE;
-use crate::counts::Counts;
+use crate::loader_state::LoaderState;
 use crate::memory::{self, word};
-use crate::price::{Price, count_use, make_way};
 
 /// Number of cached stacks per thread, in an 8-way set-associative cache of 512 KiB, of which a program touches only the
 /// part that it uses.
@@ -49,7 +49,7 @@ pub(super) struct Whole {
     used: usize,
     /// Number of the stack that was hit last.
     last: usize,
-    price: Price,
+    backoff: CacheBackoff,
 }
 
 #[derive(Debug)]
@@ -68,7 +68,7 @@ struct Set {
     /// For each stack, the stack that was hit next after its latest hit.
     followers: [u16; WAYS],
     /// Number of recent hits per stack, at most 3; each insertion into the set subtracts one from every stack's number.
-    uses: [u8; WAYS],
+    hits: [u8; WAYS],
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -101,15 +101,15 @@ struct Beginning {
     sp: u64,
     hint: u64,
     /// The loader state to which the walk's rules belong.
-    counts: u64,
+    state: u64,
 }
 
 impl Beginning {
     /// A starting state that no stack has.
-    const NOWHERE: Self = Self { place: 0, sp: 0, hint: 0, counts: 0 };
+    const NOWHERE: Self = Self { place: 0, sp: 0, hint: 0, state: 0 };
 
-    fn new(place: u64, sp: u64, hint: u64, counts: Counts) -> Self {
-        Self { place, sp, hint, counts: counts.as_word() }
+    fn new(place: u64, sp: u64, hint: u64, state: LoaderState) -> Self {
+        Self { place, sp, hint, state: state.as_word() }
     }
 
     /// The set that this starting state belongs to, and its tag in that set.
@@ -129,16 +129,16 @@ impl Whole {
         &mut self,
         entry: &Entry,
         hint: u64,
-        counts: Counts,
+        state: LoaderState,
         recheck: &mut Recheck,
     ) -> Option<usize> {
-        let is_due = self.price.may_look();
+        let is_due = self.backoff.may_look_up();
         // SAFETY: `keep` mapped the stacks, they stay mapped as long as `self` lives, and only this thread uses them.
         let all = unsafe { self.all?.as_mut() };
         if !is_due {
             return None;
         }
-        let begins = Beginning::new(entry.pc, entry.sp(), hint, counts);
+        let begins = Beginning::new(entry.pc, entry.sp(), hint, state);
         let (home, tag) = begins.home();
         let followers = &mut all.sets[self.last / WAYS % SETS].followers[self.last % WAYS];
         let first = usize::from(*followers);
@@ -154,7 +154,7 @@ impl Whole {
                     if all.stacks[number].is_generated && recheck.count(false) {
                         return None;
                     }
-                    self.price.was_met();
+                    self.backoff.record_hit();
                     all.met(number, self.last);
                     self.last = number;
                     return Some(number);
@@ -167,7 +167,7 @@ impl Whole {
             }
         }
         if sums > 0 {
-            self.price.was_in_vain();
+            self.backoff.record_miss();
         }
         None
     }
@@ -175,38 +175,38 @@ impl Whole {
     /// Whether the back-off allows an insertion at this time.
     #[inline(always)]
     pub(super) fn can_keep(&self) -> bool {
-        self.price.can_pay()
+        self.backoff.can_insert()
     }
 
     /// Caches the stack in the memo, whose leaf is `leaf`, and returns its number. `None` if the stack cannot be cached.
     #[inline(never)]
-    pub(super) fn keep(&mut self, memo: &Memo, leaf: usize, hint: u64, counts: Counts) -> Option<usize> {
-        self.price.pay();
+    pub(super) fn keep(&mut self, memo: &Memo, leaf: usize, hint: u64, state: LoaderState) -> Option<usize> {
+        self.backoff.charge_insertion();
         let read = memo.read_from(leaf)?;
-        let begins = Beginning::new(read.pc, read.sp, hint, counts);
+        let begins = Beginning::new(read.pc, read.sp, hint, state);
         // A `Stack` takes 1 KiB of the program's stack, so avoid copies of it.
         let mut stack = Stack::beginning(begins, read.bp);
         stack.is_generated = memo.is_generated(leaf);
         if stack.fill(read.words()).is_none() {
-            self.price.raise();
+            self.backoff.raise_insert_cost();
             return None;
         }
         if self.all.is_none() {
             self.all = memory::reserve(size_of::<All>()).map(NonNull::cast);
             if self.all.is_none() {
                 // A later insertion tries to reserve the memory again, less and less often.
-                self.price.raise();
+                self.backoff.raise_insert_cost();
             }
         }
         // SAFETY: the stacks are mapped with this size, all-zero stacks are valid, and only this thread uses them.
         let all = unsafe { self.all?.as_mut() };
         if all.is_first(&stack) {
-            memory::count(USED);
+            memory::count_used(USED);
             self.used += USED;
         }
-        let (number, was_in_vain) = all.put(&stack);
-        if was_in_vain {
-            self.price.raise();
+        let (number, evicted_unused) = all.put(&stack);
+        if evicted_unused {
+            self.backoff.raise_insert_cost();
         }
         self.last = number;
         Some(number)
@@ -222,10 +222,10 @@ impl Whole {
     }
 
     /// Releases the memory of the cache.
-    pub(super) fn give_back(&mut self) {
+    pub(super) fn release(&mut self) {
         if let Some(all) = self.all.take() {
             // SAFETY: `keep` mapped the stacks with this size, and no reference to them is left.
-            unsafe { memory::give_back(all.cast(), size_of::<All>(), std::mem::take(&mut self.used)) };
+            unsafe { memory::release(all.cast(), size_of::<All>(), std::mem::take(&mut self.used)) };
         }
     }
 }
@@ -235,7 +235,7 @@ impl All {
     #[inline(always)]
     fn met(&mut self, number: usize, last: usize) {
         self.sets[last / WAYS % SETS].followers[last % WAYS] = number as u16;
-        count_use(&mut self.sets[number / WAYS % SETS].uses[number % WAYS]);
+        count_hit(&mut self.sets[number / WAYS % SETS].hits[number % WAYS]);
     }
 
     /// Whether `stack` is the first stack in its set.
@@ -252,9 +252,9 @@ impl All {
         if let Some(way) = stacks.iter().position(is_same) {
             return (home * WAYS + way, false);
         }
-        let (way, was_in_vain) = make_way(&mut set.tags, &mut set.uses, tag);
+        let (way, evicted_unused) = choose_way(&mut set.tags, &mut set.hits, tag);
         stacks[way] = *stack;
-        (home * WAYS + way, was_in_vain)
+        (home * WAYS + way, evicted_unused)
     }
 }
 
@@ -362,7 +362,7 @@ mod tests {
     impl Place {
         /// The present test stack, as if a walk had read every word of it.
         fn stack(&self, hint: u64, bp: Option<u64>) -> Stack {
-            let begins = Beginning::new(self.entry.pc, self.entry.sp(), hint, Counts::default());
+            let begins = Beginning::new(self.entry.pc, self.entry.sp(), hint, LoaderState::default());
             let words = self.words.iter().map(|word| std::ptr::from_ref(word).expose_provenance() as u64);
             let mut stack = Stack::beginning(begins, bp);
             stack.fill(words).unwrap();
@@ -370,7 +370,7 @@ mod tests {
         }
 
         fn met(&self, whole: &mut Whole, hint: u64) -> Option<usize> {
-            whole.recognise(&self.entry, hint, Counts::default(), &mut Recheck::default())
+            whole.recognise(&self.entry, hint, LoaderState::default(), &mut Recheck::default())
         }
     }
 
@@ -394,7 +394,7 @@ mod tests {
         assert_eq!(place.met(&mut whole, 7), Some(number));
         assert_eq!(place.met(&mut whole, 8), None, "another hint");
         assert_eq!(
-            whole.recognise(&place.entry, 7, Counts::new(1, 0), &mut Recheck::default()),
+            whole.recognise(&place.entry, 7, LoaderState::new(1, 0), &mut Recheck::default()),
             None,
             "an object was loaded"
         );
@@ -403,14 +403,14 @@ mod tests {
                 place.words[at] ^= 1 << bit;
                 assert_eq!(place.met(&mut whole, 7), None, "word {at}");
                 place.words[at] ^= 1 << bit;
-                whole.price.forgive();
+                whole.backoff.forget_misses();
             }
         }
         place.words.swap(3, 4);
         assert_eq!(place.met(&mut whole, 7), None, "in another order");
         place.words.swap(3, 4);
         assert_eq!(place.met(&mut whole, 7), Some(number));
-        whole.give_back();
+        whole.release();
         assert_eq!(place.met(&mut whole, 7), None);
     }
 
@@ -422,7 +422,7 @@ mod tests {
         assert_eq!([1, 2].map(|hint| place.met(&mut whole, hint)), [Some(read), Some(other)]);
         place.entry.rbp = 0;
         assert_eq!([1, 2].map(|hint| place.met(&mut whole, hint)), [None, Some(other)]);
-        whole.give_back();
+        whole.release();
     }
 
     #[test]
@@ -436,7 +436,7 @@ mod tests {
             .collect();
         for turn in [0, 1, 2, 3, 4, 5, 6, 7, 1, 0, 2, 2] {
             place.words[5] = turn as u64;
-            whole.price.forgive();
+            whole.backoff.forget_misses();
             assert_eq!(place.met(&mut whole, 7), Some(numbers[turn]));
             assert_eq!(keep(&mut whole, &place, 7), numbers[turn], "it is kept once");
         }
@@ -445,9 +445,9 @@ mod tests {
             keep(&mut whole, &place, 7);
         }
         place.words[5] = 2;
-        whole.price.forgive();
+        whole.backoff.forget_misses();
         assert_eq!(place.met(&mut whole, 7), Some(numbers[2]), "it had more hits than the other entries");
-        whole.give_back();
+        whole.release();
     }
 
     #[test]
@@ -460,7 +460,7 @@ mod tests {
         let mut met = |looks: usize| (0..looks).filter(|_| place.met(&mut whole, 7) == Some(number)).count();
         assert_eq!(met(64), 4, "one in sixteen");
         assert!(met(2000) > 1950, "the cache is used again");
-        assert!(whole.price.is_all_saved() && whole.can_keep());
-        whole.give_back();
+        assert!(whole.backoff.has_full_budget() && whole.can_keep());
+        whole.release();
     }
 }

@@ -4,7 +4,7 @@
 //! requests against the stack. The module `unwind` explains why this check is enough.
 
 use super::end::End;
-use crate::bounds::Stack;
+use crate::bounds::StackBounds;
 use crate::copy::{RED_ZONE, StackCopy};
 use crate::memory;
 
@@ -39,7 +39,7 @@ impl Own {
     /// The part of `stack`, the thread's own stack, that is above `sp`. `stack` contains `sp` and extends below `sp`, where
     /// our own frames are.
     #[inline(always)]
-    pub(super) fn above(sp: u64, stack: Stack) -> Self {
+    pub(super) fn above(sp: u64, stack: StackBounds) -> Self {
         debug_assert!(stack.contains(sp));
         Self { hi: stack.hi }
     }
