@@ -6,7 +6,7 @@
 //! copies the stack from the stack pointer upwards, checks every page as it copies, and the walk reads the copy. Nothing
 //! about a stack is remembered between captures, so 2,000 fibers cost as much as one.
 //!
-//! Stacks that match an earlier stack need no copy: `x86_64/routes.rs` explains when a word of such a stack may be read in
+//! Stacks that match an earlier stack need no copy: `x86_64/foreign_path_cache.rs` explains when a word of such a stack may be read in
 //! place anyway.
 //!
 //! A stack is copied only as far as the walk needs it. The first copy has as many bytes as the last walk used, then the

@@ -38,7 +38,7 @@ impl Verifier {
     /// Creates a verifier for the calling thread. `None` if the kernel refuses the memory.
     pub fn new() -> Option<Self> {
         let mut plain = Unwinder::new()?;
-        plain.remember_stacks(false);
+        plain.use_caches(false);
         plain.check_every_capture(true);
         Some(Self { plain, theirs: memory::map(size_of::<Addresses>())?.cast() })
     }

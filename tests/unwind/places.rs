@@ -133,7 +133,7 @@ fn a_constructor_in_dlopen_agrees_with_libgcc() {
 #[test]
 fn a_stack_deeper_than_max_frames_loses_its_root_and_is_marked_truncated() {
     let mut plain = Unwinder::new().expect("memory for an unwinder");
-    plain.remember_stacks(false);
+    plain.use_caches(false);
     for calls in [MAX_FRAMES + 200, MAX_FRAMES - 200, MAX_FRAMES + 200, MAX_FRAMES + 199] {
         deep(calls, &mut || {
             for _ in 0..3 {
@@ -182,7 +182,7 @@ fn frames_may_be_skipped_by_count_code_or_stack_pointer() {
         let here = 0u8;
         let below = unwinder().capture(Skip::UpTo(&raw const here as u64));
         assert_eq!(below.frames, &all[1..]);
-        assert_eq!(below.kept, below.frames.len().min(inside_len(&all, address)));
+        assert_eq!(below.unchanged, below.frames.len().min(inside_len(&all, address)));
     });
 }
 

@@ -69,7 +69,7 @@ struct Kept {
     round: u32,
 }
 
-type AllKept = [Kept; Unwinder::MOST_KEPT];
+type AllKept = [Kept; Unwinder::MAX_CACHED_STACKS];
 
 const FIRST_SLOTS: usize = 1024;
 /// Maximum number of slots of a table: 12 MiB, room for 262,144 stacks.

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use gpuflame_cupti::tracer::Call;
 use gpuflame_model::record::{ContextFlags, ContextId, Frame, LabelId, Loss, ThreadId};
-use gpuflame_unwind::{Captured, Seen, Skip, Unwinder};
+use gpuflame_unwind::{CachedCapture, Captured, Skip, Unwinder};
 
 use super::counts::Counts;
 use super::intern::{Hash, Interned, Interner, Key};
@@ -49,9 +49,9 @@ pub(super) fn capture(
     let Own { unwinder, verifying, ranges, python, interner, .. } = own;
     let skip = || Skip::UpTo(ours as u64);
     let hint = leaf.0.rotate_left(32) ^ launched;
-    let (captured, met) = match unwinder.capture_or_tell(skip(), hint) {
-        Seen::New(captured) => (captured, None),
-        Seen::Again(number) => {
+    let (captured, met) = match unwinder.capture_with_cache(skip(), hint) {
+        CachedCapture::Miss(captured) => (captured, None),
+        CachedCapture::Hit(number) => {
             let apart = apart_if_any(ranges, python, thread, number);
             let met = interner.of_kept(number, apart, leaf);
             if let Some(id) = met
@@ -65,10 +65,10 @@ pub(super) fn capture(
     if let Some(verifying) = verifying {
         verifying.look_at(&captured, ours, &thread.tally);
     }
-    let Captured { frames, kept, .. } = captured;
+    let Captured { frames, unchanged, .. } = captured;
     let found = match apart_if_any(ranges, python, thread, UNKNOWN) {
-        None => interner.find(None, leaf, frames, kept),
-        apart => interner.find_apart(apart, leaf, frames, kept),
+        None => interner.find(None, leaf, frames, unchanged),
+        apart => interner.find_apart(apart, leaf, frames, unchanged),
     };
     if verifying.is_some()
         && let Some(python) = python
@@ -92,7 +92,7 @@ pub(super) fn capture(
 /// Caches the stack that was captured last, which already has an id, so that it need not be walked again.
 #[inline(always)]
 fn keep(unwinder: &mut Unwinder, interner: &mut Interner) {
-    if let Some(number) = unwinder.keep_last() {
+    if let Some(number) = unwinder.cache_last() {
         interner.keep(number);
     }
 }

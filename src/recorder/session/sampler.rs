@@ -402,7 +402,7 @@ impl Sampler {
         let is_wanted = mem::replace(&mut followed.was_open, is_open) || is_open;
         let Followed { unwinder, threads, .. } = followed;
         if !threads.is_empty() {
-            unwinder.look();
+            unwinder.check_loaded_objects();
         }
         let mut found = Vec::new();
         threads.retain_mut(|one| {

@@ -18,7 +18,7 @@ impl Registers {
         Self { values, known: (1 << 17) - 1 }
     }
 
-    pub(super) fn at(entry: &Entry) -> Self {
+    pub(super) fn from_entry(entry: &Entry) -> Self {
         let mut registers = Self { values: [0; 17], known: 0 };
         for (register, value) in [
             (X86_64::RBX, entry.rbx),
@@ -41,8 +41,8 @@ impl Registers {
     }
 
     pub(super) fn set(&mut self, register: Register, value: u64) {
-        if let Some(place) = self.values.get_mut(usize::from(register.0)) {
-            *place = value;
+        if let Some(slot) = self.values.get_mut(usize::from(register.0)) {
+            *slot = value;
             self.known |= 1 << register.0;
         }
     }

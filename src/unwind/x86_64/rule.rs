@@ -59,12 +59,12 @@ const SAVED: u64 = 0x3fff;
 
 impl Rule {
     /// Maximum value of a step's `saved`, so that rbp is at most 128 KiB below the CFA.
-    pub(super) const MOST_SAVED: u16 = SAVED as u16;
+    pub(super) const MAX_SAVED: u16 = SAVED as u16;
 
     /// Creates the rule of a step. The CFA is rsp + `offset`, or rbp + `offset` if `from_bp`. The caller's rbp was saved at
     /// CFA - 8 * `saved`; a `saved` of 1 means that rbp was not saved.
     pub(super) fn step(from_bp: bool, offset: i32, saved: u16) -> Self {
-        debug_assert!(saved <= Self::MOST_SAVED);
+        debug_assert!(saved <= Self::MAX_SAVED);
         let base = if from_bp { BP } else { 0 };
         Self(base | u64::from(saved.max(1)) << SAVED_SHIFT | u64::from(offset as u32))
     }
@@ -96,15 +96,15 @@ impl Rule {
     /// As [`Rule::unknown`], for a frame that this epilogue leaves.
     pub(super) fn unknown_with(loads: u32, Epilogue { words, saved }: Epilogue) -> Self {
         const _: () =
-            assert!(SAVED == (Epilogue::MOST_WORDS as u64 + 1) * (Epilogue::MOST_SAVED as u64 + 1) - 1);
-        let parts = u64::from(words) * (u64::from(Epilogue::MOST_SAVED) + 1) + u64::from(saved);
+            assert!(SAVED == (Epilogue::MAX_WORDS as u64 + 1) * (Epilogue::MAX_SAVED as u64 + 1) - 1);
+        let parts = u64::from(words) * (u64::from(Epilogue::MAX_SAVED) + 1) + u64::from(saved);
         Self(Self::unknown(loads).0 | parts << SAVED_SHIFT)
     }
 
     /// The epilogue that was passed to [`Rule::unknown_with`].
     pub(super) fn epilogue(self) -> Option<Epilogue> {
         let parts = (self.0 >> SAVED_SHIFT & SAVED) as u16;
-        let places = Epilogue::MOST_SAVED + 1;
+        let places = Epilogue::MAX_SAVED + 1;
         (parts != 0).then_some(Epilogue { words: parts / places, saved: parts % places })
     }
 
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_step_keeps_its_parts() {
-        let rule = Rule::step(true, -24, Rule::MOST_SAVED)
+        let rule = Rule::step(true, -24, Rule::MAX_SAVED)
             .in_epoch(ModuleEpoch(0x123))
             .in_epoch(ModuleEpoch::UNKNOWN);
         assert!(rule.is_step() && rule.is_plain() && rule.is_bp_based());
@@ -256,7 +256,7 @@ mod tests {
         );
         assert_eq!(Rule::realigned(-8).offset(), -8);
         assert_eq!((Rule::unknown(77).loads(), Rule::unknown(77).epilogue()), (77, None));
-        for (words, saved) in [(1, 1), (2, 2), (Epilogue::MOST_WORDS, Epilogue::MOST_SAVED)] {
+        for (words, saved) in [(1, 1), (2, 2), (Epilogue::MAX_WORDS, Epilogue::MAX_SAVED)] {
             let rule = Rule::unknown_with(u32::MAX, Epilogue { words, saved }).in_epoch(ModuleEpoch::OUTSIDE);
             assert_eq!((rule.kind(), rule.loads()), (Kind::Unknown, u32::MAX));
             assert_eq!(rule.epilogue(), Some(Epilogue { words, saved }));

@@ -1,4 +1,4 @@
-//! The memo stores the thread's last stack, and checks which outer part of it is unchanged.
+//! A cache of the thread's last stack, which checks which outer part of it is unchanged.
 //!
 //! An unwind is a function of the state that it starts from (pc, sp, rbp), of the rules, and of the stack words that it
 //! reads. So if a new walk reaches a state that the last walk was in, and all words that the last walk read from that state
@@ -13,20 +13,20 @@
 //!   compares one stack pointer per frame.
 //! * Frames below the stack pointer have returned, whatever values their words have.
 //! * The newest frames return first. So the words of a walk are recorded only when the next capture finds that all frames
-//!   outside those words are unchanged, and only up to the first changed word. If stacks have no frames in common, the memo
+//!   outside those words are unchanged, and only up to the first changed word. If stacks have no frames in common, the cache
 //!   therefore costs no more than a plain walk and needs no back-off.
 //! * Only words of the thread's own stack are stored, because that stack stays mapped. Other stacks are walked without the
-//!   memo.
-//! * The instructions of generated code affect the walk too, but the memo does not verify them: see `generated`.
+//!   cache.
+//! * The instructions of generated code affect the walk too, but the cache does not verify them: see `generated`.
 //! * A signal frame and the frame it interrupted are barriers: neither of them, nor any frame leafward of them, is stored.
 //!   A stack is not stored at all if it has a frame that needs the slow walk (each capture of such a stack is a slow walk),
 //!   if it was cut for any reason other than rbp, or if it is too deep.
-//! * When an object is loaded or unloaded, the whole memo is dropped.
+//! * When an object is loaded or unloaded, the whole cache is dropped.
 
 use super::ADDRESS;
-use super::end::End;
 use super::rule::{Kind, Rule};
 use super::walk::{Cursor, Join, Step};
+use super::walk_end::WalkEnd;
 use crate::MAX_FRAMES;
 use crate::bounds::StackBounds;
 use crate::loader_state::LoaderState;
@@ -37,13 +37,13 @@ use gpuflame_model::record::Frame;
 /// realigned frame. One more slot is a dummy for a word that does not matter.
 const MAX_WORDS: usize = 2 * MAX_FRAMES + 1;
 
-/// The last stack of a thread. [`Memo::prepare`] turns zeroed memory into a valid memo.
+/// The last stack of a thread. [`LastStack::prepare`] turns zeroed memory into a valid, empty cache.
 ///
 /// The data of one frame is spread over several arrays, because verification visits all frames on every capture and needs
 /// only 12 bytes per frame. The root is the last element, so frames that stay on the stack keep their index. Stack
 /// addresses are stored as offsets from the stack's low end.
 #[repr(C)]
-pub(super) struct Memo {
+pub(super) struct LastStack {
     /// The loader state to which the walk's rules belong.
     loader_state: LoaderState,
     /// Mask of a frame's address bits. The mask is loaded from memory, because a compiler would rebuild the constant for
@@ -52,22 +52,22 @@ pub(super) struct Memo {
     /// The thread's own stack.
     stack: StackBounds,
     /// Index of the leafmost frame that a walk can join; `MAX_FRAMES` if there is no such frame.
-    first: usize,
-    /// Number of words other than return addresses that the walk read from `first` to the root.
+    leafmost: usize,
+    /// Number of words other than return addresses that the walk read from `leafmost` to the root.
     word_count: usize,
-    /// Number of steps of the last walk, leafward of `first`, whose words are not yet recorded.
+    /// Number of steps of the last walk, leafward of `leafmost`, whose words are not yet recorded.
     pending: usize,
     /// The way in which the last walk ended.
-    end: End,
+    end: WalkEnd,
     /// Whether the walk of this stack ended for lack of unwind information.
     is_cut: bool,
-    /// The captured frames. From `first` on, these elements contain return addresses only.
+    /// The captured frames. From `leafmost` on, these elements contain return addresses only.
     pub(super) frames: [Frame; MAX_FRAMES],
     /// The frames' stack pointers. The word directly below each stack pointer is the return address in `frames`.
-    places: [u32; MAX_FRAMES],
-    states: [State; MAX_FRAMES],
+    offsets: [u32; MAX_FRAMES],
+    states: [FrameState; MAX_FRAMES],
     /// Words other than return addresses that steps read, root first: their addresses, values and reading frames.
-    word_places: [u32; MAX_WORDS],
+    word_offsets: [u32; MAX_WORDS],
     word_values: [u64; MAX_WORDS],
     word_readers: [u16; MAX_WORDS],
 }
@@ -75,7 +75,7 @@ pub(super) struct Memo {
 /// The state at a frame, other than pc and sp, that determines the frame's callers.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-struct State {
+struct FrameState {
     bp: u64,
     /// Number of words other than return addresses read from this frame to the root, and three flags: whether `bp` affects
     /// any step from this frame to the root, and the marks of those steps.
@@ -83,42 +83,46 @@ struct State {
 }
 
 /// The unchanged outer part of the last stack, and a cursor that detects when the current walk reaches it.
-pub(super) struct Standing<'a> {
-    memo: &'a Memo,
+pub(super) struct UnchangedSuffix<'a> {
+    last_stack: &'a LastStack,
     /// Index of the leafmost unchanged frame that the walk has not yet passed.
     next: usize,
     /// Stack pointer of the frame `next`.
-    limit: u64,
+    next_sp: u64,
 }
 
 /// The caller to which a step led; the words of the step's own frame are being recorded.
 #[derive(Clone, Copy, Debug)]
-struct Outer {
+struct CallerFrame {
     pc: u64,
     sp: u64,
-    state: State,
+    state: FrameState,
 }
 
 /// Everything that determined a stack: the starting pc and sp, rbp if it matters, and the words that the walk read.
-pub(super) struct Read<'a> {
+pub(super) struct WalkInputs<'a> {
     pub(super) pc: u64,
     pub(super) sp: u64,
     pub(super) bp: Option<u64>,
-    memo: &'a Memo,
+    last_stack: &'a LastStack,
 }
 
-impl Read<'_> {
+impl WalkInputs<'_> {
     /// Addresses of the words that the walk read.
     pub(super) fn words(&self) -> impl Iterator<Item = u64> {
-        let memo = self.memo;
-        let callers = memo.places[memo.first + 1..].iter();
-        let returns = callers.map(move |place| memo.address(*place).wrapping_sub(8));
-        returns.chain(memo.word_places[..memo.word_count].iter().map(move |place| memo.address(*place)))
+        let last_stack = self.last_stack;
+        let callers = last_stack.offsets[last_stack.leafmost + 1..].iter();
+        let returns = callers.map(move |offset| last_stack.address(*offset).wrapping_sub(8));
+        returns.chain(
+            last_stack.word_offsets[..last_stack.word_count]
+                .iter()
+                .map(move |offset| last_stack.address(*offset)),
+        )
     }
 }
 
-impl Memo {
-    /// Initializes zeroed memory as an empty memo for a thread with this stack.
+impl LastStack {
+    /// Initializes zeroed memory as an empty cache for a thread with this stack.
     pub(super) fn prepare(&mut self, stack: StackBounds) {
         self.stack = StackBounds { lo: stack.lo.max(stack.hi.saturating_sub(u64::from(u32::MAX))), ..stack };
         self.clear(LoaderState::default());
@@ -128,16 +132,16 @@ impl Memo {
     pub(super) fn clear(&mut self, loader_state: LoaderState) {
         self.loader_state = loader_state;
         self.mask = ADDRESS;
-        self.first = MAX_FRAMES;
+        self.leafmost = MAX_FRAMES;
         self.word_count = 0;
         self.pending = 0;
-        self.end = End::Lost;
+        self.end = WalkEnd::Lost;
         self.is_cut = false;
     }
 
     /// Forgets the last stack if the rules of its walk may be out of date.
     #[inline(always)]
-    pub(super) fn expire(&mut self, loader_state: LoaderState) {
+    pub(super) fn clear_if_outdated(&mut self, loader_state: LoaderState) {
         if self.loader_state != loader_state {
             self.clear(loader_state);
         }
@@ -146,34 +150,34 @@ impl Memo {
     /// Returns the unchanged part of the last stack for a capture at stack pointer `sp`. `steps` are the steps of the last
     /// walk.
     #[inline(always)]
-    pub(super) fn verify(&mut self, steps: &[Step; MAX_FRAMES], sp: u64) -> Standing<'_> {
-        if self.sp(self.first) < sp {
-            self.drop_below(sp);
+    pub(super) fn verify(&mut self, steps: &[Step; MAX_FRAMES], sp: u64) -> UnchangedSuffix<'_> {
+        if self.sp(self.leafmost) < sp {
+            self.drop_returned(sp);
         }
-        let mut next = self.first_standing();
+        let mut next = self.first_unchanged();
         if self.pending != 0 {
-            if next == self.first {
-                next = self.work_out(&steps[..self.pending], sp);
+            if next == self.leafmost {
+                next = self.record_steps(&steps[..self.pending], sp);
             }
             self.pending = 0;
         }
-        Standing { next, limit: self.sp(next), memo: self }
+        UnchangedSuffix { next, next_sp: self.sp(next), last_stack: self }
     }
 
     /// Forgets frames that have returned: the stack now ends above these frames, and our own frames overwrite them.
-    fn drop_below(&mut self, sp: u64) {
-        while self.sp(self.first) < sp {
-            self.first += 1;
+    fn drop_returned(&mut self, sp: u64) {
+        while self.sp(self.leafmost) < sp {
+            self.leafmost += 1;
         }
-        self.word_count = self.states.get(self.first).map_or(0, State::words);
+        self.word_count = self.states.get(self.leafmost).map_or(0, FrameState::words);
         self.pending = 0;
     }
 
     #[inline(always)]
-    fn first_standing(&self) -> usize {
-        let by_returns = self.first_standing_by_returns();
-        let by_words = match self.word_readers[..self.word_count].get(self.count_standing_words()) {
-            None => self.first,
+    fn first_unchanged(&self) -> usize {
+        let by_returns = self.first_with_unchanged_returns();
+        let by_words = match self.word_readers[..self.word_count].get(self.count_unchanged_words()) {
+            None => self.leafmost,
             // The frame that read a changed word is not valid any more; the caller of that frame still is.
             Some(reader) => usize::from(*reader) + 1,
         };
@@ -182,46 +186,46 @@ impl Memo {
 
     /// The leafmost frame whose callers, up to the root, all have unchanged return addresses.
     #[inline(always)]
-    fn first_standing_by_returns(&self) -> usize {
+    fn first_with_unchanged_returns(&self) -> usize {
         // The return address into the leafmost frame itself need not be unchanged.
-        let callers = (self.first + 1).min(MAX_FRAMES)..MAX_FRAMES;
-        let (some_places, places) = self.places[callers.clone()].as_rchunks::<4>();
-        let (some_frames, frames) = self.frames[callers].as_rchunks::<4>();
-        let change = |(place, frame): (&u32, &Frame)| {
-            self.word(self.address(*place).wrapping_sub(8)) ^ (frame.0 & self.mask)
+        let callers = (self.leafmost + 1).min(MAX_FRAMES)..MAX_FRAMES;
+        let (offset_chunks, offsets) = self.offsets[callers.clone()].as_rchunks::<4>();
+        let (frame_chunks, frames) = self.frames[callers].as_rchunks::<4>();
+        let change = |(offset, frame): (&u32, &Frame)| {
+            self.word(self.address(*offset).wrapping_sub(8)) ^ (frame.0 & self.mask)
         };
         let mut at = MAX_FRAMES;
-        let mut last = (some_places, some_frames);
-        for (places, frames) in places.iter().zip(frames).rev() {
-            if places.iter().zip(frames).map(change).fold(0, |all, one| all | one) != 0 {
-                last = (places, frames);
+        let mut last = (offset_chunks, frame_chunks);
+        for (offsets, frames) in offsets.iter().zip(frames).rev() {
+            if offsets.iter().zip(frames).map(change).fold(0, |all, one| all | one) != 0 {
+                last = (offsets, frames);
                 break;
             }
             at -= 4;
         }
         at -= last.0.iter().zip(last.1).rev().take_while(|pair| change(*pair) == 0).count();
-        at.saturating_sub(1).max(self.first)
+        at.saturating_sub(1).max(self.leafmost)
     }
 
     /// Number of words other than return addresses that are unchanged, counted from the root.
     #[inline(always)]
-    fn count_standing_words(&self) -> usize {
-        let places = &self.word_places[..self.word_count];
+    fn count_unchanged_words(&self) -> usize {
+        let offsets = &self.word_offsets[..self.word_count];
         let values = &self.word_values[..self.word_count];
-        let change = |(place, value): (&u32, &u64)| self.word(self.address(*place)) ^ value;
-        let (place_chunks, _) = places.as_chunks::<4>();
+        let change = |(offset, value): (&u32, &u64)| self.word(self.address(*offset)) ^ value;
+        let (offset_chunks, _) = offsets.as_chunks::<4>();
         let (value_chunks, _) = values.as_chunks::<4>();
-        let is_standing = |(places, values): &(&[u32; 4], &[u64; 4])| {
-            places.iter().zip(*values).map(change).fold(0, |all, one| all | one) == 0
+        let is_unchanged = |(offsets, values): &(&[u32; 4], &[u64; 4])| {
+            offsets.iter().zip(*values).map(change).fold(0, |all, one| all | one) == 0
         };
-        let whole = place_chunks.iter().zip(value_chunks).take_while(is_standing).count() * 4;
-        let others = places[whole..].iter().zip(&values[whole..]).take(4);
-        whole + others.take_while(|pair| change(*pair) == 0).count()
+        let chunked = offset_chunks.iter().zip(value_chunks).take_while(is_unchanged).count() * 4;
+        let others = offsets[chunked..].iter().zip(&values[chunked..]).take(4);
+        chunked + others.take_while(|pair| change(*pair) == 0).count()
     }
 
     #[inline(always)]
-    fn address(&self, place: u32) -> u64 {
-        self.stack.lo.wrapping_add(u64::from(place))
+    fn address(&self, offset: u32) -> u64 {
+        self.stack.lo.wrapping_add(u64::from(offset))
     }
 
     #[inline(always)]
@@ -234,146 +238,156 @@ impl Memo {
     /// Stores a walk of the thread's own stack that ended with `end` after `count` steps. The steps and the joined frames
     /// together are at most `MAX_FRAMES`.
     #[inline(always)]
-    pub(super) fn extend(&mut self, count: usize, end: End) {
+    pub(super) fn extend(&mut self, count: usize, end: WalkEnd) {
         match end {
-            End::Joined(frame) => {
-                self.first = frame;
+            WalkEnd::Joined(frame) => {
+                self.leafmost = frame;
                 self.word_count = self.states[frame].words();
             }
-            End::Bottom | End::NoInformation | End::ZeroReturn(_) => {
-                self.first = MAX_FRAMES;
+            WalkEnd::Bottom | WalkEnd::NoInformation | WalkEnd::ZeroReturn(_) => {
+                self.leafmost = MAX_FRAMES;
                 self.word_count = 0;
-                self.is_cut = end == End::NoInformation;
+                self.is_cut = end == WalkEnd::NoInformation;
             }
-            End::Lost | End::TooDeep | End::Elsewhere => return self.clear(self.loader_state),
+            WalkEnd::Lost | WalkEnd::TooDeep | WalkEnd::Elsewhere => return self.clear(self.loader_state),
         }
         self.pending = count;
         self.end = end;
     }
 
     /// Records the words of the last walk now, instead of waiting until the next capture finds the outer frames unchanged.
-    pub(super) fn work_out_now(&mut self, steps: &[Step; MAX_FRAMES]) {
+    pub(super) fn record_steps_now(&mut self, steps: &[Step; MAX_FRAMES]) {
         let pending = std::mem::take(&mut self.pending);
         if let Some((leaf, _)) = steps[..pending].split_first() {
-            self.work_out(&steps[..pending], leaf.sp);
+            self.record_steps(&steps[..pending], leaf.sp);
         }
     }
 
     /// Everything that the last walk read, starting at its leaf, the frame `leaf`. `None` if part of it was not stored.
-    pub(super) fn read_from(&self, leaf: usize) -> Option<Read<'_>> {
-        let is_whole = self.first == leaf && leaf < MAX_FRAMES && self.pending == 0;
-        is_whole.then(|| {
-            let Outer { pc, sp, state } = self.outer(leaf);
-            Read { pc, sp, bp: state.bp_is_live().then_some(state.bp), memo: self }
+    pub(super) fn walk_inputs(&self, leaf: usize) -> Option<WalkInputs<'_>> {
+        let is_complete = self.leafmost == leaf && leaf < MAX_FRAMES && self.pending == 0;
+        is_complete.then(|| {
+            let CallerFrame { pc, sp, state } = self.caller(leaf);
+            WalkInputs { pc, sp, bp: state.is_bp_live().then_some(state.bp), last_stack: self }
         })
     }
 
     /// Records the words of the pending steps (which are given leaf first), from the root up to the first step with a
     /// changed word. Returns the leafmost recorded frame.
     #[inline(never)]
-    fn work_out(&mut self, steps: &[Step], sp: u64) -> usize {
+    fn record_steps(&mut self, steps: &[Step], sp: u64) -> usize {
         let end = self.end;
-        let mut outer = match end {
-            End::Joined(frame) => self.outer(frame),
-            End::ZeroReturn(sp) => Outer { pc: 0, sp, state: State::NOTHING },
-            _ => Outer { pc: 0, sp: 0, state: State::NOTHING },
+        let mut caller = match end {
+            WalkEnd::Joined(frame) => self.caller(frame),
+            WalkEnd::ZeroReturn(sp) => CallerFrame { pc: 0, sp, state: FrameState::NONE },
+            _ => CallerFrame { pc: 0, sp: 0, state: FrameState::NONE },
         };
         for step in steps.iter().rev() {
             let step = step.by_words();
-            let place = step.sp.wrapping_sub(self.stack.lo);
-            if step.sp < sp || place > u64::from(u32::MAX) {
+            let offset = step.sp.wrapping_sub(self.stack.lo);
+            if step.sp < sp || offset > u64::from(u32::MAX) {
                 break;
             }
-            let (state, change) = if step.rule.is_plain() && self.first != MAX_FRAMES {
-                self.work_out_plain(&step, &outer)
+            let (state, change) = if step.rule.is_plain() && self.leafmost != MAX_FRAMES {
+                self.record_plain_step(&step, &caller)
             } else {
-                let Some(worked_out) = self.work_out_special(&step, &outer, end) else { break };
-                worked_out
+                let Some(recorded) = self.record_special_step(&step, &caller, end) else { break };
+                recorded
             };
             if change != 0 {
                 break;
             }
-            self.first -= 1;
-            self.places[self.first] = place as u32;
-            self.states[self.first] = state;
-            outer = Outer { pc: step.pc, sp: step.sp, state };
+            self.leafmost -= 1;
+            self.offsets[self.leafmost] = offset as u32;
+            self.states[self.leafmost] = state;
+            caller = CallerFrame { pc: step.pc, sp: step.sp, state };
         }
-        self.word_count = outer.state.words();
-        self.first
+        self.word_count = caller.state.words();
+        self.leafmost
     }
 
-    /// Returns the state at the frame of a plain step to `outer`, and a nonzero value if one of the step's words has
+    /// Returns the state at the frame of a plain step to `caller`, and a nonzero value if one of the step's words has
     /// changed. Like the step itself, this function has no branch that depends on the rule.
     #[inline(always)]
-    fn work_out_plain(&mut self, step: &Step, outer: &Outer) -> (State, u64) {
-        let bp_slot = outer.sp.wrapping_sub(step.rule.saved());
+    fn record_plain_step(&mut self, step: &Step, caller: &CallerFrame) -> (FrameState, u64) {
+        let bp_slot = caller.sp.wrapping_sub(step.rule.saved());
         let restores = step.rule.restores_bp();
-        let matters = restores & outer.state.bp_is_live();
-        self.note(outer.state.words(), bp_slot, outer.state.bp);
-        let bp_change = (self.word(bp_slot) ^ outer.state.bp) & u64::from(matters).wrapping_neg();
-        let words = outer.state.words() + usize::from(matters);
-        let bp_is_live = step.rule.is_bp_based() | (!restores & outer.state.bp_is_live());
-        let state = State::new(step.bp, words, bp_is_live, outer.state.marks());
-        (state, bp_change | self.return_change(outer))
+        let matters = restores & caller.state.is_bp_live();
+        self.record_word(caller.state.words(), bp_slot, caller.state.bp);
+        let bp_change = (self.word(bp_slot) ^ caller.state.bp) & u64::from(matters).wrapping_neg();
+        let words = caller.state.words() + usize::from(matters);
+        let is_bp_live = step.rule.is_bp_based() | (!restores & caller.state.is_bp_live());
+        let state = FrameState::new(step.bp, words, is_bp_live, caller.state.marks());
+        (state, bp_change | self.return_change(caller))
     }
 
-    /// As [`Memo::work_out_plain`], for a step that is not plain or that is the root. `None` for a barrier.
+    /// As [`LastStack::record_plain_step`], for a step that is not plain or that is the root. `None` for a barrier.
     #[cold]
-    fn work_out_special(&mut self, step: &Step, outer: &Outer, end: End) -> Option<(State, u64)> {
+    fn record_special_step(
+        &mut self,
+        step: &Step,
+        caller: &CallerFrame,
+        end: WalkEnd,
+    ) -> Option<(FrameState, u64)> {
         if step.rule.is_exact() {
             return None;
         }
-        let is_root = self.first == MAX_FRAMES;
-        let mut words = outer.state.words();
+        let is_root = self.leafmost == MAX_FRAMES;
+        let mut words = caller.state.words();
         let mut change = 0;
         let mut note = |address, value| {
-            self.note(words, address, value);
+            self.record_word(words, address, value);
             words += 1;
             change |= self.word(address) ^ value;
         };
         match step.rule.kind() {
             Kind::Signal | Kind::Slow => return None,
-            Kind::End => return Some((State::new(step.bp, words, false, 0), 0)),
-            Kind::Unknown if is_root && end == End::NoInformation => {
-                let state = State::new(step.bp, words, true, State::marks_of(step.rule) & !State::IS_GUESSED);
+            Kind::End => return Some((FrameState::new(step.bp, words, false, 0), 0)),
+            Kind::Unknown if is_root && end == WalkEnd::NoInformation => {
+                let state = FrameState::new(
+                    step.bp,
+                    words,
+                    true,
+                    FrameState::marks_of(step.rule) & !FrameState::IS_GUESSED,
+                );
                 return Some((state, 0));
             }
             Kind::Step | Kind::Unknown => {}
-            Kind::Realigned => note(step.bp.wrapping_add_signed(step.rule.offset()), outer.sp),
+            Kind::Realigned => note(step.bp.wrapping_add_signed(step.rule.offset()), caller.sp),
         }
         // Return addresses are compared per frame, but there is no frame beyond the root to compare with.
         if is_root {
-            note(outer.sp.wrapping_sub(8), outer.pc);
+            note(caller.sp.wrapping_sub(8), caller.pc);
         }
-        let bp_slot = step.rule.bp_slot(step.bp, outer.sp);
-        if let Some(slot) = bp_slot.filter(|_| outer.state.bp_is_live()) {
-            note(slot, outer.state.bp);
+        let bp_slot = step.rule.bp_slot(step.bp, caller.sp);
+        if let Some(slot) = bp_slot.filter(|_| caller.state.is_bp_live()) {
+            note(slot, caller.state.bp);
         }
         if !is_root {
-            change |= self.return_change(outer);
+            change |= self.return_change(caller);
         }
-        let bp_is_live = step.rule.reads_bp() || (bp_slot.is_none() && outer.state.bp_is_live());
-        let marks = outer.state.marks() | State::marks_of(step.rule);
-        Some((State::new(step.bp, words, bp_is_live, marks), change))
+        let is_bp_live = step.rule.reads_bp() || (bp_slot.is_none() && caller.state.is_bp_live());
+        let marks = caller.state.marks() | FrameState::marks_of(step.rule);
+        Some((FrameState::new(step.bp, words, is_bp_live, marks), change))
     }
 
     /// Records word number `at`, which the next frame read.
     #[inline(always)]
-    fn note(&mut self, at: usize, address: u64, value: u64) {
-        self.word_places[at] = address.wrapping_sub(self.stack.lo) as u32;
+    fn record_word(&mut self, at: usize, address: u64, value: u64) {
+        self.word_offsets[at] = address.wrapping_sub(self.stack.lo) as u32;
         self.word_values[at] = value;
-        self.word_readers[at] = (self.first - 1) as u16;
+        self.word_readers[at] = (self.leafmost - 1) as u16;
     }
 
-    /// Returns a nonzero value if the return address of `outer` has changed.
+    /// Returns a nonzero value if the return address of `caller` has changed.
     #[inline(always)]
-    fn return_change(&self, outer: &Outer) -> u64 {
-        self.word(outer.sp.wrapping_sub(8)) ^ outer.pc
+    fn return_change(&self, caller: &CallerFrame) -> u64 {
+        self.word(caller.sp.wrapping_sub(8)) ^ caller.pc
     }
 
     #[inline(always)]
-    fn outer(&self, frame: usize) -> Outer {
-        Outer { pc: self.frames[frame].0 & self.mask, sp: self.sp(frame), state: self.states[frame] }
+    fn caller(&self, frame: usize) -> CallerFrame {
+        CallerFrame { pc: self.frames[frame].0 & self.mask, sp: self.sp(frame), state: self.states[frame] }
     }
 
     /// The loader state to which the walk's rules belong.
@@ -388,32 +402,32 @@ impl Memo {
 
     /// Whether a step from `frame` to the root was a guess.
     pub(super) fn is_guessed(&self, frame: usize) -> bool {
-        self.states.get(frame).is_some_and(State::is_guessed)
+        self.states.get(frame).is_some_and(FrameState::is_guessed)
     }
 
     /// Whether `frame`, or a frame between it and the root, is in code that may be replaced.
     pub(super) fn is_generated(&self, frame: usize) -> bool {
-        self.states.get(frame).is_some_and(State::is_generated)
+        self.states.get(frame).is_some_and(FrameState::is_generated)
     }
 
     /// Stack pointer of a frame; `u64::MAX` for an index beyond the root.
     #[inline(always)]
     pub(super) fn sp(&self, frame: usize) -> u64 {
-        self.places.get(frame).map_or(u64::MAX, |place| self.address(*place))
+        self.offsets.get(frame).map_or(u64::MAX, |offset| self.address(*offset))
     }
 }
 
-impl State {
+impl FrameState {
     /// The state of a walk that has gone beyond the root.
-    const NOTHING: Self = Self { bp: 0, rest: 0 };
+    const NONE: Self = Self { bp: 0, rest: 0 };
     const BP_IS_LIVE: u64 = 1 << 32;
     /// Marks of a step: the step was a guess, and the step's code may be replaced.
     const IS_GUESSED: u64 = 1 << 33;
     const IS_GENERATED: u64 = 1 << 34;
 
     #[inline(always)]
-    fn new(bp: u64, words: usize, bp_is_live: bool, marks: u64) -> Self {
-        Self { bp, rest: words as u64 | u64::from(bp_is_live) << 32 | marks }
+    fn new(bp: u64, words: usize, is_bp_live: bool, marks: u64) -> Self {
+        Self { bp, rest: words as u64 | u64::from(is_bp_live) << 32 | marks }
     }
 
     /// Marks of a step by `rule`.
@@ -434,7 +448,7 @@ impl State {
     }
 
     #[inline(always)]
-    fn bp_is_live(&self) -> bool {
+    fn is_bp_live(&self) -> bool {
         self.rest & Self::BP_IS_LIVE != 0
     }
 
@@ -449,25 +463,25 @@ impl State {
     }
 }
 
-impl Join for Standing<'_> {
+impl Join for UnchangedSuffix<'_> {
     #[inline(always)]
     fn reached(&mut self, cursor: &Cursor) -> Option<usize> {
-        if cursor.sp < self.limit { None } else { self.compare(cursor) }
+        if cursor.sp < self.next_sp { None } else { self.compare(cursor) }
     }
 }
 
-impl Standing<'_> {
+impl UnchangedSuffix<'_> {
     #[inline(always)]
     fn compare(&mut self, cursor: &Cursor) -> Option<usize> {
-        while self.limit < cursor.sp && self.next < MAX_FRAMES {
+        while self.next_sp < cursor.sp && self.next < MAX_FRAMES {
             self.next += 1;
-            self.limit = self.memo.sp(self.next);
+            self.next_sp = self.last_stack.sp(self.next);
         }
-        let state = self.memo.states.get(self.next)?;
-        let is_same = self.limit == cursor.sp
-            && self.memo.frames[self.next].0 & self.memo.mask == cursor.pc()
+        let state = self.last_stack.states.get(self.next)?;
+        let is_same = self.next_sp == cursor.sp
+            && self.last_stack.frames[self.next].0 & self.last_stack.mask == cursor.pc()
             && !cursor.is_exact()
-            && (state.bp == cursor.bp || !state.bp_is_live());
+            && (state.bp == cursor.bp || !state.is_bp_live());
         is_same.then_some(self.next)
     }
 }
