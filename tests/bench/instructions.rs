@@ -201,7 +201,7 @@ fn evaluated<const VERSION: u32>(
     then: unsafe extern "C" fn(*mut c_void),
     count: u32,
 ) {
-    unwind::python::want(is_wanted);
+    unwind::python::set_enabled(is_wanted);
     let interpreter = interpreter(VERSION);
     // SAFETY: the library is ours, and its constructor only fills its own variables.
     let library = unsafe { libc::dlopen(interpreter.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
@@ -220,7 +220,7 @@ fn evaluated<const VERSION: u32>(
         // SAFETY: the function only calls its argument from a few functions of its own.
         unsafe { evaluate(frames, then, with) };
     });
-    assert!(unwind::python::off().is_none(), "{:?}", unwind::python::off());
+    assert!(unwind::python::off_reason().is_none(), "{:?}", unwind::python::off_reason());
 }
 
 /// The interpreter that evaluates nothing, for this version of Python, compiled into this program's folder once for all runs.

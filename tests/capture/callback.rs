@@ -202,7 +202,7 @@ fn launches_of_python_allocate_nothing() {
     use gpuflame_model::record::FrameKind;
 
     const DEPTHS: [i32; 4] = [7, 8, 7, 30];
-    gpuflame_unwind::python::want(true);
+    gpuflame_unwind::python::set_enabled(true);
     let evaluate = interpreter::evaluate();
     let mut ids = 200_000..200_100;
     for round in 0..20 {
@@ -222,7 +222,7 @@ fn launches_of_python_allocate_nothing() {
         assert_eq!(drained.contexts.iter().map(in_python).collect::<Vec<_>>(), new, "round {round}");
         capture::refill();
     }
-    assert_eq!(gpuflame_unwind::python::off(), None);
+    assert_eq!(gpuflame_unwind::python::off_reason(), None);
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -146,7 +146,7 @@ fn clock_needs_no_syscall() -> bool {
 #[test]
 fn no_launch_makes_a_system_call_once_its_stack_is_cached() {
     gpuflame_unwind::prepare();
-    gpuflame_unwind::python::want(true);
+    gpuflame_unwind::python::set_enabled(true);
     let evaluate = interpreter::evaluate();
     collect();
     if !catch_on_this_thread() {
@@ -193,5 +193,5 @@ fn no_launch_makes_a_system_call_once_its_stack_is_cached() {
         10_000,
         "those that failed, and no other"
     );
-    assert_eq!(gpuflame_unwind::python::off(), None);
+    assert_eq!(gpuflame_unwind::python::off_reason(), None);
 }

@@ -4,7 +4,7 @@
 use std::ptr::NonNull;
 
 use gpuflame_model::record::{Code, CodeId, Loss, Row};
-use gpuflame_unwind::python::{Description, Found, Merged, Python, WALKS};
+use gpuflame_unwind::python::{Description, MergedStack, PythonUnwinder, WALKS, WalkOutcome};
 use gpuflame_unwind::{Captured, memory};
 
 use super::counts::Counts;
@@ -16,7 +16,7 @@ static CODES: Texts = Texts::new();
 
 /// Python frames of one thread.
 pub(super) struct PythonFrames {
-    frames: Python,
+    frames: PythonUnwinder,
     /// Hashes of the frames, in a separate mapping.
     hashes: NonNull<Hashes>,
     /// Hash over the frames of the last walk.
@@ -41,7 +41,7 @@ impl PythonFrames {
     /// because the first stack that goes through an interpreter is always new.
     #[cold]
     pub(super) fn of_this_thread() -> Option<Self> {
-        let frames = Python::of_this_thread()?;
+        let frames = PythonUnwinder::of_this_thread()?;
         let mut hashes = memory::map(size_of::<Hashes>())?.cast::<Hashes>();
         // SAFETY: `hashes` is a fresh mapping of that size, and its zero bytes are valid hashes.
         unsafe { hashes.as_mut() }.prefix[0] = Hash::ROOT;
@@ -56,14 +56,14 @@ impl PythonFrames {
         let found = self.frames.walk(native, number_of);
         self.met = None;
         let hash = match found {
-            Found::Again(number) => {
+            WalkOutcome::Cached(number) => {
                 self.met = Some(number);
                 self.hashes().kept[number]
             }
-            Found::Same | Found::Other => self.hash_of_last(found),
-            Found::Nothing | Found::Lost => {
+            WalkOutcome::Unchanged | WalkOutcome::Changed => self.hash_of_last(found),
+            WalkOutcome::NoFrames | WalkOutcome::Unreadable => {
                 self.any = false;
-                if found == Found::Lost {
+                if found == WalkOutcome::Unreadable {
                     tally.lose(Loss::PythonDropped);
                 }
                 return others;
@@ -75,11 +75,11 @@ impl PythonFrames {
 
     /// Returns the hash over the frames of the last walk. If the walk is cached, caches its hash too.
     #[inline(always)]
-    fn hash_of_last(&mut self, found: Found) -> Hash {
-        if found == Found::Other {
+    fn hash_of_last(&mut self, found: WalkOutcome) -> Hash {
+        if found == WalkOutcome::Changed {
             self.hash = self.hash_anew();
         }
-        if let Some(number) = self.frames.keep() {
+        if let Some(number) = self.frames.cache_last() {
             self.hashes().kept[number] = self.hash;
         }
         self.hash
@@ -107,13 +107,13 @@ impl PythonFrames {
     /// If `hash` recognised a cached walk, walks the frames again, so that the current frames are those of the last
     /// walk.
     #[cold]
-    fn walk_plainly(&mut self, tally: &Counts) {
+    fn walk_uncached(&mut self, tally: &Counts) {
         if self.met.take().is_some() {
-            match self.frames.walk_plainly(number_of) {
-                Found::Same => {}
-                Found::Other => self.hash = self.hash_anew(),
+            match self.frames.walk_uncached(number_of) {
+                WalkOutcome::Unchanged => {}
+                WalkOutcome::Changed => self.hash = self.hash_anew(),
                 // `hash` found frames just before, so their absence is a loss.
-                Found::Again(_) | Found::Nothing | Found::Lost => {
+                WalkOutcome::Cached(_) | WalkOutcome::NoFrames | WalkOutcome::Unreadable => {
                     self.any = false;
                     tally.lose(Loss::PythonDropped);
                 }
@@ -125,7 +125,7 @@ impl PythonFrames {
     #[cold]
     pub(super) fn verify(&mut self, tally: &Counts) {
         if let Some(number) = self.met {
-            self.walk_plainly(tally);
+            self.walk_uncached(tally);
             let kept = self.hashes().kept[number];
             let is_same = self.any && self.hash == kept;
             tally.verified.unlike_plain.add(u64::from(!is_same));
@@ -135,8 +135,8 @@ impl PythonFrames {
     /// Merges the Python frames that `hash` saw with the native frames of `captured`; `None` if `hash` saw no Python
     /// frames.
     #[cold]
-    pub(super) fn merge(&mut self, captured: &Captured<'_>, tally: &Counts) -> Option<Merged<'_>> {
-        self.walk_plainly(tally);
+    pub(super) fn merge(&mut self, captured: &Captured<'_>, tally: &Counts) -> Option<MergedStack<'_>> {
+        self.walk_uncached(tally);
         if !self.any {
             return None;
         }

@@ -87,7 +87,7 @@ fn incomplete(ledger: &Ledger) -> Option<String> {
 
 /// Number of Python functions in stacks, or the reason if a process with Python has none.
 fn python(profile: &Profile) -> Option<String> {
-    if let Some(why) = python::off() {
+    if let Some(why) = python::off_reason() {
         return Some(format!("python frames off: {why}"));
     }
     let function = |frame: &Frame| match frame.kind() {

@@ -83,7 +83,7 @@ fn begin(mut settings: Settings, warnings: &[String], load_driver: bool) -> Resu
     capture::renew_clock();
     unwind::prepare();
     calls::make_once(settings.cpu_samples.is_some() || settings.off_cpu);
-    unwind::python::want(settings.python != Python::Off);
+    unwind::python::set_enabled(settings.python != Python::Off);
     capture::verify_every(settings.verify);
     if settings.launch_marker {
         window::mark();

@@ -231,7 +231,7 @@ impl Walk<'_> {
         }
     }
 
-    /// As [`Walk::compile`], for a walk that `lead` leads. `lead` does not learn rules that are new in this walk.
+    /// As [`Walk::compile`], for a walk that `follower` leads. `follower` does not learn rules that are new in this walk.
     #[cold]
     #[inline(never)]
     fn compile_off_path(&mut self, follower: &mut PathFollower<'_>, cursor: Cursor) -> Rule {

@@ -12,8 +12,8 @@
 
 use std::ptr::NonNull;
 
-use super::find::Interpreter;
-use super::walk::{Head, Item, Met, Walk};
+use super::interpreter::Interpreter;
+use super::walk::{PythonFrame, PythonWalk, ReachedFrames, ThreadHead};
 use crate::cache_backoff::{CacheBackoff, choose_way, count_hit};
 use crate::memory;
 
@@ -23,24 +23,24 @@ pub const WALKS: usize = SETS * WAYS;
 const SETS: usize = 64;
 const WAYS: usize = 8;
 /// Maximum number of frames of all walks together. If this number is reached, the cache is emptied.
-const FRAMES: usize = 4096;
+const MAX_FRAMES: usize = 4096;
 /// Number of slots in the hash table for finding frames.
-const PLACES: usize = 2 * FRAMES;
+const FRAME_SLOTS: usize = 2 * MAX_FRAMES;
 /// Maximum number of frames per walk, and maximum number of texts that identify the walk's code objects (see `code`).
-const MOST_FRAMES: usize = 80;
-const MOST_TEXTS: usize = 32;
+const MAX_FRAMES_PER_WALK: usize = 80;
+const MAX_TEXTS_PER_WALK: usize = 32;
 /// Number of slots in the table that predicts a walk from the previous two walks and the native frames.
 const FOLLOWERS: usize = 1024;
 /// Maximum number of walks compared per look-up, in addition to the predicted walk.
-const MOST_TRIED: usize = 4;
+const MAX_TRIED_WALKS: usize = 4;
 
 /// The cached walks of one thread. Zeroed memory is an empty cache.
 #[derive(Debug, Default)]
 #[repr(C)]
-pub(super) struct Walks {
+pub(super) struct WalkCache {
     /// The cache's memory, which is mapped when the first walk is inserted.
-    all: Option<NonNull<All>>,
-    /// Number of bytes of `all` in use.
+    contents: Option<NonNull<CacheContents>>,
+    /// Number of bytes of `contents` in use.
     used: usize,
     /// Numbers of the last two walks that were hit or inserted.
     last: [u16; 2],
@@ -52,15 +52,15 @@ pub(super) struct Walks {
 }
 
 #[repr(C)]
-struct All {
+struct CacheContents {
     sets: [Set; SETS],
     followers: [u16; FOLLOWERS],
-    walks: [Kept; WALKS],
+    walks: [CachedWalk; WALKS],
     /// For each hash slot, the number of a frame plus 1; 0 for a free slot.
-    places: [u16; PLACES],
+    frame_slots: [u16; FRAME_SLOTS],
     /// For each frame, the number of the frame around it plus 1; 0 for an outermost frame.
-    around: [u16; FRAMES],
-    frames: [Item; FRAMES],
+    around: [u16; MAX_FRAMES],
+    frames: [PythonFrame; MAX_FRAMES],
 }
 
 /// The cached walks of one hash set.
@@ -74,48 +74,50 @@ struct Set {
 
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-struct Kept {
-    head: Head,
+struct CachedWalk {
+    head: ThreadHead,
     /// Number of frames of the walk; 0 for an empty entry.
     count: u16,
-    count_of_texts: u16,
-    texts: [u16; MOST_TEXTS],
+    text_count: u16,
+    texts: [u16; MAX_TEXTS_PER_WALK],
     /// Numbers of the walk's frames, root first.
-    frames: [u16; MOST_FRAMES],
+    frames: [u16; MAX_FRAMES_PER_WALK],
 }
 
-const _: () =
-    assert!(size_of::<Kept>() == 256, "Kept grew: one is read in each launch under functions of Python");
+const _: () = assert!(
+    size_of::<CachedWalk>() == 256,
+    "CachedWalk grew: one is read in each launch under functions of Python"
+);
 
-impl Walks {
+impl WalkCache {
     /// Sets the thread's native frames, as far as they are known. Called early, so that the value does not occupy a
     /// register.
     #[inline(always)]
-    pub(super) fn under(&mut self, native: usize) {
+    pub(super) fn set_native(&mut self, native: usize) {
         self.native = native;
     }
 
     /// Returns the number of the cached walk whose frames the thread is in, if there is such a walk.
     #[inline(always)]
-    pub(super) fn recognise(
+    pub(super) fn look_up(
         &mut self,
-        walk: &mut Walk,
+        walk: &mut PythonWalk,
         interpreter: &Interpreter,
         thread: u64,
     ) -> Option<usize> {
-        let is_due = self.backoff.may_look_up();
-        // SAFETY: `keep` mapped the walks, they stay mapped as long as `self` lives, and only this thread uses them.
-        let all = unsafe { self.all?.as_mut() };
-        if !is_due {
+        let may_look_up = self.backoff.may_look_up();
+        // SAFETY: `insert` mapped the walks, they stay mapped as long as `self` lives, and only this thread uses them.
+        let contents = unsafe { self.contents?.as_mut() };
+        if !may_look_up {
             return None;
         }
-        let place = follower(self.last, self.native);
-        let mut number = usize::from(all.followers[place]) % WALKS;
-        if !all.is(number, walk, interpreter, thread) {
-            number = all.look(number, walk, interpreter, thread, &mut self.backoff)?;
-            all.followers[place] = number as u16;
+        let slot = follower_slot(self.last, self.native);
+        let mut number = usize::from(contents.followers[slot]) % WALKS;
+        if !contents.matches(number, walk, interpreter, thread) {
+            number = contents.find_other(number, walk, interpreter, thread, &mut self.backoff)?;
+            contents.followers[slot] = number as u16;
         }
-        count_hit(&mut all.sets[number / WAYS].hits[number % WAYS]);
+        count_hit(&mut contents.sets[number / WAYS].hits[number % WAYS]);
         self.last = [self.last[1], number as u16];
         self.backoff.record_hit();
         Some(number)
@@ -123,51 +125,51 @@ impl Walks {
 
     /// Whether the back-off allows an insertion at this time.
     #[inline(always)]
-    pub(super) fn can_keep(&self) -> bool {
+    pub(super) fn can_insert(&self) -> bool {
         self.backoff.can_insert()
     }
 
     /// Caches the last walk and returns its number. `None` if the walk cannot be cached.
     #[inline(never)]
-    pub(super) fn keep(&mut self, walk: &Walk) -> Option<usize> {
+    pub(super) fn insert(&mut self, walk: &PythonWalk) -> Option<usize> {
         self.backoff.charge_insertion();
         let items = &walk.items[..walk.count];
-        let texts = walk.texts.of_walk();
+        let texts = walk.texts.in_walk();
         let innermost = items.last()?;
-        if walk.head.thread == 0 || items.len() > MOST_FRAMES || texts.len() > MOST_TEXTS {
+        if walk.head.thread == 0 || items.len() > MAX_FRAMES_PER_WALK || texts.len() > MAX_TEXTS_PER_WALK {
             self.backoff.raise_insert_cost();
             return None;
         }
-        if self.all.is_none() {
-            self.all = memory::reserve(size_of::<All>()).map(NonNull::cast);
-            if self.all.is_none() {
+        if self.contents.is_none() {
+            self.contents = memory::reserve(size_of::<CacheContents>()).map(NonNull::cast);
+            if self.contents.is_none() {
                 // A later insertion tries to reserve the memory again, less and less often.
                 self.backoff.raise_insert_cost();
                 return None;
             }
-            self.count(size_of::<[Set; SETS]>() + 2 * (FOLLOWERS + PLACES));
+            self.count_memory(size_of::<[Set; SETS]>() + 2 * (FOLLOWERS + FRAME_SLOTS));
         }
-        if self.frames + items.len() > FRAMES {
-            self.forget();
+        if self.frames + items.len() > MAX_FRAMES {
+            self.clear();
             self.backoff.raise_insert_cost();
         }
         // SAFETY: the walks are mapped with this size, all-zero walks are valid, and only this thread uses them.
-        let all = unsafe { self.all?.as_mut() };
-        let mut kept = Kept {
+        let contents = unsafe { self.contents?.as_mut() };
+        let mut cached = CachedWalk {
             head: walk.head,
             count: items.len() as u16,
-            count_of_texts: texts.len() as u16,
-            texts: [0; MOST_TEXTS],
-            frames: [0; MOST_FRAMES],
+            text_count: texts.len() as u16,
+            texts: [0; MAX_TEXTS_PER_WALK],
+            frames: [0; MAX_FRAMES_PER_WALK],
         };
-        kept.texts[..texts.len()].copy_from_slice(texts);
+        cached.texts[..texts.len()].copy_from_slice(texts);
         let (before, mut around) = (self.frames, 0);
-        for (item, place) in items.iter().zip(&mut kept.frames) {
-            *place = all.frame(item, around, &mut self.frames);
-            around = *place + 1;
+        for (item, slot) in items.iter().zip(&mut cached.frames) {
+            *slot = contents.intern_frame(item, around, &mut self.frames);
+            around = *slot + 1;
         }
-        let (number, evicted_unused) = all.put(home_of(innermost.at, innermost.position), kept);
-        self.count((self.frames - before) * (size_of::<Item>() + 2) + size_of::<Kept>());
+        let (number, evicted_unused) = contents.put(set_and_tag(innermost.at, innermost.position), cached);
+        self.count_memory((self.frames - before) * (size_of::<PythonFrame>() + 2) + size_of::<CachedWalk>());
         if evicted_unused {
             self.backoff.raise_insert_cost();
         }
@@ -177,62 +179,64 @@ impl Walks {
 
     /// Empties the cache, for example because the texts that its entries refer to are dropped.
     #[cold]
-    pub(super) fn forget(&mut self) {
-        // SAFETY: `keep` mapped the walks, they stay mapped as long as `self` lives, and only this thread uses them.
-        if let Some(all) = self.all.map(|mut all| unsafe { all.as_mut() }) {
-            all.sets.iter_mut().for_each(|set| set.tags = [0; WAYS]);
-            all.walks.iter_mut().for_each(|kept| kept.count = 0);
-            all.places = [0; PLACES];
+    pub(super) fn clear(&mut self) {
+        // SAFETY: `insert` mapped the walks, they stay mapped as long as `self` lives, and only this thread uses them.
+        if let Some(contents) = self.contents.map(|mut contents| unsafe { contents.as_mut() }) {
+            contents.sets.iter_mut().for_each(|set| set.tags = [0; WAYS]);
+            contents.walks.iter_mut().for_each(|cached| cached.count = 0);
+            contents.frame_slots = [0; FRAME_SLOTS];
         }
         self.frames = 0;
     }
 
     /// Counts newly used memory. The count is an upper bound, because evicted entries are reused.
-    fn count(&mut self, bytes: usize) {
-        let bytes = bytes.min(size_of::<All>() - self.used);
+    fn count_memory(&mut self, bytes: usize) {
+        let bytes = bytes.min(size_of::<CacheContents>() - self.used);
         memory::count_used(bytes);
         self.used += bytes;
     }
 
     /// Releases the memory of the cache.
     pub(super) fn release(&mut self) {
-        if let Some(all) = self.all.take() {
-            // SAFETY: `keep` mapped the walks with this size, and no reference to them is left.
-            unsafe { memory::release(all.cast(), size_of::<All>(), std::mem::take(&mut self.used)) };
+        if let Some(contents) = self.contents.take() {
+            // SAFETY: `insert` mapped the walks with this size, and no reference to them is left.
+            unsafe {
+                memory::release(contents.cast(), size_of::<CacheContents>(), std::mem::take(&mut self.used))
+            };
         }
     }
 }
 
-impl All {
+impl CacheContents {
     /// Whether the thread is still in the frames of a cached walk.
     #[inline(always)]
-    fn is(&self, number: usize, walk: &Walk, interpreter: &Interpreter, thread: u64) -> bool {
-        let kept = &self.walks[number];
-        let frames = &kept.frames[..usize::from(kept.count).min(MOST_FRAMES)];
-        let item = |index: usize| &self.frames[usize::from(frames[index]) % FRAMES];
-        let texts = &kept.texts[..usize::from(kept.count_of_texts).min(MOST_TEXTS)];
-        Met { head: kept.head, count: frames.len(), item }.are_still(interpreter, thread)
+    fn matches(&self, number: usize, walk: &PythonWalk, interpreter: &Interpreter, thread: u64) -> bool {
+        let cached = &self.walks[number];
+        let frames = &cached.frames[..usize::from(cached.count).min(MAX_FRAMES_PER_WALK)];
+        let item = |index: usize| &self.frames[usize::from(frames[index]) % MAX_FRAMES];
+        let texts = &cached.texts[..usize::from(cached.text_count).min(MAX_TEXTS_PER_WALK)];
+        ReachedFrames { head: cached.head, count: frames.len(), item }.are_still(interpreter, thread)
             // SAFETY: the texts belong to code objects that were just found to be the same.
-            && unsafe { walk.texts.are_as_kept(texts, &interpreter.layout) }
+            && unsafe { walk.texts.are_as_cached(texts, &interpreter.layout) }
     }
 
     /// Finds the walk whose frames the thread is in, other than the walk that was already tried.
     #[inline(never)]
-    fn look(
+    fn find_other(
         &self,
         tried: usize,
-        walk: &mut Walk,
+        walk: &mut PythonWalk,
         interpreter: &Interpreter,
         thread: u64,
         backoff: &mut CacheBackoff,
     ) -> Option<usize> {
         let (at, position) = walk.innermost(interpreter, thread)?;
-        let (home, tag) = home_of(at, position);
-        let tags = self.sets[home].tags.iter().enumerate();
-        let alike = tags.filter(|(_, other)| **other == tag).map(|(way, _)| home * WAYS + way);
-        let mut others = alike.filter(|number| *number != tried).take(MOST_TRIED).peekable();
+        let (set_index, tag) = set_and_tag(at, position);
+        let tags = self.sets[set_index].tags.iter().enumerate();
+        let alike = tags.filter(|(_, other)| **other == tag).map(|(way, _)| set_index * WAYS + way);
+        let mut others = alike.filter(|number| *number != tried).take(MAX_TRIED_WALKS).peekable();
         others.peek()?;
-        let number = others.find(|number| self.is(*number, walk, interpreter, thread));
+        let number = others.find(|number| self.matches(*number, walk, interpreter, thread));
         if number.is_none() {
             backoff.record_miss();
         }
@@ -240,47 +244,47 @@ impl All {
     }
 
     /// The number of a frame inside the frame `around`. Stores the frame if it is new.
-    fn frame(&mut self, item: &Item, around: u16, count: &mut usize) -> u16 {
-        let mut place = mixed(item.at ^ u64::from(around), item.position) as usize % PLACES;
-        while let Some(number) = self.places[place].checked_sub(1) {
-            let known = usize::from(number);
-            if self.around[known] == around && self.frames[known] == *item {
+    fn intern_frame(&mut self, item: &PythonFrame, around: u16, count: &mut usize) -> u16 {
+        let mut slot = mix(item.at ^ u64::from(around), item.position) as usize % FRAME_SLOTS;
+        while let Some(number) = self.frame_slots[slot].checked_sub(1) {
+            let frame = usize::from(number);
+            if self.around[frame] == around && self.frames[frame] == *item {
                 return number;
             }
-            place = (place + 1) % PLACES;
+            slot = (slot + 1) % FRAME_SLOTS;
         }
         let number = *count as u16;
-        (self.places[place], self.around[*count], self.frames[*count]) = (number + 1, around, *item);
+        (self.frame_slots[slot], self.around[*count], self.frames[*count]) = (number + 1, around, *item);
         *count += 1;
         number
     }
 
     /// Stores a walk. Returns its number, and whether it evicted a walk that was never hit.
-    fn put(&mut self, (home, tag): (usize, u32), kept: Kept) -> (usize, bool) {
-        let set = &mut self.sets[home];
-        let walks = &mut self.walks[home * WAYS..][..WAYS];
-        let is_same = |old: &Kept| {
-            (old.count, old.head, old.frames) == (kept.count, kept.head, kept.frames)
-                && (old.count_of_texts, old.texts) == (kept.count_of_texts, kept.texts)
+    fn put(&mut self, (set_index, tag): (usize, u32), cached: CachedWalk) -> (usize, bool) {
+        let set = &mut self.sets[set_index];
+        let walks = &mut self.walks[set_index * WAYS..][..WAYS];
+        let is_same = |old: &CachedWalk| {
+            (old.count, old.head, old.frames) == (cached.count, cached.head, cached.frames)
+                && (old.text_count, old.texts) == (cached.text_count, cached.texts)
         };
         if let Some(way) = walks.iter().position(is_same) {
-            return (home * WAYS + way, false);
+            return (set_index * WAYS + way, false);
         }
         let (way, evicted_unused) = choose_way(&mut set.tags, &mut set.hits, tag);
-        walks[way] = kept;
-        (home * WAYS + way, evicted_unused)
+        walks[way] = cached;
+        (set_index * WAYS + way, evicted_unused)
     }
 }
 
 /// The set of walks with this innermost frame, and their tag in that set.
 #[inline(always)]
-fn home_of(at: u64, position: u64) -> (usize, u32) {
-    let mixed = mixed(at, position);
+fn set_and_tag(at: u64, position: u64) -> (usize, u32) {
+    let mixed = mix(at, position);
     ((mixed >> 57) as usize % SETS, (mixed >> 24) as u32 | 1)
 }
 
 #[inline(always)]
-fn mixed(one: u64, other: u64) -> u64 {
+fn mix(one: u64, other: u64) -> u64 {
     let mixed = (one ^ other.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed ^ mixed >> 29
 }
@@ -288,54 +292,55 @@ fn mixed(one: u64, other: u64) -> u64 {
 /// Slot of the prediction for the walk that follows the last two walks under these native frames. One line of Python
 /// usually launches several kernels in a row, and the native frames distinguish these launches.
 #[inline(always)]
-fn follower(last: [u16; 2], native: usize) -> usize {
+fn follower_slot(last: [u16; 2], native: usize) -> usize {
     (usize::from(last[0]).wrapping_mul(97) ^ usize::from(last[1]) ^ native.wrapping_mul(389)) % FOLLOWERS
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::walk::tests::{Made, Mapped, Numbers, layouts, words};
+    use super::super::walk::tests::{FakeInterpreter, MappedWalk, Numbers, layouts, words};
     use super::*;
 
     /// Simulates a thread that returns to earlier places or continues, and compares each recognized walk with a fresh walk.
     /// Returns the number of recognized walks.
-    fn compare(made: &mut Made, steps: usize) -> usize {
-        let (mut mapped, mut walks, mut numbers) = (Mapped::new(), Walks::default(), Numbers::default());
+    fn compare(made: &mut FakeInterpreter, steps: usize) -> usize {
+        let (mut mapped, mut walks, mut numbers) =
+            (MappedWalk::new(), WalkCache::default(), Numbers::default());
         let (walk, thread) = (mapped.walk(), made.thread());
-        let mut kept = vec![Vec::new(); WALKS];
-        let mut places = vec![made.calls.clone()];
+        let mut cached = vec![Vec::new(); WALKS];
+        let mut frame_slots = vec![made.calls.clone()];
         let mut met = 0;
         for step in 0..steps {
             match made.below(24) {
-                0 => made.go_on(),
+                0 => made.step_program(),
                 _ => {
-                    let place = made.below(places.len());
-                    made.calls = places[place].clone();
+                    let slot = made.below(frame_slots.len());
+                    made.calls = frame_slots[slot].clone();
                     made.write_frames();
                 }
             }
-            let (place, count) = (made.below(12), places.len());
-            match places.get_mut(place) {
-                Some(there) if place < count && step % 64 == 0 => there.clone_from(&made.calls),
-                None if step % 8 == 0 => places.push(made.calls.clone()),
+            let (slot, count) = (made.below(12), frame_slots.len());
+            match frame_slots.get_mut(slot) {
+                Some(there) if slot < count && step % 64 == 0 => there.clone_from(&made.calls),
+                None if step % 8 == 0 => frame_slots.push(made.calls.clone()),
                 _ => {}
             }
-            let mut anew = Mapped::new();
+            let mut anew = MappedWalk::new();
             anew.walk().run(&made.interpreter, thread, &mut |text| numbers.of(text)).unwrap();
             let now = words(anew.walk());
-            if let Some(number) = walks.recognise(walk, &made.interpreter, thread) {
-                assert_eq!(kept[number], now, "{step}: {:?}", made.calls);
+            if let Some(number) = walks.look_up(walk, &made.interpreter, thread) {
+                assert_eq!(cached[number], now, "{step}: {:?}", made.calls);
                 met += 1;
                 continue;
             }
             if walk.texts.are_full() {
-                walks.forget();
+                walks.clear();
             }
             walk.run(&made.interpreter, thread, &mut |text| numbers.of(text)).unwrap();
-            if walks.can_keep()
-                && let Some(number) = walks.keep(walk)
+            if walks.can_insert()
+                && let Some(number) = walks.insert(walk)
             {
-                kept[number] = now;
+                cached[number] = now;
             }
         }
         walks.release();
@@ -346,7 +351,7 @@ mod tests {
     fn a_recognized_walk_equals_the_kept_walk() {
         for (layout, has_root) in layouts() {
             for seed in 1..6 {
-                let mut made = Made::new(layout, has_root, seed * 0x9e37_79b9);
+                let mut made = FakeInterpreter::new(layout, has_root, seed * 0x9e37_79b9);
                 while made.calls.len() < 8 {
                     made.push();
                 }
@@ -359,8 +364,8 @@ mod tests {
     #[test]
     fn kept_walks_are_recognized_even_if_not_all_fit() {
         for (layout, has_root) in layouts() {
-            let mut made = Made::new(layout, has_root, 0x9e37_79b9);
-            while made.calls.len() < MOST_FRAMES - 10 {
+            let mut made = FakeInterpreter::new(layout, has_root, 0x9e37_79b9);
+            while made.calls.len() < MAX_FRAMES_PER_WALK - 10 {
                 made.push();
             }
             let met = compare(&mut made, 3000);
@@ -371,19 +376,20 @@ mod tests {
     #[test]
     fn the_size_of_kept_walks_never_exceeds_the_capacity() {
         let (layout, has_root) = layouts()[0];
-        let mut made = Made::new(layout, has_root, 7);
-        let (mut mapped, mut walks, mut numbers) = (Mapped::new(), Walks::default(), Numbers::default());
+        let mut made = FakeInterpreter::new(layout, has_root, 7);
+        let (mut mapped, mut walks, mut numbers) =
+            (MappedWalk::new(), WalkCache::default(), Numbers::default());
         let (walk, thread) = (mapped.walk(), made.thread());
         for _ in 0..10_000 {
-            made.go_on();
+            made.step_program();
             while made.calls.len() < 20 {
                 made.push();
             }
             made.write_frames();
             walk.run(&made.interpreter, thread, &mut |text| numbers.of(text)).unwrap();
-            walks.keep(walk);
+            walks.insert(walk);
         }
-        assert_eq!(walks.used, size_of::<All>());
+        assert_eq!(walks.used, size_of::<CacheContents>());
         walks.release();
         assert_eq!(walks.used, 0);
     }
@@ -391,18 +397,19 @@ mod tests {
     #[test]
     fn walks_of_other_thread_states_are_not_recognized() {
         let (layout, has_root) = layouts()[0];
-        let mut made = Made::new(layout, has_root, 7);
+        let mut made = FakeInterpreter::new(layout, has_root, 7);
         (0..20).for_each(|_| made.push());
         made.write_frames();
-        let (mut mapped, mut walks, mut numbers) = (Mapped::new(), Walks::default(), Numbers::default());
+        let (mut mapped, mut walks, mut numbers) =
+            (MappedWalk::new(), WalkCache::default(), Numbers::default());
         let (walk, thread) = (mapped.walk(), made.thread());
         walk.run(&made.interpreter, thread, &mut |text| numbers.of(text)).unwrap();
-        let number = walks.keep(walk);
+        let number = walks.insert(walk);
         assert!(number.is_some());
-        assert_eq!(walks.recognise(walk, &made.interpreter, thread), number);
-        assert_eq!(walks.recognise(walk, &made.interpreter, thread + 8), None);
-        walks.forget();
-        assert_eq!(walks.recognise(walk, &made.interpreter, thread), None);
+        assert_eq!(walks.look_up(walk, &made.interpreter, thread), number);
+        assert_eq!(walks.look_up(walk, &made.interpreter, thread + 8), None);
+        walks.clear();
+        assert_eq!(walks.look_up(walk, &made.interpreter, thread), None);
         walks.release();
     }
 }

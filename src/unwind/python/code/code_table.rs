@@ -2,32 +2,32 @@
 
 use std::ptr::NonNull;
 
-use super::Known;
+use super::CachedCode;
 use crate::memory;
 
-const FIRST_PLACES: usize = 256;
+const MIN_SLOTS: usize = 256;
 /// Maximum number of slots: 2.5 MiB, for 16,384 code objects. If a thread's walks reach more code objects, the table
 /// forgets them all.
-const MOST_PLACES: usize = 1 << 15;
+const MAX_SLOTS: usize = 1 << 15;
 
 /// The code objects that a thread's walks have reached.
 #[derive(Debug)]
-pub(in crate::python) struct Table {
-    places: NonNull<Known>,
+pub(in crate::python) struct CodeTable {
+    slots: NonNull<CachedCode>,
     capacity: usize,
     used: usize,
 }
 
-impl Table {
+impl CodeTable {
     pub(in crate::python) fn new() -> Option<Self> {
-        Some(Self { places: map_places(FIRST_PLACES)?, capacity: FIRST_PLACES, used: 0 })
+        Some(Self { slots: map_slots(MIN_SLOTS)?, capacity: MIN_SLOTS, used: 0 })
     }
 
     #[inline(always)]
-    pub(in crate::python) fn get(&self, place: u32) -> &Known {
-        debug_assert!((place as usize) < self.capacity);
+    pub(in crate::python) fn get(&self, slot: u32) -> &CachedCode {
+        debug_assert!((slot as usize) < self.capacity);
         // SAFETY: slot numbers are always below the capacity, and zeroes are a valid empty slot.
-        unsafe { self.places.add(place as usize).as_ref() }
+        unsafe { self.slots.add(slot as usize).as_ref() }
     }
 
     /// Slot of the code object at `code`, or the empty slot in which to store that object.
@@ -36,19 +36,19 @@ impl Table {
         let mask = self.capacity - 1;
         let mut at = (code.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize & mask;
         loop {
-            let known = self.get(at as u32);
-            if known.code == code || known.code == 0 {
+            let cached = self.get(at as u32);
+            if cached.code == code || cached.code == 0 {
                 return at as u32;
             }
             at = (at + 1) & mask;
         }
     }
 
-    pub(in crate::python) fn is_empty(&self, place: u32) -> bool {
-        self.get(place).code == 0
+    pub(in crate::python) fn is_empty(&self, slot: u32) -> bool {
+        self.get(slot).code == 0
     }
 
-    /// Whether one more entry requires a call of [`Table::make_room`], which moves the entries.
+    /// Whether one more entry requires a call of [`CodeTable::make_room`], which moves the entries.
     pub(in crate::python) fn is_full(&self) -> bool {
         2 * (self.used + 1) > self.capacity
     }
@@ -57,60 +57,60 @@ impl Table {
     /// but may refer to another code object. Returns false if the kernel refuses the memory.
     #[cold]
     pub(in crate::python) fn make_room(&mut self) -> bool {
-        let keeps = 2 * self.capacity <= MOST_PLACES;
+        let keeps = 2 * self.capacity <= MAX_SLOTS;
         let capacity = if keeps { 2 * self.capacity } else { self.capacity };
-        let Some(places) = map_places(capacity) else { return false };
-        let old = std::mem::replace(self, Self { places, capacity, used: 0 });
-        for place in (0..old.capacity as u32).filter(|place| keeps && !old.is_empty(*place)) {
-            self.set(self.find(old.get(place).code), *old.get(place));
+        let Some(slots) = map_slots(capacity) else { return false };
+        let old = std::mem::replace(self, Self { slots, capacity, used: 0 });
+        for slot in (0..old.capacity as u32).filter(|slot| keeps && !old.is_empty(*slot)) {
+            self.set(self.find(old.get(slot).code), *old.get(slot));
         }
         true
     }
 
-    pub(in crate::python) fn set(&mut self, place: u32, known: Known) {
-        self.used += usize::from(self.is_empty(place));
+    pub(in crate::python) fn set(&mut self, slot: u32, cached: CachedCode) {
+        self.used += usize::from(self.is_empty(slot));
         // SAFETY: slot numbers are always below the capacity; `&mut self` excludes other readers.
-        unsafe { self.places.add(place as usize).write(known) };
+        unsafe { self.slots.add(slot as usize).write(cached) };
     }
 }
 
-impl Drop for Table {
+impl Drop for CodeTable {
     fn drop(&mut self) {
         // SAFETY: `map_places` mapped the table with this capacity, and only `self` refers to it.
-        unsafe { memory::unmap(self.places.cast(), self.capacity * size_of::<Known>()) };
+        unsafe { memory::unmap(self.slots.cast(), self.capacity * size_of::<CachedCode>()) };
     }
 }
 
-fn map_places(count: usize) -> Option<NonNull<Known>> {
-    Some(memory::map(count * size_of::<Known>())?.cast())
+fn map_slots(count: usize) -> Option<NonNull<CachedCode>> {
+    Some(memory::map(count * size_of::<CachedCode>())?.cast())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Marks;
+    use super::super::CodeFingerprint;
     use super::*;
 
-    fn known(code: u64, number: u32) -> Known {
-        Known { code, marks: Marks::default(), version: 0, number, traceable: 0 }
+    fn cached(code: u64, number: u32) -> CachedCode {
+        CachedCode { code, fingerprint: CodeFingerprint::default(), version: 0, number, traceable: 0 }
     }
 
     #[test]
     fn code_objects_are_found_until_the_full_table_is_cleared() {
-        let mut table = Table::new().unwrap();
+        let mut table = CodeTable::new().unwrap();
         let mut enter = |number: u32| {
             let code = u64::from(number) * 64 + 4096;
             if table.is_full() {
                 assert!(table.make_room());
             }
-            let place = table.find(code);
-            assert!(table.is_empty(place), "{number}");
-            table.set(place, known(code, number));
+            let slot = table.find(code);
+            assert!(table.is_empty(slot), "{number}");
+            table.set(slot, cached(code, number));
             table.get(table.find(4096 + 64)).number
         };
-        for number in 1..=MOST_PLACES as u32 / 2 {
+        for number in 1..=MAX_SLOTS as u32 / 2 {
             assert_eq!(enter(number), 1);
         }
-        assert_eq!(enter(MOST_PLACES as u32), 0, "it was dropped with all other entries");
-        assert!(table.capacity == MOST_PLACES && table.used == 1);
+        assert_eq!(enter(MAX_SLOTS as u32), 0, "it was dropped with all other entries");
+        assert!(table.capacity == MAX_SLOTS && table.used == 1);
     }
 }
