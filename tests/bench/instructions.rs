@@ -86,7 +86,7 @@ fn captures(count: u32) {
 }
 
 fn callbacks(count: u32) {
-    capture::refill();
+    capture::refill_chunks();
     window::open();
     deep(DEPTH, &mut || callbacks_of(count));
 }
@@ -104,7 +104,7 @@ fn callbacks_of(count: u32) {
 }
 
 fn halves(count: u32) {
-    capture::refill();
+    capture::refill_chunks();
     window::open();
     from_halves(count, &mut launch);
 }
@@ -212,7 +212,7 @@ fn evaluated<const VERSION: u32>(
     // SAFETY: the library's function of that name has this type.
     let evaluate =
         *EVALUATE.get_or_init(|| unsafe { std::mem::transmute::<*mut c_void, Evaluate>(evaluate) });
-    capture::refill();
+    capture::refill_chunks();
     window::open();
     let calls = if VERSION < 0x30b { frames } else { frames / 3 };
     deep(DEPTH - 5 - calls as u32, &mut || {

@@ -124,9 +124,9 @@ extern "C" fn launch_in_python(id: *mut c_void) {
 
 /// Does the collector's work: reads the launches recorded up to now, prepares empty chunks, and renews the clock calibration.
 fn collect() {
-    capture::renew_clock();
+    capture::recalibrate_clock();
     while capture::drain(|_| {}) {}
-    capture::refill();
+    capture::refill_chunks();
 }
 
 /// Whether the kernel version includes syscall user dispatch, which every x86-64 kernel then supports.

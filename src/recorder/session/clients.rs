@@ -271,7 +271,7 @@ impl Clients {
 /// Whether no launching call of the program is in flight any more. New calls are already skipped.
 fn is_quiet() -> bool {
     let begin = Instant::now();
-    while capture::any_under_way() {
+    while capture::any_in_flight() {
         if begin.elapsed() >= LONGEST_CALL {
             return false;
         }

@@ -173,7 +173,7 @@ impl Collector {
             // If several filled buffers wait, CUPTI delivers buffers without a flush, and a flush would only slow us
             // down.
             let due =
-                wish <= Some(Wish::Read) && flushed.elapsed() >= pause_between && !capture::many_filled();
+                wish <= Some(Wish::Read) && flushed.elapsed() >= pause_between && !capture::are_many_filled();
             if due || wish >= Some(Wish::Gather) {
                 source.flush(wish == Some(Wish::Drain));
                 flushed = Instant::now();
@@ -193,7 +193,7 @@ impl Collector {
             }
             // The collector becomes idle now, so the memory of ready buffers is released.
             if wish >= Some(Wish::Flush) {
-                capture::rest();
+                capture::release_ready_memory();
             }
             // The collector continues after it starts this exit, because the exit requests the remaining rows from the
             // collector.

@@ -243,7 +243,7 @@ impl Ending {
     fn exits(&self) {
         self.ask(GATHER | WRITE);
         let is_own = self.process.load(Ordering::Acquire) == std::process::id();
-        if is_own && capture::has_launched_late() && self.came_early.swap(false, Ordering::AcqRel) {
+        if is_own && capture::has_launched_after_shutdown() && self.came_early.swap(false, Ordering::AcqRel) {
             tell("not in any file: launches made after the Python program ended");
         }
     }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::sync::Arc;
 
-use crate::capture::{self, Forgetting};
+use crate::capture::{self, ForgetRound};
 use crate::control::window;
 use gpuflame_config::Outputs;
 use gpuflame_config::settings::Settings;
@@ -69,7 +69,7 @@ pub(super) struct Pipeline {
     sampled: Option<SampledStacks>,
     /// Lowest stack id that threads could still use after the previous round.
     lowest_id: ContextId,
-    forgetting: Option<Forgetting>,
+    forgetting: Option<ForgetRound>,
     finished: Option<Finished>,
 }
 
@@ -261,7 +261,7 @@ impl Pipeline {
     /// Counts the buffers and launches that are ready now, as the limits of [`Pipeline::collect_noted`].
     pub(super) fn note_unread(&mut self) {
         // Buffers are counted before launches, because the launch of every record in a buffer is older than the record.
-        self.noted = self.buffers_read + capture::filled() as u64;
+        self.noted = self.buffers_read + capture::count_filled() as u64;
         capture::note_unread();
     }
 
@@ -298,8 +298,8 @@ impl Pipeline {
 
     /// Refills chunks, renews the clock and reports progress. Under load the collector spends its time here.
     fn renew(&mut self) {
-        capture::refill();
-        capture::renew_clock();
+        capture::refill_chunks();
+        capture::recalibrate_clock();
         self.rows.look_at_clocks();
         progress::made();
     }
@@ -339,7 +339,7 @@ impl Pipeline {
     fn read_launches(&mut self) -> bool {
         let any = capture::drain(|row| self.rows.push(row));
         if let Some(forgetting) = &mut self.forgetting {
-            forgetting.drained(any);
+            forgetting.note_drain(any);
         }
         any
     }
@@ -350,7 +350,7 @@ impl Pipeline {
         let dropped = explain.stacks_not_kept();
         match &mut self.forgetting {
             Some(forgetting) => {
-                if let Some(lowest) = forgetting.visit() {
+                if let Some(lowest) = forgetting.poll() {
                     // Ids are forgotten one round later; `Forgetting` gives the reason.
                     explain.forget_below(std::mem::replace(&mut self.lowest_id, lowest));
                     self.forgetting = None;
@@ -358,7 +358,7 @@ impl Pipeline {
             }
             None if dropped > self.dropped_stacks || explain.has_many_ids() => {
                 self.dropped_stacks = dropped;
-                self.forgetting = Some(Forgetting::begin());
+                self.forgetting = Some(ForgetRound::begin());
                 if let Some(sampled) = &mut self.sampled {
                     sampled.ids.clear();
                 }
@@ -429,7 +429,7 @@ impl Pipeline {
 
     /// Notes that CUPTI was flushed. The delivered buffers may still be unread.
     pub(super) fn note_flushed(&mut self) {
-        self.flushed_at.get_or_insert(self.buffers_read + capture::filled() as u64);
+        self.flushed_at.get_or_insert(self.buffers_read + capture::count_filled() as u64);
         self.finish_flush();
     }
 
@@ -658,7 +658,7 @@ impl TakenOut {
         if self.marked.is_none()
             && let Some(closed) = apart.unread()
         {
-            self.marked = Some(closed.min(capture::windows_left().into()));
+            self.marked = Some(closed.min(capture::windows_without_pending_launches().into()));
             capture::mark_unread();
         }
     }

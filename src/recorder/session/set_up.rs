@@ -1,6 +1,6 @@
 //! Sets up a session from the settings in the environment.
 
-use crate::capture::{self, Capture, Kept};
+use crate::capture::{self, Capture, HostCallDetails};
 use crate::control::{chosen, life, window};
 use gpuflame_config::Outputs;
 use gpuflame_config::settings::{Output, Settings};
@@ -77,10 +77,10 @@ fn begin(mut settings: Settings, warnings: &[String], load_driver: bool) -> Resu
     let by_settings = || Outputs::new(&settings.output, &environment::facts());
     let outputs = chosen::outputs().unwrap_or_else(by_settings);
     let ceiling = memory::ceiling(settings.max_mem);
-    capture::bound_memory(ceiling);
+    capture::limit_memory(ceiling);
     let pipeline = Pipeline::new(&settings, &outputs, ceiling);
-    capture::refill();
-    capture::renew_clock();
+    capture::refill_chunks();
+    capture::recalibrate_clock();
     unwind::prepare();
     calls::make_once(settings.cpu_samples.is_some() || settings.off_cpu);
     unwind::python::set_enabled(settings.python != Python::Off);
@@ -92,7 +92,10 @@ fn begin(mut settings: Settings, warnings: &[String], load_driver: bool) -> Resu
     let wants = |wanted: &View| {
         settings.formats.iter().any(|output| matches!(output, Output::Drawn(view, _) if *view == wanted))
     };
-    capture::note_host_calls(Kept { waits: wants(&WAITS) || settings.deps, memory: wants(&MEMORY) });
+    capture::select_host_call_details(HostCallDetails {
+        waits: wants(&WAITS) || settings.deps,
+        memory: wants(&MEMORY),
+    });
     let options = cupti::Options {
         library: settings.cupti.clone(),
         load_driver,

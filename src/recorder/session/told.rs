@@ -90,7 +90,7 @@ impl Told {
                 }
             }
             Some(since) => {
-                if state.is_on && since.elapsed() >= QUIET_AFTER && !capture::any_under_way() {
+                if state.is_on && since.elapsed() >= QUIET_AFTER && !capture::any_in_flight() {
                     // If CUPTI refuses, its callbacks continue, and gpuflame ignores them.
                     let _ = progress::in_others(|| api.tell_launches(false));
                     state.is_on = false;
