@@ -127,8 +127,7 @@ impl Arena {
         if epoch > ModuleEpoch::LAST.0 {
             return None;
         }
-        let place =
-            self.allocate(size_of::<EpochEntry>() + path.len() + build_id.len())?.cast::<EpochEntry>();
+        let slot = self.allocate(size_of::<EpochEntry>() + path.len() + build_id.len())?.cast::<EpochEntry>();
         let entry = EpochEntry {
             start: object.start,
             end: object.end,
@@ -142,18 +141,18 @@ impl Arena {
         };
         // SAFETY: `allocate` returned enough bytes, which are aligned for this type and not yet shared with any thread.
         unsafe {
-            place.write(entry);
-            let text = place.add(1).cast::<u8>();
+            slot.write(entry);
+            let text = slot.add(1).cast::<u8>();
             text.copy_from_nonoverlapping(path.as_ptr(), path.len());
             text.add(path.len()).copy_from_nonoverlapping(build_id.as_ptr(), build_id.len());
         }
         // SAFETY: the newest entry is never unmapped.
         let last = unsafe { self.last.as_ref() }.map_or(&FIRST, |last| &last.next);
-        last.store(place, Ordering::Release);
-        bucket.store(place, Ordering::Release);
-        self.last = place;
+        last.store(slot, Ordering::Release);
+        bucket.store(slot, Ordering::Release);
+        self.last = slot;
         // SAFETY: the entry was just written, and is never unmapped.
-        Some(unsafe { &*place })
+        Some(unsafe { &*slot })
     }
 
     /// Allocates `bytes` bytes, aligned to 8.
@@ -166,10 +165,10 @@ impl Arena {
             (self.at, self.left) = (memory::map(CHUNK_BYTES)?.as_ptr(), CHUNK_BYTES);
             self.chunks += 1;
         }
-        let place = self.at;
-        self.at = place.wrapping_add(bytes);
+        let slot = self.at;
+        self.at = slot.wrapping_add(bytes);
         self.left -= bytes;
-        Some(place)
+        Some(slot)
     }
 }
 

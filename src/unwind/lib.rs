@@ -157,7 +157,7 @@ use portable as engine;
 pub use engine::StackPositions;
 pub use memory::bytes_held;
 pub use modules::ModuleMap;
-pub use verify::{Verdict, Verifier};
+pub use verify::{Verifier, VerifyResult};
 
 /// Maximum number of frames per captured stack. If the stack is deeper, its root-side frames are omitted.
 pub const MAX_FRAMES: usize = 1024;

@@ -73,13 +73,13 @@ impl ModuleMap {
         let mut notes = Vec::new();
         outside_pages::drain(|note| notes.push(note));
         let maps = fs::read("/proc/self/maps").unwrap_or_default();
-        let mappings: Vec<_> = Mapping::all(&maps).collect();
+        let mappings: Vec<_> = ProcMapping::all(&maps).collect();
         let is_current = loader::poll() == state;
         for note in notes {
             let mapping = mappings.iter().find(|mapping| (mapping.start..mapping.end).contains(&note.page));
             let mapping = mapping.filter(|_| is_current && note.state == state);
             self.add_outside(
-                mapping.map_or_else(|| unknown_module(note.page..note.page + PAGE), Mapping::module),
+                mapping.map_or_else(|| unknown_module(note.page..note.page + PAGE), ProcMapping::module),
                 new,
             );
         }
@@ -137,7 +137,7 @@ fn with_full_path(mut module: Module) -> Module {
 /// `/proc/self/exe` is the loader instead of the program.
 fn program_path(start: u64) -> PathBuf {
     let maps = fs::read("/proc/self/maps").unwrap_or_default();
-    let mapping = Mapping::all(&maps).find(|mapping| (mapping.start..mapping.end).contains(&start));
+    let mapping = ProcMapping::all(&maps).find(|mapping| (mapping.start..mapping.end).contains(&start));
     // The kernel escapes unusual characters in this file, so a path with a backslash is not used.
     match mapping.filter(|mapping| mapping.name.starts_with(b"/") && !mapping.name.contains(&b'\\')) {
         Some(mapping) => OsStr::from_bytes(mapping.name).into(),
@@ -147,14 +147,14 @@ fn program_path(start: u64) -> PathBuf {
 
 /// One line of `/proc/self/maps`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Mapping<'a> {
+struct ProcMapping<'a> {
     start: u64,
     end: u64,
     offset: u64,
     name: &'a [u8],
 }
 
-impl<'a> Mapping<'a> {
+impl<'a> ProcMapping<'a> {
     fn all(maps: &'a [u8]) -> impl Iterator<Item = Self> {
         maps.split(|byte| *byte == b'\n').filter_map(Self::parse)
     }
@@ -190,8 +190,11 @@ mod tests {
     fn a_line_of_proc_maps_is_parsed() {
         let line = b"7f00a000-7f00c000 r-xp 00001000 08:01 42                         /lib/a \xe9.so";
         let (start, end, offset) = (0x7f00_a000, 0x7f00_c000, 0x1000);
-        assert_eq!(Mapping::parse(line), Some(Mapping { start, end, offset, name: b"/lib/a \xe9.so" }));
-        assert_eq!(Mapping::parse(b"1-2 rwxp 0 00:00 0").map(|mapping| mapping.name), Some(&b""[..]));
+        assert_eq!(
+            ProcMapping::parse(line),
+            Some(ProcMapping { start, end, offset, name: b"/lib/a \xe9.so" })
+        );
+        assert_eq!(ProcMapping::parse(b"1-2 rwxp 0 00:00 0").map(|mapping| mapping.name), Some(&b""[..]));
     }
 
     #[test]

@@ -67,8 +67,8 @@ fn refresh(state: LoaderState) {
     let buffer = unsafe { &mut *SORT_BUFFER.0.get() };
     let mut count = 0;
     loader::visit(|object| {
-        if let Some(place) = buffer.get_mut(count) {
-            *place = *object;
+        if let Some(slot) = buffer.get_mut(count) {
+            *slot = *object;
         }
         count += 1;
         Visit::Next
@@ -116,9 +116,9 @@ impl ObjectList {
         self.sequence.store(sequence + 1, Ordering::Relaxed);
         // Because of this fence, a reader that sees a word stored below also sees the odd number, or a later one.
         fence(Ordering::Release);
-        for (place, object) in self.objects.iter().zip(objects) {
-            for (place, word) in place.iter().zip(object.to_words()) {
-                place.store(word, Ordering::Relaxed);
+        for (slots, object) in self.objects.iter().zip(objects) {
+            for (slot, word) in slots.iter().zip(object.to_words()) {
+                slot.store(word, Ordering::Relaxed);
             }
         }
         self.count.store(objects.len() as u64, Ordering::Relaxed);

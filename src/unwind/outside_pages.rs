@@ -17,7 +17,7 @@ pub(super) const PAGE: u64 = 4096;
 
 /// A page outside all objects that a capture reached.
 #[derive(Clone, Copy)]
-pub(super) struct Note {
+pub(super) struct OutsideNote {
     pub(super) page: u64,
     /// The loader's state when the capture left the note.
     pub(super) state: LoaderState,
@@ -27,20 +27,20 @@ pub(super) struct Note {
 /// position's writer; if it is one more, that position's reader.
 struct RingSlot {
     turn: AtomicUsize,
-    note: UnsafeCell<Note>,
+    note: UnsafeCell<OutsideNote>,
 }
 
 // SAFETY: `turn` passes the note to one writer or one reader at a time.
 unsafe impl Sync for RingSlot {}
 
 /// The pending notes, in the order of their positions.
-struct Ring {
+struct NoteRing {
     slots: [RingSlot; CAPACITY],
     head: AtomicUsize,
     tail: AtomicUsize,
 }
 
-static RING: Ring = Ring::new();
+static RING: NoteRing = NoteRing::new();
 static LOST: AtomicU64 = AtomicU64::new(0);
 static NOTED_PAGES: [AtomicU64; MAX_NOTED_PAGES] = [const { AtomicU64::new(0) }; MAX_NOTED_PAGES];
 
@@ -53,14 +53,14 @@ pub(super) fn note(address: u64, state: LoaderState) {
     if slot.load(Ordering::Relaxed) == mark {
         return;
     }
-    match RING.push(Note { page, state }) {
+    match RING.push(OutsideNote { page, state }) {
         true => slot.store(mark, Ordering::Relaxed),
         false => drop(LOST.fetch_add(1, Ordering::Relaxed)),
     }
 }
 
 /// Passes every pending note to `read`. Call from one thread at a time, the thread of the module map.
-pub(super) fn drain(read: impl FnMut(Note)) {
+pub(super) fn drain(read: impl FnMut(OutsideNote)) {
     RING.drain(read);
 }
 
@@ -79,11 +79,11 @@ fn write_turn(position: usize) -> usize {
     position / CAPACITY * 2
 }
 
-impl Ring {
+impl NoteRing {
     const fn new() -> Self {
         Self {
             slots: [const {
-                let note = Note { page: 0, state: LoaderState::new(0, 0) };
+                let note = OutsideNote { page: 0, state: LoaderState::new(0, 0) };
                 RingSlot { turn: AtomicUsize::new(0), note: UnsafeCell::new(note) }
             }; CAPACITY],
             head: AtomicUsize::new(0),
@@ -92,7 +92,7 @@ impl Ring {
     }
 
     /// Adds a note to the ring. Returns `false` if the ring is full.
-    fn push(&self, note: Note) -> bool {
+    fn push(&self, note: OutsideNote) -> bool {
         let mut position = self.tail.load(Ordering::Relaxed);
         loop {
             let slot = &self.slots[position % CAPACITY];
@@ -118,7 +118,7 @@ impl Ring {
     }
 
     /// Passes every pending note to `read`. Call from one thread at a time.
-    fn drain(&self, mut read: impl FnMut(Note)) {
+    fn drain(&self, mut read: impl FnMut(OutsideNote)) {
         loop {
             let position = self.head.load(Ordering::Relaxed);
             let slot = &self.slots[position % CAPACITY];
@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn notes_from_four_threads_are_read_once_and_excess_notes_are_refused() {
         const EACH: u32 = 200_000;
-        let ring = Ring::new();
+        let ring = NoteRing::new();
         let (mut read, mut last) = (0, [0; 4]);
         let mut look = || {
             ring.drain(|note| {
@@ -154,7 +154,7 @@ mod tests {
         };
         let note = |thread: u32, n: u32| {
             let page = u64::from(thread) << 32 | u64::from(n);
-            ring.push(Note { page, state: LoaderState::new(thread, n) })
+            ring.push(OutsideNote { page, state: LoaderState::new(thread, n) })
         };
         let write = |thread| (1..=EACH).map(|n| u64::from(note(thread, n))).sum::<u64>();
         let kept: u64 = std::thread::scope(|scope| {
@@ -173,8 +173,8 @@ mod tests {
         });
         look();
         assert_eq!(read, kept);
-        let full =
-            (0..CAPACITY as u32 + 5).filter(|n| ring.push(Note { page: 0, state: LoaderState::new(0, *n) }));
+        let full = (0..CAPACITY as u32 + 5)
+            .filter(|n| ring.push(OutsideNote { page: 0, state: LoaderState::new(0, *n) }));
         assert_eq!(full.count(), CAPACITY);
     }
 }

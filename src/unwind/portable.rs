@@ -73,7 +73,7 @@ impl StackPositions<'_> {
 
 impl fmt::Debug for ThreadEngine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Owned").field("known", &self.listed_state).finish_non_exhaustive()
+        f.debug_struct("ThreadEngine").field("listed_state", &self.listed_state).finish_non_exhaustive()
     }
 }
 

@@ -21,7 +21,7 @@ use std::time::Duration;
 use build::{Library, compile};
 use deep::deep;
 use gpuflame_model::record::ContextFlags;
-use gpuflame_unwind::{Captured, MAX_FRAMES, Skip, Unwinder, Verdict, Verifier};
+use gpuflame_unwind::{Captured, MAX_FRAMES, Skip, Unwinder, Verifier, VerifyResult};
 use oracle::{Addresses, capture_both, unwinder};
 
 type Case = extern "C-unwind" fn(extern "C-unwind" fn());
@@ -150,8 +150,8 @@ fn a_stack_deeper_than_max_frames_loses_its_root_and_is_marked_truncated() {
 
 #[test]
 fn the_verifier_compares_stacks_of_any_depth_up_to_their_truncation() {
-    let right = Verdict { plain_agrees: true, libgcc_agrees: true };
-    let wrong = Verdict { plain_agrees: false, libgcc_agrees: false };
+    let right = VerifyResult { plain_agrees: true, libgcc_agrees: true };
+    let wrong = VerifyResult { plain_agrees: false, libgcc_agrees: false };
     let mut verifier = Verifier::new().expect("memory for a verifier");
     // Depths around those at which the first and then the second capture begin to lose their root, and one depth far
     // beyond.

@@ -32,7 +32,7 @@ use super::notices::{self, Notice};
 use super::outside::OutsideRange;
 use super::records::{launch_words, outside_words};
 use super::stack::capture_call;
-use super::thread::{EntryGuard, Refusal, ThreadOnly, ThreadState, end_refused_call};
+use super::thread::{EntryGuard, EntryRefusal, ThreadOnly, ThreadState, end_refused_call};
 
 /// The tracer that records launches.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl Tracer for Capture {
             return announce(call.kind);
         }
         let Some(mut entered) = EntryGuard::new(from_ref(call).addr()) else {
-            return count_refused(call, &Refusal::determine());
+            return count_refused(call, &EntryRefusal::determine());
         };
         let (own, thread) = entered.parts();
         let depth = stack_depth();
@@ -85,7 +85,7 @@ impl Tracer for Capture {
             return;
         }
         let Some(mut entered) = EntryGuard::new(from_ref(call).addr()) else {
-            return Refusal::determine().lose(Loss::LaunchesDropped);
+            return EntryRefusal::determine().lose(Loss::LaunchesDropped);
         };
         let (own, thread) = entered.parts();
         let was_in_flight = std::mem::replace(&mut own.pending.is_in_flight, false);
@@ -172,11 +172,11 @@ fn announce(kind: CallKind) {
 /// Counts a launch that cannot be recorded: a signal handler made it while the thread was inside gpuflame, or there
 /// is no memory for the thread's state.
 #[cold]
-fn count_refused(call: &Call<'_>, refused: &Refusal) {
+fn count_refused(call: &Call<'_>, refused: &EntryRefusal) {
     if refused.begin_call(call) {
         refused.lose(match refused {
-            Refusal::Inside(_) => Loss::StacksNested,
-            Refusal::WithoutMemory => Loss::LaunchesDropped,
+            EntryRefusal::Inside(_) => Loss::StacksNested,
+            EntryRefusal::WithoutMemory => Loss::LaunchesDropped,
         });
     }
 }

@@ -131,7 +131,7 @@ impl InFlightLaunch {
 }
 
 /// The outermost call in flight on a thread that creates nodes or copies a graph.
-pub(super) struct GraphCall {
+pub(super) struct PendingGraphCall {
     pub(super) api: ApiCall,
     /// Whether the call copies a graph. CUPTI reports each copied node as created and also as cloned, so the first
     /// report is ignored.

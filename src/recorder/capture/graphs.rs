@@ -15,11 +15,11 @@ use crate::control::life;
 use gpuflame_cupti::tracer::{Call, CallKind, ClonedNode, GraphEvent};
 use gpuflame_model::record::{ContextId, CorrelationId, Frame, GraphId, GraphNodeId, LabelId, Loss, Row};
 
-use super::calls::{GRAPH_CALL, GraphCall, stack_depth};
+use super::calls::{GRAPH_CALL, PendingGraphCall, stack_depth};
 use super::common_log::CommonLog;
 use super::drain::drain_contexts;
 use super::stack::capture;
-use super::thread::{EntryGuard, Refusal, ThreadOnly, ThreadState};
+use super::thread::{EntryGuard, EntryRefusal, ThreadOnly, ThreadState};
 
 /// Kinds of records in the log. Each record has three words: `kind | graph << 32`, and two words whose meaning depends
 /// on the kind.
@@ -49,7 +49,7 @@ pub(super) fn record_event(event: &GraphEvent<'_>) {
         return;
     }
     let Some(mut entered) = EntryGuard::new(std::ptr::from_ref(event).addr()) else {
-        let refused = Refusal::determine();
+        let refused = EntryRefusal::determine();
         if !matches!(event, GraphEvent::CallBegins { .. } | GraphEvent::CallEnds(_)) {
             refused.lose(Loss::GraphNodesDropped);
         }
@@ -88,11 +88,12 @@ fn begin(own: &mut ThreadOnly, call: &Call<'_>, into: Option<GraphId>) {
     }
     call.slot.set(GRAPH_CALL);
     own.copied_graph = None;
-    own.graph_call = Some(GraphCall { api: call.api, copies: call.kind == CallKind::GraphCopy, into, depth });
+    own.graph_call =
+        Some(PendingGraphCall { api: call.api, copies: call.kind == CallKind::GraphCopy, into, depth });
 }
 
 /// Returns the graph call that the thread is in, unless the thread has left that call by a jump.
-fn enclosing_call(own: &ThreadOnly) -> Option<&GraphCall> {
+fn enclosing_call(own: &ThreadOnly) -> Option<&PendingGraphCall> {
     own.graph_call.as_ref().filter(|call| stack_depth() < call.depth)
 }
 

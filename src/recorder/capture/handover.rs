@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
 /// A small pool of items, in no particular order.
 pub(super) struct SlotPool<T, const SLOTS: usize> {
-    slots: [Slot<T>; SLOTS],
+    slots: [PoolSlot<T>; SLOTS],
 }
 
-struct Slot<T> {
+struct PoolSlot<T> {
     state: AtomicU8,
     item: UnsafeCell<Option<T>>,
 }
@@ -28,7 +28,9 @@ unsafe impl<T: Send, const SLOTS: usize> Sync for SlotPool<T, SLOTS> {}
 
 impl<T, const SLOTS: usize> SlotPool<T, SLOTS> {
     pub(super) const fn new() -> Self {
-        Self { slots: [const { Slot { state: AtomicU8::new(EMPTY), item: UnsafeCell::new(None) } }; SLOTS] }
+        Self {
+            slots: [const { PoolSlot { state: AtomicU8::new(EMPTY), item: UnsafeCell::new(None) } }; SLOTS],
+        }
     }
 
     /// Takes an item, if one is available.
@@ -52,7 +54,7 @@ impl<T, const SLOTS: usize> SlotPool<T, SLOTS> {
     }
 }
 
-impl<T> Slot<T> {
+impl<T> PoolSlot<T> {
     fn try_change(&self, from: u8, to: u8) -> bool {
         self.state.compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
@@ -61,12 +63,12 @@ impl<T> Slot<T> {
 /// A lock-free stack of items. Any thread can push an item; one thread takes all items at once.
 pub(super) struct TakeAllStack<T> {
     /// The item pushed last.
-    last: AtomicPtr<Node<T>>,
+    last: AtomicPtr<StackNode<T>>,
 }
 
-struct Node<T> {
+struct StackNode<T> {
     item: T,
-    next: *mut Node<T>,
+    next: *mut StackNode<T>,
 }
 
 // SAFETY: the stack owns its items, and passes each item to only one thread.
@@ -79,7 +81,7 @@ impl<T> TakeAllStack<T> {
 
     /// Pushes an item. Retries only if another thread has pushed an item in the meantime.
     pub(super) fn push(&self, item: T) {
-        let node = Box::into_raw(Box::new(Node { item, next: null_mut() }));
+        let node = Box::into_raw(Box::new(StackNode { item, next: null_mut() }));
         let mut last = self.last.load(Ordering::Relaxed);
         loop {
             // SAFETY: no other thread knows the node before the exchange below.
@@ -99,7 +101,7 @@ impl<T> TakeAllStack<T> {
                 return None;
             }
             // SAFETY: `push` created the node from a box, and the swap removed the node from the shared list.
-            let Node { item, next } = *unsafe { Box::from_raw(at) };
+            let StackNode { item, next } = *unsafe { Box::from_raw(at) };
             at = next;
             Some(item)
         })

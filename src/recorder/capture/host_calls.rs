@@ -23,7 +23,7 @@ use super::common_log::CommonLog;
 use super::drain::drain_contexts;
 use super::records::called_words;
 use super::stack::capture_call;
-use super::thread::{EntryGuard, Refusal, ThreadOnly, ThreadState, end_refused_call};
+use super::thread::{EntryGuard, EntryRefusal, ThreadOnly, ThreadState, end_refused_call};
 
 /// Kinds of records in the common log. A record has five words: `kind | memory or duration << 32`, `correlation |
 /// context << 32`, the time, and two words whose meaning depends on the kind.
@@ -66,7 +66,7 @@ pub(super) fn record_event(event: &HostCallEvent<'_>) {
         return;
     }
     let Some(mut entered) = EntryGuard::new(std::ptr::from_ref(event).addr()) else {
-        return refuse(event, &Refusal::determine());
+        return refuse(event, &EntryRefusal::determine());
     };
     let (own, thread) = entered.parts();
     // As for a launch, `call` is stored in the stack frame of the function that the tracing library has called.
@@ -106,7 +106,7 @@ fn counts_as_loss(kind: CallKind) -> bool {
 
 /// Counts a call that cannot be recorded, because a signal handler made it while the thread was inside gpuflame, or
 /// because the thread has no state.
-fn refuse(event: &HostCallEvent<'_>, refused: &Refusal) {
+fn refuse(event: &HostCallEvent<'_>, refused: &EntryRefusal) {
     match *event {
         HostCallEvent::Begins { call, .. } => {
             if refused.begin_call(call) && window::state().is_open() && counts_as_loss(call.kind) {

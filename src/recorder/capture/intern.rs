@@ -50,7 +50,7 @@ impl Hash {
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Slot {
+struct ContextSlot {
     hash: Hash,
     /// `ContextId::NONE` = the slot is empty.
     id: ContextId,
@@ -80,12 +80,12 @@ static SLOT_LIMIT: AtomicUsize = AtomicUsize::new(MAX_SLOTS);
 /// Limits each table to `bytes`. A thread whose stacks exceed the limit forgets all of its ids, and a stack that occurs
 /// again gets a new id. So the reader of the ids must recognise a stack that it has already received under another id.
 pub(super) fn limit_memory(bytes: usize) {
-    let slots = (bytes / size_of::<Slot>()).clamp(MIN_SLOTS, MAX_SLOTS);
+    let slots = (bytes / size_of::<ContextSlot>()).clamp(MIN_SLOTS, MAX_SLOTS);
     SLOT_LIMIT.store(1 << slots.ilog2(), Ordering::Relaxed);
 }
 
 /// Result of looking up a stack.
-pub(super) enum Interned {
+pub(super) enum InternResult {
     /// The stack has an id.
     Known(ContextId),
     /// The stack is new: give it an id with [`Interner::insert`].
@@ -97,7 +97,7 @@ pub(super) struct NewContext(ContextKey);
 
 /// Context ids of one thread.
 pub(super) struct Interner {
-    slots: NonNull<Slot>,
+    slots: NonNull<ContextSlot>,
     capacity: usize,
     used: usize,
     /// `prefix[n]` = the hash of the `n` frames next to the root. Stored in a separate mapping, because 16 KiB would be
@@ -165,7 +165,7 @@ impl Interner {
         leaf: Frame,
         frames: &[Frame],
         unchanged: usize,
-    ) -> Interned {
+    ) -> InternResult {
         let frames = &frames[..frames.len().min(MAX_FRAMES)];
         let unchanged = unchanged.min(self.depth).min(frames.len());
         // SAFETY: the array of hashes is mapped as long as `self` lives, and only `self` refers to it.
@@ -179,7 +179,7 @@ impl Interner {
         self.depth = frames.len();
         let stack = ContextKey::new(hash, leaf, extra);
         match self.last {
-            Some((last, id)) if last == stack => Interned::Known(id),
+            Some((last, id)) if last == stack => InternResult::Known(id),
             _ => self.look_up(stack),
         }
     }
@@ -192,7 +192,7 @@ impl Interner {
         leaf: Frame,
         frames: &[Frame],
         unchanged: usize,
-    ) -> Interned {
+    ) -> InternResult {
         self.find(extra, leaf, frames, unchanged)
     }
 
@@ -226,7 +226,7 @@ impl Interner {
         if stack == last && of_round == round {
             return Some(id);
         }
-        let Interned::Known(id) = self.look_up(stack) else { return None };
+        let InternResult::Known(id) = self.look_up(stack) else { return None };
         *self.cached(number)? = CachedContext { stack, id, round };
         Some(id)
     }
@@ -238,25 +238,25 @@ impl Interner {
         unsafe { self.cached?.as_mut() }.get_mut(number)
     }
 
-    fn look_up(&mut self, stack: ContextKey) -> Interned {
+    fn look_up(&mut self, stack: ContextKey) -> InternResult {
         let slot = self.slot(self.probe(stack.hash()));
         if slot.id == ContextId::NONE {
-            return Interned::New(NewContext(stack));
+            return InternResult::New(NewContext(stack));
         }
         self.last = Some((stack, slot.id));
-        Interned::Known(slot.id)
+        InternResult::Known(slot.id)
     }
 
     /// Stores the id of the stack of `key`. Returns `false` if the table cannot grow for lack of memory; the stack then
     /// remains without an id.
     #[cold]
     pub(super) fn insert(&mut self, key: NewContext, id: ContextId) -> bool {
-        if 2 * (self.used + 1) > self.capacity && !self.make_space() {
+        if 2 * (self.used + 1) > self.capacity && !self.reserve() {
             return false;
         }
         let hash = key.0.hash();
         let at = self.probe(hash);
-        self.set_slot(at, Slot { hash, id });
+        self.set_slot(at, ContextSlot { hash, id });
         self.used += 1;
         self.last = Some((key.0, id));
         true
@@ -277,7 +277,7 @@ impl Interner {
     }
 
     #[cold]
-    fn make_space(&mut self) -> bool {
+    fn reserve(&mut self) -> bool {
         if 2 * self.capacity > SLOT_LIMIT.load(Ordering::Relaxed) { self.forget() } else { self.grow() }
     }
 
@@ -287,7 +287,7 @@ impl Interner {
         let Some(slots) = map_slots(MIN_SLOTS) else { return false };
         let old = std::mem::replace(&mut self.slots, slots);
         // SAFETY: the old table came from `map_slots(self.capacity)`, and no pointer into it remains.
-        unsafe { memory::unmap(old.cast(), self.capacity * size_of::<Slot>()) };
+        unsafe { memory::unmap(old.cast(), self.capacity * size_of::<ContextSlot>()) };
         (self.capacity, self.used, self.last) = (MIN_SLOTS, 0, None);
         self.round = self.round.wrapping_add(1);
         true
@@ -308,17 +308,17 @@ impl Interner {
             }
         }
         // SAFETY: the old table came from `map_slots(old_capacity)`, and no pointer into it remains.
-        unsafe { memory::unmap(old.cast(), old_capacity * size_of::<Slot>()) };
+        unsafe { memory::unmap(old.cast(), old_capacity * size_of::<ContextSlot>()) };
         true
     }
 
-    fn slot(&self, at: usize) -> Slot {
+    fn slot(&self, at: usize) -> ContextSlot {
         debug_assert!(at < self.capacity);
         // SAFETY: callers mask `at` to the capacity, and a table of zero bytes is a valid empty table.
         unsafe { self.slots.add(at).read() }
     }
 
-    fn set_slot(&mut self, at: usize, slot: Slot) {
+    fn set_slot(&mut self, at: usize, slot: ContextSlot) {
         debug_assert!(at < self.capacity);
         // SAFETY: callers mask `at` to the capacity, and `&mut self` excludes concurrent readers.
         unsafe { self.slots.add(at).write(slot) };
@@ -328,7 +328,7 @@ impl Interner {
 impl Drop for Interner {
     fn drop(&mut self) {
         // SAFETY: the table came from `map_slots(self.capacity)` and is dropped with its owner.
-        unsafe { memory::unmap(self.slots.cast(), self.capacity * size_of::<Slot>()) };
+        unsafe { memory::unmap(self.slots.cast(), self.capacity * size_of::<ContextSlot>()) };
         // SAFETY: the array of hashes came from `memory::map` with this size, and is dropped with its owner.
         unsafe { memory::unmap(self.prefix.cast(), size_of::<PrefixHashes>()) };
         if let Some(cached) = self.cached {
@@ -338,8 +338,8 @@ impl Drop for Interner {
     }
 }
 
-fn map_slots(capacity: usize) -> Option<NonNull<Slot>> {
-    Some(memory::map(capacity * size_of::<Slot>())?.cast())
+fn map_slots(capacity: usize) -> Option<NonNull<ContextSlot>> {
+    Some(memory::map(capacity * size_of::<ContextSlot>())?.cast())
 }
 
 #[cfg(test)]
@@ -351,8 +351,8 @@ mod tests {
 
     fn id_of(interner: &mut Interner, leaf: Frame, frames: &[Frame], unchanged: usize, fresh: u32) -> u32 {
         match interner.find(None, leaf, frames, unchanged) {
-            Interned::Known(id) => id.0,
-            Interned::New(key) => {
+            InternResult::Known(id) => id.0,
+            InternResult::New(key) => {
                 assert!(interner.insert(key, ContextId(fresh)));
                 fresh
             }
@@ -441,7 +441,9 @@ mod tests {
             assert_eq!(interner.find_cached(9, None, leaf), Some(ContextId(id)));
         }
         assert_eq!(interner.find_cached(9, extra, LEAF), None, "a different key does not match");
-        let Interned::New(key) = interner.find(extra, LEAF, &frames, 0) else { panic!("it was not known") };
+        let InternResult::New(key) = interner.find(extra, LEAF, &frames, 0) else {
+            panic!("it was not known")
+        };
         interner.insert(key, ContextId(4));
         assert_eq!(interner.find_cached(9, extra, LEAF), Some(ContextId(4)));
         assert_eq!(interner.find_cached(9, None, LEAF), Some(ContextId(3)));

@@ -36,13 +36,13 @@ const READY_CHUNKS: usize = 32;
 const MAX_READY_CHUNKS: usize = READY_CHUNKS * 3 / 2;
 
 #[repr(C, align(64))]
-struct Chunk {
+struct LogChunk {
     len: AtomicU32,
-    next: AtomicPtr<Chunk>,
+    next: AtomicPtr<LogChunk>,
     words: [Cell<u64>; CHUNK_WORDS],
 }
 
-const _: () = assert!(size_of::<Chunk>() <= CHUNK_BYTES && offset_of!(Chunk, words) <= 64);
+const _: () = assert!(size_of::<LogChunk>() <= CHUNK_BYTES && offset_of!(LogChunk, words) <= 64);
 
 /// Limits all chunks together to `bytes`, but not below the maximum number of ready chunks.
 pub(super) fn limit_memory(bytes: usize) {
@@ -56,7 +56,7 @@ pub(super) const MAX_DRAINS: usize = MAX_CHUNKS + 2;
 /// The ready chunks, in no particular order. A thread takes a chunk from a slot, or stores a chunk in a slot, by one
 /// atomic exchange. So a preempted thread never blocks another thread, whatever their priorities are.
 struct ChunkPool {
-    ready: [AtomicPtr<Chunk>; MAX_READY_CHUNKS],
+    ready: [AtomicPtr<LogChunk>; MAX_READY_CHUNKS],
     created: AtomicUsize,
     /// Number of logs that contain at least one record. Each of these logs holds a chunk permanently.
     logs: AtomicUsize,
@@ -77,7 +77,7 @@ impl ChunkPool {
     }
 
     /// Takes a ready chunk, in at most 48 steps.
-    fn take(&self) -> Option<NonNull<Chunk>> {
+    fn take(&self) -> Option<NonNull<LogChunk>> {
         // Each slot is loaded before it is exchanged. In a burst most slots are empty, and an exchange would take the
         // cache line away from all other threads even if the slot is empty.
         let mut full = self.ready.iter().filter(|slot| !slot.load(Ordering::Relaxed).is_null());
@@ -85,7 +85,7 @@ impl ChunkPool {
     }
 
     /// Stores a ready chunk. Returns `false` if there is no free slot.
-    fn put(&self, chunk: NonNull<Chunk>) -> bool {
+    fn put(&self, chunk: NonNull<LogChunk>) -> bool {
         self.ready.iter().any(|slot| {
             let order = (Ordering::Release, Ordering::Relaxed);
             slot.compare_exchange(null_mut(), chunk.as_ptr(), order.0, order.1).is_ok()
@@ -108,7 +108,7 @@ pub fn refill_chunks() {
 
 /// Creates a chunk, unless there are too many chunks or the kernel provides no memory.
 #[cold]
-fn create_chunk() -> Option<NonNull<Chunk>> {
+fn create_chunk() -> Option<NonNull<LogChunk>> {
     if POOL.created.load(Ordering::Relaxed)
         >= CHUNK_LIMIT.load(Ordering::Relaxed) + POOL.logs.load(Ordering::Relaxed)
     {
@@ -120,7 +120,7 @@ fn create_chunk() -> Option<NonNull<Chunk>> {
 }
 
 /// Returns an empty chunk; `None` if there are too many chunks.
-fn take_chunk() -> Option<NonNull<Chunk>> {
+fn take_chunk() -> Option<NonNull<LogChunk>> {
     if !POOL.is_open.load(Ordering::Acquire) {
         return None;
     }
@@ -135,7 +135,7 @@ fn take_chunk() -> Option<NonNull<Chunk>> {
 /// Returns the first chunk of a log. First chunks do not count against the limit, because otherwise many threads could
 /// use up the limit with their first chunks alone.
 #[cold]
-fn take_first_chunk() -> Option<NonNull<Chunk>> {
+fn take_first_chunk() -> Option<NonNull<LogChunk>> {
     POOL.logs.fetch_add(1, Ordering::Relaxed);
     let chunk = take_chunk();
     if chunk.is_none() {
@@ -146,7 +146,7 @@ fn take_first_chunk() -> Option<NonNull<Chunk>> {
 
 /// Returns a chunk to the pool, or unmaps it if enough chunks are ready, so that the memory of a burst is not held
 /// permanently.
-fn return_chunk(chunk: NonNull<Chunk>) {
+fn return_chunk(chunk: NonNull<LogChunk>) {
     if !POOL.put(chunk) {
         POOL.created.fetch_sub(1, Ordering::Relaxed);
         // SAFETY: only the reader still referred to this chunk, and it has finished reading.
@@ -157,7 +157,7 @@ fn return_chunk(chunk: NonNull<Chunk>) {
 /// State that the writer and the reader share: a pointer to the first chunk, from which all later chunks are linked.
 #[derive(Debug)]
 pub(super) struct Log {
-    first: AtomicPtr<Chunk>,
+    first: AtomicPtr<LogChunk>,
 }
 
 impl Log {
@@ -169,7 +169,7 @@ impl Log {
 /// The writing end of a log. The writer belongs to one application thread.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LogWriter {
-    chunk: Option<NonNull<Chunk>>,
+    chunk: Option<NonNull<LogChunk>>,
     used: usize,
 }
 
@@ -206,7 +206,7 @@ impl LogWriter {
     }
 
     #[cold]
-    fn next_chunk(&mut self, log: &Log, needed: usize) -> Option<NonNull<Chunk>> {
+    fn next_chunk(&mut self, log: &Log, needed: usize) -> Option<NonNull<LogChunk>> {
         if needed > CHUNK_WORDS {
             return None;
         }
@@ -229,19 +229,19 @@ impl LogWriter {
 /// The reading end of a log. The reader belongs to the collector.
 #[derive(Debug)]
 pub(super) struct LogReader {
-    chunk: *const Chunk,
+    chunk: *const LogChunk,
     read: usize,
 }
 
 /// Position up to which the writer had filled a log at some moment.
 #[derive(Clone, Copy)]
 pub(super) struct LogMark {
-    chunk: *const Chunk,
+    chunk: *const LogChunk,
     len: usize,
 }
 
 impl LogMark {
-    fn at(chunk: *const Chunk) -> Self {
+    fn at(chunk: *const LogChunk) -> Self {
         // SAFETY: a chunk of a log stays mapped until the reader has moved to the next chunk, and only the reader calls
         // this function.
         let len = unsafe { chunk.as_ref() }.map_or(0, |chunk| chunk.len.load(Ordering::Acquire) as usize);
@@ -368,7 +368,7 @@ mod tests {
             threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
         });
         taken.sort();
-        let mut all: Vec<_> = chunks.iter().map(|chunk: &NonNull<Chunk>| chunk.addr().get()).collect();
+        let mut all: Vec<_> = chunks.iter().map(|chunk: &NonNull<LogChunk>| chunk.addr().get()).collect();
         all.sort();
         assert_eq!((taken, pool.len()), (all, 0), "every chunk exactly once");
         // SAFETY: each chunk was mapped above with this size, and no thread uses it any more.

@@ -28,11 +28,11 @@ pub struct NvtxTable(GetExportTable);
 #[repr(C)]
 struct Callbacks {
     struct_size: usize,
-    module_table: Option<extern "C" fn(u32, *mut *mut *mut Function, *mut u32) -> c_int>,
+    module_table: Option<extern "C" fn(u32, *mut *mut *mut NvtxFunction, *mut u32) -> c_int>,
 }
 
 /// A function pointer whose type depends on its number.
-type Function = *const c_void;
+type NvtxFunction = *const c_void;
 
 /// Number of the table [`Callbacks`].
 const CALLBACKS: u32 = 1;
@@ -44,7 +44,7 @@ const NO_TRACKING: c_int = -2;
 
 /// The prefix of `nvtxEventAttributes_t` that gpuflame reads.
 #[repr(C)]
-struct Attributes {
+struct NvtxAttributes {
     version: u16,
     size: u16,
     category: u32,
@@ -57,7 +57,7 @@ struct Attributes {
     message: *const c_void,
 }
 
-const _: () = assert!(size_of::<Attributes>() == 48 && offset_of!(Attributes, message) == 40);
+const _: () = assert!(size_of::<NvtxAttributes>() == 48 && offset_of!(NvtxAttributes, message) == 40);
 
 /// Types of messages, as defined by NVTX.
 const ASCII: i32 = 1;
@@ -128,8 +128,8 @@ fn replace(table: GetExportTable) -> bool {
 ///
 /// # Safety
 /// The message in the attributes has the type that their `message_type` states.
-unsafe fn name_of<'a>(attributes: Option<&'a Attributes>) -> RangeName<'a> {
-    let Some(attributes) = attributes.filter(|known| usize::from(known.size) >= size_of::<Attributes>())
+unsafe fn name_of<'a>(attributes: Option<&'a NvtxAttributes>) -> RangeName<'a> {
+    let Some(attributes) = attributes.filter(|known| usize::from(known.size) >= size_of::<NvtxAttributes>())
     else {
         return RangeName::Text(b"");
     };
@@ -218,7 +218,7 @@ fn handle_of(number: u32) -> *const c_void {
     std::ptr::without_provenance(number as usize)
 }
 
-extern "C" fn start_ex(attributes: *const Attributes) -> u64 {
+extern "C" fn start_ex(attributes: *const NvtxAttributes) -> u64 {
     domain_start_ex(handle_of(0), attributes)
 }
 
@@ -231,7 +231,7 @@ extern "C" fn end(id: u64) {
     guarded((), || end_range(id));
 }
 
-extern "C" fn push_ex(attributes: *const Attributes) -> c_int {
+extern "C" fn push_ex(attributes: *const NvtxAttributes) -> c_int {
     domain_push_ex(handle_of(0), attributes)
 }
 
@@ -244,7 +244,7 @@ extern "C" fn pop() -> c_int {
     pop_from(RangeDomain::DEFAULT)
 }
 
-extern "C" fn domain_start_ex(domain: *const c_void, attributes: *const Attributes) -> u64 {
+extern "C" fn domain_start_ex(domain: *const c_void, attributes: *const NvtxAttributes) -> u64 {
     // SAFETY: NVTX passes on the application's attributes, or null.
     start(domain_of_handle(domain), unsafe { name_of(attributes.as_ref()) })
 }
@@ -253,7 +253,7 @@ extern "C" fn domain_end(_domain: *const c_void, id: u64) {
     end(id);
 }
 
-extern "C" fn domain_push_ex(domain: *const c_void, attributes: *const Attributes) -> c_int {
+extern "C" fn domain_push_ex(domain: *const c_void, attributes: *const NvtxAttributes) -> c_int {
     // SAFETY: as in `domain_start_ex`, the attributes are the application's, or null.
     push(domain_of_handle(domain), unsafe { name_of(attributes.as_ref()) })
 }

@@ -82,7 +82,7 @@ impl PythonFrames {
     #[inline(always)]
     fn hash_of_last(&mut self, found: WalkOutcome) -> Hash {
         if found == WalkOutcome::Changed {
-            self.hash = self.hash_anew();
+            self.hash = self.rehash();
         }
         if let Some(number) = self.frames.cache_last() {
             self.hashes().cached[number] = self.hash;
@@ -97,7 +97,7 @@ impl PythonFrames {
 
     /// Computes the hash over the frames of the last walk, starting after the unchanged frames at the root.
     #[inline(always)]
-    fn hash_anew(&mut self) -> Hash {
+    fn rehash(&mut self) -> Hash {
         // SAFETY: as in `hashes`; `frames`, which is borrowed below, is stored outside of the mapping.
         let prefix = &mut unsafe { self.hashes.as_mut() }.prefix;
         let (kept, words) = self.frames.words();
@@ -116,7 +116,7 @@ impl PythonFrames {
         if self.cached_walk.take().is_some() {
             match self.frames.walk_uncached(number_of) {
                 WalkOutcome::Unchanged => {}
-                WalkOutcome::Changed => self.hash = self.hash_anew(),
+                WalkOutcome::Changed => self.hash = self.rehash(),
                 // `hash` found frames just before, so their absence is a loss.
                 WalkOutcome::Cached(_) | WalkOutcome::NoFrames | WalkOutcome::Unreadable => {
                     self.has_frames = false;

@@ -13,7 +13,7 @@ use super::forks;
 use super::notices::{self, Notice};
 use super::open_ranges::{MAX_SERIAL, SERIAL_BITS};
 use super::range_names::{RangeDomain, RangeName, domain, intern, is_step};
-use super::thread::{EntryGuard, Refusal, ThreadState, all};
+use super::thread::{EntryGuard, EntryRefusal, ThreadState, all};
 
 const PAGE_BITS: u32 = 12;
 
@@ -24,9 +24,9 @@ pub fn push_range(domain: RangeDomain, name: RangeName<'_>) -> Option<usize> {
         return None;
     }
     let Some(mut entered) = EntryGuard::new(from_ref(&domain).addr()) else {
-        let refused = Refusal::determine();
+        let refused = EntryRefusal::determine();
         refused.lose(Loss::RangesDropped);
-        if let Refusal::Inside(thread) = refused {
+        if let EntryRefusal::Inside(thread) = refused {
             thread.refused.pushed.fetch_add(1, Ordering::Relaxed);
         }
         return None;
@@ -78,8 +78,8 @@ pub fn pop_range(domain: RangeDomain) -> PopResult {
         return PopResult::NoneOpen;
     }
     let Some(mut entered) = EntryGuard::new(from_ref(&domain).addr()) else {
-        let refused = Refusal::determine();
-        let is_even = matches!(refused, Refusal::Inside(thread) if thread.refused.consume_pop());
+        let refused = EntryRefusal::determine();
+        let is_even = matches!(refused, EntryRefusal::Inside(thread) if thread.refused.consume_pop());
         if !is_even {
             refused.lose(Loss::RangesDropped);
         }
@@ -104,7 +104,7 @@ pub fn start_range(domain: RangeDomain, name: RangeName<'_>) -> u64 {
         return 0;
     }
     let Some(mut entered) = EntryGuard::new(from_ref(&domain).addr()) else {
-        let refused = Refusal::determine();
+        let refused = EntryRefusal::determine();
         refused.lose(Loss::RangesDropped);
         return 0;
     };

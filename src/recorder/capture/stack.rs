@@ -6,7 +6,7 @@ use gpuflame_cupti::tracer::Call;
 use gpuflame_model::record::{ContextFlags, ContextId, Frame, LabelId, Loss, ThreadId};
 use gpuflame_unwind::{CachedCapture, Captured, Skip, Unwinder};
 
-use super::intern::{Hash, Interned, Interner, NewContext};
+use super::intern::{Hash, InternResult, Interner, NewContext};
 use super::log::LogWriter;
 use super::open_ranges::OpenRanges;
 use super::python::PythonFrames;
@@ -76,14 +76,14 @@ pub(super) fn capture(
         python.verify(&thread.counters);
     }
     match found {
-        Interned::Known(id) => {
+        InternResult::Known(id) => {
             match cached {
                 None => cache_stack(unwinder, interner),
                 Some(cached) => compare_contexts(cached, id, &thread.counters),
             }
             id
         }
-        Interned::New(key) => record_new_stack(
+        InternResult::New(key) => record_new_stack(
             (leaf, key),
             &captured,
             own.id,
@@ -161,8 +161,8 @@ fn record_new_stack(
                 frames,
                 frames.len(),
             ) {
-                Interned::Known(id) => return id,
-                Interned::New(with_python) => key = with_python,
+                InternResult::Known(id) => return id,
+                InternResult::New(with_python) => key = with_python,
             }
         }
     }

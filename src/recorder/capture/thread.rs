@@ -16,7 +16,7 @@ use gpuflame_model::record::{GraphId, Loss, ThreadId};
 use gpuflame_os::{cancel, leaks, signals, threads};
 use gpuflame_unwind::{Unwinder, memory, tls};
 
-use super::calls::{GraphCall, InFlightLaunch, PendingHostCall, PendingLaunch};
+use super::calls::{InFlightLaunch, PendingGraphCall, PendingHostCall, PendingLaunch};
 use super::intern::Interner;
 use super::log::{Log, LogReader, LogWriter};
 use super::open_ranges::{OpenRanges, PendingEnds};
@@ -86,7 +86,7 @@ pub(super) struct ThreadOnly {
     /// The launch that a signal handler's launch has interrupted.
     pub(super) aside: Option<PendingLaunch>,
     pub(super) verifying: Option<StackVerification>,
-    pub(super) graph_call: Option<GraphCall>,
+    pub(super) graph_call: Option<PendingGraphCall>,
     pub(super) host_call: Option<PendingHostCall>,
     /// Graph that the thread copied last. It is the source of the next executable graph that CUPTI announces.
     pub(super) copied_graph: Option<GraphId>,
@@ -193,14 +193,14 @@ impl Drop for EntryGuard {
 }
 
 /// Reason why a thread may not enter.
-pub(super) enum Refusal {
+pub(super) enum EntryRefusal {
     /// The thread is already inside gpuflame, so the caller is a signal handler.
     Inside(&'static ThreadState),
     /// The thread has no state, and there is no memory for a new state.
     WithoutMemory,
 }
 
-impl Refusal {
+impl EntryRefusal {
     /// Returns why the calling thread could not enter.
     #[cold]
     pub(super) fn determine() -> Self {

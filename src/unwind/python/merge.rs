@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use super::walk::{PythonFrame, SOMEWHERE};
+use super::walk::{InterpreterFrame, SOMEWHERE};
 use crate::MAX_FRAMES;
 use gpuflame_model::record::{Frame, FrameKind};
 
@@ -19,7 +19,7 @@ pub(super) struct StackPair<'a> {
     /// Native frames, leaf first.
     pub(super) native: &'a [Frame],
     /// Python frames, root first.
-    pub(super) items: &'a [PythonFrame],
+    pub(super) items: &'a [InterpreterFrame],
     /// Whether frames are missing at the root of either stack.
     pub(super) is_partial: bool,
     /// Address ranges of the evaluator's code: its main part, and its cold part.
@@ -54,7 +54,7 @@ impl<'a> MergedFrames<'a> {
         self.count += 1;
     }
 
-    fn push_python(&mut self, items: &[PythonFrame]) {
+    fn push_python(&mut self, items: &[InterpreterFrame]) {
         items.iter().rev().filter(|item| item.frame.0 != 0).for_each(|item| self.push(item.frame));
     }
 
@@ -64,7 +64,7 @@ impl<'a> MergedFrames<'a> {
 }
 
 /// The frames of the innermost evaluator call, and the frames of the calls around it.
-fn innermost(items: &[PythonFrame]) -> (&[PythonFrame], &[PythonFrame]) {
+fn innermost(items: &[InterpreterFrame]) -> (&[InterpreterFrame], &[InterpreterFrame]) {
     let first = items.iter().rposition(|item| item.boundary != 0);
     let (around, group) = items.split_at(first.unwrap_or(0));
     (group, around)
@@ -96,7 +96,7 @@ impl StackPair<'_> {
         &self,
         stack_pointers: impl Iterator<Item = u64>,
         out: &mut MergedFrames<'_>,
-    ) -> (&[PythonFrame], Agreement) {
+    ) -> (&[InterpreterFrame], Agreement) {
         let mut stack_pointers = stack_pointers.peekable();
         let mut left = self.items;
         for native in self.native {
@@ -118,7 +118,7 @@ impl StackPair<'_> {
 
     /// Pairs Python frames with native calls by counting, since each call runs one Python frame. If there are more native
     /// calls than Python frames, the outer calls belong to another thread state.
-    fn by_count(&self, out: &mut MergedFrames<'_>) -> (&[PythonFrame], Agreement) {
+    fn by_count(&self, out: &mut MergedFrames<'_>) -> (&[InterpreterFrame], Agreement) {
         let mut left = self.items;
         let mut calls = 0;
         for native in self.native {
@@ -171,12 +171,12 @@ mod tests {
         };
         let native: Vec<Frame> =
             native.chars().map(|letter| Frame::native(address(letter), ModuleEpoch(0))).collect();
-        let items: Vec<PythonFrame> = python
+        let items: Vec<InterpreterFrame> = python
             .iter()
             .rev()
             .map(|(name, boundary)| {
                 let frame = name.parse().map_or(Frame(0), |number| Frame::python(CodeId(number), 0));
-                PythonFrame::for_test(frame, *boundary)
+                InterpreterFrame::for_test(frame, *boundary)
             })
             .collect();
         let mut room = Box::new([Frame(0); MAX_MERGED_FRAMES]);

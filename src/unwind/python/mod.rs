@@ -135,7 +135,7 @@ impl PythonUnwinder {
         {
             return WalkOutcome::Cached(number);
         }
-        self.walk_anew(thread, number)
+        self.walk_changed(thread, number)
     }
 
     /// Address of the calling thread's Python state; 0 if the thread has no such state, or if the state must not be read
@@ -154,7 +154,7 @@ impl PythonUnwinder {
     pub fn walk_uncached(&mut self, number: impl FnMut(Description<'_>) -> CodeId) -> WalkOutcome {
         // Read the thread's state again, because a native walk may have happened in between.
         let thread = self.readable_thread();
-        self.walk_anew(thread, number)
+        self.walk_changed(thread, number)
     }
 
     /// Caches the last walk, if the back-off allows it, and returns its number.
@@ -167,7 +167,11 @@ impl PythonUnwinder {
     /// Walks along changed frames; `thread` is 0 if no frame may be read. Not inlined, because this function needs more
     /// registers than are available.
     #[inline(never)]
-    fn walk_anew(&mut self, thread: u64, mut number: impl FnMut(Description<'_>) -> CodeId) -> WalkOutcome {
+    fn walk_changed(
+        &mut self,
+        thread: u64,
+        mut number: impl FnMut(Description<'_>) -> CodeId,
+    ) -> WalkOutcome {
         let Self { interpreter, .. } = *self;
         let PythonState { walk, walk_cache, .. } = self.state();
         if thread == 0 {
@@ -211,8 +215,8 @@ impl PythonUnwinder {
         let walk = &unsafe { self.state.as_ref() }.walk;
         // The word includes whether an evaluator call starts at the frame, because the same frames may belong to more or
         // fewer calls.
-        let word = |item: &walk::PythonFrame| item.frame.0 | u64::from(item.boundary != 0) << 63;
-        (walk.kept, walk.items[walk.kept..walk.count].iter().map(word))
+        let word = |item: &walk::InterpreterFrame| item.frame.0 | u64::from(item.boundary != 0) << 63;
+        (walk.unchanged, walk.items[walk.unchanged..walk.count].iter().map(word))
     }
 
     /// Merges the frames of the last walk with the frames of `captured`, which must be from the same moment.

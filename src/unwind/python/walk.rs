@@ -17,7 +17,7 @@ use gpuflame_model::record::{CodeId, Frame};
 /// A Python frame as the walk found it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, align(64))]
-pub(super) struct PythonFrame {
+pub(super) struct InterpreterFrame {
     /// The frame's link to the previous frame, together with the adjacent word of the frame itself: see
     /// [`layout::FrameLayout::link`].
     link: u128,
@@ -40,8 +40,8 @@ pub(super) struct PythonFrame {
 }
 
 const _: () = assert!(
-    size_of::<PythonFrame>() <= 128,
-    "PythonFrame grew: every frame of every launch compares one (two cache lines)"
+    size_of::<InterpreterFrame>() <= 128,
+    "InterpreterFrame grew: every frame of every launch compares one (two cache lines)"
 );
 
 /// The code object to which `holds` refers. Tag bits are masked only for layouts that may have such bits, so the compiler
@@ -54,7 +54,7 @@ fn code_of(holds: u64, layout: &Layout) -> u64 {
     }
 }
 
-impl PythonFrame {
+impl InterpreterFrame {
     /// Whether this is a frame with this reference to its code object, at this position.
     ///
     /// # Safety
@@ -139,7 +139,7 @@ fn position_in(frame: u64, layout: &Layout) -> u64 {
 }
 
 #[cfg(test)]
-impl PythonFrame {
+impl InterpreterFrame {
     pub(super) fn for_test(frame: Frame, boundary: u64) -> Self {
         let (at, link, holds, position, version, owner) = (0, 0, 0, 0, 0, 0);
         Self {
@@ -176,12 +176,12 @@ pub(super) struct PythonWalk {
     pub(super) count: usize,
     pub(super) is_cut: bool,
     /// Number of frames at the root that are the same as in the walk before the last, at the same positions.
-    pub(super) kept: usize,
+    pub(super) unchanged: usize,
     pub(super) head: ThreadHead,
     pages: ReadablePages,
     pub(super) texts: CodeTexts,
     /// The frames of the last walk, root first.
-    pub(super) items: [PythonFrame; MAX_FRAMES],
+    pub(super) items: [InterpreterFrame; MAX_FRAMES],
     /// The frames that a walk has followed so far, leaf first.
     links: [Link; MAX_FRAMES],
     /// Index of the item that may be at an address, by [`slot_of`] the address. The index is a hint that must be checked.
@@ -225,7 +225,7 @@ pub(super) struct ReachedFrames<F> {
     pub(super) item: F,
 }
 
-impl<'a, F: Fn(usize) -> &'a PythonFrame> ReachedFrames<F> {
+impl<'a, F: Fn(usize) -> &'a InterpreterFrame> ReachedFrames<F> {
     /// Whether the thread is still in these frames: frames at the same addresses, and the same functions except for their
     /// texts.
     #[inline(always)]
@@ -333,7 +333,7 @@ impl PythonWalk {
 
     /// The last walk's first `count` frames, counted from the root.
     #[inline(always)]
-    fn reached<'a>(&'a self, count: usize) -> ReachedFrames<impl Fn(usize) -> &'a PythonFrame> {
+    fn reached<'a>(&'a self, count: usize) -> ReachedFrames<impl Fn(usize) -> &'a InterpreterFrame> {
         let items = &self.items[..count];
         ReachedFrames { head: self.head, count: items.len(), item: move |index: usize| &items[index] }
     }
@@ -357,17 +357,17 @@ impl PythonWalk {
         let count = joined + new;
         self.texts.forget();
         let same = self.count_with_same_texts(joined, &interpreter.layout);
-        let mut kept = same;
+        let mut unchanged = same;
         for item in same..count {
             let link = match item < joined {
                 true => Link { at: self.items[item].at, boundary: self.items[item].boundary },
                 false => self.links[count - 1 - item],
             };
             let is_same = self.visit(item, link, interpreter, number)?;
-            kept += usize::from(is_same && kept == item);
+            unchanged += usize::from(is_same && unchanged == item);
         }
-        let is_same = kept == count && count == self.count;
-        (self.kept, self.count) = (kept, count);
+        let is_same = unchanged == count && count == self.count;
+        (self.unchanged, self.count) = (unchanged, count);
         Ok(is_same)
     }
 
@@ -377,7 +377,7 @@ impl PythonWalk {
     fn count_with_same_texts(&mut self, joined: usize, layout: &Layout) -> usize {
         let Self { items, texts, .. } = self;
         // SAFETY: all other parts of the fingerprints were just found to be unchanged.
-        let is_other = |item: &PythonFrame| {
+        let is_other = |item: &InterpreterFrame| {
             item.version == 0 && !unsafe { item.fingerprint.has_same_texts(layout, texts) }
         };
         items[..joined].iter().position(is_other).unwrap_or(joined)
@@ -403,15 +403,15 @@ impl PythonWalk {
         let mut root = 0;
         (self.is_cut, self.head) = (false, ThreadHead { thread, cframe, root: last.root });
         while at != 0 {
-            let place = usize::from(self.slots[slot_of(at)]);
+            let index = usize::from(self.slots[slot_of(at)]);
             // If a stack is too deep, its outermost frames are omitted, so the stack must be followed up to that limit.
-            if place < known && count + place < MAX_FRAMES && self.items[place].at == at {
+            if index < known && count + index < MAX_FRAMES && self.items[index].at == at {
                 // SAFETY: the frames led to a frame that the last walk reached, and all memory of that walk was readable.
-                let left = unsafe { self.reached(place + 1).changed_in(&interpreter.layout, &mut cframe) };
+                let left = unsafe { self.reached(index + 1).changed_in(&interpreter.layout, &mut cframe) };
                 if left == 0 {
-                    return Ok((place + 1, count));
+                    return Ok((index + 1, count));
                 }
-                for item in self.items[left..=place].iter().rev() {
+                for item in self.items[left..=index].iter().rev() {
                     self.links[count] = Link { at: item.at, boundary: item.boundary };
                     count += 1;
                 }
@@ -514,7 +514,7 @@ impl PythonWalk {
 
     /// Forgets the last walk.
     pub(super) fn forget(&mut self) {
-        (self.count, self.kept) = (0, 0);
+        (self.count, self.unchanged) = (0, 0);
     }
 
     /// The word at `offset` of an object whose address is not verified.
@@ -543,8 +543,8 @@ impl PythonWalk {
         number: &mut impl FnMut(Description<'_>) -> CodeId,
     ) -> Result<(), WalkError> {
         let code = holds & !HOLD_BITS;
-        let place = self.find(code, interpreter, number)?;
-        let known = self.table.get(place);
+        let slot = self.find(code, interpreter, number)?;
+        let cached = self.table.get(slot);
         let first = code.wrapping_add(u64::from(interpreter.layout.code.instructions));
         let into = match interpreter.layout.frame.unit {
             // The position is -1 if the frame has not started yet.
@@ -554,22 +554,22 @@ impl PythonWalk {
         };
         let is_incomplete = may_be_incomplete
             && interpreter.layout.frame.unit == Unit::Address
-            && (position.wrapping_sub(first) as i64) < i64::from(known.traceable);
+            && (position.wrapping_sub(first) as i64) < i64::from(cached.traceable);
         let frame = match is_incomplete {
             true => Frame(0),
-            false => Frame::python(CodeId(known.number), u32::try_from(into).unwrap_or(u32::MAX)),
+            false => Frame::python(CodeId(cached.number), u32::try_from(into).unwrap_or(u32::MAX)),
         };
-        let PythonFrame { at, link, boundary, owner, .. } = self.items[item];
-        self.items[item] = PythonFrame {
+        let InterpreterFrame { at, link, boundary, owner, .. } = self.items[item];
+        self.items[item] = InterpreterFrame {
             at,
             link,
             holds,
             position,
             boundary,
             frame,
-            version: known.version,
+            version: cached.version,
             owner,
-            fingerprint: known.fingerprint,
+            fingerprint: cached.fingerprint,
         };
         Ok(())
     }
@@ -581,31 +581,31 @@ impl PythonWalk {
         interpreter: &Interpreter,
         number: &mut impl FnMut(Description<'_>) -> CodeId,
     ) -> Result<u32, WalkError> {
-        let place = self.table.find(code);
+        let slot = self.table.find(code);
         // SAFETY: an earlier walk reached a code object at this address, and a frame holds a reference to the object.
-        match unsafe { self.table.get(place).matches(code, &interpreter.layout, &mut self.texts) } {
-            true => Ok(place),
-            false => self.learn(code, interpreter, number),
+        match unsafe { self.table.get(slot).matches(code, &interpreter.layout, &mut self.texts) } {
+            true => Ok(slot),
+            false => self.add_code(code, interpreter, number),
         }
     }
 
     #[cold]
-    fn learn(
+    fn add_code(
         &mut self,
         code: u64,
         interpreter: &Interpreter,
         number: &mut impl FnMut(Description<'_>) -> CodeId,
     ) -> Result<u32, WalkError> {
         let Interpreter { layout, types, .. } = interpreter;
-        let (mut known, description) =
+        let (mut cached, description) =
             code::read(code, layout, types, &mut self.scratch, &mut self.texts).ok_or(WalkError::Garbage)?;
-        known.number = number(description).0;
-        if self.table.is_full() && !self.table.make_room() {
+        cached.number = number(description).0;
+        if self.table.is_full() && !self.table.reserve() {
             return Err(WalkError::Memory);
         }
-        let place = self.table.find(code);
-        self.table.set(place, known);
-        Ok(place)
+        let slot = self.table.find(code);
+        self.table.set(slot, cached);
+        Ok(slot)
     }
 }
 
@@ -893,8 +893,8 @@ pub(super) mod tests {
 
     /// The complete result of a walk.
     fn found(walk: &PythonWalk) -> impl PartialEq + std::fmt::Debug + use<> {
-        let item = |item: &PythonFrame| {
-            let PythonFrame { at, link, holds, position, boundary, frame, version, owner, .. } = *item;
+        let item = |item: &InterpreterFrame| {
+            let InterpreterFrame { at, link, holds, position, boundary, frame, version, owner, .. } = *item;
             ((at, link, holds, position), (boundary, frame.0, version, owner))
         };
         let head = (walk.head.thread, walk.head.cframe, walk.head.root);
@@ -944,8 +944,8 @@ pub(super) mod tests {
             let now = words(walk);
             assert!(!is_same || now == before, "{about:?}");
             if !is_same {
-                assert_eq!(now[..walk.kept], before[..walk.kept], "{about:?}");
-                joined += usize::from(walk.kept > 0);
+                assert_eq!(now[..walk.unchanged], before[..walk.unchanged], "{about:?}");
+                joined += usize::from(walk.unchanged > 0);
             }
         }
         joined

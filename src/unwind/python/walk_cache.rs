@@ -13,7 +13,7 @@
 use std::ptr::NonNull;
 
 use super::interpreter::Interpreter;
-use super::walk::{PythonFrame, PythonWalk, ReachedFrames, ThreadHead};
+use super::walk::{InterpreterFrame, PythonWalk, ReachedFrames, ThreadHead};
 use crate::cache_backoff::{CacheBackoff, choose_way, count_hit};
 use crate::memory;
 
@@ -39,7 +39,7 @@ const MAX_TRIED_WALKS: usize = 4;
 #[repr(C)]
 pub(super) struct WalkCache {
     /// The cache's memory, which is mapped when the first walk is inserted.
-    contents: Option<NonNull<CacheContents>>,
+    contents: Option<NonNull<WalkCacheMemory>>,
     /// Number of bytes of `contents` in use.
     used: usize,
     /// Numbers of the last two walks that were hit or inserted.
@@ -52,20 +52,20 @@ pub(super) struct WalkCache {
 }
 
 #[repr(C)]
-struct CacheContents {
-    sets: [Set; SETS],
+struct WalkCacheMemory {
+    sets: [WalkSet; SETS],
     followers: [u16; FOLLOWERS],
     walks: [CachedWalk; WALKS],
     /// For each hash slot, the number of a frame plus 1; 0 for a free slot.
     frame_slots: [u16; FRAME_SLOTS],
     /// For each frame, the number of the frame around it plus 1; 0 for an outermost frame.
     around: [u16; MAX_FRAMES],
-    frames: [PythonFrame; MAX_FRAMES],
+    frames: [InterpreterFrame; MAX_FRAMES],
 }
 
 /// The cached walks of one hash set.
 #[repr(C)]
-struct Set {
+struct WalkSet {
     /// Hashes of the walks' innermost frames; 0 marks a free slot.
     tags: [u32; WAYS],
     /// Number of recent hits per walk, at most 3; each insertion into the set subtracts one from every walk's number.
@@ -141,13 +141,13 @@ impl WalkCache {
             return None;
         }
         if self.contents.is_none() {
-            self.contents = memory::reserve(size_of::<CacheContents>()).map(NonNull::cast);
+            self.contents = memory::reserve(size_of::<WalkCacheMemory>()).map(NonNull::cast);
             if self.contents.is_none() {
                 // A later insertion tries to reserve the memory again, less and less often.
                 self.backoff.raise_insert_cost();
                 return None;
             }
-            self.count_memory(size_of::<[Set; SETS]>() + 2 * (FOLLOWERS + FRAME_SLOTS));
+            self.count_memory(size_of::<[WalkSet; SETS]>() + 2 * (FOLLOWERS + FRAME_SLOTS));
         }
         if self.frames + items.len() > MAX_FRAMES {
             self.clear();
@@ -169,7 +169,9 @@ impl WalkCache {
             around = *slot + 1;
         }
         let (number, evicted_unused) = contents.put(set_and_tag(innermost.at, innermost.position), cached);
-        self.count_memory((self.frames - before) * (size_of::<PythonFrame>() + 2) + size_of::<CachedWalk>());
+        self.count_memory(
+            (self.frames - before) * (size_of::<InterpreterFrame>() + 2) + size_of::<CachedWalk>(),
+        );
         if evicted_unused {
             self.backoff.raise_insert_cost();
         }
@@ -191,7 +193,7 @@ impl WalkCache {
 
     /// Counts newly used memory. The count is an upper bound, because evicted entries are reused.
     fn count_memory(&mut self, bytes: usize) {
-        let bytes = bytes.min(size_of::<CacheContents>() - self.used);
+        let bytes = bytes.min(size_of::<WalkCacheMemory>() - self.used);
         memory::count_used(bytes);
         self.used += bytes;
     }
@@ -201,13 +203,13 @@ impl WalkCache {
         if let Some(contents) = self.contents.take() {
             // SAFETY: `insert` mapped the walks with this size, and no reference to them is left.
             unsafe {
-                memory::release(contents.cast(), size_of::<CacheContents>(), std::mem::take(&mut self.used))
+                memory::release(contents.cast(), size_of::<WalkCacheMemory>(), std::mem::take(&mut self.used))
             };
         }
     }
 }
 
-impl CacheContents {
+impl WalkCacheMemory {
     /// Whether the thread is still in the frames of a cached walk.
     #[inline(always)]
     fn matches(&self, number: usize, walk: &PythonWalk, interpreter: &Interpreter, thread: u64) -> bool {
@@ -244,7 +246,7 @@ impl CacheContents {
     }
 
     /// The number of a frame inside the frame `around`. Stores the frame if it is new.
-    fn intern_frame(&mut self, item: &PythonFrame, around: u16, count: &mut usize) -> u16 {
+    fn intern_frame(&mut self, item: &InterpreterFrame, around: u16, count: &mut usize) -> u16 {
         let mut slot = mix(item.at ^ u64::from(around), item.position) as usize % FRAME_SLOTS;
         while let Some(number) = self.frame_slots[slot].checked_sub(1) {
             let frame = usize::from(number);
@@ -389,7 +391,7 @@ mod tests {
             walk.run(&made.interpreter, thread, &mut |text| numbers.of(text)).unwrap();
             walks.insert(walk);
         }
-        assert_eq!(walks.used, size_of::<CacheContents>());
+        assert_eq!(walks.used, size_of::<WalkCacheMemory>());
         walks.release();
         assert_eq!(walks.used, 0);
     }

@@ -36,7 +36,7 @@ impl EvaluationStorage<Bytes> for UnwindStorage {
 const MAX_OPERATIONS: u32 = 256;
 
 /// The unwind information of one frame, and the row that applies to the requested address.
-pub(super) struct Row<'a> {
+pub(super) struct UnwindRow<'a> {
     section: EhFrame<Bytes>,
     encoding: gimli::Encoding,
     pub(super) row: &'a UnwindTableRow<usize, UnwindStorage>,
@@ -59,7 +59,7 @@ impl Compiler {
     }
 
     /// Returns the unwind information for `address`, or `None` if `object` has none for it.
-    pub(super) fn row(&mut self, object: &Object, address: u64) -> Option<Row<'_>> {
+    pub(super) fn row(&mut self, object: &Object, address: u64) -> Option<UnwindRow<'_>> {
         store_fde(object, address, &mut self.found);
         self.run(address)
     }
@@ -67,14 +67,14 @@ impl Compiler {
     /// Runs the found program up to `address`. This function is not merged with the search, because each takes 1 KiB of the
     /// stack, which may be small.
     #[inline(never)]
-    fn run(&mut self, address: u64) -> Option<Row<'_>> {
+    fn run(&mut self, address: u64) -> Option<UnwindRow<'_>> {
         let (section, bases, fde) = self.found.as_ref()?;
         if fde.cie().return_address_register() != X86_64::RA {
             return None;
         }
         let row = fde.unwind_info_for_address(section, bases, &mut self.context, address).ok()?;
         let encoding = fde.cie().encoding();
-        Some(Row { section: *section, encoding, row, is_signal: fde.is_signal_trampoline() })
+        Some(UnwindRow { section: *section, encoding, row, is_signal: fde.is_signal_trampoline() })
     }
 
     /// Compiles the rule for the frame in `object` with the instruction pointer `pc` and the look-up address
@@ -106,10 +106,10 @@ type Fde = FrameDescriptionEntry<Bytes>;
 /// The description of a function's frame (an FDE), and the section that contains it.
 type FoundFde = (EhFrame<Bytes>, BaseAddresses, Fde);
 
-/// Stores the result of [`find_fde`] in `place`.
+/// Stores the result of [`find_fde`] in `found`.
 #[inline(never)]
-fn store_fde(object: &Object, address: u64, place: &mut Option<FoundFde>) {
-    *place = find_fde(object, address);
+fn store_fde(object: &Object, address: u64, found: &mut Option<FoundFde>) {
+    *found = find_fde(object, address);
 }
 
 /// The description of the function that contains `address`.
@@ -139,7 +139,7 @@ fn find_fde_by_scan(section: &EhFrame<Bytes>, bases: &BaseAddresses, address: u6
     section.fde_for_address(bases, address, EhFrame::cie_from_offset).ok()
 }
 
-impl Row<'_> {
+impl UnwindRow<'_> {
     /// Converts this row to a rule. This function is not merged with the code that runs the program, because that code
     /// needs stack space itself.
     #[inline(never)]

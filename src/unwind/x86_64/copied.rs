@@ -10,7 +10,7 @@ use gimli::X86_64;
 use super::compile::Compiler;
 use super::generated::Checks;
 use super::registers::Registers;
-use super::walk::{Cursor, Step, Walk, WalkResult, WalkStart, check_return_address};
+use super::walk::{Cursor, Walk, WalkResult, WalkStart, WalkStep, check_return_address};
 use super::walk_end::WalkEnd;
 use super::words::Words;
 use super::{MAX_ATTEMPTS, NeverJoins, StackPositions};
@@ -35,7 +35,7 @@ struct WalkerState {
     had_unloads: bool,
     count: usize,
     compiler: Compiler,
-    steps: [Step; MAX_FRAMES],
+    steps: [WalkStep; MAX_FRAMES],
     frames: [Frame; MAX_FRAMES],
 }
 

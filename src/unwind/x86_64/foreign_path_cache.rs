@@ -1,5 +1,5 @@
 //! A cache of the paths that walks took on stacks other than the thread's own (coroutines), so that a walk along
-//! the same path reads the stack in place. Copying such a stack through the kernel (`unwind::copy`) costs a launch at least
+//! the same path reads the stack in frame_pc. Copying such a stack through the kernel (`unwind::copy`) costs a launch at least
 //! 2 us: for the call itself, for the cache lines that the call evicts, and for the return predictions that it spoils.
 //! Programs whose coroutines take turns launch from the same few places in each coroutine.
 //!
@@ -17,9 +17,9 @@
 use std::hint::select_unpredictable;
 use std::ptr::NonNull;
 
-use super::rule::{Kind, Rule};
-use super::stub::Entry;
-use super::walk::{Step, WalkResult};
+use super::rule::{Rule, RuleKind};
+use super::stub::StubRegisters;
+use super::walk::{WalkResult, WalkStep};
 use super::walk_end::WalkEnd;
 use crate::loader_state::LoaderState;
 use crate::memory;
@@ -39,7 +39,7 @@ pub(super) struct ForeignPathCache(Option<NonNull<[ForeignPath; PATHS]>>);
 struct ForeignPath {
     /// Address of the first frame, and the stack pointer's offset in its page. The offset suffices, because stacks start at
     /// page boundaries.
-    place: u64,
+    pc: u64,
     offset: u64,
     /// Offset of the outermost frame's end from the first frame; if the outermost frame has no return address, the offset
     /// of its stack pointer.
@@ -57,7 +57,7 @@ const _: () = assert!(size_of::<ForeignPath>() == 2048, "a page holds two paths"
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct CachedFrame {
-    place: u64,
+    pc: u64,
     /// Offset of the frame above the first frame.
     above: u64,
     rule: Rule,
@@ -67,12 +67,17 @@ impl ForeignPathCache {
     /// Walks along the path that starts at `entry`, and writes the steps, leaf first. `None` if there is no such path, or
     /// if the stack differs from the path.
     #[inline]
-    pub(super) fn follow(&self, entry: &Entry, state: LoaderState, steps: &mut [Step]) -> Option<WalkResult> {
+    pub(super) fn follow(
+        &self,
+        entry: &StubRegisters,
+        state: LoaderState,
+        steps: &mut [WalkStep],
+    ) -> Option<WalkResult> {
         // SAFETY: `insert` mapped the paths zeroed, and they stay mapped as long as `self` lives.
         let paths = unsafe { self.0?.as_ref() };
-        let (place, sp) = (entry.pc, entry.sp());
-        let path = &paths[slot_of(place, sp)];
-        if !path.starts_at(place, sp, state) {
+        let (frame_pc, sp) = (entry.pc, entry.sp());
+        let path = &paths[slot_of(frame_pc, sp)];
+        if !path.starts_at(frame_pc, sp, state) {
             return None;
         }
         let end = path.follow(entry, state, steps)?;
@@ -81,7 +86,7 @@ impl ForeignPathCache {
 
     /// Records the result of a walk through a copy. The second record of the same path makes it usable.
     #[inline(never)]
-    pub(super) fn insert(&mut self, steps: &[Step], end: WalkEnd, state: LoaderState) {
+    pub(super) fn insert(&mut self, steps: &[WalkStep], end: WalkEnd, state: LoaderState) {
         let Some((first, end_of_walk)) = steps.first().zip(end_of_walk(steps, end)) else { return };
         if self.0.is_none() {
             self.0 = memory::map(size_of::<[ForeignPath; PATHS]>()).map(NonNull::cast);
@@ -90,13 +95,13 @@ impl ForeignPathCache {
         let Some(paths) = self.0.as_mut().map(|paths| unsafe { paths.as_mut() }) else { return };
         let path = &mut paths[slot_of(first.pc, first.sp)];
         if !path.starts_at(first.pc, first.sp, state) {
-            (path.place, path.offset, path.len) = (first.pc, first.sp % PAGE, 0);
+            (path.pc, path.offset, path.len) = (first.pc, first.sp % PAGE, 0);
             path.unloads = state.unloads();
             return;
         }
         (path.end_offset, path.len) = (end_of_walk - first.sp, steps.len() as u32);
         for (cached, step) in path.frames.iter_mut().zip(steps) {
-            *cached = CachedFrame { place: step.pc, above: step.sp - first.sp, rule: step.rule };
+            *cached = CachedFrame { pc: step.pc, above: step.sp - first.sp, rule: step.rule };
         }
     }
 
@@ -110,7 +115,7 @@ impl ForeignPathCache {
 }
 
 /// End address of the walk's outermost frame, if the walk may become a path.
-fn end_of_walk(steps: &[Step], end: WalkEnd) -> Option<u64> {
+fn end_of_walk(steps: &[WalkStep], end: WalkEnd) -> Option<u64> {
     let (root, others) = steps.split_last()?;
     let first = steps.first()?;
     let end_of_walk = match end {
@@ -118,7 +123,7 @@ fn end_of_walk(steps: &[Step], end: WalkEnd) -> Option<u64> {
         WalkEnd::Bottom => root.sp,
         // This kind of end depends only on the value of rbp, and reads no memory.
         WalkEnd::NoInformation
-            if root.rule.kind() == Kind::Unknown
+            if root.rule.kind() == RuleKind::Unknown
                 && !root.rule.may_be_replaced()
                 && is_not_frame_pointer(root.bp, root.sp) =>
         {
@@ -147,46 +152,46 @@ fn is_not_frame_pointer(bp: u64, sp: u64) -> bool {
 
 impl ForeignPath {
     #[inline(always)]
-    fn starts_at(&self, place: u64, sp: u64, state: LoaderState) -> bool {
-        (self.place == place) & (self.offset == sp % PAGE) & (self.unloads == state.unloads())
+    fn starts_at(&self, frame_pc: u64, sp: u64, state: LoaderState) -> bool {
+        (self.pc == frame_pc) & (self.offset == sp % PAGE) & (self.unloads == state.unloads())
     }
 
     /// Follows this path, which starts at `entry`, to its end.
     #[inline(always)]
-    fn follow(&self, entry: &Entry, state: LoaderState, steps: &mut [Step]) -> Option<WalkEnd> {
+    fn follow(&self, entry: &StubRegisters, state: LoaderState, steps: &mut [WalkStep]) -> Option<WalkEnd> {
         let frames = self.frames.get(..self.len as usize)?;
         let (root, others) = frames.split_last()?;
         let first = entry.sp();
-        let (mut place, mut bp) = (entry.pc, entry.rbp);
+        let (mut frame_pc, mut bp) = (entry.pc, entry.rbp);
         for ((cached, caller), step) in others.iter().zip(&frames[1..]).zip(steps.iter_mut()) {
             let (sp, cfa) = (first + cached.above, first + caller.above);
-            if place != cached.place || cfa_by(cached.rule, sp, bp) != cfa {
+            if frame_pc != cached.pc || cfa_by(cached.rule, sp, bp) != cfa {
                 return None;
             }
-            *step = Step { pc: place, sp, bp, rule: cached.rule };
+            *step = WalkStep { pc: frame_pc, sp, bp, rule: cached.rule };
             // SAFETY: `insert` keeps only paths whose words are in our own frames or on the page that our own frames reach
             // up to.
             let (saved, pc) = unsafe { (memory::word(cfa - cached.rule.saved()), memory::word(cfa - 8)) };
-            (place, bp) = (pc, select_unpredictable(cached.rule.restores_bp(), saved, bp));
+            (frame_pc, bp) = (pc, select_unpredictable(cached.rule.restores_bp(), saved, bp));
         }
         let sp = first + root.above;
-        *steps.get_mut(others.len())? = Step { pc: place, sp, bp, rule: root.rule };
-        if place == root.place { self.end(root.rule, (sp, bp), first + self.end_offset, state) } else { None }
+        *steps.get_mut(others.len())? = WalkStep { pc: frame_pc, sp, bp, rule: root.rule };
+        if frame_pc == root.pc { self.end(root.rule, (sp, bp), first + self.end_offset, state) } else { None }
     }
 
     /// How the outermost frame, at `sp`, ends the walk. `None` if the walk does not end as the stored walk did.
     #[inline(always)]
     fn end(&self, rule: Rule, (sp, bp): (u64, u64), end_of_walk: u64, state: LoaderState) -> Option<WalkEnd> {
         match rule.kind() {
-            Kind::End => Some(WalkEnd::Bottom),
+            RuleKind::End => Some(WalkEnd::Bottom),
             // SAFETY: `insert` keeps only paths whose words are in our own frames or on the page that our own frames reach
             // up to.
-            Kind::Step
+            RuleKind::Step
                 if cfa_by(rule, sp, bp) == end_of_walk && unsafe { memory::word(end_of_walk - 8) } == 0 =>
             {
                 Some(WalkEnd::ZeroReturn(end_of_walk))
             }
-            Kind::Unknown if rule.loads() == state.loads() && is_not_frame_pointer(bp, sp) => {
+            RuleKind::Unknown if rule.loads() == state.loads() && is_not_frame_pointer(bp, sp) => {
                 Some(WalkEnd::NoInformation)
             }
             _ => None,
@@ -202,8 +207,8 @@ fn cfa_by(rule: Rule, sp: u64, bp: u64) -> u64 {
 
 /// Slot of the path that starts at this address and stack pointer.
 #[inline(always)]
-fn slot_of(place: u64, sp: u64) -> usize {
-    let mixed = (place ^ (sp % PAGE).rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+fn slot_of(frame_pc: u64, sp: u64) -> usize {
+    let mixed = (frame_pc ^ (sp % PAGE).rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 57) as usize % PATHS
 }
 
@@ -242,8 +247,8 @@ mod tests {
             unsafe { (self.sp as *mut u64).add(at).write(word) };
         }
 
-        fn entry(&self, bp: u64) -> &Entry {
-            let place = (self.sp - size_of::<Entry>() as u64) as *mut Entry;
+        fn entry(&self, bp: u64) -> &StubRegisters {
+            let place = (self.sp - size_of::<StubRegisters>() as u64) as *mut StubRegisters;
             // SAFETY: the mapping has room for an entry below the stack pointer.
             unsafe {
                 (&raw mut (*place).pc).write(FIRST);
@@ -271,8 +276,8 @@ mod tests {
     }
 
     /// The result of walking the stack through a copy.
-    fn walked(stack: &Stack, frames: usize) -> (Vec<Step>, WalkEnd) {
-        let step = |at| Step { pc: FIRST + at, sp: stack.sp + 16 * at, bp: 0, rule: rule() };
+    fn walked(stack: &Stack, frames: usize) -> (Vec<WalkStep>, WalkEnd) {
+        let step = |at| WalkStep { pc: FIRST + at, sp: stack.sp + 16 * at, bp: 0, rule: rule() };
         ((0..frames as u64).map(step).collect(), WalkEnd::ZeroReturn(stack.sp + 16 * frames as u64))
     }
 
@@ -299,7 +304,7 @@ mod tests {
         stack: &Stack,
         state: LoaderState,
     ) -> Option<Followed> {
-        let nothing = Step { pc: 0, sp: 0, bp: 0, rule: rule() };
+        let nothing = WalkStep { pc: 0, sp: 0, bp: 0, rule: rule() };
         let mut steps = [nothing; MAX_FRAMES];
         let walked = paths.follow(stack.entry(bp), state, &mut steps)?;
         Some((steps[..walked.count].iter().map(|step| (step.pc, step.sp)).collect(), walked.end))
@@ -370,7 +375,7 @@ mod tests {
         for end in [WalkEnd::Lost, WalkEnd::TooDeep, WalkEnd::NoInformation] {
             assert_eq!(end_of_walk(&steps, end), None);
         }
-        let with = |change: fn(&mut Step)| {
+        let with = |change: fn(&mut WalkStep)| {
             let mut steps = steps.clone();
             change(&mut steps[3]);
             steps

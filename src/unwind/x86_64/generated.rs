@@ -42,7 +42,7 @@ pub(super) struct RecheckBackoff {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Checks {
     /// Number of rules that the walk may still check.
-    left: u32,
+    remaining: u32,
     /// Number of checked rules that were out of date.
     found: u32,
     /// Whether the walk reached generated code.
@@ -71,7 +71,7 @@ impl RecheckBackoff {
     pub(super) fn begin(&mut self) -> (Checks, bool) {
         let replacements = REPLACEMENTS.load(Ordering::Acquire);
         let is_outdated = std::mem::replace(&mut self.replacements, replacements) != replacements;
-        (Checks { left: if self.is_due { MAX_CHECKS } else { 0 }, ..Checks::default() }, is_outdated)
+        (Checks { remaining: if self.is_due { MAX_CHECKS } else { 0 }, ..Checks::default() }, is_outdated)
     }
 
     /// Adjusts the back-off to the outcome of the walk.
@@ -91,16 +91,16 @@ impl RecheckBackoff {
 impl Checks {
     /// Creates the state of a walk that may check the maximum number of rules.
     pub(super) fn all() -> Self {
-        Self { left: MAX_CHECKS, ..Self::default() }
+        Self { remaining: MAX_CHECKS, ..Self::default() }
     }
 
     /// Whether the walk may check one more rule.
     pub(super) fn start_check(&mut self) -> bool {
         self.reached_generated = true;
-        self.is_trusting |= self.left == 0;
-        let is_left = self.left > 0;
-        self.left = self.left.saturating_sub(1);
-        is_left
+        self.is_trusting |= self.remaining == 0;
+        let may_check = self.remaining > 0;
+        self.remaining = self.remaining.saturating_sub(1);
+        may_check
     }
 
     /// Reports that a checked rule is out of date, and with it all caches that depend on the rule.

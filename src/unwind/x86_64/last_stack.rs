@@ -24,8 +24,8 @@
 //! * When an object is loaded or unloaded, the whole cache is dropped.
 
 use super::ADDRESS;
-use super::rule::{Kind, Rule};
-use super::walk::{Cursor, Join, Step};
+use super::rule::{Rule, RuleKind};
+use super::walk::{Cursor, JoinTarget, WalkStep};
 use super::walk_end::WalkEnd;
 use crate::MAX_FRAMES;
 use crate::bounds::StackBounds;
@@ -93,7 +93,7 @@ pub(super) struct UnchangedSuffix<'a> {
 
 /// The caller to which a step led; the words of the step's own frame are being recorded.
 #[derive(Clone, Copy, Debug)]
-struct CallerFrame {
+struct StepTarget {
     pc: u64,
     sp: u64,
     state: FrameState,
@@ -150,7 +150,7 @@ impl LastStack {
     /// Returns the unchanged part of the last stack for a capture at stack pointer `sp`. `steps` are the steps of the last
     /// walk.
     #[inline(always)]
-    pub(super) fn verify(&mut self, steps: &[Step; MAX_FRAMES], sp: u64) -> UnchangedSuffix<'_> {
+    pub(super) fn verify(&mut self, steps: &[WalkStep; MAX_FRAMES], sp: u64) -> UnchangedSuffix<'_> {
         if self.sp(self.leafmost) < sp {
             self.drop_returned(sp);
         }
@@ -256,7 +256,7 @@ impl LastStack {
     }
 
     /// Records the words of the last walk now, instead of waiting until the next capture finds the outer frames unchanged.
-    pub(super) fn record_steps_now(&mut self, steps: &[Step; MAX_FRAMES]) {
+    pub(super) fn record_steps_now(&mut self, steps: &[WalkStep; MAX_FRAMES]) {
         let pending = std::mem::take(&mut self.pending);
         if let Some((leaf, _)) = steps[..pending].split_first() {
             self.record_steps(&steps[..pending], leaf.sp);
@@ -267,7 +267,7 @@ impl LastStack {
     pub(super) fn walk_inputs(&self, leaf: usize) -> Option<WalkInputs<'_>> {
         let is_complete = self.leafmost == leaf && leaf < MAX_FRAMES && self.pending == 0;
         is_complete.then(|| {
-            let CallerFrame { pc, sp, state } = self.caller(leaf);
+            let StepTarget { pc, sp, state } = self.caller(leaf);
             WalkInputs { pc, sp, bp: state.is_bp_live().then_some(state.bp), last_stack: self }
         })
     }
@@ -275,12 +275,12 @@ impl LastStack {
     /// Records the words of the pending steps (which are given leaf first), from the root up to the first step with a
     /// changed word. Returns the leafmost recorded frame.
     #[inline(never)]
-    fn record_steps(&mut self, steps: &[Step], sp: u64) -> usize {
+    fn record_steps(&mut self, steps: &[WalkStep], sp: u64) -> usize {
         let end = self.end;
         let mut caller = match end {
             WalkEnd::Joined(frame) => self.caller(frame),
-            WalkEnd::ZeroReturn(sp) => CallerFrame { pc: 0, sp, state: FrameState::NONE },
-            _ => CallerFrame { pc: 0, sp: 0, state: FrameState::NONE },
+            WalkEnd::ZeroReturn(sp) => StepTarget { pc: 0, sp, state: FrameState::NONE },
+            _ => StepTarget { pc: 0, sp: 0, state: FrameState::NONE },
         };
         for step in steps.iter().rev() {
             let step = step.by_words();
@@ -300,7 +300,7 @@ impl LastStack {
             self.leafmost -= 1;
             self.offsets[self.leafmost] = offset as u32;
             self.states[self.leafmost] = state;
-            caller = CallerFrame { pc: step.pc, sp: step.sp, state };
+            caller = StepTarget { pc: step.pc, sp: step.sp, state };
         }
         self.word_count = caller.state.words();
         self.leafmost
@@ -309,7 +309,7 @@ impl LastStack {
     /// Returns the state at the frame of a plain step to `caller`, and a nonzero value if one of the step's words has
     /// changed. Like the step itself, this function has no branch that depends on the rule.
     #[inline(always)]
-    fn record_plain_step(&mut self, step: &Step, caller: &CallerFrame) -> (FrameState, u64) {
+    fn record_plain_step(&mut self, step: &WalkStep, caller: &StepTarget) -> (FrameState, u64) {
         let bp_slot = caller.sp.wrapping_sub(step.rule.saved());
         let restores = step.rule.restores_bp();
         let matters = restores & caller.state.is_bp_live();
@@ -325,8 +325,8 @@ impl LastStack {
     #[cold]
     fn record_special_step(
         &mut self,
-        step: &Step,
-        caller: &CallerFrame,
+        step: &WalkStep,
+        caller: &StepTarget,
         end: WalkEnd,
     ) -> Option<(FrameState, u64)> {
         if step.rule.is_exact() {
@@ -341,9 +341,9 @@ impl LastStack {
             change |= self.word(address) ^ value;
         };
         match step.rule.kind() {
-            Kind::Signal | Kind::Slow => return None,
-            Kind::End => return Some((FrameState::new(step.bp, words, false, 0), 0)),
-            Kind::Unknown if is_root && end == WalkEnd::NoInformation => {
+            RuleKind::Signal | RuleKind::Slow => return None,
+            RuleKind::End => return Some((FrameState::new(step.bp, words, false, 0), 0)),
+            RuleKind::Unknown if is_root && end == WalkEnd::NoInformation => {
                 let state = FrameState::new(
                     step.bp,
                     words,
@@ -352,8 +352,8 @@ impl LastStack {
                 );
                 return Some((state, 0));
             }
-            Kind::Step | Kind::Unknown => {}
-            Kind::Realigned => note(step.bp.wrapping_add_signed(step.rule.offset()), caller.sp),
+            RuleKind::Step | RuleKind::Unknown => {}
+            RuleKind::Realigned => note(step.bp.wrapping_add_signed(step.rule.offset()), caller.sp),
         }
         // Return addresses are compared per frame, but there is no frame beyond the root to compare with.
         if is_root {
@@ -381,13 +381,13 @@ impl LastStack {
 
     /// Returns a nonzero value if the return address of `caller` has changed.
     #[inline(always)]
-    fn return_change(&self, caller: &CallerFrame) -> u64 {
+    fn return_change(&self, caller: &StepTarget) -> u64 {
         self.word(caller.sp.wrapping_sub(8)) ^ caller.pc
     }
 
     #[inline(always)]
-    fn caller(&self, frame: usize) -> CallerFrame {
-        CallerFrame { pc: self.frames[frame].0 & self.mask, sp: self.sp(frame), state: self.states[frame] }
+    fn caller(&self, frame: usize) -> StepTarget {
+        StepTarget { pc: self.frames[frame].0 & self.mask, sp: self.sp(frame), state: self.states[frame] }
     }
 
     /// The loader state to which the walk's rules belong.
@@ -433,7 +433,7 @@ impl FrameState {
     /// Marks of a step by `rule`.
     fn marks_of(rule: Rule) -> u64 {
         let mark = |is_so: bool, mark| if is_so { mark } else { 0 };
-        mark(rule.kind() == Kind::Unknown, Self::IS_GUESSED)
+        mark(rule.kind() == RuleKind::Unknown, Self::IS_GUESSED)
             | mark(rule.may_be_replaced(), Self::IS_GENERATED)
     }
 
@@ -463,7 +463,7 @@ impl FrameState {
     }
 }
 
-impl Join for UnchangedSuffix<'_> {
+impl JoinTarget for UnchangedSuffix<'_> {
     #[inline(always)]
     fn reached(&mut self, cursor: &Cursor) -> Option<usize> {
         if cursor.sp < self.next_sp { None } else { self.compare(cursor) }

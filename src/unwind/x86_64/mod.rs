@@ -28,8 +28,8 @@ use self::generated::RecheckBackoff;
 use self::last_stack::LastStack;
 use self::path_cache::PathCache;
 use self::stack_cache::StackCache;
-use self::stub::Entry;
-use self::walk::{Cursor, Join, Step, Walk, WalkResult};
+use self::stub::StubRegisters;
+use self::walk::{Cursor, JoinTarget, Walk, WalkResult, WalkStep};
 use self::walk_end::WalkEnd;
 use self::words::DirectStack;
 use super::bounds::StackBounds;
@@ -78,7 +78,7 @@ pub(super) struct Engine {
     foreign_paths: ForeignPathCache,
     compiler: Compiler,
     /// The steps that were walked, leaf first: the steps of the frames leafward of `joined`.
-    steps: [Step; MAX_FRAMES],
+    steps: [WalkStep; MAX_FRAMES],
     last_stack: LastStack,
     path_cache: PathCache,
 }
@@ -160,7 +160,7 @@ impl Engine {
     ///
     /// # Safety
     /// `engine` must be valid and belong to the calling thread.
-    unsafe fn capture(engine: *mut Self, entry: &Entry) -> bool {
+    unsafe fn capture(engine: *mut Self, entry: &StubRegisters) -> bool {
         // SAFETY: `engine` is valid by contract; this reference ends before a reference to the whole engine is created.
         if unsafe { &(*engine).is_busy }.swap(true) {
             return false;
@@ -172,7 +172,7 @@ impl Engine {
         true
     }
 
-    fn capture_idle(&mut self, entry: &Entry) {
+    fn capture_idle(&mut self, entry: &StubRegisters) {
         let state = if self.checks_every_capture { loader::current() } else { loader_state::latest() };
         self.hit = None;
         if !self.bounds.contains(entry.sp()) {
@@ -196,7 +196,7 @@ impl Engine {
     /// Captures a stack that is not the thread's own. This function is not inlined, because its frame would take room on
     /// that stack, which may be small.
     #[inline(never)]
-    fn capture_on_foreign_stack(&mut self, entry: &Entry, state: LoaderState) {
+    fn capture_on_foreign_stack(&mut self, entry: &StubRegisters, state: LoaderState) {
         self.capture_foreign(entry, state);
         self.confirm(entry, state);
     }
@@ -204,7 +204,7 @@ impl Engine {
     /// Captures again if the first result may differ from the present stack.
     #[cold]
     #[inline(never)]
-    fn confirm(&mut self, entry: &Entry, mut state: LoaderState) {
+    fn confirm(&mut self, entry: &StubRegisters, mut state: LoaderState) {
         for left in (0..MAX_ATTEMPTS).rev() {
             if self.flags.0 != 0 {
                 self.recheck_generated(entry, state);
@@ -228,7 +228,7 @@ impl Engine {
 
     /// Captures on the thread's own stack.
     #[inline(always)]
-    fn capture_once(&mut self, entry: &Entry, state: LoaderState) {
+    fn capture_once(&mut self, entry: &StubRegisters, state: LoaderState) {
         self.last_stack.clear_if_outdated(state);
         let mut unchanged_suffix = self.last_stack.verify(&self.steps, entry.sp());
         let mut words = DirectStack::above(entry.sp(), self.bounds);
@@ -254,7 +254,7 @@ impl Engine {
     /// Captures a stack with replaceable code again if rules or caches may be out of date.
     #[cold]
     #[inline(never)]
-    fn recheck_generated(&mut self, entry: &Entry, state: LoaderState) {
+    fn recheck_generated(&mut self, entry: &StubRegisters, state: LoaderState) {
         let checks = std::mem::take(&mut self.compiler.checks);
         let is_generated = checks.reached_generated || self.last_stack.is_generated(self.joined);
         let is_cut = self.flags.0 & ContextFlags::CUT != 0;
@@ -275,7 +275,7 @@ impl Engine {
     /// Captures without the last stack, along a cached path or through a copy. Used for a stack other than the thread's own, and
     /// for the thread's own stack if a signal handler's stack leads back to it.
     #[inline(never)]
-    fn capture_foreign(&mut self, entry: &Entry, state: LoaderState) {
+    fn capture_foreign(&mut self, entry: &StubRegisters, state: LoaderState) {
         self.last_stack.clear(state);
         let walked =
             if self.is_uncached { None } else { self.foreign_paths.follow(entry, state, &mut self.steps) };
@@ -286,7 +286,7 @@ impl Engine {
     /// Walks through a copy of the stack, and offers the path to `foreign_paths`.
     #[cold]
     #[inline(never)]
-    fn walk_copy(&mut self, entry: &Entry, state: LoaderState) -> WalkResult {
+    fn walk_copy(&mut self, entry: &StubRegisters, state: LoaderState) -> WalkResult {
         self.copy.clear();
         let mut walk = Walk::new(state, &mut self.compiler, &mut self.steps, None);
         let walked = walk.run(entry, &mut self.copy, &mut NeverJoins);
@@ -317,7 +317,7 @@ impl Engine {
     /// Captures again, on either kind of stack. This function is not inlined, since it is rarely called.
     #[cold]
     #[inline(never)]
-    fn recapture(&mut self, entry: &Entry, state: LoaderState) {
+    fn recapture(&mut self, entry: &StubRegisters, state: LoaderState) {
         if self.bounds.contains(entry.sp()) {
             self.capture_once(entry, state);
         } else {
@@ -406,14 +406,14 @@ impl StackPositions<'_> {
 
 impl std::fmt::Debug for StackPositions<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Places")
+        f.write_str("StackPositions")
     }
 }
 
-/// A [`Join`] that knows no state: the walk continues to the root.
+/// A [`JoinTarget`] that knows no state: the walk continues to the root.
 struct NeverJoins;
 
-impl Join for NeverJoins {
+impl JoinTarget for NeverJoins {
     fn reached(&mut self, _cursor: &Cursor) -> Option<usize> {
         None
     }

@@ -27,7 +27,7 @@ const _: () = assert!(size_of::<Rule>() == 8, "a rule is stored and read by one 
 /// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Kind {
+pub(super) enum RuleKind {
     /// A plain step.
     Step = 0,
     /// The outermost frame, whose return address is undefined.
@@ -85,12 +85,12 @@ impl Rule {
 
     /// Creates the rule of a realigned frame: CFA = `*(rbp + offset)`.
     pub(super) fn realigned(offset: i32) -> Self {
-        Self((Kind::Realigned as u64) << KIND_SHIFT | u64::from(offset as u32))
+        Self((RuleKind::Realigned as u64) << KIND_SHIFT | u64::from(offset as u32))
     }
 
     /// Creates the rule of code for which no unwind information was found when `loads` objects had been loaded.
     pub(super) fn unknown(loads: u32) -> Self {
-        Self((Kind::Unknown as u64) << KIND_SHIFT | u64::from(loads))
+        Self((RuleKind::Unknown as u64) << KIND_SHIFT | u64::from(loads))
     }
 
     /// As [`Rule::unknown`], for a frame that this epilogue leaves.
@@ -108,9 +108,9 @@ impl Rule {
         (parts != 0).then_some(Epilogue { words: parts / places, saved: parts % places })
     }
 
-    pub(super) const END: Self = Self((Kind::End as u64) << KIND_SHIFT);
-    pub(super) const SIGNAL: Self = Self((Kind::Signal as u64) << KIND_SHIFT);
-    pub(super) const SLOW: Self = Self((Kind::Slow as u64) << KIND_SHIFT);
+    pub(super) const END: Self = Self((RuleKind::End as u64) << KIND_SHIFT);
+    pub(super) const SIGNAL: Self = Self((RuleKind::Signal as u64) << KIND_SHIFT);
+    pub(super) const SLOW: Self = Self((RuleKind::Slow as u64) << KIND_SHIFT);
 
     #[inline(always)]
     pub(super) fn is_step(self) -> bool {
@@ -123,14 +123,14 @@ impl Rule {
         self.0 & (1 << 63 | EXACT) == 0
     }
 
-    pub(super) fn kind(self) -> Kind {
+    pub(super) fn kind(self) -> RuleKind {
         match self.0 >> KIND_SHIFT {
-            0 => Kind::Step,
-            8 => Kind::End,
-            9 => Kind::Realigned,
-            10 => Kind::Signal,
-            11 => Kind::Unknown,
-            _ => Kind::Slow,
+            0 => RuleKind::Step,
+            8 => RuleKind::End,
+            9 => RuleKind::Realigned,
+            10 => RuleKind::Signal,
+            11 => RuleKind::Unknown,
+            _ => RuleKind::Slow,
         }
     }
 
@@ -159,8 +159,8 @@ impl Rule {
     /// Whether the caller's position depends on the frame's rbp.
     pub(super) fn reads_bp(self) -> bool {
         match self.kind() {
-            Kind::Realigned => true,
-            Kind::Unknown => self.epilogue().is_none(),
+            RuleKind::Realigned => true,
+            RuleKind::Unknown => self.epilogue().is_none(),
             _ => self.is_bp_based(),
         }
     }
@@ -170,8 +170,8 @@ impl Rule {
     pub(super) fn bp_slot(self, bp: u64, cfa: u64) -> Option<u64> {
         let below_cfa = |bytes: u64| (bytes > 8).then(|| cfa.wrapping_sub(bytes));
         match (self.kind(), self.epilogue()) {
-            (Kind::Unknown, Some(epilogue)) => below_cfa(8 * u64::from(epilogue.saved)),
-            (Kind::Unknown, None) | (Kind::Realigned, _) => Some(bp),
+            (RuleKind::Unknown, Some(epilogue)) => below_cfa(8 * u64::from(epilogue.saved)),
+            (RuleKind::Unknown, None) | (RuleKind::Realigned, _) => Some(bp),
             _ => below_cfa(self.saved()),
         }
     }
@@ -180,7 +180,7 @@ impl Rule {
     /// information and is outside all objects, such as code that the program generates.
     pub(super) fn may_be_replaced(self) -> bool {
         let epoch = self.0 >> EPOCH_SHIFT & EPOCH;
-        self.kind() == Kind::Unknown && epoch == u64::from(ModuleEpoch::OUTSIDE.0) & EPOCH
+        self.kind() == RuleKind::Unknown && epoch == u64::from(ModuleEpoch::OUTSIDE.0) & EPOCH
     }
 
     /// Returns this rule, with a mark if the frame's address is not a return address.
@@ -193,7 +193,7 @@ impl Rule {
         self.0 & EXACT != 0
     }
 
-    /// The load count at which this [`Kind::Unknown`] rule was created.
+    /// The load count at which this [`RuleKind::Unknown`] rule was created.
     pub(super) fn loads(self) -> u32 {
         self.0 as u32
     }
@@ -209,7 +209,7 @@ mod tests {
             .in_epoch(ModuleEpoch(0x123))
             .in_epoch(ModuleEpoch::UNKNOWN);
         assert!(rule.is_step() && rule.is_plain() && rule.is_bp_based());
-        assert_eq!((rule.offset(), rule.saved(), rule.kind()), (-24, 16383 * 8, Kind::Step));
+        assert_eq!((rule.offset(), rule.saved(), rule.kind()), (-24, 16383 * 8, RuleKind::Step));
         let epoch = ModuleEpoch::UNKNOWN;
         assert_eq!(rule.frame(u64::MAX), Frame::native((1 << 48) - 1, epoch));
         assert_eq!(rule.at_exact(true).frame(0x4000), Frame::native_exact(0x4000, epoch));
@@ -258,7 +258,7 @@ mod tests {
         assert_eq!((Rule::unknown(77).loads(), Rule::unknown(77).epilogue()), (77, None));
         for (words, saved) in [(1, 1), (2, 2), (Epilogue::MAX_WORDS, Epilogue::MAX_SAVED)] {
             let rule = Rule::unknown_with(u32::MAX, Epilogue { words, saved }).in_epoch(ModuleEpoch::OUTSIDE);
-            assert_eq!((rule.kind(), rule.loads()), (Kind::Unknown, u32::MAX));
+            assert_eq!((rule.kind(), rule.loads()), (RuleKind::Unknown, u32::MAX));
             assert_eq!(rule.epilogue(), Some(Epilogue { words, saved }));
         }
     }

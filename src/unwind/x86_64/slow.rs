@@ -8,10 +8,10 @@ use std::cell::RefCell;
 
 use gimli::{CfaRule, RegisterRule, X86_64};
 
-use super::compile::{Row, is_handwritten};
+use super::compile::{UnwindRow, is_handwritten};
 use super::registers::Registers;
 use super::rule::Rule;
-use super::walk::{Cursor, Step, Walk, WalkResult, WalkStart, check_return_address};
+use super::walk::{Cursor, Walk, WalkResult, WalkStart, WalkStep, check_return_address};
 use super::walk_end::WalkEnd;
 use super::words::Words;
 use crate::loader::Object;
@@ -41,7 +41,7 @@ impl Walk<'_> {
         for count in 0..MAX_FRAMES {
             let (pc, sp, bp) = (registers.pc(), registers.sp(), registers.bp());
             let (leaving, epoch) = self.leave(&registers, is_exact, words);
-            self.steps[count] = Step { pc, sp, bp, rule: Rule::SLOW.at_exact(is_exact).in_epoch(epoch) };
+            self.steps[count] = WalkStep { pc, sp, bp, rule: Rule::SLOW.at_exact(is_exact).in_epoch(epoch) };
             let leaving = match leaving {
                 Leaving::Unknown => self.without_information(&registers, is_exact, words),
                 leaving => leaving,
@@ -112,7 +112,7 @@ impl Walk<'_> {
 /// Applies one row to all registers. This function is not merged with the code that finds the row, because each needs stack
 /// space.
 #[inline(never)]
-fn leave_by(row: &Row<'_>, registers: &Registers, words: &mut impl Words) -> Leaving {
+fn leave_by(row: &UnwindRow<'_>, registers: &Registers, words: &mut impl Words) -> Leaving {
     match row.row.register(X86_64::RA) {
         None | Some(RegisterRule::Undefined) => return Leaving::End(WalkEnd::Bottom),
         Some(_) => {}
@@ -146,7 +146,7 @@ fn leave_by(row: &Row<'_>, registers: &Registers, words: &mut impl Words) -> Lea
     if is_above { Leaving::To(caller, row.is_signal) } else { Leaving::End(WalkEnd::Lost) }
 }
 
-fn cfa(row: &Row<'_>, registers: &Registers, memory: impl Fn(u64) -> Option<u64>) -> Option<u64> {
+fn cfa(row: &UnwindRow<'_>, registers: &Registers, memory: impl Fn(u64) -> Option<u64>) -> Option<u64> {
     match row.row.cfa() {
         CfaRule::RegisterAndOffset { register, offset } => {
             Some(registers.get(*register)?.wrapping_add_signed(*offset))

@@ -20,7 +20,7 @@ use std::ptr::NonNull;
 
 use super::generated::RecheckBackoff;
 use super::last_stack::LastStack;
-use super::stub::Entry;
+use super::stub::StubRegisters;
 use crate::cache_backoff::{CacheBackoff, choose_way, count_hit};
 use crate::copy::RED_ZONE;
 use crate::loader_state::LoaderState;
@@ -44,7 +44,7 @@ const MAX_HASHED_STACKS: usize = 4;
 #[repr(C)]
 pub(super) struct StackCache {
     /// The cache's memory, which is mapped when the first stack is inserted.
-    contents: Option<NonNull<CacheContents>>,
+    contents: Option<NonNull<StackCacheMemory>>,
     /// Number of bytes of `contents` in use.
     used: usize,
     /// Number of the stack that was hit last.
@@ -54,15 +54,15 @@ pub(super) struct StackCache {
 
 #[derive(Debug)]
 #[repr(C, align(4096))]
-struct CacheContents {
-    sets: [Set; SETS],
+struct StackCacheMemory {
+    sets: [StackSet; SETS],
     stacks: [CachedStack; STACKS],
 }
 
 /// The cached stacks of one hash set.
 #[derive(Debug)]
 #[repr(C, align(64))]
-struct Set {
+struct StackSet {
     /// Hashes of the stacks' starting states; 0 marks a free slot.
     tags: [u32; WAYS],
     /// For each stack, the stack that was hit next after its latest hit.
@@ -86,7 +86,7 @@ struct CachedStack {
     /// Sample words from the leaf half of the stack, where stacks with the same beginning usually differ.
     probes: [u64; PROBES],
     /// Addresses of the words, in units of words above the low end of the first frame's red zone.
-    places: [u16; MAX_WORDS],
+    word_offsets: [u16; MAX_WORDS],
 }
 
 const _: () = assert!(size_of::<CachedStack>() == 1024, "a stack begins at a cache line");
@@ -97,7 +97,7 @@ const SET_BYTES: usize = WAYS * size_of::<CachedStack>();
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 struct StackKey {
-    place: u64,
+    pc: u64,
     sp: u64,
     hint: u64,
     /// The loader state to which the walk's rules belong.
@@ -106,16 +106,16 @@ struct StackKey {
 
 impl StackKey {
     /// A starting state that no stack has.
-    const EMPTY: Self = Self { place: 0, sp: 0, hint: 0, state: 0 };
+    const EMPTY: Self = Self { pc: 0, sp: 0, hint: 0, state: 0 };
 
-    fn new(place: u64, sp: u64, hint: u64, state: LoaderState) -> Self {
-        Self { place, sp, hint, state: state.as_word() }
+    fn new(pc: u64, sp: u64, hint: u64, state: LoaderState) -> Self {
+        Self { pc, sp, hint, state: state.as_word() }
     }
 
     /// The set that this starting state belongs to, and its tag in that set.
     #[inline(always)]
     fn set_and_tag(&self) -> (usize, u32) {
-        let mixed = (self.place ^ self.sp.rotate_left(32) ^ self.hint.rotate_left(16))
+        let mixed = (self.pc ^ self.sp.rotate_left(32) ^ self.hint.rotate_left(16))
             .wrapping_mul(0x9e37_79b9_7f4a_7c15);
         ((mixed >> 57) as usize % SETS, (mixed >> 24) as u32 | 1)
     }
@@ -127,7 +127,7 @@ impl StackCache {
     #[inline(always)]
     pub(super) fn look_up(
         &mut self,
-        entry: &Entry,
+        entry: &StubRegisters,
         hint: u64,
         state: LoaderState,
         recheck: &mut RecheckBackoff,
@@ -198,7 +198,7 @@ impl StackCache {
             return None;
         }
         if self.contents.is_none() {
-            self.contents = memory::reserve(size_of::<CacheContents>()).map(NonNull::cast);
+            self.contents = memory::reserve(size_of::<StackCacheMemory>()).map(NonNull::cast);
             if self.contents.is_none() {
                 // A later insertion tries to reserve the memory again, less and less often.
                 self.backoff.raise_insert_cost();
@@ -232,13 +232,17 @@ impl StackCache {
         if let Some(contents) = self.contents.take() {
             // SAFETY: `insert` mapped the stacks with this size, and no reference to them is left.
             unsafe {
-                memory::release(contents.cast(), size_of::<CacheContents>(), std::mem::take(&mut self.used))
+                memory::release(
+                    contents.cast(),
+                    size_of::<StackCacheMemory>(),
+                    std::mem::take(&mut self.used),
+                )
             };
         }
     }
 }
 
-impl CacheContents {
+impl StackCacheMemory {
     /// Records a hit of stack `number` after stack `last`.
     #[inline(always)]
     fn record_hit(&mut self, number: usize, last: usize) {
@@ -271,8 +275,8 @@ impl CachedStack {
     /// Creates a stack with this starting state, with rbp if it matters, and without words.
     fn with_key(key: StackKey, bp: Option<u64>) -> Self {
         let (bp_matters, bp) = (bp.is_some(), bp.unwrap_or_default());
-        let (hash, probes, places) = ([0; 2], [0; PROBES], [0; MAX_WORDS]);
-        Self { key, bp, hash, bp_matters, is_generated: false, len: 0, probes, places }
+        let (hash, probes, word_offsets) = ([0; 2], [0; PROBES], [0; MAX_WORDS]);
+        Self { key, bp, hash, bp_matters, is_generated: false, len: 0, probes, word_offsets }
     }
 
     /// Records the addresses of the words that the walk read. `None` if there are too many words, or if they are too far
@@ -282,15 +286,16 @@ impl CachedStack {
         let base = sp.wrapping_sub(RED_ZONE);
         let mut count = 0;
         for address in words {
-            let place = address.wrapping_sub(base);
-            *self.places.get_mut(count)? = u16::try_from(place / 8).ok().filter(|_| place % 8 == 0)?;
+            let offset = address.wrapping_sub(base);
+            *self.word_offsets.get_mut(count)? =
+                u16::try_from(offset / 8).ok().filter(|_| offset % 8 == 0)?;
             count += 1;
         }
         // The addresses are sorted, so that each cache line of the stack is read once, from one end to the other.
-        self.places[..count].sort_unstable();
-        let last = *self.places[..count].last()?;
+        self.word_offsets[..count].sort_unstable();
+        let last = *self.word_offsets[..count].last()?;
         let cache = count.next_multiple_of(BLOCK_WORDS);
-        self.places[count..cache].fill(last);
+        self.word_offsets[count..cache].fill(last);
         self.len = cache as u16;
         (self.hash, self.probes) = (self.hash_words(sp), self.probe(sp));
         Some(())
@@ -309,27 +314,29 @@ impl CachedStack {
     #[inline(always)]
     fn probe(&self, sp: u64) -> [u64; PROBES] {
         let len = usize::from(self.len).min(MAX_WORDS - 1);
-        std::array::from_fn(|probe| self.word(sp, self.places[len * (probe + 1) / (2 * PROBES + 1)]))
+        std::array::from_fn(|probe| self.word(sp, self.word_offsets[len * (probe + 1) / (2 * PROBES + 1)]))
     }
 
-    /// The word at `place` of this stack, provided that the stack starts at `sp`, as it did when the word was first read.
+    /// The word at `offset` of this stack, provided that the stack starts at `sp`, as it did when the word was first read.
     #[inline(always)]
-    fn word(&self, sp: u64, place: u16) -> u64 {
+    fn word(&self, sp: u64, offset: u16) -> u64 {
         let base = sp.wrapping_sub(RED_ZONE);
         // SAFETY: a walk that started at this stack pointer read the word at this address of the thread's own stack: memory
         // above the stack pointer is in use, and our own frames are in the red zone below the stack pointer.
-        unsafe { word(base.wrapping_add(8 * u64::from(place))) }
+        unsafe { word(base.wrapping_add(8 * u64::from(offset))) }
     }
 
     /// Hash of the present values of the stack's words.
     #[inline(always)]
     fn hash_words(&self, sp: u64) -> [u64; 2] {
-        let at = |place: u16| self.word(sp, place);
-        let (chunks, _) = self.places[..usize::from(self.len).min(MAX_WORDS)].as_chunks::<BLOCK_WORDS>();
+        let at = |offset: u16| self.word(sp, offset);
+        let (chunks, _) =
+            self.word_offsets[..usize::from(self.len).min(MAX_WORDS)].as_chunks::<BLOCK_WORDS>();
         let mut hashed = SEEDS;
-        for places in chunks {
+        for word_offsets in chunks {
             for (lane, hash) in hashed.iter_mut().enumerate() {
-                *hash = fold(at(places[2 * lane]) ^ *hash, at(places[2 * lane + 1]) ^ SEEDS[lane]);
+                *hash =
+                    fold(at(word_offsets[2 * lane]) ^ *hash, at(word_offsets[2 * lane + 1]) ^ SEEDS[lane]);
             }
         }
         [hashed[0] ^ hashed[2].rotate_left(32), hashed[1] ^ hashed[3].rotate_left(32)]
@@ -357,14 +364,14 @@ mod tests {
     #[repr(C)]
     struct TestStack {
         below: [u64; 16],
-        entry: Entry,
+        entry: StubRegisters,
         words: [u64; WORDS],
     }
 
     const BP: u64 = 0x7000;
 
-    fn place() -> Box<TestStack> {
-        let entry = Entry { r15: 0, r14: 0, r13: 0, r12: 0, rbx: 0, rbp: BP, pc: 0x4000 };
+    fn test_stack() -> Box<TestStack> {
+        let entry = StubRegisters { r15: 0, r14: 0, r13: 0, r12: 0, rbx: 0, rbp: BP, pc: 0x4000 };
         Box::new(TestStack { below: [0; 16], entry, words: std::array::from_fn(|at| 0x5000 + at as u64) })
     }
 
@@ -383,93 +390,97 @@ mod tests {
         }
     }
 
-    /// Caches the stack at `place`.
-    fn insert(cache: &mut StackCache, place: &TestStack, hint: u64) -> usize {
-        insert_stack(cache, place.stack(hint, None))
+    /// Caches the stack `test_stack`.
+    fn insert(cache: &mut StackCache, test_stack: &TestStack, hint: u64) -> usize {
+        insert_stack(cache, test_stack.stack(hint, None))
     }
 
     fn insert_stack(cache: &mut StackCache, stack: CachedStack) -> usize {
         let mut contents = *cache
             .contents
-            .get_or_insert_with(|| memory::reserve(size_of::<CacheContents>()).unwrap().cast());
+            .get_or_insert_with(|| memory::reserve(size_of::<StackCacheMemory>()).unwrap().cast());
         // SAFETY: the stacks are mapped with this size, all-zero stacks are valid, and only this test uses them.
         unsafe { contents.as_mut() }.put(&stack).0
     }
 
     #[test]
     fn a_cached_stack_hits_only_while_every_word_is_unchanged() {
-        let (mut cache, mut place) = (StackCache::default(), place());
-        assert_eq!(place.look_up(&mut cache, 7), None);
-        let number = insert(&mut cache, &place, 7);
+        let (mut cache, mut test_stack) = (StackCache::default(), test_stack());
+        assert_eq!(test_stack.look_up(&mut cache, 7), None);
+        let number = insert(&mut cache, &test_stack, 7);
         assert!(number < STACKS);
-        assert_eq!(place.look_up(&mut cache, 7), Some(number));
-        assert_eq!(place.look_up(&mut cache, 8), None, "another hint");
+        assert_eq!(test_stack.look_up(&mut cache, 7), Some(number));
+        assert_eq!(test_stack.look_up(&mut cache, 8), None, "another hint");
         assert_eq!(
-            cache.look_up(&place.entry, 7, LoaderState::new(1, 0), &mut RecheckBackoff::default()),
+            cache.look_up(&test_stack.entry, 7, LoaderState::new(1, 0), &mut RecheckBackoff::default()),
             None,
             "an object was loaded"
         );
         for at in 0..WORDS {
             for bit in [0, 17, 63] {
-                place.words[at] ^= 1 << bit;
-                assert_eq!(place.look_up(&mut cache, 7), None, "word {at}");
-                place.words[at] ^= 1 << bit;
+                test_stack.words[at] ^= 1 << bit;
+                assert_eq!(test_stack.look_up(&mut cache, 7), None, "word {at}");
+                test_stack.words[at] ^= 1 << bit;
                 cache.backoff.forget_misses();
             }
         }
-        place.words.swap(3, 4);
-        assert_eq!(place.look_up(&mut cache, 7), None, "in another order");
-        place.words.swap(3, 4);
-        assert_eq!(place.look_up(&mut cache, 7), Some(number));
+        test_stack.words.swap(3, 4);
+        assert_eq!(test_stack.look_up(&mut cache, 7), None, "in another order");
+        test_stack.words.swap(3, 4);
+        assert_eq!(test_stack.look_up(&mut cache, 7), Some(number));
         cache.release();
-        assert_eq!(place.look_up(&mut cache, 7), None);
+        assert_eq!(test_stack.look_up(&mut cache, 7), None);
     }
 
     #[test]
     fn rbp_is_compared_only_if_the_walk_reads_it() {
-        let (mut cache, mut place) = (StackCache::default(), place());
-        let read = insert_stack(&mut cache, place.stack(1, Some(BP)));
-        let other = insert_stack(&mut cache, place.stack(2, None));
-        assert_eq!([1, 2].map(|hint| place.look_up(&mut cache, hint)), [Some(read), Some(other)]);
-        place.entry.rbp = 0;
-        assert_eq!([1, 2].map(|hint| place.look_up(&mut cache, hint)), [None, Some(other)]);
+        let (mut cache, mut test_stack) = (StackCache::default(), test_stack());
+        let read = insert_stack(&mut cache, test_stack.stack(1, Some(BP)));
+        let other = insert_stack(&mut cache, test_stack.stack(2, None));
+        assert_eq!([1, 2].map(|hint| test_stack.look_up(&mut cache, hint)), [Some(read), Some(other)]);
+        test_stack.entry.rbp = 0;
+        assert_eq!([1, 2].map(|hint| test_stack.look_up(&mut cache, hint)), [None, Some(other)]);
         cache.release();
     }
 
     #[test]
     fn stacks_with_a_common_start_are_distinguished_and_the_least_hit_is_evicted() {
-        let (mut cache, mut place) = (StackCache::default(), place());
+        let (mut cache, mut test_stack) = (StackCache::default(), test_stack());
         let numbers: Vec<usize> = (0..WAYS as u64)
             .map(|turn| {
-                place.words[5] = turn;
-                insert(&mut cache, &place, 7)
+                test_stack.words[5] = turn;
+                insert(&mut cache, &test_stack, 7)
             })
             .collect();
         for turn in [0, 1, 2, 3, 4, 5, 6, 7, 1, 0, 2, 2] {
-            place.words[5] = turn as u64;
+            test_stack.words[5] = turn as u64;
             cache.backoff.forget_misses();
-            assert_eq!(place.look_up(&mut cache, 7), Some(numbers[turn]));
-            assert_eq!(insert(&mut cache, &place, 7), numbers[turn], "it is kept once");
+            assert_eq!(test_stack.look_up(&mut cache, 7), Some(numbers[turn]));
+            assert_eq!(insert(&mut cache, &test_stack, 7), numbers[turn], "it is kept once");
         }
         for extra in 100..108 {
-            place.words[5] = extra;
-            insert(&mut cache, &place, 7);
+            test_stack.words[5] = extra;
+            insert(&mut cache, &test_stack, 7);
         }
-        place.words[5] = 2;
+        test_stack.words[5] = 2;
         cache.backoff.forget_misses();
-        assert_eq!(place.look_up(&mut cache, 7), Some(numbers[2]), "it had more hits than the other entries");
+        assert_eq!(
+            test_stack.look_up(&mut cache, 7),
+            Some(numbers[2]),
+            "it had more hits than the other entries"
+        );
         cache.release();
     }
 
     #[test]
     fn after_many_misses_lookups_back_off_until_hits_return() {
-        let (mut cache, mut place) = (StackCache::default(), place());
-        let number = insert(&mut cache, &place, 7);
-        place.words[0] = 0;
-        (0..1000).for_each(|_| assert_eq!(place.look_up(&mut cache, 7), None));
-        place.words[0] = 0x5000;
+        let (mut cache, mut test_stack) = (StackCache::default(), test_stack());
+        let number = insert(&mut cache, &test_stack, 7);
+        test_stack.words[0] = 0;
+        (0..1000).for_each(|_| assert_eq!(test_stack.look_up(&mut cache, 7), None));
+        test_stack.words[0] = 0x5000;
         let mut met =
-            |looks: usize| (0..looks).filter(|_| place.look_up(&mut cache, 7) == Some(number)).count();
+            |looks: usize| (0..looks).filter(|_| test_stack.look_up(&mut cache, 7) == Some(number)).count();
         assert_eq!(met(64), 4, "one in sixteen");
         assert!(met(2000) > 1950, "the cache is used again");
         assert!(cache.backoff.has_full_budget() && cache.can_insert());

@@ -36,12 +36,12 @@ const CLAIMED: u64 = 1;
 const HASH_MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15 << 16;
 
 #[repr(C, align(16))]
-struct Slot {
+struct RuleSlot {
     key: AtomicU64,
     rule: AtomicU64,
 }
 
-const _: () = assert!(size_of::<Slot>() == 16, "four rules fit a cache line");
+const _: () = assert!(size_of::<RuleSlot>() == 16, "four rules fit a cache line");
 
 /// The header of a table. In memory, `capacity + MAX_PROBES` slots follow the header.
 #[repr(C, align(64))]
@@ -125,26 +125,26 @@ pub(super) fn insert(lookup_pc: u64, rule: Rule, state: LoaderState) {
 
 impl RuleTable {
     fn bytes(capacity: usize) -> usize {
-        size_of::<Self>() + (capacity + MAX_PROBES) * size_of::<Slot>()
+        size_of::<Self>() + (capacity + MAX_PROBES) * size_of::<RuleSlot>()
     }
 
     fn map(capacity: usize, era: u32) -> Option<*mut Self> {
         let table = memory::map(Self::bytes(capacity))?.cast::<Self>().as_ptr();
-        let homes = ((capacity - 1) * size_of::<Slot>()) as u64;
+        let homes = ((capacity - 1) * size_of::<RuleSlot>()) as u64;
         // SAFETY: the fresh mapping is page-aligned and large enough; zeroed slots are empty slots.
         unsafe { table.write(Self { homes, era, unloads: AtomicU32::new(0), live: AtomicU32::new(0) }) };
         Some(table)
     }
 
     fn capacity(&self) -> usize {
-        self.homes as usize / size_of::<Slot>() + 1
+        self.homes as usize / size_of::<RuleSlot>() + 1
     }
 
     /// The slots that may contain the rule for the look-up pc in `key`.
     #[inline(always)]
-    fn probe_slots(&self, key: u64) -> &[Slot] {
+    fn probe_slots(&self, key: u64) -> &[RuleSlot] {
         let home = key.wrapping_mul(HASH_MULTIPLIER) >> 32 & self.homes;
-        let slots = std::ptr::from_ref(self).wrapping_add(1).cast::<Slot>();
+        let slots = std::ptr::from_ref(self).wrapping_add(1).cast::<RuleSlot>();
         // SAFETY: `map` placed `capacity + MAX_PROBES` slots after the header, and the home is one of the first `capacity`
         // slots, at a multiple of the slot size.
         unsafe { std::slice::from_raw_parts(slots.byte_add(home as usize), MAX_PROBES) }
@@ -209,7 +209,7 @@ impl RuleTable {
 
     /// Copies every rule of the present loader state to `target`.
     fn copy_into(&self, target: &Self, state: LoaderState) {
-        let slots = std::ptr::from_ref(self).wrapping_add(1).cast::<Slot>();
+        let slots = std::ptr::from_ref(self).wrapping_add(1).cast::<RuleSlot>();
         // SAFETY: `map` placed `capacity + MAX_PROBES` slots after the header.
         let slots = unsafe { std::slice::from_raw_parts(slots, self.capacity() + MAX_PROBES) };
         for slot in slots {
@@ -330,7 +330,7 @@ mod tests {
     /// unload, even if all slots are constantly reused from older rules.
     #[test]
     fn a_rule_read_without_an_intervening_unload_is_current() {
-        const PLACES: u64 = 40;
+        const PCS: u64 = 40;
         let (table, unloads) = (table(64), AtomicU32::new(0));
         let rule = |lookup_pc: u64, state: LoaderState| rule(lookup_pc << 16 | u64::from(state.unloads()));
         let now = || LoaderState::new(1, unloads.load(Ordering::Acquire));
@@ -339,19 +339,19 @@ mod tests {
             table.put(key(lookup_pc << 12, state), rule(lookup_pc, state), state);
         };
         let is_over = AtomicBool::new(false);
-        let places = || (1..=PLACES).cycle().take_while(|_| !is_over.load(Ordering::Relaxed));
+        let pcs = || (1..=PCS).cycle().take_while(|_| !is_over.load(Ordering::Relaxed));
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 // The count is limited by the era of one table.
                 for count in 0..60_000 {
                     unloads.store(count, Ordering::Release);
-                    (1..=PLACES).for_each(store);
+                    (1..=PCS).for_each(store);
                 }
                 is_over.store(true, Ordering::Relaxed);
             });
-            scope.spawn(|| places().for_each(store));
+            scope.spawn(|| pcs().for_each(store));
             let mut held = 0;
-            for lookup_pc in places() {
+            for lookup_pc in pcs() {
                 let state = now();
                 let found = table.get(lookup_pc << 12, state);
                 if let Some(found) = found.filter(|_| now() == state) {

@@ -9,8 +9,8 @@ use super::compile::Compiler;
 use super::epilogue::Epilogue;
 use super::path_cache::{PathCache, PathFollower};
 use super::registers::Registers;
-use super::rule::{Kind, Rule, UCONTEXT_RBP, UCONTEXT_RIP, UCONTEXT_RSP};
-use super::stub::Entry;
+use super::rule::{Rule, RuleKind, UCONTEXT_RBP, UCONTEXT_RIP, UCONTEXT_RSP};
+use super::stub::StubRegisters;
 use super::table;
 use super::walk_end::WalkEnd;
 use super::words::Words;
@@ -22,7 +22,7 @@ use gpuflame_model::record::ModuleEpoch;
 /// A frame that the walk reached, with the full state that determines the frame's callers.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(super) struct Step {
+pub(super) struct WalkStep {
     /// The return address into the frame, or the instruction at which it was interrupted.
     pub(super) pc: u64,
     pub(super) sp: u64,
@@ -31,7 +31,7 @@ pub(super) struct Step {
     pub(super) rule: Rule,
 }
 
-impl Step {
+impl WalkStep {
     /// Copies the step word by word, in the widths in which the walk wrote the step a moment ago. The wider loads that
     /// compilers prefer would stall until those writes have left the processor's store buffer, which takes 5 ns per frame.
     #[inline(always)]
@@ -45,7 +45,7 @@ impl Step {
 }
 
 /// A set of states from which on the rest of the stack is known.
-pub(super) trait Join {
+pub(super) trait JoinTarget {
     /// Returns the known frame that `cursor` has reached, if any. The walk calls this function for every frame, leaf first.
     fn reached(&mut self, cursor: &Cursor) -> Option<usize>;
 }
@@ -101,8 +101,8 @@ impl Cursor {
     }
 
     #[inline(always)]
-    fn leaving_by(&self, rule: Rule) -> Step {
-        Step { pc: self.pc(), sp: self.sp, bp: self.bp, rule: rule.at_exact(self.is_exact()) }
+    fn leaving_by(&self, rule: Rule) -> WalkStep {
+        WalkStep { pc: self.pc(), sp: self.sp, bp: self.bp, rule: rule.at_exact(self.is_exact()) }
     }
 }
 
@@ -115,7 +115,7 @@ pub(super) trait WalkStart {
     fn registers(&self) -> Registers;
 }
 
-impl WalkStart for Entry {
+impl WalkStart for StubRegisters {
     #[inline(always)]
     fn cursor(&self) -> Cursor {
         Cursor { lookup_pc: self.pc, sp: self.sp(), bp: self.rbp, exact: 0 }
@@ -133,7 +133,7 @@ pub(super) type StepResult = Result<Cursor, WalkEnd>;
 pub(super) struct Walk<'a> {
     pub(super) state: LoaderState,
     pub(super) compiler: &'a mut Compiler,
-    pub(super) steps: &'a mut [Step; MAX_FRAMES],
+    pub(super) steps: &'a mut [WalkStep; MAX_FRAMES],
     pub(super) is_guessed: bool,
     /// The cached paths that earlier walks of this thread took.
     pub(super) path_cache: Option<&'a PathCache>,
@@ -145,7 +145,7 @@ impl<'a> Walk<'a> {
     pub(super) fn new(
         state: LoaderState,
         compiler: &'a mut Compiler,
-        steps: &'a mut [Step; MAX_FRAMES],
+        steps: &'a mut [WalkStep; MAX_FRAMES],
         path_cache: Option<&'a PathCache>,
     ) -> Self {
         Self { state, compiler, steps, is_guessed: false, path_cache, lost_at: None }
@@ -160,7 +160,7 @@ impl Walk<'_> {
         &mut self,
         entry: &impl WalkStart,
         words: &mut W,
-        join: &mut impl Join,
+        join: &mut impl JoinTarget,
     ) -> WalkResult {
         let cursor = entry.cursor();
         if let Err(end) = words.begin(cursor.sp) {
@@ -183,7 +183,7 @@ impl Walk<'_> {
         follower: &mut PathFollower<'_>,
         entry: &impl WalkStart,
         words: &mut W,
-        join: &mut impl Join,
+        join: &mut impl JoinTarget,
     ) -> WalkResult {
         let mut cursor = entry.cursor();
         let table = table::current(self.state);
@@ -199,12 +199,12 @@ impl Walk<'_> {
                 step(rule, cursor, words)
             } else {
                 match rule.kind() {
-                    Kind::Step => step(rule, cursor, words),
-                    Kind::Realigned => realigned(rule, cursor, words),
-                    Kind::Unknown => self.unknown(rule, cursor, words),
-                    Kind::Signal => interrupted(cursor, words),
-                    Kind::End => Err(WalkEnd::Bottom),
-                    Kind::Slow => return self.run_slow(entry, words),
+                    RuleKind::Step => step(rule, cursor, words),
+                    RuleKind::Realigned => realigned(rule, cursor, words),
+                    RuleKind::Unknown => self.unknown(rule, cursor, words),
+                    RuleKind::Signal => interrupted(cursor, words),
+                    RuleKind::End => Err(WalkEnd::Bottom),
+                    RuleKind::Slow => return self.run_slow(entry, words),
                 }
             };
             match left {
@@ -272,7 +272,7 @@ impl Walk<'_> {
     /// if the code was replaced.
     #[inline]
     fn refresh_rule(&mut self, rule: Rule, cursor: Cursor, follower: &mut PathFollower<'_>) -> Rule {
-        let is_old = rule.kind() == Kind::Unknown && rule.loads() != self.state.loads();
+        let is_old = rule.kind() == RuleKind::Unknown && rule.loads() != self.state.loads();
         if is_old || (rule.may_be_replaced() && self.is_replaced(rule, cursor)) {
             self.compile_off_path(follower, cursor)
         } else {

@@ -48,7 +48,7 @@ impl CodeTable {
         self.get(slot).code == 0
     }
 
-    /// Whether one more entry requires a call of [`CodeTable::make_room`], which moves the entries.
+    /// Whether one more entry requires a call of [`CodeTable::reserve`], which moves the entries.
     pub(in crate::python) fn is_full(&self) -> bool {
         2 * (self.used + 1) > self.capacity
     }
@@ -56,7 +56,7 @@ impl CodeTable {
     /// Makes room for more entries, and keeps either all present entries or none of them. Old slot numbers stay in range,
     /// but may refer to another code object. Returns false if the kernel refuses the memory.
     #[cold]
-    pub(in crate::python) fn make_room(&mut self) -> bool {
+    pub(in crate::python) fn reserve(&mut self) -> bool {
         let keeps = 2 * self.capacity <= MAX_SLOTS;
         let capacity = if keeps { 2 * self.capacity } else { self.capacity };
         let Some(slots) = map_slots(capacity) else { return false };
@@ -100,7 +100,7 @@ mod tests {
         let mut enter = |number: u32| {
             let code = u64::from(number) * 64 + 4096;
             if table.is_full() {
-                assert!(table.make_room());
+                assert!(table.reserve());
             }
             let slot = table.find(code);
             assert!(table.is_empty(slot), "{number}");
