@@ -8,16 +8,16 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// The address range `lo..hi` of one stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub(crate) struct Stack {
+pub(crate) struct StackBounds {
     pub lo: u64,
     pub hi: u64,
 }
 
-impl Stack {
+impl StackBounds {
     /// Returns the stack that the calling thread was started on, or an empty range if it cannot be determined.
     /// This function calls `pthread_getattr_np`, which allocates, so call it once per thread.
     pub(crate) fn of_this_thread() -> Self {
-        own_stack().unwrap_or_default()
+        query_stack().unwrap_or_default()
     }
 
     #[inline(always)]
@@ -27,7 +27,7 @@ impl Stack {
 }
 
 /// Maximum size assumed for the main thread's stack if its limit is larger or absent.
-const MAIN_AT_MOST: u64 = 64 << 20;
+const MAX_MAIN_STACK_BYTES: u64 = 64 << 20;
 
 /// `__libc_stack_end`: the top of the main thread's stack. The pointer is null until [`prepare`], and stays null if libc
 /// does not export the symbol.
@@ -40,7 +40,7 @@ pub(crate) fn prepare() {
     STACK_END.store(end.cast(), Ordering::Relaxed);
 }
 
-fn own_stack() -> Option<Stack> {
+fn query_stack() -> Option<StackBounds> {
     // SAFETY: both calls only return a number.
     let is_main = unsafe { libc::syscall(libc::SYS_gettid) == libc::syscall(libc::SYS_getpid) };
     if is_main && let Some(stack) = main_stack() {
@@ -51,7 +51,7 @@ fn own_stack() -> Option<Stack> {
 
 /// Bounds of the main thread's stack, determined without parsing `/proc/self/maps`, as `pthread_getattr_np` does for the
 /// main thread.
-fn main_stack() -> Option<Stack> {
+fn main_stack() -> Option<StackBounds> {
     let end = STACK_END.load(Ordering::Relaxed);
     if end.is_null() {
         return None;
@@ -61,14 +61,14 @@ fn main_stack() -> Option<Stack> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is writable.
     let known = unsafe { libc::getrlimit(libc::RLIMIT_STACK, &mut limit) } == 0;
-    let size = if known { limit.rlim_cur.min(MAIN_AT_MOST) } else { MAIN_AT_MOST };
+    let size = if known { limit.rlim_cur.min(MAX_MAIN_STACK_BYTES) } else { MAX_MAIN_STACK_BYTES };
     let here = (&raw const limit) as u64;
-    let stack = Stack { lo: hi.saturating_sub(size), hi };
+    let stack = StackBounds { lo: hi.saturating_sub(size), hi };
     // After a fork from another thread, the child's only thread has the process's id, but does not run on the main stack.
     stack.contains(here).then_some(stack)
 }
 
-fn thread_stack() -> Option<Stack> {
+fn thread_stack() -> Option<StackBounds> {
     let mut attributes = std::mem::MaybeUninit::<libc::pthread_attr_t>::uninit();
     // SAFETY: the call initializes the attributes when it returns 0.
     if unsafe { libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()) } != 0 {
@@ -81,7 +81,7 @@ fn thread_stack() -> Option<Stack> {
     // SAFETY: `attributes` was initialized above and is not used again.
     unsafe { libc::pthread_attr_destroy(attributes.as_mut_ptr()) };
     let lo = lowest as u64;
-    known.then(|| Stack { lo, hi: lo + size as u64 })
+    known.then(|| StackBounds { lo, hi: lo + size as u64 })
 }
 
 #[cfg(test)]
@@ -93,6 +93,6 @@ mod tests {
         // This test runs on a thread of the harness. The main thread is tested in tests/unwind/main_thread.rs.
         prepare();
         let local = 0u64;
-        assert!(Stack::of_this_thread().contains((&raw const local) as u64));
+        assert!(StackBounds::of_this_thread().contains((&raw const local) as u64));
     }
 }

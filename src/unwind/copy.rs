@@ -6,7 +6,7 @@
 //! copies the stack from the stack pointer upwards, checks every page as it copies, and the walk reads the copy. Nothing
 //! about a stack is remembered between captures, so 2,000 fibers cost as much as one.
 //!
-//! Stacks that match an earlier stack need no copy: `x86_64/routes.rs` explains when a word of such a stack may be read in
+//! Stacks that match an earlier stack need no copy: `x86_64/foreign_path_cache.rs` explains when a word of such a stack may be read in
 //! place anyway.
 //!
 //! A stack is copied only as far as the walk needs it. The first copy has as many bytes as the last walk used, then the
@@ -22,37 +22,37 @@ use super::memory;
 pub(crate) const RED_ZONE: u64 = 128;
 
 /// Size in bytes of the first copy: the minimum, and the maximum that is used if the last walk used that much.
-const FIRST: std::ops::RangeInclusive<usize> = 1 << 10..=64 << 10;
+const FIRST_COPY_BYTES: std::ops::RangeInclusive<usize> = 1 << 10..=64 << 10;
 /// Initial size of the copy's buffer.
-const FIRST_ROOM: usize = 64 << 10;
+const MIN_BUFFER_BYTES: usize = 64 << 10;
 /// Maximum number of bytes copied per stack.
-const MOST: usize = 8 << 20;
+const MAX_STACK_BYTES: usize = 8 << 20;
 /// Maximum number of bytes copied per capture, even if the capture's signal frames claim to lead to many stacks.
-const MOST_OF_A_CAPTURE: usize = 2 * MOST;
+const MAX_CAPTURE_BYTES: usize = 2 * MAX_STACK_BYTES;
 
 const PAGE: u64 = 4096;
 
 /// The copy of the stack that a capture is on. Zeroed memory is a valid empty copy.
 #[derive(Debug, Default)]
 pub(crate) struct StackCopy {
-    room: Option<NonNull<u8>>,
+    buffer: Option<NonNull<u8>>,
     capacity: usize,
     /// Stack address of the copied bytes, and the number of copied bytes.
     base: u64,
     length: usize,
     /// Whether the stack ends where the copy ends, so that the copy is complete.
-    is_whole: bool,
+    is_complete: bool,
     /// Number of copied bytes that the present walk has used, and the number that the last walk used.
     used: usize,
     used_before: usize,
     /// Number of bytes that this capture may still copy.
-    left: usize,
+    remaining: usize,
 }
 
 impl StackCopy {
     /// Empties the copy at the start of a capture.
     pub(crate) fn clear(&mut self) {
-        (self.length, self.left) = (0, MOST_OF_A_CAPTURE);
+        (self.length, self.remaining) = (0, MAX_CAPTURE_BYTES);
     }
 
     /// Moves to the stack that contains `sp`. Returns whether the stack is readable at `sp`.
@@ -69,16 +69,16 @@ impl StackCopy {
         if self.used > 0 {
             self.used_before = self.used;
         }
-        (self.base, self.length, self.used, self.is_whole) = (base, 0, 0, false);
+        (self.base, self.length, self.used, self.is_complete) = (base, 0, 0, false);
         self.reaches(sp)
     }
 
     /// The word at `address` of this stack.
     #[inline]
     pub(crate) fn word(&mut self, address: u64) -> Option<u64> {
-        let (true, Some(room)) = (self.reaches(address), self.room) else { return None };
+        let (true, Some(buffer)) = (self.reaches(address), self.buffer) else { return None };
         // SAFETY: `reaches` returned true, so the eight bytes at this address are in the buffer.
-        Some(unsafe { memory::word(room.as_ptr() as u64 + (address - self.base)) })
+        Some(unsafe { memory::word(buffer.as_ptr() as u64 + (address - self.base)) })
     }
 
     /// Whether a word at `address` belongs to this stack, so that all bytes from the stack pointer up to the word are
@@ -86,12 +86,12 @@ impl StackCopy {
     #[inline]
     pub(crate) fn reaches(&mut self, address: u64) -> bool {
         let Some(distance) = address.checked_sub(self.base) else { return false };
-        if distance > (MOST - 8) as u64 {
+        if distance > (MAX_STACK_BYTES - 8) as u64 {
             return false;
         }
         let needed = distance as usize + 8;
         while needed > self.length {
-            if self.is_whole || !self.extend() {
+            if self.is_complete || !self.extend() {
                 return false;
             }
         }
@@ -103,38 +103,40 @@ impl StackCopy {
     #[cold]
     fn extend(&mut self) -> bool {
         let from = self.base.wrapping_add(self.length as u64);
-        let wanted = self.length.max(self.used_before.clamp(*FIRST.start(), *FIRST.end())) as u64;
+        let wanted =
+            self.length.max(self.used_before.clamp(*FIRST_COPY_BYTES.start(), *FIRST_COPY_BYTES.end()))
+                as u64;
         let end = from.wrapping_add(wanted).next_multiple_of(PAGE);
-        let more = (end.wrapping_sub(from) as usize).min(MOST - self.length).min(self.left);
-        let Some(room) = self.room_for(self.length + more).filter(|_| more != 0) else { return false };
+        let more = (end.wrapping_sub(from) as usize).min(MAX_STACK_BYTES - self.length).min(self.remaining);
+        let Some(buffer) = self.buffer_for(self.length + more).filter(|_| more != 0) else { return false };
         // SAFETY: the buffer has space for `more` bytes after the copied ones.
-        let copied = unsafe { memory::copy_what_is_mapped(from, room.as_ptr().add(self.length), more) };
-        self.is_whole = copied < more;
+        let copied = unsafe { memory::copy_mapped(from, buffer.as_ptr().add(self.length), more) };
+        self.is_complete = copied < more;
         self.length += copied;
-        self.left -= copied;
+        self.remaining -= copied;
         copied != 0
     }
 
-    fn room_for(&mut self, bytes: usize) -> Option<NonNull<u8>> {
+    fn buffer_for(&mut self, bytes: usize) -> Option<NonNull<u8>> {
         if bytes <= self.capacity {
-            return self.room;
+            return self.buffer;
         }
-        let capacity = bytes.next_power_of_two().max(FIRST_ROOM);
+        let capacity = bytes.next_power_of_two().max(MIN_BUFFER_BYTES);
         let larger = memory::map(capacity)?;
-        if let Some(room) = self.room {
+        if let Some(buffer) = self.buffer {
             // SAFETY: `length` bytes of the old buffer are initialized, and the new buffer is larger.
-            unsafe { larger.copy_from_nonoverlapping(room, self.length) };
+            unsafe { larger.copy_from_nonoverlapping(buffer, self.length) };
         }
-        self.give_back();
-        (self.room, self.capacity) = (Some(larger), capacity);
-        self.room
+        self.release();
+        (self.buffer, self.capacity) = (Some(larger), capacity);
+        self.buffer
     }
 
     /// Releases the memory of the buffer.
-    pub(crate) fn give_back(&mut self) {
-        if let Some(room) = self.room.take() {
-            // SAFETY: `room_for` mapped the buffer with this size, and the buffer is not used any more.
-            unsafe { memory::unmap(room, self.capacity) };
+    pub(crate) fn release(&mut self) {
+        if let Some(buffer) = self.buffer.take() {
+            // SAFETY: `buffer_for` mapped the buffer with this size, and the buffer is not used any more.
+            unsafe { memory::unmap(buffer, self.capacity) };
         }
         self.capacity = 0;
     }
@@ -163,7 +165,7 @@ mod tests {
         let mut copy = StackCopy::default();
         copy.clear();
         look(&mut copy, lo, hi);
-        copy.give_back();
+        copy.release();
         // SAFETY: the mapping is not used any more.
         unsafe { memory::unmap(memory, bytes) };
     }
@@ -230,10 +232,10 @@ mod tests {
 
     #[test]
     fn a_capture_copies_at_most_its_limit() {
-        with_stack(3 * MOST / PAGE as usize, |copy, lo, _| {
-            assert!(copy.enter(lo + RED_ZONE) && copy.reaches(lo + MOST as u64 - 8));
-            assert!(!copy.reaches(lo + MOST as u64));
-            assert!(copy.enter(lo + RED_ZONE) && copy.reaches(lo + MOST as u64 - 8));
+        with_stack(3 * MAX_STACK_BYTES / PAGE as usize, |copy, lo, _| {
+            assert!(copy.enter(lo + RED_ZONE) && copy.reaches(lo + MAX_STACK_BYTES as u64 - 8));
+            assert!(!copy.reaches(lo + MAX_STACK_BYTES as u64));
+            assert!(copy.enter(lo + RED_ZONE) && copy.reaches(lo + MAX_STACK_BYTES as u64 - 8));
             assert!(!copy.enter(lo + RED_ZONE), "all that one capture may copy was copied");
         });
     }

@@ -34,7 +34,7 @@
 //! 3. A signal frame may lead to any stack. If the frame leads upwards on the same stack, the walk continues; if it leads
 //!    to another stack, the walk starts over through the copy
 //!    (`a_walk_continues_from_a_signal_stack_to_the_interrupted_stack`).
-//! 4. The memo reads only words that an earlier walk of the thread's own stack read, in frames above the present stack
+//! 4. The last-stack cache reads only words that an earlier walk of the thread's own stack read, in frames above the present stack
 //!    pointer, and only in a capture that begins on that stack (`cached_and_uncached_walks_give_equal_stacks` of
 //!    `unwind/fuzz.rs`; greenlets, which move parts of a stack aside, in `host/runtimes.rs`). The same holds for the cache
 //!    of whole stacks, whose entries begin at exactly the stack pointer at which such a walk began
@@ -55,8 +55,8 @@
 //!    (`words_are_read_from_the_red_zone_to_the_first_unreadable_page`, `a_capture_copies_at_most_its_limit` of `copy`).
 //! 8. Stacks of one page are read without a copy if they match a stack that was walked through a copy before. That page
 //!    contains our own frames, so no other thread can unmap the page without crashing the program anyway
-//!    (`x86_64/routes.rs`; `a_route_never_reads_past_the_stack_pointers_page`,
-//!    `a_route_is_followed_only_with_the_same_frame_pointer` in that file; compared with the copy:
+//!    (`x86_64/foreign_path_cache.rs`; `a_foreign_path_never_reads_past_the_stack_pointers_page`,
+//!    `a_foreign_path_is_followed_only_with_the_same_frame_pointer` in that file; compared with the copy:
 //!    `cached_paths_on_foreign_stacks_equal_uncached_walks` of `unwind/fuzz.rs`; a page that comes and goes:
 //!    `pages_protected_by_another_thread_are_not_read` of `host/generated.rs`).
 //! 9. The cost of a capture does not depend on the number of stacks: a capture makes at most one copying system call, and
@@ -92,10 +92,10 @@
 //!     the end of the capture (`threads_sharing_rules_during_loads_and_unloads_agree_with_libgcc`;
 //!     `a_rule_read_without_an_intervening_unload_is_current` of `x86_64/table.rs`). Each rule that a thread caches along
 //!     its paths is valid for one address in one loader state (`a_path_is_used_from_its_third_walk_on` of
-//!     `x86_64/trails.rs`; compared with the plain walk: the fuzzer of 4).
+//!     `x86_64/path_cache.rs`; compared with the plain walk: the fuzzer of 4).
 //! 15. An epoch permanently belongs to one file at one address, and frames carry the epoch. So neither a name nor a stack
 //!     depends on which thread looked it up, or when (names: `plugins_that_alternate_at_one_address_keep_their_names` and
-//!     the tests after it in `recorded/modules.rs`; `overlapping_objects_have_different_epochs` of `known`; stacks:
+//!     the tests after it in `recorded/modules.rs`; `overlapping_objects_have_different_epochs` of `epochs`; stacks:
 //!     `stacks_stay_equal_while_other_libraries_are_loaded_and_unloaded` of `unwind/modules.rs`).
 //! 16. A module that cannot be determined is reported as unknown, and counted
 //!     (`launches_from_an_address_with_too_many_files_are_unknown_and_counted` of `recorded/modules.rs`,
@@ -122,26 +122,26 @@ use gpuflame_model::record::{ContextFlags, Frame};
 // framehop finds objects by itself.
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 mod bounds;
+mod cache_backoff;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 mod copy;
-mod counts;
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
-mod find;
-mod known;
+mod epochs;
+mod load_counters;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 mod loader;
+mod loader_state;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub mod memory;
 mod modules;
-mod notes;
-mod objects;
-mod price;
+mod object_list;
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+mod object_lookup;
+mod outside_pages;
 pub mod python;
-pub mod python_end;
+pub mod python_exit;
 mod symbols;
 pub mod tls;
 mod verify;
-mod watch;
 
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
@@ -154,10 +154,10 @@ mod portable;
 use portable as engine;
 
 #[doc(hidden)]
-pub use engine::Places;
+pub use engine::StackPositions;
 pub use memory::bytes_held;
 pub use modules::ModuleMap;
-pub use verify::{Verdict, Verifier};
+pub use verify::{Verifier, VerifyResult};
 
 /// Maximum number of frames per captured stack. If the stack is deeper, its root-side frames are omitted.
 pub const MAX_FRAMES: usize = 1024;
@@ -165,7 +165,7 @@ pub const MAX_FRAMES: usize = 1024;
 /// Looks up symbols that cannot be looked up inside a callback. Call when the library is loaded, on any thread; captures
 /// before this call are slower, but correct.
 pub fn prepare() {
-    find::prepare();
+    object_lookup::prepare();
     loader::prepare();
     bounds::prepare();
     memory::prepare();
@@ -173,8 +173,8 @@ pub fn prepare() {
 
 /// Makes this process find objects as with a glibc before 2.35, whatever version is installed. For tests.
 #[doc(hidden)]
-pub fn as_on_older_glibc() {
-    find::do_without_find_object();
+pub fn emulate_older_glibc() {
+    object_lookup::disable_find_object();
 }
 
 /// Asks the loader whether objects were loaded or unloaded (about 12 ns). Returns whether an object has been loaded or
@@ -185,7 +185,7 @@ pub fn as_on_older_glibc() {
 /// by the rules of the unloaded code, and get its name. Call this function after a `dlclose` that you know of, poll it from
 /// a housekeeping thread every few milliseconds, or set [`Unwinder::check_every_capture`].
 pub fn poll() -> bool {
-    let before = counts::latest();
+    let before = loader_state::latest();
     loader::poll() != before
 }
 
@@ -210,31 +210,35 @@ pub struct Captured<'a> {
     /// The frames of the stack, leaf first.
     pub frames: &'a [Frame],
     /// Number of frames at the root end (the end of `frames`) that are unchanged since the previous capture.
-    pub kept: usize,
+    pub unchanged: usize,
     /// Quality of the stack.
     pub flags: ContextFlags,
     /// Stack positions of the frames.
     #[doc(hidden)]
-    pub places: Places<'a>,
+    pub positions: StackPositions<'a>,
 }
 
-/// The result of [`Unwinder::capture_or_tell`].
+/// The result of [`Unwinder::capture_with_cache`].
 #[derive(Debug)]
-pub enum Seen<'a> {
-    /// The stack is the cached stack with this number (from [`Unwinder::keep_last`]), equal frame by frame.
-    Again(usize),
+pub enum CachedCapture<'a> {
+    /// The stack is the cached stack with this number (from [`Unwinder::cache_last`]), equal frame by frame.
+    Hit(usize),
     /// A stack that is not in the cache.
-    New(Captured<'a>),
+    Miss(Captured<'a>),
 }
 
 impl Captured<'_> {
     /// An empty result, for when a capture is not possible.
-    const NOTHING: Self =
-        Self { frames: &[], kept: 0, flags: ContextFlags(ContextFlags::CUT), places: Places::NONE };
+    const EMPTY: Self = Self {
+        frames: &[],
+        unchanged: 0,
+        flags: ContextFlags(ContextFlags::CUT),
+        positions: StackPositions::NONE,
+    };
 
     /// The frames' stack pointers. A frame reaches from its own stack pointer to its caller's.
     pub fn stack_pointers(&self) -> impl Iterator<Item = u64> {
-        self.places.of_last(self.frames.len())
+        self.positions.last_frames(self.frames.len())
     }
 
     /// Whether frames are missing at the root of the stack.
@@ -251,22 +255,22 @@ pub const REGISTERS: usize = 17;
 ///
 /// A walk reads nothing from the original stack, because the thread has continued to run. If the copy is too short, the
 /// stack is cut where the copy ends. Python frames are not included. Code may have been unloaded since the copy was made:
-/// see [`CopyUnwinder::look`].
+/// see [`CopyUnwinder::check_loaded_objects`].
 #[derive(Debug)]
-pub struct CopyUnwinder(engine::OfCopies);
+pub struct CopyUnwinder(engine::CopyWalker);
 
 impl CopyUnwinder {
     /// Creates an unwinder in its own memory mapping. `None` if the kernel refuses the memory, and on machines other than
     /// x86-64.
     pub fn new() -> Option<Self> {
-        engine::OfCopies::new().map(Self)
+        engine::CopyWalker::new().map(Self)
     }
 
     /// Checks which objects are loaded; call before each round of walks. If an object was unloaded since the last call,
     /// copied addresses may belong to this object instead of the one loaded now, so all stacks of this round are flagged as
     /// guessed.
-    pub fn look(&mut self) {
-        self.0.look();
+    pub fn check_loaded_objects(&mut self) {
+        self.0.check_loaded_objects();
     }
 
     /// Walks the stack of a thread that was interrupted with these registers (rax to r15 and the instruction pointer, in
@@ -279,7 +283,7 @@ impl CopyUnwinder {
 /// Captures the stack of the thread that created the unwinder.
 #[derive(Debug)]
 pub struct Unwinder {
-    engine: engine::Owned,
+    engine: engine::ThreadEngine,
 }
 
 impl Unwinder {
@@ -289,7 +293,7 @@ impl Unwinder {
     /// This call queries the bounds of the thread's stack (on all but the main thread by `pthread_getattr_np`, which
     /// allocates). So create one unwinder per thread and keep it.
     pub fn new() -> Option<Self> {
-        Some(Self { engine: engine::Owned::new()? })
+        Some(Self { engine: engine::ThreadEngine::new()? })
     }
 
     /// Sets whether every capture checks if objects were unloaded. The check costs two loads of the loader's own counters
@@ -300,8 +304,8 @@ impl Unwinder {
 
     /// Sets whether the last stack is cached, so that only new frames are walked. Default: yes. Without the cache, every
     /// capture walks to the root. The frames are the same with and without it, so either mode can check the other.
-    pub fn remember_stacks(&mut self, remember: bool) {
-        self.engine.remember_stacks(remember);
+    pub fn use_caches(&mut self, enabled: bool) {
+        self.engine.use_caches(enabled);
     }
 
     /// Captures the stack of the calling thread, beginning at the caller of this function.
@@ -314,22 +318,22 @@ impl Unwinder {
         self.engine.capture(skip)
     }
 
-    /// As [`Unwinder::capture`], but does not walk a stack that [`Unwinder::keep_last`] has cached: the stack's number is
+    /// As [`Unwinder::capture`], but does not walk a stack that [`Unwinder::cache_last`] has cached: the stack's number is
     /// returned instead. `hint` is an additional value that distinguishes stacks, such as the launched kernel; it must be
     /// equal for equal stacks.
     #[inline(always)]
-    pub fn capture_or_tell(&mut self, skip: Skip, hint: u64) -> Seen<'_> {
-        self.engine.capture_or_tell(skip, hint)
+    pub fn capture_with_cache(&mut self, skip: Skip, hint: u64) -> CachedCapture<'_> {
+        self.engine.capture_with_cache(skip, hint)
     }
 
-    /// Caches the stack that [`Unwinder::capture_or_tell`] captured last, and returns its number, which is less than
-    /// [`Unwinder::MOST_KEPT`]. The stack that had this number before is evicted. `None` if the stack cannot be cached, or
+    /// Caches the stack that [`Unwinder::capture_with_cache`] captured last, and returns its number, which is less than
+    /// [`Unwinder::MAX_CACHED_STACKS`]. The stack that had this number before is evicted. `None` if the stack cannot be cached, or
     /// if the last insertion was so recent that another would cost too much.
     #[inline(always)]
-    pub fn keep_last(&mut self) -> Option<usize> {
-        self.engine.keep_last()
+    pub fn cache_last(&mut self) -> Option<usize> {
+        self.engine.cache_last()
     }
 
     /// Maximum number of stacks in the cache.
-    pub const MOST_KEPT: usize = engine::STACKS;
+    pub const MAX_CACHED_STACKS: usize = engine::STACKS;
 }

@@ -1,12 +1,12 @@
 //! The dynamic loader's state: which objects are loaded, and whether that has changed.
 //!
 //! The loader is queried by `dl_iterate_phdr`, which is safe inside a callback, even while another thread is in `dlopen`.
-//! If glibc's own object counters were found (see `watch`), [`current`] queries the loader only when these counters have
-//! changed. The latest known state is in `counts`; `find` maps an address to its object.
+//! If glibc's own object counters were found (see `load_counters`), [`current`] queries the loader only when these counters have
+//! changed. The latest known state is in `loader_state`; `object_lookup` maps an address to its object.
 //!
 //! While a visitor of `dl_iterate_phdr` runs, no object can be loaded or unloaded, in any namespace: glibc maps, lists,
 //! unlists and unmaps objects, and frees their names, under the one lock that it holds while the visitor runs. So the
-//! contents of an object are read only inside [`hold`] and [`visit`]: an address on a stack may be garbage, and another
+//! contents of an object are read only inside [`with_lock`] and [`visit`]: an address on a stack may be garbage, and another
 //! thread may unload the object around such an address at any time.
 //!
 //! No thread waits forever for that lock. The loader runs no code of the program under the lock (constructors, destructors
@@ -16,39 +16,39 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-use super::counts::{self, Counts, Told};
-use super::watch;
+use super::load_counters;
+use super::loader_state::{self, LoaderCounters, LoaderState};
 
 /// Returns the present state. Costs two loads, and a query to the loader if an object was loaded or unloaded.
 #[inline(always)]
-pub(crate) fn current() -> Counts {
-    if watch::is_unchanged() { counts::latest() } else { poll() }
+pub(crate) fn current() -> LoaderState {
+    if load_counters::is_unchanged() { loader_state::latest() } else { poll() }
 }
 
 /// Queries the loader for its present state, and publishes the state as the latest. Costs about 12 ns and takes a short
 /// loader lock.
 #[cold]
-pub(crate) fn poll() -> Counts {
-    hold(|counts| counts).unwrap_or_else(counts::latest)
+pub(crate) fn poll() -> LoaderState {
+    with_lock(|state| state).unwrap_or_else(loader_state::latest)
 }
 
 /// Calls `inside` with the loader's state. This state is published as the latest, and cannot change until `inside` returns.
-pub(crate) fn hold<T>(inside: impl FnOnce(Counts) -> T) -> Option<T> {
+pub(crate) fn with_lock<T>(inside: impl FnOnce(LoaderState) -> T) -> Option<T> {
     let mut inside = Some(inside);
     let mut result = None;
     iterate(|info| {
-        let told = told(info);
-        let numbers = watch::read_locked(told);
-        let counts = counts::publish(told, numbers.is_some());
-        watch::note(numbers);
-        result = inside.take().map(|inside| inside(counts));
+        let counters = loader_counters(info);
+        let numbers = load_counters::read_under_lock(counters);
+        let state = loader_state::publish(counters, numbers.is_some());
+        load_counters::note(numbers);
+        result = inside.take().map(|inside| inside(state));
         Visit::Stop
     });
     result
 }
 
-fn told(info: &libc::dl_phdr_info) -> Told {
-    Told::new(info.dlpi_adds, info.dlpi_subs)
+fn loader_counters(info: &libc::dl_phdr_info) -> LoaderCounters {
+    LoaderCounters::new(info.dlpi_adds, info.dlpi_subs)
 }
 
 /// Searches for the loader's counters, and queries the loader for the first time. Call when the library is loaded, not
@@ -58,7 +58,7 @@ pub(crate) fn prepare() {
         iterate(|info| {
             // SAFETY: `bytes` is the variable's size according to the loader, and the variable is aligned for the pointers
             // in it.
-            unsafe { watch::find(global, bytes, told(info)) };
+            unsafe { load_counters::find(global, bytes, loader_counters(info)) };
             Visit::Stop
         });
     }
@@ -163,7 +163,7 @@ impl Object {
     }
 
     /// Finds the object that contains `address` in the loader's list. Call while the loader's lock is held.
-    pub(super) fn listed(address: u64) -> Option<Self> {
+    pub(super) fn find_listed(address: u64) -> Option<Self> {
         let mut found = None;
         visit(|object| {
             if !object.contains(address) {
@@ -309,7 +309,7 @@ mod tests {
         // Another test may load an object in between, but not every time.
         let unchanged = |_: i32| {
             poll();
-            watch::is_unchanged()
+            load_counters::is_unchanged()
         };
         assert!((0..10).any(unchanged));
     }

@@ -18,12 +18,12 @@ pub fn bytes_held() -> usize {
 /// Maps `bytes` bytes of zeroed, page-aligned memory. `None` if the kernel refuses.
 pub fn map(bytes: usize) -> Option<NonNull<u8>> {
     let memory = reserve(bytes)?;
-    count(bytes);
+    count_used(bytes);
     Some(memory)
 }
 
 /// Counts `bytes` bytes of memory from [`reserve`] as used from now on.
-pub fn count(bytes: usize) {
+pub fn count_used(bytes: usize) {
     HELD.fetch_add(bytes, Ordering::Relaxed);
 }
 
@@ -45,14 +45,14 @@ pub fn reserve(bytes: usize) -> Option<NonNull<u8>> {
 /// `memory` must come from [`map`] with the same size, and must not be referenced any more.
 pub unsafe fn unmap(memory: NonNull<u8>, bytes: usize) {
     // SAFETY: the caller guarantees this contract.
-    unsafe { give_back(memory, bytes, bytes) };
+    unsafe { release(memory, bytes, bytes) };
 }
 
 /// Releases memory from [`reserve`], of which `counted` bytes were counted.
 ///
 /// # Safety
 /// The conditions of [`unmap`] apply.
-pub unsafe fn give_back(memory: NonNull<u8>, bytes: usize, counted: usize) {
+pub unsafe fn release(memory: NonNull<u8>, bytes: usize, counted: usize) {
     // SAFETY: the caller guarantees that this is a whole mapping of ours, and that it is not in use.
     unsafe { libc::munmap(memory.as_ptr().cast(), bytes) };
     HELD.fetch_sub(counted, Ordering::Relaxed);
@@ -75,21 +75,21 @@ pub unsafe fn word(address: u64) -> u64 {
 /// # Safety
 /// `bytes` bytes at `to` must be writable.
 #[cold]
-pub unsafe fn copy_what_is_mapped(address: u64, to: *mut u8, bytes: usize) -> usize {
+pub unsafe fn copy_mapped(address: u64, to: *mut u8, bytes: usize) -> usize {
     // SAFETY: errno's location is valid for as long as the thread runs.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: errno's location is valid for as long as the thread runs.
     let before = unsafe { errno.read() };
     let mut copied = -1;
-    if !IS_REFUSED.load(Ordering::Relaxed) {
+    if !IS_SYSCALL_REFUSED.load(Ordering::Relaxed) {
         // SAFETY: the caller guarantees that `to` is writable.
-        copied = unsafe { copy_by_call(address, to, bytes) };
+        copied = unsafe { copy_by_syscall(address, to, bytes) };
         // SAFETY: errno's location is valid for as long as the thread runs.
         if copied < 0 && unsafe { errno.read() } != libc::EFAULT {
-            IS_REFUSED.store(true, Ordering::Relaxed);
+            IS_SYSCALL_REFUSED.store(true, Ordering::Relaxed);
         }
     }
-    if IS_REFUSED.load(Ordering::Relaxed) {
+    if IS_SYSCALL_REFUSED.load(Ordering::Relaxed) {
         // SAFETY: the caller guarantees that `to` is writable.
         copied = unsafe { copy_by_file(address, to, bytes) };
     }
@@ -99,11 +99,11 @@ pub unsafe fn copy_what_is_mapped(address: u64, to: *mut u8, bytes: usize) -> us
 }
 
 /// Whether `process_vm_readv` was refused, by an old container's system call filter or by an old kernel.
-static IS_REFUSED: AtomicBool = AtomicBool::new(false);
+static IS_SYSCALL_REFUSED: AtomicBool = AtomicBool::new(false);
 
 /// # Safety
 /// `bytes` bytes at `to` must be writable.
-unsafe fn copy_by_call(address: u64, to: *mut u8, bytes: usize) -> i64 {
+unsafe fn copy_by_syscall(address: u64, to: *mut u8, bytes: usize) -> i64 {
     let local = libc::iovec { iov_base: to.cast(), iov_len: bytes };
     let remote = libc::iovec { iov_base: address as *mut _, iov_len: bytes };
     // The arguments are full-width registers: the upper half of a narrower argument may contain garbage, which the kernel
@@ -153,7 +153,7 @@ fn this_process() -> i64 {
     id
 }
 
-/// As [`copy_by_call`], but reads through the file that shows this process's memory. The file is opened each time, because
+/// As [`copy_by_syscall`], but reads through the file that shows this process's memory. The file is opened each time, because
 /// the host could close a long-lived descriptor of ours and reuse its number for another file. Like a debugger, this
 /// function also reads pages without read permission, so a stack may seem to end in zeroes.
 ///
@@ -196,7 +196,7 @@ mod tests {
         let copied = || {
             let mut word = 0i64;
             // SAFETY: eight bytes at `word` are writable.
-            let copied = unsafe { copy_by_call((&raw const WORD) as u64, (&raw mut word).cast(), 8) };
+            let copied = unsafe { copy_by_syscall((&raw const WORD) as u64, (&raw mut word).cast(), 8) };
             (copied, word)
         };
         assert_eq!(copied(), (8, 1));
@@ -225,7 +225,7 @@ mod tests {
             memory.as_ptr().add(8000).write_bytes(7, 192);
             libc::munmap(memory.as_ptr().add(8192).cast(), 4096);
         }
-        for way in [copy_by_call as Way, copy_by_file as Way] {
+        for way in [copy_by_syscall as Way, copy_by_file as Way] {
             let mut copied = [0u8; 400];
             // SAFETY: 400 bytes at `copied` are writable.
             let mut copy = |from, bytes| unsafe { way(from, copied.as_mut_ptr(), bytes) };
@@ -246,8 +246,8 @@ mod tests {
         *errno = 77;
         let mut word = 0u64;
         // SAFETY: eight bytes at `word` are writable.
-        let copied = unsafe { copy_what_is_mapped(8, (&raw mut word).cast(), 8) };
+        let copied = unsafe { copy_mapped(8, (&raw mut word).cast(), 8) };
         assert_eq!((copied, *errno), (0, 77));
-        assert!(!IS_REFUSED.load(Ordering::Relaxed), "an unmapped address does not count as refused");
+        assert!(!IS_SYSCALL_REFUSED.load(Ordering::Relaxed), "an unmapped address does not count as refused");
     }
 }

@@ -1,8 +1,8 @@
 //! The module map: records which file was mapped at which address, while the modules are loaded.
 //!
 //! The map belongs to a housekeeping thread, which polls the map for two kinds of news. The first are objects that
-//! captures, or the map itself (when it lists the loader's objects), have added to the permanent list (see `known`). The
-//! second are pages of code outside all objects, about which captures left notes (see `notes`). Function names are resolved
+//! captures, or the map itself (when it lists the loader's objects), have added to the permanent list (see `epochs`). The
+//! second are pages of code outside all objects, about which captures left notes (see `outside_pages`). Function names are resolved
 //! elsewhere.
 
 use std::ffi::OsStr;
@@ -11,19 +11,19 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{self, PathBuf};
 
-use super::counts::Counts;
-use super::known::{self, Known};
+use super::epochs::{self, EpochEntry};
 use super::loader::{self, Visit};
-use super::notes::{self, PAGE};
+use super::loader_state::LoaderState;
+use super::outside_pages::{self, PAGE};
 use gpuflame_model::record::{Module, ModuleEpoch};
 
 /// All modules seen so far by the process.
 #[derive(Debug, Default)]
 pub struct ModuleMap {
     /// The last object that was reported.
-    told: Option<&'static Known>,
+    last_reported: Option<&'static EpochEntry>,
     /// The loader's state when the map last listed the loader's objects.
-    listed: Option<Counts>,
+    listed: Option<LoaderState>,
     /// Modules reported for code outside all objects, and the number of notes that had been lost by then.
     outside: Vec<Module>,
     notes_lost: u64,
@@ -42,55 +42,55 @@ impl ModuleMap {
     /// [`ModuleEpoch::OUTSIDE`] there may be several such modules, and then the right module is unknown. Generated code has
     /// an empty path. Do not call inside a callback.
     pub fn refresh(&mut self, new: &mut Vec<Module>) {
-        let counts = loader::poll();
-        if self.listed != Some(counts) {
-            self.list();
+        let state = loader::poll();
+        if self.listed != Some(state) {
+            self.register_loaded_objects();
         }
-        for known in known::after(self.told) {
-            new.push(with_full_path(module_of_object(known)));
-            self.told = Some(known);
+        for entry in epochs::entries_after(self.last_reported) {
+            new.push(with_full_path(module_of_entry(entry)));
+            self.last_reported = Some(entry);
         }
-        if notes::are_waiting() || self.notes_lost != notes::lost() {
-            self.read_notes(counts, new);
+        if outside_pages::are_pending() || self.notes_lost != outside_pages::notes_lost() {
+            self.read_notes(state, new);
         }
     }
 
     /// Adds all loaded objects to the permanent list.
-    fn list(&mut self) {
-        self.listed = loader::hold(|counts| {
+    fn register_loaded_objects(&mut self) {
+        self.listed = loader::with_lock(|state| {
             loader::visit(|object| {
-                known::epoch_of(object, counts);
+                epochs::epoch_of(object, state);
                 Visit::Next
             });
-            counts
+            state
         });
     }
 
     /// Processes the captures' notes on code outside all objects. If objects were loaded or unloaded since a note was
     /// written, another file may be mapped at the note's page by now; then a module without a path marks the page as
     /// unknown.
-    fn read_notes(&mut self, counts: Counts, new: &mut Vec<Module>) {
+    fn read_notes(&mut self, state: LoaderState, new: &mut Vec<Module>) {
         let mut notes = Vec::new();
-        notes::drain(|note| notes.push(note));
+        outside_pages::drain(|note| notes.push(note));
         let maps = fs::read("/proc/self/maps").unwrap_or_default();
-        let mappings: Vec<_> = Mapping::all(&maps).collect();
-        let is_current = loader::poll() == counts;
+        let mappings: Vec<_> = ProcMapping::all(&maps).collect();
+        let is_current = loader::poll() == state;
         for note in notes {
             let mapping = mappings.iter().find(|mapping| (mapping.start..mapping.end).contains(&note.page));
-            let mapping = mapping.filter(|_| is_current && note.counts == counts);
-            self.learn(
-                mapping.map_or_else(|| nobody_knows(note.page..note.page + PAGE), Mapping::module),
+            let mapping = mapping.filter(|_| is_current && note.state == state);
+            self.add_outside(
+                mapping.map_or_else(|| unknown_module(note.page..note.page + PAGE), ProcMapping::module),
                 new,
             );
         }
-        let lost = notes::lost();
+        let lost = outside_pages::notes_lost();
         if lost != self.notes_lost {
             self.notes_lost = lost;
-            self.learn(nobody_knows(0..u64::MAX), new);
+            self.add_outside(unknown_module(0..u64::MAX), new);
         }
     }
 
-    fn learn(&mut self, module: Module, new: &mut Vec<Module>) {
+    fn add_outside(&mut self, module: Module, new: &mut Vec<Module>) {
         let covers = |known: &&Module| known.start <= module.start && module.end <= known.end;
         if !self.outside.iter().filter(covers).any(|known| known.path == module.path) {
             new.push(module.clone());
@@ -99,20 +99,20 @@ impl ModuleMap {
     }
 }
 
-fn module_of_object(known: &Known) -> Module {
+fn module_of_entry(entry: &EpochEntry) -> Module {
     Module {
-        epoch: known.epoch,
-        start: known.start,
-        end: known.end,
-        bias: known.bias,
-        path: OsStr::from_bytes(known.path()).into(),
-        build_id: known.build_id().to_vec(),
+        epoch: entry.epoch,
+        start: entry.start,
+        end: entry.end,
+        bias: entry.bias,
+        path: OsStr::from_bytes(entry.path()).into(),
+        build_id: entry.build_id().to_vec(),
     }
 }
 
 /// A module for code outside all objects whose file cannot be determined.
-fn nobody_knows(place: Range<u64>) -> Module {
-    let Range { start, end } = place;
+fn unknown_module(range: Range<u64>) -> Module {
+    let Range { start, end } = range;
     Module { epoch: ModuleEpoch::OUTSIDE, start, end, bias: 0, path: PathBuf::new(), build_id: Vec::new() }
 }
 
@@ -121,7 +121,7 @@ fn nobody_knows(place: Range<u64>) -> Module {
 fn with_full_path(mut module: Module) -> Module {
     let name = module.path.as_os_str().as_bytes();
     if name.is_empty() {
-        module.path = program(module.start);
+        module.path = program_path(module.start);
     } else if name.starts_with(b"linux-vdso") || name.starts_with(b"linux-gate") {
         module.path = "[vdso]".into();
     } else if module.path.is_relative()
@@ -135,9 +135,9 @@ fn with_full_path(mut module: Module) -> Module {
 
 /// The program's file, which is mapped at `start`. If the program was started through the loader (`ld.so program`),
 /// `/proc/self/exe` is the loader instead of the program.
-fn program(start: u64) -> PathBuf {
+fn program_path(start: u64) -> PathBuf {
     let maps = fs::read("/proc/self/maps").unwrap_or_default();
-    let mapping = Mapping::all(&maps).find(|mapping| (mapping.start..mapping.end).contains(&start));
+    let mapping = ProcMapping::all(&maps).find(|mapping| (mapping.start..mapping.end).contains(&start));
     // The kernel escapes unusual characters in this file, so a path with a backslash is not used.
     match mapping.filter(|mapping| mapping.name.starts_with(b"/") && !mapping.name.contains(&b'\\')) {
         Some(mapping) => OsStr::from_bytes(mapping.name).into(),
@@ -147,14 +147,14 @@ fn program(start: u64) -> PathBuf {
 
 /// One line of `/proc/self/maps`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Mapping<'a> {
+struct ProcMapping<'a> {
     start: u64,
     end: u64,
     offset: u64,
     name: &'a [u8],
 }
 
-impl<'a> Mapping<'a> {
+impl<'a> ProcMapping<'a> {
     fn all(maps: &'a [u8]) -> impl Iterator<Item = Self> {
         maps.split(|byte| *byte == b'\n').filter_map(Self::parse)
     }
@@ -190,8 +190,11 @@ mod tests {
     fn a_line_of_proc_maps_is_parsed() {
         let line = b"7f00a000-7f00c000 r-xp 00001000 08:01 42                         /lib/a \xe9.so";
         let (start, end, offset) = (0x7f00_a000, 0x7f00_c000, 0x1000);
-        assert_eq!(Mapping::parse(line), Some(Mapping { start, end, offset, name: b"/lib/a \xe9.so" }));
-        assert_eq!(Mapping::parse(b"1-2 rwxp 0 00:00 0").map(|mapping| mapping.name), Some(&b""[..]));
+        assert_eq!(
+            ProcMapping::parse(line),
+            Some(ProcMapping { start, end, offset, name: b"/lib/a \xe9.so" })
+        );
+        assert_eq!(ProcMapping::parse(b"1-2 rwxp 0 00:00 0").map(|mapping| mapping.name), Some(&b""[..]));
     }
 
     #[test]

@@ -10,11 +10,11 @@ use std::ops::Range;
 use framehop::aarch64::{CacheAarch64, PtrAuthMask, UnwindRegsAarch64, UnwinderAarch64};
 use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, MustNotAllocateDuringUnwind, Unwinder as _};
 
-use super::bounds::Stack;
+use super::bounds::StackBounds;
 use super::copy::StackCopy;
-use super::counts::{self, Counts};
 use super::loader::{self, Object, Visit};
-use super::{Captured, MAX_FRAMES, Seen, Skip, known, memory, notes};
+use super::loader_state::{self, LoaderState};
+use super::{CachedCapture, Captured, MAX_FRAMES, Skip, epochs, memory, outside_pages};
 
 /// Number of cached stacks: this engine caches none.
 pub(super) const STACKS: usize = 1;
@@ -24,32 +24,32 @@ use gpuflame_model::record::{ContextFlags, Frame, ModuleEpoch};
 const ADDRESS: u64 = (1 << 48) - 1;
 
 /// One thread's engine.
-pub(super) struct Owned {
+pub(super) struct ThreadEngine {
     /// The loader state that `unwinder` was built for.
-    known: Option<Counts>,
+    listed_state: Option<LoaderState>,
     checks_every_capture: bool,
     unwinder: UnwinderAarch64<&'static [u8], MustNotAllocateDuringUnwind>,
     cache: CacheAarch64<MustNotAllocateDuringUnwind>,
-    own: Stack,
+    bounds: StackBounds,
     copy: StackCopy,
     /// Address ranges and epochs of the objects that `unwinder` knows.
     epochs: Vec<(Range<u64>, ModuleEpoch)>,
     frames: Vec<Frame>,
     /// Stack pointers of the frames in `frames`.
-    places: Vec<u64>,
+    positions: Vec<u64>,
     is_busy: bool,
 }
 
 /// The walker of copied stacks, which this engine does not support.
 #[derive(Debug)]
-pub(super) enum OfCopies {}
+pub(super) enum CopyWalker {}
 
-impl OfCopies {
+impl CopyWalker {
     pub(super) fn new() -> Option<Self> {
         None
     }
 
-    pub(super) fn look(&mut self) {
+    pub(super) fn check_loaded_objects(&mut self) {
         match *self {}
     }
 
@@ -60,20 +60,20 @@ impl OfCopies {
 
 /// Stack positions of the frames of the last capture.
 #[derive(Clone, Copy, Debug)]
-pub struct Places<'a>(&'a [u64]);
+pub struct StackPositions<'a>(&'a [u64]);
 
-impl Places<'_> {
+impl StackPositions<'_> {
     pub(super) const NONE: Self = Self(&[]);
 
     /// The stack pointers of the last `count` frames, leaf first.
-    pub(super) fn of_last(&self, count: usize) -> impl Iterator<Item = u64> {
+    pub(super) fn last_frames(&self, count: usize) -> impl Iterator<Item = u64> {
         self.0[self.0.len().saturating_sub(count)..].iter().copied()
     }
 }
 
-impl fmt::Debug for Owned {
+impl fmt::Debug for ThreadEngine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Owned").field("known", &self.known).finish_non_exhaustive()
+        f.debug_struct("ThreadEngine").field("listed_state", &self.listed_state).finish_non_exhaustive()
     }
 }
 
@@ -111,27 +111,27 @@ fn registers() -> Option<Registers> {
     None
 }
 
-impl Drop for Owned {
+impl Drop for ThreadEngine {
     fn drop(&mut self) {
-        self.copy.give_back();
+        self.copy.release();
     }
 }
 
-impl Owned {
+impl ThreadEngine {
     pub(super) fn new() -> Option<Self> {
         let mut engine = Self {
-            known: None,
+            listed_state: None,
             checks_every_capture: false,
             unwinder: UnwinderAarch64::new(),
             cache: CacheAarch64::new_in(),
-            own: Stack::of_this_thread(),
+            bounds: StackBounds::of_this_thread(),
             copy: StackCopy::default(),
             epochs: Vec::new(),
             frames: Vec::with_capacity(MAX_FRAMES),
-            places: Vec::with_capacity(MAX_FRAMES),
+            positions: Vec::with_capacity(MAX_FRAMES),
             is_busy: false,
         };
-        engine.learn();
+        engine.list_modules();
         Some(engine)
     }
 
@@ -140,53 +140,58 @@ impl Owned {
     }
 
     /// Has no effect, because this engine caches no stacks.
-    pub(super) fn remember_stacks(&mut self, _remember: bool) {}
+    pub(super) fn use_caches(&mut self, _enabled: bool) {}
 
     #[inline(always)]
     pub(super) fn capture(&mut self, skip: Skip) -> Captured<'_> {
         match registers() {
             Some(registers) if !self.is_busy => self.capture_from(&registers, &skip),
-            _ => Captured::NOTHING,
+            _ => Captured::EMPTY,
         }
     }
 
     /// Always walks the stack, because this engine caches no stacks.
     #[inline(always)]
-    pub(super) fn capture_or_tell(&mut self, skip: Skip, _hint: u64) -> Seen<'_> {
-        Seen::New(self.capture(skip))
+    pub(super) fn capture_with_cache(&mut self, skip: Skip, _hint: u64) -> CachedCapture<'_> {
+        CachedCapture::Miss(self.capture(skip))
     }
 
-    pub(super) fn keep_last(&mut self) -> Option<usize> {
+    pub(super) fn cache_last(&mut self) -> Option<usize> {
         None
     }
 
     fn capture_from(&mut self, registers: &Registers, skip: &Skip) -> Captured<'_> {
         self.is_busy = true;
-        let counts = if self.checks_every_capture { loader::current() } else { counts::latest() };
-        if self.known != Some(counts) {
-            self.learn();
+        let state = if self.checks_every_capture { loader::current() } else { loader_state::latest() };
+        if self.listed_state != Some(state) {
+            self.list_modules();
         }
         self.frames.clear();
-        self.places.clear();
-        let flags = self.walk(registers, skip, counts);
+        self.positions.clear();
+        let flags = self.walk(registers, skip, state);
         self.is_busy = false;
-        Captured { frames: &self.frames, kept: 0, flags: ContextFlags(flags), places: Places(&self.places) }
+        Captured {
+            frames: &self.frames,
+            unchanged: 0,
+            flags: ContextFlags(flags),
+            positions: StackPositions(&self.positions),
+        }
     }
 
     /// Passes every loaded object to framehop.
-    fn learn(&mut self) {
+    fn list_modules(&mut self) {
         let mut unwinder = UnwinderAarch64::new();
         let mut epochs = Vec::new();
-        self.known = loader::hold(|counts| {
+        self.listed_state = loader::with_lock(|state| {
             loader::visit(|object| {
-                let epoch = known::epoch_of(object, counts).unwrap_or(ModuleEpoch::UNKNOWN);
+                let epoch = epochs::epoch_of(object, state).unwrap_or(ModuleEpoch::UNKNOWN);
                 epochs.push((object.start..object.end, epoch));
                 if let Some(module) = module(object) {
                     unwinder.add_module(module);
                 }
                 Visit::Next
             });
-            counts
+            state
         });
         (self.unwinder, self.epochs) = (unwinder, epochs);
     }
@@ -196,15 +201,15 @@ impl Owned {
         holder.map_or(ModuleEpoch::OUTSIDE, |(_, epoch)| *epoch)
     }
 
-    fn walk(&mut self, registers: &Registers, skip: &Skip, counts: Counts) -> u32 {
-        let (own, copy) = (self.own, &mut self.copy);
-        let is_own = own.contains(registers.sp);
+    fn walk(&mut self, registers: &Registers, skip: &Skip, state: LoaderState) -> u32 {
+        let (bounds, copy) = (self.bounds, &mut self.copy);
+        let is_own = bounds.contains(registers.sp);
         copy.clear();
         if !is_own && !copy.enter(registers.sp) {
             return ContextFlags::CUT;
         }
         let mut read = |address| {
-            let word = if is_own { read(own, registers.sp, address) } else { copy.word(address) };
+            let word = if is_own { read(bounds, registers.sp, address) } else { copy.word(address) };
             word.ok_or(())
         };
         let mut walker = UnwindRegsAarch64::new_with_ptr_auth_mask(
@@ -226,14 +231,14 @@ impl Owned {
                     true => Frame::native(pc, self.epoch(pc - 1)),
                     false => Frame::native_exact(pc, self.epoch(pc)),
                 });
-                self.places.push(walker.sp());
+                self.positions.push(walker.sp());
             }
             let caller = self.unwinder.unwind_frame(address, &mut walker, &mut self.cache, &mut read);
             match caller.map(|caller| caller.and_then(FrameAddress::from_return_address)) {
                 Ok(Some(caller)) => address = caller,
                 Ok(None) => return 0,
                 Err(_) => {
-                    notes::outside(address.address_for_lookup(), counts);
+                    outside_pages::note(address.address_for_lookup(), state);
                     return ContextFlags::CUT;
                 }
             }
@@ -251,7 +256,7 @@ fn skips(skip: &Skip, skipped: usize, pc: u64, sp: u64) -> bool {
     }
 }
 
-fn read(stack: Stack, sp: u64, address: u64) -> Option<u64> {
+fn read(stack: StackBounds, sp: u64, address: u64) -> Option<u64> {
     let is_above = address >= sp && address <= stack.hi.wrapping_sub(8);
     // SAFETY: the word is on the thread's own stack, above its stack pointer.
     (is_above && stack.contains(address)).then(|| unsafe { memory::word(address) })

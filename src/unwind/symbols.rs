@@ -8,12 +8,12 @@ use super::loader::Object;
 
 /// An exported symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Exported {
+pub(super) struct ExportedSymbol {
     pub(super) address: u64,
     pub(super) bytes: u64,
 }
 
-impl Exported {
+impl ExportedSymbol {
     /// Whether this address is inside the symbol's range.
     pub(super) fn contains(&self, address: u64) -> bool {
         address.wrapping_sub(self.address) < self.bytes
@@ -21,12 +21,12 @@ impl Exported {
 }
 
 /// Tags of entries in the dynamic section of an ELF file.
-const STRINGS: u64 = 5;
-const SYMBOLS: u64 = 6;
-const GNU_HASH: u64 = 0x6fff_fef5;
+const DT_STRTAB: u64 = 5;
+const DT_SYMTAB: u64 = 6;
+const DT_GNU_HASH: u64 = 0x6fff_fef5;
 
 /// Size of a symbol table entry in bytes.
-const SYMBOL: usize = size_of::<libc::Elf64_Sym>();
+const SYMBOL_BYTES: usize = size_of::<libc::Elf64_Sym>();
 
 /// The symbol tables of one object. Use only while the loader's lock is held.
 pub(super) struct Exports<'a> {
@@ -39,25 +39,30 @@ pub(super) struct Exports<'a> {
 impl<'a> Exports<'a> {
     /// The symbol tables of `object`. `None` if the object exports nothing, or has only the hash table format that was
     /// usual before 2006.
-    pub(super) fn of(object: &'a Object) -> Option<Self> {
+    pub(super) fn read(object: &'a Object) -> Option<Self> {
         let dynamic = object.dynamic()?;
         let entry = |tag: u64| {
             let (entries, _) = dynamic.as_chunks::<16>();
-            let halves = entries.iter().map(|entry| (number(entry, 0), number(entry, 8)));
+            let halves = entries.iter().map(|entry| (read_u64(entry, 0), read_u64(entry, 8)));
             let found = halves.take_while(|(tag, _)| *tag != Some(0)).find(|(found, _)| *found == Some(tag));
             // glibc relocates this entry to an address in most objects; other C libraries' loaders never do.
             let at = found?.1?;
             object.rest_of_segment(if object.contains(at) { at } else { object.bias.wrapping_add(at) })
         };
-        Some(Self { object, strings: entry(STRINGS)?, symbols: entry(SYMBOLS)?, hashes: entry(GNU_HASH)? })
+        Some(Self {
+            object,
+            strings: entry(DT_STRTAB)?,
+            symbols: entry(DT_SYMTAB)?,
+            hashes: entry(DT_GNU_HASH)?,
+        })
     }
 
     /// Looks up the symbol `name`, in any version.
-    pub(super) fn find(&self, name: &str) -> Option<Exported> {
+    pub(super) fn find(&self, name: &str) -> Option<ExportedSymbol> {
         let hash = name.bytes().fold(5381, |hash: u32, byte| hash.wrapping_mul(33).wrapping_add(byte.into()));
-        let word = |at: usize| short(self.hashes, 4 * at);
+        let word = |at: usize| read_u32(self.hashes, 4 * at);
         let [buckets, first, blooms, shift] = [word(0)?, word(1)?, word(2)?, word(3)?];
-        let bloom = number(self.hashes, 16 + 8 * (hash / 64).checked_rem(blooms)? as usize)?;
+        let bloom = read_u64(self.hashes, 16 + 8 * (hash / 64).checked_rem(blooms)? as usize)?;
         let is_set = |bit: u32| bloom >> (bit % 64) & 1 != 0;
         if !is_set(hash) || !is_set(hash.checked_shr(shift)?) {
             return None;
@@ -81,21 +86,21 @@ impl<'a> Exports<'a> {
     }
 
     /// The symbol at this index, if the symbol has that name and is defined in this object.
-    fn symbol(&self, at: usize, name: &str) -> Option<Exported> {
-        let symbol = self.symbols.get(at.checked_mul(SYMBOL)?..)?.get(..SYMBOL)?;
-        let text = self.strings.get(short(symbol, 0)? as usize..)?;
-        let is_it = text.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&0));
+    fn symbol(&self, at: usize, name: &str) -> Option<ExportedSymbol> {
+        let symbol = self.symbols.get(at.checked_mul(SYMBOL_BYTES)?..)?.get(..SYMBOL_BYTES)?;
+        let text = self.strings.get(read_u32(symbol, 0)? as usize..)?;
+        let has_name = text.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&0));
         let is_defined = symbol[6] != 0 || symbol[7] != 0;
-        let address = self.object.bias.wrapping_add(number(symbol, 8)?);
-        (is_it && is_defined).then_some(Exported { address, bytes: number(symbol, 16)? })
+        let address = self.object.bias.wrapping_add(read_u64(symbol, 8)?);
+        (has_name && is_defined).then_some(ExportedSymbol { address, bytes: read_u64(symbol, 16)? })
     }
 }
 
-fn short(bytes: &[u8], at: usize) -> Option<u32> {
+fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..)?.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
 }
 
-fn number(bytes: &[u8], at: usize) -> Option<u64> {
+fn read_u64(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..)?.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes))
 }
 
@@ -107,7 +112,7 @@ mod tests {
     fn found(name: &std::ffi::CStr) -> Vec<u64> {
         let mut found = Vec::new();
         loader::visit(|object| {
-            let exports = Exports::of(object);
+            let exports = Exports::read(object);
             found.extend(
                 exports.and_then(|exports| exports.find(name.to_str().unwrap())).map(|it| it.address),
             );

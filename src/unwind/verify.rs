@@ -11,7 +11,7 @@ use gpuflame_model::record::{ContextFlags, Frame, FrameKind};
 
 /// The result of capturing a stack again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct VerifyResult {
     /// Whether the plain walk of every frame gives the same stack. If the stack is truncated, it must agree as far as both
     /// walks reach.
     pub plain_agrees: bool,
@@ -38,7 +38,7 @@ impl Verifier {
     /// Creates a verifier for the calling thread. `None` if the kernel refuses the memory.
     pub fn new() -> Option<Self> {
         let mut plain = Unwinder::new()?;
-        plain.remember_stacks(false);
+        plain.use_caches(false);
         plain.check_every_capture(true);
         Some(Self { plain, theirs: memory::map(size_of::<Addresses>())?.cast() })
     }
@@ -46,7 +46,7 @@ impl Verifier {
     /// Captures the frames above the frame that contains `below` again, and compares these frames with `captured`.
     #[cold]
     #[inline(never)]
-    pub fn verify(&mut self, captured: &Captured<'_>, below: u64) -> Verdict {
+    pub fn verify(&mut self, captured: &Captured<'_>, below: u64) -> VerifyResult {
         let again = self.plain.capture(Skip::UpTo(below));
         let plain_agrees = if again.flags.has(ContextFlags::TRUNCATED) {
             // This capture began further leafward than the first, so it omits more of the root, and does not know what was
@@ -69,7 +69,7 @@ impl Verifier {
         } else {
             ours.eq(theirs.iter().copied())
         };
-        Verdict { plain_agrees, libgcc_agrees }
+        VerifyResult { plain_agrees, libgcc_agrees }
     }
 }
 

@@ -100,7 +100,7 @@ fn main() {
     let mut line = |text: String| drop(writeln!(out, "{text}"));
 
     CAPTURES.store(true, Ordering::Relaxed);
-    unwinder.remember_stacks(false);
+    unwinder.use_caches(false);
     let own = nanos(|_| fiber());
     let frames = FRAMES.load(Ordering::Relaxed);
     line(format!("the thread's own stack, without memory: {own:.0} ns for {frames} frames"));

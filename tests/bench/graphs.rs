@@ -24,7 +24,7 @@ const SIZES: [(u32, u32); 3] = [(1, 20_000), (40, 5_000), (400, 500)];
 /// Number of times that all sizes are timed; the best time is used.
 const TURNS: usize = 3;
 /// Number of launches, and number of launches after which the launching stack is cached. The stack is not cached at
-/// first, because captures of many nodes whose stacks do not repeat raise the back-off, as in `unwind/price.rs`.
+/// first, because captures of many nodes whose stacks do not repeat raise the back-off, as in `unwind/cache_backoff.rs`.
 const MADE: u32 = 300;
 const KNOWN_AFTER: u32 = 240;
 /// Maximum ratio between the instructions of a launch of the largest graph and of the smallest.

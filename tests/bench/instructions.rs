@@ -86,7 +86,7 @@ fn captures(count: u32) {
 }
 
 fn callbacks(count: u32) {
-    capture::refill();
+    capture::refill_chunks();
     window::open();
     deep(DEPTH, &mut || callbacks_of(count));
 }
@@ -104,7 +104,7 @@ fn callbacks_of(count: u32) {
 }
 
 fn halves(count: u32) {
-    capture::refill();
+    capture::refill_chunks();
     window::open();
     from_halves(count, &mut launch);
 }
@@ -201,7 +201,7 @@ fn evaluated<const VERSION: u32>(
     then: unsafe extern "C" fn(*mut c_void),
     count: u32,
 ) {
-    unwind::python::want(is_wanted);
+    unwind::python::set_enabled(is_wanted);
     let interpreter = interpreter(VERSION);
     // SAFETY: the library is ours, and its constructor only fills its own variables.
     let library = unsafe { libc::dlopen(interpreter.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
@@ -212,7 +212,7 @@ fn evaluated<const VERSION: u32>(
     // SAFETY: the library's function of that name has this type.
     let evaluate =
         *EVALUATE.get_or_init(|| unsafe { std::mem::transmute::<*mut c_void, Evaluate>(evaluate) });
-    capture::refill();
+    capture::refill_chunks();
     window::open();
     let calls = if VERSION < 0x30b { frames } else { frames / 3 };
     deep(DEPTH - 5 - calls as u32, &mut || {
@@ -220,7 +220,7 @@ fn evaluated<const VERSION: u32>(
         // SAFETY: the function only calls its argument from a few functions of its own.
         unsafe { evaluate(frames, then, with) };
     });
-    assert!(unwind::python::off().is_none(), "{:?}", unwind::python::off());
+    assert!(unwind::python::off_reason().is_none(), "{:?}", unwind::python::off_reason());
 }
 
 /// The interpreter that evaluates nothing, for this version of Python, compiled into this program's folder once for all runs.

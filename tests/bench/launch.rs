@@ -288,7 +288,7 @@ fn main() {
         return print_cost_of_checkpoints();
     }
     gpuflame_unwind::prepare();
-    gpuflame_recorder::capture::refill();
+    gpuflame_recorder::capture::refill_chunks();
     window::open();
     let mut out = std::io::stdout().lock();
     let mut say = |text: &str| writeln!(out, "{text}").and_then(|()| out.flush()).expect("stdout is open");

@@ -116,7 +116,7 @@ fn drained() -> Drained {
 #[test]
 fn the_callback_records_each_launch_once_and_allocates_nothing() {
     gpuflame_unwind::prepare();
-    capture::refill();
+    capture::refill_chunks();
 
     // While the window is closed, launches are counted, with the ids of the launches and of the calls nested in them.
     call(CallKind::Launch, 1, None, 0);
@@ -175,11 +175,11 @@ fn the_callback_records_each_launch_once_and_allocates_nothing() {
 
     // In the steady state nothing is allocated and nothing is lost. The time is computed from the clock's calibration,
     // as after the collector's second visit.
-    capture::renew_clock();
+    capture::recalibrate_clock();
     thread::sleep(Duration::from_millis(5));
     let mut seen = 0;
     for round in 0..50u32 {
-        capture::renew_clock();
+        capture::recalibrate_clock();
         let before = ALLOCATIONS.get();
         decode(1000 + round * 1000..2000 + round * 1000);
         prefill(100_000 + round * 1000..101_000 + round * 1000);
@@ -189,7 +189,7 @@ fn the_callback_records_each_launch_once_and_allocates_nothing() {
         let new = if round == 0 { 2 } else { 0 };
         assert_eq!(drained.contexts.len(), new, "known stacks stay known");
         seen += drained.launches.len();
-        capture::refill();
+        capture::refill_chunks();
     }
     assert_eq!(seen, 50 * 2000);
     #[cfg(target_arch = "x86_64")]
@@ -202,11 +202,11 @@ fn launches_of_python_allocate_nothing() {
     use gpuflame_model::record::FrameKind;
 
     const DEPTHS: [i32; 4] = [7, 8, 7, 30];
-    gpuflame_unwind::python::want(true);
+    gpuflame_unwind::python::set_enabled(true);
     let evaluate = interpreter::evaluate();
     let mut ids = 200_000..200_100;
     for round in 0..20 {
-        capture::renew_clock();
+        capture::recalibrate_clock();
         let before = ALLOCATIONS.get();
         for frames in DEPTHS {
             evaluate(frames, decode_these, (&raw mut ids).cast());
@@ -220,9 +220,9 @@ fn launches_of_python_allocate_nothing() {
         let is_python = |frame: &&Frame| matches!(frame.kind(), FrameKind::Python { .. });
         let in_python = |(_, frames): &(ContextId, Vec<Frame>)| frames.iter().filter(is_python).count();
         assert_eq!(drained.contexts.iter().map(in_python).collect::<Vec<_>>(), new, "round {round}");
-        capture::refill();
+        capture::refill_chunks();
     }
-    assert_eq!(gpuflame_unwind::python::off(), None);
+    assert_eq!(gpuflame_unwind::python::off_reason(), None);
 }
 
 #[cfg(target_arch = "x86_64")]

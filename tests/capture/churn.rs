@@ -96,7 +96,7 @@ struct Told {
 
 impl Told {
     fn collect(&mut self) {
-        capture::refill();
+        capture::refill_chunks();
         while capture::drain(|row| match *row {
             Row::Thread { id, name } => drop(self.threads.insert(id, name.to_owned())),
             Row::Context { id, thread, frames, .. } => {
@@ -115,7 +115,7 @@ impl Told {
 #[test]
 fn launches_of_short_lived_threads_and_fibers_appear_once_under_their_stacks() {
     gpuflame_unwind::prepare();
-    capture::refill();
+    capture::refill_chunks();
     window::open();
     let libraries = ["jump.c", "twin.c"].map(|source| compile(source, &["-O2"]));
     let (lines_left, mut told) = (AtomicU32::new(AT_ONCE), Told::default());

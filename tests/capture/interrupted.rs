@@ -23,7 +23,7 @@ use api_call::{launch, make_call};
 use build::{Library, compile};
 use gpuflame_cupti::tracer::{Call, CallKind, Layer, Tracer as _};
 use gpuflame_model::record::Row;
-use gpuflame_recorder::capture::{self, Capture, Popped, RangeDomain, RangeName};
+use gpuflame_recorder::capture::{self, Capture, PopResult, RangeDomain, RangeName};
 use gpuflame_recorder::control::window;
 
 const USER: RangeDomain = RangeDomain::USER;
@@ -64,7 +64,7 @@ impl Scene {
         static ALONE: Mutex<()> = Mutex::new(());
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         gpuflame_unwind::prepare();
-        capture::refill();
+        capture::refill_chunks();
         window::open();
         // SAFETY: the kernel chooses the page's address, and the handler has the right type.
         unsafe {
@@ -145,16 +145,16 @@ fn ranges_that_a_handler_opens_inside_the_callback_count_as_dropped_ranges() {
     assert_eq!(push(b"around"), Some(0));
     interrupted(1, || {
         assert_eq!(push(b"in the handler"), None);
-        assert_eq!(capture::pop_range(USER), Popped::InHandler);
+        assert_eq!(capture::pop_range(USER), PopResult::InHandler);
         // The range is closed only after the handler.
         assert_eq!(push(b"left open"), None);
         assert_eq!(capture::start_range(USER, RangeName::Text(b"started")), 0);
     });
     assert_eq!(launches(), [1]);
     assert_eq!(scene.lost(), [("ranges_dropped", 3)]);
-    assert_eq!(capture::pop_range(USER), Popped::Closed(1), "the one that was refused");
-    assert_eq!(capture::pop_range(USER), Popped::Closed(0));
-    assert_eq!(capture::pop_range(USER), Popped::NoneOpen);
+    assert_eq!(capture::pop_range(USER), PopResult::Closed(1), "the one that was refused");
+    assert_eq!(capture::pop_range(USER), PopResult::Closed(0));
+    assert_eq!(capture::pop_range(USER), PopResult::NoneOpen);
     assert_eq!(scene.lost(), [("ranges_dropped", 3)]);
 }
 
@@ -162,9 +162,9 @@ fn ranges_that_a_handler_opens_inside_the_callback_count_as_dropped_ranges() {
 fn a_range_that_a_handler_closes_inside_the_callback_stays_open_and_is_counted() {
     let scene = Scene::new(0);
     assert_eq!(push(b"around"), Some(0));
-    interrupted(1, || assert_eq!(capture::pop_range(USER), Popped::InHandler));
+    interrupted(1, || assert_eq!(capture::pop_range(USER), PopResult::InHandler));
     assert_eq!(scene.lost(), [("ranges_dropped", 1)]);
-    assert_eq!(capture::pop_range(USER), Popped::Closed(0));
+    assert_eq!(capture::pop_range(USER), PopResult::Closed(0));
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn a_range_ended_by_its_id_inside_the_callback_ends_after_the_callback() {
     RANGE.store(capture::start_range(USER, RangeName::Text(b"request")) as usize, Ordering::Relaxed);
     interrupted(1, || capture::end_range(RANGE.load(Ordering::Relaxed) as u64));
     assert_eq!(push(b"next"), Some(0));
-    assert_eq!(capture::pop_range(USER), Popped::Closed(0));
+    assert_eq!(capture::pop_range(USER), PopResult::Closed(0));
     assert_eq!((launches(), scene.lost()), (vec![1], vec![]));
 }
 
@@ -375,7 +375,7 @@ fn a_handler_that_launches_at_any_callback_instruction_loses_no_interrupted_laun
             ids.inspect(|id| {
                 assert_eq!(push(b"around"), Some(0), "no range of a handler stays open");
                 launch(*id);
-                assert_eq!(capture::pop_range(USER), Popped::Closed(0));
+                assert_eq!(capture::pop_range(USER), PopResult::Closed(0));
             })
             .last()
         });
@@ -390,7 +390,7 @@ fn a_handler_that_launches_at_any_callback_instruction_loses_no_interrupted_laun
             while IN_HANDLER.load(Ordering::Relaxed) == came && !launcher.is_finished() {
                 thread::yield_now();
             }
-            capture::refill();
+            capture::refill_chunks();
             recorded.extend(launches());
             let refused = scene.lost().iter().find(|(loss, _)| *loss == "stacks_nested").map(|(_, n)| *n);
             is_done.store(refused.is_some_and(|refused| refused >= REFUSED), Ordering::Relaxed);

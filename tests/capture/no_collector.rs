@@ -34,7 +34,7 @@ fn launches_without_buffer_space_are_counted_and_later_ones_recorded() {
     launch(1);
     assert_eq!((lost(Loss::LaunchesDropped), read().len()), (1, 0));
 
-    capture::refill();
+    capture::refill_chunks();
     const MANY: u32 = 1_500_000;
     (0..MANY).for_each(|id| launch(10 + id));
     let dropped = lost(Loss::LaunchesDropped) - 1;

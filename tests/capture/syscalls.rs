@@ -124,9 +124,9 @@ extern "C" fn launch_in_python(id: *mut c_void) {
 
 /// Does the collector's work: reads the launches recorded up to now, prepares empty chunks, and renews the clock calibration.
 fn collect() {
-    capture::renew_clock();
+    capture::recalibrate_clock();
     while capture::drain(|_| {}) {}
-    capture::refill();
+    capture::refill_chunks();
 }
 
 /// Whether the kernel version includes syscall user dispatch, which every x86-64 kernel then supports.
@@ -146,7 +146,7 @@ fn clock_needs_no_syscall() -> bool {
 #[test]
 fn no_launch_makes_a_system_call_once_its_stack_is_cached() {
     gpuflame_unwind::prepare();
-    gpuflame_unwind::python::want(true);
+    gpuflame_unwind::python::set_enabled(true);
     let evaluate = interpreter::evaluate();
     collect();
     if !catch_on_this_thread() {
@@ -189,5 +189,5 @@ fn no_launch_makes_a_system_call_once_its_stack_is_cached() {
         10_000,
         "those that failed, and no other"
     );
-    assert_eq!(gpuflame_unwind::python::off(), None);
+    assert_eq!(gpuflame_unwind::python::off_reason(), None);
 }

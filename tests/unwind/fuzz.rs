@@ -19,7 +19,7 @@ use std::ffi::c_void;
 
 use generate::{Function, KEEP, OMIT, Program, REALIGN, Random, UNOPTIMISED};
 use gpuflame_model::record::Frame;
-use gpuflame_unwind::{Seen, Skip, Unwinder};
+use gpuflame_unwind::{CachedCapture, Skip, Unwinder};
 use oracle::{Addresses, capture_both};
 
 /// Dives and climbs at random in a call tree, with a capture at the end of every dive.
@@ -156,26 +156,26 @@ fn cached_and_uncached_walks_give_equal_stacks() {
     let functions = functions();
     let mut with = Unwinder::new().expect("memory for an unwinder");
     let mut without = Unwinder::new().expect("memory for an unwinder");
-    without.remember_stacks(false);
+    without.use_caches(false);
     let (mut frames, mut kept, mut different) = (0, 0, 0);
     let mut before: Vec<Frame> = Vec::new();
     for seed in seeds(200) {
         run(seed, &functions, 1_000_000, &mut || {
             let plain = without.capture(Skip::Count(1));
             let captured = with.capture(Skip::Count(1));
-            let stays = &captured.frames[captured.frames.len() - captured.kept..];
+            let stays = &captured.frames[captured.frames.len() - captured.unchanged..];
             let is_same =
                 captured.frames == plain.frames && captured.flags == plain.flags && before.ends_with(stays);
             different += usize::from(!is_same);
             frames += captured.frames.len();
-            kept += captured.kept;
+            kept += captured.unchanged;
             before.clear();
             before.extend(captured.frames);
         });
     }
     eprintln!("{frames} frames, {kept} of them kept, {different} captures differ");
     assert_eq!(different, 0);
-    assert!(kept * 4 > frames, "the memo hardly ever joins");
+    assert!(kept * 4 > frames, "the walk hardly ever joins the last stack");
 }
 
 #[test]
@@ -184,8 +184,8 @@ fn a_repeated_stacks_number_refers_to_an_equal_stack() {
     let functions = functions();
     let mut with = Unwinder::new().expect("memory for an unwinder");
     let mut without = Unwinder::new().expect("memory for an unwinder");
-    without.remember_stacks(false);
-    let mut kept: Vec<Vec<Frame>> = vec![Vec::new(); Unwinder::MOST_KEPT];
+    without.use_caches(false);
+    let mut kept: Vec<Vec<Frame>> = vec![Vec::new(); Unwinder::MAX_CACHED_STACKS];
     let (mut told, mut new, mut different) = (0, 0, 0);
     // Deeper stacks, and stacks of many functions, hardly ever repeat.
     for (seed, functions, deepest) in seeds(400).flat_map(|seed| {
@@ -193,15 +193,15 @@ fn a_repeated_stacks_number_refers_to_an_equal_stack() {
     }) {
         run_to(deepest, seed, functions, 400_000, &mut || {
             let plain = without.capture(Skip::Count(1));
-            match with.capture_or_tell(Skip::Count(1), plain.frames.len() as u64 % 3) {
-                Seen::Again(number) => {
+            match with.capture_with_cache(Skip::Count(1), plain.frames.len() as u64 % 3) {
+                CachedCapture::Hit(number) => {
                     told += 1;
                     different += usize::from(kept[number] != plain.frames);
                 }
-                Seen::New(captured) => {
+                CachedCapture::Miss(captured) => {
                     new += 1;
                     different += usize::from(captured.frames != plain.frames);
-                    if let Some(number) = with.keep_last() {
+                    if let Some(number) = with.cache_last() {
                         kept[number].clear();
                         kept[number].extend(plain.frames);
                     }
@@ -237,7 +237,7 @@ fn cached_paths_on_foreign_stacks_equal_uncached_walks() {
     let functions = functions();
     let mut with = Unwinder::new().expect("memory for an unwinder");
     let mut without = Unwinder::new().expect("memory for an unwinder");
-    without.remember_stacks(false);
+    without.use_caches(false);
     const STACK: usize = 64 << 10;
     // Above the first stack is the end of the next stack; above the last stack there are zeroes.
     let mut stacks = vec![0u128; 5 * STACK / 16];

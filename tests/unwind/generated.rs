@@ -22,7 +22,7 @@ use std::hint::black_box;
 
 use frames::{Area, Mix, SLOTS};
 use gpuflame_model::record::{ContextFlags, Frame, FrameKind};
-use gpuflame_unwind::{self as unwind, CopyUnwinder, REGISTERS, Seen, Skip, Unwinder};
+use gpuflame_unwind::{self as unwind, CachedCapture, CopyUnwinder, REGISTERS, Skip, Unwinder};
 use random::Random;
 
 const DEEPEST: usize = 9;
@@ -163,26 +163,26 @@ impl Ways {
         unwind::prepare();
         let new = || Unwinder::new().expect("memory for an unwinder");
         let [mut cached, numbered, mut plain] = [new(), new(), new()];
-        plain.remember_stacks(false);
+        plain.use_caches(false);
         // Two frames are skipped, because this function's caller will be at another instruction later.
         let root = cached.capture(Skip::Count(2)).frames.to_vec();
         let copies = CopyUnwinder::new().expect("memory for an unwinder");
-        let numbers = vec![(Vec::new(), ContextFlags(0)); Unwinder::MOST_KEPT];
+        let numbers = vec![(Vec::new(), ContextFlags(0)); Unwinder::MAX_CACHED_STACKS];
         Self { cached, numbered, plain, copies, numbers, root, top, scores: Default::default() }
     }
 
     fn capture(&mut self, truth: &Truth<'_>) {
         let captured = self.cached.capture(Skip::None);
         self.scores[CACHED].count(truth.is(captured.frames, captured.flags, &self.root));
-        match self.numbered.capture_or_tell(Skip::None, 0) {
-            Seen::Again(number) => {
+        match self.numbered.capture_with_cache(Skip::None, 0) {
+            CachedCapture::Hit(number) => {
                 let (frames, flags) = &self.numbers[number];
                 self.scores[NUMBERED].count(truth.is(frames, *flags, &self.root));
             }
-            Seen::New(captured) => {
+            CachedCapture::Miss(captured) => {
                 self.scores[NUMBERED].count(truth.is(captured.frames, captured.flags, &self.root));
                 let kept = (captured.frames.to_vec(), captured.flags);
-                if let Some(number) = self.numbered.keep_last() {
+                if let Some(number) = self.numbered.cache_last() {
                     self.numbers[number] = kept;
                 }
             }

@@ -61,7 +61,7 @@ mod main_thread {
         deep(30, &mut || {
             let mut kept = 0;
             for _ in 0..black_box(3) {
-                kept = unwinder().capture(Skip::None).kept;
+                kept = unwinder().capture(Skip::None).unchanged;
             }
             assert!(kept > 30, "{kept}");
         });

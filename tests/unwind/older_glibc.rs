@@ -23,7 +23,7 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
     let alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    unwind::as_on_older_glibc();
+    unwind::emulate_older_glibc();
     use_new_unwinder(true);
     alone
 }

@@ -21,7 +21,7 @@ use std::time::Duration;
 use build::{Library, compile};
 use deep::deep;
 use gpuflame_model::record::ContextFlags;
-use gpuflame_unwind::{Captured, MAX_FRAMES, Skip, Unwinder, Verdict, Verifier};
+use gpuflame_unwind::{Captured, MAX_FRAMES, Skip, Unwinder, Verifier, VerifyResult};
 use oracle::{Addresses, capture_both, unwinder};
 
 type Case = extern "C-unwind" fn(extern "C-unwind" fn());
@@ -133,7 +133,7 @@ fn a_constructor_in_dlopen_agrees_with_libgcc() {
 #[test]
 fn a_stack_deeper_than_max_frames_loses_its_root_and_is_marked_truncated() {
     let mut plain = Unwinder::new().expect("memory for an unwinder");
-    plain.remember_stacks(false);
+    plain.use_caches(false);
     for calls in [MAX_FRAMES + 200, MAX_FRAMES - 200, MAX_FRAMES + 200, MAX_FRAMES + 199] {
         deep(calls, &mut || {
             for _ in 0..3 {
@@ -150,8 +150,8 @@ fn a_stack_deeper_than_max_frames_loses_its_root_and_is_marked_truncated() {
 
 #[test]
 fn the_verifier_compares_stacks_of_any_depth_up_to_their_truncation() {
-    let right = Verdict { plain_agrees: true, libgcc_agrees: true };
-    let wrong = Verdict { plain_agrees: false, libgcc_agrees: false };
+    let right = VerifyResult { plain_agrees: true, libgcc_agrees: true };
+    let wrong = VerifyResult { plain_agrees: false, libgcc_agrees: false };
     let mut verifier = Verifier::new().expect("memory for a verifier");
     // Depths around those at which the first and then the second capture begin to lose their root, and one depth far
     // beyond.
@@ -182,7 +182,7 @@ fn frames_may_be_skipped_by_count_code_or_stack_pointer() {
         let here = 0u8;
         let below = unwinder().capture(Skip::UpTo(&raw const here as u64));
         assert_eq!(below.frames, &all[1..]);
-        assert_eq!(below.kept, below.frames.len().min(inside_len(&all, address)));
+        assert_eq!(below.unchanged, below.frames.len().min(inside_len(&all, address)));
     });
 }
 

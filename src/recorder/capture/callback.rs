@@ -23,16 +23,18 @@ use gpuflame_cupti::tracer::{
 use gpuflame_model::record::{ContextId, CorrelationId, Launch, Loss, Nanos};
 
 use super::buffers;
-use super::calls::{MOST_ALIASES, NESTED, OUTERMOST, OUTERMOST_MEANWHILE, Pending, REFUSED, stack_depth};
+use super::calls::{
+    INTERRUPTING_LAUNCH, MAX_ALIASES, NESTED, OUTERMOST, PendingLaunch, REFUSED, stack_depth,
+};
 use super::clock::now;
 use super::graphs;
 use super::host_calls;
-use super::marker::mark;
+use super::marker::emit_marker;
 use super::notices::{self, Notice};
-use super::outside::Range;
+use super::outside::OutsideRange;
 use super::records::{launch_words, outside_words};
 use super::stack::capture_call;
-use super::thread::{Entered, Own, Refused, Thread, refused_call_ends};
+use super::thread::{EntryGuard, EntryRefusal, ThreadOnly, ThreadState, end_refused_call};
 
 /// The tracer that records launches.
 #[derive(Debug)]
@@ -40,7 +42,7 @@ pub struct Capture;
 
 /// Number of calls per timed call. It is a prime number, so that in a loop of a few calls each of these calls is timed
 /// in turn.
-const TIMED: u64 = 61;
+const TIMING_INTERVAL: u64 = 61;
 
 impl Tracer for Capture {
     const GRAPHS: bool = true;
@@ -48,26 +50,30 @@ impl Tracer for Capture {
     #[inline]
     fn enter(call: &Call<'_>) {
         if lifecycle::is_over() {
-            return note_late(call.kind);
+            return note_launch_after_shutdown(call.kind);
         }
         if call.kind.is_control() {
             return announce(call.kind);
         }
-        let Some(mut entered) = Entered::new(from_ref(call).addr()) else {
-            return refuse(call, &Refused::now());
+        let Some(mut entered) = EntryGuard::new(from_ref(call).addr()) else {
+            return count_refused(call, &EntryRefusal::determine());
         };
         let (own, thread) = entered.parts();
         let depth = stack_depth();
-        if own.pending.is_around(depth) {
+        if own.pending.encloses(depth) {
             call.slot.set(NESTED);
-            meet_nested(own, thread, call.correlation);
+            handle_nested(own, thread, call.correlation);
         } else {
             // If the pending call does not enclose this call, the pending call usually never returned, because of a
             // longjmp or an exception.
             let pending = &mut own.pending;
-            let slot = if pending.is_under_way { pending.make_way(&mut own.aside, depth) } else { OUTERMOST };
+            let slot = if pending.is_in_flight {
+                pending.slot_after_pending(&mut own.aside, depth)
+            } else {
+                OUTERMOST
+            };
             call.slot.set(slot);
-            begin(own, thread, call, depth);
+            begin_launch(own, thread, call, depth);
         }
     }
 
@@ -75,20 +81,20 @@ impl Tracer for Capture {
     fn exit(call: &Call<'_>) {
         let slot = call.slot.get();
         if slot != OUTERMOST {
-            return exit_of_handler(call, slot);
+            return exit_inner_call(call, slot);
         }
         if lifecycle::is_over() {
             return;
         }
-        let Some(mut entered) = Entered::new(from_ref(call).addr()) else {
-            return Refused::now().lose(Loss::LaunchesDropped);
+        let Some(mut entered) = EntryGuard::new(from_ref(call).addr()) else {
+            return EntryRefusal::determine().lose(Loss::LaunchesDropped);
         };
         let (own, thread) = entered.parts();
-        let was_under_way = std::mem::replace(&mut own.pending.is_under_way, false);
-        if was_under_way && own.pending.launch.correlation == call.correlation {
-            end(own, thread, call);
+        let was_in_flight = std::mem::replace(&mut own.pending.is_in_flight, false);
+        if was_in_flight && own.pending.launch.correlation == call.correlation {
+            end_launch(own, thread, call);
         } else if !is_synchronous(call.kind) && call.return_value == 0 {
-            thread.tally.lose(Loss::LaunchesDropped);
+            thread.counters.lose(Loss::LaunchesDropped);
         }
     }
 
@@ -106,7 +112,7 @@ impl Tracer for Capture {
             return;
         }
         if buffers::completed(filled) {
-            notices::announce(Notice::BuffersWait);
+            notices::announce(Notice::BuffersFilled);
         }
     }
 
@@ -119,15 +125,15 @@ impl Tracer for Capture {
     }
 
     fn graph(event: GraphEvent<'_>) {
-        graphs::note(&event);
+        graphs::record_event(&event);
     }
 
     fn host_call(event: HostCallEvent<'_>) {
-        host_calls::note(&event);
+        host_calls::record_event(&event);
     }
 
     fn on_client_takeover(approach: ClientTakeover) {
-        notices::announce(Notice::Approached(approach));
+        notices::announce(Notice::ClientTakeover(approach));
     }
 
     fn fatal(reason: &str) {
@@ -141,18 +147,18 @@ impl Tracer for Capture {
 }
 
 /// Whether a launch was made after shutdown.
-static IS_LATE: AtomicBool = AtomicBool::new(false);
+static LAUNCHED_AFTER_SHUTDOWN: AtomicBool = AtomicBool::new(false);
 
 #[cold]
-fn note_late(kind: CallKind) {
+fn note_launch_after_shutdown(kind: CallKind) {
     if !kind.is_control() {
-        IS_LATE.store(true, Ordering::Relaxed);
+        LAUNCHED_AFTER_SHUTDOWN.store(true, Ordering::Relaxed);
     }
 }
 
 /// Whether the program has launched work after shutdown. Launches after shutdown are not counted.
-pub fn has_launched_late() -> bool {
-    IS_LATE.load(Ordering::Relaxed)
+pub fn has_launched_after_shutdown() -> bool {
+    LAUNCHED_AFTER_SHUTDOWN.load(Ordering::Relaxed)
 }
 
 /// Passes on a call that controls recording.
@@ -168,47 +174,47 @@ fn announce(kind: CallKind) {
 /// Counts a launch that cannot be recorded: a signal handler made it while the thread was inside gpuflame, or there
 /// is no memory for the thread's state.
 #[cold]
-fn refuse(call: &Call<'_>, refused: &Refused) {
-    if refused.begins(call) {
+fn count_refused(call: &Call<'_>, refused: &EntryRefusal) {
+    if refused.begin_call(call) {
         refused.lose(match refused {
-            Refused::Inside(_) => Loss::StacksNested,
-            Refused::WithoutMemory => Loss::LaunchesDropped,
+            EntryRefusal::Inside(_) => Loss::StacksNested,
+            EntryRefusal::WithoutMemory => Loss::LaunchesDropped,
         });
     }
 }
 
 /// Handles the exit of a call that is nested in a launch, or that a signal handler has made.
 #[cold]
-fn exit_of_handler(call: &Call<'_>, slot: u64) {
+fn exit_inner_call(call: &Call<'_>, slot: u64) {
     if slot == REFUSED {
-        return refused_call_ends();
+        return end_refused_call();
     }
-    if slot != OUTERMOST_MEANWHILE || lifecycle::is_over() {
+    if slot != INTERRUPTING_LAUNCH || lifecycle::is_over() {
         return;
     }
-    let Some(mut entered) = Entered::new(from_ref(call).addr()) else { return };
+    let Some(mut entered) = EntryGuard::new(from_ref(call).addr()) else { return };
     let (own, thread) = entered.parts();
-    end(own, thread, call);
-    own.pending = own.aside.take().unwrap_or(Pending::NONE);
-    if own.pending.is_under_way {
-        thread.under_way.begin(own.pending.window);
+    end_launch(own, thread, call);
+    own.pending = own.aside.take().unwrap_or(PendingLaunch::NONE);
+    if own.pending.is_in_flight {
+        thread.in_flight.begin(own.pending.window);
     }
 }
 
 /// Handles the start of a launch: notes the time, and records the launch now if it is synchronous. May do nothing while
 /// no window is open.
-fn begin(own: &mut Own, thread: &Thread, call: &Call<'_>, depth: usize) {
+fn begin_launch(own: &mut ThreadOnly, thread: &ThreadState, call: &Call<'_>, depth: usize) {
     let time = now();
     let window = window::state();
     if window.is_special() {
         if window.is_muted() {
             return call.slot.set(NESTED);
         }
-        mark(call);
+        emit_marker(call);
     }
     own.calls += 1;
     own.pending.window = window;
-    thread.under_way.begin(window);
+    thread.in_flight.begin(window);
     let mut launch = Launch {
         time,
         duration: 0,
@@ -218,18 +224,18 @@ fn begin(own: &mut Own, thread: &Thread, call: &Call<'_>, depth: usize) {
     };
     let recorded = is_synchronous(call.kind);
     if recorded {
-        record(own, thread, call, &mut launch, 0);
+        record_launch(own, thread, call, &mut launch, 0);
     }
-    let spent = own.calls.is_multiple_of(TIMED).then(|| now().since(time));
+    let spent = own.calls.is_multiple_of(TIMING_INTERVAL).then(|| now().since(time));
     // The array of aliases keeps its old values, because `alias_count` = 0 marks them as unused.
     let pending = &mut own.pending;
     (pending.launch, pending.depth, pending.api, pending.recorded) = (launch, depth, call.api, recorded);
-    (pending.alias_count, pending.spent, pending.is_under_way) = (0, spent, true);
+    (pending.alias_count, pending.spent, pending.is_in_flight) = (0, spent, true);
 }
 
 /// Handles a call nested in the launch. If the nested call has a correlation id of its own, the launch is recorded
 /// under that id too.
-fn meet_nested(own: &mut Own, thread: &Thread, correlation: CorrelationId) {
+fn handle_nested(own: &mut ThreadOnly, thread: &ThreadState, correlation: CorrelationId) {
     let outer = &mut own.pending;
     if outer.launch.correlation == correlation {
         return;
@@ -238,8 +244,8 @@ fn meet_nested(own: &mut Own, thread: &Thread, correlation: CorrelationId) {
         extend_outside(own, thread, correlation);
     } else if outer.recorded {
         let alias = Launch { correlation, ..outer.launch };
-        push(own, thread, &alias);
-    } else if outer.alias_count < MOST_ALIASES {
+        push_launch(own, thread, &alias);
+    } else if outer.alias_count < MAX_ALIASES {
         outer.aliases[outer.alias_count] = correlation;
         outer.alias_count += 1;
     }
@@ -247,56 +253,62 @@ fn meet_nested(own: &mut Own, thread: &Thread, correlation: CorrelationId) {
 
 /// Handles the return of a launch. Records the launch, unless it failed or was recorded when it began.
 #[inline(always)]
-fn end(own: &mut Own, thread: &Thread, call: &Call<'_>) {
+fn end_launch(own: &mut ThreadOnly, thread: &ThreadState, call: &Call<'_>) {
     let time = now();
     if own.pending.recorded {
         // If a synchronous launch failed, it has no activity, and its record is counted as a launch without an
         // activity.
         if is_synchronous(call.kind) {
             let launch = own.pending.launch;
-            host_calls::waited(own, thread, &launch, time);
+            host_calls::record_wait(own, thread, &launch, time);
         }
     } else if call.return_value != 0 {
-        thread.tally.lose(Loss::LaunchesFailed);
+        thread.counters.lose(Loss::LaunchesFailed);
     } else {
         let mut launch = own.pending.launch;
         launch.duration = u32::try_from(time.since(launch.time)).unwrap_or(u32::MAX).max(1);
         let aliases = own.pending.alias_count;
-        record(own, thread, call, &mut launch, aliases);
+        record_launch(own, thread, call, &mut launch, aliases);
         for at in 0..aliases {
             let alias = Launch { correlation: own.pending.aliases[at], ..launch };
             if alias.context != ContextId::OUTSIDE {
-                push(own, thread, &alias);
+                push_launch(own, thread, &alias);
             }
         }
     }
-    thread.under_way.end();
-    thread.tally.calls.add(1);
+    thread.in_flight.end();
+    thread.counters.calls.add(1);
     if let Some(spent) = own.pending.spent {
         let is_graph = call.kind == CallKind::GraphLaunch;
-        let times = if is_graph { &thread.tally.graph_times } else { &thread.tally.times };
+        let times = if is_graph { &thread.counters.graph_times } else { &thread.counters.times };
         times.add(spent + now().since(time));
     }
 }
 
 /// If a window is open, captures the stack and writes the record; otherwise counts the launch. `nested` is the number
 /// of nested calls so far that have correlation ids of their own.
-fn record(own: &mut Own, thread: &Thread, call: &Call<'_>, launch: &mut Launch, nested: usize) {
+fn record_launch(
+    own: &mut ThreadOnly,
+    thread: &ThreadState,
+    call: &Call<'_>,
+    launch: &mut Launch,
+    nested: usize,
+) {
     if launch.context == ContextId::OUTSIDE {
-        return note_outside(own, thread, launch, nested);
+        return count_outside(own, thread, launch, nested);
     }
     launch.context = capture_call(own, thread, call);
-    push(own, thread, launch);
+    push_launch(own, thread, launch);
 }
 
 /// Counts a launch made while no window is open.
 #[cold]
-fn note_outside(own: &mut Own, thread: &Thread, launch: &Launch, nested: usize) {
+fn count_outside(own: &mut ThreadOnly, thread: &ThreadState, launch: &Launch, nested: usize) {
     let pending = &own.pending;
     let last = pending.aliases[..nested].last().copied().unwrap_or(launch.correlation);
     let over = Nanos(launch.time.0.saturating_add(u64::from(launch.duration)));
-    let ended = Range::add(&mut own.outside, pending.window.openings(), launch, last, over);
-    let untold = ended.map_or(0, |ended| thread.outside.untold(&ended));
+    let ended = OutsideRange::add(&mut own.outside, pending.window.openings(), launch, last, over);
+    let unread = ended.map_or(0, |ended| thread.outside.unread(&ended));
     if let Some(range) = &own.outside {
         thread.outside.set(range.launches());
     }
@@ -305,13 +317,13 @@ fn note_outside(own: &mut Own, thread: &Thread, launch: &Launch, nested: usize) 
     if let Some(ended) = ended
         && !own.launches.push(&thread.launches, [&outside_words(&ended)])
     {
-        thread.tally.lose_many(Loss::LaunchesDropped, u64::from(untold));
+        thread.counters.lose_many(Loss::LaunchesDropped, u64::from(unread));
     }
 }
 
 /// Adds the id of a call nested in a launch that was counted when it began.
 #[cold]
-fn extend_outside(own: &mut Own, thread: &Thread, last: CorrelationId) {
+fn extend_outside(own: &mut ThreadOnly, thread: &ThreadState, last: CorrelationId) {
     if let Some(range) = &mut own.outside {
         range.extend(last);
         thread.outside.set(range.launches());
@@ -323,19 +335,19 @@ fn extend_outside(own: &mut Own, thread: &Thread, last: CorrelationId) {
 #[doc(hidden)]
 #[inline(never)]
 pub fn record_stack(call: &Call<'_>) {
-    let Some(mut entered) = Entered::new(from_ref(call).addr()) else { return };
+    let Some(mut entered) = EntryGuard::new(from_ref(call).addr()) else { return };
     let (own, thread) = entered.parts();
     let context = capture_call(own, thread, call);
     let (correlation, time) = (call.correlation, Nanos(0));
-    push(own, thread, &Launch { time, duration: 0, correlation, within: correlation, context });
+    push_launch(own, thread, &Launch { time, duration: 0, correlation, within: correlation, context });
 }
 
 #[inline]
-fn push(own: &mut Own, thread: &Thread, launch: &Launch) {
+fn push_launch(own: &mut ThreadOnly, thread: &ThreadState, launch: &Launch) {
     let pushed = own.launches.push(&thread.launches, [&launch_words(launch)]);
     // If only the record of an additional id is lost, the launch itself is not lost and no loss is counted.
     if !pushed && !launch.is_alias() {
-        thread.tally.lose(Loss::LaunchesDropped);
+        thread.counters.lose(Loss::LaunchesDropped);
     }
 }
 

@@ -12,7 +12,7 @@ use gpuflame_cupti::tracer::ApiCallId;
 use gpuflame_model::record::{ContextId, CorrelationId, GraphId, Launch, Loss, Nanos};
 use gpuflame_os::signals;
 
-use super::counts::Counts;
+use super::thread_counters::ThreadCounters;
 
 /// Value of the slot (the word that the entry and the exit of a call share): this call is the launch.
 pub(super) const OUTERMOST: u64 = 1;
@@ -21,21 +21,21 @@ pub(super) const NESTED: u64 = 2;
 /// Value of the slot: this call is the outermost call that creates or copies graphs.
 pub(super) const GRAPH_CALL: u64 = 3;
 /// Value of the slot: this call is the outermost of the calls that are recorded although they create no GPU work.
-pub(super) const BESIDE: u64 = 4;
+pub(super) const HOST_CALL: u64 = 4;
 /// Value of the slot: this call is a launch that a signal handler made during another launch, which was set aside.
-pub(super) const OUTERMOST_MEANWHILE: u64 = 5;
+pub(super) const INTERRUPTING_LAUNCH: u64 = 5;
 /// Value of the slot: this call is refused. It is the outermost call of a signal handler that interrupted the thread
 /// inside gpuflame, or of a thread without a state.
 pub(super) const REFUSED: u64 = 6;
 
 /// Maximum number of nested calls with ids of their own that are remembered per launch. Work under an id that is not
 /// remembered appears as an activity without a launch.
-pub(super) const MOST_ALIASES: usize = 16;
+pub(super) const MAX_ALIASES: usize = 16;
 
 /// The launch that a thread is in, identified by its outermost call. The struct is filled in place, because moving it
 /// would take longer than the rest of the bookkeeping.
-pub(super) struct Pending {
-    pub(super) is_under_way: bool,
+pub(super) struct PendingLaunch {
+    pub(super) is_in_flight: bool,
     pub(super) launch: Launch,
     /// Stack depth at the entry of the call. A later call at the same or a shallower depth is not nested in this call.
     pub(super) depth: usize,
@@ -43,16 +43,16 @@ pub(super) struct Pending {
     pub(super) recorded: bool,
     /// State of the window when the call began: whether a window was open, and how often a window had been opened.
     pub(super) window: window::WindowState,
-    pub(super) aliases: [CorrelationId; MOST_ALIASES],
+    pub(super) aliases: [CorrelationId; MAX_ALIASES],
     pub(super) alias_count: usize,
     /// Time in ns that gpuflame spent at the entry of this call; `None` if this call is not timed.
     pub(super) spent: Option<u64>,
 }
 
-impl Pending {
+impl PendingLaunch {
     /// Value of the struct while no launch is in flight.
     pub(super) const NONE: Self = Self {
-        is_under_way: false,
+        is_in_flight: false,
         launch: Launch {
             time: Nanos(0),
             duration: 0,
@@ -64,36 +64,36 @@ impl Pending {
         api: ApiCallId(0),
         recorded: false,
         window: window::WindowState::NONE,
-        aliases: [CorrelationId(0); MOST_ALIASES],
+        aliases: [CorrelationId(0); MAX_ALIASES],
         alias_count: 0,
         spent: None,
     };
 
     /// Whether a call at this stack depth is part of the launch.
     #[inline]
-    pub(super) fn is_around(&self, depth: usize) -> bool {
-        self.is_under_way && depth < self.depth
+    pub(super) fn encloses(&self, depth: usize) -> bool {
+        self.is_in_flight && depth < self.depth
     }
 
     /// Returns the slot value for a new call at this depth that is not nested in this launch, although this launch has
     /// not returned. If this launch will continue after the new call, moves this launch to `aside`.
     #[cold]
-    pub(super) fn make_way(&mut self, aside: &mut Option<Self>, depth: usize) -> u64 {
+    pub(super) fn slot_after_pending(&mut self, aside: &mut Option<Self>, depth: usize) -> u64 {
         if signals::has_jumped_out(self.depth, depth) {
             return OUTERMOST;
         }
         *aside = Some(std::mem::replace(self, Self::NONE));
-        OUTERMOST_MEANWHILE
+        INTERRUPTING_LAUNCH
     }
 
     /// Handles the creation of a graph node. If the launch was captured into that node, the launch has no activity of
     /// its own and so gets no record; its API call is returned, to be recorded with the node.
-    pub(super) fn becomes_node(&mut self, tally: &Counts) -> Option<ApiCallId> {
-        if !self.is_around(stack_depth()) {
+    pub(super) fn mark_captured(&mut self, counters: &ThreadCounters) -> Option<ApiCallId> {
+        if !self.encloses(stack_depth()) {
             return None;
         }
         if !std::mem::replace(&mut self.recorded, true) {
-            tally.lose(Loss::LaunchesCaptured);
+            counters.lose(Loss::LaunchesCaptured);
         }
         Some(self.api)
     }
@@ -101,11 +101,11 @@ impl Pending {
 
 /// Whether a thread is in a launch, readable by other threads. A launch that its thread has jumped out of counts as in
 /// flight until the thread's next launch.
-pub(super) struct UnderWay(AtomicU32);
+pub(super) struct InFlightLaunch(AtomicU32);
 
-impl UnderWay {
+impl InFlightLaunch {
     /// Flag for a launch in flight. No window state uses this bit, because the count of window openings stays below it.
-    const YES: u32 = 1 << 31;
+    const IN_FLIGHT: u32 = 1 << 31;
 
     pub(super) const fn new() -> Self {
         Self(AtomicU32::new(0))
@@ -114,7 +114,7 @@ impl UnderWay {
     /// Notes that a launch begins while the window is in this state.
     #[inline]
     pub(super) fn begin(&self, window: window::WindowState) {
-        self.0.store(window.word() | Self::YES, Ordering::Relaxed);
+        self.0.store(window.word() | Self::IN_FLIGHT, Ordering::Relaxed);
     }
 
     /// Notes that the launch has ended and that its records are in the log.
@@ -126,12 +126,12 @@ impl UnderWay {
     /// Returns the window state at the start of the launch in flight, if a launch is in flight.
     pub(super) fn get(&self) -> Option<window::WindowState> {
         let word = self.0.load(Ordering::Acquire);
-        (word & Self::YES != 0).then(|| window::WindowState::from_word(word & !Self::YES))
+        (word & Self::IN_FLIGHT != 0).then(|| window::WindowState::from_word(word & !Self::IN_FLIGHT))
     }
 }
 
 /// The outermost call in flight on a thread that creates nodes or copies a graph.
-pub(super) struct GraphCall {
+pub(super) struct PendingGraphCall {
     pub(super) api: ApiCallId,
     /// Whether the call copies a graph. CUPTI reports each copied node as created and also as cloned, so the first
     /// report is ignored.
@@ -143,7 +143,7 @@ pub(super) struct GraphCall {
 }
 
 /// The outermost call that creates no GPU work but is recorded.
-pub(super) struct HostCallBegun {
+pub(super) struct PendingHostCall {
     pub(super) time: Nanos,
     /// Correlation id under which the call is recorded. It is the id of the driver call nested in this call, if that
     /// driver call has an id of its own.

@@ -5,21 +5,21 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gpuflame_os::signals;
 
-use super::log::{Log, Mark, Reader, Writer};
+use super::log::{Log, LogMark, LogReader, LogWriter};
 
 /// A log with its writing end and its reading end.
 pub(super) struct CommonLog {
     log: Log,
-    writer: Mutex<End<Writer>>,
-    reader: Mutex<End<Reader>>,
+    writer: Mutex<LogEnd<LogWriter>>,
+    reader: Mutex<LogEnd<LogReader>>,
 }
 
 /// The writing or the reading end of a log.
-struct End<T>(T);
+struct LogEnd<T>(T);
 
 // SAFETY: an end points to chunks that only its log refers to; the thread that holds the lock of an end is the only
 // writer, or the only reader.
-unsafe impl<T> Send for End<T> {}
+unsafe impl<T> Send for LogEnd<T> {}
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -29,8 +29,8 @@ impl CommonLog {
     pub(super) const fn new() -> Self {
         Self {
             log: Log::new(),
-            writer: Mutex::new(End(Writer::new())),
-            reader: Mutex::new(End(Reader::new())),
+            writer: Mutex::new(LogEnd(LogWriter::new())),
+            reader: Mutex::new(LogEnd(LogReader::new())),
         }
     }
 
@@ -44,7 +44,7 @@ impl CommonLog {
     /// Returns the unread records written up to now; `None` if there are none.
     pub(super) fn unread(&self) -> Option<Unread<'_>> {
         let reader = lock(&self.reader);
-        let mark = reader.0.mark(&self.log);
+        let mark = reader.0.mark_end(&self.log);
         (!reader.0.is_at(mark)).then(|| Unread { log: &self.log, reader, mark })
     }
 }
@@ -52,8 +52,8 @@ impl CommonLog {
 /// Unread records in the log. If the records refer to other logs, drain these logs first.
 pub(super) struct Unread<'a> {
     log: &'a Log,
-    reader: MutexGuard<'a, End<Reader>>,
-    mark: Mark,
+    reader: MutexGuard<'a, LogEnd<LogReader>>,
+    mark: LogMark,
 }
 
 impl Unread<'_> {

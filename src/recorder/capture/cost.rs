@@ -14,22 +14,22 @@ const BITS: u32 = 17;
 const BUCKETS: usize = ((BITS - SUB_BITS) as usize + 1) << SUB_BITS;
 
 /// Histogram of the times of calls.
-pub(super) struct Times([Counter; BUCKETS]);
+pub(super) struct DurationHistogram([Counter; BUCKETS]);
 
-impl Times {
+impl DurationHistogram {
     pub(super) const fn new() -> Self {
         Self([const { Counter::new() }; BUCKETS])
     }
 
     #[inline]
     pub(super) fn add(&self, nanos: u64) {
-        self.0[bucket_of(nanos)].add(1);
+        self.0[bucket_for(nanos)].add(1);
     }
 }
 
 /// Cost of the callbacks to the application.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cost {
+pub struct CallbackCost {
     /// Number of API calls that were observed, from enter to exit.
     pub calls: u64,
     /// Number of calls that were timed.
@@ -39,7 +39,10 @@ pub struct Cost {
 }
 
 /// Computes the cost of `calls` calls from the times of the calls that were sampled.
-pub(super) fn of_all<'a>(calls: u64, times: impl Iterator<Item = &'a Times>) -> Cost {
+pub(super) fn sum_histograms<'a>(
+    calls: u64,
+    times: impl Iterator<Item = &'a DurationHistogram>,
+) -> CallbackCost {
     let mut counts = [0; BUCKETS];
     for times in times {
         for (sum, count) in counts.iter_mut().zip(&times.0) {
@@ -52,10 +55,10 @@ pub(super) fn of_all<'a>(calls: u64, times: impl Iterator<Item = &'a Times>) -> 
         below += count;
         below > 0 && 2 * below >= timed
     });
-    Cost { calls, timed, median: median.map(middle_of) }
+    CallbackCost { calls, timed, median: median.map(bucket_middle) }
 }
 
-fn bucket_of(nanos: u64) -> usize {
+fn bucket_for(nanos: u64) -> usize {
     let nanos = nanos.min((1 << BITS) - 1);
     let Some(shift) = (nanos >> SUB_BITS).checked_ilog2() else { return nanos as usize };
     // After the shift, the highest bit of the time is worth 2^SUB_BITS, which puts the buckets of each power of two
@@ -63,7 +66,7 @@ fn bucket_of(nanos: u64) -> usize {
     ((shift as usize) << SUB_BITS) + (nanos >> shift) as usize
 }
 
-fn middle_of(bucket: usize) -> u64 {
+fn bucket_middle(bucket: usize) -> u64 {
     let shift = (bucket >> SUB_BITS).saturating_sub(1);
     let first = (bucket - (shift << SUB_BITS)) << shift;
     (first + ((1 << shift) >> 1)) as u64
@@ -73,16 +76,16 @@ fn middle_of(bucket: usize) -> u64 {
 mod tests {
     use super::*;
 
-    fn cost(threads: &[&[u64]]) -> Cost {
+    fn cost(threads: &[&[u64]]) -> CallbackCost {
         let times: Vec<_> = threads
             .iter()
             .map(|nanos| {
-                let times = Times::new();
+                let times = DurationHistogram::new();
                 nanos.iter().for_each(|nanos| times.add(*nanos));
                 times
             })
             .collect();
-        of_all(64, times.iter())
+        sum_histograms(64, times.iter())
     }
 
     #[test]
@@ -95,20 +98,20 @@ mod tests {
 
     #[test]
     fn there_is_no_median_without_timed_calls() {
-        assert_eq!(cost(&[&[]]), Cost { calls: 64, timed: 0, median: None });
+        assert_eq!(cost(&[&[]]), CallbackCost { calls: 64, timed: 0, median: None });
     }
 
     #[test]
     fn buckets_ascend_and_their_midpoint_is_close_to_their_values() {
         let mut last = 0;
         for nanos in 0..(1 << BITS) {
-            let bucket = bucket_of(nanos);
+            let bucket = bucket_for(nanos);
             assert!(bucket == last || bucket == last + 1, "{nanos} ns");
             last = bucket;
-            let middle = middle_of(bucket);
+            let middle = bucket_middle(bucket);
             assert!(1000 * middle.abs_diff(nanos) <= 63 * nanos, "{nanos} ns is answered with {middle}");
         }
-        assert_eq!(bucket_of(u64::MAX), BUCKETS - 1);
+        assert_eq!(bucket_for(u64::MAX), BUCKETS - 1);
         assert_eq!(last, BUCKETS - 1);
     }
 }

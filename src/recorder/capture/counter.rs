@@ -20,7 +20,7 @@ impl Counter {
 
     /// Adds atomically. Used for counters to which a signal handler of the thread may add between a load and a store of
     /// the thread.
-    pub(super) fn add_beside_handlers(&self, amount: u64) {
+    pub(super) fn add_atomically(&self, amount: u64) {
         self.0.fetch_add(amount, Ordering::Relaxed);
     }
 

@@ -7,7 +7,7 @@ use gpuflame_model::record::Row;
 use super::python;
 use super::range_names;
 use super::records::{read_contexts, read_launches};
-use super::thread::{Readers, all, under_way};
+use super::thread::{LogReaders, all, in_flight};
 
 /// Passes on records that the threads have written since the last call: for each thread all new contexts, and then
 /// launches from at most one chunk of the thread's log. Returns false if there was nothing to pass on.
@@ -42,14 +42,14 @@ pub fn marked_is_read() -> bool {
 
 /// Returns the number of windows from which no launch can be in flight any more: only windows opened after these may
 /// still have one. Returns `u32::MAX` if no launch that began in an open window is in flight.
-pub fn windows_left() -> u32 {
-    let open = under_way().filter(|state| state.is_open());
+pub fn windows_without_pending_launches() -> u32 {
+    let open = in_flight().filter(|state| state.is_open());
     open.map(|state| state.openings().saturating_sub(1)).min().unwrap_or(u32::MAX)
 }
 
 /// Whether any live thread is in a launch.
-pub fn any_under_way() -> bool {
-    under_way().next().is_some()
+pub fn any_in_flight() -> bool {
+    in_flight().next().is_some()
 }
 
 /// Like [`drain`], but reads only threads from which not all launches were passed on that were unread at the last
@@ -59,7 +59,7 @@ pub fn drain_noted(each: impl FnMut(&Row<'_>)) -> bool {
     drain_threads(|readers| std::mem::take(&mut readers.is_noted) || readers.noted > 0, each)
 }
 
-fn drain_threads(wanted: impl Fn(&mut Readers) -> bool, mut each: impl FnMut(&Row<'_>)) -> bool {
+fn drain_threads(wanted: impl Fn(&mut LogReaders) -> bool, mut each: impl FnMut(&Row<'_>)) -> bool {
     let mut any = false;
     for thread in all() {
         // SAFETY: only the collector calls this, one thread at a time.
@@ -68,12 +68,12 @@ fn drain_threads(wanted: impl Fn(&mut Readers) -> bool, mut each: impl FnMut(&Ro
             continue;
         }
         // A launch refers to contexts that were written before the launch, so launches are marked first and read last.
-        let launches = readers.launches.mark_next(&thread.launches);
-        let contexts = readers.contexts.mark(&thread.contexts);
+        let launches = readers.launches.mark_chunk_end(&thread.launches);
+        let contexts = readers.contexts.mark_end(&thread.contexts);
         range_names::drain_names(&mut each);
         python::drain_codes(&mut each);
-        let Readers { launches: reader, told, noted, marked, .. } = readers;
-        let grown = told.grown(&thread.outside);
+        let LogReaders { launches: reader, outside_reader, noted, marked, .. } = readers;
+        let grown = outside_reader.grown(&thread.outside);
         if let Some(new) = grown {
             each(&Row::Outside(new));
         }
@@ -82,7 +82,7 @@ fn drain_threads(wanted: impl Fn(&mut Readers) -> bool, mut each: impl FnMut(&Ro
             | reader.drain(&thread.launches, launches, |words| {
                 *noted = noted.saturating_sub(words.len());
                 *marked = marked.saturating_sub(words.len());
-                read_launches(words, told, &mut each);
+                read_launches(words, outside_reader, &mut each);
             });
         any |= some;
     }
@@ -94,7 +94,7 @@ pub(super) fn drain_contexts(mut each: impl FnMut(&Row<'_>)) {
     for thread in all() {
         // SAFETY: as in `drain_threads`, only the collector calls this, one thread at a time.
         let readers = unsafe { thread.readers() };
-        let contexts = readers.contexts.mark(&thread.contexts);
+        let contexts = readers.contexts.mark_end(&thread.contexts);
         range_names::drain_names(&mut each);
         python::drain_codes(&mut each);
         readers.contexts.drain(&thread.contexts, contexts, |words| read_contexts(words, &mut each));

@@ -25,11 +25,11 @@ static SESSION_BEGUN: AtomicBool = AtomicBool::new(false);
 
 /// Starts to distinguish forked children from this process, and keeps this library loaded so that the fork handler
 /// can be called. Call before anything can be recorded or named; repeated calls have no effect.
-pub fn watch() {
+pub fn install_handler() {
     // This flag is not a `Once`, because a child that was forked while a `Once` is being initialised would wait for it
     // forever.
-    static IS_WATCHED: AtomicBool = AtomicBool::new(false);
-    if IS_WATCHED.swap(true, Ordering::AcqRel) {
+    static IS_INSTALLED: AtomicBool = AtomicBool::new(false);
+    if IS_INSTALLED.swap(true, Ordering::AcqRel) {
         return;
     }
     pinning::pin_library();
@@ -39,21 +39,21 @@ pub fn watch() {
         lifecycle::note_children_find_zeroes();
     }
     thread::prepare();
-    fork::on_fork_in_child(child);
+    fork::on_fork_in_child(on_fork);
 }
 
 /// Fork handler that runs in a child. It waits for no lock and allocates nothing.
-extern "C" fn child() {
+extern "C" fn on_fork() {
     // True if the child has not been claimed yet, or if the kernel does not zero the page.
     if lifecycle::claim_inherited() || !lifecycle::is_over() {
-        errno::preserve(settle);
+        errno::preserve(decide_in_child);
     }
 }
 
 /// Notes that a session is requested. Call before taking any lock of the session, because a child that finds this note
 /// takes none of these locks.
-pub fn session_begins() {
-    watch();
+pub fn note_session_begin() {
+    install_handler();
     SESSION_BEGUN.store(true, Ordering::SeqCst);
 }
 
@@ -66,22 +66,22 @@ pub fn session_has_begun() -> bool {
 /// re-initialises the child.
 #[inline]
 pub fn is_over() -> bool {
-    lifecycle::is_over() && !goes_on()
+    lifecycle::is_over() && !may_continue()
 }
 
 #[cold]
-fn goes_on() -> bool {
-    lifecycle::claim_inherited() && settle()
+fn may_continue() -> bool {
+    lifecycle::claim_inherited() && decide_in_child()
 }
 
 /// Decides whether this child continues. At most one thread of the child has a state: the calling thread. If the child
 /// itself created the calling thread, no thread has one.
-fn settle() -> bool {
+fn decide_in_child() -> bool {
     if session_has_begun() || thread::is_inside() {
         lifecycle::end();
         return false;
     }
-    thread::go_on_in_child();
+    thread::continue_in_child();
     lifecycle::set_alive();
     true
 }

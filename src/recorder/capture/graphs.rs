@@ -15,11 +15,11 @@ use crate::control::lifecycle;
 use gpuflame_cupti::tracer::{Call, CallKind, ClonedNode, GraphEvent};
 use gpuflame_model::record::{ContextId, CorrelationId, Frame, GraphId, GraphNodeId, LabelId, Loss, Row};
 
-use super::calls::{GRAPH_CALL, GraphCall, stack_depth};
+use super::calls::{GRAPH_CALL, PendingGraphCall, stack_depth};
 use super::common_log::CommonLog;
 use super::drain::drain_contexts;
 use super::stack::capture;
-use super::thread::{Entered, Own, Refused, Thread};
+use super::thread::{EntryGuard, EntryRefusal, ThreadOnly, ThreadState};
 
 /// Kinds of records in the log. Each record has three words: `kind | graph << 32`, and two words whose meaning depends
 /// on the kind.
@@ -40,16 +40,16 @@ mod kind {
 
 static LOG: CommonLog = CommonLog::new();
 /// The collector's table of executable graphs.
-static EXECS: Mutex<Option<Execs>> = Mutex::new(None);
+static EXECS: Mutex<Option<ExecGraphs>> = Mutex::new(None);
 
 /// Records a graph event.
 #[cold]
-pub(super) fn note(event: &GraphEvent<'_>) {
+pub(super) fn record_event(event: &GraphEvent<'_>) {
     if lifecycle::is_over() {
         return;
     }
-    let Some(mut entered) = Entered::new(std::ptr::from_ref(event).addr()) else {
-        let refused = Refused::now();
+    let Some(mut entered) = EntryGuard::new(std::ptr::from_ref(event).addr()) else {
+        let refused = EntryRefusal::determine();
         if !matches!(event, GraphEvent::CallBegins { .. } | GraphEvent::CallEnds(_)) {
             refused.lose(Loss::GraphNodesDropped);
         }
@@ -80,7 +80,7 @@ pub(super) fn note(event: &GraphEvent<'_>) {
     }
 }
 
-fn begin(own: &mut Own, call: &Call<'_>, into: Option<GraphId>) {
+fn begin(own: &mut ThreadOnly, call: &Call<'_>, into: Option<GraphId>) {
     let depth = stack_depth();
     // If the earlier call does not enclose this call, the earlier call has never returned.
     if own.graph_call.as_ref().is_some_and(|outer| depth < outer.depth) {
@@ -88,24 +88,30 @@ fn begin(own: &mut Own, call: &Call<'_>, into: Option<GraphId>) {
     }
     call.slot.set(GRAPH_CALL);
     own.copied_graph = None;
-    own.graph_call = Some(GraphCall { api: call.api, copies: call.kind == CallKind::GraphCopy, into, depth });
+    own.graph_call =
+        Some(PendingGraphCall { api: call.api, copies: call.kind == CallKind::GraphCopy, into, depth });
 }
 
 /// Returns the graph call that the thread is in, unless the thread has left that call by a jump.
-fn call_around(own: &Own) -> Option<&GraphCall> {
+fn enclosing_call(own: &ThreadOnly) -> Option<&PendingGraphCall> {
     own.graph_call.as_ref().filter(|call| stack_depth() < call.depth)
 }
 
-fn node_created(own: &mut Own, thread: &Thread, ids: Option<(GraphId, GraphNodeId)>, ours: usize) {
-    let around = call_around(own);
+fn node_created(
+    own: &mut ThreadOnly,
+    thread: &ThreadState,
+    ids: Option<(GraphId, GraphNodeId)>,
+    ours: usize,
+) {
+    let around = enclosing_call(own);
     if around.is_some_and(|call| call.copies) {
         return;
     }
     let (api, into) = match around {
         Some(call) => (Some(call.api), call.into),
-        None => (own.pending.becomes_node(&thread.tally), None),
+        None => (own.pending.mark_captured(&thread.counters), None),
     };
-    let Some((graph, node)) = ids else { return thread.tally.lose(Loss::GraphNodesDropped) };
+    let Some((graph, node)) = ids else { return thread.counters.lose(Loss::GraphNodesDropped) };
     let leaf = api.map_or(LabelId::OTHER_CALL, |api| LabelId(u32::from(api.0)));
     let context = capture(own, thread, (Frame::label(leaf), 0), ours);
     let graph = into.unwrap_or(graph);
@@ -114,14 +120,14 @@ fn node_created(own: &mut Own, thread: &Thread, ids: Option<(GraphId, GraphNodeI
 
 /// Records a copied node. The node belongs to the graph that it is copied into. If the call creates the graphs, the
 /// node belongs to the first graph that the call creates, because an instantiation includes its child graphs.
-fn node_cloned(own: &mut Own, thread: &Thread, ids: Option<ClonedNode>) {
+fn node_cloned(own: &mut ThreadOnly, thread: &ThreadState, ids: Option<ClonedNode>) {
     let Some(ClonedNode { graph, node, original }) = ids else {
-        return thread.tally.lose(Loss::GraphNodesDropped);
+        return thread.counters.lose(Loss::GraphNodesDropped);
     };
-    let into = call_around(own).and_then(|call| call.into);
+    let into = enclosing_call(own).and_then(|call| call.into);
     let graph = match into {
         Some(into) => into,
-        None if call_around(own).is_some() => *own.copied_graph.get_or_insert(graph),
+        None if enclosing_call(own).is_some() => *own.copied_graph.get_or_insert(graph),
         None => *own.copied_graph.insert(graph),
     };
     push(thread, [word(kind::CLONE, graph), node.0, original.0]);
@@ -131,16 +137,16 @@ fn word(kind: u64, graph: GraphId) -> u64 {
     kind | u64::from(graph.0) << 32
 }
 
-fn push(thread: &Thread, words: [u64; 3]) {
+fn push(thread: &ThreadState, words: [u64; 3]) {
     if !LOG.push([&words]) {
-        thread.tally.lose(Loss::GraphNodesDropped);
+        thread.counters.lose(Loss::GraphNodesDropped);
     }
 }
 
 /// Source graph of each live executable graph, by the address of the executable graph. The address is used because
 /// CUPTI has ids of executable graphs only from 12.3 on.
 #[derive(Default)]
-struct Execs {
+struct ExecGraphs {
     graphs: HashMap<u64, GraphId>,
     /// Ids of the graphs in `graphs`. Each of them ends together with its executable graph, and not before.
     owned: HashSet<GraphId>,
@@ -160,7 +166,7 @@ pub fn drain_graphs(mut each: impl FnMut(&Row<'_>)) {
     });
 }
 
-fn row(record: &[u64; 3], execs: &mut Execs) -> Option<Row<'static>> {
+fn row(record: &[u64; 3], execs: &mut ExecGraphs) -> Option<Row<'static>> {
     let graph = GraphId((record[0] >> 32) as u32);
     Some(match record[0] & u64::from(u32::MAX) {
         kind::NODE => {

@@ -17,13 +17,13 @@ use gpuflame_model::record::{
     MemoryKind, Nanos, Row, Wait,
 };
 
-use super::calls::{BESIDE, HostCallBegun, NESTED, REFUSED, stack_depth};
+use super::calls::{HOST_CALL, NESTED, PendingHostCall, REFUSED, stack_depth};
 use super::clock::now;
 use super::common_log::CommonLog;
 use super::drain::drain_contexts;
 use super::records::called_words;
 use super::stack::capture_call;
-use super::thread::{Entered, Own, Refused, Thread, refused_call_ends};
+use super::thread::{EntryGuard, EntryRefusal, ThreadOnly, ThreadState, end_refused_call};
 
 /// Kinds of records in the common log. A record has five words: `kind | memory or duration << 32`, `correlation |
 /// context << 32`, the time, and two words whose meaning depends on the kind.
@@ -46,7 +46,7 @@ static MEMORY: AtomicBool = AtomicBool::new(false);
 
 /// Selects the calls whose details are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct HostCallDetails {
     /// Calls that wait, including synchronous copies and fills.
     pub waits: bool,
     /// Calls that allocate and free memory.
@@ -54,19 +54,19 @@ pub struct Kept {
 }
 
 /// Selects the calls whose details are recorded from now on.
-pub fn note_host_calls(kept: Kept) {
-    WAITS.store(kept.waits, Ordering::Relaxed);
-    MEMORY.store(kept.memory, Ordering::Relaxed);
+pub fn select_host_call_details(details: HostCallDetails) {
+    WAITS.store(details.waits, Ordering::Relaxed);
+    MEMORY.store(details.memory, Ordering::Relaxed);
 }
 
 /// Records a call that creates no GPU work.
 #[cold]
-pub(super) fn note(event: &HostCallEvent<'_>) {
+pub(super) fn record_event(event: &HostCallEvent<'_>) {
     if lifecycle::is_over() {
         return;
     }
-    let Some(mut entered) = Entered::new(std::ptr::from_ref(event).addr()) else {
-        return refuse(event, &Refused::now());
+    let Some(mut entered) = EntryGuard::new(std::ptr::from_ref(event).addr()) else {
+        return refuse(event, &EntryRefusal::determine());
     };
     let (own, thread) = entered.parts();
     // As for a launch, `call` is stored in the stack frame of the function that the tracing library has called.
@@ -75,17 +75,17 @@ pub(super) fn note(event: &HostCallEvent<'_>) {
         HostCallEvent::Ends { call, done } => {
             let slot = call.slot.get();
             if slot == REFUSED {
-                refused_call_ends();
-            } else if slot == BESIDE {
+                end_refused_call();
+            } else if slot == HOST_CALL {
                 match own.host_call.take() {
                     Some(begun) if window::state().is_open() => end(own, thread, call, &begun, done),
                     // The call's entry is missing because the call of a signal handler, which ran on a stack at a
                     // higher address, has replaced it.
                     None if window::state().is_open()
-                        && is_missed(call.kind)
+                        && counts_as_loss(call.kind)
                         && call.kind != CallKind::Free =>
                     {
-                        thread.tally.lose(Loss::HostCallsDropped);
+                        thread.counters.lose(Loss::HostCallsDropped);
                     }
                     _ => {}
                 }
@@ -96,7 +96,7 @@ pub(super) fn note(event: &HostCallEvent<'_>) {
 
 /// Whether a call that cannot be recorded counts as a loss: true if the user has asked for more than the call's
 /// duration.
-fn is_missed(kind: CallKind) -> bool {
+fn counts_as_loss(kind: CallKind) -> bool {
     match kind {
         CallKind::Wait => WAITS.load(Ordering::Relaxed),
         CallKind::Allocate(_) | CallKind::Free => MEMORY.load(Ordering::Relaxed),
@@ -106,31 +106,31 @@ fn is_missed(kind: CallKind) -> bool {
 
 /// Counts a call that cannot be recorded, because a signal handler made it while the thread was inside gpuflame, or
 /// because the thread has no state.
-fn refuse(event: &HostCallEvent<'_>, refused: &Refused) {
+fn refuse(event: &HostCallEvent<'_>, refused: &EntryRefusal) {
     match *event {
         HostCallEvent::Begins { call, .. } => {
-            if refused.begins(call) && window::state().is_open() && is_missed(call.kind) {
+            if refused.begin_call(call) && window::state().is_open() && counts_as_loss(call.kind) {
                 refused.lose(Loss::HostCallsDropped);
             }
         }
-        HostCallEvent::Ends { call, .. } if call.slot.get() == REFUSED => refused_call_ends(),
+        HostCallEvent::Ends { call, .. } if call.slot.get() == REFUSED => end_refused_call(),
         HostCallEvent::Ends { .. } => {}
     }
 }
 
-fn begin(own: &mut Own, thread: &Thread, call: &Call<'_>, address: u64) {
+fn begin(own: &mut ThreadOnly, thread: &ThreadState, call: &Call<'_>, address: u64) {
     let depth = stack_depth();
     let outer = own.host_call.as_mut().filter(|outer| depth < outer.depth);
     let is_nested = outer.is_some();
     if let Some(outer) = outer {
         outer.correlation = call.correlation;
     }
-    if is_nested || own.pending.is_around(depth) {
+    if is_nested || own.pending.encloses(depth) {
         return call.slot.set(NESTED);
     }
-    call.slot.set(BESIDE);
+    call.slot.set(HOST_CALL);
     let time = now();
-    own.host_call = Some(HostCallBegun { time, correlation: call.correlation, depth });
+    own.host_call = Some(PendingHostCall { time, correlation: call.correlation, depth });
     // Freeing a null pointer is allowed and has no effect.
     let is_free = call.kind == CallKind::Free && MEMORY.load(Ordering::Relaxed);
     if is_free && window::state().is_open() && address != 0 {
@@ -139,12 +139,18 @@ fn begin(own: &mut Own, thread: &Thread, call: &Call<'_>, address: u64) {
     }
 }
 
-fn end(own: &mut Own, thread: &Thread, call: &Call<'_>, begun: &HostCallBegun, done: HostCallEffect) {
+fn end(
+    own: &mut ThreadOnly,
+    thread: &ThreadState,
+    call: &Call<'_>,
+    begun: &PendingHostCall,
+    done: HostCallEffect,
+) {
     let time = now();
-    let &HostCallBegun { time: begun, correlation, .. } = begun;
+    let &PendingHostCall { time: begun, correlation, .. } = begun;
     let context = capture_call(own, thread, call);
     if !matches!(call.kind, CallKind::EventRecord | CallKind::EventWait) {
-        note_called(own, thread, context, begun, time);
+        record_span(own, thread, context, begun, time);
     }
     let (waits, memory) = (WAITS.load(Ordering::Relaxed), MEMORY.load(Ordering::Relaxed));
     match (call.kind, done) {
@@ -171,12 +177,12 @@ fn end(own: &mut Own, thread: &Thread, call: &Call<'_>, begun: &HostCallBegun, d
 }
 
 /// Records a synchronous copy or fill that has returned.
-pub(super) fn waited(own: &mut Own, thread: &Thread, launch: &Launch, ended: Nanos) {
+pub(super) fn record_wait(own: &mut ThreadOnly, thread: &ThreadState, launch: &Launch, ended: Nanos) {
     let &Launch { time: begun, correlation, context, .. } = launch;
     if context == ContextId::OUTSIDE {
         return;
     }
-    note_called(own, thread, context, begun, ended);
+    record_span(own, thread, context, begun, ended);
     if WAITS.load(Ordering::Relaxed) {
         push(thread, kind::WAIT, correlation, context, [begun.0, ended.since(begun), 0]);
     }
@@ -184,15 +190,15 @@ pub(super) fn waited(own: &mut Own, thread: &Thread, launch: &Launch, ended: Nan
 
 /// Records among the thread's launches that a call has returned. If the record is lost, no loss is counted; the only
 /// effect is that the use of the time before the next launch is known less exactly.
-fn note_called(own: &mut Own, thread: &Thread, context: ContextId, begun: Nanos, ended: Nanos) {
+fn record_span(own: &mut ThreadOnly, thread: &ThreadState, context: ContextId, begun: Nanos, ended: Nanos) {
     let duration = u32::try_from(ended.since(begun)).unwrap_or(u32::MAX);
     own.launches.push(&thread.launches, [&called_words(&HostCallSpan { ended, duration, context })]);
 }
 
-fn push(thread: &Thread, kind: u64, correlation: CorrelationId, context: ContextId, rest: [u64; 3]) {
+fn push(thread: &ThreadState, kind: u64, correlation: CorrelationId, context: ContextId, rest: [u64; 3]) {
     let head = [kind, u64::from(correlation.0) | u64::from(context.0) << 32];
     if !LOG.push([&head, &rest]) {
-        thread.tally.lose(Loss::HostCallsDropped);
+        thread.counters.lose(Loss::HostCallsDropped);
     }
 }
 

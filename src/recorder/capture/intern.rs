@@ -50,64 +50,64 @@ impl Hash {
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Slot {
+struct ContextSlot {
     hash: Hash,
     /// `ContextId::NONE` = the slot is empty.
     id: ContextId,
 }
 
-pub(super) type Prefix = [Hash; MAX_FRAMES + 1];
+pub(super) type PrefixHashes = [Hash; MAX_FRAMES + 1];
 
 /// Cached context id of frames that the unwinder has cached. An entry of zero bytes is empty.
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Kept {
+struct CachedContext {
     /// Last stack that contained the frames.
-    stack: Stack,
+    stack: ContextKey,
     id: ContextId,
     /// Value of [`Interner::round`] when the entry was written.
     round: u32,
 }
 
-type AllKept = [Kept; Unwinder::MOST_KEPT];
+type CachedContexts = [CachedContext; Unwinder::MAX_CACHED_STACKS];
 
-const FIRST_SLOTS: usize = 1024;
+const MIN_SLOTS: usize = 1024;
 /// Maximum number of slots of a table: 12 MiB, room for 262,144 stacks.
-const MOST_SLOTS: usize = 1 << 19;
-/// `MOST_SLOTS`, or less under the memory ceiling that the user asked for.
-static ROOM: AtomicUsize = AtomicUsize::new(MOST_SLOTS);
+const MAX_SLOTS: usize = 1 << 19;
+/// `MAX_SLOTS`, or less under the memory ceiling that the user asked for.
+static SLOT_LIMIT: AtomicUsize = AtomicUsize::new(MAX_SLOTS);
 
 /// Limits each table to `bytes`. A thread whose stacks exceed the limit forgets all of its ids, and a stack that occurs
 /// again gets a new id. So the reader of the ids must recognise a stack that it has already received under another id.
-pub(super) fn bound(bytes: usize) {
-    let slots = (bytes / size_of::<Slot>()).clamp(FIRST_SLOTS, MOST_SLOTS);
-    ROOM.store(1 << slots.ilog2(), Ordering::Relaxed);
+pub(super) fn limit_memory(bytes: usize) {
+    let slots = (bytes / size_of::<ContextSlot>()).clamp(MIN_SLOTS, MAX_SLOTS);
+    SLOT_LIMIT.store(1 << slots.ilog2(), Ordering::Relaxed);
 }
 
 /// Result of looking up a stack.
-pub(super) enum Interned {
+pub(super) enum InternResult {
     /// The stack has an id.
     Known(ContextId),
     /// The stack is new: give it an id with [`Interner::insert`].
-    New(Key),
+    New(NewContext),
 }
 
 /// Identity of a context that has no id yet.
-pub(super) struct Key(Stack);
+pub(super) struct NewContext(ContextKey);
 
 /// Context ids of one thread.
 pub(super) struct Interner {
-    slots: NonNull<Slot>,
+    slots: NonNull<ContextSlot>,
     capacity: usize,
     used: usize,
     /// `prefix[n]` = the hash of the `n` frames next to the root. Stored in a separate mapping, because 16 KiB would be
     /// too much for the stack of a thread with a small stack, on which this struct is created and moved once.
-    prefix: NonNull<Prefix>,
+    prefix: NonNull<PrefixHashes>,
     /// Number of hashes in `prefix` that belong to the last stack.
     depth: usize,
-    last: Option<(Stack, ContextId)>,
+    last: Option<(ContextKey, ContextId)>,
     /// Cached results for stacks that the unwinder has cached, by stack number. Mapped when the first result is cached.
-    kept: Option<NonNull<AllKept>>,
+    cached: Option<NonNull<CachedContexts>>,
     /// Number of times that the thread has forgotten its ids.
     round: u32,
 }
@@ -116,142 +116,147 @@ pub(super) struct Interner {
 /// value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
-struct Stack {
+struct ContextKey {
     frames: Hash,
     /// Hash of the open ranges and of the foreign (Python) frames, if the stack has any.
-    apart: Hash,
+    extra: Hash,
     leaf: Frame,
-    is_apart: bool,
+    has_extra: bool,
 }
 
-impl Stack {
+impl ContextKey {
     #[inline(always)]
-    fn new(frames: Hash, leaf: Frame, apart: Option<Hash>) -> Self {
-        Self { frames, apart: apart.unwrap_or(Hash::ROOT), leaf, is_apart: apart.is_some() }
+    fn new(frames: Hash, leaf: Frame, extra: Option<Hash>) -> Self {
+        Self { frames, extra: extra.unwrap_or(Hash::ROOT), leaf, has_extra: extra.is_some() }
     }
 
     fn hash(self) -> Hash {
         let hash = self.frames.then(self.leaf.0);
-        if self.is_apart { hash.and(self.apart) } else { hash }
+        if self.has_extra { hash.and(self.extra) } else { hash }
     }
 }
 
 impl Interner {
     /// Creates an empty table; `None` if the kernel provides no memory.
     pub(super) fn new() -> Option<Self> {
-        let slots = map_slots(FIRST_SLOTS)?;
-        let mut prefix = memory::map(size_of::<Prefix>())?.cast::<Prefix>();
+        let slots = map_slots(MIN_SLOTS)?;
+        let mut prefix = memory::map(size_of::<PrefixHashes>())?.cast::<PrefixHashes>();
         // SAFETY: `prefix` is a fresh mapping of that size, and its zero bytes are valid hashes.
         unsafe { prefix.as_mut()[0] = Hash::ROOT };
         Some(Self {
             slots,
-            capacity: FIRST_SLOTS,
+            capacity: MIN_SLOTS,
             used: 0,
             prefix,
             depth: 0,
             last: None,
-            kept: None,
+            cached: None,
             round: 0,
         })
     }
 
-    /// Looks up the stack in which `frames` (leaf first) have called `leaf`. The `kept` frames at the root are
-    /// unchanged since the last call. `apart` is the hash of the open ranges and of the frames of other languages,
+    /// Looks up the stack in which `frames` (leaf first) have called `leaf`. The `unchanged` frames at the root are
+    /// the same as in the last call. `extra` is the hash of the open ranges and of the frames of other languages,
     /// which also distinguish stacks.
     #[inline(always)]
     pub(super) fn find(
         &mut self,
-        apart: Option<Hash>,
+        extra: Option<Hash>,
         leaf: Frame,
         frames: &[Frame],
-        kept: usize,
-    ) -> Interned {
+        unchanged: usize,
+    ) -> InternResult {
         let frames = &frames[..frames.len().min(MAX_FRAMES)];
-        let kept = kept.min(self.depth).min(frames.len());
+        let unchanged = unchanged.min(self.depth).min(frames.len());
         // SAFETY: the array of hashes is mapped as long as `self` lives, and only `self` refers to it.
         let prefix = unsafe { self.prefix.as_mut() };
-        let mut hash = prefix[kept];
-        let new = frames.len() - kept;
-        for (frame, kept_hash) in frames[..new].iter().rev().zip(&mut prefix[kept + 1..]) {
+        let mut hash = prefix[unchanged];
+        let new = frames.len() - unchanged;
+        for (frame, prefix_hash) in frames[..new].iter().rev().zip(&mut prefix[unchanged + 1..]) {
             hash = hash.then(frame.0);
-            *kept_hash = hash;
+            *prefix_hash = hash;
         }
         self.depth = frames.len();
-        let stack = Stack::new(hash, leaf, apart);
+        let stack = ContextKey::new(hash, leaf, extra);
         match self.last {
-            Some((last, id)) if last == stack => Interned::Known(id),
+            Some((last, id)) if last == stack => InternResult::Known(id),
             _ => self.look_up(stack),
         }
     }
 
     /// Like [`Interner::find`], but not inlined. Used for the few launches with open ranges or foreign frames.
     #[inline(never)]
-    pub(super) fn find_apart(
+    pub(super) fn find_with_extra(
         &mut self,
-        apart: Option<Hash>,
+        extra: Option<Hash>,
         leaf: Frame,
         frames: &[Frame],
-        kept: usize,
-    ) -> Interned {
-        self.find(apart, leaf, frames, kept)
+        unchanged: usize,
+    ) -> InternResult {
+        self.find(extra, leaf, frames, unchanged)
     }
 
     /// Caches the stack that was looked up last, and its context, under the number `number`.
     #[cold]
-    pub(super) fn keep(&mut self, number: usize) {
-        if self.kept.is_none() {
-            self.kept = memory::map(size_of::<AllKept>()).map(NonNull::cast);
+    pub(super) fn cache_last(&mut self, number: usize) {
+        if self.cached.is_none() {
+            self.cached = memory::map(size_of::<CachedContexts>()).map(NonNull::cast);
         }
         let (Some((stack, id)), round) = (self.last, self.round) else { return };
-        if let Some(kept) = self.kept(number) {
-            *kept = Kept { stack, id, round };
+        if let Some(cached) = self.cached(number) {
+            *cached = CachedContext { stack, id, round };
         }
     }
 
     /// Returns the context in which the cached stack `number` has called `leaf`, with the ranges and foreign frames
-    /// whose hash is `apart`. Returns `None` if this context is not cached.
+    /// whose hash is `extra`. Returns `None` if this context is not cached.
     #[inline(always)]
-    pub(super) fn of_kept(&mut self, number: usize, apart: Option<Hash>, leaf: Frame) -> Option<ContextId> {
+    pub(super) fn find_cached(
+        &mut self,
+        number: usize,
+        extra: Option<Hash>,
+        leaf: Frame,
+    ) -> Option<ContextId> {
         let round = self.round;
-        let Kept { stack: last, id, round: of_round } = *self.kept(number)?;
+        let CachedContext { stack: last, id, round: of_round } = *self.cached(number)?;
         if id == ContextId::NONE {
             return None;
         }
-        let stack = Stack::new(last.frames, leaf, apart);
+        let stack = ContextKey::new(last.frames, leaf, extra);
         if stack == last && of_round == round {
             return Some(id);
         }
-        let Interned::Known(id) = self.look_up(stack) else { return None };
-        *self.kept(number)? = Kept { stack, id, round };
+        let InternResult::Known(id) = self.look_up(stack) else { return None };
+        *self.cached(number)? = CachedContext { stack, id, round };
         Some(id)
     }
 
     #[inline(always)]
-    fn kept(&mut self, number: usize) -> Option<&mut Kept> {
+    fn cached(&mut self, number: usize) -> Option<&mut CachedContext> {
         // SAFETY: the array of results is mapped as long as `self` lives, its zero bytes are valid entries, and only
         // `self` refers to it.
-        unsafe { self.kept?.as_mut() }.get_mut(number)
+        unsafe { self.cached?.as_mut() }.get_mut(number)
     }
 
-    fn look_up(&mut self, stack: Stack) -> Interned {
+    fn look_up(&mut self, stack: ContextKey) -> InternResult {
         let slot = self.slot(self.probe(stack.hash()));
         if slot.id == ContextId::NONE {
-            return Interned::New(Key(stack));
+            return InternResult::New(NewContext(stack));
         }
         self.last = Some((stack, slot.id));
-        Interned::Known(slot.id)
+        InternResult::Known(slot.id)
     }
 
     /// Stores the id of the stack of `key`. Returns `false` if the table cannot grow for lack of memory; the stack then
     /// remains without an id.
     #[cold]
-    pub(super) fn insert(&mut self, key: Key, id: ContextId) -> bool {
-        if 2 * (self.used + 1) > self.capacity && !self.make_room() {
+    pub(super) fn insert(&mut self, key: NewContext, id: ContextId) -> bool {
+        if 2 * (self.used + 1) > self.capacity && !self.reserve() {
             return false;
         }
         let hash = key.0.hash();
         let at = self.probe(hash);
-        self.set_slot(at, Slot { hash, id });
+        self.set_slot(at, ContextSlot { hash, id });
         self.used += 1;
         self.last = Some((key.0, id));
         true
@@ -272,18 +277,18 @@ impl Interner {
     }
 
     #[cold]
-    fn make_room(&mut self) -> bool {
-        if 2 * self.capacity > ROOM.load(Ordering::Relaxed) { self.forget() } else { self.grow() }
+    fn reserve(&mut self) -> bool {
+        if 2 * self.capacity > SLOT_LIMIT.load(Ordering::Relaxed) { self.forget() } else { self.grow() }
     }
 
     /// Forgets all ids. Returns `false` and forgets nothing if the kernel provides no memory for the new table.
     #[cold]
     pub(super) fn forget(&mut self) -> bool {
-        let Some(slots) = map_slots(FIRST_SLOTS) else { return false };
+        let Some(slots) = map_slots(MIN_SLOTS) else { return false };
         let old = std::mem::replace(&mut self.slots, slots);
         // SAFETY: the old table came from `map_slots(self.capacity)`, and no pointer into it remains.
-        unsafe { memory::unmap(old.cast(), self.capacity * size_of::<Slot>()) };
-        (self.capacity, self.used, self.last) = (FIRST_SLOTS, 0, None);
+        unsafe { memory::unmap(old.cast(), self.capacity * size_of::<ContextSlot>()) };
+        (self.capacity, self.used, self.last) = (MIN_SLOTS, 0, None);
         self.round = self.round.wrapping_add(1);
         true
     }
@@ -303,17 +308,17 @@ impl Interner {
             }
         }
         // SAFETY: the old table came from `map_slots(old_capacity)`, and no pointer into it remains.
-        unsafe { memory::unmap(old.cast(), old_capacity * size_of::<Slot>()) };
+        unsafe { memory::unmap(old.cast(), old_capacity * size_of::<ContextSlot>()) };
         true
     }
 
-    fn slot(&self, at: usize) -> Slot {
+    fn slot(&self, at: usize) -> ContextSlot {
         debug_assert!(at < self.capacity);
         // SAFETY: callers mask `at` to the capacity, and a table of zero bytes is a valid empty table.
         unsafe { self.slots.add(at).read() }
     }
 
-    fn set_slot(&mut self, at: usize, slot: Slot) {
+    fn set_slot(&mut self, at: usize, slot: ContextSlot) {
         debug_assert!(at < self.capacity);
         // SAFETY: callers mask `at` to the capacity, and `&mut self` excludes concurrent readers.
         unsafe { self.slots.add(at).write(slot) };
@@ -323,18 +328,18 @@ impl Interner {
 impl Drop for Interner {
     fn drop(&mut self) {
         // SAFETY: the table came from `map_slots(self.capacity)` and is dropped with its owner.
-        unsafe { memory::unmap(self.slots.cast(), self.capacity * size_of::<Slot>()) };
+        unsafe { memory::unmap(self.slots.cast(), self.capacity * size_of::<ContextSlot>()) };
         // SAFETY: the array of hashes came from `memory::map` with this size, and is dropped with its owner.
-        unsafe { memory::unmap(self.prefix.cast(), size_of::<Prefix>()) };
-        if let Some(kept) = self.kept {
+        unsafe { memory::unmap(self.prefix.cast(), size_of::<PrefixHashes>()) };
+        if let Some(cached) = self.cached {
             // SAFETY: the array of results came from `memory::map` with this size, and is dropped with its owner.
-            unsafe { memory::unmap(kept.cast(), size_of::<AllKept>()) };
+            unsafe { memory::unmap(cached.cast(), size_of::<CachedContexts>()) };
         }
     }
 }
 
-fn map_slots(capacity: usize) -> Option<NonNull<Slot>> {
-    Some(memory::map(capacity * size_of::<Slot>())?.cast())
+fn map_slots(capacity: usize) -> Option<NonNull<ContextSlot>> {
+    Some(memory::map(capacity * size_of::<ContextSlot>())?.cast())
 }
 
 #[cfg(test)]
@@ -344,10 +349,10 @@ mod tests {
 
     const LEAF: Frame = Frame(3 << 60);
 
-    fn id_of(interner: &mut Interner, leaf: Frame, frames: &[Frame], kept: usize, fresh: u32) -> u32 {
-        match interner.find(None, leaf, frames, kept) {
-            Interned::Known(id) => id.0,
-            Interned::New(key) => {
+    fn id_of(interner: &mut Interner, leaf: Frame, frames: &[Frame], unchanged: usize, fresh: u32) -> u32 {
+        match interner.find(None, leaf, frames, unchanged) {
+            InternResult::Known(id) => id.0,
+            InternResult::New(key) => {
                 assert!(interner.insert(key, ContextId(fresh)));
                 fresh
             }
@@ -363,8 +368,8 @@ mod tests {
         let mut interner = Interner::new().unwrap();
         let frames = stack(&[4, 3, 2, 1]);
         assert_eq!(id_of(&mut interner, LEAF, &frames, 0, 2), 2);
-        for kept in 0..=4 {
-            assert_eq!(id_of(&mut interner, LEAF, &frames, kept, 99), 2, "{kept} kept");
+        for unchanged in 0..=4 {
+            assert_eq!(id_of(&mut interner, LEAF, &frames, unchanged, 99), 2, "{unchanged} unchanged");
         }
     }
 
@@ -417,31 +422,33 @@ mod tests {
     #[test]
     fn a_table_grows_up_to_its_maximum_size() {
         let mut interner = Interner::new().unwrap();
-        for n in 0..MOST_SLOTS as u64 {
+        for n in 0..MAX_SLOTS as u64 {
             assert_eq!(id_of(&mut interner, LEAF, &stack(&[n]), 0, n as u32 + 2), n as u32 + 2);
         }
-        assert!(interner.capacity <= MOST_SLOTS && 2 * interner.used <= interner.capacity);
+        assert!(interner.capacity <= MAX_SLOTS && 2 * interner.used <= interner.capacity);
     }
 
     #[test]
     fn a_kept_stack_finds_its_contexts_by_number_until_ids_are_forgotten() {
         let mut interner = Interner::new().unwrap();
-        let (frames, apart) = (stack(&[4, 3, 2, 1]), Some(Hash::ROOT.then(5)));
+        let (frames, extra) = (stack(&[4, 3, 2, 1]), Some(Hash::ROOT.then(5)));
         let other_leaf = Frame::label(LabelId(7));
         assert_eq!(id_of(&mut interner, other_leaf, &frames, 0, 2), 2);
         assert_eq!(id_of(&mut interner, LEAF, &frames, 0, 3), 3);
-        assert_eq!(interner.of_kept(9, None, LEAF), None);
-        interner.keep(9);
+        assert_eq!(interner.find_cached(9, None, LEAF), None);
+        interner.cache_last(9);
         for (leaf, id) in [(LEAF, 3), (other_leaf, 2), (LEAF, 3)] {
-            assert_eq!(interner.of_kept(9, None, leaf), Some(ContextId(id)));
+            assert_eq!(interner.find_cached(9, None, leaf), Some(ContextId(id)));
         }
-        assert_eq!(interner.of_kept(9, apart, LEAF), None, "a different key does not match");
-        let Interned::New(key) = interner.find(apart, LEAF, &frames, 0) else { panic!("it was not known") };
+        assert_eq!(interner.find_cached(9, extra, LEAF), None, "a different key does not match");
+        let InternResult::New(key) = interner.find(extra, LEAF, &frames, 0) else {
+            panic!("it was not known")
+        };
         interner.insert(key, ContextId(4));
-        assert_eq!(interner.of_kept(9, apart, LEAF), Some(ContextId(4)));
-        assert_eq!(interner.of_kept(9, None, LEAF), Some(ContextId(3)));
-        assert_eq!(interner.of_kept(8, None, LEAF), None, "another number");
+        assert_eq!(interner.find_cached(9, extra, LEAF), Some(ContextId(4)));
+        assert_eq!(interner.find_cached(9, None, LEAF), Some(ContextId(3)));
+        assert_eq!(interner.find_cached(8, None, LEAF), None, "another number");
         assert!(interner.forget());
-        assert_eq!(interner.of_kept(9, None, LEAF), None);
+        assert_eq!(interner.find_cached(9, None, LEAF), None);
     }
 }

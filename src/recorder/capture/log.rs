@@ -25,104 +25,106 @@ const CHUNK_BYTES: usize = 64 << 10;
 pub(super) const CHUNK_WORDS: usize = (CHUNK_BYTES - 64) / 8 / 3 * 3;
 /// Maximum number of chunks, in addition to the two chunks that each thread's logs write to: 32 MiB, or 1.4 million
 /// unread launches. The number may be exceeded by a few chunks if several threads map a chunk at the same moment.
-const MOST_CHUNKS: usize = 512;
-/// `MOST_CHUNKS`, or less under the memory ceiling that the user asked for.
-static ROOM: AtomicUsize = AtomicUsize::new(MOST_CHUNKS);
+const MAX_CHUNKS: usize = 512;
+/// `MAX_CHUNKS`, or less under the memory ceiling that the user asked for.
+static CHUNK_LIMIT: AtomicUsize = AtomicUsize::new(MAX_CHUNKS);
 /// Number of ready chunks after a refill: 2 MiB, or 90,000 launches between two visits of the collector.
 const READY_CHUNKS: usize = 32;
 /// Maximum number of ready chunks, including chunks that the collector has read. It is half as large again as
 /// `READY_CHUNKS`, so that no chunk is mapped or unmapped if the number of launches between two visits varies by
 /// 40,000.
-const MOST_READY: usize = READY_CHUNKS * 3 / 2;
+const MAX_READY_CHUNKS: usize = READY_CHUNKS * 3 / 2;
 
 #[repr(C, align(64))]
-struct Chunk {
+struct LogChunk {
     len: AtomicU32,
-    next: AtomicPtr<Chunk>,
+    next: AtomicPtr<LogChunk>,
     words: [Cell<u64>; CHUNK_WORDS],
 }
 
-const _: () = assert!(size_of::<Chunk>() <= CHUNK_BYTES && offset_of!(Chunk, words) <= 64);
+const _: () = assert!(size_of::<LogChunk>() <= CHUNK_BYTES && offset_of!(LogChunk, words) <= 64);
 
 /// Limits all chunks together to `bytes`, but not below the maximum number of ready chunks.
-pub(super) fn bound(bytes: usize) {
-    ROOM.store((bytes / CHUNK_BYTES).clamp(MOST_READY, MOST_CHUNKS), Ordering::Relaxed);
+pub(super) fn limit_memory(bytes: usize) {
+    CHUNK_LIMIT.store((bytes / CHUNK_BYTES).clamp(MAX_READY_CHUNKS, MAX_CHUNKS), Ordering::Relaxed);
 }
 
 /// Maximum number of calls of [`drain`](super::drain), each of which passes on a part of each thread's records, until
 /// all records are read that existed before the first call.
-pub(super) const MOST_DRAINS: usize = MOST_CHUNKS + 2;
+pub(super) const MAX_DRAINS: usize = MAX_CHUNKS + 2;
 
-/// The ready chunks, in no particular order. A thread takes a chunk from a place, or stores a chunk in a place, by one
+/// The ready chunks, in no particular order. A thread takes a chunk from a slot, or stores a chunk in a slot, by one
 /// atomic exchange. So a preempted thread never blocks another thread, whatever their priorities are.
-struct Pool {
-    ready: [AtomicPtr<Chunk>; MOST_READY],
-    made: AtomicUsize,
+struct ChunkPool {
+    ready: [AtomicPtr<LogChunk>; MAX_READY_CHUNKS],
+    created: AtomicUsize,
     /// Number of logs that contain at least one record. Each of these logs holds a chunk permanently.
     logs: AtomicUsize,
     /// False until the first [`refill`]; every push before that is refused.
     is_open: AtomicBool,
 }
 
-static POOL: Pool = Pool::new();
+static POOL: ChunkPool = ChunkPool::new();
 
-impl Pool {
+impl ChunkPool {
     const fn new() -> Self {
         Self {
-            ready: [const { AtomicPtr::new(null_mut()) }; MOST_READY],
-            made: AtomicUsize::new(0),
+            ready: [const { AtomicPtr::new(null_mut()) }; MAX_READY_CHUNKS],
+            created: AtomicUsize::new(0),
             logs: AtomicUsize::new(0),
             is_open: AtomicBool::new(false),
         }
     }
 
     /// Takes a ready chunk, in at most 48 steps.
-    fn take(&self) -> Option<NonNull<Chunk>> {
-        // Each place is loaded before it is exchanged. In a burst most places are empty, and an exchange would take the
-        // cache line away from all other threads even if the place is empty.
-        let mut full = self.ready.iter().filter(|place| !place.load(Ordering::Relaxed).is_null());
-        full.find_map(|place| NonNull::new(place.swap(null_mut(), Ordering::Acquire)))
+    fn take(&self) -> Option<NonNull<LogChunk>> {
+        // Each slot is loaded before it is exchanged. In a burst most slots are empty, and an exchange would take the
+        // cache line away from all other threads even if the slot is empty.
+        let mut full = self.ready.iter().filter(|slot| !slot.load(Ordering::Relaxed).is_null());
+        full.find_map(|slot| NonNull::new(slot.swap(null_mut(), Ordering::Acquire)))
     }
 
-    /// Stores a ready chunk. Returns `false` if there is no free place.
-    fn put(&self, chunk: NonNull<Chunk>) -> bool {
-        self.ready.iter().any(|place| {
+    /// Stores a ready chunk. Returns `false` if there is no free slot.
+    fn put(&self, chunk: NonNull<LogChunk>) -> bool {
+        self.ready.iter().any(|slot| {
             let order = (Ordering::Release, Ordering::Relaxed);
-            place.compare_exchange(null_mut(), chunk.as_ptr(), order.0, order.1).is_ok()
+            slot.compare_exchange(null_mut(), chunk.as_ptr(), order.0, order.1).is_ok()
         })
     }
 
     fn len(&self) -> usize {
-        self.ready.iter().filter(|place| !place.load(Ordering::Relaxed).is_null()).count()
+        self.ready.iter().filter(|slot| !slot.load(Ordering::Relaxed).is_null()).count()
     }
 }
 
 /// Ensures that enough chunks are ready. Called by the collector, never from a callback.
-pub fn refill() {
+pub fn refill_chunks() {
     POOL.is_open.store(true, Ordering::Release);
     while POOL.len() < READY_CHUNKS {
-        let Some(chunk) = make() else { return };
-        give_back(chunk);
+        let Some(chunk) = create_chunk() else { return };
+        return_chunk(chunk);
     }
 }
 
 /// Creates a chunk, unless there are too many chunks or the kernel provides no memory.
 #[cold]
-fn make() -> Option<NonNull<Chunk>> {
-    if POOL.made.load(Ordering::Relaxed) >= ROOM.load(Ordering::Relaxed) + POOL.logs.load(Ordering::Relaxed) {
+fn create_chunk() -> Option<NonNull<LogChunk>> {
+    if POOL.created.load(Ordering::Relaxed)
+        >= CHUNK_LIMIT.load(Ordering::Relaxed) + POOL.logs.load(Ordering::Relaxed)
+    {
         return None;
     }
     let chunk = memory::map(CHUNK_BYTES)?.cast();
-    POOL.made.fetch_add(1, Ordering::Relaxed);
+    POOL.created.fetch_add(1, Ordering::Relaxed);
     Some(chunk)
 }
 
 /// Returns an empty chunk; `None` if there are too many chunks.
-fn take() -> Option<NonNull<Chunk>> {
+fn take_chunk() -> Option<NonNull<LogChunk>> {
     if !POOL.is_open.load(Ordering::Acquire) {
         return None;
     }
-    let chunk = POOL.take().or_else(make)?;
+    let chunk = POOL.take().or_else(create_chunk)?;
     // SAFETY: this thread owns the chunk exclusively since the chunk left the pool; its memory is a live mapping.
     let empty = unsafe { chunk.as_ref() };
     empty.len.store(0, Ordering::Relaxed);
@@ -133,9 +135,9 @@ fn take() -> Option<NonNull<Chunk>> {
 /// Returns the first chunk of a log. First chunks do not count against the limit, because otherwise many threads could
 /// use up the limit with their first chunks alone.
 #[cold]
-fn take_first() -> Option<NonNull<Chunk>> {
+fn take_first_chunk() -> Option<NonNull<LogChunk>> {
     POOL.logs.fetch_add(1, Ordering::Relaxed);
-    let chunk = take();
+    let chunk = take_chunk();
     if chunk.is_none() {
         POOL.logs.fetch_sub(1, Ordering::Relaxed);
     }
@@ -144,9 +146,9 @@ fn take_first() -> Option<NonNull<Chunk>> {
 
 /// Returns a chunk to the pool, or unmaps it if enough chunks are ready, so that the memory of a burst is not held
 /// permanently.
-fn give_back(chunk: NonNull<Chunk>) {
+fn return_chunk(chunk: NonNull<LogChunk>) {
     if !POOL.put(chunk) {
-        POOL.made.fetch_sub(1, Ordering::Relaxed);
+        POOL.created.fetch_sub(1, Ordering::Relaxed);
         // SAFETY: only the reader still referred to this chunk, and it has finished reading.
         unsafe { memory::unmap(chunk.cast(), CHUNK_BYTES) };
     }
@@ -155,7 +157,7 @@ fn give_back(chunk: NonNull<Chunk>) {
 /// State that the writer and the reader share: a pointer to the first chunk, from which all later chunks are linked.
 #[derive(Debug)]
 pub(super) struct Log {
-    first: AtomicPtr<Chunk>,
+    first: AtomicPtr<LogChunk>,
 }
 
 impl Log {
@@ -166,12 +168,12 @@ impl Log {
 
 /// The writing end of a log. The writer belongs to one application thread.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Writer {
-    chunk: Option<NonNull<Chunk>>,
+pub(super) struct LogWriter {
+    chunk: Option<NonNull<LogChunk>>,
     used: usize,
 }
 
-impl Writer {
+impl LogWriter {
     pub(super) const fn new() -> Self {
         Self { chunk: None, used: 0 }
     }
@@ -204,13 +206,13 @@ impl Writer {
     }
 
     #[cold]
-    fn next_chunk(&mut self, log: &Log, needed: usize) -> Option<NonNull<Chunk>> {
+    fn next_chunk(&mut self, log: &Log, needed: usize) -> Option<NonNull<LogChunk>> {
         if needed > CHUNK_WORDS {
             return None;
         }
         let fresh = match self.chunk {
-            Some(_) => take(),
-            None => take_first(),
+            Some(_) => take_chunk(),
+            None => take_first_chunk(),
         }?;
         let link = match &self.chunk {
             // SAFETY: as in `push`.
@@ -226,20 +228,20 @@ impl Writer {
 
 /// The reading end of a log. The reader belongs to the collector.
 #[derive(Debug)]
-pub(super) struct Reader {
-    chunk: *const Chunk,
+pub(super) struct LogReader {
+    chunk: *const LogChunk,
     read: usize,
 }
 
 /// Position up to which the writer had filled a log at some moment.
 #[derive(Clone, Copy)]
-pub(super) struct Mark {
-    chunk: *const Chunk,
+pub(super) struct LogMark {
+    chunk: *const LogChunk,
     len: usize,
 }
 
-impl Mark {
-    fn at(chunk: *const Chunk) -> Self {
+impl LogMark {
+    fn at(chunk: *const LogChunk) -> Self {
         // SAFETY: a chunk of a log stays mapped until the reader has moved to the next chunk, and only the reader calls
         // this function.
         let len = unsafe { chunk.as_ref() }.map_or(0, |chunk| chunk.len.load(Ordering::Acquire) as usize);
@@ -247,14 +249,14 @@ impl Mark {
     }
 }
 
-impl Reader {
+impl LogReader {
     pub(super) const fn new() -> Self {
         Self { chunk: std::ptr::null(), read: 0 }
     }
 
     /// Returns how far `log` has been written.
-    pub(super) fn mark(&self, log: &Log) -> Mark {
-        let mut mark = self.mark_next(log);
+    pub(super) fn mark_end(&self, log: &Log) -> LogMark {
+        let mut mark = self.mark_chunk_end(log);
         // SAFETY: all chunks from the reader's current chunk to the newest one stay mapped, because only this reader
         // frees chunks.
         while let Some(chunk) = unsafe { mark.chunk.as_ref() } {
@@ -262,7 +264,7 @@ impl Reader {
             if next.is_null() {
                 break;
             }
-            mark = Mark::at(next);
+            mark = LogMark::at(next);
         }
         mark
     }
@@ -272,7 +274,7 @@ impl Reader {
         let first = if self.chunk.is_null() { log.first.load(Ordering::Acquire) } else { self.chunk };
         let mut words = 0;
         let mut at = first;
-        // SAFETY: as in `mark`.
+        // SAFETY: as in `mark_end`.
         while let Some(chunk) = unsafe { at.as_ref() } {
             words += chunk.len.load(Ordering::Acquire) as usize;
             at = chunk.next.load(Ordering::Acquire);
@@ -281,19 +283,19 @@ impl Reader {
     }
 
     /// Whether everything up to `mark` has been read.
-    pub(super) fn is_at(&self, mark: Mark) -> bool {
+    pub(super) fn is_at(&self, mark: LogMark) -> bool {
         mark.chunk.is_null() || (std::ptr::eq(self.chunk, mark.chunk) && self.read == mark.len)
     }
 
     /// Returns how far the reader's current chunk has been written.
-    pub(super) fn mark_next(&self, log: &Log) -> Mark {
+    pub(super) fn mark_chunk_end(&self, log: &Log) -> LogMark {
         let chunk = if self.chunk.is_null() { log.first.load(Ordering::Acquire) } else { self.chunk };
-        Mark::at(chunk)
+        LogMark::at(chunk)
     }
 
     /// Passes every word up to `mark` to `each`, in runs of complete records, and returns chunks to the pool that both
     /// the writer and the reader have finished. Returns `false` if there was nothing left to read.
-    pub(super) fn drain(&mut self, log: &Log, mark: Mark, mut each: impl FnMut(&[u64])) -> bool {
+    pub(super) fn drain(&mut self, log: &Log, mark: LogMark, mut each: impl FnMut(&[u64])) -> bool {
         if mark.chunk.is_null() {
             return false;
         }
@@ -301,7 +303,7 @@ impl Reader {
             self.chunk = log.first.load(Ordering::Acquire);
         }
         let mut any = false;
-        // SAFETY: as in `mark`.
+        // SAFETY: as in `mark_end`.
         while let Some(chunk) = unsafe { self.chunk.as_ref() } {
             let is_last = std::ptr::eq(self.chunk, mark.chunk);
             let next = chunk.next.load(Ordering::Acquire);
@@ -324,7 +326,7 @@ impl Reader {
                 self.chunk = next;
                 self.read = 0;
                 any = true;
-                give_back(NonNull::from(chunk));
+                return_chunk(NonNull::from(chunk));
             }
             if is_last || !finished {
                 break;
@@ -340,8 +342,9 @@ mod tests {
 
     #[test]
     fn chunks_taken_and_put_back_by_several_threads_are_neither_lost_nor_duplicated() {
-        let pool = Pool::new();
-        let chunks: Vec<_> = (0..MOST_READY).map(|_| memory::map(CHUNK_BYTES).unwrap().cast()).collect();
+        let pool = ChunkPool::new();
+        let chunks: Vec<_> =
+            (0..MAX_READY_CHUNKS).map(|_| memory::map(CHUNK_BYTES).unwrap().cast()).collect();
         assert!(chunks.iter().all(|chunk| pool.put(*chunk)));
         assert!(!pool.put(NonNull::dangling()), "the pool is full");
         // No intermediate state is visible, because a preempted thread either has completed its atomic exchange or has
@@ -365,23 +368,23 @@ mod tests {
             threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
         });
         taken.sort();
-        let mut all: Vec<_> = chunks.iter().map(|chunk: &NonNull<Chunk>| chunk.addr().get()).collect();
+        let mut all: Vec<_> = chunks.iter().map(|chunk: &NonNull<LogChunk>| chunk.addr().get()).collect();
         all.sort();
         assert_eq!((taken, pool.len()), (all, 0), "every chunk exactly once");
         // SAFETY: each chunk was mapped above with this size, and no thread uses it any more.
         chunks.iter().for_each(|chunk| unsafe { memory::unmap(chunk.cast(), CHUNK_BYTES) });
     }
 
-    fn drain_all(reader: &mut Reader, log: &Log) -> Vec<u64> {
+    fn drain_all(reader: &mut LogReader, log: &Log) -> Vec<u64> {
         let mut all = Vec::new();
-        reader.drain(log, reader.mark(log), |words| all.extend_from_slice(words));
+        reader.drain(log, reader.mark_end(log), |words| all.extend_from_slice(words));
         all
     }
 
     #[test]
     fn pushed_records_are_drained_once_and_in_order() {
-        refill();
-        let (log, mut writer, mut reader) = (Log::new(), Writer::new(), Reader::new());
+        refill_chunks();
+        let (log, mut writer, mut reader) = (Log::new(), LogWriter::new(), LogReader::new());
         assert!(drain_all(&mut reader, &log).is_empty());
         for value in 0..3 * CHUNK_WORDS as u64 / 2 {
             assert!(writer.push(&log, [&[value], &[value + 1]]));
@@ -396,10 +399,10 @@ mod tests {
 
     #[test]
     fn draining_to_a_mark_leaves_later_records() {
-        refill();
-        let (log, mut writer, mut reader) = (Log::new(), Writer::new(), Reader::new());
+        refill_chunks();
+        let (log, mut writer, mut reader) = (Log::new(), LogWriter::new(), LogReader::new());
         assert!(writer.push(&log, [&[1, 2, 3]]));
-        let mark = reader.mark(&log);
+        let mark = reader.mark_end(&log);
         assert!(writer.push(&log, [&[4, 5, 6]]));
         let mut seen = Vec::new();
         reader.drain(&log, mark, |words| seen.extend_from_slice(words));
@@ -409,12 +412,12 @@ mod tests {
 
     #[test]
     fn unread_words_are_counted_over_all_chunks() {
-        refill();
-        let (log, mut writer, mut reader) = (Log::new(), Writer::new(), Reader::new());
+        refill_chunks();
+        let (log, mut writer, mut reader) = (Log::new(), LogWriter::new(), LogReader::new());
         assert_eq!(reader.unread(&log), 0);
         (0..CHUNK_WORDS + 5).for_each(|_| assert!(writer.push(&log, [&[1]])));
         assert_eq!(reader.unread(&log), CHUNK_WORDS + 5);
-        reader.drain(&log, reader.mark_next(&log), |_| {});
+        reader.drain(&log, reader.mark_chunk_end(&log), |_| {});
         assert_eq!(reader.unread(&log), 5);
         assert!(writer.push(&log, [&[2]]));
         assert_eq!((reader.unread(&log), drain_all(&mut reader, &log).len(), reader.unread(&log)), (6, 6, 0));
@@ -422,8 +425,8 @@ mod tests {
 
     #[test]
     fn a_record_larger_than_a_chunk_is_refused() {
-        refill();
-        let (log, mut writer) = (Log::new(), Writer::new());
+        refill_chunks();
+        let (log, mut writer) = (Log::new(), LogWriter::new());
         assert!(!writer.push(&log, [&vec![0; CHUNK_WORDS + 1][..]]));
         assert!(writer.push(&log, [&vec![9; CHUNK_WORDS][..]]));
     }
@@ -431,21 +434,21 @@ mod tests {
     #[test]
     fn no_record_is_lost_between_a_writer_and_a_reader_thread() {
         const RECORDS: u64 = 300_000;
-        refill();
+        refill_chunks();
         let log: &'static Log = Box::leak(Box::new(Log::new()));
         let producer = std::thread::spawn(move || {
-            let mut writer = Writer::new();
+            let mut writer = LogWriter::new();
             for value in 0..RECORDS {
                 while !writer.push(log, [&[value, !value, value ^ 5]]) {
                     std::thread::yield_now();
                 }
             }
         });
-        let mut reader = Reader::new();
+        let mut reader = LogReader::new();
         let mut expected = 0;
         while expected < RECORDS {
-            refill();
-            reader.drain(log, reader.mark(log), |words| {
+            refill_chunks();
+            reader.drain(log, reader.mark_end(log), |words| {
                 for record in words.chunks_exact(3) {
                     assert_eq!(record, [expected, !expected, expected ^ 5]);
                     expected += 1;

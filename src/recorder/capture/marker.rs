@@ -21,7 +21,7 @@ extern "C" fn gpuflame_launch_marker(correlation: u32, kind: u32) {
 
 /// Calls the marker for an API call.
 #[cold]
-pub(super) fn mark(call: &Call<'_>) {
+pub(super) fn emit_marker(call: &Call<'_>) {
     let kind = match call.kind {
         CallKind::Launch => 0,
         CallKind::GraphLaunch => 1,

@@ -15,9 +15,8 @@ mod clock;
 mod common_log;
 mod cost;
 mod counter;
-mod counts;
 mod drain;
-mod forget;
+mod forget_round;
 pub mod forks;
 mod graphs;
 mod handover;
@@ -33,37 +32,41 @@ mod python;
 mod range_names;
 mod ranges;
 mod records;
-mod refused;
+mod refusals;
 mod stack;
-mod sums;
-mod texts;
+mod text_table;
 mod thread;
+mod thread_counters;
+mod totals;
 mod verifying;
 
-pub use buffers::{filled, many_filled, next_filled, recycle, rest};
-pub use callback::{Capture, has_launched_late, record_stack};
-pub use clock::{now, renew_clock};
-pub use cost::Cost;
-pub use counts::Verified;
-pub use drain::{any_under_way, drain, drain_noted, mark_unread, marked_is_read, note_unread, windows_left};
-pub use forget::Forgetting;
+pub use buffers::{are_many_filled, count_filled, next_filled, recycle, release_ready_memory};
+pub use callback::{Capture, has_launched_after_shutdown, record_stack};
+pub use clock::{now, recalibrate_clock};
+pub use cost::CallbackCost;
+pub use drain::{
+    any_in_flight, drain, drain_noted, mark_unread, marked_is_read, note_unread,
+    windows_without_pending_launches,
+};
+pub use forget_round::ForgetRound;
 pub use graphs::drain_graphs;
-pub use host_calls::{Kept, drain_host_calls, note_host_calls};
-pub use log::refill;
+pub use host_calls::{HostCallDetails, drain_host_calls, select_host_call_details};
+pub use log::refill_chunks;
 pub use nvtx::NvtxTable;
 pub use range_names::{RangeDomain, RangeName, ignore_domains, watch_range};
-pub use ranges::{Popped, end_range, pop_range, push_range, start_range};
+pub use ranges::{PopResult, end_range, pop_range, push_range, start_range};
 pub use stack::new_context;
-pub use sums::{calls, cost, graph_cost, losses, verified};
+pub use thread_counters::VerifiedStacks;
+pub use totals::{calls, cost, graph_cost, losses, verified};
 pub use verifying::verify_every;
 
 /// Limits the memory of each thread and its logs to a share of `ceiling` bytes: a sixteenth for the ids of a thread's
 /// stacks, and a quarter for rows that are written and not read. Activities that wait for the collector may take four
 /// times the ceiling in that time, because sums would be wrong without them. More than 256 MiB changes nothing.
-pub fn bound_memory(ceiling: usize) {
-    intern::bound(ceiling / 16);
-    log::bound(ceiling / 4);
-    buffers::bound(ceiling.saturating_mul(4));
+pub fn limit_memory(ceiling: usize) {
+    intern::limit_memory(ceiling / 16);
+    log::limit_memory(ceiling / 4);
+    buffers::limit_memory(ceiling.saturating_mul(4));
 }
 
 /// Memory that gpuflame holds, in bytes: mapped, in buffers, and on its heap.

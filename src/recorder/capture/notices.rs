@@ -20,10 +20,10 @@ pub enum Notice<'a> {
     Step,
     /// Filled buffers have accumulated. Sent while the tracer holds its lock, so the receiver must not wait and must
     /// not call the tracer.
-    BuffersWait,
+    BuffersFilled,
     /// Another client of the tracing library is about to take over the resource that [`ClientTakeover`] names. Not sent
     /// inside a callback.
-    Approached(ClientTakeover),
+    ClientTakeover(ClientTakeover),
     /// The tracer has failed, for this reason.
     Fatal(&'a str),
     /// The callback panicked and was disabled.
@@ -33,7 +33,7 @@ pub enum Notice<'a> {
 static LISTENER: OnceLock<fn(Notice<'_>)> = OnceLock::new();
 
 /// Sets the receiver of notices. Only the first call has an effect.
-pub fn listen(listener: fn(Notice<'_>)) {
+pub fn set_listener(listener: fn(Notice<'_>)) {
     let _ = LISTENER.set(listener);
 }
 

@@ -12,7 +12,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::mem::{offset_of, size_of};
 
 use super::range_names::{RangeDomain, RangeName};
-use super::ranges::{Popped, create_domain, end_range, pop_range, push_range, register, start_range};
+use super::ranges::{PopResult, create_domain, end_range, pop_range, push_range, register, start_range};
 use gpuflame_cupti::tracer::errno;
 use gpuflame_model::record::RangeId;
 
@@ -28,11 +28,11 @@ pub struct NvtxTable(GetExportTable);
 #[repr(C)]
 struct Callbacks {
     struct_size: usize,
-    module_table: Option<extern "C" fn(u32, *mut *mut *mut Function, *mut u32) -> c_int>,
+    module_table: Option<extern "C" fn(u32, *mut *mut *mut NvtxFunction, *mut u32) -> c_int>,
 }
 
 /// A function pointer whose type depends on its number.
-type Function = *const c_void;
+type NvtxFunction = *const c_void;
 
 /// Number of the table [`Callbacks`].
 const CALLBACKS: u32 = 1;
@@ -44,7 +44,7 @@ const NO_TRACKING: c_int = -2;
 
 /// The prefix of `nvtxEventAttributes_t` that gpuflame reads.
 #[repr(C)]
-struct Attributes {
+struct NvtxAttributes {
     version: u16,
     size: u16,
     category: u32,
@@ -57,7 +57,7 @@ struct Attributes {
     message: *const c_void,
 }
 
-const _: () = assert!(size_of::<Attributes>() == 48 && offset_of!(Attributes, message) == 40);
+const _: () = assert!(size_of::<NvtxAttributes>() == 48 && offset_of!(NvtxAttributes, message) == 40);
 
 /// Types of messages, as defined by NVTX.
 const ASCII: i32 = 1;
@@ -128,8 +128,8 @@ fn replace(table: GetExportTable) -> bool {
 ///
 /// # Safety
 /// The message in the attributes has the type that their `message_type` states.
-unsafe fn name_of<'a>(attributes: Option<&'a Attributes>) -> RangeName<'a> {
-    let Some(attributes) = attributes.filter(|known| usize::from(known.size) >= size_of::<Attributes>())
+unsafe fn name_of<'a>(attributes: Option<&'a NvtxAttributes>) -> RangeName<'a> {
+    let Some(attributes) = attributes.filter(|known| usize::from(known.size) >= size_of::<NvtxAttributes>())
     else {
         return RangeName::Text(b"");
     };
@@ -138,17 +138,17 @@ unsafe fn name_of<'a>(attributes: Option<&'a Attributes>) -> RangeName<'a> {
         match attributes.message_type {
             ASCII => attributes.message.cast::<c_char>().name(),
             UNICODE => attributes.message.cast::<u32>().name(),
-            REGISTERED => RangeName::Known(RangeId(attributes.message.addr() as u32)),
+            REGISTERED => RangeName::Registered(RangeId(attributes.message.addr() as u32)),
             _ => RangeName::Text(b""),
         }
     }
 }
 
 /// Maximum length of a range name in characters; the rest of a longer name is ignored.
-const LONGEST: usize = 512;
+const MAX_NAME_CHARS: usize = 512;
 
 /// A string as NVTX passes it.
-trait Text {
+trait NvtxText {
     /// Converts the string to a range name.
     ///
     /// # Safety
@@ -161,23 +161,25 @@ type Narrow = *const c_char;
 /// A string of `wchar_t`, which has 32 bits on Linux.
 type Wide = *const u32;
 
-impl Text for Narrow {
+impl NvtxText for Narrow {
     unsafe fn name<'a>(self) -> RangeName<'a> {
         if self.is_null() {
             return RangeName::Text(b"");
         }
         // SAFETY: the slice ends at the terminating NUL or before it.
-        RangeName::Text(unsafe { std::slice::from_raw_parts(self.cast(), libc::strnlen(self, LONGEST)) })
+        RangeName::Text(unsafe {
+            std::slice::from_raw_parts(self.cast(), libc::strnlen(self, MAX_NAME_CHARS))
+        })
     }
 }
 
-impl Text for Wide {
+impl NvtxText for Wide {
     unsafe fn name<'a>(self) -> RangeName<'a> {
         if self.is_null() {
             return RangeName::Text(b"");
         }
         // SAFETY: the loop reads no word after the terminating 0.
-        let length = (0..LONGEST).take_while(|at| unsafe { *self.add(*at) } != 0).count();
+        let length = (0..MAX_NAME_CHARS).take_while(|at| unsafe { *self.add(*at) } != 0).count();
         // SAFETY: the loop above has read these `length` characters.
         RangeName::Wide(unsafe { std::slice::from_raw_parts(self, length) })
     }
@@ -198,8 +200,8 @@ fn push(domain: RangeDomain, name: RangeName<'_>) -> c_int {
 
 fn pop_from(domain: RangeDomain) -> c_int {
     guarded(NO_TRACKING, || match pop_range(domain) {
-        Popped::Closed(left) => left as c_int,
-        Popped::NoneOpen | Popped::InHandler => NO_TRACKING,
+        PopResult::Closed(left) => left as c_int,
+        PopResult::NoneOpen | PopResult::InHandler => NO_TRACKING,
     })
 }
 
@@ -208,7 +210,7 @@ fn start(domain: RangeDomain, name: RangeName<'_>) -> u64 {
 }
 
 /// Returns the domain of a handle. The handle is the domain's number, so that a null handle is the default domain.
-fn of_handle(handle: *const c_void) -> RangeDomain {
+fn domain_of_handle(handle: *const c_void) -> RangeDomain {
     RangeDomain::from_number(handle.addr() as u32)
 }
 
@@ -216,11 +218,11 @@ fn handle_of(number: u32) -> *const c_void {
     std::ptr::without_provenance(number as usize)
 }
 
-extern "C" fn start_ex(attributes: *const Attributes) -> u64 {
+extern "C" fn start_ex(attributes: *const NvtxAttributes) -> u64 {
     domain_start_ex(handle_of(0), attributes)
 }
 
-extern "C" fn start_text<T: Text>(message: T) -> u64 {
+extern "C" fn start_text<T: NvtxText>(message: T) -> u64 {
     // SAFETY: NVTX passes on the application's string, which is null or ends in a 0.
     start(RangeDomain::DEFAULT, unsafe { message.name() })
 }
@@ -229,11 +231,11 @@ extern "C" fn end(id: u64) {
     guarded((), || end_range(id));
 }
 
-extern "C" fn push_ex(attributes: *const Attributes) -> c_int {
+extern "C" fn push_ex(attributes: *const NvtxAttributes) -> c_int {
     domain_push_ex(handle_of(0), attributes)
 }
 
-extern "C" fn push_text<T: Text>(message: T) -> c_int {
+extern "C" fn push_text<T: NvtxText>(message: T) -> c_int {
     // SAFETY: as in `start_text`, the string is null or ends in a 0.
     push(RangeDomain::DEFAULT, unsafe { message.name() })
 }
@@ -242,33 +244,33 @@ extern "C" fn pop() -> c_int {
     pop_from(RangeDomain::DEFAULT)
 }
 
-extern "C" fn domain_start_ex(domain: *const c_void, attributes: *const Attributes) -> u64 {
+extern "C" fn domain_start_ex(domain: *const c_void, attributes: *const NvtxAttributes) -> u64 {
     // SAFETY: NVTX passes on the application's attributes, or null.
-    start(of_handle(domain), unsafe { name_of(attributes.as_ref()) })
+    start(domain_of_handle(domain), unsafe { name_of(attributes.as_ref()) })
 }
 
 extern "C" fn domain_end(_domain: *const c_void, id: u64) {
     end(id);
 }
 
-extern "C" fn domain_push_ex(domain: *const c_void, attributes: *const Attributes) -> c_int {
+extern "C" fn domain_push_ex(domain: *const c_void, attributes: *const NvtxAttributes) -> c_int {
     // SAFETY: as in `domain_start_ex`, the attributes are the application's, or null.
-    push(of_handle(domain), unsafe { name_of(attributes.as_ref()) })
+    push(domain_of_handle(domain), unsafe { name_of(attributes.as_ref()) })
 }
 
 extern "C" fn domain_pop(domain: *const c_void) -> c_int {
-    pop_from(of_handle(domain))
+    pop_from(domain_of_handle(domain))
 }
 
 /// The handle of a registered string is the number of its range name.
-extern "C" fn register_text<T: Text>(domain: *const c_void, message: T) -> *const c_void {
+extern "C" fn register_text<T: NvtxText>(domain: *const c_void, message: T) -> *const c_void {
     // SAFETY: as in `start_text`, the string is null or ends in a 0.
     let name = unsafe { message.name() };
-    let id = guarded(None, || register(of_handle(domain), name));
+    let id = guarded(None, || register(domain_of_handle(domain), name));
     handle_of(id.map_or(0, |id| id.0))
 }
 
-extern "C" fn domain_create<T: Text>(message: T) -> *const c_void {
+extern "C" fn domain_create<T: NvtxText>(message: T) -> *const c_void {
     // SAFETY: as in `start_text`, the string is null or ends in a 0.
     let name = unsafe { message.name() };
     handle_of(guarded(RangeDomain::IGNORED, || create_domain(name)).number())

@@ -13,35 +13,35 @@ use super::intern::Hash;
 use super::range_names::{RangeDomain, RangeName, hash_bytes, hash_wide, intern};
 
 /// Maximum number of open ranges per thread. Ranges nested deeper are counted but do not become frames.
-const MOST_OPEN: usize = 128;
+const MAX_OPEN_RANGES: usize = 128;
 /// Number of names that a thread caches, in addition to the process-wide table.
-const REMEMBERED: usize = 128;
+const CACHED_NAMES: usize = 128;
 /// Maximum number of pending notes per thread about ranges that other threads have ended.
-const MOST_ENDED: usize = 64;
+const MAX_PENDING_ENDS: usize = 64;
 
 /// Maximum serial number of a range that is ended by its id. The serial number is the lower part of the id.
-pub(super) const SERIAL: u32 = (1 << SERIAL_BITS) - 1;
+pub(super) const MAX_SERIAL: u32 = (1 << SERIAL_BITS) - 1;
 pub(super) const SERIAL_BITS: u32 = 27;
 
 /// The open ranges of one thread.
-pub(super) struct Ranges {
+pub(super) struct OpenRanges {
     /// Table of the open ranges, which is mapped when the thread opens its first range.
-    table: Option<NonNull<Table>>,
+    table: Option<NonNull<RangeTable>>,
     depth: usize,
     /// Number of ranges that were pushed while the table was full.
-    pub(super) beyond: usize,
+    pub(super) overflowed: usize,
     ends_seen: u32,
 }
 
-struct Table {
-    open: [Open; MOST_OPEN],
-    remembered: [Remembered; REMEMBERED],
+struct RangeTable {
+    open: [OpenRange; MAX_OPEN_RANGES],
+    cached_names: [CachedName; CACHED_NAMES],
     /// Frames of the open ranges, innermost first. This array is filled when a context is written.
-    frames: [u64; MOST_OPEN],
+    frames: [u64; MAX_OPEN_RANGES],
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct Open {
+pub(super) struct OpenRange {
     /// Hash over this range and all ranges that enclose it.
     hash: Hash,
     frame: Frame,
@@ -51,27 +51,27 @@ pub(super) struct Open {
 }
 
 #[derive(Clone, Copy)]
-struct Remembered {
+struct CachedName {
     hash: Hash,
     /// Id of the name; 0 = this cache entry is empty.
     id: u32,
 }
 
-impl Ranges {
-    pub(super) const NONE: Self = Self { table: None, depth: 0, beyond: 0, ends_seen: 0 };
+impl OpenRanges {
+    pub(super) const NONE: Self = Self { table: None, depth: 0, overflowed: 0, ends_seen: 0 };
 
     /// Whether no range is open. Most launches check nothing else about ranges.
     #[inline]
-    pub(super) fn are_none(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.depth == 0
     }
 
     /// Returns the hash that identifies the open ranges; `None` if there are none.
-    pub(super) fn hash(&mut self, ended: &Ended) -> Option<Hash> {
-        if self.are_none() {
+    pub(super) fn hash(&mut self, ended: &PendingEnds) -> Option<Hash> {
+        if self.is_empty() {
             return None;
         }
-        self.notice_ends(ended);
+        self.apply_pending_ends(ended);
         let last = self.depth.checked_sub(1)?;
         Some(self.table()?.open[last].hash)
     }
@@ -92,19 +92,19 @@ impl Ranges {
     /// Opens a range inside the ranges that are open. Returns `None` if the table has no room.
     pub(super) fn open(&mut self, domain: RangeDomain, id: RangeId, serial: u32) -> Option<()> {
         let at = self.depth;
-        if at == MOST_OPEN {
+        if at == MAX_OPEN_RANGES {
             return None;
         }
         let table = self.table()?;
         let around = at.checked_sub(1).map_or(Hash::ROOT, |last| table.open[last].hash);
         let frame = Frame::range(id);
-        table.open[at] = Open { hash: around.then(frame.0), frame, domain, serial };
+        table.open[at] = OpenRange { hash: around.then(frame.0), frame, domain, serial };
         self.depth = at + 1;
         Some(())
     }
 
     /// Closes the innermost open range for which `which` is true. Returns `false` if there is no such range.
-    pub(super) fn close(&mut self, which: impl Fn(&Open) -> bool) -> bool {
+    pub(super) fn close(&mut self, which: impl Fn(&OpenRange) -> bool) -> bool {
         let depth = self.depth;
         let Some(table) = self.table() else { return false };
         let Some(at) = table.open[..depth].iter().rposition(which) else { return false };
@@ -112,7 +112,7 @@ impl Ranges {
         let mut around = at.checked_sub(1).map_or(Hash::ROOT, |last| table.open[last].hash);
         for inner in at + 1..depth {
             around = around.then(table.open[inner].frame.0);
-            table.open[inner - 1] = Open { hash: around, ..table.open[inner] };
+            table.open[inner - 1] = OpenRange { hash: around, ..table.open[inner] };
         }
         self.depth = depth - 1;
         true
@@ -129,7 +129,7 @@ impl Ranges {
     }
 
     /// Closes the ranges that other threads have ended.
-    pub(super) fn notice_ends(&mut self, ended: &Ended) {
+    pub(super) fn apply_pending_ends(&mut self, ended: &PendingEnds) {
         let ends = ended.count.load(Ordering::Acquire);
         if ends == self.ends_seen {
             return;
@@ -144,23 +144,23 @@ impl Ranges {
     }
 
     /// Returns the range id of a name, from the thread's cache or from the process-wide table.
-    pub(super) fn named(&mut self, domain: RangeDomain, name: RangeName<'_>) -> Option<RangeId> {
+    pub(super) fn intern_name(&mut self, domain: RangeDomain, name: RangeName<'_>) -> Option<RangeId> {
         let hash = match name {
-            RangeName::Known(id) => return Some(id),
+            RangeName::Registered(id) => return Some(id),
             RangeName::Text(text) => hash_bytes(domain, text),
             RangeName::Wide(text) => hash_wide(domain, text),
         };
-        let slot = &mut self.table()?.remembered[hash.bits() % REMEMBERED];
+        let slot = &mut self.table()?.cached_names[hash.bits() % CACHED_NAMES];
         if slot.id == 0 || slot.hash != hash {
             let id = intern(domain, name);
-            *slot = Remembered { hash, id: id.0 };
+            *slot = CachedName { hash, id: id.0 };
         }
         Some(RangeId(slot.id))
     }
 
-    fn table(&mut self) -> Option<&mut Table> {
+    fn table(&mut self) -> Option<&mut RangeTable> {
         if self.table.is_none() {
-            self.table = Some(memory::map(size_of::<Table>())?.cast());
+            self.table = Some(memory::map(size_of::<RangeTable>())?.cast());
         }
         // SAFETY: the pointer is to a mapping of that size that lives as long as `self`; zero bytes are a valid table,
         // and only `self` refers to it.
@@ -168,18 +168,18 @@ impl Ranges {
     }
 }
 
-impl Drop for Ranges {
+impl Drop for OpenRanges {
     fn drop(&mut self) {
         if let Some(table) = self.table {
             // SAFETY: the table came from `memory::map` and is dropped with its owner.
-            unsafe { memory::unmap(table.cast(), size_of::<Table>()) };
+            unsafe { memory::unmap(table.cast(), size_of::<RangeTable>()) };
         }
     }
 }
 
 /// Notes that other threads leave when they end ranges of this thread.
-pub(super) struct Ended {
-    serials: [AtomicU32; MOST_ENDED],
+pub(super) struct PendingEnds {
+    serials: [AtomicU32; MAX_PENDING_ENDS],
     count: AtomicU32,
     /// Last serial number that was given to a range of this state. The number is kept when the thread ends, because the
     /// next thread that gets the state must not reuse a serial number for which a handle may still exist. Only the
@@ -187,26 +187,26 @@ pub(super) struct Ended {
     last_serial: AtomicU32,
 }
 
-impl Ended {
+impl PendingEnds {
     pub(super) const fn new() -> Self {
-        let serials = [const { AtomicU32::new(0) }; MOST_ENDED];
+        let serials = [const { AtomicU32::new(0) }; MAX_PENDING_ENDS];
         Self { serials, count: AtomicU32::new(0), last_serial: AtomicU32::new(0) }
     }
 
     pub(super) fn next_serial(&self) -> u32 {
-        let next = (self.last_serial.load(Ordering::Relaxed) + 1) & SERIAL;
+        let next = (self.last_serial.load(Ordering::Relaxed) + 1) & MAX_SERIAL;
         let next = next.max(1);
         self.last_serial.store(next, Ordering::Relaxed);
         next
     }
 
     /// Notes that a range has ended. Returns `false` if there is no room for the note; the range then stays open.
-    pub(super) fn leave(&self, serial: u32) -> bool {
-        let left = self
+    pub(super) fn note_end(&self, serial: u32) -> bool {
+        let noted = self
             .serials
             .iter()
             .any(|slot| slot.compare_exchange(0, serial, Ordering::AcqRel, Ordering::Relaxed).is_ok());
-        self.count.fetch_add(u32::from(left), Ordering::AcqRel);
-        left
+        self.count.fetch_add(u32::from(noted), Ordering::AcqRel);
+        noted
     }
 }

@@ -4,7 +4,7 @@
 //!
 //! The correlation ids of a thread ascend. If a thread makes two launches outside windows and no window was opened
 //! between them, every launch with an id in between was made outside too. So each thread has one growing range, which
-//! the collector can read ([`Growing`]). When a window is opened, the range ends and is written to the thread's log,
+//! the collector can read ([`SharedOutsideRange`]). When a window is opened, the range ends and is written to the thread's log,
 //! and a new range begins.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -13,20 +13,20 @@ use gpuflame_model::record::{CorrelationId, Launch, Nanos, OutsideLaunches};
 
 /// Maximum span of ids in a range. The limit makes it possible to distinguish earlier ids from later ids although ids
 /// wrap around.
-const WIDEST: u32 = 1 << 24;
+const MAX_ID_SPAN: u32 = 1 << 24;
 
 /// Maximum number of times that the collector tries to read the range while the thread writes it. A write takes 10 ns.
-const MOST_TRIES: u32 = 64;
+const MAX_READ_ATTEMPTS: u32 = 64;
 
 /// The current range of a thread. Only that thread accesses its range.
 #[derive(Clone, Copy)]
-pub(super) struct Range {
+pub(super) struct OutsideRange {
     /// Number of times that a window was opened before the range began.
     openings: u32,
     launches: OutsideLaunches,
 }
 
-impl Range {
+impl OutsideRange {
     /// Adds a launch that began after a window had been opened `openings` times. `last` is the last id of the calls
     /// nested in the launch. Returns the previous range if the launch ends it.
     pub(super) fn add(
@@ -36,7 +36,7 @@ impl Range {
         last: CorrelationId,
         over: Nanos,
     ) -> Option<OutsideLaunches> {
-        if let Some(Self { launches, .. }) = range.as_mut().filter(|range| range.is_of(openings, last)) {
+        if let Some(Self { launches, .. }) = range.as_mut().filter(|range| range.accepts(openings, last)) {
             launches.last = last;
             launches.count = launches.count.wrapping_add(1);
             launches.over = over;
@@ -46,8 +46,8 @@ impl Range {
         range.replace(Self { openings, launches }).map(|ended| ended.launches)
     }
 
-    fn is_of(&self, openings: u32, id: CorrelationId) -> bool {
-        self.openings == openings && id.0.wrapping_sub(self.launches.first.0) < WIDEST
+    fn accepts(&self, openings: u32, id: CorrelationId) -> bool {
+        self.openings == openings && id.0.wrapping_sub(self.launches.first.0) < MAX_ID_SPAN
     }
 
     /// Adds the id of a call nested in the last launch.
@@ -62,51 +62,51 @@ impl Range {
 
 /// Copy of a thread's current range that the collector can read. It is protected by a sequence lock, which only the
 /// thread writes.
-pub(super) struct Growing {
+pub(super) struct SharedOutsideRange {
     /// Sequence number: odd while the thread writes; 0 = there is no range.
-    turn: AtomicU32,
+    sequence: AtomicU32,
     count: AtomicU32,
     /// Number of launches of the range that the collector has read.
-    told: AtomicU32,
+    read_count: AtomicU32,
     ids: AtomicU64,
     over: AtomicU64,
 }
 
-impl Growing {
+impl SharedOutsideRange {
     pub(super) const fn new() -> Self {
-        let [turn, count, told] = [const { AtomicU32::new(0) }; 3];
+        let [sequence, count, read_count] = [const { AtomicU32::new(0) }; 3];
         let [ids, over] = [const { AtomicU64::new(0) }; 2];
-        Self { turn, count, told, ids, over }
+        Self { sequence, count, read_count, ids, over }
     }
 
     /// Publishes a range. Called by the thread that owns the range.
     pub(super) fn set(&self, range: &OutsideLaunches) {
-        let turn = self.turn.load(Ordering::Relaxed);
-        self.turn.store(turn.wrapping_add(1), Ordering::Relaxed);
+        let sequence = self.sequence.load(Ordering::Relaxed);
+        self.sequence.store(sequence.wrapping_add(1), Ordering::Relaxed);
         fence(Ordering::Release);
         if range.count == 1 {
-            self.told.store(0, Ordering::Relaxed);
+            self.read_count.store(0, Ordering::Relaxed);
         }
         self.ids.store(ids(range), Ordering::Relaxed);
         self.count.store(range.count, Ordering::Relaxed);
         self.over.store(range.over.0, Ordering::Relaxed);
-        self.turn.store(turn.wrapping_add(2).max(2), Ordering::Release);
+        self.sequence.store(sequence.wrapping_add(2).max(2), Ordering::Release);
     }
 
     /// Returns the number of launches of the ending range that the collector has not read.
-    pub(super) fn untold(&self, range: &OutsideLaunches) -> u32 {
-        range.count.wrapping_sub(self.told.load(Ordering::Acquire))
+    pub(super) fn unread(&self, range: &OutsideLaunches) -> u32 {
+        range.count.wrapping_sub(self.read_count.load(Ordering::Acquire))
     }
 
     /// Reads the range. Called by the collector. Returns `None` if there is no range, or if the thread was preempted
     /// while it writes the range.
     fn get(&self) -> Option<OutsideLaunches> {
-        for _ in 0..MOST_TRIES {
-            let turn = self.turn.load(Ordering::Acquire);
-            if turn == 0 {
+        for _ in 0..MAX_READ_ATTEMPTS {
+            let sequence = self.sequence.load(Ordering::Acquire);
+            if sequence == 0 {
                 return None;
             }
-            if let Some(range) = self.get_in(turn) {
+            if let Some(range) = self.get_in(sequence) {
                 return Some(range);
             }
             std::thread::yield_now();
@@ -114,12 +114,12 @@ impl Growing {
         None
     }
 
-    fn get_in(&self, turn: u32) -> Option<OutsideLaunches> {
+    fn get_in(&self, sequence: u32) -> Option<OutsideLaunches> {
         let ids = self.ids.load(Ordering::Relaxed);
         let (count, over) = (self.count.load(Ordering::Relaxed), Nanos(self.over.load(Ordering::Relaxed)));
         fence(Ordering::Acquire);
-        let is_whole = turn.is_multiple_of(2) && self.turn.load(Ordering::Relaxed) == turn;
-        is_whole.then(|| outside(ids, count, over))
+        let is_consistent = sequence.is_multiple_of(2) && self.sequence.load(Ordering::Relaxed) == sequence;
+        is_consistent.then(|| outside(ids, count, over))
     }
 }
 
@@ -135,32 +135,32 @@ fn outside(ids: u64, count: u32, over: Nanos) -> OutsideLaunches {
 /// The collector's memory of how much of a thread's ranges it has read: one entry for each range that may still grow,
 /// identified by the first id of the range.
 #[derive(Default)]
-pub(super) struct Told(Vec<OutsideLaunches>);
+pub(super) struct OutsideReader(Vec<OutsideLaunches>);
 
-impl Told {
+impl OutsideReader {
     pub(super) const fn new() -> Self {
         Self(Vec::new())
     }
 
     /// Returns the new launches of the growing range.
-    pub(super) fn grown(&mut self, growing: &Growing) -> Option<OutsideLaunches> {
+    pub(super) fn grown(&mut self, growing: &SharedOutsideRange) -> Option<OutsideLaunches> {
         let range = growing.get()?;
-        let before = match self.0.iter_mut().find(|told| told.first == range.first) {
-            Some(told) => std::mem::replace(&mut told.count, range.count),
+        let before = match self.0.iter_mut().find(|read| read.first == range.first) {
+            Some(read) => std::mem::replace(&mut read.count, range.count),
             None => {
                 self.0.push(range);
                 0
             }
         };
-        growing.told.store(range.count, Ordering::Release);
+        growing.read_count.store(range.count, Ordering::Release);
         let count = range.count.wrapping_sub(before);
         (count > 0).then_some(OutsideLaunches { count, ..range })
     }
 
     /// Returns the new launches of a range that has ended.
     pub(super) fn ended(&mut self, range: OutsideLaunches) -> Option<OutsideLaunches> {
-        let told = self.0.iter().position(|told| told.first == range.first).map(|at| self.0.swap_remove(at));
-        let count = range.count.wrapping_sub(told.map_or(0, |told| told.count));
+        let read = self.0.iter().position(|read| read.first == range.first).map(|at| self.0.swap_remove(at));
+        let count = range.count.wrapping_sub(read.map_or(0, |read| read.count));
         (count > 0).then_some(OutsideLaunches { count, ..range })
     }
 }

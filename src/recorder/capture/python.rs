@@ -4,36 +4,36 @@
 use std::ptr::NonNull;
 
 use gpuflame_model::record::{CodeId, CodeObject, Loss, Row};
-use gpuflame_unwind::python::{Description, Found, Merged, Python, WALKS};
+use gpuflame_unwind::python::{Description, MergedStack, PythonUnwinder, WALKS, WalkOutcome};
 use gpuflame_unwind::{Captured, memory};
 
-use super::counts::Counts;
-use super::intern::{Hash, Prefix};
-use super::texts::{MOST_TEXTS, Texts};
+use super::intern::{Hash, PrefixHashes};
+use super::text_table::{MAX_TEXTS, TextTable};
+use super::thread_counters::ThreadCounters;
 
 /// Descriptions of all Python functions that have occurred in a stack.
-static CODES: Texts = Texts::new();
+static CODES: TextTable = TextTable::new();
 
 /// Python frames of one thread.
 pub(super) struct PythonFrames {
-    frames: Python,
+    frames: PythonUnwinder,
     /// Hashes of the frames, in a separate mapping.
-    hashes: NonNull<Hashes>,
+    hashes: NonNull<FrameHashes>,
     /// Hash over the frames of the last walk.
     hash: Hash,
     /// Whether the last walk found frames.
-    any: bool,
+    has_frames: bool,
     /// Number of the cached walk whose frames are current; `None` if the frames of the last walk are.
-    met: Option<usize>,
+    cached_walk: Option<usize>,
 }
 
 /// Hashes of frames.
 #[repr(C)]
-struct Hashes {
+struct FrameHashes {
     /// `prefix[n]` = the hash over the `n` frames next to the root of the last walk.
-    prefix: Prefix,
+    prefix: PrefixHashes,
     /// Hashes over the frames of cached walks, by the number of the walk.
-    kept: [Hash; WALKS],
+    cached: [Hash; WALKS],
 }
 
 impl PythonFrames {
@@ -41,65 +41,70 @@ impl PythonFrames {
     /// because the first stack that goes through an interpreter is always new.
     #[cold]
     pub(super) fn of_this_thread() -> Option<Self> {
-        let frames = Python::of_this_thread()?;
-        let mut hashes = memory::map(size_of::<Hashes>())?.cast::<Hashes>();
+        let frames = PythonUnwinder::of_this_thread()?;
+        let mut hashes = memory::map(size_of::<FrameHashes>())?.cast::<FrameHashes>();
         // SAFETY: `hashes` is a fresh mapping of that size, and its zero bytes are valid hashes.
         unsafe { hashes.as_mut() }.prefix[0] = Hash::ROOT;
-        Some(Self { frames, hashes, hash: Hash::ROOT, any: false, met: None })
+        Some(Self { frames, hashes, hash: Hash::ROOT, has_frames: false, cached_walk: None })
     }
 
     /// Returns the hash that identifies the thread's current Python frames, combined with the hash `others`. Returns
     /// `None` if there are no Python frames and `others` is `None`. `native` is the number that identifies the thread's
     /// native frames, if that number is known.
     #[inline(always)]
-    pub(super) fn hash(&mut self, others: Option<Hash>, native: usize, tally: &Counts) -> Option<Hash> {
+    pub(super) fn hash(
+        &mut self,
+        others: Option<Hash>,
+        native: usize,
+        counters: &ThreadCounters,
+    ) -> Option<Hash> {
         let found = self.frames.walk(native, number_of);
-        self.met = None;
+        self.cached_walk = None;
         let hash = match found {
-            Found::Again(number) => {
-                self.met = Some(number);
-                self.hashes().kept[number]
+            WalkOutcome::Cached(number) => {
+                self.cached_walk = Some(number);
+                self.hashes().cached[number]
             }
-            Found::Same | Found::Other => self.hash_of_last(found),
-            Found::Nothing | Found::Lost => {
-                self.any = false;
-                if found == Found::Lost {
-                    tally.lose(Loss::PythonDropped);
+            WalkOutcome::Unchanged | WalkOutcome::Changed => self.hash_of_last(found),
+            WalkOutcome::NoFrames | WalkOutcome::Unreadable => {
+                self.has_frames = false;
+                if found == WalkOutcome::Unreadable {
+                    counters.lose(Loss::PythonDropped);
                 }
                 return others;
             }
         };
-        self.any = true;
+        self.has_frames = true;
         Some(others.map_or(hash, |others| hash.and(others)))
     }
 
     /// Returns the hash over the frames of the last walk. If the walk is cached, caches its hash too.
     #[inline(always)]
-    fn hash_of_last(&mut self, found: Found) -> Hash {
-        if found == Found::Other {
-            self.hash = self.hash_anew();
+    fn hash_of_last(&mut self, found: WalkOutcome) -> Hash {
+        if found == WalkOutcome::Changed {
+            self.hash = self.rehash();
         }
-        if let Some(number) = self.frames.keep() {
-            self.hashes().kept[number] = self.hash;
+        if let Some(number) = self.frames.cache_last() {
+            self.hashes().cached[number] = self.hash;
         }
         self.hash
     }
 
-    fn hashes(&mut self) -> &mut Hashes {
+    fn hashes(&mut self) -> &mut FrameHashes {
         // SAFETY: the hashes are mapped as long as `self` lives, and only `self` refers to them.
         unsafe { self.hashes.as_mut() }
     }
 
     /// Computes the hash over the frames of the last walk, starting after the unchanged frames at the root.
     #[inline(always)]
-    fn hash_anew(&mut self) -> Hash {
+    fn rehash(&mut self) -> Hash {
         // SAFETY: as in `hashes`; `frames`, which is borrowed below, is stored outside of the mapping.
         let prefix = &mut unsafe { self.hashes.as_mut() }.prefix;
         let (kept, words) = self.frames.words();
         let mut hash = prefix[kept];
-        for (word, place) in words.zip(&mut prefix[kept + 1..]) {
+        for (word, slot) in words.zip(&mut prefix[kept + 1..]) {
             hash = hash.then(word);
-            *place = hash;
+            *slot = hash;
         }
         hash
     }
@@ -107,15 +112,15 @@ impl PythonFrames {
     /// If `hash` recognised a cached walk, walks the frames again, so that the current frames are those of the last
     /// walk.
     #[cold]
-    fn walk_plainly(&mut self, tally: &Counts) {
-        if self.met.take().is_some() {
-            match self.frames.walk_plainly(number_of) {
-                Found::Same => {}
-                Found::Other => self.hash = self.hash_anew(),
+    fn walk_uncached(&mut self, counters: &ThreadCounters) {
+        if self.cached_walk.take().is_some() {
+            match self.frames.walk_uncached(number_of) {
+                WalkOutcome::Unchanged => {}
+                WalkOutcome::Changed => self.hash = self.rehash(),
                 // `hash` found frames just before, so their absence is a loss.
-                Found::Again(_) | Found::Nothing | Found::Lost => {
-                    self.any = false;
-                    tally.lose(Loss::PythonDropped);
+                WalkOutcome::Cached(_) | WalkOutcome::NoFrames | WalkOutcome::Unreadable => {
+                    self.has_frames = false;
+                    counters.lose(Loss::PythonDropped);
                 }
             }
         }
@@ -123,26 +128,30 @@ impl PythonFrames {
 
     /// Checks that a walk finds the same frames that `hash` has recognised by the number of a cached walk.
     #[cold]
-    pub(super) fn verify(&mut self, tally: &Counts) {
-        if let Some(number) = self.met {
-            self.walk_plainly(tally);
-            let kept = self.hashes().kept[number];
-            let is_same = self.any && self.hash == kept;
-            tally.verified.unlike_plain.add(u64::from(!is_same));
+    pub(super) fn verify(&mut self, counters: &ThreadCounters) {
+        if let Some(number) = self.cached_walk {
+            self.walk_uncached(counters);
+            let kept = self.hashes().cached[number];
+            let is_same = self.has_frames && self.hash == kept;
+            counters.verified.unlike_plain.add(u64::from(!is_same));
         }
     }
 
     /// Merges the Python frames that `hash` saw with the native frames of `captured`; `None` if `hash` saw no Python
     /// frames.
     #[cold]
-    pub(super) fn merge(&mut self, captured: &Captured<'_>, tally: &Counts) -> Option<Merged<'_>> {
-        self.walk_plainly(tally);
-        if !self.any {
+    pub(super) fn merge(
+        &mut self,
+        captured: &Captured<'_>,
+        counters: &ThreadCounters,
+    ) -> Option<MergedStack<'_>> {
+        self.walk_uncached(counters);
+        if !self.has_frames {
             return None;
         }
         let merged = self.frames.merge(captured);
         if !merged.is_sure {
-            tally.lose(Loss::PythonUnsure);
+            counters.lose(Loss::PythonUnsure);
         }
         Some(merged)
     }
@@ -151,7 +160,7 @@ impl PythonFrames {
 impl Drop for PythonFrames {
     fn drop(&mut self) {
         // SAFETY: `of_this_thread` mapped the hashes, which are dropped with their owner.
-        unsafe { memory::unmap(self.hashes.cast(), size_of::<Hashes>()) };
+        unsafe { memory::unmap(self.hashes.cast(), size_of::<FrameHashes>()) };
     }
 }
 
@@ -164,13 +173,13 @@ fn number_of(description: Description<'_>) -> CodeId {
         word[..chunk.len()].copy_from_slice(chunk);
         hash.then(u64::from_le_bytes(word))
     });
-    CODES.number_of(hash, 0, text, MOST_TEXTS).map_or(CodeId::OTHER, CodeId)
+    CODES.number_of(hash, 0, text, MAX_TEXTS).map_or(CodeId::OTHER, CodeId)
 }
 
 /// Passes on the functions that are new. Call after the ends of the context logs were marked, and before the contexts
 /// up to these marks, which refer to the functions, are passed on. Only one thread may call this at a time.
 pub(super) fn drain_codes(each: &mut impl FnMut(&Row<'_>)) {
-    CODES.tell(|number, _, text| {
+    CODES.drain_new(|number, _, text| {
         let id = CodeId(number);
         if id == CodeId::OTHER {
             let name = "(one of too many functions)";

@@ -1,5 +1,5 @@
 //! The names of ranges, and the domains that separate them. Each name and each domain has a process-wide number, which
-//! any thread can look up at any time (`texts`).
+//! any thread can look up at any time (`text_table`).
 
 use std::borrow::Cow;
 use std::ptr::null_mut;
@@ -8,17 +8,17 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use gpuflame_model::record::{RangeId, Row};
 
 use super::intern::Hash;
-use super::texts::{MOST_TEXTS, Texts};
+use super::text_table::{MAX_TEXTS, TextTable};
 
 /// Maximum number of domains that can still be added after the maximum number of names is reached.
-const MOST_DOMAINS: usize = 1 << 10;
+const MAX_DOMAINS: usize = 1 << 10;
 /// Maximum number of names.
-const MOST_NAMES: usize = MOST_TEXTS - MOST_DOMAINS;
+const MAX_NAMES: usize = MAX_TEXTS - MAX_DOMAINS;
 /// Maximum length of a name in bytes; the rest of a longer name is ignored.
-const LONGEST_NAME: usize = 512;
+const MAX_NAME_BYTES: usize = 512;
 
 /// All names, each with the number of its domain.
-static NAMES: Texts = Texts::new();
+static NAMES: TextTable = TextTable::new();
 
 /// A namespace of ranges: a pop closes only ranges of its own domain. The number of a domain is the number of the
 /// domain's name.
@@ -33,7 +33,7 @@ impl RangeDomain {
     /// Value for all domains that the user has excluded.
     pub const IGNORED: Self = Self(u32::MAX - 1);
     /// Pseudo-domain that contains the names of the domains.
-    const OF_DOMAINS: Self = Self(u32::MAX - 2);
+    const DOMAIN_NAMES: Self = Self(u32::MAX - 2);
 
     /// Returns the domain with this number.
     pub(super) fn from_number(number: u32) -> Self {
@@ -54,13 +54,13 @@ pub enum RangeName<'a> {
     /// Name in 32-bit characters.
     Wide(&'a [u32]),
     /// Name that the application has registered before.
-    Known(RangeId),
+    Registered(RangeId),
 }
 
 /// Returns the hash that identifies a name. The name's address cannot identify it, because the application may later
 /// store another name at the same address.
 pub(super) fn hash_bytes(domain: RangeDomain, text: &[u8]) -> Hash {
-    let text = &text[..text.len().min(LONGEST_NAME)];
+    let text = &text[..text.len().min(MAX_NAME_BYTES)];
     let start = Hash::ROOT.then(u64::from(domain.0)).then(text.len() as u64);
     text.chunks(8).fold(start, |hash, chunk| {
         let mut word = [0; 8];
@@ -71,7 +71,7 @@ pub(super) fn hash_bytes(domain: RangeDomain, text: &[u8]) -> Hash {
 
 /// Returns the hash under which a thread caches a name of wide characters.
 pub(super) fn hash_wide(domain: RangeDomain, text: &[u32]) -> Hash {
-    let text = &text[..text.len().min(LONGEST_NAME)];
+    let text = &text[..text.len().min(MAX_NAME_BYTES)];
     // The length word is above all lengths of byte strings, so that the hashes of wide and byte strings differ.
     let start = Hash::ROOT.then(u64::from(domain.0)).then(1 << 32 | text.len() as u64);
     text.iter().fold(start, |hash, letter| hash.then(u64::from(*letter)))
@@ -82,25 +82,25 @@ static IGNORED: AtomicPtr<Vec<String>> = AtomicPtr::new(null_mut());
 
 /// Pattern for the names of ranges that begin a step; null if there is no pattern. A pattern that was stored is never
 /// freed.
-static WATCHED: AtomicPtr<String> = AtomicPtr::new(null_mut());
+static STEP_NAME: AtomicPtr<String> = AtomicPtr::new(null_mut());
 
 /// Makes each range with this name, in any domain, begin a step when the range opens. If `name` ends in `*`, it is a
 /// prefix. Each step is announced as a [`Notice::Step`](super::notices::Notice::Step).
 pub fn watch_range(name: &str) {
-    WATCHED.store(Box::into_raw(Box::new(name.to_owned())), Ordering::Release);
+    STEP_NAME.store(Box::into_raw(Box::new(name.to_owned())), Ordering::Release);
 }
 
 /// Whether a range that is being opened begins a step. `id` is the id of the range's name, if the name has one.
-pub(super) fn begins_step(name: RangeName<'_>, id: Option<RangeId>) -> bool {
+pub(super) fn is_step(name: RangeName<'_>, id: Option<RangeId>) -> bool {
     // SAFETY: the pointer is null, or points to a string that `watch_range` has leaked.
-    let Some(watched) = (unsafe { WATCHED.load(Ordering::Acquire).as_ref() }) else { return false };
+    let Some(watched) = (unsafe { STEP_NAME.load(Ordering::Acquire).as_ref() }) else { return false };
     let is_it = |text: &[u8]| match watched.strip_suffix('*') {
         Some(beginning) => text.starts_with(beginning.as_bytes()),
         None => text == watched.as_bytes(),
     };
     match (name, id) {
-        (RangeName::Known(_), Some(id)) => NAMES.text(id.0).is_some_and(is_it),
-        (RangeName::Known(_), None) => false,
+        (RangeName::Registered(_), Some(id)) => NAMES.text(id.0).is_some_and(is_it),
+        (RangeName::Registered(_), None) => false,
         _ => with_text(name, is_it),
     }
 }
@@ -122,7 +122,7 @@ pub(super) fn domain(name: RangeName<'_>) -> RangeDomain {
         if is_ignored(name) {
             return RangeDomain::IGNORED;
         }
-        match number_of(RangeDomain::OF_DOMAINS, name, MOST_NAMES + MOST_DOMAINS) {
+        match number_in_domain(RangeDomain::DOMAIN_NAMES, name, MAX_NAMES + MAX_DOMAINS) {
             // If the domain has no number of its own, it is ignored, because pops of other domains could close its
             // ranges.
             None => RangeDomain::IGNORED,
@@ -135,42 +135,44 @@ pub(super) fn domain(name: RangeName<'_>) -> RangeDomain {
 #[cold]
 pub(super) fn intern(domain: RangeDomain, name: RangeName<'_>) -> RangeId {
     match name {
-        RangeName::Known(id) => id,
-        _ => with_text(name, |text| number_of(domain, text, MOST_NAMES).map_or(RangeId::OTHER, RangeId)),
+        RangeName::Registered(id) => id,
+        _ => {
+            with_text(name, |text| number_in_domain(domain, text, MAX_NAMES).map_or(RangeId::OTHER, RangeId))
+        }
     }
 }
 
-fn number_of(domain: RangeDomain, text: &[u8], most: usize) -> Option<u32> {
-    NAMES.number_of(hash_bytes(domain, text), domain.0, text, most)
+fn number_in_domain(domain: RangeDomain, text: &[u8], max: usize) -> Option<u32> {
+    NAMES.number_of(hash_bytes(domain, text), domain.0, text, max)
 }
 
 /// Runs `body` with a name as UTF-8, truncated to the maximum length.
 fn with_text<T>(name: RangeName<'_>, body: impl FnOnce(&[u8]) -> T) -> T {
     match name {
-        RangeName::Text(text) => body(&text[..text.len().min(LONGEST_NAME)]),
+        RangeName::Text(text) => body(&text[..text.len().min(MAX_NAME_BYTES)]),
         RangeName::Wide(text) => {
-            let (mut bytes, mut count) = ([0; LONGEST_NAME], 0);
+            let (mut bytes, mut count) = ([0; MAX_NAME_BYTES], 0);
             for letter in text {
                 let letter = char::from_u32(*letter).unwrap_or(char::REPLACEMENT_CHARACTER);
-                if count + letter.len_utf8() > LONGEST_NAME {
+                if count + letter.len_utf8() > MAX_NAME_BYTES {
                     break;
                 }
                 count += letter.encode_utf8(&mut bytes[count..]).len();
             }
             body(&bytes[..count])
         }
-        RangeName::Known(_) => body(b""),
+        RangeName::Registered(_) => body(b""),
     }
 }
 
 /// Passes on the names that are new. Call after the ends of the context logs were marked, and before the contexts up to
 /// these marks, which refer to the names, are passed on. Only one thread may call this at a time.
 pub(super) fn drain_names(each: &mut impl FnMut(&Row<'_>)) {
-    NAMES.tell(|number, domain, text| {
+    NAMES.drain_new(|number, domain, text| {
         if number == RangeId::OTHER.0 {
             return each(&Row::Range { id: RangeId::OTHER, domain: "", text: "(one of too many names)" });
         }
-        if domain == RangeDomain::OF_DOMAINS.0 {
+        if domain == RangeDomain::DOMAIN_NAMES.0 {
             return;
         }
         let domain = NAMES.text(domain).map_or(Cow::default(), String::from_utf8_lossy);
@@ -199,7 +201,7 @@ mod tests {
             });
         };
         for round in 0..20 {
-            NAMES.give_one_that_is_never_written();
+            NAMES.assign_number_without_text();
             let give = move || {
                 let net = domain(RangeName::Text(b"net"));
                 let number =

@@ -11,9 +11,9 @@ use gpuflame_model::record::{Loss, RangeId};
 
 use super::forks;
 use super::notices::{self, Notice};
-use super::open_ranges::{SERIAL, SERIAL_BITS};
-use super::range_names::{RangeDomain, RangeName, begins_step, domain, intern};
-use super::thread::{Entered, Refused, Thread, all};
+use super::open_ranges::{MAX_SERIAL, SERIAL_BITS};
+use super::range_names::{RangeDomain, RangeName, domain, intern, is_step};
+use super::thread::{EntryGuard, EntryRefusal, ThreadState, all};
 
 const PAGE_BITS: u32 = 12;
 
@@ -23,45 +23,45 @@ pub fn push_range(domain: RangeDomain, name: RangeName<'_>) -> Option<usize> {
     if domain == RangeDomain::IGNORED || forks::is_over() {
         return None;
     }
-    let Some(mut entered) = Entered::new(from_ref(&domain).addr()) else {
-        let refused = Refused::now();
+    let Some(mut entered) = EntryGuard::new(from_ref(&domain).addr()) else {
+        let refused = EntryRefusal::determine();
         refused.lose(Loss::RangesDropped);
-        if let Refused::Inside(thread) = refused {
+        if let EntryRefusal::Inside(thread) = refused {
             thread.refused.pushed.fetch_add(1, Ordering::Relaxed);
         }
         return None;
     };
     let (own, thread) = entered.parts();
     let ranges = &mut own.ranges;
-    ranges.notice_ends(&thread.ended);
+    ranges.apply_pending_ends(&thread.pending_ends);
     let around = ranges.count(domain);
-    let id = ranges.named(domain, name);
+    let id = ranges.intern_name(domain, name);
     let opened = id.and_then(|id| {
         if id == RangeId::OTHER {
-            thread.tally.lose(Loss::RangesDropped);
+            thread.counters.lose(Loss::RangesDropped);
         }
         ranges.open(domain, id, 0)
     });
     if opened.is_none() {
-        ranges.beyond += 1;
-        thread.tally.lose(Loss::RangesDropped);
+        ranges.overflowed += 1;
+        thread.counters.lose(Loss::RangesDropped);
     }
     drop(entered);
-    tell_of_step(name, id);
+    announce_step(name, id);
     opened.map(|()| around)
 }
 
 /// Announces a range that begins a step. Called after this thread has left gpuflame, because the receiver of the notice
 /// may take time and may need this thread's state.
-fn tell_of_step(name: RangeName<'_>, id: Option<RangeId>) {
-    if begins_step(name, id) {
+fn announce_step(name: RangeName<'_>, id: Option<RangeId>) {
+    if is_step(name, id) {
         notices::announce(Notice::Step);
     }
 }
 
 /// Result of closing a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Popped {
+pub enum PopResult {
     /// The range is closed; the value is the number of open ranges of its domain that remain.
     Closed(usize),
     /// The domain has no open range.
@@ -73,27 +73,28 @@ pub enum Popped {
 }
 
 /// Closes the range of this domain that was pushed last on this thread.
-pub fn pop_range(domain: RangeDomain) -> Popped {
+pub fn pop_range(domain: RangeDomain) -> PopResult {
     if domain == RangeDomain::IGNORED || forks::is_over() {
-        return Popped::NoneOpen;
+        return PopResult::NoneOpen;
     }
-    let Some(mut entered) = Entered::new(from_ref(&domain).addr()) else {
-        let refused = Refused::now();
-        let is_even = matches!(refused, Refused::Inside(thread) if thread.refused.takes_pop());
+    let Some(mut entered) = EntryGuard::new(from_ref(&domain).addr()) else {
+        let refused = EntryRefusal::determine();
+        let is_even = matches!(refused, EntryRefusal::Inside(thread) if thread.refused.consume_pop());
         if !is_even {
             refused.lose(Loss::RangesDropped);
         }
-        return Popped::InHandler;
+        return PopResult::InHandler;
     };
     let (own, thread) = entered.parts();
     let ranges = &mut own.ranges;
-    ranges.notice_ends(&thread.ended);
-    if ranges.beyond > 0 {
-        ranges.beyond -= 1;
-    } else if !thread.refused.takes_pop() && !ranges.close(|open| open.domain == domain && open.serial == 0) {
-        return Popped::NoneOpen;
+    ranges.apply_pending_ends(&thread.pending_ends);
+    if ranges.overflowed > 0 {
+        ranges.overflowed -= 1;
+    } else if !thread.refused.consume_pop() && !ranges.close(|open| open.domain == domain && open.serial == 0)
+    {
+        return PopResult::NoneOpen;
     }
-    Popped::Closed(ranges.count(domain))
+    PopResult::Closed(ranges.count(domain))
 }
 
 /// Opens a range on this thread, which [`end_range`] may close on any thread. Returns the id of the range; 0 = the
@@ -102,22 +103,22 @@ pub fn start_range(domain: RangeDomain, name: RangeName<'_>) -> u64 {
     if domain == RangeDomain::IGNORED || forks::is_over() {
         return 0;
     }
-    let Some(mut entered) = Entered::new(from_ref(&domain).addr()) else {
-        let refused = Refused::now();
+    let Some(mut entered) = EntryGuard::new(from_ref(&domain).addr()) else {
+        let refused = EntryRefusal::determine();
         refused.lose(Loss::RangesDropped);
         return 0;
     };
     let (own, thread) = entered.parts();
-    own.ranges.notice_ends(&thread.ended);
-    let serial = thread.ended.next_serial();
-    let id = own.ranges.named(domain, name);
+    own.ranges.apply_pending_ends(&thread.pending_ends);
+    let serial = thread.pending_ends.next_serial();
+    let id = own.ranges.intern_name(domain, name);
     let opened = id.and_then(|id| own.ranges.open(domain, id, serial));
     if opened.is_none() {
-        thread.tally.lose(Loss::RangesDropped);
+        thread.counters.lose(Loss::RangesDropped);
     }
     let page = page_of(thread);
     drop(entered);
-    tell_of_step(name, id);
+    announce_step(name, id);
     if opened.is_some() { page << SERIAL_BITS | u64::from(serial) } else { 0 }
 }
 
@@ -126,12 +127,12 @@ pub fn end_range(id: u64) {
     if id == 0 || forks::is_over() {
         return;
     }
-    let (page, serial) = (id >> SERIAL_BITS, id as u32 & SERIAL);
-    let entered = Entered::new(from_ref(&id).addr());
+    let (page, serial) = (id >> SERIAL_BITS, id as u32 & MAX_SERIAL);
+    let entered = EntryGuard::new(from_ref(&id).addr());
     if let Some(mut entered) = entered {
         let (own, thread) = entered.parts();
         if page == page_of(thread) {
-            own.ranges.notice_ends(&thread.ended);
+            own.ranges.apply_pending_ends(&thread.pending_ends);
             own.ranges.close(|open| open.serial == serial);
             return;
         }
@@ -139,9 +140,9 @@ pub fn end_range(id: u64) {
     // The range belongs to another thread, or the caller is a signal handler that could not enter gpuflame. So this
     // thread leaves a note for the owner of the range, and does not wait.
     if let Some(owner) = all().find(|owner| page_of(owner) == page)
-        && !owner.ended.leave(serial)
+        && !owner.pending_ends.note_end(serial)
     {
-        owner.tally.lose(Loss::RangesDropped);
+        owner.counters.lose(Loss::RangesDropped);
     }
 }
 
@@ -156,6 +157,6 @@ pub(super) fn create_domain(name: RangeName<'_>) -> RangeDomain {
 }
 
 /// Returns the page number of a thread's state, which is the part of a range's id that identifies the range's thread.
-fn page_of(thread: &Thread) -> u64 {
+fn page_of(thread: &ThreadState) -> u64 {
     std::ptr::from_ref(thread).addr() as u64 >> PAGE_BITS
 }

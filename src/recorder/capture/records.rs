@@ -5,7 +5,7 @@ use gpuflame_model::record::{
     ThreadId,
 };
 
-use super::outside::Told;
+use super::outside::OutsideReader;
 
 /// Encodes a launch as words of a log: `time`, `duration | correlation << 32`, `within | context << 32`.
 #[inline]
@@ -37,7 +37,11 @@ const NO_LAUNCH: u64 = u32::MAX as u64;
 
 /// Decodes the words of a log. Passes on the launches, the calls that launched nothing, and the launches of ended
 /// ranges that the collector has not read before.
-pub(super) fn read_launches(words: &[u64], told: &mut Told, each: &mut impl FnMut(&Row<'_>)) {
+pub(super) fn read_launches(
+    words: &[u64],
+    outside_reader: &mut OutsideReader,
+    each: &mut impl FnMut(&Row<'_>),
+) {
     for record in words.chunks_exact(3) {
         if (record[2] >> 32) as u32 == ContextId::OUTSIDE.0 {
             let range = OutsideLaunches {
@@ -46,7 +50,7 @@ pub(super) fn read_launches(words: &[u64], told: &mut Told, each: &mut impl FnMu
                 count: record[1] as u32,
                 over: Nanos(record[0]),
             };
-            if let Some(new) = told.ended(range) {
+            if let Some(new) = outside_reader.ended(range) {
                 each(&Row::Outside(new));
             }
             continue;

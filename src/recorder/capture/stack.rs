@@ -4,18 +4,18 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use gpuflame_cupti::tracer::Call;
 use gpuflame_model::record::{ContextFlags, ContextId, Frame, LabelId, Loss, ThreadId};
-use gpuflame_unwind::{Captured, Seen, Skip, Unwinder};
+use gpuflame_unwind::{CachedCapture, Captured, Skip, Unwinder};
 
-use super::counts::Counts;
-use super::intern::{Hash, Interned, Interner, Key};
-use super::log::Writer;
-use super::open_ranges::Ranges;
+use super::intern::{Hash, InternResult, Interner, NewContext};
+use super::log::LogWriter;
+use super::open_ranges::OpenRanges;
 use super::python::PythonFrames;
 use super::records::{as_words, context_words};
-use super::thread::{Own, Thread, announce};
+use super::thread::{ThreadOnly, ThreadState, announce};
+use super::thread_counters::ThreadCounters;
 
 /// Value of `native` for native frames that were walked and have no cache number.
-const UNKNOWN: usize = usize::MAX;
+const UNKNOWN_NATIVE: usize = usize::MAX;
 
 static NEXT_CONTEXT: AtomicU32 = AtomicU32::new(ContextId::FIRST.0);
 
@@ -31,7 +31,7 @@ pub fn new_context() -> ContextId {
 
 /// Returns the context of the stack that made an API call.
 #[inline]
-pub(super) fn capture_call(own: &mut Own, thread: &Thread, call: &Call<'_>) -> ContextId {
+pub(super) fn capture_call(own: &mut ThreadOnly, thread: &ThreadState, call: &Call<'_>) -> ContextId {
     let leaf = Frame::label(LabelId(u32::from(call.api.0)));
     let launched = call.symbol_name.addr() as u64;
     capture(own, thread, (leaf, launched), std::ptr::from_ref(call).addr())
@@ -41,107 +41,112 @@ pub(super) fn capture_call(own: &mut Own, thread: &Thread, call: &Call<'_>) -> C
 /// work that the call launches, or is 0. `ours` is an address in the frame of the function that the tracing library
 /// called, which contains the description of the call. That frame and all frames that it has called are skipped.
 pub(super) fn capture(
-    own: &mut Own,
-    thread: &Thread,
+    own: &mut ThreadOnly,
+    thread: &ThreadState,
     (leaf, launched): (Frame, u64),
     ours: usize,
 ) -> ContextId {
-    let Own { unwinder, verifying, ranges, python, interner, .. } = own;
+    let ThreadOnly { unwinder, verifying, ranges, python, interner, .. } = own;
     let skip = || Skip::UpTo(ours as u64);
     let hint = leaf.0.rotate_left(32) ^ launched;
-    let (captured, met) = match unwinder.capture_or_tell(skip(), hint) {
-        Seen::New(captured) => (captured, None),
-        Seen::Again(number) => {
-            let apart = apart_if_any(ranges, python, thread, number);
-            let met = interner.of_kept(number, apart, leaf);
-            if let Some(id) = met
+    let (captured, cached) = match unwinder.capture_with_cache(skip(), hint) {
+        CachedCapture::Miss(captured) => (captured, None),
+        CachedCapture::Hit(number) => {
+            let extra = extra_hash_if_any(ranges, python, thread, number);
+            let cached = interner.find_cached(number, extra, leaf);
+            if let Some(id) = cached
                 && verifying.is_none()
             {
                 return id;
             }
-            (unwinder.capture(skip()), met.or(Some(ContextId::NONE)))
+            (unwinder.capture(skip()), cached.or(Some(ContextId::NONE)))
         }
     };
     if let Some(verifying) = verifying {
-        verifying.look_at(&captured, ours, &thread.tally);
+        verifying.verify_sample(&captured, ours, &thread.counters);
     }
-    let Captured { frames, kept, .. } = captured;
-    let found = match apart_if_any(ranges, python, thread, UNKNOWN) {
-        None => interner.find(None, leaf, frames, kept),
-        apart => interner.find_apart(apart, leaf, frames, kept),
+    let Captured { frames, unchanged, .. } = captured;
+    let found = match extra_hash_if_any(ranges, python, thread, UNKNOWN_NATIVE) {
+        None => interner.find(None, leaf, frames, unchanged),
+        extra => interner.find_with_extra(extra, leaf, frames, unchanged),
     };
     if verifying.is_some()
         && let Some(python) = python
     {
-        python.verify(&thread.tally);
+        python.verify(&thread.counters);
     }
     match found {
-        Interned::Known(id) => {
-            match met {
-                None => keep(unwinder, interner),
-                Some(met) => compare(met, id, &thread.tally),
+        InternResult::Known(id) => {
+            match cached {
+                None => cache_stack(unwinder, interner),
+                Some(cached) => compare_contexts(cached, id, &thread.counters),
             }
             id
         }
-        Interned::New(key) => {
-            note((leaf, key), &captured, own.id, thread, &mut own.contexts, (ranges, python, interner))
-        }
+        InternResult::New(key) => record_new_stack(
+            (leaf, key),
+            &captured,
+            own.id,
+            thread,
+            &mut own.contexts,
+            (ranges, python, interner),
+        ),
     }
 }
 
 /// Caches the stack that was captured last, which already has an id, so that it need not be walked again.
 #[inline(always)]
-fn keep(unwinder: &mut Unwinder, interner: &mut Interner) {
-    if let Some(number) = unwinder.keep_last() {
-        interner.keep(number);
+fn cache_stack(unwinder: &mut Unwinder, interner: &mut Interner) {
+    if let Some(number) = unwinder.cache_last() {
+        interner.cache_last(number);
     }
 }
 
 /// Compares the context of a stack that was recognised in the cache with the context of the walked stack. A difference
 /// is counted.
-fn compare(met: ContextId, walked: ContextId, tally: &Counts) {
-    if met != ContextId::NONE && met != walked {
-        tally.verified.unlike_plain.add(1);
+fn compare_contexts(cached: ContextId, walked: ContextId, counters: &ThreadCounters) {
+    if cached != ContextId::NONE && cached != walked {
+        counters.verified.unlike_plain.add(1);
     }
 }
 
 /// Returns the hash of the open ranges and Python frames, which distinguish stacks in addition to native frames; `None`
 /// if the thread has neither ranges nor Python frames.
 #[inline(always)]
-fn apart_if_any(
-    ranges: &mut Ranges,
+fn extra_hash_if_any(
+    ranges: &mut OpenRanges,
     python: &mut Option<PythonFrames>,
-    thread: &Thread,
+    thread: &ThreadState,
     native: usize,
 ) -> Option<Hash> {
-    if python.is_none() && ranges.are_none() { None } else { apart(ranges, python, thread, native) }
+    if python.is_none() && ranges.is_empty() { None } else { extra_hash(ranges, python, thread, native) }
 }
 
 /// Computes the hash of the open ranges and Python frames. `native` is the cache number of the native frames.
 #[inline(never)]
-fn apart(
-    ranges: &mut Ranges,
+fn extra_hash(
+    ranges: &mut OpenRanges,
     python: &mut Option<PythonFrames>,
-    thread: &Thread,
+    thread: &ThreadState,
     native: usize,
 ) -> Option<Hash> {
-    let ranges = ranges.hash(&thread.ended);
+    let ranges = ranges.hash(&thread.pending_ends);
     match python {
         None => ranges,
-        Some(python) => python.hash(ranges, native, &thread.tally),
+        Some(python) => python.hash(ranges, native, &thread.counters),
     }
 }
 
 /// Records a new stack, and assigns it an id.
 #[cold]
 #[inline(never)]
-fn note(
-    (leaf, key): (Frame, Key),
+fn record_new_stack(
+    (leaf, key): (Frame, NewContext),
     captured: &Captured<'_>,
-    of: ThreadId,
-    thread: &Thread,
-    contexts: &mut Writer,
-    (ranges, python, interner): (&mut Ranges, &mut Option<PythonFrames>, &mut Interner),
+    thread_id: ThreadId,
+    thread: &ThreadState,
+    contexts: &mut LogWriter,
+    (ranges, python, interner): (&mut OpenRanges, &mut Option<PythonFrames>, &mut Interner),
 ) -> ContextId {
     let mut key = key;
     // The thread looks for an interpreter only here, because the first stack that goes through an interpreter is always
@@ -150,25 +155,30 @@ fn note(
         *python = PythonFrames::of_this_thread();
         if python.is_some() {
             let frames = captured.frames;
-            match interner.find_apart(apart(ranges, python, thread, UNKNOWN), leaf, frames, frames.len()) {
-                Interned::Known(id) => return id,
-                Interned::New(with_python) => key = with_python,
+            match interner.find_with_extra(
+                extra_hash(ranges, python, thread, UNKNOWN_NATIVE),
+                leaf,
+                frames,
+                frames.len(),
+            ) {
+                InternResult::Known(id) => return id,
+                InternResult::New(with_python) => key = with_python,
             }
         }
     }
     let (mut frames, mut flags) = (captured.frames, captured.flags);
-    if let Some(merged) = python.as_mut().and_then(|python| python.merge(captured, &thread.tally)) {
+    if let Some(merged) = python.as_mut().and_then(|python| python.merge(captured, &thread.counters)) {
         frames = merged.frames;
         flags.0 |= if merged.is_cut { ContextFlags::TRUNCATED } else { 0 };
     }
     if !contexts.has_begun() {
-        announce(of, thread, contexts);
+        announce(thread_id, thread, contexts);
     }
     let id = ContextId(NEXT_CONTEXT.fetch_add(1, Ordering::Relaxed));
     let ranges = ranges.frames();
-    let head = context_words(id, of, flags, ranges.len() + frames.len() + 1);
+    let head = context_words(id, thread_id, flags, ranges.len() + frames.len() + 1);
     if !contexts.push(&thread.contexts, [&head, ranges, &[leaf.0], as_words(frames)]) {
-        thread.tally.lose(Loss::StacksDropped);
+        thread.counters.lose(Loss::StacksDropped);
         return ContextId::NONE;
     }
     // If the table cannot grow, the same stack gets another id the next time, which is correct but wasteful.

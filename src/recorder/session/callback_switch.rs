@@ -96,7 +96,7 @@ impl CallbackSwitch {
                 }
             }
             Some(since) => {
-                if state.is_on && since.elapsed() >= MUTE_DELAY && !capture::any_under_way() {
+                if state.is_on && since.elapsed() >= MUTE_DELAY && !capture::any_in_flight() {
                     // If CUPTI refuses, its callbacks continue, and gpuflame ignores them.
                     let _ = progress::call_foreign(|| api.set_launch_callbacks(false));
                     state.is_on = false;

@@ -174,7 +174,7 @@ impl Collector {
             // down.
             let due = request <= Some(CollectorRequest::Read)
                 && flushed.elapsed() >= pause_between
-                && !capture::many_filled();
+                && !capture::are_many_filled();
             if due || request >= Some(CollectorRequest::Gather) {
                 steps.flush(request == Some(CollectorRequest::Drain));
                 flushed = Instant::now();
@@ -198,7 +198,7 @@ impl Collector {
             }
             // The collector becomes idle now, so the memory of ready buffers is released.
             if request >= Some(CollectorRequest::Flush) {
-                capture::rest();
+                capture::release_ready_memory();
             }
             // The collector continues after it starts this exit, because the exit requests the remaining rows from the
             // collector.

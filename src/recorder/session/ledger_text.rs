@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::fmt::Write;
 
-use crate::capture::{self, Cost, Verified};
+use crate::capture::{self, CallbackCost, VerifiedStacks};
 use gpuflame_cupti::DeliveryCounts;
 use gpuflame_explain::{Device, Host, Ledger};
 use gpuflame_model::profile::views::UnifiedSums;
@@ -87,7 +87,7 @@ fn incomplete_figures(ledger: &Ledger) -> Option<String> {
 
 /// Number of Python functions in stacks, or the reason if a process with Python has none.
 fn python_functions(profile: &Profile) -> Option<String> {
-    if let Some(why) = python::off() {
+    if let Some(why) = python::off_reason() {
         return Some(format!("python frames off: {why}"));
     }
     let function = |frame: &Frame| match frame.kind() {
@@ -292,8 +292,8 @@ fn top_kernels(profile: &Profile) -> Vec<String> {
 }
 
 /// Result of verifying stacks by a second walk, if requested.
-fn verified_stacks(verified: Verified) -> Option<String> {
-    let Verified { stacks, unlike_plain, unlike_libgcc } = verified;
+fn verified_stacks(verified: VerifiedStacks) -> Option<String> {
+    let VerifiedStacks { stacks, unlike_plain, unlike_libgcc } = verified;
     (stacks > 0).then(|| {
         format!(
             "verified: {stacks} stacks captured again, {unlike_plain} differ from a walk of every frame, \
@@ -308,14 +308,14 @@ fn graph_cost(launches: u64) -> Option<String> {
     (launches > 0).then(|| format!("graph launches: {each}, {launches} of them"))
 }
 
-fn median_cost(cost: Cost) -> String {
+fn median_cost(cost: CallbackCost) -> String {
     match cost.median {
         Some(median) => format!("{median} ns per call (median of {} timed)", cost.timed),
         None => "not measured".to_owned(),
     }
 }
 
-fn own_cost(cost: Cost, held: usize) -> String {
+fn own_cost(cost: CallbackCost, held: usize) -> String {
     let each = median_cost(cost);
     let mib = |bytes: usize| bytes as f64 / f64::from(1 << 20);
     let most = mib(held.max(collector::peak_bytes_held()));

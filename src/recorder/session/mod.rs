@@ -251,8 +251,8 @@ impl Drop for Window {
 
 /// Prepares the process before the first call to CUPTI.
 fn prepare_process() {
-    forks::session_begins();
-    notices::listen(on_notice);
+    forks::note_session_begin();
+    notices::set_listener(on_notice);
 }
 
 /// Handles notices from CUPTI's callbacks, on the application's threads.
@@ -282,12 +282,12 @@ fn on_notice(notice: Notice<'_>) {
             }
         }
         Notice::Step => begin_step(),
-        Notice::BuffersWait => {
+        Notice::BuffersFilled => {
             if let Some(session) = Session::get() {
                 session.on_buffers_waiting();
             }
         }
-        Notice::Approached(_) => {
+        Notice::ClientTakeover(_) => {
             if let Some(session) = Session::get() {
                 session.on_client_takeover();
             }

@@ -280,7 +280,7 @@ impl OtherClients {
 /// Whether no launching call of the program is in flight any more. New calls are already skipped.
 fn wait_for_calls_in_flight() -> bool {
     let begin = Instant::now();
-    while capture::any_under_way() {
+    while capture::any_in_flight() {
         if begin.elapsed() >= CALLS_IN_FLIGHT_TIMEOUT {
             return false;
         }

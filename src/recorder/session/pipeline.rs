@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::sync::Arc;
 
-use crate::capture::{self, Forgetting};
+use crate::capture::{self, ForgetRound};
 use crate::control::window;
 use gpuflame_config::Outputs;
 use gpuflame_config::settings::Settings;
@@ -71,7 +71,7 @@ pub(super) struct Pipeline {
     sampled: Option<SampledStackIds>,
     /// Lowest stack id that threads could still use after the previous round.
     lowest_id: ContextId,
-    forgetting: Option<Forgetting>,
+    forgetting: Option<ForgetRound>,
     final_sums: Option<FinalSums>,
 }
 
@@ -266,7 +266,7 @@ impl Pipeline {
     /// Counts the buffers and launches that are ready now, as the limits of [`Pipeline::collect_noted`].
     pub(super) fn note_unread(&mut self) {
         // Buffers are counted before launches, because the launch of every record in a buffer is older than the record.
-        self.noted_limit = self.buffers_read + capture::filled() as u64;
+        self.noted_limit = self.buffers_read + capture::count_filled() as u64;
         capture::note_unread();
     }
 
@@ -303,8 +303,8 @@ impl Pipeline {
 
     /// Refills chunks, renews the clock and reports progress. Under load the collector spends its time here.
     fn refill_and_renew_clock(&mut self) {
-        capture::refill();
-        capture::renew_clock();
+        capture::refill_chunks();
+        capture::recalibrate_clock();
         self.rows.check_clocks();
         progress::note_step();
     }
@@ -345,7 +345,7 @@ impl Pipeline {
     fn read_launches(&mut self) -> bool {
         let any = capture::drain(|row| self.rows.push(row));
         if let Some(forgetting) = &mut self.forgetting {
-            forgetting.drained(any);
+            forgetting.note_drain(any);
         }
         any
     }
@@ -356,7 +356,7 @@ impl Pipeline {
         let dropped = explain.dropped_stacks();
         match &mut self.forgetting {
             Some(forgetting) => {
-                if let Some(lowest) = forgetting.visit() {
+                if let Some(lowest) = forgetting.poll() {
                     // Ids are forgotten one round later; `Forgetting` gives the reason.
                     explain.forget_below(std::mem::replace(&mut self.lowest_id, lowest));
                     self.forgetting = None;
@@ -364,7 +364,7 @@ impl Pipeline {
             }
             None if dropped > self.dropped_stacks || explain.has_many_ids() => {
                 self.dropped_stacks = dropped;
-                self.forgetting = Some(Forgetting::begin());
+                self.forgetting = Some(ForgetRound::begin());
                 if let Some(sampled) = &mut self.sampled {
                     sampled.ids.clear();
                 }
@@ -435,7 +435,7 @@ impl Pipeline {
 
     /// Notes that CUPTI was flushed. The delivered buffers may still be unread.
     pub(super) fn note_flushed(&mut self) {
-        self.flush_end.get_or_insert(self.buffers_read + capture::filled() as u64);
+        self.flush_end.get_or_insert(self.buffers_read + capture::count_filled() as u64);
         self.finish_flush();
     }
 
@@ -669,7 +669,7 @@ impl WindowOutputs {
         if self.marked_windows.is_none()
             && let Some(closed) = apart.unread_windows()
         {
-            self.marked_windows = Some(closed.min(capture::windows_left().into()));
+            self.marked_windows = Some(closed.min(capture::windows_without_pending_launches().into()));
             capture::mark_unread();
         }
     }

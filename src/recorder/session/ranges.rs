@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 use std::marker::PhantomData;
 
-use crate::capture::{self, NvtxTable, Popped, RangeDomain, RangeName, forks};
+use crate::capture::{self, NvtxTable, PopResult, RangeDomain, RangeName, forks};
 use crate::control::lifecycle;
 use gpuflame_config::settings::Nvtx;
 use gpuflame_model::error::{Error, ErrorKind, Result};
@@ -15,7 +15,7 @@ pub fn range_push(name: &CStr) -> Result<()> {
     if forks::is_over() {
         return Err(lifecycle::over_error());
     }
-    forks::watch();
+    forks::install_handler();
     // If there is no room for the range, it is counted as dropped.
     let _ = capture::push_range(RangeDomain::USER, RangeName::Text(name.to_bytes()));
     Ok(())
@@ -27,8 +27,8 @@ pub fn range_pop() -> Result<()> {
         return Err(lifecycle::over_error());
     }
     match capture::pop_range(RangeDomain::USER) {
-        Popped::Closed(_) | Popped::InHandler => Ok(()),
-        Popped::NoneOpen => Err(Error::new(
+        PopResult::Closed(_) | PopResult::InHandler => Ok(()),
+        PopResult::NoneOpen => Err(Error::new(
             ErrorKind::State,
             "no range is open on this thread; call gpuflame_range_push() first",
         )),
@@ -41,7 +41,7 @@ pub fn inject_nvtx(table: NvtxTable) {
     if forks::is_over() || environment::forbids_recording() {
         return;
     }
-    forks::watch();
+    forks::install_handler();
     let Nvtx::Without(ignored) = environment::settings().0.nvtx else { return };
     capture::ignore_domains(&ignored);
     table.attach();
@@ -65,7 +65,7 @@ pub struct Range {
 pub fn range(name: &str) -> Range {
     let is_open = !forks::is_over();
     if is_open {
-        forks::watch();
+        forks::install_handler();
         // If there is no room for the range, it is counted as dropped, and is closed like any other range.
         let _ = capture::push_range(RangeDomain::USER, RangeName::Text(name.as_bytes()));
     }
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     fn is_open() -> bool {
-        matches!(capture::pop_range(RangeDomain::USER), Popped::Closed(_))
+        matches!(capture::pop_range(RangeDomain::USER), PopResult::Closed(_))
     }
 
     #[test]

@@ -408,7 +408,7 @@ impl Sampler {
         let is_wanted = mem::replace(&mut observed.was_open, is_open) || is_open;
         let ObservedThreads { unwinder, threads, .. } = observed;
         if !threads.is_empty() {
-            unwinder.look();
+            unwinder.check_loaded_objects();
         }
         let mut stacks = Vec::new();
         threads.retain_mut(|one| {

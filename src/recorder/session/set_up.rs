@@ -1,6 +1,6 @@
 //! Sets up a session from the settings in the environment.
 
-use crate::capture::{self, Capture, Kept};
+use crate::capture::{self, Capture, HostCallDetails};
 use crate::control::{lifecycle, output_override, window};
 use gpuflame_config::Outputs;
 use gpuflame_config::settings::{Output, Settings};
@@ -77,13 +77,13 @@ fn begin_session(mut settings: Settings, warnings: &[String], load_driver: bool)
     let by_settings = || Outputs::new(&settings.output, &environment::facts());
     let outputs = output_override::get().unwrap_or_else(by_settings);
     let ceiling = memory::limit_bytes(settings.max_mem);
-    capture::bound_memory(ceiling);
+    capture::limit_memory(ceiling);
     let pipeline = Pipeline::new(&settings, &outputs, ceiling);
-    capture::refill();
-    capture::renew_clock();
+    capture::refill_chunks();
+    capture::recalibrate_clock();
     unwind::prepare();
     syscall_warmup::make_all_once(settings.cpu_samples.is_some() || settings.off_cpu);
-    unwind::python::want(settings.python != PythonFrames::Off);
+    unwind::python::set_enabled(settings.python != PythonFrames::Off);
     capture::verify_every(settings.verify);
     if settings.launch_marker {
         window::enable_launch_marker();
@@ -92,7 +92,10 @@ fn begin_session(mut settings: Settings, warnings: &[String], load_driver: bool)
     let wants = |wanted: &View| {
         settings.formats.iter().any(|output| matches!(output, Output::View(view, _) if *view == wanted))
     };
-    capture::note_host_calls(Kept { waits: wants(&WAITS) || settings.deps, memory: wants(&MEMORY) });
+    capture::select_host_call_details(HostCallDetails {
+        waits: wants(&WAITS) || settings.deps,
+        memory: wants(&MEMORY),
+    });
     let options = cupti::Options {
         library: settings.cupti.clone(),
         load_driver,

@@ -33,7 +33,7 @@ use gpuflame_os::fatal_signals::{self, FatalSignalHandler, die};
 use gpuflame_os::futex::EventFlags;
 use gpuflame_os::threads::{self, CpuClock};
 use gpuflame_os::{heap, shortage, stderr};
-use gpuflame_unwind::python_end;
+use gpuflame_unwind::python_exit;
 
 use super::messages::print_from_app;
 use super::progress::{StallLimit, WaitingTime};
@@ -130,7 +130,7 @@ pub(super) fn start(steps: &'static impl ShutdownSteps, limit: Duration, on_sign
         });
     }
     // If Python has no room for the handler, an uncaught interrupt leaves only the checkpoint.
-    python_end::at_end_of_program(
+    python_exit::call_at_program_exit(
         || !SHUTDOWN.is_done_or_abandoned(WRITE),
         || SHUTDOWN.on_python_program_end(),
     );
@@ -255,7 +255,7 @@ impl Shutdown {
     fn on_exit(&self) {
         self.request(GATHER | WRITE);
         let is_own = self.process.load(Ordering::Acquire) == std::process::id();
-        if is_own && capture::has_launched_late() && self.is_written_early.swap(false, Ordering::AcqRel) {
+        if is_own && capture::has_launched_after_shutdown() && self.is_written_early.swap(false, Ordering::AcqRel) {
             print_from_app("not in any file: launches made after the Python program ended");
         }
     }

@@ -24,9 +24,9 @@ pub(crate) struct Layout {
     /// Offset in a thread's state of its innermost frame, or in versions with cframes of its innermost cframe.
     pub(super) thread: u32,
     pub(super) cframe: Option<CFrame>,
-    pub(super) frame: Frame,
-    pub(super) code: Code,
-    pub(super) text: Text,
+    pub(super) frame: FrameLayout,
+    pub(super) code: CodeLayout,
+    pub(super) text: TextLayout,
 }
 
 /// The record (cframe) that the evaluator keeps on the C stack in 3.11 and 3.12.
@@ -39,7 +39,7 @@ pub(super) struct CFrame {
 
 /// Offsets in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Frame {
+pub(super) struct FrameLayout {
     /// Number of bytes of a frame that are read.
     pub(super) bytes: u32,
     pub(super) previous: u32,
@@ -54,10 +54,10 @@ pub(super) struct Frame {
     pub(super) boundary: Boundary,
 }
 
-impl Frame {
+impl FrameLayout {
     /// Returns this frame layout, of 3.12 or later, with the offsets that all of these versions share as constants.
     #[inline(always)]
-    const fn of_shims(&self) -> Self {
+    const fn with_shim_constants(&self) -> Self {
         let (previous, code, position, link) = (8, 0, 56, 0);
         let (unit, boundary) = (Unit::Address, Boundary::Shim);
         Self { previous, code, position, link, unit, boundary, bytes: self.bytes, owner: self.owner }
@@ -84,19 +84,19 @@ pub(super) enum Boundary {
     Shim,
 }
 
-/// The values of [`Frame::owner`] that matter. Frames with larger values do not belong to functions either.
+/// The values of [`FrameLayout::owner`] that matter. Frames with larger values do not belong to functions either.
 pub(super) const OWNED_BY_GENERATOR: u8 = 1;
 pub(super) const OWNED_BY_EVALUATOR: u8 = 3;
 
-/// The bits of [`Frame::code`] that are not part of the address. Since 3.14 these bits encode how the frame holds the code
+/// The bits of [`FrameLayout::code`] that are not part of the address. Since 3.14 these bits encode how the frame holds the code
 /// object.
-pub(super) const HOLD: u64 = 3;
+pub(super) const HOLD_BITS: u64 = 3;
 #[cfg(test)]
-pub(super) const FIRST_WITH_HOLD: u16 = 0x030e;
+pub(super) const FIRST_WITH_HOLD_BITS: u16 = 0x030e;
 
 /// Offsets in a code object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Code {
+pub(super) struct CodeLayout {
     pub(super) bytes: u32,
     /// Offset of the qualified name; before 3.11, of the plain name.
     pub(super) name: u32,
@@ -114,7 +114,7 @@ pub(super) struct Code {
 
 /// Offsets in a string or bytes object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Text {
+pub(super) struct TextLayout {
     /// Offset of the characters in an ASCII-only string, and in any other string.
     pub(super) ascii: u32,
     pub(super) wide: u32,
@@ -132,7 +132,7 @@ const BEFORE_3_11: Layout = Layout {
     finalizing: 16,
     thread: 24,
     cframe: None,
-    frame: Frame {
+    frame: FrameLayout {
         bytes: 112,
         previous: 24,
         code: 32,
@@ -143,7 +143,7 @@ const BEFORE_3_11: Layout = Layout {
         unit: Unit::Index(1),
         boundary: Boundary::Each,
     },
-    code: Code {
+    code: CodeLayout {
         bytes: 128,
         name: 112,
         file: 104,
@@ -153,7 +153,7 @@ const BEFORE_3_11: Layout = Layout {
         traceable: 0,
         version: 0,
     },
-    text: Text { ascii: 48, wide: 72 },
+    text: TextLayout { ascii: 48, wide: 72 },
 };
 
 /// Layouts of all versions that are known from headers.
@@ -161,7 +161,7 @@ const FROM_HEADERS: [Layout; 4] = [
     BEFORE_3_11,
     Layout {
         version: 0x030a,
-        frame: Frame { position: 96, unit: Unit::Index(2), ..BEFORE_3_11.frame },
+        frame: FrameLayout { position: 96, unit: Unit::Index(2), ..BEFORE_3_11.frame },
         ..BEFORE_3_11
     },
     Layout {
@@ -169,7 +169,7 @@ const FROM_HEADERS: [Layout; 4] = [
         finalizing: 24,
         thread: 56,
         cframe: Some(CFrame { bytes: 24, frame: 8, previous: 16 }),
-        frame: Frame {
+        frame: FrameLayout {
             bytes: 72,
             previous: 48,
             code: 32,
@@ -179,7 +179,7 @@ const FROM_HEADERS: [Layout; 4] = [
             unit: Unit::Address,
             boundary: Boundary::Flag(68),
         },
-        code: Code {
+        code: CodeLayout {
             bytes: 184,
             name: 128,
             file: 112,
@@ -196,7 +196,7 @@ const FROM_HEADERS: [Layout; 4] = [
         finalizing: 24,
         thread: 56,
         cframe: Some(CFrame { bytes: 16, frame: 0, previous: 8 }),
-        frame: Frame {
+        frame: FrameLayout {
             bytes: 72,
             previous: 8,
             code: 0,
@@ -206,7 +206,7 @@ const FROM_HEADERS: [Layout; 4] = [
             unit: Unit::Address,
             boundary: Boundary::Shim,
         },
-        code: Code {
+        code: CodeLayout {
             bytes: 192,
             name: 128,
             file: 112,
@@ -216,19 +216,19 @@ const FROM_HEADERS: [Layout; 4] = [
             traceable: 176,
             version: 92,
         },
-        text: Text { ascii: 40, wide: 56 },
+        text: TextLayout { ascii: 40, wide: 56 },
     },
 ];
 
 /// Maximum number of bytes of a code object that are read.
-pub(super) const MOST_CODE: usize = 256;
+pub(super) const MAX_CODE_BYTES: usize = 256;
 
 /// Number of bytes that are read of the table that 3.13 and later publish.
 pub(super) const TABLE_BYTES: usize = 744;
 const COOKIE: &[u8; 8] = b"xdebugpy";
 
 /// Offsets in the published table of one version.
-struct Places {
+struct DebugOffsets {
     version: u16,
     thread: usize,
     /// Offset of `previous`, `executable` and `instr_ptr`, in this order.
@@ -245,8 +245,8 @@ struct Places {
 }
 
 /// Table offsets of all versions that publish their layout.
-const TOLD: [Places; 3] = [
-    Places {
+const DEBUG_OFFSETS: [DebugOffsets; 3] = [
+    DebugOffsets {
         version: 0x030d,
         thread: 184,
         frame: 232,
@@ -257,7 +257,7 @@ const TOLD: [Places; 3] = [
         bytes: 520,
         text: 544,
     },
-    Places {
+    DebugOffsets {
         version: 0x030e,
         thread: 208,
         frame: 256,
@@ -268,7 +268,7 @@ const TOLD: [Places; 3] = [
         bytes: 600,
         text: 624,
     },
-    Places {
+    DebugOffsets {
         version: 0x030f,
         thread: 208,
         frame: 320,
@@ -283,7 +283,7 @@ const TOLD: [Places; 3] = [
 
 /// The reason why no layout is available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unknown {
+pub(super) enum UnknownLayout {
     /// The version is not listed in this module.
     Version,
     /// A build without the GIL, in which all objects have a different layout.
@@ -294,7 +294,7 @@ pub(super) enum Unknown {
 
 impl Layout {
     /// The layout of a version that is known from headers; the version is given as in `0x030b`.
-    pub(super) const fn of_headers(version: u16) -> Self {
+    pub(super) const fn from_headers(version: u16) -> Self {
         let mut at = 0;
         while FROM_HEADERS[at].version != version {
             at += 1;
@@ -303,67 +303,69 @@ impl Layout {
     }
 
     /// The layout of a version, which is given as in `0x030b07f0`; `table` is the start of the interpreter's `_PyRuntime`.
-    pub(super) fn of(version: u64, table: &[u8; TABLE_BYTES]) -> Result<Self, Unknown> {
+    pub(super) fn for_version(version: u64, table: &[u8; TABLE_BYTES]) -> Result<Self, UnknownLayout> {
         let version = (version >> 16) as u16;
-        match TOLD.iter().find(|places| places.version == version) {
-            Some(places) => Self::told(places, table),
-            None => FROM_HEADERS.into_iter().find(|known| known.version == version).ok_or(Unknown::Version),
+        match DEBUG_OFFSETS.iter().find(|offsets| offsets.version == version) {
+            Some(offsets) => Self::from_debug_offsets(offsets, table),
+            None => {
+                FROM_HEADERS.into_iter().find(|known| known.version == version).ok_or(UnknownLayout::Version)
+            }
         }
     }
 
     /// Returns this layout (3.12 or later), with the offsets that all of these versions share as compile-time constants.
     #[inline(always)]
-    pub(super) fn of_shims(&self) -> Self {
+    pub(super) fn with_shim_constants(&self) -> Self {
         debug_assert!(self.has_shims());
-        Self { frame: self.frame.of_shims(), ..*self }
+        Self { frame: self.frame.with_shim_constants(), ..*self }
     }
 
     fn has_shims(&self) -> bool {
-        self.frame == self.frame.of_shims()
+        self.frame == self.frame.with_shim_constants()
     }
 
     /// The layout according to the table of 3.13 and later.
-    fn told(places: &Places, table: &[u8; TABLE_BYTES]) -> Result<Self, Unknown> {
+    fn from_debug_offsets(offsets: &DebugOffsets, table: &[u8; TABLE_BYTES]) -> Result<Self, UnknownLayout> {
         let (words, _) = table.as_chunks::<8>();
         let word = |at: usize| u64::from_ne_bytes(words[at / 8]);
-        if words[0] != *COOKIE || (word(8) >> 16) as u16 != places.version {
-            return Err(Unknown::Table);
+        if words[0] != *COOKIE || (word(8) >> 16) as u16 != offsets.version {
+            return Err(UnknownLayout::Table);
         }
         if word(16) != 0 {
-            return Err(Unknown::FreeThreaded);
+            return Err(UnknownLayout::FreeThreaded);
         }
         // Check that the fields with fixed offsets are at these offsets: the type, and the length of strings and bytes.
-        let is_as_before = word(places.kind) == TYPE
-            && word(places.bytes) == LENGTH
-            && word(places.bytes + 8) == BYTES
-            && word(places.text) == STATE
-            && word(places.text + 8) == LENGTH;
+        let is_as_before = word(offsets.kind) == TYPE
+            && word(offsets.bytes) == LENGTH
+            && word(offsets.bytes + 8) == BYTES
+            && word(offsets.text) == STATE
+            && word(offsets.text + 8) == LENGTH;
         let offset = |at: usize| u32::try_from(word(at)).ok().filter(|offset| *offset < 4096);
         let all = || {
-            let owner = offset(places.owner)?;
-            let instructions = offset(places.instructions)?;
-            let ascii = offset(places.text + 16)?;
-            let first_line = offset(places.code + 32)?;
+            let owner = offset(offsets.owner)?;
+            let instructions = offset(offsets.instructions)?;
+            let ascii = offset(offsets.text + 16)?;
+            let first_line = offset(offsets.code + 32)?;
             Some(Self {
-                version: places.version,
+                version: offsets.version,
                 finalizing: offset(32)?,
-                thread: offset(places.thread)?,
+                thread: offset(offsets.thread)?,
                 cframe: None,
-                frame: Frame {
+                frame: FrameLayout {
                     bytes: (owner + 1).next_multiple_of(8),
-                    previous: offset(places.frame)?,
-                    code: offset(places.frame + 8)?,
-                    position: offset(places.frame + 16)?,
+                    previous: offset(offsets.frame)?,
+                    code: offset(offsets.frame + 8)?,
+                    position: offset(offsets.frame + 16)?,
                     link: 0,
                     owner,
                     unit: Unit::Address,
                     boundary: Boundary::Shim,
                 },
-                code: Code {
+                code: CodeLayout {
                     bytes: instructions,
-                    name: offset(places.code + 16)?,
-                    file: offset(places.code)?,
-                    lines: offset(places.code + 24)?,
+                    name: offset(offsets.code + 16)?,
+                    file: offset(offsets.code)?,
+                    lines: offset(offsets.code + 24)?,
                     first_line,
                     instructions,
                     traceable: instructions.checked_sub(16)?,
@@ -371,10 +373,14 @@ impl Layout {
                     version: if first_line == 68 { 92 } else { 0 },
                 },
                 // A non-ASCII string has two more words: the pointer to its UTF-8 form, and the length of that form.
-                text: Text { ascii, wide: ascii + 16 },
+                text: TextLayout { ascii, wide: ascii + 16 },
             })
         };
-        all().filter(|_| is_as_before).filter(Self::has_shims).filter(Self::is_within).ok_or(Unknown::Table)
+        all()
+            .filter(|_| is_as_before)
+            .filter(Self::has_shims)
+            .filter(Self::is_within)
+            .ok_or(UnknownLayout::Table)
     }
 
     /// Whether all fields that a walk reads are within the bytes of a frame and of a code object that are read.
@@ -386,7 +392,7 @@ impl Layout {
                 .all(|at| at + 8 <= code.bytes)
             && (frame.link == frame.previous || frame.link + 8 == frame.previous)
             && frame.link + 16 <= frame.bytes
-            && code.bytes as usize <= MOST_CODE
+            && code.bytes as usize <= MAX_CODE_BYTES
     }
 }
 
@@ -476,37 +482,40 @@ mod tests {
     fn frame_fields_are_within_the_frame_in_all_versions() {
         for layout in FROM_HEADERS {
             assert!(layout.is_within(), "{layout:?}");
-            let Frame { boundary, owner, .. } = layout.frame;
+            let FrameLayout { boundary, owner, .. } = layout.frame;
             assert!(!matches!(boundary, Boundary::Flag(flag) if owner != flag + 1), "both are read as one");
-            assert_eq!(Layout::of(u64::from(layout.version) << 16 | 0x07f0, &[0; TABLE_BYTES]), Ok(layout));
+            assert_eq!(
+                Layout::for_version(u64::from(layout.version) << 16 | 0x07f0, &[0; TABLE_BYTES]),
+                Ok(layout)
+            );
         }
     }
 
     #[test]
     fn a_debug_offsets_table_is_accepted_only_if_its_values_are_plausible() {
-        let layout = Layout::of(0x030d_01f0, &table()).unwrap();
+        let layout = Layout::for_version(0x030d_01f0, &table()).unwrap();
         assert_eq!((layout.finalizing, layout.thread, layout.frame.bytes), (608, 72, 72));
         assert_eq!((layout.code.instructions, layout.code.traceable), (200, 184));
         assert_eq!((layout.text.ascii, layout.text.wide), (40, 56));
         for (at, word, why) in [
-            (0, 0, Unknown::Table),
-            (8, 0x030e_00f0, Unknown::Table),
-            (16, 1, Unknown::FreeThreaded),
-            (360, 24, Unknown::Table),
-            (232, 1 << 40, Unknown::Table),
-            (248, 72, Unknown::Table),
-            (344, 8, Unknown::Table),
-            (296, 200, Unknown::Table),
+            (0, 0, UnknownLayout::Table),
+            (8, 0x030e_00f0, UnknownLayout::Table),
+            (16, 1, UnknownLayout::FreeThreaded),
+            (360, 24, UnknownLayout::Table),
+            (232, 1 << 40, UnknownLayout::Table),
+            (248, 72, UnknownLayout::Table),
+            (344, 8, UnknownLayout::Table),
+            (296, 200, UnknownLayout::Table),
         ] {
             let mut table = table();
             table[at..at + 8].copy_from_slice(&u64::to_ne_bytes(word));
-            assert_eq!(Layout::of(0x030d_00f0, &table), Err(why), "{at}");
+            assert_eq!(Layout::for_version(0x030d_00f0, &table), Err(why), "{at}");
         }
     }
 
     #[test]
     fn each_versions_debug_offsets_table_gives_its_layout() {
-        let of = |at: usize, version| Layout::of(version, &table_of(TABLES[at]));
+        let of = |at: usize, version| Layout::for_version(version, &table_of(TABLES[at]));
         for (at, finalizing, instructions) in [(1, 784, 208), (2, 912, 208)] {
             let layout = of(at, 0x030d_00f0 + ((at as u64) << 16)).unwrap();
             assert_eq!((layout.version, layout.finalizing), (0x030d + at as u16, finalizing));
@@ -514,18 +523,18 @@ mod tests {
             assert_eq!((layout.frame.previous, layout.frame.code, layout.frame.position), (8, 0, 56));
             assert_eq!((layout.code.file, layout.code.name, layout.code.lines), (112, 128, 136));
             assert_eq!((layout.code.instructions, layout.code.version), (instructions, 92));
-            assert_eq!(layout.text, Text { ascii: 40, wide: 56 });
+            assert_eq!(layout.text, TextLayout { ascii: 40, wide: 56 });
         }
         // The table of one version must not be accepted for another version.
         for (at, version) in [(0, 0x030e_00f0), (1, 0x030d_00f0), (1, 0x030f_00f0), (2, 0x030e_00f0)] {
-            assert_eq!(of(at, version), Err(Unknown::Table), "{at} {version:x}");
+            assert_eq!(of(at, version), Err(UnknownLayout::Table), "{at} {version:x}");
         }
     }
 
     #[test]
     fn an_unsupported_python_version_has_no_layout() {
         for version in [0x0206_0000, 0x0308_12f0, 0x0310_00f0, 0] {
-            assert_eq!(Layout::of(version, &table()), Err(Unknown::Version));
+            assert_eq!(Layout::for_version(version, &table()), Err(UnknownLayout::Version));
         }
     }
 }

@@ -7,19 +7,19 @@
 
 use std::ops::Range;
 
-use super::walk::{Item, SOMEWHERE};
+use super::walk::{InterpreterFrame, SOMEWHERE};
 use crate::MAX_FRAMES;
 use gpuflame_model::record::{Frame, FrameKind};
 
 /// Maximum number of frames of both kinds in a merged stack.
-pub(super) const MOST_MERGED: usize = 2 * MAX_FRAMES;
+pub(super) const MAX_MERGED_FRAMES: usize = 2 * MAX_FRAMES;
 
 /// The native stack and the Python stack that are to be merged.
-pub(super) struct Stacks<'a> {
+pub(super) struct StackPair<'a> {
     /// Native frames, leaf first.
     pub(super) native: &'a [Frame],
     /// Python frames, root first.
-    pub(super) items: &'a [Item],
+    pub(super) items: &'a [InterpreterFrame],
     /// Whether frames are missing at the root of either stack.
     pub(super) is_partial: bool,
     /// Address ranges of the evaluator's code: its main part, and its cold part.
@@ -30,7 +30,7 @@ pub(super) struct Stacks<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Agreement {
     /// Each evaluator call is in both the native and the Python stack.
-    Whole,
+    Complete,
     /// There are more native calls at the root. These calls belong to another interpreter, or to the stack below a
     /// greenlet.
     MoreNative,
@@ -39,13 +39,13 @@ pub(super) enum Agreement {
 }
 
 /// A merged stack being written.
-pub(super) struct Out<'a> {
-    frames: &'a mut [Frame; MOST_MERGED],
+pub(super) struct MergedFrames<'a> {
+    frames: &'a mut [Frame; MAX_MERGED_FRAMES],
     count: usize,
 }
 
-impl<'a> Out<'a> {
-    pub(super) fn new(frames: &'a mut [Frame; MOST_MERGED]) -> Self {
+impl<'a> MergedFrames<'a> {
+    pub(super) fn new(frames: &'a mut [Frame; MAX_MERGED_FRAMES]) -> Self {
         Self { frames, count: 0 }
     }
 
@@ -54,7 +54,7 @@ impl<'a> Out<'a> {
         self.count += 1;
     }
 
-    fn python(&mut self, items: &[Item]) {
+    fn push_python(&mut self, items: &[InterpreterFrame]) {
         items.iter().rev().filter(|item| item.frame.0 != 0).for_each(|item| self.push(item.frame));
     }
 
@@ -64,84 +64,88 @@ impl<'a> Out<'a> {
 }
 
 /// The frames of the innermost evaluator call, and the frames of the calls around it.
-fn innermost(items: &[Item]) -> (&[Item], &[Item]) {
+fn innermost(items: &[InterpreterFrame]) -> (&[InterpreterFrame], &[InterpreterFrame]) {
     let first = items.iter().rposition(|item| item.boundary != 0);
     let (around, group) = items.split_at(first.unwrap_or(0));
     (group, around)
 }
 
-impl Stacks<'_> {
-    /// Returns the merged stack, and how far both stacks agree. `places` are the stack pointers of the native frames.
+impl StackPair<'_> {
+    /// Returns the merged stack, and how far both stacks agree. `stack_pointers` are the stack pointers of the native frames.
     pub(super) fn merge<'a>(
         &self,
-        places: impl Iterator<Item = u64>,
-        mut out: Out<'a>,
+        stack_pointers: impl Iterator<Item = u64>,
+        mut out: MergedFrames<'a>,
     ) -> (&'a [Frame], Agreement) {
         let is_counted = self.items.iter().any(|item| item.boundary == SOMEWHERE);
         let (left, agreement) =
-            if is_counted { self.by_count(&mut out) } else { self.by_place(places, &mut out) };
+            if is_counted { self.by_count(&mut out) } else { self.by_address(stack_pointers, &mut out) };
         if !left.is_empty() && !self.is_partial {
             out.count = 0;
-            self.at_the_outermost(&mut out);
+            self.at_outermost_call(&mut out);
             return (out.finish(), Agreement::None);
         }
         // The native frames of these calls are among the frames that are missing at the root.
-        out.python(left);
+        out.push_python(left);
         (out.finish(), agreement)
     }
 
     /// Pairs Python frames with native frames by the addresses inside native frames. Returns the Python frames that are not
     /// inside any native frame.
-    fn by_place(&self, places: impl Iterator<Item = u64>, out: &mut Out<'_>) -> (&[Item], Agreement) {
-        let mut places = places.peekable();
+    fn by_address(
+        &self,
+        stack_pointers: impl Iterator<Item = u64>,
+        out: &mut MergedFrames<'_>,
+    ) -> (&[InterpreterFrame], Agreement) {
+        let mut stack_pointers = stack_pointers.peekable();
         let mut left = self.items;
         for native in self.native {
-            let lower = places.next().unwrap_or(u64::MAX);
-            let upper = places.peek().copied().unwrap_or(0);
+            let lower = stack_pointers.next().unwrap_or(u64::MAX);
+            let upper = stack_pointers.peek().copied().unwrap_or(0);
             let mut is_evaluator = false;
             while let (group @ [first, ..], around) = innermost(left)
                 && (lower..upper).contains(&first.boundary)
             {
-                out.python(group);
+                out.push_python(group);
                 (left, is_evaluator) = (around, true);
             }
             if !is_evaluator {
                 out.push(*native);
             }
         }
-        (left, Agreement::Whole)
+        (left, Agreement::Complete)
     }
 
     /// Pairs Python frames with native calls by counting, since each call runs one Python frame. If there are more native
     /// calls than Python frames, the outer calls belong to another thread state.
-    fn by_count(&self, out: &mut Out<'_>) -> (&[Item], Agreement) {
+    fn by_count(&self, out: &mut MergedFrames<'_>) -> (&[InterpreterFrame], Agreement) {
         let mut left = self.items;
         let mut calls = 0;
         for native in self.native {
             match left {
                 [around @ .., last] if self.is_evaluator(*native) => {
-                    out.python(std::slice::from_ref(last));
+                    out.push_python(std::slice::from_ref(last));
                     left = around;
                 }
                 _ => out.push(*native),
             }
             calls += usize::from(self.is_evaluator(*native));
         }
-        let is_whole = calls == self.items.len() || self.is_partial;
-        (left, if is_whole { Agreement::Whole } else { Agreement::MoreNative })
+        let is_complete = calls == self.items.len() || self.is_partial;
+        (left, if is_complete { Agreement::Complete } else { Agreement::MoreNative })
     }
 
     /// Inserts all Python frames at the outermost native frame of the evaluator, because no better place is known.
-    fn at_the_outermost(&self, out: &mut Out<'_>) {
+    fn at_outermost_call(&self, out: &mut MergedFrames<'_>) {
         let outermost = self.native.iter().rposition(|native| self.is_evaluator(*native));
         for (at, native) in self.native.iter().enumerate() {
             match Some(at) == outermost {
-                true => out.python(self.items),
+                true => out.push_python(self.items),
                 false => out.push(*native),
             }
         }
         if outermost.is_none() {
-            out.python(self.items);
+            out.push_python(self.items);
         }
     }
 
@@ -167,19 +171,19 @@ mod tests {
         };
         let native: Vec<Frame> =
             native.chars().map(|letter| Frame::native(address(letter), ModuleEpoch(0))).collect();
-        let items: Vec<Item> = python
+        let items: Vec<InterpreterFrame> = python
             .iter()
             .rev()
             .map(|(name, boundary)| {
                 let frame = name.parse().map_or(Frame(0), |number| Frame::python(CodeId(number), 0));
-                Item::for_test(frame, *boundary)
+                InterpreterFrame::for_test(frame, *boundary)
             })
             .collect();
-        let mut room = Box::new([Frame(0); MOST_MERGED]);
-        let stacks = Stacks { native: &native, items: &items, is_partial, evaluator: &EVALUATOR };
+        let mut room = Box::new([Frame(0); MAX_MERGED_FRAMES]);
+        let stacks = StackPair { native: &native, items: &items, is_partial, evaluator: &EVALUATOR };
         // The leaf's frame is at addresses 1000 to 1100, the next frame at 1100 to 1200, and so on.
-        let places = (0..native.len() as u64).map(|at| 1000 + 100 * at);
-        let (frames, agreement) = stacks.merge(places, Out::new(&mut room));
+        let stack_pointers = (0..native.len() as u64).map(|at| 1000 + 100 * at);
+        let (frames, agreement) = stacks.merge(stack_pointers, MergedFrames::new(&mut room));
         let name = |frame: &Frame| match frame.kind() {
             FrameKind::Python { code, .. } => code.0.to_string(),
             FrameKind::Native { address, .. } if EVALUATOR[0].contains(&address) => "E".to_owned(),
@@ -190,7 +194,7 @@ mod tests {
     }
 
     fn sure(text: &str) -> (String, Agreement) {
-        (text.to_owned(), Agreement::Whole)
+        (text.to_owned(), Agreement::Complete)
     }
 
     #[test]

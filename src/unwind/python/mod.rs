@@ -1,22 +1,22 @@
 //! Python frames, which CPython keeps for the calling thread. They are read from memory and merged with the native frames.
 //!
-//! A walk calls a single Python function, which reads thread-local storage (before 3.11, `find` also calls a function that
+//! A walk calls a single Python function, which reads thread-local storage (before 3.11, `interpreter` also calls a function that
 //! returns the version string). No function is called that takes the GIL or counts references. The frames of a thread do
 //! not change while the thread is inside a call, whichever thread holds the GIL.
 //!
-//! * `find`: finds the interpreter of this process, its version and whether its frames can be read.
+//! * `interpreter`: finds the interpreter of this process, its version and whether its frames can be read.
 //! * `layout`: lists the offsets of the fields to read, as data for each version.
-//! * `read`: reads through pointers that may lead to any address.
+//! * `pages`: reads through pointers that may lead to any address.
 //! * `code`: identifies code objects, and reads their names.
 //! * `walk`: walks along the Python frames.
-//! * `walks`: caches the thread's earlier walks.
+//! * `walk_cache`: caches the thread's earlier walks.
 //! * `merge`: merges native and Python frames to one stack.
 //!
 //! # What it relies on, and what it checks
 //!
 //! 1. Frames of a version whose layout is not known are not read, and neither are those of an interpreter that publishes a
 //!    different layout than its version has (`layout`).
-//! 2. A pointer is followed only to pages that the kernel has reported readable (`read`). So a corrupted chain of frames
+//! 2. A pointer is followed only to pages that the kernel has reported readable (`pages`). So a corrupted chain of frames
 //!    ends the walk, and the recording of Python frames, but does no other harm.
 //! 3. A code object, its name, file and line table must have their expected types. The types are compared by address when a
 //!    walk first reaches the object (`code`).
@@ -29,42 +29,42 @@
 //!    thread's frames, then the walk reads freed memory.
 
 mod code;
-mod find;
+mod interpreter;
 mod layout;
 mod merge;
-mod read;
+mod pages;
 mod walk;
-mod walks;
+mod walk_cache;
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use code::Description;
-use find::Interpreter;
-pub use find::Off;
-use merge::{Agreement, MOST_MERGED, Out, Stacks};
-use walk::{Broken, Walk};
-pub use walks::WALKS;
-use walks::Walks;
+use interpreter::Interpreter;
+pub use interpreter::OffReason;
+use merge::{Agreement, MAX_MERGED_FRAMES, MergedFrames, StackPair};
+use walk::{PythonWalk, WalkError};
+pub use walk_cache::WALKS;
+use walk_cache::WalkCache;
 
 use super::{Captured, memory};
 use gpuflame_model::record::{CodeId, Frame};
 
 /// Sets whether Python frames are recorded from now on. By default Python frames are not recorded.
-pub fn want(wanted: bool) {
-    find::want(wanted);
+pub fn set_enabled(enabled: bool) {
+    interpreter::set_enabled(enabled);
 }
 
 /// Why Python frames are missing although the process has an interpreter. `None` if they are not missing, or if there is no
 /// interpreter.
-pub fn off() -> Option<Off> {
-    find::off()
+pub fn off_reason() -> Option<OffReason> {
+    interpreter::off_reason()
 }
 
 /// Walks the Python frames of the thread that created this value.
 #[derive(Debug)]
-pub struct Python {
-    state: NonNull<State>,
+pub struct PythonUnwinder {
+    state: NonNull<PythonState>,
     interpreter: &'static Interpreter,
     /// The loader's unload count when the interpreter was last seen to be loaded.
     unloads: u32,
@@ -72,29 +72,29 @@ pub struct Python {
 
 /// Per-thread state, stored in its own mapping, whose pages are touched only as far as the thread's stacks reach.
 #[repr(C)]
-struct State {
-    walk: Walk,
-    walks: Walks,
-    merged: [Frame; MOST_MERGED],
+struct PythonState {
+    walk: PythonWalk,
+    walk_cache: WalkCache,
+    merged: [Frame; MAX_MERGED_FRAMES],
 }
 
 /// Result of a walk along the Python frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum WalkOutcome {
     /// The frames are those of the cached walk with this number; the last walk itself is unchanged.
-    Again(usize),
+    Cached(usize),
     /// The frames are the same as in the last walk.
-    Same,
+    Unchanged,
     /// The frames differ from those of the last walk.
-    Other,
+    Changed,
     /// There is no Python frame, because the thread is not Python's, or is not in Python code now.
-    Nothing,
+    NoFrames,
     /// The frames could not be read, because their chain is corrupted, or because the kernel refused memory.
-    Lost,
+    Unreadable,
 }
 
 /// A stack of native and Python frames.
-pub struct Merged<'a> {
+pub struct MergedStack<'a> {
     /// The frames of the merged stack, leaf first.
     pub frames: &'a [Frame],
     /// Whether native and Python frames show the same evaluator calls.
@@ -106,43 +106,44 @@ pub struct Merged<'a> {
 /// Whether any stack of Python frames has agreed with its native frames.
 static HAS_AGREED: AtomicBool = AtomicBool::new(false);
 
-impl Python {
+impl PythonUnwinder {
     /// Creates the state for the calling thread, if the process has a readable interpreter. Searches for an interpreter if
     /// objects were loaded since the last search.
     #[cold]
     pub fn of_this_thread() -> Option<Self> {
-        let interpreter = find::interpreter()?;
-        let table = code::Table::new()?;
-        let state = memory::map(size_of::<State>())?.cast::<State>();
+        let interpreter = interpreter::interpreter()?;
+        let table = code::CodeTable::new()?;
+        let state = memory::map(size_of::<PythonState>())?.cast::<PythonState>();
         // SAFETY: the fresh mapping is large enough and page-aligned; all other fields are valid as zeroes.
         unsafe { (&raw mut (*state.as_ptr()).walk.table).write(table) };
-        Some(Self { state, interpreter, unloads: find::unloads() })
+        Some(Self { state, interpreter, unloads: interpreter::unloads() })
     }
 
     /// Walks along the frames. `native` identifies the thread's native frames as far as they are known. `number` assigns a
     /// number to a code object that is new to the thread.
     #[inline(always)]
-    pub fn walk(&mut self, native: usize, number: impl FnMut(Description<'_>) -> CodeId) -> Found {
+    pub fn walk(&mut self, native: usize, number: impl FnMut(Description<'_>) -> CodeId) -> WalkOutcome {
         let Self { interpreter, .. } = *self;
-        self.state().walks.under(native);
+        self.state().walk_cache.set_native(native);
         let thread = self.readable_thread();
-        let State { walk, walks, .. } = self.state();
+        let PythonState { walk, walk_cache, .. } = self.state();
         if thread != 0 && walk.is_as_before(interpreter, thread) {
-            return Found::Same;
+            return WalkOutcome::Unchanged;
         }
         if thread != 0
-            && let Some(number) = walks.recognise(walk, interpreter, thread)
+            && let Some(number) = walk_cache.look_up(walk, interpreter, thread)
         {
-            return Found::Again(number);
+            return WalkOutcome::Cached(number);
         }
-        self.walk_anew(thread, number)
+        self.walk_changed(thread, number)
     }
 
     /// Address of the calling thread's Python state; 0 if the thread has no such state, or if the state must not be read
     /// now.
     #[inline(always)]
     fn readable_thread(&mut self) -> u64 {
-        let is_usable = !find::is_off() && (find::unloads() == self.unloads || self.is_still_there());
+        let is_usable =
+            !interpreter::is_off() && (interpreter::unloads() == self.unloads || self.is_still_loaded());
         // SAFETY: this function belongs to an interpreter that is loaded, and needs no lock of Python's.
         let thread = if is_usable { unsafe { (self.interpreter.this_thread)() }.addr() as u64 } else { 0 };
         if thread == 0 || is_ending(self.interpreter, thread) { 0 } else { thread }
@@ -150,56 +151,60 @@ impl Python {
 
     /// Walks along the frames without the cache of walks.
     #[cold]
-    pub fn walk_plainly(&mut self, number: impl FnMut(Description<'_>) -> CodeId) -> Found {
+    pub fn walk_uncached(&mut self, number: impl FnMut(Description<'_>) -> CodeId) -> WalkOutcome {
         // Read the thread's state again, because a native walk may have happened in between.
         let thread = self.readable_thread();
-        self.walk_anew(thread, number)
+        self.walk_changed(thread, number)
     }
 
     /// Caches the last walk, if the back-off allows it, and returns its number.
     #[inline(always)]
-    pub fn keep(&mut self) -> Option<usize> {
-        let State { walk, walks, .. } = self.state();
-        if walks.can_keep() { walks.keep(walk) } else { None }
+    pub fn cache_last(&mut self) -> Option<usize> {
+        let PythonState { walk, walk_cache, .. } = self.state();
+        if walk_cache.can_insert() { walk_cache.insert(walk) } else { None }
     }
 
     /// Walks along changed frames; `thread` is 0 if no frame may be read. Not inlined, because this function needs more
     /// registers than are available.
     #[inline(never)]
-    fn walk_anew(&mut self, thread: u64, mut number: impl FnMut(Description<'_>) -> CodeId) -> Found {
+    fn walk_changed(
+        &mut self,
+        thread: u64,
+        mut number: impl FnMut(Description<'_>) -> CodeId,
+    ) -> WalkOutcome {
         let Self { interpreter, .. } = *self;
-        let State { walk, walks, .. } = self.state();
+        let PythonState { walk, walk_cache, .. } = self.state();
         if thread == 0 {
             walk.forget();
-            return Found::Nothing;
+            return WalkOutcome::NoFrames;
         }
         if walk.texts.are_full() {
-            walks.forget();
+            walk_cache.clear();
         }
         match walk.run(interpreter, thread, &mut number) {
-            Ok(_) if walk.count == 0 => Found::Nothing,
-            Ok(true) => Found::Same,
-            Ok(false) => Found::Other,
-            Err(why) => self.lose(why, thread),
+            Ok(_) if walk.count == 0 => WalkOutcome::NoFrames,
+            Ok(true) => WalkOutcome::Unchanged,
+            Ok(false) => WalkOutcome::Changed,
+            Err(why) => self.handle_error(why, thread),
         }
     }
 
     #[cold]
-    fn is_still_there(&mut self) -> bool {
-        self.unloads = find::unloads();
-        find::is_there(self.interpreter)
+    fn is_still_loaded(&mut self) -> bool {
+        self.unloads = interpreter::unloads();
+        interpreter::is_loaded(self.interpreter)
     }
 
     #[cold]
-    fn lose(&mut self, why: Broken, thread: u64) -> Found {
+    fn handle_error(&mut self, why: WalkError, thread: u64) -> WalkOutcome {
         self.state().walk.forget();
         if is_ending(self.interpreter, thread) {
-            return Found::Nothing;
+            return WalkOutcome::NoFrames;
         }
-        if why == Broken::Garbage {
-            find::switch_off(Off::Unreadable);
+        if why == WalkError::Garbage {
+            interpreter::turn_off(OffReason::Unreadable);
         }
-        Found::Lost
+        WalkOutcome::Unreadable
     }
 
     /// Number of frames at the root that the last walk shares with the walk before it, and the words that identify the
@@ -210,33 +215,33 @@ impl Python {
         let walk = &unsafe { self.state.as_ref() }.walk;
         // The word includes whether an evaluator call starts at the frame, because the same frames may belong to more or
         // fewer calls.
-        let word = |item: &walk::Item| item.frame.0 | u64::from(item.boundary != 0) << 63;
-        (walk.kept, walk.items[walk.kept..walk.count].iter().map(word))
+        let word = |item: &walk::InterpreterFrame| item.frame.0 | u64::from(item.boundary != 0) << 63;
+        (walk.unchanged, walk.items[walk.unchanged..walk.count].iter().map(word))
     }
 
     /// Merges the frames of the last walk with the frames of `captured`, which must be from the same moment.
     #[cold]
-    pub fn merge(&mut self, captured: &Captured<'_>) -> Merged<'_> {
+    pub fn merge(&mut self, captured: &Captured<'_>) -> MergedStack<'_> {
         let evaluator = &self.interpreter.evaluator;
-        let State { walk, merged, .. } = self.state();
-        let stacks = Stacks {
+        let PythonState { walk, merged, .. } = self.state();
+        let stacks = StackPair {
             native: captured.frames,
             items: &walk.items[..walk.count],
             is_partial: captured.is_partial() || walk.is_cut,
             evaluator,
         };
-        let (frames, agreement) = stacks.merge(captured.stack_pointers(), Out::new(merged));
+        let (frames, agreement) = stacks.merge(captured.stack_pointers(), MergedFrames::new(merged));
         match agreement {
-            Agreement::Whole => HAS_AGREED.store(true, Ordering::Relaxed),
+            Agreement::Complete => HAS_AGREED.store(true, Ordering::Relaxed),
             // This agreement is possible at the first launch of a program that launches only from greenlets.
             Agreement::MoreNative => {}
             Agreement::None if HAS_AGREED.load(Ordering::Relaxed) => {}
-            Agreement::None => find::switch_off(Off::Mismatch),
+            Agreement::None => interpreter::turn_off(OffReason::Mismatch),
         }
-        Merged { frames, is_sure: agreement == Agreement::Whole, is_cut: walk.is_cut }
+        MergedStack { frames, is_sure: agreement == Agreement::Complete, is_cut: walk.is_cut }
     }
 
-    fn state(&mut self) -> &mut State {
+    fn state(&mut self) -> &mut PythonState {
         // SAFETY: the state is mapped as long as `self` lives, and is used by this thread only.
         unsafe { self.state.as_mut() }
     }
@@ -251,13 +256,13 @@ fn is_ending(interpreter: &Interpreter, thread: u64) -> bool {
     by != 0 && by != thread
 }
 
-impl Drop for Python {
+impl Drop for PythonUnwinder {
     fn drop(&mut self) {
         // SAFETY: the state is mapped until this statement unmaps it, and its table is dropped once.
         unsafe {
             (&raw mut (*self.state.as_ptr()).walk.table).drop_in_place();
-            (*self.state.as_ptr()).walks.give_back();
-            memory::unmap(self.state.cast(), size_of::<State>());
+            (*self.state.as_ptr()).walk_cache.release();
+            memory::unmap(self.state.cast(), size_of::<PythonState>());
         }
     }
 }

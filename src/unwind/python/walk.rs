@@ -6,10 +6,10 @@
 //! followed until they lead to a frame of the last walk. From that frame on, all frames are compared again, with
 //! independent loads, and the frames that are unchanged up to the root are kept.
 
-use super::code::{self, Description, Marks, Scratch, Table, Texts, version_of};
-use super::find::Interpreter;
-use super::layout::{self, Boundary, HOLD, Layout, OWNED_BY_EVALUATOR, OWNED_BY_GENERATOR, TYPE, Unit};
-use super::read::Pages;
+use super::code::{self, CodeFingerprint, CodeTable, CodeTexts, Description, Scratch, version_of};
+use super::interpreter::Interpreter;
+use super::layout::{self, Boundary, HOLD_BITS, Layout, OWNED_BY_EVALUATOR, OWNED_BY_GENERATOR, TYPE, Unit};
+use super::pages::ReadablePages;
 use crate::MAX_FRAMES;
 use crate::memory::word;
 use gpuflame_model::record::{CodeId, Frame};
@@ -17,12 +17,12 @@ use gpuflame_model::record::{CodeId, Frame};
 /// A Python frame as the walk found it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, align(64))]
-pub(super) struct Item {
+pub(super) struct InterpreterFrame {
     /// The frame's link to the previous frame, together with the adjacent word of the frame itself: see
-    /// [`layout::Frame::link`].
+    /// [`layout::FrameLayout::link`].
     link: u128,
-    /// Marks that identify the code object if it has no version number.
-    marks: Marks,
+    /// Identifies the code object if it has no version number.
+    fingerprint: CodeFingerprint,
     /// Address of the frame.
     pub(super) at: u64,
     /// The word through which the frame refers to its code object.
@@ -40,8 +40,8 @@ pub(super) struct Item {
 }
 
 const _: () = assert!(
-    size_of::<Item>() <= 128,
-    "Item grew: every frame of every launch compares one (two cache lines)"
+    size_of::<InterpreterFrame>() <= 128,
+    "InterpreterFrame grew: every frame of every launch compares one (two cache lines)"
 );
 
 /// The code object to which `holds` refers. Tag bits are masked only for layouts that may have such bits, so the compiler
@@ -49,23 +49,23 @@ const _: () = assert!(
 #[inline(always)]
 fn code_of(holds: u64, layout: &Layout) -> u64 {
     match layout.frame.boundary {
-        Boundary::Shim => holds & !HOLD,
+        Boundary::Shim => holds & !HOLD_BITS,
         Boundary::Each | Boundary::Flag(_) => holds,
     }
 }
 
-impl Item {
-    /// Whether the item is a frame with this reference to its code object, at this position.
+impl InterpreterFrame {
+    /// Whether this is a frame with this reference to its code object, at this position.
     ///
     /// # Safety
     /// A frame must refer to that code object, or its address must have been readable when this item was filled.
     #[inline(always)]
-    unsafe fn is(&self, (holds, position): (u64, u64), layout: &Layout, texts: &mut Texts) -> bool {
+    unsafe fn is(&self, (holds, position): (u64, u64), layout: &Layout, texts: &mut CodeTexts) -> bool {
         // SAFETY: the caller guarantees that the code object's memory is readable.
         let is_same =
             holds == self.holds && position == self.position && unsafe { self.has_same_code(holds, layout) };
         // SAFETY: apart from its texts, the code object was just found to be the same.
-        is_same && (self.version != 0 || unsafe { self.marks.have_same_texts(layout, texts) })
+        is_same && (self.version != 0 || unsafe { self.fingerprint.has_same_texts(layout, texts) })
     }
 
     /// Whether the frame is unchanged except for the texts of its code object: it has the same previous frame, code object,
@@ -75,7 +75,7 @@ impl Item {
     /// `at` must be the address of a frame.
     #[inline(always)]
     unsafe fn is_still(&self, layout: &Layout) -> bool {
-        let layout::Frame { link, code, position, .. } = layout.frame;
+        let layout::FrameLayout { link, code, position, .. } = layout.frame;
         // SAFETY: the caller guarantees that `at` is the address of a frame.
         let has_same_link = unsafe { pair(self.at + u64::from(link)) } == self.link;
         let is_linked = |part: u32| part == link || part == link + 8;
@@ -97,7 +97,7 @@ impl Item {
     unsafe fn has_same_code(&self, holds: u64, layout: &Layout) -> bool {
         match if layout.code.version == 0 { 0 } else { self.version } {
             // SAFETY: the caller guarantees that the code object's memory is readable.
-            0 => unsafe { self.marks.are_all_but_texts(code_of(holds, layout), layout) },
+            0 => unsafe { self.fingerprint.matches_except_texts(code_of(holds, layout), layout) },
             // SAFETY: the caller guarantees that the code object's memory is readable.
             version => unsafe { version_of(code_of(holds, layout), layout) == version },
         }
@@ -139,10 +139,20 @@ fn position_in(frame: u64, layout: &Layout) -> u64 {
 }
 
 #[cfg(test)]
-impl Item {
+impl InterpreterFrame {
     pub(super) fn for_test(frame: Frame, boundary: u64) -> Self {
         let (at, link, holds, position, version, owner) = (0, 0, 0, 0, 0, 0);
-        Self { at, link, holds, position, boundary, frame, version, owner, marks: Marks::default() }
+        Self {
+            at,
+            link,
+            holds,
+            position,
+            boundary,
+            frame,
+            version,
+            owner,
+            fingerprint: CodeFingerprint::default(),
+        }
     }
 }
 
@@ -151,7 +161,7 @@ pub(super) const SOMEWHERE: u64 = 1;
 
 /// The reason why a walk failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Broken {
+pub(super) enum WalkError {
     /// A pointer to a frame or code object led to other memory.
     Garbage,
     /// The kernel refused to map memory.
@@ -160,30 +170,30 @@ pub(super) enum Broken {
 
 /// State that a thread keeps between walks. Zeroed memory is valid, except for the table.
 #[repr(C)]
-pub(super) struct Walk {
-    pub(super) table: Table,
+pub(super) struct PythonWalk {
+    pub(super) table: CodeTable,
     /// Number of `items` that the last walk filled in.
     pub(super) count: usize,
     pub(super) is_cut: bool,
     /// Number of frames at the root that are the same as in the walk before the last, at the same positions.
-    pub(super) kept: usize,
-    pub(super) head: Head,
-    pages: Pages,
-    pub(super) texts: Texts,
+    pub(super) unchanged: usize,
+    pub(super) head: ThreadHead,
+    pages: ReadablePages,
+    pub(super) texts: CodeTexts,
     /// The frames of the last walk, root first.
-    pub(super) items: [Item; MAX_FRAMES],
+    pub(super) items: [InterpreterFrame; MAX_FRAMES],
     /// The frames that a walk has followed so far, leaf first.
     links: [Link; MAX_FRAMES],
-    /// Index of the item that may be at an address, by [`place_of`] the address. The index is a hint that must be checked.
-    places: [u16; PLACES],
+    /// Index of the item that may be at an address, by [`slot_of`] the address. The index is a hint that must be checked.
+    slots: [u16; SLOT_COUNT],
     scratch: Scratch,
 }
 
-const PLACES: usize = 256;
+const SLOT_COUNT: usize = 256;
 
-/// The slot in `places` for the frame at this address. Frames are aligned to eight bytes and longer than 64 bytes.
+/// The slot in `slots` for the frame at this address. Frames are aligned to eight bytes and longer than 64 bytes.
 #[inline(always)]
-fn place_of(frame: u64) -> usize {
+fn slot_of(frame: u64) -> usize {
     (frame.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as usize
 }
 
@@ -198,7 +208,7 @@ struct Link {
 /// The starting point of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
-pub(super) struct Head {
+pub(super) struct ThreadHead {
     /// The thread state; 0 if no walk may be compared with this one, because some memory that this walk passed was
     /// unreadable.
     pub(super) thread: u64,
@@ -208,24 +218,24 @@ pub(super) struct Head {
 }
 
 /// Frames and starting point of an earlier walk, with methods that check whether the thread is still in these frames.
-pub(super) struct Met<F> {
-    pub(super) head: Head,
+pub(super) struct ReachedFrames<F> {
+    pub(super) head: ThreadHead,
     pub(super) count: usize,
     /// Function that returns a frame by its index from the root.
     pub(super) item: F,
 }
 
-impl<'a, F: Fn(usize) -> &'a Item> Met<F> {
+impl<'a, F: Fn(usize) -> &'a InterpreterFrame> ReachedFrames<F> {
     /// Whether the thread is still in these frames: frames at the same addresses, and the same functions except for their
     /// texts.
     #[inline(always)]
     pub(super) fn are_still(&self, interpreter: &Interpreter, thread: u64) -> bool {
         // Before 3.12 more fields are compared. The offsets are passed as constants, which saves ten instructions per frame.
         match interpreter.layout.version {
-            0x0309 => self.are_still_by(const { &Layout::of_headers(0x0309) }, thread),
-            0x030a => self.are_still_by(const { &Layout::of_headers(0x030a) }, thread),
-            0x030b => self.are_still_by(const { &Layout::of_headers(0x030b) }, thread),
-            _ => self.are_still_by(&interpreter.layout.of_shims(), thread),
+            0x0309 => self.are_still_by(const { &Layout::from_headers(0x0309) }, thread),
+            0x030a => self.are_still_by(const { &Layout::from_headers(0x030a) }, thread),
+            0x030b => self.are_still_by(const { &Layout::from_headers(0x030b) }, thread),
+            _ => self.are_still_by(&interpreter.layout.with_shim_constants(), thread),
         }
     }
 
@@ -295,37 +305,37 @@ impl<'a, F: Fn(usize) -> &'a Item> Met<F> {
         0
     }
 
-    /// As [`Met::changed`], for any version.
+    /// As [`ReachedFrames::changed`], for any version.
     ///
     /// # Safety
-    /// The conditions of [`Met::changed`] apply.
+    /// The conditions of [`ReachedFrames::changed`] apply.
     #[inline(always)]
     unsafe fn changed_in(&self, layout: &Layout, cframe: &mut u64) -> usize {
-        // SAFETY: the caller guarantees the conditions of [`Met::changed`].
+        // SAFETY: the caller guarantees the conditions of [`ReachedFrames::changed`].
         unsafe {
             match layout.version {
-                0x030b => self.changed(const { &Layout::of_headers(0x030b) }, cframe),
-                0x030c.. => self.changed(&layout.of_shims(), cframe),
+                0x030b => self.changed(const { &Layout::from_headers(0x030b) }, cframe),
+                0x030c.. => self.changed(&layout.with_shim_constants(), cframe),
                 _ => self.changed(layout, cframe),
             }
         }
     }
 }
 
-impl Walk {
+impl PythonWalk {
     /// Whether the thread is in the frames of the last walk, with the same addresses and the same functions.
     #[inline(always)]
     pub(super) fn is_as_before(&mut self, interpreter: &Interpreter, thread: u64) -> bool {
         // SAFETY: the texts belong to code objects that were just found to be the same.
-        self.met(self.count).are_still(interpreter, thread)
+        self.reached(self.count).are_still(interpreter, thread)
             && unsafe { self.texts.are_as_before(&interpreter.layout) }
     }
 
     /// The last walk's first `count` frames, counted from the root.
     #[inline(always)]
-    fn met<'a>(&'a self, count: usize) -> Met<impl Fn(usize) -> &'a Item> {
+    fn reached<'a>(&'a self, count: usize) -> ReachedFrames<impl Fn(usize) -> &'a InterpreterFrame> {
         let items = &self.items[..count];
-        Met { head: self.head, count: items.len(), item: move |index: usize| &items[index] }
+        ReachedFrames { head: self.head, count: items.len(), item: move |index: usize| &items[index] }
     }
 
     /// Walks along the frames, and returns whether they are the same as in the last walk. `number` assigns a number to a
@@ -336,46 +346,47 @@ impl Walk {
         interpreter: &Interpreter,
         thread: u64,
         number: &mut impl FnMut(Description<'_>) -> CodeId,
-    ) -> Result<bool, Broken> {
+    ) -> Result<bool, WalkError> {
         // Entries refer to texts by number, so the entries must be dropped together with the texts.
         if self.texts.are_full() {
-            self.table = Table::new().ok_or(Broken::Memory)?;
+            self.table = CodeTable::new().ok_or(WalkError::Memory)?;
             self.texts.clear();
             self.forget();
         }
         let (joined, new) = self.follow(interpreter, thread)?;
         let count = joined + new;
         self.texts.forget();
-        let same = self.see_texts(joined, &interpreter.layout);
-        let mut kept = same;
+        let same = self.count_with_same_texts(joined, &interpreter.layout);
+        let mut unchanged = same;
         for item in same..count {
             let link = match item < joined {
                 true => Link { at: self.items[item].at, boundary: self.items[item].boundary },
                 false => self.links[count - 1 - item],
             };
-            let is_same = self.meet(item, link, interpreter, number)?;
-            kept += usize::from(is_same && kept == item);
+            let is_same = self.visit(item, link, interpreter, number)?;
+            unchanged += usize::from(is_same && unchanged == item);
         }
-        let is_same = kept == count && count == self.count;
-        (self.kept, self.count) = (kept, count);
+        let is_same = unchanged == count && count == self.count;
+        (self.unchanged, self.count) = (unchanged, count);
         Ok(is_same)
     }
 
     /// Number of frames, counted from the root, whose texts are unchanged, among the `joined` frames that are shared with
     /// the last walk.
     #[inline(always)]
-    fn see_texts(&mut self, joined: usize, layout: &Layout) -> usize {
+    fn count_with_same_texts(&mut self, joined: usize, layout: &Layout) -> usize {
         let Self { items, texts, .. } = self;
-        // SAFETY: all other marks of the code objects were just found to be unchanged.
-        let is_other =
-            |item: &Item| item.version == 0 && !unsafe { item.marks.have_same_texts(layout, texts) };
+        // SAFETY: all other parts of the fingerprints were just found to be unchanged.
+        let is_other = |item: &InterpreterFrame| {
+            item.version == 0 && !unsafe { item.fingerprint.has_same_texts(layout, texts) }
+        };
         items[..joined].iter().position(is_other).unwrap_or(joined)
     }
 
     /// Follows the frames to the root, or until all remaining frames are those of the last walk. Returns the number of
     /// these shared frames, and the number of frames that were followed.
     #[inline(always)]
-    fn follow(&mut self, interpreter: &Interpreter, thread: u64) -> Result<(usize, usize), Broken> {
+    fn follow(&mut self, interpreter: &Interpreter, thread: u64) -> Result<(usize, usize), WalkError> {
         let layout = &interpreter.layout.frame;
         let last = self.head;
         // Number of frames of the last walk that this walk may still reach.
@@ -385,30 +396,30 @@ impl Walk {
         if let Some(parts) = interpreter.layout.cframe {
             cframe = at;
             // A thread state under construction has no cframe yet.
-            at = if cframe == 0 { 0 } else { self.first_of(cframe, parts.bytes, parts.frame)? };
+            at = if cframe == 0 { 0 } else { self.word_of(cframe, parts.bytes, parts.frame)? };
         }
         let (mut count, mut shims) = (0, 0);
         // During the walk, the head still contains the last walk's root, for comparison.
         let mut root = 0;
-        (self.is_cut, self.head) = (false, Head { thread, cframe, root: last.root });
+        (self.is_cut, self.head) = (false, ThreadHead { thread, cframe, root: last.root });
         while at != 0 {
-            let place = usize::from(self.places[place_of(at)]);
+            let index = usize::from(self.slots[slot_of(at)]);
             // If a stack is too deep, its outermost frames are omitted, so the stack must be followed up to that limit.
-            if place < known && count + place < MAX_FRAMES && self.items[place].at == at {
+            if index < known && count + index < MAX_FRAMES && self.items[index].at == at {
                 // SAFETY: the frames led to a frame that the last walk reached, and all memory of that walk was readable.
-                let left = unsafe { self.met(place + 1).changed_in(&interpreter.layout, &mut cframe) };
+                let left = unsafe { self.reached(index + 1).changed_in(&interpreter.layout, &mut cframe) };
                 if left == 0 {
-                    return Ok((place + 1, count));
+                    return Ok((index + 1, count));
                 }
-                for item in self.items[left..=place].iter().rev() {
+                for item in self.items[left..=index].iter().rev() {
                     self.links[count] = Link { at: item.at, boundary: item.boundary };
                     count += 1;
                 }
                 known = left - 1;
                 at = self.items[known].at;
             }
-            if !self.pages.hold(at, layout.bytes) {
-                return Err(Broken::Garbage);
+            if !self.pages.are_readable(at, layout.bytes) {
+                return Err(WalkError::Garbage);
             }
             // SAFETY: `layout.bytes` bytes of the frame are readable.
             let byte = |offset: u32| unsafe { ((at + u64::from(offset)) as *const u8).read() };
@@ -418,7 +429,7 @@ impl Walk {
                 // In a corrupted chain the evaluator's frames may form a cycle.
                 shims += 1;
                 if shims > 2 * MAX_FRAMES {
-                    return Err(Broken::Garbage);
+                    return Err(WalkError::Garbage);
                 }
                 match self.links[..count].last_mut() {
                     Some(link) if link.boundary == 0 => link.boundary = at,
@@ -438,7 +449,7 @@ impl Walk {
                 Boundary::Flag(flag) if byte(flag) != 0 => {
                     let call = cframe;
                     if let Some(parts) = interpreter.layout.cframe {
-                        let around = self.first_of(cframe, parts.bytes, parts.previous);
+                        let around = self.word_of(cframe, parts.bytes, parts.previous);
                         self.head.thread = if around.is_ok() { self.head.thread } else { 0 };
                         cframe = around.unwrap_or(SOMEWHERE);
                     }
@@ -456,13 +467,13 @@ impl Walk {
 
     /// Fills an item for the frame at `link`. Returns whether the last walk had the same frame at this position.
     #[inline(always)]
-    fn meet(
+    fn visit(
         &mut self,
         item: usize,
         link: Link,
         interpreter: &Interpreter,
         number: &mut impl FnMut(Description<'_>) -> CodeId,
-    ) -> Result<bool, Broken> {
+    ) -> Result<bool, WalkError> {
         let layout = &interpreter.layout;
         // SAFETY: the frame was followed, so `bytes` bytes of it are readable.
         let part = |offset: u32| unsafe { word(link.at + u64::from(offset)) };
@@ -470,20 +481,20 @@ impl Walk {
         let (holds, position) = (part(layout.frame.code), position_in(link.at, layout));
         // SAFETY: the frame is readable; memory of the last walk's code object is read only if the frame still refers to
         // that object.
-        let is_met =
+        let is_reached =
             item < self.count && unsafe { self.items[item].is((holds, position), layout, &mut self.texts) };
-        if !is_met {
+        if !is_reached {
             if layout.frame.boundary == Boundary::Each && part(TYPE as u32) != interpreter.types.frame {
-                return Err(Broken::Garbage);
+                return Err(WalkError::Garbage);
             }
             // SAFETY: the frame was followed, so `bytes` bytes of it are readable.
             let holder = unsafe { ((link.at + u64::from(layout.frame.owner)) as *const u8).read() };
             let may_be_incomplete = holder != OWNED_BY_GENERATOR;
             self.fill(item, (holds, position), may_be_incomplete, interpreter, number)?;
         }
-        self.places[place_of(link.at)] = item as u16;
+        self.slots[slot_of(link.at)] = item as u16;
         let item = &mut self.items[item];
-        let is_same = is_met && item.boundary == link.boundary;
+        let is_same = is_reached && item.boundary == link.boundary;
         (item.at, item.boundary, item.owner) = (link.at, link.boundary, owner);
         // SAFETY: the frame was followed, so `bytes` bytes of it are readable.
         item.link = unsafe { pair(link.at + u64::from(layout.frame.link)) };
@@ -496,26 +507,26 @@ impl Walk {
         let layout = &interpreter.layout;
         let mut at = self.word(thread, layout.thread).ok()?;
         if let Some(parts) = layout.cframe {
-            at = if at == 0 { 0 } else { self.first_of(at, parts.bytes, parts.frame).ok()? };
+            at = if at == 0 { 0 } else { self.word_of(at, parts.bytes, parts.frame).ok()? };
         }
-        (at != 0 && self.pages.hold(at, layout.frame.bytes)).then(|| (at, position_in(at, layout)))
+        (at != 0 && self.pages.are_readable(at, layout.frame.bytes)).then(|| (at, position_in(at, layout)))
     }
 
     /// Forgets the last walk.
     pub(super) fn forget(&mut self) {
-        (self.count, self.kept) = (0, 0);
+        (self.count, self.unchanged) = (0, 0);
     }
 
     /// The word at `offset` of an object whose address is not verified.
-    fn word(&mut self, object: u64, offset: u32) -> Result<u64, Broken> {
-        self.first_of(object, offset + 8, offset)
+    fn word(&mut self, object: u64, offset: u32) -> Result<u64, WalkError> {
+        self.word_of(object, offset + 8, offset)
     }
 
-    /// As [`Walk::word`], for an object of `bytes` bytes.
+    /// As [`PythonWalk::word`], for an object of `bytes` bytes.
     #[inline(always)]
-    fn first_of(&mut self, object: u64, bytes: u32, offset: u32) -> Result<u64, Broken> {
-        if !self.pages.hold(object, bytes) {
-            return Err(Broken::Garbage);
+    fn word_of(&mut self, object: u64, bytes: u32, offset: u32) -> Result<u64, WalkError> {
+        if !self.pages.are_readable(object, bytes) {
+            return Err(WalkError::Garbage);
         }
         // SAFETY: `bytes` bytes of the object are readable.
         Ok(unsafe { word(object + u64::from(offset)) })
@@ -530,10 +541,10 @@ impl Walk {
         may_be_incomplete: bool,
         interpreter: &Interpreter,
         number: &mut impl FnMut(Description<'_>) -> CodeId,
-    ) -> Result<(), Broken> {
-        let code = holds & !HOLD;
-        let place = self.find(code, interpreter, number)?;
-        let known = self.table.get(place);
+    ) -> Result<(), WalkError> {
+        let code = holds & !HOLD_BITS;
+        let slot = self.find(code, interpreter, number)?;
+        let cached = self.table.get(slot);
         let first = code.wrapping_add(u64::from(interpreter.layout.code.instructions));
         let into = match interpreter.layout.frame.unit {
             // The position is -1 if the frame has not started yet.
@@ -543,22 +554,22 @@ impl Walk {
         };
         let is_incomplete = may_be_incomplete
             && interpreter.layout.frame.unit == Unit::Address
-            && (position.wrapping_sub(first) as i64) < i64::from(known.traceable);
+            && (position.wrapping_sub(first) as i64) < i64::from(cached.traceable);
         let frame = match is_incomplete {
             true => Frame(0),
-            false => Frame::python(CodeId(known.number), u32::try_from(into).unwrap_or(u32::MAX)),
+            false => Frame::python(CodeId(cached.number), u32::try_from(into).unwrap_or(u32::MAX)),
         };
-        let Item { at, link, boundary, owner, .. } = self.items[item];
-        self.items[item] = Item {
+        let InterpreterFrame { at, link, boundary, owner, .. } = self.items[item];
+        self.items[item] = InterpreterFrame {
             at,
             link,
             holds,
             position,
             boundary,
             frame,
-            version: known.version,
+            version: cached.version,
             owner,
-            marks: known.marks,
+            fingerprint: cached.fingerprint,
         };
         Ok(())
     }
@@ -569,32 +580,32 @@ impl Walk {
         code: u64,
         interpreter: &Interpreter,
         number: &mut impl FnMut(Description<'_>) -> CodeId,
-    ) -> Result<u32, Broken> {
-        let place = self.table.find(code);
+    ) -> Result<u32, WalkError> {
+        let slot = self.table.find(code);
         // SAFETY: an earlier walk reached a code object at this address, and a frame holds a reference to the object.
-        match unsafe { self.table.get(place).is(code, &interpreter.layout, &mut self.texts) } {
-            true => Ok(place),
-            false => self.learn(code, interpreter, number),
+        match unsafe { self.table.get(slot).matches(code, &interpreter.layout, &mut self.texts) } {
+            true => Ok(slot),
+            false => self.add_code(code, interpreter, number),
         }
     }
 
     #[cold]
-    fn learn(
+    fn add_code(
         &mut self,
         code: u64,
         interpreter: &Interpreter,
         number: &mut impl FnMut(Description<'_>) -> CodeId,
-    ) -> Result<u32, Broken> {
+    ) -> Result<u32, WalkError> {
         let Interpreter { layout, types, .. } = interpreter;
-        let (mut known, description) =
-            code::read(code, layout, types, &mut self.scratch, &mut self.texts).ok_or(Broken::Garbage)?;
-        known.number = number(description).0;
-        if self.table.is_full() && !self.table.make_room() {
-            return Err(Broken::Memory);
+        let (mut cached, description) =
+            code::read(code, layout, types, &mut self.scratch, &mut self.texts).ok_or(WalkError::Garbage)?;
+        cached.number = number(description).0;
+        if self.table.is_full() && !self.table.reserve() {
+            return Err(WalkError::Memory);
         }
-        let place = self.table.find(code);
-        self.table.set(place, known);
-        Ok(place)
+        let slot = self.table.find(code);
+        self.table.set(slot, cached);
+        Ok(slot)
     }
 }
 
@@ -602,8 +613,8 @@ impl Walk {
 pub(super) mod tests {
     use std::collections::HashMap;
 
-    use super::super::find::Types;
-    use super::super::layout::{BYTES, CFrame, FIRST_WITH_HOLD, HASH, LENGTH, STATE};
+    use super::super::interpreter::Types;
+    use super::super::layout::{BYTES, CFrame, FIRST_WITH_HOLD_BITS, HASH, LENGTH, STATE};
     use super::*;
     use crate::memory;
 
@@ -626,7 +637,7 @@ pub(super) mod tests {
     }
 
     /// A synthetic interpreter with one thread, in memory that does not move.
-    pub(in crate::python) struct Made {
+    pub(in crate::python) struct FakeInterpreter {
         pub(in crate::python) interpreter: Interpreter,
         memory: Box<[u64]>,
         /// The calls that the synthetic thread is in, root first.
@@ -639,7 +650,7 @@ pub(super) mod tests {
         std::ptr::null_mut()
     }
 
-    impl Made {
+    impl FakeInterpreter {
         pub(in crate::python) fn new(layout: Layout, has_root: bool, random: u64) -> Self {
             let evaluator = [0..0, 0..0];
             let interpreter =
@@ -763,7 +774,7 @@ pub(super) mod tests {
                     self.set(frame, layout.frame.owner.into(), &[owner]);
                 }
                 self.word(frame, layout.frame.previous, before);
-                let hold = if layout.version < FIRST_WITH_HOLD { 0 } else { call.slot as u64 & 1 };
+                let hold = if layout.version < FIRST_WITH_HOLD_BITS { 0 } else { call.slot as u64 & 1 };
                 self.word(frame, layout.frame.code, code | hold);
                 let position = match layout.frame.unit {
                     Unit::Index(_) => call.position,
@@ -801,7 +812,7 @@ pub(super) mod tests {
         }
 
         /// Applies a random change to the frames, as a program may between two launches.
-        pub(in crate::python) fn go_on(&mut self) {
+        pub(in crate::python) fn step_program(&mut self) {
             let count = self.calls.len();
             let (leaf, any) = (count.saturating_sub(1), self.below(count));
             match self.below(12) {
@@ -844,28 +855,28 @@ pub(super) mod tests {
     }
 
     /// A thread's walk state, in a mapping as in production.
-    pub(in crate::python) struct Mapped(std::ptr::NonNull<Walk>);
+    pub(in crate::python) struct MappedWalk(std::ptr::NonNull<PythonWalk>);
 
-    impl Mapped {
+    impl MappedWalk {
         pub(in crate::python) fn new() -> Self {
-            let walk = memory::map(size_of::<Walk>()).unwrap().cast::<Walk>();
+            let walk = memory::map(size_of::<PythonWalk>()).unwrap().cast::<PythonWalk>();
             // SAFETY: this is a fresh mapping of that size, and all other fields are valid as zeroes.
-            unsafe { (&raw mut (*walk.as_ptr()).table).write(Table::new().unwrap()) };
+            unsafe { (&raw mut (*walk.as_ptr()).table).write(CodeTable::new().unwrap()) };
             Self(walk)
         }
 
-        pub(in crate::python) fn walk(&mut self) -> &mut Walk {
+        pub(in crate::python) fn walk(&mut self) -> &mut PythonWalk {
             // SAFETY: the walk state stays mapped until `drop`.
             unsafe { self.0.as_mut() }
         }
     }
 
-    impl Drop for Mapped {
+    impl Drop for MappedWalk {
         fn drop(&mut self) {
             // SAFETY: the mapping and the table in it are dropped once.
             unsafe {
                 (&raw mut (*self.0.as_ptr()).table).drop_in_place();
-                memory::unmap(self.0.cast(), size_of::<Walk>());
+                memory::unmap(self.0.cast(), size_of::<PythonWalk>());
             }
         }
     }
@@ -881,24 +892,24 @@ pub(super) mod tests {
     }
 
     /// The complete result of a walk.
-    fn found(walk: &Walk) -> impl PartialEq + std::fmt::Debug + use<> {
-        let item = |item: &Item| {
-            let Item { at, link, holds, position, boundary, frame, version, owner, .. } = *item;
+    fn found(walk: &PythonWalk) -> impl PartialEq + std::fmt::Debug + use<> {
+        let item = |item: &InterpreterFrame| {
+            let InterpreterFrame { at, link, holds, position, boundary, frame, version, owner, .. } = *item;
             ((at, link, holds, position), (boundary, frame.0, version, owner))
         };
         let head = (walk.head.thread, walk.head.cframe, walk.head.root);
         (head, walk.is_cut, walk.items[..walk.count].iter().map(item).collect::<Vec<_>>())
     }
 
-    pub(in crate::python) fn words(walk: &Walk) -> Vec<(u64, bool)> {
+    pub(in crate::python) fn words(walk: &PythonWalk) -> Vec<(u64, bool)> {
         walk.items[..walk.count].iter().map(|item| (item.frame.0, item.boundary != 0)).collect()
     }
 
     /// All kinds of layouts, each with whether a frame of the evaluator is around the outermost function.
     pub(in crate::python) fn layouts() -> [(Layout, bool); 8] {
-        let of = Layout::of_headers;
+        let of = Layout::from_headers;
         let shims = Layout { cframe: None, ..of(0x030c) };
-        let without = layout::Code { version: 0, ..shims.code };
+        let without = layout::CodeLayout { version: 0, ..shims.code };
         [
             (of(0x0309), false),
             (of(0x030a), false),
@@ -913,16 +924,16 @@ pub(super) mod tests {
 
     /// Compares repeated walks with fresh walks. Returns the number of walks that kept frames although other frames had
     /// changed.
-    fn compare(made: &mut Made, steps: usize) -> usize {
-        let (mut again, mut numbers) = (Mapped::new(), Numbers::default());
+    fn compare(made: &mut FakeInterpreter, steps: usize) -> usize {
+        let (mut again, mut numbers) = (MappedWalk::new(), Numbers::default());
         let walk = again.walk();
         let (thread, mut joined) = (made.thread(), 0);
         for step in 0..steps {
-            made.go_on();
+            made.step_program();
             let before = words(walk);
             let is_same = walk.is_as_before(&made.interpreter, thread)
                 || walk.run(&made.interpreter, thread, &mut |text| numbers.of(text)).unwrap();
-            let mut anew = Mapped::new();
+            let mut anew = MappedWalk::new();
             let is_nothing_known =
                 anew.walk().run(&made.interpreter, thread, &mut |text| numbers.of(text)).unwrap();
             assert_eq!(is_nothing_known, made.calls.is_empty());
@@ -933,8 +944,8 @@ pub(super) mod tests {
             let now = words(walk);
             assert!(!is_same || now == before, "{about:?}");
             if !is_same {
-                assert_eq!(now[..walk.kept], before[..walk.kept], "{about:?}");
-                joined += usize::from(walk.kept > 0);
+                assert_eq!(now[..walk.unchanged], before[..walk.unchanged], "{about:?}");
+                joined += usize::from(walk.unchanged > 0);
             }
         }
         joined
@@ -944,7 +955,7 @@ pub(super) mod tests {
     fn a_walk_that_joins_the_previous_one_equals_a_full_walk() {
         for (layout, has_root) in layouts() {
             for seed in 1..6 {
-                let mut made = Made::new(layout, has_root, seed * 0x9e37_79b9);
+                let mut made = FakeInterpreter::new(layout, has_root, seed * 0x9e37_79b9);
                 let joined = compare(&mut made, 400);
                 assert!(joined > 100, "{joined}");
             }
@@ -954,7 +965,7 @@ pub(super) mod tests {
     #[test]
     fn a_joined_walk_equals_a_full_walk_at_the_frame_limit() {
         for (layout, has_root) in layouts() {
-            let mut made = Made::new(layout, has_root, 0x9e37_79b9);
+            let mut made = FakeInterpreter::new(layout, has_root, 0x9e37_79b9);
             while made.calls.len() < MAX_FRAMES - 4 {
                 made.push();
             }
@@ -971,13 +982,13 @@ pub(super) mod tests {
     #[test]
     fn only_new_leaf_frames_are_walked() {
         for (layout, has_root) in layouts() {
-            let mut made = Made::new(layout, has_root, 0x9e37_79b9);
+            let mut made = FakeInterpreter::new(layout, has_root, 0x9e37_79b9);
             while made.calls.len() < 20 {
                 made.push();
             }
             made.calls[0].is_first = true;
             made.write_frames();
-            let (mut mapped, mut numbers) = (Mapped::new(), Numbers::default());
+            let (mut mapped, mut numbers) = (MappedWalk::new(), Numbers::default());
             let (walk, thread) = (mapped.walk(), made.thread());
             walk.run(&made.interpreter, thread, &mut |text| numbers.of(text)).unwrap();
             made.calls[18].position += 1;

@@ -12,26 +12,26 @@ use crate::loader::Object;
 
 /// Maximum number of branch targets examined. Real functions have one or two cold parts, and few byte sequences that look
 /// like branches.
-const MOST_PLACES: usize = 16;
+const MAX_CANDIDATES: usize = 16;
 
 /// The cold part of the function `hot`. Call while the loader's lock is held.
 pub(crate) fn cold_part(object: &Object, hot: &Range<u64>) -> Option<Range<u64>> {
-    let mut places: [(Range<u64>, u32); MOST_PLACES] = std::array::from_fn(|_| (0..0, 0));
+    let mut candidates: [(Range<u64>, u32); MAX_CANDIDATES] = std::array::from_fn(|_| (0..0, 0));
     for target in branches(object, hot)?.filter(|(target, _)| !hot.contains(target)) {
         // Skip unconditional jumps, because an unconditional jump may be a function's tail call.
         let (target, true) = target else { continue };
         let Some(part) = function(object, target).filter(|part| !overlap(part, hot)) else { continue };
-        let place = places.iter_mut().find(|(known, count)| *known == part || *count == 0);
-        if let Some((known, count)) = place {
+        let candidate = candidates.iter_mut().find(|(known, count)| *known == part || *count == 0);
+        if let Some((known, count)) = candidate {
             (*known, *count) = (part, *count + 1);
         }
     }
-    let comes_back = |part: &Range<u64>| {
+    let branches_back = |part: &Range<u64>| {
         let mut back = branches(object, part).into_iter().flatten();
         // Other functions also branch to `hot`, but not into the middle of it.
         back.any(|(target, _)| target > hot.start && target < hot.end)
     };
-    let found = places.iter().filter(|(part, count)| *count > 0 && comes_back(part));
+    let found = candidates.iter().filter(|(part, count)| *count > 0 && branches_back(part));
     found.max_by_key(|(_, count)| *count).map(|(part, _)| part.clone())
 }
 

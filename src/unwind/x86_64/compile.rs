@@ -19,36 +19,36 @@ type Bytes = EndianSlice<'static, LittleEndian>;
 
 /// Storage for one unwind program: rules for 18 registers (a frame that the kernel pushes has 17) and 6 remembered rows. A
 /// row is copied on the stack of the launching thread, which may be small.
-pub(super) struct Room;
+pub(super) struct UnwindStorage;
 
-impl UnwindContextStorage<usize> for Room {
+impl UnwindContextStorage<usize> for UnwindStorage {
     type Rules = [(Register, RegisterRule<usize>); 18];
     type Stack = [UnwindTableRow<usize, Self>; 6];
 }
 
-impl EvaluationStorage<Bytes> for Room {
+impl EvaluationStorage<Bytes> for UnwindStorage {
     type Stack = [Value; 16];
     type ExpressionStack = [(Bytes, Bytes); 1];
     type Result = [gimli::Piece<Bytes>; 1];
 }
 
 /// Maximum number of operations per expression. No real unwind expression has more operations, except for an endless loop.
-const MOST_OPERATIONS: u32 = 256;
+const MAX_OPERATIONS: u32 = 256;
 
 /// The unwind information of one frame, and the row that applies to the requested address.
-pub(super) struct Row<'a> {
+pub(super) struct UnwindRow<'a> {
     section: EhFrame<Bytes>,
     encoding: gimli::Encoding,
-    pub(super) row: &'a UnwindTableRow<usize, Room>,
+    pub(super) row: &'a UnwindTableRow<usize, UnwindStorage>,
     /// Whether this frame is a signal trampoline, so that its caller was interrupted and did not call it.
     pub(super) is_signal: bool,
 }
 
 /// Runs unwind programs in storage of its own. Each thread has one compiler.
 pub(super) struct Compiler {
-    context: UnwindContext<usize, Room>,
+    context: UnwindContext<usize, UnwindStorage>,
     /// The unwind program being run. It is stored in this struct to save stack space.
-    found: Option<Found>,
+    found: Option<FoundFde>,
     /// The rules of generated code that the present walk compares with the code in memory.
     pub(super) checks: Checks,
 }
@@ -59,22 +59,22 @@ impl Compiler {
     }
 
     /// Returns the unwind information for `address`, or `None` if `object` has none for it.
-    pub(super) fn row(&mut self, object: &Object, address: u64) -> Option<Row<'_>> {
-        find(object, address, &mut self.found);
+    pub(super) fn row(&mut self, object: &Object, address: u64) -> Option<UnwindRow<'_>> {
+        store_fde(object, address, &mut self.found);
         self.run(address)
     }
 
     /// Runs the found program up to `address`. This function is not merged with the search, because each takes 1 KiB of the
     /// stack, which may be small.
     #[inline(never)]
-    fn run(&mut self, address: u64) -> Option<Row<'_>> {
+    fn run(&mut self, address: u64) -> Option<UnwindRow<'_>> {
         let (section, bases, fde) = self.found.as_ref()?;
         if fde.cie().return_address_register() != X86_64::RA {
             return None;
         }
         let row = fde.unwind_info_for_address(section, bases, &mut self.context, address).ok()?;
         let encoding = fde.cie().encoding();
-        Some(Row { section: *section, encoding, row, is_signal: fde.is_signal_trampoline() })
+        Some(UnwindRow { section: *section, encoding, row, is_signal: fde.is_signal_trampoline() })
     }
 
     /// Compiles the rule for the frame in `object` with the instruction pointer `pc` and the look-up address
@@ -83,7 +83,7 @@ impl Compiler {
     pub(super) fn rule(&mut self, object: &Object, address: u64, pc: u64) -> Option<Rule> {
         match self.row(object, address) {
             Some(row) => Some(row.rule(pc, pc == address)),
-            None => is_made_by_hand(object, pc).then_some(Rule::END),
+            None => is_handwritten(object, pc).then_some(Rule::END),
         }
     }
 }
@@ -91,29 +91,29 @@ impl Compiler {
 /// Whether `pc`, a return address without unwind information before it, is the first byte of a function. No call can have
 /// pushed such an address, so the frame is the bottom of a stack that `makecontext` or similar code set up.
 #[inline(never)]
-pub(super) fn is_made_by_hand(object: &Object, pc: u64) -> bool {
-    description(object, pc).is_some_and(|(_, _, fde)| fde.initial_address() == pc)
+pub(super) fn is_handwritten(object: &Object, pc: u64) -> bool {
+    find_fde(object, pc).is_some_and(|(_, _, fde)| fde.initial_address() == pc)
 }
 
 /// The function, or the part of a split function, that contains `address`.
 pub(super) fn function(object: &Object, address: u64) -> Option<Range<u64>> {
-    let (_, _, fde) = description(object, address)?;
+    let (_, _, fde) = find_fde(object, address)?;
     Some(fde.initial_address()..fde.initial_address().checked_add(fde.len())?)
 }
 
-type Description = FrameDescriptionEntry<Bytes>;
+type Fde = FrameDescriptionEntry<Bytes>;
 
 /// The description of a function's frame (an FDE), and the section that contains it.
-type Found = (EhFrame<Bytes>, BaseAddresses, Description);
+type FoundFde = (EhFrame<Bytes>, BaseAddresses, Fde);
 
-/// Stores the result of [`description`] in `place`.
+/// Stores the result of [`find_fde`] in `found`.
 #[inline(never)]
-fn find(object: &Object, address: u64, place: &mut Option<Found>) {
-    *place = description(object, address);
+fn store_fde(object: &Object, address: u64, found: &mut Option<FoundFde>) {
+    *found = find_fde(object, address);
 }
 
 /// The description of the function that contains `address`.
-fn description(object: &Object, address: u64) -> Option<Found> {
+fn find_fde(object: &Object, address: u64) -> Option<FoundFde> {
     let header = object.eh_frame_hdr()?;
     let bases = BaseAddresses::default().set_eh_frame_hdr(header.as_ptr() as u64);
     let parsed = EhFrameHdr::new(header, LittleEndian).parse(&bases, 8).ok()?;
@@ -127,7 +127,7 @@ fn description(object: &Object, address: u64) -> Option<Found> {
             let fde = section.fde_from_offset(&bases, offset.into(), EhFrame::cie_from_offset).ok()?;
             fde.contains(address).then_some(fde)?
         }
-        None => listed(&section, &bases, address)?,
+        None => find_fde_by_scan(&section, &bases, address)?,
     };
     Some((section, bases, fde))
 }
@@ -135,11 +135,11 @@ fn description(object: &Object, address: u64) -> Option<Found> {
 /// Finds a function's description without a binary search table.
 #[cold]
 #[inline(never)]
-fn listed(section: &EhFrame<Bytes>, bases: &BaseAddresses, address: u64) -> Option<Description> {
+fn find_fde_by_scan(section: &EhFrame<Bytes>, bases: &BaseAddresses, address: u64) -> Option<Fde> {
     section.fde_for_address(bases, address, EhFrame::cie_from_offset).ok()
 }
 
-impl Row<'_> {
+impl UnwindRow<'_> {
     /// Converts this row to a rule. This function is not merged with the code that runs the program, because that code
     /// needs stack space itself.
     #[inline(never)]
@@ -171,7 +171,7 @@ impl Row<'_> {
         let saved = match self.row.register(X86_64::RBP) {
             None | Some(RegisterRule::Undefined | RegisterRule::SameValue) => 1,
             Some(RegisterRule::Offset(below)) if below < -8 && below % 8 == 0 => {
-                u16::try_from(-below / 8).ok().filter(|saved| *saved <= Rule::MOST_SAVED)?
+                u16::try_from(-below / 8).ok().filter(|saved| *saved <= Rule::MAX_SAVED)?
             }
             Some(_) => return None,
         };
@@ -245,8 +245,8 @@ impl Row<'_> {
         memory: impl Fn(u64) -> Option<u64>,
     ) -> Option<u64> {
         let bytes = self.bytes(expression)?.0;
-        let mut evaluation = Evaluation::<Bytes, Room>::new_in(bytes, self.encoding);
-        evaluation.set_max_iterations(MOST_OPERATIONS);
+        let mut evaluation = Evaluation::<Bytes, UnwindStorage>::new_in(bytes, self.encoding);
+        evaluation.set_max_iterations(MAX_OPERATIONS);
         if let Some(initial) = initial {
             evaluation.set_initial_value(initial);
         }

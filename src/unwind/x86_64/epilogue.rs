@@ -5,7 +5,7 @@
 //! consist of a call and an epilogue, and so do thunks. Only code after a return address is read, so the instructions that
 //! are read are those that will run.
 
-use super::super::memory::copy_what_is_mapped;
+use super::super::memory::copy_mapped;
 
 /// How an epilogue leaves its frame, in words of eight bytes each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,17 +17,17 @@ pub(super) struct Epilogue {
 }
 
 /// Maximum length of an epilogue in bytes: an instruction that releases stack space, pops of six registers, and a return.
-const LONGEST: usize = 24;
+const MAX_BYTES: usize = 24;
 
 impl Epilogue {
-    pub(super) const MOST_WORDS: u16 = (1 << 9) - 1;
-    pub(super) const MOST_SAVED: u16 = (1 << 5) - 1;
+    pub(super) const MAX_WORDS: u16 = (1 << 9) - 1;
+    pub(super) const MAX_SAVED: u16 = (1 << 5) - 1;
 
     /// The epilogue that follows the call returning to `pc`, if there is one.
-    pub(super) fn behind(pc: u64) -> Option<Self> {
-        let mut code = [0; LONGEST];
+    pub(super) fn after_call(pc: u64) -> Option<Self> {
+        let mut code = [0; MAX_BYTES];
         // SAFETY: `code` is writable for its full length.
-        let copied = unsafe { copy_what_is_mapped(pc, code.as_mut_ptr(), code.len()) };
+        let copied = unsafe { copy_mapped(pc, code.as_mut_ptr(), code.len()) };
         Self::read(&code[..copied])
     }
 
@@ -63,7 +63,7 @@ impl Epilogue {
         // Add the word of the return address.
         let words = words + 1;
         let saved = rbp.map_or(1, |at| words - at);
-        let fits = words <= Self::MOST_WORDS.into() && saved <= Self::MOST_SAVED.into();
+        let fits = words <= Self::MAX_WORDS.into() && saved <= Self::MAX_SAVED.into();
         fits.then_some(Self { words: words as u16, saved: saved as u16 })
     }
 }
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn unmapped_addresses_have_no_epilogue() {
-        assert_eq!(Epilogue::behind(8), None);
-        assert_eq!(Epilogue::behind(1 << 46), None);
+        assert_eq!(Epilogue::after_call(8), None);
+        assert_eq!(Epilogue::after_call(1 << 46), None);
     }
 }

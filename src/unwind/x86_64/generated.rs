@@ -28,7 +28,7 @@ const MAX_CHECKS: u32 = 256;
 
 /// Back-off of one thread. Zeroed memory is a valid initial state.
 #[derive(Debug, Default)]
-pub(super) struct Recheck {
+pub(super) struct RecheckBackoff {
     /// Number of captures since the last check, by weight.
     captures: u32,
     /// Binary logarithm of the number of captures between two checks.
@@ -42,18 +42,18 @@ pub(super) struct Recheck {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Checks {
     /// Number of rules that the walk may still check.
-    left: u32,
+    remaining: u32,
     /// Number of checked rules that were out of date.
     found: u32,
     /// Whether the walk reached generated code.
-    pub(super) met_generated: bool,
+    pub(super) reached_generated: bool,
     /// Whether the walk used a rule without checking it.
     is_trusting: bool,
     /// Whether the walk reached an address without a rule after it had used an unchecked rule.
     is_surprised: bool,
 }
 
-impl Recheck {
+impl RecheckBackoff {
     /// Counts a capture of a stack with generated code. Returns true if the rules of that code must be checked.
     pub(super) fn count(&mut self, is_suspicious: bool) -> bool {
         self.captures = self.captures.saturating_add(if is_suspicious { SUSPICIOUS } else { 1 });
@@ -71,7 +71,7 @@ impl Recheck {
     pub(super) fn begin(&mut self) -> (Checks, bool) {
         let replacements = REPLACEMENTS.load(Ordering::Acquire);
         let is_outdated = std::mem::replace(&mut self.replacements, replacements) != replacements;
-        (Checks { left: if self.is_due { MAX_CHECKS } else { 0 }, ..Checks::default() }, is_outdated)
+        (Checks { remaining: if self.is_due { MAX_CHECKS } else { 0 }, ..Checks::default() }, is_outdated)
     }
 
     /// Adjusts the back-off to the outcome of the walk.
@@ -91,16 +91,16 @@ impl Recheck {
 impl Checks {
     /// Creates the state of a walk that may check the maximum number of rules.
     pub(super) fn all() -> Self {
-        Self { left: MAX_CHECKS, ..Self::default() }
+        Self { remaining: MAX_CHECKS, ..Self::default() }
     }
 
     /// Whether the walk may check one more rule.
-    pub(super) fn take(&mut self) -> bool {
-        self.met_generated = true;
-        self.is_trusting |= self.left == 0;
-        let is_left = self.left > 0;
-        self.left = self.left.saturating_sub(1);
-        is_left
+    pub(super) fn start_check(&mut self) -> bool {
+        self.reached_generated = true;
+        self.is_trusting |= self.remaining == 0;
+        let may_check = self.remaining > 0;
+        self.remaining = self.remaining.saturating_sub(1);
+        may_check
     }
 
     /// Reports that a checked rule is out of date, and with it all caches that depend on the rule.
@@ -115,7 +115,7 @@ impl Checks {
     }
 
     /// Reports that the walk reached an address that has no rule yet.
-    pub(super) fn met_new_address(&mut self) {
+    pub(super) fn note_new_address(&mut self) {
         self.is_surprised |= self.is_trusting;
     }
 
@@ -130,11 +130,16 @@ mod tests {
     use super::*;
 
     /// Returns the numbers of the captures that check; the captures in `replaced` find replaced code.
-    fn checked(recheck: &mut Recheck, captures: u32, replaced: &[u32], is_suspicious: bool) -> Vec<u32> {
+    fn checked(
+        recheck: &mut RecheckBackoff,
+        captures: u32,
+        replaced: &[u32],
+        is_suspicious: bool,
+    ) -> Vec<u32> {
         let check = |capture: &u32| {
             recheck.count(is_suspicious) && {
                 let (mut checks, _) = recheck.begin();
-                let is_taken = checks.take();
+                let is_taken = checks.start_check();
                 if replaced.contains(capture) {
                     checks.report_replacement();
                 }
@@ -147,7 +152,7 @@ mod tests {
 
     #[test]
     fn checks_without_a_finding_become_rarer_and_a_finding_resets_the_back_off() {
-        let mut recheck = Recheck::default();
+        let mut recheck = RecheckBackoff::default();
         // Another test of this process may find a replacement, which makes captures walk again, but not check.
         assert_eq!(checked(&mut recheck, 40, &[7], false), [1, 3, 7, 8, 10, 14, 22, 38]);
         for _ in 0..MAX_BACK_OFF {
@@ -162,18 +167,18 @@ mod tests {
     #[test]
     fn a_walk_checks_a_limited_number_of_rules() {
         let mut checks = Checks::all();
-        assert_eq!((0..1000).filter(|_| checks.take()).count(), MAX_CHECKS as usize);
-        assert!(!Checks::default().take());
+        assert_eq!((0..1000).filter(|_| checks.start_check()).count(), MAX_CHECKS as usize);
+        assert!(!Checks::default().start_check());
     }
 
     #[test]
     fn a_replacement_that_one_thread_finds_makes_each_other_walk_again_once() {
-        let [mut one, mut other] = [Recheck::default(), Recheck::default()];
+        let [mut one, mut other] = [RecheckBackoff::default(), RecheckBackoff::default()];
         checked(&mut one, 1, &[1], false);
         (other.back_off, other.captures) = (MAX_BACK_OFF, 0);
         assert!(other.count(false));
         let (mut checks, is_outdated) = other.begin();
-        assert!(is_outdated && !checks.take());
+        assert!(is_outdated && !checks.start_check());
         other.end(checks);
         assert_eq!(other.back_off, MAX_BACK_OFF);
     }

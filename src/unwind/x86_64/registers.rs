@@ -2,24 +2,24 @@
 
 use gimli::{Register, X86_64};
 
-use super::stub::Entry;
+use super::stub::StubRegisters;
 
 /// The registers of a frame: rax to r15 in DWARF's order, then the instruction pointer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Registers {
     values: [u64; 17],
     /// Bit mask of the known registers: bit n is set if register n is known.
-    known: u32,
+    valid: u32,
 }
 
 impl Registers {
     /// All registers, in DWARF order.
     pub(super) fn all(values: [u64; 17]) -> Self {
-        Self { values, known: (1 << 17) - 1 }
+        Self { values, valid: (1 << 17) - 1 }
     }
 
-    pub(super) fn at(entry: &Entry) -> Self {
-        let mut registers = Self { values: [0; 17], known: 0 };
+    pub(super) fn from_entry(entry: &StubRegisters) -> Self {
+        let mut registers = Self { values: [0; 17], valid: 0 };
         for (register, value) in [
             (X86_64::RBX, entry.rbx),
             (X86_64::RBP, entry.rbp),
@@ -37,18 +37,18 @@ impl Registers {
 
     pub(super) fn get(&self, register: Register) -> Option<u64> {
         let value = self.values.get(usize::from(register.0))?;
-        (self.known & (1 << register.0) != 0).then_some(*value)
+        (self.valid & (1 << register.0) != 0).then_some(*value)
     }
 
     pub(super) fn set(&mut self, register: Register, value: u64) {
-        if let Some(place) = self.values.get_mut(usize::from(register.0)) {
-            *place = value;
-            self.known |= 1 << register.0;
+        if let Some(slot) = self.values.get_mut(usize::from(register.0)) {
+            *slot = value;
+            self.valid |= 1 << register.0;
         }
     }
 
     pub(super) fn forget(&mut self, register: Register) {
-        self.known &= !(1u32.checked_shl(u32::from(register.0)).unwrap_or(0));
+        self.valid &= !(1u32.checked_shl(u32::from(register.0)).unwrap_or(0));
     }
 
     pub(super) fn pc(&self) -> u64 {

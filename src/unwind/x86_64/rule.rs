@@ -27,7 +27,7 @@ const _: () = assert!(size_of::<Rule>() == 8, "a rule is stored and read by one 
 /// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Kind {
+pub(super) enum RuleKind {
     /// A plain step.
     Step = 0,
     /// The outermost frame, whose return address is undefined.
@@ -59,12 +59,12 @@ const SAVED: u64 = 0x3fff;
 
 impl Rule {
     /// Maximum value of a step's `saved`, so that rbp is at most 128 KiB below the CFA.
-    pub(super) const MOST_SAVED: u16 = SAVED as u16;
+    pub(super) const MAX_SAVED: u16 = SAVED as u16;
 
     /// Creates the rule of a step. The CFA is rsp + `offset`, or rbp + `offset` if `from_bp`. The caller's rbp was saved at
     /// CFA - 8 * `saved`; a `saved` of 1 means that rbp was not saved.
     pub(super) fn step(from_bp: bool, offset: i32, saved: u16) -> Self {
-        debug_assert!(saved <= Self::MOST_SAVED);
+        debug_assert!(saved <= Self::MAX_SAVED);
         let base = if from_bp { BP } else { 0 };
         Self(base | u64::from(saved.max(1)) << SAVED_SHIFT | u64::from(offset as u32))
     }
@@ -85,32 +85,32 @@ impl Rule {
 
     /// Creates the rule of a realigned frame: CFA = `*(rbp + offset)`.
     pub(super) fn realigned(offset: i32) -> Self {
-        Self((Kind::Realigned as u64) << KIND_SHIFT | u64::from(offset as u32))
+        Self((RuleKind::Realigned as u64) << KIND_SHIFT | u64::from(offset as u32))
     }
 
     /// Creates the rule of code for which no unwind information was found when `loads` objects had been loaded.
     pub(super) fn unknown(loads: u32) -> Self {
-        Self((Kind::Unknown as u64) << KIND_SHIFT | u64::from(loads))
+        Self((RuleKind::Unknown as u64) << KIND_SHIFT | u64::from(loads))
     }
 
     /// As [`Rule::unknown`], for a frame that this epilogue leaves.
     pub(super) fn unknown_with(loads: u32, Epilogue { words, saved }: Epilogue) -> Self {
         const _: () =
-            assert!(SAVED == (Epilogue::MOST_WORDS as u64 + 1) * (Epilogue::MOST_SAVED as u64 + 1) - 1);
-        let parts = u64::from(words) * (u64::from(Epilogue::MOST_SAVED) + 1) + u64::from(saved);
+            assert!(SAVED == (Epilogue::MAX_WORDS as u64 + 1) * (Epilogue::MAX_SAVED as u64 + 1) - 1);
+        let parts = u64::from(words) * (u64::from(Epilogue::MAX_SAVED) + 1) + u64::from(saved);
         Self(Self::unknown(loads).0 | parts << SAVED_SHIFT)
     }
 
     /// The epilogue that was passed to [`Rule::unknown_with`].
     pub(super) fn epilogue(self) -> Option<Epilogue> {
         let parts = (self.0 >> SAVED_SHIFT & SAVED) as u16;
-        let places = Epilogue::MOST_SAVED + 1;
+        let places = Epilogue::MAX_SAVED + 1;
         (parts != 0).then_some(Epilogue { words: parts / places, saved: parts % places })
     }
 
-    pub(super) const END: Self = Self((Kind::End as u64) << KIND_SHIFT);
-    pub(super) const SIGNAL: Self = Self((Kind::Signal as u64) << KIND_SHIFT);
-    pub(super) const SLOW: Self = Self((Kind::Slow as u64) << KIND_SHIFT);
+    pub(super) const END: Self = Self((RuleKind::End as u64) << KIND_SHIFT);
+    pub(super) const SIGNAL: Self = Self((RuleKind::Signal as u64) << KIND_SHIFT);
+    pub(super) const SLOW: Self = Self((RuleKind::Slow as u64) << KIND_SHIFT);
 
     #[inline(always)]
     pub(super) fn is_step(self) -> bool {
@@ -123,14 +123,14 @@ impl Rule {
         self.0 & (1 << 63 | EXACT) == 0
     }
 
-    pub(super) fn kind(self) -> Kind {
+    pub(super) fn kind(self) -> RuleKind {
         match self.0 >> KIND_SHIFT {
-            0 => Kind::Step,
-            8 => Kind::End,
-            9 => Kind::Realigned,
-            10 => Kind::Signal,
-            11 => Kind::Unknown,
-            _ => Kind::Slow,
+            0 => RuleKind::Step,
+            8 => RuleKind::End,
+            9 => RuleKind::Realigned,
+            10 => RuleKind::Signal,
+            11 => RuleKind::Unknown,
+            _ => RuleKind::Slow,
         }
     }
 
@@ -159,8 +159,8 @@ impl Rule {
     /// Whether the caller's position depends on the frame's rbp.
     pub(super) fn reads_bp(self) -> bool {
         match self.kind() {
-            Kind::Realigned => true,
-            Kind::Unknown => self.epilogue().is_none(),
+            RuleKind::Realigned => true,
+            RuleKind::Unknown => self.epilogue().is_none(),
             _ => self.is_bp_based(),
         }
     }
@@ -170,8 +170,8 @@ impl Rule {
     pub(super) fn bp_slot(self, bp: u64, cfa: u64) -> Option<u64> {
         let below_cfa = |bytes: u64| (bytes > 8).then(|| cfa.wrapping_sub(bytes));
         match (self.kind(), self.epilogue()) {
-            (Kind::Unknown, Some(epilogue)) => below_cfa(8 * u64::from(epilogue.saved)),
-            (Kind::Unknown, None) | (Kind::Realigned, _) => Some(bp),
+            (RuleKind::Unknown, Some(epilogue)) => below_cfa(8 * u64::from(epilogue.saved)),
+            (RuleKind::Unknown, None) | (RuleKind::Realigned, _) => Some(bp),
             _ => below_cfa(self.saved()),
         }
     }
@@ -180,7 +180,7 @@ impl Rule {
     /// information and is outside all objects, such as code that the program generates.
     pub(super) fn may_be_replaced(self) -> bool {
         let epoch = self.0 >> EPOCH_SHIFT & EPOCH;
-        self.kind() == Kind::Unknown && epoch == u64::from(ModuleEpoch::OUTSIDE.0) & EPOCH
+        self.kind() == RuleKind::Unknown && epoch == u64::from(ModuleEpoch::OUTSIDE.0) & EPOCH
     }
 
     /// Returns this rule, with a mark if the frame's address is not a return address.
@@ -193,7 +193,7 @@ impl Rule {
         self.0 & EXACT != 0
     }
 
-    /// The load count at which this [`Kind::Unknown`] rule was created.
+    /// The load count at which this [`RuleKind::Unknown`] rule was created.
     pub(super) fn loads(self) -> u32 {
         self.0 as u32
     }
@@ -205,11 +205,11 @@ mod tests {
 
     #[test]
     fn a_step_keeps_its_parts() {
-        let rule = Rule::step(true, -24, Rule::MOST_SAVED)
+        let rule = Rule::step(true, -24, Rule::MAX_SAVED)
             .in_epoch(ModuleEpoch(0x123))
             .in_epoch(ModuleEpoch::UNKNOWN);
         assert!(rule.is_step() && rule.is_plain() && rule.is_bp_based());
-        assert_eq!((rule.offset(), rule.saved(), rule.kind()), (-24, 16383 * 8, Kind::Step));
+        assert_eq!((rule.offset(), rule.saved(), rule.kind()), (-24, 16383 * 8, RuleKind::Step));
         let epoch = ModuleEpoch::UNKNOWN;
         assert_eq!(rule.frame(u64::MAX), Frame::native((1 << 48) - 1, epoch));
         assert_eq!(rule.at_exact(true).frame(0x4000), Frame::native_exact(0x4000, epoch));
@@ -256,9 +256,9 @@ mod tests {
         );
         assert_eq!(Rule::realigned(-8).offset(), -8);
         assert_eq!((Rule::unknown(77).loads(), Rule::unknown(77).epilogue()), (77, None));
-        for (words, saved) in [(1, 1), (2, 2), (Epilogue::MOST_WORDS, Epilogue::MOST_SAVED)] {
+        for (words, saved) in [(1, 1), (2, 2), (Epilogue::MAX_WORDS, Epilogue::MAX_SAVED)] {
             let rule = Rule::unknown_with(u32::MAX, Epilogue { words, saved }).in_epoch(ModuleEpoch::OUTSIDE);
-            assert_eq!((rule.kind(), rule.loads()), (Kind::Unknown, u32::MAX));
+            assert_eq!((rule.kind(), rule.loads()), (RuleKind::Unknown, u32::MAX));
             assert_eq!(rule.epilogue(), Some(Epilogue { words, saved }));
         }
     }

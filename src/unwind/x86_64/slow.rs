@@ -8,22 +8,22 @@ use std::cell::RefCell;
 
 use gimli::{CfaRule, RegisterRule, X86_64};
 
-use super::compile::{Row, is_made_by_hand};
-use super::end::End;
+use super::compile::{UnwindRow, is_handwritten};
 use super::registers::Registers;
 use super::rule::Rule;
-use super::walk::{Beginning, Cursor, Step, Walk, Walked, check};
+use super::walk::{Cursor, Walk, WalkResult, WalkStart, WalkStep, check_return_address};
+use super::walk_end::WalkEnd;
 use super::words::Words;
-use crate::counts::Counts;
 use crate::loader::Object;
-use crate::{MAX_FRAMES, find, known, notes};
+use crate::loader_state::LoaderState;
+use crate::{MAX_FRAMES, epochs, object_lookup, outside_pages};
 use gpuflame_model::record::ModuleEpoch;
 
 /// Result of leaving a frame in the slow walk.
-enum Left {
+enum Leaving {
     /// The caller's registers, and whether the caller was interrupted instead of calling.
     To(Registers, bool),
-    End(End),
+    End(WalkEnd),
     /// The frame has no unwind information.
     Unknown,
 }
@@ -32,7 +32,7 @@ impl Walk<'_> {
     /// Walks from `entry` on with all registers, overwriting the steps of the plain walk.
     #[cold]
     #[inline(never)]
-    pub(super) fn run_slowly<W: Words>(&mut self, entry: &impl Beginning, words: &mut W) -> Walked {
+    pub(super) fn run_slow<W: Words>(&mut self, entry: &impl WalkStart, words: &mut W) -> WalkResult {
         let mut registers = entry.registers();
         let mut is_exact = entry.cursor().is_exact();
         if let Err(end) = words.begin(registers.sp()) {
@@ -40,25 +40,25 @@ impl Walk<'_> {
         }
         for count in 0..MAX_FRAMES {
             let (pc, sp, bp) = (registers.pc(), registers.sp(), registers.bp());
-            let (left, epoch) = self.leave(&registers, is_exact, words);
-            self.steps[count] = Step { pc, sp, bp, rule: Rule::SLOW.at_exact(is_exact).in_epoch(epoch) };
-            let left = match left {
-                Left::Unknown => self.without_information(&registers, is_exact, words),
-                left => left,
+            let (leaving, epoch) = self.leave(&registers, is_exact, words);
+            self.steps[count] = WalkStep { pc, sp, bp, rule: Rule::SLOW.at_exact(is_exact).in_epoch(epoch) };
+            let leaving = match leaving {
+                Leaving::Unknown => self.without_information(&registers, is_exact, words),
+                leaving => leaving,
             };
-            match left {
-                Left::To(caller, was_interrupted) => (registers, is_exact) = (caller, was_interrupted),
-                Left::End(end) => return self.result(count + 1, end, false),
-                Left::Unknown => return self.result(count + 1, End::NoInformation, false),
+            match leaving {
+                Leaving::To(caller, was_interrupted) => (registers, is_exact) = (caller, was_interrupted),
+                Leaving::End(end) => return self.result(count + 1, end, false),
+                Leaving::Unknown => return self.result(count + 1, WalkEnd::NoInformation, false),
             }
-            if is_exact && let Err(end) = words.enter(sp, registers.sp()) {
+            if is_exact && let Err(end) = words.enter_interrupted(sp, registers.sp()) {
                 return self.result(count + 1, end, false);
             }
-            if let Err(end) = check(registers.pc(), registers.sp()) {
+            if let Err(end) = check_return_address(registers.pc(), registers.sp()) {
                 return self.result(count + 1, end, false);
             }
         }
-        self.result(MAX_FRAMES, End::TooDeep, false)
+        self.result(MAX_FRAMES, WalkEnd::TooDeep, false)
     }
 
     /// Leaves the frame. Also returns the epoch of the object that contains the frame's code.
@@ -67,54 +67,59 @@ impl Walk<'_> {
         registers: &Registers,
         is_exact: bool,
         words: &mut impl Words,
-    ) -> (Left, ModuleEpoch) {
+    ) -> (Leaving, ModuleEpoch) {
         let address = registers.pc().wrapping_sub(u64::from(!is_exact));
         let compiler = &mut *self.compiler;
-        let look = |object: &Object, counts: Counts| {
-            let left = match compiler.row(object, address) {
+        let look = |object: &Object, state: LoaderState| {
+            let leaving = match compiler.row(object, address) {
                 Some(row) => leave_by(&row, registers, words),
-                None if is_made_by_hand(object, registers.pc()) => Left::End(End::Bottom),
-                None => Left::Unknown,
+                None if is_handwritten(object, registers.pc()) => Leaving::End(WalkEnd::Bottom),
+                None => Leaving::Unknown,
             };
-            (left, known::epoch_of(object, counts).unwrap_or(ModuleEpoch::UNKNOWN))
+            (leaving, epochs::epoch_of(object, state).unwrap_or(ModuleEpoch::UNKNOWN))
         };
-        match find::look_at(address, look) {
+        match object_lookup::with_object_at(address, look) {
             Some((_, Some(found))) => found,
-            Some((counts, None)) => {
-                notes::outside(address, counts);
-                (Left::Unknown, ModuleEpoch::OUTSIDE)
+            Some((state, None)) => {
+                outside_pages::note(address, state);
+                (Leaving::Unknown, ModuleEpoch::OUTSIDE)
             }
-            None => (Left::Unknown, ModuleEpoch::UNKNOWN),
+            None => (Leaving::Unknown, ModuleEpoch::UNKNOWN),
         }
     }
 
     /// Leaves a frame without unwind information in the same way as the plain walk.
-    fn without_information(&mut self, registers: &Registers, is_exact: bool, words: &mut impl Words) -> Left {
+    fn without_information(
+        &mut self,
+        registers: &Registers,
+        is_exact: bool,
+        words: &mut impl Words,
+    ) -> Leaving {
         let cursor = Cursor::at(registers.pc(), registers.sp(), registers.bp(), is_exact);
         let rule = self.rule(cursor);
         let caller = match self.unknown(rule, cursor, words) {
             Ok(caller) => caller,
-            Err(end) => return Left::End(end),
+            Err(end) => return Leaving::End(end),
         };
-        let mut left = *registers;
-        left.set(X86_64::RBP, caller.bp);
-        left.set(X86_64::RSP, caller.sp);
-        left.set(X86_64::RA, caller.pc());
-        Left::To(left, false)
+        let mut leaving = *registers;
+        leaving.set(X86_64::RBP, caller.bp);
+        leaving.set(X86_64::RSP, caller.sp);
+        leaving.set(X86_64::RA, caller.pc());
+        Leaving::To(leaving, false)
     }
 }
 
 /// Applies one row to all registers. This function is not merged with the code that finds the row, because each needs stack
 /// space.
 #[inline(never)]
-fn leave_by(row: &Row<'_>, registers: &Registers, words: &mut impl Words) -> Left {
+fn leave_by(row: &UnwindRow<'_>, registers: &Registers, words: &mut impl Words) -> Leaving {
     match row.row.register(X86_64::RA) {
-        None | Some(RegisterRule::Undefined) => return Left::End(End::Bottom),
+        None | Some(RegisterRule::Undefined) => return Leaving::End(WalkEnd::Bottom),
         Some(_) => {}
     }
     let words = RefCell::new(words);
     let memory = |address| words.borrow_mut().word(registers.sp(), address);
-    let Some(cfa) = cfa(row, registers, memory) else { return Left::End(End::Lost) };
+    let Some(cfa) = cfa(row, registers, memory) else { return Leaving::End(WalkEnd::Lost) };
     let mut caller = *registers;
     caller.set(X86_64::RSP, cfa);
     for (register, rule) in row.row.registers() {
@@ -130,16 +135,18 @@ fn leave_by(row: &Row<'_>, registers: &Registers, words: &mut impl Words) -> Lef
         };
         match value {
             Some(value) => caller.set(*register, value),
-            None if *register == X86_64::RA || *register == X86_64::RSP => return Left::End(End::Lost),
+            None if *register == X86_64::RA || *register == X86_64::RSP => {
+                return Leaving::End(WalkEnd::Lost);
+            }
             None => caller.forget(*register),
         }
     }
     // Whatever the rules state, a frame's caller must be above the frame; only a signal frame leads to another stack.
-    let is_above = row.is_signal || words.borrow_mut().leads_on(registers.sp(), caller.sp());
-    if is_above { Left::To(caller, row.is_signal) } else { Left::End(End::Lost) }
+    let is_above = row.is_signal || words.borrow_mut().can_be_caller_sp(registers.sp(), caller.sp());
+    if is_above { Leaving::To(caller, row.is_signal) } else { Leaving::End(WalkEnd::Lost) }
 }
 
-fn cfa(row: &Row<'_>, registers: &Registers, memory: impl Fn(u64) -> Option<u64>) -> Option<u64> {
+fn cfa(row: &UnwindRow<'_>, registers: &Registers, memory: impl Fn(u64) -> Option<u64>) -> Option<u64> {
     match row.row.cfa() {
         CfaRule::RegisterAndOffset { register, offset } => {
             Some(registers.get(*register)?.wrapping_add_signed(*offset))

@@ -8,7 +8,7 @@ use super::Engine;
 /// The callee-saved registers, as the stub pushes them.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(super) struct Entry {
+pub(super) struct StubRegisters {
     pub(super) r15: u64,
     pub(super) r14: u64,
     pub(super) r13: u64,
@@ -19,7 +19,7 @@ pub(super) struct Entry {
     pub(super) pc: u64,
 }
 
-impl Entry {
+impl StubRegisters {
     /// The caller's stack pointer after the stub's return.
     pub(super) fn sp(&self) -> u64 {
         std::ptr::from_ref(self) as u64 + size_of::<Self>() as u64
@@ -67,7 +67,7 @@ pub(super) unsafe extern "C-unwind" fn capture(engine: *mut Engine) -> bool {
 
 /// # Safety
 /// The conditions of [`capture`] apply, and `entry` must be the registers that the stub pushed.
-unsafe extern "C-unwind" fn enter(engine: *mut Engine, entry: *const Entry) -> bool {
+unsafe extern "C-unwind" fn enter(engine: *mut Engine, entry: *const StubRegisters) -> bool {
     // SAFETY: `entry` is in the stub's frame, which outlives this call.
     let entry = unsafe { &*entry };
     // SAFETY: `engine` is valid by contract, and no other thread uses it.

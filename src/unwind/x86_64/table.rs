@@ -1,7 +1,7 @@
 //! All rules compiled so far, in a hash table shared by all threads.
 //!
-//! The table uses open addressing over 16-byte slots `{key, rule}`. The key is a *place*, the look-up address plus one, so
-//! that the place of a return address is the return address itself (walks look up no address beyond 2^47). The upper bits
+//! The table uses open addressing over 16-byte slots `{key, rule}`. The key is a *look-up pc*, the look-up address plus one, so
+//! that the look-up pc of a return address is the return address itself (walks look up no address beyond 2^47). The upper bits
 //! of the key contain the low 16 bits of the loader's unload count, so that an unload invalidates every older rule at once:
 //! the slots of older rules are then free for reuse. No thread waits for another:
 //!
@@ -20,32 +20,32 @@
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use super::rule::Rule;
-use crate::counts::Counts;
+use crate::loader_state::LoaderState;
 use crate::memory;
 
 /// Number of slots of the first table, which takes 128 KiB.
-const FIRST: usize = 8192;
+const MIN_CAPACITY: usize = 8192;
 /// Maximum probe distance of a key from its home slot.
-const REACH: usize = 32;
+const MAX_PROBES: usize = 32;
 
 const EMPTY: u64 = 0;
 const CLAIMED: u64 = 1;
 
 /// Hash multiplier. The multiplier is shifted so that the key's tag drops out of the hash, and a walk need not wait for the
 /// tag.
-const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15 << 16;
+const HASH_MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15 << 16;
 
 #[repr(C, align(16))]
-struct Slot {
+struct RuleSlot {
     key: AtomicU64,
     rule: AtomicU64,
 }
 
-const _: () = assert!(size_of::<Slot>() == 16, "four rules fit a cache line");
+const _: () = assert!(size_of::<RuleSlot>() == 16, "four rules fit a cache line");
 
-/// The header of a table. In memory, `capacity + REACH` slots follow the header.
+/// The header of a table. In memory, `capacity + MAX_PROBES` slots follow the header.
 #[repr(C, align(64))]
-pub(super) struct Table {
+pub(super) struct RuleTable {
     /// Mask for those bits of a hash that are the home slot's byte offset from the first slot.
     homes: u64,
     /// The unload count above the 16 bits in the keys. A table is used in one era only, so no tag recurs.
@@ -56,20 +56,20 @@ pub(super) struct Table {
     live: AtomicU32,
 }
 
-static CURRENT: AtomicPtr<Table> = AtomicPtr::new(std::ptr::null_mut());
-static GROWING: AtomicBool = AtomicBool::new(false);
+static CURRENT: AtomicPtr<RuleTable> = AtomicPtr::new(std::ptr::null_mut());
+static IS_GROWING: AtomicBool = AtomicBool::new(false);
 
 /// The part of a key that distinguishes loader states (the tag).
 #[inline(always)]
-fn tag(counts: Counts) -> u64 {
-    u64::from(counts.unloads()) << 48
+fn tag(state: LoaderState) -> u64 {
+    u64::from(state.unloads()) << 48
 }
 
-/// Key of the rule for `place` in the loader state `counts`.
+/// Key of the rule for `lookup_pc` in the loader state `state`.
 #[inline(always)]
-fn key(place: u64, counts: Counts) -> u64 {
-    debug_assert!(place >> 48 == 0, "the walk looks up addresses of programs only");
-    place | tag(counts)
+fn key(lookup_pc: u64, state: LoaderState) -> u64 {
+    debug_assert!(lookup_pc >> 48 == 0, "the walk looks up addresses of programs only");
+    lookup_pc | tag(state)
 }
 
 /// Whether the key `found` was written before an unload that `key` accounts for.
@@ -79,91 +79,91 @@ fn is_older(found: u64, key: u64) -> bool {
 
 /// The present table, which the first call creates. `None` if there is no memory for a table.
 #[inline(always)]
-pub(super) fn current(counts: Counts) -> Option<&'static Table> {
+pub(super) fn current(state: LoaderState) -> Option<&'static RuleTable> {
     // SAFETY: a published table is never freed.
     match unsafe { CURRENT.load(Ordering::Acquire).as_ref() } {
-        Some(table) if table.era == era(counts) => Some(table),
-        old => replace(old, FIRST, counts),
+        Some(table) if table.era == era(state) => Some(table),
+        old => replace(old, MIN_CAPACITY, state),
     }
 }
 
-fn era(counts: Counts) -> u32 {
-    counts.unloads() >> 16
+fn era(state: LoaderState) -> u32 {
+    state.unloads() >> 16
 }
 
 /// Publishes a table of `capacity` slots in place of `old`, with the valid rules of `old`. Returns `None` if another thread
 /// is already replacing `old`.
 #[cold]
-fn replace(old: Option<&Table>, capacity: usize, counts: Counts) -> Option<&'static Table> {
-    if GROWING.swap(true, Ordering::Acquire) {
+fn replace(old: Option<&RuleTable>, capacity: usize, state: LoaderState) -> Option<&'static RuleTable> {
+    if IS_GROWING.swap(true, Ordering::Acquire) {
         return None;
     }
     let expected = old.map_or(std::ptr::null(), std::ptr::from_ref);
     let mut published = None;
     if std::ptr::eq(CURRENT.load(Ordering::Acquire), expected)
-        && let Some(table) = Table::map(capacity, era(counts))
+        && let Some(table) = RuleTable::map(capacity, era(state))
     {
         // SAFETY: the new table is mapped and never freed.
-        let new: &'static Table = unsafe { &*table };
+        let new: &'static RuleTable = unsafe { &*table };
         if let Some(old) = old.filter(|old| old.era == new.era) {
-            old.copy_into(new, counts);
+            old.copy_into(new, state);
         }
         CURRENT.store(table, Ordering::Release);
         published = Some(new);
     }
-    GROWING.store(false, Ordering::Release);
+    IS_GROWING.store(false, Ordering::Release);
     published
 }
 
-/// Stores the rule for `place` for all threads, and grows the table if necessary.
-pub(super) fn remember(place: u64, rule: Rule, counts: Counts) {
-    let Some(table) = current(counts) else { return };
-    if table.put(key(place, counts), rule, counts) != Stored::Yes {
-        replace(Some(table), table.capacity() * 2, counts);
+/// Stores the rule for `lookup_pc` for all threads, and grows the table if necessary.
+pub(super) fn insert(lookup_pc: u64, rule: Rule, state: LoaderState) {
+    let Some(table) = current(state) else { return };
+    if table.put(key(lookup_pc, state), rule, state) != Insertion::Done {
+        replace(Some(table), table.capacity() * 2, state);
     }
 }
 
-impl Table {
+impl RuleTable {
     fn bytes(capacity: usize) -> usize {
-        size_of::<Self>() + (capacity + REACH) * size_of::<Slot>()
+        size_of::<Self>() + (capacity + MAX_PROBES) * size_of::<RuleSlot>()
     }
 
     fn map(capacity: usize, era: u32) -> Option<*mut Self> {
         let table = memory::map(Self::bytes(capacity))?.cast::<Self>().as_ptr();
-        let homes = ((capacity - 1) * size_of::<Slot>()) as u64;
+        let homes = ((capacity - 1) * size_of::<RuleSlot>()) as u64;
         // SAFETY: the fresh mapping is page-aligned and large enough; zeroed slots are empty slots.
         unsafe { table.write(Self { homes, era, unloads: AtomicU32::new(0), live: AtomicU32::new(0) }) };
         Some(table)
     }
 
     fn capacity(&self) -> usize {
-        self.homes as usize / size_of::<Slot>() + 1
+        self.homes as usize / size_of::<RuleSlot>() + 1
     }
 
-    /// The slots that may contain the rule for the place in `key`.
+    /// The slots that may contain the rule for the look-up pc in `key`.
     #[inline(always)]
-    fn reach(&self, key: u64) -> &[Slot] {
-        let home = key.wrapping_mul(SPREAD) >> 32 & self.homes;
-        let slots = std::ptr::from_ref(self).wrapping_add(1).cast::<Slot>();
-        // SAFETY: `map` placed `capacity + REACH` slots after the header, and the home is one of the first `capacity`
+    fn probe_slots(&self, key: u64) -> &[RuleSlot] {
+        let home = key.wrapping_mul(HASH_MULTIPLIER) >> 32 & self.homes;
+        let slots = std::ptr::from_ref(self).wrapping_add(1).cast::<RuleSlot>();
+        // SAFETY: `map` placed `capacity + MAX_PROBES` slots after the header, and the home is one of the first `capacity`
         // slots, at a multiple of the slot size.
-        unsafe { std::slice::from_raw_parts(slots.byte_add(home as usize), REACH) }
+        unsafe { std::slice::from_raw_parts(slots.byte_add(home as usize), MAX_PROBES) }
     }
 
-    /// The rule for `place` that was stored in the loader state `counts`, if any.
+    /// The rule for `lookup_pc` that was stored in the loader state `state`, if any.
     #[inline(always)]
-    pub(super) fn get(&self, place: u64, counts: Counts) -> Option<Rule> {
-        let key = key(place, counts);
-        let home = &self.reach(place)[0];
+    pub(super) fn get(&self, lookup_pc: u64, state: LoaderState) -> Option<Rule> {
+        let key = key(lookup_pc, state);
+        let home = &self.probe_slots(lookup_pc)[0];
         if home.key.load(Ordering::Acquire) == key {
             return Some(Rule(home.rule.load(Ordering::Acquire)));
         }
-        self.get_from_others(key)
+        self.get_by_probing(key)
     }
 
     #[inline(never)]
-    fn get_from_others(&self, key: u64) -> Option<Rule> {
-        for slot in self.reach(key) {
+    fn get_by_probing(&self, key: u64) -> Option<Rule> {
+        for slot in self.probe_slots(key) {
             let found = slot.key.load(Ordering::Acquire);
             if found == key {
                 return Some(Rule(slot.rule.load(Ordering::Acquire)));
@@ -177,11 +177,11 @@ impl Table {
 
     /// Stores `rule` under `key`, in the slot that has this key if there is one. The store may fail for lack of space; then
     /// the next walk compiles the rule again.
-    pub(super) fn put(&self, key: u64, rule: Rule, counts: Counts) -> Stored {
-        for slot in self.reach(key) {
+    pub(super) fn put(&self, key: u64, rule: Rule, state: LoaderState) -> Insertion {
+        for slot in self.probe_slots(key) {
             let found = slot.key.load(Ordering::Acquire);
             if found == key && slot.rule.load(Ordering::Acquire) == rule.0 {
-                return Stored::Yes;
+                return Insertion::Done;
             }
             // A slot with this very key must be claimed too, because a newer rule may have reused the slot after its key
             // was read.
@@ -191,71 +191,71 @@ impl Table {
             {
                 slot.rule.store(rule.0, Ordering::Release);
                 slot.key.store(key, Ordering::Release);
-                let is_full = found != key && self.count(counts) > self.capacity() / 2;
-                return if is_full { Stored::HalfFull } else { Stored::Yes };
+                let is_full = found != key && self.count(state) > self.capacity() / 2;
+                return if is_full { Insertion::HalfFull } else { Insertion::Done };
             }
         }
-        Stored::No
+        Insertion::Failed
     }
 
     /// Counts a new rule of the present loader state. Threads that race may lose a count, which is harmless because the
     /// count is only a hint.
-    fn count(&self, counts: Counts) -> usize {
-        if self.unloads.swap(counts.unloads(), Ordering::Relaxed) != counts.unloads() {
+    fn count(&self, state: LoaderState) -> usize {
+        if self.unloads.swap(state.unloads(), Ordering::Relaxed) != state.unloads() {
             self.live.store(0, Ordering::Relaxed);
         }
         self.live.fetch_add(1, Ordering::Relaxed) as usize + 1
     }
 
     /// Copies every rule of the present loader state to `target`.
-    fn copy_into(&self, target: &Self, counts: Counts) {
-        let slots = std::ptr::from_ref(self).wrapping_add(1).cast::<Slot>();
-        // SAFETY: `map` placed `capacity + REACH` slots after the header.
-        let slots = unsafe { std::slice::from_raw_parts(slots, self.capacity() + REACH) };
+    fn copy_into(&self, target: &Self, state: LoaderState) {
+        let slots = std::ptr::from_ref(self).wrapping_add(1).cast::<RuleSlot>();
+        // SAFETY: `map` placed `capacity + MAX_PROBES` slots after the header.
+        let slots = unsafe { std::slice::from_raw_parts(slots, self.capacity() + MAX_PROBES) };
         for slot in slots {
             let key = slot.key.load(Ordering::Acquire);
-            if key > CLAIMED && key >> 48 == tag(counts) >> 48 {
-                target.put(key, Rule(slot.rule.load(Ordering::Acquire)), counts);
+            if key > CLAIMED && key >> 48 == tag(state) >> 48 {
+                target.put(key, Rule(slot.rule.load(Ordering::Acquire)), state);
             }
         }
     }
 }
 
-/// Result of [`Table::put`].
+/// Result of [`RuleTable::put`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stored {
-    Yes,
+pub(super) enum Insertion {
+    Done,
     /// The rule was stored, but the table should grow.
     HalfFull,
-    No,
+    Failed,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn table(capacity: usize) -> &'static Table {
-        let table = Table::map(capacity, 0).expect("memory for a table");
+    fn table(capacity: usize) -> &'static RuleTable {
+        let table = RuleTable::map(capacity, 0).expect("memory for a table");
         // SAFETY: the table is mapped and never freed.
         unsafe { &*table }
     }
 
-    fn rule(place: u64) -> Rule {
-        Rule::step(false, place as i32, 1)
+    fn rule(lookup_pc: u64) -> Rule {
+        Rule::step(false, lookup_pc as i32, 1)
     }
 
     #[test]
     fn a_rule_is_found_by_its_address_until_an_unload() {
-        let (table, now, later) = (table(64), Counts::new(5, 1), Counts::new(5, 2));
+        let (table, now, later) = (table(64), LoaderState::new(5, 1), LoaderState::new(5, 2));
         assert_eq!(table.get(0x4000, now), None);
-        assert_eq!(table.put(key(0x4000, now), rule(1), now), Stored::Yes);
+        assert_eq!(table.put(key(0x4000, now), rule(1), now), Insertion::Done);
         assert_eq!(table.get(0x4000, now), Some(rule(1)));
         assert_eq!(table.get(0x4000, later), None);
     }
 
     #[test]
     fn a_second_rule_for_an_address_replaces_the_first() {
-        let (table, now) = (table(64), Counts::new(5, 1));
+        let (table, now) = (table(64), LoaderState::new(5, 1));
         table.put(key(0x4000, now), Rule::unknown(5), now);
         table.put(key(0x4000, now), rule(2), now);
         assert_eq!(table.get(0x4000, now), Some(rule(2)));
@@ -263,12 +263,12 @@ mod tests {
 
     #[test]
     fn a_full_table_reports_it_and_loses_no_rule() {
-        let (table, larger, now) = (table(64), table(128), Counts::new(1, 0));
+        let (table, larger, now) = (table(64), table(128), LoaderState::new(1, 0));
         let stored: Vec<_> = (1..=40u64).map(|n| table.put(key(n * 0x1000, now), rule(n), now)).collect();
-        assert_eq!(stored[..32], [Stored::Yes; 32]);
-        assert!(stored[32..].iter().all(|stored| *stored != Stored::Yes));
+        assert_eq!(stored[..32], [Insertion::Done; 32]);
+        assert!(stored[32..].iter().all(|stored| *stored != Insertion::Done));
         table.copy_into(larger, now);
-        for n in (1..=40).filter(|n| stored[*n as usize - 1] != Stored::No) {
+        for n in (1..=40).filter(|n| stored[*n as usize - 1] != Insertion::Failed) {
             assert_eq!(larger.get(n * 0x1000, now), Some(rule(n)));
         }
     }
@@ -277,32 +277,38 @@ mod tests {
     fn new_rules_evict_old_ones_but_not_vice_versa() {
         let table = table(64);
         for unloads in 0..1000 {
-            let now = Counts::new(1, unloads);
+            let now = LoaderState::new(1, unloads);
             for n in 1..=20 {
-                assert_eq!(table.put(key(n * 0x1000, now), rule(n + u64::from(unloads)), now), Stored::Yes);
+                assert_eq!(
+                    table.put(key(n * 0x1000, now), rule(n + u64::from(unloads)), now),
+                    Insertion::Done
+                );
             }
             for n in 1..=20 {
                 assert_eq!(table.get(n * 0x1000, now), Some(rule(n + u64::from(unloads))));
             }
         }
-        let (old, now) = (Counts::new(1, 3), Counts::new(1, 999));
+        let (old, now) = (LoaderState::new(1, 3), LoaderState::new(1, 999));
         let late = |n: u64| table.put(key(n * 0x5000, old), rule(7), old);
-        assert!((1..=64).map(late).any(|stored| stored == Stored::No));
+        assert!((1..=64).map(late).any(|stored| stored == Insertion::Failed));
         assert!((1..=20).all(|n| table.get(n * 0x1000, now) == Some(rule(n + 999))));
     }
 
     #[test]
     fn concurrent_stores_never_yield_a_wrong_rule() {
-        let (table, now) = (table(8192), Counts::new(1, 0));
+        let (table, now) = (table(8192), LoaderState::new(1, 0));
         std::thread::scope(|scope| {
             for thread in 0..4u64 {
                 scope.spawn(move || {
                     for n in 1..=2000 {
                         // Half of the places are the same for all threads.
-                        let place = if n % 2 == 0 { n << 4 } else { n << 4 | (thread + 1) << 30 };
-                        table.put(key(place, now), rule(place >> 4), now);
-                        let found = table.get(place, now);
-                        assert!(found.is_none_or(|found| found == rule(place >> 4)), "{place:x}: {found:?}");
+                        let lookup_pc = if n % 2 == 0 { n << 4 } else { n << 4 | (thread + 1) << 30 };
+                        table.put(key(lookup_pc, now), rule(lookup_pc >> 4), now);
+                        let found = table.get(lookup_pc, now);
+                        assert!(
+                            found.is_none_or(|found| found == rule(lookup_pc >> 4)),
+                            "{lookup_pc:x}: {found:?}"
+                        );
                     }
                 });
             }
@@ -311,12 +317,12 @@ mod tests {
 
     #[test]
     fn a_claimed_unwritten_slot_is_neither_read_nor_waited_for() {
-        let (table, now) = (table(64), Counts::new(5, 1));
+        let (table, now) = (table(64), LoaderState::new(5, 1));
         let key = key(0x4000, now);
         // Simulate a slot claimed by a thread that was preempted, or that does not exist in a forked child.
-        table.reach(key)[0].key.store(CLAIMED, Ordering::Relaxed);
+        table.probe_slots(key)[0].key.store(CLAIMED, Ordering::Relaxed);
         assert_eq!(table.get(0x4000, now), None);
-        assert_eq!(table.put(key, rule(1), now), Stored::Yes);
+        assert_eq!(table.put(key, rule(1), now), Insertion::Done);
         assert_eq!(table.get(0x4000, now), Some(rule(1)));
     }
 
@@ -324,32 +330,37 @@ mod tests {
     /// unload, even if all slots are constantly reused from older rules.
     #[test]
     fn a_rule_read_without_an_intervening_unload_is_current() {
-        const PLACES: u64 = 40;
+        const PCS: u64 = 40;
         let (table, unloads) = (table(64), AtomicU32::new(0));
-        let rule = |place: u64, counts: Counts| rule(place << 16 | u64::from(counts.unloads()));
-        let now = || Counts::new(1, unloads.load(Ordering::Acquire));
-        let store = |place: u64| {
-            let counts = now();
-            table.put(key(place << 12, counts), rule(place, counts), counts);
+        let rule = |lookup_pc: u64, state: LoaderState| rule(lookup_pc << 16 | u64::from(state.unloads()));
+        let now = || LoaderState::new(1, unloads.load(Ordering::Acquire));
+        let store = |lookup_pc: u64| {
+            let state = now();
+            table.put(key(lookup_pc << 12, state), rule(lookup_pc, state), state);
         };
         let is_over = AtomicBool::new(false);
-        let places = || (1..=PLACES).cycle().take_while(|_| !is_over.load(Ordering::Relaxed));
+        let pcs = || (1..=PCS).cycle().take_while(|_| !is_over.load(Ordering::Relaxed));
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 // The count is limited by the era of one table.
                 for count in 0..60_000 {
                     unloads.store(count, Ordering::Release);
-                    (1..=PLACES).for_each(store);
+                    (1..=PCS).for_each(store);
                 }
                 is_over.store(true, Ordering::Relaxed);
             });
-            scope.spawn(|| places().for_each(store));
+            scope.spawn(|| pcs().for_each(store));
             let mut held = 0;
-            for place in places() {
-                let counts = now();
-                let found = table.get(place << 12, counts);
-                if let Some(found) = found.filter(|_| now() == counts) {
-                    assert_eq!(found, rule(place, counts), "{place} after {} unloads", counts.unloads());
+            for lookup_pc in pcs() {
+                let state = now();
+                let found = table.get(lookup_pc << 12, state);
+                if let Some(found) = found.filter(|_| now() == state) {
+                    assert_eq!(
+                        found,
+                        rule(lookup_pc, state),
+                        "{lookup_pc} after {} unloads",
+                        state.unloads()
+                    );
                     held += 1;
                 }
             }

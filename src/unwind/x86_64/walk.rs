@@ -6,23 +6,23 @@
 use std::hint::select_unpredictable;
 
 use super::compile::Compiler;
-use super::end::End;
 use super::epilogue::Epilogue;
+use super::path_cache::{PathCache, PathFollower};
 use super::registers::Registers;
-use super::rule::{Kind, Rule, UCONTEXT_RBP, UCONTEXT_RIP, UCONTEXT_RSP};
-use super::stub::Entry;
+use super::rule::{Rule, RuleKind, UCONTEXT_RBP, UCONTEXT_RIP, UCONTEXT_RSP};
+use super::stub::StubRegisters;
 use super::table;
-use super::trails::{Lead, Trails};
+use super::walk_end::WalkEnd;
 use super::words::Words;
-use crate::counts::Counts;
 use crate::loader::Object;
-use crate::{MAX_FRAMES, find, known, notes};
+use crate::loader_state::LoaderState;
+use crate::{MAX_FRAMES, epochs, object_lookup, outside_pages};
 use gpuflame_model::record::ModuleEpoch;
 
 /// A frame that the walk reached, with the full state that determines the frame's callers.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(super) struct Step {
+pub(super) struct WalkStep {
     /// The return address into the frame, or the instruction at which it was interrupted.
     pub(super) pc: u64,
     pub(super) sp: u64,
@@ -31,7 +31,7 @@ pub(super) struct Step {
     pub(super) rule: Rule,
 }
 
-impl Step {
+impl WalkStep {
     /// Copies the step word by word, in the widths in which the walk wrote the step a moment ago. The wider loads that
     /// compilers prefer would stall until those writes have left the processor's store buffer, which takes 5 ns per frame.
     #[inline(always)]
@@ -45,20 +45,20 @@ impl Step {
 }
 
 /// A set of states from which on the rest of the stack is known.
-pub(super) trait Join {
+pub(super) trait JoinTarget {
     /// Returns the known frame that `cursor` has reached, if any. The walk calls this function for every frame, leaf first.
     fn reached(&mut self, cursor: &Cursor) -> Option<usize>;
 }
 
 /// The results of a walk other than its steps.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Walked {
+pub(super) struct WalkResult {
     /// Number of steps that the walk wrote.
     pub(super) count: usize,
-    pub(super) end: End,
+    pub(super) end: WalkEnd,
     /// Whether at least one step trusted a frame pointer for lack of unwind information.
     pub(super) is_guessed: bool,
-    /// Whether all steps followed rules, on the thread's own stack, so that the memo may store the walk.
+    /// Whether all steps followed rules, on the thread's own stack, so that the last-stack cache may store the walk.
     pub(super) is_plain: bool,
 }
 
@@ -67,7 +67,7 @@ pub(super) struct Walked {
 pub(super) struct Cursor {
     /// The key of the frame's rule (see `table`): the return address, or the address of the interrupted instruction plus
     /// one.
-    place: u64,
+    lookup_pc: u64,
     pub(super) sp: u64,
     pub(super) bp: u64,
     /// 1 if the frame was interrupted instead of calling. This field is a full word, because a byte would be stored as a
@@ -80,13 +80,13 @@ impl Cursor {
     /// Creates a cursor at a frame whose instruction pointer is `pc`.
     pub(super) fn at(pc: u64, sp: u64, bp: u64, is_exact: bool) -> Self {
         let exact = u64::from(is_exact);
-        Self { place: pc.wrapping_add(exact), sp, bp, exact }
+        Self { lookup_pc: pc.wrapping_add(exact), sp, bp, exact }
     }
 
     /// The return address into the frame, or the address of the interrupted instruction.
     #[inline(always)]
     pub(super) fn pc(&self) -> u64 {
-        self.place.wrapping_sub(self.exact)
+        self.lookup_pc.wrapping_sub(self.exact)
     }
 
     /// Whether the frame was interrupted, instead of calling.
@@ -97,17 +97,17 @@ impl Cursor {
 
     /// The epilogue after the frame's call, according to the present code.
     fn epilogue(&self) -> Option<Epilogue> {
-        if self.is_exact() { None } else { Epilogue::behind(self.place) }
+        if self.is_exact() { None } else { Epilogue::after_call(self.lookup_pc) }
     }
 
     #[inline(always)]
-    fn leaving_by(&self, rule: Rule) -> Step {
-        Step { pc: self.pc(), sp: self.sp, bp: self.bp, rule: rule.at_exact(self.is_exact()) }
+    fn leaving_by(&self, rule: Rule) -> WalkStep {
+        WalkStep { pc: self.pc(), sp: self.sp, bp: self.bp, rule: rule.at_exact(self.is_exact()) }
     }
 }
 
 /// The state in which a walk starts.
-pub(super) trait Beginning {
+pub(super) trait WalkStart {
     /// Position of the walk at the first frame.
     fn cursor(&self) -> Cursor;
 
@@ -115,40 +115,40 @@ pub(super) trait Beginning {
     fn registers(&self) -> Registers;
 }
 
-impl Beginning for Entry {
+impl WalkStart for StubRegisters {
     #[inline(always)]
     fn cursor(&self) -> Cursor {
-        Cursor { place: self.pc, sp: self.sp(), bp: self.rbp, exact: 0 }
+        Cursor { lookup_pc: self.pc, sp: self.sp(), bp: self.rbp, exact: 0 }
     }
 
     fn registers(&self) -> Registers {
-        Registers::at(self)
+        Registers::from_entry(self)
     }
 }
 
 /// The caller to which a step led, or the reason why the walk ends.
-pub(super) type Left = Result<Cursor, End>;
+pub(super) type StepResult = Result<Cursor, WalkEnd>;
 
 /// The state of a walk, borrowed from the thread's engine.
 pub(super) struct Walk<'a> {
-    pub(super) counts: Counts,
+    pub(super) state: LoaderState,
     pub(super) compiler: &'a mut Compiler,
-    pub(super) steps: &'a mut [Step; MAX_FRAMES],
+    pub(super) steps: &'a mut [WalkStep; MAX_FRAMES],
     pub(super) is_guessed: bool,
     /// The cached paths that earlier walks of this thread took.
-    pub(super) trails: Option<&'a Trails>,
+    pub(super) path_cache: Option<&'a PathCache>,
     /// The step from which on no cached path led the walk.
-    pub(super) lost: Option<usize>,
+    pub(super) lost_at: Option<usize>,
 }
 
 impl<'a> Walk<'a> {
     pub(super) fn new(
-        counts: Counts,
+        state: LoaderState,
         compiler: &'a mut Compiler,
-        steps: &'a mut [Step; MAX_FRAMES],
-        trails: Option<&'a Trails>,
+        steps: &'a mut [WalkStep; MAX_FRAMES],
+        path_cache: Option<&'a PathCache>,
     ) -> Self {
-        Self { counts, compiler, steps, is_guessed: false, trails, lost: None }
+        Self { state, compiler, steps, is_guessed: false, path_cache, lost_at: None }
     }
 }
 
@@ -158,85 +158,85 @@ impl Walk<'_> {
     #[inline(always)]
     pub(super) fn run<W: Words>(
         &mut self,
-        entry: &impl Beginning,
+        entry: &impl WalkStart,
         words: &mut W,
-        join: &mut impl Join,
-    ) -> Walked {
+        join: &mut impl JoinTarget,
+    ) -> WalkResult {
         let cursor = entry.cursor();
         if let Err(end) = words.begin(cursor.sp) {
             return self.result(0, end, false);
         }
         // As often as not, this stack is the same as in the previous capture, so prepare nothing more before this check.
         if let Some(frame) = join.reached(&cursor) {
-            return self.result(0, End::Joined(frame), W::ARE_OWN);
+            return self.result(0, WalkEnd::Joined(frame), W::IS_OWN_STACK);
         }
-        let mut lead = Lead::by(self.trails, self.counts);
-        let walked = self.run_by(&mut lead, entry, words, join);
-        self.lost = lead.lost();
+        let mut follower = PathFollower::new(self.path_cache, self.state);
+        let walked = self.run_along(&mut follower, entry, words, join);
+        self.lost_at = follower.lost_at();
         walked
     }
 
     /// Walks from `entry` on, which is not a state that `join` knows.
     #[inline(always)]
-    fn run_by<W: Words>(
+    fn run_along<W: Words>(
         &mut self,
-        lead: &mut Lead<'_>,
-        entry: &impl Beginning,
+        follower: &mut PathFollower<'_>,
+        entry: &impl WalkStart,
         words: &mut W,
-        join: &mut impl Join,
-    ) -> Walked {
+        join: &mut impl JoinTarget,
+    ) -> WalkResult {
         let mut cursor = entry.cursor();
-        let table = table::current(self.counts);
+        let table = table::current(self.state);
         for count in 0..MAX_FRAMES {
-            let known = lead.rule((cursor.place, cursor.sp), count);
-            let rule = match known.or_else(|| table?.get(cursor.place, self.counts)) {
+            let cached = follower.rule((cursor.lookup_pc, cursor.sp), count);
+            let rule = match cached.or_else(|| table?.get(cursor.lookup_pc, self.state)) {
                 Some(rule) if rule.is_step() => rule,
-                Some(rule) => self.up_to_date(rule, cursor, lead),
-                None => self.compile_beside(lead, cursor),
+                Some(rule) => self.refresh_rule(rule, cursor, follower),
+                None => self.compile_off_path(follower, cursor),
             };
             self.steps[count] = cursor.leaving_by(rule);
             let left = if rule.is_step() {
                 step(rule, cursor, words)
             } else {
                 match rule.kind() {
-                    Kind::Step => step(rule, cursor, words),
-                    Kind::Realigned => realigned(rule, cursor, words),
-                    Kind::Unknown => self.unknown(rule, cursor, words),
-                    Kind::Signal => interrupted(cursor, words),
-                    Kind::End => Err(End::Bottom),
-                    Kind::Slow => return self.run_slowly(entry, words),
+                    RuleKind::Step => step(rule, cursor, words),
+                    RuleKind::Realigned => realigned(rule, cursor, words),
+                    RuleKind::Unknown => self.unknown(rule, cursor, words),
+                    RuleKind::Signal => interrupted(cursor, words),
+                    RuleKind::End => Err(WalkEnd::Bottom),
+                    RuleKind::Slow => return self.run_slow(entry, words),
                 }
             };
             match left {
                 Ok(caller) => cursor = caller,
-                Err(end) => return self.result(count + 1, end, W::ARE_OWN),
+                Err(end) => return self.result(count + 1, end, W::IS_OWN_STACK),
             }
             if let Some(frame) = join.reached(&cursor) {
-                return self.result(count + 1, End::Joined(frame), W::ARE_OWN);
+                return self.result(count + 1, WalkEnd::Joined(frame), W::IS_OWN_STACK);
             }
         }
-        self.result(MAX_FRAMES, End::TooDeep, W::ARE_OWN)
+        self.result(MAX_FRAMES, WalkEnd::TooDeep, W::IS_OWN_STACK)
     }
 
-    pub(super) fn result(&self, count: usize, end: End, is_plain: bool) -> Walked {
-        Walked { count, end, is_guessed: self.is_guessed, is_plain }
+    pub(super) fn result(&self, count: usize, end: WalkEnd, is_plain: bool) -> WalkResult {
+        WalkResult { count, end, is_guessed: self.is_guessed, is_plain }
     }
 
     /// The rule for the address at `cursor`.
     pub(super) fn rule(&mut self, cursor: Cursor) -> Rule {
-        let known = table::current(self.counts).and_then(|table| table.get(cursor.place, self.counts));
-        match known {
-            Some(rule) => self.up_to_date(rule, cursor, &mut Lead::by(None, self.counts)),
+        let cached = table::current(self.state).and_then(|table| table.get(cursor.lookup_pc, self.state));
+        match cached {
+            Some(rule) => self.refresh_rule(rule, cursor, &mut PathFollower::new(None, self.state)),
             None => self.compile(cursor),
         }
     }
 
-    /// As [`Walk::compile`], for a walk that `lead` leads. `lead` does not learn rules that are new in this walk.
+    /// As [`Walk::compile`], for a walk that `follower` leads. `follower` does not learn rules that are new in this walk.
     #[cold]
     #[inline(never)]
-    fn compile_beside(&mut self, lead: &mut Lead<'_>, cursor: Cursor) -> Rule {
-        lead.forget();
-        self.compiler.checks.met_new_address();
+    fn compile_off_path(&mut self, follower: &mut PathFollower<'_>, cursor: Cursor) -> Rule {
+        follower.discard_path();
+        self.compiler.checks.note_new_address();
         self.compile(cursor)
     }
 
@@ -244,37 +244,37 @@ impl Walk<'_> {
     #[cold]
     #[inline(never)]
     fn compile(&mut self, cursor: Cursor) -> Rule {
-        let address = cursor.place.wrapping_sub(1);
+        let address = cursor.lookup_pc.wrapping_sub(1);
         let compiler = &mut *self.compiler;
-        let look = |object: &Object, counts| {
-            (compiler.rule(object, address, cursor.pc()), known::epoch_of(object, counts))
+        let look = |object: &Object, state| {
+            (compiler.rule(object, address, cursor.pc()), epochs::epoch_of(object, state))
         };
-        let Some((counts, found)) = find::look_at(address, look) else {
-            return Rule::unknown(self.counts.loads()).in_epoch(ModuleEpoch::UNKNOWN);
+        let Some((state, found)) = object_lookup::with_object_at(address, look) else {
+            return Rule::unknown(self.state.loads()).in_epoch(ModuleEpoch::UNKNOWN);
         };
         let (rule, epoch) = found.unwrap_or_else(|| {
-            notes::outside(address, counts);
+            outside_pages::note(address, state);
             (None, Some(ModuleEpoch::OUTSIDE))
         });
         let rule = rule.unwrap_or_else(|| match cursor.epilogue() {
-            Some(epilogue) => Rule::unknown_with(counts.loads(), epilogue),
-            None => Rule::unknown(counts.loads()),
+            Some(epilogue) => Rule::unknown_with(state.loads(), epilogue),
+            None => Rule::unknown(state.loads()),
         });
         // A signal handler may be unable to get the epoch. Then the next capture asks for it again.
         let Some(epoch) = epoch else { return rule.in_epoch(ModuleEpoch::UNKNOWN) };
         let rule = rule.in_epoch(epoch);
-        self.compiler.checks.met_generated |= rule.may_be_replaced();
-        table::remember(cursor.place, rule, counts);
+        self.compiler.checks.reached_generated |= rule.may_be_replaced();
+        table::insert(cursor.lookup_pc, rule, state);
         rule
     }
 
     /// Returns `rule`, or compiles a new rule if an object was loaded since, because that object may be at this address, or
     /// if the code was replaced.
     #[inline]
-    fn up_to_date(&mut self, rule: Rule, cursor: Cursor, lead: &mut Lead<'_>) -> Rule {
-        let is_old = rule.kind() == Kind::Unknown && rule.loads() != self.counts.loads();
+    fn refresh_rule(&mut self, rule: Rule, cursor: Cursor, follower: &mut PathFollower<'_>) -> Rule {
+        let is_old = rule.kind() == RuleKind::Unknown && rule.loads() != self.state.loads();
         if is_old || (rule.may_be_replaced() && self.is_replaced(rule, cursor)) {
-            self.compile_beside(lead, cursor)
+            self.compile_off_path(follower, cursor)
         } else {
             rule
         }
@@ -284,7 +284,7 @@ impl Walk<'_> {
     #[cold]
     #[inline(never)]
     fn is_replaced(&mut self, rule: Rule, cursor: Cursor) -> bool {
-        if cursor.is_exact() || !self.compiler.checks.take() {
+        if cursor.is_exact() || !self.compiler.checks.start_check() {
             return false;
         }
         let is_replaced = cursor.epilogue() != rule.epilogue();
@@ -297,13 +297,13 @@ impl Walk<'_> {
     /// Leaves a frame without unwind information, either by its epilogue, or by rbp if rbp can be a frame pointer at all.
     #[cold]
     #[inline(never)]
-    pub(super) fn unknown(&mut self, rule: Rule, from: Cursor, words: &mut impl Words) -> Left {
+    pub(super) fn unknown(&mut self, rule: Rule, from: Cursor, words: &mut impl Words) -> StepResult {
         let (pc, sp, bp) = match rule.epilogue() {
             Some(epilogue) => by_epilogue(epilogue, from, words)?,
             None => by_frame_pointer(from.sp, from.bp, words)?,
         };
         self.is_guessed = true;
-        arrive(pc, sp, bp)
+        caller_cursor(pc, sp, bp)
     }
 }
 
@@ -312,68 +312,68 @@ fn by_epilogue(
     Epilogue { words: popped, saved }: Epilogue,
     from: Cursor,
     words: &mut impl Words,
-) -> Result<(u64, u64, u64), End> {
+) -> Result<(u64, u64, u64), WalkEnd> {
     let cfa = from.sp.wrapping_add(8 * u64::from(popped));
     let found = words.saved_and_return(from.sp, cfa, 8 * u64::from(saved));
-    let (bp, pc) = found.ok_or(End::Lost)?;
+    let (bp, pc) = found.ok_or(WalkEnd::Lost)?;
     Ok((pc, cfa, if saved > 1 { bp } else { from.bp }))
 }
 
 /// The caller's pc, sp and rbp, if `bp` can point to a saved frame pointer with the return address above it.
-pub(super) fn by_frame_pointer(sp: u64, bp: u64, words: &mut impl Words) -> Result<(u64, u64, u64), End> {
+pub(super) fn by_frame_pointer(sp: u64, bp: u64, words: &mut impl Words) -> Result<(u64, u64, u64), WalkEnd> {
     if !bp.is_multiple_of(8) || bp < sp {
-        return Err(End::NoInformation);
+        return Err(WalkEnd::NoInformation);
     }
     // The upper word is read first, because the lower word is readable if the upper one is.
-    let pc = words.word(sp, bp.wrapping_add(8)).ok_or(End::NoInformation)?;
-    let saved = words.word(sp, bp).ok_or(End::Lost)?;
+    let pc = words.word(sp, bp.wrapping_add(8)).ok_or(WalkEnd::NoInformation)?;
+    let saved = words.word(sp, bp).ok_or(WalkEnd::Lost)?;
     Ok((pc, bp.wrapping_add(16), saved))
 }
 
 /// Takes a plain step, without a branch that depends on the rule: stacks differ, and a mispredicted branch costs more than
 /// the step.
 #[inline(always)]
-fn step(rule: Rule, from: Cursor, words: &mut impl Words) -> Left {
+fn step(rule: Rule, from: Cursor, words: &mut impl Words) -> StepResult {
     let base = select_unpredictable(rule.is_bp_based(), from.bp, from.sp);
     let cfa = base.wrapping_add_signed(rule.offset());
-    let (saved, pc) = words.saved_and_return(from.sp, cfa, rule.saved()).ok_or(End::Lost)?;
-    arrive(pc, cfa, select_unpredictable(rule.restores_bp(), saved, from.bp))
+    let (saved, pc) = words.saved_and_return(from.sp, cfa, rule.saved()).ok_or(WalkEnd::Lost)?;
+    caller_cursor(pc, cfa, select_unpredictable(rule.restores_bp(), saved, from.bp))
 }
 
 #[inline(always)]
-fn realigned(rule: Rule, from: Cursor, words: &mut impl Words) -> Left {
-    let cfa = words.word(from.sp, from.bp.wrapping_add_signed(rule.offset())).ok_or(End::Lost)?;
-    if !words.leads_on(from.sp, cfa) {
-        return Err(End::Lost);
+fn realigned(rule: Rule, from: Cursor, words: &mut impl Words) -> StepResult {
+    let cfa = words.word(from.sp, from.bp.wrapping_add_signed(rule.offset())).ok_or(WalkEnd::Lost)?;
+    if !words.can_be_caller_sp(from.sp, cfa) {
+        return Err(WalkEnd::Lost);
     }
-    let pc = words.word(from.sp, cfa.wrapping_sub(8)).ok_or(End::Lost)?;
-    arrive(pc, cfa, words.word(from.sp, from.bp).ok_or(End::Lost)?)
+    let pc = words.word(from.sp, cfa.wrapping_sub(8)).ok_or(WalkEnd::Lost)?;
+    caller_cursor(pc, cfa, words.word(from.sp, from.bp).ok_or(WalkEnd::Lost)?)
 }
 
 /// Continues at the code that a signal interrupted, whose registers the kernel saved. This code may be on another stack.
 #[cold]
 #[inline(never)]
-fn interrupted(from: Cursor, words: &mut impl Words) -> Left {
-    let mut saved = |offset| words.word(from.sp, from.sp.wrapping_add(offset)).ok_or(End::Lost);
+fn interrupted(from: Cursor, words: &mut impl Words) -> StepResult {
+    let mut saved = |offset| words.word(from.sp, from.sp.wrapping_add(offset)).ok_or(WalkEnd::Lost);
     let (pc, sp, bp) = (saved(UCONTEXT_RIP)?, saved(UCONTEXT_RSP)?, saved(UCONTEXT_RBP)?);
-    words.enter(from.sp, sp)?;
+    words.enter_interrupted(from.sp, sp)?;
     // An address of 0 comes from a call of a null pointer. libgcc also ends the walk at such an address.
-    check(pc, sp)?;
-    Ok(Cursor { place: pc.wrapping_add(1), sp, bp, exact: 1 })
+    check_return_address(pc, sp)?;
+    Ok(Cursor { lookup_pc: pc.wrapping_add(1), sp, bp, exact: 1 })
 }
 
 #[inline(always)]
-fn arrive(pc: u64, sp: u64, bp: u64) -> Left {
-    check(pc, sp)?;
-    Ok(Cursor { place: pc, sp, bp, exact: 0 })
+fn caller_cursor(pc: u64, sp: u64, bp: u64) -> StepResult {
+    check_return_address(pc, sp)?;
+    Ok(Cursor { lookup_pc: pc, sp, bp, exact: 0 })
 }
 
 /// Checks whether the caller's `pc` can be code; `sp` is the caller's stack pointer. A `pc` of 0 ends a stack, and user
 /// space addresses end at 2^47. Only addresses that pass this check are looked up.
 #[inline(always)]
-pub(super) fn check(pc: u64, sp: u64) -> Result<(), End> {
+pub(super) fn check_return_address(pc: u64, sp: u64) -> Result<(), WalkEnd> {
     if pc.wrapping_sub(1) >> 47 == 0 {
         return Ok(());
     }
-    Err(if pc == 0 { End::ZeroReturn(sp) } else { End::Lost })
+    Err(if pc == 0 { WalkEnd::ZeroReturn(sp) } else { WalkEnd::Lost })
 }

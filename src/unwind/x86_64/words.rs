@@ -3,53 +3,53 @@
 //! Unwind information may be wrong, and return addresses may be any value, so this module checks each address that a walk
 //! requests against the stack. The module `unwind` explains why this check is enough.
 
-use super::end::End;
-use crate::bounds::Stack;
+use super::walk_end::WalkEnd;
+use crate::bounds::StackBounds;
 use crate::copy::{RED_ZONE, StackCopy};
 use crate::memory;
 
 /// The words of the stack that a walk is on.
 pub(super) trait Words {
     /// Whether this stack is the thread's own.
-    const ARE_OWN: bool;
+    const IS_OWN_STACK: bool;
 
     /// Moves to the stack that contains `sp`, the stack pointer at which a walk begins.
-    fn begin(&mut self, sp: u64) -> Result<(), End>;
+    fn begin(&mut self, sp: u64) -> Result<(), WalkEnd>;
 
     /// The word at `address`, if a frame at `sp` may have stored a word at that address.
     fn word(&mut self, sp: u64, address: u64) -> Option<u64>;
 
     /// Whether `cfa` may be the stack pointer of the caller of a frame at `sp`, with a return address below `cfa`.
-    fn leads_on(&mut self, sp: u64, cfa: u64) -> bool;
+    fn can_be_caller_sp(&mut self, sp: u64, cfa: u64) -> bool;
 
     /// Returns the word `saved` bytes (at least 8) below `cfa`, and the word directly below `cfa`. `None` if `cfa`
     /// cannot be the stack pointer of the caller of a frame at `sp`.
     fn saved_and_return(&mut self, sp: u64, cfa: u64, saved: u64) -> Option<(u64, u64)>;
 
     /// Moves from the signal frame at `from` to the interrupted code, whose stack pointer is `sp`.
-    fn enter(&mut self, from: u64, sp: u64) -> Result<(), End>;
+    fn enter_interrupted(&mut self, from: u64, sp: u64) -> Result<(), WalkEnd>;
 }
 
 /// The words of the thread's own stack, from its stack pointer to its end, read in place.
-pub(super) struct Own {
+pub(super) struct DirectStack {
     hi: u64,
 }
 
-impl Own {
+impl DirectStack {
     /// The part of `stack`, the thread's own stack, that is above `sp`. `stack` contains `sp` and extends below `sp`, where
     /// our own frames are.
     #[inline(always)]
-    pub(super) fn above(sp: u64, stack: Stack) -> Self {
+    pub(super) fn above(sp: u64, stack: StackBounds) -> Self {
         debug_assert!(stack.contains(sp));
         Self { hi: stack.hi }
     }
 }
 
-impl Words for Own {
-    const ARE_OWN: bool = true;
+impl Words for DirectStack {
+    const IS_OWN_STACK: bool = true;
 
     #[inline(always)]
-    fn begin(&mut self, _sp: u64) -> Result<(), End> {
+    fn begin(&mut self, _sp: u64) -> Result<(), WalkEnd> {
         Ok(())
     }
 
@@ -62,7 +62,7 @@ impl Words for Own {
     }
 
     #[inline(always)]
-    fn leads_on(&mut self, sp: u64, cfa: u64) -> bool {
+    fn can_be_caller_sp(&mut self, sp: u64, cfa: u64) -> bool {
         (cfa >= sp.wrapping_add(8)) & (cfa <= self.hi)
     }
 
@@ -70,7 +70,7 @@ impl Words for Own {
     fn saved_and_return(&mut self, sp: u64, cfa: u64, saved: u64) -> Option<(u64, u64)> {
         let slot = cfa.wrapping_sub(saved);
         // The slot is at or below the return address, so only the lower bound is left to check.
-        if !(self.leads_on(sp, cfa) & (slot >= sp.wrapping_sub(RED_ZONE))) {
+        if !(self.can_be_caller_sp(sp, cfa) & (slot >= sp.wrapping_sub(RED_ZONE))) {
             return None;
         }
         // SAFETY: the slot is in the used part of the thread's own stack, because both of its bounds were checked.
@@ -79,34 +79,34 @@ impl Words for Own {
         Some((saved, unsafe { memory::word(cfa.wrapping_sub(8)) }))
     }
 
-    fn enter(&mut self, from: u64, sp: u64) -> Result<(), End> {
-        if (sp > from) & (sp < self.hi) { Ok(()) } else { Err(End::Elsewhere) }
+    fn enter_interrupted(&mut self, from: u64, sp: u64) -> Result<(), WalkEnd> {
+        if (sp > from) & (sp < self.hi) { Ok(()) } else { Err(WalkEnd::Elsewhere) }
     }
 }
 
 impl Words for StackCopy {
-    const ARE_OWN: bool = false;
+    const IS_OWN_STACK: bool = false;
 
-    fn begin(&mut self, sp: u64) -> Result<(), End> {
-        if StackCopy::enter(self, sp) { Ok(()) } else { Err(End::Lost) }
+    fn begin(&mut self, sp: u64) -> Result<(), WalkEnd> {
+        if StackCopy::enter(self, sp) { Ok(()) } else { Err(WalkEnd::Lost) }
     }
 
     fn word(&mut self, sp: u64, address: u64) -> Option<u64> {
         if address < sp.saturating_sub(RED_ZONE) { None } else { StackCopy::word(self, address) }
     }
 
-    fn leads_on(&mut self, sp: u64, cfa: u64) -> bool {
+    fn can_be_caller_sp(&mut self, sp: u64, cfa: u64) -> bool {
         cfa >= sp.saturating_add(8) && self.reaches(cfa - 8)
     }
 
     fn saved_and_return(&mut self, sp: u64, cfa: u64, saved: u64) -> Option<(u64, u64)> {
-        if !Words::leads_on(self, sp, cfa) {
+        if !Words::can_be_caller_sp(self, sp, cfa) {
             return None;
         }
         Some((Words::word(self, sp, cfa.wrapping_sub(saved))?, StackCopy::word(self, cfa - 8)?))
     }
 
-    fn enter(&mut self, _from: u64, sp: u64) -> Result<(), End> {
+    fn enter_interrupted(&mut self, _from: u64, sp: u64) -> Result<(), WalkEnd> {
         self.begin(sp)
     }
 }

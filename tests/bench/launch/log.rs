@@ -26,8 +26,8 @@ pub(crate) fn drain() {
     while let Some(filled) = capture::next_filled() {
         capture::recycle(filled);
     }
-    capture::refill();
-    capture::renew_clock();
+    capture::refill_chunks();
+    capture::recalibrate_clock();
 }
 
 /// Stack of the last launch: the API call, then the frames, leaf first.

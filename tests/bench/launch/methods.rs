@@ -92,7 +92,7 @@ impl Tools {
         unwinder.check_every_capture(true);
         let mut plain = Unwinder::new().expect("memory for an unwinder");
         plain.check_every_capture(true);
-        plain.remember_stacks(false);
+        plain.use_caches(false);
         let room = vec![std::ptr::null_mut(); 1024];
         Self { unwinder, plain, framehop: Framehop::new(top as u64), room, top, launches: 0 }
     }

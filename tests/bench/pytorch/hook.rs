@@ -71,7 +71,7 @@ unsafe extern "C" fn posix_memalign(place: *mut *mut c_void, align: usize, size:
 #[unsafe(no_mangle)]
 extern "C" fn hook_begin(alone: c_int) -> bool {
     gpuflame_unwind::prepare();
-    gpuflame_recorder::capture::refill();
+    gpuflame_recorder::capture::refill_chunks();
     window::open();
     let mut methods: Vec<_> =
         METHODS.iter().copied().filter(|method| (method.is_here)() && !method.needs_frame_pointers).collect();

@@ -1,6 +1,6 @@
 //! The description of a code object.
 
-use super::{LONGEST_LINES, LONGEST_TEXT};
+use super::{MAX_LINE_TABLE_BYTES, MAX_TEXT_CHARS};
 
 /// The description of a code object as bytes. The description identifies the object in the whole process.
 ///
@@ -12,7 +12,7 @@ pub struct Description<'a>(pub &'a [u8]);
 
 pub(super) const HEAD: usize = 16;
 /// Maximum size of a description in bytes. A letter of the path or name takes at most four bytes.
-pub(super) const ROOM: usize = HEAD + 2 * 4 * LONGEST_TEXT + LONGEST_LINES;
+pub(super) const MAX_BYTES: usize = HEAD + 2 * 4 * MAX_TEXT_CHARS + MAX_LINE_TABLE_BYTES;
 
 /// The parts of a [`Description`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -17,29 +17,29 @@
 //! A new code object is copied through the kernel, the type of each part is checked, and a description is stored. The
 //! memory of a code object is not read again unless the object still has the same addresses.
 
+mod code_table;
+mod code_texts;
 mod description;
 mod read;
-mod table;
-mod texts;
 
 use super::layout::{self, Layout};
 use crate::memory;
 
+pub(super) use code_table::CodeTable;
+pub(super) use code_texts::CodeTexts;
 pub use description::Description;
 pub(super) use read::{Scratch, read};
-pub(super) use table::Table;
-pub(super) use texts::Texts;
 
 /// Maximum number of letters of a name or path that are stored.
-const LONGEST_TEXT: usize = 1024;
+const MAX_TEXT_CHARS: usize = 1024;
 /// Maximum length of a line table in bytes. A longer line table, of a function of about 10,000 lines, is omitted.
-const LONGEST_LINES: usize = 32 << 10;
+const MAX_LINE_TABLE_BYTES: usize = 32 << 10;
 
-/// Marks that distinguish a code object from other objects at its address, for versions in which Python does not number
+/// Distinguishes a code object from other objects at its address, for versions in which Python does not number
 /// code objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub(super) struct Marks {
+pub(super) struct CodeFingerprint {
     name: u64,
     file: u64,
     lines: u64,
@@ -49,18 +49,18 @@ pub(super) struct Marks {
     /// Hash of the words whose offsets are below, of the first line, and of the line table's first word. Comparing each
     /// word separately would need as many more loads, and loads dominate the cost of a comparison.
     words: u64,
-    places: Places,
+    offsets: WordOffsets,
 }
 
 /// Offsets of the compared words, packed into one word that is read with a single load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(transparent)]
-struct Places(u64);
+struct WordOffsets(u64);
 
-impl Places {
-    /// `of_name`: offsets of the second and third word of the name's letters, which together with the first word contain
+impl WordOffsets {
+    /// `in_name`: offsets of the second and third word of the name's letters, which together with the first word contain
     /// the whole name. They are used if Python has not computed the name's hash, as often in 3.11; 0 if Python has.
-    /// `end_of_lines`: offset of the line table's last word. `texts`: number in [`Texts`] of the path, and of the name if
+    /// `end_of_lines`: offset of the line table's last word. `texts`: number in [`CodeTexts`] of the path, and of the name if
     /// three words cannot contain the whole name.
     fn new([second, third]: [u16; 2], end_of_lines: u16, texts: u16) -> Self {
         let parts = [end_of_lines, texts, third, second];
@@ -73,7 +73,7 @@ impl Places {
     }
 
     #[inline(always)]
-    fn of_name(self) -> [u64; 2] {
+    fn in_name(self) -> [u64; 2] {
         [self.0 & 0xffff, self.0 >> 16 & 0xffff]
     }
 
@@ -88,64 +88,68 @@ impl Places {
     }
 }
 
-const _: () = assert!(size_of::<Marks>() <= 64, "Marks grew: every frame of every launch compares them");
+const _: () = assert!(
+    size_of::<CodeFingerprint>() <= 64,
+    "CodeFingerprint grew: every frame of every launch compares one"
+);
 
 /// In versions before this one, all names have a hash.
-const FIRST_WITHOUT_HASH: u16 = 0x030b;
+const FIRST_WITHOUT_NAME_HASH: u16 = 0x030b;
 
-/// A line table length that does not occur. Marks with this length never match, so the object is read anew each time.
-const NEVER: u64 = u64::MAX;
-/// Stands in for the name and line table of an object with the length `NEVER`. No code object has its name or line table at
+/// A line table length that does not occur. A fingerprint with this length never matches, so the object is read anew each time.
+const NEVER_MATCHES: u64 = u64::MAX;
+/// Stands in for the name and line table of an object with the length `NEVER_MATCHES`. No code object has its name or line table at
 /// this address, and the memory is readable.
-static NOTHING: [u64; 8] = [0; 8];
+static NO_OBJECT: [u64; 8] = [0; 8];
 
-impl Marks {
-    /// The marks of a code object with these parts.
+impl CodeFingerprint {
+    /// The fingerprint of a code object with these parts.
     ///
     /// # Safety
     /// Each part must be null, or a readable string or bytes object.
-    unsafe fn of(
+    unsafe fn new(
         (name, file, lines): (u64, u64, u64),
         first_line: u32,
         layout: &Layout,
-        texts: &mut Texts,
+        texts: &mut CodeTexts,
     ) -> Self {
-        let nothing = NOTHING.as_ptr() as u64;
-        let of_nothing = Self { name: nothing, lines: nothing, file, length: NEVER, ..Self::default() };
+        let no_object = NO_OBJECT.as_ptr() as u64;
+        let never_matching =
+            Self { name: no_object, lines: no_object, file, length: NEVER_MATCHES, ..Self::default() };
         if name == 0 || lines == 0 {
-            return of_nothing;
+            return never_matching;
         }
         // SAFETY: the caller guarantees that each part is null or readable.
-        let (of_name, texts) = unsafe {
-            let of_name = words_of_name(name, layout);
-            (of_name, texts.enter(file, if of_name.is_none() { name } else { 0 }, layout))
+        let (in_name, texts) = unsafe {
+            let in_name = word_offsets_of_name(name, layout);
+            (in_name, texts.add(file, if in_name.is_none() { name } else { 0 }, layout))
         };
-        let Some(texts) = texts else { return of_nothing };
-        let of_name = of_name.unwrap_or_default();
+        let Some(texts) = texts else { return never_matching };
+        let in_name = in_name.unwrap_or_default();
         // SAFETY: the caller guarantees that the line table is readable.
         let length = unsafe { memory::word(lines + layout::LENGTH) };
-        let end_of_lines = length.saturating_sub(8).min(LONGEST_LINES as u64) as u16;
+        let end_of_lines = length.saturating_sub(8).min(MAX_LINE_TABLE_BYTES as u64) as u16;
         let first_line = first_line.into();
-        let places = Places::new(of_name, end_of_lines, texts);
-        let marks = Self { name, file, lines, first_line, length, words: 0, places };
+        let offsets = WordOffsets::new(in_name, end_of_lines, texts);
+        let fingerprint = Self { name, file, lines, first_line, length, words: 0, offsets };
         // SAFETY: the caller guarantees that the name and the line table are readable.
-        Self { words: unsafe { marks.read(first_line, layout) }, ..marks }
+        Self { words: unsafe { fingerprint.hash_words(first_line, layout) }, ..fingerprint }
     }
 
-    /// Whether the object at `code` has all of these marks except for the texts.
+    /// Whether the object at `code` has this fingerprint, not counting the texts.
     ///
     /// # Safety
     /// A frame must refer to the object. If an earlier walk reached the object, it is enough that the object's memory is
     /// readable.
     #[inline(always)]
-    pub(super) unsafe fn are_all_but_texts(&self, code: u64, layout: &Layout) -> bool {
+    pub(super) unsafe fn matches_except_texts(&self, code: u64, layout: &Layout) -> bool {
         // SAFETY: the caller guarantees that the object is readable; its parts were readable when a walk first reached the
         // object.
         unsafe {
             // A shorter line table may end at the end of mapped memory, so check its length before its words.
             self.has_same_objects(code, layout)
                 && memory::word(self.lines + layout::LENGTH) == self.length
-                && self.read(first_line_of(code, layout), layout) == self.words
+                && self.hash_words(first_line_of(code, layout), layout) == self.words
         }
     }
 
@@ -153,11 +157,11 @@ impl Marks {
     /// too. `texts` caches the results of this walk.
     ///
     /// # Safety
-    /// The texts must belong to a code object that has all other marks.
+    /// The texts must belong to a code object that has all other parts of this fingerprint.
     #[inline(always)]
-    pub(super) unsafe fn have_same_texts(&self, layout: &Layout, texts: &mut Texts) -> bool {
-        // SAFETY: the caller guarantees that the texts belong to a code object with all other marks.
-        unsafe { texts.hold(self.places.texts(), layout) }
+    pub(super) unsafe fn has_same_texts(&self, layout: &Layout, texts: &mut CodeTexts) -> bool {
+        // SAFETY: the caller guarantees that the texts belong to a code object with all other parts.
+        unsafe { texts.are_unchanged(self.offsets.texts(), layout) }
     }
 
     /// Whether the object at `code` has the same parts, compared by address.
@@ -177,20 +181,20 @@ impl Marks {
     /// # Safety
     /// The name and the line table must be readable, and the line table must be as long as it was.
     #[inline(always)]
-    unsafe fn read(&self, first_line: u64, layout: &Layout) -> u64 {
+    unsafe fn hash_words(&self, first_line: u64, layout: &Layout) -> u64 {
         // SAFETY: the caller guarantees that both are readable. Both end with a zero byte, and objects are aligned to eight
         // bytes. If the name is now shorter, at most the first bytes of the next object in its pool are read.
         let word = |object: u64, at: u64| unsafe { memory::word(object + at) };
         let and = |all: u64, word: u64| all.rotate_left(13) ^ word;
-        let places = self.places;
-        let has_hash = layout.version < FIRST_WITHOUT_HASH || places.has_hash();
+        let offsets = self.offsets;
+        let has_hash = layout.version < FIRST_WITHOUT_NAME_HASH || offsets.has_hash();
         let name = if has_hash {
             word(self.name, layout::HASH)
         } else {
-            let [second, third] = places.of_name().map(|at| word(self.name, at));
+            let [second, third] = offsets.in_name().map(|at| word(self.name, at));
             and(and(word(self.name, layout.text.ascii.into()), second), third)
         };
-        let end = places.end_of_lines();
+        let end = offsets.end_of_lines();
         let middle = word(self.lines, layout::BYTES + end / 2);
         let first = and(name, first_line).wrapping_add(word(self.lines, layout::BYTES));
         and(and(first, middle), word(self.lines, layout::BYTES + end))
@@ -203,7 +207,7 @@ impl Marks {
 ///
 /// # Safety
 /// `name` must be a readable string.
-unsafe fn words_of_name(name: u64, layout: &Layout) -> Option<[u16; 2]> {
+unsafe fn word_offsets_of_name(name: u64, layout: &Layout) -> Option<[u16; 2]> {
     // SAFETY: the caller guarantees that the name is a readable string.
     let word = |at: u64| unsafe { memory::word(name + at) };
     let (hash, length, state) = (word(layout::HASH), word(layout::LENGTH), word(layout::STATE));
@@ -211,17 +215,17 @@ unsafe fn words_of_name(name: u64, layout: &Layout) -> Option<[u16; 2]> {
         return Some([0; 2]);
     }
     let (is_ascii, last) = (state >> 6 & 1 != 0, length.saturating_sub(7));
-    (is_ascii && length < 24 && layout.version >= FIRST_WITHOUT_HASH)
+    (is_ascii && length < 24 && layout.version >= FIRST_WITHOUT_NAME_HASH)
         .then(|| [last / 2, last].map(|at| (u64::from(layout.text.ascii) + at) as u16))
 }
 
 /// A code object that a walk of the thread has reached.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(super) struct Known {
+pub(super) struct CachedCode {
     /// Address of the code object; 0 for an empty slot of the table.
     code: u64,
-    pub(super) marks: Marks,
+    pub(super) fingerprint: CodeFingerprint,
     /// The version number that Python gave the code object; 0 if Python gave none.
     pub(super) version: u32,
     /// Number of the code object in this process.
@@ -230,14 +234,14 @@ pub(super) struct Known {
     pub(super) traceable: u32,
 }
 
-impl Known {
+impl CachedCode {
     /// Whether the object at `code` is the object of this entry. `texts` caches the results of this walk.
     ///
     /// # Safety
     /// A frame must refer to the object. If an earlier walk reached the object, it is enough that the object's memory is
     /// readable.
     #[inline(always)]
-    pub(super) unsafe fn is(&self, code: u64, layout: &Layout, texts: &mut Texts) -> bool {
+    pub(super) unsafe fn matches(&self, code: u64, layout: &Layout, texts: &mut CodeTexts) -> bool {
         // A null pointer would match an empty slot, but is not an object: a frame under construction has no code object
         // yet.
         if self.code != code || code == 0 {
@@ -246,13 +250,14 @@ impl Known {
         match self.version {
             // SAFETY: the caller guarantees that a frame refers to the object, or that its memory is readable.
             0 => unsafe {
-                self.marks.are_all_but_texts(code, layout) && self.marks.have_same_texts(layout, texts)
+                self.fingerprint.matches_except_texts(code, layout)
+                    && self.fingerprint.has_same_texts(layout, texts)
             },
             // SAFETY: the caller guarantees that a frame refers to the object, or that its memory is readable.
             version => unsafe {
                 version_of(code, layout) == version
-                    && self.marks.has_same_objects(code, layout)
-                    && first_line_of(code, layout) == self.marks.first_line
+                    && self.fingerprint.has_same_objects(code, layout)
+                    && first_line_of(code, layout) == self.fingerprint.first_line
             },
         }
     }

@@ -1,21 +1,21 @@
 //! Reads a new code object by copying it through the kernel, and writes the object's description.
 
-use super::description::{Description, HEAD, ROOM};
-use super::texts::Texts;
-use super::{Known, LONGEST_LINES, LONGEST_TEXT, Marks};
-use crate::python::find::Types;
+use super::code_texts::CodeTexts;
+use super::description::{Description, HEAD, MAX_BYTES};
+use super::{CachedCode, CodeFingerprint, MAX_LINE_TABLE_BYTES, MAX_TEXT_CHARS};
+use crate::python::interpreter::Types;
 use crate::python::layout::{self, Layout};
-use crate::python::read::copy_into;
+use crate::python::pages::copy_into;
 
 /// Buffer for the description of one code object.
 #[repr(C)]
 pub(in crate::python) struct Scratch {
-    bytes: [u8; ROOM],
+    bytes: [u8; MAX_BYTES],
 }
 
 /// A description being written.
-struct Out<'a> {
-    bytes: &'a mut [u8; ROOM],
+struct DescriptionWriter<'a> {
+    bytes: &'a mut [u8; MAX_BYTES],
     at: usize,
 }
 
@@ -25,9 +25,9 @@ pub(in crate::python) fn read<'a>(
     layout: &Layout,
     types: &Types,
     scratch: &'a mut Scratch,
-    texts: &mut Texts,
-) -> Option<(Known, Description<'a>)> {
-    let mut copied = [0; layout::MOST_CODE];
+    texts: &mut CodeTexts,
+) -> Option<(CachedCode, Description<'a>)> {
+    let mut copied = [0; layout::MAX_CODE_BYTES];
     let object = copied.get_mut(..layout.code.bytes as usize)?;
     if !copy_into(code, object) || word(object, layout::TYPE)? != types.code {
         return None;
@@ -44,25 +44,27 @@ pub(in crate::python) fn read<'a>(
         0 => 0,
         offset => at(offset)? as u32,
     };
-    let mut out = Out { bytes: &mut scratch.bytes, at: HEAD };
+    let mut out = DescriptionWriter { bytes: &mut scratch.bytes, at: HEAD };
     // A program may replace a part by an object of another type. Such parts, and unreadable parts, are treated as missing.
     let file = if is_of(file, types.text) && out.text(file, layout) { file } else { out.unknown() };
     let file_length = out.at - HEAD;
     let name = if is_of(name, types.text) && out.text(name, layout) { name } else { out.unknown() };
     let name_length = out.at - HEAD - file_length;
     let lines = if is_of(lines, types.bytes) && out.lines(lines) { lines } else { 0 };
-    let Out { bytes, at } = out;
+    let DescriptionWriter { bytes, at } = out;
     let head = [u32::from(layout.version), first_line, file_length as u32, name_length as u32];
     for (place, number) in bytes.chunks_exact_mut(4).zip(head) {
         place.copy_from_slice(&number.to_ne_bytes());
     }
-    let marks = match version {
+    let fingerprint = match version {
         // SAFETY: each part is null, or an object of its type that was just read.
-        0 => unsafe { Marks::of((name, file, lines), first_line, layout, texts) },
-        _ => Marks { name, file, lines, first_line: first_line.into(), ..Marks::default() },
+        0 => unsafe { CodeFingerprint::new((name, file, lines), first_line, layout, texts) },
+        _ => {
+            CodeFingerprint { name, file, lines, first_line: first_line.into(), ..CodeFingerprint::default() }
+        }
     };
-    let known = Known { code, marks, version, number: 0, traceable };
-    Some((known, Description(&bytes[..at])))
+    let cached = CachedCode { code, fingerprint, version, number: 0, traceable };
+    Some((cached, Description(&bytes[..at])))
 }
 
 /// Whether there is an object of exactly this type at the address.
@@ -83,7 +85,7 @@ fn letters(text: u64, layout: &Layout, mut each: impl FnMut(&[u8])) -> Option<()
     }
     let state = word(&head, layout::STATE)? as u32;
     let (kind, is_compact, is_ascii) = (state >> 2 & 7, state >> 5 & 1 != 0, state >> 6 & 1 != 0);
-    let count = (word(&head, layout::LENGTH)? as usize).min(LONGEST_TEXT);
+    let count = (word(&head, layout::LENGTH)? as usize).min(MAX_TEXT_CHARS);
     if !is_compact || !matches!(kind, 1 | 2 | 4) {
         return None;
     }
@@ -108,7 +110,7 @@ fn letters(text: u64, layout: &Layout, mut each: impl FnMut(&[u8])) -> Option<()
     Some(())
 }
 
-impl Out<'_> {
+impl DescriptionWriter<'_> {
     fn push(&mut self, bytes: &[u8]) {
         if let Some(place) = self.bytes.get_mut(self.at..self.at + bytes.len()) {
             place.copy_from_slice(bytes);
@@ -135,8 +137,8 @@ impl Out<'_> {
         let mut head = [0; 24];
         let length = copy_into(lines, &mut head).then(|| word(&head, layout::LENGTH)).flatten();
         let Some(length) = length.map(|length| length as usize) else { return false };
-        if length > LONGEST_LINES {
-            return copy_into(lines + layout::BYTES + LONGEST_LINES as u64, &mut [0; 8]);
+        if length > MAX_LINE_TABLE_BYTES {
+            return copy_into(lines + layout::BYTES + MAX_LINE_TABLE_BYTES as u64, &mut [0; 8]);
         }
         let place = self.bytes.get_mut(self.at..self.at + length);
         let is_read = place.is_some_and(|place| copy_into(lines + layout::BYTES, place));
@@ -147,18 +149,18 @@ impl Out<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::NEVER;
+    use super::super::NEVER_MATCHES;
     use super::*;
     use crate::memory;
 
     #[test]
     fn memory_that_is_not_a_code_object_is_rejected() {
         let types = Types { code: 77, text: 78, bytes: 79, frame: 80 };
-        let layout = Layout::of(0x030b_0000, &[0; layout::TABLE_BYTES]).unwrap();
+        let layout = Layout::for_version(0x030b_0000, &[0; layout::TABLE_BYTES]).unwrap();
         let memory = memory::map(size_of::<Scratch>()).unwrap();
         // SAFETY: this is a mapping of that size, and zeroes are valid.
         let scratch = unsafe { memory.cast::<Scratch>().as_mut() };
-        let mut texts = Texts::for_test();
+        let mut texts = CodeTexts::for_test();
         let words = [1u64; 64];
         for address in [0, 8, words.as_ptr() as u64, 1 << 46, u64::MAX - 7] {
             assert!(read(address, &layout, &types, scratch, &mut texts).is_none(), "{address:x}");
@@ -166,12 +168,12 @@ mod tests {
         let mut object = [0u64; 64];
         object[1] = 77;
         object[9] = 5;
-        let (known, description) =
+        let (cached, description) =
             read(object.as_ptr() as u64, &layout, &types, scratch, &mut texts).unwrap();
         let parts = description.parts().unwrap();
         assert_eq!(
-            (known.marks.length, parts.first_line, parts.file, parts.name),
-            (NEVER, 5, &b"?"[..], &b"?"[..])
+            (cached.fingerprint.length, parts.first_line, parts.file, parts.name),
+            (NEVER_MATCHES, 5, &b"?"[..], &b"?"[..])
         );
     }
 }

@@ -9,11 +9,11 @@ use std::ops::Range;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use super::layout::{Layout, TABLE_BYTES, Unknown};
-use crate::counts::{self, Counts};
+use super::layout::{Layout, TABLE_BYTES, UnknownLayout};
 use crate::loader::{self, Object, Visit};
+use crate::loader_state::{self, LoaderState};
 use crate::memory;
-use crate::symbols::{Exported, Exports};
+use crate::symbols::{ExportedSymbol, Exports};
 #[cfg(target_arch = "x86_64")]
 use crate::x86_64::cold::cold_part;
 
@@ -44,7 +44,7 @@ pub(super) struct Types {
 
 /// The reason why stacks have no Python frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Off {
+pub enum OffReason {
     /// A CPython version whose layout this module does not know, such as `0x0310`.
     Version(u16),
     /// CPython without its global lock (GIL).
@@ -61,7 +61,7 @@ pub enum Off {
     Mismatch,
 }
 
-impl Off {
+impl OffReason {
     fn to_word(self) -> u32 {
         let (kind, version) = match self {
             Self::Version(version) => (1, version),
@@ -89,7 +89,7 @@ impl Off {
     }
 }
 
-impl std::fmt::Display for Off {
+impl std::fmt::Display for OffReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Version(version) => {
@@ -108,97 +108,97 @@ impl std::fmt::Display for Off {
 }
 
 /// Whether Python frames are requested.
-static IS_WANTED: AtomicBool = AtomicBool::new(false);
+static IS_ENABLED: AtomicBool = AtomicBool::new(false);
 /// The interpreter; null if none was found.
-static FOUND: AtomicPtr<Interpreter> = AtomicPtr::new(null_mut());
+static INTERPRETER: AtomicPtr<Interpreter> = AtomicPtr::new(null_mut());
 /// Why Python frames are off, encoded by `to_word`; 0 if Python frames are on.
-static OFF: AtomicU32 = AtomicU32::new(0);
+static OFF_REASON: AtomicU32 = AtomicU32::new(0);
 /// The loader's state at the last search for an interpreter.
-static LOOKED: AtomicU64 = AtomicU64::new(u64::MAX);
+static LAST_SEARCH: AtomicU64 = AtomicU64::new(u64::MAX);
 
 /// Sets whether Python frames are recorded from now on.
-pub(super) fn want(wanted: bool) {
-    IS_WANTED.store(wanted, Ordering::Relaxed);
+pub(super) fn set_enabled(enabled: bool) {
+    IS_ENABLED.store(enabled, Ordering::Relaxed);
 }
 
 /// Why Python frames are off; `None` if Python frames are on.
-pub(super) fn off() -> Option<Off> {
-    Off::from_word(OFF.load(Ordering::Relaxed))
+pub(super) fn off_reason() -> Option<OffReason> {
+    OffReason::from_word(OFF_REASON.load(Ordering::Relaxed))
 }
 
 /// Whether Python frames are off, for any reason.
 #[inline(always)]
 pub(super) fn is_off() -> bool {
-    OFF.load(Ordering::Relaxed) != 0
+    OFF_REASON.load(Ordering::Relaxed) != 0
 }
 
 /// Permanently stops recording Python frames in this process.
 #[cold]
-pub(super) fn switch_off(why: Off) {
-    let _ = OFF.compare_exchange(0, why.to_word(), Ordering::AcqRel, Ordering::Relaxed);
+pub(super) fn turn_off(why: OffReason) {
+    let _ = OFF_REASON.compare_exchange(0, why.to_word(), Ordering::AcqRel, Ordering::Relaxed);
 }
 
 /// Returns the interpreter of this process, if there is a readable one. The function searches only if objects were loaded
 /// or unloaded since the last search. Safe inside a callback.
 #[cold]
 pub(super) fn interpreter() -> Option<&'static Interpreter> {
-    if !IS_WANTED.load(Ordering::Relaxed) || OFF.load(Ordering::Relaxed) != 0 {
+    if !IS_ENABLED.load(Ordering::Relaxed) || OFF_REASON.load(Ordering::Relaxed) != 0 {
         return None;
     }
-    let counts = counts::latest().as_word();
-    if FOUND.load(Ordering::Acquire).is_null() && LOOKED.load(Ordering::Relaxed) != counts {
-        look();
-        LOOKED.store(counts, Ordering::Relaxed);
+    let state = loader_state::latest().as_word();
+    if INTERPRETER.load(Ordering::Acquire).is_null() && LAST_SEARCH.load(Ordering::Relaxed) != state {
+        search();
+        LAST_SEARCH.store(state, Ordering::Relaxed);
     }
     // SAFETY: the pointer is null, or points to an interpreter that was written before its address was published, and that
     // is never unmapped.
-    unsafe { FOUND.load(Ordering::Acquire).as_ref() }
+    unsafe { INTERPRETER.load(Ordering::Acquire).as_ref() }
 }
 
 /// Whether the interpreter is still loaded. Called after objects were loaded or unloaded.
 #[cold]
-pub(super) fn is_there(interpreter: &Interpreter) -> bool {
-    let mut is_there = false;
+pub(super) fn is_loaded(interpreter: &Interpreter) -> bool {
+    let mut is_loaded = false;
     loader::visit(|object| {
-        is_there |= object.contains(interpreter.runtime);
-        if is_there { Visit::Stop } else { Visit::Next }
+        is_loaded |= object.contains(interpreter.runtime);
+        if is_loaded { Visit::Stop } else { Visit::Next }
     });
-    if !is_there {
-        switch_off(Off::Unreadable);
+    if !is_loaded {
+        turn_off(OffReason::Unreadable);
     }
-    is_there
+    is_loaded
 }
 
 /// The loader's present unload count.
 #[inline(always)]
 pub(super) fn unloads() -> u32 {
-    counts::latest().unloads()
+    loader_state::latest().unloads()
 }
 
-fn look() {
-    let found = loader::hold(|_: Counts| {
+fn search() {
+    let found = loader::with_lock(|_: LoaderState| {
         let mut found = None;
         loader::visit(|object| {
-            found = Exports::of(object).and_then(|exports| examine(object, &exports));
+            found = Exports::read(object).and_then(|exports| examine(object, &exports));
             if found.is_some() { Visit::Stop } else { Visit::Next }
         });
         found
     });
     match found.flatten() {
         None => {}
-        Some(Err(why)) => switch_off(why),
-        Some(Ok(interpreter)) => enter(interpreter),
+        Some(Err(why)) => turn_off(why),
+        Some(Ok(interpreter)) => publish(interpreter),
     }
 }
 
 /// Publishes an interpreter, unless another thread has already published one.
-fn enter(interpreter: Interpreter) {
+fn publish(interpreter: Interpreter) {
     let Some(place) = memory::map(size_of::<Interpreter>()) else { return };
     let place = place.cast::<Interpreter>();
     // SAFETY: this is a fresh, page-aligned mapping of that size.
     unsafe { place.write(interpreter) };
     let (order, otherwise) = (Ordering::AcqRel, Ordering::Relaxed);
-    if FOUND.compare_exchange(null_mut(), place.as_ptr(), order, otherwise).is_err() {
+    if INTERPRETER.compare_exchange(null_mut(), place.as_ptr(), order, otherwise).is_err() {
         // SAFETY: the memory was mapped above, and is not published.
         unsafe { memory::unmap(place.cast(), size_of::<Interpreter>()) };
     }
@@ -206,25 +206,29 @@ fn enter(interpreter: Interpreter) {
 
 /// The interpreter in the object with these exports. `None` if the object has no interpreter. Call while the loader's lock
 /// is held.
-fn examine(object: &Object, exports: &Exports<'_>) -> Option<Result<Interpreter, Off>> {
+fn examine(object: &Object, exports: &Exports<'_>) -> Option<Result<Interpreter, OffReason>> {
     if exports.find("pypy_main_startup").is_some() {
-        return Some(Err(Off::PyPy));
+        return Some(Err(OffReason::PyPy));
     }
     let runtime = exports.find("_PyRuntime")?;
-    Some(read(object, exports, runtime))
+    Some(read_interpreter(object, exports, runtime))
 }
 
 /// Not merged with the loop over all objects, because this function takes stack space, of which a thread may have little.
 #[cold]
 #[inline(never)]
-fn read(object: &Object, exports: &Exports<'_>, runtime: Exported) -> Result<Interpreter, Off> {
+fn read_interpreter(
+    object: &Object,
+    exports: &Exports<'_>,
+    runtime: ExportedSymbol,
+) -> Result<Interpreter, OffReason> {
     let layout = layout(exports, runtime)?;
     let types = || {
         let [code, text, bytes, frame] =
-            ["PyCode_Type", "PyUnicode_Type", "PyBytes_Type", "PyFrame_Type"].map(first_of_all);
+            ["PyCode_Type", "PyUnicode_Type", "PyBytes_Type", "PyFrame_Type"].map(resolve_symbol);
         Some(Types { code: code?, text: text?, bytes: bytes?, frame: frame? })
     };
-    let this_thread = exports.find("PyGILState_GetThisThreadState").ok_or(Off::Exports)?.address;
+    let this_thread = exports.find("PyGILState_GetThisThreadState").ok_or(OffReason::Exports)?.address;
     Ok(Interpreter {
         layout,
         runtime: runtime.address,
@@ -232,13 +236,13 @@ fn read(object: &Object, exports: &Exports<'_>, runtime: Exported) -> Result<Int
         this_thread: unsafe {
             std::mem::transmute::<usize, unsafe extern "C" fn() -> *mut u8>(this_thread as usize)
         },
-        types: types().ok_or(Off::Exports)?,
-        evaluator: evaluator(object, exports).ok_or(Off::Exports)?,
+        types: types().ok_or(OffReason::Exports)?,
+        evaluator: evaluator(object, exports).ok_or(OffReason::Exports)?,
     })
 }
 
 fn evaluator(object: &Object, exports: &Exports<'_>) -> Option<[Range<u64>; 2]> {
-    let Exported { address, bytes } = exports.find("_PyEval_EvalFrameDefault")?;
+    let ExportedSymbol { address, bytes } = exports.find("_PyEval_EvalFrameDefault")?;
     let hot = address..address + bytes;
     #[cfg(target_arch = "x86_64")]
     let cold = cold_part(object, &hot);
@@ -252,25 +256,25 @@ fn evaluator(object: &Object, exports: &Exports<'_>) -> Option<[Range<u64>; 2]> 
 
 /// Address of the symbol as the program and its libraries resolve it. This address matters because a program that is not
 /// position-independent has copies of its libraries' variables.
-fn first_of_all(name: &str) -> Option<u64> {
+fn resolve_symbol(name: &str) -> Option<u64> {
     let mut found = None;
     loader::visit(|object| {
-        found = Exports::of(object).and_then(|exports| exports.find(name)).map(|it| it.address);
+        found = Exports::read(object).and_then(|exports| exports.find(name)).map(|it| it.address);
         if found.is_some() { Visit::Stop } else { Visit::Next }
     });
     found
 }
 
-fn layout(exports: &Exports<'_>, runtime: Exported) -> Result<Layout, Off> {
-    let version = version(exports).ok_or(Off::Exports)?;
+fn layout(exports: &Exports<'_>, runtime: ExportedSymbol) -> Result<Layout, OffReason> {
+    let version = version(exports).ok_or(OffReason::Exports)?;
     let mut table = [0; TABLE_BYTES];
     let told = (runtime.bytes as usize).min(TABLE_BYTES);
     // SAFETY: according to the object, its variable has at least `told` bytes, and the loader's lock is held.
     unsafe { std::ptr::copy_nonoverlapping(runtime.address as *const u8, table.as_mut_ptr(), told) };
-    Layout::of(version, &table).map_err(|why| match why {
-        Unknown::Version => Off::Version((version >> 16) as u16),
-        Unknown::FreeThreaded => Off::FreeThreaded,
-        Unknown::Table => Off::Table,
+    Layout::for_version(version, &table).map_err(|why| match why {
+        UnknownLayout::Version => OffReason::Version((version >> 16) as u16),
+        UnknownLayout::FreeThreaded => OffReason::FreeThreaded,
+        UnknownLayout::Table => OffReason::Table,
     })
 }
 
@@ -313,24 +317,24 @@ mod tests {
     #[test]
     fn every_off_reason_survives_packing_into_a_word() {
         let all = [
-            Off::Version(0x030e),
-            Off::FreeThreaded,
-            Off::Table,
-            Off::Exports,
-            Off::PyPy,
-            Off::Unreadable,
-            Off::Mismatch,
+            OffReason::Version(0x030e),
+            OffReason::FreeThreaded,
+            OffReason::Table,
+            OffReason::Exports,
+            OffReason::PyPy,
+            OffReason::Unreadable,
+            OffReason::Mismatch,
         ];
         for off in all {
-            assert_eq!(Off::from_word(off.to_word()), Some(off));
+            assert_eq!(OffReason::from_word(off.to_word()), Some(off));
         }
-        assert_eq!(Off::from_word(0), None);
-        assert_eq!(Off::Version(0x030e).to_string(), "CPython 3.14 is not supported (unknown layout)");
+        assert_eq!(OffReason::from_word(0), None);
+        assert_eq!(OffReason::Version(0x030e).to_string(), "CPython 3.14 is not supported (unknown layout)");
     }
 
     #[test]
     fn a_process_without_python_has_no_interpreter() {
-        want(true);
-        assert!(interpreter().is_none() && off().is_none());
+        set_enabled(true);
+        assert!(interpreter().is_none() && off_reason().is_none());
     }
 }

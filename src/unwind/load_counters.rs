@@ -3,7 +3,7 @@
 //! `dl_iterate_phdr` would report loads and unloads, but takes the loader's lock, for which all launching threads would
 //! contend. glibc keeps two counters in `_rtld_global`: how many objects were ever loaded, and how many objects of the
 //! program's own namespace are loaded now. The counters' offsets are not part of any interface. So they are searched for
-//! once, by the pattern of the data around them (see [`find`]), and every later [`read_locked`] checks them against the
+//! once, by the pattern of the data around them (see [`find`]), and every later [`read_under_lock`] checks them against the
 //! loader's own answer. If the counters are not found, or ever contradict the loader, [`is_unchanged`] returns false
 //! permanently, and every capture asks the loader.
 //!
@@ -20,20 +20,20 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use super::counts::Told;
+use super::loader_state::LoaderCounters;
 
 /// Address of the number of objects ever loaded; null if the counters were not found.
 static EVER_LOADED: AtomicPtr<u64> = AtomicPtr::new(null_mut());
 /// Address of the number of objects loaded in the program's namespace. Valid if `EVER_LOADED` is not null.
 static LOADED_NOW: AtomicPtr<u32> = AtomicPtr::new(null_mut());
 /// Both numbers as read at the last query of the loader.
-static NOTED: AtomicU64 = AtomicU64::new(0);
+static LAST_NUMBERS: AtomicU64 = AtomicU64::new(0);
 
 /// Whether both numbers are the same as at the last call of [`note`].
 #[inline(always)]
 pub(super) fn is_unchanged() -> bool {
     // Load the noted numbers first, because the state that belongs to them was published before they were noted.
-    let noted = NOTED.load(Ordering::Acquire);
+    let noted = LAST_NUMBERS.load(Ordering::Acquire);
     numbers().is_some_and(|numbers| numbers == noted)
 }
 
@@ -53,23 +53,23 @@ fn numbers() -> Option<u64> {
 
 /// Reads the numbers while the loader's lock is held. `None` if they contradict the loader's counters, or if
 /// another namespace contains objects.
-pub(super) fn read_locked(told: Told) -> Option<u64> {
+pub(super) fn read_under_lock(counters: LoaderCounters) -> Option<u64> {
     let numbers = numbers()?;
-    if (numbers >> 32) as u32 != told.loads() {
+    if (numbers >> 32) as u32 != counters.loads() {
         EVER_LOADED.store(null_mut(), Ordering::Release);
         return None;
     }
-    (numbers as u32 == told.loaded()).then_some(numbers)
+    (numbers as u32 == counters.loaded()).then_some(numbers)
 }
 
-/// Notes numbers from [`read_locked`]. Call after publishing the state that belongs to these numbers.
+/// Notes numbers from [`read_under_lock`]. Call after publishing the state that belongs to these numbers.
 pub(super) fn note(numbers: Option<u64>) {
     if let Some(numbers) = numbers {
-        NOTED.store(numbers, Ordering::Release);
+        LAST_NUMBERS.store(numbers, Ordering::Release);
     }
 }
 
-/// Searches for the counters. Called by a visitor of `dl_iterate_phdr`, which runs under the loader's lock; `told` are the
+/// Searches for the counters. Called by a visitor of `dl_iterate_phdr`, which runs under the loader's lock; `counters` are the
 /// counters that the visitor was passed. `global` is `_rtld_global`, which is `bytes` bytes long.
 ///
 /// A match is a number equal to the counter of loads that follows a plausible number of namespaces and two or three
@@ -77,21 +77,21 @@ pub(super) fn note(numbers: Option<u64>) {
 ///
 /// # Safety
 /// The `bytes` bytes from `global` on must be readable, and `global` must be aligned to 8 bytes.
-pub(super) unsafe fn find(global: *mut c_void, bytes: usize, told: Told) {
+pub(super) unsafe fn find(global: *mut c_void, bytes: usize, counters: LoaderCounters) {
     // SAFETY: the caller guarantees that these words are readable. The loader's lock is held, so no word of
     // interest changes.
     let words = unsafe { std::slice::from_raw_parts(global.cast::<AtomicU64>(), bytes / 8) };
     // Other threads may start to wait for the lock meanwhile, which changes words of it, so take a copy in which each word
     // is read only once.
-    let mut copy = [0; MOST_WORDS];
+    let mut copy = [0; MAX_WORDS];
     copy.iter_mut().zip(words).for_each(|(copied, word)| *copied = word.load(Ordering::Relaxed));
-    let words = &copy[..words.len().min(MOST_WORDS)];
+    let words = &copy[..words.len().min(MAX_WORDS)];
     // SAFETY: gettid only returns a number.
     let thread = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
-    let mut found = (0..words.len()).filter(|&at| is_count_of_loads(words, at, told, thread));
+    let mut found = (0..words.len()).filter(|&at| is_load_counter(words, at, counters, thread));
     let (Some(at), None) = (found.next(), found.next()) else { return };
     let loaded = words[1] as u32;
-    if loaded != told.loaded() {
+    if loaded != counters.loaded() {
         return;
     }
     LOADED_NOW.store(global.cast::<u32>().wrapping_add(2), Ordering::Relaxed);
@@ -99,50 +99,50 @@ pub(super) unsafe fn find(global: *mut c_void, bytes: usize, told: Told) {
 }
 
 /// Maximum number of words of `_rtld_global` that are searched. The struct has about 540 words.
-const MOST_WORDS: usize = 1024;
+const MAX_WORDS: usize = 1024;
 
 /// Size of a `pthread_mutex_t` in words.
-const MUTEX: usize = size_of::<libc::pthread_mutex_t>() / 8;
+const MUTEX_WORDS: usize = size_of::<libc::pthread_mutex_t>() / 8;
 
-fn is_count_of_loads(words: &[u64], at: usize, told: Told, thread: u32) -> bool {
+fn is_load_counter(words: &[u64], at: usize, counters: LoaderCounters, thread: u32) -> bool {
     const NAMESPACES: std::ops::RangeInclusive<u64> = 1..=16;
     let is_recursive = |mutex: &[u64]| mutex[2] as u32 == libc::PTHREAD_MUTEX_RECURSIVE as u32;
     let is_ours = |mutex: &[u64]| mutex[0] >> 32 != 0 && mutex[1] as u32 == thread;
     // Since 2.35, glibc has three locks at this place; before 2.35, it had two.
     let locks = |count: usize| {
-        let before = at.checked_sub(count * MUTEX + 1).map(|from| &words[from..at]);
+        let before = at.checked_sub(count * MUTEX_WORDS + 1).map(|from| &words[from..at]);
         before.is_some_and(|before| {
-            let mut mutexes = before[1..].chunks_exact(MUTEX);
+            let mut mutexes = before[1..].chunks_exact(MUTEX_WORDS);
             NAMESPACES.contains(&before[0])
                 && mutexes.clone().all(is_recursive)
                 && mutexes.nth(1).is_some_and(is_ours)
         })
     };
-    words[at] == u64::from(told.loads()) && (locks(2) || locks(3))
+    words[at] == u64::from(counters.loads()) && (locks(2) || locks(3))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn mutex(owner: u32) -> [u64; MUTEX] {
-        let mut mutex = [0; MUTEX];
+    fn mutex(owner: u32) -> [u64; MUTEX_WORDS] {
+        let mut mutex = [0; MUTEX_WORDS];
         mutex[..3].copy_from_slice(&[u64::from(owner != 0) << 32, u64::from(owner), 1]);
         mutex
     }
 
     #[test]
     fn the_load_counter_is_identified_by_the_locks_before_it() {
-        let told = Told::new(57, 4);
+        let counters = LoaderCounters::new(57, 4);
         let layout = |locks: &[u32]| {
             let locks = locks.iter().flat_map(|owner| mutex(*owner));
             [57, 0, 1].into_iter().chain(locks).chain([57, 57]).collect::<Vec<_>>()
         };
         let found = |words: &[u64]| {
-            (0..words.len()).filter(|at| is_count_of_loads(words, *at, told, 7)).collect::<Vec<_>>()
+            (0..words.len()).filter(|at| is_load_counter(words, *at, counters, 7)).collect::<Vec<_>>()
         };
-        assert_eq!(found(&layout(&[0, 7, 0])), [3 + 3 * MUTEX]);
-        assert_eq!(found(&layout(&[0, 7])), [3 + 2 * MUTEX]);
+        assert_eq!(found(&layout(&[0, 7, 0])), [3 + 3 * MUTEX_WORDS]);
+        assert_eq!(found(&layout(&[0, 7])), [3 + 2 * MUTEX_WORDS]);
         assert_eq!(found(&layout(&[0, 8, 0])), Vec::<usize>::new(), "another thread's lock");
         assert_eq!(found(&layout(&[7])), Vec::<usize>::new(), "too few");
     }

@@ -2,7 +2,7 @@
 
 /// The reason why a walk ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum WalkEnd {
     /// The walk reached the outermost frame, according to the unwind information.
     Bottom,
     /// The return address was 0. This return address is stored directly below the given address.

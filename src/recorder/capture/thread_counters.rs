@@ -2,30 +2,30 @@
 
 use gpuflame_model::record::Loss;
 
-use super::cost::Times;
+use super::cost::DurationHistogram;
 use super::counter::Counter;
 
 /// Counters of a thread, which the collector reads.
-pub(super) struct Counts {
+pub(super) struct ThreadCounters {
     losses: [Counter; Loss::ALL.len()],
     pub(super) calls: Counter,
     /// Times of graph launches.
-    pub(super) graph_times: Times,
+    pub(super) graph_times: DurationHistogram,
     /// Times of all other calls.
-    pub(super) times: Times,
-    pub(super) verified: VerifiedTally,
+    pub(super) times: DurationHistogram,
+    pub(super) verified: VerificationCounters,
 }
 
 /// Number of stacks that were captured again by other methods, and numbers of stacks whose results differed.
-pub(super) struct VerifiedTally {
+pub(super) struct VerificationCounters {
     pub(super) stacks: Counter,
     pub(super) unlike_plain: Counter,
     pub(super) unlike_libgcc: Counter,
 }
 
-impl Counts {
+impl ThreadCounters {
     pub(super) const fn new() -> Self {
-        let verified = VerifiedTally {
+        let verified = VerificationCounters {
             stacks: Counter::new(),
             unlike_plain: Counter::new(),
             unlike_libgcc: Counter::new(),
@@ -33,8 +33,8 @@ impl Counts {
         Self {
             losses: [const { Counter::new() }; Loss::ALL.len()],
             calls: Counter::new(),
-            graph_times: Times::new(),
-            times: Times::new(),
+            graph_times: DurationHistogram::new(),
+            times: DurationHistogram::new(),
             verified,
         }
     }
@@ -46,7 +46,7 @@ impl Counts {
     }
 
     pub(super) fn lose_many(&self, loss: Loss, count: u64) {
-        self.losses[loss as usize - 1].add_beside_handlers(count);
+        self.losses[loss as usize - 1].add_atomically(count);
     }
 
     /// Resets all losses.
@@ -62,7 +62,7 @@ impl Counts {
 
 /// Results of stacks that were captured again (see [`verify_every`](super::verify_every)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Verified {
+pub struct VerifiedStacks {
     /// Number of stacks that were captured again.
     pub stacks: u64,
     /// Number of stacks for which a walk of every frame gave a different result.
@@ -71,13 +71,13 @@ pub struct Verified {
     pub unlike_libgcc: u64,
 }
 
-impl Verified {
+impl VerifiedStacks {
     /// Adds another thread's results.
-    pub(super) fn and(self, tally: &VerifiedTally) -> Self {
+    pub(super) fn and(self, counters: &VerificationCounters) -> Self {
         Self {
-            stacks: self.stacks + tally.stacks.get(),
-            unlike_plain: self.unlike_plain + tally.unlike_plain.get(),
-            unlike_libgcc: self.unlike_libgcc + tally.unlike_libgcc.get(),
+            stacks: self.stacks + counters.stacks.get(),
+            unlike_plain: self.unlike_plain + counters.unlike_plain.get(),
+            unlike_libgcc: self.unlike_libgcc + counters.unlike_libgcc.get(),
         }
     }
 }

@@ -2,15 +2,15 @@
 //!
 //! `_dl_find_object` (glibc 2.35 and newer) may be called inside a callback. `dladdr`, `dlsym` and `dlopen` may not,
 //! because they wait for the loader's main lock. So [`prepare`] looks `_dl_find_object` up at load time; if it is missing,
-//! a copy of the loader's list replaces it (see `objects`). `_dl_find_object` takes no lock and may return an object that
+//! a copy of the loader's list replaces it (see `object_list`). `_dl_find_object` takes no lock and may return an object that
 //! is just being unmapped, so it is called, and its result is used, only while the loader's lock is held.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use super::counts::Counts;
 use super::loader::{self, Object};
-use super::objects::{self, Unsure};
+use super::loader_state::LoaderState;
+use super::object_list::{self, MustAskLoader};
 
 type FindObject = unsafe extern "C" fn(*mut c_void, *mut FoundObject) -> c_int;
 
@@ -35,11 +35,11 @@ struct LinkMap {
 /// Address of `_dl_find_object`, or null if libc does not have this function.
 static FIND_OBJECT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 /// Whether `_dl_find_object` is treated as missing. Set by tests that must run as if the function did not exist.
-static IS_WITHOUT: AtomicBool = AtomicBool::new(false);
+static IS_DISABLED: AtomicBool = AtomicBool::new(false);
 
 /// Makes this process behave as with a glibc before 2.35 from now on.
-pub(crate) fn do_without_find_object() {
-    IS_WITHOUT.store(true, Ordering::Relaxed);
+pub(crate) fn disable_find_object() {
+    IS_DISABLED.store(true, Ordering::Relaxed);
     FIND_OBJECT.store(std::ptr::null_mut(), Ordering::Relaxed);
 }
 
@@ -47,7 +47,7 @@ pub(crate) fn do_without_find_object() {
 pub(crate) fn prepare() {
     // SAFETY: the name is a C string; dlsym has no other requirement.
     let find = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr()) };
-    if !IS_WITHOUT.load(Ordering::Relaxed) {
+    if !IS_DISABLED.load(Ordering::Relaxed) {
         FIND_OBJECT.store(find, Ordering::Relaxed);
     }
 }
@@ -55,29 +55,33 @@ pub(crate) fn prepare() {
 /// Returns the loader's state, and the result of `look` for the object that contains `address` in that state, if there is
 /// such an object. The object cannot be unloaded while `look` runs. `None` if the loader's lock could not be taken. Safe
 /// inside a callback.
-pub(crate) fn look_at<T>(
+pub(crate) fn with_object_at<T>(
     address: u64,
-    look: impl FnOnce(&Object, Counts) -> T,
-) -> Option<(Counts, Option<T>)> {
-    loader::hold(|counts| (counts, object_at(address, counts).map(|object| look(&object, counts))))
+    look: impl FnOnce(&Object, LoaderState) -> T,
+) -> Option<(LoaderState, Option<T>)> {
+    loader::with_lock(|state| (state, object_at(address, state).map(|object| look(&object, state))))
 }
 
 /// The object that contains `address` in the present state, if any. Call while the loader's lock is held.
-fn object_at(address: u64, counts: Counts) -> Option<Object> {
+fn object_at(address: u64, state: LoaderState) -> Option<Object> {
     let find = FIND_OBJECT.load(Ordering::Relaxed);
-    let found = if find.is_null() { objects::holding(address, counts) } else { by_call(find, address) };
-    found.unwrap_or_else(|Unsure| Object::listed(address))
+    let found = if find.is_null() {
+        object_list::find_object(address, state)
+    } else {
+        call_find_object(find, address)
+    };
+    found.unwrap_or_else(|MustAskLoader| Object::find_listed(address))
 }
 
 /// Asks `_dl_find_object`. An address that `_dl_find_object` does not know may still be in the loader's list, because an
 /// object's resolvers run while the object is being loaded, before `_dl_find_object` knows the object.
-fn by_call(find: *mut c_void, address: u64) -> Result<Option<Object>, Unsure> {
+fn call_find_object(find: *mut c_void, address: u64) -> Result<Option<Object>, MustAskLoader> {
     // SAFETY: `find` is glibc's `_dl_find_object`, which has this type.
     let find = unsafe { std::mem::transmute::<*mut c_void, FindObject>(find) };
     let mut found = std::mem::MaybeUninit::<FoundObject>::uninit();
     // SAFETY: `found` has the size and alignment of glibc's struct, and the function accepts any address.
     if unsafe { find(address as *mut c_void, found.as_mut_ptr()) } != 0 {
-        return Err(Unsure);
+        return Err(MustAskLoader);
     }
     // SAFETY: on success, `_dl_find_object` has written the whole struct.
     let found = unsafe { found.assume_init() };
@@ -85,7 +89,7 @@ fn by_call(find: *mut c_void, address: u64) -> Result<Option<Object>, Unsure> {
     let link_map = unsafe { &*found.link_map };
     // SAFETY: the loader has just returned all of these values for one object.
     let object = unsafe { Object::mapped(found.map_start as u64, link_map.bias, link_map.name) };
-    object.filter(|object| object.contains(address)).map(Some).ok_or(Unsure)
+    object.filter(|object| object.contains(address)).map(Some).ok_or(MustAskLoader)
 }
 
 #[cfg(test)]
@@ -102,11 +106,12 @@ mod tests {
         let place = |object: &Object| {
             (object.start, object.end, object.bias, object.eh_frame_hdr().map(<[u8]>::as_ptr))
         };
-        let found = look_at(here(), |object, _| place(object)).expect("there is a loader").1;
+        let found = with_object_at(here(), |object, _| place(object)).expect("there is a loader").1;
         let found = found.expect("the test is loaded");
-        let listed = loader::hold(|_| Object::listed(here()).map(|object| place(&object))).flatten();
+        let listed =
+            loader::with_lock(|_| Object::find_listed(here()).map(|object| place(&object))).flatten();
         assert_eq!(Some(found), listed);
         assert!((found.0..found.1).contains(&here()));
-        assert_eq!(look_at(4096, |_, _| ()).expect("there is a loader").1, None);
+        assert_eq!(with_object_at(4096, |_, _| ()).expect("there is a loader").1, None);
     }
 }

@@ -13,12 +13,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// glibc subtracts that number once per object in the namespace, so `dlpi_subs` jumps back and forth. Still, each unload
 /// increases `dlpi_subs`, and each load increases `dlpi_adds`, so no change leaves both counters as they were.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub(crate) struct Told {
+pub(crate) struct LoaderCounters {
     loads: u32,
     unloads: u32,
 }
 
-impl Told {
+impl LoaderCounters {
     pub(super) fn new(loads: u64, unloads: u64) -> Self {
         Self { loads: loads as u32, unloads: unloads as u32 }
     }
@@ -41,9 +41,9 @@ impl Told {
 /// A state of the loader: the number of objects ever loaded, and our own count of possible unloads, which only
 /// grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub(crate) struct Counts(u64);
+pub(crate) struct LoaderState(u64);
 
-impl Counts {
+impl LoaderState {
     pub(crate) const fn new(loads: u32, unloads: u32) -> Self {
         Self((loads as u64) << 32 | unloads as u64)
     }
@@ -67,29 +67,32 @@ impl Counts {
 /// The latest state that any thread has seen; 0 until the first query of the loader.
 static LATEST: AtomicU64 = AtomicU64::new(0);
 /// The loader's counters for the state in `LATEST`, and whether all objects were known to be in the program's namespace.
-static TOLD: AtomicU64 = AtomicU64::new(0);
-static WAS_ALONE: AtomicBool = AtomicBool::new(false);
+static COUNTERS: AtomicU64 = AtomicU64::new(0);
+static HAD_ONE_NAMESPACE: AtomicBool = AtomicBool::new(false);
 
 /// Returns the latest state that any thread has seen, with one load.
 #[inline(always)]
-pub(crate) fn latest() -> Counts {
-    Counts(LATEST.load(Ordering::Acquire))
+pub(crate) fn latest() -> LoaderState {
+    LoaderState(LATEST.load(Ordering::Acquire))
 }
 
 /// Converts the loader's counters to a state, and publishes the state. Call while the loader's lock is held, because the
-/// lock serializes these calls. `is_alone` means that all objects are in the program's namespace.
+/// lock serializes these calls. `has_one_namespace` means that all objects are in the program's namespace.
 ///
 /// If a signal handler queries the loader during this call, one extra unload is counted, which is harmless.
-pub(super) fn publish(told: Told, is_alone: bool) -> Counts {
-    let last = TOLD.load(Ordering::Relaxed);
-    if told.as_word() == last {
+pub(super) fn publish(counters: LoaderCounters, has_one_namespace: bool) -> LoaderState {
+    let last = COUNTERS.load(Ordering::Relaxed);
+    if counters.as_word() == last {
         return latest();
     }
     // An unload can be ruled out only if there is a single namespace.
-    let none_went = is_alone && WAS_ALONE.load(Ordering::Relaxed) && last as u32 == told.unloads;
-    let later = |latest: u64| Counts::new(told.loads, (latest as u32).wrapping_add(u32::from(!none_went)));
+    let nothing_unloaded =
+        has_one_namespace && HAD_ONE_NAMESPACE.load(Ordering::Relaxed) && last as u32 == counters.unloads;
+    let later = |latest: u64| {
+        LoaderState::new(counters.loads, (latest as u32).wrapping_add(u32::from(!nothing_unloaded)))
+    };
     let before = LATEST.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |latest| Some(later(latest).0));
-    WAS_ALONE.store(is_alone, Ordering::Relaxed);
-    TOLD.store(told.as_word(), Ordering::Relaxed);
+    HAD_ONE_NAMESPACE.store(has_one_namespace, Ordering::Relaxed);
+    COUNTERS.store(counters.as_word(), Ordering::Relaxed);
     later(before.unwrap_or_default())
 }

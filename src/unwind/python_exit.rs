@@ -17,7 +17,7 @@ use std::ffi::c_int;
 use std::sync::OnceLock;
 
 use super::loader::{self, Visit};
-use super::symbols::{Exported, Exports};
+use super::symbols::{ExportedSymbol, Exports};
 use super::{Skip, Unwinder};
 use gpuflame_model::record::FrameKind;
 
@@ -26,46 +26,50 @@ use gpuflame_model::record::FrameKind;
 const PROGRAMS: [&str; 3] = ["Py_RunMain", "Py_BytesMain", "Py_Main"];
 
 /// The callback to run at the end of the interpreter.
-struct Ending {
-    programs: [Option<Exported>; PROGRAMS.len()],
+struct ExitCallback {
+    programs: [Option<ExportedSymbol>; PROGRAMS.len()],
     is_due: fn() -> bool,
-    then: fn(),
+    callback: fn(),
 }
 
-static ENDING: OnceLock<Ending> = OnceLock::new();
+static EXIT_CALLBACK: OnceLock<ExitCallback> = OnceLock::new();
 
 /// The exports of an interpreter that this module needs.
-struct Found {
+struct InterpreterExports {
     is_initialized: extern "C" fn() -> c_int,
     at_exit: extern "C" fn(extern "C" fn()) -> c_int,
-    programs: [Option<Exported>; PROGRAMS.len()],
+    programs: [Option<ExportedSymbol>; PROGRAMS.len()],
 }
 
-/// Registers `then` to be called when this process's interpreter ends. `then` is called only if the interpreter runs the
+/// Registers `callback` to be called when this process's interpreter ends. `callback` is called only if the interpreter runs the
 /// whole program, and if `is_due` returns true at that time. Call once, after the interpreter was initialized, and not
 /// inside a callback. Returns false if there is no interpreter, or if its table is full. A forked child inherits the
 /// registration. In the child `is_due` must return false: another thread may have held the loader's lock at the fork, and
 /// that lock is never released in the child.
-pub fn at_end_of_program(is_due: fn() -> bool, then: fn()) -> bool {
-    let found = loader::hold(|_| {
+pub fn call_at_program_exit(is_due: fn() -> bool, callback: fn()) -> bool {
+    let found = loader::with_lock(|_| {
         let mut found = None;
         loader::visit(|object| {
-            found = Exports::of(object).and_then(|exports| look(&exports));
+            found = Exports::read(object).and_then(|exports| find_interpreter(&exports));
             if found.is_some() { Visit::Stop } else { Visit::Next }
         });
         found
     });
-    let Some(Found { is_initialized, at_exit, programs }) = found.flatten() else { return false };
+    let Some(InterpreterExports { is_initialized, at_exit, programs }) = found.flatten() else {
+        return false;
+    };
     // An interpreter that is not initialized has no table yet, and nothing that needs to be finalized.
-    is_initialized() != 0 && ENDING.set(Ending { programs, is_due, then }).is_ok() && at_exit(ends) == 0
+    is_initialized() != 0
+        && EXIT_CALLBACK.set(ExitCallback { programs, is_due, callback }).is_ok()
+        && at_exit(on_finalize) == 0
 }
 
 /// The interpreter in the object with these exports. Call while the loader's lock is held.
-fn look(exports: &Exports<'_>) -> Option<Found> {
+fn find_interpreter(exports: &Exports<'_>) -> Option<InterpreterExports> {
     exports.find("_PyRuntime")?;
     let address = |name| Some(exports.find(name)?.address as usize);
     let (is_initialized, at_exit) = (address("Py_IsInitialized")?, address("Py_AtExit")?);
-    Some(Found {
+    Some(InterpreterExports {
         // SAFETY: the function that CPython exports under this name takes no argument and returns an `int`.
         is_initialized: unsafe { std::mem::transmute::<usize, extern "C" fn() -> c_int>(is_initialized) },
         // SAFETY: the function that CPython exports under this name takes such a function and returns an `int`.
@@ -76,10 +80,10 @@ fn look(exports: &Exports<'_>) -> Option<Found> {
 
 /// Called by CPython on the thread that finalizes the interpreter. The function stays callable, because this library is
 /// never unloaded (`host::loaded`).
-extern "C" fn ends() {
+extern "C" fn on_finalize() {
     // A panic must not unwind into CPython.
     let _ = std::panic::catch_unwind(|| {
-        let Some(Ending { programs, is_due, then }) = ENDING.get() else { return };
+        let Some(ExitCallback { programs, is_due, callback }) = EXIT_CALLBACK.get() else { return };
         if !is_due() {
             return;
         }
@@ -91,7 +95,7 @@ extern "C" fn ends() {
             _ => false,
         });
         if is_program {
-            then();
+            callback();
         }
     });
 }

@@ -15,22 +15,22 @@ use std::cell::UnsafeCell;
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
-use super::counts::Counts;
 use super::loader::Object;
+use super::loader_state::LoaderState;
 use super::memory;
 use gpuflame_model::record::ModuleEpoch;
 
 /// Size of one mapping, and maximum number of mappings: 4 MiB in total, for about 20,000 objects.
-const CHUNK: usize = 64 << 10;
-const MOST_CHUNKS: usize = 64;
+const CHUNK_BYTES: usize = 64 << 10;
+const MAX_CHUNKS: usize = 64;
 /// Maximum length of a path in bytes: the longest path that Linux can open.
-const LONGEST_PATH: usize = 4096;
+const MAX_PATH_BYTES: usize = 4096;
 /// Maximum length of a build id in bytes. GNU build ids are 20 bytes long.
-const LONGEST_BUILD_ID: usize = 64;
+const MAX_BUILD_ID_BYTES: usize = 64;
 
 /// An object at an address range. The object's path and build id follow this struct in memory.
 #[repr(C)]
-pub(super) struct Known {
+pub(super) struct EpochEntry {
     pub(super) start: u64,
     pub(super) end: u64,
     pub(super) bias: u64,
@@ -40,138 +40,140 @@ pub(super) struct Known {
     /// The latest loader state in which the object was seen at this address.
     state: AtomicU64,
     /// The next entry in the order of insertion.
-    next: AtomicPtr<Known>,
+    next: AtomicPtr<EpochEntry>,
     /// The previous entry in the same hash bucket.
-    before: *const Known,
+    previous: *const EpochEntry,
 }
 
 // SAFETY: all fields that are not atomic are written before the entry is published, and never change afterwards.
-unsafe impl Sync for Known {}
+unsafe impl Sync for EpochEntry {}
 
-static FIRST: AtomicPtr<Known> = AtomicPtr::new(null_mut());
+static FIRST: AtomicPtr<EpochEntry> = AtomicPtr::new(null_mut());
 /// The newest entry of each bucket; the start address selects the bucket.
-static BUCKETS: [AtomicPtr<Known>; 1024] = [const { AtomicPtr::new(null_mut()) }; 1024];
+static BUCKETS: [AtomicPtr<EpochEntry>; 1024] = [const { AtomicPtr::new(null_mut()) }; 1024];
 
-/// Free memory for the next entry. It is owned by the thread that set `ENTERING`.
-static ROOM: Room = Room(UnsafeCell::new(Free { at: null_mut(), left: 0, chunks: 0, last: null() }));
-static ENTERING: AtomicBool = AtomicBool::new(false);
+/// Free memory for the next entry. It is owned by the thread that set `IS_ADDING`.
+static ARENA: ArenaCell =
+    ArenaCell(UnsafeCell::new(Arena { at: null_mut(), left: 0, chunks: 0, last: null() }));
+static IS_ADDING: AtomicBool = AtomicBool::new(false);
 
-struct Room(UnsafeCell<Free>);
+struct ArenaCell(UnsafeCell<Arena>);
 
-// SAFETY: only `epoch_of` accesses the room, while its thread owns `ENTERING`.
-unsafe impl Sync for Room {}
+// SAFETY: only `epoch_of` accesses the arena, while its thread owns `IS_ADDING`.
+unsafe impl Sync for ArenaCell {}
 
-struct Free {
+struct Arena {
     at: *mut u8,
     left: usize,
     chunks: usize,
-    last: *const Known,
+    last: *const EpochEntry,
 }
 
 /// Returns the epoch of `object` in the loader's present state. Call while the loader's lock is held. `None` in a signal
 /// handler that interrupted its own thread while the thread was adding an object.
-pub(super) fn epoch_of(object: &Object, counts: Counts) -> Option<ModuleEpoch> {
+pub(super) fn epoch_of(object: &Object, state: LoaderState) -> Option<ModuleEpoch> {
     let bucket = &BUCKETS[(object.start.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54) as usize];
-    let found_before = |known: &&Known| {
-        known.start == object.start && known.state.load(Ordering::Relaxed) == counts.as_word()
+    let was_found = |entry: &&EpochEntry| {
+        entry.start == object.start && entry.state.load(Ordering::Relaxed) == state.as_word()
     };
-    if let Some(known) = in_bucket(bucket).find(found_before) {
-        return Some(known.epoch);
+    if let Some(entry) = in_bucket(bucket).find(was_found) {
+        return Some(entry.epoch);
     }
     let (path, build_id) = (object.name().to_bytes(), object.build_id());
-    if let Some(known) = in_bucket(bucket).find(|known| known.is(object, path, build_id)) {
-        known.state.store(counts.as_word(), Ordering::Relaxed);
-        return Some(known.epoch);
+    if let Some(entry) = in_bucket(bucket).find(|entry| entry.matches(object, path, build_id)) {
+        entry.state.store(state.as_word(), Ordering::Relaxed);
+        return Some(entry.epoch);
     }
-    if ENTERING.swap(true, Ordering::Acquire) {
+    if IS_ADDING.swap(true, Ordering::Acquire) {
         return None;
     }
-    // SAFETY: this thread has just set `ENTERING`, so no other reference to the room exists.
-    let free = unsafe { &mut *ROOM.0.get() };
-    let entered = free.enter(object, path, build_id, counts, bucket);
-    ENTERING.store(false, Ordering::Release);
-    Some(entered.map_or(ModuleEpoch::UNKNOWN, |known| known.epoch))
+    // SAFETY: this thread has just set `IS_ADDING`, so no other reference to the arena exists.
+    let arena = unsafe { &mut *ARENA.0.get() };
+    let added = arena.add(object, path, build_id, state, bucket);
+    IS_ADDING.store(false, Ordering::Release);
+    Some(added.map_or(ModuleEpoch::UNKNOWN, |entry| entry.epoch))
 }
 
-fn in_bucket(bucket: &AtomicPtr<Known>) -> impl Iterator<Item = &'static Known> {
+fn in_bucket(bucket: &AtomicPtr<EpochEntry>) -> impl Iterator<Item = &'static EpochEntry> {
     // SAFETY: linked entries are fully written, and are never unmapped.
-    let follow = |known: *const Known| unsafe { known.as_ref() };
-    std::iter::successors(follow(bucket.load(Ordering::Acquire)), move |known| follow(known.before))
+    let follow = |entry: *const EpochEntry| unsafe { entry.as_ref() };
+    std::iter::successors(follow(bucket.load(Ordering::Acquire)), move |entry| follow(entry.previous))
 }
 
 /// All entries added after `last`, oldest first; all entries if `last` is `None`.
-pub(super) fn after(last: Option<&'static Known>) -> impl Iterator<Item = &'static Known> {
+pub(super) fn entries_after(last: Option<&'static EpochEntry>) -> impl Iterator<Item = &'static EpochEntry> {
     let next = last.map_or(&FIRST, |last| &last.next);
     // SAFETY: linked entries are fully written, and are never unmapped.
-    let follow = |next: &AtomicPtr<Known>| unsafe { next.load(Ordering::Acquire).as_ref() };
-    std::iter::successors(follow(next), move |known: &&'static Known| follow(&known.next))
+    let follow = |next: &AtomicPtr<EpochEntry>| unsafe { next.load(Ordering::Acquire).as_ref() };
+    std::iter::successors(follow(next), move |entry: &&'static EpochEntry| follow(&entry.next))
 }
 
-impl Free {
+impl Arena {
     /// Adds an object. `None` if memory or epochs are used up.
-    fn enter(
+    fn add(
         &mut self,
         object: &Object,
         path: &[u8],
         build_id: &[u8],
-        counts: Counts,
-        bucket: &AtomicPtr<Known>,
-    ) -> Option<&'static Known> {
-        if path.len() > LONGEST_PATH || build_id.len() > LONGEST_BUILD_ID {
+        state: LoaderState,
+        bucket: &AtomicPtr<EpochEntry>,
+    ) -> Option<&'static EpochEntry> {
+        if path.len() > MAX_PATH_BYTES || build_id.len() > MAX_BUILD_ID_BYTES {
             return None;
         }
-        let across = after(None).filter(|known| known.start < object.end && object.start < known.end);
-        let epoch = across.map(|known| known.epoch.0 + 1).max().unwrap_or_default();
+        let overlapping =
+            entries_after(None).filter(|entry| entry.start < object.end && object.start < entry.end);
+        let epoch = overlapping.map(|entry| entry.epoch.0 + 1).max().unwrap_or_default();
         if epoch > ModuleEpoch::LAST.0 {
             return None;
         }
-        let place = self.take(size_of::<Known>() + path.len() + build_id.len())?.cast::<Known>();
-        let known = Known {
+        let slot = self.allocate(size_of::<EpochEntry>() + path.len() + build_id.len())?.cast::<EpochEntry>();
+        let entry = EpochEntry {
             start: object.start,
             end: object.end,
             bias: object.bias,
             epoch: ModuleEpoch(epoch),
             path_length: path.len() as u16,
             build_id_length: build_id.len() as u16,
-            state: AtomicU64::new(counts.as_word()),
+            state: AtomicU64::new(state.as_word()),
             next: AtomicPtr::new(null_mut()),
-            before: bucket.load(Ordering::Relaxed),
+            previous: bucket.load(Ordering::Relaxed),
         };
-        // SAFETY: `take` returned enough bytes, which are aligned for this type and not yet shared with any thread.
+        // SAFETY: `allocate` returned enough bytes, which are aligned for this type and not yet shared with any thread.
         unsafe {
-            place.write(known);
-            let text = place.add(1).cast::<u8>();
+            slot.write(entry);
+            let text = slot.add(1).cast::<u8>();
             text.copy_from_nonoverlapping(path.as_ptr(), path.len());
             text.add(path.len()).copy_from_nonoverlapping(build_id.as_ptr(), build_id.len());
         }
         // SAFETY: the newest entry is never unmapped.
         let last = unsafe { self.last.as_ref() }.map_or(&FIRST, |last| &last.next);
-        last.store(place, Ordering::Release);
-        bucket.store(place, Ordering::Release);
-        self.last = place;
+        last.store(slot, Ordering::Release);
+        bucket.store(slot, Ordering::Release);
+        self.last = slot;
         // SAFETY: the entry was just written, and is never unmapped.
-        Some(unsafe { &*place })
+        Some(unsafe { &*slot })
     }
 
     /// Allocates `bytes` bytes, aligned to 8.
-    fn take(&mut self, bytes: usize) -> Option<*mut u8> {
+    fn allocate(&mut self, bytes: usize) -> Option<*mut u8> {
         let bytes = bytes.next_multiple_of(8);
         if bytes > self.left {
-            if self.chunks == MOST_CHUNKS {
+            if self.chunks == MAX_CHUNKS {
                 return None;
             }
-            (self.at, self.left) = (memory::map(CHUNK)?.as_ptr(), CHUNK);
+            (self.at, self.left) = (memory::map(CHUNK_BYTES)?.as_ptr(), CHUNK_BYTES);
             self.chunks += 1;
         }
-        let place = self.at;
-        self.at = place.wrapping_add(bytes);
+        let slot = self.at;
+        self.at = slot.wrapping_add(bytes);
         self.left -= bytes;
-        Some(place)
+        Some(slot)
     }
 }
 
-impl Known {
-    fn is(&self, object: &Object, path: &[u8], build_id: &[u8]) -> bool {
+impl EpochEntry {
+    fn matches(&self, object: &Object, path: &[u8], build_id: &[u8]) -> bool {
         (self.start, self.end, self.bias) == (object.start, object.end, object.bias)
             && self.path() == path
             && self.build_id() == build_id
@@ -187,12 +189,12 @@ impl Known {
 
     fn text(&self, from: usize, length: u16) -> &[u8] {
         let text = std::ptr::from_ref(self).wrapping_add(1).cast::<u8>().wrapping_add(from);
-        // SAFETY: `enter` wrote the path and the build id after this entry, and these bytes never change.
+        // SAFETY: `add` wrote the path and the build id after this entry, and these bytes never change.
         unsafe { std::slice::from_raw_parts(text, usize::from(length)) }
     }
 }
 
-impl std::fmt::Debug for Known {
+impl std::fmt::Debug for EpochEntry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:x}..{:x} in epoch {}", self.start, self.end, self.epoch.0)
     }
@@ -201,46 +203,47 @@ impl std::fmt::Debug for Known {
 #[cfg(test)]
 mod tests {
     use super::super::loader::Visit;
-    use super::super::{find, loader};
+    use super::super::{loader, object_lookup};
     use super::*;
 
     #[test]
     fn an_object_has_one_epoch_in_every_state_of_the_loader() {
-        find::prepare();
+        object_lookup::prepare();
         let here = an_object_has_one_epoch_in_every_state_of_the_loader as fn() as usize as u64;
-        let epoch =
-            |counts| find::look_at(here, |object, _| epoch_of(object, counts)).and_then(|seen| seen.1);
-        let first = epoch(Counts::new(1, 1)).expect("no other thread enters");
+        let epoch = |state| {
+            object_lookup::with_object_at(here, |object, _| epoch_of(object, state)).and_then(|seen| seen.1)
+        };
+        let first = epoch(LoaderState::new(1, 1)).expect("no other thread enters");
         assert!(first.is_some_and(|epoch| epoch <= ModuleEpoch::LAST));
-        assert_eq!(epoch(Counts::new(1, 1)), Some(first));
-        assert_eq!(epoch(Counts::new(7, 5)), Some(first));
+        assert_eq!(epoch(LoaderState::new(1, 1)), Some(first));
+        assert_eq!(epoch(LoaderState::new(7, 5)), Some(first));
     }
 
     #[test]
     fn overlapping_objects_have_different_epochs() {
-        loader::hold(|counts| {
+        loader::with_lock(|state| {
             loader::visit(|object| {
-                epoch_of(object, counts);
+                epoch_of(object, state);
                 Visit::Next
             });
         });
-        let all: Vec<_> = after(None).collect();
+        let all: Vec<_> = entries_after(None).collect();
         assert!(all.len() > 3, "{all:?}");
         for (at, one) in all.iter().enumerate() {
-            let is_across = |other: &&&Known| one.start < other.end && other.start < one.end;
+            let is_across = |other: &&&EpochEntry| one.start < other.end && other.start < one.end;
             assert!(all[..at].iter().filter(is_across).all(|other| other.epoch != one.epoch), "{all:?}");
         }
-        let last = after(None).last();
-        assert_eq!(after(last).count(), 0);
+        let last = entries_after(None).last();
+        assert_eq!(entries_after(last).count(), 0);
     }
 
     #[test]
     fn objects_are_not_entered_without_free_space() {
-        let mut free = Free { at: null_mut(), left: 0, chunks: MOST_CHUNKS, last: null() };
-        assert!(free.enter(&Object::NONE, b"/lib/a.so", b"", Counts::default(), &BUCKETS[0]).is_none());
-        free.chunks = 0;
-        let longest = [b'a'; LONGEST_PATH + 1];
-        assert!(free.enter(&Object::NONE, &longest, b"", Counts::default(), &BUCKETS[0]).is_none());
-        assert_eq!(free.chunks, 0);
+        let mut arena = Arena { at: null_mut(), left: 0, chunks: MAX_CHUNKS, last: null() };
+        assert!(arena.add(&Object::NONE, b"/lib/a.so", b"", LoaderState::default(), &BUCKETS[0]).is_none());
+        arena.chunks = 0;
+        let longest = [b'a'; MAX_PATH_BYTES + 1];
+        assert!(arena.add(&Object::NONE, &longest, b"", LoaderState::default(), &BUCKETS[0]).is_none());
+        assert_eq!(arena.chunks, 0);
     }
 }

@@ -1,100 +1,100 @@
 //! Detects whether the contents of paths, and of names without a cached hash, have changed.
 
-use super::LONGEST_TEXT;
+use super::MAX_TEXT_CHARS;
 use crate::memory;
 use crate::python::layout::{self, Layout};
 
 /// Texts that are compared at most once per walk: paths, which many functions share, and names whose hash Python has not
 /// computed.
 #[repr(C)]
-pub(in crate::python) struct Texts {
+pub(in crate::python) struct CodeTexts {
     /// Number of walks so far.
     walk: u64,
     count: usize,
     /// For each pair of texts, the last walk in which the pair was found unchanged.
-    seen: [u64; MOST_TEXTS],
+    unchanged_in: [u64; MAX_PAIRS],
     /// Numbers of the pairs compared in the last walk, each listed once.
-    of_walk: [u16; MOST_TEXTS],
-    count_of_walk: usize,
-    all: [Pair; MOST_TEXTS],
+    in_walk: [u16; MAX_PAIRS],
+    count_in_walk: usize,
+    pairs: [TextPair; MAX_PAIRS],
 }
 
 /// Addresses of a path and a name, either of which may be null, and the contents of both.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-struct Pair {
+struct TextPair {
     path: u64,
     name: u64,
-    marks: u64,
+    hash: u64,
     /// Number of stored letters of the path; 0 if the path's hash must be compared instead.
     count: u64,
-    letters: [u8; MOST_LETTERS],
+    letters: [u8; MAX_STORED_LETTERS],
 }
 
 /// Maximum number of letters stored of a path. Longer paths are compared by their hash, at three times the cost.
-const MOST_LETTERS: usize = 224;
+const MAX_STORED_LETTERS: usize = 224;
 
-const MOST_TEXTS: usize = 2048;
+const MAX_PAIRS: usize = 2048;
 
-impl Texts {
+impl CodeTexts {
     /// Starts a new walk, in which any text may have changed.
     #[inline(always)]
     pub(in crate::python) fn forget(&mut self) {
         self.walk += 1;
-        self.count_of_walk = 0;
+        self.count_in_walk = 0;
     }
 
     /// Whether there is no room for another pair of texts.
     pub(in crate::python) fn are_full(&self) -> bool {
-        self.count >= MOST_TEXTS
+        self.count >= MAX_PAIRS
     }
 
     /// Removes all pairs. Callers that hold the numbers of pairs must drop these numbers.
     pub(in crate::python) fn clear(&mut self) {
-        (self.count, self.count_of_walk) = (0, 0);
+        (self.count, self.count_in_walk) = (0, 0);
     }
 
     /// Returns the number of this pair of texts. `None` if there are too many pairs.
     ///
     /// # Safety
     /// Each text must be null or a readable string.
-    pub(super) unsafe fn enter(&mut self, path: u64, name: u64, layout: &Layout) -> Option<u16> {
+    pub(super) unsafe fn add(&mut self, path: u64, name: u64, layout: &Layout) -> Option<u16> {
         // SAFETY: the caller guarantees that each text is null or a readable string.
-        let marks = unsafe { marks_of_both(path, name, layout) };
-        let is_same = |known: &Pair| (known.path, known.name, known.marks) == (path, name, marks);
-        if let Some(at) = self.all[..self.count].iter().position(is_same) {
-            self.see(at);
+        let hash = unsafe { hash_pair(path, name, layout) };
+        let is_same = |cached: &TextPair| (cached.path, cached.name, cached.hash) == (path, name, hash);
+        if let Some(at) = self.pairs[..self.count].iter().position(is_same) {
+            self.mark_unchanged(at);
             return Some(at as u16);
         }
         if self.are_full() {
             return None;
         }
-        let pair = &mut self.all[self.count];
-        (pair.path, pair.name, pair.marks, pair.count) = (path, name, marks, 0);
+        let pair = &mut self.pairs[self.count];
+        (pair.path, pair.name, pair.hash, pair.count) = (path, name, hash, 0);
         if path != 0 && name == 0 {
             // SAFETY: the caller guarantees that the path is a readable string.
-            unsafe { pair.keep_letters(layout) };
+            unsafe { pair.store_letters(layout) };
         }
         self.count += 1;
-        self.see(self.count - 1);
+        self.mark_unchanged(self.count - 1);
         Some(self.count as u16 - 1)
     }
 
     /// Records that this pair of texts is unchanged in this walk.
-    fn see(&mut self, at: usize) {
-        if self.seen[at] == self.walk {
+    fn mark_unchanged(&mut self, at: usize) {
+        if self.unchanged_in[at] == self.walk {
             return;
         }
-        self.seen[at] = self.walk;
-        if let Some(place) = self.of_walk.get_mut(self.count_of_walk) {
-            *place = at as u16;
-            self.count_of_walk += 1;
+        self.unchanged_in[at] = self.walk;
+        if let Some(slot) = self.in_walk.get_mut(self.count_in_walk) {
+            *slot = at as u16;
+            self.count_in_walk += 1;
         }
     }
 
     /// The numbers of all pairs that were compared in the last walk.
-    pub(in crate::python) fn of_walk(&self) -> &[u16] {
-        &self.of_walk[..self.count_of_walk.min(MOST_TEXTS)]
+    pub(in crate::python) fn in_walk(&self) -> &[u16] {
+        &self.in_walk[..self.count_in_walk.min(MAX_PAIRS)]
     }
 
     /// Whether the pairs of texts with these numbers are unchanged.
@@ -102,7 +102,7 @@ impl Texts {
     /// # Safety
     /// Each text must be a string, or at least readable memory.
     #[inline(always)]
-    pub(in crate::python) unsafe fn are_as_kept(&self, numbers: &[u16], layout: &Layout) -> bool {
+    pub(in crate::python) unsafe fn are_as_cached(&self, numbers: &[u16], layout: &Layout) -> bool {
         // SAFETY: the caller guarantees that each text is readable.
         numbers.is_empty() || unsafe { self.have_same_letters(numbers, layout) }
     }
@@ -114,19 +114,19 @@ impl Texts {
     #[inline(always)]
     pub(in crate::python) unsafe fn are_as_before(&self, layout: &Layout) -> bool {
         // SAFETY: the caller guarantees that each text is readable.
-        unsafe { self.are_as_kept(self.of_walk(), layout) }
+        unsafe { self.are_as_cached(self.in_walk(), layout) }
     }
 
-    /// As [`Texts::are_as_kept`], but requires at least one number. Not inlined, so that this function does not take a
+    /// As [`CodeTexts::are_as_cached`], but requires at least one number. Not inlined, so that this function does not take a
     /// register if there are no numbers.
     ///
     /// # Safety
-    /// The conditions of [`Texts::are_as_kept`] apply.
+    /// The conditions of [`CodeTexts::are_as_cached`] apply.
     #[inline(never)]
     unsafe fn have_same_letters(&self, numbers: &[u16], layout: &Layout) -> bool {
         for at in numbers {
             // SAFETY: the caller guarantees that each text is readable.
-            if !unsafe { self.all[usize::from(*at) % MOST_TEXTS].are_as_before(layout) } {
+            if !unsafe { self.pairs[usize::from(*at) % MAX_PAIRS].are_as_before(layout) } {
                 return false;
             }
         }
@@ -136,32 +136,32 @@ impl Texts {
     /// Whether the pair of texts with this number is unchanged.
     ///
     /// # Safety
-    /// The number must be from [`Texts::enter`]; each text must be a string, or at least readable memory.
+    /// The number must be from [`CodeTexts::add`]; each text must be a string, or at least readable memory.
     #[inline(always)]
-    pub(super) unsafe fn hold(&mut self, number: u16, layout: &Layout) -> bool {
+    pub(super) unsafe fn are_unchanged(&mut self, number: u16, layout: &Layout) -> bool {
         // SAFETY: numbers are less than the count, which is at most the array's length.
-        let seen = unsafe { *self.seen.get_unchecked(usize::from(number)) };
-        // SAFETY: the caller guarantees that the number is from [`Texts::enter`] and that each text is readable.
-        seen == self.walk || unsafe { self.look(number, layout) }
+        let unchanged_in = unsafe { *self.unchanged_in.get_unchecked(usize::from(number)) };
+        // SAFETY: the caller guarantees that the number is from [`CodeTexts::add`] and that each text is readable.
+        unchanged_in == self.walk || unsafe { self.compare(number, layout) }
     }
 
     /// Compares a pair of texts. If the pair is unchanged, it is not compared again in this walk.
     ///
     /// # Safety
-    /// The conditions of [`Texts::hold`] apply.
+    /// The conditions of [`CodeTexts::are_unchanged`] apply.
     #[inline(never)]
-    unsafe fn look(&mut self, number: u16, layout: &Layout) -> bool {
-        let at = usize::from(number) % MOST_TEXTS;
+    unsafe fn compare(&mut self, number: u16, layout: &Layout) -> bool {
+        let at = usize::from(number) % MAX_PAIRS;
         // SAFETY: the caller guarantees that each text is readable.
-        let are_same = unsafe { self.all[at].are_as_before(layout) };
+        let are_same = unsafe { self.pairs[at].are_as_before(layout) };
         if are_same {
-            self.see(at);
+            self.mark_unchanged(at);
         }
         are_same
     }
 }
 
-impl Pair {
+impl TextPair {
     /// Whether both texts of the pair are unchanged.
     ///
     /// # Safety
@@ -170,21 +170,21 @@ impl Pair {
     unsafe fn are_as_before(&self, layout: &Layout) -> bool {
         match self.count {
             // SAFETY: the caller guarantees that each text is readable.
-            0 => unsafe { marks_of_both(self.path, self.name, layout) == self.marks },
+            0 => unsafe { hash_pair(self.path, self.name, layout) == self.hash },
             // SAFETY: the caller guarantees that the path is readable.
             _ => unsafe { self.has_same_letters(layout) },
         }
     }
 
-    /// Stores the path's letters, if they are ASCII, and at least eight and at most `MOST_LETTERS`.
+    /// Stores the path's letters, if they are ASCII, and at least eight and at most `MAX_STORED_LETTERS`.
     ///
     /// # Safety
     /// The path must be a readable string.
-    unsafe fn keep_letters(&mut self, layout: &Layout) {
+    unsafe fn store_letters(&mut self, layout: &Layout) {
         // SAFETY: the caller guarantees that the path is a readable string.
         let word = |at: u64| unsafe { memory::word(self.path + at) };
         let (count, is_ascii) = (word(layout::LENGTH), word(layout::STATE) >> 6 & 1 != 0);
-        if is_ascii && (8..=MOST_LETTERS as u64).contains(&count) {
+        if is_ascii && (8..=MAX_STORED_LETTERS as u64).contains(&count) {
             let from = (self.path + u64::from(layout.text.ascii)) as *const u8;
             // SAFETY: the string has `count` letters at this address.
             unsafe { from.copy_to_nonoverlapping(self.letters.as_mut_ptr(), count as usize) };
@@ -266,9 +266,9 @@ unsafe fn are_same<const BYTES: usize>(one: u64, other: u64) -> bool {
 /// # Safety
 /// Each text must be null, a string, or at least readable memory.
 #[inline(never)]
-unsafe fn marks_of_both(path: u64, name: u64, layout: &Layout) -> u64 {
+unsafe fn hash_pair(path: u64, name: u64, layout: &Layout) -> u64 {
     // SAFETY: the caller guarantees that each text is null or readable.
-    let of = |text: u64| unsafe { marks_of_letters(text, layout) };
+    let of = |text: u64| unsafe { hash_letters(text, layout) };
     if name == 0 { of(path) } else { of(path).rotate_left(32) ^ of(name) }
 }
 
@@ -277,14 +277,14 @@ unsafe fn marks_of_both(path: u64, name: u64, layout: &Layout) -> u64 {
 /// # Safety
 /// `text` must be null, a string, or at least readable memory.
 #[inline(always)]
-unsafe fn marks_of_letters(text: u64, layout: &Layout) -> u64 {
+unsafe fn hash_letters(text: u64, layout: &Layout) -> u64 {
     if text == 0 {
         return 0;
     }
     // SAFETY: the caller guarantees that the text is readable; a string ends with a zero byte, and objects are aligned to
     // eight bytes.
     let word = |at: u64| unsafe { memory::word(text + at) };
-    let (length, state) = (word(layout::LENGTH).min(LONGEST_TEXT as u64), word(layout::STATE) as u32);
+    let (length, state) = (word(layout::LENGTH).min(MAX_TEXT_CHARS as u64), word(layout::STATE) as u32);
     let (kind, is_ascii) = (u64::from(state >> 2 & 7), state >> 6 & 1 != 0);
     let start = u64::from(if is_ascii { layout.text.ascii } else { layout.text.wide });
     let end = start + length * kind;
@@ -295,38 +295,39 @@ unsafe fn marks_of_letters(text: u64, layout: &Layout) -> u64 {
             bytes @ 0..8 => word(at) & ((1 << (8 * bytes)) - 1),
             _ => word(at),
         };
-        return mixed(word(start), word(start + 8), about);
+        return mix(word(start), word(start + 8), about);
     }
-    let (mut at, mut place) = (start, about);
-    let mut marks = 0_u64;
+    let (mut at, mut salt) = (start, about);
+    let mut hash = 0_u64;
     while at < end - 16 {
-        marks = marks.wrapping_add(mixed(word(at), word(at + 8), place));
-        place = place.wrapping_add(0xa076_1d64_78bd_642f);
+        hash = hash.wrapping_add(mix(word(at), word(at + 8), salt));
+        salt = salt.wrapping_add(0xa076_1d64_78bd_642f);
         at += 16;
     }
     // The last two words may overlap the words that were hashed before.
-    marks.wrapping_add(mixed(word(end - 16), word(end - 8), place))
+    hash.wrapping_add(mix(word(end - 16), word(end - 8), salt))
 }
 
 /// Combines two words in a way that depends on their position.
 #[inline(always)]
-fn mixed(one: u64, other: u64, place: u64) -> u64 {
-    let product = u128::from(one ^ 0x9e37_79b9_7f4a_7c15) * u128::from(other ^ place);
+fn mix(one: u64, other: u64, salt: u64) -> u64 {
+    let product = u128::from(one ^ 0x9e37_79b9_7f4a_7c15) * u128::from(other ^ salt);
     product as u64 ^ (product >> 64) as u64
 }
 
 #[cfg(test)]
-impl Texts {
+impl CodeTexts {
     pub(super) fn for_test() -> Box<Self> {
-        const NONE: Pair = Pair { path: 0, name: 0, marks: 0, count: 0, letters: [0; MOST_LETTERS] };
-        let of_walk = [0; MOST_TEXTS];
-        Box::new(Texts {
+        const NONE: TextPair =
+            TextPair { path: 0, name: 0, hash: 0, count: 0, letters: [0; MAX_STORED_LETTERS] };
+        let in_walk = [0; MAX_PAIRS];
+        Box::new(CodeTexts {
             walk: 1,
             count: 0,
-            seen: [0; MOST_TEXTS],
-            of_walk,
-            count_of_walk: 0,
-            all: [NONE; MOST_TEXTS],
+            unchanged_in: [0; MAX_PAIRS],
+            in_walk,
+            count_in_walk: 0,
+            pairs: [NONE; MAX_PAIRS],
         })
     }
 }

@@ -1,7 +1,7 @@
 //! Reads memory through pointers that may be corrupted.
 //!
 //! A page is read in place once the kernel has reported the page readable. Before that, and so whenever a walk first
-//! reaches an object, memory is read through a copy that the kernel makes (`memory::copy_what_is_mapped`), which fails for
+//! reaches an object, memory is read through a copy that the kernel makes (`memory::copy_mapped`), which fails for
 //! unmapped memory. A page that was readable may have been unmapped since, but an intact chain of frames never leads to
 //! such a page, because Python does not free memory that the chain uses. The remaining risk is a chain that is corrupted
 //! and also leads to memory where frames once were.
@@ -9,12 +9,12 @@
 use crate::memory;
 
 /// Bounds of user space addresses; the first page is excluded.
-const FIRST: u64 = 4096;
-const LAST: u64 = 1 << 47;
+const MIN_ADDRESS: u64 = 4096;
+const END_ADDRESS: u64 = 1 << 47;
 
 /// Readable pages of the stacks and heaps that contain a thread's frames.
 #[repr(C)]
-pub(super) struct Pages {
+pub(super) struct ReadablePages {
     /// Number of the page that was last checked.
     last: u64,
     /// Numbers of readable pages, indexed by their lowest bits; 0 for a free slot.
@@ -24,32 +24,32 @@ pub(super) struct Pages {
 const PAGES: usize = 1024;
 const PAGE_BITS: u32 = 12;
 
-impl Pages {
+impl ReadablePages {
     /// Whether `bytes` bytes (less than a page) may be read at `address`. The address must be aligned as Python's objects
     /// are.
     #[inline(always)]
-    pub(super) fn hold(&mut self, address: u64, bytes: u32) -> bool {
+    pub(super) fn are_readable(&mut self, address: u64, bytes: u32) -> bool {
         let end = address.wrapping_add(u64::from(bytes) - 1);
         let is_on_last = address >> PAGE_BITS == self.last && end >> PAGE_BITS == self.last;
-        is_on_last && address.is_multiple_of(8) && self.last != 0 || self.hold_other(address, bytes)
+        is_on_last && address.is_multiple_of(8) && self.last != 0 || self.are_others_readable(address, bytes)
     }
 
     #[inline]
-    fn hold_other(&mut self, address: u64, bytes: u32) -> bool {
-        if address.wrapping_sub(FIRST) >= LAST - FIRST || !address.is_multiple_of(8) {
+    fn are_others_readable(&mut self, address: u64, bytes: u32) -> bool {
+        if address.wrapping_sub(MIN_ADDRESS) >= END_ADDRESS - MIN_ADDRESS || !address.is_multiple_of(8) {
             return false;
         }
         let first = address >> PAGE_BITS;
         let last = (address + u64::from(bytes) - 1) >> PAGE_BITS;
-        let is_readable = (self.readable[first as usize % PAGES] == first || self.ask(first))
-            && (first == last || self.readable[last as usize % PAGES] == last || self.ask(last));
+        let is_readable = (self.readable[first as usize % PAGES] == first || self.ask_kernel(first))
+            && (first == last || self.readable[last as usize % PAGES] == last || self.ask_kernel(last));
         self.last = if is_readable { first } else { 0 };
         is_readable
     }
 
     /// Asks the kernel whether a page is readable.
     #[cold]
-    fn ask(&mut self, page: u64) -> bool {
+    fn ask_kernel(&mut self, page: u64) -> bool {
         let is_readable = copy_into(page << PAGE_BITS, &mut [0; 8]);
         if is_readable {
             self.readable[page as usize % PAGES] = page;
@@ -61,16 +61,16 @@ impl Pages {
 /// Copies the memory at `address` to `to`. Returns false unless all of the memory is readable.
 pub(super) fn copy_into(address: u64, to: &mut [u8]) -> bool {
     // SAFETY: the slice is writable for its whole length.
-    let copied = |to: &mut [u8]| unsafe { memory::copy_what_is_mapped(address, to.as_mut_ptr(), to.len()) };
-    (FIRST..LAST).contains(&address) && copied(to) == to.len()
+    let copied = |to: &mut [u8]| unsafe { memory::copy_mapped(address, to.as_mut_ptr(), to.len()) };
+    (MIN_ADDRESS..END_ADDRESS).contains(&address) && copied(to) == to.len()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn pages() -> Box<Pages> {
-        Box::new(Pages { last: 0, readable: [0; PAGES] })
+    fn pages() -> Box<ReadablePages> {
+        Box::new(ReadablePages { last: 0, readable: [0; PAGES] })
     }
 
     #[test]
@@ -81,12 +81,12 @@ mod tests {
         unsafe { libc::mprotect(memory.as_ptr().add(2 << PAGE_BITS).cast(), 4096, libc::PROT_NONE) };
         let mut pages = pages();
         for _ in 0..2 {
-            assert!(pages.hold(start, 80) && pages.hold(start + 4096 - 8, 80));
-            assert!(pages.hold(start + 8192 - 80, 80));
-            assert!(!pages.hold(start + 8192 - 72, 80), "its last word cannot be read");
-            assert!(!pages.hold(start + 8192, 8) && !pages.hold(start + 1, 8));
+            assert!(pages.are_readable(start, 80) && pages.are_readable(start + 4096 - 8, 80));
+            assert!(pages.are_readable(start + 8192 - 80, 80));
+            assert!(!pages.are_readable(start + 8192 - 72, 80), "its last word cannot be read");
+            assert!(!pages.are_readable(start + 8192, 8) && !pages.are_readable(start + 1, 8));
             for nowhere in [0, 8, 4088, 1 << 47, 0x8000_0000_0000_0000, u64::MAX - 7] {
-                assert!(!pages.hold(nowhere, 8), "{nowhere:x}");
+                assert!(!pages.are_readable(nowhere, 8), "{nowhere:x}");
             }
         }
         // SAFETY: the mapping is ours, and is not referenced any more.

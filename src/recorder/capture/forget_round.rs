@@ -8,10 +8,10 @@
 //!
 //! ```text
 //! collector                      thread
-//!   inside: 0 -> WISHED
-//!                                inside is not 0: slow path -> forget, forgot = round          (cold)
-//!   forgot == round, or
-//!   still WISHED a visit later:
+//!   inside: 0 -> FORGET_REQUESTED
+//!                                inside is not 0: slow path -> forget, forgot_round = round          (cold)
+//!   forgot_round == round, or
+//!   still FORGET_REQUESTED a visit later:
 //!   no older id is written any more
 //! ```
 //!
@@ -24,32 +24,32 @@
 //! later than the round in which threads should stop using them. If a thread misses the request in two successive
 //! rounds, its launches are added to those of other stacks until the next round.
 
-use super::log::MOST_DRAINS;
+use super::log::MAX_DRAINS;
 use super::stack::next_context;
-use super::thread::{all, next_round};
+use super::thread::{all, next_forget_round};
 use gpuflame_model::record::ContextId;
 
 /// A round in which every thread forgets its stack ids. The collector starts and polls the round.
 #[derive(Debug)]
-pub struct Forgetting {
+pub struct ForgetRound {
     round: u32,
     /// First id that is assigned after the start of the round; all older ids are lower.
-    before: ContextId,
+    first_new_id: ContextId,
     /// Number of times that logs have been drained since all threads have taken notice of the round.
     drained: Option<usize>,
 }
 
-impl Forgetting {
+impl ForgetRound {
     /// Begins a round.
     pub fn begin() -> Self {
-        let before = next_context();
-        Self { round: next_round(), before, drained: None }
+        let first_new_id = next_context();
+        Self { round: next_forget_round(), first_new_id, drained: None }
     }
 
     /// Asks the threads that have not taken notice of the round yet. The collector calls this at each visit, after it
     /// has drained all graphs and host calls. Once all threads have taken notice, returns the lowest id that may still
     /// appear, except in launches that were in flight.
-    pub fn visit(&mut self) -> Option<ContextId> {
+    pub fn poll(&mut self) -> Option<ContextId> {
         match self.drained {
             None => {
                 // Every thread is asked, even if an earlier thread in the list is not certain to forget yet.
@@ -57,14 +57,14 @@ impl Forgetting {
                 self.drained = (unsure == 0).then_some(0);
                 None
             }
-            Some(drained) => (drained >= MOST_DRAINS).then_some(self.before),
+            Some(drained) => (drained >= MAX_DRAINS).then_some(self.first_new_id),
         }
     }
 
     /// Notes that the logs were drained; `any` is true if the logs contained any record.
-    pub fn drained(&mut self, any: bool) {
+    pub fn note_drain(&mut self, any: bool) {
         if let Some(drained) = &mut self.drained {
-            *drained = if any { *drained + 1 } else { MOST_DRAINS };
+            *drained = if any { *drained + 1 } else { MAX_DRAINS };
         }
     }
 }

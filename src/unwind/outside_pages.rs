@@ -7,96 +7,96 @@
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use super::counts::Counts;
+use super::loader_state::LoaderState;
 
 /// Capacity of the ring, in notes.
-const WAITING: usize = 1024;
+const CAPACITY: usize = 1024;
 /// Number of pages that are remembered as already noted.
-const NOTED: usize = 1024;
+const MAX_NOTED_PAGES: usize = 1024;
 pub(super) const PAGE: u64 = 4096;
 
 /// A page outside all objects that a capture reached.
 #[derive(Clone, Copy)]
-pub(super) struct Note {
+pub(super) struct OutsideNote {
     pub(super) page: u64,
     /// The loader's state when the capture left the note.
-    pub(super) counts: Counts,
+    pub(super) state: LoaderState,
 }
 
 /// A slot of the ring. The slot's `turn` decides which thread may use it: if `turn` equals a position's write turn, that
 /// position's writer; if it is one more, that position's reader.
-struct Place {
+struct RingSlot {
     turn: AtomicUsize,
-    note: UnsafeCell<Note>,
+    note: UnsafeCell<OutsideNote>,
 }
 
 // SAFETY: `turn` passes the note to one writer or one reader at a time.
-unsafe impl Sync for Place {}
+unsafe impl Sync for RingSlot {}
 
 /// The pending notes, in the order of their positions.
-struct Ring {
-    places: [Place; WAITING],
+struct NoteRing {
+    slots: [RingSlot; CAPACITY],
     head: AtomicUsize,
     tail: AtomicUsize,
 }
 
-static RING: Ring = Ring::new();
+static RING: NoteRing = NoteRing::new();
 static LOST: AtomicU64 = AtomicU64::new(0);
-static SEEN: [AtomicU64; NOTED] = [const { AtomicU64::new(0) }; NOTED];
+static NOTED_PAGES: [AtomicU64; MAX_NOTED_PAGES] = [const { AtomicU64::new(0) }; MAX_NOTED_PAGES];
 
 /// Notes that the stack contains `address`, which is not in any object, so its code was generated or mapped by hand. Writes
 /// one note per page.
-pub(super) fn outside(address: u64, counts: Counts) {
+pub(super) fn note(address: u64, state: LoaderState) {
     let page = address & !(PAGE - 1);
-    let mark = page | (u64::from(counts.unloads()) << 48);
-    let place = &SEEN[(mark.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54) as usize];
-    if place.load(Ordering::Relaxed) == mark {
+    let mark = page | (u64::from(state.unloads()) << 48);
+    let slot = &NOTED_PAGES[(mark.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54) as usize];
+    if slot.load(Ordering::Relaxed) == mark {
         return;
     }
-    match RING.push(Note { page, counts }) {
-        true => place.store(mark, Ordering::Relaxed),
+    match RING.push(OutsideNote { page, state }) {
+        true => slot.store(mark, Ordering::Relaxed),
         false => drop(LOST.fetch_add(1, Ordering::Relaxed)),
     }
 }
 
 /// Passes every pending note to `read`. Call from one thread at a time, the thread of the module map.
-pub(super) fn drain(read: impl FnMut(Note)) {
+pub(super) fn drain(read: impl FnMut(OutsideNote)) {
     RING.drain(read);
 }
 
 /// Whether notes are pending.
-pub(super) fn are_waiting() -> bool {
+pub(super) fn are_pending() -> bool {
     RING.head.load(Ordering::Relaxed) != RING.tail.load(Ordering::Relaxed)
 }
 
 /// Number of notes lost so far because the ring was full.
-pub(super) fn lost() -> u64 {
+pub(super) fn notes_lost() -> u64 {
     LOST.load(Ordering::Relaxed)
 }
 
 /// The value of `turn` at which `position` may be written.
 fn write_turn(position: usize) -> usize {
-    position / WAITING * 2
+    position / CAPACITY * 2
 }
 
-impl Ring {
+impl NoteRing {
     const fn new() -> Self {
         Self {
-            places: [const {
-                let note = Note { page: 0, counts: Counts::new(0, 0) };
-                Place { turn: AtomicUsize::new(0), note: UnsafeCell::new(note) }
-            }; WAITING],
+            slots: [const {
+                let note = OutsideNote { page: 0, state: LoaderState::new(0, 0) };
+                RingSlot { turn: AtomicUsize::new(0), note: UnsafeCell::new(note) }
+            }; CAPACITY],
             head: AtomicUsize::new(0),
             tail: AtomicUsize::new(0),
         }
     }
 
     /// Adds a note to the ring. Returns `false` if the ring is full.
-    fn push(&self, note: Note) -> bool {
+    fn push(&self, note: OutsideNote) -> bool {
         let mut position = self.tail.load(Ordering::Relaxed);
         loop {
-            let place = &self.places[position % WAITING];
-            if place.turn.load(Ordering::Acquire) != write_turn(position) {
+            let slot = &self.slots[position % CAPACITY];
+            if slot.turn.load(Ordering::Acquire) != write_turn(position) {
                 let now = self.tail.load(Ordering::Relaxed);
                 if now == position {
                     return false;
@@ -108,8 +108,8 @@ impl Ring {
             match self.tail.compare_exchange_weak(position, position + 1, order, otherwise) {
                 Ok(_) => {
                     // SAFETY: the thread that wins the position is the only writer until the turn advances.
-                    unsafe { place.note.get().write(note) };
-                    place.turn.store(write_turn(position) + 1, Ordering::Release);
+                    unsafe { slot.note.get().write(note) };
+                    slot.turn.store(write_turn(position) + 1, Ordering::Release);
                     return true;
                 }
                 Err(now) => position = now,
@@ -118,18 +118,18 @@ impl Ring {
     }
 
     /// Passes every pending note to `read`. Call from one thread at a time.
-    fn drain(&self, mut read: impl FnMut(Note)) {
+    fn drain(&self, mut read: impl FnMut(OutsideNote)) {
         loop {
             let position = self.head.load(Ordering::Relaxed);
-            let place = &self.places[position % WAITING];
-            if place.turn.load(Ordering::Acquire) != write_turn(position) + 1 {
+            let slot = &self.slots[position % CAPACITY];
+            if slot.turn.load(Ordering::Acquire) != write_turn(position) + 1 {
                 return;
             }
             // SAFETY: the turn proves that the note is written. There is one reader, and no thread writes this slot before
             // the turn advances.
-            read(unsafe { *place.note.get() });
+            read(unsafe { *slot.note.get() });
             self.head.store(position + 1, Ordering::Relaxed);
-            place.turn.store(write_turn(position) + 2, Ordering::Release);
+            slot.turn.store(write_turn(position) + 2, Ordering::Release);
         }
     }
 }
@@ -141,11 +141,11 @@ mod tests {
     #[test]
     fn notes_from_four_threads_are_read_once_and_excess_notes_are_refused() {
         const EACH: u32 = 200_000;
-        let ring = Ring::new();
+        let ring = NoteRing::new();
         let (mut read, mut last) = (0, [0; 4]);
         let mut look = || {
             ring.drain(|note| {
-                let (thread, n) = (note.counts.loads(), note.counts.unloads());
+                let (thread, n) = (note.state.loads(), note.state.unloads());
                 assert_eq!(note.page, u64::from(thread) << 32 | u64::from(n), "the halves of one note");
                 assert!(n > last[thread as usize], "each thread's in their order, and once");
                 last[thread as usize] = n;
@@ -154,7 +154,7 @@ mod tests {
         };
         let note = |thread: u32, n: u32| {
             let page = u64::from(thread) << 32 | u64::from(n);
-            ring.push(Note { page, counts: Counts::new(thread, n) })
+            ring.push(OutsideNote { page, state: LoaderState::new(thread, n) })
         };
         let write = |thread| (1..=EACH).map(|n| u64::from(note(thread, n))).sum::<u64>();
         let kept: u64 = std::thread::scope(|scope| {
@@ -173,8 +173,8 @@ mod tests {
         });
         look();
         assert_eq!(read, kept);
-        let full =
-            (0..WAITING as u32 + 5).filter(|n| ring.push(Note { page: 0, counts: Counts::new(0, *n) }));
-        assert_eq!(full.count(), WAITING);
+        let full = (0..CAPACITY as u32 + 5)
+            .filter(|n| ring.push(OutsideNote { page: 0, state: LoaderState::new(0, *n) }));
+        assert_eq!(full.count(), CAPACITY);
     }
 }

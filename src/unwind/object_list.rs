@@ -11,18 +11,18 @@
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
-use super::counts::Counts;
 use super::loader::{self, Object, Visit};
+use super::loader_state::LoaderState;
 
 /// Maximum number of objects. In a process with more objects, the loader is asked for every address without a rule.
-const MOST: usize = 1024;
+const MAX_OBJECTS: usize = 1024;
 /// Number of words per object in the sorted copy.
-const WORDS: usize = 6;
+const WORDS_PER_OBJECT: usize = 6;
 
 /// A list that any thread may read, and that only one thread at a time writes.
-struct Copied {
+struct ObjectList {
     /// The objects as words, sorted by start address.
-    objects: [[AtomicU64; WORDS]; MOST],
+    objects: [[AtomicU64; WORDS_PER_OBJECT]; MAX_OBJECTS],
     /// Number of objects, and the loader state in which the objects were listed.
     count: AtomicU64,
     state: AtomicU64,
@@ -30,28 +30,28 @@ struct Copied {
     sequence: AtomicU64,
 }
 
-static COPY: Copied = Copied::new();
+static LIST: ObjectList = ObjectList::new();
 
-/// Buffer for sorting the list before the list is copied. It is owned by the thread that set `WRITING`.
-static ROOM: Room = Room(UnsafeCell::new([Object::NONE; MOST]));
-static WRITING: AtomicBool = AtomicBool::new(false);
+/// Buffer for sorting the list before the list is copied. It is owned by the thread that set `IS_WRITING`.
+static SORT_BUFFER: SortBuffer = SortBuffer(UnsafeCell::new([Object::NONE; MAX_OBJECTS]));
+static IS_WRITING: AtomicBool = AtomicBool::new(false);
 
-struct Room(UnsafeCell<[Object; MOST]>);
+struct SortBuffer(UnsafeCell<[Object; MAX_OBJECTS]>);
 
-// SAFETY: only `refresh` accesses the buffer, while its thread owns `WRITING`.
-unsafe impl Sync for Room {}
+// SAFETY: only `refresh` accesses the buffer, while its thread owns `IS_WRITING`.
+unsafe impl Sync for SortBuffer {}
 
 /// The copy cannot answer, so the caller must ask the loader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Unsure;
+pub(super) struct MustAskLoader;
 
 /// Returns the object that contains `address` in the loader's present state. Call while the loader's lock is held. Safe
 /// inside a callback.
-pub(super) fn holding(address: u64, counts: Counts) -> Result<Option<Object>, Unsure> {
-    match COPY.look_up(address, counts) {
-        Err(Unsure) => {
-            refresh(counts);
-            COPY.look_up(address, counts)
+pub(super) fn find_object(address: u64, state: LoaderState) -> Result<Option<Object>, MustAskLoader> {
+    match LIST.look_up(address, state) {
+        Err(MustAskLoader) => {
+            refresh(state);
+            LIST.look_up(address, state)
         }
         found => found,
     }
@@ -59,45 +59,45 @@ pub(super) fn holding(address: u64, counts: Counts) -> Result<Option<Object>, Un
 
 /// Copies the loader's list in its present state, unless another thread is already copying the list.
 #[cold]
-fn refresh(counts: Counts) {
-    if WRITING.swap(true, Ordering::Acquire) {
+fn refresh(state: LoaderState) {
+    if IS_WRITING.swap(true, Ordering::Acquire) {
         return;
     }
-    // SAFETY: this thread has just set `WRITING`, so no other reference to the room exists.
-    let room = unsafe { &mut *ROOM.0.get() };
+    // SAFETY: this thread has just set `IS_WRITING`, so no other reference to the buffer exists.
+    let buffer = unsafe { &mut *SORT_BUFFER.0.get() };
     let mut count = 0;
     loader::visit(|object| {
-        if let Some(place) = room.get_mut(count) {
-            *place = *object;
+        if let Some(slot) = buffer.get_mut(count) {
+            *slot = *object;
         }
         count += 1;
         Visit::Next
     });
-    if let Some(objects) = room.get_mut(..count) {
+    if let Some(objects) = buffer.get_mut(..count) {
         objects.sort_unstable_by_key(|object| object.start);
-        COPY.publish(objects, counts);
+        LIST.publish(objects, state);
     }
-    WRITING.store(false, Ordering::Release);
+    IS_WRITING.store(false, Ordering::Release);
 }
 
-impl Copied {
+impl ObjectList {
     const fn new() -> Self {
         Self {
-            objects: [const { [const { AtomicU64::new(0) }; WORDS] }; MOST],
+            objects: [const { [const { AtomicU64::new(0) }; WORDS_PER_OBJECT] }; MAX_OBJECTS],
             count: AtomicU64::new(0),
             state: AtomicU64::new(0),
             sequence: AtomicU64::new(0),
         }
     }
 
-    fn look_up(&self, address: u64, counts: Counts) -> Result<Option<Object>, Unsure> {
+    fn look_up(&self, address: u64, state: LoaderState) -> Result<Option<Object>, MustAskLoader> {
         let before = self.sequence.load(Ordering::Acquire);
-        let is_current = before.is_multiple_of(2) && self.state.load(Ordering::Relaxed) == counts.as_word();
+        let is_current = before.is_multiple_of(2) && self.state.load(Ordering::Relaxed) == state.as_word();
         let count = self.count.load(Ordering::Relaxed) as usize;
         if !is_current || count == 0 {
-            return Err(Unsure);
+            return Err(MustAskLoader);
         }
-        let copy = self.objects.get(..count).ok_or(Unsure)?;
+        let copy = self.objects.get(..count).ok_or(MustAskLoader)?;
         let after = copy.partition_point(|words| words[0].load(Ordering::Relaxed) <= address);
         let last =
             after.checked_sub(1).map(|at| copy[at].each_ref().map(|word| word.load(Ordering::Relaxed)));
@@ -105,24 +105,24 @@ impl Copied {
         // read one version of the list.
         fence(Ordering::Acquire);
         if self.sequence.load(Ordering::Relaxed) != before {
-            return Err(Unsure);
+            return Err(MustAskLoader);
         }
         Ok(last.map(Object::from_words).filter(|object| object.contains(address)))
     }
 
     /// Publishes a sorted list as the new copy. Call from one thread at a time.
-    fn publish(&self, objects: &[Object], counts: Counts) {
+    fn publish(&self, objects: &[Object], state: LoaderState) {
         let sequence = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(sequence + 1, Ordering::Relaxed);
         // Because of this fence, a reader that sees a word stored below also sees the odd number, or a later one.
         fence(Ordering::Release);
-        for (place, object) in self.objects.iter().zip(objects) {
-            for (place, word) in place.iter().zip(object.to_words()) {
-                place.store(word, Ordering::Relaxed);
+        for (slots, object) in self.objects.iter().zip(objects) {
+            for (slot, word) in slots.iter().zip(object.to_words()) {
+                slot.store(word, Ordering::Relaxed);
             }
         }
         self.count.store(objects.len() as u64, Ordering::Relaxed);
-        self.state.store(counts.as_word(), Ordering::Relaxed);
+        self.state.store(state.as_word(), Ordering::Relaxed);
         self.sequence.store(sequence + 2, Ordering::Release);
     }
 }
@@ -142,7 +142,7 @@ mod tests {
         assert!(inside.len() > 4);
         for address in inside.into_iter().chain([0, 4096, u64::MAX]) {
             let place = |object: Object| (object.start, object.end, object.bias);
-            let both = loader::hold(|counts| (holding(address, counts), Object::listed(address)));
+            let both = loader::with_lock(|state| (find_object(address, state), Object::find_listed(address)));
             let (found, listed) = both.expect("the loader lists the program");
             let found = found.expect("no other thread copies while the loader's lock is held");
             assert_eq!(found.map(place), listed.map(place), "{address:x}");
@@ -151,22 +151,22 @@ mod tests {
 
     #[test]
     fn an_object_list_copy_of_another_loader_state_is_not_trusted() {
-        loader::hold(refresh);
-        assert_eq!(COPY.look_up(4096, Counts::new(u32::MAX, 1)).err(), Some(Unsure));
+        loader::with_lock(refresh);
+        assert_eq!(LIST.look_up(4096, LoaderState::new(u32::MAX, 1)).err(), Some(MustAskLoader));
     }
 
     /// Writes one list after another; each word contains the number of the list that it belongs to.
     #[test]
     fn an_object_list_copy_read_during_a_write_is_not_trusted() {
         const OBJECTS: u64 = 40;
-        let (copy, state, enough) = (Copied::new(), AtomicU64::new(0), AtomicBool::new(false));
+        let (copy, state, enough) = (ObjectList::new(), AtomicU64::new(0), AtomicBool::new(false));
         let start = |at: u64, list: u64| (at + 1) << 32 | list;
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for list in 1.. {
                     let object = |at| [start(at, list), (at + 2) << 32, list, list, list, list];
                     let objects: Vec<_> = (0..OBJECTS).map(|at| Object::from_words(object(at))).collect();
-                    copy.publish(&objects, Counts::new(7, list as u32));
+                    copy.publish(&objects, LoaderState::new(7, list as u32));
                     state.store(list, Ordering::Release);
                     if enough.load(Ordering::Relaxed) || list == u64::from(u32::MAX) {
                         return;
@@ -177,13 +177,14 @@ mod tests {
             while found < 200_000 && torn.is_none() {
                 let list = state.load(Ordering::Acquire);
                 let at = found % OBJECTS;
-                let answer = copy.look_up((at + 2) << 32 | 0xffff_ffff, Counts::new(7, list as u32));
+                let answer = copy.look_up((at + 2) << 32 | 0xffff_ffff, LoaderState::new(7, list as u32));
                 let Ok(answer) = answer else { continue };
                 found += 1;
                 // Each object ends where the next object begins, except for the last object.
                 let expected = (at + 1 < OBJECTS).then(|| start(at + 1, list));
                 let words = answer.map(Object::to_words);
-                let is_whole = |words: [u64; WORDS]| Some(words[0]) == expected && words[2..] == [list; 4];
+                let is_whole =
+                    |words: [u64; WORDS_PER_OBJECT]| Some(words[0]) == expected && words[2..] == [list; 4];
                 torn = (!words.map_or(expected.is_none(), is_whole)).then_some((list, at, words));
             }
             enough.store(true, Ordering::Relaxed);

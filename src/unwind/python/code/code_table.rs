@@ -1,0 +1,116 @@
+//! A hash table, by address, of the code objects that a thread's walks have reached.
+
+use std::ptr::NonNull;
+
+use super::CachedCode;
+use crate::memory;
+
+const MIN_SLOTS: usize = 256;
+/// Maximum number of slots: 2.5 MiB, for 16,384 code objects. If a thread's walks reach more code objects, the table
+/// forgets them all.
+const MAX_SLOTS: usize = 1 << 15;
+
+/// The code objects that a thread's walks have reached.
+#[derive(Debug)]
+pub(in crate::python) struct CodeTable {
+    slots: NonNull<CachedCode>,
+    capacity: usize,
+    used: usize,
+}
+
+impl CodeTable {
+    pub(in crate::python) fn new() -> Option<Self> {
+        Some(Self { slots: map_slots(MIN_SLOTS)?, capacity: MIN_SLOTS, used: 0 })
+    }
+
+    #[inline(always)]
+    pub(in crate::python) fn get(&self, slot: u32) -> &CachedCode {
+        debug_assert!((slot as usize) < self.capacity);
+        // SAFETY: slot numbers are always below the capacity, and zeroes are a valid empty slot.
+        unsafe { self.slots.add(slot as usize).as_ref() }
+    }
+
+    /// Slot of the code object at `code`, or the empty slot in which to store that object.
+    #[inline]
+    pub(in crate::python) fn find(&self, code: u64) -> u32 {
+        let mask = self.capacity - 1;
+        let mut at = (code.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize & mask;
+        loop {
+            let cached = self.get(at as u32);
+            if cached.code == code || cached.code == 0 {
+                return at as u32;
+            }
+            at = (at + 1) & mask;
+        }
+    }
+
+    pub(in crate::python) fn is_empty(&self, slot: u32) -> bool {
+        self.get(slot).code == 0
+    }
+
+    /// Whether one more entry requires a call of [`CodeTable::reserve`], which moves the entries.
+    pub(in crate::python) fn is_full(&self) -> bool {
+        2 * (self.used + 1) > self.capacity
+    }
+
+    /// Makes room for more entries, and keeps either all present entries or none of them. Old slot numbers stay in range,
+    /// but may refer to another code object. Returns false if the kernel refuses the memory.
+    #[cold]
+    pub(in crate::python) fn reserve(&mut self) -> bool {
+        let keeps = 2 * self.capacity <= MAX_SLOTS;
+        let capacity = if keeps { 2 * self.capacity } else { self.capacity };
+        let Some(slots) = map_slots(capacity) else { return false };
+        let old = std::mem::replace(self, Self { slots, capacity, used: 0 });
+        for slot in (0..old.capacity as u32).filter(|slot| keeps && !old.is_empty(*slot)) {
+            self.set(self.find(old.get(slot).code), *old.get(slot));
+        }
+        true
+    }
+
+    pub(in crate::python) fn set(&mut self, slot: u32, cached: CachedCode) {
+        self.used += usize::from(self.is_empty(slot));
+        // SAFETY: slot numbers are always below the capacity; `&mut self` excludes other readers.
+        unsafe { self.slots.add(slot as usize).write(cached) };
+    }
+}
+
+impl Drop for CodeTable {
+    fn drop(&mut self) {
+        // SAFETY: `map_places` mapped the table with this capacity, and only `self` refers to it.
+        unsafe { memory::unmap(self.slots.cast(), self.capacity * size_of::<CachedCode>()) };
+    }
+}
+
+fn map_slots(count: usize) -> Option<NonNull<CachedCode>> {
+    Some(memory::map(count * size_of::<CachedCode>())?.cast())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::CodeFingerprint;
+    use super::*;
+
+    fn cached(code: u64, number: u32) -> CachedCode {
+        CachedCode { code, fingerprint: CodeFingerprint::default(), version: 0, number, traceable: 0 }
+    }
+
+    #[test]
+    fn code_objects_are_found_until_the_full_table_is_cleared() {
+        let mut table = CodeTable::new().unwrap();
+        let mut enter = |number: u32| {
+            let code = u64::from(number) * 64 + 4096;
+            if table.is_full() {
+                assert!(table.reserve());
+            }
+            let slot = table.find(code);
+            assert!(table.is_empty(slot), "{number}");
+            table.set(slot, cached(code, number));
+            table.get(table.find(4096 + 64)).number
+        };
+        for number in 1..=MAX_SLOTS as u32 / 2 {
+            assert_eq!(enter(number), 1);
+        }
+        assert_eq!(enter(MAX_SLOTS as u32), 0, "it was dropped with all other entries");
+        assert!(table.capacity == MAX_SLOTS && table.used == 1);
+    }
+}

@@ -1,0 +1,487 @@
+//! A cache of the thread's last stack, which checks which outer part of it is unchanged.
+//!
+//! An unwind is a function of the state that it starts from (pc, sp, rbp), of the rules, and of the stack words that it
+//! reads. So if a new walk reaches a state that the last walk was in, and all words that the last walk read from that state
+//! to the root are unchanged, then the rest of the stack is the same, step by step. None of this is a heuristic. These are
+//! the rules:
+//!
+//! * A walk must *reach* the state. It is not enough to find the state in memory, because words of returned frames often
+//!   stay unchanged.
+//! * rbp counts only if it is *live*, that is, if a rule further out reads rbp before another rule restores it. In code
+//!   without frame pointers rbp is an ordinary register with a different value every time.
+//! * Words are verified from the root inwards, before the walk, with independent loads and a single exit. The walk then
+//!   compares one stack pointer per frame.
+//! * Frames below the stack pointer have returned, whatever values their words have.
+//! * The newest frames return first. So the words of a walk are recorded only when the next capture finds that all frames
+//!   outside those words are unchanged, and only up to the first changed word. If stacks have no frames in common, the cache
+//!   therefore costs no more than a plain walk and needs no back-off.
+//! * Only words of the thread's own stack are stored, because that stack stays mapped. Other stacks are walked without the
+//!   cache.
+//! * The instructions of generated code affect the walk too, but the cache does not verify them: see `generated`.
+//! * A signal frame and the frame it interrupted are barriers: neither of them, nor any frame leafward of them, is stored.
+//!   A stack is not stored at all if it has a frame that needs the slow walk (each capture of such a stack is a slow walk),
+//!   if it was cut for any reason other than rbp, or if it is too deep.
+//! * When an object is loaded or unloaded, the whole cache is dropped.
+
+use super::ADDRESS;
+use super::rule::{Rule, RuleKind};
+use super::walk::{Cursor, JoinTarget, WalkStep};
+use super::walk_end::WalkEnd;
+use crate::MAX_FRAMES;
+use crate::bounds::StackBounds;
+use crate::loader_state::LoaderState;
+use crate::memory::word;
+use gpuflame_model::record::Frame;
+
+/// Maximum number of stored words. A step reads at most two words in addition to the return address: rbp, and the CFA of a
+/// realigned frame. One more slot is a dummy for a word that does not matter.
+const MAX_WORDS: usize = 2 * MAX_FRAMES + 1;
+
+/// The last stack of a thread. [`LastStack::prepare`] turns zeroed memory into a valid, empty cache.
+///
+/// The data of one frame is spread over several arrays, because verification visits all frames on every capture and needs
+/// only 12 bytes per frame. The root is the last element, so frames that stay on the stack keep their index. Stack
+/// addresses are stored as offsets from the stack's low end.
+#[repr(C)]
+pub(super) struct LastStack {
+    /// The loader state to which the walk's rules belong.
+    loader_state: LoaderState,
+    /// Mask of a frame's address bits. The mask is loaded from memory, because a compiler would rebuild the constant for
+    /// every four frames.
+    mask: u64,
+    /// The thread's own stack.
+    stack: StackBounds,
+    /// Index of the leafmost frame that a walk can join; `MAX_FRAMES` if there is no such frame.
+    leafmost: usize,
+    /// Number of words other than return addresses that the walk read from `leafmost` to the root.
+    word_count: usize,
+    /// Number of steps of the last walk, leafward of `leafmost`, whose words are not yet recorded.
+    pending: usize,
+    /// The way in which the last walk ended.
+    end: WalkEnd,
+    /// Whether the walk of this stack ended for lack of unwind information.
+    is_cut: bool,
+    /// The captured frames. From `leafmost` on, these elements contain return addresses only.
+    pub(super) frames: [Frame; MAX_FRAMES],
+    /// The frames' stack pointers. The word directly below each stack pointer is the return address in `frames`.
+    offsets: [u32; MAX_FRAMES],
+    states: [FrameState; MAX_FRAMES],
+    /// Words other than return addresses that steps read, root first: their addresses, values and reading frames.
+    word_offsets: [u32; MAX_WORDS],
+    word_values: [u64; MAX_WORDS],
+    word_readers: [u16; MAX_WORDS],
+}
+
+/// The state at a frame, other than pc and sp, that determines the frame's callers.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct FrameState {
+    bp: u64,
+    /// Number of words other than return addresses read from this frame to the root, and three flags: whether `bp` affects
+    /// any step from this frame to the root, and the marks of those steps.
+    rest: u64,
+}
+
+/// The unchanged outer part of the last stack, and a cursor that detects when the current walk reaches it.
+pub(super) struct UnchangedSuffix<'a> {
+    last_stack: &'a LastStack,
+    /// Index of the leafmost unchanged frame that the walk has not yet passed.
+    next: usize,
+    /// Stack pointer of the frame `next`.
+    next_sp: u64,
+}
+
+/// The caller to which a step led; the words of the step's own frame are being recorded.
+#[derive(Clone, Copy, Debug)]
+struct StepTarget {
+    pc: u64,
+    sp: u64,
+    state: FrameState,
+}
+
+/// Everything that determined a stack: the starting pc and sp, rbp if it matters, and the words that the walk read.
+pub(super) struct WalkInputs<'a> {
+    pub(super) pc: u64,
+    pub(super) sp: u64,
+    pub(super) bp: Option<u64>,
+    last_stack: &'a LastStack,
+}
+
+impl WalkInputs<'_> {
+    /// Addresses of the words that the walk read.
+    pub(super) fn words(&self) -> impl Iterator<Item = u64> {
+        let last_stack = self.last_stack;
+        let callers = last_stack.offsets[last_stack.leafmost + 1..].iter();
+        let returns = callers.map(move |offset| last_stack.address(*offset).wrapping_sub(8));
+        returns.chain(
+            last_stack.word_offsets[..last_stack.word_count]
+                .iter()
+                .map(move |offset| last_stack.address(*offset)),
+        )
+    }
+}
+
+impl LastStack {
+    /// Initializes zeroed memory as an empty cache for a thread with this stack.
+    pub(super) fn prepare(&mut self, stack: StackBounds) {
+        self.stack = StackBounds { lo: stack.lo.max(stack.hi.saturating_sub(u64::from(u32::MAX))), ..stack };
+        self.clear(LoaderState::default());
+    }
+
+    /// Forgets the last stack and starts anew in the loader state `loader_state`.
+    pub(super) fn clear(&mut self, loader_state: LoaderState) {
+        self.loader_state = loader_state;
+        self.mask = ADDRESS;
+        self.leafmost = MAX_FRAMES;
+        self.word_count = 0;
+        self.pending = 0;
+        self.end = WalkEnd::Lost;
+        self.is_cut = false;
+    }
+
+    /// Forgets the last stack if the rules of its walk may be out of date.
+    #[inline(always)]
+    pub(super) fn clear_if_outdated(&mut self, loader_state: LoaderState) {
+        if self.loader_state != loader_state {
+            self.clear(loader_state);
+        }
+    }
+
+    /// Returns the unchanged part of the last stack for a capture at stack pointer `sp`. `steps` are the steps of the last
+    /// walk.
+    #[inline(always)]
+    pub(super) fn verify(&mut self, steps: &[WalkStep; MAX_FRAMES], sp: u64) -> UnchangedSuffix<'_> {
+        if self.sp(self.leafmost) < sp {
+            self.drop_returned(sp);
+        }
+        let mut next = self.first_unchanged();
+        if self.pending != 0 {
+            if next == self.leafmost {
+                next = self.record_steps(&steps[..self.pending], sp);
+            }
+            self.pending = 0;
+        }
+        UnchangedSuffix { next, next_sp: self.sp(next), last_stack: self }
+    }
+
+    /// Forgets frames that have returned: the stack now ends above these frames, and our own frames overwrite them.
+    fn drop_returned(&mut self, sp: u64) {
+        while self.sp(self.leafmost) < sp {
+            self.leafmost += 1;
+        }
+        self.word_count = self.states.get(self.leafmost).map_or(0, FrameState::words);
+        self.pending = 0;
+    }
+
+    #[inline(always)]
+    fn first_unchanged(&self) -> usize {
+        let by_returns = self.first_with_unchanged_returns();
+        let by_words = match self.word_readers[..self.word_count].get(self.count_unchanged_words()) {
+            None => self.leafmost,
+            // The frame that read a changed word is not valid any more; the caller of that frame still is.
+            Some(reader) => usize::from(*reader) + 1,
+        };
+        by_returns.max(by_words)
+    }
+
+    /// The leafmost frame whose callers, up to the root, all have unchanged return addresses.
+    #[inline(always)]
+    fn first_with_unchanged_returns(&self) -> usize {
+        // The return address into the leafmost frame itself need not be unchanged.
+        let callers = (self.leafmost + 1).min(MAX_FRAMES)..MAX_FRAMES;
+        let (offset_chunks, offsets) = self.offsets[callers.clone()].as_rchunks::<4>();
+        let (frame_chunks, frames) = self.frames[callers].as_rchunks::<4>();
+        let change = |(offset, frame): (&u32, &Frame)| {
+            self.word(self.address(*offset).wrapping_sub(8)) ^ (frame.0 & self.mask)
+        };
+        let mut at = MAX_FRAMES;
+        let mut last = (offset_chunks, frame_chunks);
+        for (offsets, frames) in offsets.iter().zip(frames).rev() {
+            if offsets.iter().zip(frames).map(change).fold(0, |all, one| all | one) != 0 {
+                last = (offsets, frames);
+                break;
+            }
+            at -= 4;
+        }
+        at -= last.0.iter().zip(last.1).rev().take_while(|pair| change(*pair) == 0).count();
+        at.saturating_sub(1).max(self.leafmost)
+    }
+
+    /// Number of words other than return addresses that are unchanged, counted from the root.
+    #[inline(always)]
+    fn count_unchanged_words(&self) -> usize {
+        let offsets = &self.word_offsets[..self.word_count];
+        let values = &self.word_values[..self.word_count];
+        let change = |(offset, value): (&u32, &u64)| self.word(self.address(*offset)) ^ value;
+        let (offset_chunks, _) = offsets.as_chunks::<4>();
+        let (value_chunks, _) = values.as_chunks::<4>();
+        let is_unchanged = |(offsets, values): &(&[u32; 4], &[u64; 4])| {
+            offsets.iter().zip(*values).map(change).fold(0, |all, one| all | one) == 0
+        };
+        let chunked = offset_chunks.iter().zip(value_chunks).take_while(is_unchanged).count() * 4;
+        let others = offsets[chunked..].iter().zip(&values[chunked..]).take(4);
+        chunked + others.take_while(|pair| change(*pair) == 0).count()
+    }
+
+    #[inline(always)]
+    fn address(&self, offset: u32) -> u64 {
+        self.stack.lo.wrapping_add(u64::from(offset))
+    }
+
+    #[inline(always)]
+    fn word(&self, address: u64) -> u64 {
+        // SAFETY: a walk read this address of the thread's own stack, which stays mapped as long as the thread
+        // runs.
+        unsafe { word(address) }
+    }
+
+    /// Stores a walk of the thread's own stack that ended with `end` after `count` steps. The steps and the joined frames
+    /// together are at most `MAX_FRAMES`.
+    #[inline(always)]
+    pub(super) fn extend(&mut self, count: usize, end: WalkEnd) {
+        match end {
+            WalkEnd::Joined(frame) => {
+                self.leafmost = frame;
+                self.word_count = self.states[frame].words();
+            }
+            WalkEnd::Bottom | WalkEnd::NoInformation | WalkEnd::ZeroReturn(_) => {
+                self.leafmost = MAX_FRAMES;
+                self.word_count = 0;
+                self.is_cut = end == WalkEnd::NoInformation;
+            }
+            WalkEnd::Lost | WalkEnd::TooDeep | WalkEnd::Elsewhere => return self.clear(self.loader_state),
+        }
+        self.pending = count;
+        self.end = end;
+    }
+
+    /// Records the words of the last walk now, instead of waiting until the next capture finds the outer frames unchanged.
+    pub(super) fn record_steps_now(&mut self, steps: &[WalkStep; MAX_FRAMES]) {
+        let pending = std::mem::take(&mut self.pending);
+        if let Some((leaf, _)) = steps[..pending].split_first() {
+            self.record_steps(&steps[..pending], leaf.sp);
+        }
+    }
+
+    /// Everything that the last walk read, starting at its leaf, the frame `leaf`. `None` if part of it was not stored.
+    pub(super) fn walk_inputs(&self, leaf: usize) -> Option<WalkInputs<'_>> {
+        let is_complete = self.leafmost == leaf && leaf < MAX_FRAMES && self.pending == 0;
+        is_complete.then(|| {
+            let StepTarget { pc, sp, state } = self.caller(leaf);
+            WalkInputs { pc, sp, bp: state.is_bp_live().then_some(state.bp), last_stack: self }
+        })
+    }
+
+    /// Records the words of the pending steps (which are given leaf first), from the root up to the first step with a
+    /// changed word. Returns the leafmost recorded frame.
+    #[inline(never)]
+    fn record_steps(&mut self, steps: &[WalkStep], sp: u64) -> usize {
+        let end = self.end;
+        let mut caller = match end {
+            WalkEnd::Joined(frame) => self.caller(frame),
+            WalkEnd::ZeroReturn(sp) => StepTarget { pc: 0, sp, state: FrameState::NONE },
+            _ => StepTarget { pc: 0, sp: 0, state: FrameState::NONE },
+        };
+        for step in steps.iter().rev() {
+            let step = step.by_words();
+            let offset = step.sp.wrapping_sub(self.stack.lo);
+            if step.sp < sp || offset > u64::from(u32::MAX) {
+                break;
+            }
+            let (state, change) = if step.rule.is_plain() && self.leafmost != MAX_FRAMES {
+                self.record_plain_step(&step, &caller)
+            } else {
+                let Some(recorded) = self.record_special_step(&step, &caller, end) else { break };
+                recorded
+            };
+            if change != 0 {
+                break;
+            }
+            self.leafmost -= 1;
+            self.offsets[self.leafmost] = offset as u32;
+            self.states[self.leafmost] = state;
+            caller = StepTarget { pc: step.pc, sp: step.sp, state };
+        }
+        self.word_count = caller.state.words();
+        self.leafmost
+    }
+
+    /// Returns the state at the frame of a plain step to `caller`, and a nonzero value if one of the step's words has
+    /// changed. Like the step itself, this function has no branch that depends on the rule.
+    #[inline(always)]
+    fn record_plain_step(&mut self, step: &WalkStep, caller: &StepTarget) -> (FrameState, u64) {
+        let bp_slot = caller.sp.wrapping_sub(step.rule.saved());
+        let restores = step.rule.restores_bp();
+        let matters = restores & caller.state.is_bp_live();
+        self.record_word(caller.state.words(), bp_slot, caller.state.bp);
+        let bp_change = (self.word(bp_slot) ^ caller.state.bp) & u64::from(matters).wrapping_neg();
+        let words = caller.state.words() + usize::from(matters);
+        let is_bp_live = step.rule.is_bp_based() | (!restores & caller.state.is_bp_live());
+        let state = FrameState::new(step.bp, words, is_bp_live, caller.state.marks());
+        (state, bp_change | self.return_change(caller))
+    }
+
+    /// As [`LastStack::record_plain_step`], for a step that is not plain or that is the root. `None` for a barrier.
+    #[cold]
+    fn record_special_step(
+        &mut self,
+        step: &WalkStep,
+        caller: &StepTarget,
+        end: WalkEnd,
+    ) -> Option<(FrameState, u64)> {
+        if step.rule.is_exact() {
+            return None;
+        }
+        let is_root = self.leafmost == MAX_FRAMES;
+        let mut words = caller.state.words();
+        let mut change = 0;
+        let mut note = |address, value| {
+            self.record_word(words, address, value);
+            words += 1;
+            change |= self.word(address) ^ value;
+        };
+        match step.rule.kind() {
+            RuleKind::Signal | RuleKind::Slow => return None,
+            RuleKind::End => return Some((FrameState::new(step.bp, words, false, 0), 0)),
+            RuleKind::Unknown if is_root && end == WalkEnd::NoInformation => {
+                let state = FrameState::new(
+                    step.bp,
+                    words,
+                    true,
+                    FrameState::marks_of(step.rule) & !FrameState::IS_GUESSED,
+                );
+                return Some((state, 0));
+            }
+            RuleKind::Step | RuleKind::Unknown => {}
+            RuleKind::Realigned => note(step.bp.wrapping_add_signed(step.rule.offset()), caller.sp),
+        }
+        // Return addresses are compared per frame, but there is no frame beyond the root to compare with.
+        if is_root {
+            note(caller.sp.wrapping_sub(8), caller.pc);
+        }
+        let bp_slot = step.rule.bp_slot(step.bp, caller.sp);
+        if let Some(slot) = bp_slot.filter(|_| caller.state.is_bp_live()) {
+            note(slot, caller.state.bp);
+        }
+        if !is_root {
+            change |= self.return_change(caller);
+        }
+        let is_bp_live = step.rule.reads_bp() || (bp_slot.is_none() && caller.state.is_bp_live());
+        let marks = caller.state.marks() | FrameState::marks_of(step.rule);
+        Some((FrameState::new(step.bp, words, is_bp_live, marks), change))
+    }
+
+    /// Records word number `at`, which the next frame read.
+    #[inline(always)]
+    fn record_word(&mut self, at: usize, address: u64, value: u64) {
+        self.word_offsets[at] = address.wrapping_sub(self.stack.lo) as u32;
+        self.word_values[at] = value;
+        self.word_readers[at] = (self.leafmost - 1) as u16;
+    }
+
+    /// Returns a nonzero value if the return address of `caller` has changed.
+    #[inline(always)]
+    fn return_change(&self, caller: &StepTarget) -> u64 {
+        self.word(caller.sp.wrapping_sub(8)) ^ caller.pc
+    }
+
+    #[inline(always)]
+    fn caller(&self, frame: usize) -> StepTarget {
+        StepTarget { pc: self.frames[frame].0 & self.mask, sp: self.sp(frame), state: self.states[frame] }
+    }
+
+    /// The loader state to which the walk's rules belong.
+    pub(super) fn loader_state(&self) -> LoaderState {
+        self.loader_state
+    }
+
+    /// Whether the walk of this stack ended for lack of unwind information.
+    pub(super) fn is_cut(&self) -> bool {
+        self.is_cut
+    }
+
+    /// Whether a step from `frame` to the root was a guess.
+    pub(super) fn is_guessed(&self, frame: usize) -> bool {
+        self.states.get(frame).is_some_and(FrameState::is_guessed)
+    }
+
+    /// Whether `frame`, or a frame between it and the root, is in code that may be replaced.
+    pub(super) fn is_generated(&self, frame: usize) -> bool {
+        self.states.get(frame).is_some_and(FrameState::is_generated)
+    }
+
+    /// Stack pointer of a frame; `u64::MAX` for an index beyond the root.
+    #[inline(always)]
+    pub(super) fn sp(&self, frame: usize) -> u64 {
+        self.offsets.get(frame).map_or(u64::MAX, |offset| self.address(*offset))
+    }
+}
+
+impl FrameState {
+    /// The state of a walk that has gone beyond the root.
+    const NONE: Self = Self { bp: 0, rest: 0 };
+    const BP_IS_LIVE: u64 = 1 << 32;
+    /// Marks of a step: the step was a guess, and the step's code may be replaced.
+    const IS_GUESSED: u64 = 1 << 33;
+    const IS_GENERATED: u64 = 1 << 34;
+
+    #[inline(always)]
+    fn new(bp: u64, words: usize, is_bp_live: bool, marks: u64) -> Self {
+        Self { bp, rest: words as u64 | u64::from(is_bp_live) << 32 | marks }
+    }
+
+    /// Marks of a step by `rule`.
+    fn marks_of(rule: Rule) -> u64 {
+        let mark = |is_so: bool, mark| if is_so { mark } else { 0 };
+        mark(rule.kind() == RuleKind::Unknown, Self::IS_GUESSED)
+            | mark(rule.may_be_replaced(), Self::IS_GENERATED)
+    }
+
+    #[inline(always)]
+    fn marks(&self) -> u64 {
+        self.rest & (Self::IS_GUESSED | Self::IS_GENERATED)
+    }
+
+    #[inline(always)]
+    fn words(&self) -> usize {
+        self.rest as u32 as usize
+    }
+
+    #[inline(always)]
+    fn is_bp_live(&self) -> bool {
+        self.rest & Self::BP_IS_LIVE != 0
+    }
+
+    #[inline(always)]
+    fn is_guessed(&self) -> bool {
+        self.rest & Self::IS_GUESSED != 0
+    }
+
+    #[inline(always)]
+    fn is_generated(&self) -> bool {
+        self.rest & Self::IS_GENERATED != 0
+    }
+}
+
+impl JoinTarget for UnchangedSuffix<'_> {
+    #[inline(always)]
+    fn reached(&mut self, cursor: &Cursor) -> Option<usize> {
+        if cursor.sp < self.next_sp { None } else { self.compare(cursor) }
+    }
+}
+
+impl UnchangedSuffix<'_> {
+    #[inline(always)]
+    fn compare(&mut self, cursor: &Cursor) -> Option<usize> {
+        while self.next_sp < cursor.sp && self.next < MAX_FRAMES {
+            self.next += 1;
+            self.next_sp = self.last_stack.sp(self.next);
+        }
+        let state = self.last_stack.states.get(self.next)?;
+        let is_same = self.next_sp == cursor.sp
+            && self.last_stack.frames[self.next].0 & self.last_stack.mask == cursor.pc()
+            && !cursor.is_exact()
+            && (state.bp == cursor.bp || !state.is_bp_live());
+        is_same.then_some(self.next)
+    }
+}
