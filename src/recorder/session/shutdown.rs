@@ -255,7 +255,10 @@ impl Shutdown {
     fn on_exit(&self) {
         self.request(GATHER | WRITE);
         let is_own = self.process.load(Ordering::Acquire) == std::process::id();
-        if is_own && capture::has_launched_after_shutdown() && self.is_written_early.swap(false, Ordering::AcqRel) {
+        if is_own
+            && capture::has_launched_after_shutdown()
+            && self.is_written_early.swap(false, Ordering::AcqRel)
+        {
             print_from_app("not in any file: launches made after the Python program ended");
         }
     }
