@@ -80,9 +80,14 @@ fn ended_by(frames: &[String]) -> Vec<&str> {
     let Some(after) = frames.iter().position(|frame| frame.starts_with("[after")) else {
         return functions.collect();
     };
-    // At most one of the frames that the two calls do not share is shown.
-    let shared = frames[..after].iter().map(String::as_str);
+    // At most one of the frames that the two calls do not share is shown, and at most one of those that may have returned.
+    let shared = frames[..after].iter().map(|frame| possibly_running(frame).unwrap_or(frame));
     shared.chain(functions.filter_map(|frame| frame.strip_prefix("[before] "))).collect()
+}
+
+/// Name of the function in a frame for functions that may have returned.
+fn possibly_running(frame: &str) -> Option<&str> {
+    frame.strip_prefix("[in ")?.strip_suffix(", or after it returned]")
 }
 
 fn idle(done: &Done) -> impl Iterator<Item = (Vec<String>, u64)> {
@@ -107,7 +112,7 @@ fn idle_time_names_the_stalling_function_and_its_lost_time() {
         let blamed: u64 = idle(&done)
             .filter(|(frames, _)| {
                 frames.join(";")
-                    == "main;step;[after] forward;cudaLaunchKernel;[before] load_batch;cudaMemcpyAsync;\
+                    == "main;[in step, or after it returned];[after] forward;cudaLaunchKernel;[before] load_batch;cudaMemcpyAsync;\
                         [GPU_Idle host late]"
             })
             .map(|(_, nanos)| nanos)
@@ -144,14 +149,23 @@ fn culprit(what: &str) -> (String, u64, u64) {
 #[test]
 fn the_top_idle_stack_names_the_calls_before_and_after_the_pause() {
     for (what, expected) in [
-        ("sleep", "main;train;[after] cudaDeviceSynchronize;[before] compute;cudaLaunchKernel"),
+        (
+            "sleep",
+            "main;[in train, or after it returned];[after] cudaDeviceSynchronize;[before] compute;cudaLaunchKernel",
+        ),
         (
             "function",
-            "main;train;[after] slow_checkpoint;cudaDeviceSynchronize;[before] compute;cudaLaunchKernel",
+            "main;[in train, or after it returned];[after] slow_checkpoint;cudaDeviceSynchronize;[before] compute;cudaLaunchKernel",
         ),
-        ("lock", "main;train;[after] locked;cudaDeviceSynchronize;[before] compute;cudaLaunchKernel"),
-        ("file", "main;train;[after] compute;cudaLaunchKernel;[before] read_file;cudaMemcpyAsync"),
-        ("allocation", "main;train;grow;[after] cudaMalloc;[before] cudaFree"),
+        (
+            "lock",
+            "main;[in train, or after it returned];[after] locked;cudaDeviceSynchronize;[before] compute;cudaLaunchKernel",
+        ),
+        (
+            "file",
+            "main;[in train, or after it returned];[after] compute;cudaLaunchKernel;[before] read_file;cudaMemcpyAsync",
+        ),
+        ("allocation", "main;[in grow, or after it returned];[after] cudaMalloc;[before] cudaFree"),
         ("thread", "[after, thread autograd] backward;cudaLaunchKernel;[before] main;cudaLaunchKernel"),
     ] {
         let (top, nanos, lost) = culprit(what);
@@ -166,7 +180,7 @@ fn a_pause_is_split_at_calls_made_during_it() {
     let program = compile("tests/programs/culprits.c", &["-O2", "-pthread"]);
     let done = Run::new(&program, Way::Injected).args(["calls", "10"]).ok();
     let late = |pair: &str| {
-        let line = format!("main;train;{pair};[GPU_Idle host late]");
+        let line = format!("main;[in train, or after it returned];{pair};[GPU_Idle host late]");
         idle(&done).filter(|(frames, _)| frames.join(";") == line).map(|(_, nanos)| nanos).sum::<u64>()
     };
     let halves = [

@@ -15,6 +15,7 @@ mod fold;
 mod generated;
 mod glue;
 mod modules;
+mod pauses;
 mod python;
 mod vendor;
 
@@ -76,6 +77,8 @@ pub struct Symbolizer {
 #[derive(Clone, Debug)]
 struct Named {
     names: Vec<Called>,
+    /// Identifies the function by its module and address, if both are known.
+    start: Option<u64>,
     origin: Origin,
     is_label: bool,
     /// How a label is displayed if the label is the API call itself.
@@ -116,6 +119,7 @@ impl Symbolizer {
             let node = |profile: &Profile, context| self.shown_inside(profile, context, &engine);
             self.tied = hang_backward(profile, &engine, &node);
         }
+        self.name_pauses(profile);
     }
 
     /// GPU time of the backward pass, and the part that was moved under the forward pass.
@@ -170,8 +174,10 @@ impl Symbolizer {
     /// out with `python_only`.
     fn shown_inside(&self, profile: &Profile, context: ContextId, engine: &[bool]) -> Vec<ShownFrameId> {
         let Some(known) = profile.context(context) else { return Vec::new() };
-        let inside = profile.stack(known.stack).take_while(|frame| !engine[frame.index()]).collect();
-        let shown = self.shown(profile, inside).into_iter().map(|(_, frame)| frame);
+        let mut inside: Vec<_> =
+            profile.stack(known.stack).take_while(|frame| !engine[frame.index()]).collect();
+        inside.reverse();
+        let shown = self.display(profile, &inside).0.into_iter().map(|displayed| displayed.frame);
         let is_code = |frame: &ShownFrameId| profile.shown_frame(*frame).kind == Kind::Code;
         shown.filter(|frame| !self.options.python_only || !is_code(frame)).collect()
     }
@@ -181,13 +187,16 @@ impl Symbolizer {
         let mut waiting = Waiting::default();
         for &context in contexts {
             let stack = profile.context(context).expect("it was listed").stack;
-            let shown = self.shown(profile, profile.stack(stack).collect());
+            let mut frames: Vec<_> = profile.stack(stack).collect();
+            frames.reverse();
+            let (shown, _) = self.display(profile, &frames);
             let known = waiting.frames.len();
-            let hidden = shown.iter().map(|(frame, _)| *frame).filter(|frame| self.frames[*frame].is_hidden);
+            let at = shown.iter().map(|displayed| frames[displayed.depth].index());
+            let hidden = at.filter(|frame| self.frames[*frame].is_hidden);
             waiting.frames.extend(hidden);
             match waiting.frames.len() > known {
                 true => waiting.contexts.push(context),
-                false => profile.set_shown(context, shown.into_iter().map(|(_, frame)| frame)),
+                false => profile.set_shown(context, shown.into_iter().map(|displayed| displayed.frame)),
             }
         }
         waiting
@@ -205,40 +214,60 @@ impl Symbolizer {
         }
     }
 
-    /// Shown frames of a stack, root first, each with its position in `self.frames`. `frames` is in the order leaf first.
-    fn shown(&self, profile: &Profile, frames: Vec<FrameId>) -> Vec<(usize, ShownFrameId)> {
+    /// Returns the displayed frames of a stack, and the depth of its first frame after the start code of the program or
+    /// thread. `frames` and the result are in the order root first.
+    fn display(&self, profile: &Profile, frames: &[FrameId]) -> (Vec<Displayed>, usize) {
         let mut names = Vec::new();
-        for frame in frames.into_iter().rev().map(FrameId::index) {
-            names.extend(self.frames[frame].names.iter().map(|&called| (frame, called)));
+        for (depth, frame) in frames.iter().enumerate() {
+            let all = self.frames[frame.index()].names.iter().enumerate();
+            names.extend(all.map(|(inlined, &called)| (depth, inlined, called)));
         }
+        let named = |depth: usize| &self.frames[frames[depth].index()];
         // If the tip of the stack, apart from ranges, is a label, it is the call. Labels in other positions come from an
         // importer.
         let is_range = |called: &Called| profile.shown_frame(called.frame).kind == Kind::Range;
         let mut call = None;
-        if let Some((frame, called)) = names.iter_mut().rev().find(|(_, called)| !is_range(called)) {
-            call = self.frames[*frame].call;
+        if let Some((depth, _, called)) = names.iter_mut().rev().find(|(.., called)| !is_range(called)) {
+            call = named(*depth).call;
             called.frame = call.unwrap_or(called.frame);
         }
         let is_of = |called: Called, kind| profile.shown_frame(called.frame).kind == kind;
-        if self.options.python_only && names.iter().any(|&(_, called)| is_of(called, Kind::Python)) {
-            names.retain(|&(_, called)| !is_of(called, Kind::Code));
-        }
-        if self.options.internal_frames {
-            return names.into_iter().map(|(frame, called)| (frame, called.frame)).collect();
-        }
         let text = |called: Called| profile.strings().get(profile.shown_frame(called.frame).name);
-        let to_fold = |&(frame, called): &(usize, Called)| {
-            let &Named { origin, is_label, .. } = &self.frames[frame];
+        let to_fold = |&(depth, _, called): &(usize, usize, Called)| {
+            let &Named { origin, is_label, .. } = named(depth);
             let is_kernel = !is_label && self.kernels.contains_key(&called.symbol);
             // In a sample of a working thread, which has no call, these frames are the work itself and so are shown.
             let says = called.glue == Glue::InOperator && call.is_none();
             let glue = if says { Glue::Never } else { called.glue };
             Name { text: text(called), origin, is_label, is_kernel, glue }
         };
+        let folded = names.iter().map(to_fold).collect::<Vec<_>>();
+        let entry = names.get(fold::entry(&folded)).map_or(frames.len(), |(depth, ..)| *depth);
+        if self.options.python_only && names.iter().any(|&(.., called)| is_of(called, Kind::Python)) {
+            names.retain(|&(.., called)| !is_of(called, Kind::Code));
+        }
+        let displayed = |(depth, inlined, called): (usize, usize, Called)| Displayed {
+            depth,
+            inlined,
+            frame: called.frame,
+        };
+        if self.options.internal_frames {
+            return (names.into_iter().map(displayed).collect(), entry);
+        }
         let shown = fold::fold(&names.iter().map(to_fold).collect::<Vec<_>>());
         let shown = names.into_iter().zip(shown).filter(|(_, shown)| *shown);
-        shown.map(|((frame, called), _)| (frame, called.frame)).collect()
+        (shown.map(|(name, _)| displayed(name)).collect(), entry)
     }
+}
+
+/// A frame as displayed, and the captured frame that it comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Displayed {
+    /// Position of the captured frame in its stack, from the root.
+    depth: usize,
+    /// Position among the functions at the captured frame's address; 0 for the function that has code of its own.
+    inlined: usize,
+    frame: ShownFrameId,
 }
 
 /// Names a kernel if the kernel has no name yet.
@@ -324,7 +353,7 @@ impl Found {
             && *symbols == Some(Err(Unnamed::Generated))
             && let Some(name) = profile.generated(*address)
         {
-            *symbols = Some(Ok(vec![Function { name: name.to_owned(), source: None }]));
+            *symbols = Some(Ok(vec![Function { name: name.to_owned(), start: None, source: None }]));
             *module = None;
         }
     }
@@ -377,7 +406,14 @@ fn name_python(profile: &mut Profile, code: CodeId, at: u32, with_lines: bool) -
     let frame = ShownFrame { source, ..ShownFrame::new(Kind::Python, profile.intern(&text)) };
     let frame = profile.intern_shown(frame);
     let called = Called { frame, symbol: hash_one(text.as_str()), glue };
-    Named { names: vec![called], origin: Origin::Python, is_label: false, call: None, is_hidden: false }
+    Named {
+        names: vec![called],
+        origin: Origin::Python,
+        is_label: false,
+        call: None,
+        start: None,
+        is_hidden: false,
+    }
 }
 
 fn name_code(
@@ -399,6 +435,7 @@ fn name_code(
             origin: Origin::Code,
             is_label: false,
             call: None,
+            start: None,
             is_hidden: false,
         };
     };
@@ -407,6 +444,8 @@ fn name_code(
     let path = path.to_string_lossy().into_owned();
     let module = (!path.is_empty()).then(|| profile.intern(&path));
     let file = path.rsplit('/').next().filter(|file| !file.is_empty()).unwrap_or("[unknown]");
+    let outer = symbols.as_ref().and_then(|symbols| symbols.as_ref().ok()?.first()?.start);
+    let start = outer.map(|start| hash_one(&(at, start)));
     let names = match symbols {
         Some(Ok(functions)) => {
             functions.iter().map(|it| named(profile, it, (module, file), internal)).collect()
@@ -417,14 +456,14 @@ fn name_code(
             vec![unnamed(profile, &format!("{file}+0x{in_file:x}"), module, why)]
         }
     };
-    Named { names, origin, is_label: false, call: None, is_hidden }
+    Named { names, start, origin, is_label: false, call: None, is_hidden }
 }
 
 /// Names code without a file in the same way as the code's generator.
 fn name_generated(profile: &mut Profile, functions: &[Function], internal: bool) -> Named {
     let origin = functions.first().map_or(Origin::Code, |function| Origin::of_generated(&function.name));
     let names = functions.iter().map(|it| named(profile, it, (None, ""), internal)).collect();
-    Named { names, origin, is_label: false, call: None, is_hidden: false }
+    Named { names, origin, is_label: false, call: None, start: None, is_hidden: false }
 }
 
 fn named(
@@ -457,5 +496,5 @@ fn one_name(profile: &mut Profile, text: &str, kind: Kind, origin: Origin) -> Na
 
 fn one_frame(profile: &mut Profile, frame: ShownFrame, text: &str, origin: Origin) -> Named {
     let called = Called { frame: profile.intern_shown(frame), symbol: hash_one(text), glue: Glue::Never };
-    Named { names: vec![called], origin, is_label: false, call: None, is_hidden: false }
+    Named { names: vec![called], origin, is_label: false, call: None, start: None, is_hidden: false }
 }

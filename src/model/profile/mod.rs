@@ -16,6 +16,7 @@ mod index;
 mod kernels;
 mod missing;
 mod numbered;
+mod pauses;
 mod quoted;
 mod sample;
 mod strings;
@@ -31,6 +32,7 @@ pub use cause::Cause;
 pub use facts::{Dependencies, DeviceTime, DeviceUse, StreamUse, Weight, WorkStats};
 pub use fewer::{OTHER_KERNELS, OTHER_STACKS, OTHER_THREADS};
 pub use frame::{Kind, ShownFrame, ShownFrameId, Source, Unnamed};
+pub use pauses::SharedFrames;
 pub use quoted::quoted;
 pub use quoted::turns;
 pub use sample::{Base, Leaf, MOST_VALUES, Place, Sample, Tip, Values, add_values};
@@ -127,6 +129,8 @@ pub struct Profile {
     shown_index: Index,
     shown: Tree,
     shown_contexts: IdMap<ContextId, ShownId>,
+    /// What the stacks around pauses share, by the calls before and after the pause.
+    pauses: BTreeMap<(ContextId, ContextId), SharedFrames>,
     /// Number of times that frames, stacks and strings were renumbered.
     renumbered: u32,
 }
@@ -479,6 +483,7 @@ impl Profile {
     pub fn forget_shown(&mut self) {
         self.shown = Tree::default();
         self.shown_contexts.clear();
+        self.pauses.clear();
     }
 
     /// Returns the displayed stack of `context`; `None` until [`Profile::set_shown`] was called for the context.
