@@ -8,7 +8,8 @@ use super::numbers;
 use super::options::{GraphStacks, NameFolding, Options};
 use super::roots::Roots;
 use gpuflame_model::profile::{
-    Cause, Leaf, LeafFrame, OTHER_STACKS, Profile, Sample, SampleSite, ShownFrameId, ShownFrameKind, View,
+    Cause, Leaf, LeafFrame, OTHER_STACKS, Profile, Sample, SampleSite, SharedFrames, ShownFrameId,
+    ShownFrameKind, View,
 };
 use gpuflame_model::record::{
     ContextId, Created, DeviceId, Frame, FrameKind, LabelId, Loss, Missing, ThreadId, Work,
@@ -199,8 +200,8 @@ pub fn stack(
     }
 }
 
-/// Returns the frames shared by two calls, followed by the frames of each call that the other lacks: at most
-/// `functions` frames, and the call itself.
+/// Returns the frames that ran during the pause between two calls, a frame for the functions of which that is not known,
+/// and the frames of each call inside these functions: at most `functions` frames, and the call itself.
 fn between(
     profile: &Profile,
     (after, thread, before): (ContextId, Option<ThreadId>, ContextId),
@@ -217,11 +218,12 @@ fn between(
             format!("[between {} and {}]", first[0].text, second[0].text),
         )];
     }
-    // The two calls themselves are never shared, even if they are equal.
-    let longest = first.len().min(second.len()).saturating_sub(1);
-    let is_same = |(a, b): &(&ComposedFrame<'_>, &ComposedFrame<'_>)| a.text == b.text;
-    let shared = first.iter().zip(&second).take(longest).take_while(is_same).count();
-    let after = match thread {
+    // No invocation of a function is in the stacks of two threads.
+    let shared = match thread {
+        None => profile.pause(after, before).unwrap_or_default(),
+        Some(_) => SharedFrames::default(),
+    };
+    let mark = match thread {
         None => "[after] ".to_owned(),
         Some(ThreadId::OTHERS) => "[after, another thread] ".to_owned(),
         Some(id) => match profile.thread(id).filter(|name| !name.is_empty()) {
@@ -229,9 +231,16 @@ fn between(
             None => format!("[after, thread {}] ", id.0),
         },
     };
-    let mut frames: Vec<_> = first.drain(..shared).collect();
-    second.drain(..shared);
-    for (mark, tail) in [(&after[..], first), (CALL_BEFORE_MARK, second)] {
+    // The two calls themselves are never shared, even if they are equal.
+    let inside =
+        |frames: &mut Vec<ComposedFrame<'_>>, shared: usize| shared.min(frames.len().saturating_sub(1));
+    let (at, start) = (inside(&mut first, shared.after), inside(&mut second, shared.before));
+    let once = shared.once.min(at).min(start);
+    let unsure = (at > once).then(|| format!("[in {}, or after it returned]", first[at - 1].text));
+    let mut frames: Vec<_> = first.drain(..at).take(once).collect();
+    frames.extend(unsure.map(|text| ComposedFrame::new(ShownFrameKind::Marker, text)));
+    second.drain(..start);
+    for (mark, tail) in [(&mark[..], first), (CALL_BEFORE_MARK, second)] {
         let call = tail.len().saturating_sub(1);
         let shown = tail.into_iter().enumerate().filter(|(at, _)| *at < functions || *at == call);
         frames.extend(shown.map(|(at, frame)| if at == 0 { with_mark(mark, frame) } else { frame }));

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::support::{Done, Run, Way, compile};
 use serde_json::Value;
 
-/// Idle time by (GPU, call site of the work that ended it). There is no gap before the first work.
+/// Idle time by (GPU, function that launched the work that ended it). There is no gap before the first work.
 type Gaps = BTreeMap<(u64, String), u64>;
 
 fn stall(args: &[&str]) -> Run {
@@ -21,7 +21,7 @@ fn true_gaps(done: &Done) -> Gaps {
     let number = |row: &Value, field: &str| row[field].as_u64().unwrap();
     let mut work: Vec<_> = rows
         .map(|row| {
-            let site = row["site"].as_str().unwrap().to_owned();
+            let site = row["site"].as_str().unwrap().rsplit(';').next().unwrap().to_owned();
             (number(&row, "device"), number(&row, "start"), number(&row, "end"), site)
         })
         .collect();
@@ -42,7 +42,7 @@ fn true_gaps(done: &Done) -> Gaps {
 fn found_gaps(done: &Done) -> (Gaps, Gaps) {
     let (mut ended, mut alone) = (Gaps::new(), Gaps::new());
     for (frames, nanos) in idle(done).filter(|(frames, _)| !frames[0].starts_with('[')) {
-        let (leaf, site) = (frames.last().unwrap(), ended_by(&frames).join(";"));
+        let (leaf, site) = (frames.last().unwrap(), ended_by(&frames).to_owned());
         let device = leaf.strip_prefix("[GPU").unwrap().split('_').next().unwrap().parse().unwrap_or(0);
         let is_pair = frames.iter().any(|frame| frame.starts_with("[after"));
         let gaps = if is_pair || !leaf.ends_with("host late]") { &mut ended } else { &mut alone };
@@ -51,7 +51,7 @@ fn found_gaps(done: &Done) -> (Gaps, Gaps) {
     (ended, alone)
 }
 
-/// Asserts that all gaps are present, each under the launch that ended it, except the part that is charged to a call alone.
+/// Asserts that all gaps are present, each under the function that ended it, except the part that is charged to a call alone.
 fn assert_same_gaps(done: &Done) {
     let ((ended, alone), true_gaps) = (found_gaps(done), true_gaps(done));
     let sums = |all: &[&Gaps]| {
@@ -74,15 +74,21 @@ fn assert_same_gaps(done: &Done) {
     assert!(calls < true_gaps.values().sum::<u64>() / 2, "{calls} ns are charged to one call alone");
 }
 
-/// Functions that made the launch that ended a gap.
-fn ended_by(frames: &[String]) -> Vec<&str> {
-    let functions = frames[..frames.len() - 2].iter().map(String::as_str);
+/// Function that made the launch that ended a gap.
+fn ended_by(frames: &[String]) -> &str {
+    let functions = &frames[..frames.len() - 2];
+    let before = functions.iter().rev().find_map(|frame| frame.strip_prefix("[before] "));
     let Some(after) = frames.iter().position(|frame| frame.starts_with("[after")) else {
-        return functions.collect();
+        return functions.last().unwrap();
     };
-    // At most one of the frames that the two calls do not share is shown.
-    let shared = frames[..after].iter().map(String::as_str);
-    shared.chain(functions.filter_map(|frame| frame.strip_prefix("[before] "))).collect()
+    // If both calls were made by one function, only the calls are behind the marks.
+    let shared = frames[..after].last().unwrap();
+    before.unwrap_or(possibly_running(shared).unwrap_or(shared))
+}
+
+/// Name of the function in a frame for functions that may have returned.
+fn possibly_running(frame: &str) -> Option<&str> {
+    frame.strip_prefix("[in ")?.strip_suffix(", or after it returned]")
 }
 
 fn idle(done: &Done) -> impl Iterator<Item = (Vec<String>, u64)> {
@@ -107,13 +113,13 @@ fn idle_time_names_the_stalling_function_and_its_lost_time() {
         let blamed: u64 = idle(&done)
             .filter(|(frames, _)| {
                 frames.join(";")
-                    == "main;step;[after] forward;cudaLaunchKernel;[before] load_batch;cudaMemcpyAsync;\
+                    == "main;[in step, or after it returned];[after] forward;cudaLaunchKernel;[before] load_batch;cudaMemcpyAsync;\
                         [GPU_Idle host late]"
             })
             .map(|(_, nanos)| nanos)
             .sum();
         let true_gaps = true_gaps(&done);
-        let gap = true_gaps[&(0, "main;step;load_batch".to_owned())];
+        let gap = true_gaps[&(0, "load_batch".to_owned())];
         // A busy machine may make the gap longer than the pause that the program has measured.
         assert!((planted - planted / 100..=gap).contains(&blamed), "{blamed} of {planted} ns, {clock} clock");
         assert_same_gaps(&done);
@@ -144,14 +150,23 @@ fn culprit(what: &str) -> (String, u64, u64) {
 #[test]
 fn the_top_idle_stack_names_the_calls_before_and_after_the_pause() {
     for (what, expected) in [
-        ("sleep", "main;train;[after] cudaDeviceSynchronize;[before] compute;cudaLaunchKernel"),
+        (
+            "sleep",
+            "main;[in train, or after it returned];[after] cudaDeviceSynchronize;[before] compute;cudaLaunchKernel",
+        ),
         (
             "function",
-            "main;train;[after] slow_checkpoint;cudaDeviceSynchronize;[before] compute;cudaLaunchKernel",
+            "main;[in train, or after it returned];[after] slow_checkpoint;cudaDeviceSynchronize;[before] compute;cudaLaunchKernel",
         ),
-        ("lock", "main;train;[after] locked;cudaDeviceSynchronize;[before] compute;cudaLaunchKernel"),
-        ("file", "main;train;[after] compute;cudaLaunchKernel;[before] read_file;cudaMemcpyAsync"),
-        ("allocation", "main;train;grow;[after] cudaMalloc;[before] cudaFree"),
+        (
+            "lock",
+            "main;[in train, or after it returned];[after] locked;cudaDeviceSynchronize;[before] compute;cudaLaunchKernel",
+        ),
+        (
+            "file",
+            "main;[in train, or after it returned];[after] compute;cudaLaunchKernel;[before] read_file;cudaMemcpyAsync",
+        ),
+        ("allocation", "main;[in grow, or after it returned];[after] cudaMalloc;[before] cudaFree"),
         ("thread", "[after, thread autograd] backward;cudaLaunchKernel;[before] main;cudaLaunchKernel"),
     ] {
         let (top, nanos, lost) = culprit(what);
@@ -166,7 +181,7 @@ fn a_pause_is_split_at_calls_made_during_it() {
     let program = compile("tests/programs/culprits.c", &["-O2", "-pthread"]);
     let done = Run::new(&program, Way::Injected).args(["calls", "10"]).ok();
     let late = |pair: &str| {
-        let line = format!("main;train;{pair};[GPU_Idle host late]");
+        let line = format!("main;[in train, or after it returned];{pair};[GPU_Idle host late]");
         idle(&done).filter(|(frames, _)| frames.join(";") == line).map(|(_, nanos)| nanos).sum::<u64>()
     };
     let halves = [

@@ -14,6 +14,7 @@ mod embedding;
 mod generated;
 mod graphs;
 mod idle;
+mod idle_twins;
 mod incomplete_stacks;
 mod modules;
 mod python;

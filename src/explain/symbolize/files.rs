@@ -22,6 +22,8 @@ use gpuflame_model::record::Module;
 pub(super) struct FunctionSymbol {
     /// Mangled name of the function.
     pub(super) name: String,
+    /// Address in the file at which the function begins; `None` for inlined functions and generated code.
+    pub(super) start: Option<u64>,
     /// Source file and line, if the debug information has them. The line is 0 if only the file is known.
     pub(super) source: Option<(String, u32)>,
 }
@@ -131,12 +133,12 @@ fn is_c_library(path: &Path) -> bool {
 fn names(found: Symbolized<'_>) -> Symbols {
     match found {
         Symbolized::Sym(symbol) => {
-            let function = |name: &str, code: Option<&CodeInfo<'_>>| {
+            let function = |name: &str, start: Option<u64>, code: Option<&CodeInfo<'_>>| {
                 let source = code.map(|code| (code.to_path().display().to_string(), code.line.unwrap_or(0)));
-                FunctionSymbol { name: name.to_owned(), source }
+                FunctionSymbol { name: name.to_owned(), start, source }
             };
-            let outer = function(&symbol.name, symbol.code_info.as_deref());
-            let inlined = symbol.inlined.iter().map(|one| function(&one.name, one.code_info.as_ref()));
+            let outer = function(&symbol.name, Some(symbol.addr), symbol.code_info.as_deref());
+            let inlined = symbol.inlined.iter().map(|one| function(&one.name, None, one.code_info.as_ref()));
             Ok(std::iter::once(outer).chain(inlined).collect())
         }
         Symbolized::Unknown(_) => Err(Unnamed::NoSymbol),

@@ -126,6 +126,12 @@ pub(super) fn fold(stack: &[StackName<'_>]) -> Vec<bool> {
     shown
 }
 
+/// Number of names that are start code of the program or of the thread, from the root.
+pub(super) fn entry(stack: &[StackName<'_>]) -> usize {
+    let code = &stack[..stack.iter().rposition(|name| !name.is_label).map_or(0, |last| last + 1)];
+    start_code(code, stack.iter().any(|name| name.origin == CodeOrigin::Python))
+}
+
 /// Whether a frame next to the API call's label is merely a part of the call. Such frames are the call itself if CUDA's
 /// runtime is linked statically (its inner functions have names like `libcudart_static_…` and `__cudart804`), C++ wrappers
 /// of the same name, the host side of a kernel, and our own callback.

@@ -15,6 +15,7 @@ mod fold;
 mod generated;
 mod glue;
 mod modules;
+mod pauses;
 mod python;
 mod vendor;
 
@@ -77,6 +78,8 @@ pub struct Symbolizer {
 #[derive(Clone, Debug)]
 struct FrameNames {
     names: Vec<ShownName>,
+    /// Identifies the function by its module and address, if both are known.
+    start: Option<u64>,
     origin: CodeOrigin,
     is_label: bool,
     /// How a label is displayed if the label is the API call itself.
@@ -117,6 +120,7 @@ impl Symbolizer {
             let node = |profile: &Profile, context| self.shown_inside(profile, context, &engine);
             self.tied = attach_backward_to_forward(profile, &engine, &node);
         }
+        self.name_pauses(profile);
     }
 
     /// GPU time of the backward pass, and the part that was moved under the forward pass.
@@ -171,8 +175,10 @@ impl Symbolizer {
     /// out with `python_only`.
     fn shown_inside(&self, profile: &Profile, context: ContextId, engine: &[bool]) -> Vec<ShownFrameId> {
         let Some(known) = profile.context(context) else { return Vec::new() };
-        let inside = profile.stack(known.stack).take_while(|frame| !engine[frame.index()]).collect();
-        let shown = self.shown(profile, inside).into_iter().map(|(_, frame)| frame);
+        let mut inside: Vec<_> =
+            profile.stack(known.stack).take_while(|frame| !engine[frame.index()]).collect();
+        inside.reverse();
+        let shown = self.display(profile, &inside).0.into_iter().map(|displayed| displayed.frame);
         let is_code = |frame: &ShownFrameId| profile.shown_frame(*frame).kind == ShownFrameKind::Code;
         shown.filter(|frame| !self.options.python_only || !is_code(frame)).collect()
     }
@@ -182,13 +188,16 @@ impl Symbolizer {
         let mut waiting = DeferredStacks::default();
         for &context in contexts {
             let stack = profile.context(context).expect("it was listed").stack;
-            let shown = self.shown(profile, profile.stack(stack).collect());
+            let mut frames: Vec<_> = profile.stack(stack).collect();
+            frames.reverse();
+            let (shown, _) = self.display(profile, &frames);
             let known = waiting.frames.len();
-            let hidden = shown.iter().map(|(frame, _)| *frame).filter(|frame| self.frames[*frame].is_hidden);
+            let at = shown.iter().map(|displayed| frames[displayed.depth].index());
+            let hidden = at.filter(|frame| self.frames[*frame].is_hidden);
             waiting.frames.extend(hidden);
             match waiting.frames.len() > known {
                 true => waiting.contexts.push(context),
-                false => profile.set_shown(context, shown.into_iter().map(|(_, frame)| frame)),
+                false => profile.set_shown(context, shown.into_iter().map(|displayed| displayed.frame)),
             }
         }
         waiting
@@ -206,45 +215,65 @@ impl Symbolizer {
         }
     }
 
-    /// Shown frames of a stack, root first, each with its position in `self.frames`. `frames` is in the order leaf first.
-    fn shown(&self, profile: &Profile, frames: Vec<FrameId>) -> Vec<(usize, ShownFrameId)> {
+    /// Returns the displayed frames of a stack, and the depth of its first frame after the start code of the program or
+    /// thread. `frames` and the result are in the order root first.
+    fn display(&self, profile: &Profile, frames: &[FrameId]) -> (Vec<Displayed>, usize) {
         let mut names = Vec::new();
-        for frame in frames.into_iter().rev().map(FrameId::index) {
-            names.extend(self.frames[frame].names.iter().map(|&shown_name| (frame, shown_name)));
+        for (depth, frame) in frames.iter().enumerate() {
+            let all = self.frames[frame.index()].names.iter().enumerate();
+            names.extend(all.map(|(inlined, &shown_name)| (depth, inlined, shown_name)));
         }
+        let named = |depth: usize| &self.frames[frames[depth].index()];
         // If the tip of the stack, apart from ranges, is a label, it is the call. Labels in other positions come from an
         // importer.
         let is_range =
             |shown_name: &ShownName| profile.shown_frame(shown_name.frame).kind == ShownFrameKind::Range;
         let mut call = None;
-        if let Some((frame, shown_name)) =
-            names.iter_mut().rev().find(|(_, shown_name)| !is_range(shown_name))
+        if let Some((depth, _, shown_name)) =
+            names.iter_mut().rev().find(|(.., shown_name)| !is_range(shown_name))
         {
-            call = self.frames[*frame].call;
+            call = named(*depth).call;
             shown_name.frame = call.unwrap_or(shown_name.frame);
         }
         let is_of = |shown_name: ShownName, kind| profile.shown_frame(shown_name.frame).kind == kind;
-        if self.options.python_only
-            && names.iter().any(|&(_, shown_name)| is_of(shown_name, ShownFrameKind::Python))
-        {
-            names.retain(|&(_, shown_name)| !is_of(shown_name, ShownFrameKind::Code));
-        }
-        if self.options.internal_frames {
-            return names.into_iter().map(|(frame, shown_name)| (frame, shown_name.frame)).collect();
-        }
         let text = |shown_name: ShownName| profile.strings().get(profile.shown_frame(shown_name.frame).name);
-        let to_fold = |&(frame, shown_name): &(usize, ShownName)| {
-            let &FrameNames { origin, is_label, .. } = &self.frames[frame];
+        let to_fold = |&(depth, _, shown_name): &(usize, usize, ShownName)| {
+            let &FrameNames { origin, is_label, .. } = named(depth);
             let is_kernel = !is_label && self.kernels.contains_key(&shown_name.symbol);
             // In a sample of a working thread, which has no call, these frames are the work itself and so are shown.
             let says = shown_name.glue == Glue::InOperator && call.is_none();
             let glue = if says { Glue::Never } else { shown_name.glue };
             StackName { text: text(shown_name), origin, is_label, is_kernel, glue }
         };
+        let folded = names.iter().map(to_fold).collect::<Vec<_>>();
+        let entry = names.get(fold::entry(&folded)).map_or(frames.len(), |(depth, ..)| *depth);
+        if self.options.python_only
+            && names.iter().any(|&(.., shown_name)| is_of(shown_name, ShownFrameKind::Python))
+        {
+            names.retain(|&(.., shown_name)| !is_of(shown_name, ShownFrameKind::Code));
+        }
+        let displayed = |(depth, inlined, shown_name): (usize, usize, ShownName)| Displayed {
+            depth,
+            inlined,
+            frame: shown_name.frame,
+        };
+        if self.options.internal_frames {
+            return (names.into_iter().map(displayed).collect(), entry);
+        }
         let shown = fold::fold(&names.iter().map(to_fold).collect::<Vec<_>>());
         let shown = names.into_iter().zip(shown).filter(|(_, shown)| *shown);
-        shown.map(|((frame, shown_name), _)| (frame, shown_name.frame)).collect()
+        (shown.map(|(name, _)| displayed(name)).collect(), entry)
     }
+}
+
+/// A frame as displayed, and the captured frame that it comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Displayed {
+    /// Position of the captured frame in its stack, from the root.
+    depth: usize,
+    /// Position among the functions at the captured frame's address; 0 for the function that has code of its own.
+    inlined: usize,
+    frame: ShownFrameId,
 }
 
 /// Names a kernel if the kernel has no name yet.
@@ -335,7 +364,7 @@ impl FrameToName {
             && *symbols == Some(Err(Unnamed::Generated))
             && let Some(name) = profile.generated(*address)
         {
-            *symbols = Some(Ok(vec![FunctionSymbol { name: name.to_owned(), source: None }]));
+            *symbols = Some(Ok(vec![FunctionSymbol { name: name.to_owned(), start: None, source: None }]));
             *module = None;
         }
     }
@@ -398,6 +427,7 @@ fn name_python(profile: &mut Profile, code: CodeId, at: u32, with_lines: bool) -
         origin: CodeOrigin::Python,
         is_label: false,
         call: None,
+        start: None,
         is_hidden: false,
     }
 }
@@ -421,6 +451,7 @@ fn name_code(
             origin: CodeOrigin::Code,
             is_label: false,
             call: None,
+            start: None,
             is_hidden: false,
         };
     };
@@ -429,6 +460,8 @@ fn name_code(
     let path = path.to_string_lossy().into_owned();
     let module = (!path.is_empty()).then(|| profile.intern(&path));
     let file = path.rsplit('/').next().filter(|file| !file.is_empty()).unwrap_or("[unknown]");
+    let outer = symbols.as_ref().and_then(|symbols| symbols.as_ref().ok()?.first()?.start);
+    let start = outer.map(|start| hash_one(&(at, start)));
     let names = match symbols {
         Some(Ok(functions)) => {
             functions.iter().map(|it| named(profile, it, (module, file), internal)).collect()
@@ -439,7 +472,7 @@ fn name_code(
             vec![unnamed(profile, &format!("{file}+0x{in_file:x}"), module, why)]
         }
     };
-    FrameNames { names, origin, is_label: false, call: None, is_hidden }
+    FrameNames { names, start, origin, is_label: false, call: None, is_hidden }
 }
 
 /// Names code without a file in the same way as the code's generator.
@@ -447,7 +480,7 @@ fn name_generated(profile: &mut Profile, functions: &[FunctionSymbol], internal:
     let origin =
         functions.first().map_or(CodeOrigin::Code, |function| CodeOrigin::from_generated(&function.name));
     let names = functions.iter().map(|it| named(profile, it, (None, ""), internal)).collect();
-    FrameNames { names, origin, is_label: false, call: None, is_hidden: false }
+    FrameNames { names, origin, is_label: false, call: None, start: None, is_hidden: false }
 }
 
 fn named(
@@ -484,5 +517,5 @@ fn one_name(profile: &mut Profile, text: &str, kind: ShownFrameKind, origin: Cod
 fn one_frame(profile: &mut Profile, frame: ShownFrame, text: &str, origin: CodeOrigin) -> FrameNames {
     let shown_name =
         ShownName { frame: profile.intern_shown(frame), symbol: hash_one(text), glue: Glue::Never };
-    FrameNames { names: vec![shown_name], origin, is_label: false, call: None, is_hidden: false }
+    FrameNames { names: vec![shown_name], origin, is_label: false, call: None, start: None, is_hidden: false }
 }

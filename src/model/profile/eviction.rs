@@ -91,6 +91,7 @@ impl Profile {
         self.shown_index = Index::default();
         self.shown = PrefixTree::default();
         self.shown_contexts = IdMap::default();
+        self.pauses.clear();
         self.keep_strings();
     }
 

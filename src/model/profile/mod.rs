@@ -15,6 +15,7 @@ mod index;
 mod json_string;
 mod kernels;
 mod missing;
+mod pauses;
 mod python_code;
 mod sample;
 mod strings;
@@ -32,6 +33,7 @@ pub use eviction::{OTHER_KERNELS, OTHER_STACKS, OTHER_THREADS};
 pub use frame::{ShownFrame, ShownFrameId, ShownFrameKind, SourceLocation, Unnamed};
 pub use json_string::is_bidi_control;
 pub use json_string::json_string;
+pub use pauses::SharedFrames;
 pub use sample::{Leaf, LeafFrame, MAX_SAMPLE_VALUES, RootMark, Sample, SampleSite, Values, add_values};
 pub use strings::{StringId, StringTable};
 pub use sums::{Dependencies, DeviceTime, DeviceUse, StreamUse, Weight, WorkStats};
@@ -127,6 +129,8 @@ pub struct Profile {
     shown_index: Index,
     shown: PrefixTree,
     shown_contexts: IdMap<ContextId, ShownStackId>,
+    /// What the stacks around pauses share, by the calls before and after the pause.
+    pauses: BTreeMap<(ContextId, ContextId), SharedFrames>,
     /// Number of times that frames, stacks and strings were renumbered.
     renumbered: u32,
 }
@@ -479,6 +483,7 @@ impl Profile {
     pub fn forget_shown(&mut self) {
         self.shown = PrefixTree::default();
         self.shown_contexts.clear();
+        self.pauses.clear();
     }
 
     /// Returns the displayed stack of `context`; `None` until [`Profile::set_shown`] was called for the context.

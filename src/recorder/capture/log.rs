@@ -60,7 +60,7 @@ struct ChunkPool {
     created: AtomicUsize,
     /// Number of logs that contain at least one record. Each of these logs holds a chunk permanently.
     logs: AtomicUsize,
-    /// False until the first [`refill`]; every push before that is refused.
+    /// False until the first [`refill_chunks`]; every push before that is refused.
     is_open: AtomicBool,
 }
 

@@ -114,7 +114,7 @@ pub(super) struct EntryGuard {
 }
 
 impl EntryGuard {
-    /// Enters gpuflame, unless this thread is already inside or there is no memory for its state (see [`Refusal`]).
+    /// Enters gpuflame, unless this thread is already inside or there is no memory for its state (see [`EntryRefusal`]).
     /// `at` is an address in the caller's frame, or in a frame nearer to the stack's root.
     #[inline]
     pub(super) fn new(at: usize) -> Option<Self> {

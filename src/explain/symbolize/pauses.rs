@@ -1,0 +1,137 @@
+//! What the stacks of two calls of one thread prove about the pause between the calls.
+//!
+//! ```text
+//! call before:  main > train > update > cudaLaunchKernel        main, train: the same call sites
+//! call after:   main > train > load   > cudaMemcpyAsync         train: another call site
+//! ```
+//!
+//! The stacks are compared from the root, by code and call site, never by name. Let P be the first function that made the
+//! two calls from different places, or, if there is none, the function that made both calls. Everything inside P had
+//! returned, or was not shown_name yet. P itself may have run during the whole pause, or may have returned and been shown_name
+//! again: a loop inside P and a loop around P leave the same stacks. The same holds for each function around P. Only
+//! functions that are entered once per thread are certain to have run during the whole pause: the program's `main` or
+//! `<module>`, and the function that a thread starts with.
+
+use std::collections::BTreeMap;
+
+use gpuflame_model::profile::{FrameId, Profile, SampleSite, SharedFrames, ShownFrame, ShownFrameKind};
+use gpuflame_model::record::{ContextFlags, ContextId, FrameKind, LabelKind};
+
+use super::{Displayed, Symbolizer};
+
+/// A stack, root first, as captured and as displayed.
+struct Stack {
+    frames: Vec<FrameId>,
+    /// Number of frames without the API call and what is above it.
+    callers: usize,
+    displayed: Vec<Displayed>,
+    /// Number of displayed frames, from the root, that are entered once per thread.
+    once: usize,
+}
+
+impl Symbolizer {
+    /// Finds what the stacks around each pause of the profile share.
+    pub(super) fn name_pauses(&self, profile: &mut Profile) {
+        let mut pauses = BTreeMap::new();
+        for site in profile.sites() {
+            if let SampleSite::Between { after, thread: None, before } = site {
+                pauses.entry((after, before)).or_insert_with(|| self.shared(profile, after, before));
+            }
+        }
+        profile.set_pauses(pauses);
+    }
+
+    fn shared(&self, profile: &Profile, after: ContextId, before: ContextId) -> SharedFrames {
+        let stacks = (self.stack_of(profile, after), self.stack_of(profile, before));
+        let (Some(first), Some(second)) = stacks else {
+            return SharedFrames::default();
+        };
+        let callers = first.callers.min(second.callers);
+        let pairs = || first.frames.iter().zip(&second.frames).take(callers);
+        let same = pairs().take_while(|(a, b)| a == b).count();
+        // Inlined functions count as functions of their own.
+        let inside = pairs().nth(same).map_or(0, |(a, b)| self.same_functions(profile, *a, *b));
+        let is_shared =
+            |shown: &&Displayed| shown.depth < same || shown.depth == same && shown.inlined < inside;
+        let count = |stack: &Stack| stack.displayed.iter().filter(is_shared).count();
+        let (after, before) = (count(&first), count(&second));
+        let once = first.once.min(second.once).min(after).min(before);
+        SharedFrames { once, after, before }
+    }
+
+    /// Returns the stack of a context. `None` if the context is unknown, or if its stack is displayed elsewhere, as the
+    /// stacks of a backward pass are.
+    fn stack_of(&self, profile: &Profile, context: ContextId) -> Option<Stack> {
+        let known = profile.context(context)?;
+        let mut frames: Vec<FrameId> = profile.stack(known.stack).collect();
+        frames.reverse();
+        let (displayed, entry) = self.display(profile, &frames);
+        let mut shown: Vec<_> = profile.shown_stack(profile.shown(context)?).collect();
+        shown.reverse();
+        if !shown.iter().eq(displayed.iter().map(|one| &one.frame)) {
+            return None;
+        }
+        let kinds = || frames.iter().map(|frame| profile.frames()[frame.index()]);
+        let is_call = |frame: gpuflame_model::record::Frame| {
+            matches!(frame.kind(), FrameKind::Label(_)) && frame.label_kind() == LabelKind::Call
+        };
+        let is_range = |frame: &gpuflame_model::record::Frame| matches!(frame.kind(), FrameKind::Range(_));
+        let tip = kinds().rev().take_while(is_range).count();
+        let has_call = kinds().rev().nth(tip).is_some_and(is_call);
+        let callers = frames.len() - tip - usize::from(has_call);
+        let is_whole =
+            ![ContextFlags::TRUNCATED, ContextFlags::CUT].iter().any(|flag| known.flags.has(*flag));
+        let once = if is_whole { entered_once(profile, &displayed, entry) } else { 0 };
+        Some(Stack { frames, callers, displayed, once })
+    }
+
+    /// Returns how many functions two frames share that have different call sites: the function with code of its own,
+    /// and functions inlined into it.
+    fn same_functions(&self, profile: &Profile, a: FrameId, b: FrameId) -> usize {
+        let (first, second) = (&self.frames[a.index()], &self.frames[b.index()]);
+        let code = |frame: FrameId| match profile.frames()[frame.index()].kind() {
+            FrameKind::Python { code, .. } => Some(code),
+            _ => None,
+        };
+        let is_same_python = code(a).is_some() && code(a) == code(b);
+        let is_same_native = first.start.is_some() && first.start == second.start;
+        if !is_same_python && !is_same_native {
+            return 0;
+        }
+        let frames = first.names.iter().zip(&second.names);
+        let is_same =
+            |(a, b): (&ShownFrame, &ShownFrame)| (a.kind, a.name, a.module) == (b.kind, b.name, b.module);
+        let inlined = frames
+            .skip(1)
+            .take_while(|(a, b)| is_same((profile.shown_frame(a.frame), profile.shown_frame(b.frame))));
+        1 + inlined.count()
+    }
+}
+
+/// Returns how many displayed frames, from the root, belong to functions that are entered once per thread. `entry` is the
+/// depth of the first frame after the start code.
+fn entered_once(profile: &Profile, displayed: &[Displayed], entry: usize) -> usize {
+    let text = |one: &Displayed| profile.strings().get(profile.shown_frame(one.frame).name);
+    let start = displayed.iter().take_while(|one| one.depth < entry).count();
+    if displayed.get(start).is_none_or(|one| (one.depth, one.inlined) != (entry, 0)) {
+        return 0;
+    }
+    // Start code in Python calls the next function once.
+    let launchers = displayed[start..].iter().take_while(|one| is_launcher(profile, one)).count();
+    let once = start + launchers + 1;
+    let is_unique = |one: &Displayed| displayed.iter().filter(|other| text(other) == text(one)).count() == 1;
+    displayed[..once.min(displayed.len())].iter().take_while(|one| is_unique(one)).count()
+}
+
+/// Whether a frame is Python's own start code of a program (`python -m`) or of a thread.
+fn is_launcher(profile: &Profile, one: &Displayed) -> bool {
+    let frame = profile.shown_frame(one.frame);
+    let file = frame.source.map_or("", |source| profile.strings().get(source.file));
+    let name = profile.strings().get(frame.name).split(" (").next().unwrap_or_default();
+    frame.kind == ShownFrameKind::Python
+        && match file.rsplit('/').next() {
+            Some("<frozen runpy>" | "runpy.py") => ["_run_module_as_main", "_run_code"].contains(&name),
+            Some("threading.py") => ["_bootstrap", "_bootstrap_inner", "run"].contains(&name),
+            _ => false,
+        }
+}

@@ -1,0 +1,263 @@
+//! Pairs of programs whose launches have the same stacks, and whose pause is in different places: in a loop inside
+//! `train_step`, or in a loop around it.
+//!
+//! ```text
+//! inside:  train_step() { loop { update(); finish(); culprit(); } }     outer() { train_step(); }
+//! around:  train_step() { update(); finish(); }                         outer() { loop { train_step(); culprit(); } }
+//! ```
+//!
+//! `update` begins GPU work, `finish` waits for it, and the culprit makes no CUDA call. Without samples, the two idle
+//! profiles must be equal, and must not claim that `train_step` was running during the pause.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::pythons::pythons;
+use crate::support::{Done, Run, Way, cuda, scratch};
+
+/// Number of iterations of the loop.
+const ITERATIONS: usize = 5;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Twin {
+    Inside,
+    Around,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Language {
+    C,
+    Cpp,
+    Rust,
+    Python,
+}
+
+/// A program to generate.
+#[derive(Clone, Copy, Debug)]
+struct Program {
+    language: Language,
+    /// Name of the function that does something other than CUDA calls.
+    culprit: &'static str,
+    /// Number of functions between `main` and `train_step`, each with a loop.
+    outer: usize,
+}
+
+const CULPRITS: [&str; 6] =
+    ["load_batch", "write_checkpoint", "print_metrics", "collect_garbage", "decode_images", "wait_for_data"];
+const OUTER: [&str; 3] = ["run_epochs", "run_phases", "run_batches"];
+
+/// One program per culprit and number of loops, in this language.
+fn programs(language: Language) -> impl Iterator<Item = Program> {
+    CULPRITS.into_iter().enumerate().map(move |(at, culprit)| Program { language, culprit, outer: at % 4 })
+}
+
+impl Program {
+    /// Names of the functions from `main` to `train_step`.
+    fn chain(&self) -> Vec<&'static str> {
+        let root = if self.language == Language::Python { "<module>" } else { "main" };
+        [&[root], &OUTER[..self.outer], &["train_step"]].concat()
+    }
+
+    /// Body of each function of the chain except the first, innermost first, and of the first.
+    fn bodies(&self, twin: Twin) -> Vec<(&'static str, Vec<String>)> {
+        let chain = self.chain();
+        let work = ["update", "finish"].map(str::to_owned).to_vec();
+        let step = match twin {
+            Twin::Inside => self.repeated(ITERATIONS, &[&work[..], &[self.culprit.to_owned()]].concat()),
+            Twin::Around => work.iter().map(|name| self.call(name)).collect(),
+        };
+        let mut bodies = vec![("train_step", step)];
+        for pair in chain.windows(2).rev() {
+            let [outer, inner] = [pair[0], pair[1]];
+            let body = match (twin, inner) {
+                (Twin::Around, "train_step") => {
+                    self.repeated(ITERATIONS, &[inner.to_owned(), self.culprit.to_owned()])
+                }
+                _ => self.repeated(1, &[inner.to_owned()]),
+            };
+            bodies.push((outer, body));
+        }
+        bodies
+    }
+
+    fn call(&self, name: &str) -> String {
+        if self.language == Language::Python { format!("{name}()") } else { format!("{name}();") }
+    }
+
+    /// Statements that call the functions in a loop.
+    fn repeated(&self, count: usize, names: &[String]) -> Vec<String> {
+        let calls: Vec<_> = names.iter().map(|name| self.call(name)).collect();
+        match self.language {
+            Language::Python => {
+                let calls = calls.iter().map(|call| format!("    {call}"));
+                std::iter::once(format!("for _ in range({count}):")).chain(calls).collect()
+            }
+            Language::Rust => vec![format!("for _ in 0..black_box({count}) {{ {} }}", calls.concat())],
+            _ => vec![format!("for (volatile int i = 0; i < {count}; i++) {{ {} }}", calls.concat())],
+        }
+    }
+
+    /// Source text of the program, whose culprit takes `millis` each time.
+    fn source(&self, twin: Twin, millis: u64) -> String {
+        let mut text = match self.language {
+            Language::Python => format!(
+                "import ctypes, time\ncudart = ctypes.CDLL('libcudart.so.13')\nmemory = ctypes.c_void_p()\n\
+                 cudart.cudaMalloc(ctypes.byref(memory), 64)\n\
+                 def update():\n    cudart.cudaMemsetAsync(memory, 0, 64, None)\n\
+                 def finish():\n    cudart.cudaDeviceSynchronize()\n\
+                 def {}():\n    time.sleep({millis} / 1000)\n",
+                self.culprit
+            ),
+            Language::Rust => format!(
+                "use std::{{ffi::c_void, hint::black_box, thread::sleep, time::Duration}};\n\
+                 #[link(name = \"cudart\")] unsafe extern \"C\" {{\n\
+                 fn cudaMalloc(at: *mut *mut c_void, size: usize) -> i32;\n\
+                 fn cudaMemsetAsync(at: *mut c_void, value: i32, size: usize, stream: *mut c_void) -> i32;\n\
+                 fn cudaDeviceSynchronize() -> i32;\n}}\n\
+                 static mut MEMORY: *mut c_void = std::ptr::null_mut();\n\
+                 #[inline(never)] fn update() {{ unsafe {{ cudaMemsetAsync(MEMORY, 0, 64, std::ptr::null_mut()) }}; black_box(()); }}\n\
+                 #[inline(never)] fn finish() {{ unsafe {{ cudaDeviceSynchronize() }}; black_box(()); }}\n\
+                 #[inline(never)] fn {}() {{ sleep(Duration::from_millis({millis})); black_box(()); }}\n",
+                self.culprit
+            ),
+            Language::C | Language::Cpp => format!(
+                "#include \"cuda_mini.h\"\n#include <unistd.h>\n\
+                 #define OWN __attribute__((noinline, noclone)) static\n\
+                 #define KEEP __asm__ volatile(\"\" ::: \"memory\");\n\
+                 static void *memory;\n\
+                 OWN void update(void) {{ cudaMemsetAsync(memory, 0, 64, 0); KEEP }}\n\
+                 OWN void finish(void) {{ cudaDeviceSynchronize(); KEEP }}\n\
+                 OWN void {}(void) {{ usleep({millis} * 1000); KEEP }}\n",
+                self.culprit
+            ),
+        };
+        for (name, body) in self.bodies(twin) {
+            let body = body.iter().map(|line| format!("    {line}\n")).collect::<String>();
+            match (self.language, name) {
+                (Language::Python, "<module>") => body.lines().for_each(|line| {
+                    writeln!(text, "{}", line.strip_prefix("    ").unwrap()).unwrap();
+                }),
+                (Language::Python, _) => writeln!(text, "def {name}():\n{body}").unwrap(),
+                (Language::Rust, "main") => {
+                    writeln!(text, "fn main() {{ unsafe {{ cudaMalloc(&raw mut MEMORY, 64) }};\n{body}}}")
+                        .unwrap();
+                }
+                (Language::Rust, _) => {
+                    writeln!(text, "#[inline(never)] fn {name}() {{\n{body}black_box(()); }}").unwrap();
+                }
+                (_, "main") => {
+                    writeln!(text, "int main(void) {{ cudaMalloc(&memory, 64);\n{body}return 0; }}").unwrap();
+                }
+                _ => writeln!(text, "OWN void {name}(void) {{\n{body}KEEP }}").unwrap(),
+            }
+        }
+        text
+    }
+
+    /// Builds the program, and returns a run of it.
+    fn build(&self, twin: Twin, millis: u64, python: Option<&Path>) -> Run {
+        let folder = scratch("twin");
+        let (extension, compiler): (_, &[&str]) = match self.language {
+            Language::C => ("c", &["gcc", "-g", "-O2"]),
+            Language::Cpp => ("cpp", &["g++", "-g", "-O2"]),
+            Language::Rust => ("rs", &["rustc", "-g", "-O", "--edition", "2024", "-A", "warnings"]),
+            Language::Python => ("py", &[]),
+        };
+        let source = folder.join(format!("twin.{extension}"));
+        fs::write(&source, self.source(twin, millis)).unwrap();
+        if let Some(python) = python {
+            return Run::new(python, Way::Injected).arg(source);
+        }
+        let program = folder.join("twin");
+        let mut command = Command::new(compiler[0]);
+        command.args(&compiler[1..]).arg(&source).arg("-o").arg(&program).arg("-L").arg(cuda());
+        match self.language {
+            Language::Rust => drop(command.arg("-C").arg("link-arg=-lcuda")),
+            _ => drop(
+                command
+                    .arg("-I")
+                    .arg(crate::support::root().join("tests/gpusim/include"))
+                    .args(["-lcudart", "-lcuda"]),
+            ),
+        }
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{command:?}\n{}", String::from_utf8_lossy(&output.stderr));
+        Run::new(&program, Way::Injected)
+    }
+}
+
+/// Name of the function in a frame's text, without its file, namespace and parameters.
+fn function(frame: &str) -> String {
+    let bare = frame.split(" (").next().unwrap();
+    bare.rsplit("::").next().unwrap().trim_end_matches("()").to_owned()
+}
+
+/// Stacks of the idle profile between calls of `finish` and `update`, with the functions' bare names.
+fn pauses(done: &Done) -> BTreeSet<String> {
+    let stacks = done.folded_file("out.idle.folded").into_iter().map(|(frames, _)| frames);
+    let pauses = stacks.filter(|frames| {
+        frames.iter().any(|frame| frame.starts_with("[after] ") && frame.contains("finish"))
+    });
+    pauses.map(|frames| frames.iter().map(|frame| bare(frame)).collect::<Vec<_>>().join(";")).collect()
+}
+
+fn bare(frame: &str) -> String {
+    for mark in ["[after] ", "[before] "] {
+        if let Some(rest) = frame.strip_prefix(mark) {
+            return format!("{mark}{}", function(rest));
+        }
+    }
+    match frame.strip_prefix("[in ").and_then(|rest| rest.strip_suffix(", or after it returned]")) {
+        Some(inside) => format!("[in {}, or after it returned]", function(inside)),
+        None if frame.starts_with('[') => frame.to_owned(),
+        None => function(frame),
+    }
+}
+
+fn interpreters(language: Language) -> Vec<Option<PathBuf>> {
+    match language {
+        Language::Python => pythons("ctypes").into_values().map(Some).collect(),
+        _ => vec![None],
+    }
+}
+
+/// Without more data than the launches, a pause in a loop inside a function looks like a pause in a loop around it.
+fn assert_twins_are_equal_and_claim_nothing_false(language: Language) {
+    for (nth, program) in programs(language).enumerate() {
+        let interpreters = interpreters(language);
+        // Each program runs on one of the interpreters.
+        let python = interpreters[nth % interpreters.len()].as_deref();
+        let [inside, around] = [Twin::Inside, Twin::Around]
+            .map(|twin| pauses(&program.build(twin, 3, python).env("GPUFLAME_FORMATS", "idle").ok()));
+        let root = program.chain()[0];
+        let expected = format!(
+            "{root};[in train_step, or after it returned];[after] finish;cudaDeviceSynchronize;\
+             [before] update;cudaMemsetAsync;[GPU_Idle host late]"
+        );
+        assert_eq!(inside, BTreeSet::from([expected]), "{program:?} on {python:?}");
+        assert_eq!(inside, around, "{program:?} on {python:?}");
+    }
+}
+
+#[test]
+fn pauses_in_c_programs_claim_nothing_that_the_launches_do_not_prove() {
+    assert_twins_are_equal_and_claim_nothing_false(Language::C);
+}
+
+#[test]
+fn pauses_in_cpp_programs_claim_nothing_that_the_launches_do_not_prove() {
+    assert_twins_are_equal_and_claim_nothing_false(Language::Cpp);
+}
+
+#[test]
+fn pauses_in_rust_programs_claim_nothing_that_the_launches_do_not_prove() {
+    assert_twins_are_equal_and_claim_nothing_false(Language::Rust);
+}
+
+#[test]
+fn pauses_in_python_programs_claim_nothing_that_the_launches_do_not_prove() {
+    assert_twins_are_equal_and_claim_nothing_false(Language::Python);
+}
