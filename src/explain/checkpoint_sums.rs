@@ -63,7 +63,7 @@ impl Explain {
         written.write(chunk, |each| sums(&self.profile, ledger, self.profile.windows(), each));
     }
 
-    /// Appends the sums of a window that was removed from [`PerWindowSums`](super::Apart), as if the window's pending
+    /// Appends the sums of a window that was removed from [`PerWindowSums`](super::PerWindowSums), as if the window's pending
     /// launches never got an activity. Returns the number of launches that are still pending.
     pub fn write_window_sums(
         &mut self,

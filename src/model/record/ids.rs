@@ -26,7 +26,7 @@ impl ContextId {
     /// other reasons why a launch has no context see [`Caller`](super::Caller).
     pub const NONE: Self = Self(0);
     /// The launch was made while no window was open. Such a launch is counted but excluded from every output. Our own
-    /// capture writes no launch row for it (see [`Outside`](super::Outside)).
+    /// capture writes no launch row for it (see [`OutsideLaunches`](super::OutsideLaunches)).
     pub const OUTSIDE: Self = Self(1);
     /// First id that has a context row.
     pub const FIRST: Self = Self(2);

@@ -64,8 +64,7 @@ impl WindowScheduler {
         let flag =
             settings.flag.as_ref().map(|flag| std::path::absolute(flag).unwrap_or_else(|_| flag.clone()));
         let steps = settings.steps.clone();
-        let plan =
-            WindowPlan { delay, duration, repeat, steps, max_launches: max_launches, max_bytes: max_bytes };
+        let plan = WindowPlan { delay, duration, repeat, steps, max_launches, max_bytes };
         if repeat != 1 && duration.is_none() && !settings.quiet {
             print_from_app("GPUFLAME_REPEAT has no effect without GPUFLAME_DURATION");
         }

@@ -376,8 +376,8 @@ impl PythonWalk {
     #[inline(always)]
     fn count_with_same_texts(&mut self, joined: usize, layout: &Layout) -> usize {
         let Self { items, texts, .. } = self;
-        // SAFETY: all other parts of the fingerprints were just found to be unchanged.
         let is_other = |item: &InterpreterFrame| {
+            // SAFETY: all other parts of the fingerprints were just found to be unchanged.
             item.version == 0 && !unsafe { item.fingerprint.has_same_texts(layout, texts) }
         };
         items[..joined].iter().position(is_other).unwrap_or(joined)

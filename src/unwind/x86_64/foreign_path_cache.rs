@@ -184,10 +184,11 @@ impl ForeignPath {
     fn end(&self, rule: Rule, (sp, bp): (u64, u64), end_of_walk: u64, state: LoaderState) -> Option<WalkEnd> {
         match rule.kind() {
             RuleKind::End => Some(WalkEnd::Bottom),
-            // SAFETY: `insert` keeps only paths whose words are in our own frames or on the page that our own frames reach
-            // up to.
             RuleKind::Step
-                if cfa_by(rule, sp, bp) == end_of_walk && unsafe { memory::word(end_of_walk - 8) } == 0 =>
+                if cfa_by(rule, sp, bp) == end_of_walk
+                    // SAFETY: `insert` keeps only paths whose words are in our own frames or on the page that our own
+                    // frames reach up to.
+                    && unsafe { memory::word(end_of_walk - 8) } == 0 =>
             {
                 Some(WalkEnd::ZeroReturn(end_of_walk))
             }
