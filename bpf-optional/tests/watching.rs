@@ -221,7 +221,7 @@ fn two_swapped_launches_are_detected() {
     assert_eq!((ran.code, counts(&ran.stdout)), (1, [1000, 1000, 1000, 998]), "{ran:?}");
 }
 
-/// The library itself mixes two launches up, which debug builds can be told to.
+/// A setting of debug builds makes the library swap two launches.
 #[test]
 fn a_library_that_swaps_two_launches_is_detected() {
     if !can_probe() || !cfg!(debug_assertions) {

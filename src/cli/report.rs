@@ -393,7 +393,7 @@ mod tests {
         };
         let (begin, end) = ("b".repeat(90), "e".repeat(90));
         let of = |middle: &str| format!("{begin}{middle}{end}");
-        // The two gaps leave 104 of 110 characters, for three pieces of 34 characters. Both names have `<` as
+        // Of 110 characters, the two gaps leave 104, so each of the three pieces has 34. Both names have `<` as
         // character 91, and eleven characters before the difference are shown.
         let cut = |middle: &str| {
             let around = format!("{}{middle}{}", "b".repeat(10), "e".repeat(24 - middle.len()));

@@ -1,6 +1,6 @@
 //! Tests with buffers built byte by byte, at the record sizes of every CUPTI from 11.8 to 13.4.
 //!
-//! Offsets in these tests are literal numbers and not the names of `cupti-sys`, so that the tests check these names.
+//! Offsets in these tests are literal numbers, so that the tests check the constants of `cupti-sys`.
 
 use super::*;
 use gpuflame_model::record::testing::Rng;

@@ -127,7 +127,7 @@ impl Api {
         self.shared.calls.labels()
     }
 
-    /// Returns the name of one enabled call.
+    /// Returns the name of any enabled call, as an example for messages.
     pub fn label(&self, call: ApiCallId) -> &'static str {
         self.labels().get(usize::from(call.0)).map_or("[unknown call]", String::as_str)
     }

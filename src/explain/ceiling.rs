@@ -103,7 +103,7 @@ impl Explain {
         DroppedDefinitions { kept_kernels: self.fit_kernels(names), threads: self.fit_threads() }
     }
 
-    /// Reduces stacks to their share of the ceiling. Called for each new stack.
+    /// Drops the rarest stacks until the rest fits into the share of the memory limit that stacks may take. Called for each new stack.
     pub(super) fn fit_stacks(&mut self) {
         if self.stack_bytes() + self.profile.shown_bytes() > self.ceiling / 4 {
             self.profile.drop_shown();

@@ -116,7 +116,7 @@ impl Explain {
     }
 }
 
-/// A sink that passes the launches that still wait for an activity to their window.
+/// A sink that assigns each pending launch (one without an activity so far) to its window.
 struct PendingToWindow<'a>(&'a mut WindowSums);
 
 impl Sink for PendingToWindow<'_> {

@@ -1,4 +1,4 @@
-//! Definitions to which sums refer (stacks, names of kernels, calls, ranges and functions, modules, threads), as rows for a
+//! The definitions that sums refer to (stacks, names of kernels, calls, ranges and functions, modules, threads), as rows for a
 //! file that grows. Each definition is written once.
 
 use super::Explain;

@@ -34,7 +34,7 @@ pub(super) struct CacheBackoff {
 }
 
 impl CacheBackoff {
-    /// Counts a possible look-up. Returns whether to make the look-up.
+    /// Counts a capture that could use the cache. Returns whether to make the look-up.
     #[inline(always)]
     pub(super) fn may_look_up(&mut self) -> bool {
         self.budget = (self.budget + 1).min(MAX_BUDGET);

@@ -44,7 +44,7 @@ fn truth(count: usize, threads: u32) -> Vec<Truth> {
         .collect()
 }
 
-/// Writes the CPU side of the launches that `keep` selects, each line `late` ns after its launch.
+/// Writes the CPU side of the launches that `keep` selects, each with a time that is `late` ns after its launch.
 fn write_cpu(path: &Path, truth: &[Truth], late: i64, with_ids: bool, keep: impl Fn(usize) -> bool) {
     let mut text = String::new();
     for (at, launch) in truth.iter().enumerate().filter(|(at, _)| keep(*at)) {

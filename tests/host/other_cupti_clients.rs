@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::support::{Done, Run, Way, compile};
 
-/// Builds `tests/programs/passing.c`, which ends with 7, and its client in two plugins.
+/// Builds `tests/programs/passing.c`, whose exit code is 7, and two plugins that each contain its CUPTI client.
 fn passing() -> [PathBuf; 3] {
     let plugin = || compile("tests/programs/passing_client.c", &["-O2", "-shared", "-fPIC"]);
     [compile("tests/programs/passing.c", &["-O2"]), plugin(), plugin()]

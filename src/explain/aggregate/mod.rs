@@ -1,8 +1,8 @@
-//! `Aggregate` adds up joined rows: cells of (context, work, device), statistics by work and device, and the total work per
-//! device. `timeline` computes the busy time.
+//! `Aggregate` adds up joined rows: cells of (context, work, device), statistics by work and device, and the total work
+//! per device. `timeline` computes the busy time.
 //!
-//! Memory grows with the number of distinct contexts, kernels and devices, never with the number of launches. Only ids are
-//! stored; the [`Profile`] that receives the sums knows what the ids mean.
+//! Memory grows with the number of distinct contexts, kernels and devices, never with the number of launches. Only ids
+//! are stored; the [`Profile`] that receives the sums knows what the ids mean.
 
 mod host;
 mod rename;
@@ -64,7 +64,7 @@ struct Cell {
 /// A stream of a GPU context.
 type StreamKey = (GpuContextId, StreamId);
 
-/// A series of one stream.
+/// Sums of one stream.
 #[derive(Clone, Copy, Debug)]
 struct Lane {
     series: u32,
@@ -176,8 +176,8 @@ impl Aggregate {
     ) -> usize {
         let key = SumKey { site, outcome, device, stream: stream.filter(|_| self.by_stream) };
         let SumIndices { series, cell } = match outcome {
-            // A pending launch is usually looked up once, and has no kernel by which to select a slot, so the cache would
-            // miss.
+            // A pending launch is usually looked up once, and has no kernel by which to select a slot, so the cache
+            // would miss.
             LaunchOutcome::Pending => self.find(key),
             _ => self.sum_cache.get(&key).unwrap_or_else(|| {
                 let sums = self.find(key);

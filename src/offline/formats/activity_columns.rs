@@ -32,7 +32,7 @@ use gpuflame_model::record::{Activity, ContextId, Detail, KernelDetail, Missing,
 pub(super) enum Column {
     Int(fn(&ActivityRow<'_>) -> Option<i32>),
     Long(fn(&ActivityRow<'_>) -> Option<i64>),
-    /// Key that determines the text. Many rows share few keys, so each text is created once.
+    /// Key that determines the text. The text of a key is created once, because many rows share few keys.
     Text(fn(&ActivityRow<'_>) -> Option<TextKey>),
 }
 

@@ -21,7 +21,7 @@ use crate::leaks;
 
 /// Size of a slab, in bytes: the unit in which memory is assigned to a class and returned to the kernel.
 pub(super) const SLAB_BYTES: usize = 128 << 10;
-/// Size of a chunk, in bytes. A chunk reserves address space for a time when no more can be mapped, and its pages take
+/// Size of a chunk, in bytes. A chunk reserves address space early, because later no more may be mapped, and its pages take
 /// no memory until they are written to. For comparison, the C library reserves 64 MiB per thread.
 const CHUNK_BYTES: usize = 4 << 20;
 const CHUNK_SLABS: usize = CHUNK_BYTES / SLAB_BYTES;

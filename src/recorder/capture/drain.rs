@@ -18,7 +18,7 @@ pub fn drain(each: impl FnMut(&Row<'_>)) -> bool {
 /// Notes for each thread how many words of launches are unread, for [`drain_noted`].
 pub fn note_unread() {
     for thread in all() {
-        // SAFETY: as in `drain_threads`, only the collector calls this, one thread at a time.
+        // SAFETY: as in `drain_threads`, only the collector calls this, and it drains one thread at a time.
         let readers = unsafe { thread.readers() };
         readers.noted = readers.launches.unread(&thread.launches);
         readers.is_noted = true;

@@ -155,7 +155,7 @@ impl Interner {
         })
     }
 
-    /// Looks up the stack in which `frames` (leaf first) have called `leaf`. The `unchanged` frames at the root are
+    /// Looks up the stack that consists of `frames` (leaf first) with the call `leaf` on top. The `unchanged` frames at the root are
     /// the same as in the last call. `extra` is the hash of the open ranges and of the frames of other languages,
     /// which also distinguish stacks.
     #[inline(always)]

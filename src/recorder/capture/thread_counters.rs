@@ -60,7 +60,7 @@ impl ThreadCounters {
     }
 }
 
-/// Results of stacks that were captured again (see [`verify_every`](super::verify_every)).
+/// Results of comparing stacks with a second capture (see [`verify_every`](super::verify_every)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VerifiedStacks {
     /// Number of stacks that were captured again.

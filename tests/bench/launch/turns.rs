@@ -1,7 +1,7 @@
 //! Compares one thread alone with two threads at once, measured so that only the second thread can cause a difference.
 //!
 //! Two threads, each with its own processor and memory, do every job three times: the first thread alone, the second
-//! thread alone, and both at once. The time of a thread next to the other is compared with its own time alone. A turn
+//! thread alone, and both at once. The time of a thread that runs next to the other thread is compared with its time when it runs alone. A turn
 //! runs all jobs before any job is repeated: on a machine whose cores other guests share, a core can be half as fast
 //! for seconds at a time, even when it only adds up registers, and no job must get all its turns during such a phase.
 

@@ -275,7 +275,7 @@ unsafe fn hash_pair(path: u64, name: u64, layout: &Layout) -> u64 {
 /// Hash of a string. It covers all letters up to the limit, two words at a time, without a dependency between the steps.
 ///
 /// # Safety
-/// `text` must be null, a string, or at least readable memory.
+/// `text` must be null, or point to readable memory, which need not be a string.
 #[inline(always)]
 unsafe fn hash_letters(text: u64, layout: &Layout) -> u64 {
     if text == 0 {

@@ -130,7 +130,7 @@ pub fn run_node(
     span
 }
 
-/// Notes that a whole graph ran whose nodes have no records of their own.
+/// Notes the run of a whole graph. The nodes of such a graph have no records.
 pub fn note_graph(stream: &'static Stream, graph: u32, span: (u64, u64)) {
     let order = Order { kind: WorkKind::Graph, ..NOTHING };
     run(stream, order, span, NodeRun { graph, ..NodeRun::default() }, true);
