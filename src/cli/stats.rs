@@ -10,7 +10,7 @@ use super::trace::{self, TraceFlags};
 use gpuflame_model::error::Result;
 use gpuflame_traces::steps::{Bubbles, Ops, Stats as Table, StatsOptions};
 
-/// Average the GPU operations of all equal steps, with the bubble (idle time) before each operation.
+/// Average the GPU operations of equal steps, and the idle time before each operation.
 ///
 /// Steps are the profiler's (`ProfileStep#N`, `ProfilerStep#N`), or the windows of a recording. Only steps
 /// with the same operations in the same order are averaged: those that equal the first step with the most
