@@ -335,7 +335,7 @@ fn heaviest_kernels(profile: &Profile, kernels: HashMap<Work, u64>) -> Vec<Strin
 
 fn idle_table(profile: &Profile, names: NameFolding, most: usize) -> Table {
     let mut sums: HashMap<(&str, String), (u64, u64)> = HashMap::new();
-    for sample in profile.samples(&IDLE) {
+    for sample in profile.shown_samples(&IDLE) {
         let stack = folded_names(profile, sample.site, names).join(";");
         let sum = sums.entry((idle_word(sample), stack)).or_default();
         add_to(&mut sum.0, sample.amount());
@@ -345,6 +345,9 @@ fn idle_table(profile: &Profile, names: NameFolding, most: usize) -> Table {
     let mut sums: Vec<_> = sums.into_iter().collect();
     sums.sort_by(|a, b| b.1.0.cmp(&a.1.0).then_with(|| a.0.cmp(&b.0)));
     let mut table = Table::new("idle", &["total_ns", "share_percent", "gaps", "cause", "stack"]);
+    if let Some(doubt) = profile.idle_doubt() {
+        table.add_row([Cell::Nothing, Cell::Nothing, Cell::Nothing, "unknown".into(), Cell::Text(doubt)]);
+    }
     for ((cause, stack), (nanos, gaps)) in sums.into_iter().take(most) {
         table.add_row([
             Cell::Nanos(nanos),
