@@ -12,7 +12,9 @@ fn launches(recorded: u32) -> Trace {
     for id in 1..=20 {
         let time = 1000 + 100 * u64::from(id);
         match id <= recorded {
-            true => drop(trace.launch(id, "k", 1, time, time + 5, time + 95)),
+            true => {
+                trace.launch(id, "k", 1, time, time + 5, time + 95);
+            }
             false => {
                 trace.slice("cuda_runtime", "cudaLaunchKernel", 1, time, time + 2);
                 trace.0.last_mut().unwrap()["args"] = json!({ "correlation": id });

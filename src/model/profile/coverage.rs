@@ -24,12 +24,12 @@ pub struct Coverage {
     pub empty_steps: Vec<u64>,
 }
 
-/// Number of launches that should have an activity, and of those that have none.
+/// Counts of launches that should have an activity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LaunchCoverage {
     /// Number of launches, without those that may rightly have no activity.
     pub launches: u64,
-    /// Number of these launches without an activity.
+    /// Part of `launches` that has no activity.
     pub uncovered: u64,
 }
 
@@ -74,7 +74,7 @@ impl Coverage {
 }
 
 impl Coverage {
-    /// Whether so many steps have no GPU work that its records are probably missing.
+    /// Whether more than 5 % of the steps have no GPU work, which suggests that records are missing.
     fn has_many_empty_steps(&self) -> bool {
         let with_work = self.steps.saturating_sub(self.empty_steps.len() as u64);
         u128::from(with_work) * 100 < u128::from(self.steps) * u128::from(MIN_COVERED_PERCENT)
