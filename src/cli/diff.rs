@@ -138,25 +138,26 @@ fn time_table(before: &ComparedRun, after: &ComparedRun) -> Table {
     let mut whats: Vec<&str> = before.times.iter().chain(&after.times).map(|(what, _)| *what).collect();
     let mut seen = std::collections::BTreeSet::new();
     whats.retain(|what| seen.insert(*what));
+    // A cause that does not occur has no row in `times`, unless idle time is unknown as a whole.
     let get = |run: &ComparedRun, what: &str| {
-        run.times.iter().find(|(known, _)| *known == what).map_or(0, |(_, nanos)| *nanos)
+        let find = |what: &str| run.times.iter().find(|(known, _)| *known == what).map(|(_, nanos)| *nanos);
+        find(what).or_else(|| find("idle").map(|_| 0))
     };
-    let mut row = |what: String, a: u64, b: u64| {
-        table.add_row([
-            difference(a, b),
-            change_percent(a as f64, b as f64),
-            Cell::Nanos(a),
-            Cell::Nanos(b),
-            Cell::Text(what),
-        ]);
+    let mut row = |what: String, a: Option<u64>, b: Option<u64>| {
+        let nanos = |value: Option<u64>| value.map_or(Cell::Nothing, Cell::Nanos);
+        let (change, percent) = match (a, b) {
+            (Some(a), Some(b)) => (difference(a, b), change_percent(a as f64, b as f64)),
+            _ => (Cell::Nothing, Cell::Nothing),
+        };
+        table.add_row([change, percent, nanos(a), nanos(b), Cell::Text(what)]);
     };
     for what in &whats {
         row((*what).to_owned(), get(before, what), get(after, what));
     }
     if before.steps > 1 && after.steps > 1 {
         for what in &whats {
-            let a = get(before, what) / before.steps;
-            row(format!("{what} of a step"), a, get(after, what) / after.steps);
+            let per_step = |run: &ComparedRun| get(run, what).map(|nanos| nanos / run.steps);
+            row(format!("{what} of a step"), per_step(before), per_step(after));
         }
     }
     table
@@ -233,11 +234,11 @@ impl ComparedRun {
 /// Returns the breakdown of all GPUs' time, including idle time by cause, if there is any.
 fn time_breakdown(profile: &Profile) -> Vec<(&'static str, u64)> {
     let sum = |of: fn(&DeviceTime) -> u64| saturating_sum(profile.times().iter().map(of));
-    let mut times = vec![
-        ("wall", sum(|time| time.window)),
-        ("busy", sum(|time| time.busy)),
-        ("idle", sum(|time| time.idle)),
-    ];
+    let mut times = vec![("wall", sum(|time| time.window)), ("busy", sum(|time| time.busy))];
+    if profile.idle_doubt().is_some() {
+        return times;
+    }
+    times.push(("idle", sum(|time| time.idle)));
     let mut causes: BTreeMap<&str, u64> = BTreeMap::new();
     for sample in profile.samples(&IDLE) {
         let cause = causes.entry(idle_word(sample)).or_default();

@@ -9,6 +9,7 @@ use gpuflame_explain::Ledger;
 use gpuflame_explain::join::Sink;
 use gpuflame_model::error::Result;
 use gpuflame_model::profile::{Profile, Unnamed, saturating_sum};
+use gpuflame_offline::analysis::StepCoverage;
 use gpuflame_offline::run::{ReadOptions, Run};
 use gpuflame_os::memory;
 use gpuflame_traces::import::{Kind, Opened};
@@ -64,8 +65,18 @@ pub(super) fn explain_opened(
     console: Console,
     sink: impl Sink,
 ) -> Result<Explained> {
+    let mut coverage = StepCoverage::default();
+    let sink = (sink, &mut coverage);
     let (run, facts) = Run::explained(options, sink, |each| source.rows(opened, options, console, each))?;
-    let (profile, ledger, unnamed, tied) = run.into_parts();
+    let (mut profile, ledger, unnamed, tied) = run.into_parts();
+    // A recording that has only sums has no times of launches, and a window of a recording may have no work.
+    if !facts.has_only_sums {
+        let mut coverage = coverage.coverage(&profile, &facts.step_times);
+        if facts.kind == Kind::Recording {
+            coverage.empty_steps.clear();
+        }
+        profile.set_coverage(coverage);
+    }
     if facts.kind == Kind::Recording && options.backward_under_forward {
         let all = profile.devices().iter().map(|device| device.nanos);
         let what = describe_backward_pass(tied.all, tied.moved, saturating_sum(all));

@@ -53,6 +53,12 @@ fn fact_table(explained: &Explained) -> Table {
         fact(&format!("activities {}", word.replace('_', " ")), Cell::Count(count));
     }
     fact("activities linked", Cell::share(tally.activities.matched, tally.activities.seen));
+    if let Some(doubt) = profile.idle_doubt() {
+        fact("idle time", Cell::Text(format!("unknown: {doubt}")));
+    }
+    if !profile.coverage().empty_steps.is_empty() {
+        fact("steps without GPU work", Cell::Text(profile.coverage().list_empty_steps()));
+    }
     if let Some(linked) = &explained.facts.linked {
         fact("GPU time linked", Cell::share(linked.linked_gpu_ns, linked.gpu_ns));
         fact("launches with several activities", Cell::Count(linked.multi_op_launches));
@@ -98,17 +104,19 @@ fn device_table(explained: &Explained) -> Table {
     const COLUMNS: [&str; 7] =
         ["device", "activities", "gpu_time_ns", "busy_ns", "idle_ns", "window_ns", "busy_percent"];
     let mut table = Table::new("devices", &COLUMNS);
+    let is_unknown = explained.profile.idle_doubt().is_some();
     for device in &explained.ledger.devices {
         // A device whose activities have no times has neither busy nor idle time.
-        let [busy, idle, window] = device.time.map_or([0; 3], |time| [time.busy, time.idle, time.window]);
+        let nanos = |value: Option<u64>| value.map_or(Cell::Nothing, Cell::Nanos);
+        let known = device.time.filter(|_| !is_unknown);
         table.add_row([
             Cell::Text(format!("GPU {}", device.id().0)),
             Cell::Count(device.work.count),
             Cell::Nanos(device.work.nanos),
-            Cell::Nanos(busy),
-            Cell::Nanos(idle),
-            Cell::Nanos(window),
-            Cell::share(busy, window),
+            nanos(device.time.map(|time| time.busy)),
+            nanos(known.map(|time| time.idle)),
+            nanos(device.time.map(|time| time.window)),
+            known.map_or(Cell::Nothing, |time| Cell::share(time.busy, time.window)),
         ]);
     }
     table

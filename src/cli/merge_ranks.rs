@@ -72,7 +72,8 @@ struct RankData {
     rank: u32,
     source: String,
     busy: u64,
-    idle: u64,
+    /// Idle time in ns; `None` if it is unknown.
+    idle: Option<u64>,
     time: RankTime,
     linked: (u64, u64),
     /// Kernels with their GPU time in ns, the heaviest first.
@@ -214,7 +215,7 @@ fn add_stacks(stacks: &mut StackSums, rank: u32, profile: &Profile, names: NameF
 
 /// Adds idle time and the number of gaps, by cause.
 fn add_idle(sums: &mut BTreeMap<&'static str, (u64, u64)>, profile: &Profile) {
-    for sample in profile.samples(&IDLE) {
+    for sample in profile.shown_samples(&IDLE) {
         let sum = sums.entry(idle_word(sample)).or_default();
         *sum = (sum.0.saturating_add(sample.amount()), sum.1 + sample.count());
     }
@@ -256,8 +257,8 @@ fn rank_table(all: &[RankData]) -> Table {
         table.add_row([
             Cell::Text(rank.rank.to_string()),
             Cell::Nanos(rank.busy),
-            Cell::Nanos(rank.idle),
-            Cell::share(rank.busy, rank.busy + rank.idle),
+            rank.idle.map_or(Cell::Nothing, Cell::Nanos),
+            rank.idle.map_or(Cell::Nothing, |idle| Cell::share(rank.busy, rank.busy.saturating_add(idle))),
             Cell::Nanos(rank.time.work),
             Cell::Nanos(rank.time.communication),
             standing.to_median_percent.map_or(Cell::Nothing, Cell::Share),
@@ -305,6 +306,7 @@ impl RankData {
         kernels.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
         let busy = saturating_sum(profile.times().iter().map(|time| time.busy));
         let idle = saturating_sum(profile.times().iter().map(|time| time.idle));
+        let idle = profile.idle_doubt().is_none().then_some(idle);
         let (source, linked) = (source.to_string(), (tally.matched, tally.seen));
         Self { rank, source, busy, idle, time, linked, kernels, collectives }
     }
@@ -313,7 +315,7 @@ impl RankData {
     fn add(&mut self, other: Self) {
         self.source = format!("{}, {}", self.source, other.source);
         add_to(&mut self.busy, other.busy);
-        add_to(&mut self.idle, other.idle);
+        self.idle = self.idle.zip(other.idle).map(|(one, other)| one.saturating_add(other));
         self.time = self.time.and(other.time);
         self.linked = (self.linked.0 + other.linked.0, self.linked.1 + other.linked.1);
         let mut sums: BTreeMap<String, u64> = BTreeMap::new();

@@ -13,7 +13,7 @@ use super::report::{Cell, ReportFlags, Table};
 use gpuflame_explain::events::{JoinedActivity, JoinedRows};
 use gpuflame_explain::join::Origin;
 use gpuflame_explain::symbolize::kernel_name;
-use gpuflame_export::{NameFolding, event_site, folded_names, source_line, work_name};
+use gpuflame_export::{NameFolding, event_site, executed_line, folded_names, innermost_frames, work_name};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::views::{CPU, GPU, IDLE, OFF_CPU, idle_word};
 use gpuflame_model::profile::{LeafFrame, Profile, Values, add_to, add_values, saturating_sum};
@@ -35,6 +35,9 @@ pub(super) struct Top {
     /// Maximum number of rows per table; 0: all.
     #[arg(short, long, default_value_t = 10)]
     number: usize,
+    /// With `--by function`: count each stack only for its innermost function, without the callers.
+    #[arg(long = "self")]
+    self_only: bool,
     #[command(flatten)]
     names: NameFlags,
     /// Count only kernels whose name contains PATTERN as communication; repeat the option for several
@@ -56,16 +59,16 @@ enum Ranking {
     Kernels,
     /// Launching stacks by GPU time.
     Stacks,
-    /// Source lines by the GPU time that they launched. Each stack counts for its innermost frame with a
-    /// known file and line.
+    /// Source lines by the GPU time that they launched. Each stack counts for its innermost line of user code:
+    /// lines of the interpreter, of installed packages and of PyTorch count only if there is no other line.
     Line,
     /// Functions by the GPU time launched in them and their callees, next to the CPU time and waiting time of
     /// the launching threads, if these were recorded (`run --cpu-samples 99 --off-cpu`). A function counts
-    /// once per stack.
+    /// once per stack. With --self, a stack counts only for its innermost function.
     Function,
     /// Time between the launching call and the start on the GPU.
     Delay,
-    /// Idle time of GPUs, by cause. If the launching thread was late, the time is shown under the stack that
+    /// Idle time of GPUs, by cause, by call, by function, by module, and then by cause and stack. If the launching thread was late, the time is shown under the stack that
     /// this thread was in, if the trace has it, or under `[between A and B]` if only that is known. All other
     /// idle time is shown under the launch that ended it.
     Idle,
@@ -96,9 +99,11 @@ impl Top {
             match by {
                 Ranking::Kernels => tables.push(kernel_table(&explained, most)),
                 Ranking::Stacks => tables.push(stack_table(&explained, names, most)),
-                Ranking::Function => tables.push(function_table(&explained.profile, names, most)),
+                Ranking::Function => {
+                    tables.push(function_table(&explained.profile, names, most, self.self_only))
+                }
                 Ranking::Line => tables.push(line_table(&explained.profile, names, most)),
-                Ranking::Idle => tables.push(idle_table(&explained.profile, names, most)),
+                Ranking::Idle => tables.extend(idle_tables(&explained.profile, names, most)),
                 Ranking::Delay => tables.push(delay_table(&delays, &explained.profile, most)),
                 Ranking::Comm => tables.extend(self.communication_tables(&explained, events.as_mut(), most)),
             }
@@ -254,13 +259,19 @@ fn stack_table(explained: &Explained, names: NameFolding, most: usize) -> Table 
     table
 }
 
-fn function_table(profile: &Profile, names: NameFolding, most: usize) -> Table {
+fn function_table(profile: &Profile, names: NameFolding, most: usize, self_only: bool) -> Table {
     let mut sums: HashMap<String, [u64; 3]> = HashMap::new();
     for (at, view) in [&GPU, &CPU, &OFF_CPU].into_iter().enumerate() {
         for sample in profile.samples(view) {
-            let frames: BTreeSet<_> = folded_names(profile, sample.site, names).into_iter().collect();
+            let frames: BTreeSet<String> = match self_only {
+                true => {
+                    let innermost = innermost_frames(profile, sample.site, names);
+                    BTreeSet::from([innermost.function.or(innermost.call).unwrap_or_default()])
+                }
+                false => folded_names(profile, sample.site, names).into_iter().map(Cow::into_owned).collect(),
+            };
             for frame in frames {
-                add_to(&mut sums.entry(frame.into_owned()).or_default()[at], sample.amount());
+                add_to(&mut sums.entry(frame).or_default()[at], sample.amount());
             }
         }
     }
@@ -269,7 +280,8 @@ fn function_table(profile: &Profile, names: NameFolding, most: usize) -> Table {
     sums.sort_by(|a, b| all(&b.1).cmp(&all(&a.1)).then_with(|| a.0.cmp(&b.0)));
     let mut table = Table::new("function", &["gpu_ns", "cpu_ns", "waiting_ns", "function"]);
     for (function, times) in sums.into_iter().take(most) {
-        let [gpu, cpu, waiting] = times.map(Cell::Nanos);
+        let cell = |at: usize, view| if profile.has(view) { Cell::Nanos(times[at]) } else { Cell::Nothing };
+        let (gpu, cpu, waiting) = (cell(0, &GPU), cell(1, &CPU), cell(2, &OFF_CPU));
         table.add_row([gpu, cpu, waiting, Cell::Text(function)]);
     }
     table
@@ -288,10 +300,10 @@ const MAX_KERNELS_PER_LINE: usize = 3;
 fn line_table(profile: &Profile, names: NameFolding, most: usize) -> Table {
     let mut sums: HashMap<(String, String), LineSums> = HashMap::new();
     for sample in profile.samples(&GPU) {
-        let line = source_line(profile, sample.site, names);
+        let line = executed_line(profile, sample.site, names);
         let key = line.map_or_else(
             || ("[no line]".to_owned(), String::new()),
-            |it| (format!("{}:{}", it.file, it.line), it.function.into_owned()),
+            |it| (format!("{}:{}", it.file, it.line), it.function),
         );
         let sum = sums.entry(key).or_default();
         add_values(&mut sum.values, sample.values);
@@ -333,9 +345,51 @@ fn heaviest_kernels(profile: &Profile, kernels: HashMap<Work, u64>) -> Vec<Strin
     named.chain((more > 0).then(|| format!("{more} more"))).collect()
 }
 
+/// Returns tables of the idle time by cause, call, function and module, each of which sums a culprit over all stacks, and the
+/// table by cause and stack.
+fn idle_tables(profile: &Profile, names: NameFolding, most: usize) -> [Table; 5] {
+    let mut sums: [HashMap<Option<String>, (u64, u64)>; 4] = Default::default();
+    for sample in profile.shown_samples(&IDLE) {
+        let innermost = innermost_frames(profile, sample.site, names);
+        let cause = Some(idle_word(sample).to_owned());
+        let keys = [cause, innermost.call, innermost.function, innermost.module];
+        for (sums, key) in sums.iter_mut().zip(keys) {
+            let sum = sums.entry(key).or_default();
+            add_to(&mut sum.0, sample.amount());
+            add_to(&mut sum.1, sample.count());
+        }
+    }
+    let [causes, calls, functions, modules] = sums;
+    let total = saturating_sum(profile.times().iter().map(|time| time.idle));
+    let table = |name, columns, sums| idle_sum_table(Table::new(name, columns), sums, total, most);
+    [
+        table("idle_causes", &["total_ns", "share_percent", "gaps", "cause"], causes),
+        table("idle_calls", &["total_ns", "share_percent", "gaps", "call"], calls),
+        table("idle_functions", &["total_ns", "share_percent", "gaps", "function"], functions),
+        table("idle_modules", &["total_ns", "share_percent", "gaps", "module"], modules),
+        idle_table(profile, names, most),
+    ]
+}
+
+/// Adds the `most` largest sums to `table`. A name that was not recorded is empty.
+fn idle_sum_table(
+    mut table: Table,
+    sums: HashMap<Option<String>, (u64, u64)>,
+    total: u64,
+    most: usize,
+) -> Table {
+    let mut sums: Vec<_> = sums.into_iter().collect();
+    sums.sort_by(|a, b| b.1.0.cmp(&a.1.0).then_with(|| a.0.cmp(&b.0)));
+    for (name, (nanos, gaps)) in sums.into_iter().take(most) {
+        let name = name.map_or(Cell::Nothing, Cell::Text);
+        table.add_row([Cell::Nanos(nanos), Cell::share(nanos, total), Cell::Count(gaps), name]);
+    }
+    table
+}
+
 fn idle_table(profile: &Profile, names: NameFolding, most: usize) -> Table {
     let mut sums: HashMap<(&str, String), (u64, u64)> = HashMap::new();
-    for sample in profile.samples(&IDLE) {
+    for sample in profile.shown_samples(&IDLE) {
         let stack = folded_names(profile, sample.site, names).join(";");
         let sum = sums.entry((idle_word(sample), stack)).or_default();
         add_to(&mut sum.0, sample.amount());
@@ -345,6 +399,9 @@ fn idle_table(profile: &Profile, names: NameFolding, most: usize) -> Table {
     let mut sums: Vec<_> = sums.into_iter().collect();
     sums.sort_by(|a, b| b.1.0.cmp(&a.1.0).then_with(|| a.0.cmp(&b.0)));
     let mut table = Table::new("idle", &["total_ns", "share_percent", "gaps", "cause", "stack"]);
+    if let Some(doubt) = profile.idle_doubt() {
+        table.add_row([Cell::Nothing, Cell::Nothing, Cell::Nothing, "unknown".into(), Cell::Text(doubt)]);
+    }
     for ((cause, stack), (nanos, gaps)) in sums.into_iter().take(most) {
         table.add_row([
             Cell::Nanos(nanos),

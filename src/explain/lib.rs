@@ -338,6 +338,7 @@ impl Explain {
                 self.host.fill(profile);
             }
         }
+        profile.count_coverage(tally.launches.matched.saturating_sub(tally.launches.graphs));
         let ledger = Ledger::new(profile, tally, nodes, stacks, held);
         Snapshot { profile, ledger }
     }

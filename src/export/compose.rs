@@ -46,9 +46,12 @@ impl<'a> Composer<'a> {
             Cow::Owned(sample)
         });
         let parts = view.parts.iter().flat_map(move |(part, leaf_frame)| {
-            profile.samples(part).iter().map(move |sample| Cow::Owned(with_leaf_frame(sample, *leaf_frame)))
+            profile
+                .shown_samples(part)
+                .iter()
+                .map(move |sample| Cow::Owned(with_leaf_frame(sample, *leaf_frame)))
         });
-        profile.samples(view).iter().map(Cow::Borrowed).chain(parts).chain(lost)
+        profile.shown_samples(view).iter().map(Cow::Borrowed).chain(parts).chain(lost)
     }
 
     /// Returns all frames of a sample.

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use super::compose::stack;
+use super::frame::ComposedFrame;
 use super::options::{GraphStacks, NameFolding};
 use gpuflame_model::profile::{Profile, SampleSite, ShownFrameKind};
 
@@ -31,6 +32,111 @@ pub fn source_line(profile: &Profile, site: SampleSite, names: NameFolding) -> O
         }
     }
     None
+}
+
+/// The line that user code was executing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExecutedLine {
+    /// Source file, with its folder if known.
+    pub file: String,
+    /// Line number. Traces of other tools have the first line of the function.
+    pub line: u32,
+    /// Function that contains the line, as its frame is shown.
+    pub function: String,
+}
+
+/// Returns the line of the innermost frame of user code. If no frame is user code, returns the line of the innermost frame
+/// that has a line.
+pub fn executed_line(profile: &Profile, site: SampleSite, names: NameFolding) -> Option<ExecutedLine> {
+    let frames = stack(profile, site, GraphStacks::Both, names);
+    let mut innermost = None;
+    for frame in frames.iter().rev() {
+        let source = frame.id.and_then(|id| profile.shown_frame(id).source);
+        let Some(source) = source.filter(|source| source.line > 0) else { continue };
+        let (file, line) = (profile.strings().get(source.file), source.line);
+        let found = || ExecutedLine { file: file.to_owned(), line, function: frame.text.to_string() };
+        if !is_library_file(file) {
+            return Some(found());
+        }
+        innermost.get_or_insert_with(found);
+    }
+    innermost
+}
+
+/// Whether a file belongs to the interpreter, to an installed package, or to PyTorch.
+fn is_library_file(file: &str) -> bool {
+    const FOLDERS: [&str; 4] = ["/site-packages/", "/dist-packages/", "/lib/python3", "/usr/include/"];
+    const ROOTS: [&str; 8] =
+        ["torch/", "site-packages/", "dist-packages/", "<", "/pytorch/", "/rustc/", "/usr/src/", "../nptl/"];
+    // The interpreter's own files have no folder in some traces.
+    const FILES: [&str; 6] =
+        ["runpy.py", "threading.py", "contextlib.py", "functools.py", "selectors.py", "asyncio/"];
+    FOLDERS.iter().any(|folder| file.contains(folder))
+        || ROOTS.iter().chain(&FILES).any(|start| file.starts_with(start))
+}
+
+/// Innermost frames of a stack, by kind. Parts that were not recorded are absent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InnermostFrames {
+    /// Call of an API or of a built-in function in which the stack ends.
+    pub call: Option<String>,
+    /// Innermost function of the program.
+    pub function: Option<String>,
+    /// Innermost module of PyTorch, or the file that contains the function.
+    pub module: Option<String>,
+}
+
+/// Prefix of torch.profiler's module frames.
+const MODULE_PREFIX: &str = "nn.Module: ";
+/// Prefix of torch.profiler's frames of functions that are not written in Python.
+const BUILT_IN_PREFIX: &str = "<built-in";
+
+/// Returns the innermost frames at a site. Between two calls, a name that differs becomes `[between A and B]`.
+pub fn innermost_frames(profile: &Profile, site: SampleSite, names: NameFolding) -> InnermostFrames {
+    let SampleSite::Between { after, before, .. } = site else {
+        return innermost_of_stack(profile, site, names);
+    };
+    let [first, second] =
+        [after, before].map(|context| innermost_of_stack(profile, SampleSite::Context(context), names));
+    let call = |frames: &InnermostFrames| frames.call.clone().unwrap_or_else(|| "unknown".to_owned());
+    InnermostFrames {
+        call: Some(format!("[between {} and {}]", call(&first), call(&second))),
+        function: merge_names(first.function, second.function),
+        module: merge_names(first.module, second.module),
+    }
+}
+
+/// Returns the name of the time between two calls that were made in `first` and `second`.
+fn merge_names(first: Option<String>, second: Option<String>) -> Option<String> {
+    match (first?, second?) {
+        (first, second) if first == second => Some(format!("[between two calls in {first}]")),
+        (first, second) => Some(format!("[between {first} and {second}]")),
+    }
+}
+
+fn innermost_of_stack(profile: &Profile, site: SampleSite, names: NameFolding) -> InnermostFrames {
+    let frames = stack(profile, site, GraphStacks::Both, names);
+    let is_built_in = |frame: &ComposedFrame<'_>| frame.text.starts_with(BUILT_IN_PREFIX);
+    let is_function = |frame: &&ComposedFrame<'_>| {
+        matches!(frame.kind, ShownFrameKind::Code | ShownFrameKind::Python)
+            && !is_built_in(frame)
+            && !frame.text.starts_with(MODULE_PREFIX)
+    };
+    let is_call = |frame: &&ComposedFrame<'_>| frame.kind == ShownFrameKind::Call || is_built_in(frame);
+    let function = frames.iter().rev().find(is_function);
+    let torch_module = frames.iter().rev().find(|frame| frame.text.starts_with(MODULE_PREFIX));
+    let file = |frame: &ComposedFrame<'_>| {
+        let shown = profile.shown_frame(frame.id?);
+        let file = shown.module.or(shown.source.map(|source| source.file))?;
+        Some(profile.strings().get(file).to_owned())
+    };
+    InnermostFrames {
+        call: frames.last().filter(is_call).map(|frame| frame.text.to_string()),
+        function: function.map(|frame| frame.text.to_string()),
+        module: torch_module
+            .map(|frame| frame.text[MODULE_PREFIX.len()..].to_owned())
+            .or_else(|| function.and_then(file)),
+    }
 }
 
 /// Languages and their file extensions.

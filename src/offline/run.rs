@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use super::analysis::StepCoverage;
 use gpuflame_explain::join::Sink;
 use gpuflame_explain::symbolize::{BackwardTime, SymbolizeOptions, Symbolizer};
 use gpuflame_explain::{self as explain, Explain, Ledger};
@@ -63,11 +64,12 @@ pub fn read(path: impl AsRef<Path>, options: &ReadOptions) -> Result<Run> {
     let path = path.as_ref();
     let opened = import::open(path)?;
     let mut remarks = Vec::new();
-    let (mut run, ()) = Run::explained(options, (), |each| match opened.kind() {
+    let mut coverage = StepCoverage::default();
+    let (mut run, steps) = Run::explained(options, &mut coverage, |each| match opened.kind() {
         Kind::Recording => {
             let mut remark = |error: Error| remarks.push(error.within(path.display()).to_string());
             let read = import::recording(opened, &import::Options::default(), &mut remark, each);
-            read.map(drop).map_err(|error| error.within(path.display()))
+            read.map(|_| None).map_err(|error| error.within(path.display()))
         }
         _ => {
             let import_options = import::Options {
@@ -75,9 +77,14 @@ pub fn read(path: impl AsRef<Path>, options: &ReadOptions) -> Result<Run> {
                 graph_captures: options.graph_captures.clone(),
                 ..import::Options::default()
             };
-            import::rows(opened, &import_options, each).map(drop)
+            import::rows(opened, &import_options, each).map(|report| Some(report.step_times))
         }
     })?;
+    // The coverage of recordings is known from their sums.
+    if let Some(steps) = steps {
+        let coverage = coverage.coverage(&run.profile, &steps);
+        run.profile.set_coverage(coverage);
+    }
     run.remarks = remarks;
     Ok(run)
 }

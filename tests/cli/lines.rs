@@ -293,3 +293,42 @@ fn perfetto_contains_the_files_and_lines_of_python_functions() {
         [12, 13].map(|line| ("/srv/model.py".to_owned(), "Block.forward (model.py:12)".to_owned(), line));
     assert_eq!(places, expected, "of those that call");
 }
+
+#[test]
+fn lines_of_user_code_are_preferred_to_lines_of_wrappers() {
+    let folder = scratch("lines");
+    let mut trace = Trace::default();
+    // User code is called by PyTorch and calls PyTorch; the second launch has no user code.
+    trace.python("torch/nn/modules/module.py(1501): _call_impl", 1, 0, 50);
+    trace.python("/srv/model.py(12): forward", 1, 1, 49);
+    trace.python("torch/nn/modules/linear.py(113): forward", 1, 2, 48).launch(1, "gemm", 1, 4, 10, 40);
+    trace.python("/usr/lib/python3/dist-packages/torch/optim/adam.py(7): step", 1, 60, 80);
+    trace.launch(2, "adam", 1, 62, 70, 90);
+    trace.write(&folder.join("trace.json"));
+    let rows = top(&folder, "trace.json");
+    let lines: Vec<_> = rows.iter().map(|row| row["line"].as_str().unwrap()).collect();
+    assert_eq!(lines, ["/srv/model.py:12", "/usr/lib/python3/dist-packages/torch/optim/adam.py:7"]);
+}
+
+#[test]
+fn functions_can_be_summed_without_their_callers() {
+    let folder = scratch("lines");
+    let mut trace = Trace::default();
+    trace.python("/srv/train.py(3): main", 1, 0, 100).python("/srv/model.py(12): forward", 1, 1, 50);
+    trace.launch(1, "gemm", 1, 4, 10, 40).launch(2, "relu", 1, 60, 70, 90);
+    trace.write(&folder.join("trace.json"));
+    let sums = |options: &[&str]| -> Vec<(String, u64)> {
+        let arguments = ["top", "trace.json", "--by", "function", "-n", "0", "-f", "json"];
+        let ran = gpuflame(&folder, arguments.iter().chain(options)).ok();
+        let tables: Value = serde_json::from_str(&ran.stdout).unwrap();
+        let rows = tables["function"].as_array().unwrap();
+        // The trace has no samples of the CPU.
+        assert!(rows.iter().all(|row| row["cpu_ns"].is_null() && row["waiting_ns"].is_null()));
+        rows.iter()
+            .map(|row| (row["function"].as_str().unwrap().to_owned(), row["gpu_ns"].as_u64().unwrap()))
+            .collect()
+    };
+    let expected = [("/srv/model.py(12): forward", 30_000), ("/srv/train.py(3): main", 20_000)];
+    assert_eq!(sums(&["--self"]), expected.map(|(function, nanos)| (function.to_owned(), nanos)));
+    assert!(sums(&[]).contains(&("/srv/train.py(3): main".to_owned(), 50_000)));
+}

@@ -128,3 +128,28 @@ fn without_an_open_function_the_gap_is_labelled_by_its_neighbours() {
         ]
     );
 }
+
+#[test]
+fn one_call_under_many_stacks_is_one_row() {
+    let folder = scratch("idle");
+    let mut trace = Trace::default();
+    trace.python("train.py(1): main", 9, 0, 3000).launch(1, "k", 9, 10, 20, 100);
+    // `cudaFree` takes 700 us under `a` and 800 us under `b`; the GPU is idle meanwhile.
+    trace.python("train.py(5): a", 9, 200, 1000).slice("cuda_runtime", "cudaFree", 9, 250, 950);
+    trace.launch(2, "k", 9, 1010, 1020, 1100);
+    trace.python("train.py(9): b", 9, 1200, 2100).slice("cuda_runtime", "cudaFree", 9, 1250, 2050);
+    trace.launch(3, "k", 9, 2110, 2120, 2200);
+    trace.write(&folder.join("a.json"));
+    let ran = gpuflame(&folder, ["top", "a.json", "--by", "idle", "-f", "json"]).ok();
+    let tables: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let first = |table: &str, key: &str| {
+        let row = &tables[table][0];
+        (row[key].as_str().unwrap().to_owned(), row["total_ns"].as_u64().unwrap())
+    };
+    assert_eq!(first("idle_calls", "call"), ("cudaFree".to_owned(), 1_500_000));
+    // From 950 to 1000, from 200 to 250 and during the call; `b` has the same parts.
+    assert_eq!(first("idle_functions", "function"), ("train.py(9): b".to_owned(), 900_000));
+    assert_eq!(first("idle_modules", "module").0, "train.py");
+    // From 100 to 1020 and from 1100 to 2120, except for two launches of 10 us each.
+    assert_eq!(first("idle_causes", "cause"), ("host_late".to_owned(), 1_920_000));
+}

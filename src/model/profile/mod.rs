@@ -7,6 +7,7 @@
 //! repeatedly as the profile grows. Nothing in this module depends on a clock, a path or a file format.
 
 mod cause;
+mod coverage;
 mod dense_id_map;
 mod eviction;
 mod frame;
@@ -29,6 +30,7 @@ mod tests;
 use std::collections::BTreeMap;
 
 pub use cause::Cause;
+pub use coverage::{Coverage, LaunchCoverage};
 pub use eviction::{OTHER_KERNELS, OTHER_STACKS, OTHER_THREADS};
 pub use frame::{ShownFrame, ShownFrameId, ShownFrameKind, SourceLocation, Unnamed};
 pub use json_string::is_bidi_control;
@@ -118,6 +120,7 @@ pub struct Profile {
     modules: Vec<Module>,
     windows: Vec<(WindowEdge, Nanos)>,
     losses: BTreeMap<Loss, u64>,
+    coverage: Coverage,
     /// Samples of each view, keyed by the view's word.
     samples: BTreeMap<&'static str, Vec<Sample>>,
     works: Vec<WorkStats>,
@@ -220,6 +223,16 @@ impl Profile {
             self.contexts.entry(id).or_insert(Context { thread, flags, stack: StackId(node) });
         }
         first
+    }
+
+    /// Replaces the coverage.
+    pub fn set_coverage(&mut self, coverage: Coverage) {
+        self.coverage = coverage;
+    }
+
+    /// Returns the share of launches whose GPU work was recorded.
+    pub fn coverage(&self) -> &Coverage {
+        &self.coverage
     }
 
     /// Replaces all losses by `losses`.

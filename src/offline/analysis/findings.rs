@@ -123,6 +123,8 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
     ];
     let (pending_at_end, per_launch) = (count_pending_at_end(events), count_per_launch(events));
     let dropped = lost(&dropped);
+    let coverage = evidence.profile.coverage();
+    let uncovered = !coverage.all.is_sufficient() || !coverage.uncovered_steps.is_empty();
     use Severity::{Bad, Note};
     let mut findings = vec![
         counted_finding(
@@ -173,6 +175,22 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
             pending_at_end,
             launches.seen,
             "recording ended before their GPU work: synchronise before the end",
+        ),
+        counted_finding(
+            "launch_coverage",
+            "launches without an activity make idle time unknown",
+            Bad,
+            if uncovered { coverage.all.uncovered } else { 0 },
+            coverage.all.launches,
+            "GPU work is missing: work without a record looks idle; `gpuflame info` names the steps",
+        ),
+        counted_finding(
+            "steps_without_work",
+            "steps without GPU work",
+            Note,
+            coverage.empty_steps.len() as u64,
+            coverage.steps,
+            "their GPU work was not recorded, or they have none; `gpuflame info` names the steps",
         ),
         counted_finding(
             "starts_before_launch",
@@ -426,9 +444,9 @@ mod tests {
         let figures = bad.iter().map(|finding| (finding.id, finding.figures.unwrap().count));
         assert_eq!(figures.collect::<Vec<_>>(), [("no_gpu_work", 1), ("damaged", 3)]);
         assert_eq!(findings[2].id, "no_waits");
-        assert!(findings[3..18].iter().all(|finding| finding.severity == Severity::Absent));
-        assert_eq!((findings[18].id, findings[18].what), ("precision", "there are no times"));
+        assert!(findings[3..20].iter().all(|finding| finding.severity == Severity::Absent));
+        assert_eq!((findings[20].id, findings[20].what), ("precision", "there are no times"));
         let ids: BTreeSet<_> = findings.iter().map(|finding| finding.id).collect();
-        assert_eq!((ids.len(), findings.len()), (19, 19));
+        assert_eq!((ids.len(), findings.len()), (21, 21));
     }
 }

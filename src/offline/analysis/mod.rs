@@ -4,12 +4,14 @@
 //! All results are data, which the command prints.
 
 mod communication;
+mod coverage;
 mod delays;
 mod findings;
 mod stragglers;
 mod welch;
 
 pub use communication::{Communication, CommunicationFilter, StackShare, WorkClass, sum_communication};
+pub use coverage::StepCoverage;
 pub use delays::{LaunchDelays, WorkDelays};
 pub use findings::{Evidence, Figures, Finding, Severity, findings};
 pub use stragglers::{RankComparison, RankTime, StragglerVerdict, compare_ranks};

@@ -37,6 +37,7 @@ pub(super) fn text(
         losses(ledger),
     ];
     lines.extend(incomplete_figures(ledger));
+    lines.extend(profile.idle_doubt().map(|doubt| format!("incomplete: {doubt}, so idle time is unknown")));
     lines.push(format!("stacks {} distinct", ledger.stacks.distinct));
     lines.extend(python_functions(profile));
     lines.extend(repeated_activities(ledger).into_iter().chain(impossible_ids(ledger)));
@@ -234,18 +235,20 @@ fn unified_memory(sample: &UnifiedSums) -> String {
 fn device_lines(device: &Device, profile: &Profile) -> Option<Vec<String>> {
     let gpu = format!("GPU {}", device.id().0);
     let (time, [window, idle]) = (device.time.as_ref()?, device.sums()?);
-    let mut lines = vec![
-        format!(
-            "{gpu}: {} activities, {} ns in all, busy {:.1} % of {:.3} s",
-            device.work.count,
-            device.work.nanos,
-            percent(time.busy, time.window),
-            time.window as f64 / 1e9
-        ),
-        window.to_string(),
-        idle.to_string(),
-        busiest_streams(profile, time, &gpu),
-    ];
+    let work = format!("{gpu}: {} activities, {} ns in all", device.work.count, device.work.nanos);
+    let mut lines = match profile.idle_doubt() {
+        Some(_) => vec![work],
+        None => vec![
+            format!(
+                "{work}, busy {:.1} % of {:.3} s",
+                percent(time.busy, time.window),
+                time.window as f64 / 1e9
+            ),
+            window.to_string(),
+            idle.to_string(),
+        ],
+    };
+    lines.push(busiest_streams(profile, time, &gpu));
     if time.late_count > 0 {
         lines.push(format!(
             "{gpu} late: {} activities came too late to count as busy, {} ns",

@@ -36,6 +36,9 @@ fn cause(sample: &Sample) -> Option<Cause> {
 }
 
 fn nothing(profile: &Profile) -> &'static str {
+    if profile.idle_doubt().is_some() {
+        return "Idle time is unknown, because GPU work is missing.";
+    }
     match profile.times().is_empty() {
         true => "No GPU activity was recorded.",
         false => "No GPU was idle.",
@@ -44,6 +47,9 @@ fn nothing(profile: &Profile) -> &'static str {
 
 /// Returns the total idle time of the GPUs, and the share of each cause.
 fn summary(profile: &Profile) -> String {
+    if let Some(doubt) = profile.idle_doubt() {
+        return format!("idle time is unknown: {doubt}");
+    }
     let times = profile.times();
     let sum = |of: fn(&DeviceTime) -> u64| times.iter().fold(0_u64, |sum, time| sum.saturating_add(of(time)));
     let idle = sum(|time| time.idle);
@@ -71,6 +77,9 @@ fn summary(profile: &Profile) -> String {
 
 /// Returns the breakdown of each GPU's time.
 fn notes(profile: &Profile) -> Vec<String> {
+    if let Some(doubt) = profile.idle_doubt() {
+        return vec![format!("idle time is unknown: {doubt}")];
+    }
     let note = |time: &DeviceTime| {
         let DeviceTime { device, window, busy, idle, late, .. } = time;
         format!("GPU {}: window {window} ns = busy {busy} ns + idle {idle} ns; late {late} ns", device.0)

@@ -1,0 +1,185 @@
+//! Coverage is the share of launches whose GPU work was recorded. A GPU that runs work without a record looks idle, so idle
+//! time is known only if nearly all work has records.
+
+use super::Profile;
+use super::sample::{LeafFrame, Sample};
+use super::views::{GPU, IDLE, View};
+use crate::record::{ContextId, FrameKind, Missing};
+
+/// Minimum share of launches with activities, in percent, at which idle time is known.
+const MIN_COVERED_PERCENT: u64 = 95;
+/// Maximum number of steps that a text names.
+const MAX_NAMED_STEPS: usize = 8;
+
+/// Launches with and without GPU work, of a run and of its steps.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Coverage {
+    /// Launches of the whole run.
+    pub all: LaunchCoverage,
+    /// Number of steps; 0 if the run has no steps.
+    pub steps: u64,
+    /// Positions of the steps, from 0, in which too few launches have activities.
+    pub uncovered_steps: Vec<u64>,
+    /// Positions of the steps, from 0, in which nothing ran on a GPU.
+    pub empty_steps: Vec<u64>,
+}
+
+/// Counts of launches that should have an activity.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LaunchCoverage {
+    /// Number of launches, without those that may rightly have no activity.
+    pub launches: u64,
+    /// Part of `launches` that has no activity.
+    pub uncovered: u64,
+}
+
+impl LaunchCoverage {
+    /// Adds `count` launches.
+    pub fn add(&mut self, count: u64, is_covered: bool) {
+        self.launches = self.launches.saturating_add(count);
+        if !is_covered {
+            self.uncovered = self.uncovered.saturating_add(count);
+        }
+    }
+
+    /// Whether enough launches have activities for a statement on idle time.
+    pub fn is_sufficient(self) -> bool {
+        let covered = u128::from(self.launches.saturating_sub(self.uncovered));
+        covered * 100 >= u128::from(self.launches) * u128::from(MIN_COVERED_PERCENT)
+    }
+}
+
+impl Coverage {
+    /// Returns the reason why idle time is unknown; `None` if it is known.
+    pub fn doubt(&self) -> Option<String> {
+        let mut reasons = Vec::new();
+        let LaunchCoverage { launches, uncovered } = self.all;
+        if !self.all.is_sufficient() || !self.uncovered_steps.is_empty() {
+            reasons.push(format!("{uncovered} of {launches} launches have no activity"));
+        }
+        if !self.uncovered_steps.is_empty() {
+            let (count, steps) = (self.uncovered_steps.len(), self.steps);
+            let named = list_steps(&self.uncovered_steps);
+            reasons.push(format!("too few launches have activities in {count} of {steps} steps ({named})"));
+        }
+        if self.has_many_empty_steps() {
+            let (count, steps) = (self.empty_steps.len(), self.steps);
+            reasons.push(format!(
+                "{count} of {steps} steps have no GPU work ({})",
+                list_steps(&self.empty_steps)
+            ));
+        }
+        (!reasons.is_empty()).then(|| reasons.join("; "))
+    }
+}
+
+impl Coverage {
+    /// Whether more than 5 % of the steps have no GPU work, which suggests that records are missing.
+    fn has_many_empty_steps(&self) -> bool {
+        let with_work = self.steps.saturating_sub(self.empty_steps.len() as u64);
+        u128::from(with_work) * 100 < u128::from(self.steps) * u128::from(MIN_COVERED_PERCENT)
+    }
+
+    /// Lists the positions of the steps in which nothing ran on a GPU: `2, 5 to 7, counted from 0`.
+    pub fn list_empty_steps(&self) -> String {
+        list_steps(&self.empty_steps)
+    }
+}
+
+/// Lists positions: `2, 5 to 7, counted from 0`.
+fn list_steps(steps: &[u64]) -> String {
+    let mut runs: Vec<(u64, u64)> = Vec::new();
+    for &step in steps {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == step => *last = step,
+            _ => runs.push((step, step)),
+        }
+    }
+    let more = runs.len().saturating_sub(MAX_NAMED_STEPS);
+    let text = |&(first, last): &(u64, u64)| match first == last {
+        true => first.to_string(),
+        false => format!("{first} to {last}"),
+    };
+    let mut named: Vec<_> = runs.iter().take(MAX_NAMED_STEPS).map(text).collect();
+    named.extend((more > 0).then(|| format!("{more} more")));
+    named.push("counted from 0".to_owned());
+    named.join(", ")
+}
+
+/// Whether a call should have an activity, by its name. The launch of a graph may contain no work, and a copy or fill
+/// without an activity may have no bytes. Calls without a name are taken for launches of kernels.
+fn requires_activity(call: Option<&str>) -> bool {
+    call.is_none_or(|call| call.contains("Launch") && !call.contains("Graph"))
+}
+
+impl Profile {
+    /// Whether a launch with this context should have an activity.
+    pub fn requires_activity(&self, context: ContextId) -> bool {
+        let leaf = self.context(context).and_then(|context| self.stack(context.stack).next());
+        let call = leaf.and_then(|leaf| match self.frames()[leaf.index()].kind() {
+            FrameKind::Label(id) => self.label(id),
+            _ => None,
+        });
+        requires_activity(call)
+    }
+
+    /// Derives the coverage of the whole run from the samples, for `matched` launches that have activities.
+    pub fn count_coverage(&mut self, matched: u64) {
+        let mut all = LaunchCoverage::default();
+        all.add(matched, true);
+        let is_pending =
+            |sample: &&Sample| sample.leaf.frames().any(|leaf| leaf == LeafFrame::Missing(Missing::Pending));
+        for sample in self.samples(&GPU).iter().filter(is_pending) {
+            if sample.site.launch().map_or(true, |context| self.requires_activity(context)) {
+                all.add(sample.count(), false);
+            }
+        }
+        self.set_coverage(Coverage { all, ..Coverage::default() });
+    }
+
+    /// Returns the samples that outputs show: those of the view, but no idle time if idle time is unknown.
+    pub fn shown_samples(&self, view: &View) -> &[Sample] {
+        if *view == IDLE && self.idle_doubt().is_some() { &[] } else { self.samples(view) }
+    }
+
+    /// Returns the reason why idle time is unknown; `None` if it is known.
+    pub fn idle_doubt(&self) -> Option<String> {
+        self.coverage().doubt()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn coverage(launches: u64, uncovered: u64) -> Coverage {
+        Coverage { all: LaunchCoverage { launches, uncovered }, ..Coverage::default() }
+    }
+
+    #[test]
+    fn idle_time_is_unknown_below_95_percent_of_the_launches() {
+        assert_eq!(coverage(0, 0).doubt(), None);
+        assert_eq!(coverage(20, 1).doubt(), None);
+        assert_eq!(coverage(20, 18).doubt().unwrap(), "18 of 20 launches have no activity");
+        assert_eq!(coverage(100, 6).doubt().unwrap(), "6 of 100 launches have no activity");
+        assert!(coverage(u64::MAX, u64::MAX).doubt().is_some());
+    }
+
+    #[test]
+    fn steps_without_gpu_work_are_listed() {
+        let steps = Coverage { steps: 8, empty_steps: vec![2, 4, 5, 6], ..coverage(4, 0) };
+        assert_eq!(steps.doubt().unwrap(), "4 of 8 steps have no GPU work (2, 4 to 6, counted from 0)");
+        let steps = Coverage { steps: 3, uncovered_steps: vec![1], ..coverage(100, 2) };
+        let expected = "2 of 100 launches have no activity; too few launches have activities in 1 of 3 steps (1, counted from 0)";
+        assert_eq!(steps.doubt().unwrap(), expected);
+    }
+
+    #[test]
+    fn graph_launches_copies_and_fills_may_have_no_activity() {
+        let calls = ["cudaLaunchKernel", "cuLaunchKernelEx", "hipExtModuleLaunchKernel"];
+        assert!(calls.into_iter().all(|call| requires_activity(Some(call))));
+        let calls = ["cudaGraphLaunch", "cudaMemcpyAsync", "cuMemsetD8Async"];
+        assert!(!calls.into_iter().any(|call| requires_activity(Some(call))));
+        assert!(requires_activity(None));
+    }
+}
