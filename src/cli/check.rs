@@ -6,9 +6,10 @@ use super::console::{Console, Outcome};
 use super::explain::explain;
 use super::input::Source;
 use super::report::{Cell, ReportFlags, Table};
+use super::stream_times::{self, clamped_table};
 use gpuflame_explain::events::JoinedRows;
 use gpuflame_model::error::Result;
-use gpuflame_offline::analysis::{Evidence, Finding, Severity, findings};
+use gpuflame_offline::analysis::{Evidence, Finding, Severity, WorkSpans, check_stream_order, findings};
 use gpuflame_offline::run::ReadOptions;
 
 /// Check a recording or trace for doubtful data.
@@ -33,17 +34,22 @@ impl Check {
         let mut events = JoinedRows::default();
         let explained = explain(&self.input, &ReadOptions::default(), console, &mut events)?;
         events.sort();
+        let linked = explained.facts.linked.as_ref();
+        let order = check_stream_order(&explained.profile, WorkSpans::from_events(&events), linked);
         let findings = findings(&Evidence {
             profile: &explained.profile,
             tally: &explained.ledger.tally,
             events: &events,
-            linked: explained.facts.linked.as_ref(),
+            stream_order: &order,
+            linked,
             damaged: explained.facts.damaged,
             writer_state: explained.facts.writer_state,
         });
         let mut table = Table::new("findings", &["result", "what", "count", "share_percent", "why"]);
         findings.iter().for_each(|finding| table.add_row(cells(finding)));
-        self.report.write(console, &[table])?;
+        let mut tables = vec![table];
+        tables.extend(clamped_table(stream_times::TABLE, &explained.profile, &order));
+        self.report.write(console, &tables)?;
         let bad = findings.iter().any(|finding| finding.severity == Severity::Bad);
         Ok(if bad && self.strict { Outcome::Findings } else { Outcome::Clean })
     }
@@ -54,5 +60,5 @@ fn cells(finding: &Finding) -> [Cell; 5] {
         Some(figures) => (Cell::Count(figures.count), Cell::share(figures.count, figures.of)),
         None => (Cell::Nothing, Cell::Nothing),
     };
-    [finding.severity.word().into(), finding.what.into(), count, share, finding.why.into()]
+    [finding.severity.word().into(), finding.what.into(), count, share, (*finding.why).into()]
 }

@@ -10,12 +10,15 @@ use super::explain::{Explained, explain};
 use super::input::Source;
 use super::name_flags::NameFlags;
 use super::report::{Cell, ReportFlags, ReportFormat, Table};
+use super::stream_times::{clamped_table, remark_impossible};
 use gpuflame_explain::events::JoinedRows;
 use gpuflame_export::{clean_frame, event_site, folded_names, work_name};
 use gpuflame_model::error::Result;
 use gpuflame_model::profile::views::{IDLE, idle_word};
 use gpuflame_model::profile::{DeviceTime, Profile, SampleSite, saturating_sum};
-use gpuflame_offline::analysis::{DurationChange, Durations, compare_durations};
+use gpuflame_offline::analysis::{
+    DurationChange, Durations, StreamOrder, WorkSpans, check_stream_order, compare_durations,
+};
 
 /// Compare two runs.
 ///
@@ -89,6 +92,8 @@ impl Diff {
         for (name, before, after) in parts {
             tables.push(self.comparison_table(name, before, after, &mut hidden));
         }
+        tables.extend(before.impossible_table("impossible_durations_before"));
+        tables.extend(after.impossible_table("impossible_durations_after"));
         self.report.write(console, &tables)?;
         if hidden > 0 {
             console.remark(format!(
@@ -154,6 +159,12 @@ fn time_table(before: &ComparedRun, after: &ComparedRun) -> Table {
     for what in &whats {
         row((*what).to_owned(), get(before, what), get(after, what));
     }
+    if before.has_impossible_durations() || after.has_impossible_durations() {
+        let clamped = "GPU work, impossible durations clamped".to_owned();
+        row(clamped, before.order.clamped_ns, after.order.clamped_ns);
+        let clamped = "busy, impossible durations clamped".to_owned();
+        row(clamped, before.order.clamped_busy_ns, after.order.clamped_busy_ns);
+    }
     if before.steps > 1 && after.steps > 1 {
         for what in &whats {
             let per_step = |run: &ComparedRun| get(run, what).map(|nanos| nanos / run.steps);
@@ -197,6 +208,9 @@ struct ComparedRun {
     times: Vec<(&'static str, u64)>,
     /// Number of steps.
     steps: u64,
+    /// Order of the activities on their streams.
+    order: StreamOrder,
+    profile: Profile,
 }
 
 impl ComparedRun {
@@ -205,6 +219,9 @@ impl ComparedRun {
         let Explained { profile, facts, .. } = explain(source, &flags.read_options(), console, &mut events)?;
         facts.require_work(source)?;
         facts.require_rows(source)?;
+        let spans = WorkSpans::from_events(&events);
+        let order = check_stream_order(&profile, spans, facts.linked.as_ref());
+        remark_impossible(source, &profile, &order, console);
         let (mut kernels, mut stacks, mut modules) = (Sums::new(), Sums::new(), Sums::new());
         let mut known: HashMap<SampleSite, (String, Option<String>)> = HashMap::new();
         for event in events.activities() {
@@ -223,7 +240,16 @@ impl ComparedRun {
             }
             kernels.entry(work_name(&profile, event.activity.work()).into_owned()).or_default().add(nanos);
         }
-        Ok(Self { kernels, stacks, modules, times: time_breakdown(&profile), steps: facts.steps })
+        let times = time_breakdown(&profile);
+        Ok(Self { kernels, stacks, modules, times, steps: facts.steps, order, profile })
+    }
+
+    fn impossible_table(&self, name: &'static str) -> Option<Table> {
+        clamped_table(name, &self.profile, &self.order)
+    }
+
+    fn has_impossible_durations(&self) -> bool {
+        !self.order.impossible.is_empty()
     }
 
     fn total(&self) -> Durations {

@@ -3,12 +3,14 @@
 use clap::Args;
 
 use super::console::{Console, Outcome};
-use super::explain::{Explained, explain_sums};
+use super::explain::{Explained, explain_sums_with};
 use super::input::Source;
 use super::report::{Cell, ReportFlags, Table};
+use super::stream_times::{MAX_SPANS, check_durations};
 use gpuflame_explain::join::Activities;
 use gpuflame_model::error::Result;
 use gpuflame_model::record::{Loss, Missing, WindowEdge};
+use gpuflame_offline::analysis::WorkSpans;
 use gpuflame_offline::run::ReadOptions;
 
 /// Show the contents of a recording or trace, its share of linked work, and its losses.
@@ -23,8 +25,10 @@ pub(super) struct Info {
 
 impl Info {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
-        let explained = explain_sums(&self.input, ReadOptions::default(), console)?;
-        let tables = [fact_table(&explained), device_table(&explained), loss_table(&explained)];
+        let mut spans = WorkSpans::bounded(MAX_SPANS);
+        let explained = explain_sums_with(&self.input, ReadOptions::default(), console, &mut spans)?;
+        let mut tables = vec![fact_table(&explained), device_table(&explained), loss_table(&explained)];
+        tables.extend(check_durations(&self.input, &explained, spans, console));
         self.report.write(console, &tables)?;
         Ok(Outcome::Clean)
     }

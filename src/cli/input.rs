@@ -262,10 +262,14 @@ fn describe_captures(coverage: CaptureCoverage) -> String {
 
 /// Describes the share of a trace's GPU work that has no launch, and the reasons.
 fn describe_unlinked(linked: &LinkReport) -> String {
+    let without_id = match linked.ops_without_id {
+        0 => String::new(),
+        count => format!(", {} have no correlation id", group_digits(count)),
+    };
     let share = 100.0 * (linked.gpu_ns - linked.linked_gpu_ns) as f64 / linked.gpu_ns.max(1) as f64;
     format!(
         "{} of {} GPU operations ({share:.1} % of the GPU time) have no launch in the trace; {} were \
-         launched before the trace began",
+         launched before the trace began{without_id}",
         group_digits(linked.ops - linked.linked_ops),
         group_digits(linked.ops),
         group_digits(linked.launched_before_trace)

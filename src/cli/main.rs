@@ -35,6 +35,7 @@ mod run;
 mod set_file;
 mod settings;
 mod stats;
+mod stream_times;
 mod top;
 mod trace;
 mod view;

@@ -10,6 +10,7 @@ use super::explain::{Explained, explain};
 use super::input::Source;
 use super::name_flags::NameFlags;
 use super::report::{Cell, ReportFlags, Table};
+use super::stream_times::{MAX_SPANS, check_durations};
 use gpuflame_explain::events::{JoinedActivity, JoinedRows};
 use gpuflame_explain::join::Origin;
 use gpuflame_explain::symbolize::kernel_name;
@@ -19,7 +20,7 @@ use gpuflame_model::profile::views::{CPU, GPU, IDLE, OFF_CPU, idle_word};
 use gpuflame_model::profile::{LeafFrame, Profile, Values, add_to, add_values, saturating_sum};
 use gpuflame_model::record::Work;
 use gpuflame_offline::analysis::{
-    CommunicationFilter, LaunchDelays, StackShare, WorkClass, sum_communication,
+    CommunicationFilter, LaunchDelays, StackShare, WorkClass, WorkSpans, sum_communication,
 };
 
 /// Show the most expensive kernels, stacks, source lines and more.
@@ -81,8 +82,9 @@ impl Top {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         let mut delays = LaunchDelays::default();
         let mut events = self.by.contains(&Ranking::Comm).then(JoinedRows::default);
-        let explained =
-            explain(&self.input, &self.names.read_options(), console, (&mut delays, &mut events))?;
+        let mut spans = WorkSpans::bounded(MAX_SPANS);
+        let sinks = (&mut delays, (&mut events, &mut spans));
+        let explained = explain(&self.input, &self.names.read_options(), console, sinks)?;
         explained.facts.require_work(&self.input)?;
         if explained.facts.writer_state.is_some() && explained.ledger.tally.activities.seen == 0 {
             let what =
@@ -108,6 +110,7 @@ impl Top {
                 Ranking::Comm => tables.extend(self.communication_tables(&explained, events.as_mut(), most)),
             }
         }
+        tables.extend(check_durations(&self.input, &explained, spans, console));
         self.report.write(console, &tables)?;
         Ok(Outcome::Clean)
     }

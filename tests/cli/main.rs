@@ -16,6 +16,7 @@ mod names;
 mod passes;
 mod run;
 mod steps;
+mod stream_order;
 mod terminal;
 mod verbs;
 mod viewers;

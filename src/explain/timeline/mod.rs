@@ -320,13 +320,15 @@ impl Timeline {
     }
 
     fn add(&mut self, activity: &Activity, call: LaunchSpan) {
-        let Some(nanos) = activity.duration() else { return };
+        if activity.duration().is_none() {
+            return;
+        }
         if self.devices.get(self.last).is_none_or(|device| device.id != activity.device) {
             self.last = self.index_of(activity.device);
         }
         let device = &mut self.devices[self.last];
         if call.caller != Caller::OUTSIDE {
-            device.streams.add(activity, nanos);
+            device.streams.add(activity);
         }
         if !device.add(activity, call) {
             let last = self.last;

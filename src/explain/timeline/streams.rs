@@ -21,18 +21,68 @@ pub(super) struct StreamSums {
 struct StreamSum {
     stream: (GpuContextId, StreamId),
     count: u64,
+    /// Time in which at least one activity of the stream ran.
     nanos: u64,
+    recent: RecentTimes,
+}
+
+/// Number of busy times that a stream stores, because its activities may arrive out of order.
+const MAX_RECENT: usize = 4;
+
+/// The newest times in which a stream was busy, as a union. Work on a stream may overlap: nodes of a graph, and kernels
+/// launched with programmatic dependent launch.
+#[derive(Clone, Copy, Debug, Default)]
+struct RecentTimes {
+    /// Disjoint times, by start.
+    times: [(u64, u64); MAX_RECENT],
+    len: usize,
+    /// End of the times that are no longer stored. Earlier parts of delayed activities count as already busy.
+    floor: u64,
+}
+
+impl RecentTimes {
+    /// Adds the time from `start` to `end`. Returns the part of it in which the stream was not yet busy, in ns.
+    fn add(&mut self, start: u64, end: u64) -> u64 {
+        let start = start.max(self.floor);
+        if start >= end {
+            return 0;
+        }
+        let known = &self.times[..self.len];
+        let first = known.iter().position(|time| time.1 >= start).unwrap_or(self.len);
+        let after = known.iter().position(|time| time.0 > end).unwrap_or(self.len);
+        let merged = &known[first..after.max(first)];
+        let covered: u64 = merged.iter().map(|time| time.1.min(end) - time.0.max(start)).sum();
+        let from = merged.first().map_or(start, |time| time.0.min(start));
+        let to = merged.last().map_or(end, |time| time.1.max(end));
+        let mut times: [(u64, u64); MAX_RECENT + 1] = [(0, 0); MAX_RECENT + 1];
+        times[..first].copy_from_slice(&known[..first]);
+        times[first] = (from, to);
+        let rest = &known[first + merged.len()..];
+        times[first + 1..=first + rest.len()].copy_from_slice(rest);
+        let len = first + 1 + rest.len();
+        let dropped = len.saturating_sub(MAX_RECENT);
+        if dropped > 0 {
+            self.floor = times[0].1;
+        }
+        self.len = len - dropped;
+        self.times[..self.len].copy_from_slice(&times[dropped..len]);
+        end - start - covered
+    }
 }
 
 impl StreamSums {
-    /// Adds an activity with a duration of `nanos`.
-    pub(super) fn add(&mut self, activity: &Activity, nanos: u64) {
+    /// Adds an activity with usable times.
+    pub(super) fn add(&mut self, activity: &Activity) {
         let stream = (activity.context, activity.stream);
         if self.sums.get(self.last).is_none_or(|sum| sum.stream != stream) {
             self.last = self.index_of(stream);
         }
         let sum = self.sums.get_mut(self.last).unwrap_or(&mut self.others);
         sum.count += 1;
+        let nanos = match self.last < MAX_STREAMS {
+            true => sum.recent.add(activity.start.0, activity.end.0),
+            false => activity.duration().unwrap_or(0),
+        };
         sum.nanos = sum.nanos.saturating_add(nanos);
     }
 
@@ -62,5 +112,24 @@ impl StreamSums {
 
     pub(super) fn heap_bytes(&self) -> usize {
         map_bytes(&self.indices) + self.sums.capacity() * size_of::<StreamSum>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn busy_time_of_a_stream_is_the_union_of_its_activities_in_any_order() {
+        let busy = |times: &[(u64, u64)]| {
+            let mut recent = RecentTimes::default();
+            times.iter().map(|&(start, end)| recent.add(start, end)).sum::<u64>()
+        };
+        assert_eq!(busy(&[(10, 30), (28, 48)]), 38);
+        assert_eq!(busy(&[(28, 48), (10, 30), (12, 20)]), 38);
+        assert_eq!(busy(&[(10, 20), (30, 40), (50, 60), (15, 55)]), 50);
+        assert_eq!(busy(&[(10, 20), (20, 30), (30, 30)]), 20);
+        let many: Vec<_> = (0..100).map(|at| (at * 10, at * 10 + 12)).collect();
+        assert_eq!(busy(&many), 1002);
     }
 }

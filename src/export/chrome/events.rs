@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::fmt::{Arguments, Display, Formatter};
 use std::io::Write;
 
+use super::lanes::Lanes;
 use crate::clean;
 use crate::json::comma;
 use crate::threads;
@@ -89,11 +90,12 @@ impl EventText {
         ));
     }
 
-    /// Writes an activity with its [`title`] and `more` arguments. `missing` is the reason why the activity has no
-    /// launch.
+    /// Writes an activity on a track, with its [`title`] and `more` arguments. `missing` is the reason why the
+    /// activity has no launch.
     pub fn activity(
         &mut self,
         activity: &Activity,
+        track: u32,
         name: &str,
         missing: Option<Missing>,
         more: Arguments<'_>,
@@ -108,7 +110,7 @@ impl EventText {
         let name = json_string(&clean::field(name));
         self.begin();
         self.put(format_args!(
-            "{{\"ph\":\"X\",\"cat\":\"{category}\",\"name\":{name},\"pid\":{device},\"tid\":{stream},\"ts\":{begin},\
+            "{{\"ph\":\"X\",\"cat\":\"{category}\",\"name\":{name},\"pid\":{device},\"tid\":{track},\"ts\":{begin},\
              \"dur\":{duration},\"args\":{{\"correlation\":{id},\"device\":{device},\"context\":{},\"stream\":{stream}",
             activity.context.0,
         ));
@@ -135,7 +137,7 @@ impl EventText {
             self.begin();
             self.put(format_args!(
                 "{{\"ph\":\"f\",\"bp\":\"e\",\"cat\":\"ac2g\",\"name\":\"ac2g\",\"id\":{id},\"pid\":{device},\
-                 \"tid\":{stream},\"ts\":{begin}}}"
+                 \"tid\":{track},\"ts\":{begin}}}"
             ));
         }
     }
@@ -211,7 +213,12 @@ pub fn write_metadata(events: &mut EventText, profile: &Profile, untimed: u64) {
 }
 
 /// Writes the names of processes, threads and streams (GPU and number).
-pub fn write_track_names(events: &mut EventText, profile: &Profile, streams: &BTreeSet<(u32, u32)>) {
+pub fn write_track_names(
+    events: &mut EventText,
+    profile: &Profile,
+    streams: &BTreeSet<(u32, u32)>,
+    lanes: &Lanes,
+) {
     let process = threads::process_id(profile);
     events.name("process_name", process, 0, "CPU");
     for (thread, name) in threads::launching_threads(profile) {
@@ -222,6 +229,9 @@ pub fn write_track_names(events: &mut EventText, profile: &Profile, streams: &BT
     }
     for &(device, stream) in streams {
         events.name("thread_name", device, stream, &format!("stream {stream}"));
+    }
+    for (device, track, name) in lanes.names() {
+        events.name("thread_name", device, track, &name);
     }
 }
 

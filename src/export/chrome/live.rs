@@ -8,6 +8,7 @@ use std::io::Write;
 use super::events::{
     CallEvent, EventText, InnermostFrameId, PENDING, title, write_metadata, write_track_names,
 };
+use super::lanes::Lanes;
 use crate::compose::stack;
 use crate::cupti_text::{MAX_CALLERS, starts_work};
 use crate::frame::ComposedFrame;
@@ -35,6 +36,7 @@ pub struct ChromeText<W> {
     kernels: IdMap<NameId, String>,
     /// GPU and number of all streams, and the GPU of each context.
     streams: BTreeSet<(u32, u32)>,
+    lanes: Lanes,
     devices: IdMap<GpuContextId, DeviceId>,
     untimed: u64,
     /// Launch of the next activity.
@@ -58,6 +60,7 @@ impl<W: Write> ChromeText<W> {
             callers: IdMap::default(),
             kernels: IdMap::default(),
             streams: BTreeSet::new(),
+            lanes: Lanes::default(),
             devices: IdMap::default(),
             untimed: 0,
             matched: None,
@@ -98,7 +101,7 @@ impl<W: Write> ChromeText<W> {
     /// # Errors
     /// The first error since the start. Nothing was written after that error.
     pub fn finish(mut self, profile: &Profile) -> Result<W> {
-        write_track_names(&mut self.events, profile, &self.streams);
+        write_track_names(&mut self.events, profile, &self.streams, &self.lanes);
         self.events.put(format_args!("\n],"));
         write_metadata(&mut self.events, profile, self.untimed);
         self.events.put(format_args!(",\"stackFrames\":{{"));
@@ -158,7 +161,9 @@ impl<W: Write> Sink for ChromeText<W> {
             self.untimed += 1;
             return self.put();
         }
-        self.streams.insert((activity.device.0, activity.stream.0));
+        let stream = (activity.device.0, activity.stream.0);
+        self.streams.insert(stream);
+        let track = self.lanes.track(stream, activity.start.0, activity.end.0);
         self.devices.insert(activity.context, activity.device);
         let created = match activity.created {
             Some(Created::Context(context)) => format!(",\"created_sf\":\"{}\"", InnermostFrameId(context)),
@@ -174,7 +179,8 @@ impl<W: Write> Sink for ChromeText<W> {
             Work::Set | Work::Graph => "".into(),
         };
         let title = title(activity.work(), name);
-        self.events.activity(activity, &title, origin.context().err(), format_args!("{created}"));
+        let missing = origin.context().err();
+        self.events.activity(activity, track, &title, missing, format_args!("{created}"));
         self.put();
     }
 

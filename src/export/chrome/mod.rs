@@ -2,7 +2,7 @@
 //! and tools made for PyTorch traces.
 //!
 //! Calls are on the threads that made them. Activities are on the streams of their GPU (`pid` is the GPU's number, as
-//! in Kineto). An `ac2g` flow leads from each call to the work that the call started. Waits are `cuda_sync`; calls
+//! in Kineto); those that overlap others of their stream are on further tracks (`lanes`). An `ac2g` flow leads from each call to the work that the call started. Waits are `cuda_sync`; calls
 //! that wait or concern events are ordinary calls. Times are microseconds with three decimal places, which is exact,
 //! relative to `baseTimeNanoseconds`.
 //!
@@ -12,6 +12,8 @@
 //! refer (`sf`, as in the format) to `stackFrames`, which is written at the end.
 
 pub mod events;
+mod lanes;
 mod live;
 
+pub use lanes::Lanes;
 pub use live::ChromeText;

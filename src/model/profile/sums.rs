@@ -75,8 +75,8 @@ pub struct DeviceUse {
     pub nanos: u64,
 }
 
-/// Total work of a stream. Work on a stream is serial, so that the total is the stream's busy time. Only nodes of the
-/// same graph may overlap.
+/// Busy time of a stream. Activities of a stream may overlap: nodes of a graph, and kernels launched with programmatic
+/// dependent launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StreamUse {
     /// Device of the stream.
@@ -85,7 +85,8 @@ pub struct StreamUse {
     pub stream: Option<(GpuContextId, StreamId)>,
     /// Number of activities with usable times.
     pub count: u64,
-    /// Sum of the activities' durations, in nanoseconds.
+    /// Time in which at least one activity of the stream ran, in nanoseconds. The sum of all durations for the streams
+    /// beyond the first few thousand.
     pub nanos: u64,
 }
 

@@ -1,15 +1,18 @@
 //! Checks a trace for doubtful figures. Each finding tells which figures are doubtful, how many, and why they matter.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
+use super::stream_order::StreamOrder;
 use gpuflame_explain::events::{JoinedActivity, JoinedRows};
 use gpuflame_explain::join::{Origin, Tally};
-use gpuflame_model::profile::{Profile, add_to};
-use gpuflame_model::record::{CorrelationId, DeviceId, GpuContextId, Loss, Missing, Nanos, StreamId};
+use gpuflame_export::work_name;
+use gpuflame_model::profile::{Profile, format_nanos};
+use gpuflame_model::record::{CorrelationId, Loss, Missing, Nanos};
 use gpuflame_traces::import::{LinkReport, WriterState};
 
 /// A check and the result of the check.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Finding {
     /// Stable name of the check, for programs.
     pub id: &'static str,
@@ -20,7 +23,7 @@ pub struct Finding {
     /// Short description of the check.
     pub what: &'static str,
     /// Reason why the finding matters; empty if nothing was found.
-    pub why: &'static str,
+    pub why: Cow<'static, str>,
 }
 
 /// Severity of a finding, worst first.
@@ -67,6 +70,8 @@ pub struct Evidence<'a> {
     pub tally: &'a Tally,
     /// Joined rows, sorted.
     pub events: &'a JoinedRows,
+    /// Order of the activities on their streams.
+    pub stream_order: &'a StreamOrder,
     /// Link report, if the trace comes from another tool.
     pub linked: Option<&'a LinkReport>,
     /// Number of records that could not be read.
@@ -101,7 +106,8 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
     };
     let without_stack_ns = gpu_time_of(&|event| matches!(event.origin, Origin::Missing(Missing::NoStack)));
     let early_ns = gpu_time_of(&starts_before_launch);
-    let overlapping = find_overlaps(events, &count_per_launch(events));
+    let order = evidence.stream_order;
+    let (overlapping, programmatic) = (order.doubtful, order.programmatic);
     let unset = unset_bound(linked, events);
     let uncollected = count_of(&|event| {
         event.activity.start.0 <= unset || event.activity.end.0 == 0 || event.activity.end.0 <= unset
@@ -121,6 +127,10 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
         StacksDropped,
         GraphNodesDropped,
     ];
+    let without_id = linked.map_or(0, |linked| linked.ops_without_id);
+    let no_launch = activities.no_stack.saturating_sub(without_id);
+    let without_stack_ns = if no_launch == 0 { 0 } else { without_stack_ns };
+    let skipped = linked.map_or(0, |linked| linked.counts.untimed);
     let (pending_at_end, per_launch) = (count_pending_at_end(events), count_per_launch(events));
     let dropped = lost(&dropped);
     let coverage = evidence.profile.coverage();
@@ -130,7 +140,11 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
         counted_finding(
             "no_gpu_work",
             "nothing ran on a GPU",
-            Bad,
+            // A trace of the CPU alone is not faulty if it has no launches either.
+            match linked.is_some_and(|linked| launches.seen == 0 && linked.unknown_categories.len() <= 1) {
+                true => Note,
+                false => Bad,
+            },
             u64::from(all == 0),
             0,
             "the trace has no GPU activity: it is CPU only, or its categories are unknown",
@@ -146,10 +160,64 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
         counted_finding(
             "no_launch",
             "activities without a launch",
-            matters(activities.no_stack, all, without_stack_ns),
-            activities.no_stack,
+            match launches.seen {
+                0 => Note,
+                _ => matters(no_launch, all, without_stack_ns),
+            },
+            no_launch,
             all,
-            "their GPU time has no stack",
+            match launches.seen {
+                0 => "the trace has no calls that launch: their GPU time has no stack",
+                _ => "their GPU time has no stack",
+            },
+        ),
+        counted_finding(
+            "no_id",
+            "activities without an id",
+            Note,
+            without_id,
+            all,
+            "the trace does not give the id of the call that launched them",
+        ),
+        counted_finding(
+            "launches_captured",
+            "launches captured into graphs",
+            Severity::Fine,
+            lost(&[LaunchesCaptured]),
+            0,
+            "they started no GPU work: launches of the graphs do",
+        ),
+        counted_finding(
+            "rows_skipped",
+            "rows that could not be used",
+            matters(skipped, all + skipped, 0),
+            skipped,
+            all + skipped,
+            "their times are missing or not numbers: their GPU time is missing",
+        ),
+        counted_finding(
+            "rows_repeated",
+            "rows repeated",
+            matters(activities.repeated, all, 0),
+            activities.repeated,
+            all,
+            "the same work is in the trace more than once, and counted once",
+        ),
+        counted_finding(
+            "rows_of_no_call",
+            "activities with impossible ids",
+            matters(activities.of_no_call, all, 0),
+            activities.of_no_call,
+            all,
+            "no call can have such an id: they are not counted",
+        ),
+        counted_finding(
+            "truncated",
+            "the file is truncated",
+            Bad,
+            u64::from(linked.is_some_and(|linked| linked.counts.truncated_at.is_some())),
+            0,
+            "the events after the truncation are missing",
         ),
         counted_finding(
             "shared_launch",
@@ -174,7 +242,10 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
             Note,
             pending_at_end,
             launches.seen,
-            "recording ended before their GPU work: synchronise before the end",
+            match ends_before_gpu(evidence, pending_at_end) {
+                true => "recording ended before their GPU work: synchronise before the end",
+                false => "they failed, or the records of their GPU work are missing or unusable",
+            },
         ),
         counted_finding(
             "launch_coverage",
@@ -241,6 +312,22 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
             "work on a stream runs in order: times or streams are wrong",
         ),
         counted_finding(
+            "impossible_duration",
+            "impossible durations",
+            matters(order.impossible.len() as u64, all, order.excess_ns()),
+            order.impossible.len() as u64,
+            all,
+            describe_impossible(evidence),
+        ),
+        counted_finding(
+            "programmatic_overlap",
+            "overlaps by programmatic launch",
+            Severity::Fine,
+            programmatic.count,
+            all,
+            "legal: cudaLaunchKernelEx was probably told to start kernels before the previous kernel ends",
+        ),
+        counted_finding(
             "no_waits",
             "waits not recorded",
             Note,
@@ -303,7 +390,7 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
     ];
     // The worst findings come first.
     findings.sort_by_key(|finding| finding.severity);
-    findings.push(precision_finding(events));
+    findings.push(precision_finding(order));
     findings
 }
 
@@ -314,9 +401,9 @@ fn counted_finding(
     severity: Severity,
     count: u64,
     of: u64,
-    why: &'static str,
+    why: impl Into<Cow<'static, str>>,
 ) -> Finding {
-    let (severity, why) = if count == 0 { (Severity::Absent, "") } else { (severity, why) };
+    let (severity, why) = if count == 0 { (Severity::Absent, "".into()) } else { (severity, why.into()) };
     Finding { id, severity, figures: Some(Figures { count, of }), what, why }
 }
 
@@ -366,6 +453,28 @@ fn count_pending_at_end(events: &JoinedRows) -> u64 {
     events.calls().iter().rev().take_while(|call| call.pending).count() as u64
 }
 
+/// Whether times show that recording ended before the GPU work of the last `pending` launches: the longest delay between
+/// a launch and its work would have ended after the last event. If as many activities have no launch, or could not be
+/// used, they may be the work of these launches.
+fn ends_before_gpu(evidence: &Evidence<'_>, pending: u64) -> bool {
+    let Evidence { events, tally, linked, .. } = *evidence;
+    let unusable = linked.map_or(0, |linked| linked.counts.untimed);
+    if tally.activities.no_stack.saturating_add(unusable) >= pending {
+        return false;
+    }
+    let activities = events.activities().iter();
+    let delays = activities.clone().filter_map(|event| match event.origin {
+        Origin::Launch(launched) => event.activity.start.0.checked_sub(launched.time.0),
+        Origin::Missing(_) => None,
+    });
+    let calls =
+        events.calls().iter().map(|call| call.launched.time.0.saturating_add(call.launched.duration.into()));
+    let hosts = events.host_calls().iter().map(|call| call.time.0.saturating_add(call.duration));
+    let ends = activities.map(|event| event.activity.end.0).chain(calls).chain(hosts);
+    let (longest, last) = (delays.max().unwrap_or(0), ends.max().unwrap_or(0));
+    events.calls().last().is_some_and(|call| call.launched.time.0.saturating_add(longest) >= last)
+}
+
 /// Whether the activity begins before its launch.
 fn starts_before_launch(event: &JoinedActivity) -> bool {
     let activity = &event.activity;
@@ -373,53 +482,24 @@ fn starts_before_launch(event: &JoinedActivity) -> bool {
         && matches!(event.origin, Origin::Launch(launched) if activity.start < launched.time)
 }
 
-/// Number of overlapping activities, and their total overlap time.
-#[derive(Clone, Copy, Debug, Default)]
-struct Overlaps {
-    count: u64,
-    nanos: u64,
-}
-
-/// Finds activities that begin before the previous activity on their stream has ended. Graph nodes are excepted,
-/// because they may run concurrently. If a trace does not mark graph nodes, a launch with several activities is taken
-/// for a graph launch.
-fn find_overlaps(events: &JoinedRows, per_launch: &ActivitiesPerLaunch) -> Overlaps {
-    let is_node = |event: &JoinedActivity| {
-        event.activity.graph.0 != 0 || launch_key(event).is_some_and(|launch| per_launch[&launch] > 1)
-    };
-    let mut ends: HashMap<(DeviceId, GpuContextId, StreamId), Nanos> = HashMap::new();
-    let mut overlaps = Overlaps::default();
-    for event in events.activities().iter().filter(|event| event.activity.duration().is_some()) {
-        let activity = &event.activity;
-        let end = ends.entry((activity.device, activity.context, activity.stream)).or_default();
-        if activity.start < *end && !is_node(event) {
-            overlaps.count += 1;
-            add_to(&mut overlaps.nanos, activity.end.min(*end).since(activity.start));
-        }
-        *end = activity.end.max(*end);
-    }
-    overlaps
+/// Names the activity with the most impossible duration.
+fn describe_impossible(evidence: &Evidence<'_>) -> String {
+    let Some(worst) = evidence.stream_order.impossible.first() else { return String::new() };
+    let (raw, clamped) = (format_nanos(worst.raw_ns), format_nanos(worst.clamped_ns));
+    let name = work_name(evidence.profile, worst.work);
+    format!("later work of the stream began {clamped} into the {raw} of {name}")
 }
 
 /// Reports whether all times in the trace are multiples of a microsecond.
-fn precision_finding(events: &JoinedRows) -> Finding {
-    let fact = |severity, what, why| Finding { id: "precision", severity, figures: None, what, why };
-    let timed = || events.activities().iter().filter(|event| event.activity.duration().is_some());
-    let Some(first) = timed().next().map(|event| event.activity.start.0) else {
-        return fact(Severity::Fine, "there are no times", "");
+fn precision_finding(order: &StreamOrder) -> Finding {
+    let (severity, what, why) = match order.whole_micros {
+        None => (Severity::Fine, "there are no times", ""),
+        Some(true) => {
+            (Severity::Note, "times are in whole microseconds", "each duration may be off by a microsecond")
+        }
+        Some(false) => (Severity::Fine, "times are in nanoseconds", ""),
     };
-    let whole = timed().all(|event| {
-        let (start, end) = (event.activity.start.0, event.activity.end.0);
-        start.abs_diff(first) % 1000 == 0 && (end - start) % 1000 == 0
-    });
-    match whole {
-        true => fact(
-            Severity::Note,
-            "times are in whole microseconds",
-            "each duration may be off by a microsecond",
-        ),
-        false => fact(Severity::Fine, "times are in nanoseconds", ""),
-    }
+    Finding { id: "precision", severity, figures: None, what, why: why.into() }
 }
 
 #[cfg(test)]
@@ -435,6 +515,7 @@ mod tests {
             profile: &profile,
             tally: &tally,
             events: &events,
+            stream_order: &StreamOrder::default(),
             linked: None,
             damaged: 3,
             writer_state: None,
@@ -444,9 +525,9 @@ mod tests {
         let figures = bad.iter().map(|finding| (finding.id, finding.figures.unwrap().count));
         assert_eq!(figures.collect::<Vec<_>>(), [("no_gpu_work", 1), ("damaged", 3)]);
         assert_eq!(findings[2].id, "no_waits");
-        assert!(findings[3..20].iter().all(|finding| finding.severity == Severity::Absent));
-        assert_eq!((findings[20].id, findings[20].what), ("precision", "there are no times"));
+        assert!(findings[3..28].iter().all(|finding| finding.severity == Severity::Absent));
+        assert_eq!((findings[28].id, findings[28].what), ("precision", "there are no times"));
         let ids: BTreeSet<_> = findings.iter().map(|finding| finding.id).collect();
-        assert_eq!((ids.len(), findings.len()), (21, 21));
+        assert_eq!((ids.len(), findings.len()), (29, 29));
     }
 }

@@ -8,6 +8,7 @@ mod coverage;
 mod delays;
 mod findings;
 mod stragglers;
+mod stream_order;
 mod welch;
 
 pub use communication::{Communication, CommunicationFilter, StackShare, WorkClass, sum_communication};
@@ -15,4 +16,5 @@ pub use coverage::StepCoverage;
 pub use delays::{LaunchDelays, WorkDelays};
 pub use findings::{Evidence, Figures, Finding, Severity, findings};
 pub use stragglers::{RankComparison, RankTime, StragglerVerdict, compare_ranks};
+pub use stream_order::{ImpossibleDuration, Overlaps, StreamOrder, WorkSpans, check_stream_order};
 pub use welch::{DurationChange, Durations, compare_durations};

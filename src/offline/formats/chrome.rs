@@ -4,6 +4,7 @@ use std::io::Write;
 
 use super::callers::{Caller, Callers};
 use gpuflame_explain::events::{self, HostCall, JoinedActivity, LaunchCall};
+use gpuflame_export::chrome::Lanes;
 use gpuflame_export::chrome::events::{
     CallEvent, EventText, PENDING, title, write_metadata, write_track_names,
 };
@@ -26,16 +27,24 @@ pub(crate) static CHROME: Format = Format::of_events(
 fn write(profile: &Profile, rows: &events::JoinedRows, out: &mut impl Write) -> Result<()> {
     let callers = Callers::new(profile);
     let events = EventText::new(rows.first_time(), threads::process_id(profile));
+    let mut lanes = Lanes::default();
+    let timed = rows.activities().iter().filter(|event| event.activity.duration().is_some());
+    let tracks: Vec<u32> = timed
+        .clone()
+        .map(|JoinedActivity { activity, .. }| {
+            lanes.track((activity.device.0, activity.stream.0), activity.start.0, activity.end.0)
+        })
+        .collect();
     let mut chrome = ChromeWriter { profile, callers, rows, events, out };
-    chrome.write_head()?;
+    chrome.write_head(&lanes)?;
     for call in rows.calls() {
         chrome.write_call(call)?;
     }
     for call in rows.host_calls() {
         chrome.write_host_call(call)?;
     }
-    for event in rows.activities().iter().filter(|event| event.activity.duration().is_some()) {
-        chrome.write_activity(event)?;
+    for (event, track) in timed.zip(tracks) {
+        chrome.write_activity(event, track)?;
     }
     for sync in rows.timed_syncs() {
         chrome.write_sync(sync)?;
@@ -57,7 +66,7 @@ struct ChromeWriter<'a, W> {
 }
 
 impl<W: Write> ChromeWriter<'_, W> {
-    fn write_head(&mut self) -> Result<()> {
+    fn write_head(&mut self, lanes: &Lanes) -> Result<()> {
         let base = self.events.base.0;
         self.events.put(format_args!(
             "{{\"schemaVersion\":1,\"displayTimeUnit\":\"ns\",\"baseTimeNanoseconds\":{base},"
@@ -69,7 +78,7 @@ impl<W: Write> ChromeWriter<'_, W> {
         let streams = activities.map(|e| (e.activity.device.0, e.activity.stream.0));
         let syncs = self.rows.timed_syncs();
         let waiting = syncs.filter_map(|sync| Some((device(self.rows, sync.context), sync.stream?.0)));
-        write_track_names(&mut self.events, self.profile, &streams.chain(waiting).collect());
+        write_track_names(&mut self.events, self.profile, &streams.chain(waiting).collect(), lanes);
         self.flush()
     }
 
@@ -122,7 +131,7 @@ impl<W: Write> ChromeWriter<'_, W> {
         self.flush()
     }
 
-    fn write_activity(&mut self, event: &JoinedActivity) -> Result<()> {
+    fn write_activity(&mut self, event: &JoinedActivity, track: u32) -> Result<()> {
         let activity = &event.activity;
         let created = match activity.created {
             Some(Created::Context(context)) => {
@@ -133,7 +142,7 @@ impl<W: Write> ChromeWriter<'_, W> {
         };
         let title = title(activity.work(), work_name(self.profile, activity.work()));
         let missing = event.origin.context().err();
-        self.events.activity(activity, &title, missing, format_args!("{created}"));
+        self.events.activity(activity, track, &title, missing, format_args!("{created}"));
         self.flush()
     }
 

@@ -1,7 +1,7 @@
 //! Links each operation to the call that launched it, by correlation id, and within a process if the trace gives
 //! processes. [`LinkReport`] counts the results; users see these numbers as well.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::ReadCounts;
 use super::graph_captures::CaptureCoverage;
@@ -31,6 +31,10 @@ pub struct LinkReport {
     pub started_before_launch: u64,
     /// Launches without an operation.
     pub launches_without_op: u64,
+    /// Operations without a launch whose trace does not give their correlation id.
+    pub ops_without_id: u64,
+    /// Operations whose trace does not give their stream.
+    pub ops_without_stream: u64,
     /// Records of waits for an event, a stream or a device.
     pub sync_records: u64,
     /// Number of steps: the profiler's steps, or the program's steps as the trace has them.
@@ -53,16 +57,19 @@ pub struct LinkReport {
     pub unknown_categories: Vec<(String, u64)>,
     /// Offset added to all times, so that no time is below 1.
     pub offset: i64,
-    /// Smallest correlation id of a call, and the earliest start of an operation with a launch.
-    pub(super) first_linked: (u64, i64),
+    /// Smallest correlation id of a call, and the earliest start of an operation with a launch, by process, and under 0
+    /// for all processes.
+    pub(super) first_linked: BTreeMap<u32, (u64, i64)>,
 }
 
 impl LinkReport {
     /// Whether `op`, which has no call, was launched before the trace began. That is so if its id is smaller than the
-    /// ids of all calls, or if it starts before every operation that was launched within the trace.
+    /// ids of all calls, or if it starts before every operation that was launched within the trace. Nothing is known
+    /// about an operation without an id.
     pub(super) fn launched_before(&self, op: &OpRecord) -> bool {
-        let (first_id, first_start) = self.first_linked;
-        (op.correlation != 0 && op.correlation < first_id) || op.start < first_start
+        let first = self.first_linked.get(&op.process).or_else(|| self.first_linked.get(&0));
+        let Some(&(first_id, first_start)) = first else { return false };
+        op.correlation != 0 && (op.correlation < first_id || op.start < first_start)
     }
 }
 
@@ -81,15 +88,27 @@ pub(super) fn link_operations(
             calls[call as usize].ops += 1;
         }
     }
-    count_links(ops, calls)
+    count_links(ops, calls, processes)
 }
 
-fn count_links(ops: &[OpRecord], calls: &[CallRecord]) -> LinkReport {
-    let first_id = calls.iter().map(|call| call.correlation).filter(|&id| id != 0).min();
-    let first_start = ops.iter().filter(|op| op.call.is_some()).map(|op| op.start).min();
+fn count_links(ops: &[OpRecord], calls: &[CallRecord], processes: &[u32]) -> LinkReport {
+    let mut first_linked: BTreeMap<u32, (u64, i64)> = BTreeMap::new();
+    for call in calls.iter().filter(|call| call.correlation != 0) {
+        for process in [0, processes[call.thread as usize]] {
+            let first = first_linked.entry(process).or_insert((u64::MAX, i64::MIN));
+            first.0 = first.0.min(call.correlation);
+        }
+    }
+    for (op, call) in ops.iter().filter_map(|op| Some((op, op.call?))) {
+        for process in [0, processes[calls[call as usize].thread as usize]] {
+            if let Some(first) = first_linked.get_mut(&process) {
+                first.1 = if first.1 == i64::MIN { op.start } else { first.1.min(op.start) };
+            }
+        }
+    }
     let mut linked = LinkReport {
         ops: ops.len() as u64,
-        first_linked: (first_id.unwrap_or(0), first_start.unwrap_or(i64::MIN)),
+        first_linked,
         multi_op_launches: calls.iter().filter(|call| call.ops > 1).count() as u64,
         max_ops_per_launch: calls.iter().map(|call| u64::from(call.ops)).max().unwrap_or(0),
         ..LinkReport::default()
@@ -103,7 +122,10 @@ fn count_links(ops: &[OpRecord], calls: &[CallRecord]) -> LinkReport {
                 linked.linked_gpu_ns = linked.linked_gpu_ns.saturating_add(nanos);
                 linked.started_before_launch += u64::from(op.start < calls[call as usize].start);
             }
-            None => linked.launched_before_trace += u64::from(linked.launched_before(op)),
+            None => {
+                linked.launched_before_trace += u64::from(linked.launched_before(op));
+                linked.ops_without_id += u64::from(op.correlation == 0);
+            }
         }
     }
     linked

@@ -105,7 +105,8 @@ impl<'a> ProcessSection<'a> {
             process: self.process,
             device: record.agent.and_then(|agent| self.devices.get(&agent).copied()),
             context: None,
-            stream: record.stream,
+            // Stream 0 stands for all streams if the recorder did not trace streams.
+            stream: record.stream.filter(|stream| *stream != 0),
             correlation: record.correlation,
             bytes: record.bytes,
             grid: record.grid,

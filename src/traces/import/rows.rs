@@ -21,9 +21,12 @@ use super::{Kind, NameTable, Opened, Options, Text};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::record::{
     Activity, ContextFlags, ContextId, CorrelationId, Created, DeviceId, EventId, Frame, GpuContextId,
-    GraphId, GraphNodeId, HostState, IdMap, LabelId, LabelKind, Launch, Missing, NameId, Nanos, Row,
+    GraphId, GraphNodeId, HostState, IdMap, LabelId, LabelKind, Launch, Loss, Missing, NameId, Nanos, Row,
     StreamId, ThreadId,
 };
+
+/// Smallest plausible distance of the first event from the clock's zero, in ns, if a start of 0 means "not recorded".
+const MIN_GAP_AFTER_ZERO_NS: i64 = 60_000_000_000;
 
 /// Reads any trace that has GPU operations, and calls `each` with the trace's rows. Our own recordings already
 /// contain rows: see [`recording`](super::recording()).
@@ -74,12 +77,18 @@ impl TraceCollector {
         for (edges, slices) in self.edges.iter_mut().zip(&mut self.slices) {
             edges.pair_into_slices(&mut self.calls, slices);
         }
+        let unset = self.clear_missing_starts();
         let mut linked = {
             let processes: Vec<u32> = self.thread_facts.iter().map(|(process, ..)| *process).collect();
             link::link_operations(&mut self.ops, &mut self.calls, &processes)
         };
         (linked.sync_records, linked.steps, linked.wait_calls) =
             (self.syncs.len() as u64, self.steps, self.wait_calls);
+        linked.ops_without_stream = self.ops_without_stream;
+        let captured = self.remove_captured_launches();
+        if captured > 0 {
+            each(&Row::Loss { loss: Loss::LaunchesCaptured, count: captured });
+        }
         linked.unknown_categories = self
             .unknown_categories
             .texts()
@@ -89,6 +98,7 @@ impl TraceCollector {
         linked.unknown_categories.sort_by_key(|(category, count)| (Reverse(*count), category.clone()));
         let times = self.ops.iter().map(|op| op.start).chain(self.calls.iter().map(|call| call.start));
         let times = times.chain(self.syncs.iter().map(|sync| sync.start));
+        let times = times.filter(|time| unset != Some(*time));
         linked.offset = times.min().map_or(0, |first| 1_i64.saturating_sub(first).max(0));
         if self.backward_under_forward {
             self.operator_links.link_forward();
@@ -130,6 +140,49 @@ impl TraceCollector {
         let contexts = self.emit_contexts(&stacks, delay_stacks, created, linked.offset, each);
         self.emit_work(&contexts, &mut linked, each);
         linked
+    }
+
+    /// Removes the launches that a thread made while it captured a graph, and that started no work: the graph contains
+    /// them. Returns their number.
+    fn remove_captured_launches(&mut self) -> u64 {
+        let mut edges: Vec<(u32, i64, bool)> = self
+            .capture_edges
+            .iter()
+            .map(|&(call, begins)| {
+                let call = &self.calls[call as usize];
+                (call.thread, if begins { call.start } else { call.end }, begins)
+            })
+            .collect();
+        edges.sort_unstable();
+        // Captures by thread and time. A capture without an end, or an end without a beginning, is ignored.
+        let captures: Vec<(u32, i64, i64)> = edges
+            .windows(2)
+            .filter(|pair| pair[0].0 == pair[1].0 && pair[0].2 && !pair[1].2)
+            .map(|pair| (pair[0].0, pair[0].1, pair[1].1))
+            .collect();
+        let mut captured = 0;
+        for call in self.calls.iter_mut().filter(|call| call.launches && call.ops == 0) {
+            let after =
+                captures.partition_point(|&(thread, begin, _)| (thread, begin) <= (call.thread, call.start));
+            let capture = after.checked_sub(1).map(|at| captures[at]);
+            if capture.is_some_and(|(thread, _, end)| thread == call.thread && call.start < end) {
+                call.launches = false;
+                captured += 1;
+            }
+        }
+        captured
+    }
+
+    /// Clears the end of operations whose start is 0 because it was not recorded: all other times are long after 0.
+    /// Such an operation has no duration, instead of one of decades. Returns the start that means "not recorded".
+    fn clear_missing_starts(&mut self) -> Option<i64> {
+        let starts = self.ops.iter().map(|op| op.start).chain(self.calls.iter().map(|call| call.start));
+        let first = starts.filter(|start| *start != 0).min()?;
+        if first <= MIN_GAP_AFTER_ZERO_NS {
+            return None;
+        }
+        self.ops.iter_mut().filter(|op| op.start == 0).for_each(|op| op.end = 0);
+        Some(0)
     }
 
     /// Finds the stacks of calls, and the stacks that threads were in during the requested `spans`.

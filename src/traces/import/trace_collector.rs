@@ -34,10 +34,13 @@ pub struct TraceCollector {
     /// Graph captures from other traces. If captures are given, `graph_calls` is filled.
     pub(super) graph_captures: Option<GraphCaptures>,
     pub(super) graph_calls: Vec<GraphCall>,
+    /// Calls that begin or end the capture of a graph: index of the call, and whether it begins a capture.
+    pub(super) capture_edges: Vec<(u32, bool)>,
     pub(super) steps: u64,
     pub(super) last_step: i64,
     pub(super) step_times: Vec<(i64, i64)>,
     pub(super) wait_calls: u64,
+    pub(super) ops_without_stream: u64,
     pub(super) backward_under_forward: bool,
     pub(super) operator_links: OperatorLinks,
     /// Python call stacks from operator arguments. The numbers of this table index `operator_links.python_stacks`.
@@ -149,6 +152,7 @@ impl TraceCollector {
         if !op.created.raw().is_empty() || !op.reason.raw().is_empty() {
             self.read_own_fields(op);
         }
+        self.ops_without_stream += u64::from(op.stream.is_none());
         self.ops.push(OpRecord {
             start: op.start,
             end: op.end,
@@ -244,6 +248,11 @@ impl TraceCollector {
         let label = self.labels.intern(call.name);
         let facts = self.call_facts(label);
         self.wait_calls += u64::from(facts.waits);
+        match facts.role {
+            Some(GraphRole::BeginCapture) => self.capture_edges.push((number, true)),
+            Some(GraphRole::EndCapture) => self.capture_edges.push((number, false)),
+            _ => {}
+        }
         if self.graph_captures.is_some()
             && let Some(role) = facts.role
         {

@@ -1,0 +1,79 @@
+//! Impossible durations of a run: the table that shows recorded figures next to clamped figures, for all verbs that
+//! show GPU time.
+
+use super::console::Console;
+use super::explain::Explained;
+use super::input::Source;
+use super::report::{Cell, Table, group_digits};
+use gpuflame_export::work_name;
+use gpuflame_model::profile::{Profile, format_nanos};
+use gpuflame_offline::analysis::{StreamOrder, WorkSpans, check_stream_order};
+
+/// Maximum number of activities whose order is checked by verbs that otherwise keep only sums: about 80 MB.
+pub(super) const MAX_SPANS: usize = 1 << 20;
+/// Name of the table of impossible durations.
+pub(super) const TABLE: &str = "impossible_durations";
+/// Maximum number of impossible durations that a table lists.
+const MAX_ROWS: usize = 10;
+
+/// Checks the order of the activities in `spans`, and returns a table if a duration is impossible. Prints a remark on
+/// impossible durations, and on activities that were not checked.
+pub(super) fn check_durations(
+    source: &Source,
+    explained: &Explained,
+    spans: WorkSpans,
+    console: Console,
+) -> Option<Table> {
+    if spans.skipped() > 0 {
+        console.remark(format!(
+            "{source}: the durations of {} activities were not checked; `gpuflame check` checks all of them",
+            group_digits(spans.skipped())
+        ));
+    }
+    let order = check_stream_order(&explained.profile, spans, explained.facts.linked.as_ref());
+    remark_impossible(source, &explained.profile, &order, console);
+    clamped_table(TABLE, &explained.profile, &order)
+}
+
+/// Prints a remark that names the most impossible duration.
+pub(super) fn remark_impossible(source: &Source, profile: &Profile, order: &StreamOrder, console: Console) {
+    let Some(worst) = order.impossible.first() else { return };
+    console.remark(format!(
+        "{source}: {} impossible durations, such as {} of {} ({} until later work of its stream began); GPU work is \
+         {} as recorded, {} if each of them ends there",
+        order.impossible.len(),
+        format_nanos(worst.raw_ns),
+        work_name(profile, worst.work),
+        format_nanos(worst.clamped_ns),
+        format_nanos(order.raw_ns),
+        format_nanos(order.clamped_ns),
+    ));
+}
+
+/// Returns a table of the figures that impossible durations change: as recorded, and with each impossible duration
+/// ending where later work of its stream begins. Returns `None` if no duration is impossible. `start_ns` counts from
+/// the start of the first activity.
+pub(super) fn clamped_table(name: &'static str, profile: &Profile, order: &StreamOrder) -> Option<Table> {
+    if order.impossible.is_empty() {
+        return None;
+    }
+    let mut table = Table::new(name, &["recorded_ns", "clamped_ns", "device", "stream", "start_ns", "what"]);
+    for (recorded, clamped, what) in [
+        (order.raw_ns, order.clamped_ns, "all GPU work"),
+        (order.raw_busy_ns, order.clamped_busy_ns, "busy time of all GPUs"),
+    ] {
+        let (recorded, clamped) = (Cell::Nanos(recorded), Cell::Nanos(clamped));
+        table.add_row([recorded, clamped, Cell::Nothing, Cell::Nothing, Cell::Nothing, what.into()]);
+    }
+    for row in order.impossible.iter().take(MAX_ROWS) {
+        table.add_row([
+            Cell::Nanos(row.raw_ns),
+            Cell::Nanos(row.clamped_ns),
+            Cell::Text(format!("GPU {}", row.device.0)),
+            Cell::Count(row.stream.0.into()),
+            Cell::Nanos(row.start.since(order.first)),
+            Cell::Kernels(vec![work_name(profile, row.work).into_owned()]),
+        ]);
+    }
+    Some(table)
+}

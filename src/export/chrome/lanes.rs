@@ -1,0 +1,76 @@
+//! Lanes are the tracks of a stream. Viewers drop one of two slices that overlap on a track without a word, so work
+//! that overlaps other work of its stream is on a further track.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Maximum number of tracks per stream. Work that overlaps even more work of its stream is on the last track.
+const MAX_LANES: usize = 64;
+/// Number of the first track that is not the number of a stream.
+const FIRST_TRACK: u32 = 1 << 30;
+
+/// Assigns work to the lanes of its stream. See the module's documentation.
+#[derive(Debug, Default)]
+pub struct Lanes {
+    streams: BTreeMap<(u32, u32), Vec<Lane>>,
+    /// Next track number, by GPU.
+    next_tracks: BTreeMap<u32, u32>,
+}
+
+#[derive(Debug)]
+struct Lane {
+    track: u32,
+    end: u64,
+}
+
+impl Lanes {
+    /// Returns the track for work from `start` to `end` on a stream, given as GPU and number. The first track of a
+    /// stream has the number of the stream. Work should come in order of starts; delayed work gets a further track
+    /// even if it overlaps nothing.
+    pub fn track(&mut self, stream: (u32, u32), start: u64, end: u64) -> u32 {
+        let lanes = self.streams.entry(stream).or_default();
+        let free = match lanes.iter().position(|lane| lane.end <= start) {
+            Some(free) => free,
+            None if lanes.len() == MAX_LANES => MAX_LANES - 1,
+            None => {
+                let track = match lanes.is_empty() {
+                    true => stream.1,
+                    false => {
+                        let next = self.next_tracks.entry(stream.0).or_insert(FIRST_TRACK);
+                        *next += 1;
+                        *next - 1
+                    }
+                };
+                lanes.push(Lane { track, end });
+                lanes.len() - 1
+            }
+        };
+        lanes[free].end = lanes[free].end.max(end);
+        lanes[free].track
+    }
+
+    /// Returns the tracks in addition to the streams' own: GPU, track and name.
+    pub fn names(&self) -> BTreeSet<(u32, u32, String)> {
+        let further = self.streams.iter().flat_map(|(&(device, stream), lanes)| {
+            lanes.iter().skip(1).enumerate().map(move |(at, lane)| {
+                let number = if at == 0 { String::new() } else { format!(" {}", at + 1) };
+                (device, lane.track, format!("stream {stream} (overlapping{number})"))
+            })
+        });
+        further.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn overlapping_work_of_a_stream_is_on_further_tracks_with_names() {
+        let mut lanes = Lanes::default();
+        let tracks = [(7, 0, 10), (7, 8, 20), (7, 9, 12), (7, 12, 30), (9, 8, 10), (7, 20, 40)]
+            .map(|(stream, start, end)| lanes.track((0, stream), start, end));
+        assert_eq!(tracks, [7, 1 << 30, (1 << 30) + 1, 7, 9, 1 << 30]);
+        let names: Vec<_> = lanes.names().into_iter().map(|(_, _, name)| name).collect();
+        assert_eq!(names, ["stream 7 (overlapping)", "stream 7 (overlapping 2)"]);
+    }
+}

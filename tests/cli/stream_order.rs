@@ -1,0 +1,249 @@
+//! Overlaps and impossible durations on a stream, in the verbs that show GPU time.
+
+use std::fs;
+use std::path::Path;
+
+use crate::support::command::gpuflame;
+use crate::support::scratch;
+use serde_json::Value;
+
+/// An event of a trace: a slice with its start and duration in microseconds.
+fn slice(category: &str, name: &str, track: (u32, u32), times: (f64, f64), args: &str) -> String {
+    let ((process, thread), (start, duration)) = (track, times);
+    format!(
+        r#"{{"ph":"X","cat":"{category}","name":"{name}","pid":{process},"tid":{thread},"ts":{start:.3},"dur":{duration:.3},"args":{{{args}}}}}"#
+    )
+}
+
+fn call(name: &str, id: u32, start: f64) -> String {
+    slice("cuda_runtime", name, (1, 1), (start, 1.0), &format!(r#""correlation":{id}"#))
+}
+
+fn kernel(name: &str, id: u32, start: f64, duration: f64) -> String {
+    let args = format!(r#""correlation":{id},"device":0,"context":1,"stream":7"#);
+    slice("kernel", name, (0, 7), (start, duration), &args)
+}
+
+fn write(folder: &Path, events: &[String]) {
+    fs::write(folder.join("t.json"), format!(r#"{{"traceEvents":[{}]}}"#, events.join(","))).unwrap();
+}
+
+fn json(folder: &Path, args: &[&str]) -> Value {
+    let ran = gpuflame(folder, args.iter().chain(&["--format", "json"]));
+    serde_json::from_str(&ran.stdout).unwrap_or_else(|error| panic!("{args:?}: {error}: {}", ran.stderr))
+}
+
+/// Result and count of a check.
+fn check(folder: &Path, what: &str) -> (String, u64) {
+    let found = json(folder, &["check", "t.json"]);
+    let rows = found["findings"].as_array().unwrap();
+    let row = rows.iter().find(|row| row["what"] == what).unwrap_or_else(|| panic!("no {what} in {found}"));
+    (row["result"].as_str().unwrap().to_owned(), row["count"].as_u64().unwrap())
+}
+
+/// Two kernels, the second of which starts 1.5 us before the first ends, and 20 kernels in order.
+fn overlapping(launch: &str) -> Vec<String> {
+    let mut events = vec![
+        call(launch, 1, 0.0),
+        call(launch, 2, 2.0),
+        kernel("first", 1, 10.25, 20.0),
+        kernel("second", 2, 28.75, 20.0),
+    ];
+    for at in 0..20 {
+        events.push(call("cudaLaunchKernel", 10 + at, 4.0 + f64::from(at)));
+        events.push(kernel("later", 10 + at, 100.0 + 10.0 * f64::from(at), 5.0));
+    }
+    events
+}
+
+#[test]
+fn an_overlap_is_legal_after_a_programmatic_launch_only() {
+    let folder = scratch("programmatic");
+    for launch in ["cudaLaunchKernelExC", "cuLaunchKernelEx", "cudaLaunchKernelExC_v11060"] {
+        write(&folder, &overlapping(launch));
+        assert_eq!(check(&folder, "overlaps on a stream"), ("none".to_owned(), 0), "{launch}");
+        assert_eq!(check(&folder, "overlaps by programmatic launch"), ("ok".to_owned(), 1), "{launch}");
+        assert_eq!(gpuflame(&folder, ["check", "--strict", "t.json"]).code, 0);
+    }
+    for launch in ["cudaLaunchKernel", "cuLaunchKernel", "cudaMemcpyAsync"] {
+        write(&folder, &overlapping(launch));
+        assert_eq!(check(&folder, "overlaps on a stream"), ("BAD".to_owned(), 1), "{launch}");
+        assert_eq!(check(&folder, "overlaps by programmatic launch"), ("none".to_owned(), 0), "{launch}");
+        assert_eq!(gpuflame(&folder, ["check", "--strict", "t.json"]).code, 1);
+    }
+}
+
+#[test]
+fn ties_within_a_microsecond_and_traces_without_streams_have_no_overlaps() {
+    let folder = scratch("ties");
+    let row = |overlap: f64| {
+        let calls = (0..6).map(|at| call("cudaLaunchKernel", 1 + at, f64::from(at)));
+        let starts = [100.0, 110.0 - overlap, 120.0, 130.0, 130.0, 140.0];
+        let lengths = [10.0, 5.0, 5.0, 1.0, 1.0, 5.0];
+        let kernels = (0..6).map(|at| kernel("k", 1 + at as u32, starts[at], lengths[at]));
+        calls.chain(kernels).collect::<Vec<_>>()
+    };
+    write(&folder, &row(1.0));
+    assert_eq!(check(&folder, "overlaps on a stream"), ("none".to_owned(), 0));
+    write(&folder, &row(3.0));
+    assert_eq!(check(&folder, "overlaps on a stream"), ("BAD".to_owned(), 1));
+    let without_streams: Vec<_> = row(3.0).iter().map(|event| event.replace(r#","stream":7"#, "")).collect();
+    write(&folder, &without_streams);
+    assert_eq!(check(&folder, "overlaps on a stream"), ("none".to_owned(), 0));
+}
+
+#[test]
+fn overlapping_kernels_are_on_two_tracks_of_a_chrome_export_and_on_one_stream_again() {
+    let folder = scratch("lanes");
+    write(&folder, &overlapping("cudaLaunchKernelExC"));
+    gpuflame(&folder, ["convert", "t.json", "--to", "chrome", "-o", "out.json"]).ok();
+    let trace: Value = serde_json::from_slice(&fs::read(folder.join("out.json")).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let track = |name: &str| {
+        let event = events.iter().find(|event| event["name"] == name && event["cat"] == "kernel").unwrap();
+        assert_eq!(event["args"]["stream"], 7);
+        event["tid"].as_u64().unwrap()
+    };
+    assert_eq!((track("first"), track("later")), (7, 7));
+    assert_ne!(track("second"), 7);
+    let named = |event: &&Value| event["name"] == "thread_name" && event["tid"] == track("second");
+    assert_eq!(events.iter().find(named).unwrap()["args"]["name"], "stream 7 (overlapping)");
+    fs::rename(folder.join("out.json"), folder.join("t.json")).unwrap();
+    assert_eq!(check(&folder, "overlaps by programmatic launch"), ("ok".to_owned(), 1));
+}
+
+#[test]
+fn gaps_between_overlapping_kernels_are_not_negative() {
+    let folder = scratch("gaps");
+    let mut events = overlapping("cudaLaunchKernelExC");
+    events.push(slice("user_annotation", "ProfilerStep#1", (1, 1), (0.0, 900.0), ""));
+    write(&folder, &events);
+    for kind in ["union", "stream", "order"] {
+        let ran = gpuflame(&folder, ["stats", "t.json", "-", "none", "--bubbles", kind]).ok();
+        let gap = |line: &str| line.rsplit(',').next().unwrap().parse::<f64>().unwrap();
+        let gaps: Vec<f64> = ran.stdout.lines().skip(1).map(gap).collect();
+        // The first kernel begins at 10.25 us; the second begins before it ends.
+        assert_eq!((gaps.len(), gaps[0], gaps[1]), (22, 10.25, 0.0), "{kind}");
+        assert!(gaps.iter().all(|gap| *gap >= 0.0), "{kind}: {gaps:?}");
+    }
+}
+
+/// A row of 4,000 us, whose successors begin after 25 and 60 us and take 10 us each.
+fn impossible() -> Vec<String> {
+    let mut events: Vec<_> = (1..=3).map(|id| call("cudaLaunchKernel", id, f64::from(3 * id))).collect();
+    events.extend([
+        kernel("liar", 1, 20.0, 4000.0),
+        kernel("honest", 2, 45.0, 10.0),
+        kernel("honest", 3, 80.0, 10.0),
+    ]);
+    events
+}
+
+#[test]
+fn an_impossible_duration_is_named_with_recorded_and_clamped_figures_in_every_verb() {
+    let folder = scratch("impossible");
+    write(&folder, &impossible());
+    assert_eq!(check(&folder, "impossible durations"), ("BAD".to_owned(), 1));
+    fs::copy(folder.join("t.json"), folder.join("u.json")).unwrap();
+    for (args, table) in [
+        (&["check", "t.json"][..], "impossible_durations"),
+        (&["info", "t.json"], "impossible_durations"),
+        (&["top", "t.json"], "impossible_durations"),
+        (&["diff", "t.json", "u.json"], "impossible_durations_after"),
+    ] {
+        let found = json(&folder, args);
+        let figures = found[table].as_array().unwrap_or_else(|| panic!("{args:?}: {found}")).iter();
+        let figures = figures
+            .map(|row| {
+                let nanos = |column: &str| row[column].as_u64().unwrap();
+                (row["what"].as_str().unwrap().to_owned(), nanos("recorded_ns"), nanos("clamped_ns"))
+            })
+            .collect::<Vec<_>>();
+        // 25 us of the first row remain, and 10 us of each of its two successors.
+        let expected = [
+            ("all GPU work".to_owned(), 4_020_000, 45_000),
+            ("busy time of all GPUs".to_owned(), 4_000_000, 45_000),
+            ("liar".to_owned(), 4_000_000, 25_000),
+        ];
+        assert_eq!(figures, expected, "{args:?}");
+        let ran = gpuflame(&folder, args);
+        assert!(format!("{}{}", ran.stdout, ran.stderr).contains("liar"), "{args:?}");
+    }
+}
+
+#[test]
+fn long_and_dense_kernels_are_not_impossible() {
+    let folder = scratch("dense");
+    // A long kernel that ends before the next one, and kernels of equal starts in whole microseconds.
+    let mut events: Vec<_> = (1..=9).map(|id| call("cudaLaunchKernel", id, f64::from(id))).collect();
+    events.push(kernel("long", 1, 100.0, 2_000_000.0));
+    events.extend((2..=9).map(|id| kernel("dense", id, f64::from(2_000_100 + id / 2), 1.0)));
+    write(&folder, &events);
+    assert_eq!(check(&folder, "impossible durations"), ("none".to_owned(), 0));
+    assert_eq!(check(&folder, "overlaps on a stream"), ("none".to_owned(), 0));
+    assert!(json(&folder, &["info", "t.json"]).get("impossible_durations").is_none());
+}
+
+#[test]
+fn a_start_of_zero_with_an_end_is_a_time_that_was_not_collected() {
+    let folder = scratch("zero");
+    let now = 1_764_000_000_000_000.0;
+    let events = [
+        call("cudaLaunchKernel", 1, now),
+        call("cudaLaunchKernel", 2, now + 5.0),
+        kernel("sound", 1, now + 10.0, 8.0),
+        kernel("unset", 2, 0.0, now + 30.0),
+    ];
+    write(&folder, &events);
+    assert_eq!(check(&folder, "times not collected").1, 1);
+    let devices = json(&folder, &["info", "t.json"]);
+    assert_eq!(devices["devices"][0]["gpu_time_ns"], 8000);
+    assert_eq!(devices["devices"][0]["window_ns"], 8000);
+}
+
+#[test]
+fn launches_between_the_begin_and_end_of_a_capture_are_captured_and_not_lost() {
+    let folder = scratch("captured");
+    let mut events = vec![call("cudaStreamBeginCapture", 1, 0.0)];
+    events.extend((0..5).map(|at| call("cudaLaunchKernel", 10 + at, 5.0 + f64::from(at))));
+    events.push(call("cudaStreamEndCapture", 2, 20.0));
+    events.push(call("cudaLaunchKernel", 30, 30.0));
+    events.push(kernel("k", 30, 40.25, 5.0));
+    write(&folder, &events);
+    assert_eq!(check(&folder, "launches captured into graphs"), ("ok".to_owned(), 5));
+    assert_eq!(check(&folder, "launches without an activity"), ("none".to_owned(), 0));
+    let info = gpuflame(&folder, ["info", "t.json", "--format", "csv"]).ok().stdout;
+    assert!(info.contains("launches captured into graphs,5"), "{info}");
+    assert!(info.contains("\nlaunches,1"), "{info}");
+    // Without the end of the capture, the launches may be lost.
+    write(&folder, &[&events[..6], &events[7..]].concat());
+    assert_eq!(check(&folder, "launches captured into graphs"), ("none".to_owned(), 0));
+    assert_eq!(check(&folder, "launches without an activity"), ("note".to_owned(), 5));
+}
+
+#[test]
+fn rows_that_cannot_be_used_are_a_finding_and_explain_a_launch_without_work() {
+    let folder = scratch("unusable");
+    let events = [
+        call("cudaLaunchKernel", 1, 0.0),
+        call("cudaLaunchKernel", 2, 20.0),
+        kernel("k", 1, 10.25, 10.0),
+        kernel("k", 2, 30.25, 10.0).replace(r#""dur":10.000"#, r#""dur":NaN"#),
+    ];
+    write(&folder, &events);
+    assert_eq!(check(&folder, "rows that could not be used"), ("BAD".to_owned(), 1));
+    assert_eq!(gpuflame(&folder, ["check", "--strict", "t.json"]).code, 1);
+    let text = gpuflame(&folder, ["check", "t.json"]).ok().stdout;
+    assert!(!text.contains("recording ended before"), "{text}");
+    write(&folder, &events[..3]);
+    assert_eq!(check(&folder, "rows that could not be used"), ("none".to_owned(), 0));
+}
+
+#[test]
+fn kernels_without_an_id_are_not_launched_before_recording() {
+    let folder = scratch("without-id");
+    let without_id = kernel("k", 5, 1.5, 1.0).replace(r#""correlation":5,"#, "");
+    write(&folder, &[call("cudaLaunchKernel", 9, 3.0), kernel("k", 9, 5.25, 1.0), without_id]);
+    assert_eq!(check(&folder, "activities without an id").1, 1);
+    assert_eq!(check(&folder, "activities launched before recording").1, 0);
+}
