@@ -87,8 +87,13 @@ impl Facts {
         let Some(linked) = self.linked.as_ref().filter(|linked| linked.ops == 0) else { return Ok(()) };
         let names: Vec<_> =
             linked.unknown_categories.iter().take(MOST_CATEGORIES).map(|(name, _)| name.as_str()).collect();
+        let (events, cpu_events) = (linked.counts.events, linked.cpu_events);
         let found = match names.is_empty() {
-            true => "all of its events are CPU events".to_owned(),
+            true if cpu_events == events => "all of its events are CPU events".to_owned(),
+            true if cpu_events == 0 => {
+                format!("none of its {} events is a call, an operator or a range", grouped(events))
+            }
+            true => format!("{} of its {} events are CPU events", grouped(cpu_events), grouped(events)),
             false => format!("unknown categories: {}", names.join(", ")),
         };
         let untimed = match linked.counts.untimed {
@@ -217,6 +222,9 @@ pub(super) fn remark_on(source: &Source, seen: &ReadCounts, console: Console) {
     }
     if seen.untimed > 0 {
         console.remark(format!("{source}: skipped {} events without usable times", seen.untimed));
+    }
+    for remark in &seen.remarks {
+        console.remark(format!("{source}: {remark}"));
     }
 }
 

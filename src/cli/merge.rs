@@ -236,7 +236,7 @@ struct Gpu {
     frames: Vec<String>,
     ids: HashMap<String, u32>,
     /// Frame ids by kind and raw name, as in the file.
-    known: [HashMap<Vec<u8>, u32>; 3],
+    known: [HashMap<Vec<u8>, u32>; 4],
     count: u64,
     nanos: u64,
     begin: i64,
@@ -296,6 +296,7 @@ impl Gpu {
             OpKind::Kernel => format!("[GPU_Kernel]{}", clean_frame(&name)),
             OpKind::Copy => format!("[GPU_Memcpy]{}", clean_frame(&name)),
             OpKind::Set => "[GPU_Memset]".to_owned(),
+            OpKind::Graph => "[GPU_Graph]".to_owned(),
         };
         let next = self.frames.len() as u32;
         let frame = *self.ids.entry(frame).or_insert_with_key(|frame| {

@@ -75,7 +75,10 @@ pub fn read(path: impl AsRef<Path>, options: &ReadOptions) -> Result<Run> {
                 graph_captures: options.graph_captures.clone(),
                 ..import::Options::default()
             };
-            import::rows(opened, &import_options, each).map(drop)
+            let linked = import::rows(opened, &import_options, each)?;
+            let place = |remark: &String| format!("{}: {remark}", path.display());
+            remarks.extend(linked.counts.remarks.iter().map(place));
+            Ok(())
         }
     })?;
     run.remarks = remarks;

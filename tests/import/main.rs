@@ -4,6 +4,7 @@
 mod support;
 
 mod call_stacks;
+mod databases;
 mod idle_culprits;
 mod json_scanner;
 mod other_formats;

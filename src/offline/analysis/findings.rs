@@ -285,7 +285,7 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
     ];
     // The worst findings come first.
     findings.sort_by_key(|finding| finding.severity);
-    findings.push(precision_finding(events));
+    findings.push(precision_finding(events, linked));
     findings
 }
 
@@ -383,17 +383,20 @@ fn find_overlaps(events: &JoinedRows, per_launch: &ActivitiesPerLaunch) -> Overl
     overlaps
 }
 
-/// Reports whether all times in the trace are multiples of a microsecond.
-fn precision_finding(events: &JoinedRows) -> Finding {
+/// Reports whether all times in the trace are multiples of a microsecond. The times of binary formats are nanoseconds,
+/// whatever their values.
+fn precision_finding(events: &JoinedRows, linked: Option<&LinkReport>) -> Finding {
     let fact = |severity, what, why| Finding { id: "precision", severity, figures: None, what, why };
     let timed = || events.activities().iter().filter(|event| event.activity.duration().is_some());
     let Some(first) = timed().next().map(|event| event.activity.start.0) else {
         return fact(Severity::Fine, "there are no times", "");
     };
-    let whole = timed().all(|event| {
-        let (start, end) = (event.activity.start.0, event.activity.end.0);
-        start.abs_diff(first) % 1000 == 0 && (end - start) % 1000 == 0
-    });
+    let is_text = |linked: &LinkReport| linked.counts.whole_times + linked.counts.fractional_times > 0;
+    let whole = linked.is_none_or(is_text)
+        && timed().all(|event| {
+            let (start, end) = (event.activity.start.0, event.activity.end.0);
+            start.abs_diff(first) % 1000 == 0 && (end - start) % 1000 == 0
+        });
     match whole {
         true => fact(
             Severity::Note,

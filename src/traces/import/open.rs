@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use super::gzip::{self, Inflater};
 use super::json::{self, ReadCounts};
 use super::options::Options;
-use super::{Fork, Sink, cupti_text, detect, folded, nsys, rocprof, sbt};
+use super::sqlite::Database;
+use super::{Fork, Sink, cupti_text, detect, folded, nsys, rocpd, rocprof, rpd, sbt};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
 /// Format of a trace.
@@ -21,6 +22,10 @@ pub enum Kind {
     Chrome,
     /// Sqlite export of Nsight Systems.
     Nsys,
+    /// Sqlite database of rocprofv3 and rocprof-sys.
+    Rocpd,
+    /// Sqlite database of rocmProfileData.
+    Rpd,
     /// JSON of rocprofv3.
     Rocprof,
     /// Text that the CUPTI tracer of eunomia's tutorial writes.
@@ -41,6 +46,8 @@ impl Kind {
         match self {
             Self::Chrome => "a JSON trace (Chrome, Kineto)",
             Self::Nsys => "an Nsight Systems sqlite export",
+            Self::Rocpd => "a rocpd database (rocprofv3)",
+            Self::Rpd => "an .rpd database (rocmProfileData)",
             Self::Rocprof => "a rocprofv3 JSON file",
             Self::CuptiText => "a CUPTI text trace",
             Self::Folded => "folded stacks",
@@ -116,7 +123,11 @@ fn open_any(path: &Path) -> Result<Opened> {
         if gzip::is_gzip(&head) {
             return open_gzip(path_buf, Some(metadata.len()), Box::new(file));
         }
-        let (kind, rank) = detect_kind_and_rank(&head)?;
+        let (kind, rank) = match detect_kind_and_rank(&head)? {
+            // Which tool wrote the database is known only from its tables.
+            (Kind::Nsys, rank) => (detect::detect_database(&Database::open(path)?)?, rank),
+            detected => detected,
+        };
         let (size, source) = (Some(metadata.len()), Input::File(file));
         return Ok(Opened { path: path_buf, kind, rank, size, source });
     }
@@ -152,7 +163,7 @@ fn open_gzip(path: PathBuf, size: Option<u64>, input: Box<dyn Read + Send>) -> R
         (Err(error), _) => return Err(error),
     };
     if kind == Kind::Nsys {
-        let message = "is a gzipped sqlite file; unpack it first (`gunzip FILE`)";
+        let message = "is a compressed sqlite file; unpack it first (`gunzip FILE` or `zstd -d FILE`)";
         return Err(Error::new(ErrorKind::Format, message));
     }
     Ok(Opened { path, kind, rank, size, source: Input::Gzip { head, rest } })
@@ -199,10 +210,10 @@ impl Opened {
     /// Passes all events to `sink`, in file order.
     ///
     /// # Errors
-    /// `Io` and `Format`, with the position. Events before the error have already been passed to the sink.
+    /// `Io` and `Format`, with the position; `Format` if the trace has no events. Events before the error have already been passed to the sink.
     pub fn read(self, options: &Options, sink: &mut impl Sink) -> Result<ReadCounts> {
         let path = self.path.clone();
-        self.read_with(options, sink).map_err(|error| error.within(path.display()))
+        self.read_with(options, sink).and_then(need_events).map_err(|error| error.within(path.display()))
     }
 
     /// Like [`Opened::read`], but uses several threads if the file allows it.
@@ -214,6 +225,7 @@ impl Opened {
             Input::File(file) if self.kind == Kind::Chrome && options.threads > 1 => {
                 let on_read = |count| options.add_bytes_read(count);
                 json::read_parallel(file, options.threads, options.json_options(), sink, on_read)
+                    .and_then(need_events)
                     .map_err(|error| error.within(self.path.display()))
             }
             _ => self.read(options, sink),
@@ -245,6 +257,8 @@ impl Opened {
         let Self { path, kind, source, .. } = self;
         match source {
             Input::File(_) if kind == Kind::Nsys => nsys::read(&path, sink),
+            Input::File(_) if kind == Kind::Rocpd => rocpd::read(&path, sink),
+            Input::File(_) if kind == Kind::Rpd => rpd::read(&path, sink),
             Input::File(file) => read_kind(kind, ProgressReader { input: file, options }, options, sink),
             Input::Pipe { head } => {
                 let input = Cursor::new(head).chain(std::io::stdin().lock());
@@ -258,6 +272,21 @@ impl Opened {
     }
 }
 
+/// Rejects a trace without events: the program that wrote it recorded nothing, which no result should hide.
+fn need_events(counts: ReadCounts) -> Result<ReadCounts> {
+    if counts.events > counts.non_events {
+        return Ok(counts);
+    }
+    let what = match counts.truncated_at {
+        Some(_) => "has no complete event before the place where it is truncated",
+        None => {
+            "has no events; was anything recorded between the profiler's start and its stop, and the trace exported \
+             after that?"
+        }
+    };
+    Err(Error::new(ErrorKind::Format, what))
+}
+
 fn read_kind(kind: Kind, input: impl Read, options: &Options, sink: &mut impl Sink) -> Result<ReadCounts> {
     if kind == Kind::Chrome {
         return json::read(input, options.json_options(), sink);
@@ -269,7 +298,7 @@ fn read_kind(kind: Kind, input: impl Read, options: &Options, sink: &mut impl Si
         Kind::Folded => folded::read(input, sink),
         Kind::ExtendedFolded => folded::read_extended(input, sink),
         Kind::Sbt => sbt::read(input, sink),
-        Kind::Nsys => {
+        Kind::Nsys | Kind::Rocpd | Kind::Rpd => {
             Err(Error::new(ErrorKind::Format, "an sqlite file cannot be read from a pipe; save it first"))
         }
         Kind::Recording | Kind::Chrome => {

@@ -63,13 +63,23 @@ pub(super) enum ScanError {
     },
     /// The file is valid JSON but contains no events.
     NoEvents,
+    /// A second object without events follows the first.
+    JsonLines {
+        at: u64,
+    },
 }
 
 impl ScanError {
     /// Turns the error into an error message; `events` is the number of events read before.
     pub(super) fn into_error(self, events: u64) -> Error {
         let message = match self {
-            Self::Io(error) => return Error::new(ErrorKind::Io, format!("event {events}: {error}")),
+            Self::Io(error) => {
+                let advice = match error.kind() {
+                    std::io::ErrorKind::UnexpectedEof => format!("; {}", describe_complete(events)),
+                    _ => String::new(),
+                };
+                return Error::new(ErrorKind::Io, format!("event {events}: {error}{advice}"));
+            }
             Self::Unexpected { at, expected, found } => {
                 let found = match found {
                     Some(byte @ 0x21..0x7f) => format!("`{}`", char::from(byte)),
@@ -81,10 +91,12 @@ impl ScanError {
                 )
             }
             Self::Truncated { damage: Some((at, expected)), .. } => format!(
-                "damaged at byte {at}, in event {events}: expected {expected}; the {events} events before it are complete"
+                "damaged at byte {at}, in event {events}: expected {expected}; {}",
+                describe_complete(events)
             ),
             Self::Truncated { at, expected, .. } => format!(
-                "truncated at byte {at}, in event {events}: expected {expected}; the {events} events before it are complete"
+                "truncated at byte {at}, in event {events}: expected {expected}; {}",
+                describe_complete(events)
             ),
             Self::EventTooLarge { at } => {
                 format!(
@@ -95,8 +107,20 @@ impl ScanError {
             Self::NoEvents => {
                 "JSON without `traceEvents`: not a trace of torch.profiler or for Chrome's viewer".to_owned()
             }
+            Self::JsonLines { at } => format!(
+                "is JSON lines, one object per line, not one JSON document: the second object begins at byte {at}; join \
+                 the lines to an array (`(echo [; sed '$!s/$/,/' FILE; echo ]) > OUT.json`) and give that"
+            ),
         };
         Error::new(ErrorKind::Format, message)
+    }
+}
+
+/// Describes the events before a truncation, and how to read them.
+fn describe_complete(events: u64) -> String {
+    match events {
+        0 => "no event before it is complete".to_owned(),
+        _ => format!("the {events} events before it are complete, and `--accept-cut` reads them"),
     }
 }
 
@@ -161,6 +185,11 @@ impl Scanner {
             position += consumed as u64;
             match stop {
                 Outcome::Reached => return Ok(ScanEnd::Reached(position)),
+                Outcome::Unexpected { at: within, found: b'{', .. }
+                    if self.expect == Expect::Nothing && !self.had_events =>
+                {
+                    return Err(ScanError::JsonLines { at: begin + within as u64 });
+                }
                 Outcome::Unexpected { at: within, expected, found } => {
                     return Err(ScanError::Unexpected {
                         at: begin + within as u64,
