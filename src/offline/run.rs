@@ -51,7 +51,7 @@ pub struct Run {
 }
 
 /// Reads a recording (`.gfr`), or a trace of torch.profiler, Nsight Systems, rocprofv3 and other tools, plain or
-/// gzipped. The format is detected by content. The path `-` is standard input.
+/// compressed. The format is detected by content. The path `-` is standard input.
 ///
 /// Code addresses are symbolized immediately, with the files that the recording names. Frames for which no name is
 /// found keep their address.

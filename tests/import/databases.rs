@@ -1,4 +1,4 @@
-//! Sqlite databases of other tools: exports of Nsight Systems of several versions, rocpd with schema 3 and 4, and
+//! Sqlite databases written by other tools: exports of Nsight Systems of several versions, rocpd with schema 3 and 4, and
 //! `.rpd`. Each test writes a small database and checks sums that were added up by hand.
 
 use std::fs;
@@ -244,7 +244,7 @@ fn rocpd_of_schema_4_has_places_in_tracks_and_times_in_a_table() {
 }
 
 #[test]
-fn merged_rocpd_keeps_the_ids_of_each_process_apart() {
+fn merged_rocpd_does_not_mix_up_the_ids_of_two_processes() {
     let folder = scratch("databases");
     // The second process runs on another machine, so its GPUs are not those of the first.
     let second = rocpd_3("_b").replace("'machine'", "'other machine'");
@@ -259,7 +259,7 @@ fn merged_rocpd_keeps_the_ids_of_each_process_apart() {
 }
 
 #[test]
-fn rocpd_reports_what_is_not_read() {
+fn rocpd_reports_compressed_columns_and_rows_that_are_left_out() {
     let folder = scratch("databases");
     let more = "
         INSERT INTO rocpd_metadata_0f VALUES (9, 'compression', 'lz4-frame-v1');
@@ -325,7 +325,7 @@ fn rpd_ties_operations_to_calls_and_leaves_barriers_out() {
 }
 
 #[test]
-fn databases_of_other_kinds_are_rejected_by_name() {
+fn databases_without_a_timeline_are_rejected_by_name() {
     let folder = scratch("databases");
     for (name, table, words) in [
         ("compute.db", "compute_workload (id)", ["rocprof-compute", "rocprofv3 --sys-trace"]),

@@ -79,7 +79,7 @@ pub(super) fn describe_by_name(name: &str) -> Option<&'static str> {
         ),
     ];
     let name = name.to_ascii_lowercase();
-    let name = name.strip_suffix(".gz").unwrap_or(&name);
+    let name = [".gz", ".zst"].iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(&name);
     NAMES.iter().find(|(ending, _)| name.ends_with(ending)).map(|(_, what)| *what)
 }
 
@@ -193,7 +193,6 @@ fn text_after<'a>(text: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
 fn detect_packed(head: &[u8]) -> Option<Result<Kind>> {
     let what = match head {
         [b'P', b'K', 3, 4, ..] => "is a zip archive; unpack it first (`unzip FILE`)",
-        [0x28, 0xb5, 0x2f, 0xfd, ..] => "is compressed with zstd; unpack it first (`zstd -d FILE`)",
         [0x80, 2..=5, ..] if has(head, b"pg_config") || has(head, b"collective_seq_id") => FLIGHT_RECORDER,
         [0x80, 2..=5, ..] if has(head, b"device_traces") || has(head, b"segments") => {
             "is a snapshot of PyTorch's memory, which has allocations but no GPU timeline; give the torch.profiler \
@@ -339,7 +338,6 @@ mod tests {
             (&b""[..], "empty"),
             (b" \n", "blanks"),
             (b"PK\x03\x04", "zip"),
-            (b"\x28\xb5\x2f\xfd", "zstd"),
             (b"{\"schema\": \"1.0.1\", \"nodes\": []}", "execution trace"),
             (b"packet {\n clock_snapshot {}\n}\n", "Perfetto"),
             (b"kernel_name,start_time_us\nfoo,12.5\n", "not a trace"),

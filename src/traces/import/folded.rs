@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_that_are_no_counts_are_described() {
+    fn numbers_that_cannot_be_weights_are_described() {
         let describe = |line: &str| describe_weight(line.as_bytes());
         assert!(describe("main;b -3").unwrap().starts_with("a negative weight (-3)"));
         assert!(describe("main;b 1.5").unwrap().starts_with("a weight that is not a whole number (1.5)"));

@@ -14,6 +14,7 @@ mod detect;
 mod folded;
 mod graph_captures;
 mod gzip;
+mod gzip_members;
 mod host_delays;
 mod lines;
 mod link;
@@ -36,6 +37,7 @@ mod stack_frames;
 mod text;
 mod trace_collector;
 mod work;
+mod zstd;
 
 pub use graph_captures::CaptureCoverage;
 pub use json::ReadCounts;

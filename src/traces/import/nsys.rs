@@ -11,12 +11,12 @@ use super::sqlite::{self, Database, integer, integer_u32, quote, text_or};
 use super::{Id, ReadCounts, Text};
 use gpuflame_model::error::Result;
 
-/// Kinds of NVTX events: ranges that nest within their thread (also from text logs), and ranges that need not nest.
+/// Kinds of NVTX events: ranges that nest within their thread (59, and 70 from text logs), and ranges that need not.
 /// All other kinds (marks, names of domains and categories) have no duration.
 const PUSH_POP_RANGES: [i64; 2] = [59, 70];
 const START_END_RANGES: [i64; 2] = [60, 71];
 
-/// Columns of a table that results depend on. Of each group, one column is enough.
+/// Columns of a table that results depend on. One column per group is enough.
 type NeededColumns = &'static [&'static [&'static str]];
 
 const NEEDED_OF_WORK: NeededColumns =

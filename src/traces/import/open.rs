@@ -5,6 +5,7 @@ use std::fmt;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Cursor, Read};
 use std::path::{Path, PathBuf};
+use std::sync::PoisonError;
 
 use super::gzip::{self, Inflater};
 use super::json::{self, ReadCounts};
@@ -78,7 +79,7 @@ pub struct Opened {
 #[derive(Debug)]
 enum Input {
     File(File),
-    Gzip { head: Vec<u8>, rest: Inflater },
+    Stream { head: Vec<u8>, rest: Inflater },
     Pipe { head: Vec<u8> },
 }
 
@@ -105,9 +106,10 @@ fn open_any(path: &Path) -> Result<Opened> {
     let path_buf = path.to_path_buf();
     if path.as_os_str() == "-" {
         let head = read_head(&mut std::io::stdin().lock())?;
-        if gzip::is_gzip(&head) {
+        if gzip::is_compressed(&head) {
+            let first = head.clone();
             let input = Cursor::new(head).chain(std::io::stdin());
-            return open_gzip(path_buf, None, Box::new(input));
+            return open_compressed(path_buf, None, &first, Box::new(input));
         }
         let (kind, rank) = detect_kind_and_rank(&head)?;
         return Ok(Opened { path: path_buf, kind, rank, size: None, source: Input::Pipe { head } });
@@ -120,8 +122,8 @@ fn open_any(path: &Path) -> Result<Opened> {
     let head = read_head(&mut file)?;
     if metadata.is_file() {
         std::io::Seek::rewind(&mut file)?;
-        if gzip::is_gzip(&head) {
-            return open_gzip(path_buf, Some(metadata.len()), Box::new(file));
+        if gzip::is_compressed(&head) {
+            return open_compressed(path_buf, Some(metadata.len()), &head, Box::new(file));
         }
         let (kind, rank) = match detect_kind_and_rank(&head)? {
             // Which tool wrote the database is known only from its tables.
@@ -136,27 +138,33 @@ fn open_any(path: &Path) -> Result<Opened> {
 }
 
 fn open_stream(path: PathBuf, head: Vec<u8>, file: File) -> Result<Opened> {
-    let is_gzip = gzip::is_gzip(&head);
+    let is_compressed = gzip::is_compressed(&head);
+    let first = head.clone();
     let input = Box::new(Cursor::new(head).chain(file));
-    if is_gzip {
-        return open_gzip(path, None, input);
+    if is_compressed {
+        return open_compressed(path, None, &first, input);
     }
     let mut rest = Inflater::plain(input);
     let head = read_head(&mut rest)?;
     let (kind, rank) = detect_kind_and_rank(&head)?;
-    Ok(Opened { path, kind, rank, size: None, source: Input::Gzip { head, rest } })
+    Ok(Opened { path, kind, rank, size: None, source: Input::Stream { head, rest } })
 }
 
-fn open_gzip(path: PathBuf, size: Option<u64>, input: Box<dyn Read + Send>) -> Result<Opened> {
-    let mut rest = Inflater::new(input);
+fn open_compressed(
+    path: PathBuf,
+    size: Option<u64>,
+    first: &[u8],
+    input: Box<dyn Read + Send>,
+) -> Result<Opened> {
+    let mut rest = Inflater::new(first, input);
     let mut head = Vec::new();
     let ended = (&mut rest).take(HEAD_BYTES).read_to_end(&mut head);
     let (kind, rank) = match (detect_kind_and_rank(&head), ended) {
         (Ok(detected), Ok(_)) => detected,
-        // The file is truncated within the head. The events before the truncation are read first, then the error is
-        // returned.
-        (Ok(detected), Err(error)) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
-            rest = rest.truncated(error);
+        // The file is truncated or damaged within the head. The events before the damage are read first, then the
+        // error is returned.
+        (Ok(detected), Err(error)) if gzip::is_damage(&error) => {
+            rest = rest.broken(error);
             detected
         }
         (_, Err(error)) => return Err(error.into()),
@@ -166,7 +174,7 @@ fn open_gzip(path: PathBuf, size: Option<u64>, input: Box<dyn Read + Send>) -> R
         let message = "is a compressed sqlite file; unpack it first (`gunzip FILE` or `zstd -d FILE`)";
         return Err(Error::new(ErrorKind::Format, message));
     }
-    Ok(Opened { path, kind, rank, size, source: Input::Gzip { head, rest } })
+    Ok(Opened { path, kind, rank, size, source: Input::Stream { head, rest } })
 }
 
 fn detect_kind_and_rank(head: &[u8]) -> Result<(Kind, Option<u32>)> {
@@ -192,9 +200,9 @@ impl Opened {
         self.rank
     }
 
-    /// Whether the trace is compressed with gzip.
+    /// Whether the trace is compressed.
     pub fn is_compressed(&self) -> bool {
-        matches!(&self.source, Input::Gzip { rest, .. } if rest.is_gzip())
+        matches!(&self.source, Input::Stream { rest, .. } if rest.is_compressed())
     }
 
     /// Returns the path, which messages use as a prefix.
@@ -247,7 +255,7 @@ impl Opened {
                 let input = Cursor::new(head).chain(std::io::stdin().lock());
                 read(&mut BufReader::with_capacity(size, ProgressReader { input, options }))
             }
-            Input::Gzip { head, rest } => {
+            Input::Stream { head, rest } => {
                 rest.read_with_thread(head, options, |rest| read(&mut BufReader::with_capacity(size, rest)))
             }
         }
@@ -264,10 +272,16 @@ impl Opened {
                 let input = Cursor::new(head).chain(std::io::stdin().lock());
                 read_kind(kind, ProgressReader { input, options }, options, sink)
             }
-            Input::Gzip { head, rest } => rest.read_with_thread(head, options, |mut rest| match kind {
-                Kind::Chrome => json::read_from(&mut rest, options.json_options(), sink),
-                _ => read_kind(kind, rest, options, sink),
-            }),
+            Input::Stream { head, rest } => {
+                let remarks = rest.remarks();
+                let mut counts = rest.read_with_thread(head, options, |mut rest| match kind {
+                    Kind::Chrome => json::read_from(&mut rest, options.json_options(), sink),
+                    Kind::Rocprof => read_kind(kind, rest.in_proportion(), options, sink),
+                    _ => read_kind(kind, rest, options, sink),
+                })?;
+                counts.remarks.append(&mut remarks.lock().unwrap_or_else(PoisonError::into_inner));
+                Ok(counts)
+            }
         }
     }
 }

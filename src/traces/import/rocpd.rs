@@ -14,7 +14,7 @@ use super::sqlite::{self, Database, integer, integer_u32, quote, text, text_or};
 use super::{Id, ReadCounts, Text, rocprof};
 use gpuflame_model::error::Result;
 
-/// Tables that each set of a file with GPU work has, at least one of them.
+/// Tables by which a set is found. A set with GPU work has at least one such table.
 const MAIN_TABLES: [&str; 3] = ["rocpd_kernel_dispatch", "rocpd_memory_copy", "rocpd_region"];
 /// Tables whose rows are not shown, and the words for their rows.
 const LEFT_OUT: [(&str, &str); 3] = [
@@ -163,7 +163,7 @@ impl DeviceNumbers {
             let machine = text(row, 1).map(|machine| String::from_utf8_lossy(machine).into_owned());
             let nid = integer(row, 2).unwrap_or(0);
             let machine = machine.unwrap_or_else(|| format!("node {nid} of set {set_number}"));
-            // Agents without an index are numbered after the others of their set.
+            // Agents without an index are numbered after the agents with one.
             let index = integer(row, 3).unwrap_or((1 << 32) + agent);
             agents.insert(agent, self.number((machine, index)));
         })?;

@@ -1,4 +1,4 @@
-//! Sqlite databases of other tools: opens them without changing anything, and queries only tables and columns that
+//! Sqlite databases that other tools wrote: opens them without changing anything, and queries only tables and columns that
 //! exist, because both differ between versions.
 
 use std::collections::BTreeMap;
@@ -56,7 +56,7 @@ impl Database {
         Ok(database)
     }
 
-    /// Returns the names of all tables.
+    /// Returns the tables' names.
     pub(super) fn tables(&self) -> impl Iterator<Item = &str> {
         self.tables.keys().map(String::as_str)
     }

@@ -60,6 +60,7 @@ pub(super) enum ScanError {
     },
     EventTooLarge {
         at: u64,
+        limit: usize,
     },
     /// The file is valid JSON but contains no events.
     NoEvents,
@@ -75,7 +76,7 @@ impl ScanError {
         let message = match self {
             Self::Io(error) => {
                 let advice = match error.kind() {
-                    std::io::ErrorKind::UnexpectedEof => format!("; {}", describe_complete(events)),
+                    kind if is_damage(kind) => format!("; {}", describe_complete(events)),
                     _ => String::new(),
                 };
                 return Error::new(ErrorKind::Io, format!("event {events}: {error}{advice}"));
@@ -98,11 +99,12 @@ impl ScanError {
                 "truncated at byte {at}, in event {events}: expected {expected}; {}",
                 describe_complete(events)
             ),
-            Self::EventTooLarge { at } => {
-                format!(
-                    "event {events} at byte {at} is larger than {} MiB: not a trace",
-                    MAX_EVENT_BYTES >> 20
-                )
+            Self::EventTooLarge { at, limit } => {
+                let why = match limit {
+                    MAX_EVENT_BYTES => "not a trace",
+                    _ => "not a trace, or compressed out of all proportion; unpack it first if it is a trace",
+                };
+                format!("event {events} at byte {at} is larger than {} MiB: {why}", limit >> 20)
             }
             Self::NoEvents => {
                 "JSON without `traceEvents`: not a trace of torch.profiler or for Chrome's viewer".to_owned()
@@ -116,10 +118,16 @@ impl ScanError {
     }
 }
 
+/// Whether an error of this kind means that compressed data is truncated or damaged.
+fn is_damage(kind: std::io::ErrorKind) -> bool {
+    use std::io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
+    matches!(kind, UnexpectedEof | InvalidData | InvalidInput)
+}
+
 /// Describes the events before a truncation, and how to read them.
 fn describe_complete(events: u64) -> String {
     match events {
-        0 => "no event before it is complete".to_owned(),
+        0 => "the 0 events before it are complete".to_owned(),
         _ => format!("the {events} events before it are complete, and `--accept-cut` reads them"),
     }
 }
@@ -166,14 +174,14 @@ impl Scanner {
             is_last = is_last
                 || input.refill(&mut buffer).map_err(|lack| match lack {
                     RefillError::Io(error) => ScanError::Io(error),
-                    RefillError::EventTooLarge => match damage::find_first_damage(buffer.unread()) {
+                    RefillError::EventTooLarge(limit) => match damage::find_first_damage(buffer.unread()) {
                         Some((at, expected)) => ScanError::Truncated {
                             at: position,
                             complete: position,
                             expected,
                             damage: Some((position + at as u64, expected)),
                         },
-                        None => ScanError::EventTooLarge { at: position },
+                        None => ScanError::EventTooLarge { at: position, limit },
                     },
                 })?;
             let left = until.saturating_sub(position);
