@@ -87,6 +87,9 @@ impl Convert {
             return Err(usage("this format is binary; write it to a file with `-o FILE`"));
         }
         let (explained, events) = read(input, format, self.reading(), console)?;
+        if format.is_of_views() {
+            explained.need_samples(input, self.view)?;
+        }
         let options = gpuflame_export::Options {
             names: self.names.names(),
             whole_kernels: self.internal_frames || self.names.whole_kernels(),

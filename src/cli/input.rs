@@ -283,7 +283,12 @@ fn unlinked(linked: &LinkReport) -> String {
 fn check(path: &Path) -> Result<()> {
     let refuse = |what: &str| Error::new(ErrorKind::Io, format!("{}: {what}", path.display()));
     match std::fs::metadata(path) {
-        Ok(metadata) if metadata.is_dir() => Err(refuse("is a folder; name a file in it")),
+        Ok(metadata) if metadata.is_dir() => Err(refuse(match path.extension() {
+            Some(ending) if ending == "trace" => {
+                "is a bundle of Instruments (xctrace), which gpuflame does not read; open it in Instruments"
+            }
+            _ => "is a folder; name a file in it",
+        })),
         // A pipe can be opened only once, so it is not opened for the check.
         Ok(metadata) if !metadata.is_file() => Ok(()),
         Ok(_) => match std::fs::File::open(path) {

@@ -83,7 +83,10 @@ struct Rank {
 
 impl MergeRanks {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
-        let sources = ranks::expand(&self.inputs)?;
+        let sources = match ranks::expand(&self.inputs)? {
+            sources if self.assume_order => sources,
+            sources => ranks::without_front_ends(sources, console),
+        };
         let (mut all, mut damaged) = (Vec::new(), None);
         let (mut merged, mut stacks, mut idle) = (Lines::default(), Stacks::new(), BTreeMap::new());
         let numbers = ranks::of(&sources, self.assume_order, SameRank::Together)?;
