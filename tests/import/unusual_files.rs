@@ -104,6 +104,11 @@ fn zstd_is_read_frame_by_frame() {
     changed[last] ^= 1;
     fs::write(folder.join("changed.zst"), changed).unwrap();
     gpuflame(&folder, ["info", "changed.zst"]).fails(1, &["changed.zst", "checksum", "--accept-cut"]);
+    // A frame with a window of 64 MiB (2^(10 + 16)), and one block that repeats a byte 128 Ki times.
+    let wide = b"\x28\xb5\x2f\xfd\x00\x80\x03\x00\x10\x20";
+    fs::write(folder.join("wide.zst"), wide).unwrap();
+    gpuflame(&folder, ["info", "wide.zst"])
+        .fails(1, &["wide.zst", "a window of 67108864 bytes", "--long=31"]);
 }
 
 #[test]

@@ -13,7 +13,7 @@ pub(super) struct GzipMembers<R> {
 
 enum State<R> {
     /// Within a member.
-    Inside(GzDecoder<R>),
+    Inside(Box<GzDecoder<R>>),
     /// After a member.
     After(R),
     /// Only while the state changes.
@@ -22,7 +22,7 @@ enum State<R> {
 
 impl<R: BufRead> GzipMembers<R> {
     pub(super) fn new(input: R) -> Self {
-        Self { state: State::Inside(GzDecoder::new(input)), zeros: 0 }
+        Self { state: State::Inside(Box::new(GzDecoder::new(input))), zeros: 0 }
     }
 
     /// Returns the input; `None` only if a read panicked.
@@ -50,7 +50,7 @@ impl<R: BufRead> Read for GzipMembers<R> {
                 State::Inside(member) => match member.read(bytes)? {
                     0 => {
                         if let State::Inside(member) = std::mem::replace(&mut self.state, State::Changing) {
-                            self.state = State::After(member.into_inner());
+                            self.state = State::After((*member).into_inner());
                         }
                     }
                     count => return Ok(count),
@@ -66,7 +66,7 @@ impl<R: BufRead> Read for GzipMembers<R> {
                         }
                         Some(0x1f) => {
                             if let State::After(input) = std::mem::replace(&mut self.state, State::Changing) {
-                                self.state = State::Inside(GzDecoder::new(input));
+                                self.state = State::Inside(Box::new(GzDecoder::new(input)));
                             }
                         }
                         Some(_) => {

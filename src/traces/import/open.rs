@@ -291,12 +291,16 @@ fn need_events(counts: ReadCounts) -> Result<ReadCounts> {
     if counts.events > counts.non_events {
         return Ok(counts);
     }
-    let what = match counts.truncated_at {
-        Some(_) => "has no complete event before the place where it is truncated",
-        None => {
-            "has no events; was anything recorded between the profiler's start and its stop, and the trace exported \
-             after that?"
+    let what = match (counts.truncated_at, counts.non_events) {
+        (Some(_), _) => "has no events before the place where it is truncated".to_owned(),
+        (None, 0) => {
+            "has no events; was anything recorded between the profiler's start and its stop, and the trace \
+                      exported after that?"
+                .to_owned()
         }
+        (None, count) => format!(
+            "has no events: none of its {count} elements is one; give a trace of torch.profiler or for Chrome's viewer"
+        ),
     };
     Err(Error::new(ErrorKind::Format, what))
 }

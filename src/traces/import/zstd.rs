@@ -5,6 +5,9 @@ use std::io::{BufRead, Error, ErrorKind, Read, Result};
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
+/// Largest window: memory that the decoder fills before it returns the first byte. Levels up to 20 need no more.
+const MAX_WINDOW_BYTES: u64 = 32 << 20;
+
 /// Whether a file that begins with `head` is compressed with zstd.
 pub(super) fn is_zstd(head: &[u8]) -> bool {
     // Files may begin with a frame that holds other data and is skipped.
@@ -22,7 +25,9 @@ pub(super) struct ZstdFrames<R> {
 
 impl<R: BufRead> ZstdFrames<R> {
     pub(super) fn new(input: R) -> Self {
-        Self { input, decoder: FrameDecoder::new(), is_open: false, zeros: 0 }
+        let mut decoder = FrameDecoder::new();
+        decoder.set_max_window_size(MAX_WINDOW_BYTES);
+        Self { input, decoder, is_open: false, zeros: 0 }
     }
 
     pub(super) fn input(&self) -> &R {
@@ -66,6 +71,13 @@ impl<R: BufRead> ZstdFrames<R> {
 
     /// Converts an error: if the input has ended, the file is truncated.
     fn describe(&mut self, error: FrameDecoderError) -> Error {
+        if let FrameDecoderError::WindowSizeTooBig { requested, .. } = error {
+            let what = format!(
+                "the zstd data needs a window of {requested} bytes, and gpuflame has {MAX_WINDOW_BYTES}; unpack it first \
+                 (`zstd -d --long=31 FILE`)"
+            );
+            return Error::new(ErrorKind::Unsupported, what);
+        }
         let has_ended = self.input.fill_buf().is_ok_and(|rest| rest.is_empty());
         let kind = if has_ended { ErrorKind::UnexpectedEof } else { ErrorKind::InvalidData };
         Error::new(kind, error.to_string())
