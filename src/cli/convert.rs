@@ -90,6 +90,9 @@ impl Convert {
             return Err(usage_error("this format is binary; write it to a file with `-o FILE`"));
         }
         let (explained, events) = read(input, format, self.read_options(), console)?;
+        if format.is_of_views() {
+            explained.need_samples(input, self.view)?;
+        }
         let options = gpuflame_export::Options {
             names: self.names.names(),
             whole_kernels: self.internal_frames || self.names.whole_kernels(),

@@ -7,8 +7,9 @@ use super::input::{Facts, Source, describe_backward_pass};
 use gpuflame_config::settings;
 use gpuflame_explain::Ledger;
 use gpuflame_explain::join::Sink;
-use gpuflame_model::error::Result;
-use gpuflame_model::profile::{Profile, Unnamed, saturating_sum};
+use gpuflame_model::error::{Error, ErrorKind, Result};
+use gpuflame_model::profile::views::GPU;
+use gpuflame_model::profile::{Profile, Unnamed, View, saturating_sum};
 use gpuflame_offline::analysis::StepCoverage;
 use gpuflame_offline::run::{ReadOptions, Run};
 use gpuflame_os::memory;
@@ -22,6 +23,23 @@ pub(super) struct Explained {
     pub(super) facts: Facts,
     /// Number of code frames without a name, by reason.
     pub(super) unnamed: BTreeMap<Unnamed, u64>,
+}
+
+impl Explained {
+    /// Rejects an incomplete recording that breaks off before any GPU work, because drawing it would write an empty
+    /// file.
+    ///
+    /// # Errors
+    /// `Format`, with the next step for the user.
+    pub(super) fn need_samples(&self, source: &Source, view: &View) -> Result<()> {
+        let is_incomplete = self.facts.writer_state.is_some() || self.facts.damaged > 0;
+        if !is_incomplete || self.profile.has(view) || self.profile.has(&GPU) {
+            return Ok(());
+        }
+        let what = "the recording breaks off before any GPU work, so there is nothing to draw; copy the complete file, \
+                    or record again";
+        Err(Error::new(ErrorKind::Format, format!("{source}: {what}")))
+    }
 }
 
 /// Reads `source` to its end, and keeps only sums.

@@ -16,7 +16,7 @@ const PREVIEW: usize = 5;
 
 /// Write the GPU operations that are entirely within a time range, by start.
 ///
-/// Reads traces of torch.profiler, Paddle and other tools, plain or gzipped. The columns are kernel_name,
+/// Reads traces of torch.profiler, Paddle and other tools, plain or compressed. The columns are kernel_name,
 /// start_time_us, end_time_us and duration_us; times are exact.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  gpuflame extract trace.json.gz ops.csv 2684054,2687705")]
@@ -25,7 +25,7 @@ pub(super) struct Extract {
     input: Source,
     /// CSV file to write (`-`: standard output).
     output: Target,
-    /// Time range in microseconds on the trace's clock, inclusive.
+    /// Time range in microseconds on the trace's clock, inclusive. Without START or END, that end is open.
     #[arg(value_name = "START,END", allow_hyphen_values = true)]
     window: TimeRange,
     /// Reproduce kernel_extractor: durations are differences of two floating-point numbers, with rounding

@@ -6,7 +6,7 @@ use std::io::{IsTerminal, stdout};
 use clap::{Args, ValueEnum};
 
 use super::console::{Console, Outcome, usage_error};
-use super::explain::{Explained, explain_opened, max_memory};
+use super::explain::{explain_opened, max_memory};
 use super::input::Source;
 use super::name_flags::NameFlags;
 use super::output::Target;
@@ -120,10 +120,11 @@ impl Flamegraph {
             self.draw_folded(input, opened, format, &target, console)?;
             return Ok(Outcome::Clean);
         }
-        let Explained { profile, facts, .. } =
-            explain_opened(input, opened, &self.read_options(), console, ())?;
-        facts.require_work(input)?;
+        let explained = explain_opened(input, opened, &self.read_options(), console, ())?;
         let (view, options) = (self.view(), self.options());
+        explained.facts.need_work(input)?;
+        explained.need_samples(input, view)?;
+        let profile = explained.profile;
         if !profile.has(view)
             && let Some(advice) = recording_hint(view)
         {

@@ -40,6 +40,9 @@ fn fact_table(explained: &Explained) -> Table {
     let mut table = Table::new("facts", &["what", "value"]);
     let mut fact = |what: &str, value: Cell| table.add_row([what.into(), value]);
     fact("kind", Cell::from(explained.facts.kind.description()));
+    if let Some(schema) = explained.facts.linked.as_ref().and_then(|linked| linked.counts.schema.as_deref()) {
+        fact("schema version", Cell::from(schema));
+    }
     if let Some((process, program)) = profile.process() {
         fact("program", Cell::from(program));
         fact("process", Cell::Text(process.to_string()));
@@ -69,7 +72,8 @@ fn fact_table(explained: &Explained) -> Table {
         fact("most activities of a launch", Cell::Count(linked.max_ops_per_launch));
         if linked.counts.events > 0 {
             fact("events in the file", Cell::Count(linked.counts.events));
-            let whole = linked.counts.fractional_times == 0;
+            // Only times in text can be whole microseconds; binary formats count nanoseconds.
+            let whole = linked.counts.fractional_times == 0 && linked.counts.whole_times > 0;
             fact("times", Cell::from(if whole { "whole microseconds" } else { "nanoseconds" }));
         }
     }

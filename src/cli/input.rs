@@ -87,8 +87,13 @@ impl Facts {
         let Some(linked) = self.linked.as_ref().filter(|linked| linked.ops == 0) else { return Ok(()) };
         let names: Vec<_> =
             linked.unknown_categories.iter().take(MAX_CATEGORIES).map(|(name, _)| name.as_str()).collect();
+        let (events, cpu_events) = (linked.counts.events, linked.cpu_events);
         let found = match names.is_empty() {
-            true => "all of its events are CPU events".to_owned(),
+            true if cpu_events == events => "all of its events are CPU events".to_owned(),
+            true if cpu_events == 0 => {
+                format!("none of its {} events is a call, an operator or a range", grouped(events))
+            }
+            true => format!("{} of its {} events are CPU events", grouped(cpu_events), grouped(events)),
             false => format!("unknown categories: {}", names.join(", ")),
         };
         let untimed = match linked.counts.untimed {
@@ -219,6 +224,9 @@ pub(super) fn print_remarks(source: &Source, seen: &ReadCounts, console: Console
     if seen.untimed > 0 {
         console.remark(format!("{source}: skipped {} events without usable times", seen.untimed));
     }
+    for remark in &seen.remarks {
+        console.remark(format!("{source}: {remark}"));
+    }
 }
 
 /// Describes how much of a backward pass's GPU time is attributed to the forward pass, and how much of all GPU time
@@ -280,7 +288,12 @@ fn describe_unlinked(linked: &LinkReport) -> String {
 fn check_readable(path: &Path) -> Result<()> {
     let refuse = |what: &str| Error::new(ErrorKind::Io, format!("{}: {what}", path.display()));
     match std::fs::metadata(path) {
-        Ok(metadata) if metadata.is_dir() => Err(refuse("is a folder; name a file in it")),
+        Ok(metadata) if metadata.is_dir() => Err(refuse(match path.extension() {
+            Some(ending) if ending == "trace" => {
+                "is a bundle of Instruments (xctrace), which gpuflame does not read; open it in Instruments"
+            }
+            _ => "is a folder; name a file in it",
+        })),
         // A pipe can be opened only once, so it is not opened for the check.
         Ok(metadata) if !metadata.is_file() => Ok(()),
         Ok(_) => match std::fs::File::open(path) {

@@ -53,7 +53,7 @@ use gpuflame_os::file;
 /// GPU flame graphs: every nanosecond of GPU time under the CPU stack that launched it.
 ///
 /// Reads recordings of gpuflame (GPUFLAME_FORMATS=gfr) and traces of other tools: torch.profiler and other
-/// Chrome traces, Nsight Systems, rocprofv3 and more, plain or gzipped. `-` is standard input or output.
+/// Chrome traces, Nsight Systems, rocprofv3 and more, plain or compressed. `-` is standard input or output.
 #[derive(Debug, Parser)]
 #[command(name = "gpuflame", version, max_term_width = 100)]
 #[command(after_help = "Exit codes: 0 success; 1 failure, or a problem found by `doctor` or `check \

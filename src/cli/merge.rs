@@ -238,7 +238,7 @@ struct GpuTrace {
     frames: Vec<String>,
     ids: HashMap<String, u32>,
     /// Frame ids by kind and raw name, as in the file.
-    cache: [HashMap<Vec<u8>, u32>; 3],
+    cache: [HashMap<Vec<u8>, u32>; 4],
     count: u64,
     nanos: u64,
     begin: i64,
@@ -299,6 +299,7 @@ impl GpuTrace {
             OpKind::Kernel => format!("[GPU_Kernel]{}", clean_frame(&name)),
             OpKind::Copy => format!("[GPU_Memcpy]{}", clean_frame(&name)),
             OpKind::Set => "[GPU_Memset]".to_owned(),
+            OpKind::Graph => "[GPU_Graph]".to_owned(),
         };
         let next = self.frames.len() as u32;
         let frame = *self.ids.entry(frame).or_insert_with_key(|frame| {

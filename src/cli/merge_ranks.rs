@@ -84,7 +84,10 @@ struct RankData {
 
 impl MergeRanks {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
-        let sources = ranks::expand_folders(&self.inputs)?;
+        let sources = match ranks::expand_folders(&self.inputs)? {
+            sources if self.assume_order => sources,
+            sources => ranks::without_front_ends(sources, console),
+        };
         let (mut all, mut damaged) = (Vec::new(), None);
         let (mut merged, mut stacks, mut idle) = (FoldedStacks::default(), StackSums::new(), BTreeMap::new());
         let numbers = ranks::assign_ranks(&sources, self.assume_order, SameRank::Together)?;

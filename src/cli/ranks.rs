@@ -10,9 +10,10 @@ use serde_json::Value;
 use super::set_file::parse_path;
 use gpuflame_config::settings::SET_SUFFIX;
 use gpuflame_model::error::Result;
-use gpuflame_traces::import;
+use gpuflame_traces::import::{self, Kind};
+use gpuflame_traces::steps::Ops;
 
-use super::console::usage_error;
+use super::console::{Console, usage_error};
 use super::input::Source;
 
 /// Returns the rank of each source: the rank that the source itself states, or the number in its path after the last
@@ -22,13 +23,6 @@ use super::input::Source;
 /// `Setting` if several sources have the same rank, unless an index next to the sources assigns that rank and
 /// `same_rank` permits it; `Setting` as well if a source has no rank, unless `assume_order` is set.
 pub(super) fn assign_ranks(sources: &[Source], assume_order: bool, same_rank: SameRank) -> Result<Vec<u32>> {
-    type Guess = fn(&Path) -> Option<u32>;
-    let guesses: [Guess; 4] = [
-        rank_from_content,
-        |path| rank_after_word(path, "rank"),
-        |path| rank_after_word(path, "worker"),
-        |path| rank_after_word(path, "r"),
-    ];
     let in_order = || (0..sources.len() as u32).collect();
     if assume_order || sources.len() == 1 {
         return Ok(in_order());
@@ -44,7 +38,7 @@ pub(super) fn assign_ranks(sources: &[Source], assume_order: bool, same_rank: Sa
             _ => return Ok(ranks),
         }
     }
-    for guess in guesses {
+    for guess in GUESSES {
         let ranks: Option<Vec<u32>> = sources
             .iter()
             .map(|source| match source {
@@ -66,10 +60,7 @@ pub(super) fn assign_ranks(sources: &[Source], assume_order: bool, same_rank: Sa
             sources[one], sources[other]
         ),
         None => {
-            let says = |path: &Path| {
-                rank_from_set_file(path).is_some() || guesses.iter().any(|guess| guess(path).is_some())
-            };
-            let silent = |source: &&Source| !matches!(source, Source::File(path) if says(path));
+            let silent = |source: &&Source| !has_rank(source);
             format!(
                 "cannot determine the rank of {} (from `distributedInfo` in a trace, or `rank3` or `worker3` \
                  in a name); put the ranks into the file names, or number the files in their order with \
@@ -78,6 +69,49 @@ pub(super) fn assign_ranks(sources: &[Source], assume_order: bool, same_rank: Sa
             )
         }
     }))
+}
+
+/// Functions that find a file's rank, the best one first.
+const GUESSES: [fn(&Path) -> Option<u32>; 4] =
+    [rank_from_content, |path| rank_after_word(path, "rank"), |path| rank_after_word(path, "worker"), |path| rank_after_word(path, "r")];
+
+/// Whether a source gives a rank in any way.
+fn has_rank(source: &Source) -> bool {
+    let says = |path: &Path| rank_from_set_file(path).is_some() || GUESSES.iter().any(|guess| guess(path).is_some());
+    matches!(source, Source::File(path) if says(path))
+}
+
+/// Leaves out sources without a rank and without GPU work, if other sources have a rank: such a file comes from a
+/// process that only hands out work, as vLLM's front end does.
+pub(super) fn without_front_ends(sources: Vec<Source>, console: Console) -> Vec<Source> {
+    let ranked: Vec<bool> = sources.iter().map(has_rank).collect();
+    if ranked.iter().all(|has_rank| *has_rank) || ranked.iter().all(|has_rank| !has_rank) {
+        return sources;
+    }
+    let is_kept = |(source, has_rank): &(Source, bool)| {
+        let is_kept = *has_rank || has_work(source);
+        if !is_kept {
+            console.remark(format!(
+                "{source}: left out because it is not a rank: neither its name nor its contents give one, and it has no \
+                 GPU work"
+            ));
+        }
+        is_kept
+    };
+    sources.into_iter().zip(ranked).filter(is_kept).map(|(source, _)| source).collect()
+}
+
+/// Whether a file has GPU work. A file that cannot be read counts as one with work, so that its error is printed.
+fn has_work(source: &Source) -> bool {
+    let Source::File(path) = source else { return true };
+    let Some(opened) = path.is_file().then(|| import::open(path)).and_then(|opened| opened.ok()) else {
+        return true;
+    };
+    if opened.kind() == Kind::Recording {
+        return true;
+    }
+    let mut ops = Ops::default();
+    opened.read(&import::Options::default(), &mut ops).is_err() || ops.total > 0
 }
 
 /// Treatment of several files that the index assigns to the same rank.
@@ -187,7 +221,8 @@ pub(super) fn expand_folders(sources: &[Source]) -> Result<Vec<Source>> {
                 if files.is_empty() {
                     let message = match sets {
                         0 => format!(
-                            "{source}: contains no recording or trace (*.gfr, *.json, *.json.gz, *.sqlite)"
+                            "{source}: contains no recording or trace (*.gfr, *.json, *.json.gz, *.json.zst, \
+                             *.sqlite, *.db, *.rpd)"
                         ),
                         _ => format!(
                             "{source}: contains {sets} sets of files but no recording; record with `gfr` in \
@@ -213,10 +248,10 @@ pub(super) fn expand_folders(sources: &[Source]) -> Result<Vec<Source>> {
 
 fn is_trace(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let name = name.strip_suffix(".gz").unwrap_or(&name);
+    let name = [".gz", ".zst"].iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(&name);
     name != INDEX_FILE
         && !name.ends_with(SET_SUFFIX)
-        && [".gfr", ".json", ".sqlite", ".sbt"].iter().any(|ending| name.ends_with(ending))
+        && [".gfr", ".json", ".sqlite", ".sbt", ".db", ".rpd"].iter().any(|ending| name.ends_with(ending))
 }
 
 #[cfg(test)]

@@ -42,7 +42,7 @@ impl<'a, S: Sink> RecordedEvents<'a, S> {
                 let name = self.names.get(&kernel.name).map_or("[kernel without a name]", String::as_str);
                 (OpKind::Kernel, name)
             }
-            Detail::Graph => (OpKind::Kernel, "[graph]"),
+            Detail::Graph => (OpKind::Graph, "[graph]"),
             Detail::Set(_) => (OpKind::Set, "Memset"),
             Detail::Copy(detail) => {
                 copy = format!("Memcpy {}", detail.kind.label());

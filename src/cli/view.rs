@@ -1,5 +1,6 @@
 //! `gpuflame view`: lists single activities as text, in order of time, or draws each stream as a line of letters.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 
 use clap::Args;
@@ -11,7 +12,7 @@ use super::report::{self, Cell, ReportFlags, Table};
 use super::top;
 use gpuflame_explain::events::{JoinedActivity, JoinedRows};
 use gpuflame_export::{event_site, stack_names, work_name};
-use gpuflame_model::error::Result;
+use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::views::UNIFIED;
 use gpuflame_model::profile::{Profile, Sample, add_to, format_nanos, saturating_sum};
 use gpuflame_model::record::{DeviceId, StreamId, Work};
@@ -65,6 +66,8 @@ enum WorkKind {
     Graph,
 }
 
+/// Maximum number of GPUs or streams that an error lists.
+const MAX_LISTED: usize = 16;
 /// Number of letters that represent the entire time.
 const TIMELINE_CHARS: usize = 80;
 /// Letters for the busy share of a stretch of the timeline, from entirely idle to entirely busy.
@@ -87,6 +90,9 @@ impl View {
         let zero = timed.map_or(0, |event| event.activity.start.0);
         let wanted: Vec<&JoinedActivity> =
             events.activities().iter().filter(|event| self.wants(profile, event, zero)).collect();
+        if wanted.is_empty() {
+            return Err(self.nothing_shown(&events));
+        }
         self.report.output.write(console, |out| {
             if self.timeline {
                 return write_timeline(&wanted, out);
@@ -127,6 +133,33 @@ impl View {
                 .is_none_or(|name| work_name(profile, activity.work()).contains(name.as_str()))
     }
 
+    /// Returns the error for a request that no activity fulfils, with the values that would find some.
+    fn nothing_shown(&self, events: &JoinedRows) -> Error {
+        let activities = events.activities();
+        let devices: BTreeSet<u32> = activities.iter().map(|event| event.activity.device.0).collect();
+        let on_device = |event: &&JoinedActivity| {
+            self.device.is_none_or(|device| event.activity.device == DeviceId(device))
+        };
+        let streams: BTreeSet<u32> =
+            activities.iter().filter(on_device).map(|event| event.activity.stream.0).collect();
+        let what = match (self.device, self.stream) {
+            _ if activities.is_empty() => {
+                "it has no activities; `gpuflame info` shows its contents".to_owned()
+            }
+            (Some(device), _) if !devices.contains(&device) => {
+                format!("no activity ran on GPU {device}; those with activities: {}", list(&devices))
+            }
+            (_, Some(stream)) if !streams.contains(&stream) => {
+                format!("no activity ran on stream {stream}; those with activities: {}", list(&streams))
+            }
+            _ => format!(
+                "none of its {} activities fulfils all conditions; drop --kind, --name, --from or --to",
+                activities.len()
+            ),
+        };
+        Error::new(ErrorKind::Format, format!("{}: {what}", self.input))
+    }
+
     fn most(&self) -> usize {
         if self.number == 0 { usize::MAX } else { self.number }
     }
@@ -154,6 +187,13 @@ impl View {
         }
         table
     }
+}
+
+/// Lists the first few numbers.
+fn list(numbers: &BTreeSet<u32>) -> String {
+    let mut text: Vec<String> = numbers.iter().take(MAX_LISTED).map(u32::to_string).collect();
+    text.extend((numbers.len() > MAX_LISTED).then(|| "...".to_owned()));
+    text.join(", ")
 }
 
 /// Describes the contents of a recording other than activities.

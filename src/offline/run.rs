@@ -52,7 +52,7 @@ pub struct Run {
 }
 
 /// Reads a recording (`.gfr`), or a trace of torch.profiler, Nsight Systems, rocprofv3 and other tools, plain or
-/// gzipped. The format is detected by content. The path `-` is standard input.
+/// compressed. The format is detected by content. The path `-` is standard input.
 ///
 /// Code addresses are symbolized immediately, with the files that the recording names. Frames for which no name is
 /// found keep their address.
@@ -77,7 +77,10 @@ pub fn read(path: impl AsRef<Path>, options: &ReadOptions) -> Result<Run> {
                 graph_captures: options.graph_captures.clone(),
                 ..import::Options::default()
             };
-            import::rows(opened, &import_options, each).map(|report| Some(report.step_times))
+            let linked = import::rows(opened, &import_options, each)?;
+            let place = |remark: &String| format!("{}: {remark}", path.display());
+            remarks.extend(linked.counts.remarks.iter().map(place));
+            Ok(Some(linked.step_times))
         }
     })?;
     // The coverage of recordings is known from their sums.

@@ -236,7 +236,8 @@ fn missing_or_wrong_inputs_of_merge_are_reported_and_nothing_is_written() {
     gpuflame(&folder, ["merge", "-c", "cpu.txt"]).fails(1, &["gpu_results.json", "no such file"]);
     gpuflame(&folder, ["merge", "-c", "gpu.json", "-g", "gpu.json"]).fails(1, &["not CPU stacks"]);
     gpuflame(&folder, ["merge", "-c", "cpu.txt", "-g", "cpu.txt"]).fails(1, &["not a GPU trace"]);
-    fs::write(folder.join("none.json"), "{\"traceEvents\":[]}").unwrap();
+    let event = r#"{"ph": "X", "cat": "cpu_op", "name": "mm", "pid": 1, "tid": 1, "ts": 1, "dur": 2}"#;
+    fs::write(folder.join("none.json"), format!("[{event}]")).unwrap();
     gpuflame(&folder, ["merge", "-c", "cpu.txt", "-g", "none.json"])
         .fails(1, &["no launches and no kernels"]);
     assert!(!folder.join("merged_trace.folded").exists());

@@ -168,6 +168,54 @@ fn view_lists_filters_and_draws_single_activities_as_text() {
 }
 
 #[test]
+fn a_view_without_activities_fails_with_the_values_that_exist() {
+    let folder = folder();
+    for options in [&[][..], &["--stats"], &["--timeline"], &["--format", "json"]] {
+        let view = |filter: &[&str]| gpuflame(&folder, [&["view", "hand.gfr"], filter, options].concat());
+        view(&["--device", "7"]).fails(1, &["hand.gfr", "on GPU 7", "those with activities: 0, 1"]);
+        view(&["--stream", "99"]).fails(1, &["hand.gfr", "on stream 99", "those with activities: 7"]);
+        view(&["--name", "no such kernel"]).fails(1, &["hand.gfr", "none of its 8 activities", "--name"]);
+    }
+}
+
+#[test]
+fn a_recording_that_breaks_off_before_gpu_work_is_not_drawn() {
+    let folder = folder();
+    let whole = fs::read(folder.join("hand.gfr")).unwrap();
+    let drawn = |length: usize| {
+        fs::write(folder.join("cut.gfr"), &whole[..length]).unwrap();
+        gpuflame(&folder, ["-q", "flamegraph", "cut.gfr"])
+    };
+    let (mut empty, mut some) = (0, 0);
+    for length in (20..whole.len()).step_by(23) {
+        let ran = drawn(length);
+        if ran.stdout.is_empty() {
+            ran.fails(1, &["cut.gfr", "breaks off before any GPU work"]);
+            empty += 1;
+        } else {
+            ran.ok();
+            some += 1;
+        }
+    }
+    assert!(empty > 3 && some > 3, "{empty} and {some}");
+    fs::write(folder.join("cut.gfr"), &whole[..60]).unwrap();
+    for verb in [&["convert", "cut.gfr", "--to", "folded"][..], &["flamegraph", "cut.gfr", "-o", "cut.svg"]] {
+        gpuflame(&folder, [&["-q"], verb].concat()).fails(1, &["cut.gfr", "copy the complete file"]);
+    }
+    assert!(!folder.join("cut.svg").exists());
+}
+
+#[test]
+fn extract_accepts_any_end_time() {
+    let folder = folder();
+    let all = gpuflame(&folder, ["extract", "hand.gfr", "-", "0,9223372036854775"]).ok().stdout;
+    assert!(all.lines().count() > 5, "{all}");
+    for range in ["0,1e300", "0,99999999999999999999", "0,inf", "0,", ",", "-1e300,"] {
+        assert_eq!(gpuflame(&folder, ["extract", "hand.gfr", "-", range]).ok().stdout, all, "{range}");
+    }
+}
+
+#[test]
 fn merge_ranks_makes_ranks_frames_and_names_the_straggler_and_its_collective() {
     let folder = scratch("verbs");
     // Ten steps of 100 us, of which rank 1 works 90 us and the other rank 40 us; the remaining time is one collective,
@@ -423,7 +471,8 @@ fn each_verb_reports_a_mistake_in_one_line_and_writes_nothing() {
     let folder = folder();
     fs::write(folder.join("a.folded"), "main;f 1\n").unwrap();
     fs::write(folder.join("other.json"), "{\"hello\": 1}").unwrap();
-    fs::write(folder.join("trace.json"), "{\"traceEvents\": []}").unwrap();
+    fs::write(folder.join("trace.json"), "[{\"ph\": \"M\", \"name\": \"process_name\", \"pid\": 1}]")
+        .unwrap();
     let before = names(&folder);
     let mistakes: [(&[&str], i32, &[&str]); 16] = [
         (&["check", "nowhere.json"], 1, &["nowhere.json", "no such file"]),

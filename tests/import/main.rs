@@ -5,6 +5,7 @@ mod support;
 
 mod call_stacks;
 mod coverage;
+mod databases;
 mod idle_culprits;
 mod json_scanner;
 mod other_formats;

@@ -390,7 +390,7 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
     ];
     // The worst findings come first.
     findings.sort_by_key(|finding| finding.severity);
-    findings.push(precision_finding(order));
+    findings.push(precision_finding(order, linked));
     findings
 }
 
@@ -490,9 +490,12 @@ fn describe_impossible(evidence: &Evidence<'_>) -> String {
     format!("later work of the stream began {clamped} into the {raw} of {name}")
 }
 
-/// Reports whether all times in the trace are multiples of a microsecond.
-fn precision_finding(order: &StreamOrder) -> Finding {
-    let (severity, what, why) = match order.whole_micros {
+/// Reports whether all times in the trace are multiples of a microsecond. The times of binary formats are nanoseconds,
+/// whatever their values.
+fn precision_finding(order: &StreamOrder, linked: Option<&LinkReport>) -> Finding {
+    let is_text = |linked: &LinkReport| linked.counts.whole_times + linked.counts.fractional_times > 0;
+    let is_text = linked.is_none_or(is_text);
+    let (severity, what, why) = match order.whole_micros.map(|whole| whole && is_text) {
         None => (Severity::Fine, "there are no times", ""),
         Some(true) => {
             (Severity::Note, "times are in whole microseconds", "each duration may be off by a microsecond")

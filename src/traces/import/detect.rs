@@ -1,11 +1,15 @@
 //! Detects the format of a trace by its first bytes. If the format is unknown, the error describes the format that
 //! the file resembles and the way to convert the file.
 
-use super::Kind;
+use super::sqlite::Database;
+use super::{Kind, rocpd};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
 /// Detects the format of a file that begins with `head` (after decompression).
 pub(super) fn detect_kind(head: &[u8]) -> Result<Kind> {
+    if let Some(what) = describe_encoding(head) {
+        return Err(not_a_trace(what));
+    }
     let first = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head).trim_ascii_start();
     match first {
         [] if head.is_empty() => Err(not_a_trace("is empty; was the program that wrote it stopped?")),
@@ -17,11 +21,30 @@ pub(super) fn detect_kind(head: &[u8]) -> Result<Kind> {
         _ if head.starts_with(b"gpuflame") => Ok(Kind::Recording),
         _ => detect_packed(head).or_else(|| detect_text(head)).unwrap_or_else(|| {
             Err(not_a_trace(
-                "is not a trace in a known format (Kineto or Chrome JSON, nsys sqlite, rocprofv3 JSON, \
+                "is not a trace in a known format (Kineto or Chrome JSON, nsys sqlite, rocprofv3 JSON or rocpd, .rpd, \
                  CUPTI text, folded stacks, SBT, .gfr)",
             ))
         }),
     }
+}
+
+/// Describes text in an encoding other than UTF-8, by its byte order mark or by the zeros around its first bracket.
+fn describe_encoding(head: &[u8]) -> Option<&'static str> {
+    Some(match head {
+        [0xff, 0xfe, 0, 0, ..] | [0, 0, 0xfe, 0xff, ..] => {
+            "is UTF-32 text; convert it first (`iconv -f UTF-32 -t UTF-8 FILE > OUT`)"
+        }
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => {
+            "is UTF-16 text; convert it first (`iconv -f UTF-16 -t UTF-8 FILE > OUT`)"
+        }
+        [b'{' | b'[', 0, 1..=255, 0, ..] => {
+            "is UTF-16 text; convert it first (`iconv -f UTF-16LE -t UTF-8 FILE > OUT`)"
+        }
+        [0, b'{' | b'[', 0, 1..=255, ..] => {
+            "is UTF-16 text; convert it first (`iconv -f UTF-16BE -t UTF-8 FILE > OUT`)"
+        }
+        _ => return None,
+    })
 }
 
 /// Whether the bytes after a `[` can be a JSON array of events. For example, `[thread main];decode;gemm 12` is a
@@ -32,7 +55,7 @@ fn is_array(rest: &[u8]) -> bool {
 
 /// Describes files that can be identified only by the end of their name.
 pub(super) fn describe_by_name(name: &str) -> Option<&'static str> {
-    const NAMES: [(&str, &str); 10] = [
+    const NAMES: [(&str, &str); 12] = [
         (".svg", PICTURE_OR_TABLE),
         (".csv", PICTURE_OR_TABLE),
         (
@@ -48,13 +71,15 @@ pub(super) fn describe_by_name(name: &str) -> Option<&'static str> {
         (".pftrace", PERFETTO),
         (".perfetto-trace", PERFETTO),
         (".xplane.pb", XPLANE),
+        (".hatchet", PROTON),
+        (".hatchet_msgpack", PROTON),
         (
             ".ncu-rep",
             "is a report of Nsight Compute, which has single kernels but no timeline; profile the program with `nsys`",
         ),
     ];
     let name = name.to_ascii_lowercase();
-    let name = name.strip_suffix(".gz").unwrap_or(&name);
+    let name = [".gz", ".zst"].iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(&name);
     NAMES.iter().find(|(ending, _)| name.ends_with(ending)).map(|(_, what)| *what)
 }
 
@@ -65,6 +90,8 @@ const PERFETTO: &str = "is a Perfetto trace, which gpuflame writes but does not 
                         (torch.profiler: export_chrome_trace), or convert it with `traceconv json FILE OUT.json`";
 const XPLANE: &str = "is an XPlane of JAX or TensorFlow, which gpuflame does not read; let the profiler write \
                       `trace.json.gz` as well, or record the run with libgpuflame.so";
+const PROTON: &str = "is a profile of Triton's Proton, which has sums per call path but no timeline; let Proton write a \
+                      timeline (`proton.start(data=\"trace\")`), or record the program with `gpuflame run`";
 
 fn not_a_trace(what: &str) -> Error {
     Error::new(ErrorKind::Format, what)
@@ -72,28 +99,77 @@ fn not_a_trace(what: &str) -> Error {
 
 fn detect_json(head: &[u8]) -> Result<Kind> {
     let has = |key: &str| head.windows(key.len()).any(|window| window == key.as_bytes());
-    if has("\"traceEvents\"") || head[0] == b'[' {
+    let has_all = |keys: &[&str]| keys.iter().all(|key| has(key));
+    if has("\"traceEvents\"") || (head[0] == b'[' && has("\"ph\"")) {
         return Ok(Kind::Chrome);
     }
     if has("\"rocprofiler-sdk-tool\"") {
         return Ok(Kind::Rocprof);
     }
-    if has("\"nodes\"") && has("\"schema\"") {
-        return Err(not_a_trace(
-            "is a PyTorch execution trace (ET), which has no GPU times; give the Kineto trace of the same run",
-        ));
-    }
-    if has("\"process\"") && has("\"windows\"") && has("\"files\"") {
+    let first_key = head[1..].trim_ascii_start();
+    let what = match () {
+        () if head[0] == b'[' && has_all(&["\"children\"", "\"frame\"", "\"metrics\""]) => PROTON,
+        () if has("\"averageMs\"")
+            || has("\"startComputeMs\"")
+            || has_all(&["\"Layers\"", "\"Bindings\""]) =>
+        {
+            "is a profile of trtexec, which has sums or host times but no GPU timeline; profile the command with \
+             `nsys profile -t cuda,nvtx trtexec ...` and export that (`nsys export --type sqlite`)"
+        }
+        // Any other array can only be events.
+        () if head[0] == b'[' => return Ok(Kind::Chrome),
+        () if has_all(&["\"pg_config\"", "\"entries\""]) || has("\"collective_seq_id\"") => FLIGHT_RECORDER,
+        () if has_all(&["\"nodes\"", "\"schema\""]) => {
+            "is a PyTorch execution trace (ET), which has no GPU times; give the Kineto trace of the same run"
+        }
         // `describe_by_name` gives the full description.
-        return Err(not_a_trace(
-            "is the list of files that one run of gpuflame wrote; give one of those files",
-        ));
-    }
-    if has("\"$schema\"") && has("speedscope") {
-        return Err(not_a_trace("is a speedscope file, which gpuflame writes but does not read"));
-    }
-    // More metadata than `head` contains may precede the events.
-    Ok(Kind::Chrome)
+        () if has_all(&["\"process\"", "\"windows\"", "\"files\""]) => {
+            "is the list of files that one run of gpuflame wrote; give one of those files"
+        }
+        () if has("\"$schema\"") && has("speedscope") => {
+            "is a speedscope file, which gpuflame writes but does not read"
+        }
+        () if has("\"preprocessedProfileVersion\"")
+            || first_key.starts_with(b"\"meta\"") && (has("\"libs\"") || has("\"interval\"")) =>
+        {
+            "is a profile for the Firefox Profiler (samply), which has CPU samples but no GPU work; record the program \
+             with `gpuflame run --cpu-samples 99`"
+        }
+        // More metadata than `head` contains may precede the events.
+        () => return Ok(Kind::Chrome),
+    };
+    Err(not_a_trace(what))
+}
+
+const FLIGHT_RECORDER: &str = "is a dump of PyTorch's NCCL flight recorder, which has collectives but no GPU timeline; \
+                               analyse it with `torchfrtrace`, and give the torch.profiler trace of the run";
+
+/// Detects the format of a sqlite database by its tables.
+pub(super) fn detect_database(base: &Database) -> Result<Kind> {
+    let starts_with = |prefix: &str| base.tables().any(|name| name.starts_with(prefix));
+    let has = |table: &str| base.has_table(table);
+    let what = match () {
+        () if starts_with("CUPTI_ACTIVITY_KIND_") || has("NVTX_EVENTS") => return Ok(Kind::Nsys),
+        () if !rocpd::find_sets(base).is_empty() => return Ok(Kind::Rocpd),
+        () if has("rocpd_op") && has("rocpd_api") => return Ok(Kind::Rpd),
+        () if starts_with("compute_") => {
+            "is a database of rocprof-compute, which has counters per kernel but no timeline; record one with \
+             `rocprofv3 --sys-trace -- COMMAND` and give its database"
+        }
+        () if has("causal_chains") && has("stack_traces") && has("events") => {
+            "is a database of ingero, which has calls but no GPU times; record the program with `gpuflame run` or \
+             `nsys profile -t cuda`"
+        }
+        () if has("StringIds") || has("META_DATA_EXPORT") => {
+            "is an Nsight Systems export without CUDA data; record it with `nsys profile -t cuda,nvtx` and export it \
+             again (`nsys export --type sqlite`)"
+        }
+        () => {
+            "is an sqlite file, but not an Nsight Systems export (`nsys export --type sqlite`), not a rocpd database \
+             of rocprofv3 and not an .rpd of rocmProfileData"
+        }
+    };
+    Err(not_a_trace(what))
 }
 
 /// Returns the rank that torch.profiler writes before the events: `"distributedInfo": {"backend": "nccl", "rank": 3,
@@ -117,7 +193,16 @@ fn text_after<'a>(text: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
 fn detect_packed(head: &[u8]) -> Option<Result<Kind>> {
     let what = match head {
         [b'P', b'K', 3, 4, ..] => "is a zip archive; unpack it first (`unzip FILE`)",
-        [0x28, 0xb5, 0x2f, 0xfd, ..] => "is compressed with zstd; unpack it first (`zstd -d FILE`)",
+        [0x80, 2..=5, ..] if has(head, b"pg_config") || has(head, b"collective_seq_id") => FLIGHT_RECORDER,
+        [0x80, 2..=5, ..] if has(head, b"device_traces") || has(head, b"segments") => {
+            "is a snapshot of PyTorch's memory, which has allocations but no GPU timeline; give the torch.profiler \
+             trace of the run"
+        }
+        [0x80, 2..=5, ..] => "is a Python pickle, which gpuflame does not read; give the trace as JSON",
+        [b'<', ..] if has(head, b"<trace-query-result") || has(head, b"<trace-toc") => {
+            "is an XML export of xctrace, whose Metal work gpuflame does not read; open the .trace in Instruments, or \
+             convert the intervals to Chrome JSON events of the category `kernel`"
+        }
         [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => "is compressed with xz; unpack it first (`xz -d FILE`)",
         [b'B', b'Z', b'h', ..] => "is compressed with bzip2; unpack it first (`bzip2 -d FILE`)",
         _ if head.starts_with(b"version https://git-lfs.github.com/spec/") => {
@@ -154,6 +239,14 @@ fn detect_text(head: &[u8]) -> Option<Result<Kind>> {
         return Some(Ok(Kind::ExtendedFolded));
     }
     if lines.clone().take(100).all(is_folded_line) {
+        // A single pair may be a frame that ends in a number.
+        let has_two = |line| super::folded::split_two_counts(line).is_some();
+        if lines.clone().nth(1).is_some() && lines.all(|line| has_two(line.as_bytes())) {
+            return Some(Err(not_a_trace(
+                "has two counts per line, as difffolded.pl writes them; give the two files that it compared to \
+                 `gpuflame flamegraph --diff BEFORE AFTER`",
+            )));
+        }
         return Some(Ok(Kind::Folded));
     }
     if lines.any(|line| line.starts_with("packet {") || line.starts_with("packet{")) {
@@ -184,9 +277,10 @@ fn is_extended_line(line: &str) -> bool {
     super::folded::parse_extended(line.as_bytes()).is_some()
 }
 
-/// Whether `line` is `FRAMES WEIGHT`.
+/// Whether `line` is `FRAMES WEIGHT`. A weight that is negative or has a fraction is an error of that line.
 fn is_folded_line(line: &str) -> bool {
     super::folded::split_weight(line.as_bytes()).is_some()
+        || super::folded::describe_weight(line.as_bytes()).is_some()
 }
 
 #[cfg(test)]
@@ -211,6 +305,10 @@ mod tests {
             ("123456 python 12 13 -1 main;run;cudaLaunchKernel\n", Kind::ExtendedFolded),
             ("123456 pt_main thread 12 13 1 main;run\n", Kind::ExtendedFolded),
             ("RUNTIME [ 10, 20 ] duration 10, \"cudaLaunchKernel\", cbid 211\n", Kind::CuptiText),
+            ("main;a 5 7\n", Kind::Folded),
+            ("main;a 5 7\nmain;b 6\n", Kind::Folded),
+            ("main;a 5\nmain;b -3\n", Kind::Folded),
+            ("[{\"name\": \"averageMs of frame, children and metrics\", \"ph\": \"X\"}]", Kind::Chrome),
             ("hello\nMEMSET [ 1, 2 ] duration 1, value 0\n", Kind::CuptiText),
         ] {
             assert_eq!(detect_kind(head.as_bytes()).unwrap(), kind, "{head}");
@@ -240,10 +338,26 @@ mod tests {
             (&b""[..], "empty"),
             (b" \n", "blanks"),
             (b"PK\x03\x04", "zip"),
-            (b"\x28\xb5\x2f\xfd", "zstd"),
             (b"{\"schema\": \"1.0.1\", \"nodes\": []}", "execution trace"),
             (b"packet {\n clock_snapshot {}\n}\n", "Perfetto"),
             (b"kernel_name,start_time_us\nfoo,12.5\n", "not a trace"),
+            (b"\xff\xfe{\0\"\0", "UTF-16"),
+            (b"{\0\"\0t\0", "UTF-16LE"),
+            (b"\0[\0{\0\"", "UTF-16BE"),
+            (b"\xff\xfe\0\0{\0\0\0", "UTF-32"),
+            (b"\x80\x02}q\0(X\x09\0\0\0pg_config", "torchfrtrace"),
+            (b"{\"version\": \"2.9\", \"pg_config\": {}, \"entries\": [", "flight recorder"),
+            (b"\x80\x04\x95\x10}\x8c\x08segments", "memory"),
+            (b"\x80\x04\x95\x10}\x8c\x03abc", "pickle"),
+            (b"[{\"frame\": {\"name\": \"ROOT\"}, \"metrics\": {}, \"children\": []}]", "Proton"),
+            (
+                b"[\n  { \"count\" : 9 }\n, { \"name\" : \"conv\", \"timeMs\" : 1, \"averageMs\" : 0.1 }",
+                "trtexec",
+            ),
+            (b"[{ \"startInMs\" : 0, \"startComputeMs\" : 1 }]", "trtexec"),
+            (b"<?xml version=\"1.0\"?>\n<trace-query-result><node>", "xctrace"),
+            (b"{\"meta\":{\"interval\":1.0,\"product\":\"a\"},\"libs\":[],\"threads\":[]}", "samply"),
+            (b"main;a 5 7\nmain;b 6 9\n", "--diff BEFORE AFTER"),
             (b"\x0a\x12\x08\x01\xff\xfe", "not a trace"),
             (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n", "git lfs pull"),
             (b"\x0a\x8c\x05\x08\x01\x12\x0d/device:GPU:0", "XPlane"),

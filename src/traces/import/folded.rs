@@ -16,6 +16,27 @@ pub(super) fn split_weight(line: &[u8]) -> Option<(&[u8], u64)> {
     (!frames.is_empty()).then_some((frames, weight))
 }
 
+/// Splits a line that ends in two counts into frames and counts.
+pub(super) fn split_two_counts(line: &[u8]) -> Option<(&[u8], [u64; 2])> {
+    let (rest, second) = split_weight(line)?;
+    let (frames, first) = split_weight(rest)?;
+    Some((frames, [first, second]))
+}
+
+/// Describes the weight of a line, if the line ends in a number that cannot be a weight.
+pub(super) fn describe_weight(line: &[u8]) -> Option<String> {
+    let at = line.iter().rposition(|&byte| byte == b' ' || byte == b'\t')?;
+    let frames = line[..at].trim_ascii();
+    let word = std::str::from_utf8(&line[at + 1..]).ok()?;
+    if frames.is_empty() || !word.bytes().any(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    word.parse::<f64>().ok()?;
+    let what =
+        if word.starts_with('-') { "a negative weight" } else { "a weight that is not a whole number" };
+    Some(format!("{what} ({word}); weights are whole numbers of samples or time"))
+}
+
 /// Parses a line of six fields. The program's name may contain blanks, so the end of the name is found by the three
 /// numbers that follow it.
 pub(super) fn parse_extended(line: &[u8]) -> Option<StackLine<'_>> {
@@ -50,7 +71,8 @@ pub(super) fn read(input: impl BufRead, sink: &mut impl Sink) -> Result<ReadCoun
             return Ok(());
         }
         let Some((frames, weight)) = split_weight(line.bytes) else {
-            return Err(line.error("no weight at its end"));
+            let what = describe_weight(line.bytes);
+            return Err(line.error(what.as_deref().unwrap_or("no weight at its end")));
         };
         counts.events += 1;
         sink.event(&Event::Folded(Folded { frames: Text::plain(frames), weight }));
@@ -97,5 +119,15 @@ mod tests {
         assert_eq!(split_weight(b"main"), None);
         assert_eq!(split_weight(b" 12"), None);
         assert_eq!(split_weight(b"main -1"), None);
+        assert_eq!(split_two_counts(b"main;a 5 7"), Some((&b"main;a"[..], [5, 7])));
+        assert_eq!(split_two_counts(b"main;a 7"), None);
+    }
+
+    #[test]
+    fn numbers_that_cannot_be_weights_are_described() {
+        let describe = |line: &str| describe_weight(line.as_bytes());
+        assert!(describe("main;b -3").unwrap().starts_with("a negative weight (-3)"));
+        assert!(describe("main;b 1.5").unwrap().starts_with("a weight that is not a whole number (1.5)"));
+        assert_eq!([describe("main;b x"), describe("main"), describe("main inf")], [None, None, None]);
     }
 }

@@ -335,7 +335,7 @@ impl GraphWork {
             Detail::Kernel(kernel) => (OpKind::Kernel, names[kernel.name.0 as usize]),
             Detail::Copy(_) => (OpKind::Copy, None),
             Detail::Set(_) => (OpKind::Set, None),
-            Detail::Graph => (OpKind::Kernel, None),
+            Detail::Graph => (OpKind::Graph, None),
         };
         Self { kind, name, stream: op.stream }
     }

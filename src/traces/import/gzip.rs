@@ -1,17 +1,19 @@
-//! Reads compressed traces with two threads: one thread inflates, and the other reads.
+//! Reads compressed traces (gzip, zstd) with two threads: one thread inflates, and the other reads.
 //!
 //! Inflated bytes are not copied. The scanner reads the bytes in the block into which the first thread inflated them.
 //! If an event is split between two blocks, its first bytes are prepended to the second block.
 
 use std::fmt;
 use std::io::{BufReader, Cursor, ErrorKind, Read};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use flate2::read::MultiGzDecoder;
-
-use super::json::buffer::{Buffer, RefillError, Source};
+use super::gzip_members::GzipMembers;
+use super::json::buffer::{Buffer, MAX_EVENT_BYTES, RefillError, Source};
 use super::options::Options;
+use super::zstd::{self, ZstdFrames};
 use gpuflame_model::error::Result;
 
 /// Size of a block and number of blocks. A block is the unit that is passed between the threads.
@@ -26,71 +28,139 @@ const HEADROOM_BYTES: usize = 32 << 10;
 /// Number of compressed bytes per read.
 const INPUT_BYTES: usize = 128 << 10;
 
-pub(super) fn is_gzip(head: &[u8]) -> bool {
-    head.starts_with(&[0x1f, 0x8b])
+/// An event that is larger than this must be in a compressed file that is large as well.
+const MIN_EVENT_LIMIT: usize = 16 << 20;
+/// Largest event, as a multiple of the compressed bytes read. Traces are compressed to a tenth; repeated bytes, whose
+/// contents would take memory out of proportion to the file, to a thousandth.
+const EVENT_BYTES_PER_COMPRESSED: u64 = 64;
+
+/// Whether a file that begins with `head` is compressed in a way that can be read.
+pub(super) fn is_compressed(head: &[u8]) -> bool {
+    head.starts_with(&[0x1f, 0x8b]) || zstd::is_zstd(head)
 }
 
 type InputReader = BufReader<CountingReader>;
 
-/// A stream that is inflated or passed through unchanged.
-pub(super) enum Inflater {
-    Gzip(Box<MultiGzDecoder<InputReader>>),
+/// Remarks on a compressed stream, complete once the stream is read.
+pub(super) type StreamRemarks = Arc<Mutex<Vec<String>>>;
+
+/// A stream that is decompressed or passed through unchanged.
+pub(super) struct Inflater {
+    stream: Stream,
+    remarks: StreamRemarks,
+    /// Number of compressed bytes read from the file.
+    compressed: Arc<AtomicU64>,
+}
+
+enum Stream {
+    Gzip(Box<GzipMembers<InputReader>>),
+    Zstd(Box<ZstdFrames<InputReader>>),
     Plain(InputReader),
-    /// A truncated stream, of which only this error is still to be returned. The second field is the number of
-    /// compressed bytes read.
-    Truncated(Option<std::io::Error>, u64),
+    /// A truncated or damaged stream: only this error remains to be returned.
+    Broken(Option<std::io::Error>),
 }
 
 impl fmt::Debug for Inflater {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.is_gzip() { "Gzip" } else { "Plain" })
+        f.write_str(if self.is_compressed() { "Compressed" } else { "Plain" })
     }
 }
 
-/// Counts the compressed bytes read.
+/// Counts the bytes read from the file.
 pub(super) struct CountingReader {
     input: Box<dyn Read + Send>,
-    count: u64,
+    count: Arc<AtomicU64>,
 }
 
 impl Read for CountingReader {
     fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
         let count = self.input.read(bytes)?;
-        self.count += count as u64;
+        self.count.fetch_add(count as u64, Ordering::Relaxed);
         Ok(count)
     }
 }
 
+/// Whether the error means that the compressed data is truncated or damaged, so that the data before is usable.
+pub(super) fn is_damage(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::InvalidData | ErrorKind::InvalidInput)
+}
+
 impl Inflater {
-    /// Inflates `input`, which may consist of several concatenated gzip files.
-    pub(super) fn new(input: Box<dyn Read + Send>) -> Self {
-        Self::Gzip(Box::new(MultiGzDecoder::new(Self::input(input))))
+    /// Decompresses `input`, which begins with `head` and may consist of several gzip members or zstd frames.
+    pub(super) fn new(head: &[u8], input: Box<dyn Read + Send>) -> Self {
+        let is_zstd = zstd::is_zstd(head);
+        Self::with(input, |input| match is_zstd {
+            true => Stream::Zstd(Box::new(ZstdFrames::new(input))),
+            false => Stream::Gzip(Box::new(GzipMembers::new(input))),
+        })
     }
 
     /// Passes `input` through unchanged.
     pub(super) fn plain(input: Box<dyn Read + Send>) -> Self {
-        Self::Plain(Self::input(input))
+        Self::with(input, Stream::Plain)
     }
 
-    fn input(input: Box<dyn Read + Send>) -> InputReader {
-        BufReader::with_capacity(INPUT_BYTES, CountingReader { input, count: 0 })
+    fn with(input: Box<dyn Read + Send>, stream: impl FnOnce(InputReader) -> Stream) -> Self {
+        let compressed = Arc::new(AtomicU64::new(0));
+        let input = CountingReader { input, count: Arc::clone(&compressed) };
+        let stream = stream(BufReader::with_capacity(INPUT_BYTES, input));
+        Self { stream, remarks: StreamRemarks::default(), compressed }
     }
 
-    pub(super) fn is_gzip(&self) -> bool {
-        matches!(self, Self::Gzip(_) | Self::Truncated(..))
+    pub(super) fn is_compressed(&self) -> bool {
+        !matches!(self.stream, Stream::Plain(_))
     }
 
-    /// Replaces the stream, whose data has all been read, by a stream that only returns this error.
-    pub(super) fn truncated(self, error: std::io::Error) -> Self {
-        Self::Truncated(Some(error), self.bytes_read())
+    /// Returns the remarks, which are complete once the stream is read.
+    pub(super) fn remarks(&self) -> StreamRemarks {
+        Arc::clone(&self.remarks)
+    }
+
+    /// Replaces the stream, whose usable data has all been read, by a stream that only returns this error.
+    pub(super) fn broken(self, error: std::io::Error) -> Self {
+        Self { stream: Stream::Broken(Some(error)), ..self }
     }
 
     fn bytes_read(&self) -> u64 {
-        match self {
-            Self::Truncated(_, bytes_read) => *bytes_read,
-            Self::Gzip(gzip) => gzip.get_ref().get_ref().count,
-            Self::Plain(input) => input.get_ref().count,
+        self.compressed.load(Ordering::Relaxed)
+    }
+
+    fn remark(&self, text: String) {
+        self.remarks.lock().unwrap_or_else(PoisonError::into_inner).push(text);
+    }
+
+    /// Reports zeros that were skipped, once the stream has ended.
+    fn report_zeros(&self) {
+        let zeros = match &self.stream {
+            Stream::Gzip(members) => members.zeros(),
+            Stream::Zstd(frames) => frames.zeros(),
+            Stream::Plain(_) | Stream::Broken(_) => 0,
+        };
+        let mut remarks = self.remarks.lock().unwrap_or_else(PoisonError::into_inner);
+        if zeros > 0 && remarks.is_empty() {
+            remarks.push(format!("skipped {zeros} zero bytes after the compressed data"));
         }
+    }
+
+    /// Adds the kind of damage and its place in the file to an error.
+    fn describe(&self, error: &std::io::Error) -> std::io::Error {
+        let (word, buffered) = match &self.stream {
+            Stream::Gzip(members) => ("gzip", members.input().map_or(0, |input| input.buffer().len())),
+            Stream::Zstd(frames) => ("zstd", frames.input().buffer().len()),
+            Stream::Plain(_) | Stream::Broken(_) => {
+                return std::io::Error::new(error.kind(), error.to_string());
+            }
+        };
+        let at = self.bytes_read().saturating_sub(buffered as u64);
+        let what = match error.kind() {
+            ErrorKind::UnexpectedEof => format!("the {word} data is truncated at byte {at} of the file"),
+            _ if is_damage(error) => format!(
+                "the {word} data is damaged at byte {at} of the file or before it ({error}): the file was changed, or \
+                 two programs wrote to it at once"
+            ),
+            _ => return std::io::Error::new(error.kind(), error.to_string()),
+        };
+        std::io::Error::new(error.kind(), what)
     }
 
     /// Calls `read` with `head` and the output of the stream, which a second thread inflates meanwhile.
@@ -100,13 +170,15 @@ impl Inflater {
         options: &Options,
         read: impl FnOnce(BlockReader) -> Result<T>,
     ) -> Result<T> {
+        let compressed = Arc::clone(&self.compressed);
         let (full, blocks) = sync_channel(BLOCK_COUNT);
         let (returns, empty) = sync_channel(BLOCK_COUNT);
         let size = HEADROOM_BYTES + options.buffer.clamp(1, BLOCK_BYTES);
         (0..BLOCK_COUNT).for_each(|_| drop(returns.send(Buffer::new(size))));
         thread::scope(|scope| {
             scope.spawn(move || self.fill_blocks(head, &empty, &full, options));
-            read(BlockReader { blocks, returns, used: Vec::new(), size, block: Buffer::new(0) })
+            let block = Buffer::new(0);
+            read(BlockReader { blocks, returns, used: Vec::new(), size, block, compressed })
         })
     }
 
@@ -127,7 +199,8 @@ impl Inflater {
                 match block.read(&mut input) {
                     Ok(0) => ended = Some(Ok(())),
                     Ok(_) => {}
-                    Err(error) if options.accept_cut && error.kind() == ErrorKind::UnexpectedEof => {
+                    Err(error) if options.accept_cut && is_damage(&error) => {
+                        input.get_ref().1.remark(error.to_string());
                         ended = Some(Ok(()));
                     }
                     Err(error) => ended = Some(Err(error)),
@@ -154,14 +227,16 @@ impl Inflater {
 
 impl Read for Inflater {
     fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
-        match self {
-            Self::Gzip(gzip) => gzip.read(bytes).map_err(|error| {
-                let what = format!("the gzip data is truncated or damaged ({error})");
-                std::io::Error::new(error.kind(), what)
-            }),
-            Self::Plain(input) => input.read(bytes),
-            Self::Truncated(error, _) => error.take().map_or(Ok(0), Err),
+        let read = match &mut self.stream {
+            Stream::Gzip(members) => members.read(bytes),
+            Stream::Zstd(frames) => frames.read(bytes),
+            Stream::Plain(input) => input.read(bytes),
+            Stream::Broken(error) => return error.take().map_or(Ok(0), Err),
+        };
+        if matches!(read, Ok(0)) && !bytes.is_empty() {
+            self.report_zeros();
         }
+        read.map_err(|error| self.describe(&error))
     }
 }
 
@@ -175,12 +250,20 @@ pub(super) struct BlockReader {
     size: usize,
     /// Block that [`Read`] reads from.
     block: Buffer,
+    /// Number of compressed bytes read from the file.
+    compressed: Arc<AtomicU64>,
 }
 
 impl BlockReader {
     /// Returns the next block; `None` at the end of the stream.
     fn next(&self) -> std::io::Result<Option<Buffer>> {
         self.blocks.recv().ok().transpose()
+    }
+
+    /// Maximum size of an event, in proportion to the part of the file that was read.
+    fn event_limit(&self) -> usize {
+        let limit = self.compressed.load(Ordering::Relaxed).saturating_mul(EVENT_BYTES_PER_COMPRESSED);
+        usize::try_from(limit).unwrap_or(usize::MAX).clamp(MIN_EVENT_LIMIT, MAX_EVENT_BYTES)
     }
 
     /// Returns a block to the inflating thread to be filled again. Buffers of another size are dropped.
@@ -195,17 +278,52 @@ impl BlockReader {
     }
 }
 
+/// Compressed contents that are held in memory completely, so their size must be in proportion to the file's.
+pub(super) struct InProportion {
+    blocks: BlockReader,
+    count: u64,
+}
+
+impl BlockReader {
+    /// Limits the contents to a multiple of the file's size.
+    pub(super) fn in_proportion(self) -> InProportion {
+        InProportion { blocks: self, count: 0 }
+    }
+}
+
+impl Read for InProportion {
+    fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
+        let count = self.blocks.read(bytes)?;
+        self.count += count as u64;
+        let compressed = self.blocks.compressed.load(Ordering::Relaxed);
+        let limit = compressed.saturating_mul(EVENT_BYTES_PER_COMPRESSED).max(MIN_EVENT_LIMIT as u64);
+        match self.count > limit {
+            true => {
+                let what = format!(
+                    "the contents are more than {EVENT_BYTES_PER_COMPRESSED} times as large as the file; unpack it first \
+                     if it is a trace"
+                );
+                Err(std::io::Error::new(ErrorKind::FileTooLarge, what))
+            }
+            false => Ok(count),
+        }
+    }
+}
+
 impl Source for BlockReader {
     fn refill(&mut self, buffer: &mut Buffer) -> std::result::Result<bool, RefillError> {
         let unread = buffer.unread().len();
         if unread > HEADROOM_BYTES {
             // An event larger than a block is assembled in a buffer that grows.
-            let mut grown = Buffer::new(0);
-            grown.append(buffer.unread())?;
-            self.return_block(std::mem::replace(buffer, grown));
+            if buffer.size() == self.size {
+                let mut grown = Buffer::new(0);
+                grown.append(buffer.unread(), MAX_EVENT_BYTES)?;
+                self.return_block(std::mem::replace(buffer, grown));
+            }
+            buffer.move_to_front();
             while buffer.unread().len() < 2 * unread {
                 let Some(block) = self.next()? else { return Ok(true) };
-                buffer.append(block.unread())?;
+                buffer.append(block.unread(), self.event_limit())?;
                 self.return_block(block);
             }
             return Ok(false);

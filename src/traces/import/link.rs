@@ -15,6 +15,8 @@ pub struct LinkReport {
     pub counts: ReadCounts,
     /// Number of GPU operations.
     pub ops: u64,
+    /// Number of events of CPU threads: calls, operators, ranges and Python functions.
+    pub cpu_events: u64,
     /// Operations with a launch.
     pub linked_ops: u64,
     /// Operations without a launch that were launched before the trace began.

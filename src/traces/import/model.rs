@@ -9,7 +9,7 @@ use super::Text;
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// Work done by a GPU: a kernel, a copy or a fill.
+    /// Work done by a GPU: a kernel, a copy, a fill or a whole graph.
     Op(Op<'a>),
     /// A call of the runtime or the driver, including the calls that launched GPU operations.
     Call(Call<'a>),
@@ -59,6 +59,8 @@ pub enum OpKind {
     Copy,
     /// A fill of memory with a value.
     Set,
+    /// A whole graph, without operations for its nodes.
+    Graph,
 }
 
 /// Work that a GPU did.

@@ -1,289 +1,323 @@
-//! Reads sqlite exports of Nsight Systems. Tables and columns differ between versions, so only tables and columns
-//! that exist are queried.
+//! Reads sqlite exports of Nsight Systems. Tables and columns differ between versions: missing columns are named in a
+//! remark if something in the result depends on them.
 
+use std::collections::HashSet;
 use std::path::Path;
 
-use rusqlite::{Connection, OpenFlags, Row};
+use rusqlite::Row;
 
 use super::model::*;
+use super::sqlite::{self, Database, integer, integer_u32, quote, text_or};
 use super::{Id, ReadCounts, Text};
-use gpuflame_model::error::{Error, ErrorKind, Result};
+use gpuflame_model::error::Result;
 
-/// Columns to select. Each column has the SQL expression that replaces it if the table lacks the column.
-struct WantedColumns<'a>(&'a [(&'a str, &'a str)]);
+/// Kinds of NVTX events: ranges that nest within their thread (59, and 70 from text logs), and ranges that need not.
+/// All other kinds (marks, names of domains and categories) have no duration.
+const PUSH_POP_RANGES: [i64; 2] = [59, 70];
+const START_END_RANGES: [i64; 2] = [60, 71];
+
+/// Columns of a table that results depend on. One column per group is enough.
+type NeededColumns = &'static [&'static [&'static str]];
+
+const NEEDED_OF_WORK: NeededColumns =
+    &[&["start"], &["end"], &["deviceId"], &["streamId"], &["correlationId"], &["globalPid"]];
+const NEEDED_OF_CALLS: NeededColumns =
+    &[&["start"], &["end"], &["globalTid"], &["correlationId"], &["nameId"]];
+const NEEDED_OF_RANGES: NeededColumns =
+    &[&["start"], &["end"], &["eventType"], &["globalTid"], &["text", "textId"]];
+/// Columns with the name of a kernel, the best one first.
+const KERNEL_NAMES: &[&str] = &["demangledName", "shortName", "mangledName"];
 
 /// Reads the database at `path`.
 pub(super) fn read(path: &Path, sink: &mut impl Sink) -> Result<ReadCounts> {
-    // With `immutable`, sqlite creates no lock or journal next to the user's file, whose folder may be read-only.
-    let flags =
-        OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let base = Connection::open_with_flags(sqlite_uri(path), flags).map_err(sqlite_error)?;
-    let tables = list_tables(&base)?;
-    let has = |table: &str| tables.iter().any(|name| name == table);
-    if !has("StringIds")
-        || !tables.iter().any(|name| name.starts_with("CUPTI_ACTIVITY_KIND_") || name == "NVTX_EVENTS")
-    {
-        let what = "is an sqlite file, but not an Nsight Systems export with CUDA data \
-                    (run `nsys profile -t cuda …`, then `nsys export --type sqlite`)";
-        return Err(Error::new(ErrorKind::Format, what));
-    }
-    let mut reader = NsysReader { base: &base, sink, counts: ReadCounts::default() };
-    if has("CUPTI_ACTIVITY_KIND_RUNTIME") {
-        reader.read_calls()?;
-    }
-    if has("NVTX_EVENTS") {
-        reader.read_ranges()?;
-    }
-    if has("ThreadNames") {
-        reader.read_threads()?;
-    }
-    for (table, kind) in [
-        ("CUPTI_ACTIVITY_KIND_KERNEL", OpKind::Kernel),
-        ("CUPTI_ACTIVITY_KIND_MEMCPY", OpKind::Copy),
-        ("CUPTI_ACTIVITY_KIND_MEMSET", OpKind::Set),
-    ] {
-        if has(table) {
-            reader.read_ops(table, kind)?;
-        }
-    }
-    if has("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION") {
-        reader.read_syncs()?;
-    }
+    let database = Database::open(path)?;
+    let mut reader = NsysReader {
+        base: &database,
+        sink,
+        counts: ReadCounts { bytes: database.bytes(), ..ReadCounts::default() },
+        missing: Vec::new(),
+        left_out_ranges: 0,
+        node_launches: HashSet::new(),
+        has_graph_rows: database.has_table("CUPTI_ACTIVITY_KIND_GRAPH_TRACE"),
+        repeated_graphs: 0,
+    };
+    reader.read_all()?;
     let mut counts = reader.counts;
-    counts.bytes = path.metadata()?.len();
+    counts.schema = database.value("META_DATA_EXPORT", ["name", "value"], "EXPORT_SCHEMA_VERSION")?;
+    if !reader.missing.is_empty() {
+        counts.remarks.push(format!(
+            "columns are missing: {}; the facts in them are unknown",
+            reader.missing.join(", ")
+        ));
+    }
+    if reader.left_out_ranges > 0 {
+        let count = reader.left_out_ranges;
+        let why = "they need not nest in their thread";
+        counts.remarks.push(format!("left out NVTX start/end ranges: {count}; {why}"));
+    }
+    if reader.repeated_graphs > 0 {
+        let count = reader.repeated_graphs;
+        let why = "their nodes have rows of their own";
+        counts.remarks.push(format!("left out rows of whole graphs: {count}; {why}"));
+    }
+    counts.remarks.extend(database.log_remark());
     Ok(counts)
 }
 
 struct NsysReader<'a, S> {
-    base: &'a Connection,
+    base: &'a Database,
     sink: &'a mut S,
     counts: ReadCounts,
+    /// Missing columns that results depend on, as `TABLE.column`.
+    missing: Vec<String>,
+    left_out_ranges: u64,
+    /// Process and correlation id of the launches whose graph nodes have rows.
+    node_launches: HashSet<(Option<i64>, u64)>,
+    has_graph_rows: bool,
+    /// Rows of whole graphs whose nodes have rows as well.
+    repeated_graphs: u64,
 }
 
 impl<S: Sink> NsysReader<'_, S> {
+    fn read_all(&mut self) -> Result<()> {
+        self.read_calls()?;
+        self.read_ranges()?;
+        self.read_threads()?;
+        for (table, kind) in [
+            ("CUPTI_ACTIVITY_KIND_KERNEL", OpKind::Kernel),
+            ("CUPTI_ACTIVITY_KIND_MEMCPY", OpKind::Copy),
+            ("CUPTI_ACTIVITY_KIND_MEMSET", OpKind::Set),
+            // Read last: graphs whose nodes have rows are left out.
+            ("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", OpKind::Graph),
+        ] {
+            self.read_ops(table, kind)?;
+        }
+        self.read_syncs()
+    }
+
     fn read_ops(&mut self, table: &str, kind: OpKind) -> Result<()> {
+        const WANTED: [&str; 21] = [
+            "start",
+            "end",
+            "globalPid",
+            "correlationId",
+            "deviceId",
+            "contextId",
+            "streamId",
+            "graphNodeId",
+            "graphId",
+            "graphExecId",
+            "bytes",
+            "copyKind",
+            "registersPerThread",
+            "staticSharedMemory",
+            "dynamicSharedMemory",
+            "gridX",
+            "gridY",
+            "gridZ",
+            "blockX",
+            "blockY",
+            "blockZ",
+        ];
+        self.note_missing(table, NEEDED_OF_WORK);
         let name = match kind {
-            OpKind::Kernel => "(SELECT value FROM StringIds WHERE id = demangledName)",
-            OpKind::Copy | OpKind::Set => "NULL",
+            OpKind::Kernel => {
+                self.note_missing(table, &[KERNEL_NAMES]);
+                self.name_of(table, KERNEL_NAMES)
+            }
+            OpKind::Copy => {
+                self.note_missing(table, &[&["bytes"], &["copyKind"]]);
+                no_name()
+            }
+            OpKind::Set | OpKind::Graph => no_name(),
         };
-        let wanted = WantedColumns(&[
-            ("start", "NULL"),
-            ("end", "NULL"),
-            ("globalPid", "NULL"),
-            ("correlationId", "NULL"),
-            ("deviceId", "NULL"),
-            ("contextId", "NULL"),
-            ("streamId", "NULL"),
-            ("graphNodeId", "NULL"),
-            ("graphId", "NULL"),
-            ("bytes", "0"),
-            ("copyKind", "0"),
-            ("registersPerThread", "0"),
-            ("staticSharedMemory", "0"),
-            ("dynamicSharedMemory", "0"),
-            ("gridX", "0"),
-            ("gridY", "0"),
-            ("gridZ", "0"),
-            ("blockX", "0"),
-            ("blockY", "0"),
-            ("blockZ", "0"),
-        ]);
-        self.for_each_row(table, &wanted, name, |row, sink| {
-            let text: Option<String> = row.get(0)?;
-            let number = |at: usize| row.get::<_, Option<i64>>(at + 1);
-            let id = |at: usize| Ok::<_, rusqlite::Error>(number(at)?.and_then(|n| u32::try_from(n).ok()));
-            let (Some(start), Some(end)) = (number(0)?, number(1)?) else { return Ok(false) };
-            let copy = number(10)?.unwrap_or(0);
-            let name = match kind {
-                OpKind::Kernel => text.as_deref().unwrap_or("[kernel without a name]"),
-                OpKind::Copy => copy_name(copy),
-                OpKind::Set => "memset",
-            };
-            let three = |at: usize| {
-                Ok::<_, rusqlite::Error>([at, at + 1, at + 2].map(|at| id(at).ok().flatten().unwrap_or(0)))
-            };
-            sink.event(&Event::Op(Op {
+        self.for_each_row(table, &name, &WANTED, |reader, row| {
+            let (Some(start), Some(end)) = (integer(row, 1), integer(row, 2)) else { return false };
+            let correlation = sqlite::id(row, 4);
+            let graph_node = sqlite::id(row, 8);
+            let launch = (integer(row, 3), correlation.unwrap_or(0));
+            if reader.has_graph_rows && graph_node.is_some() && correlation.is_some() {
+                reader.node_launches.insert(launch);
+            }
+            if kind == OpKind::Graph && reader.node_launches.contains(&launch) {
+                reader.repeated_graphs += 1;
+                return true;
+            }
+            let three = |at: usize| [at, at + 1, at + 2].map(|at| integer_u32(row, at).unwrap_or(0));
+            let number = |at: usize| integer_u32(row, at).unwrap_or(0);
+            reader.sink.event(&Event::Op(Op {
                 kind,
-                name: Text::from(name),
+                name: match kind {
+                    OpKind::Kernel => text_or(row, 0, "[kernel without a name]"),
+                    OpKind::Copy => Text::from(copy_name(integer(row, 12))),
+                    OpKind::Set => Text::from("memset"),
+                    OpKind::Graph => Text::from("[graph]"),
+                },
                 start,
                 end,
-                process: process_of(number(2)?),
-                device: id(4)?,
-                context: id(5)?,
-                stream: id(6)?,
-                correlation: number(3)?.and_then(|n| u64::try_from(n).ok()).filter(|&n| n != 0),
-                graph: id(8)?.filter(|&id| id != 0),
-                graph_node: number(7)?.and_then(|n| u64::try_from(n).ok()).filter(|&n| n != 0),
-                bytes: number(9)?.and_then(|n| u64::try_from(n).ok()).unwrap_or(0),
-                grid: three(14)?,
-                block: three(17)?,
-                registers: id(11)?.unwrap_or(0),
-                shared: id(12)?.unwrap_or(0).saturating_add(id(13)?.unwrap_or(0)),
+                process: process_of(integer(row, 3)),
+                device: integer_u32(row, 5),
+                context: integer_u32(row, 6),
+                stream: integer_u32(row, 7),
+                correlation,
+                graph: integer_u32(row, 9).or_else(|| integer_u32(row, 10)).filter(|&id| id != 0),
+                graph_node,
+                bytes: integer(row, 11).and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(0),
+                registers: number(13),
+                shared: number(14).saturating_add(number(15)),
+                grid: three(16),
+                block: three(19),
                 ..Op::default()
             }));
-            Ok(true)
+            true
         })
     }
 
     fn read_calls(&mut self) -> Result<()> {
-        let wanted = WantedColumns(&[
-            ("start", "NULL"),
-            ("end", "NULL"),
-            ("globalTid", "NULL"),
-            ("correlationId", "NULL"),
-        ]);
-        let name = "(SELECT value FROM StringIds WHERE id = nameId)";
-        self.for_each_row("CUPTI_ACTIVITY_KIND_RUNTIME", &wanted, name, |row, sink| {
-            let name: Option<String> = row.get(0)?;
-            let name = strip_version(name.as_deref().unwrap_or("[call without a name]"));
-            let (Some(start), Some(end)) = (row.get(1)?, row.get(2)?) else { return Ok(false) };
-            let global: Option<i64> = row.get(3)?;
-            let correlation: Option<i64> = row.get(4)?;
-            sink.event(&Event::Call(Call {
-                name: Text::from(name),
+        let table = "CUPTI_ACTIVITY_KIND_RUNTIME";
+        self.note_missing(table, NEEDED_OF_CALLS);
+        let name = self.name_of(table, &["nameId"]);
+        self.for_each_row(table, &name, &["start", "end", "globalTid", "correlationId"], |reader, row| {
+            let (Some(start), Some(end)) = (integer(row, 1), integer(row, 2)) else { return false };
+            let global = integer(row, 3);
+            let name = strip_version(text_or(row, 0, "[call without a name]").raw());
+            reader.sink.event(&Event::Call(Call {
+                name: Text::plain(name),
                 start,
                 end,
                 process: process_of(global),
                 thread: thread_of(global),
-                correlation: correlation.and_then(|n| u64::try_from(n).ok()).filter(|&n| n != 0),
-                driver: !name.starts_with("cuda"),
+                correlation: sqlite::id(row, 4),
+                driver: !name.starts_with(b"cuda"),
                 ..Call::default()
             }));
-            Ok(true)
+            true
         })
     }
 
-    /// Reads push/pop ranges only, because other kinds of ranges need not nest.
+    /// Reads ranges that nest within their thread. Marks, and the names of domains and categories, have no duration,
+    /// so they are not counted as events without times.
     fn read_ranges(&mut self) -> Result<()> {
-        let wanted =
-            WantedColumns(&[("start", "NULL"), ("end", "NULL"), ("globalTid", "NULL"), ("eventType", "59")]);
-        let name = "COALESCE(text, (SELECT value FROM StringIds WHERE id = textId))";
-        self.for_each_row("NVTX_EVENTS", &wanted, name, |row, sink| {
-            let name: Option<String> = row.get(0)?;
-            let (Some(start), Some(end)) = (row.get(1)?, row.get(2)?) else { return Ok(false) };
-            let global: Option<i64> = row.get(3)?;
-            let kind: i64 = row.get(4)?;
-            if !matches!(kind, 59 | 70) {
-                return Ok(false);
+        let table = "NVTX_EVENTS";
+        self.note_missing(table, NEEDED_OF_RANGES);
+        let name = self.name_of(table, &["text", "textId"]);
+        self.for_each_row(table, &name, &["start", "end", "globalTid", "eventType"], |reader, row| {
+            let kind = integer(row, 4).unwrap_or(PUSH_POP_RANGES[0]);
+            reader.left_out_ranges += u64::from(START_END_RANGES.contains(&kind));
+            if !PUSH_POP_RANGES.contains(&kind) {
+                return true;
             }
-            sink.event(&Event::Cpu(CpuOp {
+            let (Some(start), Some(end)) = (integer(row, 1), integer(row, 2)) else { return false };
+            let global = integer(row, 3);
+            reader.sink.event(&Event::Cpu(CpuOp {
                 kind: CpuKind::Range,
-                name: Text::from(name.as_deref().unwrap_or("[range without a name]")),
+                name: text_or(row, 0, "[range without a name]"),
                 start,
                 end,
                 process: process_of(global),
                 thread: thread_of(global),
                 ..CpuOp::default()
             }));
-            Ok(true)
+            true
         })
     }
 
     fn read_threads(&mut self) -> Result<()> {
-        let wanted = WantedColumns(&[("globalTid", "NULL")]);
-        let name = "(SELECT value FROM StringIds WHERE id = nameId)";
-        self.for_each_row("ThreadNames", &wanted, name, |row, sink| {
-            let (name, global): (Option<String>, Option<i64>) = (row.get(0)?, row.get(1)?);
-            let name = Text::from(name.as_deref().unwrap_or_default());
-            sink.event(&Event::Thread(ThreadName {
-                process: process_of(global),
-                thread: thread_of(global),
-                name,
-            }));
-            Ok(true)
+        let table = "ThreadNames";
+        let name = self.name_of(table, &["nameId"]);
+        self.for_each_row(table, &name, &["globalTid"], |reader, row| {
+            let global = integer(row, 1);
+            let (process, thread) = (process_of(global), thread_of(global));
+            reader.sink.event(&Event::Thread(ThreadName { process, thread, name: text_or(row, 0, "") }));
+            true
         })
     }
 
     fn read_syncs(&mut self) -> Result<()> {
-        let wanted = WantedColumns(&[
-            ("start", "NULL"),
-            ("end", "NULL"),
-            ("deviceId", "NULL"),
-            ("streamId", "NULL"),
-            ("correlationId", "NULL"),
-            ("syncType", "0"),
-        ]);
-        self.for_each_row("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", &wanted, "NULL", |row, sink| {
-            let (Some(start), Some(end)) = (row.get(1)?, row.get(2)?) else { return Ok(false) };
-            let name = match row.get::<_, i64>(6)? {
-                1 => "Event Sync",
-                2 => "Stream Wait Event",
-                3 => "Stream Sync",
-                4 => "Context Sync",
+        let table = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION";
+        let wanted = ["start", "end", "deviceId", "streamId", "correlationId", "syncType"];
+        self.for_each_row(table, &no_name(), &wanted, |reader, row| {
+            let (Some(start), Some(end)) = (integer(row, 1), integer(row, 2)) else { return false };
+            let name = match integer(row, 6) {
+                Some(1) => "Event Sync",
+                Some(2) => "Stream Wait Event",
+                Some(3) => "Stream Sync",
+                Some(4) => "Context Sync",
                 _ => "Sync",
             };
-            let correlation: Option<i64> = row.get(5)?;
-            sink.event(&Event::Sync(Sync {
+            reader.sink.event(&Event::Sync(Sync {
                 name: Text::from(name),
                 start,
                 end,
-                device: row.get(3)?,
-                stream: row.get::<_, Option<i64>>(4)?.and_then(|stream| u32::try_from(stream).ok()),
-                correlation: correlation.and_then(|n| u64::try_from(n).ok()),
+                device: integer_u32(row, 3),
+                stream: integer_u32(row, 4),
+                correlation: integer(row, 5).and_then(|id| u64::try_from(id).ok()),
                 ..Sync::default()
             }));
-            Ok(true)
+            true
         })
     }
 
-    /// Calls `take` with each row of `table`. The row consists of the expression `first` and the wanted columns.
-    /// `take` returns whether the row had usable times.
+    /// Notes which of the `needed` columns the table lacks. A table that does not exist lacks none.
+    fn note_missing(&mut self, table: &str, needed: NeededColumns) {
+        if !self.base.has_table(table) {
+            return;
+        }
+        let missing =
+            needed.iter().filter(|group| !group.iter().any(|column| self.base.has_column(table, column)));
+        self.missing.extend(missing.map(|group| format!("{table}.{}", group[0])));
+    }
+
+    /// Returns an expression for a name, and the joins that it needs: the first of the `columns` that has a name. A
+    /// column has the name itself or the name's number in the table of strings.
+    fn name_of(&self, table: &str, columns: &[&str]) -> (String, String) {
+        let base = self.base;
+        let (mut names, mut joins) = (Vec::new(), String::new());
+        let has_strings = base.has_column("StringIds", "id") && base.has_column("StringIds", "value");
+        for column in columns.iter().filter(|column| base.has_column(table, column)) {
+            let column = format!("T.{}", quote(column));
+            names.push(format!("CASE typeof({column}) WHEN 'text' THEN {column} END"));
+            if has_strings {
+                let strings = format!("S{}", names.len());
+                names.push(format!("{strings}.value"));
+                let keyed = base.keyed("StringIds", "id");
+                joins.push_str(&format!(" LEFT JOIN {keyed} AS {strings} ON {strings}.id = {column}"));
+            }
+        }
+        names.extend(["NULL".to_owned(), "NULL".to_owned()]);
+        (format!("COALESCE({})", names.join(", ")), joins)
+    }
+
+    /// Calls `take` with each row of `table`. The row consists of the expression `first`, with its joins, and the wanted columns, which
+    /// are NULL if the table lacks them. `take` returns whether the row had usable times.
     fn for_each_row(
         &mut self,
         table: &str,
-        wanted: &WantedColumns<'_>,
-        first: &str,
-        mut take: impl FnMut(&Row<'_>, &mut S) -> rusqlite::Result<bool>,
+        (first, joins): &(String, String),
+        wanted: &[&str],
+        mut take: impl FnMut(&mut Self, &Row<'_>) -> bool,
     ) -> Result<()> {
-        let mut existing: Vec<String> = Vec::new();
-        self.base
-            .pragma(None, "table_info", table, |row| {
-                existing.push(row.get(1)?);
-                Ok(())
-            })
-            .map_err(sqlite_error)?;
+        let base = self.base;
+        if !base.has_table(table) {
+            return Ok(());
+        }
         let mut query = format!("SELECT {first}");
-        for (column, fallback) in wanted.0 {
-            let exists = existing.iter().any(|name| name == column);
-            query.push_str(&format!(
-                ", {}",
-                if exists { format!("\"{column}\"") } else { (*fallback).to_owned() }
-            ));
+        for column in wanted {
+            query.push_str(", ");
+            query.push_str(&base.column(table, "T", column));
         }
-        query.push_str(&format!(" FROM \"{table}\""));
-        let mut statement = self.base.prepare(&query).map_err(sqlite_error)?;
-        let mut rows = statement.query([]).map_err(sqlite_error)?;
-        while let Some(row) = rows.next().map_err(sqlite_error)? {
+        query.push_str(&format!(" FROM {} AS T{joins}", quote(table)));
+        base.for_each_row(&query, |row| {
             self.counts.events += 1;
-            if !take(row, self.sink).map_err(sqlite_error)? {
-                self.counts.untimed += 1;
-            }
-        }
-        Ok(())
+            let has_times = take(self, row);
+            self.counts.untimed += u64::from(!has_times);
+        })
     }
 }
 
-fn list_tables(base: &Connection) -> Result<Vec<String>> {
-    let mut statement =
-        base.prepare("SELECT name FROM sqlite_master WHERE type = 'table'").map_err(sqlite_error)?;
-    let names = statement.query_map([], |row| row.get(0)).map_err(sqlite_error)?;
-    names.collect::<rusqlite::Result<_>>().map_err(sqlite_error)
-}
-
-fn sqlite_error(error: rusqlite::Error) -> Error {
-    Error::new(ErrorKind::Format, format!("sqlite: {error}"))
-}
-
-/// Returns the percent-encoded path as a sqlite URI that opens the file without modifying it.
-fn sqlite_uri(path: &Path) -> String {
-    let mut uri = "file:".to_owned();
-    for &byte in path.as_os_str().as_encoded_bytes() {
-        match byte {
-            b'/' | b'.' | b'-' | b'_' | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' => uri.push(char::from(byte)),
-            _ => uri.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    uri + "?mode=ro&immutable=1"
+/// Returns the expression for tables without names, as [`NsysReader::name_of`] does for tables with names.
+fn no_name() -> (String, String) {
+    ("NULL".to_owned(), String::new())
 }
 
 /// Returns the process of a global id: the id's upper bits, which include the machine's number. The lowest 24 bits
@@ -297,17 +331,16 @@ fn thread_of(global: Option<i64>) -> Id<'static> {
 }
 
 /// Strips the version from names such as `cudaLaunchKernel_v7000`.
-fn strip_version(name: &str) -> &str {
-    match name.rsplit_once("_v") {
-        Some((strip_version, version))
-            if version.len() >= 4 && version.bytes().all(|b| b.is_ascii_digit()) =>
-        {
-            strip_version
-        }
-        _ => name,
+fn strip_version(name: &[u8]) -> &[u8] {
+    let Some(at) = name.windows(2).rposition(|two| two == b"_v") else { return name };
+    let version = &name[at + 2..];
+    match version.len() >= 4 && version.iter().all(u8::is_ascii_digit) {
+        true => &name[..at],
+        false => name,
     }
 }
 
-fn copy_name(kind: i64) -> &'static str {
-    u8::try_from(kind).map_or("unknown", |kind| gpuflame_model::record::CopyKind(kind).label())
+fn copy_name(kind: Option<i64>) -> &'static str {
+    let kind = kind.and_then(|kind| u8::try_from(kind).ok());
+    kind.map_or("unknown", |kind| gpuflame_model::record::CopyKind(kind).label())
 }

@@ -5,11 +5,13 @@ use std::fmt;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Cursor, Read};
 use std::path::{Path, PathBuf};
+use std::sync::PoisonError;
 
 use super::gzip::{self, Inflater};
 use super::json::{self, ReadCounts};
 use super::options::Options;
-use super::{Fork, Sink, cupti_text, detect, folded, nsys, rocprof, sbt};
+use super::sqlite::Database;
+use super::{Fork, Sink, cupti_text, detect, folded, nsys, rocpd, rocprof, rpd, sbt};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
 /// Format of a trace.
@@ -21,6 +23,10 @@ pub enum Kind {
     Chrome,
     /// Sqlite export of Nsight Systems.
     Nsys,
+    /// Sqlite database of rocprofv3 and rocprof-sys.
+    Rocpd,
+    /// Sqlite database of rocmProfileData.
+    Rpd,
     /// JSON of rocprofv3.
     Rocprof,
     /// Text that the CUPTI tracer of eunomia's tutorial writes.
@@ -41,6 +47,8 @@ impl Kind {
         match self {
             Self::Chrome => "a JSON trace (Chrome, Kineto)",
             Self::Nsys => "an Nsight Systems sqlite export",
+            Self::Rocpd => "a rocpd database (rocprofv3)",
+            Self::Rpd => "an .rpd database (rocmProfileData)",
             Self::Rocprof => "a rocprofv3 JSON file",
             Self::CuptiText => "a CUPTI text trace",
             Self::Folded => "folded stacks",
@@ -71,7 +79,7 @@ pub struct Opened {
 #[derive(Debug)]
 enum Input {
     File(File),
-    Gzip { head: Vec<u8>, rest: Inflater },
+    Stream { head: Vec<u8>, rest: Inflater },
     Pipe { head: Vec<u8> },
 }
 
@@ -98,9 +106,10 @@ fn open_any(path: &Path) -> Result<Opened> {
     let path_buf = path.to_path_buf();
     if path.as_os_str() == "-" {
         let head = read_head(&mut std::io::stdin().lock())?;
-        if gzip::is_gzip(&head) {
+        if gzip::is_compressed(&head) {
+            let first = head.clone();
             let input = Cursor::new(head).chain(std::io::stdin());
-            return open_gzip(path_buf, None, Box::new(input));
+            return open_compressed(path_buf, None, &first, Box::new(input));
         }
         let (kind, rank) = detect_kind_and_rank(&head)?;
         return Ok(Opened { path: path_buf, kind, rank, size: None, source: Input::Pipe { head } });
@@ -113,10 +122,14 @@ fn open_any(path: &Path) -> Result<Opened> {
     let head = read_head(&mut file)?;
     if metadata.is_file() {
         std::io::Seek::rewind(&mut file)?;
-        if gzip::is_gzip(&head) {
-            return open_gzip(path_buf, Some(metadata.len()), Box::new(file));
+        if gzip::is_compressed(&head) {
+            return open_compressed(path_buf, Some(metadata.len()), &head, Box::new(file));
         }
-        let (kind, rank) = detect_kind_and_rank(&head)?;
+        let (kind, rank) = match detect_kind_and_rank(&head)? {
+            // Which tool wrote the database is known only from its tables.
+            (Kind::Nsys, rank) => (detect::detect_database(&Database::open(path)?)?, rank),
+            detected => detected,
+        };
         let (size, source) = (Some(metadata.len()), Input::File(file));
         return Ok(Opened { path: path_buf, kind, rank, size, source });
     }
@@ -125,37 +138,43 @@ fn open_any(path: &Path) -> Result<Opened> {
 }
 
 fn open_stream(path: PathBuf, head: Vec<u8>, file: File) -> Result<Opened> {
-    let is_gzip = gzip::is_gzip(&head);
+    let is_compressed = gzip::is_compressed(&head);
+    let first = head.clone();
     let input = Box::new(Cursor::new(head).chain(file));
-    if is_gzip {
-        return open_gzip(path, None, input);
+    if is_compressed {
+        return open_compressed(path, None, &first, input);
     }
     let mut rest = Inflater::plain(input);
     let head = read_head(&mut rest)?;
     let (kind, rank) = detect_kind_and_rank(&head)?;
-    Ok(Opened { path, kind, rank, size: None, source: Input::Gzip { head, rest } })
+    Ok(Opened { path, kind, rank, size: None, source: Input::Stream { head, rest } })
 }
 
-fn open_gzip(path: PathBuf, size: Option<u64>, input: Box<dyn Read + Send>) -> Result<Opened> {
-    let mut rest = Inflater::new(input);
+fn open_compressed(
+    path: PathBuf,
+    size: Option<u64>,
+    first: &[u8],
+    input: Box<dyn Read + Send>,
+) -> Result<Opened> {
+    let mut rest = Inflater::new(first, input);
     let mut head = Vec::new();
     let ended = (&mut rest).take(HEAD_BYTES).read_to_end(&mut head);
     let (kind, rank) = match (detect_kind_and_rank(&head), ended) {
         (Ok(detected), Ok(_)) => detected,
-        // The file is truncated within the head. The events before the truncation are read first, then the error is
-        // returned.
-        (Ok(detected), Err(error)) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
-            rest = rest.truncated(error);
+        // The file is truncated or damaged within the head. The events before the damage are read first, then the
+        // error is returned.
+        (Ok(detected), Err(error)) if gzip::is_damage(&error) => {
+            rest = rest.broken(error);
             detected
         }
         (_, Err(error)) => return Err(error.into()),
         (Err(error), _) => return Err(error),
     };
     if kind == Kind::Nsys {
-        let message = "is a gzipped sqlite file; unpack it first (`gunzip FILE`)";
+        let message = "is a compressed sqlite file; unpack it first (`gunzip FILE` or `zstd -d FILE`)";
         return Err(Error::new(ErrorKind::Format, message));
     }
-    Ok(Opened { path, kind, rank, size, source: Input::Gzip { head, rest } })
+    Ok(Opened { path, kind, rank, size, source: Input::Stream { head, rest } })
 }
 
 fn detect_kind_and_rank(head: &[u8]) -> Result<(Kind, Option<u32>)> {
@@ -181,9 +200,9 @@ impl Opened {
         self.rank
     }
 
-    /// Whether the trace is compressed with gzip.
+    /// Whether the trace is compressed.
     pub fn is_compressed(&self) -> bool {
-        matches!(&self.source, Input::Gzip { rest, .. } if rest.is_gzip())
+        matches!(&self.source, Input::Stream { rest, .. } if rest.is_compressed())
     }
 
     /// Returns the path, which messages use as a prefix.
@@ -199,10 +218,10 @@ impl Opened {
     /// Passes all events to `sink`, in file order.
     ///
     /// # Errors
-    /// `Io` and `Format`, with the position. Events before the error have already been passed to the sink.
+    /// `Io` and `Format`, with the position; `Format` if the trace has no events. Events before the error have already been passed to the sink.
     pub fn read(self, options: &Options, sink: &mut impl Sink) -> Result<ReadCounts> {
         let path = self.path.clone();
-        self.read_with(options, sink).map_err(|error| error.within(path.display()))
+        self.read_with(options, sink).and_then(need_events).map_err(|error| error.within(path.display()))
     }
 
     /// Like [`Opened::read`], but uses several threads if the file allows it.
@@ -214,6 +233,7 @@ impl Opened {
             Input::File(file) if self.kind == Kind::Chrome && options.threads > 1 => {
                 let on_read = |count| options.add_bytes_read(count);
                 json::read_parallel(file, options.threads, options.json_options(), sink, on_read)
+                    .and_then(need_events)
                     .map_err(|error| error.within(self.path.display()))
             }
             _ => self.read(options, sink),
@@ -235,7 +255,7 @@ impl Opened {
                 let input = Cursor::new(head).chain(std::io::stdin().lock());
                 read(&mut BufReader::with_capacity(size, ProgressReader { input, options }))
             }
-            Input::Gzip { head, rest } => {
+            Input::Stream { head, rest } => {
                 rest.read_with_thread(head, options, |rest| read(&mut BufReader::with_capacity(size, rest)))
             }
         }
@@ -245,17 +265,44 @@ impl Opened {
         let Self { path, kind, source, .. } = self;
         match source {
             Input::File(_) if kind == Kind::Nsys => nsys::read(&path, sink),
+            Input::File(_) if kind == Kind::Rocpd => rocpd::read(&path, sink),
+            Input::File(_) if kind == Kind::Rpd => rpd::read(&path, sink),
             Input::File(file) => read_kind(kind, ProgressReader { input: file, options }, options, sink),
             Input::Pipe { head } => {
                 let input = Cursor::new(head).chain(std::io::stdin().lock());
                 read_kind(kind, ProgressReader { input, options }, options, sink)
             }
-            Input::Gzip { head, rest } => rest.read_with_thread(head, options, |mut rest| match kind {
-                Kind::Chrome => json::read_from(&mut rest, options.json_options(), sink),
-                _ => read_kind(kind, rest, options, sink),
-            }),
+            Input::Stream { head, rest } => {
+                let remarks = rest.remarks();
+                let mut counts = rest.read_with_thread(head, options, |mut rest| match kind {
+                    Kind::Chrome => json::read_from(&mut rest, options.json_options(), sink),
+                    Kind::Rocprof => read_kind(kind, rest.in_proportion(), options, sink),
+                    _ => read_kind(kind, rest, options, sink),
+                })?;
+                counts.remarks.append(&mut remarks.lock().unwrap_or_else(PoisonError::into_inner));
+                Ok(counts)
+            }
         }
     }
+}
+
+/// Rejects a trace without events: the program that wrote it recorded nothing, which no result should hide.
+fn need_events(counts: ReadCounts) -> Result<ReadCounts> {
+    if counts.events > counts.non_events {
+        return Ok(counts);
+    }
+    let what = match (counts.truncated_at, counts.non_events) {
+        (Some(_), _) => "has no events before the place where it is truncated".to_owned(),
+        (None, 0) => {
+            "has no events; was anything recorded between the profiler's start and its stop, and the trace \
+                      exported after that?"
+                .to_owned()
+        }
+        (None, count) => format!(
+            "has no events: none of its {count} elements is one; give a trace of torch.profiler or for Chrome's viewer"
+        ),
+    };
+    Err(Error::new(ErrorKind::Format, what))
 }
 
 fn read_kind(kind: Kind, input: impl Read, options: &Options, sink: &mut impl Sink) -> Result<ReadCounts> {
@@ -269,7 +316,7 @@ fn read_kind(kind: Kind, input: impl Read, options: &Options, sink: &mut impl Si
         Kind::Folded => folded::read(input, sink),
         Kind::ExtendedFolded => folded::read_extended(input, sink),
         Kind::Sbt => sbt::read(input, sink),
-        Kind::Nsys => {
+        Kind::Nsys | Kind::Rocpd | Kind::Rpd => {
             Err(Error::new(ErrorKind::Format, "an sqlite file cannot be read from a pipe; save it first"))
         }
         Kind::Recording | Kind::Chrome => {

@@ -95,7 +95,7 @@ impl<'a> ProcessSection<'a> {
         let kernel = record.kernel.and_then(|id| self.kernels.get(&id).copied());
         let name = match kind {
             OpKind::Kernel => kernel.unwrap_or(Text::from("[kernel without a name]")),
-            OpKind::Copy | OpKind::Set => copy_name(self.operation_name(record)),
+            OpKind::Copy | OpKind::Set | OpKind::Graph => copy_name(self.operation_name(record)),
         };
         Event::Op(Op {
             kind,
@@ -209,7 +209,7 @@ fn parse_xyz(node: Node<'_>) -> [u32; 3] {
 
 /// Returns the short name of a copy direction, as other tools write it, from names such as
 /// `MEMORY_COPY_HOST_TO_DEVICE`.
-fn copy_name(operation: Text<'_>) -> Text<'_> {
+pub(super) fn copy_name(operation: Text<'_>) -> Text<'_> {
     let raw = operation.raw();
     for (ending, name) in [
         ("HOST_TO_DEVICE", "HtoD"),

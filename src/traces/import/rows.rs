@@ -82,6 +82,7 @@ impl TraceCollector {
             let processes: Vec<u32> = self.thread_facts.iter().map(|(process, ..)| *process).collect();
             link::link_operations(&mut self.ops, &mut self.calls, &processes)
         };
+        linked.cpu_events = self.cpu_events();
         (linked.sync_records, linked.steps, linked.wait_calls) =
             (self.syncs.len() as u64, self.steps, self.wait_calls);
         linked.ops_without_stream = self.ops_without_stream;

@@ -21,6 +21,8 @@ pub struct TraceCollector {
     pub(super) labels: NameTable,
     ids: NameTable,
     processes: IdMap<(u8, i64), u32>,
+    /// Devices, by the numbers that stand for them in the place of processes.
+    device_processes: IdMap<i64, u32>,
     threads: IdMap<(u32, (u8, i64)), u32>,
     /// Threads, each as its process, its number if it has one, and its name.
     pub(super) thread_facts: Vec<(u32, Option<u32>, Box<str>)>,
@@ -144,11 +146,13 @@ impl TraceCollector {
                 bytes: op.bytes,
                 is_async: false,
             }),
+            OpKind::Graph => Detail::Graph,
             OpKind::Set => {
                 Detail::Set(SetDetail { memory: MemoryKind(0), value: 0, bytes: op.bytes, is_async: false })
             }
         };
         let process = self.process_number(op.process);
+        let device = op.device.unwrap_or_else(|| self.device_of(op.process));
         if !op.created.raw().is_empty() || !op.reason.raw().is_empty() {
             self.read_own_fields(op);
         }
@@ -159,13 +163,25 @@ impl TraceCollector {
             correlation: op.correlation.unwrap_or(0),
             process,
             call: None,
-            device: op.device.unwrap_or(0),
+            device,
             context: op.context.unwrap_or(0),
             stream: op.stream.unwrap_or(0),
             graph: op.graph.unwrap_or(0),
             graph_node: op.graph_node.unwrap_or(0),
             detail,
         });
+    }
+
+    /// Returns the device of work whose trace gives only a process. Numbers that no process can have stand for devices,
+    /// which are numbered in file order.
+    fn device_of(&mut self, process: Id<'_>) -> u32 {
+        match process {
+            Id::Number(number) if number > i64::from(i32::MAX) => {
+                let next = self.device_processes.len() as u32;
+                *self.device_processes.entry(number).or_insert(next)
+            }
+            _ => 0,
+        }
     }
 
     /// Reads the fields of an operation that only our own exports have.
@@ -211,6 +227,11 @@ impl TraceCollector {
             self.add_operator(op, thread, number);
         }
         self.slices[thread as usize].push(Slice::new((op.start, op.end), label, class, number));
+    }
+
+    /// Number of events of CPU threads so far.
+    pub(super) fn cpu_events(&self) -> u64 {
+        self.calls.len() as u64 + u64::from(self.slice_count)
     }
 
     /// Takes the next number for a slice that is not a call.

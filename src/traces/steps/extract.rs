@@ -19,7 +19,8 @@ pub struct TimeRange {
 impl FromStr for TimeRange {
     type Err = Error;
 
-    /// Parses `START,END` in microseconds, with any number of digits after the decimal point.
+    /// Parses `START,END` in microseconds, with any number of digits. An absent or infinite number, or one larger than
+    /// any time, leaves that end open.
     fn from_str(text: &str) -> Result<Self> {
         let invalid = |what: &str| {
             let message =
@@ -30,11 +31,23 @@ impl FromStr for TimeRange {
         let [first, last] = parts[..] else {
             return Err(invalid("is not two numbers separated by a comma"));
         };
-        let number = |text: &str| {
-            json_micros(text).ok_or_else(|| invalid(&format!("has `{text}`, which is not a number")))
+        let number = |text: &str, open: i64| {
+            let number =
+                if text.is_empty() { Some(open) } else { json_micros(text).or_else(|| saturate(text)) };
+            number.ok_or_else(|| invalid(&format!("has `{text}`, which is not a number")))
         };
-        let range = Self { first: number(first)?, last: number(last)? };
+        let range = Self { first: number(first, i64::MIN)?, last: number(last, i64::MAX)? };
         if range.first > range.last { Err(invalid("ends before it starts")) } else { Ok(range) }
+    }
+}
+
+/// Returns the last or first time for a number that is larger than any time.
+fn saturate(text: &str) -> Option<i64> {
+    let number: f64 = text.parse().ok()?;
+    match number {
+        _ if number * 1000.0 >= i64::MAX as f64 => Some(i64::MAX),
+        _ if number * 1000.0 <= i64::MIN as f64 => Some(i64::MIN),
+        _ => None,
     }
 }
 
@@ -135,6 +148,18 @@ mod tests {
         assert_eq!("1,2".parse::<TimeRange>().unwrap(), TimeRange { first: 1000, last: 2000 });
         let range = "2684054.000, 2687705.2505".parse::<TimeRange>().unwrap();
         assert_eq!(range, TimeRange { first: 2_684_054_000, last: 2_687_705_251 });
+        for (text, first, last) in [
+            ("0,99999999999999999999", 0, i64::MAX),
+            ("0,9223372036854775.807", 0, i64::MAX),
+            ("0,9223372036854775807", 0, i64::MAX),
+            ("1,1e300", 1000, i64::MAX),
+            ("1,inf", 1000, i64::MAX),
+            ("1,", 1000, i64::MAX),
+            (",2", i64::MIN, 2000),
+            ("-1e30,2", i64::MIN, 2000),
+        ] {
+            assert_eq!(text.parse::<TimeRange>().unwrap(), TimeRange { first, last }, "{text}");
+        }
         for (text, what) in
             [("1", "comma"), ("1,2,3", "comma"), ("1,x", "`x`"), ("1,NaN", "`NaN`"), ("3,2", "ends before")]
         {

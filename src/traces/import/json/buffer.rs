@@ -11,7 +11,7 @@ use std::io::Read;
 /// the trace.
 pub(in super::super) const PADDING: usize = 64;
 /// Size of the largest event accepted, and therefore the largest size of the buffer.
-pub(super) const MAX_EVENT_BYTES: usize = 256 << 20;
+pub(in super::super) const MAX_EVENT_BYTES: usize = 256 << 20;
 
 /// Bytes of a file, consumed at the front and filled at the back.
 #[derive(Debug)]
@@ -25,8 +25,8 @@ pub(in super::super) struct Buffer {
 #[derive(Debug)]
 pub(in super::super) enum RefillError {
     Io(std::io::Error),
-    /// A single event is larger than [`MAX_EVENT_BYTES`].
-    EventTooLarge,
+    /// A single event is larger than this limit, in bytes.
+    EventTooLarge(usize),
 }
 
 impl From<std::io::Error> for RefillError {
@@ -83,10 +83,10 @@ impl Buffer {
         true
     }
 
-    /// Appends `bytes` to the unread bytes; the buffer grows as needed.
-    pub(in super::super) fn append(&mut self, bytes: &[u8]) -> Result<(), RefillError> {
-        if self.unread().len() >= MAX_EVENT_BYTES {
-            return Err(RefillError::EventTooLarge);
+    /// Appends `bytes` to the unread bytes; the buffer grows as needed, unless the unread bytes have reached `limit`.
+    pub(in super::super) fn append(&mut self, bytes: &[u8], limit: usize) -> Result<(), RefillError> {
+        if self.unread().len() >= limit {
+            return Err(RefillError::EventTooLarge(limit));
         }
         let end = self.end + bytes.len();
         self.bytes.truncate(self.end);
@@ -110,13 +110,18 @@ impl Buffer {
         Ok(count)
     }
 
-    /// Moves the unread bytes to the front. If they fill the buffer, doubles its size.
-    fn make_room(&mut self, size: usize) -> Result<(), RefillError> {
+    /// Moves the unread bytes to the front.
+    pub(in super::super) fn move_to_front(&mut self) {
         self.bytes.copy_within(self.begin..self.end, 0);
         (self.begin, self.end) = (0, self.end - self.begin);
+    }
+
+    /// Moves the unread bytes to the front. If they fill the buffer, doubles its size.
+    fn make_room(&mut self, size: usize) -> Result<(), RefillError> {
+        self.move_to_front();
         let new_size = if self.is_full() { self.size() * 2 } else { self.size() }.max(size);
         if self.is_full() && self.size() >= MAX_EVENT_BYTES {
-            return Err(RefillError::EventTooLarge);
+            return Err(RefillError::EventTooLarge(MAX_EVENT_BYTES));
         }
         if new_size > self.size() {
             self.bytes.resize(new_size.min(MAX_EVENT_BYTES.max(size)) + PADDING, 0);

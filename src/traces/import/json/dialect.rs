@@ -12,6 +12,8 @@
 //! | XPU | as Kineto | xpu_runtime xpu_driver | `correlation` | us with digits |
 //! | Ascend | none: `Task Type` in `args` | cpu_op alone | - | text |
 //! | JAX | none: `kernel_details`, `memcpy_details` in `args` | `correlation_id` in `args` | `correlation_id` | us with digits |
+//! | unitrace | gpu_op | cpu_op, by name and `id` | `id` in `args` | whole us |
+//! | Cuspy | as Kineto; graph_event_node, graph_host_node are no GPU work | as Kineto | `correlation` | us with digits |
 
 use super::super::Text;
 use super::super::model::*;
@@ -37,6 +39,10 @@ enum Class {
     Flow,
     /// MTIA event, whose name gives the kind.
     Mtia,
+    /// Work of unitrace's devices, whose name gives the kind.
+    LevelZero,
+    /// Node of a graph that does no GPU work: it records an event, or runs a function on the host.
+    IdleNode,
     /// Event without a category, whose arguments may give the kind.
     Bare,
     Other,
@@ -66,6 +72,8 @@ fn classify(category: &[u8]) -> Class {
         b"cuda_sync" => Class::Sync,
         b"fwdbwd" => Class::Flow,
         b"mtia_ccp_events" => Class::Mtia,
+        b"gpu_op" => Class::LevelZero,
+        b"graph_event_node" | b"graph_host_node" => Class::IdleNode,
         _ => Class::Other,
     }
 }
@@ -91,6 +99,8 @@ pub(super) fn emit<L: InstructionSet>(
     let event = match class {
         Class::Op(kind) if is_complete && wants.has(Wants::OPS) => event.read_op(kind),
         Class::Call { driver } if is_complete && wants.has(Wants::CALLS) => event.read_call(driver),
+        Class::LevelZero if is_complete && wants.has(Wants::OPS) => event.read_level_zero_op(),
+        Class::Cpu(_) if is_complete && event.is_level_zero_call() => event.read_level_zero_call(wants),
         Class::Cpu(kind) if is_complete && event.wants_cpu(kind, wants) => event.read_cpu(kind, wants),
         Class::Python if is_complete && wants.has(Wants::PYTHON) => event.read_python(wants),
         Class::Sync if is_complete && wants.has(Wants::SYNCS) => event.read_sync(),
@@ -99,10 +109,11 @@ pub(super) fn emit<L: InstructionSet>(
         Class::Other | Class::Bare if phase == b"M" && wants.has(Wants::NAMES) => event.read_thread_name(),
         _ if phase == b"E" && wants.has(Wants::EDGES) => event.read_end(),
         Class::Flow if wants.has(Wants::FLOWS) => event.read_flow(),
+        Class::IdleNode if wants.has(Wants::OTHER) => Some(Event::Other(Text::default())),
         Class::Other | Class::Bare if wants.has(Wants::OTHER) => {
             Some(Event::Other(to_text(bytes, fields.category)))
         }
-        Class::Op(_) if wants.has(Wants::OPS) => event.count_untimed(),
+        Class::Op(_) | Class::LevelZero if wants.has(Wants::OPS) => event.count_untimed(),
         Class::Call { .. } | Class::Cpu(_) | Class::Python if phase == b"B" && wants.has(Wants::EDGES) => {
             event.read_begin(class)
         }
@@ -125,6 +136,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
     fn read_op(&mut self, kind: OpKind) -> Option<Event<'a>> {
         let mut op = Op { kind, name: to_text(self.bytes, self.fields.name), ..Op::default() };
         let mut times = (Value::default(), Value::default());
+        let mut original_stream = None;
         let bytes = self.bytes;
         for_each::<L>(bytes, self.fields.args, |key, value| match key {
             b"correlation" | b"correlation id" | b"correlationId" => {
@@ -134,6 +146,8 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
             b"device" | b"deviceId" => op.device = parse_u32(bytes, value),
             b"context" | b"contextId" => op.context = parse_u32(bytes, value),
             b"stream" | b"streamId" => op.stream = parse_u32(bytes, value),
+            // Cuspy moves the work of a graph to made-up streams.
+            b"original_stream" => original_stream = parse_u32(bytes, value),
             b"graph id" | b"graphId" => op.graph = parse_u32(bytes, value).filter(|&id| id != 0),
             b"graph node id" | b"graphNodeId" => op.graph_node = parse_nonzero_id(bytes, value),
             b"bytes" | b"size" => op.bytes = parse_unsigned(value.slice(bytes)).unwrap_or(0),
@@ -150,6 +164,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
             b"end_time" => times.1 = value,
             _ => {}
         });
+        op.stream = original_stream.or(op.stream);
         op.in_args = has_both(times);
         (op.start, op.end) = self.read_times(times)?;
         let process = parse_id(bytes, self.fields.process);
@@ -162,6 +177,58 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
             op.name = Text::json(name, true);
         }
         Some(Event::Op(op))
+    }
+
+    /// Reads work of a device that unitrace recorded. The process is a number that stands for the device.
+    #[cold]
+    fn read_level_zero_op(&mut self) -> Option<Event<'a>> {
+        let name = self.fields.name.slice(self.bytes);
+        let has = |word: &str| name.windows(word.len()).any(|window| window == word.as_bytes());
+        let kind = match () {
+            () if has("AppendMemoryCopy") || has("EnqueueReadBuffer") || has("EnqueueWriteBuffer") => {
+                OpKind::Copy
+            }
+            () if has("AppendMemoryFill") || has("EnqueueFillBuffer") => OpKind::Set,
+            () => OpKind::Kernel,
+        };
+        let correlation = self.read_level_zero_id();
+        Some(match self.read_op(kind)? {
+            Event::Op(op) => {
+                let stream = parse_u32(self.bytes, self.fields.thread).map(|thread| u32::MAX - thread);
+                Event::Op(Op { correlation, stream, ..op })
+            }
+            other => other,
+        })
+    }
+
+    /// Whether the slice is a call of Level Zero that unitrace tied to work of a device.
+    #[inline(always)]
+    fn is_level_zero_call(&self) -> bool {
+        self.fields.name.slice(self.bytes).starts_with(b"zeCommand") && self.read_level_zero_id().is_some()
+    }
+
+    #[cold]
+    fn read_level_zero_call(&mut self, wants: Wants) -> Option<Event<'a>> {
+        if !wants.has(Wants::CALLS) {
+            return None;
+        }
+        let correlation = self.read_level_zero_id();
+        Some(match self.read_call(true)? {
+            Event::Call(call) => Event::Call(Call { correlation, ..call }),
+            other => other,
+        })
+    }
+
+    /// Returns the id that unitrace gives to a call and to the work of the device.
+    #[cold]
+    fn read_level_zero_id(&self) -> Option<u64> {
+        let mut id = None;
+        for_each::<L>(self.bytes, self.fields.args, |key, value| {
+            if key == b"id" {
+                id = parse_nonzero_id(self.bytes, value);
+            }
+        });
+        id
     }
 
     /// Reads an event of an MTIA accelerator. Programs and copies are work; all other events on a stream are waits.

@@ -29,7 +29,7 @@ use gpuflame_model::error::Result;
 use scan::{ScanEnd, ScanError, Scanner};
 
 /// Counts gathered while reading.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReadCounts {
     /// Bytes of input, after decompression.
     pub bytes: u64,
@@ -47,6 +47,10 @@ pub struct ReadCounts {
     pub first_non_event_line: Option<u64>,
     /// Byte after the last complete event, if the file is truncated and truncated files are accepted.
     pub truncated_at: Option<u64>,
+    /// Version of the file's schema, if the format has one.
+    pub schema: Option<String>,
+    /// Remarks on content that is missing or was left out, one sentence per kind.
+    pub remarks: Vec<String>,
 }
 
 impl ReadCounts {
@@ -59,6 +63,7 @@ impl ReadCounts {
         self.non_events += later.non_events;
         self.first_non_event_line = self.first_non_event_line.or(later.first_non_event_line);
         self.truncated_at = self.truncated_at.or(later.truncated_at);
+        self.remarks.extend_from_slice(&later.remarks);
     }
 }
 

@@ -72,7 +72,7 @@ pub(super) fn read_parallel<S: Fork>(
             .collect();
         (end, ends)
     });
-    let (mut counts, mut ended, mut state) = (first.counts, first_end, first);
+    let (mut counts, mut ended, mut state) = (first.counts.clone(), first_end, first);
     for ((start, part, scan), end) in later.into_iter().zip(ends) {
         let Ok(ScanEnd::Reached(at)) = ended else { break };
         if at != start {

@@ -60,16 +60,27 @@ pub(super) enum ScanError {
     },
     EventTooLarge {
         at: u64,
+        limit: usize,
     },
     /// The file is valid JSON but contains no events.
     NoEvents,
+    /// A second object without events follows the first.
+    JsonLines {
+        at: u64,
+    },
 }
 
 impl ScanError {
     /// Turns the error into an error message; `events` is the number of events read before.
     pub(super) fn into_error(self, events: u64) -> Error {
         let message = match self {
-            Self::Io(error) => return Error::new(ErrorKind::Io, format!("event {events}: {error}")),
+            Self::Io(error) => {
+                let advice = match error.kind() {
+                    kind if is_damage(kind) => format!("; {}", describe_complete(events)),
+                    _ => String::new(),
+                };
+                return Error::new(ErrorKind::Io, format!("event {events}: {error}{advice}"));
+            }
             Self::Unexpected { at, expected, found } => {
                 let found = match found {
                     Some(byte @ 0x21..0x7f) => format!("`{}`", char::from(byte)),
@@ -81,22 +92,43 @@ impl ScanError {
                 )
             }
             Self::Truncated { damage: Some((at, expected)), .. } => format!(
-                "damaged at byte {at}, in event {events}: expected {expected}; the {events} events before it are complete"
+                "damaged at byte {at}, in event {events}: expected {expected}; {}",
+                describe_complete(events)
             ),
             Self::Truncated { at, expected, .. } => format!(
-                "truncated at byte {at}, in event {events}: expected {expected}; the {events} events before it are complete"
+                "truncated at byte {at}, in event {events}: expected {expected}; {}",
+                describe_complete(events)
             ),
-            Self::EventTooLarge { at } => {
-                format!(
-                    "event {events} at byte {at} is larger than {} MiB: not a trace",
-                    MAX_EVENT_BYTES >> 20
-                )
+            Self::EventTooLarge { at, limit } => {
+                let why = match limit {
+                    MAX_EVENT_BYTES => "not a trace",
+                    _ => "not a trace, or compressed out of all proportion; unpack it first if it is a trace",
+                };
+                format!("event {events} at byte {at} is larger than {} MiB: {why}", limit >> 20)
             }
             Self::NoEvents => {
                 "JSON without `traceEvents`: not a trace of torch.profiler or for Chrome's viewer".to_owned()
             }
+            Self::JsonLines { at } => format!(
+                "is JSON lines, one object per line, not one JSON document: the second object begins at byte {at}; join \
+                 the lines to an array (`(echo [; sed '$!s/$/,/' FILE; echo ]) > OUT.json`) and give that"
+            ),
         };
         Error::new(ErrorKind::Format, message)
+    }
+}
+
+/// Whether an error of this kind means that compressed data is truncated or damaged.
+fn is_damage(kind: std::io::ErrorKind) -> bool {
+    use std::io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
+    matches!(kind, UnexpectedEof | InvalidData | InvalidInput)
+}
+
+/// Describes the events before a truncation, and how to read them.
+fn describe_complete(events: u64) -> String {
+    match events {
+        0 => "the 0 events before it are complete".to_owned(),
+        _ => format!("the {events} events before it are complete, and `--accept-cut` reads them"),
     }
 }
 
@@ -142,14 +174,14 @@ impl Scanner {
             is_last = is_last
                 || input.refill(&mut buffer).map_err(|lack| match lack {
                     RefillError::Io(error) => ScanError::Io(error),
-                    RefillError::EventTooLarge => match damage::find_first_damage(buffer.unread()) {
+                    RefillError::EventTooLarge(limit) => match damage::find_first_damage(buffer.unread()) {
                         Some((at, expected)) => ScanError::Truncated {
                             at: position,
                             complete: position,
                             expected,
                             damage: Some((position + at as u64, expected)),
                         },
-                        None => ScanError::EventTooLarge { at: position },
+                        None => ScanError::EventTooLarge { at: position, limit },
                     },
                 })?;
             let left = until.saturating_sub(position);
@@ -161,6 +193,11 @@ impl Scanner {
             position += consumed as u64;
             match stop {
                 Outcome::Reached => return Ok(ScanEnd::Reached(position)),
+                Outcome::Unexpected { at: within, found: b'{', .. }
+                    if self.expect == Expect::Nothing && !self.had_events =>
+                {
+                    return Err(ScanError::JsonLines { at: begin + within as u64 });
+                }
                 Outcome::Unexpected { at: within, expected, found } => {
                     return Err(ScanError::Unexpected {
                         at: begin + within as u64,

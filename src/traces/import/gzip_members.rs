@@ -1,0 +1,84 @@
+//! Inflates a gzip file member by member. Zeros after a member, as tapes and full disks leave them, are skipped and
+//! counted. Any other data there is an error: a second program may have written to the file.
+
+use std::io::{BufRead, Error, ErrorKind, Read, Result};
+
+use flate2::bufread::GzDecoder;
+
+/// The inflated contents of all members.
+pub(super) struct GzipMembers<R> {
+    state: State<R>,
+    zeros: u64,
+}
+
+enum State<R> {
+    /// Within a member.
+    Inside(Box<GzDecoder<R>>),
+    /// After a member.
+    After(R),
+    /// Only while the state changes.
+    Changing,
+}
+
+impl<R: BufRead> GzipMembers<R> {
+    pub(super) fn new(input: R) -> Self {
+        Self { state: State::Inside(Box::new(GzDecoder::new(input))), zeros: 0 }
+    }
+
+    /// Returns the input; `None` only if a read panicked.
+    pub(super) fn input(&self) -> Option<&R> {
+        match &self.state {
+            State::Inside(member) => Some(member.get_ref()),
+            State::After(input) => Some(input),
+            State::Changing => None,
+        }
+    }
+
+    /// Number of zeros that were skipped after members.
+    pub(super) fn zeros(&self) -> u64 {
+        self.zeros
+    }
+}
+
+impl<R: BufRead> Read for GzipMembers<R> {
+    fn read(&mut self, bytes: &mut [u8]) -> Result<usize> {
+        if bytes.is_empty() {
+            return Ok(0);
+        }
+        loop {
+            match &mut self.state {
+                State::Inside(member) => match member.read(bytes)? {
+                    0 => {
+                        if let State::Inside(member) = std::mem::replace(&mut self.state, State::Changing) {
+                            self.state = State::After((*member).into_inner());
+                        }
+                    }
+                    count => return Ok(count),
+                },
+                State::After(input) => {
+                    let next = input.fill_buf()?;
+                    match next.first() {
+                        None => return Ok(0),
+                        Some(0) => {
+                            let count = next.iter().take_while(|byte| **byte == 0).count();
+                            input.consume(count);
+                            self.zeros += count as u64;
+                        }
+                        Some(0x1f) => {
+                            if let State::After(input) = std::mem::replace(&mut self.state, State::Changing) {
+                                self.state = State::Inside(Box::new(GzDecoder::new(input)));
+                            }
+                        }
+                        Some(_) => {
+                            return Err(Error::new(
+                                ErrorKind::InvalidData,
+                                "other data follows the last member",
+                            ));
+                        }
+                    }
+                }
+                State::Changing => return Ok(0),
+            }
+        }
+    }
+}
