@@ -161,9 +161,9 @@ fn time_table(before: &ComparedRun, after: &ComparedRun) -> Table {
     }
     if before.has_impossible_durations() || after.has_impossible_durations() {
         let clamped = "GPU work, impossible durations clamped".to_owned();
-        row(clamped, before.order.clamped_ns, after.order.clamped_ns);
+        row(clamped, Some(before.order.clamped_ns), Some(after.order.clamped_ns));
         let clamped = "busy, impossible durations clamped".to_owned();
-        row(clamped, before.order.clamped_busy_ns, after.order.clamped_busy_ns);
+        row(clamped, Some(before.order.clamped_busy_ns), Some(after.order.clamped_busy_ns));
     }
     if before.steps > 1 && after.steps > 1 {
         for what in &whats {

@@ -122,7 +122,7 @@ impl Flamegraph {
         }
         let explained = explain_opened(input, opened, &self.read_options(), console, ())?;
         let (view, options) = (self.view(), self.options());
-        explained.facts.need_work(input)?;
+        explained.facts.require_work(input)?;
         explained.need_samples(input, view)?;
         let profile = explained.profile;
         if !profile.has(view)

@@ -91,9 +91,11 @@ impl Facts {
         let found = match names.is_empty() {
             true if cpu_events == events => "all of its events are CPU events".to_owned(),
             true if cpu_events == 0 => {
-                format!("none of its {} events is a call, an operator or a range", grouped(events))
+                format!("none of its {} events is a call, an operator or a range", group_digits(events))
             }
-            true => format!("{} of its {} events are CPU events", grouped(cpu_events), grouped(events)),
+            true => {
+                format!("{} of its {} events are CPU events", group_digits(cpu_events), group_digits(events))
+            }
             false => format!("unknown categories: {}", names.join(", ")),
         };
         let untimed = match linked.counts.untimed {

@@ -72,12 +72,17 @@ pub(super) fn assign_ranks(sources: &[Source], assume_order: bool, same_rank: Sa
 }
 
 /// Functions that find a file's rank, the best one first.
-const GUESSES: [fn(&Path) -> Option<u32>; 4] =
-    [rank_from_content, |path| rank_after_word(path, "rank"), |path| rank_after_word(path, "worker"), |path| rank_after_word(path, "r")];
+const GUESSES: [fn(&Path) -> Option<u32>; 4] = [
+    rank_from_content,
+    |path| rank_after_word(path, "rank"),
+    |path| rank_after_word(path, "worker"),
+    |path| rank_after_word(path, "r"),
+];
 
 /// Whether a source gives a rank in any way.
 fn has_rank(source: &Source) -> bool {
-    let says = |path: &Path| rank_from_set_file(path).is_some() || GUESSES.iter().any(|guess| guess(path).is_some());
+    let says =
+        |path: &Path| rank_from_set_file(path).is_some() || GUESSES.iter().any(|guess| guess(path).is_some());
     matches!(source, Source::File(path) if says(path))
 }
 
