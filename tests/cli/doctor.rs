@@ -201,7 +201,7 @@ fn doctor_reports_recordings_of_killed_processes() {
     fs::write(folder.join("killed.gfr"), [&head[..], &[15, 9, 0, 0, 0]].concat()).unwrap();
     fs::write(folder.join("whole.gfr"), [&head[..], &[23, 0, 0, 0, 0]].concat()).unwrap();
     let said = doctor_in(&folder, cuda(), &gpuflame(), &[]);
-    said.has("checkpoints", "warn", &["1 of processes", "killed.gfr", "gpuflame recover "]);
+    said.has("checkpoints", "warn", &["1 from processes", "killed.gfr", "gpuflame recover "]);
 }
 
 #[test]

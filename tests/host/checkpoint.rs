@@ -484,7 +484,7 @@ fn a_sigterm_with_a_hung_collector_names_the_checkpoint_to_recover() {
     });
     let done = running.signalled(libc::SIGTERM);
     assert_eq!((done.code, done.signal), (None, Some(libc::SIGTERM)));
-    assert!(done.stderr.contains(&format!("{FILE}: `gpuflame recover ")), "{}", done.stderr);
+    assert!(done.stderr.contains(&format!("{FILE}: run `gpuflame recover ")), "{}", done.stderr);
     let told = cli(&done.folder, &["recover", FILE]).ok().stderr;
     assert!(told.contains("and 1 activities that CUPTI still held, are missing"), "{told}");
     let nanos: u64 = done.folded().iter().map(|(_, nanos)| nanos).sum();
