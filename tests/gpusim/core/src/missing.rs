@@ -3,6 +3,7 @@
 
 use crate::settings;
 use std::collections::HashSet;
+use std::io::Write as _;
 use std::sync::{Mutex, PoisonError};
 
 /// Notes that a program looked up or called a missing function.
@@ -13,7 +14,9 @@ pub fn note(name: &str) {
     }
     let mut named = NAMED.lock().unwrap_or_else(PoisonError::into_inner);
     if named.get_or_insert_default().insert(name.to_owned()) {
-        eprintln!("gpusim: {name} is not simulated");
+        // One write per line, because several processes may share stderr. `eprintln!` writes a line in pieces.
+        let line = format!("gpusim: {name} is not simulated\n");
+        let _ = std::io::stderr().write_all(line.as_bytes());
     }
 }
 
