@@ -6,11 +6,12 @@
 //! ```
 //!
 //! The stacks are compared from the root, by code and call site, never by name. Let P be the first function that made the
-//! two calls from different places, or, if there is none, the function that made both calls. Everything inside P had
-//! returned, or was not shown_name yet. P itself may have run during the whole pause, or may have returned and been shown_name
-//! again: a loop inside P and a loop around P leave the same stacks. The same holds for each function around P. Only
-//! functions that are entered once per thread are certain to have run during the whole pause: the program's `main` or
-//! `<module>`, and the function that a thread starts with.
+//! two calls from different places, or, if there is none, the function that made both calls. Each function inside P has
+//! returned before the pause, or was called after it. P itself may have run during the whole pause, or may have returned
+//! and run again: a loop inside P and a loop around P leave the same stacks. The same holds for each function around P.
+//! Only functions that are entered once per thread are certain to have run during the whole pause: the program's `main` or
+//! `<module>`, and the function that a thread starts with. The function that a coroutine or greenlet starts with is not:
+//! many of them can start with the same function on one thread.
 
 use std::collections::BTreeMap;
 
@@ -112,8 +113,15 @@ impl Symbolizer {
 /// depth of the first frame after the start code.
 fn entered_once(profile: &Profile, displayed: &[Displayed], entry: usize) -> usize {
     let text = |one: &Displayed| profile.strings().get(profile.shown_frame(one.frame).name);
+    // The stack of a coroutine has no start code.
     let start = displayed.iter().take_while(|one| one.depth < entry).count();
-    if displayed.get(start).is_none_or(|one| (one.depth, one.inlined) != (entry, 0)) {
+    let Some(first) = displayed.get(start).filter(|one| entry > 0 && (one.depth, one.inlined) == (entry, 0))
+    else {
+        return 0;
+    };
+    // A greenlet has the start code of its thread, but its first Python function is any function.
+    let is_python = profile.shown_frame(first.frame).kind == ShownFrameKind::Python;
+    if is_python && !is_launcher(profile, first) && !text(first).starts_with("<module>") {
         return 0;
     }
     // Start code in Python calls the next function once.
