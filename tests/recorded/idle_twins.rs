@@ -261,3 +261,50 @@ fn pauses_in_rust_programs_claim_nothing_that_the_launches_do_not_prove() {
 fn pauses_in_python_programs_claim_nothing_that_the_launches_do_not_prove() {
     assert_twins_are_equal_and_claim_nothing_false(Language::Python);
 }
+
+/// A thread runs coroutines one after the other. All begin with `work`, which starts work, waits for it and returns, and
+/// between two of them the thread pauses in `main`.
+const COROUTINES: &str = r#"
+#include "cuda_mini.h"
+#include <ucontext.h>
+#include <unistd.h>
+static char stacks[5][1 << 16];
+static ucontext_t outer, inner;
+static void *memory;
+__attribute__((noinline)) static void update(void) { cudaMemsetAsync(memory, 0, 64, 0); __asm__ volatile("" ::: "memory"); }
+__attribute__((noinline)) static void finish(void) { cudaDeviceSynchronize(); __asm__ volatile("" ::: "memory"); }
+static void work(void) { update(); finish(); __asm__ volatile("" ::: "memory"); }
+int main(void)
+{
+    cudaMalloc(&memory, 64);
+    for (volatile int i = 0; i < 5; i++) {
+        getcontext(&inner);
+        inner.uc_stack.ss_sp = stacks[i];
+        inner.uc_stack.ss_size = sizeof stacks[i];
+        inner.uc_link = &outer;
+        makecontext(&inner, work, 0);
+        swapcontext(&outer, &inner);
+        usleep(3000);
+    }
+    return 0;
+}
+"#;
+
+#[test]
+fn the_first_function_of_a_coroutine_is_not_shown_as_running_between_two_coroutines() {
+    let folder = scratch("coroutines");
+    let (source, program) = (folder.join("coroutines.c"), folder.join("coroutines"));
+    fs::write(&source, COROUTINES).unwrap();
+    let mut command = Command::new("gcc");
+    command.args(["-g", "-O2", "-fno-optimize-sibling-calls"]).arg(&source).arg("-o").arg(&program);
+    command.arg("-I").arg(crate::support::root().join("tests/gpusim/include"));
+    command.arg("-L").arg(cuda()).args(["-lcudart", "-lcuda"]);
+    assert!(command.status().unwrap().success());
+    let done = Run::new(&program, Way::Injected).env("GPUFLAME_FORMATS", "idle").ok();
+    let pauses = pauses(&done);
+    assert!(!pauses.is_empty(), "{}", done.file("out.idle.folded"));
+    for pause in pauses {
+        let certain = pause.split(";[").next().unwrap();
+        assert!(!certain.split(';').any(|frame| frame == "work"), "{pause}");
+    }
+}

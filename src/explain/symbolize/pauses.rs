@@ -113,9 +113,10 @@ impl Symbolizer {
 /// depth of the first frame after the start code.
 fn entered_once(profile: &Profile, displayed: &[Displayed], entry: usize) -> usize {
     let text = |one: &Displayed| profile.strings().get(profile.shown_frame(one.frame).name);
-    // The stack of a coroutine has no start code.
+    // The start code of a program or thread has at least two frames, such as `clone` and `start_thread`. The stack of a
+    // coroutine has no start code, or one frame of the C library's `makecontext`.
     let start = displayed.iter().take_while(|one| one.depth < entry).count();
-    let Some(first) = displayed.get(start).filter(|one| entry > 0 && (one.depth, one.inlined) == (entry, 0))
+    let Some(first) = displayed.get(start).filter(|one| entry > 1 && (one.depth, one.inlined) == (entry, 0))
     else {
         return 0;
     };
