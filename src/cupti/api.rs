@@ -75,7 +75,7 @@ impl Api {
         let shares = driver.is_some_and(|driver| version.can_share(driver)) && !asks_for_more;
         let functions = if shares { functions.shared() } else { functions };
         let shared: &'static CallbackState =
-            Box::leak(Box::new(CallbackState::new(functions, options.events)));
+            Box::leak(Box::new(CallbackState::new(functions, version, options.events)));
         subscribe::<T>(shared)?;
         records::reset();
 

@@ -151,7 +151,7 @@ unsafe extern "C" fn on_buffer_requested<T: Tracer>(
         }
         delivery_counts::BUFFERS_EXCHANGED.add_one();
         let own = if shared.is_off() { None } else { T::request_buffer() };
-        lent = Some(LENT_BUFFERS.lend(own));
+        lent = Some(LENT_BUFFERS.lend(own, shared.max_spares));
     });
     let (start, bytes) = lent.unwrap_or_else(LentBuffers::lend_untracked);
     // SAFETY: `buffer` is one of CUPTI's out pointers, which this callback must write.

@@ -2,6 +2,7 @@
 
 use super::api_version::CuptiFunctions;
 use super::calls::CallTable;
+use super::version::Version;
 use crate::tracer::{LentBuffers, Tracer, errno};
 use cupti_sys::callback::CallbackData;
 use cupti_sys::{Status, Subscriber};
@@ -13,6 +14,10 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// Maximum number of spare buffers, which take 64 KiB each. A spare buffer saves 300 requests, which would all get no
+/// buffer. But if CUPTI's own thread is late to return them, spare buffers would soon take most of the memory.
+const MAX_SPARES: usize = 16;
+
 /// State shared with CUPTI's callbacks. Created before subscribing and never freed, because a callback may be running
 /// at any time.
 pub(super) struct CallbackState {
@@ -20,6 +25,8 @@ pub(super) struct CallbackState {
     pub(super) functions: CuptiFunctions,
     /// Whether events and waits are recorded.
     pub(super) events: bool,
+    /// Maximum number of spare buffers that CUPTI gets. Further requests get no buffer, except if CUPTI would crash.
+    pub(super) max_spares: usize,
     /// The subscription; null if there is no subscription.
     pub(super) subscriber: AtomicPtr<c_void>,
     /// Whether an API call or the creation of a context was seen. Before that, a flush can hang.
@@ -70,11 +77,12 @@ pub(super) unsafe fn current() -> &'static CallbackState {
 }
 
 impl CallbackState {
-    pub(super) fn new(functions: CuptiFunctions, events: bool) -> Self {
+    pub(super) fn new(functions: CuptiFunctions, version: Version, events: bool) -> Self {
         Self {
             calls: CallTable::new(),
             functions,
             events,
+            max_spares: if version.survives_without_buffer() { MAX_SPARES } else { usize::MAX },
             subscriber: AtomicPtr::new(ptr::null_mut()),
             has_seen_work: AtomicBool::new(false),
             retired: AtomicBool::new(false),

@@ -3,13 +3,14 @@
 
 use super::super::api_version::CuptiFunctions;
 use super::super::fake::{self, FakeCupti};
+use super::super::version::Version;
 use super::*;
 
 /// Creates state as if the fake were attached. The caller holds the only [`FakeCupti`].
 fn shared() -> CallbackState {
     // SAFETY: the fake's functions may be called at any time.
     let functions = unsafe { CuptiFunctions::new(fake::library()) }.unwrap();
-    CallbackState::new(functions, false)
+    CallbackState::new(functions, Version::OLDEST, false)
 }
 
 /// Runs `body` in a forked child, and returns whether it returned true.

@@ -48,6 +48,11 @@ impl Version {
         self.0 >= 130_300 && driver >= 13_030
     }
 
+    /// Whether CUPTI loses and counts records if it gets no buffer (from 12.9 on). Earlier versions crash.
+    pub fn survives_without_buffer(self) -> bool {
+        self.0 >= 28
+    }
+
     /// Returns the known bugs of this version that can affect a recording, for `doctor` and reports.
     pub fn known_bugs(self) -> impl Iterator<Item = &'static str> {
         KNOWN_BUGS.iter().filter(move |h| (h.from..h.fixed).contains(&self.0)).map(|h| h.text)
@@ -138,5 +143,10 @@ mod tests {
     #[test]
     fn state_callbacks_exist_since_12_2() {
         assert!(!Version(18).has_state_callbacks() && Version(20).has_state_callbacks());
+    }
+
+    #[test]
+    fn only_versions_from_12_9_on_may_get_no_buffer() {
+        assert!(!Version(26).survives_without_buffer() && Version(28).survives_without_buffer());
     }
 }

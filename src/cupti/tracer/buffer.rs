@@ -71,6 +71,11 @@ impl Buffer {
         8 * self.words
     }
 
+    /// Number of bytes that were ever written, and so take memory.
+    pub fn resident_bytes(&self) -> usize {
+        self.written
+    }
+
     /// Whether this idle buffer may keep all its pages.
     fn may_keep_pages(&mut self) -> bool {
         let keep = |warm: usize| Some(warm + self.written).filter(|warm| *warm <= MAX_WARM_BYTES);
@@ -181,7 +186,7 @@ impl FilledBuffer {
 }
 
 /// Size of the spare buffer that is lent if the tracer provides no buffer. It has room for about 300 records, which are
-/// counted and lost. (CUPTI before 12.9 crashes if it gets no buffer.)
+/// counted and lost.
 const SPARE_BYTES: usize = 64 * 1024;
 
 /// Buffers that the library holds.
@@ -189,7 +194,10 @@ const SPARE_BYTES: usize = 64 * 1024;
 /// The library's buffer callbacks take the lock of this list while the library holds a lock of its own. So a thread
 /// that holds the lock of this list must not call the library.
 #[derive(Debug, Default)]
-pub struct LentBuffers(Mutex<Vec<Loan>>);
+pub struct LentBuffers {
+    loans: Mutex<Vec<Loan>>,
+    spares: AtomicUsize,
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Loan {
@@ -216,13 +224,16 @@ pub enum ReturnedBuffer {
 impl LentBuffers {
     /// Creates an empty registry.
     pub const fn new() -> Self {
-        Self(Mutex::new(Vec::new()))
+        Self { loans: Mutex::new(Vec::new()), spares: AtomicUsize::new(0) }
     }
 
     /// Lends `buffer` or, if it is `None`, a spare buffer. Returns the address and the size of the lent buffer, which
-    /// are both 0 if no memory is left for a spare buffer.
-    pub fn lend(&self, buffer: Option<Buffer>) -> (*mut u8, usize) {
+    /// are both 0 if `max_spares` spare buffers are lent already, or if no memory is left for one.
+    pub fn lend(&self, buffer: Option<Buffer>, max_spares: usize) -> (*mut u8, usize) {
         let is_spare = buffer.is_none();
+        if is_spare && self.spares.load(Ordering::Relaxed) >= max_spares {
+            return (null_mut(), 0);
+        }
         let Some(buffer) = buffer.or_else(|| Buffer::new(SPARE_BYTES)) else { return (null_mut(), 0) };
         let Buffer { start, words, written, warm } = *ManuallyDrop::new(buffer);
         WARM_BYTES.fetch_sub(warm, Ordering::Relaxed);
@@ -230,8 +241,11 @@ impl LentBuffers {
         let mut loans = self.loans();
         // If a loan with this address exists, another client has received that buffer and freed it.
         if let Some(at) = loans.iter().position(|loan| loan.start == start) {
-            HELD_BYTES.fetch_sub(8 * loans.swap_remove(at).words, Ordering::Relaxed);
+            let freed = loans.swap_remove(at);
+            HELD_BYTES.fetch_sub(8 * freed.words, Ordering::Relaxed);
+            self.spares.fetch_sub(usize::from(freed.is_spare), Ordering::Relaxed);
         }
+        self.spares.fetch_add(usize::from(is_spare), Ordering::Relaxed);
         loans.push(Loan { start, words, written, is_spare });
         drop(loans);
         (start.as_ptr().cast(), words * 8)
@@ -254,6 +268,7 @@ impl LentBuffers {
             };
             loans.swap_remove(at)
         };
+        self.spares.fetch_sub(usize::from(loan.is_spare), Ordering::Relaxed);
         let Loan { start, words, .. } = loan;
         let valid = valid.min(8 * words);
         // `lend` took these fields from a buffer, and the loan was just removed, so the memory has only one owner.
@@ -269,7 +284,7 @@ impl LentBuffers {
     }
 
     fn loans(&self) -> std::sync::MutexGuard<'_, Vec<Loan>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.loans.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -280,7 +295,7 @@ mod tests {
     #[test]
     fn a_returned_buffer_has_the_written_bytes_and_is_zeroed_when_recycled() {
         let lent = LentBuffers::new();
-        let (start, size) = lent.lend(Buffer::new(100));
+        let (start, size) = lent.lend(Buffer::new(100), 2);
         assert_eq!((size, start.addr() % 8), (104, 0));
         // SAFETY: the buffer has 104 bytes, and the test may write to it until it is taken back.
         unsafe { start.write_bytes(0xab, 16) };
@@ -295,7 +310,7 @@ mod tests {
     #[test]
     fn the_valid_size_is_limited_to_the_lent_size() {
         let lent = LentBuffers::new();
-        let (start, _) = lent.lend(Buffer::new(64));
+        let (start, _) = lent.lend(Buffer::new(64), 2);
         let ReturnedBuffer::Filled(filled) = lent.reclaim(start, 1 << 40) else { panic!("not ours?") };
         assert_eq!(filled.bytes().len(), 64);
     }
@@ -304,16 +319,26 @@ mod tests {
     fn a_spare_buffer_is_lent_if_none_is_available() {
         let lent = LentBuffers::new();
         for nothing in [None, Buffer::new(0)] {
-            let (start, size) = lent.lend(nothing);
+            let (start, size) = lent.lend(nothing, 1);
             assert_eq!(size, SPARE_BYTES);
             assert!(matches!(lent.reclaim(start, 8), ReturnedBuffer::Spare(_)));
         }
     }
 
     #[test]
+    fn no_more_spare_buffers_are_lent_than_allowed() {
+        let lent = LentBuffers::new();
+        let [first, second, third] = [0; 3].map(|_| lent.lend(None, 2));
+        assert_eq!((first.1, second.1, third), (SPARE_BYTES, SPARE_BYTES, (null_mut(), 0)));
+        assert_eq!(lent.lend(Buffer::new(64), 2).1, 64);
+        lent.reclaim(first.0, 0);
+        assert_eq!(lent.lend(None, 2).1, SPARE_BYTES);
+    }
+
+    #[test]
     fn a_buffer_that_was_not_lent_is_rejected() {
         let lent = LentBuffers::new();
-        let (start, _) = lent.lend(Buffer::new(64));
+        let (start, _) = lent.lend(Buffer::new(64), 2);
         assert!(matches!(lent.reclaim(start.wrapping_add(8), 8), ReturnedBuffer::Foreign));
         assert!(matches!(lent.reclaim(start, 8), ReturnedBuffer::Filled(_)));
         assert!(matches!(lent.reclaim(start, 8), ReturnedBuffer::Foreign));
