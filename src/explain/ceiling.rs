@@ -34,8 +34,8 @@ use gpuflame_model::record::{ContextId, IdMap, Loss, NameId};
 
 /// Number of stacks, and of kernels, up to which none are dropped, because so few cannot be what uses the memory.
 const MIN_KEPT_STACKS: usize = 256;
-/// Ceiling below which the join holds a quarter of its usual limits: full, it would take 45 MiB.
-const SMALL_CEILING_BYTES: usize = 64 << 20;
+/// Ceiling from which on the join has its usual limits: full, it takes 45 MiB. Below, its limits shrink in proportion.
+const FULL_JOIN_CEILING_BYTES: usize = 256 << 20;
 
 /// Memory of a thread's name and number, in bytes.
 const BYTES_PER_THREAD: usize = 96;
@@ -79,14 +79,12 @@ impl DroppedCounts {
 /// Memory limits of the join below a ceiling.
 pub(super) fn limits(ceiling: usize) -> Limits {
     let all = Limits::default();
-    match ceiling {
-        0..SMALL_CEILING_BYTES => Limits {
-            recent: all.recent / 4,
-            waiting: all.waiting / 4,
-            running: all.running / 4,
-            orphans: all.orphans / 4,
-        },
-        _ => all,
+    let share = |limit: usize| limit / FULL_JOIN_CEILING_BYTES.div_ceil(ceiling.max(1)).next_power_of_two();
+    Limits {
+        recent: share(all.recent),
+        waiting: share(all.waiting),
+        running: share(all.running),
+        orphans: share(all.orphans),
     }
 }
 

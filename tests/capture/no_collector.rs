@@ -47,4 +47,17 @@ fn launches_without_buffer_space_are_counted_and_later_ones_recorded() {
     launch(7);
     assert_eq!(read(), [7]);
     assert_eq!(lost(Loss::LaunchesDropped), dropped + 1);
+
+    // A chunk has room for some 2,700 launches.
+    const EACH: usize = 3_000;
+    (0..EACH as u32).for_each(launch);
+    let middle = capture::now();
+    (0..2 * EACH as u32).for_each(launch);
+    let mut before = 0;
+    while capture::drain_before(middle, |row| before += usize::from(matches!(row, Row::Launch(_)))) {}
+    assert!(
+        (EACH..3 * EACH).contains(&before),
+        "{before} launches were read, of which {EACH} were asked for"
+    );
+    assert_eq!(before + read().len(), 3 * EACH);
 }

@@ -308,8 +308,8 @@ pub const SETTINGS: &[Setting] = &[
         help: "Maximum memory of gpuflame; unset: 256M, or a tenth of the control group's memory limit if \
                that is less. Above the maximum, stacks with the least GPU time are merged into `[other \
                stacks]`, then kernels into `[other kernels]`, then thread names are dropped; sums stay \
-               exact. GPU activities that arrive faster than they can be read may take four times as much \
-               until they are read.",
+               exact. Launches and GPU activities that arrive faster than they can be read are dropped and \
+               counted.",
         apply: |settings, value| {
             settings.max_mem = if value.is_empty() { None } else { Some(parse_bytes(value)?) };
             Ok(())

@@ -5,59 +5,64 @@
 //! ```
 //!
 //! The tracer requests a buffer on an application thread, while it holds its own lock. A request takes a ready buffer
-//! or creates one, and never waits. If there are too many buffers, the request gets none, and the records that would
-//! have filled it are counted as lost.
+//! or creates one, and never waits. If the memory limit leaves no room, the request gets a small buffer or none, and the
+//! records that would have filled it are counted as lost.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-use gpuflame_cupti::tracer::{Buffer, FilledBuffer};
+use gpuflame_cupti::tracer::{self, Buffer, FilledBuffer};
+use gpuflame_model::record::Nanos;
 
+use super::clock;
 use super::handover::{SlotPool, TakeAllStack};
+use super::memory_limit;
 
-/// Size of a buffer. NVIDIA recommends 1 to 10 MB. Since CUPTI 13 every launching thread fills a buffer of its
+/// Maximum size of a buffer. NVIDIA recommends 1 to 10 MB. Since CUPTI 13 every launching thread fills a buffer of its
 /// own, and each of these may be nearly full. CUPTI does not hand over a buffer that contains the record of a running
 /// kernel, which delays up to 5,000 other records in it.
-const BUFFER_BYTES: usize = 1 << 20;
+const MAX_BUFFER_BYTES: usize = 1 << 20;
+/// Size of the buffers that are lent when there is no room for a whole one: about 300 records.
+const SMALL_BUFFER_BYTES: usize = 64 << 10;
+/// Part of the memory limit that a buffer may take: all of [`MAX_BUFFER_BYTES`] from a limit of 64 MiB on.
+const BUFFER_DIVISOR: usize = 64;
+/// Part of the memory limit that all buffers together may take whatever else uses memory, so that recording never stops
+/// completely.
+const RESERVED_DIVISOR: usize = 8;
 /// Number of buffers that are kept ready once they exist: two of them with all their memory resident, the others with
 /// 64 KiB each.
 const READY_BUFFERS: usize = 8;
 /// Number of further buffers that are kept ready without resident memory. They are kept because freeing a buffer does
 /// not reliably return its memory to the kernel.
 const EMPTY_BUFFERS: usize = 24;
-/// Maximum number of buffers that exist at the same time. Since CUPTI 13 every launching thread fills a buffer of its
-/// own, of which only the written pages take memory. Records in filled buffers are limited by [`MAX_WAITING_BYTES`].
+/// Maximum number of buffers that exist at the same time.
 const MAX_BUFFERS: usize = 4096;
 /// Maximum size of the records in a filled buffer that are copied out, so that the buffer is ready again at once.
 const MAX_COPIED_BYTES: usize = 4 << 10;
-/// Maximum size of the records in filled buffers and copies that are waiting to be read.
-const MAX_WAITING_BYTES: usize = 1 << 30;
-/// [`MAX_WAITING_BYTES`], or less if the memory limit of the user is small.
-static WAITING_BYTES_LIMIT: AtomicUsize = AtomicUsize::new(MAX_WAITING_BYTES);
-
-/// Limits the size of the records that are waiting to be read.
-pub(super) fn limit_memory(bytes: usize) {
-    WAITING_BYTES_LIMIT.store(bytes.min(MAX_WAITING_BYTES), Ordering::Relaxed);
-}
-
-/// Number of filled buffers at which the collector is woken.
-const WAKE_AT_FILLED: usize = 8;
+/// Maximum number of filled buffers at which the collector is woken. Under a small memory limit it is woken earlier,
+/// because other threads may delay it by 20 ms, in which two processors fill 10 MiB.
+const MAX_FILLED_BEFORE_WAKE: usize = 8;
 
 struct BufferCycle {
     ready: SlotPool<Buffer, READY_BUFFERS>,
     empty: SlotPool<Buffer, EMPTY_BUFFERS>,
-    filled: TakeAllStack<FilledBuffer>,
+    filled: TakeAllStack<WaitingBuffer>,
     /// Buffers that were taken from `filled` and are not read yet, oldest first. Only the collector accesses this
     /// queue.
-    taken: Mutex<VecDeque<FilledBuffer>>,
+    taken: Mutex<VecDeque<WaitingBuffer>>,
     /// Number of buffers in `filled` and `taken` together.
     count: AtomicUsize,
     created: AtomicUsize,
-    /// Size of the records in `filled` and `taken` together, in bytes.
-    waiting: AtomicUsize,
     discarded: AtomicU64,
+}
+
+/// A filled buffer that waits to be read.
+struct WaitingBuffer {
+    filled: FilledBuffer,
+    /// Time at which the tracer completed the buffer.
+    completed: Nanos,
 }
 
 static CYCLE: BufferCycle = BufferCycle {
@@ -67,25 +72,48 @@ static CYCLE: BufferCycle = BufferCycle {
     taken: Mutex::new(VecDeque::new()),
     count: AtomicUsize::new(0),
     created: AtomicUsize::new(0),
-    waiting: AtomicUsize::new(0),
     discarded: AtomicU64::new(0),
 };
 
-/// Returns a buffer to fill; `None` if there are too many buffers.
+/// Returns a buffer to fill; `None` if there is no room for even a small one.
 pub(super) fn request() -> Option<Buffer> {
+    let buffer = find_or_create();
+    memory_limit::note_activities_lost(buffer.is_none());
+    buffer
+}
+
+fn find_or_create() -> Option<Buffer> {
     let cycle = &CYCLE;
     if let Some(buffer) = cycle.ready.take().or_else(|| cycle.empty.take()) {
-        return Some(buffer);
+        if has_room(buffer.bytes() - buffer.resident_bytes()) {
+            return Some(buffer);
+        }
+        make_ready(Some(buffer));
     }
-    if cycle.waiting.load(Ordering::Relaxed) >= WAITING_BYTES_LIMIT.load(Ordering::Relaxed) {
-        return None;
-    }
-    let may_create = cycle.created.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |created| {
-        (created < MAX_BUFFERS).then_some(created + 1)
-    });
-    let buffer = may_create.is_ok().then(|| Buffer::new(BUFFER_BYTES)).flatten();
-    if may_create.is_ok() && buffer.is_none() {
-        cycle.created.fetch_sub(1, Ordering::Relaxed);
+    let sizes = [buffer_bytes(), SMALL_BUFFER_BYTES];
+    create(sizes.into_iter().find(|bytes| has_room(*bytes))?)
+}
+
+/// Whether buffers may use `bytes` more.
+fn has_room(bytes: usize) -> bool {
+    bytes == 0
+        || memory_limit::has_room(bytes)
+        || tracer::bytes_held() + bytes <= memory_limit::bytes() / RESERVED_DIVISOR
+}
+
+/// Size of a buffer under the memory limit of the user.
+fn buffer_bytes() -> usize {
+    let share = memory_limit::bytes() / BUFFER_DIVISOR;
+    share.clamp(SMALL_BUFFER_BYTES, MAX_BUFFER_BYTES) / SMALL_BUFFER_BYTES * SMALL_BUFFER_BYTES
+}
+
+fn create(bytes: usize) -> Option<Buffer> {
+    let may_create = |created| (created < MAX_BUFFERS).then_some(created + 1);
+    let order = Ordering::Relaxed;
+    CYCLE.created.fetch_update(order, order, may_create).ok()?;
+    let buffer = Buffer::new(bytes);
+    if buffer.is_none() {
+        CYCLE.created.fetch_sub(1, order);
     }
     buffer
 }
@@ -101,15 +129,15 @@ pub(super) fn completed(filled: FilledBuffer) -> bool {
     } else {
         filled
     };
-    cycle.waiting.fetch_add(filled.valid(), Ordering::Relaxed);
     cycle.count.fetch_add(1, Ordering::Relaxed);
-    cycle.filled.push(filled);
+    cycle.filled.push(WaitingBuffer { filled, completed: clock::now() });
     are_many_filled()
 }
 
 /// Whether enough filled buffers are waiting to be read that the collector should be woken.
 pub fn are_many_filled() -> bool {
-    count_filled() >= WAKE_AT_FILLED
+    let share = memory_limit::bytes() / BUFFER_DIVISOR / buffer_bytes();
+    count_filled() >= (2 * share).clamp(2, MAX_FILLED_BEFORE_WAKE)
 }
 
 /// Returns the number of filled buffers that are waiting to be read.
@@ -127,16 +155,24 @@ pub(super) fn discarded() -> u64 {
     CYCLE.discarded.load(Ordering::Relaxed)
 }
 
+/// Time at which the oldest filled buffer was completed, if there is one. Called by the collector.
+pub fn oldest_completed() -> Option<Nanos> {
+    with_taken(|taken| taken.front().map(|oldest| oldest.completed))
+}
+
 /// Returns the oldest filled buffer, if there is one. Called by the collector.
 pub fn next_filled() -> Option<FilledBuffer> {
+    let oldest = with_taken(VecDeque::pop_front)?;
+    CYCLE.count.fetch_sub(1, Ordering::Relaxed);
+    Some(oldest.filled)
+}
+
+fn with_taken<T>(use_queue: impl FnOnce(&mut VecDeque<WaitingBuffer>) -> T) -> T {
     let mut taken = CYCLE.taken.lock();
     if taken.is_empty() {
         CYCLE.filled.take_all().for_each(|filled| taken.push_front(filled));
     }
-    let filled = taken.pop_front()?;
-    CYCLE.count.fetch_sub(1, Ordering::Relaxed);
-    CYCLE.waiting.fetch_sub(filled.valid(), Ordering::Relaxed);
-    Some(filled)
+    use_queue(&mut taken)
 }
 
 /// Makes a buffer ready again after its records were read.
@@ -145,7 +181,10 @@ pub fn recycle(filled: FilledBuffer) {
 }
 
 fn make_ready(buffer: Option<Buffer>) {
-    if let Some(Err(buffer)) = buffer.map(|buffer| CYCLE.ready.put(buffer)) {
+    let Some(buffer) = buffer else { return };
+    if buffer.bytes() < buffer_bytes() {
+        CYCLE.created.fetch_sub(1, Ordering::Relaxed);
+    } else if let Err(buffer) = CYCLE.ready.put(buffer) {
         store_empty(buffer);
     }
 }

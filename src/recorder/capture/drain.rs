@@ -2,7 +2,7 @@
 //!
 //! Only one thread may run these functions at a time, so the caller must hold the collector's lock.
 
-use gpuflame_model::record::Row;
+use gpuflame_model::record::{Nanos, Row};
 
 use super::python;
 use super::range_names;
@@ -13,6 +13,12 @@ use super::thread::{LogReaders, all, in_flight};
 /// launches from at most one chunk of the thread's log. Returns false if there was nothing to pass on.
 pub fn drain(each: impl FnMut(&Row<'_>)) -> bool {
     drain_threads(|_| true, each)
+}
+
+/// Like [`drain`], but reads only threads whose last launch read so far began before `time`. After this has returned false,
+/// all launches before `time` have been passed on.
+pub fn drain_before(time: Nanos, each: impl FnMut(&Row<'_>)) -> bool {
+    drain_threads(|readers| readers.last_launch < time, each)
 }
 
 /// Notes for each thread how many words of launches are unread, for [`drain_noted`].
@@ -72,7 +78,7 @@ fn drain_threads(wanted: impl Fn(&mut LogReaders) -> bool, mut each: impl FnMut(
         let contexts = readers.contexts.mark_end(&thread.contexts);
         range_names::drain_names(&mut each);
         python::drain_codes(&mut each);
-        let LogReaders { launches: reader, outside_reader, noted, marked, .. } = readers;
+        let LogReaders { launches: reader, outside_reader, noted, marked, last_launch, .. } = readers;
         let grown = outside_reader.grown(&thread.outside);
         if let Some(new) = grown {
             each(&Row::Outside(new));
@@ -82,7 +88,12 @@ fn drain_threads(wanted: impl Fn(&mut LogReaders) -> bool, mut each: impl FnMut(
             | reader.drain(&thread.launches, launches, |words| {
                 *noted = noted.saturating_sub(words.len());
                 *marked = marked.saturating_sub(words.len());
-                read_launches(words, outside_reader, &mut each);
+                read_launches(words, outside_reader, &mut |row| {
+                    if let Row::Launch(launch) = row {
+                        *last_launch = launch.time;
+                    }
+                    each(row);
+                });
             });
         any |= some;
     }

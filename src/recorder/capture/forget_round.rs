@@ -24,10 +24,10 @@
 //! later than the round in which threads should stop using them. If a thread misses the request in two successive
 //! rounds, its launches are added to those of other stacks until the next round.
 
-use super::log::MAX_DRAINS;
+use super::clock;
 use super::stack::next_context;
 use super::thread::{all, next_forget_round};
-use gpuflame_model::record::ContextId;
+use gpuflame_model::record::{ContextId, Nanos};
 
 /// A round in which every thread forgets its stack ids. The collector starts and polls the round.
 #[derive(Debug)]
@@ -35,36 +35,33 @@ pub struct ForgetRound {
     round: u32,
     /// First id that is assigned after the start of the round; all older ids are lower.
     first_new_id: ContextId,
-    /// Number of times that logs have been drained since all threads have taken notice of the round.
-    drained: Option<usize>,
+    /// Time at which all threads had taken notice of the round.
+    noticed: Option<Nanos>,
+    /// Whether all launches that began before that time were read.
+    is_read: bool,
 }
 
 impl ForgetRound {
     /// Begins a round.
     pub fn begin() -> Self {
         let first_new_id = next_context();
-        Self { round: next_forget_round(), first_new_id, drained: None }
+        Self { round: next_forget_round(), first_new_id, noticed: None, is_read: false }
     }
 
     /// Asks the threads that have not taken notice of the round yet. The collector calls this at each visit, after it
     /// has drained all graphs and host calls. Once all threads have taken notice, returns the lowest id that may still
     /// appear, except in launches that were in flight.
     pub fn poll(&mut self) -> Option<ContextId> {
-        match self.drained {
-            None => {
-                // Every thread is asked, even if an earlier thread in the list is not certain to forget yet.
-                let unsure = all().filter(|thread| !thread.ask_to_forget(self.round)).count();
-                self.drained = (unsure == 0).then_some(0);
-                None
-            }
-            Some(drained) => (drained >= MAX_DRAINS).then_some(self.first_new_id),
+        if self.noticed.is_none() {
+            // Every thread is asked, even if an earlier thread in the list is not certain to forget yet.
+            let unsure = all().filter(|thread| !thread.ask_to_forget(self.round)).count();
+            self.noticed = (unsure == 0).then(clock::now);
         }
+        self.is_read.then_some(self.first_new_id)
     }
 
-    /// Notes that the logs were drained; `any` is true if the logs contained any record.
-    pub fn note_drain(&mut self, any: bool) {
-        if let Some(drained) = &mut self.drained {
-            *drained = if any { *drained + 1 } else { MAX_DRAINS };
-        }
+    /// Notes that all launches that began before `time` were read.
+    pub fn note_read_before(&mut self, time: Nanos) {
+        self.is_read |= self.noticed.is_some_and(|noticed| noticed <= time);
     }
 }

@@ -19,6 +19,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering}
 
 use gpuflame_unwind::memory;
 
+use super::memory_limit;
+
 const CHUNK_BYTES: usize = 64 << 10;
 /// Number of words per chunk. It is a multiple of 3, the size of a launch in words, so that launches leave no gap at
 /// the end.
@@ -48,10 +50,6 @@ const _: () = assert!(size_of::<LogChunk>() <= CHUNK_BYTES && offset_of!(LogChun
 pub(super) fn limit_memory(bytes: usize) {
     CHUNK_LIMIT.store((bytes / CHUNK_BYTES).clamp(MAX_READY_CHUNKS, MAX_CHUNKS), Ordering::Relaxed);
 }
-
-/// Maximum number of calls of [`drain`](super::drain), each of which passes on a part of each thread's records, until
-/// all records are read that existed before the first call.
-pub(super) const MAX_DRAINS: usize = MAX_CHUNKS + 2;
 
 /// The ready chunks, in no particular order. A thread takes a chunk from a slot, or stores a chunk in a slot, by one
 /// atomic exchange. So a preempted thread never blocks another thread, whatever their priorities are.
@@ -109,9 +107,10 @@ pub fn refill_chunks() {
 /// Creates a chunk, unless there are too many chunks or the kernel provides no memory.
 #[cold]
 fn create_chunk() -> Option<NonNull<LogChunk>> {
-    if POOL.created.load(Ordering::Relaxed)
-        >= CHUNK_LIMIT.load(Ordering::Relaxed) + POOL.logs.load(Ordering::Relaxed)
-    {
+    let created = POOL.created.load(Ordering::Relaxed).saturating_sub(POOL.logs.load(Ordering::Relaxed));
+    let is_reserved = created < MAX_READY_CHUNKS;
+    let has_room = || created < CHUNK_LIMIT.load(Ordering::Relaxed) && memory_limit::has_room(CHUNK_BYTES);
+    if !is_reserved && !has_room() {
         return None;
     }
     let chunk = memory::map(CHUNK_BYTES)?.cast();
@@ -211,6 +210,7 @@ impl LogWriter {
             return None;
         }
         let fresh = match self.chunk {
+            Some(_) if memory_limit::are_activities_lost() => return None,
             Some(_) => take_chunk(),
             None => take_first_chunk(),
         }?;

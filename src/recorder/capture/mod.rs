@@ -24,6 +24,7 @@ mod host_calls;
 mod intern;
 mod log;
 mod marker;
+mod memory_limit;
 pub mod notices;
 mod nvtx;
 mod open_ranges;
@@ -40,12 +41,14 @@ mod thread_counters;
 mod totals;
 mod verifying;
 
-pub use buffers::{are_many_filled, count_filled, next_filled, recycle, release_ready_memory};
+pub use buffers::{
+    are_many_filled, count_filled, next_filled, oldest_completed, recycle, release_ready_memory,
+};
 pub use callback::{Capture, has_launched_after_shutdown, record_stack};
 pub use clock::{now, recalibrate_clock};
 pub use cost::CallbackCost;
 pub use drain::{
-    any_in_flight, drain, drain_noted, mark_unread, marked_is_read, note_unread,
+    any_in_flight, drain, drain_before, drain_noted, mark_unread, marked_is_read, note_unread,
     windows_without_pending_launches,
 };
 pub use forget_round::ForgetRound;
@@ -60,13 +63,12 @@ pub use thread_counters::VerifiedStacks;
 pub use totals::{calls, cost, graph_cost, losses, verified};
 pub use verifying::verify_every;
 
-/// Limits the memory of each thread and its logs to a share of `ceiling` bytes: a sixteenth for the ids of a thread's
-/// stacks, and a quarter for rows that are written and not read. Activities that wait for the collector may take four
-/// times the ceiling in that time, because sums would be wrong without them. More than 256 MiB changes nothing.
+/// Limits memory to `ceiling` bytes: a sixteenth for the ids of a thread's stacks, an eighth for unread
+/// launches, and the rest for unread activities. Rows that do not fit are lost and counted.
 pub fn limit_memory(ceiling: usize) {
+    memory_limit::set(ceiling);
     intern::limit_memory(ceiling / 16);
-    log::limit_memory(ceiling / 4);
-    buffers::limit_memory(ceiling.saturating_mul(4));
+    log::limit_memory(ceiling / 8);
 }
 
 /// Memory that gpuflame holds, in bytes: mapped, in buffers, and on its heap.

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, 
 
 use crate::control::window;
 use gpuflame_cupti::tracer::Call;
-use gpuflame_model::record::{GraphId, Loss, ThreadId};
+use gpuflame_model::record::{GraphId, Loss, Nanos, ThreadId};
 use gpuflame_os::{cancel, leaks, signals, threads};
 use gpuflame_unwind::{Unwinder, memory, tls};
 
@@ -105,6 +105,8 @@ pub(super) struct LogReaders {
     /// Number of words of launches that were unread at the last mark and still are. A thread waits until the marked
     /// words are read.
     pub(super) marked: usize,
+    /// Time of the launch that was passed on last.
+    pub(super) last_launch: Nanos,
 }
 
 /// Proof that this thread has entered gpuflame and was not inside before. The thread leaves gpuflame when the proof is
@@ -398,6 +400,7 @@ impl ThreadState {
                 noted: 0,
                 is_noted: false,
                 marked: 0,
+                last_launch: Nanos(0),
             }),
         }
     }

@@ -42,9 +42,7 @@ use super::swap_fault::SwapFault;
 use super::window_output_queue::{RenderedWindows, WindowOutput, WindowOutputQueue};
 
 /// Number of launches without an activity at which CUPTI is asked to flush.
-const PENDING_LAUNCHES_HIGH_WATER: u64 = 32 << 10;
-/// Number of activities without a launch up to which CUPTI is asked to flush.
-const ORPHAN_ACTIVITIES_HIGH_WATER: u64 = 16 << 10;
+const PENDING_LAUNCHES_HIGH_WATER: u64 = 128 << 10;
 /// Maximum number of steps before the collector turns to its other duties. These steps take about 20 ms.
 const MAX_STEPS_PER_VISIT: usize = 64;
 
@@ -291,14 +289,14 @@ impl Pipeline {
     /// Reads one buffer, or up to one chunk of launches per thread.
     fn read_step(&mut self, api: &Api) -> bool {
         self.refill_and_renew_clock();
-        self.wants_activities() && self.read_buffer(api) || self.read_launches() || self.read_buffer(api)
+        self.read_launches_of_buffer() || self.read_buffer(api) || self.read_launches()
     }
 
     fn read_noted_step(&mut self, api: &Api) -> bool {
         self.refill_and_renew_clock();
-        self.wants_activities() && self.read_noted_buffer(api)
-            || capture::drain_noted(|row| self.rows.push(row))
+        self.read_launches_of_buffer()
             || self.read_noted_buffer(api)
+            || capture::drain_noted(|row| self.rows.push(row))
     }
 
     /// Refills chunks, renews the clock and reports progress. Under load the collector spends its time here.
@@ -309,10 +307,20 @@ impl Pipeline {
         progress::note_step();
     }
 
-    fn wants_activities(&self) -> bool {
-        let tally = self.rows.explain.tally();
-        tally.launches.open() > PENDING_LAUNCHES_HIGH_WATER
-            && tally.activities.open() < ORPHAN_ACTIVITIES_HIGH_WATER
+    /// Reads launches that are older than the oldest filled buffer, which contains their activities. Whatever the backlog
+    /// is, launches and activities therefore meet soon after they are read, and the join stores few of either.
+    fn read_launches_of_buffer(&mut self) -> bool {
+        let Some(completed) = capture::oldest_completed() else { return false };
+        let any = capture::drain_before(completed, |row| self.rows.push(row));
+        self.note_launches_read(any, completed);
+        any
+    }
+
+    /// Notes that launches were read; if there were none, all launches that began before `time` were read earlier.
+    fn note_launches_read(&mut self, any: bool, time: Nanos) {
+        if let Some(forgetting) = self.forgetting.as_mut().filter(|_| !any) {
+            forgetting.note_read_before(time);
+        }
     }
 
     fn read_noted_buffer(&mut self, api: &Api) -> bool {
@@ -323,7 +331,7 @@ impl Pipeline {
     /// thread, of about 5,000 records, until the buffer is full.
     pub(super) fn wants_flush(&self) -> bool {
         let explain = &self.rows.explain;
-        explain.tally().launches.open() > 4 * PENDING_LAUNCHES_HIGH_WATER || explain.wants_flush()
+        explain.tally().launches.open() > PENDING_LAUNCHES_HIGH_WATER || explain.wants_flush()
     }
 
     /// Number of launches without an activity.
@@ -343,10 +351,9 @@ impl Pipeline {
     }
 
     fn read_launches(&mut self) -> bool {
+        let now = capture::now();
         let any = capture::drain(|row| self.rows.push(row));
-        if let Some(forgetting) = &mut self.forgetting {
-            forgetting.note_drain(any);
-        }
+        self.note_launches_read(any, now);
         any
     }
 
