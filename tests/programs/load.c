@@ -1,6 +1,6 @@
 /* Launches a great deal from many threads, through several call paths, and sets the call site of each call.
  *
- *     load [--threads N] [--launches N] [--leak BYTES] [--contexts BITS] [--flush EVERY]
+ *     load [--threads N] [--launches N] [--leak BYTES] [--contexts BITS] [--flush EVERY] [--watch 1]
  *
  * --launches is the number of kernels of all threads together; every 64th is followed by a copy and a fill, every
  * 1024th by a synchronous copy. --leak leaks that much memory at every launch, to check that a test for leaks detects
@@ -11,10 +11,12 @@
 #include "cuda_mini.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define OWN_FRAME __attribute__((noinline, noclone))
 #define KEEP_FRAME() __asm__ volatile("" ::: "memory")
@@ -23,7 +25,7 @@ KERNEL(attention_d12345, "attention_d12345", (float *x, int n), &x, &n)
 KERNEL(mlp_d301, "mlp_d301", (float *x, int n), &x, &n)
 KERNEL(norm_d1, "norm_d1", (float *x), &x)
 
-static unsigned long launches = 10000, threads = 8, leak, context_bits, flush_every;
+static unsigned long launches = 10000, threads = 8, leak, context_bits, flush_every, watch;
 
 /* gpuflame_flush() of the library that the driver was told to inject, if any. */
 static int (*flush)(void);
@@ -158,9 +160,35 @@ static void print_memory(void)
         fclose(status);
 }
 
+static unsigned long anonymous_kb(void)
+{
+    unsigned long kb = 0;
+    char text[4096], *line;
+    int file = open("/proc/self/status", O_RDONLY);
+    ssize_t size = read(file, text, sizeof text - 1);
+    close(file);
+    text[size < 0 ? 0 : size] = 0;
+    line = strstr(text, "RssAnon:");
+    if (line)
+        kb = strtoul(line + 8, NULL, 10);
+    return kb;
+}
+
+static void *watch_memory(void *most)
+{
+    for (;;) {
+        unsigned long now = anonymous_kb();
+        if (now > *(volatile unsigned long *)most)
+            *(volatile unsigned long *)most = now;
+        usleep(2000);
+    }
+    return NULL;
+}
+
 int main(int argc, char **argv)
 {
-    pthread_t ids[64];
+    static unsigned long most_anonymous;
+    pthread_t ids[64], watcher;
     unsigned long i;
     int at;
     for (at = 1; at + 1 < argc; at += 2) {
@@ -175,6 +203,8 @@ int main(int argc, char **argv)
             context_bits = value;
         else if (!strcmp(argv[at], "--flush"))
             flush_every = value;
+        else if (!strcmp(argv[at], "--watch"))
+            watch = value;
         else
             return 2;
     }
@@ -182,6 +212,8 @@ int main(int argc, char **argv)
         return 2;
     cudaFree(0); /* loads the driver, which injects gpuflame */
     find_flush();
+    if (watch)
+        pthread_create(&watcher, NULL, watch_memory, &most_anonymous);
     if (context_bits) {
         for (i = 0; i < 1ul << context_bits; i++) {
             turn(i, (unsigned)context_bits);
@@ -196,5 +228,7 @@ int main(int argc, char **argv)
     }
     pause_after(0);
     print_memory();
+    if (watch)
+        printf("most RssAnon:%lu kB\n", most_anonymous);
     return 0;
 }

@@ -43,9 +43,14 @@ pub fn held_bytes() -> usize {
     HELD_BYTES.load(Ordering::Relaxed)
 }
 
-/// Maximum of [`held_bytes`] so far.
+/// Maximum of [`held_bytes`] since the last [`take_peak_bytes`].
 pub fn peak_bytes() -> usize {
     PEAK_BYTES.load(Ordering::Relaxed)
+}
+
+/// Returns [`peak_bytes`], and begins to look for the next maximum.
+pub fn take_peak_bytes() -> usize {
+    PEAK_BYTES.swap(held_bytes(), Ordering::Relaxed)
 }
 
 fn add_held(bytes: usize) {

@@ -158,7 +158,7 @@ impl Collector {
             if lifecycle::is_over() {
                 return;
             }
-            PEAK_BYTES_HELD.fetch_max(capture::bytes_held(), Ordering::Relaxed);
+            note_peak_bytes_held();
             progress::note_step();
             // The remaining memory is reserved for saving the rows recorded so far.
             if shortage::is_short() {
@@ -229,12 +229,18 @@ impl Collector {
     }
 }
 
-/// Peak memory in bytes: the heap's peak plus the memory mapped now, or the highest total that the collector has seen.
-/// The collector computes this total before it reads pending rows.
+/// Peak memory in bytes: at each visit of the collector, the memory mapped then plus the heap's peak since the last visit.
 pub(super) fn peak_bytes_held() -> usize {
-    PEAK_BYTES_HELD
-        .load(Ordering::Relaxed)
-        .max(unwind::bytes_held() + tracer::bytes_held() + heap::peak_bytes())
+    PEAK_BYTES_HELD.load(Ordering::Relaxed).max(mapped_bytes() + heap::peak_bytes())
+}
+
+fn note_peak_bytes_held() {
+    PEAK_BYTES_HELD.fetch_max(mapped_bytes() + heap::take_peak_bytes(), Ordering::Relaxed);
+}
+
+/// Bytes that are mapped, and bytes of the buffers for activities.
+fn mapped_bytes() -> usize {
+    unwind::bytes_held() + tracer::bytes_held()
 }
 
 static PEAK_BYTES_HELD: AtomicUsize = AtomicUsize::new(0);
