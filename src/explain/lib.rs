@@ -29,6 +29,9 @@ mod definitions;
 mod ledger;
 mod per_window;
 mod set_description;
+#[cfg(test)]
+#[path = "../../tests/support/skip.rs"]
+mod skip;
 
 use std::collections::BTreeMap;
 use std::mem;

@@ -58,6 +58,9 @@ pub mod scheduling;
 pub mod shortage;
 pub mod signal_actions;
 pub mod signals;
+#[cfg(test)]
+#[path = "../../tests/support/skip.rs"]
+mod skip;
 pub mod stack;
 pub mod stderr;
 pub mod stdout;

@@ -399,18 +399,18 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
+    use crate::skip::skip;
     use crate::threads;
 
-    /// An event on the calling thread. `None` if the kernel does not permit sampling, which is an error in CI.
+    /// An event on the calling thread. `None` if the kernel does not permit sampling: the test is skipped.
     fn opened(period: Duration) -> Option<PerfEvent> {
-        match PerfEvent::open(threads::current_id(), period) {
-            Ok(event) => Some(event),
-            Err(error) if std::env::var_os("CI").is_none() => {
-                eprintln!("skipped: perf_event_open: {error}; sysctl kernel.perf_event_paranoid=2");
-                None
-            }
-            Err(error) => panic!("perf_event_open: {error}"),
-        }
+        PerfEvent::open(threads::current_id(), period)
+            .inspect_err(|error| {
+                skip(&format!(
+                    "the kernel refuses CPU samples: {error}; sysctl kernel.perf_event_paranoid=2"
+                ));
+            })
+            .ok()
     }
 
     fn spin(nanos: u128) {
@@ -457,9 +457,10 @@ mod tests {
 
     #[test]
     fn context_switches_of_a_sleeping_thread_are_recorded() {
-        let Ok(mut event) = PerfEvent::open_switches(threads::current_id()) else {
+        let mut event = match PerfEvent::open_switches(threads::current_id()) {
+            Ok(event) => event,
             // An unprivileged user is not permitted to sample the kernel, unless kernel.perf_event_paranoid is 1.
-            return eprintln!("skipped: perf_event_open");
+            Err(error) => return skip(&format!("the kernel refuses samples of waits: {error}")),
         };
         event.drain(|_| ());
         let here = (&raw const event) as u64;
