@@ -29,6 +29,28 @@ fn the_demo_builds_without_the_command_and_its_libraries() {
     }
 }
 
+/// The half of the command that reads files can then be built on other systems later.
+#[test]
+fn packages_that_explain_files_need_no_unix() {
+    let mut command = Command::new(env!("CARGO"));
+    command.args(["metadata", "--offline", "--locked", "--no-deps", "--format-version", "1"]);
+    let output = command.current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    for name in ["model", "explain", "export", "traces", "offline"].map(|name| format!("gpuflame-{name}")) {
+        let mut packages = metadata["packages"].as_array().unwrap().iter();
+        let package = packages.find(|package| package["name"] == *name).unwrap();
+        // Dependencies of the tests have the kind `dev`.
+        let product =
+            package["dependencies"].as_array().unwrap().iter().filter(|other| other["kind"].is_null());
+        for other in product {
+            let needs_unix = ["gpuflame-os", "libc", "rustix"].iter().any(|unix| other["name"] == *unix);
+            let is_allowed = name != "gpuflame-traces" && other["target"] == "cfg(unix)";
+            assert!(!needs_unix || is_allowed, "{name} depends on {}", other["name"]);
+        }
+    }
+}
+
 /// Names of all packages that `package` depends on, directly or indirectly.
 fn packages_below(package: &str, edges: &str) -> BTreeSet<String> {
     let mut command = Command::new(env!("CARGO"));
