@@ -111,7 +111,7 @@ fn wrong_names_in_a_command_are_found() {
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Target {
     package: String,
-    /// Whether the package is one of those that cargo uses if a command names no package.
+    /// Whether cargo uses the package if a command names no package.
     is_default: bool,
     /// `lib`, `cdylib`, `bin`, `test`, `bench` or `example`.
     kind: String,
@@ -127,7 +127,7 @@ impl Target {
     }
 }
 
-/// Targets of all packages of the workspace.
+/// Targets in the workspace.
 fn targets() -> &'static [Target] {
     static TARGETS: OnceLock<Vec<Target>> = OnceLock::new();
     TARGETS.get_or_init(|| {
@@ -174,7 +174,7 @@ fn names_in(source: &Path) -> Vec<String> {
     names
 }
 
-/// Arguments of each `cargo` command in `line` that builds or runs something.
+/// Splits the `cargo` commands in `line` that build or run something into their arguments.
 fn cargo_commands(line: &str) -> Vec<Vec<&str>> {
     const ENDS: [&str; 10] = ["`", "#", "|", ")", "&&", ";", ">", "\"", ", ", "   "];
     let mut commands = Vec::new();
