@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::control::window;
 use gpuflame_cupti::tracer::ApiCallId;
 use gpuflame_model::record::{ContextId, CorrelationId, GraphId, Launch, Loss, Nanos};
-use gpuflame_os::signals;
+use gpuflame_os::host_signals;
 
 use super::thread_counters::ThreadCounters;
 
@@ -79,7 +79,7 @@ impl PendingLaunch {
     /// not returned. If this launch will continue after the new call, moves this launch to `aside`.
     #[cold]
     pub(super) fn slot_after_pending(&mut self, aside: &mut Option<Self>, depth: usize) -> u64 {
-        if signals::has_jumped_out(self.depth, depth) {
+        if host_signals::has_jumped_out(self.depth, depth) {
             return OUTERMOST;
         }
         *aside = Some(std::mem::replace(self, Self::NONE));

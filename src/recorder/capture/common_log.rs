@@ -3,7 +3,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use gpuflame_os::signals;
+use gpuflame_os::host_signals;
 
 use super::log::{Log, LogMark, LogReader, LogWriter};
 
@@ -38,7 +38,7 @@ impl CommonLog {
     pub(super) fn push<const N: usize>(&self, parts: [&[u64]; N]) -> bool {
         // Signals are blocked because a signal handler that jumps out of this call would leave the lock held
         // permanently.
-        signals::with_all_blocked(|| lock(&self.writer).0.push(&self.log, parts))
+        host_signals::with_all_blocked(|| lock(&self.writer).0.push(&self.log, parts))
     }
 
     /// Returns the unread records written up to now; `None` if there are none.

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, 
 use crate::control::window;
 use gpuflame_cupti::tracer::Call;
 use gpuflame_model::record::{GraphId, Loss, ThreadId};
-use gpuflame_os::{cancel, leaks, signals, threads};
+use gpuflame_os::{cancel, host_signals, leaks, threads};
 use gpuflame_unwind::{Unwinder, memory, tls};
 
 use super::calls::{InFlightLaunch, PendingGraphCall, PendingHostCall, PendingLaunch};
@@ -166,7 +166,7 @@ impl EntryGuard {
             thread.forget_stacks(own);
             return Some(entered);
         }
-        if !signals::has_jumped_out(inside, at) {
+        if !host_signals::has_jumped_out(inside, at) {
             return None;
         }
         if !abandon_state(thread) {

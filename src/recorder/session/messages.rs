@@ -6,7 +6,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 
 use gpuflame_export::clean_line;
-use gpuflame_os::{signals, stderr};
+use gpuflame_os::{host_signals, stderr};
 
 /// Maximum time for which a message blocks the application while stderr is full.
 const STDERR_TIMEOUT: Duration = Duration::from_millis(200);
@@ -60,7 +60,7 @@ pub(super) fn take_unprinted() -> String {
 }
 
 fn with_unprinted<T>(action: impl FnOnce(&mut Unprinted) -> T) -> Option<T> {
-    signals::with_all_blocked(|| {
+    host_signals::with_all_blocked(|| {
         let unprinted: Option<MutexGuard<'_, Unprinted>> = UNPRINTED.try_lock_for(LOCK_TIMEOUT);
         unprinted.map(|mut unprinted| {
             let process = std::process::id();

@@ -9,7 +9,7 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::options::{PythonFrames, Yield};
 use gpuflame_model::profile::View;
 use gpuflame_model::profile::views::{CPU, MEMORY, OFF_CPU, TOGETHER, WAITS};
-use gpuflame_os::{self as host, file, memory, signals, stderr, syscall_warmup};
+use gpuflame_os::{self as host, file, host_signals, memory, stderr, syscall_warmup};
 use gpuflame_unwind as unwind;
 
 use super::messages::{self, print_from_app};
@@ -109,7 +109,7 @@ fn begin_session(mut settings: Settings, warnings: &[String], load_driver: bool)
             Yield::Subscription => cupti::Deference::Subscription,
         },
     };
-    let api = signals::with_all_blocked(|| cupti::subscribe::<Capture>(&options))?;
+    let api = host_signals::with_all_blocked(|| cupti::subscribe::<Capture>(&options))?;
     if settings.whole_graphs && !settings.quiet {
         print_from_app(
             "GPUFLAME_GRAPH_TRACE=graph: each graph launch is one activity; its kernels, their times and \

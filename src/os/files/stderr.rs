@@ -22,8 +22,9 @@ use std::time::{Duration, Instant};
 
 use libc::c_int;
 
-use super::descriptor::{self, FileId};
-use super::{is_privileged, signals, threads};
+use crate::is_privileged;
+use crate::process::descriptor::{self, FileId};
+use crate::process::{host_signals, threads};
 
 /// Identity of descriptor 2 when CUDA started; `None` if it was closed.
 static FILE_AT_START: OnceLock<Option<FileId>> = OnceLock::new();
@@ -114,13 +115,13 @@ pub fn write(text: &[u8], patience: Duration) -> bool {
 /// Writes `text` on the calling thread, without heap memory and without a lock, and stops when `patience` is over.
 /// SIGPIPE is not sent if a check finds no reader. Returns false if the text was not written completely.
 pub fn write_here(text: &[u8], patience: Duration) -> bool {
-    signals::with_all_blocked(|| write_chunks(text, LineStart::Message, patience)).is_ok()
+    host_signals::with_all_blocked(|| write_chunks(text, LineStart::Message, patience)).is_ok()
 }
 
 /// Writes `text` as [`write_here`] does, but does not continue another writer's line. The last line on a pipe or socket
 /// cannot be read; see [`hides_last_line`].
 pub fn write_on_own_line(text: &[u8], patience: Duration) -> bool {
-    signals::with_all_blocked(|| write_chunks(text, LineStart::OwnLine, patience)).is_ok()
+    host_signals::with_all_blocked(|| write_chunks(text, LineStart::OwnLine, patience)).is_ok()
 }
 
 fn write_chunks(mut text: &[u8], start: LineStart, patience: Duration) -> io::Result<()> {

@@ -5,9 +5,9 @@
 use std::io::{self, ErrorKind, Write};
 use std::time::{Duration, Instant};
 
-use super::descriptor::FileId;
-use super::signals;
 use super::stderr::{MAX_WRITE_BYTES, leading_lines_bytes, wait_for_room};
+use crate::process::descriptor::FileId;
+use crate::process::host_signals;
 
 /// Maximum number of queued bytes.
 const MAX_QUEUED_BYTES: usize = 1 << 20;
@@ -41,7 +41,7 @@ impl Stdout {
     fn write_queued(&mut self, deadline: Instant, least: usize) {
         let mut done = 0;
         while self.queued.len() - done >= least {
-            match signals::with_all_blocked(|| self.write_some(done, deadline)) {
+            match host_signals::with_all_blocked(|| self.write_some(done, deadline)) {
                 Ok(written) => done += written,
                 Err(error) if [ErrorKind::Interrupted, ErrorKind::WouldBlock].contains(&error.kind()) => {}
                 Err(error) if error.kind() == ErrorKind::TimedOut => break,

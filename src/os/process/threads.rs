@@ -14,7 +14,8 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::futex::EventFlags;
-use super::{listing, scheduling, signals};
+use super::{host_signals, scheduling};
+use crate::listing;
 
 /// Stack size of a thread that needs nothing special, as in the standard library.
 pub const DEFAULT_STACK_BYTES: usize = 2 << 20;
@@ -143,7 +144,7 @@ pub fn is_ours() -> bool {
 pub fn spawn(name: &'static CStr, stack: usize, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let start = Box::into_raw(Box::new(ThreadStart { name, body: Box::new(body) }));
     // SAFETY: `run` receives the pointer that it expects, once.
-    let error = signals::with_all_blocked(|| unsafe { create_detached(stack, run, start.cast()) });
+    let error = host_signals::with_all_blocked(|| unsafe { create_detached(stack, run, start.cast()) });
     if error == 0 {
         return Ok(());
     }
@@ -273,7 +274,7 @@ extern "C-unwind" fn run_for_tracer(block: *mut c_void) -> *mut c_void {
     unsafe { dealloc(block.cast(), TracerStart::LAYOUT) };
     // Signals are blocked, because one of the program's signal handlers could jump out of this code. A panic must not
     // reach the tracer.
-    signals::with_all_blocked(|| drop(catch_unwind(note_calling_thread)));
+    host_signals::with_all_blocked(|| drop(catch_unwind(note_calling_thread)));
     start(argument)
 }
 
@@ -383,7 +384,7 @@ mod tests {
             let mut thread = MaybeUninit::uninit();
             let place = std::ptr::from_ref(&at).cast_mut().cast::<c_void>();
             // SAFETY: `place` lives longer than the thread, which is joined below.
-            let error = signals::with_all_blocked(|| unsafe {
+            let error = host_signals::with_all_blocked(|| unsafe {
                 create(thread.as_mut_ptr(), std::ptr::null(), tell, place)
             });
             assert_eq!(error, 0);

@@ -20,7 +20,7 @@
 use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use super::interpose::{self, Interposition};
+use crate::process::interpose::{self, Interposition};
 
 /// The signals that end a process and that we handle: SIGINT from a terminal, SIGTERM from `kill` and job runners, and
 /// SIGHUP from a terminal that goes away.

@@ -20,9 +20,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::descriptor::{Appender, FileId};
 use super::file::Draft;
-use super::threads;
+use crate::process::descriptor::{Appender, FileId};
+use crate::process::threads;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
 /// Size of a block, in bytes.

@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-use super::descriptor::{Appender, FileId, enlarge_table, move_out_of_reach};
-use super::process_liveness;
+use crate::process::descriptor::{Appender, FileId, enlarge_table, move_out_of_reach};
+use crate::process::process_liveness;
 use gpuflame_model::error::Result;
 
 /// Permissions of new files, from which the umask is removed. Unless `set_file_mode` was called, only the owner has

@@ -22,7 +22,7 @@ use std::mem::ManuallyDrop;
 use std::os::unix::fs::FileExt;
 
 use super::descriptor::{self, FileId};
-use super::signals;
+use super::host_signals;
 
 /// A function to replace.
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +43,7 @@ pub struct Interposition {
 pub fn replace_functions(places: &[Interposition]) -> io::Result<usize> {
     // Signals are blocked, because a signal handler of the program that jumped out of the visit would leave the
     // linker's lock locked.
-    signals::with_all_blocked(|| replace_all(places))
+    host_signals::with_all_blocked(|| replace_all(places))
 }
 
 fn replace_all(places: &[Interposition]) -> io::Result<usize> {
@@ -78,7 +78,7 @@ fn replace_all(places: &[Interposition]) -> io::Result<usize> {
 /// # Errors
 /// The file `/proc/self/mem` cannot be written.
 pub fn replace_in_module(inside: usize, name: &str, ours: usize) -> io::Result<usize> {
-    signals::with_all_blocked(|| replace_slots(inside, name, ours))
+    host_signals::with_all_blocked(|| replace_slots(inside, name, ours))
 }
 
 fn replace_slots(inside: usize, name: &str, ours: usize) -> io::Result<usize> {

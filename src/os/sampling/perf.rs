@@ -24,7 +24,7 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::descriptor;
+use crate::process::descriptor;
 
 /// Number of registers in a sample.
 pub const REGISTERS: usize = 17;
@@ -399,8 +399,8 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
+    use crate::process::threads;
     use crate::skip::skip;
-    use crate::threads;
 
     /// An event on the calling thread. `None` if the kernel does not permit sampling: the test is skipped.
     fn opened(period: Duration) -> Option<PerfEvent> {

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use super::signal_actions::{self, SIGNALS};
-use super::threads;
+use crate::process::threads;
 
 /// Callbacks for these signals. Both run in a signal handler, which may interrupt any code: they must take no lock, use
 /// no heap memory, and not wait for a thread of the application.

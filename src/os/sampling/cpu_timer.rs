@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::perf::{REGISTERS, ThreadSample};
-use super::threads;
+use crate::process::threads;
 
 /// Maximum number of stack bytes in a sample.
 const MAX_STACK_BYTES: usize = 32 << 10;
@@ -391,7 +391,7 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::perf;
+    use crate::sampling::perf;
 
     fn spin(nanos: u128) {
         let began = Instant::now();
