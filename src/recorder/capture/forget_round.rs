@@ -24,9 +24,9 @@
 //! later than the round in which threads should stop using them. If a thread misses the request in two successive
 //! rounds, its launches are added to those of other stacks until the next round.
 
-use super::log::MAX_DRAINS;
 use super::stack::next_context;
-use super::thread::{all, next_forget_round};
+use crate::capture::logs::log::MAX_DRAINS;
+use crate::capture::threads::thread::{all, next_forget_round};
 use gpuflame_model::record::ContextId;
 
 /// A round in which every thread forgets its stack ids. The collector starts and polls the round.

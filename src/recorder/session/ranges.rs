@@ -3,7 +3,8 @@
 use std::ffi::CStr;
 use std::marker::PhantomData;
 
-use crate::capture::{self, NvtxTable, PopResult, RangeDomain, RangeName, forks};
+use crate::capture::forks;
+use crate::capture::{self, NvtxTable, PopResult, RangeDomain, RangeName};
 use crate::control::lifecycle;
 use gpuflame_config::settings::Nvtx;
 use gpuflame_model::error::{Error, ErrorKind, Result};

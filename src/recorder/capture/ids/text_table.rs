@@ -16,11 +16,11 @@ use super::intern::Hash;
 
 /// Maximum number of texts per kind, so that a program that puts a different number into each text does not exhaust the
 /// memory.
-pub(super) const MAX_TEXTS: usize = (1 << 16) + (1 << 10);
+pub(crate) const MAX_TEXTS: usize = (1 << 16) + (1 << 10);
 
 /// Table of the texts of one kind, which stores a word of the caller with each text. It takes a megabyte of address
 /// space, which is mapped when the first text is added; its pages take memory only as texts are added.
-pub(super) struct TextTable(AtomicPtr<TextSlots>);
+pub(crate) struct TextTable(AtomicPtr<TextSlots>);
 
 struct TextSlots {
     /// Numbers of texts. A number is in the slot that the hash of its text selects, or after that slot; 0 = the slot
@@ -63,13 +63,13 @@ struct TextChunk {
 const TEXT_CHUNK_BYTES: usize = 64 << 10;
 
 impl TextTable {
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self(AtomicPtr::new(null_mut()))
     }
 
     /// Returns the number of the text with this hash. If the text is new and there are fewer than `max` texts, assigns
     /// a new number. Returns `None` if there are too many texts or no memory.
-    pub(super) fn number_of(&self, hash: Hash, word: u32, text: &[u8], max: usize) -> Option<u32> {
+    pub(crate) fn number_of(&self, hash: Hash, word: u32, text: &[u8], max: usize) -> Option<u32> {
         let table = self.table()?;
         table
             .find(hash)
@@ -87,7 +87,7 @@ impl TextTable {
 
     /// Passes each new text on, as its number, its word and the text. Before the very first text it passes number 0,
     /// which no text has. Only one thread may call this at a time.
-    pub(super) fn drain_new(&self, each: impl FnMut(u32, u32, &'static [u8])) {
+    pub(crate) fn drain_new(&self, each: impl FnMut(u32, u32, &'static [u8])) {
         if let Some(table) = self.table_if_any() {
             table.drain_new(each);
         }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// A counter of one thread. Only sums over all threads are meaningful, because a thread's state, with its counters, is
 /// reused by later threads.
 #[derive(Debug)]
-pub(super) struct Counter(AtomicU64);
+pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
     pub(super) const fn new() -> Self {
@@ -14,7 +14,7 @@ impl Counter {
 
     /// Adds with a plain load and store, without a locked instruction.
     #[inline]
-    pub(super) fn add(&self, amount: u64) {
+    pub(crate) fn add(&self, amount: u64) {
         self.0.store(self.get().wrapping_add(amount), Ordering::Relaxed);
     }
 

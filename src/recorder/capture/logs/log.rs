@@ -45,13 +45,13 @@ struct LogChunk {
 const _: () = assert!(size_of::<LogChunk>() <= CHUNK_BYTES && offset_of!(LogChunk, words) <= 64);
 
 /// Limits all chunks together to `bytes`, but not below the maximum number of ready chunks.
-pub(super) fn limit_memory(bytes: usize) {
+pub(crate) fn limit_memory(bytes: usize) {
     CHUNK_LIMIT.store((bytes / CHUNK_BYTES).clamp(MAX_READY_CHUNKS, MAX_CHUNKS), Ordering::Relaxed);
 }
 
-/// Maximum number of calls of [`drain`](super::drain), each of which passes on a part of each thread's records, until
+/// Maximum number of calls of [`drain`](crate::capture::threads::drain), each of which passes on a part of each thread's records, until
 /// all records are read that existed before the first call.
-pub(super) const MAX_DRAINS: usize = MAX_CHUNKS + 2;
+pub(crate) const MAX_DRAINS: usize = MAX_CHUNKS + 2;
 
 /// The ready chunks, in no particular order. A thread takes a chunk from a slot, or stores a chunk in a slot, by one
 /// atomic exchange. So a preempted thread never blocks another thread, whatever their priorities are.
@@ -156,37 +156,37 @@ fn return_chunk(chunk: NonNull<LogChunk>) {
 
 /// State that the writer and the reader share: a pointer to the first chunk, from which all later chunks are linked.
 #[derive(Debug)]
-pub(super) struct Log {
+pub(crate) struct Log {
     first: AtomicPtr<LogChunk>,
 }
 
 impl Log {
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { first: AtomicPtr::new(null_mut()) }
     }
 }
 
 /// The writing end of a log. The writer belongs to one application thread.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LogWriter {
+pub(crate) struct LogWriter {
     chunk: Option<NonNull<LogChunk>>,
     used: usize,
 }
 
 impl LogWriter {
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { chunk: None, used: 0 }
     }
 
     /// Whether the log ever had room for a record.
-    pub(super) fn has_begun(&self) -> bool {
+    pub(crate) fn has_begun(&self) -> bool {
         self.chunk.is_some()
     }
 
     /// Appends `parts` as one record that is never split between two chunks. Returns `false` and writes nothing if the
     /// log has no room.
     #[inline]
-    pub(super) fn push<const N: usize>(&mut self, log: &Log, parts: [&[u64]; N]) -> bool {
+    pub(crate) fn push<const N: usize>(&mut self, log: &Log, parts: [&[u64]; N]) -> bool {
         let needed: usize = parts.iter().map(|part| part.len()).sum();
         let chunk = match self.chunk {
             Some(chunk) if self.used + needed <= CHUNK_WORDS => chunk,
@@ -228,14 +228,14 @@ impl LogWriter {
 
 /// The reading end of a log. The reader belongs to the collector.
 #[derive(Debug)]
-pub(super) struct LogReader {
+pub(crate) struct LogReader {
     chunk: *const LogChunk,
     read: usize,
 }
 
 /// Position up to which the writer had filled a log at some moment.
 #[derive(Clone, Copy)]
-pub(super) struct LogMark {
+pub(crate) struct LogMark {
     chunk: *const LogChunk,
     len: usize,
 }
@@ -250,12 +250,12 @@ impl LogMark {
 }
 
 impl LogReader {
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { chunk: std::ptr::null(), read: 0 }
     }
 
     /// Returns how far `log` has been written.
-    pub(super) fn mark_end(&self, log: &Log) -> LogMark {
+    pub(crate) fn mark_end(&self, log: &Log) -> LogMark {
         let mut mark = self.mark_chunk_end(log);
         // SAFETY: all chunks from the reader's current chunk to the newest one stay mapped, because only this reader
         // frees chunks.
@@ -270,7 +270,7 @@ impl LogReader {
     }
 
     /// Returns the number of words that were written but not read.
-    pub(super) fn unread(&self, log: &Log) -> usize {
+    pub(crate) fn unread(&self, log: &Log) -> usize {
         let first = if self.chunk.is_null() { log.first.load(Ordering::Acquire) } else { self.chunk };
         let mut words = 0;
         let mut at = first;
@@ -288,14 +288,14 @@ impl LogReader {
     }
 
     /// Returns how far the reader's current chunk has been written.
-    pub(super) fn mark_chunk_end(&self, log: &Log) -> LogMark {
+    pub(crate) fn mark_chunk_end(&self, log: &Log) -> LogMark {
         let chunk = if self.chunk.is_null() { log.first.load(Ordering::Acquire) } else { self.chunk };
         LogMark::at(chunk)
     }
 
     /// Passes every word up to `mark` to `each`, in runs of complete records, and returns chunks to the pool that both
     /// the writer and the reader have finished. Returns `false` if there was nothing left to read.
-    pub(super) fn drain(&mut self, log: &Log, mark: LogMark, mut each: impl FnMut(&[u64])) -> bool {
+    pub(crate) fn drain(&mut self, log: &Log, mark: LogMark, mut each: impl FnMut(&[u64])) -> bool {
         if mark.chunk.is_null() {
             return false;
         }

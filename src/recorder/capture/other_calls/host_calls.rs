@@ -17,13 +17,13 @@ use gpuflame_model::record::{
     MemoryKind, Nanos, Row, Wait,
 };
 
-use super::calls::{HOST_CALL, NESTED, PendingHostCall, REFUSED, stack_depth};
-use super::clock::now;
-use super::common_log::CommonLog;
-use super::drain::drain_contexts;
-use super::records::called_words;
-use super::stack::capture_call;
-use super::thread::{EntryGuard, EntryRefusal, ThreadOnly, ThreadState, end_refused_call};
+use crate::capture::clock::now;
+use crate::capture::logs::common_log::CommonLog;
+use crate::capture::stack::capture_call;
+use crate::capture::threads::calls::{HOST_CALL, NESTED, PendingHostCall, REFUSED, stack_depth};
+use crate::capture::threads::drain::drain_contexts;
+use crate::capture::threads::records::called_words;
+use crate::capture::threads::thread::{EntryGuard, EntryRefusal, ThreadOnly, ThreadState, end_refused_call};
 
 /// Kinds of records in the common log. A record has five words: `kind | memory or duration << 32`, `correlation |
 /// context << 32`, the time, and two words whose meaning depends on the kind.
@@ -61,7 +61,7 @@ pub fn select_host_call_details(details: HostCallDetails) {
 
 /// Records a call that creates no GPU work.
 #[cold]
-pub(super) fn record_event(event: &HostCallEvent<'_>) {
+pub(crate) fn record_event(event: &HostCallEvent<'_>) {
     if lifecycle::is_over() {
         return;
     }
@@ -177,7 +177,7 @@ fn end(
 }
 
 /// Records a synchronous copy or fill that has returned.
-pub(super) fn record_wait(own: &mut ThreadOnly, thread: &ThreadState, launch: &Launch, ended: Nanos) {
+pub(crate) fn record_wait(own: &mut ThreadOnly, thread: &ThreadState, launch: &Launch, ended: Nanos) {
     let &Launch { time: begun, correlation, context, .. } = launch;
     if context == ContextId::OUTSIDE {
         return;

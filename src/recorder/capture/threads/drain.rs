@@ -5,9 +5,9 @@
 use gpuflame_model::record::Row;
 
 use super::python;
-use super::range_names;
 use super::records::{read_contexts, read_launches};
 use super::thread::{LogReaders, all, in_flight};
+use crate::capture::ids::range_names;
 
 /// Passes on records that the threads have written since the last call: for each thread all new contexts, and then
 /// launches from at most one chunk of the thread's log. Returns false if there was nothing to pass on.
@@ -90,7 +90,7 @@ fn drain_threads(wanted: impl Fn(&mut LogReaders) -> bool, mut each: impl FnMut(
 }
 
 /// Passes on all new contexts of all threads.
-pub(super) fn drain_contexts(mut each: impl FnMut(&Row<'_>)) {
+pub(crate) fn drain_contexts(mut each: impl FnMut(&Row<'_>)) {
     for thread in all() {
         // SAFETY: as in `drain_threads`, only the collector calls this, one thread at a time.
         let readers = unsafe { thread.readers() };

@@ -17,8 +17,6 @@ use gpuflame_os::{cancel, host_signals, leaks, threads};
 use gpuflame_unwind::{Unwinder, memory, tls};
 
 use super::calls::{InFlightLaunch, PendingGraphCall, PendingHostCall, PendingLaunch};
-use super::intern::Interner;
-use super::log::{Log, LogReader, LogWriter};
 use super::open_ranges::{OpenRanges, PendingEnds};
 use super::outside::{OutsideRange, OutsideReader, SharedOutsideRange};
 use super::python::PythonFrames;
@@ -26,23 +24,25 @@ use super::records::thread_words;
 use super::refusals::OpenRefusals;
 use super::thread_counters::ThreadCounters;
 use super::verifying::StackVerification;
+use crate::capture::ids::intern::Interner;
+use crate::capture::logs::log::{Log, LogReader, LogWriter};
 
 /// State of one application thread. The fields document which thread may access them.
-pub(super) struct ThreadState {
+pub(crate) struct ThreadState {
     next: AtomicPtr<ThreadState>,
     stage: AtomicU32,
-    pub(super) launches: Log,
-    pub(super) contexts: Log,
-    pub(super) counters: ThreadCounters,
-    pub(super) pending_ends: PendingEnds,
-    pub(super) outside: SharedOutsideRange,
-    pub(super) in_flight: InFlightLaunch,
+    pub(crate) launches: Log,
+    pub(crate) contexts: Log,
+    pub(crate) counters: ThreadCounters,
+    pub(crate) pending_ends: PendingEnds,
+    pub(crate) outside: SharedOutsideRange,
+    pub(crate) in_flight: InFlightLaunch,
     /// Stack depth at which the thread entered gpuflame, [`INHERITED`], [`FORGET_REQUESTED`], or 0 if it is not inside.
     inside: AtomicUsize,
     /// Number of the last round of forgetting (see `forget_round`) in which the thread has forgotten its stack ids.
     forgot_round: AtomicU32,
     /// Calls and ranges of signal handlers that interrupted the thread while it was inside gpuflame.
-    pub(super) refused: OpenRefusals,
+    pub(crate) refused: OpenRefusals,
     /// Accessed only by the application thread, while the thread is inside gpuflame.
     own: UnsafeCell<ThreadOnly>,
     /// Accessed only by the collector.
@@ -72,25 +72,25 @@ const INHERITED: usize = 1;
 const FORGET_REQUESTED: usize = 2;
 
 /// State that only the application thread accesses.
-pub(super) struct ThreadOnly {
-    pub(super) id: ThreadId,
-    pub(super) unwinder: Unwinder,
-    pub(super) interner: Interner,
+pub(crate) struct ThreadOnly {
+    pub(crate) id: ThreadId,
+    pub(crate) unwinder: Unwinder,
+    pub(crate) interner: Interner,
     /// `None` until the thread captures its first new stack in a process with a Python interpreter.
-    pub(super) python: Option<PythonFrames>,
-    pub(super) ranges: OpenRanges,
-    pub(super) launches: LogWriter,
-    pub(super) contexts: LogWriter,
-    pub(super) pending: PendingLaunch,
-    pub(super) outside: Option<OutsideRange>,
+    pub(crate) python: Option<PythonFrames>,
+    pub(crate) ranges: OpenRanges,
+    pub(crate) launches: LogWriter,
+    pub(crate) contexts: LogWriter,
+    pub(crate) pending: PendingLaunch,
+    pub(crate) outside: Option<OutsideRange>,
     /// The launch that a signal handler's launch has interrupted.
-    pub(super) aside: Option<PendingLaunch>,
-    pub(super) verifying: Option<StackVerification>,
-    pub(super) graph_call: Option<PendingGraphCall>,
-    pub(super) host_call: Option<PendingHostCall>,
+    pub(crate) aside: Option<PendingLaunch>,
+    pub(crate) verifying: Option<StackVerification>,
+    pub(crate) graph_call: Option<PendingGraphCall>,
+    pub(crate) host_call: Option<PendingHostCall>,
     /// Graph that the thread copied last. It is the source of the next executable graph that CUPTI announces.
-    pub(super) copied_graph: Option<GraphId>,
-    pub(super) calls: u64,
+    pub(crate) copied_graph: Option<GraphId>,
+    pub(crate) calls: u64,
 }
 
 /// State that only the collector accesses; see `drain`.
@@ -109,7 +109,7 @@ pub(super) struct LogReaders {
 
 /// Proof that this thread has entered gpuflame and was not inside before. The thread leaves gpuflame when the proof is
 /// dropped.
-pub(super) struct EntryGuard {
+pub(crate) struct EntryGuard {
     thread: &'static ThreadState,
 }
 
@@ -117,7 +117,7 @@ impl EntryGuard {
     /// Enters gpuflame, unless this thread is already inside or there is no memory for its state (see [`EntryRefusal`]).
     /// `at` is an address in the caller's frame, or in a frame nearer to the stack's root.
     #[inline]
-    pub(super) fn new(at: usize) -> Option<Self> {
+    pub(crate) fn new(at: usize) -> Option<Self> {
         let Some(thread) = NonNull::new(tls::get().cast::<ThreadState>()) else {
             return Self::enter_first(at);
         };
@@ -179,7 +179,7 @@ impl EntryGuard {
 
     /// Returns the state that only this thread accesses, and its shared state.
     #[inline]
-    pub(super) fn parts(&mut self) -> (&mut ThreadOnly, &'static ThreadState) {
+    pub(crate) fn parts(&mut self) -> (&mut ThreadOnly, &'static ThreadState) {
         // SAFETY: only one `EntryGuard` exists per thread, and the borrow of `self` excludes a second reference.
         (unsafe { &mut *self.thread.own.get() }, self.thread)
     }
@@ -193,7 +193,7 @@ impl Drop for EntryGuard {
 }
 
 /// Reason why a thread may not enter.
-pub(super) enum EntryRefusal {
+pub(crate) enum EntryRefusal {
     /// The thread is already inside gpuflame, so the caller is a signal handler.
     Inside(&'static ThreadState),
     /// The thread has no state, and there is no memory for a new state.
@@ -203,14 +203,14 @@ pub(super) enum EntryRefusal {
 impl EntryRefusal {
     /// Returns why the calling thread could not enter.
     #[cold]
-    pub(super) fn determine() -> Self {
+    pub(crate) fn determine() -> Self {
         of_this_thread().map_or(Self::WithoutMemory, Self::Inside)
     }
 
     /// Notes the start of a call that cannot be recorded. Returns true if the call must be counted because it is not
     /// nested in another refused call.
     #[cold]
-    pub(super) fn begin_call(&self, call: &Call<'_>) -> bool {
+    pub(crate) fn begin_call(&self, call: &Call<'_>) -> bool {
         match self {
             Self::Inside(thread) => thread.refused.begin_call(call),
             Self::WithoutMemory => REFUSED.with(|refused| refused.begin_call(call)),
@@ -219,7 +219,7 @@ impl EntryRefusal {
 
     /// Counts a loss that the refusal causes.
     #[cold]
-    pub(super) fn lose(&self, loss: Loss) {
+    pub(crate) fn lose(&self, loss: Loss) {
         match self {
             Self::Inside(thread) => thread.counters.lose(loss),
             Self::WithoutMemory => lose_without_state(loss),
@@ -238,7 +238,7 @@ static WITHOUT_STATE: [AtomicU64; Loss::ALL.len()] = [const { AtomicU64::new(0) 
 /// Number of abandoned states.
 static ABANDONED_STATES: AtomicUsize = AtomicUsize::new(0);
 
-pub(super) fn all() -> impl Iterator<Item = &'static ThreadState> {
+pub(crate) fn all() -> impl Iterator<Item = &'static ThreadState> {
     let mut at = FIRST.load(Ordering::Acquire);
     std::iter::from_fn(move || {
         // SAFETY: states in the list are initialised before they are linked, and never unmapped.
@@ -290,7 +290,7 @@ fn abandon_state(thread: &ThreadState) -> bool {
 /// Records the calling thread's id and name, before the thread's first context. The collector cannot look the name up
 /// later, because the thread may have ended when the collector reads its rows. If the thread opens a range before a
 /// session is set up, the log has no room yet, and the thread is announced with its first context instead.
-pub(super) fn announce(id: ThreadId, thread: &ThreadState, contexts: &mut LogWriter) {
+pub(crate) fn announce(id: ThreadId, thread: &ThreadState, contexts: &mut LogWriter) {
     let mut name = [0_u64; 2];
     // SAFETY: PR_GET_NAME writes at most 16 bytes.
     unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
@@ -335,7 +335,7 @@ fn reuse_or_map(own: ThreadOnly) -> Option<NonNull<ThreadState>> {
 static FORGET_ROUND: AtomicU32 = AtomicU32::new(0);
 
 /// Begins a round in which threads can be asked to forget their stacks.
-pub(super) fn next_forget_round() -> u32 {
+pub(crate) fn next_forget_round() -> u32 {
     FORGET_ROUND.fetch_add(1, Ordering::Relaxed) + 1
 }
 
@@ -355,7 +355,7 @@ impl ThreadState {
 
     /// Asks the thread to forget its stacks, unless the thread has already forgotten them in this `round` or will never
     /// enter again. Returns `false` while it is not certain that the thread will forget them.
-    pub(super) fn ask_to_forget(&self, round: u32) -> bool {
+    pub(crate) fn ask_to_forget(&self, round: u32) -> bool {
         if self.forgot_round.load(Ordering::Acquire) == round
             || self.stage.load(Ordering::Acquire) == ABANDONED
         {
@@ -474,7 +474,7 @@ fn of_this_thread() -> Option<&'static ThreadState> {
 
 /// Notes the end of a call that was refused to a signal handler or to a thread without a state.
 #[cold]
-pub(super) fn end_refused_call() {
+pub(crate) fn end_refused_call() {
     match of_this_thread() {
         Some(thread) => thread.refused.end_call(),
         None => REFUSED.with(OpenRefusals::end_call),

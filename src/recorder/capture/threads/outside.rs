@@ -20,7 +20,7 @@ const MAX_READ_ATTEMPTS: u32 = 64;
 
 /// The current range of a thread. Only that thread accesses its range.
 #[derive(Clone, Copy)]
-pub(super) struct OutsideRange {
+pub(crate) struct OutsideRange {
     /// Number of times that a window was opened before the range began.
     openings: u32,
     launches: OutsideLaunches,
@@ -29,7 +29,7 @@ pub(super) struct OutsideRange {
 impl OutsideRange {
     /// Adds a launch that began after a window had been opened `openings` times. `last` is the last id of the calls
     /// nested in the launch. Returns the previous range if the launch ends it.
-    pub(super) fn add(
+    pub(crate) fn add(
         range: &mut Option<Self>,
         openings: u32,
         launch: &Launch,
@@ -51,18 +51,18 @@ impl OutsideRange {
     }
 
     /// Adds the id of a call nested in the last launch.
-    pub(super) fn extend(&mut self, last: CorrelationId) {
+    pub(crate) fn extend(&mut self, last: CorrelationId) {
         self.launches.last = last;
     }
 
-    pub(super) fn launches(&self) -> &OutsideLaunches {
+    pub(crate) fn launches(&self) -> &OutsideLaunches {
         &self.launches
     }
 }
 
 /// Copy of a thread's current range that the collector can read. It is protected by a sequence lock, which only the
 /// thread writes.
-pub(super) struct SharedOutsideRange {
+pub(crate) struct SharedOutsideRange {
     /// Sequence number: odd while the thread writes; 0 = there is no range.
     sequence: AtomicU32,
     count: AtomicU32,
@@ -80,7 +80,7 @@ impl SharedOutsideRange {
     }
 
     /// Publishes a range. Called by the thread that owns the range.
-    pub(super) fn set(&self, range: &OutsideLaunches) {
+    pub(crate) fn set(&self, range: &OutsideLaunches) {
         let sequence = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(sequence.wrapping_add(1), Ordering::Relaxed);
         fence(Ordering::Release);
@@ -94,7 +94,7 @@ impl SharedOutsideRange {
     }
 
     /// Returns the number of launches of the ending range that the collector has not read.
-    pub(super) fn unread(&self, range: &OutsideLaunches) -> u32 {
+    pub(crate) fn unread(&self, range: &OutsideLaunches) -> u32 {
         range.count.wrapping_sub(self.read_count.load(Ordering::Acquire))
     }
 

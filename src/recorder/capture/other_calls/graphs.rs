@@ -15,11 +15,11 @@ use crate::control::lifecycle;
 use gpuflame_cupti::tracer::{Call, CallKind, ClonedNode, GraphEvent};
 use gpuflame_model::record::{ContextId, CorrelationId, Frame, GraphId, GraphNodeId, LabelId, Loss, Row};
 
-use super::calls::{GRAPH_CALL, PendingGraphCall, stack_depth};
-use super::common_log::CommonLog;
-use super::drain::drain_contexts;
-use super::stack::capture;
-use super::thread::{EntryGuard, EntryRefusal, ThreadOnly, ThreadState};
+use crate::capture::logs::common_log::CommonLog;
+use crate::capture::stack::capture;
+use crate::capture::threads::calls::{GRAPH_CALL, PendingGraphCall, stack_depth};
+use crate::capture::threads::drain::drain_contexts;
+use crate::capture::threads::thread::{EntryGuard, EntryRefusal, ThreadOnly, ThreadState};
 
 /// Kinds of records in the log. Each record has three words: `kind | graph << 32`, and two words whose meaning depends
 /// on the kind.
@@ -44,7 +44,7 @@ static EXECS: Mutex<Option<ExecGraphs>> = Mutex::new(None);
 
 /// Records a graph event.
 #[cold]
-pub(super) fn record_event(event: &GraphEvent<'_>) {
+pub(crate) fn record_event(event: &GraphEvent<'_>) {
     if lifecycle::is_over() {
         return;
     }

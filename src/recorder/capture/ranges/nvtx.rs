@@ -11,8 +11,8 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::{offset_of, size_of};
 
-use super::range_names::{RangeDomain, RangeName};
-use super::ranges::{PopResult, create_domain, end_range, pop_range, push_range, register, start_range};
+use super::push_pop::{PopResult, create_domain, end_range, pop_range, push_range, register, start_range};
+use crate::capture::ids::range_names::{RangeDomain, RangeName};
 use gpuflame_cupti::tracer::errno;
 use gpuflame_model::record::RangeId;
 

@@ -2,10 +2,10 @@
 
 use gpuflame_model::record::Loss;
 
-use super::buffers;
 use super::cost::{self, CallbackCost};
 use super::thread::{self, all};
 use super::thread_counters::VerifiedStacks;
+use crate::capture::logs::buffers;
 
 /// Returns the losses on application threads so far.
 pub fn losses() -> impl Iterator<Item = (Loss, u64)> {

@@ -36,12 +36,12 @@ impl RangeDomain {
     const DOMAIN_NAMES: Self = Self(u32::MAX - 2);
 
     /// Returns the domain with this number.
-    pub(super) fn from_number(number: u32) -> Self {
+    pub(crate) fn from_number(number: u32) -> Self {
         Self(number)
     }
 
     /// Returns the domain's number, which serves as its NVTX handle.
-    pub(super) fn number(self) -> u32 {
+    pub(crate) fn number(self) -> u32 {
         self.0
     }
 }
@@ -59,7 +59,7 @@ pub enum RangeName<'a> {
 
 /// Returns the hash that identifies a name. The name's address cannot identify it, because the application may later
 /// store another name at the same address.
-pub(super) fn hash_bytes(domain: RangeDomain, text: &[u8]) -> Hash {
+pub(crate) fn hash_bytes(domain: RangeDomain, text: &[u8]) -> Hash {
     let text = &text[..text.len().min(MAX_NAME_BYTES)];
     let start = Hash::ROOT.then(u64::from(domain.0)).then(text.len() as u64);
     text.chunks(8).fold(start, |hash, chunk| {
@@ -70,7 +70,7 @@ pub(super) fn hash_bytes(domain: RangeDomain, text: &[u8]) -> Hash {
 }
 
 /// Returns the hash under which a thread caches a name of wide characters.
-pub(super) fn hash_wide(domain: RangeDomain, text: &[u32]) -> Hash {
+pub(crate) fn hash_wide(domain: RangeDomain, text: &[u32]) -> Hash {
     let text = &text[..text.len().min(MAX_NAME_BYTES)];
     // The length word is above all lengths of byte strings, so that the hashes of wide and byte strings differ.
     let start = Hash::ROOT.then(u64::from(domain.0)).then(1 << 32 | text.len() as u64);
@@ -85,13 +85,13 @@ static IGNORED: AtomicPtr<Vec<String>> = AtomicPtr::new(null_mut());
 static STEP_NAME: AtomicPtr<String> = AtomicPtr::new(null_mut());
 
 /// Makes each range with this name, in any domain, begin a step when the range opens. If `name` ends in `*`, it is a
-/// prefix. Each step is announced as a [`Notice::Step`](super::notices::Notice::Step).
+/// prefix. Each step is announced as a [`Notice::Step`](crate::capture::notices::Notice::Step).
 pub fn watch_range(name: &str) {
     STEP_NAME.store(Box::into_raw(Box::new(name.to_owned())), Ordering::Release);
 }
 
 /// Whether a range that is being opened begins a step. `id` is the id of the range's name, if the name has one.
-pub(super) fn is_step(name: RangeName<'_>, id: Option<RangeId>) -> bool {
+pub(crate) fn is_step(name: RangeName<'_>, id: Option<RangeId>) -> bool {
     // SAFETY: the pointer is null, or points to a string that `watch_range` has leaked.
     let Some(watched) = (unsafe { STEP_NAME.load(Ordering::Acquire).as_ref() }) else { return false };
     let is_it = |text: &[u8]| match watched.strip_suffix('*') {
@@ -117,7 +117,7 @@ fn is_ignored(name: &[u8]) -> bool {
 }
 
 /// Returns the domain with this name. All callers get the same domain for the same name.
-pub(super) fn domain(name: RangeName<'_>) -> RangeDomain {
+pub(crate) fn domain(name: RangeName<'_>) -> RangeDomain {
     with_text(name, |name| {
         if is_ignored(name) {
             return RangeDomain::IGNORED;
@@ -133,7 +133,7 @@ pub(super) fn domain(name: RangeName<'_>) -> RangeDomain {
 
 /// Returns the id of a name, which may be new; [`RangeId::OTHER`] if there are too many names.
 #[cold]
-pub(super) fn intern(domain: RangeDomain, name: RangeName<'_>) -> RangeId {
+pub(crate) fn intern(domain: RangeDomain, name: RangeName<'_>) -> RangeId {
     match name {
         RangeName::Registered(id) => id,
         _ => {
@@ -167,7 +167,7 @@ fn with_text<T>(name: RangeName<'_>, body: impl FnOnce(&[u8]) -> T) -> T {
 
 /// Passes on the names that are new. Call after the ends of the context logs were marked, and before the contexts up to
 /// these marks, which refer to the names, are passed on. Only one thread may call this at a time.
-pub(super) fn drain_names(each: &mut impl FnMut(&Row<'_>)) {
+pub(crate) fn drain_names(each: &mut impl FnMut(&Row<'_>)) {
     NAMES.drain_new(|number, domain, text| {
         if number == RangeId::OTHER.0 {
             return each(&Row::Range { id: RangeId::OTHER, domain: "", text: "(one of too many names)" });

@@ -16,18 +16,18 @@ use gpuflame_unwind::{Unwinder, memory};
 pub(super) const MAX_FRAMES: usize = 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Hash {
+pub(crate) struct Hash {
     a: u64,
     b: u64,
 }
 
 impl Hash {
-    pub(super) const ROOT: Self = Self { a: 0x243f_6a88_85a3_08d3, b: 0x1319_8a2e_0370_7344 };
+    pub(crate) const ROOT: Self = Self { a: 0x243f_6a88_85a3_08d3, b: 0x1319_8a2e_0370_7344 };
 
     /// Two independent chains, of 4 and 5 cycles per frame. All mixing is applied to the word before the word enters a
     /// chain, so that the mixing need not wait for the hash of the previous frame.
     #[inline]
-    pub(super) fn then(self, word: u64) -> Self {
+    pub(crate) fn then(self, word: u64) -> Self {
         let mixed = (word ^ word >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mixed = mixed ^ mixed >> 29;
         Self {
@@ -38,12 +38,12 @@ impl Hash {
 
     /// Combines both hashes; their order matters.
     #[inline]
-    pub(super) fn and(self, other: Self) -> Self {
+    pub(crate) fn and(self, other: Self) -> Self {
         self.then(other.a).then(other.b)
     }
 
     /// Returns bits of the hash that select a place in a table.
-    pub(super) fn bits(self) -> usize {
+    pub(crate) fn bits(self) -> usize {
         (self.a >> 32) as usize
     }
 }
@@ -56,7 +56,7 @@ struct ContextSlot {
     id: ContextId,
 }
 
-pub(super) type PrefixHashes = [Hash; MAX_FRAMES + 1];
+pub(crate) type PrefixHashes = [Hash; MAX_FRAMES + 1];
 
 /// Cached context id of frames that the unwinder has cached. An entry of zero bytes is empty.
 #[derive(Clone, Copy)]
@@ -79,13 +79,13 @@ static SLOT_LIMIT: AtomicUsize = AtomicUsize::new(MAX_SLOTS);
 
 /// Limits each table to `bytes`. A thread whose stacks exceed the limit forgets all of its ids, and a stack that occurs
 /// again gets a new id. So the reader of the ids must recognise a stack that it has already received under another id.
-pub(super) fn limit_memory(bytes: usize) {
+pub(crate) fn limit_memory(bytes: usize) {
     let slots = (bytes / size_of::<ContextSlot>()).clamp(MIN_SLOTS, MAX_SLOTS);
     SLOT_LIMIT.store(1 << slots.ilog2(), Ordering::Relaxed);
 }
 
 /// Result of looking up a stack.
-pub(super) enum InternResult {
+pub(crate) enum InternResult {
     /// The stack has an id.
     Known(ContextId),
     /// The stack is new: give it an id with [`Interner::insert`].
@@ -93,10 +93,10 @@ pub(super) enum InternResult {
 }
 
 /// Identity of a context that has no id yet.
-pub(super) struct NewContext(ContextKey);
+pub(crate) struct NewContext(ContextKey);
 
 /// Context ids of one thread.
-pub(super) struct Interner {
+pub(crate) struct Interner {
     slots: NonNull<ContextSlot>,
     capacity: usize,
     used: usize,
@@ -138,7 +138,7 @@ impl ContextKey {
 
 impl Interner {
     /// Creates an empty table; `None` if the kernel provides no memory.
-    pub(super) fn new() -> Option<Self> {
+    pub(crate) fn new() -> Option<Self> {
         let slots = map_slots(MIN_SLOTS)?;
         let mut prefix = memory::map(size_of::<PrefixHashes>())?.cast::<PrefixHashes>();
         // SAFETY: `prefix` is a fresh mapping of that size, and its zero bytes are valid hashes.
@@ -159,7 +159,7 @@ impl Interner {
     /// the same as in the last call. `extra` is the hash of the open ranges and of the frames of other languages,
     /// which also distinguish stacks.
     #[inline(always)]
-    pub(super) fn find(
+    pub(crate) fn find(
         &mut self,
         extra: Option<Hash>,
         leaf: Frame,
@@ -186,7 +186,7 @@ impl Interner {
 
     /// Like [`Interner::find`], but not inlined. Used for the few launches with open ranges or foreign frames.
     #[inline(never)]
-    pub(super) fn find_with_extra(
+    pub(crate) fn find_with_extra(
         &mut self,
         extra: Option<Hash>,
         leaf: Frame,
@@ -198,7 +198,7 @@ impl Interner {
 
     /// Caches the stack that was looked up last, and its context, under the number `number`.
     #[cold]
-    pub(super) fn cache_last(&mut self, number: usize) {
+    pub(crate) fn cache_last(&mut self, number: usize) {
         if self.cached.is_none() {
             self.cached = memory::map(size_of::<CachedContexts>()).map(NonNull::cast);
         }
@@ -211,7 +211,7 @@ impl Interner {
     /// Returns the context in which the cached stack `number` has called `leaf`, with the ranges and foreign frames
     /// whose hash is `extra`. Returns `None` if this context is not cached.
     #[inline(always)]
-    pub(super) fn find_cached(
+    pub(crate) fn find_cached(
         &mut self,
         number: usize,
         extra: Option<Hash>,
@@ -250,7 +250,7 @@ impl Interner {
     /// Stores the id of the stack of `key`. Returns `false` if the table cannot grow for lack of memory; the stack then
     /// remains without an id.
     #[cold]
-    pub(super) fn insert(&mut self, key: NewContext, id: ContextId) -> bool {
+    pub(crate) fn insert(&mut self, key: NewContext, id: ContextId) -> bool {
         if 2 * (self.used + 1) > self.capacity && !self.reserve() {
             return false;
         }
@@ -283,7 +283,7 @@ impl Interner {
 
     /// Forgets all ids. Returns `false` and forgets nothing if the kernel provides no memory for the new table.
     #[cold]
-    pub(super) fn forget(&mut self) -> bool {
+    pub(crate) fn forget(&mut self) -> bool {
         let Some(slots) = map_slots(MIN_SLOTS) else { return false };
         let old = std::mem::replace(&mut self.slots, slots);
         // SAFETY: the old table came from `map_slots(self.capacity)`, and no pointer into it remains.

@@ -16,7 +16,7 @@ pub fn verify_every(n: u32) {
 }
 
 /// A thread's state for [`verify_every`].
-pub(super) struct StackVerification {
+pub(crate) struct StackVerification {
     verifier: Verifier,
     every: u32,
     captures_left: u32,
@@ -29,7 +29,7 @@ impl StackVerification {
         if every == 0 { None } else { Some(Self { verifier: Verifier::new()?, every, captures_left: every }) }
     }
 
-    pub(super) fn verify_sample(&mut self, captured: &Captured<'_>, ours: usize, counters: &ThreadCounters) {
+    pub(crate) fn verify_sample(&mut self, captured: &Captured<'_>, ours: usize, counters: &ThreadCounters) {
         self.captures_left -= 1;
         if self.captures_left == 0 {
             self.captures_left = self.every;

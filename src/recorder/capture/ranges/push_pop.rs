@@ -9,11 +9,11 @@ use std::sync::atomic::Ordering;
 
 use gpuflame_model::record::{Loss, RangeId};
 
-use super::forks;
-use super::notices::{self, Notice};
-use super::open_ranges::{MAX_SERIAL, SERIAL_BITS};
-use super::range_names::{RangeDomain, RangeName, domain, intern, is_step};
-use super::thread::{EntryGuard, EntryRefusal, ThreadState, all};
+use crate::capture::ids::range_names::{RangeDomain, RangeName, domain, intern, is_step};
+use crate::capture::notices::{self, Notice};
+use crate::capture::threads::forks;
+use crate::capture::threads::open_ranges::{MAX_SERIAL, SERIAL_BITS};
+use crate::capture::threads::thread::{EntryGuard, EntryRefusal, ThreadState, all};
 
 const PAGE_BITS: u32 = 12;
 

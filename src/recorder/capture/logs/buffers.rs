@@ -38,7 +38,7 @@ const MAX_WAITING_BYTES: usize = 1 << 30;
 static WAITING_BYTES_LIMIT: AtomicUsize = AtomicUsize::new(MAX_WAITING_BYTES);
 
 /// Limits the size of the records that are waiting to be read.
-pub(super) fn limit_memory(bytes: usize) {
+pub(crate) fn limit_memory(bytes: usize) {
     WAITING_BYTES_LIMIT.store(bytes.min(MAX_WAITING_BYTES), Ordering::Relaxed);
 }
 
@@ -72,7 +72,7 @@ static CYCLE: BufferCycle = BufferCycle {
 };
 
 /// Returns a buffer to fill; `None` if there are too many buffers.
-pub(super) fn request() -> Option<Buffer> {
+pub(crate) fn request() -> Option<Buffer> {
     let cycle = &CYCLE;
     if let Some(buffer) = cycle.ready.take().or_else(|| cycle.empty.take()) {
         return Some(buffer);
@@ -92,7 +92,7 @@ pub(super) fn request() -> Option<Buffer> {
 
 /// Takes over a buffer that the tracer has completed. Returns true if so many filled buffers are waiting that the
 /// collector should be woken.
-pub(super) fn completed(filled: FilledBuffer) -> bool {
+pub(crate) fn completed(filled: FilledBuffer) -> bool {
     let cycle = &CYCLE;
     let filled = if filled.valid() <= MAX_COPIED_BYTES {
         let (copy, buffer) = filled.copy_out();
@@ -118,12 +118,12 @@ pub fn count_filled() -> usize {
 }
 
 /// Counts records that were lost because no buffer was available.
-pub(super) fn discard(records: u64) {
+pub(crate) fn discard(records: u64) {
     CYCLE.discarded.fetch_add(records, Ordering::Relaxed);
 }
 
 /// Returns the number of records lost so far because no buffer was available.
-pub(super) fn discarded() -> u64 {
+pub(crate) fn discarded() -> u64 {
     CYCLE.discarded.load(Ordering::Relaxed)
 }
 

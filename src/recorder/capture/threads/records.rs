@@ -9,7 +9,7 @@ use super::outside::OutsideReader;
 
 /// Encodes a launch as words of a log: `time`, `duration | correlation << 32`, `within | context << 32`.
 #[inline]
-pub(super) fn launch_words(launch: &Launch) -> [u64; 3] {
+pub(crate) fn launch_words(launch: &Launch) -> [u64; 3] {
     [
         launch.time.0,
         u64::from(launch.duration) | u64::from(launch.correlation.0) << 32,
@@ -19,7 +19,7 @@ pub(super) fn launch_words(launch: &Launch) -> [u64; 3] {
 
 /// Encodes a range of launches outside windows, in the format of a launch: `over`, `count | last << 32`, `first |
 /// OUTSIDE << 32`.
-pub(super) fn outside_words(range: &OutsideLaunches) -> [u64; 3] {
+pub(crate) fn outside_words(range: &OutsideLaunches) -> [u64; 3] {
     [
         range.over.0,
         u64::from(range.count) | u64::from(range.last.0) << 32,
@@ -28,7 +28,7 @@ pub(super) fn outside_words(range: &OutsideLaunches) -> [u64; 3] {
 }
 
 /// Encodes a call that launched nothing, in the format of a launch: `ended`, `duration`, `NO_LAUNCH | context << 32`.
-pub(super) fn called_words(called: &HostCallSpan) -> [u64; 3] {
+pub(crate) fn called_words(called: &HostCallSpan) -> [u64; 3] {
     [called.ended.0, called.duration.into(), NO_LAUNCH | u64::from(called.context.0) << 32]
 }
 
@@ -76,7 +76,7 @@ pub(super) fn read_launches(
 
 /// Encodes the head of a context as words of a log. The frames of the context follow the head, leaf first.
 #[inline]
-pub(super) fn context_words(id: ContextId, thread: ThreadId, flags: ContextFlags, frames: usize) -> [u64; 2] {
+pub(crate) fn context_words(id: ContextId, thread: ThreadId, flags: ContextFlags, frames: usize) -> [u64; 2] {
     [u64::from(id.0) | (frames as u64) << 32, u64::from(thread.0) | u64::from(flags.0) << 32]
 }
 
@@ -120,7 +120,7 @@ fn as_frames(words: &[u64]) -> &[Frame] {
 
 /// Returns frames as words for a log.
 #[inline]
-pub(super) fn as_words(frames: &[Frame]) -> &[u64] {
+pub(crate) fn as_words(frames: &[Frame]) -> &[u64] {
     // SAFETY: as in `as_frames`, `Frame` is a transparent wrapper around `u64`.
     unsafe { std::slice::from_raw_parts(frames.as_ptr().cast(), frames.len()) }
 }

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use gpuflame_model::record::{Frame, RangeId};
 use gpuflame_unwind::memory;
 
-use super::intern::Hash;
-use super::range_names::{RangeDomain, RangeName, hash_bytes, hash_wide, intern};
+use crate::capture::ids::intern::Hash;
+use crate::capture::ids::range_names::{RangeDomain, RangeName, hash_bytes, hash_wide, intern};
 
 /// Maximum number of open ranges per thread. Ranges nested deeper are counted but do not become frames.
 const MAX_OPEN_RANGES: usize = 128;
@@ -20,16 +20,16 @@ const CACHED_NAMES: usize = 128;
 const MAX_PENDING_ENDS: usize = 64;
 
 /// Maximum serial number of a range that is ended by its id. The serial number is the lower part of the id.
-pub(super) const MAX_SERIAL: u32 = (1 << SERIAL_BITS) - 1;
-pub(super) const SERIAL_BITS: u32 = 27;
+pub(crate) const MAX_SERIAL: u32 = (1 << SERIAL_BITS) - 1;
+pub(crate) const SERIAL_BITS: u32 = 27;
 
 /// The open ranges of one thread.
-pub(super) struct OpenRanges {
+pub(crate) struct OpenRanges {
     /// Table of the open ranges, which is mapped when the thread opens its first range.
     table: Option<NonNull<RangeTable>>,
     depth: usize,
     /// Number of ranges that were pushed while the table was full.
-    pub(super) overflowed: usize,
+    pub(crate) overflowed: usize,
     ends_seen: u32,
 }
 
@@ -41,13 +41,13 @@ struct RangeTable {
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct OpenRange {
+pub(crate) struct OpenRange {
     /// Hash over this range and all ranges that enclose it.
     hash: Hash,
     frame: Frame,
-    pub(super) domain: RangeDomain,
+    pub(crate) domain: RangeDomain,
     /// 0 for a range that was pushed; otherwise the serial number by which the range will be ended.
-    pub(super) serial: u32,
+    pub(crate) serial: u32,
 }
 
 #[derive(Clone, Copy)]
@@ -62,12 +62,12 @@ impl OpenRanges {
 
     /// Whether no range is open. Most launches check nothing else about ranges.
     #[inline]
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.depth == 0
     }
 
     /// Returns the hash that identifies the open ranges; `None` if there are none.
-    pub(super) fn hash(&mut self, ended: &PendingEnds) -> Option<Hash> {
+    pub(crate) fn hash(&mut self, ended: &PendingEnds) -> Option<Hash> {
         if self.is_empty() {
             return None;
         }
@@ -77,7 +77,7 @@ impl OpenRanges {
     }
 
     /// Returns the frames of the open ranges, innermost first.
-    pub(super) fn frames(&mut self) -> &[u64] {
+    pub(crate) fn frames(&mut self) -> &[u64] {
         let depth = self.depth;
         if depth == 0 {
             return &[];
@@ -90,7 +90,7 @@ impl OpenRanges {
     }
 
     /// Opens a range inside the ranges that are open. Returns `None` if the table has no room.
-    pub(super) fn open(&mut self, domain: RangeDomain, id: RangeId, serial: u32) -> Option<()> {
+    pub(crate) fn open(&mut self, domain: RangeDomain, id: RangeId, serial: u32) -> Option<()> {
         let at = self.depth;
         if at == MAX_OPEN_RANGES {
             return None;
@@ -104,7 +104,7 @@ impl OpenRanges {
     }
 
     /// Closes the innermost open range for which `which` is true. Returns `false` if there is no such range.
-    pub(super) fn close(&mut self, which: impl Fn(&OpenRange) -> bool) -> bool {
+    pub(crate) fn close(&mut self, which: impl Fn(&OpenRange) -> bool) -> bool {
         let depth = self.depth;
         let Some(table) = self.table() else { return false };
         let Some(at) = table.open[..depth].iter().rposition(which) else { return false };
@@ -119,7 +119,7 @@ impl OpenRanges {
     }
 
     /// Returns the number of open ranges of this domain that were pushed.
-    pub(super) fn count(&mut self, domain: RangeDomain) -> usize {
+    pub(crate) fn count(&mut self, domain: RangeDomain) -> usize {
         let depth = self.depth;
         if depth == 0 {
             return 0;
@@ -129,7 +129,7 @@ impl OpenRanges {
     }
 
     /// Closes the ranges that other threads have ended.
-    pub(super) fn apply_pending_ends(&mut self, ended: &PendingEnds) {
+    pub(crate) fn apply_pending_ends(&mut self, ended: &PendingEnds) {
         let ends = ended.count.load(Ordering::Acquire);
         if ends == self.ends_seen {
             return;
@@ -144,7 +144,7 @@ impl OpenRanges {
     }
 
     /// Returns the range id of a name, from the thread's cache or from the process-wide table.
-    pub(super) fn intern_name(&mut self, domain: RangeDomain, name: RangeName<'_>) -> Option<RangeId> {
+    pub(crate) fn intern_name(&mut self, domain: RangeDomain, name: RangeName<'_>) -> Option<RangeId> {
         let hash = match name {
             RangeName::Registered(id) => return Some(id),
             RangeName::Text(text) => hash_bytes(domain, text),
@@ -178,7 +178,7 @@ impl Drop for OpenRanges {
 }
 
 /// Notes that other threads leave when they end ranges of this thread.
-pub(super) struct PendingEnds {
+pub(crate) struct PendingEnds {
     serials: [AtomicU32; MAX_PENDING_ENDS],
     count: AtomicU32,
     /// Last serial number that was given to a range of this state. The number is kept when the thread ends, because the
@@ -193,7 +193,7 @@ impl PendingEnds {
         Self { serials, count: AtomicU32::new(0), last_serial: AtomicU32::new(0) }
     }
 
-    pub(super) fn next_serial(&self) -> u32 {
+    pub(crate) fn next_serial(&self) -> u32 {
         let next = (self.last_serial.load(Ordering::Relaxed) + 1) & MAX_SERIAL;
         let next = next.max(1);
         self.last_serial.store(next, Ordering::Relaxed);
@@ -201,7 +201,7 @@ impl PendingEnds {
     }
 
     /// Notes that a range has ended. Returns `false` if there is no room for the note; the range then stays open.
-    pub(super) fn note_end(&self, serial: u32) -> bool {
+    pub(crate) fn note_end(&self, serial: u32) -> bool {
         let noted = self
             .serials
             .iter()

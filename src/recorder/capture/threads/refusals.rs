@@ -9,12 +9,12 @@ use super::calls::{NESTED, REFUSED, stack_depth};
 
 /// Refused calls and ranges of a thread that have not ended yet. The thread's signal handlers write these fields, and
 /// the thread itself writes them while no handler runs.
-pub(super) struct OpenRefusals {
+pub(crate) struct OpenRefusals {
     /// Stack depth of the outermost refused call that creates GPU work or that would be recorded; 0 = no refused call
     /// is in flight.
     pub(super) call: AtomicUsize,
     /// Number of refused ranges that were pushed and not popped yet.
-    pub(super) pushed: AtomicUsize,
+    pub(crate) pushed: AtomicUsize,
 }
 
 impl OpenRefusals {
@@ -23,7 +23,7 @@ impl OpenRefusals {
     }
 
     /// Whether a pop belongs to a push that was refused. If so, the push is no longer pending after this call.
-    pub(super) fn consume_pop(&self) -> bool {
+    pub(crate) fn consume_pop(&self) -> bool {
         self.pushed.load(Ordering::Relaxed) > 0
             && self.pushed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok()
     }

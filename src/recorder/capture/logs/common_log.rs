@@ -8,7 +8,7 @@ use gpuflame_os::host_signals;
 use super::log::{Log, LogMark, LogReader, LogWriter};
 
 /// A log with its writing end and its reading end.
-pub(super) struct CommonLog {
+pub(crate) struct CommonLog {
     log: Log,
     writer: Mutex<LogEnd<LogWriter>>,
     reader: Mutex<LogEnd<LogReader>>,
@@ -26,7 +26,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl CommonLog {
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             log: Log::new(),
             writer: Mutex::new(LogEnd(LogWriter::new())),
@@ -35,14 +35,14 @@ impl CommonLog {
     }
 
     /// Appends `parts` as one record. Returns `false` and writes nothing if the log has no room.
-    pub(super) fn push<const N: usize>(&self, parts: [&[u64]; N]) -> bool {
+    pub(crate) fn push<const N: usize>(&self, parts: [&[u64]; N]) -> bool {
         // Signals are blocked because a signal handler that jumps out of this call would leave the lock held
         // permanently.
         host_signals::with_all_blocked(|| lock(&self.writer).0.push(&self.log, parts))
     }
 
     /// Returns the unread records written up to now; `None` if there are none.
-    pub(super) fn unread(&self) -> Option<Unread<'_>> {
+    pub(crate) fn unread(&self) -> Option<Unread<'_>> {
         let reader = lock(&self.reader);
         let mark = reader.0.mark_end(&self.log);
         (!reader.0.is_at(mark)).then(|| Unread { log: &self.log, reader, mark })
@@ -50,7 +50,7 @@ impl CommonLog {
 }
 
 /// Unread records in the log. If the records refer to other logs, drain these logs first.
-pub(super) struct Unread<'a> {
+pub(crate) struct Unread<'a> {
     log: &'a Log,
     reader: MutexGuard<'a, LogEnd<LogReader>>,
     mark: LogMark,
@@ -58,7 +58,7 @@ pub(super) struct Unread<'a> {
 
 impl Unread<'_> {
     /// Passes each record to `each`; all records have `WORDS` words.
-    pub(super) fn drain<const WORDS: usize>(mut self, mut each: impl FnMut(&[u64; WORDS])) {
+    pub(crate) fn drain<const WORDS: usize>(mut self, mut each: impl FnMut(&[u64; WORDS])) {
         self.reader.0.drain(self.log, self.mark, |words| words.as_chunks().0.iter().for_each(&mut each));
     }
 }

@@ -14,7 +14,7 @@ const BITS: u32 = 17;
 const BUCKETS: usize = ((BITS - SUB_BITS) as usize + 1) << SUB_BITS;
 
 /// Histogram of the times of calls.
-pub(super) struct DurationHistogram([Counter; BUCKETS]);
+pub(crate) struct DurationHistogram([Counter; BUCKETS]);
 
 impl DurationHistogram {
     pub(super) const fn new() -> Self {
@@ -22,7 +22,7 @@ impl DurationHistogram {
     }
 
     #[inline]
-    pub(super) fn add(&self, nanos: u64) {
+    pub(crate) fn add(&self, nanos: u64) {
         self.0[bucket_for(nanos)].add(1);
     }
 }

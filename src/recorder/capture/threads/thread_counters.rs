@@ -6,20 +6,20 @@ use super::cost::DurationHistogram;
 use super::counter::Counter;
 
 /// Counters of a thread, which the collector reads.
-pub(super) struct ThreadCounters {
+pub(crate) struct ThreadCounters {
     losses: [Counter; Loss::ALL.len()],
-    pub(super) calls: Counter,
+    pub(crate) calls: Counter,
     /// Times of graph launches.
-    pub(super) graph_times: DurationHistogram,
+    pub(crate) graph_times: DurationHistogram,
     /// Times of all other calls.
-    pub(super) times: DurationHistogram,
-    pub(super) verified: VerificationCounters,
+    pub(crate) times: DurationHistogram,
+    pub(crate) verified: VerificationCounters,
 }
 
 /// Number of stacks that were captured again by other methods, and numbers of stacks whose results differed.
-pub(super) struct VerificationCounters {
+pub(crate) struct VerificationCounters {
     pub(super) stacks: Counter,
-    pub(super) unlike_plain: Counter,
+    pub(crate) unlike_plain: Counter,
     pub(super) unlike_libgcc: Counter,
 }
 
@@ -41,11 +41,11 @@ impl ThreadCounters {
 
     /// Counts a loss. A signal handler of the thread may count a loss at the same time.
     #[cold]
-    pub(super) fn lose(&self, loss: Loss) {
+    pub(crate) fn lose(&self, loss: Loss) {
         self.lose_many(loss, 1);
     }
 
-    pub(super) fn lose_many(&self, loss: Loss, count: u64) {
+    pub(crate) fn lose_many(&self, loss: Loss, count: u64) {
         self.losses[loss as usize - 1].add_atomically(count);
     }
 
@@ -60,7 +60,7 @@ impl ThreadCounters {
     }
 }
 
-/// Results of comparing stacks with a second capture (see [`verify_every`](super::verify_every)).
+/// Results of comparing stacks with a second capture (see [`verify_every`](crate::capture::verify_every)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VerifiedStacks {
     /// Number of stacks that were captured again.

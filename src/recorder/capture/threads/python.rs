@@ -7,15 +7,15 @@ use gpuflame_model::record::{CodeId, CodeObject, Loss, Row};
 use gpuflame_unwind::python::{Description, MergedStack, PythonUnwinder, WALKS, WalkOutcome};
 use gpuflame_unwind::{Captured, memory};
 
-use super::intern::{Hash, PrefixHashes};
-use super::text_table::{MAX_TEXTS, TextTable};
 use super::thread_counters::ThreadCounters;
+use crate::capture::ids::intern::{Hash, PrefixHashes};
+use crate::capture::ids::text_table::{MAX_TEXTS, TextTable};
 
 /// Descriptions of all Python functions that have occurred in a stack.
 static CODES: TextTable = TextTable::new();
 
 /// Python frames of one thread.
-pub(super) struct PythonFrames {
+pub(crate) struct PythonFrames {
     frames: PythonUnwinder,
     /// Hashes of the frames, in a separate mapping.
     hashes: NonNull<FrameHashes>,
@@ -40,7 +40,7 @@ impl PythonFrames {
     /// Creates the state of the calling thread; `None` if there is no readable interpreter. Call when a stack is new,
     /// because the first stack that goes through an interpreter is always new.
     #[cold]
-    pub(super) fn of_this_thread() -> Option<Self> {
+    pub(crate) fn of_this_thread() -> Option<Self> {
         let frames = PythonUnwinder::of_this_thread()?;
         let mut hashes = memory::map(size_of::<FrameHashes>())?.cast::<FrameHashes>();
         // SAFETY: `hashes` is a fresh mapping of that size, and its zero bytes are valid hashes.
@@ -52,7 +52,7 @@ impl PythonFrames {
     /// `None` if there are no Python frames and `others` is `None`. `native` is the number that identifies the thread's
     /// native frames, if that number is known.
     #[inline(always)]
-    pub(super) fn hash(
+    pub(crate) fn hash(
         &mut self,
         others: Option<Hash>,
         native: usize,
@@ -128,7 +128,7 @@ impl PythonFrames {
 
     /// Checks that a walk finds the same frames that `hash` has recognised by the number of a cached walk.
     #[cold]
-    pub(super) fn verify(&mut self, counters: &ThreadCounters) {
+    pub(crate) fn verify(&mut self, counters: &ThreadCounters) {
         if let Some(number) = self.cached_walk {
             self.walk_uncached(counters);
             let kept = self.hashes().cached[number];
@@ -140,7 +140,7 @@ impl PythonFrames {
     /// Merges the Python frames that `hash` saw with the native frames of `captured`; `None` if `hash` saw no Python
     /// frames.
     #[cold]
-    pub(super) fn merge(
+    pub(crate) fn merge(
         &mut self,
         captured: &Captured<'_>,
         counters: &ThreadCounters,
