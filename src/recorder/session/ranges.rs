@@ -9,7 +9,7 @@ use crate::control::lifecycle;
 use gpuflame_config::settings::Nvtx;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
-use super::environment;
+use crate::session::process::environment;
 
 /// Opens a range on this thread: a frame in the stack of every launch until [`range_pop`].
 pub fn range_push(name: &CStr) -> Result<()> {

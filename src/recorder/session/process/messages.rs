@@ -25,7 +25,7 @@ struct Unprinted {
 static UNPRINTED: Mutex<Unprinted> = Mutex::new(Unprinted { process: 0, text: String::new() });
 
 /// Prints a line, on a thread of the application.
-pub(super) fn print_from_app(message: &str) {
+pub(crate) fn print_from_app(message: &str) {
     let line = format_line(message);
     if !stderr::write(line.as_bytes(), STDERR_TIMEOUT) {
         keep_unprinted(&line);
@@ -33,7 +33,7 @@ pub(super) fn print_from_app(message: &str) {
 }
 
 /// Prints a line, on one of our threads.
-pub(super) fn print_from_own(message: &str) {
+pub(crate) fn print_from_own(message: &str) {
     let line = format_line(message);
     if !stderr::write_here(line.as_bytes(), STDERR_TIMEOUT) {
         keep_unprinted(&line);
@@ -41,7 +41,7 @@ pub(super) fn print_from_own(message: &str) {
 }
 
 /// Returns the line with gpuflame's prefix.
-pub(super) fn format_line(message: &str) -> String {
+pub(crate) fn format_line(message: &str) -> String {
     // Names and settings are text from outside, which must not end the line or control a terminal.
     format!("gpuflame: {}\n", clean_line(message))
 }
@@ -55,7 +55,7 @@ fn keep_unprinted(line: &str) {
 }
 
 /// Removes and returns the lines of this process that were not printed.
-pub(super) fn take_unprinted() -> String {
+pub(crate) fn take_unprinted() -> String {
     with_unprinted(|unprinted| std::mem::take(&mut unprinted.text)).unwrap_or_default()
 }
 

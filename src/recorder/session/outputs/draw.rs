@@ -16,7 +16,7 @@ use super::growing_outputs::{GrowingOutputs, never_opened_error};
 use super::output_files::{self, WriteReport, WrittenFile};
 
 /// Options for naming frames.
-pub(super) fn symbolize_options(settings: &Settings) -> SymbolizeOptions {
+pub(crate) fn symbolize_options(settings: &Settings) -> SymbolizeOptions {
     SymbolizeOptions {
         internal_frames: settings.internal_frames,
         python_lines: settings.python == PythonFrames::Lines,
@@ -27,7 +27,7 @@ pub(super) fn symbolize_options(settings: &Settings) -> SymbolizeOptions {
 
 /// Writes a profile whose frames have names, in the formats `wanted`. `ours` is a file of the set that already exists;
 /// `growing` contains the outputs that grew with the run. The files cover all windows, or only `window`.
-pub(super) fn write_files(
+pub(crate) fn write_files(
     profile: &Profile,
     settings: &Settings,
     wanted: &[Output],

@@ -19,14 +19,14 @@ const MAX_TEXT_BYTES: usize = 1024;
 const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Default)]
-pub(super) struct Marks {
+pub(crate) struct Marks {
     pending: Mutex<Vec<(Nanos, ThreadId, Box<str>)>>,
     dropped: AtomicU64,
 }
 
 impl Marks {
     /// Notes that the calling thread is at `text` now.
-    pub(super) fn add(&self, text: &str) {
+    pub(crate) fn add(&self, text: &str) {
         let (now, thread) = (capture::now(), ThreadId(threads::current_id() as u32));
         let text = &text[..text.floor_char_boundary(MAX_TEXT_BYTES)];
         match self.pending.try_lock_for(LOCK_TIMEOUT) {
@@ -38,7 +38,7 @@ impl Marks {
     }
 
     /// Hands over the waiting marks.
-    pub(super) fn drain(&self, mut each: impl FnMut(&Instant<'_>)) {
+    pub(crate) fn drain(&self, mut each: impl FnMut(&Instant<'_>)) {
         let Some(pending) = self.pending.try_lock_for(LOCK_TIMEOUT).map(|mut all| std::mem::take(&mut *all))
         else {
             return;
@@ -47,7 +47,7 @@ impl Marks {
     }
 
     /// Number of marks dropped for lack of room.
-    pub(super) fn dropped(&self) -> u64 {
+    pub(crate) fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 }

@@ -23,25 +23,25 @@ use gpuflame_model::record::{Module, Provenance, Row, WindowEdge};
 use gpuflame_os::{shortage, stderr};
 use gpuflame_unwind::ModuleMap;
 
-use super::callback_switch::CallbackSwitch;
-use super::checkpoint::{Checkpoint, CheckpointSource};
-use super::collector::{Collector, CollectorRequest, CollectorSteps, MAX_IDLE_PAUSE};
-use super::draw;
-use super::edge_queue::EdgeQueue;
-use super::launcher_report;
 use super::ledger_text;
-use super::marks::Marks;
-use super::messages::{self, print_from_app, print_from_own};
-use super::other_clients::OtherClients;
-use super::out_of_memory::{self, OnMemoryExhausted};
-use super::output_files::{self, WriteReport, WrittenFile};
-use super::pipeline::{FinalSums, Pipeline};
-use super::progress::{self, POLL_INTERVAL, ProgressWatch, StallLimit};
-use super::sampler::{Sampler, SamplerOptions};
-use super::shutdown::{self, ShutdownSteps};
 use super::stats::{Stats, StatsExchange};
-use super::window_output_queue::{RenderedWindows, WindowOutputQueue};
-use super::window_scheduler::{WindowControl, WindowScheduler};
+use crate::session::clients::callback_switch::CallbackSwitch;
+use crate::session::clients::other_clients::OtherClients;
+use crate::session::collect::checkpoint::{Checkpoint, CheckpointSource};
+use crate::session::collect::collector::{Collector, CollectorRequest, CollectorSteps, MAX_IDLE_PAUSE};
+use crate::session::collect::edge_queue::EdgeQueue;
+use crate::session::collect::marks::Marks;
+use crate::session::collect::pipeline::{FinalSums, Pipeline};
+use crate::session::collect::window_scheduler::{WindowControl, WindowScheduler};
+use crate::session::outputs::draw;
+use crate::session::outputs::output_files::{self, WriteReport, WrittenFile};
+use crate::session::outputs::window_output_queue::{RenderedWindows, WindowOutputQueue};
+use crate::session::process::launcher_report;
+use crate::session::process::messages::{self, print_from_app, print_from_own};
+use crate::session::process::out_of_memory::{self, OnMemoryExhausted};
+use crate::session::process::progress::{self, POLL_INTERVAL, ProgressWatch, StallLimit};
+use crate::session::process::shutdown::{self, ShutdownSteps};
+use crate::session::sampler::{Sampler, SamplerOptions};
 
 /// Maximum time for which the application waits for a flush that makes no progress.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -62,7 +62,7 @@ const LEDGER_PRINT_TIMEOUT: Duration = Duration::from_secs(2);
 const STDOUT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// See the module's documentation.
-pub(super) struct Session {
+pub(crate) struct Session {
     settings: Settings,
     outputs: Outputs,
     api: &'static cupti::Api,
@@ -154,29 +154,29 @@ impl Session {
     }
 
     /// Returns the session; `None` if there is no session yet. Waits for no lock.
-    pub(super) fn get() -> Option<&'static Self> {
+    pub(crate) fn get() -> Option<&'static Self> {
         SESSION.get().copied()
     }
 
     /// Whether a window should open at the start. False if the settings schedule windows.
-    pub(super) fn opens_at_once(&self) -> bool {
+    pub(crate) fn opens_at_once(&self) -> bool {
         self.settings.enabled && self.scheduler.is_none()
     }
 
     /// Whether `cudaProfilerStart` and `cudaProfilerStop` open and close windows.
-    pub(super) fn follows_profiler_calls(&self) -> bool {
+    pub(crate) fn follows_profiler_calls(&self) -> bool {
         self.settings.profiler_calls
     }
 
     /// Notes that a step begins on this thread.
-    pub(super) fn on_step(&self) {
+    pub(crate) fn on_step(&self) {
         if let Some(scheduler) = &self.scheduler {
             scheduler.apply_schedule(self);
         }
     }
 
     /// Opens a window, if none is open.
-    pub(super) fn open_window(&self) -> Result<()> {
+    pub(crate) fn open_window(&self) -> Result<()> {
         if lifecycle::is_over() {
             return Err(lifecycle::over_error());
         }
@@ -195,7 +195,7 @@ impl Session {
     }
 
     /// Does the same as [`Session::open_window`], inside a CUPTI callback.
-    pub(super) fn open_window_in_callback(&self) {
+    pub(crate) fn open_window_in_callback(&self) {
         if !lifecycle::is_over() && !window::state().is_open() {
             // A callback must not wait for the collector's lock, so it only tries to take the lock, which is almost
             // always free.
@@ -211,13 +211,13 @@ impl Session {
     }
 
     /// Closes the window, if one is open.
-    pub(super) fn close_window(&self) {
+    pub(crate) fn close_window(&self) {
         self.clients.defer_if_lent(false);
         self.edges.note_edge(WindowEdge::Close, window::close);
     }
 
     /// Notes that the calling thread is at `text`, if a window is open.
-    pub(super) fn mark(&self, text: &str) {
+    pub(crate) fn mark(&self, text: &str) {
         if window::state().is_open() {
             self.marks.add(text);
         }
@@ -249,7 +249,7 @@ impl Session {
     ///
     /// # Errors
     /// `State` if CUPTI does not answer.
-    pub(super) fn flush(&self) -> Result<()> {
+    pub(crate) fn flush(&self) -> Result<()> {
         self.request(CollectorRequest::Flush)
     }
 
@@ -269,7 +269,7 @@ impl Session {
     /// Flushes the completed records of a context that ends. The collector makes this flush. If CUPTI does not answer,
     /// the application's thread is therefore blocked for only one second, and only once per process. Records that are
     /// not flushed arrive with the next flush, or are counted as dropped.
-    pub(super) fn on_context_end(&self) {
+    pub(crate) fn on_context_end(&self) {
         let limit = StallLimit { foreign: CONTEXT_END_TIMEOUT, own: CONTEXT_END_TIMEOUT };
         if self.has_context_flush_timed_out.load(Ordering::Acquire)
             || self.collector.request(CollectorRequest::Gather, limit)
@@ -287,7 +287,7 @@ impl Session {
     /// Handles another client that is about to take over the records, or that asks for the subscription. The collector
     /// flushes completed records, or releases the subscription. If CUPTI does not answer, the client is blocked for one
     /// second.
-    pub(super) fn on_client_takeover(&self) {
+    pub(crate) fn on_client_takeover(&self) {
         self.collector.request(
             CollectorRequest::Gather,
             StallLimit { foreign: CONTEXT_END_TIMEOUT, own: CONTEXT_END_TIMEOUT },
@@ -295,7 +295,7 @@ impl Session {
     }
 
     /// Wakes the collector because filled buffers wait.
-    pub(super) fn on_buffers_waiting(&self) {
+    pub(crate) fn on_buffers_waiting(&self) {
         self.collector.wake();
     }
 
@@ -303,7 +303,7 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::flush`].
-    pub(super) fn stats(&self) -> Result<Stats> {
+    pub(crate) fn stats(&self) -> Result<Stats> {
         loop {
             // The flush is made before the request, so that the collector computes the stats after the flush.
             self.flush()?;

@@ -32,14 +32,14 @@ use gpuflame_os::file::Draft;
 use gpuflame_os::futex::EventFlags;
 use gpuflame_os::{process_liveness, shortage, threads};
 
-use super::generated::CheckpointedNames;
-use super::growing_outputs;
-use super::launcher_report;
-use super::messages::print_from_own;
-use super::out_of_memory;
-use super::panic::disable_after_panic;
 use super::pipeline::Pipeline;
-use super::progress::POLL_INTERVAL;
+use crate::session::outputs::generated::CheckpointedNames;
+use crate::session::outputs::growing_outputs;
+use crate::session::process::launcher_report;
+use crate::session::process::messages::print_from_own;
+use crate::session::process::out_of_memory;
+use crate::session::process::panic::disable_after_panic;
+use crate::session::process::progress::POLL_INTERVAL;
 
 /// Time from the first launch to the first checkpoint. This time is short, because a worker process may soon end by
 /// `_exit`. In a forked process, as most workers are, the following intervals double; in other processes the full
@@ -56,7 +56,7 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 const STACK_BYTES: usize = 512 << 10;
 
 /// Source of the sums.
-pub(super) trait CheckpointSource: Sync {
+pub(crate) trait CheckpointSource: Sync {
     /// Lets the collector read everything that was delivered so far. If `is_first`, CUPTI is flushed before.
     fn read_ready(&self, is_first: bool);
     /// Locks the pipeline and calls `action`. Returns how long `action` took.
@@ -64,7 +64,7 @@ pub(super) trait CheckpointSource: Sync {
 }
 
 /// See the module's documentation.
-pub(super) struct Checkpoint {
+pub(crate) struct Checkpoint {
     outputs: Outputs,
     formats: Vec<Output>,
     /// Folder for reports to the program that started this process, such as the path of the checkpoint.
@@ -147,7 +147,7 @@ struct CheckpointContent {
 
 impl Checkpoint {
     /// Creates a checkpoint. `None` if the settings disable checkpoints, or if the rows are recorded.
-    pub(super) fn new(settings: &Settings, outputs: &Outputs) -> Option<Self> {
+    pub(crate) fn new(settings: &Settings, outputs: &Outputs) -> Option<Self> {
         let interval = settings.checkpoint.filter(|_| !settings.formats.contains(&Output::Recording))?;
         Some(Self {
             outputs: outputs.clone(),
@@ -168,7 +168,7 @@ impl Checkpoint {
     }
 
     /// Starts the thread. If that fails, the program runs without checkpoints.
-    pub(super) fn spawn(&'static self, source: &'static impl CheckpointSource) -> io::Result<()> {
+    pub(crate) fn spawn(&'static self, source: &'static impl CheckpointSource) -> io::Result<()> {
         let spawned = threads::spawn(c"gpuflame-keep", STACK_BYTES, move || {
             let run = std::panic::AssertUnwindSafe(|| self.run(source));
             if std::panic::catch_unwind(run).is_err() {
@@ -183,14 +183,14 @@ impl Checkpoint {
     }
 
     /// Prevents further checkpoints, because the process is ending and the remaining rows are about to be gathered.
-    pub(super) fn stop_regular(&self) {
+    pub(crate) fn stop_regular(&self) {
         self.requested.set(STOP_REGULAR);
     }
 
     /// Writes all sums one last time, before the outputs are written, if a checkpoint exists or `in_any_case`. The
     /// checkpoint's own thread does the writing, because a file system may block the write. The caller waits for at
     /// most `patience`.
-    pub(super) fn write_last(&self, in_any_case: bool, patience: Duration) {
+    pub(crate) fn write_last(&self, in_any_case: bool, patience: Duration) {
         if !self.is_active() || !(in_any_case || self.path().is_some()) {
             return;
         }
@@ -208,7 +208,7 @@ impl Checkpoint {
     }
 
     /// Notes the time of the first launch. A checkpoint is due soon after that time.
-    pub(super) fn note_first_work(&self, time: Nanos) {
+    pub(crate) fn note_first_work(&self, time: Nanos) {
         if !self.woken.has(WORK) {
             self.first_work.store(time.0, Ordering::Release);
             self.wake();
@@ -216,7 +216,7 @@ impl Checkpoint {
     }
 
     /// Wakes the thread if it still waits for the first launch.
-    pub(super) fn wake(&self) {
+    pub(crate) fn wake(&self) {
         self.woken.set(WORK);
     }
 
@@ -230,13 +230,13 @@ impl Checkpoint {
     }
 
     /// Path of the file; `None` if there is no file.
-    pub(super) fn path(&self) -> Option<PathBuf> {
+    pub(crate) fn path(&self) -> Option<PathBuf> {
         self.name.lock().clone()
     }
 
     /// Keeps the file because other outputs could not be written. The head of the file then states that the process has
     /// ended, and whether all `work` rows are in the file. Returns the path of the file; `None` if there is no file.
-    pub(super) fn keep(&self, work: u64) -> Option<PathBuf> {
+    pub(crate) fn keep(&self, work: u64) -> Option<PathBuf> {
         let Some(mut file_state) = self.file.try_lock_for(WRITE_TIMEOUT) else { return self.path() };
         file_state.is_closed = true;
         file_state.next = None;
@@ -249,7 +249,7 @@ impl Checkpoint {
     }
 
     /// Removes the file, because the outputs contain everything that the file contains.
-    pub(super) fn remove(&self) {
+    pub(crate) fn remove(&self) {
         // If a thread is blocked in a file system, it holds this lock, and the file stays.
         let Some(mut file_state) = self.file.try_lock_for(WRITE_TIMEOUT) else { return };
         file_state.is_closed = true;
@@ -261,7 +261,7 @@ impl Checkpoint {
 
     /// Notes in the file that recording ended because memory ran out. If the checkpoint's thread is writing to the
     /// file, nothing is noted, because that thread will not run again and release its lock.
-    pub(super) fn note_out_of_memory(&self) {
+    pub(crate) fn note_out_of_memory(&self) {
         let Some(file_state) = self.file.try_lock() else { return };
         if let Some(written) = file_state.written.as_ref().filter(|_| !file_state.is_closed) {
             let mut chunk = Chunk::default();
@@ -386,7 +386,7 @@ impl Checkpoint {
     }
 
     /// Whether the thread still appends to the file.
-    pub(super) fn is_active(&self) -> bool {
+    pub(crate) fn is_active(&self) -> bool {
         self.is_active.load(Ordering::Acquire)
     }
 

@@ -30,16 +30,16 @@ use gpuflame_os::shortage;
 
 use super::clock_guard::ClockGuard;
 use super::edge_queue::EdgeQueue;
-use super::generated::GeneratedCode;
-use super::growing_outputs::GrowingOutputs;
-use super::messages::print_from_own;
-use super::output_files::WriteReport;
-use super::progress;
-use super::provenance;
-use super::sampler::{SampleKind, SampledStack, Sampler};
 #[cfg(debug_assertions)]
 use super::swap_fault::SwapFault;
-use super::window_output_queue::{RenderedWindows, WindowOutput, WindowOutputQueue};
+use crate::session::outputs::generated::GeneratedCode;
+use crate::session::outputs::growing_outputs::GrowingOutputs;
+use crate::session::outputs::output_files::WriteReport;
+use crate::session::outputs::provenance;
+use crate::session::outputs::window_output_queue::{RenderedWindows, WindowOutput, WindowOutputQueue};
+use crate::session::process::messages::print_from_own;
+use crate::session::process::progress;
+use crate::session::sampler::{SampleKind, SampledStack, Sampler};
 
 /// Number of launches without an activity at which CUPTI is asked to flush.
 const PENDING_LAUNCHES_HIGH_WATER: u64 = 32 << 10;
@@ -53,7 +53,7 @@ const MAX_STEPS_PER_VISIT: usize = 64;
 const WINDOW_GRACE_NS: u64 = 5_000_000_000;
 
 /// Everything known about the run so far.
-pub(super) struct Pipeline {
+pub(crate) struct Pipeline {
     rows: RowSink,
     names: KernelNames,
     dropped: u64,
@@ -77,10 +77,10 @@ pub(super) struct Pipeline {
 
 /// Final sums of the run.
 #[derive(Clone)]
-pub(super) struct FinalSums {
-    pub(super) ledger: Ledger,
+pub(crate) struct FinalSums {
+    pub(crate) ledger: Ledger,
     /// Bytes that gpuflame held before it computed the final sums.
-    pub(super) held: usize,
+    pub(crate) held: usize,
 }
 
 /// Context ids of the stacks found by the sampler.
@@ -131,7 +131,7 @@ struct RowSink {
 }
 
 impl Pipeline {
-    pub(super) fn new(settings: &Settings, outputs: &Outputs, ceiling: usize) -> Self {
+    pub(crate) fn new(settings: &Settings, outputs: &Outputs, ceiling: usize) -> Self {
         let window_outputs = outputs.has_windows().then(|| WindowOutputs::new(settings, outputs));
         Self {
             rows: RowSink {
@@ -172,7 +172,7 @@ impl Pipeline {
     }
 
     /// Records the provenance and the definitions that every later row may refer to: names of API calls, and modules.
-    pub(super) fn begin(&mut self, api: &Api, settings: &Settings, modules: &[Module]) {
+    pub(crate) fn begin(&mut self, api: &Api, settings: &Settings, modules: &[Module]) {
         let program = std::env::current_exe().unwrap_or_default();
         let name = program.file_name().unwrap_or_default().to_string_lossy();
         self.rows.push(&Row::Process { id: std::process::id(), name: &name });
@@ -185,32 +185,32 @@ impl Pipeline {
     }
 
     /// Returns the queue in which opening and closing windows are noted.
-    pub(super) fn edges(&self) -> Arc<EdgeQueue> {
+    pub(crate) fn edges(&self) -> Arc<EdgeQueue> {
         self.rows.edges.clone()
     }
 
     /// Returns the drawing queue, if windows have their own files.
-    pub(super) fn window_outputs(&self) -> Option<&'static WindowOutputQueue> {
+    pub(crate) fn window_outputs(&self) -> Option<&'static WindowOutputQueue> {
         self.window_outputs.as_ref().map(|outputs| outputs.queue)
     }
 
     /// Processes the window edges noted since the last call.
-    pub(super) fn drain_window_edges(&mut self) {
+    pub(crate) fn drain_window_edges(&mut self) {
         self.rows.drain_window_edges();
     }
 
     /// Records an instant that the program marked.
-    pub(super) fn record_instant(&mut self, instant: &Instant<'_>) {
+    pub(crate) fn record_instant(&mut self, instant: &Instant<'_>) {
         self.rows.push(&Row::Instant(*instant));
     }
 
     /// Sets the number of instants dropped so far for lack of room.
-    pub(super) fn note_marks_dropped(&mut self, marks: u64) {
+    pub(crate) fn note_marks_dropped(&mut self, marks: u64) {
         self.marks_dropped = marks;
     }
 
     /// Lets `sampler` sample each thread from its first launch on.
-    pub(super) fn set_sampler(&mut self, sampler: &'static Sampler) {
+    pub(crate) fn set_sampler(&mut self, sampler: &'static Sampler) {
         self.rows.sampler = Some(sampler);
         self.sampled = Some(SampledStackIds { sampler, ids: HashMap::new() });
     }
@@ -245,12 +245,12 @@ impl Pipeline {
     }
 
     /// Returns the ledger lines about sampling.
-    pub(super) fn sampler_lines(&self) -> Vec<String> {
+    pub(crate) fn sampler_lines(&self) -> Vec<String> {
         self.sampled.as_ref().map(|sampled| sampled.sampler.ledger_lines()).unwrap_or_default()
     }
 
     /// Reads all rows that are ready, or a large part of them. Returns false if no rows were ready.
-    pub(super) fn collect(&mut self, api: &Api) -> bool {
+    pub(crate) fn collect(&mut self, api: &Api) -> bool {
         if self.rows.is_over {
             return false;
         }
@@ -264,7 +264,7 @@ impl Pipeline {
     }
 
     /// Counts the buffers and launches that are ready now, as the limits of [`Pipeline::collect_noted`].
-    pub(super) fn note_unread(&mut self) {
+    pub(crate) fn note_unread(&mut self) {
         // Buffers are counted before launches, because the launch of every record in a buffer is older than the record.
         self.noted_limit = self.buffers_read + capture::count_filled() as u64;
         capture::note_unread();
@@ -272,7 +272,7 @@ impl Pipeline {
 
     /// Reads like [`Pipeline::collect`], but only up to the counts of [`Pipeline::note_unread`], so that the reading
     /// ends even if threads keep launching. Returns false once the counts are reached.
-    pub(super) fn collect_noted(&mut self, api: &Api) -> bool {
+    pub(crate) fn collect_noted(&mut self, api: &Api) -> bool {
         if self.rows.is_over {
             return false;
         }
@@ -321,7 +321,7 @@ impl Pipeline {
 
     /// Whether CUPTI should be flushed because many launches wait for an activity. CUPTI keeps a buffer per
     /// thread, of about 5,000 records, until the buffer is full.
-    pub(super) fn wants_flush(&self) -> bool {
+    pub(crate) fn wants_flush(&self) -> bool {
         let explain = &self.rows.explain;
         explain.tally().launches.open() > 4 * PENDING_LAUNCHES_HIGH_WATER || explain.wants_flush()
     }
@@ -333,7 +333,7 @@ impl Pipeline {
 
     /// Number of launches that still wait for an activity from CUPTI. Dropped activities are subtracted, because every
     /// dropped activity may belong to an open launch.
-    pub(super) fn launches_awaited(&self) -> u64 {
+    pub(crate) fn launches_awaited(&self) -> u64 {
         let lost = self.lost();
         let dropped = lost.iter().find(|(loss, _)| *loss == Loss::ActivitiesDropped);
         let dropped = dropped.map_or(0, |(_, count)| *count);
@@ -401,12 +401,12 @@ impl Pipeline {
     }
 
     /// Records new modules.
-    pub(super) fn record_modules(&mut self, modules: &[Module]) {
+    pub(crate) fn record_modules(&mut self, modules: &[Module]) {
         modules.iter().for_each(|module| self.rows.push(&Row::Module(module.clone())));
     }
 
     /// Flushes the recording, so that the rows collected so far survive the process.
-    pub(super) fn flush_recording(&mut self) {
+    pub(crate) fn flush_recording(&mut self) {
         self.rows.growing.flush(self.rows.explain.tally().launches.open());
     }
 
@@ -424,17 +424,17 @@ impl Pipeline {
     }
 
     /// Ends the recording because memory ran out, and notes that in the recording.
-    pub(super) fn note_out_of_memory(&mut self) {
+    pub(crate) fn note_out_of_memory(&mut self) {
         self.rows.growing.note_out_of_memory(self.rows.explain.tally().launches.open());
     }
 
     /// Counts records that CUPTI reports as dropped.
-    pub(super) fn note_dropped(&mut self, records: u64) {
+    pub(crate) fn note_dropped(&mut self, records: u64) {
         self.dropped += records;
     }
 
     /// Notes that CUPTI was flushed. The delivered buffers may still be unread.
-    pub(super) fn note_flushed(&mut self) {
+    pub(crate) fn note_flushed(&mut self) {
         self.flush_end.get_or_insert(self.buffers_read + capture::count_filled() as u64);
         self.finish_flush();
     }
@@ -496,7 +496,7 @@ impl Pipeline {
     }
 
     /// Returns the ledger lines about windows that have their own files.
-    pub(super) fn windows_lines(&mut self, rendered: Option<&RenderedWindows>) -> Vec<String> {
+    pub(crate) fn windows_lines(&mut self, rendered: Option<&RenderedWindows>) -> Vec<String> {
         let Some(apart) = self.rows.explain.per_window() else { return Vec::new() };
         let LateArrivals { launches, activities, nanos } = apart.late();
         let late = format!(
@@ -510,7 +510,7 @@ impl Pipeline {
     /// Stops accepting rows and computes the final sums. Hands over the remaining windows. The growing
     /// outputs receive their last rows: launches and activities without a partner, and losses. `held` returns
     /// the number of bytes that gpuflame holds.
-    pub(super) fn finish(&mut self, held: impl Fn() -> usize) {
+    pub(crate) fn finish(&mut self, held: impl Fn() -> usize) {
         let held_before = held();
         self.hand_over_all_windows();
         self.name_generated();
@@ -524,12 +524,12 @@ impl Pipeline {
     }
 
     /// Returns the final sums; `None` before they are computed.
-    pub(super) fn final_sums(&self) -> Option<&FinalSums> {
+    pub(crate) fn final_sums(&self) -> Option<&FinalSums> {
         self.final_sums.as_ref()
     }
 
     /// Returns the result so far, without writing to the outputs.
-    pub(super) fn snapshot(&mut self) -> Snapshot<'_> {
+    pub(crate) fn snapshot(&mut self) -> Snapshot<'_> {
         if let Some(FinalSums { ledger, .. }) = &self.final_sums {
             return Snapshot { profile: self.rows.explain.profile_mut(), ledger: ledger.clone() };
         }
@@ -544,30 +544,30 @@ impl Pipeline {
 
     /// Number of rows other than window edges and names of generated code. If this number is zero, nothing needs to be
     /// saved.
-    pub(super) fn rows_of_work(&self) -> u64 {
+    pub(crate) fn rows_of_work(&self) -> u64 {
         self.rows.count - self.rows.idle_count
     }
 
     /// Time of the first launch; `None` before the first launch is read.
-    pub(super) fn first_work(&self) -> Option<Nanos> {
+    pub(crate) fn first_work(&self) -> Option<Nanos> {
         self.rows.first_work
     }
 
     /// Whether the process launched anything, recorded or lost. If the process launched nothing, no file is written.
-    pub(super) fn has_work(&self) -> bool {
+    pub(crate) fn has_work(&self) -> bool {
         self.rows.first_work.is_some()
             || capture::calls() > 0
             || self.lost().iter().any(|(loss, _)| is_work(*loss))
     }
 
     /// Discards outputs whose files were never created.
-    pub(super) fn discard_outputs(&mut self) -> WriteReport {
+    pub(crate) fn discard_outputs(&mut self) -> WriteReport {
         self.rows.growing.discard();
         WriteReport::default()
     }
 
     /// Returns the ledger line about changes of the system clock.
-    pub(super) fn clock_line(&self) -> Option<String> {
+    pub(crate) fn clock_line(&self) -> Option<String> {
         self.rows.clock_guard.ledger_line()
     }
 
@@ -627,12 +627,12 @@ impl Pipeline {
     }
 
     /// File of the recording; `None` if rows are not recorded.
-    pub(super) fn recording(&self) -> Option<GrowingFile> {
+    pub(crate) fn recording(&self) -> Option<GrowingFile> {
         self.rows.growing.open_recording().cloned()
     }
 
     /// Returns the profile, whose names can be filled in, and the growing outputs.
-    pub(super) fn outputs(&mut self) -> (&mut Profile, &mut GrowingOutputs) {
+    pub(crate) fn outputs(&mut self) -> (&mut Profile, &mut GrowingOutputs) {
         (self.rows.explain.profile_mut(), &mut self.rows.growing)
     }
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Interval between checks by a waiting thread.
-pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(20);
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Maximum part of the time between two checks that counts as waiting time.
 const MAX_COUNTED_INTERVAL: Duration = Duration::from_millis(100);
@@ -13,12 +13,12 @@ static STEPS: AtomicU64 = AtomicU64::new(0);
 static IS_IN_FOREIGN_CALL: AtomicBool = AtomicBool::new(false);
 
 /// Notes that the collector has made a step.
-pub(super) fn note_step() {
+pub(crate) fn note_step() {
     STEPS.fetch_add(1, Ordering::Relaxed);
 }
 
 /// Calls `ask`, which calls CUPTI or the loader and may never return.
-pub(super) fn call_foreign<T>(ask: impl FnOnce() -> T) -> T {
+pub(crate) fn call_foreign<T>(ask: impl FnOnce() -> T) -> T {
     IS_IN_FOREIGN_CALL.store(true, Ordering::Release);
     let answer = ask();
     note_step();
@@ -28,11 +28,11 @@ pub(super) fn call_foreign<T>(ask: impl FnOnce() -> T) -> T {
 
 /// Maximum times without a step of the collector.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct StallLimit {
+pub(crate) struct StallLimit {
     /// Maximum time while CUPTI or the loader is called, when the collector makes no steps.
-    pub(super) foreign: Duration,
+    pub(crate) foreign: Duration,
     /// Maximum time while neither CUPTI nor the loader is called.
-    pub(super) own: Duration,
+    pub(crate) own: Duration,
 }
 
 /// Waiting time of a thread that checks now and then. If the machine or the process was suspended, the
@@ -57,19 +57,19 @@ impl WaitingTime {
 }
 
 /// Watches for steps of the collector.
-pub(super) struct ProgressWatch {
+pub(crate) struct ProgressWatch {
     limit: StallLimit,
     steps: u64,
     waited: WaitingTime,
 }
 
 impl ProgressWatch {
-    pub(super) fn new(limit: StallLimit) -> Self {
+    pub(crate) fn new(limit: StallLimit) -> Self {
         Self { limit, steps: STEPS.load(Ordering::Relaxed), waited: WaitingTime::start() }
     }
 
     /// Whether the time without a step of the collector has exceeded the limit, so that waiting is pointless.
-    pub(super) fn is_exceeded(&mut self) -> bool {
+    pub(crate) fn is_exceeded(&mut self) -> bool {
         let steps = STEPS.load(Ordering::Relaxed);
         if steps != self.steps {
             (self.steps, self.waited) = (steps, WaitingTime::start());

@@ -23,8 +23,8 @@ use gpuflame_os::descriptor;
 use gpuflame_os::futex::EventCount;
 use gpuflame_os::{threads, toggle_signal};
 
-use super::messages::print_from_app;
-use super::panic::disable_after_panic;
+use crate::session::process::messages::print_from_app;
+use crate::session::process::panic::disable_after_panic;
 
 /// Interval between checks for the flag file (one `stat` per check).
 const FLAG_POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -41,13 +41,13 @@ const STACK_BYTES: usize = 256 << 10;
 static BELL: EventCount = EventCount::new();
 
 /// Opens and closes windows.
-pub(super) trait WindowControl: Sync {
+pub(crate) trait WindowControl: Sync {
     fn open(&self);
     fn close(&self);
 }
 
 /// See the module's documentation.
-pub(super) struct WindowScheduler {
+pub(crate) struct WindowScheduler {
     schedule: Mutex<Schedule>,
     began: Instant,
     counts_launches: bool,
@@ -58,7 +58,7 @@ pub(super) struct WindowScheduler {
 impl WindowScheduler {
     /// Creates the schedule that the settings ask for. `None` if the settings ask for no schedule, or leave windows to
     /// the program.
-    pub(super) fn new(settings: &Settings) -> Option<Self> {
+    pub(crate) fn new(settings: &Settings) -> Option<Self> {
         let &Settings { delay, duration, repeat, max_launches, max_bytes, signal, .. } = settings;
         // The path is made absolute now, because applications may change their current directory.
         let flag =
@@ -91,7 +91,7 @@ impl WindowScheduler {
     }
 
     /// Starts the schedule. A window that is due at once is open when this function returns.
-    pub(super) fn start(&'static self, control: &'static impl WindowControl) {
+    pub(crate) fn start(&'static self, control: &'static impl WindowControl) {
         let signal = self.signal.filter(|_| self.flag.is_none());
         if self.signal.is_some() && signal.is_none() {
             print_from_app("GPUFLAME_SIGNAL has no effect, because GPUFLAME_FLAG is set");
@@ -123,7 +123,7 @@ impl WindowScheduler {
     }
 
     /// Opens or closes the window if the schedule requires it now. May be called on any thread.
-    pub(super) fn apply_schedule(&self, control: &impl WindowControl) {
+    pub(crate) fn apply_schedule(&self, control: &impl WindowControl) {
         let Some(mut schedule) = self.schedule.try_lock_for(STEP_LOCK_TIMEOUT) else {
             return BELL.notify_all();
         };

@@ -28,9 +28,9 @@ use gpuflame_os::growing::{FileFeed, GrowingFile, GrowthLimits, OnAbandon};
 use gpuflame_os::process_liveness::ThreadIdentity;
 use gpuflame_os::stdout::Stdout;
 
-use super::launcher_report;
-pub(super) use super::output_files::is_name_taken;
+pub(crate) use super::output_files::is_name_taken;
 use super::output_files::{WrittenFile, make_folders};
+use crate::session::process::launcher_report;
 
 /// Maximum time between two marks in the recording, in ms. Rows are written after each flush of CUPTI.
 const MARK_INTERVAL_MS: u32 = 1200;
@@ -47,7 +47,7 @@ const MAX_STALL: Duration = Duration::from_secs(2);
 /// Time for which each output may make no progress even if the exit limit is shorter.
 const MIN_STALL: Duration = Duration::from_millis(100);
 /// See the module's documentation.
-pub(super) struct GrowingOutputs {
+pub(crate) struct GrowingOutputs {
     activities: GrowingOutput<ActivityTable<FileFeed>>,
     chrome: GrowingOutput<ChromeText<FileFeed>>,
     /// Texts of the tutorial's tracer: one under the name of the outputs, and one at the path from the tutorial's own
@@ -88,7 +88,7 @@ enum TextOut {
 
 impl GrowingOutputs {
     /// Opens the outputs that the settings ask for. gpuflame may use `ceiling` bytes of memory.
-    pub(super) fn open(outputs: &Outputs, settings: &Settings, ceiling: usize) -> Self {
+    pub(crate) fn open(outputs: &Outputs, settings: &Settings, ceiling: usize) -> Self {
         let wants = |output| settings.formats.contains(&output);
         let patience = MIN_STALL.max(settings.exit_limit / 2);
         let bounds = GrowthLimits { pending: ceiling / WAITING_SHARE, patience: MAX_STALL.min(patience) };
@@ -128,14 +128,14 @@ impl GrowingOutputs {
     }
 
     /// Creates the files of the outputs, because there is data to write now.
-    pub(super) fn create_files(&self) {
+    pub(crate) fn create_files(&self) {
         let texts = self.texts.iter().filter_map(|(_, text)| text.file());
         let others = [self.activities.file(), self.chrome.file(), self.recording.file()];
         others.into_iter().flatten().chain(texts).for_each(GrowingFile::create_file);
     }
 
     /// Discards all outputs, whose files were never created.
-    pub(super) fn discard(&mut self) {
+    pub(crate) fn discard(&mut self) {
         (self.activities, self.chrome, self.recording) =
             (GrowingOutput::None, GrowingOutput::None, GrowingOutput::None);
         self.texts.clear();
@@ -148,13 +148,13 @@ impl GrowingOutputs {
 
     /// Path of the recording, for a thread that is about to choose names. In a short run, the file may be about to be
     /// created, and its name would look like that of another process.
-    pub(super) fn wait_for_recording_path(&self) -> Option<PathBuf> {
+    pub(crate) fn wait_for_recording_path(&self) -> Option<PathBuf> {
         self.open_recording().iter().for_each(|file| file.wait_until_created(self.stall_limit));
         self.recording_path()
     }
 
     /// Returns the growing recording, so that a caller can wait until all rows are written.
-    pub(super) fn open_recording(&self) -> Option<&GrowingFile> {
+    pub(crate) fn open_recording(&self) -> Option<&GrowingFile> {
         match &self.recording {
             GrowingOutput::Open(file, _) => file.as_ref(),
             _ => None,
@@ -162,7 +162,7 @@ impl GrowingOutputs {
     }
 
     /// Writes a row of any kind to the outputs. The join receives the row afterwards.
-    pub(super) fn write_row(&mut self, row: &Row<'_>) {
+    pub(crate) fn write_row(&mut self, row: &Row<'_>) {
         if let GrowingOutput::Open(_, table) = &mut self.activities {
             table.row(row);
         }
@@ -181,7 +181,7 @@ impl GrowingOutputs {
     /// Adds a mark to the recording and hands the rows so far to the file, so that they survive if the process is
     /// killed. `open` launches have no activity yet. Call on the thread that writes rows, because the recording names
     /// the calling thread as its writer.
-    pub(super) fn flush(&mut self, open: u64) {
+    pub(crate) fn flush(&mut self, open: u64) {
         let GrowingOutput::Open(_, writer) = &mut self.recording else { return };
         if !std::mem::take(&mut self.has_unmarked_rows) {
             return;
@@ -212,20 +212,20 @@ impl GrowingOutputs {
     }
 
     /// States in a failed recording that the process has exited.
-    pub(super) fn mark_failed_recording_ended(&mut self) {
+    pub(crate) fn mark_failed_recording_ended(&mut self) {
         let over = RecordingState { missed_mark: true, exited: true };
         self.failed_recording.take().iter().for_each(|left| left.overwrite_abandoned(&Chunk::header(over)));
     }
 
     /// Ends the recording because memory ran out. Called at most once.
-    pub(super) fn note_out_of_memory(&mut self, open: u64) {
+    pub(crate) fn note_out_of_memory(&mut self, open: u64) {
         self.flush(open);
         let GrowingOutput::Open(_, writer) = &mut self.recording else { return };
         let _ = writer.memory_exhausted().and_then(|()| writer.flush());
     }
 
     /// Forgets the names of all kernels except those that `keep` accepts.
-    pub(super) fn keep_kernels(&mut self, keep: impl Fn(NameId) -> bool) {
+    pub(crate) fn keep_kernels(&mut self, keep: impl Fn(NameId) -> bool) {
         if let GrowingOutput::Open(_, table) = &mut self.activities {
             table.keep_kernels(&keep);
         }
@@ -253,7 +253,7 @@ impl GrowingOutputs {
 
     /// Finishes the text that the tutorial's variable asks for. Returns the path of the text, and the reason if the
     /// text is incomplete.
-    pub(super) fn publish_trace(&mut self, patience: Duration) -> Option<(PathBuf, Result<WrittenFile>)> {
+    pub(crate) fn publish_trace(&mut self, patience: Duration) -> Option<(PathBuf, Result<WrittenFile>)> {
         let at = self.texts.iter().position(|(target, _)| !matches!(target, TextTarget::OutputName))?;
         let (target, mut text) = self.texts.remove(at);
         let TextTarget::Path(path) = target else {
@@ -320,7 +320,7 @@ impl GrowingOutputs {
 }
 
 /// Identity of this thread, as the writer of a recording.
-pub(super) fn this_thread() -> WriterId {
+pub(crate) fn this_thread() -> WriterId {
     let ThreadIdentity { process, thread, started, namespace, boot } = ThreadIdentity::current();
     WriterId { process, thread, started, namespace, boot }
 }
@@ -355,7 +355,7 @@ fn create_draft(target: &Path) -> Result<Draft> {
 
 /// Calls `take` with names for the recording whose number is free for all outputs, until `take` succeeds or fails for
 /// another reason than a taken name. Returns the result of `take`.
-pub(super) fn with_free_name<T>(
+pub(crate) fn with_free_name<T>(
     outputs: &Outputs,
     formats: &[Output],
     mut take: impl FnMut(&Path) -> io::Result<T>,

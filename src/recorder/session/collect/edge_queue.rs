@@ -13,12 +13,12 @@ const QUEUE_LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Pending edges, in order of time.
 #[derive(Debug, Default)]
-pub(super) struct EdgeQueue(Mutex<Vec<Row<'static>>>);
+pub(crate) struct EdgeQueue(Mutex<Vec<Row<'static>>>);
 
 impl EdgeQueue {
     /// Notes the edge if `turn` really opened or closed the window. A thread that sees the changed window finds the
     /// edge in the queue.
-    pub(super) fn note_edge(&self, edge: WindowEdge, turn: fn() -> bool) {
+    pub(crate) fn note_edge(&self, edge: WindowEdge, turn: fn() -> bool) {
         let edges = self.0.try_lock_for(QUEUE_LOCK_TIMEOUT);
         if turn()
             && let Some(mut edges) = edges
@@ -28,7 +28,7 @@ impl EdgeQueue {
     }
 
     /// Notes that launch callbacks are on or off from now on.
-    pub(super) fn note_callbacks(&self, on: bool) {
+    pub(crate) fn note_callbacks(&self, on: bool) {
         if let Some(mut edges) = self.0.try_lock_for(QUEUE_LOCK_TIMEOUT) {
             edges.push(Row::CallbacksSwitched { on, time: capture::now() });
         }

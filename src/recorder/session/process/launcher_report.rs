@@ -23,12 +23,12 @@ use super::environment::facts;
 use super::messages::print_from_own;
 
 /// Reports that the process called CUDA, before anything can fail.
-pub(super) fn note_call(folder: Option<&Path>) {
+pub(crate) fn note_call(folder: Option<&Path>) {
     write_call(folder, None);
 }
 
 /// Reports why nothing is recorded.
-pub(super) fn note_refusal(folder: Option<&Path>, why: &Error) {
+pub(crate) fn note_refusal(folder: Option<&Path>, why: &Error) {
     write_call(folder, Some(&why.to_string()));
 }
 
@@ -44,7 +44,7 @@ fn write_call(folder: Option<&Path>, why: Option<&str>) {
 }
 
 /// Reports a file that stays if the process ends without its exit handlers.
-pub(super) fn note_file(folder: Option<&Path>, file: &Path, began: Nanos) {
+pub(crate) fn note_file(folder: Option<&Path>, file: &Path, began: Nanos) {
     let Some(folder) = folder else { return };
     let path = report_path(folder, &format!("{}.begun", began.0));
     let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
@@ -54,7 +54,7 @@ pub(super) fn note_file(folder: Option<&Path>, file: &Path, began: Nanos) {
 }
 
 /// Reports the results of the process.
-pub(super) fn write_results(folder: Option<&Path>, text: impl FnOnce() -> String) {
+pub(crate) fn write_results(folder: Option<&Path>, text: impl FnOnce() -> String) {
     let Some(folder) = folder else { return };
     match write(folder, &text()) {
         // In another user's folder it may be impossible to remove the file. The program that reads the folder still

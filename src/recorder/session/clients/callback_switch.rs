@@ -18,8 +18,8 @@ use crate::capture;
 use crate::control::window;
 use gpuflame_cupti::Api;
 
-use super::edge_queue::EdgeQueue;
-use super::progress;
+use crate::session::collect::edge_queue::EdgeQueue;
+use crate::session::process::progress;
 
 /// Time from the closing of a window until launches are skipped, and from then until callbacks are turned off. The
 /// second interval is needed, because a call may be in flight that has not been noted yet.
@@ -29,7 +29,7 @@ const WINDOW_OPEN_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// See the module's documentation.
 #[derive(Debug)]
-pub(super) struct CallbackSwitch {
+pub(crate) struct CallbackSwitch {
     state: Mutex<SwitchState>,
     changed: Condvar,
 }
@@ -64,7 +64,7 @@ impl Default for CallbackSwitch {
 impl CallbackSwitch {
     /// Turns the callbacks on or off if necessary, and calls `reclaim` if a waiting thread wants the records. Called by
     /// the collector.
-    pub(super) fn update(&self, api: &Api, edges: &EdgeQueue, reclaim: impl FnOnce()) {
+    pub(crate) fn update(&self, api: &Api, edges: &EdgeQueue, reclaim: impl FnOnce()) {
         let Some(mut state) = self.state.try_lock() else { return };
         if state.is_switch_on_requested {
             if std::mem::take(&mut state.wants_records) {
@@ -122,7 +122,7 @@ impl CallbackSwitch {
 
     /// Prepares for a window that is about to open. A caller inside a CUPTI callback passes `nudge`, which
     /// wakes the collector; the collector then also asks for the records, if another client has them.
-    pub(super) fn before_window_opens(
+    pub(crate) fn before_window_opens(
         &self,
         api: &Api,
         edges: &EdgeQueue,

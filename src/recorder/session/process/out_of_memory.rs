@@ -11,7 +11,7 @@ use gpuflame_os::{file, shortage, stderr, threads};
 const STDERR_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Notes in the checkpoint or the recording that recording ended because memory ran out.
-pub(super) trait OnMemoryExhausted: Sync {
+pub(crate) trait OnMemoryExhausted: Sync {
     /// Writes the note that memory ran out. Waits for no lock.
     fn on_memory_exhausted(&self);
 }
@@ -19,13 +19,13 @@ pub(super) trait OnMemoryExhausted: Sync {
 static HANDLER: OnceLock<&'static dyn OnMemoryExhausted> = OnceLock::new();
 
 /// Sets the session whose checkpoint or recording receives the note.
-pub(super) fn set_handler(handler: &'static dyn OnMemoryExhausted) {
+pub(crate) fn set_handler(handler: &'static dyn OnMemoryExhausted) {
     let _ = HANDLER.set(handler);
 }
 
 /// Ends the session. Reports the end once: first on stderr, which takes no memory, then in the recording, which takes
 /// little memory.
-pub(super) fn end_session() {
+pub(crate) fn end_session() {
     static IS_PRINTED: AtomicBool = AtomicBool::new(false);
     lifecycle::end();
     if !IS_PRINTED.swap(true, Ordering::AcqRel) {

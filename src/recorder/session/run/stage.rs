@@ -18,8 +18,8 @@ use crate::control::lifecycle;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_os::stack;
 
-use super::panic::disable_after_panic;
 use super::running::Session;
+use crate::session::process::panic::disable_after_panic;
 
 enum Stage {
     Idle,
@@ -33,7 +33,7 @@ static STAGE_CHANGED: Condvar = Condvar::new();
 
 /// Creates the session by `set_up`. `None` if there is a session already or a thread is creating it. Waits for no
 /// thread.
-pub(super) fn create_if_idle(set_up: fn() -> Result<&'static Session>) -> Option<Result<&'static Session>> {
+pub(crate) fn create_if_idle(set_up: fn() -> Result<&'static Session>) -> Option<Result<&'static Session>> {
     {
         let mut stage = STAGE.lock();
         if !matches!(*stage, Stage::Idle) {
@@ -46,7 +46,7 @@ pub(super) fn create_if_idle(set_up: fn() -> Result<&'static Session>) -> Option
 
 /// Returns the session, or creates it by `set_up`. Waits for a thread that is creating it. `None` if the calling thread
 /// itself is creating the session, further up its stack.
-pub(super) fn get_or_create(set_up: fn() -> Result<&'static Session>) -> Result<Option<&'static Session>> {
+pub(crate) fn get_or_create(set_up: fn() -> Result<&'static Session>) -> Result<Option<&'static Session>> {
     let mut stage = STAGE.lock();
     loop {
         match &*stage {
@@ -82,7 +82,7 @@ fn create_session(set_up: fn() -> Result<&'static Session>) -> Result<&'static S
 }
 
 /// Returns the session if it runs, and otherwise an error.
-pub(super) fn running_session() -> Result<&'static Session> {
+pub(crate) fn running_session() -> Result<&'static Session> {
     if forks::is_over() {
         return Err(lifecycle::over_error());
     }

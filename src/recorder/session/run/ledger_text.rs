@@ -13,11 +13,11 @@ use gpuflame_model::profile::{DeviceTime, OTHER_KERNELS, OTHER_STACKS, Profile, 
 use gpuflame_model::record::{Frame, FrameKind, Loss, Missing};
 use gpuflame_unwind::python;
 
-use super::collector;
-use super::messages;
-use super::other_clients::{SubscriptionLoans, TimesLost};
-use super::output_files::WriteReport;
 use super::stats::{KernelTime, longest_kernels};
+use crate::session::clients::other_clients::{SubscriptionLoans, TimesLost};
+use crate::session::collect::collector;
+use crate::session::outputs::output_files::WriteReport;
+use crate::session::process::messages;
 
 /// Maximum number of kernels listed, and of streams per device.
 const MAX_LISTED: usize = 5;

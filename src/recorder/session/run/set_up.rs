@@ -12,25 +12,25 @@ use gpuflame_model::profile::views::{CPU, MEMORY, OFF_CPU, TOGETHER, WAITS};
 use gpuflame_os::{self as host, file, host_signals, memory, stderr, syscall_warmup};
 use gpuflame_unwind as unwind;
 
-use super::messages::{self, print_from_app};
-use super::output_files::{self, WriteReport};
-use super::pipeline::Pipeline;
 use super::running::Session;
-use super::{environment, launcher_report};
+use crate::session::collect::pipeline::Pipeline;
+use crate::session::outputs::output_files::{self, WriteReport};
+use crate::session::process::messages::{self, print_from_app};
+use crate::session::process::{environment, launcher_report};
 
 /// Sets up the session inside `cuInit`, when the driver injects gpuflame.
-pub(super) fn set_up_on_injection() -> Result<&'static Session> {
+pub(crate) fn set_up_on_injection() -> Result<&'static Session> {
     set_up(false)
 }
 
 /// Sets up the session for a program that calls gpuflame. The driver may not be loaded yet.
-pub(super) fn set_up_on_call() -> Result<&'static Session> {
+pub(crate) fn set_up_on_call() -> Result<&'static Session> {
     set_up(true)
 }
 
 /// Writes unprinted messages to a file where the outputs would be, because there is no session that would write them at
 /// exit.
-pub(super) fn write_unprinted() {
+pub(crate) fn write_unprinted() {
     let text = messages::take_unprinted();
     if !text.is_empty() {
         let (settings, _) = environment::settings();

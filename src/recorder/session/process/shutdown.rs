@@ -92,7 +92,7 @@ struct Shutdown {
 }
 
 /// Steps that the thread carries out.
-pub(super) trait ShutdownSteps: Sync {
+pub(crate) trait ShutdownSteps: Sync {
     fn close_window(&self);
 
     /// Makes CUPTI deliver all records, complete or not, and reads these records.
@@ -110,7 +110,7 @@ pub(super) trait ShutdownSteps: Sync {
 }
 
 /// Starts the thread, and arranges for requests at exit and on signals.
-pub(super) fn start(steps: &'static impl ShutdownSteps, limit: Duration, on_signals: bool) -> Result<()> {
+pub(crate) fn start(steps: &'static impl ShutdownSteps, limit: Duration, on_signals: bool) -> Result<()> {
     SHUTDOWN.process.store(std::process::id(), Ordering::Release);
     SHUTDOWN.limit_ms.store(limit.as_millis() as u64, Ordering::Release);
     let spawned = threads::spawn(c"gpuflame-end", threads::DEFAULT_STACK_BYTES, move || SHUTDOWN.run(steps));
@@ -139,7 +139,7 @@ pub(super) fn start(steps: &'static impl ShutdownSteps, limit: Duration, on_sign
 
 /// Moves our exit handler ahead of all exit handlers registered so far. The driver's exit handlers may be among these
 /// handlers, and after the driver's handlers no records are left to gather.
-pub(super) fn move_exit_handler_first() {
+pub(crate) fn move_exit_handler_first() {
     exit::call_early_at_exit(ExitAction {
         action: || SHUTDOWN.request(GATHER),
         is_done: || SHUTDOWN.is_done_or_abandoned(GATHER),
@@ -148,12 +148,12 @@ pub(super) fn move_exit_handler_first() {
 
 /// Ends the process when `main` has ended by `pthread_exit` and only our threads are left, because they would keep the
 /// process alive.
-pub(super) fn exit_as_the_last_thread() {
+pub(crate) fn exit_as_the_last_thread() {
     let _ = threads::spawn(c"gpuflame-exit", threads::DEFAULT_STACK_BYTES, || exit::exit());
 }
 
 /// Whether the process was already exiting at `time`. A wait that began after `time` was caused by us.
-pub(super) fn was_exiting_at(time: Nanos) -> bool {
+pub(crate) fn was_exiting_at(time: Nanos) -> bool {
     let since = SHUTDOWN.first_wait_ns.load(Ordering::Acquire);
     since != 0 && time.0 >= since
 }

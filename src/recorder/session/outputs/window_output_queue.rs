@@ -34,23 +34,23 @@ use gpuflame_os::threads::{self, CpuClock};
 use super::draw;
 use super::generated::GeneratedCode;
 use super::output_files::{WriteReport, is_name_taken};
-use super::panic::disable_after_panic;
-use super::progress;
+use crate::session::process::panic::disable_after_panic;
+use crate::session::process::progress;
 
 /// A window whose files should be drawn.
 #[derive(Debug)]
-pub(super) struct WindowOutput {
+pub(crate) struct WindowOutput {
     /// Number of the window.
-    pub(super) number: u64,
+    pub(crate) number: u64,
     /// Whether definitions start anew, so that no earlier definition applies.
-    pub(super) is_fresh: bool,
+    pub(crate) is_fresh: bool,
     /// Content in the format of a recording.
-    pub(super) bytes: Vec<u8>,
+    pub(crate) bytes: Vec<u8>,
 }
 
 /// See the module's documentation.
 #[derive(Debug)]
-pub(super) struct WindowOutputQueue {
+pub(crate) struct WindowOutputQueue {
     settings: Settings,
     outputs: Outputs,
     queue: Mutex<VecDeque<WindowOutput>>,
@@ -78,13 +78,13 @@ struct WindowRenderer {
 
 /// Result of drawing windows.
 #[derive(Debug, Default)]
-pub(super) struct RenderedWindows {
+pub(crate) struct RenderedWindows {
     pub(super) windows: u64,
-    pub(super) report: WriteReport,
+    pub(crate) report: WriteReport,
 }
 
 impl WindowOutputQueue {
-    pub(super) fn new(settings: &Settings, outputs: &Outputs) -> Self {
+    pub(crate) fn new(settings: &Settings, outputs: &Outputs) -> Self {
         Self {
             settings: settings.clone(),
             outputs: outputs.clone(),
@@ -99,7 +99,7 @@ impl WindowOutputQueue {
     }
 
     /// Starts the rendering thread. If that fails, all windows are drawn at the end of the process.
-    pub(super) fn spawn(&'static self) -> io::Result<()> {
+    pub(crate) fn spawn(&'static self) -> io::Result<()> {
         let run = move || {
             let run = std::panic::AssertUnwindSafe(|| self.run());
             if std::panic::catch_unwind(run).is_err() {
@@ -123,14 +123,14 @@ impl WindowOutputQueue {
     }
 
     /// Queues a window. Waits for no file system.
-    pub(super) fn push(&self, output: WindowOutput) {
+    pub(crate) fn push(&self, output: WindowOutput) {
         self.queue.lock().push_back(output);
         self.wakeup.notify_one();
     }
 
     /// Draws the remaining windows as the process ends. `None` if the rendering thread has made no progress for
     /// `limit`. A file system may block that thread, so the caller must not open a file either.
-    pub(super) fn finish(&self, limit: Duration) -> Option<RenderedWindows> {
+    pub(crate) fn finish(&self, limit: Duration) -> Option<RenderedWindows> {
         if !self.wait_until_rendered(limit) {
             return None;
         }
@@ -258,7 +258,7 @@ impl RenderedWindows {
     }
 
     /// Returns a single ledger line for all files.
-    pub(super) fn ledger_line(&self) -> Option<String> {
+    pub(crate) fn ledger_line(&self) -> Option<String> {
         let files = &self.report.written;
         let (first, last): (&PathBuf, &PathBuf) = (files.first()?, files.last()?);
         let counted = |count: usize, word| format!("{count} {word}{}", if count == 1 { "" } else { "s" });

@@ -8,14 +8,14 @@ use gpuflame_cupti::Api;
 use gpuflame_model::record::{Provenance, Row};
 use gpuflame_os::{date, listing};
 
-use super::environment::facts;
+use crate::session::process::environment::facts;
 
 /// Folder in which the driver lists the GPUs (in a container, the GPUs that the container may use). The driver itself
 /// is not called, because it could wait for a lock that the application holds.
 const GPUS: &str = "/proc/driver/nvidia/gpus";
 
 /// Passes all facts to `each`, but the command line only if `with_command`.
-pub(super) fn list_facts(api: &Api, with_command: bool, mut each: impl FnMut(&Row<'_>)) {
+pub(crate) fn list_facts(api: &Api, with_command: bool, mut each: impl FnMut(&Row<'_>)) {
     let facts = facts();
     let mut add = |what, text: &str| {
         if !text.is_empty() {

@@ -22,7 +22,7 @@ pub struct Stats {
     pub kernels: Vec<KernelTime>,
     /// Number of windows opened so far, including the current one.
     pub windows: u32,
-    /// Number of calls of [`step`](super::step).
+    /// Number of calls of [`step`](crate::session::step).
     pub steps: u64,
 }
 

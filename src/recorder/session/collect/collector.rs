@@ -16,15 +16,15 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_os::{heap, process_liveness, shortage, threads};
 use gpuflame_unwind as unwind;
 
-use super::panic::disable_after_panic;
-use super::progress::{self, POLL_INTERVAL, ProgressWatch, StallLimit};
-use super::shutdown;
+use crate::session::process::panic::disable_after_panic;
+use crate::session::process::progress::{self, POLL_INTERVAL, ProgressWatch, StallLimit};
+use crate::session::process::shutdown;
 
 /// Pause between two visits while rows arrive. The pause is short enough that the rows of one pause fit into the ready
 /// chunks.
 const BUSY_PAUSE: Duration = Duration::from_millis(5);
 /// Maximum pause when no rows arrive, so that an idle process is seldom woken.
-pub(super) const MAX_IDLE_PAUSE: Duration = Duration::from_millis(80);
+pub(crate) const MAX_IDLE_PAUSE: Duration = Duration::from_millis(80);
 /// Interval between flushes. CUPTI delivers a buffer by itself only when the buffer is full.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -43,7 +43,7 @@ const MAX_WRITE_DELAY: Duration = Duration::from_millis(200);
 const LAST_THREAD_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Operations that the collector calls.
-pub(super) trait CollectorSteps: Sync {
+pub(crate) trait CollectorSteps: Sync {
     /// Reads all rows that are ready, or a large part of them. Returns false if no rows were ready.
     fn collect(&self) -> bool;
 
@@ -75,7 +75,7 @@ pub(super) trait CollectorSteps: Sync {
 
 /// Requests to the collector, in ascending order. If several requests are pending, the highest request is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum CollectorRequest {
+pub(crate) enum CollectorRequest {
     /// Like `Collect`, for a checkpoint. Checkpoints may be frequent, so this request does not delay a flush that is
     /// due.
     Read,
@@ -90,7 +90,7 @@ pub(super) enum CollectorRequest {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Collector {
+pub(crate) struct Collector {
     requests: Mutex<PendingRequests>,
     requested: Condvar,
     granted: Condvar,
@@ -106,7 +106,7 @@ struct PendingRequests {
 
 impl Collector {
     /// Starts the thread.
-    pub(super) fn spawn(&'static self, steps: &'static impl CollectorSteps) -> Result<()> {
+    pub(crate) fn spawn(&'static self, steps: &'static impl CollectorSteps) -> Result<()> {
         let spawned = threads::spawn(c"gpuflame", threads::DEFAULT_STACK_BYTES, move || {
             let run = std::panic::AssertUnwindSafe(|| self.run(steps));
             if std::panic::catch_unwind(run).is_err() {
@@ -125,7 +125,7 @@ impl Collector {
     }
 
     /// Makes a request and waits until it is granted. Returns false if the collector makes no progress within the limit.
-    pub(super) fn request(&self, request: CollectorRequest, limit: StallLimit) -> bool {
+    pub(crate) fn request(&self, request: CollectorRequest, limit: StallLimit) -> bool {
         let mut watch = ProgressWatch::new(limit);
         // The thread that holds the lock may have been interrupted by a signal, and may never continue.
         let Some(mut requests) = self.requests.try_lock_for(limit.foreign) else { return false };
@@ -143,7 +143,7 @@ impl Collector {
     }
 
     /// Ends the collector's pause, if the collector pauses. Never waits.
-    pub(super) fn wake(&self) {
+    pub(crate) fn wake(&self) {
         self.requested.notify_one();
     }
 
@@ -231,7 +231,7 @@ impl Collector {
 
 /// Peak memory in bytes: the heap's peak plus the memory mapped now, or the highest total that the collector has seen.
 /// The collector computes this total before it reads pending rows.
-pub(super) fn peak_bytes_held() -> usize {
+pub(crate) fn peak_bytes_held() -> usize {
     PEAK_BYTES_HELD
         .load(Ordering::Relaxed)
         .max(unwind::bytes_held() + tracer::bytes_held() + heap::peak_bytes())

@@ -14,24 +14,24 @@ use gpuflame_os::file::{self, Claim, Draft};
 
 /// Outcome of writing the outputs.
 #[derive(Debug, Default)]
-pub(super) struct WriteReport {
+pub(crate) struct WriteReport {
     /// Files written.
-    pub(super) written: Vec<PathBuf>,
+    pub(crate) written: Vec<PathBuf>,
     /// Files whose name was taken, so that they got another name.
-    pub(super) renamed: Vec<RenamedOutput>,
+    pub(crate) renamed: Vec<RenamedOutput>,
     /// Sentences about files that could not be written, one per cause.
-    pub(super) failures: Vec<String>,
+    pub(crate) failures: Vec<String>,
     /// Sentences about files that were removed or moved while they were written.
-    pub(super) notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
     /// The file that describes the set, if it was written.
     pub(super) about: Option<PathBuf>,
 }
 
 /// A file that was written.
-pub(super) struct WrittenFile {
-    pub(super) path: PathBuf,
+pub(crate) struct WrittenFile {
+    pub(crate) path: PathBuf,
     /// Explanation of the path, if the file lost its name while it was written.
-    pub(super) note: Option<String>,
+    pub(crate) note: Option<String>,
 }
 
 impl From<PathBuf> for WrittenFile {
@@ -111,7 +111,7 @@ pub(super) fn write_all(
 }
 
 /// Whether the name is taken. The name of a symbolic link is taken, whatever the link points to.
-pub(super) fn is_name_taken(path: &Path) -> bool {
+pub(crate) fn is_name_taken(path: &Path) -> bool {
     path.symlink_metadata().is_ok()
 }
 
@@ -142,7 +142,7 @@ pub(super) fn write_file(
 
 /// Writes text that could not be printed on stderr next to the outputs of `report`, or under a separate name if
 /// `report` has no outputs. Returns the path.
-pub(super) fn write_ledger(text: &str, outputs: &Outputs, report: &WriteReport) -> Result<PathBuf> {
+pub(crate) fn write_ledger(text: &str, outputs: &Outputs, report: &WriteReport) -> Result<PathBuf> {
     let beside = report.about.as_deref().and_then(|about| {
         let prefix = about.as_os_str().as_bytes().strip_suffix(SET_SUFFIX.as_bytes())?;
         Some(PathBuf::from(OsString::from_vec([prefix, LEDGER_SUFFIX.as_bytes()].concat())))

@@ -23,9 +23,9 @@ use gpuflame_model::record::WindowEdge;
 
 use super::callback_switch::CallbackSwitch;
 use super::client_detector::{ClientDetector, RecordsChange};
-use super::edge_queue::EdgeQueue;
-use super::messages::{print_from_app, print_from_own};
-use super::progress;
+use crate::session::collect::edge_queue::EdgeQueue;
+use crate::session::process::messages::{print_from_app, print_from_own};
+use crate::session::process::progress;
 
 /// Maximum time for which a client that asks for the subscription waits for the program's calls in flight. This is half
 /// of the time for which the client waits for us.
@@ -41,7 +41,7 @@ const MAX_RESUBSCRIBE_PAUSE: Duration = Duration::from_secs(30);
 
 /// See the module's documentation.
 #[derive(Debug)]
-pub(super) struct OtherClients {
+pub(crate) struct OtherClients {
     state: Mutex<ClientState>,
     /// Another client owns the subscription.
     is_lent: AtomicBool,
@@ -65,8 +65,8 @@ struct ClientState {
 
 /// Times and total duration for which another client owned the subscription.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct SubscriptionLoans {
-    pub(super) times: u64,
+pub(crate) struct SubscriptionLoans {
+    pub(crate) times: u64,
     since: Option<Instant>,
     finished: Duration,
 }
@@ -78,22 +78,22 @@ impl SubscriptionLoans {
     }
 
     /// Total duration so far.
-    pub(super) fn duration(&self) -> Duration {
+    pub(crate) fn duration(&self) -> Duration {
         self.finished + self.since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 }
 
 /// Counts of the times that other clients took the records or the subscription.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct TimesLost {
+pub(crate) struct TimesLost {
     /// Number of times that other clients took the records.
-    pub(super) records: u64,
+    pub(crate) records: u64,
     /// Times for which the subscription was lent to other clients.
-    pub(super) subscription: SubscriptionLoans,
+    pub(crate) subscription: SubscriptionLoans,
 }
 
 impl OtherClients {
-    pub(super) fn new(now: Instant) -> Self {
+    pub(crate) fn new(now: Instant) -> Self {
         let state = ClientState {
             pause: None,
             detector: ClientDetector::new(now),
@@ -111,7 +111,7 @@ impl OtherClients {
 
     /// Whether another client owns the subscription. If another client owns it, `is_wanted` decides whether a window
     /// opens once the subscription is ours again.
-    pub(super) fn defer_if_lent(&self, is_wanted: bool) -> bool {
+    pub(crate) fn defer_if_lent(&self, is_wanted: bool) -> bool {
         let is_lent = self.is_lent.load(Ordering::Acquire);
         if is_lent {
             self.opens_after_loan.store(is_wanted, Ordering::Release);
@@ -120,18 +120,18 @@ impl OtherClients {
     }
 
     /// Whether another client has the records. Does not wait for the lock.
-    pub(super) fn are_records_taken(&self) -> bool {
+    pub(crate) fn are_records_taken(&self) -> bool {
         self.state.try_lock().is_some_and(|state| state.detector.are_records_taken())
     }
 
-    pub(super) fn times_lost(&self) -> TimesLost {
+    pub(crate) fn times_lost(&self) -> TimesLost {
         let state = self.state.lock();
         TimesLost { records: state.detector.takeovers(), subscription: state.loans }
     }
 
     /// Updates the state of the other clients. Returns true if a window should open because the subscription
     /// is ours again.
-    pub(super) fn update(&self, api: &Api, callbacks: &CallbackSwitch, edges: &EdgeQueue) -> bool {
+    pub(crate) fn update(&self, api: &Api, callbacks: &CallbackSwitch, edges: &EdgeQueue) -> bool {
         if api.is_retired() {
             return false;
         }
@@ -242,7 +242,7 @@ impl OtherClients {
 
     /// Examines the traffic after a flush that left `open` launches without an activity. After a flush of
     /// everything, `before_everything` is the traffic before it.
-    pub(super) fn check_traffic(&self, api: &Api, open: u64, before_everything: Option<DeliveryCounts>) {
+    pub(crate) fn check_traffic(&self, api: &Api, open: u64, before_everything: Option<DeliveryCounts>) {
         if api.shares_records() || api.is_retired() {
             return;
         }
@@ -260,7 +260,7 @@ impl OtherClients {
 
     /// Asks CUPTI for the records again if another client has taken them, because a window is about to open. A client
     /// that is known to be at work keeps the records until it is done.
-    pub(super) fn reclaim_records_if_taken(&self, api: &Api) {
+    pub(crate) fn reclaim_records_if_taken(&self, api: &Api) {
         let others = api.other_clients();
         let is_in_use = others.own_records && others.are_recording;
         if !is_in_use && self.state.lock().detector.are_records_taken() {

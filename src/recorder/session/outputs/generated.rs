@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
-use super::messages::print_from_own;
+use crate::session::process::messages::print_from_own;
 use gpuflame_explain::symbolize::{GeneratedCodeSources, GeneratedNames, generated_addresses};
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::Row;
@@ -16,14 +16,14 @@ use gpuflame_os as host;
 
 /// Looks up each address once.
 #[derive(Debug, Default)]
-pub(super) struct GeneratedCode {
+pub(crate) struct GeneratedCode {
     looked_up: BTreeSet<u64>,
     remarks: BTreeSet<String>,
 }
 
 impl GeneratedCode {
     /// Returns names for the addresses in `profile` that have not been looked up yet.
-    pub(super) fn names(&mut self, profile: &Profile) -> Vec<(u64, String)> {
+    pub(crate) fn names(&mut self, profile: &Profile) -> Vec<(u64, String)> {
         let new: BTreeSet<u64> = &generated_addresses(profile, 0) - &self.looked_up;
         if new.is_empty() {
             return Vec::new();
@@ -41,7 +41,7 @@ impl GeneratedCode {
 
 /// Names of generated code in a checkpoint.
 #[derive(Debug, Default)]
-pub(super) struct CheckpointedNames {
+pub(crate) struct CheckpointedNames {
     /// Number of frames examined.
     frames: usize,
     addresses: BTreeSet<u64>,
@@ -51,14 +51,14 @@ pub(super) struct CheckpointedNames {
 
 impl CheckpointedNames {
     /// Adds the addresses of new frames.
-    pub(super) fn add_new_frames(&mut self, profile: &Profile) {
+    pub(crate) fn add_new_frames(&mut self, profile: &Profile) {
         self.addresses.extend(generated_addresses(profile, self.frames));
         self.frames = profile.frames().len();
     }
 
     /// Looks up all addresses again, because an address may be reused for another function. Writes new names, and
     /// withdraws names that have become wrong. Remarks are not written before the end of the run.
-    pub(super) fn write_changes(&mut self, mut each: impl FnMut(&Row<'_>)) {
+    pub(crate) fn write_changes(&mut self, mut each: impl FnMut(&Row<'_>)) {
         if self.addresses.is_empty() {
             return;
         }
