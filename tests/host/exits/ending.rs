@@ -10,7 +10,7 @@ use std::process::Stdio;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use crate::checkpoint::{in_trouble, let_outputs_go};
+use crate::exits::checkpoint::{in_trouble, let_outputs_go};
 use crate::running::FILE;
 use crate::support::command::gpuflame as command;
 use crate::support::{Done, Run, Way, compile, skip};

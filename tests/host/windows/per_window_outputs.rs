@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use gpuflame_model::record::{Reader, Row};
 use serde_json::Value;
 
-use crate::checkpoint::in_trouble;
+use crate::exits::checkpoint::in_trouble;
 use crate::running::Running;
-use crate::scheduled_windows::{recorded_launches, truth};
 use crate::support::{Done, Run, Way, compile};
+use crate::windows::scheduled_windows::{recorded_launches, truth};
 
 fn program() -> &'static PathBuf {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();

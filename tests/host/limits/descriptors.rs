@@ -99,7 +99,7 @@ fn run_as(command: &Command, folder: PathBuf, change: impl FnOnce(&mut Command) 
 /// Each way to start the program with a regular file as descriptor 2, and whether the ledger belongs in that file.
 #[test]
 fn a_regular_file_gets_the_ledger_if_appended_to_or_open_at_start() {
-    let shipped = crate::preload::shipped().join("libgpuflame-preload.so");
+    let shipped = crate::processes::preload::shipped().join("libgpuflame-preload.so");
     let ran = |way: &str, is_appended: bool| {
         let (command, folder) = prepare("launches").into_command();
         let file =

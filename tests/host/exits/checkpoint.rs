@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use gpuflame_model::record::Reader;
 
-use crate::bad_input::Disk;
+use crate::faults::bad_input::Disk;
 use crate::running::{FILE, Running, send};
 use crate::support::command::{Ran, gpuflame as command};
 use crate::support::{Done, Run, Way, compile, scratch};

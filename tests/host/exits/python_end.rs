@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use crate::checkpoint::{hold_outputs, in_trouble, let_outputs_go, wait_until_it_writes};
+use crate::exits::checkpoint::{hold_outputs, in_trouble, let_outputs_go, wait_until_it_writes};
 use crate::running::{FILE, Running, send};
 use crate::support::pythons::{debian_pythons, pythons};
 use crate::support::{Done, Run, Way, compile, root, skip};
