@@ -15,7 +15,7 @@ use super::report::group_digits;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::format_nanos;
 use gpuflame_model::record::{Row, WindowEdge};
-use gpuflame_offline::run::{ReadOptions, is_writer_alive};
+use gpuflame_offline::run::ReadOptions;
 use gpuflame_traces::import::{
     self, CaptureCoverage, Kind, LinkReport, Opened, Options, ReadCounts, RecordingSummary, WriterState,
 };
@@ -195,7 +195,8 @@ impl Source {
                 console.remark(error.within(self));
             }
         };
-        let recorded = import::recording(opened, options, is_writer_alive, &mut remark, each);
+        let is_alive = gpuflame_offline::run::is_writer_alive;
+        let recorded = import::recording(opened, options, is_alive, &mut remark, each);
         let recorded = recorded.map_err(|error| error.within(self))?;
         let RecordingSummary { damaged, skipped, .. } = recorded;
         if damaged > MAX_REMARKS {
