@@ -6,6 +6,9 @@ pub(super) mod collector;
 pub(super) mod edge_queue;
 pub(super) mod marks;
 pub(super) mod pipeline;
+mod row_sink;
+mod stack_id_renewal;
 #[cfg(debug_assertions)]
 pub(super) mod swap_fault;
+mod window_outputs;
 pub(super) mod window_scheduler;

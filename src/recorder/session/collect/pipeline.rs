@@ -2,42 +2,35 @@
 //! settings request it, writes the rows to the recording and the other growing outputs. All of this happens while the
 //! application runs.
 //!
-//! The pipeline also chooses whether launches or activities are read next, gives stacks new ids when memory runs short,
-//! and hands over the sums of windows that have their own files.
+//! The pipeline also chooses whether launches or activities are read next. Its other jobs have a file each: writing and
+//! explaining a row (`row_sink`), new ids for stacks (`stack_id_renewal`), and windows that have their own files
+//! (`window_outputs`).
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fs;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::capture::{self, ForgetRound};
-use crate::control::window;
+use crate::capture;
 use gpuflame_config::Outputs;
 use gpuflame_config::settings::Settings;
 use gpuflame_cupti::{Api, KernelNames};
-use gpuflame_explain::symbolize;
-use gpuflame_explain::{
-    self as explain, Definitions, Explain, LateArrivals, Ledger, PerWindowSums, Snapshot, WindowSums,
-};
-use gpuflame_model::options::Root;
+use gpuflame_explain::{Definitions, LateArrivals, Ledger, PerWindowSums, Snapshot, WindowSums};
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{
-    Activity, CheckpointMark, Chunk, ContextId, CpuSample, Frame, Instant, LabelId, Loss, Module, Nanos,
-    OffCpuWait, Row, SumsWriter, ThreadId,
+    Chunk, ContextId, CpuSample, Frame, Instant, LabelId, Loss, Module, Nanos, OffCpuWait, Row, SumsWriter,
+    ThreadId,
 };
-use gpuflame_os::clocks::ClockPair;
 use gpuflame_os::growing::GrowingFile;
 use gpuflame_os::shortage;
 
-use super::clock_guard::ClockGuard;
 use super::edge_queue::EdgeQueue;
-#[cfg(debug_assertions)]
-use super::swap_fault::SwapFault;
+use super::row_sink::RowSink;
+use super::stack_id_renewal::StackIdRenewal;
+use super::window_outputs::WindowOutputs;
 use crate::session::outputs::generated::GeneratedCode;
 use crate::session::outputs::growing_outputs::GrowingOutputs;
 use crate::session::outputs::output_files::WriteReport;
 use crate::session::outputs::provenance;
-use crate::session::outputs::window_output_queue::{RenderedWindows, WindowOutput, WindowOutputQueue};
-use crate::session::process::messages::print_from_own;
+use crate::session::outputs::window_output_queue::{RenderedWindows, WindowOutputQueue};
 use crate::session::process::progress;
 use crate::session::sampler::{SampleKind, SampledStack, Sampler};
 
@@ -64,14 +57,10 @@ pub(crate) struct Pipeline {
     flush_end: Option<u64>,
     /// Value of `buffers_read` once all buffers counted by [`Pipeline::note_unread`] are read.
     noted_limit: u64,
-    /// Number of dropped stacks when threads were last asked for new stack ids. `forgetting` is the round in progress.
-    dropped_stacks: u64,
     /// Windows that have their own files.
     window_outputs: Option<WindowOutputs>,
     sampled: Option<SampledStackIds>,
-    /// Lowest stack id that threads could still use after the previous round.
-    lowest_id: ContextId,
-    forgetting: Option<ForgetRound>,
+    stack_ids: StackIdRenewal,
     final_sums: Option<FinalSums>,
 }
 
@@ -93,68 +82,11 @@ struct SampledStackIds {
 /// stacks get new ids.
 const MAX_SAMPLED_IDS: usize = 1 << 15;
 
-/// Per-window sums, removed from the pipeline once all of a window's GPU work has finished.
-struct WindowOutputs {
-    queue: &'static WindowOutputQueue,
-    /// Definitions that the drawing thread has received, and the value of [`Pipeline::forgotten`] when they were sent.
-    /// When [`Pipeline::forgotten`] changes, all definitions are sent again.
-    definitions: Definitions,
-    forgotten: Option<u64>,
-    /// Losses reported with the windows handed over so far.
-    lost: BTreeMap<Loss, u64>,
-    /// Number of leading windows whose launches all precede the current log mark.
-    marked_windows: Option<u64>,
-    is_full: bool,
-}
-
-/// Fans each row out: to the growing outputs first, then to `Explain`.
-struct RowSink {
-    explain: Explain,
-    growing: GrowingOutputs,
-    threads: HashSet<ThreadId>,
-    sampler: Option<&'static Sampler>,
-    count: u64,
-    /// Number of rows that are window edges or names of generated code.
-    idle_count: u64,
-    /// Time of the first launch, or the time at which the first activity, or the first launch outside windows, was
-    /// read. No file is created before this time.
-    first_work: Option<Nanos>,
-    /// The recording has ended, and further rows are ignored.
-    is_over: bool,
-    edges: Arc<EdgeQueue>,
-    clock_guard: ClockGuard,
-    /// Whether each launch must be assigned to its window, and the window state at the last launch.
-    by_window: bool,
-    window: window::WindowState,
-    #[cfg(debug_assertions)]
-    swap_fault: SwapFault,
-}
-
 impl Pipeline {
     pub(crate) fn new(settings: &Settings, outputs: &Outputs, ceiling: usize) -> Self {
         let window_outputs = outputs.has_windows().then(|| WindowOutputs::new(settings, outputs));
         Self {
-            rows: RowSink {
-                explain: Explain::new(explain::Options {
-                    by_stream: settings.root.contains(&Root::Stream),
-                    merge_threads: !settings.root.contains(&Root::Thread) && !settings.lists_calls(),
-                    ceiling: Some(ceiling),
-                    per_window: window_outputs.is_some().then_some(settings.max_windows),
-                }),
-                growing: GrowingOutputs::open(&outputs.for_all_windows(), settings, ceiling),
-                threads: HashSet::new(),
-                sampler: None,
-                count: 0,
-                idle_count: 0,
-                first_work: None,
-                is_over: false,
-                edges: Arc::default(),
-                clock_guard: ClockGuard::default(),
-                by_window: window_outputs.is_some(),
-                window: window::WindowState::NONE,
-                #[cfg(debug_assertions)]
-                swap_fault: SwapFault::from_environment(),
-            },
+            rows: RowSink::new(settings, outputs, ceiling),
             names: KernelNames::new(),
             dropped: 0,
             unreadable: 0,
@@ -162,11 +94,9 @@ impl Pipeline {
             buffers_read: 0,
             flush_end: None,
             noted_limit: 0,
-            dropped_stacks: 0,
             window_outputs,
             sampled: None,
-            lowest_id: ContextId::FIRST,
-            forgetting: None,
+            stack_ids: StackIdRenewal::default(),
             final_sums: None,
         }
     }
@@ -285,7 +215,11 @@ impl Pipeline {
     fn read_host_calls(&mut self) {
         capture::drain_graphs(|row| self.rows.push(row));
         capture::drain_host_calls(|row| self.rows.push(row));
-        self.renew_stack_ids();
+        if self.stack_ids.renew(&mut self.rows.explain)
+            && let Some(sampled) = &mut self.sampled
+        {
+            sampled.ids.clear();
+        }
     }
 
     /// Reads one buffer, or up to one chunk of launches per thread.
@@ -344,33 +278,8 @@ impl Pipeline {
 
     fn read_launches(&mut self) -> bool {
         let any = capture::drain(|row| self.rows.push(row));
-        if let Some(forgetting) = &mut self.forgetting {
-            forgetting.note_drain(any);
-        }
+        self.stack_ids.note_drain(any);
         any
-    }
-
-    /// Makes threads assign new ids to their stacks if stacks were dropped or had too many ids. Forgets the old ids.
-    fn renew_stack_ids(&mut self) {
-        let explain = &mut self.rows.explain;
-        let dropped = explain.dropped_stacks();
-        match &mut self.forgetting {
-            Some(forgetting) => {
-                if let Some(lowest) = forgetting.poll() {
-                    // Ids are forgotten one round later; `Forgetting` gives the reason.
-                    explain.forget_below(std::mem::replace(&mut self.lowest_id, lowest));
-                    self.forgetting = None;
-                }
-            }
-            None if dropped > self.dropped_stacks || explain.has_many_ids() => {
-                self.dropped_stacks = dropped;
-                self.forgetting = Some(ForgetRound::begin());
-                if let Some(sampled) = &mut self.sampled {
-                    sampled.ids.clear();
-                }
-            }
-            None => {}
-        }
     }
 
     /// Reduces the sums to the memory ceiling, after a buffer of activities may have exceeded it.
@@ -470,29 +379,12 @@ impl Pipeline {
     }
 
     fn hand_over_window(&mut self, part: WindowSums) {
-        if !self.has_work() {
-            return;
+        if self.has_work() {
+            let lost = self.lost();
+            if let Some(outputs) = &mut self.window_outputs {
+                outputs.hand_over(part, &lost, &mut self.rows.explain);
+            }
         }
-        let all = self.lost();
-        let (Some(outputs), explain) = (&mut self.window_outputs, &mut self.rows.explain) else { return };
-        // A loss is counted in one set of files only, so that the losses of all sets add up to the total.
-        let lost = |&(loss, count): &(Loss, u64)| {
-            let before = outputs.lost.insert(loss, count).unwrap_or(0);
-            (count > before).then_some((loss, count - before))
-        };
-        let lost: Vec<_> = all.iter().filter_map(lost).collect();
-        let forgotten = explain.dropped_count();
-        let is_fresh = outputs.forgotten.replace(forgotten) != Some(forgotten);
-        if is_fresh {
-            outputs.definitions = Definitions::default();
-        }
-        let mut chunk = Chunk::default();
-        explain.write_definitions(&mut outputs.definitions, &mut chunk, usize::MAX);
-        let (number, began) = (part.number, part.edges.first().map_or(Nanos(0), |(_, time)| *time));
-        let open = explain.write_window_sums(part, &lost, &mut chunk);
-        chunk.mark(&CheckpointMark { began, time: capture::now(), interval_ms: 0, open });
-        let bytes = [&Chunk::file_header()[..], &chunk.take()].concat();
-        outputs.queue.push(WindowOutput { number, is_fresh, bytes });
     }
 
     /// Returns the ledger lines about windows that have their own files.
@@ -641,123 +533,4 @@ impl Pipeline {
 fn is_work(loss: Loss) -> bool {
     use Loss::{ActivitiesDropped, ActivitiesUnreadable, LaunchesDropped, StacksNested};
     matches!(loss, LaunchesDropped | StacksNested | ActivitiesDropped | ActivitiesUnreadable)
-}
-
-impl WindowOutputs {
-    fn new(settings: &Settings, outputs: &Outputs) -> Self {
-        Self {
-            queue: Box::leak(Box::new(WindowOutputQueue::new(settings, outputs))),
-            definitions: Definitions::default(),
-            forgotten: None,
-            lost: BTreeMap::new(),
-            marked_windows: None,
-            is_full: false,
-        }
-    }
-
-    /// Notes the windows whose launches are all read. A launch in flight belongs to the window in which the launch
-    /// began, which is known. Everything that its thread wrote before the launch is in the log.
-    fn mark_windows_read(&mut self, apart: &mut PerWindowSums) {
-        if apart.is_full() && !std::mem::replace(&mut self.is_full, true) {
-            print_from_own(
-                "GPUFLAME_MAX_WINDOWS is reached; later windows are merged into the last set of files",
-            );
-        }
-        if self.marked_windows.is_some() && capture::marked_is_read() {
-            self.marked_windows.take().into_iter().for_each(|windows| apart.note_windows_read(windows));
-        }
-        if self.marked_windows.is_none()
-            && let Some(closed) = apart.unread_windows()
-        {
-            self.marked_windows = Some(closed.min(capture::windows_without_pending_launches().into()));
-            capture::mark_unread();
-        }
-    }
-}
-
-impl RowSink {
-    fn drain_window_edges(&mut self) {
-        for edge in self.edges.drain() {
-            self.idle_count += 1;
-            self.push(&edge);
-        }
-    }
-
-    fn push(&mut self, row: &Row<'_>) {
-        match row {
-            Row::Launch(_) if self.by_window && self.window != window::state() => {
-                self.window = window::state();
-                self.drain_window_edges();
-                self.write_and_explain(row);
-            }
-            // The times are impossible, so the activity is kept without its times and counted as untimed.
-            Row::Activity(activity) if !self.clock_guard.is_possible(activity.start, activity.end) => {
-                let (start, end) = (Nanos(0), Nanos(0));
-                self.write_and_explain(&Row::Activity(Activity { start, end, ..*activity }));
-            }
-            // The thread may have been renamed since its row was written.
-            Row::Thread { id, name } => self.note_thread(*id, name),
-            // Kernels are named now rather than at exit, because a thread waits at exit and there may be tens of
-            // thousands of names.
-            Row::Name { id, .. } => {
-                self.write_and_explain(row);
-                symbolize::name_kernel(self.explain.profile_mut(), *id);
-            }
-            _ => self.write_and_explain(row),
-        }
-    }
-
-    /// Ends or resumes the open window if the system clock was set.
-    fn check_clocks(&mut self) {
-        let Some(now) = ClockPair::now() else { return };
-        for row in self.clock_guard.check(now) {
-            self.drain_window_edges();
-            if window::state().is_open() {
-                self.count += 1;
-                self.growing.write_row(&row);
-                self.explain.push_clock_edge(&row);
-            }
-        }
-    }
-
-    fn write_and_explain(&mut self, row: &Row<'_>) {
-        if self.is_over {
-            return;
-        }
-        self.count += 1;
-        if self.first_work.is_none() {
-            self.note_first_work(row);
-        }
-        #[cfg(debug_assertions)]
-        let swapped = self.swap_fault.replace_row(row);
-        #[cfg(debug_assertions)]
-        let row = swapped.as_ref().unwrap_or(row);
-        self.growing.write_row(row);
-        self.explain.push(row, &mut self.growing);
-    }
-
-    /// Creates the files of growing outputs when the first launch or activity is read. Calls that only wait or allocate
-    /// create no file.
-    #[cold]
-    fn note_first_work(&mut self, row: &Row<'_>) {
-        self.first_work = match row {
-            Row::Launch(launch) => Some(launch.time),
-            Row::Outside(_) | Row::Activity(_) | Row::EventCall(_) => Some(capture::now()),
-            _ => return,
-        };
-        self.growing.create_files();
-    }
-
-    /// Records a new thread. If it still runs, its current name is used, because threads are often renamed
-    /// after they start.
-    fn note_thread(&mut self, id: ThreadId, at_first: &str) {
-        if let Some(sampler) = self.sampler {
-            sampler.request(id);
-        }
-        if self.threads.insert(id) {
-            let now = fs::read_to_string(format!("/proc/self/task/{}/comm", id.0)).unwrap_or_default();
-            let name = if now.is_empty() { at_first } else { now.trim_end() };
-            self.write_and_explain(&Row::Thread { id, name });
-        }
-    }
 }
