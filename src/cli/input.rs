@@ -195,7 +195,8 @@ impl Source {
                 console.remark(error.within(self));
             }
         };
-        let recorded = import::recording(opened, options, &mut remark, each);
+        let is_alive = gpuflame_offline::run::is_writer_alive;
+        let recorded = import::recording(opened, options, is_alive, &mut remark, each);
         let recorded = recorded.map_err(|error| error.within(self))?;
         let RecordingSummary { damaged, skipped, .. } = recorded;
         if damaged > MAX_REMARKS {

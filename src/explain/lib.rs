@@ -29,6 +29,9 @@ mod definitions;
 mod ledger;
 mod per_window;
 mod set_description;
+#[cfg(test)]
+#[path = "../../tests/support/skip.rs"]
+mod skip;
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -45,8 +48,8 @@ pub use contexts::Stacks;
 pub use definitions::Definitions;
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{
-    Activity, ContextId, CpuSample, EventCall, HostState, IdMap, Launch, Loss, MemoryCall, Nanos, OffCpuWait,
-    Row, ThreadId, Wait,
+    Activity, ContextId, CpuSample, EventCall, HostCallSpan, HostState, IdMap, Launch, Loss, MemoryCall,
+    Nanos, OffCpuWait, Row, ThreadId, Wait,
 };
 pub use ledger::{Device, Host, Ledger, MergedWork, Sum};
 pub use per_window::{LateArrivals, PerWindowSums, WindowSums};
@@ -116,18 +119,7 @@ impl Explain {
     /// Processes the next row and passes the joined results to `sink`.
     pub fn push(&mut self, row: &Row<'_>, sink: &mut impl Sink) {
         match row {
-            Row::Launch(launch) => {
-                let thread = self.contexts.thread(launch.context, &self.profile);
-                let launch = &Launch { context: self.representative(launch.context), ..*launch };
-                if let Some(thread) = thread {
-                    self.note_launching_thread(thread, launch);
-                }
-                if let Some(per_window) = self.per_window.as_mut().filter(|_| !launch.is_alias()) {
-                    per_window.count_launch(launch);
-                }
-                let sink = (&mut self.timeline, (&mut self.per_window, sink));
-                self.join.push_launch(launch, &mut (&mut self.aggregate, sink));
-            }
+            Row::Launch(launch) => self.push_launch(launch, sink),
             // Copying an activity must wait for the stores that created the row, which takes about 12 ns, and almost no
             // activity needs a copy.
             Row::Activity(activity) if !graphs::is_node(activity) && activity.created.is_none() => {
@@ -154,41 +146,12 @@ impl Explain {
                 let context = self.representative(state.context);
                 self.timeline.add_host_state(&HostState { context, ..*state });
             }
-            Row::HostCallSpan(call) => {
-                if let Some(thread) = self.contexts.thread(call.context, &self.profile) {
-                    let context = self.representative(call.context);
-                    let begun = Nanos(call.ended.0.saturating_sub(call.duration.into()));
-                    self.timeline.add_call(thread, (begun, call.ended), context);
-                    if let Some(per_window) = &mut self.per_window {
-                        per_window.add_call(thread, (begun, call.ended), context);
-                    }
-                }
-            }
-            Row::Sampled(sampled) => {
-                let sampled = CpuSample { context: self.representative(sampled.context), ..*sampled };
-                let row = Row::Sampled(sampled);
-                if self.timeline.is_in_window(sampled.time) {
-                    (&mut self.per_window, &mut *sink).host(&row);
-                    self.host.row(&row);
-                    self.timeline.add_sample(&sampled);
-                }
-            }
-            Row::Blocked(blocked) => {
-                let context = self.representative(blocked.context);
-                let until = blocked.time.0.saturating_add(blocked.duration);
-                // Pass on only the parts of the wait during which a window was open.
-                for (from, to) in self.timeline.parts(blocked.time, Nanos(until)) {
-                    let part = OffCpuWait { time: Nanos(from), duration: to - from, context, ..*blocked };
-                    let row = Row::Blocked(part);
-                    (&mut self.per_window, &mut *sink).host(&row);
-                    self.host.row(&row);
-                    self.timeline.add_wait(&part);
-                }
-            }
+            Row::HostCallSpan(call) => self.push_host_call(call),
+            Row::Sampled(sampled) => self.push_sample(sampled, sink),
+            Row::Blocked(blocked) => self.push_off_cpu_wait(blocked, sink),
             Row::Wait(wait) => {
                 let row = Row::Wait(Wait { context: self.representative(wait.context), ..*wait });
-                (&mut self.per_window, &mut *sink).host(&row);
-                self.host.row(&row);
+                self.push_host_row(&row, sink);
             }
             Row::Memory(call) => {
                 let call = MemoryCall { context: self.representative(call.context), ..*call };
@@ -202,20 +165,17 @@ impl Explain {
             Row::Instant(instant) => sink.instant(instant),
             Row::EventCall(call) => {
                 let row = Row::EventCall(EventCall { context: self.representative(call.context), ..*call });
-                (&mut self.per_window, &mut *sink).host(&row);
-                self.host.row(&row);
+                self.push_host_row(&row, sink);
             }
-            Row::EventRecord(_) | Row::Sync(_) => {
-                (&mut self.per_window, &mut *sink).host(row);
-                self.host.row(row);
-            }
+            Row::EventRecord(_) | Row::Sync(_) => self.push_host_row(row, sink),
             Row::Outside(_) | Row::CallbacksSwitched { .. } => {
-                let sink = (&mut self.timeline, (&mut self.per_window, sink));
-                self.join.push(row, &mut (&mut self.aggregate, sink));
+                let (join, mut consumers) = self.join_and_consumers(sink);
+                join.push(row, &mut consumers);
             }
             Row::Window { edge, time } => {
-                let sink = (&mut self.timeline, (&mut self.per_window, sink));
-                self.join.push(row, &mut (&mut self.aggregate, sink));
+                let (join, mut consumers) = self.join_and_consumers(sink);
+                join.push(row, &mut consumers);
+                drop(consumers);
                 self.timeline.row(row);
                 if let Some(per_window) = &mut self.per_window {
                     per_window.push_edge(*edge, *time);
@@ -229,6 +189,61 @@ impl Explain {
             Row::Sum { key, values } => self.push_sum(key, values),
             _ => self.profile.push(row),
         }
+    }
+
+    /// The join, and the consumers of its results: the sums, the timeline, the sums per window, and the caller's `sink`.
+    fn join_and_consumers<'a>(&'a mut self, sink: &'a mut impl Sink) -> (&'a mut Join, impl Sink + 'a) {
+        let Self { join, aggregate, timeline, per_window, .. } = self;
+        (join, (aggregate, (timeline, (per_window, sink))))
+    }
+
+    fn push_launch(&mut self, launch: &Launch, sink: &mut impl Sink) {
+        let thread = self.contexts.thread(launch.context, &self.profile);
+        let launch = &Launch { context: self.representative(launch.context), ..*launch };
+        if let Some(thread) = thread {
+            self.note_launching_thread(thread, launch);
+        }
+        if let Some(per_window) = self.per_window.as_mut().filter(|_| !launch.is_alias()) {
+            per_window.count_launch(launch);
+        }
+        let (join, mut consumers) = self.join_and_consumers(sink);
+        join.push_launch(launch, &mut consumers);
+    }
+
+    fn push_host_call(&mut self, call: &HostCallSpan) {
+        if let Some(thread) = self.contexts.thread(call.context, &self.profile) {
+            let context = self.representative(call.context);
+            let begun = Nanos(call.ended.0.saturating_sub(call.duration.into()));
+            self.timeline.add_call(thread, (begun, call.ended), context);
+            if let Some(per_window) = &mut self.per_window {
+                per_window.add_call(thread, (begun, call.ended), context);
+            }
+        }
+    }
+
+    fn push_sample(&mut self, sampled: &CpuSample, sink: &mut impl Sink) {
+        let sampled = CpuSample { context: self.representative(sampled.context), ..*sampled };
+        if self.timeline.is_in_window(sampled.time) {
+            self.push_host_row(&Row::Sampled(sampled), sink);
+            self.timeline.add_sample(&sampled);
+        }
+    }
+
+    /// Passes on only the parts of the wait during which a window was open.
+    fn push_off_cpu_wait(&mut self, blocked: &OffCpuWait, sink: &mut impl Sink) {
+        let context = self.representative(blocked.context);
+        let until = blocked.time.0.saturating_add(blocked.duration);
+        for (from, to) in self.timeline.parts(blocked.time, Nanos(until)) {
+            let part = OffCpuWait { time: Nanos(from), duration: to - from, context, ..*blocked };
+            self.push_host_row(&Row::Blocked(part), sink);
+            self.timeline.add_wait(&part);
+        }
+    }
+
+    /// Passes on a row that is not joined, with its representative context.
+    fn push_host_row(&mut self, row: &Row<'_>, sink: &mut impl Sink) {
+        (&mut self.per_window, sink).host(row);
+        self.host.row(row);
     }
 
     /// Handles an edge that is due to a step of the clock: the open window ends or continues, and no new window begins.
@@ -268,8 +283,8 @@ impl Explain {
     }
 
     fn join_activity(&mut self, activity: &Activity, sink: &mut impl Sink) {
-        let sink = (&mut self.timeline, (&mut self.per_window, sink));
-        self.join.push_activity(activity, &mut (&mut self.aggregate, sink));
+        let (join, mut consumers) = self.join_and_consumers(sink);
+        join.push_activity(activity, &mut consumers);
     }
 
     /// Notes a flush. Call after the tracer was flushed and all rows it delivered were pushed, because destroyed graphs and

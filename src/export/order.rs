@@ -1,8 +1,12 @@
 //! Sorts texts with long common prefixes, such as kernel names.
 //!
-//! Comparing two such texts reads their common prefix each time, with cache misses on the way. Sorting 80,000 names
-//! in this way takes 13 ms. This sort takes eight bytes of each text, after the prefix that all texts share, and
-//! sorts these bytes as numbers. Texts with equal numbers are then sorted by their next eight bytes.
+//! Comparing two such texts reads their common prefix each time, with cache misses on the way. This sort takes eight
+//! bytes of each text, after the prefix that all texts share, and sorts these bytes as numbers. Texts with equal numbers
+//! are then sorted by their next eight bytes.
+//!
+//! Sorting 80,000 kernel names whose first 110 bytes are equal takes 5 ms, and by comparison 50 ms. With four short
+//! prefixes it takes 6 ms, and by comparison 10 to 18 ms. A process that exits writes its pictures and tables within a
+//! time limit.
 
 use std::ops::Range;
 

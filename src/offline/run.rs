@@ -11,7 +11,7 @@ use gpuflame_explain::{self as explain, Explain, Ledger};
 use gpuflame_export::{self as export, Format};
 use gpuflame_model::error::{Error, Result};
 use gpuflame_model::profile::{Profile, Unnamed, View};
-use gpuflame_model::record::Row;
+use gpuflame_model::record::{Row, WriterId};
 use gpuflame_traces::import::{self, Kind};
 
 /// Number of rows between two checks of the memory ceiling.
@@ -68,7 +68,8 @@ pub fn read(path: impl AsRef<Path>, options: &ReadOptions) -> Result<Run> {
     let (mut run, steps) = Run::explained(options, &mut coverage, |each| match opened.kind() {
         Kind::Recording => {
             let mut remark = |error: Error| remarks.push(error.within(path.display()).to_string());
-            let read = import::recording(opened, &import::Options::default(), &mut remark, each);
+            let options = &import::Options::default();
+            let read = import::recording(opened, options, is_writer_alive, &mut remark, each);
             read.map(|_| None).map_err(|error| error.within(path.display()))
         }
         _ => {
@@ -90,6 +91,20 @@ pub fn read(path: impl AsRef<Path>, options: &ReadOptions) -> Result<Run> {
     }
     run.remarks = remarks;
     Ok(run)
+}
+
+/// Whether the thread that writes a recording is still running. `None` if that cannot be determined here.
+pub fn is_writer_alive(writer: &WriterId) -> Option<bool> {
+    #[cfg(unix)]
+    {
+        let WriterId { process, thread, started, namespace, boot } = writer.clone();
+        gpuflame_os::process_liveness::ThreadIdentity { process, thread, started, namespace, boot }.is_alive()
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = writer;
+        None
+    }
 }
 
 impl Run {

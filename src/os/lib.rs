@@ -3,6 +3,8 @@
 //! messages on stderr, files that are complete or absent, memory use and the memory limit, and whether the process that
 //! writes a file is still running.
 //!
+//! Other packages name a module without its folder: `gpuflame_os::file`.
+//!
 //! This module does not know what is recorded, and is not used on the hot path.
 
 #![allow(unsafe_code)]
@@ -32,39 +34,28 @@ pub fn program_path() -> Option<std::path::PathBuf> {
     Some(std::ffi::OsStr::from_bytes(path.to_bytes()).into())
 }
 
-pub mod cancel;
-pub mod child;
 pub mod clocks;
-pub mod cpu_timer;
 pub mod date;
-pub mod descriptor;
-pub mod exit;
-pub mod fatal_signals;
-pub mod file;
-pub mod fork;
-pub mod futex;
-pub mod growing;
+mod files;
 pub mod heap;
-pub mod interpose;
 pub mod leaks;
-pub mod library;
 pub mod listing;
 pub mod memory;
-pub mod module;
-pub mod perf;
-pub mod pinning;
-pub mod process_liveness;
-pub mod scheduling;
+mod process;
+mod sampling;
 pub mod shortage;
-pub mod signal_actions;
-pub mod signals;
-pub mod stack;
-pub mod stderr;
-pub mod stdout;
-pub mod syscall_warmup;
+mod signals;
+#[cfg(test)]
+#[path = "../../tests/support/skip.rs"]
+mod skip;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod testing;
-pub mod threads;
-pub mod timed_stderr;
-pub mod toggle_signal;
+
+pub use files::{file, growing, stderr, stdout, timed_stderr};
+pub use process::{
+    cancel, child, descriptor, exit, fork, futex, host_signals, interpose, library, module, pinning,
+    process_liveness, scheduling, stack, syscall_warmup, threads,
+};
+pub use sampling::{cpu_timer, perf};
+pub use signals::{fatal_signals, signal_actions, toggle_signal};

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::futex::EventFlags;
+use crate::process::futex::EventFlags;
 
 /// Flags: memory has run out, and one of our threads has stopped for lack of memory.
 static STATE: EventFlags = EventFlags::new();

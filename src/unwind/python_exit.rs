@@ -79,7 +79,7 @@ fn find_interpreter(exports: &Exports<'_>) -> Option<InterpreterExports> {
 }
 
 /// Called by CPython on the thread that finalizes the interpreter. The function stays callable, because this library is
-/// never unloaded (`host::loaded`).
+/// never unloaded (`gpuflame_os::pinning`).
 extern "C" fn on_finalize() {
     // A panic must not unwind into CPython.
     let _ = std::panic::catch_unwind(|| {

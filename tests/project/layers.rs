@@ -29,6 +29,28 @@ fn the_demo_builds_without_the_command_and_its_libraries() {
     }
 }
 
+/// The half of the command that reads files can then be built on other systems later.
+#[test]
+fn packages_that_explain_files_need_no_unix() {
+    let mut command = Command::new(env!("CARGO"));
+    command.args(["metadata", "--offline", "--locked", "--no-deps", "--format-version", "1"]);
+    let output = command.current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    for name in ["model", "explain", "export", "traces", "offline"].map(|name| format!("gpuflame-{name}")) {
+        let mut packages = metadata["packages"].as_array().unwrap().iter();
+        let package = packages.find(|package| package["name"] == *name).unwrap();
+        // Dependencies of the tests have the kind `dev`.
+        let product =
+            package["dependencies"].as_array().unwrap().iter().filter(|other| other["kind"].is_null());
+        for other in product {
+            let needs_unix = ["gpuflame-os", "libc", "rustix"].iter().any(|unix| other["name"] == *unix);
+            let is_allowed = name != "gpuflame-traces" && other["target"] == "cfg(unix)";
+            assert!(!needs_unix || is_allowed, "{name} depends on {}", other["name"]);
+        }
+    }
+}
+
 /// Names of all packages that `package` depends on, directly or indirectly.
 fn packages_below(package: &str, edges: &str) -> BTreeSet<String> {
     let mut command = Command::new(env!("CARGO"));
@@ -59,27 +81,95 @@ fn the_modules_of_a_package_have_no_cycle() {
     assert!(wrong.is_empty(), "modules that import each other:\n{}", wrong.join("\n"));
 }
 
-/// The tests inside the files do not count.
+/// At every level: the files and folders of a folder. The tests inside the files do not count.
 #[test]
-fn the_files_of_a_module_import_each_other_without_cycles() {
-    let mut folders: BTreeMap<PathBuf, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
-    for path in rust_files(&source()) {
-        let (folder, name) = (path.parent().unwrap(), path.file_stem().unwrap().to_str().unwrap());
-        if !["mod", "lib", "main"].contains(&name) {
+fn the_files_and_folders_of_a_module_import_each_other_without_cycles() {
+    // Imports between the files and folders of a module, by the path of the module.
+    let mut modules: BTreeMap<String, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
+    for package in packages() {
+        let name = package.file_name().unwrap().to_str().unwrap();
+        for path in rust_files(&package) {
+            let own = module_path(name, &package, &path);
             let text = fs::read_to_string(&path).unwrap();
             let product = text.split("#[cfg(test)]\nmod tests").next().unwrap();
-            let imported = paths_from("super::", product);
-            folders.entry(folder.to_owned()).or_default().insert(name.to_owned(), imported);
+            for imported in full_paths(name, &own, product) {
+                let shared = own.iter().zip(&imported).take_while(|(a, b)| a == b).count();
+                // The parent imports its children, and children import items of their parents.
+                if let (Some(from), Some(to)) = (own.get(shared), imported.get(shared)) {
+                    let module = modules.entry(own[..shared].join("::")).or_default();
+                    module.entry(from.clone()).or_default().insert(to.clone());
+                }
+            }
         }
     }
+    assert!(modules.contains_key("recorder::session::collect"), "{:?}", modules.keys());
     let mut wrong = Vec::new();
-    for (folder, files) in folders {
+    for (module, files) in modules {
         let cycle = in_cycles(files);
         if !cycle.is_empty() {
-            wrong.push(format!("{}: {}", folder.display(), cycle.join(", ")));
+            wrong.push(format!("{module}: {}", cycle.join(", ")));
         }
     }
-    assert!(wrong.is_empty(), "files that import each other:\n{}", wrong.join("\n"));
+    assert!(wrong.is_empty(), "files and folders that import each other:\n{}", wrong.join("\n"));
+}
+
+/// Path of the module that a file contains, beginning with the package: `os`, `files`, `growing`.
+fn module_path(name: &str, package: &Path, path: &Path) -> Vec<String> {
+    let relative = path.strip_prefix(package).unwrap().with_extension("");
+    let mut module = vec![name.to_owned()];
+    module.extend(relative.iter().map(|part| part.to_str().unwrap().to_owned()));
+    if ["lib", "main", "mod"].contains(&module.last().unwrap().as_str()) {
+        module.pop();
+    }
+    module
+}
+
+/// Modules and functions that the code of the module `own` names, from the package on.
+fn full_paths(name: &str, own: &[String], code: &str) -> BTreeSet<Vec<String>> {
+    let mut paths = BTreeSet::new();
+    let code: String =
+        code.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n");
+    for root in ["crate::", "super::"] {
+        for (at, _) in code.match_indices(root) {
+            // The rest of `super::super::` is no path of its own.
+            if code[..at].ends_with("::") {
+                continue;
+            }
+            let mut rest = &code[at..];
+            let mut from = vec![name.to_owned()];
+            if root == "super::" {
+                from = own.to_owned();
+                while let Some(after) = rest.strip_prefix("super::") {
+                    from.pop();
+                    rest = after;
+                }
+            } else {
+                rest = &rest[root.len()..];
+            }
+            add_paths(&mut paths, from, rest);
+        }
+    }
+    paths
+}
+
+/// Adds the paths that begin with `from` and go on with `rest`, which may be a list in braces.
+fn add_paths(paths: &mut BTreeSet<Vec<String>>, mut from: Vec<String>, mut rest: &str) {
+    while let Some(name) = first_name(rest) {
+        rest = &rest[name.len()..];
+        from.push(name);
+        match rest.strip_prefix("::") {
+            Some(after) => rest = after,
+            None => break,
+        }
+    }
+    match rest.strip_prefix('{') {
+        Some(list) => {
+            for item in top_level_items(list) {
+                add_paths(paths, from.clone(), &item);
+            }
+        }
+        None => _ = paths.insert(from),
+    }
 }
 
 /// Returns the names that import each other in a cycle, and the names that import those. `left` maps each name to its
@@ -137,6 +227,13 @@ fn an_import_is_found_however_it_is_written() {
     let text = "use crate::join::Join;\nuse crate::{error::Error, record::{Row, Launch}};\n\
                 fn f() { crate::export::folded(); }\n// crate::cli::x is only text\n";
     assert_eq!(paths_from("crate::", text), ["error", "export", "join", "record"].map(str::to_owned).into());
+    let own = ["os", "files", "growing"].map(str::to_owned);
+    let text = "use super::{file, list::{self, Entry}};\nfn f() { super::super::process::threads::spawn(); }";
+    let found: Vec<_> = full_paths("os", &own, text).iter().map(|path| path.join("::")).collect();
+    assert_eq!(
+        found,
+        ["os::files::file", "os::files::list", "os::files::list::self", "os::process::threads::spawn"]
+    );
 }
 
 /// Path of the folder `src`.
@@ -192,21 +289,24 @@ fn paths_from(root: &str, text: &str) -> BTreeSet<String> {
 
 /// First names of the items of a `{a::b, c::{d, e}}` list whose opening brace was cut off.
 fn top_level_names(list: &str) -> BTreeSet<String> {
+    top_level_items(list).iter().filter_map(|item| first_name(item)).collect()
+}
+
+/// The items of a `{a::b, c::{d, e}}` list whose opening brace was cut off.
+fn top_level_items(list: &str) -> Vec<String> {
     let mut depth = 0;
-    let mut found = BTreeSet::new();
-    let mut item = String::new();
+    let mut items = vec![String::new()];
     for letter in list.chars() {
         match letter {
-            '{' => depth += 1,
             '}' if depth == 0 => break,
-            '}' => depth -= 1,
-            ',' if depth == 0 => found.extend(first_name(std::mem::take(&mut item).trim())),
-            _ if depth == 0 => item.push(letter),
-            _ => {}
+            ',' if depth == 0 => items.push(String::new()),
+            _ => {
+                depth += i32::from(letter == '{') - i32::from(letter == '}');
+                items.last_mut().unwrap().push(letter);
+            }
         }
     }
-    found.extend(first_name(item.trim()));
-    found
+    items.iter().map(|item| item.trim().to_owned()).collect()
 }
 
 /// Module that a path begins with; `None` for `Error` and other items of the root.

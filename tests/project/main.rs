@@ -1,4 +1,4 @@
-//! Promises that the project makes about itself: its module map, its library, its README and its examples.
+//! Promises that the project makes about itself: its module map, its library, its README, its examples and its tests.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -10,3 +10,4 @@ mod library;
 mod python;
 mod readme;
 mod sanitizers;
+mod test_suite;

@@ -1,5 +1,5 @@
 //! Reports from the processes of a command. Each process that calls CUDA leaves small files about itself in a folder
-//! made for the run (`src/recorder/session/launcher_report.rs` has the names of these files). The processes may run
+//! made for the run (`src/recorder/session/process/launcher_report.rs` has the names of these files). The processes may run
 //! as other users, and may leave any files in the folder.
 
 use std::collections::{BTreeMap, BTreeSet};

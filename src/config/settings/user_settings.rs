@@ -78,7 +78,7 @@ pub struct Settings {
     pub nvtx: Nvtx,
     /// Frames at the root of every stack.
     pub root: Vec<Root>,
-    /// Maximum memory in bytes; `None`: the limit from `host::memory::limit_bytes`.
+    /// Maximum memory in bytes; `None`: the limit from `gpuflame_os::memory::limit_bytes`.
     pub max_mem: Option<usize>,
     /// CPU samples per second of launching threads; `None`: no sampling.
     pub cpu_samples: Option<u32>,

@@ -20,6 +20,14 @@ pub fn bytes_held() -> usize {
     HELD_BYTES.load(Ordering::Relaxed)
 }
 
+/// Sum of the sizes of all lent buffers.
+static LENT_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// Returns the sum of the sizes of all lent buffers, in bytes. How much of them is written is not known.
+pub fn bytes_lent() -> usize {
+    LENT_BYTES.load(Ordering::Relaxed)
+}
+
 /// Bytes that an idle buffer may keep resident once [`MAX_WARM_BYTES`] is used up. Memory beyond this limit is returned
 /// to the kernel, so that memory use does not stay at the level of the largest burst.
 const MAX_IDLE_BYTES: usize = 64 << 10;
@@ -243,8 +251,10 @@ impl LentBuffers {
         if let Some(at) = loans.iter().position(|loan| loan.start == start) {
             let freed = loans.swap_remove(at);
             HELD_BYTES.fetch_sub(8 * freed.words, Ordering::Relaxed);
+            LENT_BYTES.fetch_sub(8 * freed.words, Ordering::Relaxed);
             self.spares.fetch_sub(usize::from(freed.is_spare), Ordering::Relaxed);
         }
+        LENT_BYTES.fetch_add(8 * words, Ordering::Relaxed);
         self.spares.fetch_add(usize::from(is_spare), Ordering::Relaxed);
         loans.push(Loan { start, words, written, is_spare });
         drop(loans);
@@ -270,6 +280,7 @@ impl LentBuffers {
         };
         self.spares.fetch_sub(usize::from(loan.is_spare), Ordering::Relaxed);
         let Loan { start, words, .. } = loan;
+        LENT_BYTES.fetch_sub(8 * words, Ordering::Relaxed);
         let valid = valid.min(8 * words);
         // `lend` took these fields from a buffer, and the loan was just removed, so the memory has only one owner.
         let buffer = Buffer { start, words, written: valid.max(loan.written), warm: 0 };

@@ -9,7 +9,7 @@ mod calls;
 #[doc(hidden)]
 pub mod errno;
 
-pub use buffer::{Buffer, FilledBuffer, bytes_held};
+pub use buffer::{Buffer, FilledBuffer, bytes_held, bytes_lent};
 pub use buffer::{LentBuffers, ReturnedBuffer};
 pub use calls::{AllocationKind, ApiCallId, CallKind};
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::*;
+use crate::skip::skip;
 use gpuflame_model::record::{
     CodeObject, ContextFlags, ContextId, LabelId, Module, ModuleEpoch, NameId, RangeId, Row, ThreadId,
 };
@@ -186,7 +187,7 @@ fn compile(folder: &Folder, compiler: &str, source: &str, arguments: &[&str]) ->
     match run {
         Ok(status) if status.success() => Some(output),
         other => {
-            eprintln!("skipped: {compiler} gave {other:?}");
+            skip(&format!("{compiler} does not compile the test's program: {other:?}"));
             None
         }
     }

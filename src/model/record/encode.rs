@@ -37,7 +37,7 @@
 //!                                                                              chunks are not nested
 //!  26   sums      entry*                                                       sums that replace single rows
 //!  27   mark      began:u64 time:u64 interval_ms:u32 open:u64                  makes all sums before it valid
-//!  28   writer    process:u32 thread:u32 started:u64 namespace:u64 boot:text   identity of the writer, see `host::alive`
+//!  28   writer    process:u32 thread:u32 started:u64 namespace:u64 boot:text   identity of the writer
 //!  29   instant   thread:u32 time:u64 text                                     an instant marked by the program
 //!  30   code      id:u32 version:u16 first_line:u32 file:text name:text lines:text    a Python function; its line table
 //!                                                                              in that version's encoding

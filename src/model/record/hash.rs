@@ -3,6 +3,10 @@
 //! Ids are small integers or addresses that the process itself assigns, so no attacker controls them. Maps keyed by
 //! ids are looked up once or twice per launch and activity, and SipHash would cost more than all other work. The hash
 //! has no random part, so that the same rows give the same iteration order in every run.
+//!
+//! Measured with 1,000 ids and addresses, a look-up takes 2 ns, with `foldhash` 2 ns, with `fnv` 3 to 17 ns and with
+//! SipHash 10 to 22 ns. `fnv` is the only other hasher that `libgpuflame.so` contains (`gimli` uses it), and `foldhash`
+//! would be a new dependency without a gain.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};

@@ -8,7 +8,7 @@ use super::class::SizeClass;
 use super::pages::{populates_at_once, round_up_to_pages};
 use super::reserve;
 use super::slab::{Blocks, Slab, Slabs, chunk_owner, map_chunk};
-use crate::threads;
+use crate::process::threads;
 
 /// Number of attempts to enter a pool. If all attempts fail, the block gets its own mapping instead.
 const MAX_ATTEMPTS: u32 = 1000;

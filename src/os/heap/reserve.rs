@@ -5,7 +5,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::pages::round_up_to_pages;
-use crate::{shortage, threads};
+use crate::process::threads;
+use crate::shortage;
 
 /// Size of the reserve, which is used when no more memory can be mapped. The reserve's pages take no memory until they
 /// are written to.

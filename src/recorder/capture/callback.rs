@@ -22,19 +22,19 @@ use gpuflame_cupti::tracer::{
 };
 use gpuflame_model::record::{ContextId, CorrelationId, Launch, Loss, Nanos};
 
-use super::buffers;
-use super::calls::{
-    INTERRUPTING_LAUNCH, MAX_ALIASES, NESTED, OUTERMOST, PendingLaunch, REFUSED, stack_depth,
-};
 use super::clock::now;
-use super::graphs;
-use super::host_calls;
 use super::marker::emit_marker;
 use super::notices::{self, Notice};
-use super::outside::OutsideRange;
-use super::records::{launch_words, outside_words};
 use super::stack::capture_call;
-use super::thread::{EntryGuard, EntryRefusal, ThreadOnly, ThreadState, end_refused_call};
+use crate::capture::logs::buffers;
+use crate::capture::other_calls::graphs;
+use crate::capture::other_calls::host_calls;
+use crate::capture::threads::calls::{
+    INTERRUPTING_LAUNCH, MAX_ALIASES, NESTED, OUTERMOST, PendingLaunch, REFUSED, stack_depth,
+};
+use crate::capture::threads::outside::OutsideRange;
+use crate::capture::threads::records::{launch_words, outside_words};
+use crate::capture::threads::thread::{EntryGuard, EntryRefusal, ThreadOnly, ThreadState, end_refused_call};
 
 /// The tracer that records launches.
 #[derive(Debug)]

@@ -26,7 +26,7 @@
 
 use super::clock;
 use super::stack::next_context;
-use super::thread::{all, next_forget_round};
+use crate::capture::threads::thread::{all, next_forget_round};
 use gpuflame_model::record::{ContextId, Nanos};
 
 /// A round in which every thread forgets its stack ids. The collector starts and polls the round.

@@ -6,13 +6,13 @@ use gpuflame_cupti::tracer::Call;
 use gpuflame_model::record::{ContextFlags, ContextId, Frame, LabelId, Loss, ThreadId};
 use gpuflame_unwind::{CachedCapture, Captured, Skip, Unwinder};
 
-use super::intern::{Hash, InternResult, Interner, NewContext};
-use super::log::LogWriter;
-use super::open_ranges::OpenRanges;
-use super::python::PythonFrames;
-use super::records::{as_words, context_words};
-use super::thread::{ThreadOnly, ThreadState, announce};
-use super::thread_counters::ThreadCounters;
+use crate::capture::ids::intern::{Hash, InternResult, Interner, NewContext};
+use crate::capture::logs::log::LogWriter;
+use crate::capture::threads::open_ranges::OpenRanges;
+use crate::capture::threads::python::PythonFrames;
+use crate::capture::threads::records::{as_words, context_words};
+use crate::capture::threads::thread::{ThreadOnly, ThreadState, announce};
+use crate::capture::threads::thread_counters::ThreadCounters;
 
 /// Value of `native` for native frames that were walked and have no cache number.
 const UNKNOWN_NATIVE: usize = usize::MAX;

@@ -21,38 +21,13 @@
 //!    ^-- sampler: the thread that samples the stacks of launching threads, on request
 //! ```
 
-mod callback_switch;
-mod checkpoint;
-mod client_detector;
-mod clock_guard;
-mod collector;
-mod draw;
-mod edge_queue;
-mod environment;
-mod generated;
-mod growing_outputs;
-mod launcher_report;
-mod ledger_text;
-mod marks;
-mod messages;
-mod other_clients;
-mod out_of_memory;
-mod output_files;
-mod panic;
-mod pipeline;
-mod progress;
-mod provenance;
+mod clients;
+mod collect;
+mod outputs;
+mod process;
 mod ranges;
-mod running;
+mod run;
 mod sampler;
-mod set_up;
-mod shutdown;
-mod stage;
-mod stats;
-#[cfg(debug_assertions)]
-mod swap_fault;
-mod window_output_queue;
-mod window_scheduler;
 
 use std::ffi::OsStr;
 
@@ -64,12 +39,14 @@ use gpuflame_config::Outputs;
 use gpuflame_config::settings;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_os::stderr;
-use messages::print_from_app;
-pub use out_of_memory::end_this_thread as end_this_thread_out_of_memory;
-pub use panic::disable_after_panic;
+use process::messages::print_from_app;
+pub use process::out_of_memory::end_this_thread as end_this_thread_out_of_memory;
+pub use process::panic::disable_after_panic;
+use process::{environment, launcher_report, shutdown};
 pub use ranges::{Range, inject_nvtx, range, range_pop, range_push};
-use running::Session;
-pub use stats::{KernelTime, Stats};
+use run::running::Session;
+pub use run::stats::{KernelTime, Stats};
+use run::{set_up, stage};
 
 /// Entry point for the driver's injection: sets up the session and, unless the settings forbid it, opens a window.
 /// Prints one line if the setup fails.

@@ -3,12 +3,13 @@
 use std::ffi::CStr;
 use std::marker::PhantomData;
 
-use crate::capture::{self, NvtxTable, PopResult, RangeDomain, RangeName, forks};
+use crate::capture::forks;
+use crate::capture::{self, NvtxTable, PopResult, RangeDomain, RangeName};
 use crate::control::lifecycle;
 use gpuflame_config::settings::Nvtx;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
-use super::environment;
+use crate::session::process::environment;
 
 /// Opens a range on this thread: a frame in the stack of every launch until [`range_pop`].
 pub fn range_push(name: &CStr) -> Result<()> {

@@ -27,9 +27,9 @@ use gpuflame_os::perf::{self, PerfEvent, PerfRecord, ThreadSample};
 use gpuflame_os::threads;
 use gpuflame_unwind::CopyUnwinder;
 
-use super::messages::print_from_app;
-use super::panic::disable_after_panic;
-use super::shutdown;
+use crate::session::process::messages::print_from_app;
+use crate::session::process::panic::disable_after_panic;
+use crate::session::process::shutdown;
 
 /// Maximum pause between rounds, used if no thread is sampled, when the sampler's thread only watches for the end of
 /// the session.

@@ -4,7 +4,6 @@
 use super::{Opened, Options};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::record::{CheckpointMark, Reader, RecordingState, Row, WriterId};
-use gpuflame_os::process_liveness::ThreadIdentity;
 
 /// Facts about a recording other than its rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,13 +33,15 @@ pub enum WriterState {
     OutputsFailed,
 }
 
-/// Calls `each` with every row of a recording, and `remark` with an error for each unreadable row.
+/// Calls `each` with every row of a recording, and `remark` with an error for each unreadable row. `is_alive` returns
+/// whether the thread that writes a recording is still running, or `None` if that cannot be determined here.
 ///
 /// # Errors
 /// `Io`; `Format` if nothing can be read.
 pub fn recording(
     opened: Opened,
     options: &Options,
+    is_alive: fn(&WriterId) -> Option<bool>,
     remark: &mut dyn FnMut(Error),
     each: &mut dyn FnMut(&Row<'_>),
 ) -> Result<RecordingSummary> {
@@ -63,7 +64,11 @@ pub fn recording(
         let writer_state = (!reader.is_complete()).then(|| match reader.is_memory_exhausted() {
             true => WriterState::OutOfMemory,
             false if state.exited => WriterState::OutputsFailed,
-            false => writer_state(reader.writer()),
+            false => match reader.writer().and_then(is_alive) {
+                Some(true) => WriterState::Alive,
+                Some(false) => WriterState::Gone,
+                None => WriterState::Unknown,
+            },
         });
         if let Some(writer_state) = writer_state.filter(|_| damaged == 0 || reader.mark().is_some()) {
             let sentence = describe_missing(writer_state, reader.mark(), state);
@@ -76,17 +81,6 @@ pub fn recording(
             writer_state,
         })
     })
-}
-
-fn writer_state(writer: Option<&WriterId>) -> WriterState {
-    let Some(WriterId { process, thread, started, namespace, boot }) = writer.cloned() else {
-        return WriterState::Unknown;
-    };
-    match (ThreadIdentity { process, thread, started, namespace, boot }).is_alive() {
-        Some(true) => WriterState::Alive,
-        Some(false) => WriterState::Gone,
-        None => WriterState::Unknown,
-    }
 }
 
 /// Returns a sentence that names the missing data for the user. Unchanged data was not written again, so the process

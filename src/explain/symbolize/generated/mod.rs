@@ -10,9 +10,8 @@ mod dump;
 mod map;
 
 use std::collections::BTreeSet;
-use std::fs::{File, OpenOptions};
-use std::io::{self, BufReader, ErrorKind};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::fs::File;
+use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 
 use super::files::is_generated;
@@ -105,7 +104,10 @@ impl GeneratedCodeSources {
 type ReadSource = fn(&mut BufReader<File>, &mut Answers) -> io::Result<bool>;
 
 /// Opens a file. `None` if there is no such file; an error with the reason if the file must not be opened.
+#[cfg(unix)]
 fn open(path: &Path, user: u32) -> Result<Option<File>, String> {
+    use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+
     // Without this flag, opening a pipe that has no writer would block.
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
     // Opening some devices has side effects, so the file's type is checked before opening. The type is checked again after
@@ -114,7 +116,7 @@ fn open(path: &Path, user: u32) -> Result<Option<File>, String> {
         if !metadata.is_file() {
             return Ok(None);
         }
-        let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+        let file = File::options().read(true).custom_flags(flags).open(path)?;
         let metadata = file.metadata()?;
         Ok(metadata.is_file().then_some((file, metadata.uid())))
     });
@@ -122,8 +124,17 @@ fn open(path: &Path, user: u32) -> Result<Option<File>, String> {
         Ok(Some((file, owner))) if owner == user || owner == 0 => Ok(Some(file)),
         Ok(Some(_)) => Err("not read, because it belongs to another user".to_owned()),
         Ok(None) => Err("not read, because it is not a regular file".to_owned()),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(format!("cannot be read: {error}")),
+    }
+}
+
+/// Opens no file: the owner of a file cannot be checked here.
+#[cfg(not(unix))]
+fn open(path: &Path, _: u32) -> Result<Option<File>, String> {
+    match path.exists() {
+        true => Err("not read, because its owner cannot be checked on this system".to_owned()),
+        false => Ok(None),
     }
 }
 
@@ -201,7 +212,7 @@ fn text(name: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{MetadataExt as _, symlink};
     use std::process::Command;
 
     use super::*;
@@ -287,7 +298,7 @@ mod tests {
         let path = folder.0.join("huge");
         fs::write(&path, "1000 10 first\n").unwrap();
         // The file has a hole, which uses no disk space.
-        OpenOptions::new().write(true).open(&path).unwrap().set_len(1 << 40).unwrap();
+        File::options().write(true).open(&path).unwrap().set_len(1 << 40).unwrap();
         let found = folder.sources(&path).find_names(&[0x1000].into());
         assert_eq!(names(&found), [(0x1000, "first")]);
         assert!(

@@ -1,0 +1,790 @@
+//! A draft is a new file under a temporary name next to its final name. The library and the command create all their
+//! files as drafts, with the permissions of [`set_file_mode`], and rename the drafts once they are complete. Symbolic
+//! links under these names are never followed. No incomplete file therefore ever has the name of a result, and a failed
+//! write leaves no file. Only recordings grow under their final name, because the part that a killed process wrote can
+//! be read.
+
+use std::ffi::{CString, OsString};
+use std::fs::{self, File, Metadata, OpenOptions, Permissions};
+use std::io::{self, BufWriter, ErrorKind, Read as _, Seek as _, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+use crate::process::descriptor::{Appender, FileId, enlarge_table, move_out_of_reach};
+use crate::process::process_liveness;
+use gpuflame_model::error::Result;
+
+/// Permissions of new files, from which the umask is removed. Unless `set_file_mode` was called, only the owner has
+/// access. Stacks and names reveal much about a program.
+static FILE_MODE: AtomicU32 = AtomicU32::new(0o600);
+/// Permissions of files that a user requests from the command. Other commands create their files with the same
+/// permissions.
+pub const COMMAND_FILE_MODE: u32 = 0o666;
+/// Maximum number of bytes to read from a claim.
+const MAX_CLAIM_BYTES: u64 = 256;
+/// Maximum number of temporary names to try. A temporary name that is taken belongs to another process.
+const MAX_NAME_ATTEMPTS: u32 = 1000;
+
+/// Sets the permissions of files created from now on, as for `chmod`.
+pub fn set_file_mode(mode: u32) {
+    FILE_MODE.store(mode, Ordering::Relaxed);
+}
+
+/// Creates a file, lets `content` write it, and renames it to `target` once it is complete.
+///
+/// # Errors
+/// Errors of `content`, and of writing the file.
+pub fn write_complete(target: &Path, content: impl FnOnce(&mut DraftWriter) -> Result<()>) -> Result<()> {
+    let mut draft = Draft::create(target)?;
+    draft.fill(content)?;
+    Ok(draft.publish()?)
+}
+
+/// Buffered writer to a draft. At most one writer may exist per draft.
+pub type DraftWriter = BufWriter<Appender>;
+
+/// Size of the buffer, in bytes. The descriptor is checked once per buffer.
+const WRITE_BUFFER_BYTES: usize = 1 << 16;
+
+/// A file under a temporary name, which is removed unless it is published.
+#[derive(Debug)]
+pub struct Draft {
+    path: PathBuf,
+    target: PathBuf,
+    identity: FileId,
+    /// The open file, unless a writer owns it.
+    appender: Option<Appender>,
+    published: bool,
+    /// Entry in the table of temporary files, if the file has a temporary name.
+    temporary: TemporaryFile,
+}
+
+/// Temporary files of this process, which are removed when memory runs out and the threads that write the files stop.
+/// Files that do not fit into the table are not removed.
+static TEMPORARY_FILES: [AtomicPtr<TemporaryPath>; 64] = [const { AtomicPtr::new(null_mut()) }; 64];
+
+struct TemporaryPath {
+    /// Process that owns the file. A forked child inherits the table, but the files in it belong to the child's parent.
+    process: u32,
+    path: CString,
+}
+
+/// An entry in [`TEMPORARY_FILES`], removed on drop.
+#[derive(Debug, Default)]
+struct TemporaryFile(Option<&'static AtomicPtr<TemporaryPath>>);
+
+impl TemporaryFile {
+    fn add(path: &Path) -> Self {
+        let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return Self(None) };
+        let own = Box::into_raw(Box::new(TemporaryPath { process: std::process::id(), path }));
+        let slot = TEMPORARY_FILES
+            .iter()
+            .find(|slot| slot.compare_exchange(null_mut(), own, Ordering::AcqRel, Ordering::Relaxed).is_ok());
+        if slot.is_none() {
+            // SAFETY: `own` was made from a box just now, and no slot of the table refers to it.
+            drop(unsafe { Box::from_raw(own) });
+        }
+        Self(slot)
+    }
+}
+
+impl Drop for TemporaryFile {
+    fn drop(&mut self) {
+        let Some(slot) = self.0 else { return };
+        let own = slot.swap(null_mut(), Ordering::AcqRel);
+        if !own.is_null() {
+            // SAFETY: `add` made `own` from a box, and after the swap `remove_temporary_files` can no longer reach it.
+            drop(unsafe { Box::from_raw(own) });
+        }
+    }
+}
+
+/// Removes all temporary files of this process. Allocates nothing and takes no lock, because a thread that stopped for
+/// lack of memory may hold any lock.
+pub fn remove_temporary_files() {
+    TEMPORARY_FILES.iter().for_each(|slot| remove_file_of_entry(slot.swap(null_mut(), Ordering::AcqRel)));
+}
+
+/// Removes the file of an entry that was removed from the table. The memory of the entry is leaked.
+fn remove_file_of_entry(own: *mut TemporaryPath) {
+    // SAFETY: `own` is null, or was made from a box that is never freed after its entry was removed for this call.
+    let Some(own) = (unsafe { own.as_ref() }) else { return };
+    if own.process == std::process::id() {
+        // SAFETY: the path is a C string.
+        unsafe { libc::unlink(own.path.as_ptr()) };
+    }
+}
+
+/// State of a file's name after the file was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileLocation {
+    /// The name still refers to the file.
+    InPlace,
+    /// The file has another name now, for example because its folder was renamed.
+    Moved,
+    /// The file had no name any more, because it was removed. Its content was copied from the open file to a new file.
+    Restored,
+}
+
+impl Draft {
+    /// Creates a draft in the folder of `target`, which must exist.
+    ///
+    /// # Errors
+    /// Errors of creating a file in the folder, or all temporary names are taken.
+    pub fn create(target: &Path) -> io::Result<Self> {
+        // A temporary name is taken if a process with our id runs in another container, or if such a process was
+        // killed.
+        for attempt in 0..MAX_NAME_ATTEMPTS {
+            let path = temporary_path(target, attempt);
+            match Self::create_at(path, target) {
+                Ok(draft) => return Ok(draft),
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(io::Error::new(ErrorKind::AlreadyExists, "every temporary file name next to it is taken"))
+    }
+
+    /// Creates a file under its final name `path`, for content that is useful before it is complete.
+    ///
+    /// # Errors
+    /// Errors of creating a file in the folder, or the name is taken.
+    pub fn create_in_place(path: &Path) -> io::Result<Self> {
+        Self::create_at(path.to_owned(), path)
+    }
+
+    fn create_at(path: PathBuf, target: &Path) -> io::Result<Self> {
+        enlarge_table();
+        // The file is opened for reading as well, because the content of a removed file is only available through its
+        // descriptor.
+        let file = OpenOptions::new()
+            .read(true)
+            .append(true)
+            .create_new(true)
+            .mode(FILE_MODE.load(Ordering::Relaxed))
+            .open(&path)?;
+        let file = move_out_of_reach(file);
+        let identity = FileId::from_file(&file)?;
+        let temporary = if path == target { TemporaryFile::default() } else { TemporaryFile::add(&path) };
+        let appender = Some(Appender::new(&path, identity, Some(file)));
+        let target = target.to_owned();
+        Ok(Self { path, target, identity, appender, published: false, temporary })
+    }
+
+    /// Path of the file until it is published.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Final name that the file was created for.
+    pub fn target(&self) -> &Path {
+        &self.target
+    }
+
+    /// Device and inode of the file.
+    pub fn identity(&self) -> FileId {
+        self.identity
+    }
+
+    /// Lets `content` write the whole file.
+    ///
+    /// # Errors
+    /// Errors of `content`, and of writing the file.
+    pub fn fill(&mut self, content: impl FnOnce(&mut DraftWriter) -> Result<()>) -> Result<()> {
+        let mut out = self.writer();
+        content(&mut out)?;
+        Ok(out.flush()?)
+    }
+
+    /// Keeps the file as it is, under its present name.
+    pub fn keep(mut self) {
+        self.temporary = TemporaryFile::default();
+        self.published = true;
+    }
+
+    /// Creates a buffered writer to the file.
+    pub fn writer(&mut self) -> DraftWriter {
+        BufWriter::with_capacity(WRITE_BUFFER_BYTES, self.appender())
+    }
+
+    /// Creates an unbuffered writer to the file, for callers that have their own buffer.
+    pub fn appender(&mut self) -> Appender {
+        self.appender.take().unwrap_or_else(|| Appender::new(&self.path, self.identity, None))
+    }
+
+    /// Takes the open file back from a writer that is finished.
+    pub fn return_appender(&mut self, appender: Appender) {
+        self.appender = Some(appender);
+    }
+
+    /// Finds the file if its name no longer refers to it, which can happen while the file grows for hours. Call before
+    /// publishing. If the file was removed, its content is copied from its descriptor to the name that the file was
+    /// created for.
+    ///
+    /// # Errors
+    /// The file was removed and its descriptor is closed, so that the content is lost; or errors of the file system.
+    pub fn locate(&mut self) -> io::Result<FileLocation> {
+        if self.is_at(&self.path) {
+            return Ok(FileLocation::InPlace);
+        }
+        let lost = || {
+            io::Error::new(
+                ErrorKind::NotFound,
+                "the file was removed while it was being written, and its content is lost",
+            )
+        };
+        let appender = self.appender.take().ok_or_else(lost)?;
+        let file = appender.open_file().ok_or_else(lost)?;
+        if let Ok(place) = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))
+            && self.is_at(&place)
+        {
+            if self.path == self.target {
+                self.target = place.clone();
+            } else {
+                self.temporary = TemporaryFile::add(&place);
+            }
+            self.path = place;
+            return Ok(FileLocation::Moved);
+        }
+        self.restore(file)?;
+        Ok(FileLocation::Restored)
+    }
+
+    fn is_at(&self, path: &Path) -> bool {
+        FileId::from_path(path).is_ok_and(|identity| identity == self.identity)
+    }
+
+    /// Replaces this draft by a copy of `file`, in the folder of the draft's target.
+    fn restore(&mut self, file: &File) -> io::Result<()> {
+        if let Some(folder) = self.target.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        // A file that grew under its final name is useful before it is complete.
+        let grows_in_place = self.path == self.target;
+        let in_place = grows_in_place.then(|| Self::create_in_place(&self.target).ok()).flatten();
+        let mut copy = match in_place {
+            Some(copy) => copy,
+            None => Self::create(&self.target)?,
+        };
+        let mut out = copy.writer();
+        let mut from = file;
+        from.rewind()?;
+        io::copy(&mut from, &mut out)?;
+        out.flush()?;
+        drop(out);
+        // The old draft has no name any more, so dropping it must not remove a file.
+        self.published = true;
+        *self = copy;
+        Ok(())
+    }
+
+    /// Gives the file its final name. If a file of the same owner is replaced, the new file gets the replaced file's
+    /// permissions.
+    ///
+    /// # Errors
+    /// Errors of the file system.
+    pub fn publish(self) -> io::Result<()> {
+        let target = self.target.clone();
+        self.publish_as(&target)
+    }
+
+    /// Gives the file a final name other than the name that it was created for. If the new name is on another file
+    /// system, the file is copied.
+    ///
+    /// # Errors
+    /// Errors of the file system.
+    pub fn publish_as(mut self, target: &Path) -> io::Result<()> {
+        if self.path != target {
+            if let Some(permissions) = inherited_permissions(target, &self.path) {
+                Appender::new(&self.path, self.identity, None).open()?.set_permissions(permissions)?;
+            }
+            match fs::rename(&self.path, target) {
+                Err(error) if error.kind() == ErrorKind::CrossesDevices => {
+                    let copied = copy(&self.path, target);
+                    // Dropping this draft removes the original only if the copy is complete.
+                    self.published = copied.is_err();
+                    return copied;
+                }
+                renamed => renamed?,
+            }
+        }
+        self.published = true;
+        Ok(())
+    }
+}
+
+/// Publishing without replacing existing files.
+impl Draft {
+    /// Gives the file a final name that is not taken: its target, or the target with a number. Returns the final name.
+    ///
+    /// # Errors
+    /// Errors of the file system.
+    pub fn publish_new(self) -> io::Result<PathBuf> {
+        let target = self.target.clone();
+        self.publish_new_as(&target)
+    }
+
+    /// Publishes as [`Draft::publish_new`] does, under a name other than the name that the file was created for.
+    ///
+    /// # Errors
+    /// Errors of the file system.
+    pub fn publish_new_as(mut self, target: &Path) -> io::Result<PathBuf> {
+        if self.path == target {
+            self.published = true;
+            return Ok(self.path.clone());
+        }
+        for number in 0..MAX_NAME_ATTEMPTS {
+            let name = numbered_path(target, number);
+            match rename_to_new(&self.path, &name) {
+                Ok(()) => {
+                    self.published = true;
+                    return Ok(name);
+                }
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) if error.kind() == ErrorKind::CrossesDevices => {
+                    let copied = copy_to_new(&self.path, &name);
+                    // Dropping this draft removes the original only if the copy is complete.
+                    self.published = copied.is_err();
+                    return copied;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(io::Error::new(
+            ErrorKind::AlreadyExists,
+            "this file name and a thousand numbered variants are taken",
+        ))
+    }
+}
+
+/// The name with the given number: `out.svg`, `out.1.svg` ...
+fn numbered_path(target: &Path, number: u32) -> PathBuf {
+    if number == 0 {
+        return target.to_owned();
+    }
+    let mut name = target.file_stem().unwrap_or_default().to_owned();
+    name.push(format!(".{number}"));
+    if let Some(extension) = target.extension() {
+        name.push(".");
+        name.push(extension);
+    }
+    target.with_file_name(name)
+}
+
+/// Renames a file, unless the new name is taken. glibc has `renameat2` only since 2.28, so the system call is made
+/// directly. On file systems that do not support `renameat2`, a hard link has the same effect; on file systems without
+/// hard links, the new name is checked before a rename.
+fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
+    let paths = [from, to].map(|path| CString::new(path.as_os_str().as_bytes()));
+    let [Ok(old), Ok(new)] = &paths else { return Err(ErrorKind::InvalidInput.into()) };
+    // SAFETY: both paths are C strings.
+    let renamed = unsafe {
+        libc::syscall(
+            libc::SYS_renameat2,
+            libc::AT_FDCWD,
+            old.as_ptr(),
+            libc::AT_FDCWD,
+            new.as_ptr(),
+            libc::RENAME_NOREPLACE,
+        )
+    };
+    if renamed == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    if !matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL | libc::EPERM)) {
+        return Err(error);
+    }
+    rename_by_link(from, to)
+}
+
+fn rename_by_link(from: &Path, to: &Path) -> io::Result<()> {
+    match fs::hard_link(from, to) {
+        Ok(()) => fs::remove_file(from),
+        Err(error) if matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::CrossesDevices) => {
+            Err(error)
+        }
+        Err(_) if to.symlink_metadata().is_ok() => Err(ErrorKind::AlreadyExists.into()),
+        Err(_) => fs::rename(from, to),
+    }
+}
+
+fn copy_to_new(from: &Path, target: &Path) -> io::Result<PathBuf> {
+    copy_to_draft(from, target)?.publish_new()
+}
+
+fn copy(from: &Path, target: &Path) -> io::Result<()> {
+    copy_to_draft(from, target)?.publish()
+}
+
+/// Creates a draft next to `target` with the content of `from`.
+fn copy_to_draft(from: &Path, target: &Path) -> io::Result<Draft> {
+    let mut draft = Draft::create(target)?;
+    let mut out = draft.writer();
+    io::copy(&mut File::open(from)?, &mut out)?;
+    out.flush()?;
+    drop(out);
+    Ok(draft)
+}
+
+/// The permissions of the file at `target`, for `draft`, which replaces that file. `None` if there is no such file, or
+/// if the file belongs to another user: that user may have made the file writable for all users, and our file would be
+/// writable for all users as well. If the group of the two files differs, members of the group get the permissions of
+/// all other users.
+fn inherited_permissions(target: &Path, draft: &Path) -> Option<Permissions> {
+    let old = target.symlink_metadata().ok().filter(Metadata::is_file)?;
+    let new = draft.symlink_metadata().ok().filter(|new| new.uid() == old.uid())?;
+    let mode = old.mode() & 0o777;
+    let group = if new.gid() == old.gid() { mode } else { mode << 3 };
+    Some(Permissions::from_mode(mode & !0o070 | group & 0o070))
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        // The name may refer to another process's file by now.
+        if !self.published && self.is_at(&self.path) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// A claim is a small file, `NAME.part`, by which a process reserves a name and the related names before it creates the
+/// files of these names. If several processes want the same name, one process gets the claim, and the other processes
+/// fail at once without waiting. The claim identifies its process, so that claims of killed processes are reused. The
+/// claim is removed on drop.
+#[derive(Debug)]
+pub struct Claim {
+    path: PathBuf,
+    /// Entry in the table of temporary files.
+    _temporary: TemporaryFile,
+}
+
+impl Claim {
+    /// Claims the name `target`.
+    ///
+    /// # Errors
+    /// Errors of creating a file in the folder, or the name is claimed by another process that runs, or whose state
+    /// this process cannot determine.
+    pub fn acquire(target: &Path) -> io::Result<Self> {
+        let path = claim_path(target);
+        let made = match Draft::create_at(path.clone(), &path) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && remove_dead_claim(&path) => {
+                Draft::create_at(path.clone(), &path)
+            }
+            made => made,
+        };
+        let mut draft = made?;
+        // A claim that stays empty, for example because the disk is full, counts as a claim of a running process.
+        let _ = draft
+            .fill(|out| Ok(out.write_all(process_liveness::ThreadIdentity::current().to_line().as_bytes())?));
+        draft.keep();
+        let _temporary = TemporaryFile::add(&path);
+        Ok(Self { path, _temporary })
+    }
+
+    /// Whether a process has claimed the name of this file. Removes the claim of a process that has ended.
+    pub fn is_claimed(target: &Path) -> bool {
+        let path = claim_path(target);
+        path.symlink_metadata().is_ok() && !remove_dead_claim(&path)
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+fn claim_path(target: &Path) -> PathBuf {
+    let mut path = OsString::from(target);
+    path.push(".part");
+    path.into()
+}
+
+/// Removes a claim if its process has ended. Returns true if the claim was removed.
+fn remove_dead_claim(path: &Path) -> bool {
+    let is_of_nobody = |path: &Path| read_claim_owner(path).and_then(|whose| whose.is_alive()) == Some(false);
+    if !is_of_nobody(path) {
+        return false;
+    }
+    // Two processes may find the same dead claim, and only one process succeeds in renaming it. Without the rename, the
+    // second process might remove the new claim of the first process.
+    let aside = temporary_path(path, 0);
+    if rename_to_new(path, &aside).is_err() {
+        return false;
+    }
+    if is_of_nobody(&aside) {
+        return fs::remove_file(aside).is_ok();
+    }
+    let _ = rename_to_new(&aside, path);
+    false
+}
+
+/// The thread that made the claim, if the file identifies it.
+fn read_claim_owner(path: &Path) -> Option<process_liveness::ThreadIdentity> {
+    let file =
+        OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path).ok()?;
+    let mut line = String::new();
+    file.take(MAX_CLAIM_BYTES).read_to_string(&mut line).ok()?;
+    process_liveness::ThreadIdentity::parse_line(&line)
+}
+
+fn temporary_path(target: &Path, attempt: u32) -> PathBuf {
+    let mut name = OsString::from(target);
+    name.push(match attempt {
+        0 => format!(".{}.part", std::process::id()),
+        _ => format!(".{}.{attempt}.part", std::process::id()),
+    });
+    name.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+    use crate::testing::{folder, names};
+    use gpuflame_model::error::{Error, ErrorKind};
+
+    fn mode(path: &Path) -> u32 {
+        path.metadata().unwrap().permissions().mode() & 0o7777
+    }
+
+    fn write(target: &Path, text: &str) {
+        write_complete(target, |out| Ok(out.write_all(text.as_bytes())?)).unwrap();
+    }
+
+    #[test]
+    fn new_files_are_owner_only_and_replaced_files_keep_their_mode() {
+        let folder = folder("file-rights");
+        let (new, old) = (folder.join("new"), folder.join("old"));
+        fs::write(&old, "before").unwrap();
+        fs::set_permissions(&old, Permissions::from_mode(0o664)).unwrap();
+        write(&new, "text");
+        write(&old, "text");
+        assert_eq!((mode(&new), mode(&old)), (0o600, 0o664));
+        assert_eq!(fs::read_to_string(&old).unwrap(), "text");
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn permissions_are_inherited_only_from_a_file_of_the_same_owner_and_group() {
+        let folder = folder("file-owner");
+        let replaced = |user: Option<u32>, group: Option<u32>| {
+            let target = folder.join("old");
+            fs::write(&target, "before").unwrap();
+            std::os::unix::fs::chown(&target, user, group)?;
+            fs::set_permissions(&target, Permissions::from_mode(0o664)).unwrap();
+            write(&target, "text");
+            let mode = mode(&target);
+            fs::remove_file(&target).unwrap();
+            Ok::<_, io::Error>(mode)
+        };
+        assert_eq!(replaced(None, None).unwrap(), 0o664);
+        match (replaced(Some(65_534), None), replaced(None, Some(65_534))) {
+            (Ok(others), Ok(other_group)) => assert_eq!((others, other_group), (0o600, 0o644)),
+            _ => crate::skip::skip("only root can give files to another user"),
+        }
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_draft_is_published_even_if_its_file_was_removed_or_moved() {
+        let folder = folder("file-found");
+        for (in_place, is_moved) in [(true, false), (true, true), (false, false), (false, true)] {
+            let (deep, elsewhere) = (folder.join("deep"), folder.join("elsewhere"));
+            fs::create_dir(&deep).unwrap();
+            let target = deep.join("x.gfr");
+            let make = if in_place { Draft::create_in_place } else { Draft::create };
+            let mut draft = make(&target).unwrap();
+            let mut out = draft.appender();
+            out.write_all(b"text").unwrap();
+            match is_moved {
+                true => fs::rename(&deep, &elsewhere).unwrap(),
+                false => fs::remove_dir_all(&deep).unwrap(),
+            }
+            out.write_all(b" and more").unwrap();
+            draft.return_appender(out);
+            let fate = draft.locate().unwrap();
+            assert_eq!(fate, if is_moved { FileLocation::Moved } else { FileLocation::Restored });
+            let stays = in_place && is_moved;
+            let expected = if stays { elsewhere.join("x.gfr") } else { target };
+            fs::create_dir_all(&deep).unwrap();
+            assert_eq!(draft.publish_new().unwrap(), expected);
+            assert_eq!(fs::read_to_string(&expected).unwrap(), "text and more");
+            let left = names(&deep).len() + if is_moved { names(&elsewhere).len() } else { 0 };
+            assert_eq!(left, 1, "no temporary file is left");
+            let _ = (fs::remove_dir_all(deep), fs::remove_dir_all(elsewhere));
+        }
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    /// Temporary names can be guessed, so another user with write access to the folder could create a link under such a
+    /// name to one of this user's files.
+    #[test]
+    fn symlinks_under_our_file_names_are_not_followed() {
+        let folder = folder("file-link");
+        let (victim, target) = (folder.join("victim"), folder.join("x.svg"));
+        fs::write(&victim, "mine").unwrap();
+        symlink(&victim, temporary_path(&target, 0)).unwrap();
+        symlink(&victim, &target).unwrap();
+        write(&target, "ours");
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "mine");
+        assert_eq!(fs::read_to_string(&target).unwrap(), "ours");
+        assert!(!target.is_symlink());
+        assert!(temporary_path(&target, 0).is_symlink());
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn removing_unpublished_files_keeps_published_files_and_those_of_the_parent() {
+        let folder = folder("file-unpublished");
+        let draft = Draft::create(&folder.join("a.svg")).unwrap();
+        let claim = Claim::acquire(&folder.join("a.set.json")).unwrap();
+        let recording = Draft::create_in_place(&folder.join("a.gfr")).unwrap();
+        write(&folder.join("b.svg"), "whole");
+        // SAFETY: the child only makes system calls, and `_exit` skips the harness's exit handlers.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                remove_temporary_files();
+                libc::_exit(0);
+            }
+            assert_eq!(libc::waitpid(child, null_mut(), 0), child);
+        }
+        assert_eq!(names(&folder).len(), 4);
+        // This removes files as the child does, but only these two files, because other tests have temporary files in
+        // this process.
+        for own in [draft.temporary.0, claim._temporary.0] {
+            let own = own.unwrap().swap(null_mut(), Ordering::AcqRel);
+            remove_file_of_entry(own);
+        }
+        assert_eq!(names(&folder), ["a.gfr", "b.svg"]);
+        drop((draft, claim));
+        recording.keep();
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_file_under_our_temporary_name_is_left_unchanged() {
+        let folder = folder("file-taken");
+        let target = folder.join("x.csv");
+        fs::write(temporary_path(&target, 0), "somebody's").unwrap();
+        write(&target, "done");
+        assert_eq!(fs::read_to_string(temporary_path(&target, 0)).unwrap(), "somebody's");
+        assert_eq!(fs::read_to_string(&target).unwrap(), "done");
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_name_can_be_claimed_once_until_it_is_released() {
+        let folder = folder("file-claim");
+        let target = folder.join("x.set.json");
+        let taken = || Claim::acquire(&target).unwrap_err().kind();
+        let given_up = Claim::acquire(&target).unwrap();
+        assert!(Claim::is_claimed(&target));
+        assert_eq!(
+            (taken(), mode(&folder.join("x.set.json.part"))),
+            (std::io::ErrorKind::AlreadyExists, 0o600)
+        );
+        drop(given_up);
+        assert!(!Claim::is_claimed(&target));
+        symlink("nowhere", folder.join("x.set.json.part")).unwrap();
+        assert_eq!(taken(), std::io::ErrorKind::AlreadyExists);
+        fs::remove_file(folder.join("x.set.json.part")).unwrap();
+        fs::write(folder.join("x.set.json.part"), "what says nothing of whose it is").unwrap();
+        assert_eq!(taken(), std::io::ErrorKind::AlreadyExists);
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_replaced_ours_is_not_written_to() {
+        let folder = folder("file-place");
+        let mut draft = Draft::create(&folder.join("x")).unwrap();
+        draft.appender = None;
+        let mut out = draft.writer();
+        out.write_all(b"ours").unwrap();
+        fs::write(folder.join("theirs"), "theirs").unwrap();
+        fs::rename(folder.join("theirs"), &draft.path).unwrap();
+        assert_eq!(out.flush().unwrap_err().kind(), std::io::ErrorKind::NotFound);
+        assert_eq!(fs::read_to_string(&draft.path).unwrap(), "theirs");
+        drop(out.into_parts());
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn dropping_a_draft_never_removes_a_file_that_took_its_name() {
+        let folder = folder("file-not-ours");
+        let draft = Draft::create_in_place(&folder.join("x")).unwrap();
+        fs::remove_file(folder.join("x")).unwrap();
+        fs::write(folder.join("x"), "theirs").unwrap();
+        drop(draft);
+        assert_eq!(fs::read_to_string(folder.join("x")).unwrap(), "theirs");
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    /// The draft of a recording is published in this way when the program chooses another folder for its files.
+    #[test]
+    fn a_draft_can_be_published_to_another_folder_or_file_system() {
+        let (here, elsewhere) = (folder("file-here"), Path::new("/dev/shm"));
+        let device =
+            |path: &Path| path.metadata().map(|found| std::os::unix::fs::MetadataExt::dev(&found)).ok();
+        let mut places = vec![here.join("sub/x")];
+        fs::create_dir(here.join("sub")).unwrap();
+        if device(elsewhere).is_some_and(|other| Some(other) != device(&here)) {
+            places.push(elsewhere.join(format!("gpuflame-file-{}", std::process::id())));
+        }
+        for place in places {
+            let mut draft = Draft::create_in_place(&here.join("draft")).unwrap();
+            draft.fill(|out| Ok(out.write_all(b"text")?)).unwrap();
+            draft.publish_as(&place).unwrap();
+            assert_eq!((fs::read_to_string(&place).unwrap().as_str(), mode(&place)), ("text", 0o600));
+            assert_eq!(names(&here), ["sub"]);
+            fs::remove_file(place).unwrap();
+        }
+        fs::remove_dir_all(here).unwrap();
+    }
+
+    #[test]
+    fn a_file_created_under_our_name_meanwhile_stays_and_ours_is_numbered() {
+        let folder = folder("file-meanwhile");
+        for rename in [rename_to_new, rename_by_link] {
+            let target = folder.join("x.idle.svg");
+            let mut draft = Draft::create(&target).unwrap();
+            draft.fill(|out| Ok(out.write_all(b"ours")?)).unwrap();
+            fs::write(&target, "theirs").unwrap();
+            assert_eq!(rename(&draft.path, &target).unwrap_err().kind(), std::io::ErrorKind::AlreadyExists);
+            symlink("nowhere", folder.join("x.idle.1.svg")).unwrap();
+            let published = draft.publish_new().unwrap();
+            assert_eq!(published, folder.join("x.idle.2.svg"));
+            rename(&published, &folder.join("moved")).unwrap();
+            assert_eq!(fs::read_to_string(folder.join("moved")).unwrap(), "ours");
+            assert_eq!(fs::read_to_string(&target).unwrap(), "theirs");
+            assert_eq!(names(&folder), ["moved", "x.idle.1.svg", "x.idle.svg"]);
+            for name in names(&folder) {
+                fs::remove_file(folder.join(name)).unwrap();
+            }
+        }
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_failed_write_keeps_the_old_file_and_creates_none() {
+        let folder = folder("file-half");
+        fs::write(folder.join("old"), "before").unwrap();
+        for name in ["old", "new"] {
+            let failed = write_complete(&folder.join(name), |out| {
+                out.write_all(b"begun")?;
+                Err(Error::new(ErrorKind::Io, "no room"))
+            });
+            assert_eq!(failed.unwrap_err().to_string(), "no room");
+        }
+        assert_eq!(names(&folder), ["old"]);
+        assert_eq!(fs::read_to_string(folder.join("old")).unwrap(), "before");
+        fs::remove_dir_all(folder).unwrap();
+    }
+}

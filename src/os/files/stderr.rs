@@ -1,0 +1,340 @@
+//! Descriptor 2 of the application, on which gpuflame prints its messages and the ledger.
+//!
+//! Descriptor 2 may be a full pipe without a reader, closed, or a data file of the application's. A thread of ours
+//! therefore writes the messages, never more bytes at once than a pipe accepts, and the caller waits for that thread
+//! only up to a time limit. `O_NONBLOCK` is never set, because the flag belongs to the open file, which other processes
+//! share, including the user's shell.
+//!
+//! ```text
+//! any file                 open for appending, or descriptor 2 when the process or `gpuflame run` started
+//! pipe, socket, device     also if it was descriptor 2 when CUDA started, is a terminal, or is the same as stdout
+//! ```
+//!
+//! Messages are written to no other file. If an application closes descriptor 2, the next file that it opens gets the
+//! number 2, and that file contains the application's data.
+
+use std::fs::OpenOptions;
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
+use std::sync::OnceLock;
+use std::sync::mpsc::sync_channel;
+use std::time::{Duration, Instant};
+
+use libc::c_int;
+
+use crate::is_privileged;
+use crate::process::descriptor::{self, FileId};
+use crate::process::{host_signals, threads};
+
+/// Identity of descriptor 2 when CUDA started; `None` if it was closed.
+static FILE_AT_START: OnceLock<Option<FileId>> = OnceLock::new();
+/// Identity of descriptor 2 when the process or `gpuflame run` started; `None` if it is unknown.
+static FILE_AT_EXEC: OnceLock<Option<FileId>> = OnceLock::new();
+
+/// Environment variable in which `gpuflame run` and the preloaded library pass on the identity of descriptor 2.
+pub const AT_EXEC_VARIABLE: &str = "_GPUFLAME_STDERR";
+
+/// Maximum size of a write. A pipe accepts this many bytes completely or not at all, and does not block the writer once
+/// the pipe reports room.
+pub(super) const MAX_WRITE_BYTES: usize = libc::PIPE_BUF;
+/// Maximum time for which a thread tries to write.
+const MAX_WRITE_TIME: Duration = Duration::from_secs(5);
+/// Interval between two checks of a pipe whose readiness cannot be polled.
+const PIPE_POLL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Whether a text may continue a line that another writer has not finished.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LineStart {
+    /// The text may continue the last line only if the state of that line is unknown and descriptor 2 is not a
+    /// terminal.
+    Message,
+    /// The text may not continue the last line, even if the state of that line is unknown, unless descriptor 2 is a
+    /// pipe or socket.
+    OwnLine,
+}
+
+/// State of the last line on descriptor 2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LastLine {
+    Finished,
+    Unfinished,
+    Unknown,
+}
+
+/// Remembers which file descriptor 2 is now. Call this before all other functions, because a data file that gets the
+/// number 2 later is not stderr.
+pub fn remember_file() {
+    FILE_AT_START.get_or_init(|| current_file().ok());
+    FILE_AT_EXEC.get_or_init(|| {
+        let passed_on = std::env::var(AT_EXEC_VARIABLE).ok().filter(|_| !is_privileged());
+        passed_on.and_then(|text| FileId::parse(&text))
+    });
+}
+
+/// Remembers which file descriptor 2 is when the process starts. Call before `main`.
+pub fn remember_file_at_exec() {
+    FILE_AT_EXEC.get_or_init(|| current_file().ok());
+}
+
+/// The value of [`AT_EXEC_VARIABLE`] for a program that inherits descriptor 2; `None` if descriptor 2 is closed.
+pub fn file_id_to_pass_on() -> Option<String> {
+    current_file().ok().map(|identity| identity.to_string())
+}
+
+/// True if descriptor 2, as it is now, is a place for messages.
+pub fn takes_messages() -> bool {
+    descriptor::stat_descriptor(libc::STDERR_FILENO).is_ok_and(|facts| is_for_messages(&facts))
+}
+
+/// True if descriptor 2 is a pipe or socket. The last line on a pipe or socket may be unfinished, so a text that must
+/// start on its own line needs a heading line that may be lost.
+pub fn hides_last_line() -> bool {
+    descriptor::stat_descriptor(libc::STDERR_FILENO)
+        .is_ok_and(|facts| last_line(&facts) == LastLine::Unknown && !is_terminal())
+}
+
+/// Writes `text` on another thread, and waits until the text is written or `patience` is over. After `patience`, the
+/// writing thread keeps trying for several seconds. Returns false if descriptor 2 does not take messages.
+pub fn write(text: &[u8], patience: Duration) -> bool {
+    remember_file();
+    if !takes_messages() {
+        return false;
+    }
+    let (done, waits) = sync_channel(1);
+    let owned = text.to_vec();
+    let spawned = threads::spawn(c"gpuflame", threads::DEFAULT_STACK_BYTES, move || {
+        let _ = done.send(write_chunks(&owned, LineStart::Message, MAX_WRITE_TIME).is_ok());
+    });
+    match spawned {
+        Ok(()) => waits.recv_timeout(patience).unwrap_or(true),
+        // If no thread can be created, this thread writes the text, with a limit on the patience.
+        Err(_) => write_here(text, patience.min(MAX_WRITE_TIME)),
+    }
+}
+
+/// Writes `text` on the calling thread, without heap memory and without a lock, and stops when `patience` is over.
+/// SIGPIPE is not sent if a check finds no reader. Returns false if the text was not written completely.
+pub fn write_here(text: &[u8], patience: Duration) -> bool {
+    host_signals::with_all_blocked(|| write_chunks(text, LineStart::Message, patience)).is_ok()
+}
+
+/// Writes `text` as [`write_here`] does, but does not continue another writer's line. The last line on a pipe or socket
+/// cannot be read; see [`hides_last_line`].
+pub fn write_on_own_line(text: &[u8], patience: Duration) -> bool {
+    host_signals::with_all_blocked(|| write_chunks(text, LineStart::OwnLine, patience)).is_ok()
+}
+
+fn write_chunks(mut text: &[u8], start: LineStart, patience: Duration) -> io::Result<()> {
+    let deadline = Instant::now() + patience;
+    let mut is_first = true;
+    while !text.is_empty() {
+        wait_for_room(libc::STDERR_FILENO, deadline)?;
+        let facts = descriptor::stat_descriptor(libc::STDERR_FILENO)?;
+        if !is_for_messages(&facts) {
+            return Err(ErrorKind::NotFound.into());
+        }
+        let needs_line_feed = is_first && starts_in_a_line(&facts, start);
+        match write_chunk(text, needs_line_feed) {
+            Ok(written) => {
+                is_first = false;
+                text = &text[written..];
+            }
+            Err(error) if [ErrorKind::Interrupted, ErrorKind::WouldBlock].contains(&error.kind()) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Writes the first lines of `text` at once, after a line feed if needed. Returns the number of bytes of `text` that
+/// were written. This function is not inlined, because its buffer would take stack space in callers that do not write.
+#[inline(never)]
+fn write_chunk(text: &[u8], needs_line_feed: bool) -> io::Result<usize> {
+    let mut buffer = [b'\n'; MAX_WRITE_BYTES];
+    let extra = usize::from(needs_line_feed);
+    let chunk = match needs_line_feed {
+        true => {
+            let chunk = &text[..leading_lines_bytes(&text[..text.len().min(MAX_WRITE_BYTES - 1)])];
+            buffer[1..=chunk.len()].copy_from_slice(chunk);
+            &buffer[..=chunk.len()]
+        }
+        false => &text[..leading_lines_bytes(text)],
+    };
+    // SAFETY: the chunk is readable for its length.
+    let written = unsafe { libc::write(libc::STDERR_FILENO, chunk.as_ptr().cast(), chunk.len()) };
+    usize::try_from(written)
+        .map(|written| written.saturating_sub(extra))
+        .map_err(|_| io::Error::last_os_error())
+}
+
+/// Length of the complete lines that can be written at once, so that no other writer's text appears between the lines.
+/// If the first line is too long, the length of a part of that line.
+pub(super) fn leading_lines_bytes(text: &[u8]) -> usize {
+    let most = &text[..text.len().min(MAX_WRITE_BYTES)];
+    if most.len() == text.len() {
+        return most.len();
+    }
+    most.iter().rposition(|&byte| byte == b'\n').map_or(most.len(), |at| at + 1)
+}
+
+/// True if a text with this start rule must begin with a line feed.
+fn starts_in_a_line(facts: &libc::stat, start: LineStart) -> bool {
+    match last_line(facts) {
+        LastLine::Finished => false,
+        LastLine::Unfinished => true,
+        // On a terminal an extra line feed does no harm, but programs that read a pipe expect no empty lines.
+        LastLine::Unknown => start == LineStart::OwnLine && is_terminal(),
+    }
+}
+
+fn last_line(facts: &libc::stat) -> LastLine {
+    match facts.st_mode & libc::S_IFMT {
+        libc::S_IFREG => match last_byte(facts) {
+            Ok(None | Some(b'\n')) => LastLine::Finished,
+            Ok(Some(_)) => LastLine::Unfinished,
+            Err(_) => LastLine::Unknown,
+        },
+        // The file is a device such as /dev/null.
+        libc::S_IFCHR if !is_terminal() => LastLine::Finished,
+        _ => LastLine::Unknown,
+    }
+}
+
+/// The byte before the position of the next write to a regular file; `None` if the next write is at the start of the
+/// file.
+fn last_byte(facts: &libc::stat) -> io::Result<Option<u8>> {
+    let position = match is_appended() {
+        true => facts.st_size,
+        // SAFETY: lseek takes any number, and an offset of 0 from the current position does not move the position.
+        false => unsafe { libc::lseek(libc::STDERR_FILENO, 0, libc::SEEK_CUR) },
+    };
+    let Some(before) = u64::try_from(position).map_err(io::Error::other)?.checked_sub(1) else {
+        return Ok(None);
+    };
+    // The file is opened again, because descriptor 2 is rarely readable, and its position is shared.
+    let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open("/proc/self/fd/2")?;
+    if FileId::from_file(&file)? != FileId::from_stat(facts) {
+        return Err(ErrorKind::NotFound.into());
+    }
+    file.seek(SeekFrom::Start(before))?;
+    let mut byte = [0];
+    file.read_exact(&mut byte)?;
+    Ok(Some(byte[0]))
+}
+
+/// Waits until the descriptor with this number takes [`MAX_WRITE_BYTES`] bytes without blocking.
+pub(super) fn wait_for_room(number: c_int, deadline: Instant) -> io::Result<()> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let mut asked = libc::pollfd { fd: number, events: libc::POLLOUT, revents: 0 };
+        match poll(&mut asked, left.as_millis().min(60_000) as i32) {
+            Ok(0) => return Err(ErrorKind::TimedOut.into()),
+            // No reader is left, or the descriptor is closed.
+            Ok(_) if asked.revents & (libc::POLLERR | libc::POLLNVAL) != 0 => {
+                return Err(ErrorKind::BrokenPipe.into());
+            }
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            // A seccomp filter refuses the call, because otherwise `poll` fails only for lack of memory.
+            Err(_) => return wait_without_poll(number, deadline),
+        }
+    }
+}
+
+/// Calls `poll`, or `ppoll` if a seccomp filter refuses `poll`.
+fn poll(asked: &mut libc::pollfd, milliseconds: i32) -> io::Result<i32> {
+    // SAFETY: `asked` is one pollfd, and lives through the call.
+    let found = unsafe { libc::poll(asked, 1, milliseconds) };
+    if found >= 0 {
+        return Ok(found);
+    }
+    let error = io::Error::last_os_error();
+    if error.kind() == ErrorKind::Interrupted {
+        return Err(error);
+    }
+    let patience = libc::timespec {
+        tv_sec: libc::time_t::from(milliseconds / 1000),
+        tv_nsec: libc::c_long::from(milliseconds % 1000) * 1_000_000,
+    };
+    // SAFETY: `asked` is one pollfd; `asked` and `patience` live through the call, and no signal mask is passed.
+    match unsafe { libc::ppoll(asked, 1, &patience, std::ptr::null()) } {
+        found @ 0.. => Ok(found),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Waits until the number of bytes in a pipe shows that the pipe has room. Other files are assumed to have room,
+/// because regular files always have room and a terminal rarely stops.
+fn wait_without_poll(number: c_int, deadline: Instant) -> io::Result<()> {
+    let is_pipe = descriptor::stat_descriptor(number)?.st_mode & libc::S_IFMT == libc::S_IFIFO;
+    while is_pipe && !pipe_has_room(number) {
+        if Instant::now() >= deadline {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        std::thread::sleep(PIPE_POLL_INTERVAL);
+    }
+    Ok(())
+}
+
+/// True if at most half of the pipe is used. The other half is not counted as room, because the pages of a pipe may be
+/// partly full.
+fn pipe_has_room(number: c_int) -> bool {
+    let mut held: c_int = 0;
+    // SAFETY: FIONREAD writes one int, for which there is room, and F_GETPIPE_SZ takes no pointer.
+    let (result, size) = unsafe {
+        (libc::ioctl(number, libc::FIONREAD, &raw mut held), libc::fcntl(number, libc::F_GETPIPE_SZ))
+    };
+    // If a filter refuses one of these calls, messages must still be printed.
+    result != 0 || size < 0 || held <= size / 2
+}
+
+/// True if messages may be written to the file; see the table in the module's documentation.
+fn is_for_messages(facts: &libc::stat) -> bool {
+    let identity = Some(FileId::from_stat(facts));
+    let known = |place: &OnceLock<Option<FileId>>| place.get().copied().flatten();
+    if is_appended() || known(&FILE_AT_EXEC) == identity {
+        return true;
+    }
+    let is_stream = matches!(facts.st_mode & libc::S_IFMT, libc::S_IFCHR | libc::S_IFIFO | libc::S_IFSOCK);
+    let is_stdout = || identity == FileId::from_descriptor(libc::STDOUT_FILENO).ok();
+    is_stream && (known(&FILE_AT_START) == identity || is_terminal() || is_stdout())
+}
+
+fn is_appended() -> bool {
+    // SAFETY: F_GETFL takes any number and no pointer.
+    let flags = unsafe { libc::fcntl(libc::STDERR_FILENO, libc::F_GETFL) };
+    flags != -1 && flags & libc::O_APPEND != 0
+}
+
+fn is_terminal() -> bool {
+    // SAFETY: isatty takes any number.
+    unsafe { libc::isatty(libc::STDERR_FILENO) == 1 }
+}
+
+/// Identity of the file that is descriptor 2 now.
+fn current_file() -> io::Result<FileId> {
+    FileId::from_descriptor(libc::STDERR_FILENO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stderr_writes_fit_a_pipe_and_do_not_split_short_lines() {
+        let line = [&[b'x'; 99][..], b"\n"].concat();
+        let lines = line.repeat(100);
+        assert_eq!(leading_lines_bytes(&lines), MAX_WRITE_BYTES / 100 * 100);
+        assert_eq!(
+            leading_lines_bytes(&lines[..MAX_WRITE_BYTES]),
+            MAX_WRITE_BYTES,
+            "a text that fits is written completely"
+        );
+        assert_eq!(
+            leading_lines_bytes(&[b'x'; 2 * MAX_WRITE_BYTES]),
+            MAX_WRITE_BYTES,
+            "a line that is too long goes in parts"
+        );
+        assert_eq!(leading_lines_bytes(b"a\nb"), 3);
+    }
+}

@@ -1,0 +1,401 @@
+//! Starts gpuflame's threads, and reads the kernel's data about the threads of this process: their CPU time, and which
+//! threads are still running.
+
+use std::alloc::{Layout, alloc, dealloc};
+use std::cell::Cell;
+use std::ffi::{CStr, c_void};
+use std::fs;
+use std::io;
+use std::mem::MaybeUninit;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::futex::EventFlags;
+use super::{host_signals, scheduling};
+use crate::listing;
+
+/// Stack size of a thread that needs nothing special, as in the standard library.
+pub const DEFAULT_STACK_BYTES: usize = 2 << 20;
+
+/// Number of the calling thread. The system call is made directly, because glibc has `gettid` only since 2.30.
+pub fn current_id() -> i32 {
+    // SAFETY: the call has no preconditions.
+    unsafe { libc::syscall(libc::SYS_gettid) as i32 }
+}
+
+/// Milliseconds since the machine started. May be called in a signal handler.
+pub fn uptime_ms() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the call writes to `now`.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
+}
+
+/// CPU time of one thread. A thread that waits for an event that never happens uses no CPU time.
+#[derive(Debug)]
+pub struct CpuClock(AtomicI32);
+
+impl CpuClock {
+    /// Creates a clock that follows no thread yet.
+    pub const fn new() -> Self {
+        Self(AtomicI32::new(0))
+    }
+
+    /// Follows the calling thread from now on.
+    pub fn follow_this_thread(&self) {
+        let mut clock = 0;
+        // SAFETY: the call writes to `clock`.
+        if unsafe { libc::pthread_getcpuclockid(libc::pthread_self(), &mut clock) } == 0 {
+            self.0.store(clock, Ordering::Release);
+        }
+    }
+
+    /// CPU time of the followed thread so far; zero if no thread is followed yet. May be called in a signal handler.
+    pub fn elapsed(&self) -> Duration {
+        let clock = self.0.load(Ordering::Acquire);
+        // No thread has a clock with the id 0, which is the id of the wall clock.
+        if clock == 0 {
+            return Duration::ZERO;
+        }
+        let mut taken = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the call writes to `taken`, and fails for a thread that has ended.
+        unsafe { libc::clock_gettime(clock, &mut taken) };
+        Duration::new(taken.tv_sec as u64, taken.tv_nsec as u32)
+    }
+}
+
+impl Default for CpuClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Identity of a thread. The kernel gives the number of an ended thread to a new thread, which has a later start time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ThreadKey {
+    number: i32,
+    /// Clock ticks from the start of the machine to the start of the thread.
+    started: u64,
+}
+
+impl ThreadKey {
+    /// Identity of the thread with this number. `None` if the thread has ended, or if `/proc` is not mounted.
+    fn of_thread(number: i32) -> Option<Self> {
+        let started = read_stat(std::process::id(), number)?.split_whitespace().nth(19)?.parse().ok()?;
+        Some(Self { number, started })
+    }
+}
+
+/// Threads that exist only because gpuflame records: gpuflame's own threads, and the threads that the tracer created
+/// after gpuflame was loaded. A thread that does not fit into the table counts as the program's.
+static OUR_THREADS: [ThreadSlot; 256] =
+    [const { ThreadSlot { number: AtomicI32::new(0), started: AtomicU64::new(0) } }; 256];
+
+/// An entry of the table, for a [`ThreadKey`].
+struct ThreadSlot {
+    /// Thread number; 0 if the entry is free; [`CLAIMED`] if the entry is about to be written.
+    number: AtomicI32,
+    started: AtomicU64,
+}
+
+const CLAIMED: i32 = -1;
+
+impl ThreadSlot {
+    /// Writes the identity to this entry, if the entry is free. Takes no lock, because a signal handler that never
+    /// returns may stop a thread of the tracer at any time.
+    fn claim(&self, identity: ThreadKey) -> bool {
+        let is_claimed =
+            self.number.compare_exchange(0, CLAIMED, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        if is_claimed {
+            self.started.store(identity.started, Ordering::Relaxed);
+            self.number.store(identity.number, Ordering::Release);
+        }
+        is_claimed
+    }
+
+    fn holds(&self, identity: ThreadKey) -> bool {
+        self.number.load(Ordering::Acquire) == identity.number
+            && self.started.load(Ordering::Relaxed) == identity.started
+    }
+}
+
+/// Process whose tracer creates threads through [`create_for_tracer`]. In a forked child no threads are noted.
+static TRACER_PROCESS: AtomicU32 = AtomicU32::new(0);
+
+thread_local! {
+    static IS_OURS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the calling thread was started by [`spawn`].
+pub fn is_ours() -> bool {
+    IS_OURS.get()
+}
+
+/// Starts a detached thread that runs `body` with all signals blocked. A panic ends only that thread.
+///
+/// `std::thread` is not used, because its threads register destructors of thread-local variables with the C library.
+/// The C library aborts the process if it has no memory for a destructor, and it waits for the loader's lock.
+///
+/// # Errors
+/// The system has no room for another thread.
+pub fn spawn(name: &'static CStr, stack: usize, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let start = Box::into_raw(Box::new(ThreadStart { name, body: Box::new(body) }));
+    // SAFETY: `run` receives the pointer that it expects, once.
+    let error = host_signals::with_all_blocked(|| unsafe { create_detached(stack, run, start.cast()) });
+    if error == 0 {
+        return Ok(());
+    }
+    // SAFETY: no thread was created, so the box still belongs to this one.
+    drop(unsafe { Box::from_raw(start) });
+    Err(io::Error::from_raw_os_error(error))
+}
+
+/// Argument of a thread that [`spawn`] starts.
+struct ThreadStart {
+    name: &'static CStr,
+    body: Box<dyn FnOnce() + Send>,
+}
+
+extern "C-unwind" fn run(start: *mut c_void) -> *mut c_void {
+    IS_OURS.set(true);
+    // SAFETY: `spawn` made the box and handed it to this thread.
+    let ThreadStart { name, body } = *unsafe { Box::from_raw(start.cast::<ThreadStart>()) };
+    // SAFETY: the name is a C string, and the C library refuses a name that is too long.
+    unsafe { libc::pthread_setname_np(libc::pthread_self(), name.as_ptr()) };
+    // A panic must not reach the C library.
+    let _ = catch_unwind(AssertUnwindSafe(body));
+    null_mut()
+}
+
+/// Creates a detached thread that calls `start` with `argument`. Returns an error number, or 0.
+///
+/// # Safety
+/// `start` may be called with `argument` on another thread.
+unsafe fn create_detached(stack: usize, start: ThreadFunction, argument: *mut c_void) -> i32 {
+    let mut attributes = MaybeUninit::uninit();
+    // SAFETY: the call initialises `attributes`, and does not fail.
+    unsafe { libc::pthread_attr_init(attributes.as_mut_ptr()) };
+    // SAFETY: `pthread_attr_init` has just initialised the attributes.
+    let attributes = unsafe { attributes.assume_init_mut() };
+    let mut thread = MaybeUninit::uninit();
+    // SAFETY: the attributes are valid, because a value that the C library refuses keeps its default. The caller
+    // guarantees that `start` may be called with `argument`.
+    unsafe {
+        libc::pthread_attr_setstacksize(attributes, stack);
+        libc::pthread_attr_setdetachstate(attributes, libc::PTHREAD_CREATE_DETACHED);
+        let error = pthread_create(thread.as_mut_ptr(), attributes, start, argument);
+        libc::pthread_attr_destroy(attributes);
+        error
+    }
+}
+
+/// Notes the calling thread, which [`spawn`] started and which keeps running, and gives it the affinity and scheduling
+/// of the process, whatever the affinity and scheduling of the thread that started it.
+pub fn note_ours() {
+    IS_OURS.set(true);
+    note_calling_thread();
+    scheduling::apply_process_scheduling(&thread_ids());
+}
+
+fn note_calling_thread() {
+    if let Some(identity) = ThreadKey::of_thread(current_id()) {
+        let _ = OUR_THREADS.iter().any(|place| place.claim(identity));
+    }
+}
+
+/// Lets [`create_for_tracer`] note threads in this process.
+pub fn note_threads_of_tracer() {
+    TRACER_PROCESS.store(std::process::id(), Ordering::Release);
+}
+
+/// `pthread_create` for a tracer: notes the new threads as threads that exist only because gpuflame records. No other
+/// sign proves that a thread belongs to the tracer, because a program may start threads that block all signals at the
+/// same moment.
+///
+/// # Safety
+/// As for `pthread_create`.
+pub unsafe extern "C" fn create_for_tracer(
+    thread: *mut libc::pthread_t,
+    attributes: *const libc::pthread_attr_t,
+    start: ThreadFunction,
+    argument: *mut c_void,
+) -> i32 {
+    let mut block = null_mut::<TracerStart>();
+    if TRACER_PROCESS.load(Ordering::Acquire) == std::process::id() {
+        // SAFETY: the layout is not empty.
+        block = unsafe { alloc(TracerStart::LAYOUT) }.cast();
+    }
+    if block.is_null() {
+        // SAFETY: the arguments are the caller's, unchanged.
+        return unsafe { pthread_create(thread, attributes, start, argument) };
+    }
+    // SAFETY: the block has this layout.
+    unsafe { block.write(TracerStart { start, argument }) };
+    // SAFETY: the arguments are the caller's, except for the function, which calls the caller's function.
+    let error = unsafe { pthread_create(thread, attributes, run_for_tracer, block.cast()) };
+    if error != 0 {
+        // SAFETY: no thread was created, so the block still belongs to this one.
+        unsafe { dealloc(block.cast(), TracerStart::LAYOUT) };
+    }
+    error
+}
+
+/// Type of a thread's function, which `pthread_exit` may unwind.
+type ThreadFunction = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
+
+unsafe extern "C" {
+    fn pthread_create(
+        thread: *mut libc::pthread_t,
+        attributes: *const libc::pthread_attr_t,
+        start: ThreadFunction,
+        argument: *mut c_void,
+    ) -> i32;
+}
+
+/// Argument of a thread that the tracer creates.
+struct TracerStart {
+    start: ThreadFunction,
+    argument: *mut c_void,
+}
+
+impl TracerStart {
+    const LAYOUT: Layout = Layout::new::<Self>();
+}
+
+/// `pthread_exit` in `start` unwinds this frame, which has nothing to drop by then.
+extern "C-unwind" fn run_for_tracer(block: *mut c_void) -> *mut c_void {
+    let block = block.cast::<TracerStart>();
+    // SAFETY: `create_for_tracer` wrote the block and handed it to this thread.
+    let TracerStart { start, argument } = unsafe { block.read() };
+    // SAFETY: `create_for_tracer` allocated the block with this layout.
+    unsafe { dealloc(block.cast(), TracerStart::LAYOUT) };
+    // Signals are blocked, because one of the program's signal handlers could jump out of this code. A panic must not
+    // reach the tracer.
+    host_signals::with_all_blocked(|| drop(catch_unwind(note_calling_thread)));
+    start(argument)
+}
+
+/// Stops the calling thread forever. Allocates nothing.
+pub fn park_forever() -> ! {
+    static NEVER: EventFlags = EventFlags::new();
+    loop {
+        NEVER.wait(0, None);
+    }
+}
+
+/// Whether the main thread has ended, and all other threads are gpuflame's or were created by the tracer.
+pub fn are_only_ours_left() -> bool {
+    let main = std::process::id() as i32;
+    let is_ours = |identity: ThreadKey| OUR_THREADS.iter().any(|place| place.holds(identity));
+    let is_known = |thread: i32| thread == main || ThreadKey::of_thread(thread).is_some_and(is_ours);
+    has_main_ended() && thread_ids().into_iter().all(is_known)
+}
+
+/// Numbers of all threads of this process.
+pub fn thread_ids() -> Vec<i32> {
+    listing::entry_names(Path::new("/proc/self/task"))
+        .iter()
+        .filter_map(|name| name.to_str()?.parse().ok())
+        .collect()
+}
+
+/// Whether the main thread has ended while other threads keep the process alive.
+fn has_main_ended() -> bool {
+    let main = std::process::id();
+    read_stat(main, main as i32).is_some_and(|stat| stat.starts_with('Z'))
+}
+
+/// Fields of a thread's `stat` in `/proc`, starting with field 3, which is the thread's state. `None` if the thread has
+/// ended.
+pub fn read_stat(process: u32, thread: i32) -> Option<String> {
+    let stat = fs::read(format!("/proc/{process}/task/{thread}/stat")).ok()?;
+    // The name before the state may contain any characters, including a parenthesis.
+    let name_ends = stat.iter().rposition(|byte| *byte == b')')?;
+    Some(String::from_utf8_lossy(&stat[name_ends + 1..]).trim_start().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    /// Signals that the calling thread blocks.
+    fn blocked() -> u64 {
+        let status = fs::read_to_string(format!("/proc/self/task/{}/status", current_id())).unwrap();
+        let set = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();
+        u64::from_str_radix(set.trim(), 16).unwrap()
+    }
+
+    #[test]
+    fn a_spawned_thread_is_noted_blocks_signals_and_has_a_name_and_clock() {
+        static CLOCK: CpuClock = CpuClock::new();
+        let before = thread_ids();
+        assert!(before.contains(&current_id()) && !is_ours() && !has_main_ended());
+        let (done, waits) = mpsc::channel::<()>();
+        let (tells, hears) = mpsc::channel();
+        spawn(c"gpuflame-test", DEFAULT_STACK_BYTES, move || {
+            CLOCK.follow_this_thread();
+            note_ours();
+            let name = fs::read_to_string(format!("/proc/self/task/{}/comm", current_id())).unwrap();
+            tells.send((current_id(), is_ours(), name, blocked())).unwrap();
+            waits.recv().unwrap_err();
+        })
+        .unwrap();
+        let (thread, is_its_own, name, blocked) = hears.recv().unwrap();
+        assert!(!before.contains(&thread) && is_its_own);
+        assert_eq!(name, "gpuflame-test\n");
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGSEGV, libc::SIGRTMAX()] {
+            assert_ne!(blocked & 1 << (signal - 1), 0, "{signal}");
+        }
+        let identity = ThreadKey::of_thread(thread).unwrap();
+        let is_noted = |identity| OUR_THREADS.iter().any(|place| place.holds(identity));
+        assert!(is_noted(identity));
+        let reused = ThreadKey { started: identity.started + 1, ..identity };
+        assert!(!is_noted(reused), "a later thread of the same number is not ours");
+        let nobody = CpuClock::new();
+        assert_eq!((nobody.elapsed(), nobody.elapsed()), (Duration::ZERO, Duration::ZERO), "of no thread");
+        std::thread::sleep(Duration::from_millis(20));
+        let taken = CLOCK.elapsed();
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(CLOCK.elapsed(), taken, "it waits");
+        drop(done);
+    }
+
+    #[test]
+    fn threads_created_by_the_tracer_are_noted_but_not_the_programs() {
+        extern "C-unwind" fn tell(at: *mut c_void) -> *mut c_void {
+            // SAFETY: the test waits for this thread, and `at` points to the thread's own integer.
+            let number = unsafe { &*at.cast::<AtomicI32>() };
+            number.store(super::current_id(), Ordering::Release);
+            while number.load(Ordering::Acquire) > 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            null_mut()
+        }
+        note_threads_of_tracer();
+        for (create, is_noted) in
+            [(create_for_tracer as unsafe extern "C" fn(_, _, _, _) -> _, true), (pthread_create, false)]
+        {
+            let at = AtomicI32::new(0);
+            let mut thread = MaybeUninit::uninit();
+            let place = std::ptr::from_ref(&at).cast_mut().cast::<c_void>();
+            // SAFETY: `place` lives longer than the thread, which is joined below.
+            let error = host_signals::with_all_blocked(|| unsafe {
+                create(thread.as_mut_ptr(), std::ptr::null(), tell, place)
+            });
+            assert_eq!(error, 0);
+            while at.load(Ordering::Acquire) == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let identity = ThreadKey::of_thread(at.load(Ordering::Acquire)).unwrap();
+            assert_eq!(OUR_THREADS.iter().any(|place| place.holds(identity)), is_noted);
+            at.store(-1, Ordering::Release);
+            // SAFETY: the thread was created above, and is joined only once.
+            unsafe { libc::pthread_join(thread.assume_init(), null_mut()) };
+        }
+    }
+}

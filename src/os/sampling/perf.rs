@@ -1,0 +1,491 @@
+//! A sampler of one thread that uses the kernel's performance events (`perf_event_open`). Each time that the thread has
+//! used another `period` of CPU time, or each time that the thread is descheduled, the kernel copies the thread's
+//! registers and a part of its stack.
+//!
+//! The sampled thread is not disturbed: it gets no signals, and none of its calls is interrupted. An event has no
+//! descriptor that the host might close, because the mapping keeps the event alive, and unmapping ends the event. A
+//! forked child inherits neither the event nor the mapping.
+//!
+//! ```text
+//! mapping := page: where the data begins and ends (byte 1024: head, byte 1032: tail)
+//!            data: a ring of records, which the kernel writes at the head and we consume at the tail
+//! record  := type:u32 misc:u16 size:u16 ...
+//! sample  := process:u32 thread:u32 time:u64 abi:u64 register:u64[17] room:u64 byte[room] copied:u64
+//! lost    := id:u64 count:u64
+//! switch  := process:u32 thread:u32 time:u64      misc: scheduled in or out, and whether it was preempted
+//! ```
+//!
+//! This module does not unwind stacks, and does not know which modules are loaded.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::process::descriptor;
+
+/// Number of registers in a sample.
+pub const REGISTERS: usize = 17;
+
+/// Event that samples a thread until the event is dropped.
+#[derive(Debug)]
+pub struct PerfEvent {
+    ring: EventRing,
+    /// Excludes the time that the thread spends in the kernel.
+    is_user_only: bool,
+    /// Maximum number of stack bytes in a sample.
+    stack: u32,
+    /// Copy of a record that wraps around the end of the ring.
+    wrapped_record: Vec<u8>,
+}
+
+/// Condition on which the kernel samples a thread.
+#[derive(Clone, Copy, Debug)]
+enum Trigger {
+    /// Each time that the thread has used another period of this length of CPU time.
+    CpuTime(Duration),
+    /// Each time that the thread is descheduled. The thread's return to a processor is reported as well.
+    Deschedule,
+}
+
+/// A record that the kernel wrote about a thread.
+#[derive(Debug)]
+pub enum PerfRecord<'a> {
+    /// The thread's registers and stack.
+    Sample(ThreadSample<'a>),
+    /// The thread was descheduled. The sample taken at that moment precedes this record.
+    Descheduled {
+        /// True if the thread blocked, false if it was still runnable (always true before Linux 4.17).
+        blocked: bool,
+    },
+    /// The thread runs again.
+    Scheduled {
+        /// Time in ns since 1970.
+        time: u64,
+    },
+    /// The ring was full, and samples are missing at this point.
+    Lost,
+}
+
+/// Registers and stack of a thread at one moment.
+#[derive(Debug)]
+pub struct ThreadSample<'a> {
+    /// Time in ns since 1970.
+    pub time: u64,
+    /// rax to r15 and the instruction pointer, in DWARF order.
+    pub registers: [u64; REGISTERS],
+    /// The copied part of the stack, from the stack pointer upwards.
+    pub stack: &'a [u8],
+}
+
+/// Sizes to try, in bytes: the size of the ring, and the size of the stack in a sample. The kernel limits how much
+/// memory an unprivileged user may lock (`kernel.perf_event_mlock_kb`, 516 per processor, and `ulimit -l`).
+const RING_SIZES: [(usize, u32); 4] =
+    [(512 << 10, 32 << 10), (256 << 10, 32 << 10), (64 << 10, 8 << 10), (16 << 10, 2 << 10)];
+/// Sizes to try for an event on a thread that may be descheduled thousands of times per second.
+const SWITCH_RING_SIZES: [(usize, u32); 4] =
+    [(1 << 20, 16 << 10), (512 << 10, 16 << 10), (256 << 10, 16 << 10), (64 << 10, 8 << 10)];
+/// Size of a sample without its stack, in bytes, rounded up generously.
+const SAMPLE_OVERHEAD_BYTES: usize = 256;
+const PAGE_BYTES: usize = 4096;
+
+impl PerfEvent {
+    /// Samples a thread of this process from now on, each time that it has used another `period` of CPU time.
+    ///
+    /// # Errors
+    /// Errors of the kernel: sampling is not permitted, or the thread has ended.
+    pub fn open(thread: i32, period: Duration) -> io::Result<Self> {
+        // Users who are not permitted to observe the kernel may still be permitted to sample time outside the kernel.
+        Self::open_largest(&RING_SIZES, thread, Trigger::CpuTime(period), &[false, true])
+    }
+
+    /// Samples a thread of this process each time that it is descheduled, which happens inside the kernel.
+    ///
+    /// # Errors
+    /// As for [`PerfEvent::open`].
+    pub fn open_switches(thread: i32) -> io::Result<Self> {
+        Self::open_largest(&SWITCH_RING_SIZES, thread, Trigger::Deschedule, &[false])
+    }
+
+    fn open_largest(
+        rooms: &[(usize, u32)],
+        thread: i32,
+        when: Trigger,
+        user_only_modes: &[bool],
+    ) -> io::Result<Self> {
+        let mut result = Err(io::ErrorKind::PermissionDenied.into());
+        for &(room, stack) in rooms {
+            for &is_user_only in user_only_modes {
+                let opened = open(thread, when, stack, is_user_only);
+                result = opened.and_then(|event| EventRing::map(event, room)).map(|ring| Self {
+                    ring,
+                    is_user_only,
+                    stack,
+                    wrapped_record: Vec::new(),
+                });
+                match &result {
+                    Err(error) if is_refused(error) => {}
+                    _ => break,
+                }
+            }
+            match &result {
+                Err(error) if is_refused(error) || error.kind() == io::ErrorKind::OutOfMemory => {}
+                _ => break,
+            }
+        }
+        result
+    }
+
+    /// Whether only the time that the thread spends outside the kernel is sampled.
+    pub fn is_user_only(&self) -> bool {
+        self.is_user_only
+    }
+
+    /// Number of samples that fit into the empty ring.
+    pub fn capacity(&self) -> usize {
+        self.ring.size / (self.stack as usize + SAMPLE_OVERHEAD_BYTES)
+    }
+
+    /// Passes all new records to `each`. Returns the number of samples that were lost since the last call.
+    pub fn drain(&mut self, mut each: impl FnMut(PerfRecord<'_>)) -> u64 {
+        let mut lost = 0_u64;
+        let head = self.ring.head().load(Ordering::Acquire);
+        let mut tail = self.ring.tail().load(Ordering::Relaxed);
+        while tail < head {
+            let (kind, misc, size) = self.ring.header(tail);
+            if size < 8 || size as u64 > head - tail {
+                // No kernel writes such a record, so the remaining data is skipped.
+                tail = head;
+                break;
+            }
+            let record = self.ring.record(tail, size, &mut self.wrapped_record);
+            match kind {
+                RECORD_SAMPLE => parse_sample(record).into_iter().map(PerfRecord::Sample).for_each(&mut each),
+                RECORD_SWITCH if misc & SWITCHED_OUT != 0 => {
+                    each(PerfRecord::Descheduled { blocked: misc & PREEMPTED == 0 })
+                }
+                RECORD_SWITCH => {
+                    word(record, 16).into_iter().for_each(|time| each(PerfRecord::Scheduled { time }))
+                }
+                RECORD_LOST => {
+                    lost += word(record, 16).unwrap_or(0);
+                    each(PerfRecord::Lost);
+                }
+                _ => {}
+            }
+            tail += size as u64;
+            // Each consumed record makes room for the next one.
+            self.ring.tail().store(tail, Ordering::Release);
+        }
+        self.ring.tail().store(tail, Ordering::Release);
+        lost
+    }
+}
+
+/// CPU time that a thread of this process has used so far. `None` if the thread has ended.
+pub fn thread_cpu_time(thread: i32) -> Option<Duration> {
+    // Id, as the kernel encodes it, of the clock that shows the CPU time of one thread since its start.
+    let clock = !thread << 3 | 6;
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the call writes to `time`, and fails for a thread that has ended.
+    let known = unsafe { libc::clock_gettime(clock, &mut time) } == 0;
+    known.then(|| Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
+}
+
+fn is_refused(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES))
+}
+
+/// The memory that the kernel and the reader of an event share.
+#[derive(Debug)]
+struct EventRing {
+    at: NonNull<u8>,
+    /// Size of the data in bytes, a power of two.
+    size: usize,
+}
+
+// SAFETY: the mapping belongs to this value alone.
+unsafe impl Send for EventRing {}
+
+impl EventRing {
+    /// Maps the ring of `event`, and closes the descriptor.
+    fn map(event: File, size: usize) -> io::Result<Self> {
+        let (length, access) = (PAGE_BYTES + size, libc::PROT_READ | libc::PROT_WRITE);
+        // SAFETY: the call creates a new mapping of an open file, at an address that the kernel chooses.
+        let at = unsafe { libc::mmap(null_mut(), length, access, libc::MAP_SHARED, event.as_raw_fd(), 0) };
+        let mapped = if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(at.cast()) };
+        close_event(event);
+        let at = NonNull::new(mapped?).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { at, size })
+    }
+
+    fn head(&self) -> &AtomicU64 {
+        self.counter(1024)
+    }
+
+    fn tail(&self) -> &AtomicU64 {
+        self.counter(1032)
+    }
+
+    fn counter(&self, offset: usize) -> &AtomicU64 {
+        // SAFETY: the first page stays mapped while `self` lives, and this word in it is aligned.
+        unsafe { self.at.add(offset).cast().as_ref() }
+    }
+
+    /// Type, flags and size of the record at `position`. Records are aligned to 8 bytes, so the 8 bytes of a header
+    /// never wrap around.
+    fn header(&self, position: u64) -> (u32, u16, usize) {
+        // SAFETY: `bytes` returns eight readable bytes, which the kernel wrote before it moved the head.
+        let header = unsafe { self.bytes(position).cast::<u64>().read_unaligned() };
+        (header as u32, (header >> 32) as u16, (header >> 48) as usize)
+    }
+
+    /// The record at `position`, copied to `wrapped_record` if it wraps around the end of the ring. The kernel does not
+    /// overwrite the record meanwhile.
+    fn record<'a>(&'a self, position: u64, size: usize, wrapped_record: &'a mut Vec<u8>) -> &'a [u8] {
+        let first = (self.size - position as usize % self.size).min(size);
+        // SAFETY: at least `first` bytes are left up to the end of the data, and the kernel does not write to them
+        // until the tail moves.
+        let one = unsafe { std::slice::from_raw_parts(self.bytes(position).as_ptr(), first) };
+        if first == size {
+            return one;
+        }
+        wrapped_record.clear();
+        wrapped_record.extend_from_slice(one);
+        // SAFETY: the rest of the record is at the start of the data, and the record is no longer than the data.
+        let rest =
+            unsafe { std::slice::from_raw_parts(self.bytes(0).as_ptr(), (size - first).min(self.size)) };
+        wrapped_record.extend_from_slice(rest);
+        wrapped_record
+    }
+
+    fn bytes(&self, position: u64) -> NonNull<u8> {
+        // SAFETY: the data follows the first page, and this offset is inside it.
+        unsafe { self.at.add(PAGE_BYTES + position as usize % self.size) }
+    }
+}
+
+impl Drop for EventRing {
+    fn drop(&mut self) {
+        // SAFETY: `map` mapped this size, and no reference to the mapping is left.
+        unsafe { libc::munmap(self.at.as_ptr().cast(), PAGE_BYTES + self.size) };
+    }
+}
+
+const RECORD_LOST: u32 = 2;
+const RECORD_SAMPLE: u32 = 9;
+const RECORD_SWITCH: u32 = 14;
+/// Flags of a switch record: the thread was scheduled out, and (since Linux 4.17) the thread was preempted.
+const SWITCHED_OUT: u16 = 1 << 13;
+const PREEMPTED: u16 = 1 << 14;
+
+/// The kernel's numbers of the registers rax to r15 and the instruction pointer, in DWARF order. A sample has its
+/// registers in ascending order by number.
+const KERNEL_REGISTER_NUMBERS: [u32; REGISTERS] = [0, 3, 2, 1, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23, 8];
+/// Value of `abi` if the registers have 64 bits.
+const ABI_64_BIT: u64 = 2;
+
+fn wanted_registers() -> u64 {
+    KERNEL_REGISTER_NUMBERS.iter().fold(0, |mask, number| mask | 1 << number)
+}
+
+fn parse_sample(record: &[u8]) -> Option<ThreadSample<'_>> {
+    const REGISTERS_OFFSET: usize = 32;
+    const STACK_SIZE_OFFSET: usize = REGISTERS_OFFSET + 8 * REGISTERS;
+    if word(record, 24)? != ABI_64_BIT {
+        return None;
+    }
+    let mut registers = [0; REGISTERS];
+    for (at, number) in KERNEL_REGISTER_NUMBERS.into_iter().enumerate() {
+        let before = (wanted_registers() & ((1 << number) - 1)).count_ones() as usize;
+        registers[at] = word(record, REGISTERS_OFFSET + 8 * before)?;
+    }
+    let room = word(record, STACK_SIZE_OFFSET)? as usize;
+    let copied =
+        if room == 0 { 0 } else { word(record, (STACK_SIZE_OFFSET + 8).checked_add(room)?)? as usize };
+    let stack = record.get(STACK_SIZE_OFFSET + 8..)?.get(..copied.min(room))?;
+    Some(ThreadSample { time: word(record, 16)?, registers, stack })
+}
+
+fn word(record: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_ne_bytes(record.get(at..at.checked_add(8)?)?.try_into().ok()?))
+}
+
+/// The kernel's `perf_event_attr`, up to the fields that exist since 4.1.
+#[repr(C)]
+#[derive(Default)]
+struct PerfEventAttr {
+    kind: u32,
+    size: u32,
+    config: u64,
+    period: u64,
+    sample_fields: u64,
+    read_fields: u64,
+    switches: u64,
+    wake_after: u32,
+    breakpoint: [u32; 5],
+    branches: u64,
+    registers: u64,
+    stack: u32,
+    clock: i32,
+}
+
+const _: () = assert!(size_of::<PerfEventAttr>() == 96, "the kernel knows these fields by their places");
+
+/// Software events: the CPU time of a task, and the number of times that the task was descheduled.
+const TYPE_SOFTWARE: u32 = 1;
+const TASK_CLOCK: u64 = 1;
+const CONTEXT_SWITCHES: u64 = 3;
+/// Fields of a sample: thread, time, registers and stack.
+const SAMPLE_FIELDS: u64 = 1 << 1 | 1 << 2 | 1 << 12 | 1 << 13;
+const EXCLUDE_KERNEL: u64 = 1 << 5;
+const EXCLUDE_HYPERVISOR: u64 = 1 << 6;
+/// Flag: records other than samples contain thread and time as well.
+const SAMPLE_ID_ALL: u64 = 1 << 18;
+const USE_CLOCK_ID: u64 = 1 << 25;
+/// Flag: the kernel writes a record when the thread leaves a processor and when the thread returns to a processor.
+const RECORD_SWITCHES: u64 = 1 << 26;
+/// Flag: the kernel closes the descriptor on `exec`.
+const CLOSE_ON_EXEC: u64 = 8;
+
+fn open(thread: i32, when: Trigger, stack: u32, is_user_only: bool) -> io::Result<File> {
+    let (config, period, records) = match when {
+        Trigger::CpuTime(period) => (TASK_CLOCK, period.as_nanos() as u64, 0),
+        Trigger::Deschedule => (CONTEXT_SWITCHES, 1, SAMPLE_ID_ALL | RECORD_SWITCHES),
+    };
+    let attributes = PerfEventAttr {
+        kind: TYPE_SOFTWARE,
+        size: size_of::<PerfEventAttr>() as u32,
+        config,
+        period,
+        sample_fields: SAMPLE_FIELDS,
+        switches: records | EXCLUDE_HYPERVISOR | USE_CLOCK_ID | if is_user_only { EXCLUDE_KERNEL } else { 0 },
+        registers: wanted_registers(),
+        stack,
+        clock: libc::CLOCK_REALTIME,
+        ..PerfEventAttr::default()
+    };
+    const ANY_PROCESSOR: i32 = -1;
+    const NO_GROUP: i32 = -1;
+    descriptor::enlarge_table();
+    // SAFETY: the attributes have the size that they state, and the call keeps no pointer to them.
+    let event = unsafe {
+        let attributes = &raw const attributes;
+        libc::syscall(libc::SYS_perf_event_open, attributes, thread, ANY_PROCESSOR, NO_GROUP, CLOSE_ON_EXEC)
+    };
+    if event < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just created this descriptor, and we are its only owner.
+    Ok(descriptor::move_out_of_reach(unsafe { File::from_raw_fd(event as i32) }))
+}
+
+/// Closes an event's descriptor, unless the host has closed the descriptor and its number refers to one of the host's
+/// files by now.
+fn close_event(event: File) {
+    let number = event.as_raw_fd();
+    let is_ours = fs::read_link(format!("/proc/self/fd/{number}"))
+        .map_or(true, |link| link.as_os_str().as_encoded_bytes() == b"anon_inode:[perf_event]");
+    if !is_ours {
+        let _ = event.into_raw_fd();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::hint::black_box;
+    use std::time::Instant;
+
+    use super::*;
+    use crate::process::threads;
+    use crate::skip::skip;
+
+    /// An event on the calling thread. `None` if the kernel does not permit sampling: the test is skipped.
+    fn opened(period: Duration) -> Option<PerfEvent> {
+        PerfEvent::open(threads::current_id(), period)
+            .inspect_err(|error| {
+                skip(&format!(
+                    "the kernel refuses CPU samples: {error}; sysctl kernel.perf_event_paranoid=2"
+                ));
+            })
+            .ok()
+    }
+
+    fn spin(nanos: u128) {
+        let began = Instant::now();
+        while black_box(began.elapsed().as_nanos()) < nanos {}
+    }
+
+    #[test]
+    fn perf_samples_match_the_threads_cpu_time_and_contain_its_stack() {
+        let Some(mut event) = opened(Duration::from_millis(1)) else { return };
+        let before = thread_cpu_time(threads::current_id()).unwrap();
+        let (mut count, mut lost) = (0_u64, 0);
+        let here = (&raw const before) as u64;
+        for _ in 0..20 {
+            spin(5_000_000);
+            lost += event.drain(|told| {
+                let PerfRecord::Sample(sample) = told else { panic!("{told:?}") };
+                count += 1;
+                let sp = sample.registers[7];
+                assert!(sp < here && here < sp + (1 << 20), "{sp:x} is not below {here:x}");
+                let word = (here - sp) as usize;
+                if sample.stack.len() > word + 8 {
+                    assert_eq!(&sample.stack[word..word + 8], &before.as_secs().to_ne_bytes());
+                }
+            });
+        }
+        let taken = (thread_cpu_time(threads::current_id()).unwrap() - before).as_millis() as u64;
+        // One sample may be missing or additional at the start and at the end of the interval.
+        assert!((count + lost).abs_diff(taken) <= taken / 20 + 2, "{count} and {lost} lost in {taken} ms");
+    }
+
+    #[test]
+    fn samples_that_do_not_fit_the_ring_are_counted_as_lost() {
+        let Some(mut event) = opened(Duration::from_micros(100)) else { return };
+        spin(100_000_000);
+        let mut count = 0;
+        event.drain(|_| count += 1);
+        assert!(count <= event.capacity() + 1 && count > 0, "{count} of {}", event.capacity());
+        // The kernel reports lost samples before the next sample.
+        spin(5_000_000);
+        let lost = event.drain(|_| ());
+        assert!(lost > 100, "{lost}");
+    }
+
+    #[test]
+    fn context_switches_of_a_sleeping_thread_are_recorded() {
+        let mut event = match PerfEvent::open_switches(threads::current_id()) {
+            Ok(event) => event,
+            // An unprivileged user is not permitted to sample the kernel, unless kernel.perf_event_paranoid is 1.
+            Err(error) => return skip(&format!("the kernel refuses samples of waits: {error}")),
+        };
+        event.drain(|_| ());
+        let here = (&raw const event) as u64;
+        for _ in 0..10 {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let (mut left, mut slept, mut waits) = (0, 0, 0);
+        let lost = event.drain(|told| match told {
+            PerfRecord::Sample(sample) => {
+                assert!(sample.registers[7] < here && here < sample.registers[7] + (1 << 20));
+                left = sample.time;
+            }
+            PerfRecord::Descheduled { blocked: of_its_own } => waits += u32::from(of_its_own),
+            PerfRecord::Lost => {}
+            PerfRecord::Scheduled { time } if time - left >= 4_000_000 => slept += 1,
+            PerfRecord::Scheduled { .. } => {}
+        });
+        assert!(lost == 0 && slept >= 10 && waits >= 10, "{lost} lost, {slept} slept, {waits} waited");
+    }
+
+    #[test]
+    fn an_exited_thread_has_no_cpu_time_and_cannot_be_sampled() {
+        let number = std::thread::spawn(threads::current_id).join().unwrap();
+        let error = PerfEvent::open(number, Duration::from_millis(1)).unwrap_err();
+        assert!(error.raw_os_error() == Some(libc::ESRCH) || is_refused(&error), "{error}");
+        assert_eq!(thread_cpu_time(number), None);
+    }
+}

@@ -1,0 +1,274 @@
+//! The actions of the signals that end a process, as the kernel has them and as the program sees them.
+//!
+//! Our handler is installed while the program's action is the default. Some programs restore the default later: uvicorn
+//! and CPython restore it and then send themselves the signal again. `sigaction` and `signal` are therefore interposed
+//! for these signals, and the program's view remains the same as without gpuflame:
+//!
+//! ```text
+//! the program ...      the kernel gets          the program's view
+//! sets the default     our handler              the default, with the flags and mask that it set
+//! sets anything else   that                     that
+//! asks                                          the kernel's action; the default if that is our handler
+//! ```
+//!
+//! The kernel's action is the only state, so an action that was set by a system call, or by a function of the C library
+//! that is not interposed, is respected as well. A program that queries the action by such a call finds our handler. If
+//! the program's own handler then calls our handler, [`is_installed`] is false, and our handler returns.
+//!
+//! All functions may be called in a signal handler, so they use no lock and no heap memory.
+
+use std::ffi::{c_char, c_int};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use crate::process::interpose::{self, Interposition};
+
+/// The signals that end a process and that we handle: SIGINT from a terminal, SIGTERM from `kill` and job runners, and
+/// SIGHUP from a terminal that goes away.
+pub const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+
+/// Flag by which the C library tells the kernel that `sa_restorer` is set. The kernel returns this flag with the
+/// action.
+const SA_RESTORER: i32 = 0x0400_0000;
+
+type Sigaction = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
+type Signal = unsafe extern "C" fn(c_int, libc::sighandler_t) -> libc::sighandler_t;
+
+/// Address of our handler; 0 if no handler is set yet.
+static HANDLER: AtomicUsize = AtomicUsize::new(0);
+/// Process in which the handler was installed. A forked child inherits the handler, but installs it for no further
+/// signals.
+static OWNER_PROCESS: AtomicU32 = AtomicU32::new(0);
+/// Addresses of the C library's functions; 0 while they are not interposed.
+static ORIGINAL_SIGACTION: AtomicUsize = AtomicUsize::new(0);
+static ORIGINAL_SIGNAL: AtomicUsize = AtomicUsize::new(0);
+
+/// Defaults as the program set them, for each of [`SIGNALS`].
+static DEFAULT_ACTIONS: [DefaultAction; SIGNALS.len()] = [const { DefaultAction::new() }; SIGNALS.len()];
+
+/// A default action. Its flags and mask have no effect, but `sigaction` returns them.
+struct DefaultAction {
+    flags: AtomicI32,
+    /// Mask of the signals 1 to 64, which are all signals that the kernel has.
+    mask: AtomicU64,
+    restorer: AtomicUsize,
+}
+
+impl DefaultAction {
+    const fn new() -> Self {
+        Self { flags: AtomicI32::new(0), mask: AtomicU64::new(0), restorer: AtomicUsize::new(0) }
+    }
+
+    /// The default action of a signal that we handle; `None` for other signals.
+    fn for_signal(signal: i32) -> Option<&'static Self> {
+        SIGNALS.iter().position(|ours| *ours == signal).map(|at| &DEFAULT_ACTIONS[at])
+    }
+
+    fn set(&self, action: &libc::sigaction) {
+        self.flags.store(action.sa_flags, Ordering::Relaxed);
+        // SAFETY: a signal set starts with a word for the signals 1 to 64.
+        let mask = unsafe { (&raw const action.sa_mask).cast::<u64>().read() };
+        self.mask.store(mask, Ordering::Relaxed);
+        self.restorer.store(action.sa_restorer.map_or(0, |restorer| restorer as usize), Ordering::Relaxed);
+    }
+
+    /// Sets the default that `sigaction` returns after the program has set `action`.
+    fn set_by_program(&self, action: &libc::sigaction, restorer: Option<extern "C" fn()>) {
+        let mut kept = *action;
+        if restorer.is_some() {
+            kept.sa_flags |= SA_RESTORER;
+            kept.sa_restorer = restorer;
+        }
+        for always_delivered in [libc::SIGKILL, libc::SIGSTOP] {
+            // SAFETY: the call writes to the mask of a local copy.
+            unsafe { libc::sigdelset(&mut kept.sa_mask, always_delivered) };
+        }
+        self.set(&kept);
+    }
+
+    fn get(&self) -> libc::sigaction {
+        let mut action = default_action();
+        action.sa_flags = self.flags.load(Ordering::Relaxed);
+        // SAFETY: a signal set starts with a word for the signals 1 to 64.
+        unsafe { (&raw mut action.sa_mask).cast::<u64>().write(self.mask.load(Ordering::Relaxed)) };
+        let restorer = self.restorer.load(Ordering::Relaxed);
+        // SAFETY: `restorer` is 0, which is `None`, or the address of the function that was stored.
+        action.sa_restorer = unsafe { std::mem::transmute::<usize, Option<extern "C" fn()>>(restorer) };
+        action
+    }
+}
+
+/// Installs `handler` for each of [`SIGNALS`] whose action is the default now. From now on, also installs `handler`
+/// whenever the program sets the default. Call once.
+pub fn handle_default_signals(handler: extern "C" fn(i32)) {
+    HANDLER.store(handler as usize, Ordering::Release);
+    OWNER_PROCESS.store(std::process::id(), Ordering::Release);
+    handle_current_defaults();
+    // If interposing fails, the program's calls reach the C library's functions as before.
+    let _ = interpose();
+}
+
+/// Installs the handler for signals whose action has become the default without an interposed call.
+pub fn handle_current_defaults() {
+    for signal in SIGNALS.into_iter().filter(|_| is_active()) {
+        let action = current_action(signal).filter(|action| action.sa_sigaction == libc::SIG_DFL);
+        if let (Some(action), Some(default)) = (action, DefaultAction::for_signal(signal)) {
+            default.set(&action);
+            // SAFETY: the action is valid, and its handler is never unloaded (see `pinning::pin_library`).
+            unsafe { original_sigaction()(signal, &our_action(), std::ptr::null_mut()) };
+        }
+    }
+}
+
+/// Whether the kernel calls our handler for `signal`.
+pub fn is_installed(signal: i32) -> bool {
+    current_action(signal).is_some_and(|action| is_ours(&action))
+}
+
+/// Sets the default action in the kernel permanently. Call only to end the process.
+pub fn restore_default(signal: i32) {
+    // From now on, a thread of the program that sets the default really gets the default, not our handler.
+    let _ = OWNER_PROCESS.compare_exchange(std::process::id(), 0, Ordering::AcqRel, Ordering::Relaxed);
+    // SAFETY: the action is valid.
+    unsafe { original_sigaction()(signal, &default_action(), std::ptr::null_mut()) };
+}
+
+fn is_active() -> bool {
+    HANDLER.load(Ordering::Acquire) != 0 && OWNER_PROCESS.load(Ordering::Acquire) == std::process::id()
+}
+
+fn is_ours(action: &libc::sigaction) -> bool {
+    let handler = HANDLER.load(Ordering::Acquire);
+    handler != 0 && action.sa_sigaction == handler
+}
+
+fn default_action() -> libc::sigaction {
+    // SAFETY: all-zero is a valid `sigaction`: the default action.
+    unsafe { std::mem::zeroed() }
+}
+
+/// The action with our handler.
+fn our_action() -> libc::sigaction {
+    let mut action = default_action();
+    action.sa_sigaction = HANDLER.load(Ordering::Acquire);
+    // A second signal must reach the thread that waits for the end, if there is no other thread. The application's
+    // handlers must not run on that thread any more.
+    action.sa_flags = libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART;
+    // SAFETY: both calls write to the mask of a local action.
+    unsafe {
+        libc::sigfillset(&mut action.sa_mask);
+        for ours in SIGNALS {
+            libc::sigdelset(&mut action.sa_mask, ours);
+        }
+    }
+    action
+}
+
+fn current_action(signal: i32) -> Option<libc::sigaction> {
+    let mut action = default_action();
+    // SAFETY: without an action to set, the call only writes to `action`.
+    (unsafe { original_sigaction()(signal, std::ptr::null(), &mut action) } == 0).then_some(action)
+}
+
+/// The C library's `sigaction`. A call by name may reach our interposed `sigaction` instead.
+fn original_sigaction() -> Sigaction {
+    match ORIGINAL_SIGACTION.load(Ordering::Acquire) {
+        0 => libc::sigaction,
+        // SAFETY: the loader returned this address for the function of this type.
+        address => unsafe { std::mem::transmute::<usize, Sigaction>(address) },
+    }
+}
+
+/// Interposes [`sigaction`] and [`signal`] on the C library's functions, under all their names.
+fn interpose() -> std::io::Result<()> {
+    const NAMES: [(&std::ffi::CStr, bool); 5] = [
+        (c"sigaction", true),
+        (c"__sigaction", true),
+        (c"signal", false),
+        (c"bsd_signal", false),
+        (c"ssignal", false),
+    ];
+    let find = |name: *const c_char| {
+        // SAFETY: the name is a C string; the result is null or an address in the C library.
+        let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name) };
+        address.addr()
+    };
+    let (of_action, of_signal) = (find(c"sigaction".as_ptr()), find(c"signal".as_ptr()));
+    let (our_action, our_signal): (Sigaction, Signal) = (sigaction, signal);
+    if of_action == 0 || of_signal == 0 || of_action == our_action as usize {
+        return Ok(());
+    }
+    ORIGINAL_SIGACTION.store(of_action, Ordering::Release);
+    ORIGINAL_SIGNAL.store(of_signal, Ordering::Release);
+    let place = |(name, is_action): (&'static std::ffi::CStr, bool)| Interposition {
+        name: name.to_str().unwrap_or_default(),
+        original: if is_action { of_action } else { of_signal },
+        replacement: if is_action { our_action as usize } else { our_signal as usize },
+    };
+    interpose::replace_functions(&NAMES.map(place)).map(drop)
+}
+
+/// `sigaction`, as the program calls it.
+unsafe extern "C" fn sigaction(
+    signal: c_int,
+    new: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> c_int {
+    let theirs = original_sigaction();
+    let Some(kept) = DefaultAction::for_signal(signal) else {
+        // SAFETY: the arguments are the caller's, unchanged.
+        return unsafe { theirs(signal, new, old) };
+    };
+    // SAFETY: by the caller's contract, the pointer is null or refers to a valid action.
+    let new = unsafe { new.as_ref() }.copied();
+    let seen = kept.get();
+    let mut before = default_action();
+    let result = match new {
+        Some(new) if new.sa_sigaction == libc::SIG_DFL && is_active() => {
+            // SAFETY: the action to set is valid, and the call writes to a local action.
+            let result = unsafe { theirs(signal, &our_action(), &mut before) };
+            if result == 0 {
+                kept.set_by_program(&new, current_restorer(signal));
+            }
+            result
+        }
+        Some(new) => {
+            // SAFETY: the action to set is null or valid, and the call writes to a local action.
+            unsafe { theirs(signal, &new, &mut before) }
+        }
+        None => {
+            // SAFETY: the action to set is null or valid, and the call writes to a local action.
+            unsafe { theirs(signal, std::ptr::null(), &mut before) }
+        }
+    };
+    if result == 0 && !old.is_null() {
+        // SAFETY: by the caller's contract, `old` has room for an action.
+        unsafe { old.write(if is_ours(&before) { seen } else { before }) };
+    }
+    result
+}
+
+/// The function by which signal handlers return. The C library adds this function to each action that it sets.
+fn current_restorer(signal: i32) -> Option<extern "C" fn()> {
+    current_action(signal)
+        .and_then(|action| action.sa_restorer.filter(|_| action.sa_flags & SA_RESTORER != 0))
+}
+
+/// `signal`, as the program calls it.
+unsafe extern "C" fn signal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t {
+    if handler == libc::SIG_DFL && DefaultAction::for_signal(signal).is_some() && is_active() {
+        let (mut new, mut old) = (default_action(), default_action());
+        // The C library's `signal` sets the same flag.
+        new.sa_flags = libc::SA_RESTART;
+        // SAFETY: the call writes to the mask of a local action.
+        unsafe { libc::sigaddset(&mut new.sa_mask, signal) };
+        // SAFETY: the action to set is valid, and the call writes to a local action.
+        let result = unsafe { sigaction(signal, &new, &mut old) };
+        return if result == 0 { old.sa_sigaction } else { libc::SIG_ERR };
+    }
+    // SAFETY: the loader returned this address for the function of this type, and this code only runs after the address
+    // was stored.
+    let theirs = unsafe { std::mem::transmute::<usize, Signal>(ORIGINAL_SIGNAL.load(Ordering::Acquire)) };
+    // SAFETY: the arguments are the caller's, unchanged.
+    let before = unsafe { theirs(signal, handler) };
+    if before != 0 && before == HANDLER.load(Ordering::Acquire) { libc::SIG_DFL } else { before }
+}

@@ -1,0 +1,5 @@
+//! Process-wide numbers of stacks, range names and texts. Records contain these numbers.
+
+pub(super) mod intern;
+pub(super) mod range_names;
+pub(super) mod text_table;

@@ -1,0 +1,227 @@
+//! The names of ranges, and the domains that separate them. Each name and each domain has a process-wide number, which
+//! any thread can look up at any time (`text_table`).
+
+use std::borrow::Cow;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use gpuflame_model::record::{RangeId, Row};
+
+use super::intern::Hash;
+use super::text_table::{MAX_TEXTS, TextTable};
+
+/// Maximum number of domains that can still be added after the maximum number of names is reached.
+const MAX_DOMAINS: usize = 1 << 10;
+/// Maximum number of names.
+const MAX_NAMES: usize = MAX_TEXTS - MAX_DOMAINS;
+/// Maximum length of a name in bytes; the rest of a longer name is ignored.
+const MAX_NAME_BYTES: usize = 512;
+
+/// All names, each with the number of its domain.
+static NAMES: TextTable = TextTable::new();
+
+/// A namespace of ranges: a pop closes only ranges of its own domain. The number of a domain is the number of the
+/// domain's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RangeDomain(u32);
+
+impl RangeDomain {
+    /// Domain of NVTX ranges that the application opens without a domain.
+    pub const DEFAULT: Self = Self(0);
+    /// Domain of the ranges that `gpuflame_range_push` opens.
+    pub const USER: Self = Self(u32::MAX);
+    /// Value for all domains that the user has excluded.
+    pub const IGNORED: Self = Self(u32::MAX - 1);
+    /// Pseudo-domain that contains the names of the domains.
+    const DOMAIN_NAMES: Self = Self(u32::MAX - 2);
+
+    /// Returns the domain with this number.
+    pub(crate) fn from_number(number: u32) -> Self {
+        Self(number)
+    }
+
+    /// Returns the domain's number, which serves as its NVTX handle.
+    pub(crate) fn number(self) -> u32 {
+        self.0
+    }
+}
+
+/// Name of a range as the application passes it.
+#[derive(Clone, Copy, Debug)]
+pub enum RangeName<'a> {
+    /// Name in bytes, which should be UTF-8 but may not be.
+    Text(&'a [u8]),
+    /// Name in 32-bit characters.
+    Wide(&'a [u32]),
+    /// Name that the application has registered before.
+    Registered(RangeId),
+}
+
+/// Returns the hash that identifies a name. The name's address cannot identify it, because the application may later
+/// store another name at the same address.
+pub(crate) fn hash_bytes(domain: RangeDomain, text: &[u8]) -> Hash {
+    let text = &text[..text.len().min(MAX_NAME_BYTES)];
+    let start = Hash::ROOT.then(u64::from(domain.0)).then(text.len() as u64);
+    text.chunks(8).fold(start, |hash, chunk| {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        hash.then(u64::from_le_bytes(word))
+    })
+}
+
+/// Returns the hash under which a thread caches a name of wide characters.
+pub(crate) fn hash_wide(domain: RangeDomain, text: &[u32]) -> Hash {
+    let text = &text[..text.len().min(MAX_NAME_BYTES)];
+    // The length word is above all lengths of byte strings, so that the hashes of wide and byte strings differ.
+    let start = Hash::ROOT.then(u64::from(domain.0)).then(1 << 32 | text.len() as u64);
+    text.iter().fold(start, |hash, letter| hash.then(u64::from(*letter)))
+}
+
+/// NVTX domains that the user has excluded; null if there are none. A list that was stored is never freed.
+static IGNORED: AtomicPtr<Vec<String>> = AtomicPtr::new(null_mut());
+
+/// Pattern for the names of ranges that begin a step; null if there is no pattern. A pattern that was stored is never
+/// freed.
+static STEP_NAME: AtomicPtr<String> = AtomicPtr::new(null_mut());
+
+/// Makes each range with this name, in any domain, begin a step when the range opens. If `name` ends in `*`, it is a
+/// prefix. Each step is announced as a [`Notice::Step`](crate::capture::notices::Notice::Step).
+pub fn watch_range(name: &str) {
+    STEP_NAME.store(Box::into_raw(Box::new(name.to_owned())), Ordering::Release);
+}
+
+/// Whether a range that is being opened begins a step. `id` is the id of the range's name, if the name has one.
+pub(crate) fn is_step(name: RangeName<'_>, id: Option<RangeId>) -> bool {
+    // SAFETY: the pointer is null, or points to a string that `watch_range` has leaked.
+    let Some(watched) = (unsafe { STEP_NAME.load(Ordering::Acquire).as_ref() }) else { return false };
+    let is_it = |text: &[u8]| match watched.strip_suffix('*') {
+        Some(beginning) => text.starts_with(beginning.as_bytes()),
+        None => text == watched.as_bytes(),
+    };
+    match (name, id) {
+        (RangeName::Registered(_), Some(id)) => NAMES.text(id.0).is_some_and(is_it),
+        (RangeName::Registered(_), None) => false,
+        _ => with_text(name, is_it),
+    }
+}
+
+/// Sets the NVTX domains to exclude.
+pub fn ignore_domains(domains: &[String]) {
+    IGNORED.store(Box::into_raw(Box::new(domains.to_vec())), Ordering::Release);
+}
+
+fn is_ignored(name: &[u8]) -> bool {
+    // SAFETY: the pointer is null, or points to a list that `ignore_domains` has leaked.
+    let ignored = unsafe { IGNORED.load(Ordering::Acquire).as_ref() };
+    ignored.is_some_and(|ignored| ignored.iter().any(|ignored| ignored.as_bytes() == name))
+}
+
+/// Returns the domain with this name. All callers get the same domain for the same name.
+pub(crate) fn domain(name: RangeName<'_>) -> RangeDomain {
+    with_text(name, |name| {
+        if is_ignored(name) {
+            return RangeDomain::IGNORED;
+        }
+        match number_in_domain(RangeDomain::DOMAIN_NAMES, name, MAX_NAMES + MAX_DOMAINS) {
+            // If the domain has no number of its own, it is ignored, because pops of other domains could close its
+            // ranges.
+            None => RangeDomain::IGNORED,
+            Some(number) => RangeDomain(number),
+        }
+    })
+}
+
+/// Returns the id of a name, which may be new; [`RangeId::OTHER`] if there are too many names.
+#[cold]
+pub(crate) fn intern(domain: RangeDomain, name: RangeName<'_>) -> RangeId {
+    match name {
+        RangeName::Registered(id) => id,
+        _ => {
+            with_text(name, |text| number_in_domain(domain, text, MAX_NAMES).map_or(RangeId::OTHER, RangeId))
+        }
+    }
+}
+
+fn number_in_domain(domain: RangeDomain, text: &[u8], max: usize) -> Option<u32> {
+    NAMES.number_of(hash_bytes(domain, text), domain.0, text, max)
+}
+
+/// Runs `body` with a name as UTF-8, truncated to the maximum length.
+fn with_text<T>(name: RangeName<'_>, body: impl FnOnce(&[u8]) -> T) -> T {
+    match name {
+        RangeName::Text(text) => body(&text[..text.len().min(MAX_NAME_BYTES)]),
+        RangeName::Wide(text) => {
+            let (mut bytes, mut count) = ([0; MAX_NAME_BYTES], 0);
+            for letter in text {
+                let letter = char::from_u32(*letter).unwrap_or(char::REPLACEMENT_CHARACTER);
+                if count + letter.len_utf8() > MAX_NAME_BYTES {
+                    break;
+                }
+                count += letter.encode_utf8(&mut bytes[count..]).len();
+            }
+            body(&bytes[..count])
+        }
+        RangeName::Registered(_) => body(b""),
+    }
+}
+
+/// Passes on the names that are new. Call after the ends of the context logs were marked, and before the contexts up to
+/// these marks, which refer to the names, are passed on. Only one thread may call this at a time.
+pub(crate) fn drain_names(each: &mut impl FnMut(&Row<'_>)) {
+    NAMES.drain_new(|number, domain, text| {
+        if number == RangeId::OTHER.0 {
+            return each(&Row::Range { id: RangeId::OTHER, domain: "", text: "(one of too many names)" });
+        }
+        if domain == RangeDomain::DOMAIN_NAMES.0 {
+            return;
+        }
+        let domain = NAMES.text(domain).map_or(Cow::default(), String::from_utf8_lossy);
+        let text = String::from_utf8_lossy(text);
+        let text = if text.is_empty() { "(no name)" } else { &text };
+        each(&Row::Range { id: RangeId(number), domain: &domain, text });
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::thread;
+
+    use super::*;
+
+    /// This is a single test because the table of names is process-wide.
+    #[test]
+    fn a_range_name_has_one_id_on_all_threads_and_is_emitted_once() {
+        let mut told = HashMap::new();
+        let tell = |told: &mut HashMap<u32, (String, String)>| {
+            drain_names(&mut |row| {
+                let Row::Range { id, domain, text } = row else { panic!("{row:?}") };
+                let before = told.insert(id.0, ((*domain).to_owned(), (*text).to_owned()));
+                assert_eq!(before, None, "told twice");
+            });
+        };
+        for round in 0..20 {
+            NAMES.assign_number_without_text();
+            let give = move || {
+                let net = domain(RangeName::Text(b"net"));
+                let number =
+                    |at: u32| intern(net, RangeName::Text(format!("name {round} {at}").as_bytes())).0;
+                (0..500).map(number).collect::<Vec<_>>()
+            };
+            let givers: Vec<_> = (0..4).map(|_| thread::spawn(give)).collect();
+            while !givers.iter().all(thread::JoinHandle::is_finished) {
+                tell(&mut told);
+            }
+            tell(&mut told);
+            let numbers: Vec<_> = givers.into_iter().map(|giver| giver.join().unwrap()).collect();
+            assert!(numbers.iter().all(|of_one| *of_one == numbers[0]));
+            for (at, number) in numbers[0].iter().enumerate() {
+                assert_eq!(told[number], ("net".to_owned(), format!("name {round} {at}")));
+            }
+        }
+        let wide: Vec<u32> = "name 0 0".chars().map(u32::from).collect();
+        let net = domain(RangeName::Wide(&"net".chars().map(u32::from).collect::<Vec<_>>()));
+        assert_eq!(intern(net, RangeName::Wide(&wide)), intern(net, RangeName::Text(b"name 0 0")));
+        assert_ne!(intern(RangeDomain::USER, RangeName::Wide(&wide)), intern(net, RangeName::Wide(&wide)));
+    }
+}

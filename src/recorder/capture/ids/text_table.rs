@@ -1,0 +1,242 @@
+//! Process-wide texts that are identified by numbers: the names of ranges, and descriptions of functions.
+//!
+//! Any thread may ask for the number of a text at any time: in a signal handler, inside the application's allocator, or
+//! in a forked child, in which the parent's other threads do not exist. So this code takes no lock and uses no
+//! allocator, and no thread waits for another. A text becomes visible to other threads once it is completely written.
+//! If a thread is stopped before its text is visible, the next thread that needs the text writes it again, under
+//! another number.
+
+use std::mem::size_of;
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+
+use gpuflame_unwind::memory;
+
+use super::intern::Hash;
+
+/// Maximum number of texts per kind, so that a program that puts a different number into each text does not exhaust the
+/// memory.
+pub(crate) const MAX_TEXTS: usize = (1 << 16) + (1 << 10);
+
+/// Table of the texts of one kind, which stores a word of the caller with each text. It takes a megabyte of address
+/// space, which is mapped when the first text is added; its pages take memory only as texts are added.
+pub(crate) struct TextTable(AtomicPtr<TextSlots>);
+
+struct TextSlots {
+    /// Numbers of texts. A number is in the slot that the hash of its text selects, or after that slot; 0 = the slot
+    /// is empty.
+    slots: [AtomicU32; SLOTS],
+    /// Entries of the texts, by number; null = the entry is not written yet.
+    entries: [AtomicPtr<TextEntry>; MAX_TEXTS + 1],
+    /// Count of the numbers that are assigned, and count of the entries that are completely written.
+    assigned: AtomicU32,
+    written: AtomicU32,
+    /// Chunk of memory to which the next text is written.
+    chunk: AtomicPtr<TextChunk>,
+    /// State of the collector: count of the texts that it has received, and the highest number up to which it has
+    /// received every text.
+    received: AtomicU32,
+    received_up_to: AtomicU32,
+}
+
+/// Number of slots in the hash table; about half of the slots stay empty.
+const SLOTS: usize = 1 << 17;
+const _: () = assert!(SLOTS.is_power_of_two() && SLOTS * 10 > MAX_TEXTS * 19);
+
+/// Entry of a text. No field changes after the entry is written, except `is_received`.
+struct TextEntry {
+    hash: Hash,
+    /// Word that the caller has stored with the text.
+    word: u32,
+    /// Address of the text, which is stored after the entry.
+    text: NonNull<u8>,
+    bytes: u32,
+    is_received: AtomicBool,
+}
+
+/// Header of a chunk of memory to which texts are written.
+#[repr(C)]
+struct TextChunk {
+    used: AtomicUsize,
+}
+
+const TEXT_CHUNK_BYTES: usize = 64 << 10;
+
+impl TextTable {
+    pub(crate) const fn new() -> Self {
+        Self(AtomicPtr::new(null_mut()))
+    }
+
+    /// Returns the number of the text with this hash. If the text is new and there are fewer than `max` texts, assigns
+    /// a new number. Returns `None` if there are too many texts or no memory.
+    pub(crate) fn number_of(&self, hash: Hash, word: u32, text: &[u8], max: usize) -> Option<u32> {
+        let table = self.table()?;
+        table
+            .find(hash)
+            .or_else(|slot| {
+                let number = table.write(hash, word, text, max).ok_or(())?;
+                Ok::<_, ()>(table.publish(slot, hash, number))
+            })
+            .ok()
+    }
+
+    /// Returns the text of an assigned number.
+    pub(super) fn text(&self, number: u32) -> Option<&'static [u8]> {
+        Some(self.table_if_any()?.entry(number)?.text())
+    }
+
+    /// Passes each new text on, as its number, its word and the text. Before the very first text it passes number 0,
+    /// which no text has. Only one thread may call this at a time.
+    pub(crate) fn drain_new(&self, each: impl FnMut(u32, u32, &'static [u8])) {
+        if let Some(table) = self.table_if_any() {
+            table.drain_new(each);
+        }
+    }
+
+    fn table_if_any(&self) -> Option<&'static TextSlots> {
+        // SAFETY: the pointer is null, or points to the table that `table` has mapped permanently.
+        unsafe { self.0.load(Ordering::Acquire).as_ref() }
+    }
+
+    fn table(&self) -> Option<&'static TextSlots> {
+        self.table_if_any().or_else(|| {
+            let memory = memory::map(size_of::<TextSlots>())?;
+            let new = memory.as_ptr().cast::<TextSlots>();
+            if self.0.compare_exchange(null_mut(), new, Ordering::AcqRel, Ordering::Acquire).is_err() {
+                // SAFETY: the memory was mapped above, and no other thread has seen its address.
+                unsafe { memory::unmap(memory, size_of::<TextSlots>()) };
+            }
+            self.table_if_any()
+        })
+    }
+
+    /// Assigns a number without a text, as if the thread that asked for it was stopped before it wrote the text, or
+    /// does not exist in this process.
+    #[cfg(test)]
+    pub(super) fn assign_number_without_text(&self) {
+        self.table().expect("memory for a table").assigned.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl TextSlots {
+    /// Returns the number of a known text, or the empty slot at which the search ended.
+    fn find(&self, hash: Hash) -> Result<u32, usize> {
+        self.find_from(hash.bits() % SLOTS, hash)
+    }
+
+    fn find_from(&self, mut slot: usize, hash: Hash) -> Result<u32, usize> {
+        loop {
+            let number = self.slots[slot].load(Ordering::Acquire);
+            if number == 0 {
+                return Err(slot);
+            }
+            if self.entry(number).is_some_and(|entry| entry.hash == hash) {
+                return Ok(number);
+            }
+            slot = (slot + 1) % SLOTS;
+        }
+    }
+
+    fn entry(&self, number: u32) -> Option<&'static TextEntry> {
+        // SAFETY: the pointer is null, or points to an entry that was written before its address was stored, and that
+        // is never unmapped.
+        unsafe { self.entries.get(number as usize)?.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Writes a text under a new number. Returns `None` if there are too many texts or no memory.
+    fn write(&self, hash: Hash, word: u32, text: &[u8], max: usize) -> Option<u32> {
+        if self.assigned.load(Ordering::Relaxed) >= max as u32 {
+            return None;
+        }
+        let slot = self.allocate(size_of::<TextEntry>() + text.len())?.cast::<TextEntry>();
+        // SAFETY: the memory at `slot` belongs to this thread alone, is aligned for an entry, and is large enough for
+        // an entry and its text.
+        unsafe {
+            let copy = slot.add(1).cast::<u8>();
+            copy.copy_from_nonoverlapping(NonNull::from(text).cast(), text.len());
+            slot.write(TextEntry {
+                hash,
+                word,
+                text: copy,
+                bytes: text.len() as u32,
+                is_received: AtomicBool::new(false),
+            });
+        }
+        let next = |assigned: u32| (assigned < max as u32).then_some(assigned + 1);
+        let number = self.assigned.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok()? + 1;
+        self.entries[number as usize].store(slot.as_ptr(), Ordering::Release);
+        self.written.fetch_add(1, Ordering::Release);
+        Some(number)
+    }
+
+    /// Makes a text visible to all threads. Returns the number of the text. If another thread has published the same
+    /// text first, that thread's number is returned.
+    fn publish(&self, mut slot: usize, hash: Hash, number: u32) -> u32 {
+        while self.slots[slot].compare_exchange(0, number, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            match self.find_from(slot, hash) {
+                Ok(theirs) => return theirs,
+                Err(empty) => slot = empty,
+            }
+        }
+        number
+    }
+
+    /// Allocates memory for a text, permanently.
+    fn allocate(&self, bytes: usize) -> Option<NonNull<u8>> {
+        let bytes = bytes.next_multiple_of(align_of::<TextEntry>());
+        loop {
+            let current = self.chunk.load(Ordering::Acquire);
+            // SAFETY: the pointer is null, or points to a chunk, which is never unmapped once its address is stored in
+            // `self.chunk`.
+            if let Some(chunk) = unsafe { current.as_ref() } {
+                let at = chunk.used.fetch_add(bytes, Ordering::Relaxed);
+                if at + bytes <= TEXT_CHUNK_BYTES {
+                    // SAFETY: the address is within the chunk.
+                    return NonNull::new(unsafe { current.cast::<u8>().add(at) });
+                }
+            }
+            let memory = memory::map(TEXT_CHUNK_BYTES)?;
+            let new = memory.cast::<TextChunk>();
+            // SAFETY: the chunk was mapped above, and no other thread refers to it.
+            unsafe { new.write(TextChunk { used: AtomicUsize::new(size_of::<TextChunk>()) }) };
+            let (order, otherwise) = (Ordering::AcqRel, Ordering::Relaxed);
+            if self.chunk.compare_exchange(current, new.as_ptr(), order, otherwise).is_err() {
+                // SAFETY: no other thread has seen the new chunk.
+                unsafe { memory::unmap(memory, TEXT_CHUNK_BYTES) };
+            }
+        }
+    }
+
+    fn drain_new(&self, mut each: impl FnMut(u32, u32, &'static [u8])) {
+        let (written, received) =
+            (self.written.load(Ordering::Acquire), self.received.load(Ordering::Relaxed));
+        if written == received {
+            return;
+        }
+        if received == 0 {
+            each(0, 0, b"");
+        }
+        let assigned = self.assigned.load(Ordering::Relaxed);
+        let received_up_to = self.received_up_to.load(Ordering::Relaxed);
+        let (mut count, mut first_missing) = (received, None);
+        for number in received_up_to + 1..=assigned {
+            let Some(entry) = self.entry(number) else {
+                first_missing = first_missing.or(Some(number));
+                continue;
+            };
+            if !entry.is_received.swap(true, Ordering::Relaxed) {
+                count += 1;
+                each(number, entry.word, entry.text());
+            }
+        }
+        self.received.store(count, Ordering::Relaxed);
+        self.received_up_to.store(first_missing.map_or(assigned, |number| number - 1), Ordering::Relaxed);
+    }
+}
+
+impl TextEntry {
+    fn text(&self) -> &'static [u8] {
+        // SAFETY: the text's `bytes` bytes were written before the entry's address was stored, and they never change.
+        unsafe { std::slice::from_raw_parts(self.text.as_ptr(), self.bytes as usize) }
+    }
+}

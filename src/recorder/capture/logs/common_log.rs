@@ -1,0 +1,64 @@
+//! A log that all threads write to, under a lock. It is used for rare records whose meaning depends on their order
+//! across threads.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use gpuflame_os::host_signals;
+
+use super::log::{Log, LogMark, LogReader, LogWriter};
+
+/// A log with its writing end and its reading end.
+pub(crate) struct CommonLog {
+    log: Log,
+    writer: Mutex<LogEnd<LogWriter>>,
+    reader: Mutex<LogEnd<LogReader>>,
+}
+
+/// The writing or the reading end of a log.
+struct LogEnd<T>(T);
+
+// SAFETY: an end points to chunks that only its log refers to; the thread that holds the lock of an end is the only
+// writer, or the only reader.
+unsafe impl<T> Send for LogEnd<T> {}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl CommonLog {
+    pub(crate) const fn new() -> Self {
+        Self {
+            log: Log::new(),
+            writer: Mutex::new(LogEnd(LogWriter::new())),
+            reader: Mutex::new(LogEnd(LogReader::new())),
+        }
+    }
+
+    /// Appends `parts` as one record. Returns `false` and writes nothing if the log has no room.
+    pub(crate) fn push<const N: usize>(&self, parts: [&[u64]; N]) -> bool {
+        // Signals are blocked because a signal handler that jumps out of this call would leave the lock held
+        // permanently.
+        host_signals::with_all_blocked(|| lock(&self.writer).0.push(&self.log, parts))
+    }
+
+    /// Returns the unread records written up to now; `None` if there are none.
+    pub(crate) fn unread(&self) -> Option<Unread<'_>> {
+        let reader = lock(&self.reader);
+        let mark = reader.0.mark_end(&self.log);
+        (!reader.0.is_at(mark)).then(|| Unread { log: &self.log, reader, mark })
+    }
+}
+
+/// Unread records in the log. If the records refer to other logs, drain these logs first.
+pub(crate) struct Unread<'a> {
+    log: &'a Log,
+    reader: MutexGuard<'a, LogEnd<LogReader>>,
+    mark: LogMark,
+}
+
+impl Unread<'_> {
+    /// Passes each record to `each`; all records have `WORDS` words.
+    pub(crate) fn drain<const WORDS: usize>(mut self, mut each: impl FnMut(&[u64; WORDS])) {
+        self.reader.0.drain(self.log, self.mark, |words| words.as_chunks().0.iter().for_each(&mut each));
+    }
+}

@@ -1,0 +1,49 @@
+//! The memory limit of the user, as far as records that wait for the collector are concerned. Everything else has fixed
+//! shares of the limit; these records may take what the others have left.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// Part of the limit that unread records leave free, in addition to [`MARGIN_BYTES`]: for what the collector allocates
+/// while it reads them, and for several threads that ask at the same moment.
+const MARGIN_DIVISOR: usize = 8;
+/// Memory that is not counted: the library's own image, the stacks of its threads, and CUPTI's lists.
+const MARGIN_BYTES: usize = 2 << 20;
+
+static LIMIT: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+/// Memory that gpuflame holds, in bytes: mapped, in buffers, and on its heap.
+pub fn bytes_held() -> usize {
+    gpuflame_unwind::bytes_held() + gpuflame_cupti::tracer::bytes_held() + gpuflame_os::heap::held_bytes()
+}
+
+/// Sets the limit to `bytes`.
+pub(crate) fn set(bytes: usize) {
+    LIMIT.store(bytes, Ordering::Relaxed);
+}
+
+/// The limit in bytes.
+pub(crate) fn bytes() -> usize {
+    LIMIT.load(Ordering::Relaxed)
+}
+
+/// Whether unread records may use `bytes` more.
+pub(crate) fn has_room(bytes: usize) -> bool {
+    let limit = self::bytes();
+    bytes_held().saturating_add(bytes) <= limit - limit / MARGIN_DIVISOR - MARGIN_BYTES.min(limit / 4)
+}
+
+/// Whether the last request for a buffer got none, so that the activities of the launches made now are lost.
+static ARE_ACTIVITIES_LOST: AtomicBool = AtomicBool::new(false);
+
+/// Notes whether a request for a buffer got none.
+pub(crate) fn note_activities_lost(are_lost: bool) {
+    if are_activities_lost() != are_lost {
+        ARE_ACTIVITIES_LOST.store(are_lost, Ordering::Relaxed);
+    }
+}
+
+/// Whether activities are being lost. Launches without them are of little use, and reading them would take time from
+/// the collector, which is behind already.
+pub(crate) fn are_activities_lost() -> bool {
+    ARE_ACTIVITIES_LOST.load(Ordering::Relaxed)
+}

@@ -1,0 +1,195 @@
+//! Records which call created which graph node: notes the events in callbacks on the application's threads, and turns
+//! the notes into rows.
+//!
+//! A graph is created rarely and launched often, so no code in this module runs during a launch. The nodes that a
+//! launch executes are found by their ids when their activity records are read. Nodes are recorded even if no window is
+//! open, because a graph that is created outside all windows may be launched inside a window.
+//!
+//! A graph may be created on one thread and copied on another, and the record of the copy has a meaning only after the
+//! record of the original. So all threads write to one log, under a lock, in the order of the events.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, PoisonError};
+
+use crate::control::lifecycle;
+use gpuflame_cupti::tracer::{Call, CallKind, ClonedNode, GraphEvent};
+use gpuflame_model::record::{ContextId, CorrelationId, Frame, GraphId, GraphNodeId, LabelId, Loss, Row};
+
+use crate::capture::logs::common_log::CommonLog;
+use crate::capture::stack::capture;
+use crate::capture::threads::calls::{GRAPH_CALL, PendingGraphCall, stack_depth};
+use crate::capture::threads::drain::drain_contexts;
+use crate::capture::threads::thread::{EntryGuard, EntryRefusal, ThreadOnly, ThreadState};
+
+/// Kinds of records in the log. Each record has three words: `kind | graph << 32`, and two words whose meaning depends
+/// on the kind.
+mod kind {
+    /// node, context
+    pub(super) const NODE: u64 = 1;
+    /// node, original
+    pub(super) const CLONE: u64 = 2;
+    /// -, -
+    pub(super) const END: u64 = 3;
+    /// address of the executable graph, -
+    pub(super) const EXEC: u64 = 4;
+    /// address of the executable graph, -; the graph is 0
+    pub(super) const EXEC_END: u64 = 5;
+    /// address of the executable graph, correlation
+    pub(super) const UPDATE: u64 = 6;
+}
+
+static LOG: CommonLog = CommonLog::new();
+/// The collector's table of executable graphs.
+static EXECS: Mutex<Option<ExecGraphs>> = Mutex::new(None);
+
+/// Records a graph event.
+#[cold]
+pub(crate) fn record_event(event: &GraphEvent<'_>) {
+    if lifecycle::is_over() {
+        return;
+    }
+    let Some(mut entered) = EntryGuard::new(std::ptr::from_ref(event).addr()) else {
+        let refused = EntryRefusal::determine();
+        if !matches!(event, GraphEvent::CallBegins { .. } | GraphEvent::CallEnds(_)) {
+            refused.lose(Loss::GraphNodesDropped);
+        }
+        return;
+    };
+    let (own, thread) = entered.parts();
+    match *event {
+        GraphEvent::CallBegins { call, into } => begin(own, call, into),
+        GraphEvent::CallEnds(call) => {
+            if call.slot.get() == GRAPH_CALL {
+                own.graph_call = None;
+            }
+        }
+        GraphEvent::NodeCreated { ids, frame } => {
+            node_created(own, thread, ids, std::ptr::from_ref(frame).addr());
+        }
+        GraphEvent::NodeCloned(ids) => node_cloned(own, thread, ids),
+        GraphEvent::GraphEnds(graph) => push(thread, [word(kind::END, graph), 0, 0]),
+        GraphEvent::ExecCreated(exec) => {
+            if let Some(graph) = own.copied_graph.take() {
+                push(thread, [word(kind::EXEC, graph), exec, 0]);
+            }
+        }
+        GraphEvent::ExecEnds(exec) => push(thread, [kind::EXEC_END, exec, 0]),
+        GraphEvent::ExecUpdated { exec, source, correlation } => {
+            push(thread, [word(kind::UPDATE, source), exec, u64::from(correlation.0)]);
+        }
+    }
+}
+
+fn begin(own: &mut ThreadOnly, call: &Call<'_>, into: Option<GraphId>) {
+    let depth = stack_depth();
+    // If the earlier call does not enclose this call, the earlier call has never returned.
+    if own.graph_call.as_ref().is_some_and(|outer| depth < outer.depth) {
+        return;
+    }
+    call.slot.set(GRAPH_CALL);
+    own.copied_graph = None;
+    own.graph_call =
+        Some(PendingGraphCall { api: call.api, copies: call.kind == CallKind::GraphCopy, into, depth });
+}
+
+/// Returns the graph call that the thread is in, unless the thread has left that call by a jump.
+fn enclosing_call(own: &ThreadOnly) -> Option<&PendingGraphCall> {
+    own.graph_call.as_ref().filter(|call| stack_depth() < call.depth)
+}
+
+fn node_created(
+    own: &mut ThreadOnly,
+    thread: &ThreadState,
+    ids: Option<(GraphId, GraphNodeId)>,
+    ours: usize,
+) {
+    let around = enclosing_call(own);
+    if around.is_some_and(|call| call.copies) {
+        return;
+    }
+    let (api, into) = match around {
+        Some(call) => (Some(call.api), call.into),
+        None => (own.pending.mark_captured(&thread.counters), None),
+    };
+    let Some((graph, node)) = ids else { return thread.counters.lose(Loss::GraphNodesDropped) };
+    let leaf = api.map_or(LabelId::OTHER_CALL, |api| LabelId(u32::from(api.0)));
+    let context = capture(own, thread, (Frame::label(leaf), 0), ours);
+    let graph = into.unwrap_or(graph);
+    push(thread, [word(kind::NODE, graph), node.0, u64::from(context.0)]);
+}
+
+/// Records a copied node. The node belongs to the graph that it is copied into. If the call creates the graphs, the
+/// node belongs to the first graph that the call creates, because an instantiation includes its child graphs.
+fn node_cloned(own: &mut ThreadOnly, thread: &ThreadState, ids: Option<ClonedNode>) {
+    let Some(ClonedNode { graph, node, original }) = ids else {
+        return thread.counters.lose(Loss::GraphNodesDropped);
+    };
+    let into = enclosing_call(own).and_then(|call| call.into);
+    let graph = match into {
+        Some(into) => into,
+        None if enclosing_call(own).is_some() => *own.copied_graph.get_or_insert(graph),
+        None => *own.copied_graph.insert(graph),
+    };
+    push(thread, [word(kind::CLONE, graph), node.0, original.0]);
+}
+
+fn word(kind: u64, graph: GraphId) -> u64 {
+    kind | u64::from(graph.0) << 32
+}
+
+fn push(thread: &ThreadState, words: [u64; 3]) {
+    if !LOG.push([&words]) {
+        thread.counters.lose(Loss::GraphNodesDropped);
+    }
+}
+
+/// Source graph of each live executable graph, by the address of the executable graph. The address is used because
+/// CUPTI has ids of executable graphs only from 12.3 on.
+#[derive(Default)]
+struct ExecGraphs {
+    graphs: HashMap<u64, GraphId>,
+    /// Ids of the graphs in `graphs`. Each of them ends together with its executable graph, and not before.
+    owned: HashSet<GraphId>,
+}
+
+/// Passes on all graph events so far, after the contexts that the events refer to. The collector calls this before it
+/// reads activity records, so that all nodes that the records refer to are known.
+pub fn drain_graphs(mut each: impl FnMut(&Row<'_>)) {
+    let Some(unread) = LOG.unread() else { return };
+    drain_contexts(&mut each);
+    let mut execs = EXECS.lock().unwrap_or_else(PoisonError::into_inner);
+    let execs = execs.get_or_insert_default();
+    unread.drain(|record| {
+        if let Some(row) = row(record, execs) {
+            each(&row);
+        }
+    });
+}
+
+fn row(record: &[u64; 3], execs: &mut ExecGraphs) -> Option<Row<'static>> {
+    let graph = GraphId((record[0] >> 32) as u32);
+    Some(match record[0] & u64::from(u32::MAX) {
+        kind::NODE => {
+            Row::GraphNode { graph, node: GraphNodeId(record[1]), context: ContextId(record[2] as u32) }
+        }
+        kind::CLONE => {
+            Row::GraphClone { graph, node: GraphNodeId(record[1]), original: GraphNodeId(record[2]) }
+        }
+        kind::END if !execs.owned.contains(&graph) => Row::GraphEnd { graph },
+        kind::EXEC => {
+            execs.owned.insert(graph);
+            execs.graphs.insert(record[1], graph);
+            return None;
+        }
+        kind::EXEC_END => {
+            let graph = execs.graphs.remove(&record[1])?;
+            execs.owned.remove(&graph);
+            Row::GraphEnd { graph }
+        }
+        kind::UPDATE => {
+            let correlation = CorrelationId(record[2] as u32);
+            Row::GraphUpdate { graph: *execs.graphs.get(&record[1])?, source: graph, correlation }
+        }
+        _ => return None,
+    })
+}

@@ -1,0 +1,235 @@
+//! Calls that create no GPU work: calls that wait for GPU work, calls that allocate and free memory and, if the user
+//! asks for them, calls that record events on streams or make streams wait for events. Each of these calls takes
+//! microseconds or longer, so this code need not be fast.
+//!
+//! Each call is written to the thread's own log, among the thread's launches, so that it is known which calls preceded
+//! a delayed launch. Details of the calls are recorded only on request, in one log for all threads, under a lock. The
+//! common log is needed because memory that one thread frees may be allocated by another thread at once, and only the
+//! order of the records shows which allocation a free belongs to. For the same reason a free is written to the common
+//! log when it begins; all other calls are written when they return.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::control::{lifecycle, window};
+use gpuflame_cupti::tracer::{AllocationKind, Call, CallKind, HostCallEffect, HostCallEvent};
+use gpuflame_model::record::{
+    Allocation, ContextId, CorrelationId, EventCall, EventUse, HostCallSpan, Launch, Loss, MemoryCall,
+    MemoryKind, Nanos, Row, Wait,
+};
+
+use crate::capture::clock::now;
+use crate::capture::logs::common_log::CommonLog;
+use crate::capture::stack::capture_call;
+use crate::capture::threads::calls::{HOST_CALL, NESTED, PendingHostCall, REFUSED, stack_depth};
+use crate::capture::threads::drain::drain_contexts;
+use crate::capture::threads::records::called_words;
+use crate::capture::threads::thread::{EntryGuard, EntryRefusal, ThreadOnly, ThreadState, end_refused_call};
+
+/// Kinds of records in the common log. A record has five words: `kind | memory or duration << 32`, `correlation |
+/// context << 32`, the time, and two words whose meaning depends on the kind.
+mod kind {
+    /// duration, -
+    pub(super) const WAIT: u64 = 1;
+    /// bytes, address
+    pub(super) const ALLOCATE: u64 = 2;
+    /// -, address
+    pub(super) const FREE: u64 = 3;
+    /// event, stream
+    pub(super) const EVENT_RECORD: u64 = 4;
+    /// event, stream
+    pub(super) const EVENT_WAIT: u64 = 5;
+}
+
+static LOG: CommonLog = CommonLog::new();
+static WAITS: AtomicBool = AtomicBool::new(false);
+static MEMORY: AtomicBool = AtomicBool::new(false);
+
+/// Selects the calls whose details are recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostCallDetails {
+    /// Calls that wait, including synchronous copies and fills.
+    pub waits: bool,
+    /// Calls that allocate and free memory.
+    pub memory: bool,
+}
+
+/// Selects the calls whose details are recorded from now on.
+pub fn select_host_call_details(details: HostCallDetails) {
+    WAITS.store(details.waits, Ordering::Relaxed);
+    MEMORY.store(details.memory, Ordering::Relaxed);
+}
+
+/// Records a call that creates no GPU work.
+#[cold]
+pub(crate) fn record_event(event: &HostCallEvent<'_>) {
+    if lifecycle::is_over() {
+        return;
+    }
+    let Some(mut entered) = EntryGuard::new(std::ptr::from_ref(event).addr()) else {
+        return refuse(event, &EntryRefusal::determine());
+    };
+    let (own, thread) = entered.parts();
+    // As for a launch, `call` is stored in the stack frame of the function that the tracing library has called.
+    match *event {
+        HostCallEvent::Begins { call, address } => begin(own, thread, call, address),
+        HostCallEvent::Ends { call, done } => {
+            let slot = call.slot.get();
+            if slot == REFUSED {
+                end_refused_call();
+            } else if slot == HOST_CALL {
+                match own.host_call.take() {
+                    Some(begun) if window::state().is_open() => end(own, thread, call, &begun, done),
+                    // The call's entry is missing because the call of a signal handler, which ran on a stack at a
+                    // higher address, has replaced it.
+                    None if window::state().is_open()
+                        && counts_as_loss(call.kind)
+                        && call.kind != CallKind::Free =>
+                    {
+                        thread.counters.lose(Loss::HostCallsDropped);
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+/// Whether a call that cannot be recorded counts as a loss: true if the user has asked for more than the call's
+/// duration.
+fn counts_as_loss(kind: CallKind) -> bool {
+    match kind {
+        CallKind::Wait => WAITS.load(Ordering::Relaxed),
+        CallKind::Allocate(_) | CallKind::Free => MEMORY.load(Ordering::Relaxed),
+        _ => true,
+    }
+}
+
+/// Counts a call that cannot be recorded, because a signal handler made it while the thread was inside gpuflame, or
+/// because the thread has no state.
+fn refuse(event: &HostCallEvent<'_>, refused: &EntryRefusal) {
+    match *event {
+        HostCallEvent::Begins { call, .. } => {
+            if refused.begin_call(call) && window::state().is_open() && counts_as_loss(call.kind) {
+                refused.lose(Loss::HostCallsDropped);
+            }
+        }
+        HostCallEvent::Ends { call, .. } if call.slot.get() == REFUSED => end_refused_call(),
+        HostCallEvent::Ends { .. } => {}
+    }
+}
+
+fn begin(own: &mut ThreadOnly, thread: &ThreadState, call: &Call<'_>, address: u64) {
+    let depth = stack_depth();
+    let outer = own.host_call.as_mut().filter(|outer| depth < outer.depth);
+    let is_nested = outer.is_some();
+    if let Some(outer) = outer {
+        outer.correlation = call.correlation;
+    }
+    if is_nested || own.pending.encloses(depth) {
+        return call.slot.set(NESTED);
+    }
+    call.slot.set(HOST_CALL);
+    let time = now();
+    own.host_call = Some(PendingHostCall { time, correlation: call.correlation, depth });
+    // Freeing a null pointer is allowed and has no effect.
+    let is_free = call.kind == CallKind::Free && MEMORY.load(Ordering::Relaxed);
+    if is_free && window::state().is_open() && address != 0 {
+        let context = capture_call(own, thread, call);
+        push(thread, kind::FREE, call.correlation, context, [time.0, 0, address]);
+    }
+}
+
+fn end(
+    own: &mut ThreadOnly,
+    thread: &ThreadState,
+    call: &Call<'_>,
+    begun: &PendingHostCall,
+    done: HostCallEffect,
+) {
+    let time = now();
+    let &PendingHostCall { time: begun, correlation, .. } = begun;
+    let context = capture_call(own, thread, call);
+    if !matches!(call.kind, CallKind::EventRecord | CallKind::EventWait) {
+        record_span(own, thread, context, begun, time);
+    }
+    let (waits, memory) = (WAITS.load(Ordering::Relaxed), MEMORY.load(Ordering::Relaxed));
+    match (call.kind, done) {
+        (CallKind::Wait, _) if waits => {
+            push(thread, kind::WAIT, correlation, context, [begun.0, time.since(begun), 0]);
+        }
+        (CallKind::EventRecord | CallKind::EventWait, HostCallEffect::Event { event, stream }) => {
+            let is_wait = call.kind == CallKind::EventWait;
+            let kind = if is_wait { kind::EVENT_WAIT } else { kind::EVENT_RECORD };
+            let duration = u32::try_from(time.since(begun)).unwrap_or(u32::MAX);
+            push(thread, kind | u64::from(duration) << 32, correlation, context, [begun.0, event, stream]);
+        }
+        (CallKind::Allocate(memory_kind), HostCallEffect::Allocated { address, bytes }) if memory => {
+            let memory = match memory_kind {
+                AllocationKind::Device | AllocationKind::Pitched => MemoryKind::DEVICE,
+                AllocationKind::Pinned => MemoryKind::PINNED,
+                AllocationKind::Managed => MemoryKind::MANAGED,
+            };
+            let kind = kind::ALLOCATE | u64::from(memory.0) << 32;
+            push(thread, kind, call.correlation, context, [time.0, bytes, address]);
+        }
+        _ => {}
+    }
+}
+
+/// Records a synchronous copy or fill that has returned.
+pub(crate) fn record_wait(own: &mut ThreadOnly, thread: &ThreadState, launch: &Launch, ended: Nanos) {
+    let &Launch { time: begun, correlation, context, .. } = launch;
+    if context == ContextId::OUTSIDE {
+        return;
+    }
+    record_span(own, thread, context, begun, ended);
+    if WAITS.load(Ordering::Relaxed) {
+        push(thread, kind::WAIT, correlation, context, [begun.0, ended.since(begun), 0]);
+    }
+}
+
+/// Records among the thread's launches that a call has returned. If the record is lost, no loss is counted; the only
+/// effect is that the use of the time before the next launch is known less exactly.
+fn record_span(own: &mut ThreadOnly, thread: &ThreadState, context: ContextId, begun: Nanos, ended: Nanos) {
+    let duration = u32::try_from(ended.since(begun)).unwrap_or(u32::MAX);
+    own.launches.push(&thread.launches, [&called_words(&HostCallSpan { ended, duration, context })]);
+}
+
+fn push(thread: &ThreadState, kind: u64, correlation: CorrelationId, context: ContextId, rest: [u64; 3]) {
+    let head = [kind, u64::from(correlation.0) | u64::from(context.0) << 32];
+    if !LOG.push([&head, &rest]) {
+        thread.counters.lose(Loss::HostCallsDropped);
+    }
+}
+
+/// Passes on all host calls that were recorded so far, after the contexts that they refer to. Called by the collector.
+pub fn drain_host_calls(mut each: impl FnMut(&Row<'_>)) {
+    let Some(unread) = LOG.unread() else { return };
+    drain_contexts(&mut each);
+    unread.drain(|record| {
+        if let Some(row) = row(record) {
+            each(&row);
+        }
+    });
+}
+
+fn row(record: &[u64; 5]) -> Option<Row<'static>> {
+    let correlation = CorrelationId(record[1] as u32);
+    let context = ContextId((record[1] >> 32) as u32);
+    let time = Nanos(record[2]);
+    let event_call = |event_use| {
+        let (duration, event, stream) = ((record[0] >> 32) as u32, record[3], record[4]);
+        Row::EventCall(EventCall { time, duration, correlation, context, event_use, event, stream })
+    };
+    let allocated = match record[0] & u64::from(u32::MAX) {
+        kind::WAIT => {
+            return Some(Row::Wait(Wait { time, duration: record[3], correlation, context }));
+        }
+        kind::EVENT_RECORD => return Some(event_call(EventUse::Record)),
+        kind::EVENT_WAIT => return Some(event_call(EventUse::Wait)),
+        kind::ALLOCATE => Some(Allocation { memory: MemoryKind((record[0] >> 32) as u16), bytes: record[3] }),
+        kind::FREE => None,
+        _ => return None,
+    };
+    Some(Row::Memory(MemoryCall { time, correlation, context, address: record[4], allocated }))
+}

@@ -1,0 +1,162 @@
+//! Ranges that the application opens and names, through NVTX or `gpuflame_range_push`. The ranges that are open on a
+//! thread become frames of everything that the thread launches.
+//!
+//! Each thread has its own open ranges (`open_ranges`). Names are interned once per process (`range_names`); each
+//! thread caches the names that it used last.
+
+use std::ptr::from_ref;
+use std::sync::atomic::Ordering;
+
+use gpuflame_model::record::{Loss, RangeId};
+
+use crate::capture::ids::range_names::{RangeDomain, RangeName, domain, intern, is_step};
+use crate::capture::notices::{self, Notice};
+use crate::capture::threads::forks;
+use crate::capture::threads::open_ranges::{MAX_SERIAL, SERIAL_BITS};
+use crate::capture::threads::thread::{EntryGuard, EntryRefusal, ThreadState, all};
+
+const PAGE_BITS: u32 = 12;
+
+/// Opens a range on this thread, which [`pop_range`] closes. Returns the number of open ranges of the same domain that
+/// enclose the new range; `None` if the range could not be stored.
+pub fn push_range(domain: RangeDomain, name: RangeName<'_>) -> Option<usize> {
+    if domain == RangeDomain::IGNORED || forks::is_over() {
+        return None;
+    }
+    let Some(mut entered) = EntryGuard::new(from_ref(&domain).addr()) else {
+        let refused = EntryRefusal::determine();
+        refused.lose(Loss::RangesDropped);
+        if let EntryRefusal::Inside(thread) = refused {
+            thread.refused.pushed.fetch_add(1, Ordering::Relaxed);
+        }
+        return None;
+    };
+    let (own, thread) = entered.parts();
+    let ranges = &mut own.ranges;
+    ranges.apply_pending_ends(&thread.pending_ends);
+    let around = ranges.count(domain);
+    let id = ranges.intern_name(domain, name);
+    let opened = id.and_then(|id| {
+        if id == RangeId::OTHER {
+            thread.counters.lose(Loss::RangesDropped);
+        }
+        ranges.open(domain, id, 0)
+    });
+    if opened.is_none() {
+        ranges.overflowed += 1;
+        thread.counters.lose(Loss::RangesDropped);
+    }
+    drop(entered);
+    announce_step(name, id);
+    opened.map(|()| around)
+}
+
+/// Announces a range that begins a step. Called after this thread has left gpuflame, because the receiver of the notice
+/// may take time and may need this thread's state.
+fn announce_step(name: RangeName<'_>, id: Option<RangeId>) {
+    if is_step(name, id) {
+        notices::announce(Notice::Step);
+    }
+}
+
+/// Result of closing a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PopResult {
+    /// The range is closed; the value is the number of open ranges of its domain that remain.
+    Closed(usize),
+    /// The domain has no open range.
+    NoneOpen,
+    /// The caller is a signal handler that interrupted the thread inside gpuflame. Either the handler closed a range
+    /// that the handler itself had opened, and that was not a frame of any launch; or the range stays open, and the
+    /// loss is counted.
+    InHandler,
+}
+
+/// Closes the range of this domain that was pushed last on this thread.
+pub fn pop_range(domain: RangeDomain) -> PopResult {
+    if domain == RangeDomain::IGNORED || forks::is_over() {
+        return PopResult::NoneOpen;
+    }
+    let Some(mut entered) = EntryGuard::new(from_ref(&domain).addr()) else {
+        let refused = EntryRefusal::determine();
+        let is_even = matches!(refused, EntryRefusal::Inside(thread) if thread.refused.consume_pop());
+        if !is_even {
+            refused.lose(Loss::RangesDropped);
+        }
+        return PopResult::InHandler;
+    };
+    let (own, thread) = entered.parts();
+    let ranges = &mut own.ranges;
+    ranges.apply_pending_ends(&thread.pending_ends);
+    if ranges.overflowed > 0 {
+        ranges.overflowed -= 1;
+    } else if !thread.refused.consume_pop() && !ranges.close(|open| open.domain == domain && open.serial == 0)
+    {
+        return PopResult::NoneOpen;
+    }
+    PopResult::Closed(ranges.count(domain))
+}
+
+/// Opens a range on this thread, which [`end_range`] may close on any thread. Returns the id of the range; 0 = the
+/// range could not be stored.
+pub fn start_range(domain: RangeDomain, name: RangeName<'_>) -> u64 {
+    if domain == RangeDomain::IGNORED || forks::is_over() {
+        return 0;
+    }
+    let Some(mut entered) = EntryGuard::new(from_ref(&domain).addr()) else {
+        let refused = EntryRefusal::determine();
+        refused.lose(Loss::RangesDropped);
+        return 0;
+    };
+    let (own, thread) = entered.parts();
+    own.ranges.apply_pending_ends(&thread.pending_ends);
+    let serial = thread.pending_ends.next_serial();
+    let id = own.ranges.intern_name(domain, name);
+    let opened = id.and_then(|id| own.ranges.open(domain, id, serial));
+    if opened.is_none() {
+        thread.counters.lose(Loss::RangesDropped);
+    }
+    let page = page_of(thread);
+    drop(entered);
+    announce_step(name, id);
+    if opened.is_some() { page << SERIAL_BITS | u64::from(serial) } else { 0 }
+}
+
+/// Closes a range by its id, on any thread. Invalid ids are ignored.
+pub fn end_range(id: u64) {
+    if id == 0 || forks::is_over() {
+        return;
+    }
+    let (page, serial) = (id >> SERIAL_BITS, id as u32 & MAX_SERIAL);
+    let entered = EntryGuard::new(from_ref(&id).addr());
+    if let Some(mut entered) = entered {
+        let (own, thread) = entered.parts();
+        if page == page_of(thread) {
+            own.ranges.apply_pending_ends(&thread.pending_ends);
+            own.ranges.close(|open| open.serial == serial);
+            return;
+        }
+    }
+    // The range belongs to another thread, or the caller is a signal handler that could not enter gpuflame. So this
+    // thread leaves a note for the owner of the range, and does not wait.
+    if let Some(owner) = all().find(|owner| page_of(owner) == page)
+        && !owner.pending_ends.note_end(serial)
+    {
+        owner.counters.lose(Loss::RangesDropped);
+    }
+}
+
+/// Returns the id of a name. Returns `None` if the domain is excluded or recording is over.
+pub(super) fn register(domain: RangeDomain, name: RangeName<'_>) -> Option<RangeId> {
+    (domain != RangeDomain::IGNORED && !forks::is_over()).then(|| intern(domain, name))
+}
+
+/// Returns the domain with this name.
+pub(super) fn create_domain(name: RangeName<'_>) -> RangeDomain {
+    if forks::is_over() { RangeDomain::IGNORED } else { domain(name) }
+}
+
+/// Returns the page number of a thread's state, which is the part of a range's id that identifies the range's thread.
+fn page_of(thread: &ThreadState) -> u64 {
+    std::ptr::from_ref(thread).addr() as u64 >> PAGE_BITS
+}

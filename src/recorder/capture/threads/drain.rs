@@ -1,0 +1,113 @@
+//! Functions with which the collector reads the records that the application's threads have written.
+//!
+//! Only one thread may run these functions at a time, so the caller must hold the collector's lock.
+
+use gpuflame_model::record::{Nanos, Row};
+
+use super::python;
+use super::records::{read_contexts, read_launches};
+use super::thread::{LogReaders, all, in_flight};
+use crate::capture::ids::range_names;
+
+/// Passes on records that the threads have written since the last call: for each thread all new contexts, and then
+/// launches from at most one chunk of the thread's log. Returns false if there was nothing to pass on.
+pub fn drain(each: impl FnMut(&Row<'_>)) -> bool {
+    drain_threads(|_| true, each)
+}
+
+/// Like [`drain`], but reads only threads whose last launch read so far began before `time`. After this has returned false,
+/// all launches before `time` have been passed on.
+pub fn drain_before(time: Nanos, each: impl FnMut(&Row<'_>)) -> bool {
+    drain_threads(|readers| readers.last_launch < time, each)
+}
+
+/// Notes for each thread how many words of launches are unread, for [`drain_noted`].
+pub fn note_unread() {
+    for thread in all() {
+        // SAFETY: as in `drain_threads`, only the collector calls this, and it drains one thread at a time.
+        let readers = unsafe { thread.readers() };
+        readers.noted = readers.launches.unread(&thread.launches);
+        readers.is_noted = true;
+    }
+}
+
+/// Marks for each thread how many words of launches are unread, for [`marked_is_read`].
+pub fn mark_unread() {
+    for thread in all() {
+        // SAFETY: as in `drain_threads`, only the collector calls this, one thread at a time.
+        let readers = unsafe { thread.readers() };
+        readers.marked = readers.launches.unread(&thread.launches);
+    }
+}
+
+/// Whether all launches were passed on that were unread at the last [`mark_unread`].
+pub fn marked_is_read() -> bool {
+    // SAFETY: as in `drain_threads`, only the collector calls this, one thread at a time.
+    all().all(|thread| unsafe { thread.readers() }.marked == 0)
+}
+
+/// Returns the number of windows from which no launch can be in flight any more: only windows opened after these may
+/// still have one. Returns `u32::MAX` if no launch that began in an open window is in flight.
+pub fn windows_without_pending_launches() -> u32 {
+    let open = in_flight().filter(|state| state.is_open());
+    open.map(|state| state.openings().saturating_sub(1)).min().unwrap_or(u32::MAX)
+}
+
+/// Whether any live thread is in a launch.
+pub fn any_in_flight() -> bool {
+    in_flight().next().is_some()
+}
+
+/// Like [`drain`], but reads only threads from which not all launches were passed on that were unread at the last
+/// [`note_unread`]. Repeated calls therefore come to an end, however fast the threads launch further work.
+pub fn drain_noted(each: impl FnMut(&Row<'_>)) -> bool {
+    // `is_noted` is needed because a thread that has launched only outside windows has nothing in its log.
+    drain_threads(|readers| std::mem::take(&mut readers.is_noted) || readers.noted > 0, each)
+}
+
+fn drain_threads(wanted: impl Fn(&mut LogReaders) -> bool, mut each: impl FnMut(&Row<'_>)) -> bool {
+    let mut any = false;
+    for thread in all() {
+        // SAFETY: only the collector calls this, one thread at a time.
+        let readers = unsafe { thread.readers() };
+        if !wanted(readers) {
+            continue;
+        }
+        // A launch refers to contexts that were written before the launch, so launches are marked first and read last.
+        let launches = readers.launches.mark_chunk_end(&thread.launches);
+        let contexts = readers.contexts.mark_end(&thread.contexts);
+        range_names::drain_names(&mut each);
+        python::drain_codes(&mut each);
+        let LogReaders { launches: reader, outside_reader, noted, marked, last_launch, .. } = readers;
+        let grown = outside_reader.grown(&thread.outside);
+        if let Some(new) = grown {
+            each(&Row::Outside(new));
+        }
+        let some = grown.is_some()
+            | readers.contexts.drain(&thread.contexts, contexts, |words| read_contexts(words, &mut each))
+            | reader.drain(&thread.launches, launches, |words| {
+                *noted = noted.saturating_sub(words.len());
+                *marked = marked.saturating_sub(words.len());
+                read_launches(words, outside_reader, &mut |row| {
+                    if let Row::Launch(launch) = row {
+                        *last_launch = launch.time;
+                    }
+                    each(row);
+                });
+            });
+        any |= some;
+    }
+    any
+}
+
+/// Passes on all new contexts of all threads.
+pub(crate) fn drain_contexts(mut each: impl FnMut(&Row<'_>)) {
+    for thread in all() {
+        // SAFETY: as in `drain_threads`, only the collector calls this, one thread at a time.
+        let readers = unsafe { thread.readers() };
+        let contexts = readers.contexts.mark_end(&thread.contexts);
+        range_names::drain_names(&mut each);
+        python::drain_codes(&mut each);
+        readers.contexts.drain(&thread.contexts, contexts, |words| read_contexts(words, &mut each));
+    }
+}

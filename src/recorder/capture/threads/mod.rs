@@ -1,0 +1,16 @@
+//! The state that each application thread has, and the collector's access to it.
+
+pub(super) mod calls;
+pub(super) mod cost;
+pub(super) mod counter;
+pub(super) mod drain;
+pub mod forks;
+pub(super) mod open_ranges;
+pub(super) mod outside;
+pub(super) mod python;
+pub(super) mod records;
+pub(super) mod refusals;
+pub(super) mod thread;
+pub(super) mod thread_counters;
+pub(super) mod totals;
+pub(super) mod verifying;

@@ -1,0 +1,212 @@
+//! The open ranges of a thread, in a table of the thread's own. The table contains for each range the hash over that
+//! range and all ranges that enclose it. A launch without open ranges costs one comparison. A launch inside ranges
+//! combines the hash of its stack with one further hash.
+
+use std::mem::size_of;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use gpuflame_model::record::{Frame, RangeId};
+use gpuflame_unwind::memory;
+
+use crate::capture::ids::intern::Hash;
+use crate::capture::ids::range_names::{RangeDomain, RangeName, hash_bytes, hash_wide, intern};
+
+/// Maximum number of open ranges per thread. Ranges nested deeper are counted but do not become frames.
+const MAX_OPEN_RANGES: usize = 128;
+/// Number of names that a thread caches, in addition to the process-wide table.
+const CACHED_NAMES: usize = 128;
+/// Maximum number of pending notes per thread about ranges that other threads have ended.
+const MAX_PENDING_ENDS: usize = 64;
+
+/// Maximum serial number of a range that is ended by its id. The serial number is the lower part of the id.
+pub(crate) const MAX_SERIAL: u32 = (1 << SERIAL_BITS) - 1;
+pub(crate) const SERIAL_BITS: u32 = 27;
+
+/// The open ranges of one thread.
+pub(crate) struct OpenRanges {
+    /// Table of the open ranges, which is mapped when the thread opens its first range.
+    table: Option<NonNull<RangeTable>>,
+    depth: usize,
+    /// Number of ranges that were pushed while the table was full.
+    pub(crate) overflowed: usize,
+    ends_seen: u32,
+}
+
+struct RangeTable {
+    open: [OpenRange; MAX_OPEN_RANGES],
+    cached_names: [CachedName; CACHED_NAMES],
+    /// Frames of the open ranges, innermost first. This array is filled when a context is written.
+    frames: [u64; MAX_OPEN_RANGES],
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct OpenRange {
+    /// Hash over this range and all ranges that enclose it.
+    hash: Hash,
+    frame: Frame,
+    pub(crate) domain: RangeDomain,
+    /// 0 for a range that was pushed; otherwise the serial number by which the range will be ended.
+    pub(crate) serial: u32,
+}
+
+#[derive(Clone, Copy)]
+struct CachedName {
+    hash: Hash,
+    /// Id of the name; 0 = this cache entry is empty.
+    id: u32,
+}
+
+impl OpenRanges {
+    pub(super) const NONE: Self = Self { table: None, depth: 0, overflowed: 0, ends_seen: 0 };
+
+    /// Whether no range is open. Most launches check nothing else about ranges.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.depth == 0
+    }
+
+    /// Returns the hash that identifies the open ranges; `None` if there are none.
+    pub(crate) fn hash(&mut self, ended: &PendingEnds) -> Option<Hash> {
+        if self.is_empty() {
+            return None;
+        }
+        self.apply_pending_ends(ended);
+        let last = self.depth.checked_sub(1)?;
+        Some(self.table()?.open[last].hash)
+    }
+
+    /// Returns the frames of the open ranges, innermost first.
+    pub(crate) fn frames(&mut self) -> &[u64] {
+        let depth = self.depth;
+        if depth == 0 {
+            return &[];
+        }
+        let Some(table) = self.table() else { return &[] };
+        for (word, open) in table.frames[..depth].iter_mut().zip(table.open[..depth].iter().rev()) {
+            *word = open.frame.0;
+        }
+        &table.frames[..depth]
+    }
+
+    /// Opens a range inside the ranges that are open. Returns `None` if the table has no room.
+    pub(crate) fn open(&mut self, domain: RangeDomain, id: RangeId, serial: u32) -> Option<()> {
+        let at = self.depth;
+        if at == MAX_OPEN_RANGES {
+            return None;
+        }
+        let table = self.table()?;
+        let around = at.checked_sub(1).map_or(Hash::ROOT, |last| table.open[last].hash);
+        let frame = Frame::range(id);
+        table.open[at] = OpenRange { hash: around.then(frame.0), frame, domain, serial };
+        self.depth = at + 1;
+        Some(())
+    }
+
+    /// Closes the innermost open range for which `which` is true. Returns `false` if there is no such range.
+    pub(crate) fn close(&mut self, which: impl Fn(&OpenRange) -> bool) -> bool {
+        let depth = self.depth;
+        let Some(table) = self.table() else { return false };
+        let Some(at) = table.open[..depth].iter().rposition(which) else { return false };
+        // The ranges nested in the closed range move down by one place.
+        let mut around = at.checked_sub(1).map_or(Hash::ROOT, |last| table.open[last].hash);
+        for inner in at + 1..depth {
+            around = around.then(table.open[inner].frame.0);
+            table.open[inner - 1] = OpenRange { hash: around, ..table.open[inner] };
+        }
+        self.depth = depth - 1;
+        true
+    }
+
+    /// Returns the number of open ranges of this domain that were pushed.
+    pub(crate) fn count(&mut self, domain: RangeDomain) -> usize {
+        let depth = self.depth;
+        if depth == 0 {
+            return 0;
+        }
+        let Some(table) = self.table() else { return 0 };
+        table.open[..depth].iter().filter(|open| open.domain == domain && open.serial == 0).count()
+    }
+
+    /// Closes the ranges that other threads have ended.
+    pub(crate) fn apply_pending_ends(&mut self, ended: &PendingEnds) {
+        let ends = ended.count.load(Ordering::Acquire);
+        if ends == self.ends_seen {
+            return;
+        }
+        self.ends_seen = ends;
+        for slot in &ended.serials {
+            let serial = slot.swap(0, Ordering::AcqRel);
+            if serial != 0 {
+                self.close(|open| open.serial == serial);
+            }
+        }
+    }
+
+    /// Returns the range id of a name, from the thread's cache or from the process-wide table.
+    pub(crate) fn intern_name(&mut self, domain: RangeDomain, name: RangeName<'_>) -> Option<RangeId> {
+        let hash = match name {
+            RangeName::Registered(id) => return Some(id),
+            RangeName::Text(text) => hash_bytes(domain, text),
+            RangeName::Wide(text) => hash_wide(domain, text),
+        };
+        let slot = &mut self.table()?.cached_names[hash.bits() % CACHED_NAMES];
+        if slot.id == 0 || slot.hash != hash {
+            let id = intern(domain, name);
+            *slot = CachedName { hash, id: id.0 };
+        }
+        Some(RangeId(slot.id))
+    }
+
+    fn table(&mut self) -> Option<&mut RangeTable> {
+        if self.table.is_none() {
+            self.table = Some(memory::map(size_of::<RangeTable>())?.cast());
+        }
+        // SAFETY: the pointer is to a mapping of that size that lives as long as `self`; zero bytes are a valid table,
+        // and only `self` refers to it.
+        self.table.map(|mut table| unsafe { table.as_mut() })
+    }
+}
+
+impl Drop for OpenRanges {
+    fn drop(&mut self) {
+        if let Some(table) = self.table {
+            // SAFETY: the table came from `memory::map` and is dropped with its owner.
+            unsafe { memory::unmap(table.cast(), size_of::<RangeTable>()) };
+        }
+    }
+}
+
+/// Notes that other threads leave when they end ranges of this thread.
+pub(crate) struct PendingEnds {
+    serials: [AtomicU32; MAX_PENDING_ENDS],
+    count: AtomicU32,
+    /// Last serial number that was given to a range of this state. The number is kept when the thread ends, because the
+    /// next thread that gets the state must not reuse a serial number for which a handle may still exist. Only the
+    /// thread that owns the state accesses this field.
+    last_serial: AtomicU32,
+}
+
+impl PendingEnds {
+    pub(super) const fn new() -> Self {
+        let serials = [const { AtomicU32::new(0) }; MAX_PENDING_ENDS];
+        Self { serials, count: AtomicU32::new(0), last_serial: AtomicU32::new(0) }
+    }
+
+    pub(crate) fn next_serial(&self) -> u32 {
+        let next = (self.last_serial.load(Ordering::Relaxed) + 1) & MAX_SERIAL;
+        let next = next.max(1);
+        self.last_serial.store(next, Ordering::Relaxed);
+        next
+    }
+
+    /// Notes that a range has ended. Returns `false` if there is no room for the note; the range then stays open.
+    pub(crate) fn note_end(&self, serial: u32) -> bool {
+        let noted = self
+            .serials
+            .iter()
+            .any(|slot| slot.compare_exchange(0, serial, Ordering::AcqRel, Ordering::Relaxed).is_ok());
+        self.count.fetch_add(u32::from(noted), Ordering::AcqRel);
+        noted
+    }
+}

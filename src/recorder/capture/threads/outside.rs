@@ -1,0 +1,166 @@
+//! Launches made while no window is open. Launches outside windows are not recorded one by one: only their count and
+//! the range of their correlation ids are recorded. A program that records one step in a thousand makes nearly all of
+//! its launches outside windows.
+//!
+//! The correlation ids of a thread ascend. If a thread makes two launches outside windows and no window was opened
+//! between them, every launch with an id in between was made outside too. So each thread has one growing range, which
+//! the collector can read ([`SharedOutsideRange`]). When a window is opened, the range ends and is written to the thread's log,
+//! and a new range begins.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+use gpuflame_model::record::{CorrelationId, Launch, Nanos, OutsideLaunches};
+
+/// Maximum span of ids in a range. The limit makes it possible to distinguish earlier ids from later ids although ids
+/// wrap around.
+const MAX_ID_SPAN: u32 = 1 << 24;
+
+/// Maximum number of times that the collector tries to read the range while the thread writes it. A write takes 10 ns.
+const MAX_READ_ATTEMPTS: u32 = 64;
+
+/// The current range of a thread. Only that thread accesses its range.
+#[derive(Clone, Copy)]
+pub(crate) struct OutsideRange {
+    /// Number of times that a window was opened before the range began.
+    openings: u32,
+    launches: OutsideLaunches,
+}
+
+impl OutsideRange {
+    /// Adds a launch that began after a window had been opened `openings` times. `last` is the last id of the calls
+    /// nested in the launch. Returns the previous range if the launch ends it.
+    pub(crate) fn add(
+        range: &mut Option<Self>,
+        openings: u32,
+        launch: &Launch,
+        last: CorrelationId,
+        over: Nanos,
+    ) -> Option<OutsideLaunches> {
+        if let Some(Self { launches, .. }) = range.as_mut().filter(|range| range.accepts(openings, last)) {
+            launches.last = last;
+            launches.count = launches.count.wrapping_add(1);
+            launches.over = over;
+            return None;
+        }
+        let launches = OutsideLaunches { first: launch.correlation, last, count: 1, over };
+        range.replace(Self { openings, launches }).map(|ended| ended.launches)
+    }
+
+    fn accepts(&self, openings: u32, id: CorrelationId) -> bool {
+        self.openings == openings && id.0.wrapping_sub(self.launches.first.0) < MAX_ID_SPAN
+    }
+
+    /// Adds the id of a call nested in the last launch.
+    pub(crate) fn extend(&mut self, last: CorrelationId) {
+        self.launches.last = last;
+    }
+
+    pub(crate) fn launches(&self) -> &OutsideLaunches {
+        &self.launches
+    }
+}
+
+/// Copy of a thread's current range that the collector can read. It is protected by a sequence lock, which only the
+/// thread writes.
+pub(crate) struct SharedOutsideRange {
+    /// Sequence number: odd while the thread writes; 0 = there is no range.
+    sequence: AtomicU32,
+    count: AtomicU32,
+    /// Number of launches of the range that the collector has read.
+    read_count: AtomicU32,
+    ids: AtomicU64,
+    over: AtomicU64,
+}
+
+impl SharedOutsideRange {
+    pub(super) const fn new() -> Self {
+        let [sequence, count, read_count] = [const { AtomicU32::new(0) }; 3];
+        let [ids, over] = [const { AtomicU64::new(0) }; 2];
+        Self { sequence, count, read_count, ids, over }
+    }
+
+    /// Publishes a range. Called by the thread that owns the range.
+    pub(crate) fn set(&self, range: &OutsideLaunches) {
+        let sequence = self.sequence.load(Ordering::Relaxed);
+        self.sequence.store(sequence.wrapping_add(1), Ordering::Relaxed);
+        fence(Ordering::Release);
+        if range.count == 1 {
+            self.read_count.store(0, Ordering::Relaxed);
+        }
+        self.ids.store(ids(range), Ordering::Relaxed);
+        self.count.store(range.count, Ordering::Relaxed);
+        self.over.store(range.over.0, Ordering::Relaxed);
+        self.sequence.store(sequence.wrapping_add(2).max(2), Ordering::Release);
+    }
+
+    /// Returns the number of launches of the ending range that the collector has not read.
+    pub(crate) fn unread(&self, range: &OutsideLaunches) -> u32 {
+        range.count.wrapping_sub(self.read_count.load(Ordering::Acquire))
+    }
+
+    /// Reads the range. Called by the collector. Returns `None` if there is no range, or if the thread was preempted
+    /// while it writes the range.
+    fn get(&self) -> Option<OutsideLaunches> {
+        for _ in 0..MAX_READ_ATTEMPTS {
+            let sequence = self.sequence.load(Ordering::Acquire);
+            if sequence == 0 {
+                return None;
+            }
+            if let Some(range) = self.get_in(sequence) {
+                return Some(range);
+            }
+            std::thread::yield_now();
+        }
+        None
+    }
+
+    fn get_in(&self, sequence: u32) -> Option<OutsideLaunches> {
+        let ids = self.ids.load(Ordering::Relaxed);
+        let (count, over) = (self.count.load(Ordering::Relaxed), Nanos(self.over.load(Ordering::Relaxed)));
+        fence(Ordering::Acquire);
+        let is_consistent = sequence.is_multiple_of(2) && self.sequence.load(Ordering::Relaxed) == sequence;
+        is_consistent.then(|| outside(ids, count, over))
+    }
+}
+
+/// Packs the first and the last id of a range into one word.
+fn ids(range: &OutsideLaunches) -> u64 {
+    u64::from(range.first.0) | u64::from(range.last.0) << 32
+}
+
+fn outside(ids: u64, count: u32, over: Nanos) -> OutsideLaunches {
+    OutsideLaunches { first: CorrelationId(ids as u32), last: CorrelationId((ids >> 32) as u32), count, over }
+}
+
+/// The collector's memory of how much of a thread's ranges it has read: one entry for each range that may still grow,
+/// identified by the first id of the range.
+#[derive(Default)]
+pub(super) struct OutsideReader(Vec<OutsideLaunches>);
+
+impl OutsideReader {
+    pub(super) const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    /// Returns the new launches of the growing range.
+    pub(super) fn grown(&mut self, growing: &SharedOutsideRange) -> Option<OutsideLaunches> {
+        let range = growing.get()?;
+        let before = match self.0.iter_mut().find(|read| read.first == range.first) {
+            Some(read) => std::mem::replace(&mut read.count, range.count),
+            None => {
+                self.0.push(range);
+                0
+            }
+        };
+        growing.read_count.store(range.count, Ordering::Release);
+        let count = range.count.wrapping_sub(before);
+        (count > 0).then_some(OutsideLaunches { count, ..range })
+    }
+
+    /// Returns the new launches of a range that has ended.
+    pub(super) fn ended(&mut self, range: OutsideLaunches) -> Option<OutsideLaunches> {
+        let read = self.0.iter().position(|read| read.first == range.first).map(|at| self.0.swap_remove(at));
+        let count = range.count.wrapping_sub(read.map_or(0, |read| read.count));
+        (count > 0).then_some(OutsideLaunches { count, ..range })
+    }
+}

@@ -1,0 +1,53 @@
+//! Refused calls and ranges, which cannot be recorded. A call or range is refused if a signal handler that interrupted
+//! gpuflame makes it, or if there is no memory for the state of the thread that makes it.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use gpuflame_cupti::tracer::Call;
+
+use super::calls::{NESTED, REFUSED, stack_depth};
+
+/// Refused calls and ranges of a thread that have not ended yet. The thread's signal handlers write these fields, and
+/// the thread itself writes them while no handler runs.
+pub(crate) struct OpenRefusals {
+    /// Stack depth of the outermost refused call that creates GPU work or that would be recorded; 0 = no refused call
+    /// is in flight.
+    pub(super) call: AtomicUsize,
+    /// Number of refused ranges that were pushed and not popped yet.
+    pub(crate) pushed: AtomicUsize,
+}
+
+impl OpenRefusals {
+    pub(super) const fn new() -> Self {
+        Self { call: AtomicUsize::new(0), pushed: AtomicUsize::new(0) }
+    }
+
+    /// Whether a pop belongs to a push that was refused. If so, the push is no longer pending after this call.
+    pub(crate) fn consume_pop(&self) -> bool {
+        self.pushed.load(Ordering::Relaxed) > 0
+            && self.pushed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok()
+    }
+
+    /// Notes the start of a call that cannot be recorded. Returns true if the call must be counted because it is not
+    /// nested in another refused call.
+    pub(super) fn begin_call(&self, call: &Call<'_>) -> bool {
+        let (depth, outer) = (stack_depth(), self.call.load(Ordering::Relaxed));
+        if depth < outer {
+            call.slot.set(NESTED);
+            return false;
+        }
+        call.slot.set(REFUSED);
+        self.call.store(depth, Ordering::Relaxed);
+        true
+    }
+
+    /// Whether a refused call encloses a call at this stack depth.
+    pub(super) fn encloses(&self, depth: usize) -> bool {
+        depth < self.call.load(Ordering::Relaxed)
+    }
+
+    /// Notes the end of the refused call.
+    pub(super) fn end_call(&self) {
+        self.call.store(0, Ordering::Relaxed);
+    }
+}

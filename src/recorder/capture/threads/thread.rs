@@ -1,0 +1,500 @@
+//! State that gpuflame keeps for each application thread, and the collector's access to it.
+//!
+//! A thread's state is mapped on the thread's first launch and never unmapped. When the thread ends, the next new
+//! thread reuses the state and continues the same logs. So memory grows with the maximum number of concurrent threads.
+//! It does not grow with the total number of threads, nor with the number of threads that come and go between two
+//! visits of the collector.
+
+use std::cell::UnsafeCell;
+use std::mem::{MaybeUninit, size_of};
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
+
+use crate::control::window;
+use gpuflame_cupti::tracer::Call;
+use gpuflame_model::record::{GraphId, Loss, Nanos, ThreadId};
+use gpuflame_os::{cancel, host_signals, leaks, threads};
+use gpuflame_unwind::{Unwinder, memory, tls};
+
+use super::calls::{InFlightLaunch, PendingGraphCall, PendingHostCall, PendingLaunch};
+use super::open_ranges::{OpenRanges, PendingEnds};
+use super::outside::{OutsideRange, OutsideReader, SharedOutsideRange};
+use super::python::PythonFrames;
+use super::records::thread_words;
+use super::refusals::OpenRefusals;
+use super::thread_counters::ThreadCounters;
+use super::verifying::StackVerification;
+use crate::capture::ids::intern::Interner;
+use crate::capture::logs::log::{Log, LogReader, LogWriter};
+
+/// State of one application thread. The fields document which thread may access them.
+pub(crate) struct ThreadState {
+    next: AtomicPtr<ThreadState>,
+    stage: AtomicU32,
+    pub(crate) launches: Log,
+    pub(crate) contexts: Log,
+    pub(crate) counters: ThreadCounters,
+    pub(crate) pending_ends: PendingEnds,
+    pub(crate) outside: SharedOutsideRange,
+    pub(crate) in_flight: InFlightLaunch,
+    /// Stack depth at which the thread entered gpuflame, [`INHERITED`], [`FORGET_REQUESTED`], or 0 if it is not inside.
+    inside: AtomicUsize,
+    /// Number of the last round of forgetting (see `forget_round`) in which the thread has forgotten its stack ids.
+    forgot_round: AtomicU32,
+    /// Calls and ranges of signal handlers that interrupted the thread while it was inside gpuflame.
+    pub(crate) refused: OpenRefusals,
+    /// Accessed only by the application thread, while the thread is inside gpuflame.
+    own: UnsafeCell<ThreadOnly>,
+    /// Accessed only by the collector.
+    readers: UnsafeCell<LogReaders>,
+}
+
+// SAFETY: `own` is accessed only through `EntryGuard`, which only the state's thread creates, one at a time. `readers` is
+// accessed only by the collector, and there is only one collector. All other fields are atomic, or a log that supports
+// one writer and one reader.
+unsafe impl Sync for ThreadState {}
+
+/// Stage of a state that a thread uses.
+const LIVE: u32 = 0;
+/// Stage of a state whose thread has ended. The next new thread may reuse the state. Its logs may contain unread rows.
+const ENDED: u32 = 1;
+/// Stage of a state whose thread jumped out of gpuflame or ended inside gpuflame. The collector reads the logs of the
+/// state, but no thread may reuse the state, because an operation on it may be incomplete.
+const ABANDONED: u32 = 2;
+
+/// Maximum number of abandoned states, which take about 250 KiB each. Once the maximum is reached, a thread that jumps
+/// out of gpuflame counts as inside from then on, and its launches are only counted.
+const MAX_ABANDONED_STATES: usize = 64;
+
+/// Value of `inside`: the state was inherited from the process that this process was forked from.
+const INHERITED: usize = 1;
+/// Value of `inside`: the thread is not inside gpuflame, and must forget its stacks when it next enters (see `forget_round`).
+const FORGET_REQUESTED: usize = 2;
+
+/// State that only the application thread accesses.
+pub(crate) struct ThreadOnly {
+    pub(crate) id: ThreadId,
+    pub(crate) unwinder: Unwinder,
+    pub(crate) interner: Interner,
+    /// `None` until the thread captures its first new stack in a process with a Python interpreter.
+    pub(crate) python: Option<PythonFrames>,
+    pub(crate) ranges: OpenRanges,
+    pub(crate) launches: LogWriter,
+    pub(crate) contexts: LogWriter,
+    pub(crate) pending: PendingLaunch,
+    pub(crate) outside: Option<OutsideRange>,
+    /// The launch that a signal handler's launch has interrupted.
+    pub(crate) aside: Option<PendingLaunch>,
+    pub(crate) verifying: Option<StackVerification>,
+    pub(crate) graph_call: Option<PendingGraphCall>,
+    pub(crate) host_call: Option<PendingHostCall>,
+    /// Graph that the thread copied last. It is the source of the next executable graph that CUPTI announces.
+    pub(crate) copied_graph: Option<GraphId>,
+    pub(crate) calls: u64,
+}
+
+/// State that only the collector accesses; see `drain`.
+pub(super) struct LogReaders {
+    pub(super) launches: LogReader,
+    pub(super) contexts: LogReader,
+    pub(super) outside_reader: OutsideReader,
+    /// Number of unread words of launches that existed at the last note and must still be passed on.
+    pub(super) noted: usize,
+    /// Set when unread words are noted, and cleared by the next drain.
+    pub(super) is_noted: bool,
+    /// Number of words of launches that were unread at the last mark and still are. A thread waits until the marked
+    /// words are read.
+    pub(super) marked: usize,
+    /// Time of the launch that was passed on last.
+    pub(super) last_launch: Nanos,
+}
+
+/// Proof that this thread has entered gpuflame and was not inside before. The thread leaves gpuflame when the proof is
+/// dropped.
+pub(crate) struct EntryGuard {
+    thread: &'static ThreadState,
+}
+
+impl EntryGuard {
+    /// Enters gpuflame, unless this thread is already inside or there is no memory for its state (see [`EntryRefusal`]).
+    /// `at` is an address in the caller's frame, or in a frame nearer to the stack's root.
+    #[inline]
+    pub(crate) fn new(at: usize) -> Option<Self> {
+        let Some(thread) = NonNull::new(tls::get().cast::<ThreadState>()) else {
+            return Self::enter_first(at);
+        };
+        // SAFETY: the pointer in thread-local storage is a `ThreadState` that is never unmapped.
+        let thread: &'static ThreadState = unsafe { thread.as_ref() };
+        if thread.inside.load(Ordering::Relaxed) != 0 {
+            return Self::enter_again(thread, at);
+        }
+        Some(Self::enter(thread, at))
+    }
+
+    #[inline]
+    fn enter(thread: &'static ThreadState, at: usize) -> Self {
+        thread.inside.store(at, Ordering::Relaxed);
+        // A signal handler on this thread must see the store to `inside` before it sees any later store.
+        compiler_fence(Ordering::SeqCst);
+        Self { thread }
+    }
+
+    #[cold]
+    fn enter_first(at: usize) -> Option<Self> {
+        // If a call was refused because its thread had no state, the calls nested in it are refused too, so that the
+        // loss is counted once.
+        if REFUSED.with(|refused| refused.encloses(at)) {
+            return None;
+        }
+        Some(Self::enter(cancel::without_cancellation(attach)?, at))
+    }
+
+    /// Handles a thread that seems to be inside gpuflame. Either the caller is a signal handler that interrupted the
+    /// thread inside gpuflame; or the thread was inside when it jumped out of a signal handler; or the thread that was
+    /// inside belongs to the parent process.
+    #[cold]
+    fn enter_again(thread: &'static ThreadState, at: usize) -> Option<Self> {
+        let inside = thread.inside.load(Ordering::Relaxed);
+        if inside == INHERITED {
+            let mut entered = Self::enter(thread, at);
+            let (own, thread) = entered.parts();
+            own.id = this_thread_id();
+            announce(own.id, thread, &mut own.contexts);
+            return Some(entered);
+        }
+        if inside == FORGET_REQUESTED {
+            let mut entered = Self::enter(thread, at);
+            let (own, thread) = entered.parts();
+            thread.forget_stacks(own);
+            return Some(entered);
+        }
+        if !host_signals::has_jumped_out(inside, at) {
+            return None;
+        }
+        if !abandon_state(thread) {
+            // The refused call that the thread began inside gpuflame has ended, too.
+            thread.refused.end_call();
+            return None;
+        }
+        Self::enter_first(at)
+    }
+
+    /// Returns the state that only this thread accesses, and its shared state.
+    #[inline]
+    pub(crate) fn parts(&mut self) -> (&mut ThreadOnly, &'static ThreadState) {
+        // SAFETY: only one `EntryGuard` exists per thread, and the borrow of `self` excludes a second reference.
+        (unsafe { &mut *self.thread.own.get() }, self.thread)
+    }
+}
+
+impl Drop for EntryGuard {
+    fn drop(&mut self) {
+        compiler_fence(Ordering::SeqCst);
+        self.thread.inside.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Reason why a thread may not enter.
+pub(crate) enum EntryRefusal {
+    /// The thread is already inside gpuflame, so the caller is a signal handler.
+    Inside(&'static ThreadState),
+    /// The thread has no state, and there is no memory for a new state.
+    WithoutMemory,
+}
+
+impl EntryRefusal {
+    /// Returns why the calling thread could not enter.
+    #[cold]
+    pub(crate) fn determine() -> Self {
+        of_this_thread().map_or(Self::WithoutMemory, Self::Inside)
+    }
+
+    /// Notes the start of a call that cannot be recorded. Returns true if the call must be counted because it is not
+    /// nested in another refused call.
+    #[cold]
+    pub(crate) fn begin_call(&self, call: &Call<'_>) -> bool {
+        match self {
+            Self::Inside(thread) => thread.refused.begin_call(call),
+            Self::WithoutMemory => REFUSED.with(|refused| refused.begin_call(call)),
+        }
+    }
+
+    /// Counts a loss that the refusal causes.
+    #[cold]
+    pub(crate) fn lose(&self, loss: Loss) {
+        match self {
+            Self::Inside(thread) => thread.counters.lose(loss),
+            Self::WithoutMemory => lose_without_state(loss),
+        }
+    }
+}
+
+thread_local! {
+    /// Refused calls of a thread without a state. Stored next to the pointer of [`tls`]. The first access to that
+    /// pointer allocated memory for both variables.
+    static REFUSED: OpenRefusals = const { OpenRefusals::new() };
+}
+
+static FIRST: AtomicPtr<ThreadState> = AtomicPtr::new(null_mut());
+static WITHOUT_STATE: [AtomicU64; Loss::ALL.len()] = [const { AtomicU64::new(0) }; Loss::ALL.len()];
+/// Number of abandoned states.
+static ABANDONED_STATES: AtomicUsize = AtomicUsize::new(0);
+
+pub(crate) fn all() -> impl Iterator<Item = &'static ThreadState> {
+    let mut at = FIRST.load(Ordering::Acquire);
+    std::iter::from_fn(move || {
+        // SAFETY: states in the list are initialised before they are linked, and never unmapped.
+        let thread = unsafe { at.as_ref() }?;
+        at = thread.next.load(Ordering::Acquire);
+        Some(thread)
+    })
+}
+
+/// Returns the losses of threads for which there was no memory for a state.
+pub(super) fn lost_without_state(loss: Loss) -> u64 {
+    WITHOUT_STATE[loss as usize - 1].load(Ordering::Relaxed)
+}
+
+fn lose_without_state(loss: Loss) {
+    WITHOUT_STATE[loss as usize - 1].fetch_add(1, Ordering::Relaxed);
+}
+
+/// Gives the calling thread a state, which is either a free state or a new one.
+#[cold]
+fn attach() -> Option<&'static ThreadState> {
+    // Checked first, because creating a state and then discarding it would map and unmap memory on every launch of the
+    // thread.
+    let thread = ThreadOnly::new().and_then(reuse_or_map)?;
+    // SAFETY: `thread` points to a state, and states are never unmapped.
+    let state: &'static ThreadState = unsafe { thread.as_ref() };
+    // SAFETY: the state belongs to this thread alone, which cannot enter gpuflame with it before `tls::set` stores it.
+    let own = unsafe { &mut *state.own.get() };
+    announce(own.id, state, &mut own.contexts);
+    tls::set(thread.as_ptr().cast());
+    notify_at_thread_end(thread);
+    Some(state)
+}
+
+/// Abandons the state of the calling thread, which jumped out of gpuflame. If the thread returns into the abandoned
+/// call after all, the state is unchanged, because no other thread gets it. Returns `false` if too many states were
+/// abandoned before.
+fn abandon_state(thread: &ThreadState) -> bool {
+    let abandoned = ABANDONED_STATES.fetch_add(1, Ordering::Relaxed);
+    if abandoned >= MAX_ABANDONED_STATES {
+        ABANDONED_STATES.store(MAX_ABANDONED_STATES, Ordering::Relaxed);
+        return false;
+    }
+    thread.stage.store(ABANDONED, Ordering::Release);
+    tls::set(null_mut());
+    true
+}
+
+/// Records the calling thread's id and name, before the thread's first context. The collector cannot look the name up
+/// later, because the thread may have ended when the collector reads its rows. If the thread opens a range before a
+/// session is set up, the log has no room yet, and the thread is announced with its first context instead.
+pub(crate) fn announce(id: ThreadId, thread: &ThreadState, contexts: &mut LogWriter) {
+    let mut name = [0_u64; 2];
+    // SAFETY: PR_GET_NAME writes at most 16 bytes.
+    unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
+    // If the log has no room, the thread has an id but no name.
+    contexts.push(&thread.contexts, [&thread_words(id, name)]);
+}
+
+/// Returns the kernel's id of the calling thread.
+fn this_thread_id() -> ThreadId {
+    ThreadId(threads::current_id() as u32)
+}
+
+fn reuse_or_map(own: ThreadOnly) -> Option<NonNull<ThreadState>> {
+    let free = all().find(|thread| {
+        thread.stage.compare_exchange(ENDED, LIVE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    });
+    if let Some(thread) = free {
+        // SAFETY: the exchange made this thread the only owner of the state. The old `own` is valid and is replaced in
+        // place, except for two kinds of fields. The writers continue where they were. The range of launches outside
+        // windows continues too, because all ids between the launches of the old and the new thread also belong to it.
+        let old = unsafe { &mut *thread.own.get() };
+        let (launches, contexts, outside) = (old.launches, old.contexts, old.outside.take());
+        *old = ThreadOnly { launches, contexts, outside, ..own };
+        return Some(NonNull::from(thread));
+    }
+    let at = memory::map(size_of::<ThreadState>())?;
+    leaks::register_root(at.cast(), size_of::<ThreadState>());
+    let at = at.cast::<MaybeUninit<ThreadState>>();
+    // SAFETY: `at` is a fresh, page-aligned mapping of that size, to which no other thread refers.
+    let thread = unsafe { &mut *at.as_ptr() }.write(ThreadState::new(own));
+    let mut first = FIRST.load(Ordering::Acquire);
+    loop {
+        thread.next.store(first, Ordering::Relaxed);
+        match FIRST.compare_exchange_weak(first, thread, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => return Some(NonNull::from(thread)),
+            Err(now) => first = now,
+        }
+    }
+}
+
+/// Number of the current or last round of forgetting; see `forget_round`.
+static FORGET_ROUND: AtomicU32 = AtomicU32::new(0);
+
+/// Begins a round in which threads can be asked to forget their stacks.
+pub(crate) fn next_forget_round() -> u32 {
+    FORGET_ROUND.fetch_add(1, Ordering::Relaxed) + 1
+}
+
+/// Returns the window states at the start of the launches that are in flight on live threads.
+pub(super) fn in_flight() -> impl Iterator<Item = window::WindowState> {
+    let live = all().filter(|thread| thread.stage.load(Ordering::Acquire) == LIVE);
+    live.filter_map(|thread| thread.in_flight.get())
+}
+
+impl ThreadState {
+    /// Forgets the thread's stacks. Called when a thread that the collector has asked to forget enters gpuflame.
+    fn forget_stacks(&self, own: &mut ThreadOnly) {
+        if own.interner.forget() {
+            self.forgot_round.store(FORGET_ROUND.load(Ordering::Relaxed), Ordering::Release);
+        }
+    }
+
+    /// Asks the thread to forget its stacks, unless the thread has already forgotten them in this `round` or will never
+    /// enter again. Returns `false` while it is not certain that the thread will forget them.
+    pub(crate) fn ask_to_forget(&self, round: u32) -> bool {
+        if self.forgot_round.load(Ordering::Acquire) == round
+            || self.stage.load(Ordering::Acquire) == ABANDONED
+        {
+            return true;
+        }
+        let asked = self.inside.compare_exchange(0, FORGET_REQUESTED, Ordering::AcqRel, Ordering::Relaxed);
+        matches!(asked, Err(FORGET_REQUESTED | INHERITED))
+    }
+}
+
+impl ThreadState {
+    /// Returns the state that only the collector accesses.
+    ///
+    /// # Safety
+    /// The caller is the collector, and holds no other reference that this function returned for this thread.
+    #[allow(clippy::mut_from_ref)]
+    pub(super) unsafe fn readers(&self) -> &mut LogReaders {
+        // SAFETY: the caller guarantees that no other reference to `readers` exists.
+        unsafe { &mut *self.readers.get() }
+    }
+
+    fn new(own: ThreadOnly) -> Self {
+        Self {
+            next: AtomicPtr::new(null_mut()),
+            stage: AtomicU32::new(LIVE),
+            launches: Log::new(),
+            contexts: Log::new(),
+            counters: ThreadCounters::new(),
+            pending_ends: PendingEnds::new(),
+            outside: SharedOutsideRange::new(),
+            in_flight: InFlightLaunch::new(),
+            inside: AtomicUsize::new(0),
+            forgot_round: AtomicU32::new(0),
+            refused: OpenRefusals::new(),
+            own: UnsafeCell::new(own),
+            readers: UnsafeCell::new(LogReaders {
+                launches: LogReader::new(),
+                contexts: LogReader::new(),
+                outside_reader: OutsideReader::new(),
+                noted: 0,
+                is_noted: false,
+                marked: 0,
+                last_launch: Nanos(0),
+            }),
+        }
+    }
+}
+
+impl ThreadOnly {
+    fn new() -> Option<Self> {
+        let mut unwinder = Unwinder::new()?;
+        // A plugin may be loaded at the address of another plugin that was unloaded. Without the check, the unwinder
+        // would take stacks through one plugin for stacks through the other, because their addresses are equal.
+        unwinder.check_every_capture(true);
+        Some(Self {
+            id: this_thread_id(),
+            unwinder,
+            interner: Interner::new()?,
+            python: None,
+            ranges: OpenRanges::NONE,
+            launches: LogWriter::new(),
+            contexts: LogWriter::new(),
+            pending: PendingLaunch::NONE,
+            outside: None,
+            aside: None,
+            verifying: StackVerification::new(),
+            graph_call: None,
+            host_call: None,
+            copied_graph: None,
+            calls: 0,
+        })
+    }
+}
+
+/// Number of the `pthread` key whose destructor runs when a thread ends, plus 1; 0 = the key does not exist yet.
+static KEY: AtomicUsize = AtomicUsize::new(0);
+
+/// Prepares the process-wide data that threads need. Holds no lock at any time, because a forked child would wait for
+/// that lock forever.
+pub(super) fn prepare() {
+    if KEY.load(Ordering::Acquire) != 0 {
+        return;
+    }
+    leaks::find_leak_checker();
+    let mut key = 0;
+    // SAFETY: `key` is a place to write to, and the destructor is a function of the right type.
+    if unsafe { libc::pthread_key_create(&mut key, Some(on_thread_end)) } == 0
+        && KEY.compare_exchange(0, key as usize + 1, Ordering::AcqRel, Ordering::Relaxed).is_err()
+    {
+        // SAFETY: the key was created above, and no thread has used it.
+        unsafe { libc::pthread_key_delete(key) };
+    }
+}
+
+fn notify_at_thread_end(thread: NonNull<ThreadState>) {
+    prepare();
+    if let Some(key) = KEY.load(Ordering::Acquire).checked_sub(1) {
+        // SAFETY: the key exists; the value is only passed to `on_thread_end`.
+        unsafe { libc::pthread_setspecific(key as libc::pthread_key_t, thread.as_ptr().cast()) };
+    }
+}
+
+/// Runs on a thread that ends. If another destructor launches work after this function, the thread gets a new state.
+unsafe extern "C" fn on_thread_end(state: *mut libc::c_void) {
+    tls::set(null_mut());
+    // SAFETY: `state` is the value that was stored with the key: the address of a state, which is never unmapped.
+    if let Some(thread) = unsafe { state.cast::<ThreadState>().as_ref() } {
+        let is_inside = thread.inside.load(Ordering::Relaxed) > FORGET_REQUESTED;
+        thread.stage.store(if is_inside { ABANDONED } else { ENDED }, Ordering::Release);
+    }
+}
+
+fn of_this_thread() -> Option<&'static ThreadState> {
+    // SAFETY: the pointer in thread-local storage is null or a `ThreadState` that is never unmapped.
+    unsafe { tls::get().cast::<ThreadState>().as_ref() }
+}
+
+/// Notes the end of a call that was refused to a signal handler or to a thread without a state.
+#[cold]
+pub(crate) fn end_refused_call() {
+    match of_this_thread() {
+        Some(thread) => thread.refused.end_call(),
+        None => REFUSED.with(OpenRefusals::end_call),
+    }
+}
+
+/// Whether the calling thread is inside gpuflame. If so, the caller may be a signal handler that interrupted gpuflame.
+pub(super) fn is_inside() -> bool {
+    of_this_thread().is_some_and(|thread| thread.inside.load(Ordering::Relaxed) > FORGET_REQUESTED)
+}
+
+/// Re-initialises the states of all threads in a forked child. At most one of these threads exists in the child, under
+/// another id. The counts are reset because they belong to the parent process.
+pub(super) fn continue_in_child() {
+    for thread in all() {
+        thread.inside.store(INHERITED, Ordering::Relaxed);
+        thread.counters.forget();
+    }
+    WITHOUT_STATE.iter().for_each(|count| count.store(0, Ordering::Relaxed));
+}

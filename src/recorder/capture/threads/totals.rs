@@ -1,0 +1,41 @@
+//! Sums of the counters of all threads.
+
+use gpuflame_model::record::Loss;
+
+use super::cost::{self, CallbackCost};
+use super::thread::{self, all};
+use super::thread_counters::VerifiedStacks;
+use crate::capture::logs::buffers;
+
+/// Returns the losses on application threads so far.
+pub fn losses() -> impl Iterator<Item = (Loss, u64)> {
+    Loss::ALL.into_iter().map(|loss| {
+        let counted = all().map(|thread| thread.counters.lost(loss)).sum::<u64>();
+        let without_state = thread::lost_without_state(loss);
+        let discarded = if loss == Loss::ActivitiesDropped { buffers::discarded() } else { 0 };
+        (loss, counted + without_state + discarded)
+    })
+}
+
+/// Returns the number of launches so far, inside and outside windows.
+pub fn calls() -> u64 {
+    all().map(|thread| thread.counters.calls.get()).sum()
+}
+
+/// Returns the cost of the callbacks to the application so far.
+pub fn cost() -> CallbackCost {
+    cost::sum_histograms(
+        calls(),
+        all().flat_map(|thread| [&thread.counters.times, &thread.counters.graph_times]),
+    )
+}
+
+/// Returns the cost of `launches` graph launches.
+pub fn graph_cost(launches: u64) -> CallbackCost {
+    cost::sum_histograms(launches, all().map(|thread| &thread.counters.graph_times))
+}
+
+/// Returns the results of verified stacks so far.
+pub fn verified() -> VerifiedStacks {
+    all().fold(VerifiedStacks::default(), |sum, thread| sum.and(&thread.counters.verified))
+}

@@ -1,0 +1,42 @@
+//! Verifies a sample of stacks by capturing them again with other methods (`GPUFLAME_VERIFY`).
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use gpuflame_unwind::{Captured, Verifier};
+
+use super::thread_counters::ThreadCounters;
+
+/// Number of stacks per verified stack; 0 = no stack is verified.
+static VERIFY_INTERVAL: AtomicU32 = AtomicU32::new(0);
+
+/// Makes threads that have not launched yet verify every `n`th stack: the stack is captured again with other methods,
+/// and the results are compared (see [`Verifier`]). 0 = no stack is verified, which is the default.
+pub fn verify_every(n: u32) {
+    VERIFY_INTERVAL.store(n, Ordering::Relaxed);
+}
+
+/// A thread's state for [`verify_every`].
+pub(crate) struct StackVerification {
+    verifier: Verifier,
+    every: u32,
+    captures_left: u32,
+}
+
+impl StackVerification {
+    /// Creates the state of a thread; `None` unless verification was requested.
+    pub(super) fn new() -> Option<Self> {
+        let every = VERIFY_INTERVAL.load(Ordering::Relaxed);
+        if every == 0 { None } else { Some(Self { verifier: Verifier::new()?, every, captures_left: every }) }
+    }
+
+    pub(crate) fn verify_sample(&mut self, captured: &Captured<'_>, ours: usize, counters: &ThreadCounters) {
+        self.captures_left -= 1;
+        if self.captures_left == 0 {
+            self.captures_left = self.every;
+            let verdict = self.verifier.verify(captured, ours as u64);
+            counters.verified.stacks.add(1);
+            counters.verified.unlike_plain.add(u64::from(!verdict.plain_agrees));
+            counters.verified.unlike_libgcc.add(u64::from(!verdict.libgcc_agrees));
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Turns CUPTI's launch callbacks off while no window is open, so that launches outside windows cost no more than with
+//! CUPTI's records alone.
+//!
+//! ```text
+//! closed --1 s--> launches are skipped --1 s, and none in flight--> callbacks off --opens--> on, then open
+//! ```
+//!
+//! Only the collector turns launch callbacks off, so that no call is seen on entry but not on exit. The thread that
+//! opens a window turns the callbacks on. Inside a CUPTI callback, that thread instead waits for the collector to turn
+//! them on, for at most 100 ms. Activity kinds stay enabled, because switching them may deadlock or lose ids of graphs.
+//! Callbacks about graphs, contexts and the profiler's calls stay on as well.
+
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::capture;
+use crate::control::window;
+use gpuflame_cupti::Api;
+
+use crate::session::collect::edge_queue::EdgeQueue;
+use crate::session::process::progress;
+
+/// Time from the closing of a window until launches are skipped, and from then until callbacks are turned off. The
+/// second interval is needed, because a call may be in flight that has not been noted yet.
+const MUTE_DELAY: Duration = Duration::from_secs(1);
+/// Maximum time for a window to open.
+const WINDOW_OPEN_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct CallbackSwitch {
+    state: Mutex<SwitchState>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct SwitchState {
+    /// Whether the callbacks are on.
+    is_on: bool,
+    /// Time at which the collector first saw that no window is open.
+    closed_since: Option<Instant>,
+    /// Time from which launches are skipped; `None` while they are not skipped.
+    muted_since: Option<Instant>,
+    /// A thread that must not turn the callbacks on itself waits until the collector has turned them on.
+    is_switch_on_requested: bool,
+    /// The waiting thread also wants the records, which another client has.
+    wants_records: bool,
+}
+
+impl Default for CallbackSwitch {
+    fn default() -> Self {
+        let state = SwitchState {
+            is_on: true,
+            closed_since: None,
+            muted_since: None,
+            is_switch_on_requested: false,
+            wants_records: false,
+        };
+        Self { state: Mutex::new(state), changed: Condvar::new() }
+    }
+}
+
+impl CallbackSwitch {
+    /// Turns the callbacks on or off if necessary, and calls `reclaim` if a waiting thread wants the records. Called by
+    /// the collector.
+    pub(crate) fn update(&self, api: &Api, edges: &EdgeQueue, reclaim: impl FnOnce()) {
+        let Some(mut state) = self.state.try_lock() else { return };
+        if state.is_switch_on_requested {
+            if std::mem::take(&mut state.wants_records) {
+                reclaim();
+            }
+            state.switch_on(api);
+            // The waiting thread is about to open the window, so the time until the callbacks are turned off starts
+            // again.
+            state.muted_since = state.muted_since.map(|_| Instant::now());
+            self.changed.notify_all();
+            return;
+        }
+        if window::state().is_open() {
+            state.closed_since = None;
+            // The thread that opened the window did not wait long enough while the callbacks were being turned off, so
+            // they are turned on now.
+            if state.muted_since.take().is_some() {
+                progress::call_foreign(|| state.switch_on(api));
+                edges.note_callbacks(true);
+            }
+            return;
+        }
+        match state.muted_since {
+            None => {
+                let closed_since = *state.closed_since.get_or_insert_with(Instant::now);
+                if closed_since.elapsed() >= MUTE_DELAY && window::mute() {
+                    edges.note_callbacks(false);
+                    state.muted_since = Some(Instant::now());
+                }
+            }
+            Some(since) => {
+                if state.is_on && since.elapsed() >= MUTE_DELAY && !capture::any_in_flight() {
+                    // If CUPTI refuses, its callbacks continue, and gpuflame ignores them.
+                    let _ = progress::call_foreign(|| api.set_launch_callbacks(false));
+                    state.is_on = false;
+                }
+            }
+        }
+    }
+
+    /// Marks the callbacks as off, whatever was requested, because the subscription ends. No window is open.
+    pub(super) fn on_unsubscribed(&self, edges: &EdgeQueue) {
+        let mut state = self.state.lock();
+        if state.muted_since.is_none() && window::mute() {
+            edges.note_callbacks(false);
+        }
+        state.muted_since = Some(Instant::now());
+        state.is_on = false;
+    }
+
+    /// Marks the callbacks as on, as they are in a new subscription.
+    pub(super) fn on_subscribed(&self) {
+        self.state.lock().is_on = true;
+    }
+
+    /// Prepares for a window that is about to open. A caller inside a CUPTI callback passes `nudge`, which
+    /// wakes the collector; the collector then also asks for the records, if another client has them.
+    pub(crate) fn before_window_opens(
+        &self,
+        api: &Api,
+        edges: &EdgeQueue,
+        nudge: Option<&dyn Fn()>,
+        wants_records: bool,
+    ) {
+        let Some(mut state) = self.state.try_lock_for(WINDOW_OPEN_TIMEOUT) else { return };
+        match nudge {
+            None => state.switch_on(api),
+            Some(nudge) => {
+                if !state.is_on || wants_records {
+                    (state.is_switch_on_requested, state.wants_records) = (true, wants_records);
+                    nudge();
+                    self.changed.wait_while_for(
+                        &mut state,
+                        |state| state.is_switch_on_requested,
+                        WINDOW_OPEN_TIMEOUT,
+                    );
+                }
+            }
+        }
+        state.closed_since = None;
+        if state.muted_since.take().is_some() {
+            edges.note_callbacks(true);
+        }
+    }
+}
+
+impl SwitchState {
+    fn switch_on(&mut self, api: &Api) {
+        self.is_switch_on_requested = false;
+        if !self.is_on {
+            let _ = api.set_launch_callbacks(true);
+            self.is_on = true;
+        }
+    }
+}

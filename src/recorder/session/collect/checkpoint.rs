@@ -1,0 +1,629 @@
+//! The checkpoint is a file that survives if the process dies without running its exit handlers (SIGKILL, a crash,
+//! `_exit`, `exec`). From the first launch on, a dedicated thread appends the sums that have changed to the file, about
+//! once a second. `record::encode` shows its layout. If the rows themselves are recorded, the recording serves the same
+//! purpose and there is no checkpoint.
+//!
+//! ```text
+//! collector -> pipeline <-locked for a moment- this thread -appends-> NAME.gfr
+//! ```
+//!
+//! No thread waits for the checkpoint's thread: it assembles each append in memory, and while it writes to the file
+//! system it holds no lock that other threads need. Unchanged sums are not written again. A file that has grown much
+//! larger than its content is replaced by a new file. A process that exits normally removes its checkpoint after it has
+//! written its outputs, so a process that is killed while it writes its outputs still leaves a complete checkpoint.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::capture;
+use crate::control::lifecycle;
+use gpuflame_config::Outputs;
+use gpuflame_config::settings::{Output, Settings};
+use gpuflame_explain::Definitions;
+use gpuflame_model::error::Result;
+use gpuflame_model::record::{CheckpointMark, Chunk, Nanos, RecordingState, SumsWriter};
+use gpuflame_os::descriptor::{Appender, FileId};
+use gpuflame_os::file::Draft;
+use gpuflame_os::futex::EventFlags;
+use gpuflame_os::{process_liveness, shortage, threads};
+
+use super::pipeline::Pipeline;
+use crate::session::outputs::generated::CheckpointedNames;
+use crate::session::outputs::growing_outputs;
+use crate::session::process::launcher_report;
+use crate::session::process::messages::print_from_own;
+use crate::session::process::out_of_memory;
+use crate::session::process::panic::disable_after_panic;
+use crate::session::process::progress::POLL_INTERVAL;
+
+/// Time from the first launch to the first checkpoint. This time is short, because a worker process may soon end by
+/// `_exit`. In a forked process, as most workers are, the following intervals double; in other processes the full
+/// interval follows at once.
+const FIRST_CHECKPOINT_DELAY: Duration = Duration::from_millis(100);
+/// Pause after a write, as a multiple of the time that the write took, so that writing takes at most half a percent of
+/// the thread's time.
+const PAUSE_PER_WRITE_TIME: u32 = 200;
+/// Maximum size of a piece assembled while the pipeline is locked.
+const MAX_PIECE_BYTES: usize = 1 << 20;
+/// Maximum time for which an exit waits for a write in progress.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Stack size of the thread, which sorts and copies, and calls no foreign code.
+const STACK_BYTES: usize = 512 << 10;
+
+/// Source of the sums.
+pub(crate) trait CheckpointSource: Sync {
+    /// Lets the collector read everything that was delivered so far. If `is_first`, CUPTI is flushed before.
+    fn read_ready(&self, is_first: bool);
+    /// Locks the pipeline and calls `action`. Returns how long `action` took.
+    fn with_pipeline(&self, action: &mut dyn FnMut(&mut Pipeline)) -> Duration;
+}
+
+/// See the module's documentation.
+pub(crate) struct Checkpoint {
+    outputs: Outputs,
+    formats: Vec<Output>,
+    /// Folder for reports to the program that started this process, such as the path of the checkpoint.
+    report: Option<PathBuf>,
+    interval: Duration,
+    /// Bytes by which the file may exceed twice the size of its content.
+    slack_bytes: usize,
+    began: Nanos,
+    /// Requests to the checkpoint's thread while the process ends, and the requests that the thread has fulfilled.
+    requested: EventFlags,
+    done: EventFlags,
+    /// Contains [`WORK`] once the thread has something to do.
+    woken: EventFlags,
+    /// Time of the first launch, in nanoseconds.
+    first_work: AtomicU64,
+    /// Whether the thread still appends to the file.
+    is_active: AtomicBool,
+    /// Number of rows of work in the file, as counted by `Pipeline::rows_of_work`.
+    work: AtomicU64,
+    file: Mutex<CheckpointFile>,
+    /// Path of the file, for threads that must not wait for a file system. Never locked during file operations.
+    name: Mutex<Option<PathBuf>>,
+}
+
+/// Request to start no further checkpoint. Otherwise a thread that waits for the collector would mistake reads by the
+/// checkpoint's thread for progress of the collector.
+const STOP_REGULAR: u32 = 1;
+/// Request to write the gathered rows one last time, while a thread waits for this write.
+const WRITE_LAST: u32 = 2;
+/// The wait for the last write is over, and nothing more may be written.
+const TOO_LATE: u32 = 4;
+/// The process has launched something, or is ending.
+const WORK: u32 = 1;
+
+/// State of the file on disk.
+#[derive(Debug, Default)]
+struct CheckpointFile {
+    written: Option<CurrentFile>,
+    /// Unfinished file that will replace `written`.
+    next: Option<Draft>,
+    /// The file is closed for writing.
+    is_closed: bool,
+    /// The file states that a mark was due and is missing.
+    is_late: bool,
+}
+
+/// Outcome of a checkpoint that was due.
+enum CheckpointOutcome {
+    /// The checkpoint was written, and the next checkpoint is due after this time.
+    Written(Duration),
+    /// The sums had not changed.
+    Unchanged,
+    /// There was not enough memory to compute the sums.
+    NoRoom,
+}
+
+#[derive(Debug)]
+struct CurrentFile {
+    path: PathBuf,
+    identity: FileId,
+    bytes: usize,
+}
+
+/// Content of the file.
+#[derive(Default)]
+struct CheckpointContent {
+    definitions: Definitions,
+    definition_bytes: usize,
+    sums: SumsWriter,
+    generated: CheckpointedNames,
+    /// Numbers of rows, of rows of work and of entries merged into "others" when the file was last written.
+    rows: u64,
+    work: u64,
+    forgotten: u64,
+    /// The file has reached its maximum size, and must be replaced before any sums are appended.
+    is_full: bool,
+    /// Duration of the last append.
+    append_time: Duration,
+}
+
+impl Checkpoint {
+    /// Creates a checkpoint. `None` if the settings disable checkpoints, or if the rows are recorded.
+    pub(crate) fn new(settings: &Settings, outputs: &Outputs) -> Option<Self> {
+        let interval = settings.checkpoint.filter(|_| !settings.formats.contains(&Output::Recording))?;
+        Some(Self {
+            outputs: outputs.clone(),
+            formats: [&settings.formats[..], &[Output::Recording]].concat(),
+            report: settings.report.clone(),
+            interval,
+            slack_bytes: settings.checkpoint_max,
+            began: capture::now(),
+            requested: EventFlags::new(),
+            done: EventFlags::new(),
+            woken: EventFlags::new(),
+            first_work: AtomicU64::new(0),
+            is_active: AtomicBool::new(false),
+            work: AtomicU64::new(0),
+            file: Mutex::default(),
+            name: Mutex::default(),
+        })
+    }
+
+    /// Starts the thread. If that fails, the program runs without checkpoints.
+    pub(crate) fn spawn(&'static self, source: &'static impl CheckpointSource) -> io::Result<()> {
+        let spawned = threads::spawn(c"gpuflame-keep", STACK_BYTES, move || {
+            let run = std::panic::AssertUnwindSafe(|| self.run(source));
+            if std::panic::catch_unwind(run).is_err() {
+                disable_after_panic();
+            }
+            // The file names this thread as its writer, so the process counts as alive while the thread exists. The
+            // thread therefore stops instead of ending.
+            threads::park_forever()
+        });
+        self.is_active.store(spawned.is_ok(), Ordering::Release);
+        spawned
+    }
+
+    /// Prevents further checkpoints, because the process is ending and the remaining rows are about to be gathered.
+    pub(crate) fn stop_regular(&self) {
+        self.requested.set(STOP_REGULAR);
+    }
+
+    /// Writes all sums one last time, before the outputs are written, if a checkpoint exists or `in_any_case`. The
+    /// checkpoint's own thread does the writing, because a file system may block the write. The caller waits for at
+    /// most `patience`.
+    pub(crate) fn write_last(&self, in_any_case: bool, patience: Duration) {
+        if !self.is_active() || !(in_any_case || self.path().is_some()) {
+            return;
+        }
+        self.requested.set(STOP_REGULAR | WRITE_LAST);
+        self.wake();
+        shortage::end_sleeps();
+        let began = Instant::now();
+        while !self.done.has(WRITE_LAST)
+            && let Some(patience) = patience.checked_sub(began.elapsed())
+        {
+            // This thread wakes up regularly, because another thread waits for it and checks whether it still runs.
+            self.done.wait(self.done.get() & !WRITE_LAST, Some(patience.min(POLL_INTERVAL)));
+        }
+        self.requested.set(TOO_LATE);
+    }
+
+    /// Notes the time of the first launch. A checkpoint is due soon after that time.
+    pub(crate) fn note_first_work(&self, time: Nanos) {
+        if !self.woken.has(WORK) {
+            self.first_work.store(time.0, Ordering::Release);
+            self.wake();
+        }
+    }
+
+    /// Wakes the thread if it still waits for the first launch.
+    pub(crate) fn wake(&self) {
+        self.woken.set(WORK);
+    }
+
+    /// Sleeps until the first launch. Returns the time left until the first checkpoint.
+    fn wait_for_work(&self) -> Duration {
+        while !self.woken.has(WORK) {
+            self.woken.wait(0, None);
+        }
+        let since = capture::now().since(Nanos(self.first_work.load(Ordering::Acquire)));
+        FIRST_CHECKPOINT_DELAY.min(self.interval).saturating_sub(Duration::from_nanos(since))
+    }
+
+    /// Path of the file; `None` if there is no file.
+    pub(crate) fn path(&self) -> Option<PathBuf> {
+        self.name.lock().clone()
+    }
+
+    /// Keeps the file because other outputs could not be written. The head of the file then states that the process has
+    /// ended, and whether all `work` rows are in the file. Returns the path of the file; `None` if there is no file.
+    pub(crate) fn keep(&self, work: u64) -> Option<PathBuf> {
+        let Some(mut file_state) = self.file.try_lock_for(WRITE_TIMEOUT) else { return self.path() };
+        file_state.is_closed = true;
+        file_state.next = None;
+        let is_late = file_state.is_late || self.work.load(Ordering::Acquire) != work;
+        let written = file_state.written.as_ref()?;
+        written
+            .write_state(RecordingState { missed_mark: is_late, exited: true })
+            .is_ok()
+            .then(|| written.path.clone())
+    }
+
+    /// Removes the file, because the outputs contain everything that the file contains.
+    pub(crate) fn remove(&self) {
+        // If a thread is blocked in a file system, it holds this lock, and the file stays.
+        let Some(mut file_state) = self.file.try_lock_for(WRITE_TIMEOUT) else { return };
+        file_state.is_closed = true;
+        file_state.next = None;
+        if let Some(written) = file_state.written.take().filter(CurrentFile::has_its_name) {
+            let _ = fs::remove_file(written.path);
+        }
+    }
+
+    /// Notes in the file that recording ended because memory ran out. If the checkpoint's thread is writing to the
+    /// file, nothing is noted, because that thread will not run again and release its lock.
+    pub(crate) fn note_out_of_memory(&self) {
+        let Some(file_state) = self.file.try_lock() else { return };
+        if let Some(written) = file_state.written.as_ref().filter(|_| !file_state.is_closed) {
+            let mut chunk = Chunk::default();
+            chunk.memory_exhausted();
+            let _ = append(&written.path, written.identity, written.bytes as u64, &chunk.take());
+        }
+    }
+
+    fn run(&self, source: &impl CheckpointSource) {
+        threads::note_ours();
+        // The first wait on a lock resolves symbols under the loader's lock, which may later be held forever.
+        Condvar::new().wait_for(&mut Mutex::new(()).lock(), Duration::from_millis(1));
+        let (mut content, mut pause) = (None, self.wait_for_work());
+        let mut doubled = if process_liveness::is_forked() {
+            FIRST_CHECKPOINT_DELAY.min(self.interval)
+        } else {
+            self.interval
+        };
+        let (mut is_skip_printed, mut is_first) = (false, true);
+        let mut is_restarted = false;
+        loop {
+            shortage::sleep_unless_short(pause);
+            let is_last = self.is_last_checkpoint();
+            if self.must_stop() {
+                return;
+            }
+            let is_starved = shortage::is_short();
+            // All launches up to `time` are among the rows that are read next.
+            let time = capture::now();
+            if !is_last {
+                source.read_ready(std::mem::take(&mut is_first));
+            }
+            doubled = self.interval.min(2 * doubled);
+            pause = doubled;
+            match self.write(source, &mut content, (time, doubled), is_last) {
+                Ok(CheckpointOutcome::Written(next)) => {
+                    pause = next;
+                    is_restarted = false;
+                    self.work.store(content.as_ref().map_or(0, |content| content.work), Ordering::Release);
+                }
+                Ok(CheckpointOutcome::Unchanged) => {}
+                Ok(CheckpointOutcome::NoRoom) => {
+                    self.note_mark_missing(true);
+                    if !std::mem::replace(&mut is_skip_printed, true) {
+                        let remark = if self.path().is_some() {
+                            "; the previous checkpoint is still valid"
+                        } else {
+                            ""
+                        };
+                        print_from_own(&format!(
+                            "checkpoint skipped: it does not fit into GPUFLAME_MAX_MEM{remark}"
+                        ));
+                    }
+                }
+                Err(error) => {
+                    // An unfinished replacement would only take up space.
+                    self.file.lock().next = None;
+                    // If the file was removed during the write, a new file is started.
+                    if content.take().is_some()
+                        && !is_restarted
+                        && !is_last
+                        && !self.must_stop()
+                        && !self.has_file()
+                    {
+                        is_restarted = true;
+                        continue;
+                    }
+                    if !self.must_stop() {
+                        print_from_own(&format!("checkpoints stop: {error}; recording continues"));
+                        self.note_mark_missing(true);
+                    }
+                    self.is_active.store(false, Ordering::Release);
+                    self.done.set(WRITE_LAST);
+                    // If memory has run out, no other thread ends the session.
+                    if is_starved && !is_last {
+                        out_of_memory::end_session();
+                    }
+                    return;
+                }
+            }
+            // The process is already ending, so running out of memory ends nothing more.
+            if is_last {
+                return self.done.set(WRITE_LAST);
+            }
+            if is_starved {
+                return out_of_memory::end_session();
+            }
+        }
+    }
+
+    /// Whether this is the last checkpoint. While the process ends, waits until a request decides this.
+    fn is_last_checkpoint(&self) -> bool {
+        loop {
+            match self.requested.get() {
+                0 => return false,
+                _ if self.must_stop() => threads::park_forever(),
+                requested if requested & WRITE_LAST != 0 => return true,
+                requested => self.requested.wait(requested, None),
+            }
+        }
+    }
+
+    /// Whether nothing may be written any more, because the last wait is over or gpuflame was switched off without a
+    /// request.
+    fn must_stop(&self) -> bool {
+        match self.requested.get() {
+            0 => lifecycle::is_over(),
+            requested => requested & TOO_LATE != 0,
+        }
+    }
+
+    /// States in the file that a due mark is missing, or is no longer missing, as far as the file system permits.
+    fn note_mark_missing(&self, is_late: bool) {
+        let mut file_state = self.file.lock();
+        let CheckpointFile { written: Some(written), is_late: was_late, .. } = &mut *file_state else {
+            return;
+        };
+        if *was_late != is_late {
+            let result = written.write_state(RecordingState { missed_mark: is_late, exited: false });
+            *was_late = is_late && result.is_ok();
+        }
+    }
+
+    /// Whether the thread still appends to the file.
+    pub(crate) fn is_active(&self) -> bool {
+        self.is_active.load(Ordering::Acquire)
+    }
+
+    /// Writes the sums that have changed. The next checkpoint is due after `interval`, or later if writing takes long.
+    /// The last checkpoint is skipped if nothing but a window edge is new: all launches are in the file then, a thread
+    /// waits for the last checkpoint, and examining 80,000 sums takes 40 ms.
+    fn write(
+        &self,
+        source: &impl CheckpointSource,
+        content: &mut Option<CheckpointContent>,
+        moment: (Nanos, Duration),
+        is_last: bool,
+    ) -> Result<CheckpointOutcome> {
+        let (mut rows, mut work, mut forgotten, mut has_room) = (0, 0, 0, false);
+        let mut has_work = false;
+        source.with_pipeline(&mut |pipeline| {
+            has_work = pipeline.has_work();
+            (rows, work, forgotten) = (pipeline.rows(), pipeline.rows_of_work(), pipeline.forgotten());
+            has_room = pipeline.has_room(capture::bytes_held());
+        });
+        let (rows_before, work_before) =
+            content.as_ref().map_or((0, 0), |content| (content.rows, content.work));
+        if !has_work || rows == rows_before || is_last && work == work_before {
+            return Ok(CheckpointOutcome::Unchanged);
+        }
+        if !has_room {
+            return Ok(CheckpointOutcome::NoRoom);
+        }
+        let can_append =
+            content.as_ref().is_some_and(|content| content.forgotten == forgotten) && self.has_file();
+        if can_append && let Some(content) = content {
+            let outcome = self.append_changes(source, content, Chunk::default(), moment)?;
+            if !content.is_full {
+                return Ok(outcome);
+            }
+        }
+        // Start a new file that replaces the previous file, which is full or was removed.
+        let append_time = content.take().map_or(Duration::ZERO, |content| content.append_time);
+        let mut new = CheckpointContent { append_time, ..CheckpointContent::default() };
+        self.begin_file()?;
+        let mut chunk = Chunk::default();
+        chunk.writer(&growing_outputs::this_thread());
+        let outcome = self.append_changes(source, &mut new, chunk, moment)?;
+        match outcome {
+            CheckpointOutcome::Written(_) => {
+                self.publish_file()?;
+                *content = Some(new);
+            }
+            _ => self.file.lock().next = None,
+        }
+        Ok(outcome)
+    }
+
+    /// Assembles the changed sums, in several pieces if there are many, and appends the pieces if the file has room.
+    fn append_changes(
+        &self,
+        source: &impl CheckpointSource,
+        content: &mut CheckpointContent,
+        mut chunk: Chunk,
+        (time, interval): (Nanos, Duration),
+    ) -> Result<CheckpointOutcome> {
+        let mut took = append_generated_names(source, content, &mut chunk);
+        let (mut is_all, mut next) = (false, None);
+        while !is_all {
+            let before = took;
+            took += source.with_pipeline(&mut |pipeline| {
+                let began = Instant::now();
+                is_all = pipeline.write_definitions(&mut content.definitions, &mut chunk, MAX_PIECE_BYTES);
+                // Memory use has grown since the first check, so it is checked again.
+                if is_all && pipeline.has_room(capture::bytes_held()) {
+                    content.definition_bytes += chunk.len();
+                    (content.rows, content.forgotten) = (pipeline.rows(), pipeline.forgotten());
+                    content.work = pipeline.rows_of_work();
+                    let open = pipeline.write_sums(&mut content.sums, &mut chunk);
+                    // The mark states when the next mark is due. The time that writing this mark will take is estimated
+                    // from the last append.
+                    let pause = pause_after(before + began.elapsed() + content.append_time, interval);
+                    let interval_ms = pause.as_millis() as u32;
+                    chunk.mark(&CheckpointMark { began: self.began, time, interval_ms, open });
+                    next = Some(pause);
+                }
+            });
+            let bytes = chunk.take();
+            if next.is_none() {
+                content.definition_bytes += bytes.len();
+            }
+            let began = Instant::now();
+            let most = 2 * (content.definition_bytes + content.sums.bytes()) + self.slack_bytes;
+            if is_all && self.bytes() + bytes.len() > most {
+                content.is_full = true;
+            } else {
+                self.append(&bytes)?;
+            }
+            content.append_time = began.elapsed();
+            took += content.append_time;
+        }
+        if next.is_some() {
+            self.note_mark_missing(false);
+        }
+        Ok(next.map_or(CheckpointOutcome::NoRoom, CheckpointOutcome::Written))
+    }
+
+    /// Size of the file that grows; 0 while a replacement is being written.
+    fn bytes(&self) -> usize {
+        let file_state = self.file.lock();
+        let written = file_state.written.as_ref().filter(|_| file_state.next.is_none());
+        written.map_or(0, |written| written.bytes)
+    }
+
+    /// Whether there is a file that can grow. If the file was removed, the caller starts a new file.
+    fn has_file(&self) -> bool {
+        self.file.lock().written.as_ref().is_some_and(CurrentFile::has_its_name)
+    }
+
+    /// Starts a new file.
+    fn begin_file(&self) -> Result<()> {
+        let mut file_state = self.lock_file()?;
+        let removed =
+            file_state.written.take_if(|written| !written.has_its_name()).map(|written| written.path);
+        let next = match &file_state.written {
+            Some(written) => Draft::create(&written.path)?,
+            None => growing_outputs::with_free_name(&self.outputs, &self.formats, Draft::create)?,
+        };
+        append(next.path(), next.identity(), 0, &Chunk::file_header())?;
+        file_state.next = Some(next);
+        drop(file_state);
+        if let Some(path) = removed {
+            print_from_own(&format!(
+                "{} was removed during the run; checkpoints continue in a new file",
+                path.display()
+            ));
+        }
+        Ok(())
+    }
+
+    /// Appends to the file, or to its unfinished replacement.
+    fn append(&self, bytes: &[u8]) -> Result<()> {
+        let mut file_state = self.lock_file()?;
+        if let Some(next) = &file_state.next {
+            let there = fs::metadata(next.path())?.len();
+            return Ok(append(next.path(), next.identity(), there, bytes)?);
+        }
+        if let Some(written) = &mut file_state.written {
+            append(&written.path, written.identity, written.bytes as u64, bytes)?;
+            written.bytes += bytes.len();
+        }
+        Ok(())
+    }
+
+    /// Moves the new file to the name of the old file, or to a free name.
+    fn publish_file(&self) -> Result<()> {
+        let mut file_state = self.lock_file()?;
+        let Some(next) = file_state.next.take() else { return Ok(()) };
+        let (identity, bytes) = (next.identity(), fs::metadata(next.path())?.len() as usize);
+        let path = match file_state.written.take() {
+            Some(CurrentFile { path, .. }) => {
+                next.publish_as(&path)?;
+                path
+            }
+            None => {
+                let mut next = Some(next);
+                let formats = &self.formats;
+                growing_outputs::with_free_name(&self.outputs, formats, |path| {
+                    match next.as_ref().map(Draft::path) {
+                        Some(from) if fs::hard_link(from, path).is_ok() => Ok(path.to_owned()),
+                        _ if growing_outputs::is_name_taken(path) => Err(io::ErrorKind::AlreadyExists.into()),
+                        // The file system does not support hard links.
+                        _ => {
+                            next.take().map_or(Ok(()), |next| next.publish_as(path)).map(|()| path.to_owned())
+                        }
+                    }
+                })
+                .inspect(|path| launcher_report::note_file(self.report.as_deref(), path, self.began))?
+            }
+        };
+        *self.name.lock() = Some(path.clone());
+        file_state.written = Some(CurrentFile { path, identity, bytes });
+        file_state.is_late = false;
+        Ok(())
+    }
+
+    fn lock_file(&self) -> io::Result<parking_lot::MutexGuard<'_, CheckpointFile>> {
+        let file_state = self.file.lock();
+        match file_state.is_closed || self.must_stop() {
+            true => Err(io::Error::other("the process is ending")),
+            false => Ok(file_state),
+        }
+    }
+}
+
+impl CurrentFile {
+    /// Writes the state of the recording into the file's head.
+    fn write_state(&self, standing: RecordingState) -> io::Result<()> {
+        Appender::new(&self.path, self.identity, None).overwrite(&Chunk::header(standing))
+    }
+
+    /// Whether the file still has its name.
+    fn has_its_name(&self) -> bool {
+        Appender::new(&self.path, self.identity, None).open().is_ok()
+    }
+}
+
+/// Appends the current names of generated code, which cannot be looked up after the process has ended. Returns how long
+/// this took.
+fn append_generated_names(
+    source: &impl CheckpointSource,
+    content: &mut CheckpointContent,
+    chunk: &mut Chunk,
+) -> Duration {
+    if shortage::is_short() {
+        return Duration::ZERO;
+    }
+    let began = Instant::now();
+    source.with_pipeline(&mut |pipeline| content.generated.add_new_frames(pipeline.profile()));
+    content.generated.write_changes(|row| chunk.row(row));
+    began.elapsed()
+}
+
+/// Minimum pause after a write that took `spent`.
+fn pause_after(spent: Duration, interval: Duration) -> Duration {
+    interval.max(PAUSE_PER_WRITE_TIME * spent)
+}
+
+/// Appends `bytes` to a file that has `there` bytes. An incomplete write is undone.
+fn append(path: &Path, identity: FileId, there: u64, bytes: &[u8]) -> io::Result<()> {
+    let mut file: File = Appender::new(path, identity, None).open()?;
+    file.write_all(bytes).inspect_err(|_| drop(file.set_len(there)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_checkpoint_pause_limits_writing_to_half_a_percent_of_the_time() {
+        let interval = Duration::from_secs(1);
+        let pause = |spent_ms| pause_after(Duration::from_millis(spent_ms), interval);
+        assert_eq!([0, 5, 6, 50].map(pause).map(|pause| pause.as_millis()), [1000, 1000, 1200, 10_000]);
+    }
+}

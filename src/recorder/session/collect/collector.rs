@@ -1,0 +1,246 @@
+//! The collector is the thread that gathers rows: it reads the logs of the application's threads and CUPTI's
+//! buffers, keeps chunks ready, and flushes CUPTI about once a second.
+//!
+//! None of our locks is held while CUPTI is called, because a flush calls back into gpuflame, on this thread or on
+//! another thread that holds CUPTI's own lock.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::capture;
+use crate::control::lifecycle;
+use gpuflame_cupti::tracer;
+use gpuflame_model::error::{Error, ErrorKind, Result};
+use gpuflame_os::{heap, process_liveness, shortage, threads};
+use gpuflame_unwind as unwind;
+
+use crate::session::process::panic::disable_after_panic;
+use crate::session::process::progress::{self, POLL_INTERVAL, ProgressWatch, StallLimit};
+use crate::session::process::shutdown;
+
+/// Pause between two visits while rows arrive. The pause is short enough that the rows of one pause fit into the ready
+/// chunks.
+const BUSY_PAUSE: Duration = Duration::from_millis(5);
+/// Maximum pause when no rows arrive, so that an idle process is seldom woken.
+pub(crate) const MAX_IDLE_PAUSE: Duration = Duration::from_millis(80);
+/// Interval between flushes. CUPTI delivers a buffer by itself only when the buffer is full.
+const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Time from the first launch to the next flush, whose rows the first checkpoint needs. This time is short, because a
+/// worker process may soon end by `_exit`. In a forked process the following intervals double.
+const FIRST_FLUSH_DELAY: Duration = Duration::from_millis(80);
+
+/// Interval between flushes while many launches wait for their activities.
+const BACKLOG_FLUSH_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Maximum time after a flush until its rows are written to the recording. If all rows are read earlier, they are
+/// written earlier.
+const MAX_WRITE_DELAY: Duration = Duration::from_millis(200);
+
+/// Interval between checks whether the application still has a thread. A check takes about 10 us.
+const LAST_THREAD_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Operations that the collector calls.
+pub(crate) trait CollectorSteps: Sync {
+    /// Reads all rows that are ready, or a large part of them. Returns false if no rows were ready.
+    fn collect(&self) -> bool;
+
+    /// Reads all rows that are ready now.
+    fn collect_noted(&self);
+
+    /// Answers requests about the rows read so far.
+    fn answer_stats_request(&self);
+
+    /// Whether the application has launched anything.
+    fn has_work(&self) -> bool;
+
+    /// Whether many launches wait for their activities.
+    fn wants_flush(&self) -> bool;
+
+    /// Maximum pause when no rows arrive.
+    fn max_idle_pause(&self) -> Duration;
+
+    /// Makes CUPTI deliver completed records or, if `everything`, also incomplete records.
+    fn flush(&self, everything: bool);
+
+    /// Writes the rows read so far to the recording, so that these rows survive the process. If `is_awaited`, waits
+    /// until the file is written.
+    fn flush_recording(&self, is_awaited: bool);
+
+    /// Stops gathering because memory ran out.
+    fn end_out_of_memory(&self);
+}
+
+/// Requests to the collector, in ascending order. If several requests are pending, the highest request is carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum CollectorRequest {
+    /// Like `Collect`, for a checkpoint. Checkpoints may be frequent, so this request does not delay a flush that is
+    /// due.
+    Read,
+    /// Process the records that were already delivered.
+    Collect,
+    /// Flush the completed records, and process these records.
+    Gather,
+    /// Like `Gather`, and write the rows to disk.
+    Flush,
+    /// Flush all records, complete or not, and process these records.
+    Drain,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Collector {
+    requests: Mutex<PendingRequests>,
+    requested: Condvar,
+    granted: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct PendingRequests {
+    highest: Option<CollectorRequest>,
+    /// Number of requests made, and number of requests granted.
+    made: u64,
+    granted: u64,
+}
+
+impl Collector {
+    /// Starts the thread.
+    pub(crate) fn spawn(&'static self, steps: &'static impl CollectorSteps) -> Result<()> {
+        let spawned = threads::spawn(c"gpuflame", threads::DEFAULT_STACK_BYTES, move || {
+            let run = std::panic::AssertUnwindSafe(|| self.run(steps));
+            if std::panic::catch_unwind(run).is_err() {
+                disable_after_panic();
+            }
+            // A recording names this thread as its writer, so the process counts as alive while the thread exists. The
+            // thread therefore stops instead of ending.
+            threads::park_forever()
+        });
+        spawned.map_err(|error| {
+            Error::new(
+                ErrorKind::State,
+                format!("cannot start a thread ({error}); raise the limit on threads"),
+            )
+        })
+    }
+
+    /// Makes a request and waits until it is granted. Returns false if the collector makes no progress within the limit.
+    pub(crate) fn request(&self, request: CollectorRequest, limit: StallLimit) -> bool {
+        let mut watch = ProgressWatch::new(limit);
+        // The thread that holds the lock may have been interrupted by a signal, and may never continue.
+        let Some(mut requests) = self.requests.try_lock_for(limit.foreign) else { return false };
+        requests.made += 1;
+        let mine = requests.made;
+        requests.highest = requests.highest.max(Some(request));
+        self.requested.notify_one();
+        while requests.granted < mine {
+            self.granted.wait_for(&mut requests, POLL_INTERVAL);
+            if watch.is_exceeded() || lifecycle::is_over() {
+                return requests.granted >= mine;
+            }
+        }
+        true
+    }
+
+    /// Ends the collector's pause, if the collector pauses. Never waits.
+    pub(crate) fn wake(&self) {
+        self.requested.notify_one();
+    }
+
+    fn run(&self, steps: &impl CollectorSteps) {
+        let mut pause = BUSY_PAUSE;
+        let (mut flushed, mut last_thread_check, mut is_written) = (Instant::now(), Instant::now(), false);
+        let (mut is_over, mut has_work) = (false, false);
+        let mut flush_interval = FLUSH_INTERVAL;
+        threads::note_ours();
+        loop {
+            let (request, count) = self.wait(pause);
+            if lifecycle::is_over() {
+                return;
+            }
+            note_peak_bytes_held();
+            progress::note_step();
+            // The remaining memory is reserved for saving the rows recorded so far.
+            if shortage::is_short() {
+                return steps.end_out_of_memory();
+            }
+            let any = steps.collect();
+            if !has_work && steps.has_work() {
+                (has_work, flush_interval, flushed) = (true, FIRST_FLUSH_DELAY, Instant::now());
+            }
+            let wants_flush = steps.wants_flush();
+            let pause_between = if wants_flush { BACKLOG_FLUSH_INTERVAL } else { flush_interval };
+            // If several filled buffers wait, CUPTI delivers buffers without a flush, and a flush would only slow us
+            // down.
+            let due = request <= Some(CollectorRequest::Read)
+                && flushed.elapsed() >= pause_between
+                && !capture::are_many_filled();
+            if due || request >= Some(CollectorRequest::Gather) {
+                steps.flush(request == Some(CollectorRequest::Drain));
+                flushed = Instant::now();
+                flush_interval = if process_liveness::is_forked() {
+                    FLUSH_INTERVAL.min(2 * flush_interval)
+                } else {
+                    FLUSH_INTERVAL
+                };
+                is_written = false;
+            } else if !is_written && (!any || flushed.elapsed() >= MAX_WRITE_DELAY) {
+                steps.flush_recording(false);
+                is_written = true;
+            }
+            if request.is_some() {
+                steps.collect_noted();
+                steps.answer_stats_request();
+            }
+            if request == Some(CollectorRequest::Flush) {
+                steps.flush_recording(true);
+                is_written = true;
+            }
+            // The collector becomes idle now, so the memory of ready buffers is released.
+            if request >= Some(CollectorRequest::Flush) {
+                capture::release_ready_memory();
+            }
+            // The collector continues after it starts this exit, because the exit requests the remaining rows from the
+            // collector.
+            if !any && !is_over && last_thread_check.elapsed() >= LAST_THREAD_CHECK_INTERVAL {
+                last_thread_check = Instant::now();
+                is_over = threads::are_only_ours_left();
+                if is_over {
+                    shutdown::exit_as_the_last_thread();
+                }
+            }
+            pause = if any { BUSY_PAUSE } else { (2 * pause).min(steps.max_idle_pause()) };
+            self.grant(count);
+        }
+    }
+
+    /// Waits for a request, or for `pause`. Returns the request, and the number of requests that it grants.
+    fn wait(&self, pause: Duration) -> (Option<CollectorRequest>, u64) {
+        let mut requests = self.requests.lock();
+        if requests.highest.is_none() {
+            self.requested.wait_for(&mut requests, pause);
+        }
+        (requests.highest.take(), requests.made)
+    }
+
+    fn grant(&self, count: u64) {
+        self.requests.lock().granted = count;
+        self.granted.notify_all();
+    }
+}
+
+/// Peak memory in bytes: at each visit of the collector, the memory mapped then plus the heap's peak since the last visit.
+pub(crate) fn peak_bytes_held() -> usize {
+    PEAK_BYTES_HELD.load(Ordering::Relaxed).max(mapped_bytes() + heap::peak_bytes())
+}
+
+fn note_peak_bytes_held() {
+    PEAK_BYTES_HELD.fetch_max(mapped_bytes() + heap::take_peak_bytes(), Ordering::Relaxed);
+}
+
+/// Bytes that are mapped, and bytes of the buffers for activities.
+fn mapped_bytes() -> usize {
+    unwind::bytes_held() + tracer::bytes_held()
+}
+
+static PEAK_BYTES_HELD: AtomicUsize = AtomicUsize::new(0);

@@ -1,0 +1,14 @@
+//! From the logs and buffers to the explained rows: the collector, its pipeline, the checkpoint, and the windows.
+
+pub(super) mod checkpoint;
+pub(super) mod clock_guard;
+pub(super) mod collector;
+pub(super) mod edge_queue;
+pub(super) mod marks;
+pub(super) mod pipeline;
+mod row_sink;
+mod stack_id_renewal;
+#[cfg(debug_assertions)]
+pub(super) mod swap_fault;
+mod window_outputs;
+pub(super) mod window_scheduler;

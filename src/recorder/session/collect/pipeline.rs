@@ -1,0 +1,542 @@
+//! The pipeline receives every row that the collector reads: it explains rows (joins and sums them) and, if the
+//! settings request it, writes the rows to the recording and the other growing outputs. All of this happens while the
+//! application runs.
+//!
+//! The pipeline also chooses whether launches or activities are read next. Its other jobs have a file each: writing and
+//! explaining a row (`row_sink`), new ids for stacks (`stack_id_renewal`), and windows that have their own files
+//! (`window_outputs`).
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use crate::capture;
+use gpuflame_config::Outputs;
+use gpuflame_config::settings::Settings;
+use gpuflame_cupti::{Api, KernelNames};
+use gpuflame_explain::{Definitions, LateArrivals, Ledger, PerWindowSums, Snapshot, WindowSums};
+use gpuflame_model::profile::Profile;
+use gpuflame_model::record::{
+    Chunk, ContextId, CpuSample, Frame, Instant, LabelId, Loss, Module, Nanos, OffCpuWait, Row, SumsWriter,
+    ThreadId,
+};
+use gpuflame_os::growing::GrowingFile;
+use gpuflame_os::shortage;
+
+use super::edge_queue::EdgeQueue;
+use super::row_sink::RowSink;
+use super::stack_id_renewal::StackIdRenewal;
+use super::window_outputs::WindowOutputs;
+use crate::session::outputs::generated::GeneratedCode;
+use crate::session::outputs::growing_outputs::GrowingOutputs;
+use crate::session::outputs::output_files::WriteReport;
+use crate::session::outputs::provenance;
+use crate::session::outputs::window_output_queue::{RenderedWindows, WindowOutputQueue};
+use crate::session::process::progress;
+use crate::session::sampler::{SampleKind, SampledStack, Sampler};
+
+/// Number of launches without an activity at which CUPTI is asked to flush.
+const PENDING_LAUNCHES_HIGH_WATER: u64 = 128 << 10;
+/// Maximum number of steps before the collector turns to its other duties. These steps take about 20 ms.
+const MAX_STEPS_PER_VISIT: usize = 64;
+
+/// Maximum time, in ns, that a closed window waits for its work. Launches that have no activity after this time are
+/// reported as pending.
+const WINDOW_GRACE_NS: u64 = 5_000_000_000;
+
+/// Everything known about the run so far.
+pub(crate) struct Pipeline {
+    rows: RowSink,
+    names: KernelNames,
+    dropped: u64,
+    unreadable: u64,
+    marks_dropped: u64,
+    buffers_read: u64,
+    /// Value of `buffers_read` once all buffers of the pending flush are read.
+    flush_end: Option<u64>,
+    /// Value of `buffers_read` once all buffers counted by [`Pipeline::note_unread`] are read.
+    noted_limit: u64,
+    /// Windows that have their own files.
+    window_outputs: Option<WindowOutputs>,
+    sampled: Option<SampledStackIds>,
+    stack_ids: StackIdRenewal,
+    final_sums: Option<FinalSums>,
+}
+
+/// Final sums of the run.
+#[derive(Clone)]
+pub(crate) struct FinalSums {
+    pub(crate) ledger: Ledger,
+    /// Bytes that gpuflame held before it computed the final sums.
+    pub(crate) held: usize,
+}
+
+/// Context ids of the stacks found by the sampler.
+struct SampledStackIds {
+    sampler: &'static Sampler,
+    ids: HashMap<(ThreadId, Box<[Frame]>), ContextId>,
+}
+
+/// Maximum number of sampled stacks whose ids are remembered. When this number is exceeded, the table is cleared, and
+/// stacks get new ids.
+const MAX_SAMPLED_IDS: usize = 1 << 15;
+
+impl Pipeline {
+    pub(crate) fn new(settings: &Settings, outputs: &Outputs, ceiling: usize) -> Self {
+        let window_outputs = outputs.has_windows().then(|| WindowOutputs::new(settings, outputs));
+        Self {
+            rows: RowSink::new(settings, outputs, ceiling),
+            names: KernelNames::new(),
+            dropped: 0,
+            unreadable: 0,
+            marks_dropped: 0,
+            buffers_read: 0,
+            flush_end: None,
+            noted_limit: 0,
+            window_outputs,
+            sampled: None,
+            stack_ids: StackIdRenewal::default(),
+            final_sums: None,
+        }
+    }
+
+    /// Records the provenance and the definitions that every later row may refer to: names of API calls, and modules.
+    pub(crate) fn begin(&mut self, api: &Api, settings: &Settings, modules: &[Module]) {
+        let program = std::env::current_exe().unwrap_or_default();
+        let name = program.file_name().unwrap_or_default().to_string_lossy();
+        self.rows.push(&Row::Process { id: std::process::id(), name: &name });
+        provenance::list_facts(api, settings.command_line, |row| self.rows.push(row));
+        for (at, text) in api.labels().iter().enumerate() {
+            self.rows.push(&Row::Label { id: LabelId(at as u32), text });
+        }
+        self.rows.push(&Row::Label { id: LabelId::OTHER_CALL, text: "[graph node added]" });
+        self.record_modules(modules);
+    }
+
+    /// Returns the queue in which opening and closing windows are noted.
+    pub(crate) fn edges(&self) -> Arc<EdgeQueue> {
+        self.rows.edges.clone()
+    }
+
+    /// Returns the drawing queue, if windows have their own files.
+    pub(crate) fn window_outputs(&self) -> Option<&'static WindowOutputQueue> {
+        self.window_outputs.as_ref().map(|outputs| outputs.queue)
+    }
+
+    /// Processes the window edges noted since the last call.
+    pub(crate) fn drain_window_edges(&mut self) {
+        self.rows.drain_window_edges();
+    }
+
+    /// Records an instant that the program marked.
+    pub(crate) fn record_instant(&mut self, instant: &Instant<'_>) {
+        self.rows.push(&Row::Instant(*instant));
+    }
+
+    /// Sets the number of instants dropped so far for lack of room.
+    pub(crate) fn note_marks_dropped(&mut self, marks: u64) {
+        self.marks_dropped = marks;
+    }
+
+    /// Lets `sampler` sample each thread from its first launch on.
+    pub(crate) fn set_sampler(&mut self, sampler: &'static Sampler) {
+        self.rows.sampler = Some(sampler);
+        self.sampled = Some(SampledStackIds { sampler, ids: HashMap::new() });
+    }
+
+    /// Reads the sampled stacks, if threads are sampled.
+    fn read_samples(&mut self) {
+        let Some(SampledStackIds { sampler, ids }) = &mut self.sampled else { return };
+        let stacks = sampler.drain_ready();
+        if stacks.is_empty() {
+            return;
+        }
+        // A sample taken after a window closed must follow the window's edge.
+        self.rows.drain_window_edges();
+        for SampledStack { time, thread, kind, flags, frames } in stacks {
+            if ids.len() >= MAX_SAMPLED_IDS {
+                ids.clear();
+            }
+            let key = (thread, frames);
+            let context = ids.get(&key).copied().unwrap_or_else(|| {
+                let id = capture::new_context();
+                self.rows.push(&Row::Context { id, thread, flags, frames: &key.1 });
+                ids.insert(key, id);
+                id
+            });
+            self.rows.push(&match kind {
+                SampleKind::OnCpu { ns: period } => Row::Sampled(CpuSample { time, period, thread, context }),
+                SampleKind::OffCpu { ns: duration } => {
+                    Row::Blocked(OffCpuWait { time, duration, thread, context })
+                }
+            });
+        }
+    }
+
+    /// Returns the ledger lines about sampling.
+    pub(crate) fn sampler_lines(&self) -> Vec<String> {
+        self.sampled.as_ref().map(|sampled| sampled.sampler.ledger_lines()).unwrap_or_default()
+    }
+
+    /// Reads all rows that are ready, or a large part of them. Returns false if no rows were ready.
+    pub(crate) fn collect(&mut self, api: &Api) -> bool {
+        if self.rows.is_over {
+            return false;
+        }
+        self.read_samples();
+        self.read_host_calls();
+        // The remaining memory is reserved for saving the rows recorded so far.
+        let any =
+            (0..MAX_STEPS_PER_VISIT).take_while(|_| !shortage::is_short() && self.read_step(api)).count() > 0;
+        self.hand_over_finished_windows();
+        any
+    }
+
+    /// Counts the buffers and launches that are ready now, as the limits of [`Pipeline::collect_noted`].
+    pub(crate) fn note_unread(&mut self) {
+        // Buffers are counted before launches, because the launch of every record in a buffer is older than the record.
+        self.noted_limit = self.buffers_read + capture::count_filled() as u64;
+        capture::note_unread();
+    }
+
+    /// Reads like [`Pipeline::collect`], but only up to the counts of [`Pipeline::note_unread`], so that the reading
+    /// ends even if threads keep launching. Returns false once the counts are reached.
+    pub(crate) fn collect_noted(&mut self, api: &Api) -> bool {
+        if self.rows.is_over {
+            return false;
+        }
+        self.read_samples();
+        self.read_host_calls();
+        (0..MAX_STEPS_PER_VISIT).all(|_| self.read_noted_step(api))
+    }
+
+    /// Drains the logs of graphs and host calls. Copies of large graphs can fill their log without any launch or record.
+    fn read_host_calls(&mut self) {
+        capture::drain_graphs(|row| self.rows.push(row));
+        capture::drain_host_calls(|row| self.rows.push(row));
+        if self.stack_ids.renew(&mut self.rows.explain)
+            && let Some(sampled) = &mut self.sampled
+        {
+            sampled.ids.clear();
+        }
+    }
+
+    /// Reads one buffer, or up to one chunk of launches per thread.
+    fn read_step(&mut self, api: &Api) -> bool {
+        self.refill_and_renew_clock();
+        self.read_launches_of_buffer() || self.read_buffer(api) || self.read_launches()
+    }
+
+    fn read_noted_step(&mut self, api: &Api) -> bool {
+        self.refill_and_renew_clock();
+        self.read_launches_of_buffer()
+            || self.read_noted_buffer(api)
+            || capture::drain_noted(|row| self.rows.push(row))
+    }
+
+    /// Refills chunks, renews the clock and reports progress. Under load the collector spends its time here.
+    fn refill_and_renew_clock(&mut self) {
+        capture::refill_chunks();
+        capture::recalibrate_clock();
+        self.rows.check_clocks();
+        progress::note_step();
+    }
+
+    /// Reads launches that are older than the oldest filled buffer, which contains their activities. Whatever the backlog
+    /// is, launches and activities therefore meet soon after they are read, and the join stores few of either.
+    fn read_launches_of_buffer(&mut self) -> bool {
+        let Some(completed) = capture::oldest_completed() else { return false };
+        let any = capture::drain_before(completed, |row| self.rows.push(row));
+        if !any {
+            self.stack_ids.note_read_before(completed);
+        }
+        any
+    }
+
+    fn read_noted_buffer(&mut self, api: &Api) -> bool {
+        self.buffers_read < self.noted_limit && self.read_buffer(api)
+    }
+
+    /// Whether CUPTI should be flushed because many launches wait for an activity. CUPTI keeps a buffer per
+    /// thread, of about 5,000 records, until the buffer is full.
+    pub(crate) fn wants_flush(&self) -> bool {
+        let explain = &self.rows.explain;
+        explain.tally().launches.open() > PENDING_LAUNCHES_HIGH_WATER || explain.wants_flush()
+    }
+
+    /// Number of launches without an activity.
+    pub(super) fn launches_open(&self) -> u64 {
+        self.rows.explain.tally().launches.open()
+    }
+
+    /// Number of launches that still wait for an activity from CUPTI. Dropped activities are subtracted, because every
+    /// dropped activity may belong to an open launch.
+    pub(crate) fn launches_awaited(&self) -> u64 {
+        let lost = self.lost();
+        let dropped = lost.iter().find(|(loss, _)| *loss == Loss::ActivitiesDropped);
+        let dropped = dropped.map_or(0, |(_, count)| *count);
+        // Launches that the join has given up are no longer open. Such launches account for earlier dropped activities.
+        let given_up = self.rows.explain.tally().launches.pending;
+        self.launches_open().saturating_sub(dropped.saturating_sub(given_up))
+    }
+
+    fn read_launches(&mut self) -> bool {
+        let now = capture::now();
+        let any = capture::drain(|row| self.rows.push(row));
+        if !any {
+            self.stack_ids.note_read_before(now);
+        }
+        any
+    }
+
+    /// Reduces the sums to the memory ceiling, after a buffer of activities may have exceeded it.
+    fn reduce_to_ceiling(&mut self) {
+        let RowSink { explain, growing, threads, .. } = &mut self.rows;
+        let forgotten = explain.fit(self.names.heap_bytes());
+        if let Some(kept) = forgotten.kept_kernels {
+            self.names.forget(|id| kept.contains(&id));
+            growing.keep_kernels(|id| kept.contains(&id));
+        }
+        if forgotten.threads {
+            *threads = HashSet::new();
+        }
+    }
+
+    fn read_buffer(&mut self, api: &Api) -> bool {
+        let Some(filled) = capture::next_filled() else { return false };
+        // The graph nodes that the buffer's records refer to were created before the buffer was filled, so they are
+        // read first.
+        capture::drain_graphs(|row| self.rows.push(row));
+        let tally = api.read(&filled, &mut self.names, &mut |row| self.rows.push(&row));
+        self.unreadable += tally.unreadable;
+        capture::recycle(filled);
+        self.buffers_read += 1;
+        self.reduce_to_ceiling();
+        self.finish_flush();
+        true
+    }
+
+    /// Records new modules.
+    pub(crate) fn record_modules(&mut self, modules: &[Module]) {
+        modules.iter().for_each(|module| self.rows.push(&Row::Module(module.clone())));
+    }
+
+    /// Flushes the recording, so that the rows collected so far survive the process.
+    pub(crate) fn flush_recording(&mut self) {
+        self.rows.growing.flush(self.rows.explain.tally().launches.open());
+    }
+
+    /// Returns the profile so far.
+    pub(super) fn profile(&self) -> &Profile {
+        self.rows.explain.profile()
+    }
+
+    /// Records the names of generated code. The code generator may have published these names only recently.
+    fn name_generated(&mut self) {
+        for (address, name) in GeneratedCode::default().names(self.profile()) {
+            self.rows.idle_count += 1;
+            self.rows.push(&Row::Generated { address, name: &name });
+        }
+    }
+
+    /// Ends the recording because memory ran out, and notes that in the recording.
+    pub(crate) fn note_out_of_memory(&mut self) {
+        self.rows.growing.note_out_of_memory(self.rows.explain.tally().launches.open());
+    }
+
+    /// Counts records that CUPTI reports as dropped.
+    pub(crate) fn note_dropped(&mut self, records: u64) {
+        self.dropped += records;
+    }
+
+    /// Notes that CUPTI was flushed. The delivered buffers may still be unread.
+    pub(crate) fn note_flushed(&mut self) {
+        self.flush_end.get_or_insert(self.buffers_read + capture::count_filled() as u64);
+        self.finish_flush();
+    }
+
+    /// Forgets destroyed graphs and finished launches once every buffer delivered by a flush is read.
+    fn finish_flush(&mut self) {
+        if self.flush_end.is_some_and(|last| self.buffers_read >= last) {
+            self.flush_end = None;
+            capture::drain_graphs(|row| self.rows.push(row));
+            self.rows.explain.flushed();
+        }
+    }
+
+    /// Hands over windows whose GPU work has finished, and windows that have been closed for longer than
+    /// `WINDOW_GRACE_NS`.
+    fn hand_over_finished_windows(&mut self) {
+        let (Some(outputs), Some(apart)) = (&mut self.window_outputs, self.rows.explain.per_window()) else {
+            return;
+        };
+        outputs.mark_windows_read(apart);
+        let given_up = Nanos(capture::now().0.saturating_sub(WINDOW_GRACE_NS));
+        while let Some(part) = self.rows.explain.per_window().and_then(|apart| apart.take_finished(given_up))
+        {
+            self.hand_over_window(*part);
+        }
+    }
+
+    /// Hands over all windows, because no more rows follow.
+    fn hand_over_all_windows(&mut self) {
+        while let Some(part) = self.rows.explain.per_window().and_then(PerWindowSums::take_first) {
+            self.hand_over_window(*part);
+        }
+    }
+
+    fn hand_over_window(&mut self, part: WindowSums) {
+        if self.has_work() {
+            let lost = self.lost();
+            if let Some(outputs) = &mut self.window_outputs {
+                outputs.hand_over(part, &lost, &mut self.rows.explain);
+            }
+        }
+    }
+
+    /// Returns the ledger lines about windows that have their own files.
+    pub(crate) fn windows_lines(&mut self, rendered: Option<&RenderedWindows>) -> Vec<String> {
+        let Some(apart) = self.rows.explain.per_window() else { return Vec::new() };
+        let LateArrivals { launches, activities, nanos } = apart.late();
+        let late = format!(
+            "windows {}, late: {launches} launches, {activities} activities, {nanos} ns arrived after their \
+             window's files were written",
+            apart.opened()
+        );
+        [Some(late), rendered.and_then(RenderedWindows::ledger_line)].into_iter().flatten().collect()
+    }
+
+    /// Stops accepting rows and computes the final sums. Hands over the remaining windows. The growing
+    /// outputs receive their last rows: launches and activities without a partner, and losses. `held` returns
+    /// the number of bytes that gpuflame holds.
+    pub(crate) fn finish(&mut self, held: impl Fn() -> usize) {
+        let held_before = held();
+        self.hand_over_all_windows();
+        self.name_generated();
+        self.rows.is_over = true;
+        let lost = self.lost();
+        let RowSink { explain, growing, .. } = &mut self.rows;
+        lost.iter().for_each(|&(loss, count)| growing.write_row(&Row::Loss { loss, count }));
+        explain.fit_exports(held());
+        let ledger = explain.finish(&lost, growing).ledger;
+        self.final_sums = Some(FinalSums { ledger, held: held_before });
+    }
+
+    /// Returns the final sums; `None` before they are computed.
+    pub(crate) fn final_sums(&self) -> Option<&FinalSums> {
+        self.final_sums.as_ref()
+    }
+
+    /// Returns the result so far, without writing to the outputs.
+    pub(crate) fn snapshot(&mut self) -> Snapshot<'_> {
+        if let Some(FinalSums { ledger, .. }) = &self.final_sums {
+            return Snapshot { profile: self.rows.explain.profile_mut(), ledger: ledger.clone() };
+        }
+        let lost = self.lost();
+        self.rows.explain.snapshot(&lost, &mut ())
+    }
+
+    /// Number of rows so far: work, calls, windows, and the definitions that these rows refer to.
+    pub(super) fn rows(&self) -> u64 {
+        self.rows.count
+    }
+
+    /// Number of rows other than window edges and names of generated code. If this number is zero, nothing needs to be
+    /// saved.
+    pub(crate) fn rows_of_work(&self) -> u64 {
+        self.rows.count - self.rows.idle_count
+    }
+
+    /// Time of the first launch; `None` before the first launch is read.
+    pub(crate) fn first_work(&self) -> Option<Nanos> {
+        self.rows.first_work
+    }
+
+    /// Whether the process launched anything, recorded or lost. If the process launched nothing, no file is written.
+    pub(crate) fn has_work(&self) -> bool {
+        self.rows.first_work.is_some()
+            || capture::calls() > 0
+            || self.lost().iter().any(|(loss, _)| is_work(*loss))
+    }
+
+    /// Discards outputs whose files were never created.
+    pub(crate) fn discard_outputs(&mut self) -> WriteReport {
+        self.rows.growing.discard();
+        WriteReport::default()
+    }
+
+    /// Returns the ledger line about changes of the system clock.
+    pub(crate) fn clock_line(&self) -> Option<String> {
+        self.rows.clock_guard.ledger_line()
+    }
+
+    /// Number of entries merged into "others" so far. When this number changes, sums and definitions that were written
+    /// before are outdated.
+    pub(super) fn forgotten(&self) -> u64 {
+        self.rows.explain.dropped_count()
+    }
+
+    /// Whether computing all sums fits below the memory ceiling if gpuflame holds `held` bytes now.
+    pub(super) fn has_room(&self, held: usize) -> bool {
+        self.rows.explain.has_room(held)
+    }
+
+    /// See [`Explain::write_definitions`].
+    pub(super) fn write_definitions(
+        &self,
+        written: &mut Definitions,
+        chunk: &mut Chunk,
+        most: usize,
+    ) -> bool {
+        self.rows.explain.write_definitions(written, chunk, most)
+    }
+
+    /// Appends the sums that changed since the last call. Returns the number of launches without an activity.
+    pub(super) fn write_sums(&mut self, written: &mut SumsWriter, chunk: &mut Chunk) -> u64 {
+        match &self.final_sums {
+            Some(FinalSums { ledger, .. }) => self.rows.explain.write_finished(ledger, written, chunk),
+            None => {
+                let lost = self.lost();
+                self.rows.explain.write_sums(&lost, written, chunk);
+            }
+        }
+        self.rows.explain.tally().launches.open()
+    }
+
+    /// Returns the number of losses so far, for each kind that occurred.
+    fn lost(&self) -> Vec<(Loss, u64)> {
+        let stacks = self.rows.explain.stacks();
+        let [samples, waits] = self.sampled.as_ref().map_or([0; 2], |sampled| sampled.sampler.dropped());
+        let all = capture::losses().map(|(loss, count)| {
+            let more = match loss {
+                Loss::ActivitiesDropped => self.dropped,
+                Loss::ActivitiesUnreadable => self.unreadable,
+                Loss::MarksDropped => self.marks_dropped,
+                Loss::SamplesDropped => samples,
+                Loss::BlocksDropped => waits,
+                Loss::StacksTruncated => stacks.truncated,
+                Loss::StacksGuessed => stacks.guessed,
+                Loss::StacksCut => stacks.cut,
+                Loss::StacksModuleUnknown => stacks.module_unknown,
+                _ => 0,
+            };
+            (loss, count + more)
+        });
+        all.filter(|(_, count)| *count > 0).collect()
+    }
+
+    /// File of the recording; `None` if rows are not recorded.
+    pub(crate) fn recording(&self) -> Option<GrowingFile> {
+        self.rows.growing.open_recording().cloned()
+    }
+
+    /// Returns the profile, whose names can be filled in, and the growing outputs.
+    pub(crate) fn outputs(&mut self) -> (&mut Profile, &mut GrowingOutputs) {
+        (self.rows.explain.profile_mut(), &mut self.rows.growing)
+    }
+}
+
+/// Whether this loss proves that something was launched.
+fn is_work(loss: Loss) -> bool {
+    use Loss::{ActivitiesDropped, ActivitiesUnreadable, LaunchesDropped, StacksNested};
+    matches!(loss, LaunchesDropped | StacksNested | ActivitiesDropped | ActivitiesUnreadable)
+}

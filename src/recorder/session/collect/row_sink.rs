@@ -1,0 +1,157 @@
+//! The row sink receives each row that the pipeline reads. It writes the row to the growing outputs, and then explains
+//! it.
+
+use std::collections::HashSet;
+use std::fs;
+use std::sync::Arc;
+
+use super::clock_guard::ClockGuard;
+use super::edge_queue::EdgeQueue;
+#[cfg(debug_assertions)]
+use super::swap_fault::SwapFault;
+use crate::capture;
+use crate::control::window;
+use crate::session::outputs::growing_outputs::GrowingOutputs;
+use crate::session::sampler::Sampler;
+use gpuflame_config::Outputs;
+use gpuflame_config::settings::Settings;
+use gpuflame_explain::{self as explain, Explain, symbolize};
+use gpuflame_model::options::Root;
+use gpuflame_model::record::{Activity, Nanos, Row, ThreadId};
+use gpuflame_os::clocks::ClockPair;
+
+/// Fans each row out: to the growing outputs first, then to `Explain`.
+pub(super) struct RowSink {
+    pub(super) explain: Explain,
+    pub(super) growing: GrowingOutputs,
+    pub(super) threads: HashSet<ThreadId>,
+    pub(super) sampler: Option<&'static Sampler>,
+    pub(super) count: u64,
+    /// Number of rows that are window edges or names of generated code.
+    pub(super) idle_count: u64,
+    /// Time of the first launch, or the time at which the first activity, or the first launch outside windows, was
+    /// read. No file is created before this time.
+    pub(super) first_work: Option<Nanos>,
+    /// The recording has ended, and further rows are ignored.
+    pub(super) is_over: bool,
+    pub(super) edges: Arc<EdgeQueue>,
+    pub(super) clock_guard: ClockGuard,
+    /// Whether each launch must be assigned to its window, and the window state at the last launch.
+    by_window: bool,
+    window: window::WindowState,
+    #[cfg(debug_assertions)]
+    swap_fault: SwapFault,
+}
+
+impl RowSink {
+    pub(super) fn new(settings: &Settings, outputs: &Outputs, ceiling: usize) -> Self {
+        Self {
+            explain: Explain::new(explain::Options {
+                by_stream: settings.root.contains(&Root::Stream),
+                merge_threads: !settings.root.contains(&Root::Thread) && !settings.lists_calls(),
+                ceiling: Some(ceiling),
+                per_window: outputs.has_windows().then_some(settings.max_windows),
+            }),
+            growing: GrowingOutputs::open(&outputs.for_all_windows(), settings, ceiling),
+            threads: HashSet::new(),
+            sampler: None,
+            count: 0,
+            idle_count: 0,
+            first_work: None,
+            is_over: false,
+            edges: Arc::default(),
+            clock_guard: ClockGuard::default(),
+            by_window: outputs.has_windows(),
+            window: window::WindowState::NONE,
+            #[cfg(debug_assertions)]
+            swap_fault: SwapFault::from_environment(),
+        }
+    }
+
+    /// Processes the window edges noted since the last call.
+    pub(super) fn drain_window_edges(&mut self) {
+        for edge in self.edges.drain() {
+            self.idle_count += 1;
+            self.push(&edge);
+        }
+    }
+
+    /// Writes and explains a row that was read.
+    pub(super) fn push(&mut self, row: &Row<'_>) {
+        match row {
+            Row::Launch(_) if self.by_window && self.window != window::state() => {
+                self.window = window::state();
+                self.drain_window_edges();
+                self.write_and_explain(row);
+            }
+            // The times are impossible, so the activity is kept without its times and counted as untimed.
+            Row::Activity(activity) if !self.clock_guard.is_possible(activity.start, activity.end) => {
+                let (start, end) = (Nanos(0), Nanos(0));
+                self.write_and_explain(&Row::Activity(Activity { start, end, ..*activity }));
+            }
+            // The thread may have been renamed since its row was written.
+            Row::Thread { id, name } => self.note_thread(*id, name),
+            // Kernels are named now rather than at exit, because a thread waits at exit and there may be tens of
+            // thousands of names.
+            Row::Name { id, .. } => {
+                self.write_and_explain(row);
+                symbolize::name_kernel(self.explain.profile_mut(), *id);
+            }
+            _ => self.write_and_explain(row),
+        }
+    }
+
+    /// Ends or resumes the open window if the system clock was set.
+    pub(super) fn check_clocks(&mut self) {
+        let Some(now) = ClockPair::now() else { return };
+        for row in self.clock_guard.check(now) {
+            self.drain_window_edges();
+            if window::state().is_open() {
+                self.count += 1;
+                self.growing.write_row(&row);
+                self.explain.push_clock_edge(&row);
+            }
+        }
+    }
+
+    fn write_and_explain(&mut self, row: &Row<'_>) {
+        if self.is_over {
+            return;
+        }
+        self.count += 1;
+        if self.first_work.is_none() {
+            self.note_first_work(row);
+        }
+        #[cfg(debug_assertions)]
+        let swapped = self.swap_fault.replace_row(row);
+        #[cfg(debug_assertions)]
+        let row = swapped.as_ref().unwrap_or(row);
+        self.growing.write_row(row);
+        self.explain.push(row, &mut self.growing);
+    }
+
+    /// Creates the files of growing outputs when the first launch or activity is read. Calls that only wait or allocate
+    /// create no file.
+    #[cold]
+    fn note_first_work(&mut self, row: &Row<'_>) {
+        self.first_work = match row {
+            Row::Launch(launch) => Some(launch.time),
+            Row::Outside(_) | Row::Activity(_) | Row::EventCall(_) => Some(capture::now()),
+            _ => return,
+        };
+        self.growing.create_files();
+    }
+
+    /// Records a new thread. If it still runs, its current name is used, because threads are often renamed
+    /// after they start.
+    fn note_thread(&mut self, id: ThreadId, at_first: &str) {
+        if let Some(sampler) = self.sampler {
+            sampler.request(id);
+        }
+        if self.threads.insert(id) {
+            let now = fs::read_to_string(format!("/proc/self/task/{}/comm", id.0)).unwrap_or_default();
+            let name = if now.is_empty() { at_first } else { now.trim_end() };
+            self.write_and_explain(&Row::Thread { id, name });
+        }
+    }
+}

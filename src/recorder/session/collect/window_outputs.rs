@@ -1,0 +1,80 @@
+//! Hands the sums of each window that has its own files over to the thread that draws them, once all GPU work of the
+//! window has finished.
+
+use std::collections::BTreeMap;
+
+use crate::capture;
+use crate::session::outputs::window_output_queue::{WindowOutput, WindowOutputQueue};
+use crate::session::process::messages::print_from_own;
+use gpuflame_config::Outputs;
+use gpuflame_config::settings::Settings;
+use gpuflame_explain::{Definitions, Explain, PerWindowSums, WindowSums};
+use gpuflame_model::record::{CheckpointMark, Chunk, Loss, Nanos};
+
+/// Per-window sums, removed from the pipeline once all of a window's GPU work has finished.
+pub(super) struct WindowOutputs {
+    pub(super) queue: &'static WindowOutputQueue,
+    /// Definitions that the drawing thread has received, and the value of [`Explain::dropped_count`] when they were sent.
+    /// When [`Explain::dropped_count`] changes, all definitions are sent again.
+    definitions: Definitions,
+    forgotten: Option<u64>,
+    /// Losses reported with the windows handed over so far.
+    lost: BTreeMap<Loss, u64>,
+    /// Number of leading windows whose launches all precede the current log mark.
+    marked_windows: Option<u64>,
+    is_full: bool,
+}
+
+impl WindowOutputs {
+    pub(super) fn new(settings: &Settings, outputs: &Outputs) -> Self {
+        Self {
+            queue: Box::leak(Box::new(WindowOutputQueue::new(settings, outputs))),
+            definitions: Definitions::default(),
+            forgotten: None,
+            lost: BTreeMap::new(),
+            marked_windows: None,
+            is_full: false,
+        }
+    }
+
+    /// Notes the windows whose launches are all read. A launch in flight belongs to the window in which the launch
+    /// began, which is known. Everything that its thread wrote before the launch is in the log.
+    pub(super) fn mark_windows_read(&mut self, apart: &mut PerWindowSums) {
+        if apart.is_full() && !std::mem::replace(&mut self.is_full, true) {
+            print_from_own(
+                "GPUFLAME_MAX_WINDOWS is reached; later windows are merged into the last set of files",
+            );
+        }
+        if self.marked_windows.is_some() && capture::marked_is_read() {
+            self.marked_windows.take().into_iter().for_each(|windows| apart.note_windows_read(windows));
+        }
+        if self.marked_windows.is_none()
+            && let Some(closed) = apart.unread_windows()
+        {
+            self.marked_windows = Some(closed.min(capture::windows_without_pending_launches().into()));
+            capture::mark_unread();
+        }
+    }
+
+    /// Hands over the sums of a window. `all` contains the losses of the run so far.
+    pub(super) fn hand_over(&mut self, part: WindowSums, all: &[(Loss, u64)], explain: &mut Explain) {
+        // A loss is counted in one set of files only, so that the losses of all sets add up to the total.
+        let lost = |&(loss, count): &(Loss, u64)| {
+            let before = self.lost.insert(loss, count).unwrap_or(0);
+            (count > before).then_some((loss, count - before))
+        };
+        let lost: Vec<_> = all.iter().filter_map(lost).collect();
+        let forgotten = explain.dropped_count();
+        let is_fresh = self.forgotten.replace(forgotten) != Some(forgotten);
+        if is_fresh {
+            self.definitions = Definitions::default();
+        }
+        let mut chunk = Chunk::default();
+        explain.write_definitions(&mut self.definitions, &mut chunk, usize::MAX);
+        let (number, began) = (part.number, part.edges.first().map_or(Nanos(0), |(_, time)| *time));
+        let open = explain.write_window_sums(part, &lost, &mut chunk);
+        chunk.mark(&CheckpointMark { began, time: capture::now(), interval_ms: 0, open });
+        let bytes = [&Chunk::file_header()[..], &chunk.take()].concat();
+        self.queue.push(WindowOutput { number, is_fresh, bytes });
+    }
+}

@@ -1,0 +1,80 @@
+//! Draws a profile as the settings say: names its frames, and writes a file for each format.
+
+use std::io::Write;
+use std::path::Path;
+
+use gpuflame_config::Outputs;
+use gpuflame_config::settings::{Output, Settings};
+use gpuflame_explain::symbolize::SymbolizeOptions;
+use gpuflame_explain::{Ledger, describe_set};
+use gpuflame_export::{self as export, Drawing};
+use gpuflame_model::error::{Error, ErrorKind, Result};
+use gpuflame_model::options::{Backward, PythonFrames};
+use gpuflame_model::profile::Profile;
+
+use super::growing_outputs::{GrowingOutputs, never_opened_error};
+use super::output_files::{self, WriteReport, WrittenFile};
+
+/// Options for naming frames.
+pub(crate) fn symbolize_options(settings: &Settings) -> SymbolizeOptions {
+    SymbolizeOptions {
+        internal_frames: settings.internal_frames,
+        python_lines: settings.python == PythonFrames::Lines,
+        python_only: settings.python == PythonFrames::Only,
+        backward_under_forward: settings.backward == Backward::Forward,
+    }
+}
+
+/// Writes a profile whose frames have names, in the formats `wanted`. `ours` is a file of the set that already exists;
+/// `growing` contains the outputs that grew with the run. The files cover all windows, or only `window`.
+pub(crate) fn write_files(
+    profile: &Profile,
+    settings: &Settings,
+    wanted: &[Output],
+    (outputs, ours): (&Outputs, Option<&Path>),
+    (window, ledger): (Option<u64>, &Ledger),
+    mut growing: Option<&mut GrowingOutputs>,
+) -> WriteReport {
+    let Settings { unit, graph, ref root, .. } = *settings;
+    // The settings of the process requested threads, so threads stay separate. The command merges threads when it
+    // compares runs.
+    let names = export::NameFolding::Kept;
+    let whole_kernels = settings.internal_frames;
+    let root = root.clone();
+    let options = export::Options { unit, graph, root, names, whole_kernels, ..export::Options::default() };
+    let mut drawing = None;
+    let mut make = |output, path: &Path, growing: Option<&mut GrowingOutputs>| match output {
+        Output::View(view, format) => {
+            let known = drawing.take().filter(|known: &Drawing<'_>| known.view() == view);
+            let drawing = drawing.insert(known.unwrap_or_else(|| Drawing::new(profile, view, &options)));
+            output_files::write_file(path, |out| write_drawing(drawing, format, out)).map(WrittenFile::from)
+        }
+        Output::Table => {
+            // The drawing and the table must not be in memory together.
+            drawing = None;
+            output_files::write_file(path, |out| export::write_csv(profile, out)).map(WrittenFile::from)
+        }
+        Output::Stacks => {
+            drawing = None;
+            output_files::write_file(path, |out| export::write_stacks_csv(profile, out))
+                .map(WrittenFile::from)
+        }
+        Output::Activities | Output::Chrome | Output::CuptiText | Output::Recording => growing
+            .map_or_else(|| Err(never_opened_error()), |growing| growing.publish(output, path, profile)),
+    };
+    // If there is no disk space for a file, a failed recording is removed, and the file is written again.
+    let made = |output: Output, path: &Path| {
+        make(output, path, growing.as_deref_mut()).or_else(|error| {
+            let has_room = !output.is_streamed()
+                && growing.as_mut().is_some_and(|growing| growing.remove_failed_recording());
+            if has_room { make(output, path, None) } else { Err(error) }
+        })
+    };
+    output_files::write_all(wanted, outputs, ours, made, |files| describe_set(profile, ledger, window, files))
+}
+
+fn write_drawing(drawing: &Drawing<'_>, format: &str, out: &mut impl Write) -> Result<()> {
+    let unknown = || Error::new(ErrorKind::Setting, format!("unknown format {format}"));
+    let known = export::FORMATS.iter().find(|known| known.word == format);
+    known.ok_or_else(unknown)?.write(drawing, out)
+}

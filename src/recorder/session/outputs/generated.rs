@@ -1,0 +1,94 @@
+//! Names of code that the process generated while it ran. The names are looked up when files are written. Code
+//! generators write the addresses to files in the process's own `/tmp`; these files are named after the process id in
+//! the process's own namespace.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
+
+use crate::session::process::messages::print_from_own;
+use gpuflame_explain::symbolize::{GeneratedCodeSources, GeneratedNames, generated_addresses};
+use gpuflame_model::profile::Profile;
+use gpuflame_model::record::Row;
+use gpuflame_os as host;
+
+/// Looks up each address once.
+#[derive(Debug, Default)]
+pub(crate) struct GeneratedCode {
+    looked_up: BTreeSet<u64>,
+    remarks: BTreeSet<String>,
+}
+
+impl GeneratedCode {
+    /// Returns names for the addresses in `profile` that have not been looked up yet.
+    pub(crate) fn names(&mut self, profile: &Profile) -> Vec<(u64, String)> {
+        let new: BTreeSet<u64> = &generated_addresses(profile, 0) - &self.looked_up;
+        if new.is_empty() {
+            return Vec::new();
+        }
+        let GeneratedNames { names, remarks, .. } = sources().find_names(&new);
+        self.looked_up.extend(new);
+        for remark in remarks {
+            if self.remarks.insert(remark.clone()) {
+                print_from_own(&remark);
+            }
+        }
+        names
+    }
+}
+
+/// Names of generated code in a checkpoint.
+#[derive(Debug, Default)]
+pub(crate) struct CheckpointedNames {
+    /// Number of frames examined.
+    frames: usize,
+    addresses: BTreeSet<u64>,
+    /// Name that was written for each address; empty for an address at which several functions were.
+    written: BTreeMap<u64, String>,
+}
+
+impl CheckpointedNames {
+    /// Adds the addresses of new frames.
+    pub(crate) fn add_new_frames(&mut self, profile: &Profile) {
+        self.addresses.extend(generated_addresses(profile, self.frames));
+        self.frames = profile.frames().len();
+    }
+
+    /// Looks up all addresses again, because an address may be reused for another function. Writes new names, and
+    /// withdraws names that have become wrong. Remarks are not written before the end of the run.
+    pub(crate) fn write_changes(&mut self, mut each: impl FnMut(&Row<'_>)) {
+        if self.addresses.is_empty() {
+            return;
+        }
+        let GeneratedNames { names, several, .. } = sources().find_names(&self.addresses);
+        let several = several.into_iter().map(|address| (address, String::new()));
+        for (address, mut name) in names.into_iter().chain(several) {
+            match self.written.get(&address) {
+                Some(written) if *written == name || written.is_empty() => continue,
+                Some(_) => name.clear(),
+                None => {}
+            }
+            each(&Row::Generated { address, name: &name });
+            self.written.insert(address, name);
+        }
+    }
+}
+
+fn sources() -> GeneratedCodeSources {
+    let process = std::process::id();
+    // A code generator maps its dump so that other programs can find it. CPython has already removed that mapping by
+    // the time we look, so the path in `/tmp` is tried as well.
+    let maps = fs::read("/proc/self/maps").unwrap_or_default();
+    let dump = format!("/jit-{process}.dump");
+    let lines = maps.split(|byte| *byte == b'\n').filter(|line| line.ends_with(dump.as_bytes()));
+    let paths = lines.filter_map(|line| Some(&line[line.iter().position(|byte| *byte == b'/')?..]));
+    let paths = paths.map(|path| PathBuf::from(OsStr::from_bytes(path)));
+    let dumps = paths.chain([PathBuf::from(format!("/tmp{dump}"))]).collect::<BTreeSet<_>>();
+    GeneratedCodeSources {
+        maps: vec![PathBuf::from(format!("/tmp/perf-{process}.map"))],
+        dumps: dumps.into_iter().collect(),
+        user: host::user(),
+    }
+}

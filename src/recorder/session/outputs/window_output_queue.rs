@@ -1,0 +1,296 @@
+//! Draws the files of windows on a dedicated thread while the process runs, if each window has its own files
+//! (`%w` in the prefix).
+//!
+//! The rendering thread has its own profile, to which only new definitions are added, so that each frame is symbolized
+//! once. No other thread waits for a file system: the thread that ends the process only checks whether the drawing
+//! thread makes progress.
+//!
+//! ```text
+//! pipeline --a window has ended: its sums, and the definitions that are new--> queue --> thread: names, files
+//! ```
+//!
+//! A queue entry has the content of a checkpoint for that window alone. At most GPUFLAME_MAX_WINDOWS windows have
+//! separate sums, so that the queue is bounded.
+
+use std::collections::VecDeque;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::control::{lifecycle, output_override};
+use gpuflame_config::Outputs;
+use gpuflame_config::settings::{Output, Settings};
+use gpuflame_explain::symbolize::Symbolizer;
+use gpuflame_explain::{Explain, Options, Snapshot};
+use gpuflame_export as export;
+use gpuflame_model::error::Result;
+use gpuflame_model::options::Root;
+use gpuflame_model::record::{Reader, Row};
+use gpuflame_os::threads::{self, CpuClock};
+
+use super::draw;
+use super::generated::GeneratedCode;
+use super::output_files::{WriteReport, is_name_taken};
+use crate::session::process::panic::disable_after_panic;
+use crate::session::process::progress;
+
+/// A window whose files should be drawn.
+#[derive(Debug)]
+pub(crate) struct WindowOutput {
+    /// Number of the window.
+    pub(crate) number: u64,
+    /// Whether definitions start anew, so that no earlier definition applies.
+    pub(crate) is_fresh: bool,
+    /// Content in the format of a recording.
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct WindowOutputQueue {
+    settings: Settings,
+    outputs: Outputs,
+    queue: Mutex<VecDeque<WindowOutput>>,
+    wakeup: Condvar,
+    renderer: Mutex<WindowRenderer>,
+    /// The process is ending, and no more windows will be queued.
+    is_ending: AtomicBool,
+    /// Whether the rendering thread runs. If it does not run, the thread that ends the process draws the remaining
+    /// windows.
+    has_thread: AtomicBool,
+    /// Notified when the rendering thread has finished.
+    done: Condvar,
+    /// CPU time of the rendering thread. While this time grows, the thread makes progress.
+    thread: CpuClock,
+}
+
+/// State for drawing, used by one thread at a time.
+#[derive(Debug)]
+struct WindowRenderer {
+    explain: Explain,
+    symbolizer: Symbolizer,
+    generated: GeneratedCode,
+    rendered: RenderedWindows,
+}
+
+/// Result of drawing windows.
+#[derive(Debug, Default)]
+pub(crate) struct RenderedWindows {
+    pub(super) windows: u64,
+    pub(crate) report: WriteReport,
+}
+
+impl WindowOutputQueue {
+    pub(crate) fn new(settings: &Settings, outputs: &Outputs) -> Self {
+        Self {
+            settings: settings.clone(),
+            outputs: outputs.clone(),
+            queue: Mutex::default(),
+            wakeup: Condvar::new(),
+            renderer: Mutex::new(WindowRenderer::new(settings)),
+            is_ending: AtomicBool::new(false),
+            has_thread: AtomicBool::new(false),
+            done: Condvar::new(),
+            thread: CpuClock::new(),
+        }
+    }
+
+    /// Starts the rendering thread. If that fails, all windows are drawn at the end of the process.
+    pub(crate) fn spawn(&'static self) -> io::Result<()> {
+        let run = move || {
+            let run = std::panic::AssertUnwindSafe(|| self.run());
+            if std::panic::catch_unwind(run).is_err() {
+                disable_after_panic();
+            }
+            self.note_thread_finished();
+        };
+        self.has_thread.store(true, Ordering::Release);
+        let spawned = threads::spawn(c"gpuflame-draw", threads::DEFAULT_STACK_BYTES, run);
+        if spawned.is_err() {
+            self.note_thread_finished();
+        }
+        spawned
+    }
+
+    fn note_thread_finished(&self) {
+        // The waiting thread checks the flag with the queue locked, so that it cannot miss the notification.
+        let _queue = self.queue.lock();
+        self.has_thread.store(false, Ordering::Release);
+        self.done.notify_one();
+    }
+
+    /// Queues a window. Waits for no file system.
+    pub(crate) fn push(&self, output: WindowOutput) {
+        self.queue.lock().push_back(output);
+        self.wakeup.notify_one();
+    }
+
+    /// Draws the remaining windows as the process ends. `None` if the rendering thread has made no progress for
+    /// `limit`. A file system may block that thread, so the caller must not open a file either.
+    pub(crate) fn finish(&self, limit: Duration) -> Option<RenderedWindows> {
+        if !self.wait_until_rendered(limit) {
+            return None;
+        }
+        let mut renderer = self.renderer.lock();
+        while self.render_next(&mut renderer) {}
+        Some(std::mem::take(&mut renderer.rendered))
+    }
+
+    /// Waits until the queue is empty. Returns false if the thread makes no progress.
+    fn wait_until_rendered(&self, limit: Duration) -> bool {
+        let mut queue = self.queue.lock();
+        self.is_ending.store(true, Ordering::Release);
+        self.wakeup.notify_one();
+        let (mut taken, mut since) = (self.thread.elapsed(), Instant::now());
+        while self.has_thread.load(Ordering::Acquire) {
+            self.done.wait_for(&mut queue, progress::POLL_INTERVAL);
+            let now = self.thread.elapsed();
+            if now != taken {
+                (taken, since) = (now, Instant::now());
+            } else if since.elapsed() >= limit {
+                return !self.has_thread.load(Ordering::Acquire);
+            }
+        }
+        true
+    }
+
+    fn run(&self) {
+        threads::note_ours();
+        self.thread.follow_this_thread();
+        // This call resolves symbols on first use. The call is made now, because resolving symbols may be impossible at
+        // the end of the process, as in `ending`.
+        export::draw_once();
+        loop {
+            // After gpuflame has been switched off, windows are drawn only by an orderly end of the process.
+            let may_render = self.is_ending.load(Ordering::Acquire) || !lifecycle::is_over();
+            if may_render && self.render_next(&mut self.renderer.lock()) {
+                continue;
+            }
+            let mut queue = self.queue.lock();
+            let is_ending = self.is_ending.load(Ordering::Acquire);
+            if is_ending && queue.is_empty() {
+                return;
+            }
+            if !is_ending && (queue.is_empty() || lifecycle::is_over()) {
+                self.wakeup.wait(&mut queue);
+            }
+        }
+    }
+
+    /// Draws the next window. Returns false if the queue is empty.
+    fn render_next(&self, renderer: &mut WindowRenderer) -> bool {
+        let Some(output) = self.queue.lock().pop_front() else { return false };
+        let chosen = output_override::get();
+        let outputs = chosen.as_ref().unwrap_or(&self.outputs).for_window(output.number);
+        let report = renderer.render(&output, &self.settings, &outputs).unwrap_or_else(|error| WriteReport {
+            failures: vec![format!("window {}: {error}", output.number)],
+            ..WriteReport::default()
+        });
+        renderer.rendered.add(report);
+        true
+    }
+}
+
+impl WindowRenderer {
+    fn new(settings: &Settings) -> Self {
+        Self {
+            explain: sums_reader(settings),
+            symbolizer: Symbolizer::new(draw::symbolize_options(settings)),
+            generated: GeneratedCode::default(),
+            rendered: RenderedWindows::default(),
+        }
+    }
+
+    fn render(
+        &mut self,
+        output: &WindowOutput,
+        settings: &Settings,
+        outputs: &Outputs,
+    ) -> Result<WriteReport> {
+        if output.is_fresh {
+            let rendered = std::mem::take(&mut self.rendered);
+            *self = Self { rendered, ..Self::new(settings) };
+        }
+        self.explain.forget_checkpoint();
+        let mut reader = Reader::new(&output.bytes[..])?;
+        while let Some(row) = reader.next_row()? {
+            self.explain.push(&row, &mut ());
+        }
+        let Snapshot { profile, ledger } = self.explain.snapshot(&[], &mut ());
+        for (address, name) in self.generated.names(profile) {
+            profile.push(&Row::Generated { address, name: &name });
+        }
+        self.symbolizer.name(profile);
+        let is_drawn = |output: &Output| !output.is_streamed() && *output != Output::Stacks;
+        let wanted: Vec<_> = settings.formats.iter().copied().filter(is_drawn).collect();
+        Ok(draw::write_files(
+            profile,
+            settings,
+            &wanted,
+            (outputs, None),
+            (Some(output.number), &ledger),
+            None,
+        ))
+    }
+}
+
+/// Creates an `Explain` that only reads sums computed by another `Explain`.
+fn sums_reader(settings: &Settings) -> Explain {
+    Explain::new(Options {
+        by_stream: settings.root.contains(&Root::Stream),
+        merge_threads: !settings.root.contains(&Root::Thread),
+        ..Options::default()
+    })
+}
+
+impl RenderedWindows {
+    /// Adds the report of one window. Only the first failure is kept, so that a persistent cause is printed once.
+    fn add(&mut self, more: WriteReport) {
+        self.windows += u64::from(!more.written.is_empty());
+        self.report.written.extend(more.written);
+        self.report.renamed.extend(more.renamed);
+        if self.report.failures.is_empty() {
+            self.report.failures = more.failures;
+        }
+    }
+
+    /// Returns a single ledger line for all files.
+    pub(crate) fn ledger_line(&self) -> Option<String> {
+        let files = &self.report.written;
+        let (first, last): (&PathBuf, &PathBuf) = (files.first()?, files.last()?);
+        let counted = |count: usize, word| format!("{count} {word}{}", if count == 1 { "" } else { "s" });
+        let windows = counted(usize::try_from(self.windows).unwrap_or(usize::MAX), "window");
+        let last = if files.len() == 1 { String::new() } else { format!(" to {}", last.display()) };
+        let gone = files.iter().filter(|file| !is_name_taken(file)).count();
+        let gone = match gone {
+            0 => String::new(),
+            gone => format!("; {} removed or moved since", counted(gone, "file")),
+        };
+        Some(format!("wrote {windows} in {}: {}{last}{gone}", counted(files.len(), "file"), first.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use gpuflame_os::testing::folder;
+
+    #[test]
+    fn window_files_removed_after_writing_are_counted_as_removed() {
+        let folder = folder("sets-removed");
+        let written: Vec<_> = ["out.1.svg", "out.2.svg"].iter().map(|name| folder.join(name)).collect();
+        fs::write(&written[1], "").unwrap();
+        let [first, last] = [0, 1].map(|at: usize| written[at].display().to_string());
+        let rendered =
+            RenderedWindows { windows: 2, report: WriteReport { written, ..WriteReport::default() } };
+        let expected =
+            format!("wrote 2 windows in 2 files: {first} to {last}; 1 file removed or moved since");
+        assert_eq!(rendered.ledger_line(), Some(expected));
+        fs::remove_dir_all(folder).unwrap();
+    }
+}

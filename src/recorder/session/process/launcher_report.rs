@@ -1,0 +1,82 @@
+//! Reports to the program that started the process (`GPUFLAME_REPORT`), as files in a folder. The names of these files
+//! begin with the host, the process id and the time at which the session began. The time is needed, because `exec`
+//! begins another session in the same process.
+//!
+//! ```text
+//! STEM.called         CUDA was called: the program's name and, after a NUL, why nothing can be recorded.
+//!                     Removed when STEM.json is written
+//! STEM.TIME.begun     path of a file that stays if the process ends without its exit handlers
+//! STEM.json           summary of the recording, and the files written
+//! ```
+
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use crate::capture;
+use gpuflame_model::error::{Error, Result};
+use gpuflame_model::record::Nanos;
+use gpuflame_os::file;
+
+use super::environment::facts;
+use super::messages::print_from_own;
+
+/// Reports that the process called CUDA, before anything can fail.
+pub(crate) fn note_call(folder: Option<&Path>) {
+    write_call(folder, None);
+}
+
+/// Reports why nothing is recorded.
+pub(crate) fn note_refusal(folder: Option<&Path>, why: &Error) {
+    write_call(folder, Some(&why.to_string()));
+}
+
+fn write_call(folder: Option<&Path>, why: Option<&str>) {
+    let Some(folder) = folder else { return };
+    let program = facts().program;
+    let written = file::write_complete(&report_path(folder, "called"), |out| {
+        out.write_all(program.as_encoded_bytes())?;
+        why.map_or(Ok(()), |why| Ok(write!(out, "\0{why}")?))
+    });
+    // If the report cannot be written, the program that started the process receives no report.
+    drop(written);
+}
+
+/// Reports a file that stays if the process ends without its exit handlers.
+pub(crate) fn note_file(folder: Option<&Path>, file: &Path, began: Nanos) {
+    let Some(folder) = folder else { return };
+    let path = report_path(folder, &format!("{}.begun", began.0));
+    let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
+    let written = file::write_complete(&path, |out| Ok(out.write_all(file.as_os_str().as_encoded_bytes())?));
+    // If the report cannot be written, `gpuflame recover` still finds the file.
+    drop(written);
+}
+
+/// Reports the results of the process.
+pub(crate) fn write_results(folder: Option<&Path>, text: impl FnOnce() -> String) {
+    let Some(folder) = folder else { return };
+    match write(folder, &text()) {
+        // In another user's folder it may be impossible to remove the file. The program that reads the folder still
+        // finds the full report.
+        Ok(()) => drop(fs::remove_file(report_path(folder, "called"))),
+        Err(error) => {
+            print_from_own(&format!(
+                "GPUFLAME_REPORT={}: cannot write the report: {error}; name an existing folder",
+                folder.display()
+            ));
+        }
+    }
+}
+
+fn write(folder: &Path, text: &str) -> Result<()> {
+    file::write_complete(&report_path(folder, "json"), |out| Ok(out.write_all(text.as_bytes())?))
+}
+
+/// Path of this session's report with the given ending.
+fn report_path(folder: &Path, ending: &str) -> PathBuf {
+    static BEGAN: OnceLock<Nanos> = OnceLock::new();
+    let began = BEGAN.get_or_init(capture::now).0;
+    let facts = facts();
+    folder.join(format!("{}.{}.{began}.{ending}", facts.host, facts.process))
+}

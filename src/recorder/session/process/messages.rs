@@ -1,0 +1,73 @@
+//! Messages while the application runs: lines on stderr, which never fail and are never split. Lines that
+//! stderr does not accept are kept until the exit, for a file next to the outputs.
+
+use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
+
+use gpuflame_export::clean_line;
+use gpuflame_os::{host_signals, stderr};
+
+/// Maximum time for which a message blocks the application while stderr is full.
+const STDERR_TIMEOUT: Duration = Duration::from_millis(200);
+/// Maximum wait for the lock of the unprinted lines: a forked child may inherit the lock in the locked state.
+const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
+/// Maximum total length of the lines that are kept. Further lines are lost.
+const MAX_UNPRINTED_BYTES: usize = 64 << 10;
+
+/// Lines that could not be printed.
+struct Unprinted {
+    /// Process that wrote the lines. A forked child inherits the lines of its parent, and ignores them.
+    process: u32,
+    text: String,
+}
+
+static UNPRINTED: Mutex<Unprinted> = Mutex::new(Unprinted { process: 0, text: String::new() });
+
+/// Prints a line, on a thread of the application.
+pub(crate) fn print_from_app(message: &str) {
+    let line = format_line(message);
+    if !stderr::write(line.as_bytes(), STDERR_TIMEOUT) {
+        keep_unprinted(&line);
+    }
+}
+
+/// Prints a line, on one of our threads.
+pub(crate) fn print_from_own(message: &str) {
+    let line = format_line(message);
+    if !stderr::write_here(line.as_bytes(), STDERR_TIMEOUT) {
+        keep_unprinted(&line);
+    }
+}
+
+/// Returns the line with gpuflame's prefix.
+pub(crate) fn format_line(message: &str) -> String {
+    // Names and settings are text from outside, which must not end the line or control a terminal.
+    format!("gpuflame: {}\n", clean_line(message))
+}
+
+fn keep_unprinted(line: &str) {
+    with_unprinted(|unprinted| {
+        if unprinted.text.len() + line.len() <= MAX_UNPRINTED_BYTES {
+            unprinted.text.push_str(line);
+        }
+    });
+}
+
+/// Removes and returns the lines of this process that were not printed.
+pub(crate) fn take_unprinted() -> String {
+    with_unprinted(|unprinted| std::mem::take(&mut unprinted.text)).unwrap_or_default()
+}
+
+fn with_unprinted<T>(action: impl FnOnce(&mut Unprinted) -> T) -> Option<T> {
+    host_signals::with_all_blocked(|| {
+        let unprinted: Option<MutexGuard<'_, Unprinted>> = UNPRINTED.try_lock_for(LOCK_TIMEOUT);
+        unprinted.map(|mut unprinted| {
+            let process = std::process::id();
+            if unprinted.process != process {
+                *unprinted = Unprinted { process, text: String::new() };
+            }
+            action(&mut unprinted)
+        })
+    })
+}

@@ -1,0 +1,50 @@
+//! Ends a session that gets no more memory: the checkpoint keeps the rows recorded so far, and the application continues.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::control::lifecycle;
+use gpuflame_os::{file, shortage, stderr, threads};
+
+/// Maximum time for which the message waits for a full stderr.
+const STDERR_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// Notes in the checkpoint or the recording that recording ended because memory ran out.
+pub(crate) trait OnMemoryExhausted: Sync {
+    /// Writes the note that memory ran out. Waits for no lock.
+    fn on_memory_exhausted(&self);
+}
+
+static HANDLER: OnceLock<&'static dyn OnMemoryExhausted> = OnceLock::new();
+
+/// Sets the session whose checkpoint or recording receives the note.
+pub(crate) fn set_handler(handler: &'static dyn OnMemoryExhausted) {
+    let _ = HANDLER.set(handler);
+}
+
+/// Ends the session. Reports the end once: first on stderr, which takes no memory, then in the recording, which takes
+/// little memory.
+pub(crate) fn end_session() {
+    static IS_PRINTED: AtomicBool = AtomicBool::new(false);
+    lifecycle::end();
+    if !IS_PRINTED.swap(true, Ordering::AcqRel) {
+        let line =
+            b"gpuflame: there is no memory left, and recording has ended; `gpuflame recover` rebuilds the \
+              files from the checkpoint (.gfr), if there is one; the application is not affected\n";
+        stderr::write_here(line, STDERR_TIMEOUT);
+        if let Some(handler) = HANDLER.get() {
+            handler.on_memory_exhausted();
+        }
+        // The threads that write these files do not continue.
+        file::remove_temporary_files();
+    }
+}
+
+/// Ends the session, and stops the calling thread, which is ours. The thread may hold locks. The application never
+/// waits without a time limit for one of these locks.
+pub fn end_this_thread() -> ! {
+    shortage::set_thread_stopped();
+    end_session();
+    threads::park_forever()
+}

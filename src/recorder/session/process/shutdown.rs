@@ -1,0 +1,350 @@
+//! The shutdown thread gathers the remaining rows and writes the outputs when the process ends. The thread has no other
+//! task, and is woken by an exit, by a signal, or by the end of Python's program.
+//!
+//! If a signal ends the process, the interrupted thread may hold any lock of the application, including that of its
+//! heap. The shutdown thread therefore uses a separate heap ([`heap`]), and waits only for a limited time for CUPTI and
+//! the loader, which may need such a lock.
+//!
+//! ```text
+//! exit(), quick_exit() --asked--> thread: gather, write --done--> the exit continues
+//! _exit() of a forked worker --asked--> the same, in a hurry: any lock of the program's may be held
+//! end of Python's program --asked--> thread: gather, write --done--> exit(), or death by SIGINT without one
+//! SIGINT, TERM, HUP ----asked--> thread: gather, write, die of the signal
+//!     (the thread that took it waits, and executes nothing more)
+//! ```
+//!
+//! A waiting thread waits while the shutdown thread makes progress, and for the limit (`GPUFLAME_EXIT_LIMIT`) after the
+//! last progress. The request itself takes no lock and no memory, because a signal handler that makes the request may
+//! have interrupted the thread that holds the lock.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::capture;
+use crate::control::lifecycle;
+use gpuflame_export as export;
+use gpuflame_model::error::{Error, ErrorKind, Result};
+use gpuflame_model::record::Nanos;
+use gpuflame_os::exit::{self, ExitAction};
+use gpuflame_os::fatal_signals::{self, FatalSignalHandler, die};
+use gpuflame_os::futex::EventFlags;
+use gpuflame_os::threads::{self, CpuClock};
+use gpuflame_os::{heap, shortage, stderr};
+use gpuflame_unwind::python_exit;
+
+use super::messages::print_from_app;
+use super::progress::{StallLimit, WaitingTime};
+
+/// Requests to gather all rows, and to write the outputs. In `done`, the same bits mean that the step is complete.
+const GATHER: u32 = 1;
+const WRITE: u32 = 2;
+/// The shutdown thread needs nothing more from the loader. This bit is used in `done` only.
+const READY: u32 = 4;
+
+/// Signals within this time count as one signal, because a terminal, `torchrun` and a job's runner each send one.
+const SIGNAL_MERGE_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum time for CUPTI or the loader to answer when a signal ends the process.
+const SIGNAL_ANSWER_TIMEOUT: Duration = Duration::from_millis(300);
+/// Interval between checks whether the thread makes progress.
+const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Maximum time for which the caller waits until the thread has started. Starting usually takes 0.2 ms, but the thread
+/// cannot start while the caller holds the loader's lock.
+const THREAD_START_TIMEOUT: Duration = Duration::from_millis(100);
+/// Maximum time for which the last line may wait for a full stderr.
+const STDERR_TIMEOUT: Duration = Duration::from_millis(200);
+
+static SHUTDOWN: Shutdown = Shutdown {
+    process: AtomicU32::new(0),
+    limit_ms: AtomicU64::new(0),
+    requested: EventFlags::new(),
+    done: EventFlags::new(),
+    thread: CpuClock::new(),
+    signal: AtomicI32::new(0),
+    signalled_ms: AtomicU64::new(0),
+    is_hurried: AtomicBool::new(false),
+    is_given_up: AtomicBool::new(false),
+    first_wait_ns: AtomicU64::new(0),
+    is_written_early: AtomicBool::new(false),
+};
+
+struct Shutdown {
+    /// Id of our process, which forked children do not share.
+    process: AtomicU32,
+    limit_ms: AtomicU64,
+    requested: EventFlags,
+    done: EventFlags,
+    /// CPU time of the shutdown thread. While this time grows, the thread makes progress.
+    thread: CpuClock,
+    /// Signal that the process will die of; 0 for none.
+    signal: AtomicI32,
+    /// Time of the first signal, in ms since the machine started.
+    signalled_ms: AtomicU64,
+    /// A forked worker ends by `_exit`.
+    is_hurried: AtomicBool,
+    is_given_up: AtomicBool,
+    /// Time at which an exiting thread first waited for the shutdown thread; 0 if no thread has waited.
+    first_wait_ns: AtomicU64,
+    /// The outputs were written before the exit, at the end of Python's program.
+    is_written_early: AtomicBool,
+}
+
+/// Steps that the thread carries out.
+pub(crate) trait ShutdownSteps: Sync {
+    fn close_window(&self);
+
+    /// Makes CUPTI deliver all records, complete or not, and reads these records.
+    fn gather_remaining_rows(&self, limit: StallLimit);
+
+    /// Switches gpuflame off and computes the final sums. Returns false if the thread that holds the lock of the sums
+    /// makes no progress.
+    fn compute_final_sums(&self, limit: StallLimit, is_signalled: bool) -> bool;
+
+    /// Saves the sums to the checkpoint, in case the process is killed before all outputs are written.
+    fn write_last_checkpoint(&self, limit: Duration, is_signalled: bool);
+
+    /// Writes the outputs, and prints a summary.
+    fn write_outputs(&self, limit: StallLimit);
+}
+
+/// Starts the thread, and arranges for requests at exit and on signals.
+pub(crate) fn start(steps: &'static impl ShutdownSteps, limit: Duration, on_signals: bool) -> Result<()> {
+    SHUTDOWN.process.store(std::process::id(), Ordering::Release);
+    SHUTDOWN.limit_ms.store(limit.as_millis() as u64, Ordering::Release);
+    let spawned = threads::spawn(c"gpuflame-end", threads::DEFAULT_STACK_BYTES, move || SHUTDOWN.run(steps));
+    spawned.map_err(|error| {
+        Error::new(ErrorKind::State, format!("cannot start a thread ({error}); raise the limit on threads"))
+    })?;
+    exit::call_at_exit(ExitAction {
+        action: || SHUTDOWN.on_exit(),
+        is_done: || SHUTDOWN.is_done_or_abandoned(WRITE),
+    });
+    exit::call_at_worker_exit(|| SHUTDOWN.on_worker_exit());
+    SHUTDOWN.wait_until_ready();
+    if on_signals {
+        fatal_signals::handle_fatal_signals(FatalSignalHandler {
+            on_signal: |signal| SHUTDOWN.on_signal(signal),
+            wait: |_| SHUTDOWN.wait_to_die(),
+        });
+    }
+    // If Python has no room for the handler, an uncaught interrupt leaves only the checkpoint.
+    python_exit::call_at_program_exit(
+        || !SHUTDOWN.is_done_or_abandoned(WRITE),
+        || SHUTDOWN.on_python_program_end(),
+    );
+    Ok(())
+}
+
+/// Moves our exit handler ahead of all exit handlers registered so far. The driver's exit handlers may be among these
+/// handlers, and after the driver's handlers no records are left to gather.
+pub(crate) fn move_exit_handler_first() {
+    exit::call_early_at_exit(ExitAction {
+        action: || SHUTDOWN.request(GATHER),
+        is_done: || SHUTDOWN.is_done_or_abandoned(GATHER),
+    });
+}
+
+/// Ends the process when `main` has ended by `pthread_exit` and only our threads are left, because they would keep the
+/// process alive.
+pub(crate) fn exit_as_the_last_thread() {
+    let _ = threads::spawn(c"gpuflame-exit", threads::DEFAULT_STACK_BYTES, || exit::exit());
+}
+
+/// Whether the process was already exiting at `time`. A wait that began after `time` was caused by us.
+pub(crate) fn was_exiting_at(time: Nanos) -> bool {
+    let since = SHUTDOWN.first_wait_ns.load(Ordering::Acquire);
+    since != 0 && time.0 >= since
+}
+
+impl Shutdown {
+    /// Waits until the shutdown thread has started. If a signal later stops a thread inside the loader, the shutdown
+    /// thread must not need the loader.
+    fn wait_until_ready(&self) {
+        let began = Instant::now();
+        while !self.done.has(READY)
+            && let Some(patience) = THREAD_START_TIMEOUT.checked_sub(began.elapsed())
+        {
+            self.done.wait(self.done.get() & !READY, Some(patience));
+        }
+    }
+
+    fn limit(&self) -> Duration {
+        Duration::from_millis(self.limit_ms.load(Ordering::Acquire))
+    }
+
+    /// Body of the thread.
+    fn run(&self, steps: &impl ShutdownSteps) {
+        threads::note_ours();
+        self.thread.follow_this_thread();
+        // The next two calls resolve symbols on first use, under the loader's lock. Both calls are made now, because a
+        // stopped thread may later hold that lock forever.
+        export::draw_once();
+        Condvar::new().wait_for(&mut Mutex::new(()).lock(), Duration::from_millis(1));
+        self.done.set(READY);
+        let run = AssertUnwindSafe(|| self.gather_and_write(steps));
+        if catch_unwind(run).is_err() {
+            // The outputs are lost, but the application exits as usual.
+            lifecycle::end();
+        }
+        self.die_if_signalled();
+        self.done.set(GATHER | WRITE);
+        self.die_if_signalled();
+    }
+
+    fn gather_and_write(&self, steps: &impl ShutdownSteps) {
+        loop {
+            let requested = self.requested.get();
+            if requested & WRITE != 0 {
+                break;
+            }
+            if requested & GATHER != 0 && !self.done.has(GATHER) {
+                steps.gather_remaining_rows(self.stall_limit());
+                self.done.set(GATHER);
+            }
+            self.requested.wait(requested, None);
+        }
+        if lifecycle::is_over() {
+            return;
+        }
+        // The window is closed first, so that the number of rows to gather is limited.
+        steps.close_window();
+        steps.gather_remaining_rows(self.stall_limit());
+        if steps.compute_final_sums(self.stall_limit(), self.must_hurry()) {
+            steps.write_last_checkpoint(SIGNAL_ANSWER_TIMEOUT.min(self.limit()), self.must_hurry());
+            steps.write_outputs(self.stall_limit());
+        }
+    }
+
+    /// Whether the thread that ends the process may have been stopped at any instruction.
+    fn must_hurry(&self) -> bool {
+        self.signal.load(Ordering::SeqCst) != 0 || self.is_hurried.load(Ordering::SeqCst)
+    }
+
+    fn stall_limit(&self) -> StallLimit {
+        let limit = self.limit();
+        let foreign = if self.must_hurry() { limit.min(SIGNAL_ANSWER_TIMEOUT) } else { limit };
+        StallLimit { foreign, own: limit }
+    }
+
+    fn die_if_signalled(&self) {
+        match self.signal.load(Ordering::SeqCst) {
+            0 => {}
+            signal => die(signal),
+        }
+    }
+
+    /// Whether no thread needs to wait for `what` any more. While this is false, an exit handler registers itself again
+    /// each time.
+    fn is_done_or_abandoned(&self, what: u32) -> bool {
+        self.done.has(what) || self.is_abandoned()
+    }
+
+    /// Whether the shutdown thread will do nothing more, because it belongs to another process, has ended, or made no
+    /// progress.
+    fn is_abandoned(&self) -> bool {
+        let is_forked = self.process.load(Ordering::Acquire) != std::process::id();
+        // Without a request to write, the session is over only because gpuflame has panicked. After a request to write,
+        // `done` shows when the thread has finished.
+        let is_over = lifecycle::is_over() && !self.requested.has(WRITE);
+        is_forked || is_over || shortage::has_stopped_thread() || self.is_given_up.load(Ordering::Acquire)
+    }
+
+    /// Runs on a thread that exits.
+    fn on_exit(&self) {
+        self.request(GATHER | WRITE);
+        let is_own = self.process.load(Ordering::Acquire) == std::process::id();
+        if is_own
+            && capture::has_launched_after_shutdown()
+            && self.is_written_early.swap(false, Ordering::AcqRel)
+        {
+            print_from_app("not in any file: launches made after the Python program ended");
+        }
+    }
+
+    /// Runs on a thread that calls `_exit`.
+    fn on_worker_exit(&self) {
+        self.is_hurried.store(true, Ordering::SeqCst);
+        self.request(GATHER | WRITE);
+    }
+
+    /// Runs on the thread that ends Python's program, when the program only has to exit. CPython has restored the
+    /// signal handlers by then, so ours are installed again: a second Ctrl+C must not interrupt the writing that the
+    /// first Ctrl+C started.
+    fn on_python_program_end(&self) {
+        fatal_signals::handle_new_defaults();
+        self.request(GATHER | WRITE);
+        self.is_written_early.store(true, Ordering::Release);
+    }
+
+    /// Asks the shutdown thread for `what`, and waits until `what` is done. Runs on a thread that exits.
+    fn request(&self, what: u32) {
+        if self.is_abandoned() {
+            return;
+        }
+        let now = capture::now().0;
+        let _ = self.first_wait_ns.compare_exchange(0, now, Ordering::AcqRel, Ordering::Acquire);
+        self.requested.set(what);
+        if !self.wait(|| self.done.has(what)) {
+            self.give_up();
+        }
+    }
+
+    /// Stops waiting permanently, and prints once that the outputs are missing.
+    fn give_up(&self) {
+        if !self.is_given_up.swap(true, Ordering::AcqRel) {
+            let line = b"gpuflame: writing the outputs makes no progress, and the process exits without \
+                         them; raise GPUFLAME_EXIT_LIMIT to wait longer\n";
+            stderr::write_here(line, STDERR_TIMEOUT);
+        }
+    }
+
+    /// Waits until `is_done`. Returns false if the shutdown thread has made no progress for the length of the limit.
+    fn wait(&self, is_done: impl Fn() -> bool) -> bool {
+        let (mut taken, mut waited) = (self.thread.elapsed(), WaitingTime::start());
+        loop {
+            let done = self.done.get();
+            if is_done() || shortage::has_stopped_thread() {
+                return true;
+            }
+            self.done.wait(done, Some(EXIT_POLL_INTERVAL));
+            let now = self.thread.elapsed();
+            if now != taken {
+                (taken, waited) = (now, WaitingTime::start());
+            } else if waited.update() >= self.limit() {
+                return is_done();
+            }
+        }
+    }
+
+    /// Handles a signal, on any thread, at any instruction.
+    fn on_signal(&self, signal: i32) {
+        let is_over = lifecycle::is_over() && !self.requested.has(WRITE);
+        if is_over || self.done.has(WRITE) {
+            die(signal);
+        }
+        let now = threads::uptime_ms().max(1);
+        let first = self.signalled_ms.compare_exchange(0, now, Ordering::AcqRel, Ordering::Acquire);
+        if first.is_err_and(|first| now.saturating_sub(first) >= SIGNAL_MERGE_INTERVAL.as_millis() as u64) {
+            die(signal);
+        }
+        heap::populate_pages_at_once();
+        let _ = self.signal.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst);
+        self.requested.set(WRITE);
+        // The shutdown thread may have finished just now, and would not see the signal.
+        if self.done.has(WRITE) {
+            die(signal);
+        }
+    }
+
+    /// Runs on a thread that received a signal. The process dies when all outputs are written, or when writing makes no
+    /// progress.
+    fn wait_to_die(&self) -> ! {
+        // When the shutdown thread has finished, it raises the signal, which kills the process.
+        if !self.wait(|| false) {
+            self.give_up();
+        }
+        die(self.signal.load(Ordering::SeqCst))
+    }
+}

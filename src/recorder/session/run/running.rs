@@ -1,0 +1,679 @@
+//! A session is one process's recording: it opens and closes windows, gathers rows, and writes the outputs at exit.
+//!
+//! The session owns the parts (collector, pipeline, checkpoint and so on), and implements the traits through which the
+//! threads of these parts call back: `CollectorSteps`, `CheckpointSource`, `WindowControl`, `OnMemoryExhausted` and
+//! `ShutdownSteps`.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::capture;
+use crate::control::{lifecycle, output_override, window};
+use gpuflame_config::Outputs;
+use gpuflame_config::settings::{Output, Settings};
+use gpuflame_cupti as cupti;
+use gpuflame_explain::symbolize::Symbolizer;
+use gpuflame_explain::{Ledger, describe_process};
+use gpuflame_model::error::{Error, ErrorKind, Result};
+use gpuflame_model::record::{Module, Provenance, Row, WindowEdge};
+use gpuflame_os::{shortage, stderr};
+use gpuflame_unwind::ModuleMap;
+
+use super::ledger_text;
+use super::stats::{Stats, StatsExchange};
+use crate::session::clients::callback_switch::CallbackSwitch;
+use crate::session::clients::other_clients::OtherClients;
+use crate::session::collect::checkpoint::{Checkpoint, CheckpointSource};
+use crate::session::collect::collector::{Collector, CollectorRequest, CollectorSteps, MAX_IDLE_PAUSE};
+use crate::session::collect::edge_queue::EdgeQueue;
+use crate::session::collect::marks::Marks;
+use crate::session::collect::pipeline::{FinalSums, Pipeline};
+use crate::session::collect::window_scheduler::{WindowControl, WindowScheduler};
+use crate::session::outputs::draw;
+use crate::session::outputs::output_files::{self, WriteReport, WrittenFile};
+use crate::session::outputs::window_output_queue::{RenderedWindows, WindowOutputQueue};
+use crate::session::process::launcher_report;
+use crate::session::process::messages::{self, print_from_app, print_from_own};
+use crate::session::process::out_of_memory::{self, OnMemoryExhausted};
+use crate::session::process::progress::{self, POLL_INTERVAL, ProgressWatch, StallLimit};
+use crate::session::process::shutdown::{self, ShutdownSteps};
+use crate::session::sampler::{Sampler, SamplerOptions};
+
+/// Maximum time for which the application waits for a flush that makes no progress.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum time for which a flush waits for a file system that makes no progress. This time is shorter than
+/// [`FLUSH_TIMEOUT`].
+const RECORDING_WRITE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum time without progress of the collector while an application thread that ends a context waits for it.
+const CONTEXT_END_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Maximum time for which a checkpoint waits for a collector that makes no progress. After this time, the checkpoint's
+/// own thread reads the rows instead.
+const CHECKPOINT_READ_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// Maximum time by which the ledger may delay the exit.
+const LEDGER_PRINT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Maximum time by which a text on standard output may delay the exit while standard output is full.
+const STDOUT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// See the module's documentation.
+pub(crate) struct Session {
+    settings: Settings,
+    outputs: Outputs,
+    api: &'static cupti::Api,
+    pipeline: Mutex<Pipeline>,
+    modules: Mutex<ModuleMap>,
+    edges: Arc<EdgeQueue>,
+    /// Switches CUPTI's launch callbacks on and off.
+    callbacks: CallbackSwitch,
+    /// Tracks other clients of CUPTI.
+    clients: OtherClients,
+    /// Instants that the program marked and the pipeline has not recorded yet.
+    marks: Marks,
+    collector: Collector,
+    stats: StatsExchange,
+    checkpoint: Option<Checkpoint>,
+    /// Draws windows that have their own files.
+    window_outputs: Option<&'static WindowOutputQueue>,
+    /// Samples threads that launch.
+    sampler: Option<&'static Sampler>,
+    /// Windows that the settings open and close.
+    scheduler: Option<WindowScheduler>,
+    /// CUPTI did not answer a request for all records.
+    has_flush_timed_out: AtomicBool,
+    /// CUPTI did not answer a request at the end of a context.
+    has_context_flush_timed_out: AtomicBool,
+    /// Number of API calls when CUPTI was last asked for all records; `u64::MAX` if CUPTI was not asked yet.
+    calls_at_last_flush: AtomicU64,
+}
+
+/// The session, for threads that must not wait for a lock.
+static SESSION: OnceLock<&'static Session> = OnceLock::new();
+
+impl Session {
+    /// Starts a session that runs for as long as the process does.
+    pub(super) fn start(
+        settings: Settings,
+        outputs: Outputs,
+        mut pipeline: Pipeline,
+        api: &'static cupti::Api,
+    ) -> Result<&'static Self> {
+        let sampler = Sampler::start(SamplerOptions {
+            hertz: settings.cpu_samples,
+            by_timer: settings.cpu_timer,
+            waits: settings.off_cpu,
+        });
+        if let Some(sampler) = sampler {
+            pipeline.set_sampler(sampler);
+        }
+        let session: &'static Self = Box::leak(Box::new(Self {
+            checkpoint: Checkpoint::new(&settings, &outputs.for_all_windows()),
+            scheduler: WindowScheduler::new(&settings),
+            settings,
+            outputs,
+            api,
+            modules: Mutex::new(ModuleMap::new()),
+            edges: pipeline.edges(),
+            callbacks: CallbackSwitch::default(),
+            clients: OtherClients::new(Instant::now()),
+            window_outputs: pipeline.window_outputs(),
+            sampler,
+            marks: Marks::default(),
+            pipeline: Mutex::new(pipeline),
+            collector: Collector::default(),
+            stats: StatsExchange::default(),
+            has_flush_timed_out: AtomicBool::new(false),
+            has_context_flush_timed_out: AtomicBool::new(false),
+            calls_at_last_flush: AtomicU64::new(u64::MAX),
+        }));
+        session.pipeline.lock().begin(api, &session.settings, &session.new_modules());
+        let _ = SESSION.set(session);
+        out_of_memory::set_handler(session);
+        session.collector.spawn(session)?;
+        shutdown::start(session, session.settings.exit_limit, session.settings.signals)?;
+        if let Some(Err(error)) = session.checkpoint.as_ref().map(|checkpoint| checkpoint.spawn(session)) {
+            print_from_app(&format!(
+                "no checkpoints: cannot start a thread ({error}); raise the limit on threads"
+            ));
+        }
+        if let Some(Err(error)) = session.window_outputs.map(WindowOutputQueue::spawn) {
+            print_from_app(&format!(
+                "files of windows are written only at exit: cannot start a thread ({error}); raise the limit \
+                 on threads"
+            ));
+        }
+        if let Some(scheduler) = &session.scheduler {
+            scheduler.start(session);
+        }
+        Ok(session)
+    }
+
+    /// Returns the session; `None` if there is no session yet. Waits for no lock.
+    pub(crate) fn get() -> Option<&'static Self> {
+        SESSION.get().copied()
+    }
+
+    /// Whether a window should open at the start. False if the settings schedule windows.
+    pub(crate) fn opens_at_once(&self) -> bool {
+        self.settings.enabled && self.scheduler.is_none()
+    }
+
+    /// Whether `cudaProfilerStart` and `cudaProfilerStop` open and close windows.
+    pub(crate) fn follows_profiler_calls(&self) -> bool {
+        self.settings.profiler_calls
+    }
+
+    /// Notes that a step begins on this thread.
+    pub(crate) fn on_step(&self) {
+        if let Some(scheduler) = &self.scheduler {
+            scheduler.apply_schedule(self);
+        }
+    }
+
+    /// Opens a window, if none is open.
+    pub(crate) fn open_window(&self) -> Result<()> {
+        if lifecycle::is_over() {
+            return Err(lifecycle::over_error());
+        }
+        if self.clients.defer_if_lent(true) {
+            return Err(Error::new(
+                ErrorKind::State,
+                "another CUPTI client has the subscription; a window opens when that client is done",
+            ));
+        }
+        if !window::state().is_open() {
+            self.clients.reclaim_records_if_taken(self.api);
+            self.callbacks.before_window_opens(self.api, &self.edges, None, false);
+        }
+        self.edges.note_edge(WindowEdge::Open, window::open);
+        Ok(())
+    }
+
+    /// Does the same as [`Session::open_window`], inside a CUPTI callback.
+    pub(crate) fn open_window_in_callback(&self) {
+        if !lifecycle::is_over() && !window::state().is_open() {
+            // A callback must not wait for the collector's lock, so it only tries to take the lock, which is almost
+            // always free.
+            let is_taken = self.clients.are_records_taken();
+            self.callbacks.before_window_opens(
+                self.api,
+                &self.edges,
+                Some(&|| self.collector.wake()),
+                is_taken,
+            );
+            self.edges.note_edge(WindowEdge::Open, window::open);
+        }
+    }
+
+    /// Closes the window, if one is open.
+    pub(crate) fn close_window(&self) {
+        self.clients.defer_if_lent(false);
+        self.edges.note_edge(WindowEdge::Close, window::close);
+    }
+
+    /// Notes that the calling thread is at `text`, if a window is open.
+    pub(crate) fn mark(&self, text: &str) {
+        if window::state().is_open() {
+            self.marks.add(text);
+        }
+    }
+
+    /// Locks the pipeline, and gives it the pending window edges and marks.
+    fn pipeline(&self) -> MutexGuard<'_, Pipeline> {
+        self.pass_edges_and_marks(self.pipeline.lock())
+    }
+
+    fn pass_edges_and_marks<'a>(&self, mut pipeline: MutexGuard<'a, Pipeline>) -> MutexGuard<'a, Pipeline> {
+        pipeline.drain_window_edges();
+        self.marks.drain(|mark| pipeline.record_instant(mark));
+        pipeline.note_marks_dropped(self.marks.dropped());
+        pipeline
+    }
+
+    /// Returns modules that are new. Reading modules may block on the loader's lock. The pipeline must therefore not be
+    /// locked by the caller, and modules are not read if the module map is locked.
+    fn new_modules(&self) -> Vec<Module> {
+        let mut new = Vec::new();
+        if let Some(mut modules) = self.modules.try_lock() {
+            progress::call_foreign(|| modules.refresh(&mut new));
+        }
+        new
+    }
+
+    /// Makes CUPTI deliver the completed records, and reads these records.
+    ///
+    /// # Errors
+    /// `State` if CUPTI does not answer.
+    pub(crate) fn flush(&self) -> Result<()> {
+        self.request(CollectorRequest::Flush)
+    }
+
+    fn request(&self, request: CollectorRequest) -> Result<()> {
+        if self.collector.request(request, StallLimit { foreign: FLUSH_TIMEOUT, own: FLUSH_TIMEOUT }) {
+            return Ok(());
+        }
+        if lifecycle::is_over() {
+            return Err(lifecycle::over_error());
+        }
+        Err(Error::new(
+            ErrorKind::State,
+            "CUPTI did not answer a flush within 5 s; its records will arrive with a later flush",
+        ))
+    }
+
+    /// Flushes the completed records of a context that ends. The collector makes this flush. If CUPTI does not answer,
+    /// the application's thread is therefore blocked for only one second, and only once per process. Records that are
+    /// not flushed arrive with the next flush, or are counted as dropped.
+    pub(crate) fn on_context_end(&self) {
+        let limit = StallLimit { foreign: CONTEXT_END_TIMEOUT, own: CONTEXT_END_TIMEOUT };
+        if self.has_context_flush_timed_out.load(Ordering::Acquire)
+            || self.collector.request(CollectorRequest::Gather, limit)
+        {
+            return;
+        }
+        if !lifecycle::is_over() && !self.has_context_flush_timed_out.swap(true, Ordering::AcqRel) {
+            print_from_own(
+                "CUPTI did not answer within 1 s when a context was destroyed; gpuflame will not wait there \
+                 again",
+            );
+        }
+    }
+
+    /// Handles another client that is about to take over the records, or that asks for the subscription. The collector
+    /// flushes completed records, or releases the subscription. If CUPTI does not answer, the client is blocked for one
+    /// second.
+    pub(crate) fn on_client_takeover(&self) {
+        self.collector.request(
+            CollectorRequest::Gather,
+            StallLimit { foreign: CONTEXT_END_TIMEOUT, own: CONTEXT_END_TIMEOUT },
+        );
+    }
+
+    /// Wakes the collector because filled buffers wait.
+    pub(crate) fn on_buffers_waiting(&self) {
+        self.collector.wake();
+    }
+
+    /// Returns the sums so far, including all work that is complete by now.
+    ///
+    /// # Errors
+    /// As [`Session::flush`].
+    pub(crate) fn stats(&self) -> Result<Stats> {
+        loop {
+            // The flush is made before the request, so that the collector computes the stats after the flush.
+            self.flush()?;
+            self.stats.request();
+            self.request(CollectorRequest::Collect)?;
+            if let Some(stats) = self.stats.take_result() {
+                return Ok(stats);
+            }
+        }
+    }
+
+    /// Locks the pipeline. `None` if the thread that holds the pipeline's lock makes no progress.
+    fn pipeline_within(&self, limit: StallLimit) -> Option<MutexGuard<'_, Pipeline>> {
+        let mut watch = ProgressWatch::new(limit);
+        loop {
+            match self.pipeline.try_lock_for(POLL_INTERVAL) {
+                Some(pipeline) => return Some(self.pass_edges_and_marks(pipeline)),
+                None if watch.is_exceeded() => return None,
+                None => {}
+            }
+        }
+    }
+
+    fn write_files(&self, pipeline: &mut Pipeline, ledger: &Ledger) -> WriteReport {
+        let (profile, growing) = pipeline.outputs();
+        let mut wanted = self.settings.formats.clone();
+        if self.window_outputs.is_some() {
+            // All other formats are drawn per window.
+            wanted.retain(|output| output.is_streamed() || *output == Output::Stacks);
+        }
+        if wanted.iter().any(|output| output.has_names()) {
+            Symbolizer::new(draw::symbolize_options(&self.settings)).name(profile);
+        }
+        let kept = || self.checkpoint.as_ref().and_then(Checkpoint::path);
+        let ours = progress::call_foreign(|| growing.wait_for_recording_path()).or_else(kept);
+        let chosen = output_override::get();
+        let outputs = chosen.as_ref().unwrap_or(&self.outputs).for_all_windows();
+        let mut report = draw::write_files(
+            profile,
+            &self.settings,
+            &wanted,
+            (&outputs, ours.as_deref()),
+            (None, ledger),
+            Some(&mut *growing),
+        );
+        growing.mark_failed_recording_ended();
+        match growing.publish_trace(self.settings.exit_limit.min(STDOUT_TIMEOUT)) {
+            Some((_, Ok(WrittenFile { path, note }))) => {
+                report.written.push(path);
+                report.notes.extend(note);
+            }
+            Some((path, Err(error))) => {
+                report.failures.push(format!("cannot write {}: {error}", path.display()))
+            }
+            None => {}
+        }
+        report
+    }
+
+    /// Returns the ledger as it is printed; empty if the settings disable the ledger. Lines about files are omitted if
+    /// `report` has no files.
+    fn ledger_text(
+        &self,
+        pipeline: &mut Pipeline,
+        (ledger, held): (&Ledger, usize),
+        report: &WriteReport,
+        rendered: Option<&RenderedWindows>,
+    ) -> String {
+        if self.settings.quiet {
+            return String::new();
+        }
+        let mut further: Vec<_> = pipeline.sampler_lines();
+        further.extend(pipeline.clock_line());
+        further.extend(pipeline.windows_lines(rendered));
+        if !pipeline.has_work() {
+            further.push("nothing was launched, and no file is written".to_owned());
+        }
+        let clients = (self.api.delivery_counts(), self.clients.times_lost());
+        ledger_text::text(ledger, pipeline.outputs().0, (report, further), held, clients)
+    }
+
+    /// Writes text that could not be printed on stderr to a file next to the outputs, and returns its path. If this
+    /// fails, the failure cannot be printed either.
+    fn write_unprinted(&self, text: &str, report: &WriteReport) -> Option<PathBuf> {
+        if text.is_empty() {
+            return None;
+        }
+        let chosen = output_override::get();
+        let outputs = chosen.as_ref().unwrap_or(&self.outputs).for_all_windows();
+        output_files::write_ledger(text, &outputs, report).ok()
+    }
+
+    /// Waits until all windows that have their own files are rendered.
+    fn finish_windows(&self, limit: StallLimit) -> Option<RenderedWindows> {
+        let rendered = self.window_outputs?.finish(limit.own);
+        if rendered.is_none() {
+            print_from_own(
+                "a file system blocks the files of a window; the files of later windows are not written",
+            );
+        }
+        rendered
+    }
+
+    fn print_collector_unresponsive(&self) {
+        let kept = self.checkpoint.as_ref().and_then(Checkpoint::path);
+        print_from_own(&match kept.as_deref().map(Path::display) {
+            Some(kept) => format!(
+                "gpuflame's collector thread does not respond; the last checkpoint is {kept}: run `gpuflame \
+                 recover {kept}` to write the files"
+            ),
+            None => "gpuflame's collector thread does not respond; nothing is written".to_owned(),
+        });
+    }
+}
+
+/// Removes the checkpoint if other files contain everything that the checkpoint contains. Otherwise keeps the
+/// checkpoint and prints its name.
+fn end_checkpoint(checkpoint: &Checkpoint, work: u64, all_is_written: bool) {
+    if all_is_written {
+        return checkpoint.remove();
+    }
+    if let Some(kept) = checkpoint.keep(work) {
+        let kept = kept.display();
+        print_from_own(&format!(
+            "the results are saved in {kept}: run `gpuflame recover {kept}` once the files can be written"
+        ));
+    }
+}
+
+/// Prints the ledger. If a pipe may hold an unfinished line, a heading comes first, so that the ledger's first line is
+/// not appended to the unfinished line.
+fn print_ledger(text: &str) -> bool {
+    let heading = (!text.is_empty() && stderr::hides_last_line())
+        .then(|| messages::format_line(&format!("ledger of process {}", std::process::id())));
+    let text = heading.unwrap_or_default() + text;
+    stderr::write_on_own_line(text.as_bytes(), LEDGER_PRINT_TIMEOUT)
+}
+
+impl CollectorSteps for Session {
+    fn collect(&self) -> bool {
+        if self.clients.update(self.api, &self.callbacks, &self.edges) {
+            let _ = self.open_window();
+        }
+        let new = self.new_modules();
+        let mut pipeline = self.pipeline();
+        pipeline.record_modules(&new);
+        let any = pipeline.collect(self.api);
+        let first_work = pipeline.first_work();
+        drop(pipeline);
+        if let (Some(time), Some(checkpoint)) = (first_work, &self.checkpoint) {
+            checkpoint.note_first_work(time);
+        }
+        self.callbacks.update(self.api, &self.edges, || self.clients.reclaim_records_if_taken(self.api));
+        any
+    }
+
+    fn collect_noted(&self) {
+        let new = self.new_modules();
+        let mut pipeline = self.pipeline();
+        pipeline.record_modules(&new);
+        pipeline.note_unread();
+        drop(pipeline);
+        while !lifecycle::is_over() && self.pipeline().collect_noted(self.api) {}
+    }
+
+    fn answer_stats_request(&self) {
+        self.stats.answer(|| Stats::from_snapshot(self.pipeline().snapshot()));
+    }
+
+    fn has_work(&self) -> bool {
+        self.pipeline.lock().first_work().is_some()
+    }
+
+    fn wants_flush(&self) -> bool {
+        self.pipeline.lock().wants_flush()
+    }
+
+    /// The pause is shorter if threads are sampled, because a thread is sampled only after the collector has read its
+    /// first launch.
+    fn max_idle_pause(&self) -> Duration {
+        if self.sampler.is_some() { MAX_IDLE_PAUSE / 4 } else { MAX_IDLE_PAUSE }
+    }
+
+    fn flush(&self, everything: bool) {
+        let before = self.api.delivery_counts();
+        // Records that cannot be flushed arrive with the next flush, or are counted as dropped.
+        let is_flushed = progress::call_foreign(|| self.api.flush(everything)).is_ok();
+        let dropped = progress::call_foreign(|| self.api.dropped());
+        let mut pipeline = self.pipeline.lock();
+        pipeline.note_dropped(dropped);
+        pipeline.note_flushed();
+        let open = pipeline.launches_awaited();
+        drop(pipeline);
+        if is_flushed {
+            self.clients.check_traffic(self.api, open, everything.then_some(before));
+        }
+    }
+
+    fn flush_recording(&self, is_awaited: bool) {
+        let mut pipeline = self.pipeline.lock();
+        pipeline.flush_recording();
+        // If there is no GPU work, there is no file of the recording.
+        let recording = pipeline.recording().filter(|_| is_awaited && pipeline.first_work().is_some());
+        drop(pipeline);
+        if let Some(recording) = recording {
+            let patience = RECORDING_WRITE_TIMEOUT.min(self.settings.exit_limit / 2);
+            progress::call_foreign(|| recording.wait_until_written(patience));
+        }
+    }
+
+    /// If there is a checkpoint, its thread saves the rows.
+    fn end_out_of_memory(&self) {
+        self.close_window();
+        match self.checkpoint.as_ref().filter(|checkpoint| checkpoint.is_active()) {
+            Some(checkpoint) => checkpoint.wake(),
+            None => out_of_memory::end_session(),
+        }
+    }
+}
+
+impl WindowControl for Session {
+    fn open(&self) {
+        // An error means that the session is over, and no more work is recorded.
+        let _ = self.open_window();
+    }
+
+    fn close(&self) {
+        self.close_window();
+    }
+}
+
+impl CheckpointSource for Session {
+    fn read_ready(&self, is_first: bool) {
+        let request = if is_first { CollectorRequest::Gather } else { CollectorRequest::Read };
+        let limit = StallLimit { foreign: CHECKPOINT_READ_TIMEOUT, own: CHECKPOINT_READ_TIMEOUT };
+        // The collector has ended if memory has run out.
+        if shortage::is_short() || !self.collector.request(request, limit) {
+            self.collect_noted();
+        }
+    }
+
+    fn with_pipeline(&self, action: &mut dyn FnMut(&mut Pipeline)) -> Duration {
+        let mut pipeline = self.pipeline();
+        let began = Instant::now();
+        action(&mut pipeline);
+        began.elapsed()
+    }
+}
+
+impl OnMemoryExhausted for Session {
+    fn on_memory_exhausted(&self) {
+        match &self.checkpoint {
+            Some(checkpoint) => checkpoint.note_out_of_memory(),
+            None => {
+                if let Some(mut pipeline) = self.pipeline.try_lock() {
+                    pipeline.note_out_of_memory();
+                }
+            }
+        }
+    }
+}
+
+impl ShutdownSteps for Session {
+    fn close_window(&self) {
+        self.close_window();
+    }
+
+    /// CUPTI is not asked again if nothing was launched since the last request, because the driver may be gone by now.
+    /// CUPTI is not asked again either after it has failed to answer once.
+    fn gather_remaining_rows(&self, limit: StallLimit) {
+        self.checkpoint.iter().for_each(Checkpoint::stop_regular);
+        let calls = capture::cost().calls;
+        let request = if self.calls_at_last_flush.swap(calls, Ordering::AcqRel) == calls {
+            CollectorRequest::Collect
+        } else {
+            CollectorRequest::Drain
+        };
+        if self.has_flush_timed_out.load(Ordering::Acquire) || self.collector.request(request, limit) {
+            return;
+        }
+        self.has_flush_timed_out.store(true, Ordering::Release);
+        let seconds = limit.foreign.as_secs_f32();
+        print_from_own(&format!(
+            "CUPTI did not answer within {seconds} s; the records that it still held are lost, the rest is \
+             written"
+        ));
+    }
+
+    fn compute_final_sums(&self, limit: StallLimit, is_signalled: bool) -> bool {
+        // After a signal, a stopped thread may hold the loader's lock forever.
+        if let Some(sampler) = self.sampler.filter(|_| !is_signalled) {
+            progress::call_foreign(|| sampler.drain_remaining(limit.own));
+        }
+        // The last stacks may refer to the newest modules.
+        let new = if is_signalled { Vec::new() } else { self.new_modules() };
+        let mut pipeline = self.pipeline_within(limit);
+        // This reads rows that are ready but not read yet. Launches are accepted up to this point, because otherwise
+        // there would be GPU work without a launch.
+        if let Some(pipeline) = &mut pipeline {
+            pipeline.record_modules(&new);
+            pipeline.note_unread();
+        }
+        lifecycle::end();
+        let Some(mut pipeline) = pipeline else {
+            self.print_collector_unresponsive();
+            return false;
+        };
+        while pipeline.collect_noted(self.api) {}
+        if window::state().is_muted() {
+            self.edges.note_callbacks(true);
+            pipeline.drain_window_edges();
+        }
+        pipeline.finish(capture::bytes_held);
+        true
+    }
+
+    /// A signal is often followed by SIGKILL a few seconds later, so a checkpoint is created even if there was none
+    /// before.
+    fn write_last_checkpoint(&self, limit: Duration, is_signalled: bool) {
+        self.checkpoint.iter().for_each(|checkpoint| checkpoint.write_last(is_signalled, limit));
+    }
+
+    fn write_outputs(&self, limit: StallLimit) {
+        let Some(mut pipeline) = self.pipeline_within(limit) else {
+            return self.print_collector_unresponsive();
+        };
+        let Some(FinalSums { ledger, held }) = pipeline.final_sums().cloned() else { return };
+        let rendered = self.finish_windows(limit);
+        let has_work = pipeline.has_work();
+        let is_printed = stderr::takes_messages();
+        let unprinted = messages::take_unprinted();
+        if has_work && !is_printed {
+            let ledger =
+                self.ledger_text(&mut pipeline, (&ledger, held), &WriteReport::default(), rendered.as_ref());
+            let text = unprinted.clone() + &ledger;
+            let lines = text.lines().map(|line| line.strip_prefix("gpuflame: ").unwrap_or(line));
+            let growing = pipeline.outputs().1;
+            lines.for_each(|text| growing.write_row(&Row::Provenance { what: Provenance::LEDGER, text }));
+        }
+        let mut report = match has_work {
+            true => self.write_files(&mut pipeline, &ledger),
+            false => pipeline.discard_outputs(),
+        };
+        report.failures.extend(rendered.iter().flat_map(|rendered| rendered.report.failures.clone()));
+        report.failures.iter().for_each(|failure| print_from_own(failure));
+        if let Some(checkpoint) = &self.checkpoint {
+            let is_complete =
+                report.failures.is_empty() && (self.window_outputs.is_none() || rendered.is_some());
+            end_checkpoint(checkpoint, pipeline.rows_of_work(), is_complete);
+        }
+        let text = unprinted
+            + &messages::take_unprinted()
+            + &self.ledger_text(&mut pipeline, (&ledger, held), &report, rendered.as_ref());
+        // A process that launched nothing writes no file.
+        let file = if is_printed || !has_work { None } else { self.write_unprinted(&text, &report) };
+        let files =
+            report.written.iter().chain(rendered.iter().flat_map(|rendered| &rendered.report.written));
+        let files = files.chain(&file);
+        let profile = &*pipeline.outputs().0;
+        launcher_report::write_results(self.settings.report.as_deref(), || {
+            describe_process(profile, &ledger, files)
+        });
+        let mut rest = String::new();
+        if is_printed && !print_ledger(&text) {
+            rest = text;
+        }
+        // Any message since the previous call is about the folder of reports.
+        rest += &messages::take_unprinted();
+        if has_work {
+            self.write_unprinted(&rest, &report);
+        }
+    }
+}

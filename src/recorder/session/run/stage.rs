@@ -1,0 +1,102 @@
+//! The stages of the session. Each process has one session:
+//!
+//! ```text
+//! Idle --inject()/start()--> Starting --> Running
+//!                               |
+//!                               +--> Failed (printed once; the application continues)
+//! ```
+//!
+//! until [`lifecycle`](crate::control::lifecycle) is over.
+
+use std::panic::catch_unwind;
+use std::thread::ThreadId;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::capture::forks;
+use crate::control::lifecycle;
+use gpuflame_model::error::{Error, ErrorKind, Result};
+use gpuflame_os::stack;
+
+use super::running::Session;
+use crate::session::process::panic::disable_after_panic;
+
+enum Stage {
+    Idle,
+    Starting(ThreadId),
+    Running(&'static Session),
+    Failed(Error),
+}
+
+static STAGE: Mutex<Stage> = Mutex::new(Stage::Idle);
+static STAGE_CHANGED: Condvar = Condvar::new();
+
+/// Creates the session by `set_up`. `None` if there is a session already or a thread is creating it. Waits for no
+/// thread.
+pub(crate) fn create_if_idle(set_up: fn() -> Result<&'static Session>) -> Option<Result<&'static Session>> {
+    {
+        let mut stage = STAGE.lock();
+        if !matches!(*stage, Stage::Idle) {
+            return None;
+        }
+        *stage = Stage::Starting(std::thread::current().id());
+    }
+    Some(create_session(set_up))
+}
+
+/// Returns the session, or creates it by `set_up`. Waits for a thread that is creating it. `None` if the calling thread
+/// itself is creating the session, further up its stack.
+pub(crate) fn get_or_create(set_up: fn() -> Result<&'static Session>) -> Result<Option<&'static Session>> {
+    let mut stage = STAGE.lock();
+    loop {
+        match &*stage {
+            Stage::Idle => break,
+            Stage::Starting(by) if *by == std::thread::current().id() => return Ok(None),
+            Stage::Starting(_) => STAGE_CHANGED.wait(&mut stage),
+            Stage::Running(session) => return Ok(Some(session)),
+            Stage::Failed(error) => return Err(error.clone()),
+        }
+    }
+    *stage = Stage::Starting(std::thread::current().id());
+    drop(stage);
+    create_session(set_up).map(Some)
+}
+
+/// Moves from `Starting` to `Running` or `Failed`. The stage's lock is not held while CUPTI is called, because
+/// subscribing may initialise the driver, and the driver may then inject gpuflame.
+fn create_session(set_up: fn() -> Result<&'static Session>) -> Result<&'static Session> {
+    // Waiting threads need a result, even after a panic.
+    let result = stack::run_on_own_stack(set_up, |set_up| {
+        catch_unwind(set_up).unwrap_or_else(|_| {
+            disable_after_panic();
+            Err(lifecycle::over_error())
+        })
+    });
+    let mut stage = STAGE.lock();
+    *stage = match &result {
+        Ok(session) => Stage::Running(session),
+        Err(error) => Stage::Failed(error.clone()),
+    };
+    STAGE_CHANGED.notify_all();
+    result
+}
+
+/// Returns the session if it runs, and otherwise an error.
+pub(crate) fn running_session() -> Result<&'static Session> {
+    if forks::is_over() {
+        return Err(lifecycle::over_error());
+    }
+    // A child may have been forked while the lock was held, but only after the session had begun.
+    if !forks::session_has_begun() {
+        return Err(no_session());
+    }
+    match &*STAGE.lock() {
+        Stage::Running(session) => Ok(session),
+        Stage::Failed(error) => Err(error.clone()),
+        Stage::Idle | Stage::Starting(_) => Err(no_session()),
+    }
+}
+
+fn no_session() -> Error {
+    Error::new(ErrorKind::State, "no session yet; call gpuflame_start() first")
+}

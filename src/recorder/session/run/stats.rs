@@ -1,0 +1,131 @@
+//! Results of a run so far, for a program that asks in mid-run.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::control::{steps, window};
+use gpuflame_explain::{Ledger, Snapshot};
+use gpuflame_model::profile::{Profile, StringId, WorkStats};
+use gpuflame_model::record::Work;
+
+/// Results of a run so far, over all windows.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Launches, activities and losses, as if the process ended now: work that the GPU has not completed is
+    /// counted as pending launches.
+    pub ledger: Ledger,
+    /// All kernels, over all GPUs, in descending order of time.
+    pub kernels: Vec<KernelTime>,
+    /// Number of windows opened so far, including the current one.
+    pub windows: u32,
+    /// Number of calls of [`step`](crate::session::step).
+    pub steps: u64,
+}
+
+/// Exchange of stats between a thread of the program, which requests stats, and the collector, which computes them. The
+/// collector may wait for memory forever, and in this case no thread of the program may wait for the collector.
+#[derive(Debug, Default)]
+pub(super) struct StatsExchange {
+    is_requested: AtomicBool,
+    result: Mutex<Option<Stats>>,
+}
+
+impl StatsExchange {
+    /// Requests stats. The collector computes the stats at the next visit for which a thread waits.
+    pub(super) fn request(&self) {
+        self.is_requested.store(true, Ordering::Release);
+    }
+
+    /// Computes the stats by `make`, if a thread has requested stats.
+    pub(super) fn answer(&self, make: impl FnOnce() -> Stats) {
+        if self.is_requested.swap(false, Ordering::AcqRel) {
+            let stats = make();
+            *self.result.lock() = Some(stats);
+        }
+    }
+
+    /// Removes and returns the stats. `None` if another thread that requested stats has taken these stats.
+    pub(super) fn take_result(&self) -> Option<Stats> {
+        self.result.lock().take()
+    }
+}
+
+/// Time of a kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelTime {
+    /// Demangled name.
+    pub name: String,
+    /// Number of runs.
+    pub count: u64,
+    /// Total time in nanoseconds.
+    pub nanos: u64,
+}
+
+impl Stats {
+    pub(super) fn from_snapshot(snapshot: Snapshot<'_>) -> Self {
+        let Snapshot { profile, ledger } = snapshot;
+        let (windows, steps) = (window::state().openings(), steps::count());
+        Self { kernels: all_kernels(profile), ledger, windows, steps }
+    }
+}
+
+/// Returns all kernels of a profile in descending order of time, over all devices.
+fn all_kernels(profile: &Profile) -> Vec<KernelTime> {
+    let sums = KernelSums::from_profile(profile);
+    let mut all: Vec<_> = sums.each(profile).collect();
+    all.sort_unstable();
+    all.into_iter().map(KernelTime::from).collect()
+}
+
+/// Returns the `max_count` kernels that took most time.
+pub(super) fn longest_kernels(profile: &Profile, max_count: usize) -> Vec<KernelTime> {
+    let sums = KernelSums::from_profile(profile);
+    let mut heaviest = BinaryHeap::new();
+    for sum in sums.each(profile) {
+        // If there are many kernels, this one comparison rejects nearly all of them.
+        if heaviest.len() < max_count || heaviest.peek().is_some_and(|least| sum < *least) {
+            heaviest.push(sum);
+        }
+        if heaviest.len() > max_count {
+            heaviest.pop();
+        }
+    }
+    heaviest.into_sorted_vec().into_iter().map(KernelTime::from).collect()
+}
+
+/// Time, name and count of a kernel. Sorts in descending order of time.
+type KernelSum<'a> = (Reverse<u64>, &'a str, u64);
+
+/// Name, time and count of each kernel, per device and overload. Sorted by name, so that equal names are adjacent.
+struct KernelSums(Vec<(Option<StringId>, u64, u64)>);
+
+impl KernelSums {
+    fn from_profile(profile: &Profile) -> Self {
+        let sum = |&WorkStats { work, weight, .. }: &WorkStats| match work {
+            Work::Kernel(id) => Some((profile.kernel_text(id), weight.nanos, weight.count)),
+            _ => None,
+        };
+        let mut sums: Vec<_> = profile.works().iter().filter_map(sum).collect();
+        sums.sort_unstable();
+        Self(sums)
+    }
+
+    fn each<'a>(&'a self, profile: &'a Profile) -> impl Iterator<Item = KernelSum<'a>> {
+        self.0.chunk_by(|one, other| one.0 == other.0).map(|same| {
+            let name = same[0].0.map_or("[unnamed kernel]", |id| profile.strings().get(id));
+            let (nanos, count) =
+                (same.iter().map(|(_, nanos, _)| nanos), same.iter().map(|(.., count)| count));
+            (Reverse(nanos.sum()), name, count.sum())
+        })
+    }
+}
+
+impl From<KernelSum<'_>> for KernelTime {
+    fn from((Reverse(nanos), name, count): KernelSum<'_>) -> Self {
+        Self { name: name.to_owned(), count, nanos }
+    }
+}

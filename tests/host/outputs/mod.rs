@@ -1,0 +1,4 @@
+//! Output files: their content, and folders that disappear.
+
+mod hostile_names;
+mod removed;

@@ -1,0 +1,5 @@
+//! Languages and systems: stacks that are not the threads' own, code without unwind information, older C libraries.
+
+mod generated;
+mod older_glibc;
+mod runtimes;
