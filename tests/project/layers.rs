@@ -131,7 +131,7 @@ fn full_paths(name: &str, own: &[String], code: &str) -> BTreeSet<Vec<String>> {
         code.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n");
     for root in ["crate::", "super::"] {
         for (at, _) in code.match_indices(root) {
-            // The rest of `super::super::` is no path of its own.
+            // The rest of `super::super::` is not a path.
             if code[..at].ends_with("::") {
                 continue;
             }
@@ -152,7 +152,7 @@ fn full_paths(name: &str, own: &[String], code: &str) -> BTreeSet<Vec<String>> {
     paths
 }
 
-/// Adds the paths that begin with `from` and go on with `rest`, which may be a list in braces.
+/// Adds the paths that begin with `from` and continue with `rest`, which may be a list in braces.
 fn add_paths(paths: &mut BTreeSet<Vec<String>>, mut from: Vec<String>, mut rest: &str) {
     while let Some(name) = first_name(rest) {
         rest = &rest[name.len()..];
