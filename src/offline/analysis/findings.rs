@@ -121,7 +121,10 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
         StacksDropped,
         GraphNodesDropped,
     ];
-    let (pending_at_end, per_launch) = (count_pending_at_end(events), count_per_launch(events));
+    let skipped = linked.map_or(0, |linked| linked.counts.untimed);
+    // The activities of the last launches may be among the skipped events.
+    let pending_at_end = if skipped == 0 { count_pending_at_end(events) } else { 0 };
+    let per_launch = count_per_launch(events);
     let dropped = lost(&dropped);
     use Severity::{Bad, Note};
     let mut findings = vec![
@@ -275,6 +278,14 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
             "the last activity of its process is missing: `gpuflame info` prints an upper bound",
         ),
         counted_finding(
+            "skipped_events",
+            "events without usable times",
+            matters(skipped, all, 0),
+            skipped,
+            all.saturating_add(skipped),
+            "they were skipped: sums are too small, and launches lack their activities",
+        ),
+        counted_finding(
             "damaged",
             "damaged records",
             Bad,
@@ -426,9 +437,9 @@ mod tests {
         let figures = bad.iter().map(|finding| (finding.id, finding.figures.unwrap().count));
         assert_eq!(figures.collect::<Vec<_>>(), [("no_gpu_work", 1), ("damaged", 3)]);
         assert_eq!(findings[2].id, "no_waits");
-        assert!(findings[3..18].iter().all(|finding| finding.severity == Severity::Absent));
-        assert_eq!((findings[18].id, findings[18].what), ("precision", "there are no times"));
+        assert!(findings[3..19].iter().all(|finding| finding.severity == Severity::Absent));
+        assert_eq!((findings[19].id, findings[19].what), ("precision", "there are no times"));
         let ids: BTreeSet<_> = findings.iter().map(|finding| finding.id).collect();
-        assert_eq!((ids.len(), findings.len()), (19, 19));
+        assert_eq!((ids.len(), findings.len()), (20, 20));
     }
 }
