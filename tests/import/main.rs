@@ -4,7 +4,9 @@
 mod support;
 
 mod call_stacks;
+mod file_facts;
 mod idle_culprits;
+mod joins;
 mod json_scanner;
 mod other_formats;
 mod random_damage;

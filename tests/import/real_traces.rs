@@ -41,7 +41,7 @@ const CHROME: [Counted; 17] = [
     ("kineto-2023/test.json.gz", 105_167, 15632, 15018, 614, 12, 502, 963_762_000),
     ("kineto-2024/after_fix_trace.json", 75, 1, 1, 0, 0, 1, 20),
     ("kineto-2024/rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz", 68692, 6095, 6095, 0, 0, 1, 472_454_441),
-    ("kineto-mtia/mtia_inference_rank_0.json.gz", 16158, 974, 730, 244, 110, 9, 459_456_313),
+    ("kineto-mtia/mtia_inference_rank_0.json.gz", 16158, 974, 730, 0, 110, 9, 459_456_313),
     ("kineto-rocm/mi250_minitoy_train_ROCm6_2_kineto.json.gz", 220, 16, 16, 0, 0, 1, 149_042),
     ("kineto-rocm/resnet_act_checkpoint.json.gz", 56451, 3653, 2685, 968, 0, 1, 100_230_072),
 ];

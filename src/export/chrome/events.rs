@@ -10,7 +10,7 @@ use crate::json::comma;
 use crate::threads;
 use gpuflame_model::profile::{Kind, Profile, quoted};
 use gpuflame_model::record::{
-    Activity, ContextId, CorrelationId, Detail, EventRecord, Missing, Nanos, Sync, SyncKind, ThreadId, Work,
+    Activity, ContextId, Detail, EventRecord, Missing, Nanos, Sync, SyncKind, ThreadId, Work,
 };
 
 /// Text of consecutive events.
@@ -34,8 +34,8 @@ pub struct Called<'a> {
     pub begun: Nanos,
     /// Duration in nanoseconds.
     pub nanos: u64,
-    /// Correlation id of the call.
-    pub id: CorrelationId,
+    /// Correlation id of the call, as the file shows it.
+    pub id: u64,
 }
 
 impl Events {
@@ -75,24 +75,25 @@ impl Events {
         if let Some(frame) = frame {
             self.put(format_args!("\"sf\":\"{}\",", Leaf(frame)));
         }
-        self.put(format_args!("\"args\":{{\"correlation\":{}{more}}}}}", id.0));
+        self.put(format_args!("\"args\":{{\"correlation\":{id}{more}}}}}"));
     }
 
     /// Writes the start of the flow from a call to the work that the call started.
-    pub fn starts(&mut self, id: CorrelationId, thread: ThreadId, time: Nanos) {
+    pub fn starts(&mut self, id: u64, thread: ThreadId, time: Nanos) {
         let (process, time) = (self.process, self.time(time));
         self.begin();
         self.put(format_args!(
-            "{{\"ph\":\"s\",\"cat\":\"ac2g\",\"name\":\"ac2g\",\"id\":{},\"pid\":{process},\"tid\":{},\"ts\":{time}}}",
-            id.0, thread.0
+            "{{\"ph\":\"s\",\"cat\":\"ac2g\",\"name\":\"ac2g\",\"id\":{id},\"pid\":{process},\"tid\":{},\"ts\":{time}}}",
+            thread.0
         ));
     }
 
-    /// Writes an activity with its [`title`] and `more` arguments. `missing` is the reason why the activity has no
-    /// launch.
+    /// Writes an activity with its correlation id, its [`title`] and `more` arguments. `missing` is the reason why the
+    /// activity has no launch.
     pub fn activity(
         &mut self,
         activity: &Activity,
+        id: u64,
         name: &str,
         missing: Option<Missing>,
         more: Arguments<'_>,
@@ -102,7 +103,7 @@ impl Events {
             Kind::Set => "gpu_memset",
             _ => "kernel",
         };
-        let (device, stream, id) = (activity.device.0, activity.stream.0, activity.correlation.0);
+        let (device, stream) = (activity.device.0, activity.stream.0);
         let (begin, duration) = (self.time(activity.start), Micros(activity.duration().unwrap_or(0)));
         let name = quoted(&clean::field(name));
         self.begin();
@@ -141,7 +142,7 @@ impl Events {
 
     /// Writes a wait, in Kineto's words, on the stream that waited or that the host waited for. `record` is the
     /// record of the event that was waited for, if CUPTI reports one.
-    pub fn sync(&mut self, sync: &Sync, device: u32, record: Option<&EventRecord>) {
+    pub fn sync(&mut self, sync: &Sync, id: u64, device: u32, record: Option<&EventRecord>) {
         let name = match sync.kind {
             SyncKind::EVENT => "Event Sync",
             SyncKind::STREAM_WAIT => "Stream Wait Event",
@@ -154,9 +155,9 @@ impl Events {
         self.begin();
         self.put(format_args!(
             "{{\"ph\":\"X\",\"cat\":\"cuda_sync\",\"name\":\"{name}\",\"pid\":{device},\"tid\":{thread},\"ts\":{begin},\
-             \"dur\":{duration},\"args\":{{\"cuda_sync_kind\":\"{name}\",\"correlation\":{},\"device\":{device},\
+             \"dur\":{duration},\"args\":{{\"cuda_sync_kind\":\"{name}\",\"correlation\":{id},\"device\":{device},\
              \"context\":{}",
-            sync.correlation.0, sync.context.0,
+            sync.context.0,
         ));
         if let Some(stream) = sync.stream {
             self.put(format_args!(",\"stream\":{}", stream.0));

@@ -119,7 +119,7 @@ impl<W: Write> ChromeText<W> {
         let name = known.and_then(|(_, label)| self.labels.get(&label));
         let name = name.map_or(UNKNOWN, String::as_str);
         let thread = known.map_or(ThreadId(0), |(thread, _)| thread);
-        let called = Called { name, thread, begun: launched.time, nanos, id };
+        let called = Called { name, thread, begun: launched.time, nanos, id: id.0.into() };
         self.events.call(&called, known.map(|_| launched.context), format_args!("{more}"));
         thread
     }
@@ -150,7 +150,7 @@ impl<W: Write> Sink for ChromeText<W> {
         // A call without a known stack would get a wrong stack when the file is read again.
         if let Some(launched) = self.met.take().filter(|launched| launched.context != ContextId::NONE) {
             let thread = self.call(one.correlation, launched, launched.duration.into(), "");
-            self.events.starts(one.correlation, thread, launched.time);
+            self.events.starts(one.correlation.0.into(), thread, launched.time);
         }
         if one.duration().is_none() {
             self.untimed += 1;
@@ -172,7 +172,13 @@ impl<W: Write> Sink for ChromeText<W> {
             Work::Set | Work::Graph => "".into(),
         };
         let title = title(one.work(), name);
-        self.events.activity(one, &title, origin.context().err(), format_args!("{created}"));
+        self.events.activity(
+            one,
+            one.correlation.0.into(),
+            &title,
+            origin.context().err(),
+            format_args!("{created}"),
+        );
         self.put();
     }
 
@@ -194,7 +200,7 @@ impl<W: Write> Sink for ChromeText<W> {
                 if let Some(stream) = sync.stream {
                     self.streams.insert((device, stream.0));
                 }
-                self.events.sync(sync, device, None);
+                self.events.sync(sync, sync.correlation.0.into(), device, None);
             }
             _ => {}
         }

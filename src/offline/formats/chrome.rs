@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use super::callers::{Caller, Callers};
-use gpuflame_explain::events::{self, HostCall, JoinedActivity, LaunchCall};
+use gpuflame_explain::events::{self, DistinctIds, HostCall, JoinedActivity, LaunchCall};
 use gpuflame_export::chrome::events::{Called, Events, PENDING, about, places, title};
 use gpuflame_export::compose::work_name;
 use gpuflame_export::format::Format;
@@ -24,7 +24,7 @@ pub(crate) static CHROME: Format = Format::of_events(
 fn write(profile: &Profile, rows: &events::JoinedRows, out: &mut impl Write) -> Result<()> {
     let callers = Callers::of(profile);
     let events = Events::new(rows.first_time(), threads::process(profile));
-    let mut chrome = Chrome { profile, callers, rows, events, out };
+    let mut chrome = Chrome { profile, callers, rows, ids: rows.distinct_ids(), events, out };
     chrome.head()?;
     for call in rows.calls() {
         chrome.call(call)?;
@@ -50,6 +50,7 @@ struct Chrome<'a, W> {
     profile: &'a Profile,
     callers: Callers<'a>,
     rows: &'a events::JoinedRows,
+    ids: DistinctIds,
     events: Events,
     out: &'a mut W,
 }
@@ -83,13 +84,13 @@ impl<W: Write> Chrome<'_, W> {
             thread: caller.thread,
             begun,
             nanos: call.launched.duration.into(),
-            id: call.id,
+            id: self.ids.get(call.id),
         };
         let pending = if call.pending { PENDING } else { "" };
         let stack = stack("stack", "stack_kinds", &caller);
         self.events.call(&called, None, format_args!("{stack}{pending}"));
         if !call.pending {
-            self.events.starts(call.id, caller.thread, begun);
+            self.events.starts(self.ids.get(call.id), caller.thread, begun);
         }
         self.flush()
     }
@@ -107,7 +108,8 @@ impl<W: Write> Chrome<'_, W> {
             )
         });
         let stack = stack("stack", "stack_kinds", &caller);
-        let (thread, begun, nanos, id) = (caller.thread, call.time, call.duration, call.id);
+        let (thread, begun, nanos) = (caller.thread, call.time, call.duration);
+        let id = self.ids.get(call.id);
         let called = Called { name: &caller.call, thread, begun, nanos, id };
         self.events.call(&called, None, format_args!("{stack}{}", more.unwrap_or_default()));
         self.flush()
@@ -116,7 +118,8 @@ impl<W: Write> Chrome<'_, W> {
     fn sync(&mut self, sync: &Sync) -> Result<()> {
         let records = self.rows.event_records().iter();
         let record = records.filter(|record| record.sync.is_some()).find(|record| record.sync == sync.sync);
-        self.events.sync(sync, device(self.rows, sync.context), record);
+        let id = self.ids.get(sync.correlation);
+        self.events.sync(sync, id, device(self.rows, sync.context), record);
         self.flush()
     }
 
@@ -131,7 +134,8 @@ impl<W: Write> Chrome<'_, W> {
         };
         let title = title(activity.work(), work_name(self.profile, activity.work()));
         let missing = event.origin.context().err();
-        self.events.activity(activity, &title, missing, format_args!("{created}"));
+        let id = self.ids.get(activity.correlation);
+        self.events.activity(activity, id, &title, missing, format_args!("{created}"));
         self.flush()
     }
 

@@ -5,7 +5,7 @@
 //! | `kind` | text | `kernel`, `copy`, `set`, `graph` |
 //! | `name` | text | the kernel's name, the copy's direction, `memset` |
 //! | `device`, `context`, `stream` | int | place where it ran |
-//! | `correlation` | int | correlation id, unique within a process |
+//! | `correlation` | long | correlation id as the source has it, unique within a process; null if it has none |
 //! | `start_ns`, `end_ns`, `duration_ns` | long | since 1970; null if not collected |
 //! | `bytes` | long | moved or set |
 //! | `graph`, `graph_node` | int, long | the graph it was part of |
@@ -21,7 +21,7 @@
 use std::rc::Rc;
 
 use super::callers::{Caller, Callers, Source};
-use gpuflame_explain::events::JoinedActivity;
+use gpuflame_explain::events::{JoinedActivity, JoinedRows};
 use gpuflame_explain::join::{Launched, Origin};
 use gpuflame_export::clean;
 use gpuflame_export::compose::{event_place, stack_names, work_name};
@@ -44,7 +44,7 @@ pub(super) const COLUMNS: [(&str, Column); 31] = [
     ("device", Int(|line| Some(line.activity().device.0 as i32))),
     ("context", Int(|line| Some(line.activity().context.0 as i32))),
     ("stream", Int(|line| Some(line.activity().stream.0 as i32))),
-    ("correlation", Long(|line| Some(line.correlation().into()))),
+    ("correlation", Long(|line| i64::try_from(line.correlation?).ok())),
     ("start_ns", Long(|line| line.timed().map(|activity| activity.start.0 as i64))),
     ("end_ns", Long(|line| line.timed().map(|activity| activity.end.0 as i64))),
     ("duration_ns", Long(|line| line.timed()?.duration().map(|nanos| nanos as i64))),
@@ -100,6 +100,19 @@ pub(super) struct Line<'a> {
     pub(super) profile: &'a Profile,
     pub(super) callers: &'a Callers<'a>,
     pub(super) event: &'a JoinedActivity,
+    /// Correlation id as the source has it.
+    pub(super) correlation: Option<u64>,
+}
+
+impl<'a> Line<'a> {
+    pub(super) fn new(
+        profile: &'a Profile,
+        callers: &'a Callers<'a>,
+        events: &JoinedRows,
+        event: &'a JoinedActivity,
+    ) -> Self {
+        Self { profile, callers, event, correlation: events.source_id(event.activity.correlation) }
+    }
 }
 
 impl Line<'_> {
@@ -146,10 +159,6 @@ impl Line<'_> {
 
     fn language(&self) -> Option<Key> {
         self.source().map(|source| source.language).filter(|it| !it.is_empty()).map(Key::Language)
-    }
-
-    fn correlation(&self) -> u32 {
-        self.activity().correlation.0
     }
 
     fn reason(&self) -> Option<Key> {

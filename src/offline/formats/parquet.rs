@@ -51,7 +51,7 @@ fn write(profile: &Profile, events: &JoinedRows, out: &mut (impl Write + Send)) 
         SerializedFileWriter::new(out, Arc::new(schema().map_err(io_error)?), Arc::new(properties))
             .map_err(io_error)?;
     let (callers, mut texts) = (Callers::of(profile), IdMap::default());
-    let mut rows = events.activities().iter().map(|event| Line { profile, callers: &callers, event });
+    let mut rows = events.activities().iter().map(|event| Line::new(profile, &callers, events, event));
     loop {
         let group: Vec<_> = rows.by_ref().take(ROWS_PER_GROUP).collect();
         if group.is_empty() {

@@ -288,7 +288,7 @@ fn write(profile: &Profile, events: &JoinedRows, out: &mut impl Write) -> Result
         writer.call(call, ids)?;
     }
     for (event, id) in timed() {
-        writer.activity(event, id)?;
+        writer.activity(event, id, events.source_id(event.activity.correlation))?;
     }
     Ok(())
 }
@@ -471,10 +471,10 @@ impl<W: Write> Perfetto<'_, W> {
         Ok(())
     }
 
-    fn activity(&mut self, event: &JoinedActivity, id: u64) -> Result<()> {
+    fn activity(&mut self, event: &JoinedActivity, id: u64, correlation: Option<u64>) -> Result<()> {
         let activity = &event.activity;
         let (names, work) = (&self.names, activity.work());
-        let mut extra = vec![fact("correlation", activity.correlation.0)];
+        let mut extra: Vec<_> = correlation.map(|id| fact("correlation", id)).into_iter().collect();
         if activity.graph.0 != 0 {
             extra.push(fact("graph", activity.graph.0));
             extra.push(fact("graph_node", activity.graph_node.0));

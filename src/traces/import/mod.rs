@@ -9,12 +9,14 @@
 pub mod json;
 
 mod call_stacks;
+mod copies;
 mod cupti_text;
 mod detect;
 mod folded;
 mod graph_captures;
 mod gzip;
 mod host_delays;
+mod launch_flows;
 mod lines;
 mod link;
 mod model;
@@ -23,6 +25,7 @@ mod nsys;
 mod open;
 mod operator_links;
 mod options;
+mod places;
 mod recording;
 mod rocprof;
 mod rows;
@@ -38,8 +41,8 @@ pub use graph_captures::CaptureCoverage;
 pub use json::ReadCounts;
 pub use link::LinkReport;
 pub use model::{
-    Begin, Call, CpuKind, CpuOp, End, Event, Flow, Folded, Fork, Id, Op, OpKind, Property, PythonFrame, Sink,
-    SliceKind, StackLine, Sync, ThreadName, Wants,
+    Begin, Call, CpuKind, CpuOp, End, Event, Flow, FlowKind, Folded, Fork, Id, Op, OpKind, Property,
+    PythonFrame, Sink, SliceKind, StackLine, Sync, ThreadName, Wants,
 };
 pub use name_table::NameTable;
 pub use open::{Kind, Opened, open};
