@@ -18,7 +18,8 @@ use gpuflame_model::profile::human;
 use gpuflame_model::record::{Row, WindowEdge};
 use gpuflame_offline::run::ReadOptions;
 use gpuflame_traces::import::{
-    self, CaptureCoverage, Kind, LinkReport, Opened, Options, ReadCounts, RecordingSummary, WriterState,
+    self, CaptureCoverage, Kind, LinkReport, MAX_RENUMBERED_DEVICES, Opened, Options, ReadCounts,
+    RecordingSummary, WriterState,
 };
 
 /// Minimum file size for a progress bar, because smaller files are read before a user could notice the bar.
@@ -251,7 +252,7 @@ fn remark_on_links(source: &Source, linked: &LinkReport, console: Console) {
     }
     if linked.ops_without_id > 0 {
         remark(format!(
-            "{} GPU operations have neither a correlation id nor a flow from a launch",
+            "{} GPU operations have neither a correlation id nor a flow from a single launch",
             grouped(linked.ops_without_id)
         ));
     }
@@ -275,6 +276,9 @@ fn remark_on_links(source: &Source, linked: &LinkReport, console: Console) {
     }
     for (new, old, part) in linked.renumbered_devices.iter().take(MAX_RENUMBERED) {
         remark(format!("GPU {new} is GPU {old} of `{part}`"));
+    }
+    if linked.renumbered_devices.len() == MAX_RENUMBERED_DEVICES {
+        remark("GPUs of further parts of the file are not kept apart".to_owned());
     }
     if linked.renumbered_devices.len() > MAX_RENUMBERED {
         let more = linked.renumbered_devices.len() - MAX_RENUMBERED;

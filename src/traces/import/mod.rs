@@ -47,6 +47,7 @@ pub use model::{
 pub use name_table::NameTable;
 pub use open::{Kind, Opened, open};
 pub use options::Options;
+pub use places::MAX_RENUMBERED_DEVICES;
 pub use recording::{RecordingSummary, WriterState, recording};
 pub use rows::rows;
 pub use text::Text;

@@ -12,6 +12,8 @@ use super::work::OpRecord;
 use super::{NameTable, Text};
 use gpuflame_model::record::IdMap;
 
+/// Maximum number of GPUs that get new numbers, because each GPU takes memory and time in all sums.
+pub const MAX_RENUMBERED_DEVICES: usize = 1024;
 /// Maximum number of calling processes whose texts are compared.
 const MAX_COMPARED_PROCESSES: usize = 1024;
 /// Maximum number of a GPU that only the process field gives. Larger numbers are processes.
@@ -120,6 +122,9 @@ fn renumber_devices(
     for op in ops {
         let (part, device) = (part_of_process[process_of_op(op) as usize], op.device);
         if part == 0 || *owner.entry(device).or_insert(part) == part {
+            continue;
+        }
+        if renumbered.len() == MAX_RENUMBERED_DEVICES && !numbers.contains_key(&(part, device)) {
             continue;
         }
         op.device = *numbers.entry((part, device)).or_insert_with(|| {
