@@ -141,6 +141,16 @@ fn an_id_shared_with_a_call_that_starts_no_work_belongs_to_the_launch() {
 }
 
 #[test]
+fn a_runtime_call_and_the_driver_call_in_it_with_one_id_are_one_launch() {
+    let mut outer = launch(1, 2, json!({"correlation": 5}));
+    outer["dur"] = json!(6);
+    let inner = event("cuda_driver", "cuLaunchKernel", (json!(1), json!(1)), 3, 4, json!({"correlation": 5}));
+    let work = kernel(0, 20, json!({"correlation": 5, "device": 0, "stream": 7}));
+    let stdout = folded("nested-calls", &[outer, inner, work]).stdout;
+    assert_eq!(stdout, "cudaLaunchKernel;cuLaunchKernel;[GPU_Kernel]k 10000\n");
+}
+
+#[test]
 fn work_without_a_correlation_id_is_joined_by_flows_and_external_ids() {
     let bound = |id: Value, key: &str, mut event: Value| {
         event["bind_id"] = id;

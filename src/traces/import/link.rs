@@ -247,7 +247,11 @@ impl Linking<'_> {
                 }
             };
             let ops: Vec<u32> = group.iter().map(|(_, op)| *op).collect();
-            let candidates = self.fitting_calls(&candidates, first, least);
+            let same_id = candidates;
+            let candidates = self.fitting_calls(&same_id, first, least);
+            if let [innermost] = candidates[..] {
+                self.mark_enclosing(&same_id, innermost);
+            }
             in_order += self.link_alike(&candidates, &ops);
         }
         in_order
@@ -285,6 +289,15 @@ impl Linking<'_> {
         }
         innermost.sort_by_key(|at| call(*at).start);
         innermost
+    }
+
+    /// Marks the calls that enclose a call with their id on its thread, because both are one launch.
+    fn mark_enclosing(&mut self, same_id: &[u32], innermost: u32) {
+        let CallRecord { start, end, thread, .. } = self.calls[innermost as usize];
+        for &at in same_id.iter().filter(|at| **at != innermost) {
+            let call = &mut self.calls[at as usize];
+            call.encloses |= call.thread == thread && call.start <= start && call.end >= end;
+        }
     }
 
     /// Links operations of one kind and id, sorted by start, to `candidates`, sorted by start. Returns the number of

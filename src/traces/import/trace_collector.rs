@@ -332,6 +332,7 @@ impl TraceCollector {
             launches: call.pending || facts.launches,
             starts: facts.starts,
             ambiguous: false,
+            encloses: false,
         });
         if let (None, Some(external)) = (call.correlation, call.external) {
             self.external_calls.push((external, number));

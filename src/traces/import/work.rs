@@ -48,6 +48,8 @@ pub(super) struct CallRecord {
     pub(super) starts: CallUse,
     /// Whether the call may have launched work that is linked to no call.
     pub(super) ambiguous: bool,
+    /// Whether a call inside this call has the same id and launched the work.
+    pub(super) encloses: bool,
 }
 
 const _: () = assert!(size_of::<CallRecord>() == 40, "a call grew: a large trace has hundreds of thousands");
@@ -56,7 +58,7 @@ impl CallRecord {
     /// Whether the call becomes a row. Calls that launch nothing only appear as frames in other calls' stacks. A
     /// launch whose work is ambiguous does not become a row, because it may or may not have an operation.
     pub(super) fn is_shown(&self) -> bool {
-        self.ops > 0 || (self.launches && !self.ambiguous)
+        self.ops > 0 || (self.launches && !self.ambiguous && !self.encloses)
     }
 }
 
