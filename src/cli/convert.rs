@@ -208,10 +208,11 @@ fn read(
     console: Console,
 ) -> Result<(Explained, JoinedRows)> {
     let mut events = JoinedRows::default();
-    let explained = match format.is_of_views() {
+    let mut explained = match format.is_of_views() {
         true => explain_sums(input, reading, console)?,
         false => explain(input, &reading, console, &mut events)?,
     };
+    explained.facts.give_source_ids(&mut events);
     explained.facts.require_work(input)?;
     if !format.is_of_views() {
         explained.facts.require_rows(input)?;
