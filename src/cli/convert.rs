@@ -146,6 +146,7 @@ impl Convert {
         let ranks = match self.rank {
             Some(rank) if inputs.len() == 1 => vec![rank],
             Some(_) => return Err(usage_error("`--rank` needs exactly one input")),
+            None if inputs.len() == 1 => vec![0],
             // Ranks only name folders in this case, so files without a rank are numbered in order.
             None => ranks::assign_ranks(inputs, false, SameRank::Refused)
                 .or_else(|_| ranks::assign_ranks(inputs, true, SameRank::Refused))?,

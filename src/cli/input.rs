@@ -15,7 +15,7 @@ use super::report::group_digits;
 use gpuflame_explain::events::JoinedRows;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::format_nanos;
-use gpuflame_model::record::{Row, WindowEdge};
+use gpuflame_model::record::{Provenance, Row, WindowEdge};
 use gpuflame_offline::run::ReadOptions;
 use gpuflame_traces::import::{
     self, CaptureCoverage, Kind, LinkReport, MAX_RENUMBERED_DEVICES, Opened, Options, ReadCounts,
@@ -72,6 +72,8 @@ pub(super) struct Facts {
     pub(super) steps: u64,
     /// Start and end times of the steps.
     pub(super) step_times: Vec<(u64, u64)>,
+    /// Number of ranks of the job, if the source gives it.
+    pub(super) world_size: Option<u32>,
 }
 
 impl Facts {
@@ -133,7 +135,7 @@ impl Source {
         console: Console,
         each: &mut dyn FnMut(&Row<'_>),
     ) -> Result<Facts> {
-        let kind = opened.kind();
+        let (kind, world_size) = (opened.kind(), opened.world_size());
         let (options, _bar) = with_progress(
             Options {
                 backward_under_forward: reading.backward_under_forward,
@@ -146,6 +148,7 @@ impl Source {
         );
         if kind == Kind::Recording {
             let (mut steps, mut opened_at, mut step_times) = (0, None, Vec::new());
+            let mut world_size = None;
             let RecordingSummary { damaged, has_only_sums, writer_state, .. } =
                 self.recording(opened, &options, console, &mut |row| {
                     match row {
@@ -154,11 +157,23 @@ impl Source {
                             steps += 1;
                             step_times.extend(opened_at.take().map(|from| (from, time.0)));
                         }
+                        Row::Provenance { what: Provenance::WORLD_SIZE, text } => {
+                            world_size = text.parse().ok().filter(|size| *size > 0);
+                        }
                         _ => {}
                     }
                     each(row);
                 })?;
-            return Ok(Facts { kind, damaged, has_only_sums, writer_state, linked: None, steps, step_times });
+            return Ok(Facts {
+                kind,
+                damaged,
+                has_only_sums,
+                writer_state,
+                linked: None,
+                steps,
+                step_times,
+                world_size,
+            });
         }
         let linked = import::rows(opened, &options, each)?;
         print_remarks(self, &linked.counts, console);
@@ -175,7 +190,16 @@ impl Source {
         }
         let (steps, step_times) = (linked.steps, linked.step_times.clone());
         let (has_only_sums, writer_state) = (false, None);
-        Ok(Facts { kind, damaged: 0, has_only_sums, writer_state, linked: Some(linked), steps, step_times })
+        Ok(Facts {
+            kind,
+            damaged: 0,
+            has_only_sums,
+            writer_state,
+            linked: Some(linked),
+            steps,
+            step_times,
+            world_size,
+        })
     }
 
     /// Opens the source, regardless of its kind.

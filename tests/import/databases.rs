@@ -215,6 +215,24 @@ fn rocpd_of_schema_3_links_dispatches_and_copies_by_the_ids_of_calls() {
 }
 
 #[test]
+fn rocpd_gives_the_rank_and_the_number_of_ranks_in_the_environment() {
+    let folder = scratch("databases");
+    for (name, rank) in [("a.db", 3), ("b.db", 1)] {
+        let environment = format!(r#"{{"HOME": "/root", "RANK": "{rank}", "WORLD_SIZE": "4"}}"#);
+        let process = format!(
+            "ALTER TABLE rocpd_info_process_0f ADD COLUMN environment;
+             UPDATE rocpd_info_process_0f SET environment = '{environment}';"
+        );
+        database(&folder, name, &format!("{}{process}", rocpd_3("_0f")));
+    }
+    let ran = gpuflame(&folder, ["merge-ranks", "a.db", "b.db", "--format", "csv"]).ok();
+    assert!(ran.stderr.contains("2 of 4 ranks are missing: 0, 2"), "{}", ran.stderr);
+    let ranks: Vec<&str> =
+        ran.stdout.lines().skip(1).take(2).filter_map(|line| line.split(',').next()).collect();
+    assert_eq!(ranks, ["1", "3"], "{}", ran.stdout);
+}
+
+#[test]
 fn rocpd_of_schema_4_has_places_in_tracks_and_times_in_a_table() {
     let folder = scratch("databases");
     let common = rocpd_common("_0f");

@@ -17,6 +17,7 @@ mod graph_captures;
 mod gzip;
 mod gzip_members;
 mod host_delays;
+mod job;
 mod launch_flows;
 mod lines;
 mod link;
