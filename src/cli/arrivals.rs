@@ -29,7 +29,7 @@ pub(super) fn arrival_table(ranks: &BTreeMap<u32, CollectiveKernels>, most: usiz
         table.add_row(cells);
     };
     if compared.is_empty() {
-        let reason = "no kernel that moves data between ranks ran on two of them".to_owned();
+        let reason = "no kernel that moves data between ranks ran on two ranks".to_owned();
         add_unknown(&mut table, ranks.len() as u64, Cell::Nothing, reason);
     }
     for (name, arrivals) in compared {
@@ -68,7 +68,7 @@ pub(super) fn arrival_table(ranks: &BTreeMap<u32, CollectiveKernels>, most: usiz
 fn explain(reason: NotComparable) -> String {
     match reason {
         NotComparable::Counts((one, count), (other, other_count)) => {
-            format!("rank {one} has {count} of them, rank {other} has {other_count}")
+            format!("rank {one} has {count} such kernels, rank {other} has {other_count}")
         }
         NotComparable::Ends(one, other, nanos) => format!(
             "ends on ranks {one} and {other} are {} apart: their clocks differ, or they are different collectives",

@@ -63,7 +63,7 @@ pub(super) fn report_missing(members: &[JobMember], are_guessed: bool, console: 
     ]);
     match (world_size, count, listed) {
         (Some(size), Some(count @ 1..), listed) => console.remark(format!(
-            "{count} of {} {} missing{}; others may have waited for {}",
+            "{count} of {} {} missing{}; the rest may have waited for {}",
             count_ranks(size.into()),
             if count == 1 { "is" } else { "are" },
             listed.map(|listed| format!(": {listed}")).unwrap_or_default(),

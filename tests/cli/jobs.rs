@@ -110,7 +110,7 @@ fn files_of_different_programs_are_refused_with_the_difference() {
 }
 
 #[test]
-fn the_rank_that_came_last_to_each_collective_is_shown_with_the_wait_of_the_others() {
+fn the_rank_that_came_last_to_each_collective_is_shown_with_the_wait_of_other_ranks() {
     let folder = folder();
     let (reduce, gather) = ("ncclDevKernel_AllReduce", "ncclDevKernel_AllGather");
     // Rank 2 comes 40 us after rank 0 and 60 us after rank 1 to two of three reductions; the third is a tie.
@@ -141,8 +141,8 @@ fn the_rank_that_came_last_to_each_collective_is_shown_with_the_wait_of_the_othe
     write(&folder, "rank1.json", "", &[(reduce, 1000.0, 100.0)]);
     let (tables, _) = merge(&folder, &["."]);
     let text = tables["last_to_collectives"].to_string();
-    assert!(text.contains("rank 0 has 3 of them, rank 1 has 1"), "{text}");
-    // There is no collective at all.
+    assert!(text.contains("rank 0 has 3 such kernels, rank 1 has 1"), "{text}");
+    // Without any collective:
     write(&folder, "a.json", "", &[GEMM]);
     let (tables, _) = merge(&folder, &["a.json"]);
     assert!(tables["last_to_collectives"].to_string().contains("no kernel that moves data"), "{tables}");

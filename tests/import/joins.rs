@@ -239,6 +239,43 @@ fn a_flow_between_two_kernels_is_no_launch() {
 }
 
 #[test]
+fn flows_of_a_critical_path_do_not_overrule_correlation_ids() {
+    let path = |phase: &str, id: u64, process: u64, thread: u64, ts: u64| {
+        let mut flow = flow(phase, id, process, thread, ts);
+        flow["cat"] = json!("critical_path");
+        flow
+    };
+    let events = [
+        operator("aten::mm", 1, 0, 8),
+        launch(1, 2, json!({"correlation": 1})),
+        kernel(0, 20, json!({"correlation": 1, "device": 0, "stream": 7})),
+        // A wait whose flow ends within the kernel, and whose id is that of an edge of the critical path.
+        event(
+            "cuda_runtime",
+            "cudaStreamSynchronize",
+            (json!(1), json!(1)),
+            12,
+            14,
+            json!({"correlation": 2}),
+        ),
+        flow("f", 2, 0, 7, 25),
+        operator("aten::add", 1, 30, 8),
+        launch(1, 32, json!({"correlation": 3})),
+        kernel(0, 40, json!({"correlation": 3, "device": 0, "stream": 7})),
+        path("s", 2, 1, 1, 32),
+        // The launch of this kernel is not in the trace.
+        kernel(0, 60, json!({"correlation": 9, "device": 0, "stream": 7})),
+        path("s", 4, 1, 1, 32),
+        path("f", 4, 0, 7, 60),
+    ];
+    let stdout = folded("critical-path", &events).stdout;
+    let expected = "[no launch stack];[GPU_Kernel]k 10000\n\
+                    aten::add;cudaLaunchKernel;[GPU_Kernel]k 10000\n\
+                    aten::mm;cudaLaunchKernel;[GPU_Kernel]k 10000\n";
+    assert_eq!(stdout, expected);
+}
+
+#[test]
 fn launches_of_one_thread_that_share_an_id_are_linked_in_order_within_seconds() {
     let mut events = Vec::new();
     for at in 0..60_000 {

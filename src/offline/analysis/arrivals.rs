@@ -2,7 +2,7 @@
 //!
 //! The rank that comes last lets all other ranks wait, so its kernel starts last. Starts of two ranks can be compared
 //! only if both used the same clock. Collectives prove that they did: no rank leaves before the last one has come, and
-//! data arrives everywhere within microseconds, so the kernels of all ranks end together. Kernels of one name are paired
+//! data arrives everywhere within microseconds, so the kernels end at the same time on every rank. Kernels of one name are paired
 //! in their order on each rank; if their ends are further apart than [`MAX_END_SPREAD_NS`], they are not one collective,
 //! or the clocks differ, and nothing is concluded.
 //!
@@ -31,7 +31,7 @@ pub struct CollectiveKernel {
 /// Kernels of a rank by name, in order of time.
 pub type CollectiveKernels = BTreeMap<String, Vec<CollectiveKernel>>;
 
-/// How often a rank came last.
+/// Number of collectives to which a rank came last, and the time this cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lateness {
     /// Number of collectives to which the rank came last.
@@ -47,7 +47,7 @@ pub struct Lateness {
 pub struct Arrivals {
     /// Number of collectives.
     pub count: u64,
-    /// Ranks that came last to at least one of them. A rank counts only if it came later than the second last by more
+    /// Ranks that came last to at least one collective. A rank counts only if it came later than the second last by more
     /// than the ends differ.
     pub late: BTreeMap<u32, Lateness>,
 }
@@ -55,9 +55,9 @@ pub struct Arrivals {
 /// Reason why it is unknown who came last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotComparable {
-    /// Two ranks have different numbers of these kernels: (rank, number) of each.
+    /// Two ranks have different numbers of kernels, given as (rank, number).
     Counts((u32, u64), (u32, u64)),
-    /// Ends of two ranks differ by this time in ns, in the middle of all differences.
+    /// Ends on two ranks differ by this time in ns (the median of the differences).
     Ends(u32, u32, u64),
     /// The rank ran these kernels on several GPUs.
     SeveralGpus(u32),
@@ -68,7 +68,7 @@ pub enum NotComparable {
 pub enum CollectiveArrivals {
     /// Arrivals by participating ranks, the most frequent set of ranks first.
     Known(Vec<(BTreeSet<u32>, Arrivals)>),
-    /// Nothing is known.
+    /// The reason why the last rank is unknown.
     Unknown(NotComparable),
 }
 
@@ -180,8 +180,8 @@ mod tests {
     }
 
     #[test]
-    fn the_rank_that_starts_last_is_counted_with_its_delay_and_the_wait_of_the_others() {
-        // Rank 2 is 30 us behind rank 0 and 50 us behind rank 1, then rank 0 is last; the third time nobody is clearly
+    fn the_rank_that_starts_last_is_counted_with_its_delay_and_the_wait_of_other_ranks() {
+        // Rank 2 comes 30 us after rank 0 and 50 us after rank 1, then rank 0 is last; the third time no rank is clearly
         // last, because the ends differ by 3 us.
         let arrivals = compare(&[
             &[(20, 60), (190, 200), (300, 321)],

@@ -1,7 +1,7 @@
 //! Decides whether files are ranks of one job, and which ranks are missing.
 //!
 //! Files are refused only if something proves that they belong to different programs: they give different numbers of
-//! ranks, or some of them have no kernel in common with the others. Ranks of one program may run different kernels, for
+//! ranks, or some files have no kernel in common with the rest. Ranks of one program may run different kernels, for
 //! example the stages of a pipeline; but each shares kernels with another one.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,7 +22,7 @@ pub struct JobMember {
 pub enum JobDifference {
     /// Their jobs have different numbers of ranks.
     WorldSize(usize, usize),
-    /// No kernel of one, or of a member with which it shares kernels, is a kernel of the other.
+    /// The two members share no kernel, not even through members that share kernels with one of the two.
     NoCommonKernel(usize, usize),
 }
 

@@ -96,7 +96,7 @@ impl LaunchFlows {
                 call => Some(call),
             };
             if let Some(call) = call {
-                resolved.calls.push((start.id, call));
+                resolved.calls.push((start.id, start.kind, call));
             }
         }
         resolved.calls.sort_unstable();
@@ -105,7 +105,7 @@ impl LaunchFlows {
         if self.repeats[0].are_ids() {
             let with_end: HashSet<u64> = self.ends.iter().map(|end| end.id).collect();
             let repeated = (0..).zip(calls).filter(|(_, call)| with_end.contains(&call.correlation));
-            resolved.calls.extend(repeated.map(|(at, call)| (call.correlation, at)));
+            resolved.calls.extend(repeated.map(|(at, call)| (call.correlation, FlowKind::Launch, at)));
             resolved.calls.sort_unstable();
             resolved.calls.dedup();
         }
@@ -147,7 +147,7 @@ fn innermost_at(
 #[derive(Debug, Default)]
 pub(super) struct ResolvedFlows {
     /// Flows with their calls, sorted by flow.
-    calls: Vec<(u64, u32)>,
+    calls: Vec<(u64, FlowKind, u32)>,
     /// Flows that end at each operation.
     ids: IdMap<u32, Vec<(u64, FlowKind)>>,
     /// Whether flows end at operations whose correlation id is the flow's id.
@@ -168,9 +168,10 @@ impl ResolvedFlows {
         ids.iter().filter(move |(_, of)| *of == kind).map(|(id, _)| *id)
     }
 
-    /// Calls at which a flow starts.
-    pub(super) fn calls_of(&self, id: u64) -> impl Iterator<Item = u32> + use<'_> {
-        let first = self.calls.partition_point(|(flow, _)| *flow < id);
-        self.calls[first..].iter().take_while(move |(flow, _)| *flow == id).map(|(_, call)| *call)
+    /// Calls at which a flow starts. Flows of different kinds may have the same id.
+    pub(super) fn calls_of(&self, id: u64, kind: FlowKind) -> impl Iterator<Item = u32> + use<'_> {
+        let first = self.calls.partition_point(|(flow, of, _)| (*flow, *of) < (id, kind));
+        let same = self.calls[first..].iter().take_while(move |(flow, of, _)| (*flow, *of) == (id, kind));
+        same.map(|(.., call)| *call)
     }
 }

@@ -188,11 +188,13 @@ impl Linking<'_> {
     fn link_by_flows(&mut self, kind: FlowKind) -> u64 {
         let mut linked = 0;
         for at in self.flows.ops() {
-            if self.ops[at as usize].call.is_some() {
+            let op = &self.ops[at as usize];
+            // Flows of unknown categories may be dependencies, which do not overrule a correlation id.
+            if op.call.is_some() || (kind == FlowKind::Unknown && op.correlation != 0 && !op.ambiguous) {
                 continue;
             }
             let ids = self.flows.ids_of(at, kind);
-            let calls = ids.flat_map(|id| self.flows.calls_of(id).take(MAX_CALLS_PER_FLOW + 1));
+            let calls = ids.flat_map(|id| self.flows.calls_of(id, kind).take(MAX_CALLS_PER_FLOW + 1));
             let calls: Vec<u32> = calls.take(MAX_CALLS_PER_FLOW + 1).collect();
             if calls.len() > MAX_CALLS_PER_FLOW {
                 continue;
@@ -217,7 +219,8 @@ impl Linking<'_> {
             if op.call.is_some() || op.ambiguous || op.correlation == 0 {
                 continue;
             }
-            let calls: Vec<u32> = self.flows.calls_of(op.correlation).take(MAX_CALLS_PER_FLOW + 1).collect();
+            let calls: Vec<u32> =
+                self.flows.calls_of(op.correlation, FlowKind::Launch).take(MAX_CALLS_PER_FLOW + 1).collect();
             if let [call] = self.fitting_calls(&calls, at, CallUse::Unknown)[..] {
                 self.ops[at as usize].call = Some(call);
                 linked += 1;

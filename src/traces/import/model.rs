@@ -270,7 +270,7 @@ pub struct End<'a> {
 }
 
 /// Purpose of a [`Flow`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FlowKind {
     /// From a forward operator to its backward operator.
     Backward,
