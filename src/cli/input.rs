@@ -115,9 +115,15 @@ impl Facts {
             0 => String::new(),
             count => format!("; {} events have no usable times", group_digits(count)),
         };
+        let launches = match linked.launches_without_op {
+            0 => String::new(),
+            count => {
+                format!("; {} launches have none: the profiler did not record the GPU", group_digits(count))
+            }
+        };
         let what = format!(
             "{source}: contains no GPU work (categories such as kernel, gpu_memcpy, gpu_memset); \
-             {found}{untimed}; `gpuflame info` shows the contents"
+             {found}{untimed}{launches}; `gpuflame info` shows the contents"
         );
         Err(Error::new(ErrorKind::Format, what))
     }

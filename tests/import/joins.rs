@@ -239,6 +239,34 @@ fn a_flow_between_two_kernels_is_no_launch() {
 }
 
 #[test]
+fn ranks_merged_with_numbers_added_to_processes_keep_their_own_launches_and_gpus() {
+    for with_first_flow in [true, false] {
+        let mut events = Vec::new();
+        for (rank, offset) in [(0, 0), (1, 100_000), (2, 200_000)] {
+            events.push(operator(&format!("step{rank}"), offset + 83, 0, 8));
+            events.push(launch(offset + 83, 2, json!({"correlation": 1})));
+            events.push(kernel(offset, 10 + rank, json!({"correlation": 1, "device": 0, "stream": 7})));
+            if rank > 0 || with_first_flow {
+                events.push(flow("s", offset + 1, offset + 83, 1, 2));
+                events.push(flow("f", offset + 1, offset, 7, 10 + rank));
+            }
+        }
+        let ran = folded("merged-numbers", &events);
+        let expected: Vec<_> =
+            (0..3).map(|rank| format!("step{rank};cudaLaunchKernel;[GPU{rank}_Kernel]k 10000\n")).collect();
+        assert_eq!(ran.stdout, expected.concat());
+        assert!(ran.stderr.contains("GPU 1 is GPU 0 of `100000`"), "{}", ran.stderr);
+    }
+    // Two processes that share a GPU are not parts of a merged trace.
+    let mut events = Vec::new();
+    for process in [83, 84] {
+        events.push(launch(process, 2, json!({"correlation": process})));
+        events.push(kernel(process, process, json!({"correlation": process, "device": 0, "stream": 7})));
+    }
+    assert_eq!(folded("shared-gpu", &events).stdout, "cudaLaunchKernel;[GPU_Kernel]k 20000\n");
+}
+
+#[test]
 fn flows_of_a_critical_path_do_not_overrule_correlation_ids() {
     let path = |phase: &str, id: u64, process: u64, thread: u64, ts: u64| {
         let mut flow = flow(phase, id, process, thread, ts);

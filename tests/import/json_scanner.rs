@@ -315,6 +315,8 @@ fn a_syntax_error_gives_its_position_and_the_expected_syntax() {
             message.contains(&format!("at byte {place}, expected")) && message.contains(what),
             "{rest}: {message}"
         );
+        let advice = format!("remove what follows the first {place} bytes");
+        assert_eq!(message.contains(&advice), what == "the end of the file", "{message}");
     }
     for length in 1..at {
         let message = scanned(&sound.as_bytes()[..length]).unwrap_err();

@@ -129,6 +129,9 @@ pub(super) struct Linking<'a> {
     pub(super) external_ops: Vec<(u64, u32)>,
 }
 
+/// Calls from which flows lead to operations. They launched no other work if another call may have.
+type FlowCalls = IdMap<u32, ()>;
+
 /// Numbers of operations that were linked by other evidence than their own correlation id.
 #[derive(Default)]
 struct LinkCounts {
@@ -142,18 +145,20 @@ impl Linking<'_> {
     pub(super) fn link(mut self) -> LinkReport {
         let mut counts = LinkCounts::default();
         counts.by_flow += self.link_by_flows(FlowKind::Launch);
+        let linked = self.ops.iter().filter_map(|op| op.call);
+        let by_flow: FlowCalls = linked.map(|call| (call, ())).collect();
         let (calls, ops) = (self.calls.iter(), self.ops.iter());
         let calls = (0..).zip(calls.map(|call| call.correlation)).filter(|(_, id)| *id != 0);
         let calls: Vec<(u64, u32)> = calls.map(|(at, id)| (id, at)).collect();
         let ops = (0..).zip(ops).filter(|(_, op)| op.correlation != 0 && op.call.is_none());
         let ops: Vec<(u64, u32)> = ops.map(|(at, op)| (op.correlation, at)).collect();
-        counts.in_order += self.link_by_ids(calls, ops, CallUse::Other);
+        counts.in_order += self.link_by_ids(calls, ops, CallUse::Other, &by_flow);
         counts.by_flow += self.link_by_flows(FlowKind::Unknown) + self.link_by_flow_ids();
         let (calls, mut ops) =
             (std::mem::take(&mut self.external_calls), std::mem::take(&mut self.external_ops));
         ops.retain(|(_, op)| self.ops[*op as usize].call.is_none());
         let numbers: Vec<u32> = ops.iter().map(|(_, op)| *op).collect();
-        counts.in_order += self.link_by_ids(calls, ops, CallUse::Unknown);
+        counts.in_order += self.link_by_ids(calls, ops, CallUse::Unknown, &by_flow);
         counts.by_external =
             numbers.iter().filter(|op| self.ops[**op as usize].call.is_some()).count() as u64;
         if !self.ops.iter().any(|op| op.ambiguous) {
@@ -230,8 +235,15 @@ impl Linking<'_> {
     }
 
     /// Links operations to calls with the same id. Both are given as (id, number). Calls of a use below `least` are
-    /// ignored. Returns the number of operations that were linked in order of time.
-    fn link_by_ids(&mut self, calls: Vec<(u64, u32)>, mut ops: Vec<(u64, u32)>, least: CallUse) -> u64 {
+    /// ignored, and so are those `by_flow` if others are left. Returns the number of operations that were linked in order
+    /// of time.
+    fn link_by_ids(
+        &mut self,
+        calls: Vec<(u64, u32)>,
+        mut ops: Vec<(u64, u32)>,
+        least: CallUse,
+        by_flow: &FlowCalls,
+    ) -> u64 {
         let process = |call: u32| self.process_of_thread[self.calls[call as usize].thread as usize];
         let mut calls: Vec<(u64, u32, u32)> =
             calls.into_iter().map(|(id, call)| (id, process(call), call)).collect();
@@ -266,7 +278,10 @@ impl Linking<'_> {
             };
             let ops: Vec<u32> = group.iter().map(|(_, op)| *op).collect();
             let same_id = candidates;
-            let candidates = self.fitting_calls(&same_id, first, least);
+            let mut candidates = self.fitting_calls(&same_id, first, least);
+            if candidates.iter().any(|call| !by_flow.contains_key(call)) {
+                candidates.retain(|call| !by_flow.contains_key(call));
+            }
             if let [innermost] = candidates[..] {
                 self.mark_enclosing(&same_id, innermost);
             }

@@ -2,7 +2,8 @@
 //!
 //! A trace that was merged from several processes has a process field such as `[TP01] 83` for the process and
 //! `[TP01] 0` for its GPU 0. Operations then belong to the calls whose field begins, or ends, like theirs. GPUs of
-//! different parts that have the same number are different GPUs, and the later one gets a new number.
+//! different parts that have the same number are different GPUs, and the later one gets a new number. Other tools add a
+//! large number to all process fields of a part (83 and 100083), also to the fields of GPUs (0 and 100000).
 
 use std::collections::BTreeSet;
 
@@ -44,8 +45,11 @@ impl TraceCollector {
         self.read_lanes(&calling, &processes, &lanes);
         let texts = self.process_texts(&processes);
         let mut parts = NameTable::default();
+        let numbered = self.numbered_parts(&calling, &processes, &lanes);
         let part = |(process, text): (usize, &Option<&str>)| match text {
-            None => 0,
+            None => numbered
+                .get(&(process as u32))
+                .map_or(0, |number| 1 + parts.intern(Text::from(number.to_string().as_str()))),
             Some(text) if calling.contains(&(process as u32)) => 1 + parts.intern(Text::from(*text)),
             Some(text) => {
                 let (_, common) = alike(text, &calling, &texts);
@@ -99,6 +103,28 @@ impl TraceCollector {
         }
     }
 
+    /// Returns the processes that are parts of a merged trace although they are numbers: their operations give a device
+    /// that is not the process, and the process made no call.
+    fn numbered_parts(
+        &self,
+        calling: &BTreeSet<u32>,
+        processes: &[Key],
+        lanes: &[(u32, Key)],
+    ) -> IdMap<u32, i64> {
+        let mut numbered = IdMap::default();
+        for op in self.ops.iter().filter(|op| !calling.is_empty() && !op.place_in_lane) {
+            let process = lanes[op.lane as usize].0;
+            if let (1, number) = processes[process as usize]
+                && (MAX_DEVICE_IN_LANE + 1..=i64::from(i32::MAX)).contains(&number)
+                && number != i64::from(op.device)
+                && !calling.contains(&process)
+            {
+                numbered.insert(process, number);
+            }
+        }
+        numbered
+    }
+
     /// Returns the texts of the processes that are given as text, by number of the process.
     fn process_texts(&self, processes: &[Key]) -> Vec<Option<&str>> {
         let text = |key: &Key| match *key {
@@ -117,11 +143,15 @@ fn renumber_devices(
     part_of_process: &[u32],
 ) -> Vec<(u32, u32, u32)> {
     let mut used: BTreeSet<u32> = ops.iter().map(|op| op.device).collect();
+    let part_of = |op: &OpRecord| part_of_process[process_of_op(op) as usize];
     let mut owner: IdMap<u32, u32> = IdMap::default();
+    for op in ops.iter().filter(|op| part_of(op) == 0) {
+        owner.insert(op.device, 0);
+    }
     let mut numbers: IdMap<(u32, u32), u32> = IdMap::default();
     let (mut renumbered, mut next) = (Vec::new(), 0);
     for op in ops {
-        let (part, device) = (part_of_process[process_of_op(op) as usize], op.device);
+        let (part, device) = (part_of(op), op.device);
         if part == 0 || *owner.entry(device).or_insert(part) == part {
             continue;
         }

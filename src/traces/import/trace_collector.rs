@@ -572,5 +572,5 @@ impl CallFacts {
 
 /// Whether every call of the function `name` starts GPU work.
 fn is_launch(name: &str) -> bool {
-    name.contains("LaunchKernel") || name.contains("GraphLaunch")
+    name.contains("LaunchKernel") || name.contains("GraphLaunch") || name.contains("KernelLaunch")
 }

@@ -159,7 +159,9 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
             b"original_stream" => original_stream = parse_u32(bytes, value),
             b"graph id" | b"graphId" => op.graph = parse_u32(bytes, value).filter(|&id| id != 0),
             b"graph node id" | b"graphNodeId" => op.graph_node = parse_nonzero_id(bytes, value),
-            b"copy kind" | b"copy_kind" | b"copyKind" | b"direction" => op.direction = to_text(bytes, value),
+            b"copy kind" | b"copy_kind" | b"copyKind" | b"direction" | b"kind" => {
+                op.direction = to_text(bytes, value)
+            }
             b"fromDevice" => peers.0 = parse_u32(bytes, value),
             b"toDevice" => peers.1 = parse_u32(bytes, value),
             b"bytes" | b"size" => op.bytes = parse_unsigned(value.slice(bytes)).unwrap_or(0),
