@@ -146,6 +146,7 @@ impl Convert {
         let ranks = match self.rank {
             Some(rank) if inputs.len() == 1 => vec![rank],
             Some(_) => return Err(usage_error("`--rank` needs exactly one input")),
+            None if inputs.len() == 1 => vec![0],
             // Ranks only name folders in this case, so files without a rank are numbered in order.
             None => ranks::assign_ranks(inputs, false, SameRank::Refused)
                 .or_else(|_| ranks::assign_ranks(inputs, true, SameRank::Refused))?,
@@ -208,10 +209,11 @@ fn read(
     console: Console,
 ) -> Result<(Explained, JoinedRows)> {
     let mut events = JoinedRows::default();
-    let explained = match format.is_of_views() {
+    let mut explained = match format.is_of_views() {
         true => explain_sums(input, reading, console)?,
         false => explain(input, &reading, console, &mut events)?,
     };
+    explained.facts.give_source_ids(&mut events);
     explained.facts.require_work(input)?;
     if !format.is_of_views() {
         explained.facts.require_rows(input)?;

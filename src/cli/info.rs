@@ -27,14 +27,17 @@ impl Info {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         let mut spans = WorkSpans::bounded(MAX_SPANS);
         let explained = explain_sums_with(&self.input, ReadOptions::default(), console, &mut spans)?;
-        let mut tables = vec![fact_table(&explained), device_table(&explained), loss_table(&explained)];
+        let whole_micros = spans.whole_micros(explained.facts.linked.as_ref());
+        let mut tables =
+            vec![fact_table(&explained, whole_micros), device_table(&explained), loss_table(&explained)];
         tables.extend(check_durations(&self.input, &explained, spans, console));
         self.report.write(console, &tables)?;
         Ok(Outcome::Clean)
     }
 }
 
-fn fact_table(explained: &Explained) -> Table {
+/// `whole_micros`: whether the times of GPU work are in whole microseconds.
+fn fact_table(explained: &Explained, whole_micros: Option<bool>) -> Table {
     let Explained { profile, ledger, .. } = explained;
     let tally = &ledger.tally;
     let mut table = Table::new("facts", &["what", "value"]);
@@ -72,8 +75,8 @@ fn fact_table(explained: &Explained) -> Table {
         fact("most activities of a launch", Cell::Count(linked.max_ops_per_launch));
         if linked.counts.events > 0 {
             fact("events in the file", Cell::Count(linked.counts.events));
-            // Only times in text can be whole microseconds; binary formats count nanoseconds.
-            let whole = linked.counts.fractional_times == 0 && linked.counts.whole_times > 0;
+            let of_text = linked.counts.fractional_times == 0 && linked.counts.whole_times > 0;
+            let whole = whole_micros.unwrap_or(of_text);
             fact("times", Cell::from(if whole { "whole microseconds" } else { "nanoseconds" }));
         }
     }

@@ -12,18 +12,22 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::console::{Console, usage_error};
 use super::report::group_digits;
+use gpuflame_explain::events::JoinedRows;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::format_nanos;
-use gpuflame_model::record::{Row, WindowEdge};
+use gpuflame_model::record::{Provenance, Row, WindowEdge};
 use gpuflame_offline::run::ReadOptions;
 use gpuflame_traces::import::{
-    self, CaptureCoverage, Kind, LinkReport, Opened, Options, ReadCounts, RecordingSummary, WriterState,
+    self, CaptureCoverage, Kind, LinkReport, MAX_RENUMBERED_DEVICES, Opened, Options, ReadCounts,
+    RecordingSummary, WriterState,
 };
 
 /// Minimum file size for a progress bar, because smaller files are read before a user could notice the bar.
 const MIN_PROGRESS_BYTES: u64 = 32 << 20;
 /// Maximum number of unknown categories that messages name.
 const MAX_CATEGORIES: usize = 5;
+/// Maximum number of GPUs with new numbers that remarks name.
+const MAX_RENUMBERED: usize = 8;
 /// Maximum number of separate remarks about a damaged file.
 const MAX_REMARKS: u64 = 3;
 
@@ -68,9 +72,18 @@ pub(super) struct Facts {
     pub(super) steps: u64,
     /// Start and end times of the steps.
     pub(super) step_times: Vec<(u64, u64)>,
+    /// Number of ranks of the job, if the source gives it.
+    pub(super) world_size: Option<u32>,
 }
 
 impl Facts {
+    /// Gives the correlation ids of another tool's trace to `events`, which shows them instead of our own.
+    pub(super) fn give_source_ids(&mut self, events: &mut JoinedRows) {
+        if let Some(linked) = &mut self.linked {
+            events.set_source_ids(std::mem::take(&mut linked.file_ids));
+        }
+    }
+
     /// Rejects a recording that has only sums, for a verb that needs single activities.
     ///
     /// # Errors
@@ -102,9 +115,15 @@ impl Facts {
             0 => String::new(),
             count => format!("; {} events have no usable times", group_digits(count)),
         };
+        let launches = match linked.launches_without_op {
+            0 => String::new(),
+            count => {
+                format!("; {} launches have none: the profiler did not record the GPU", group_digits(count))
+            }
+        };
         let what = format!(
             "{source}: contains no GPU work (categories such as kernel, gpu_memcpy, gpu_memset); \
-             {found}{untimed}; `gpuflame info` shows the contents"
+             {found}{untimed}{launches}; `gpuflame info` shows the contents"
         );
         Err(Error::new(ErrorKind::Format, what))
     }
@@ -122,7 +141,7 @@ impl Source {
         console: Console,
         each: &mut dyn FnMut(&Row<'_>),
     ) -> Result<Facts> {
-        let kind = opened.kind();
+        let (kind, world_size) = (opened.kind(), opened.world_size());
         let (options, _bar) = with_progress(
             Options {
                 backward_under_forward: reading.backward_under_forward,
@@ -135,6 +154,7 @@ impl Source {
         );
         if kind == Kind::Recording {
             let (mut steps, mut opened_at, mut step_times) = (0, None, Vec::new());
+            let mut world_size = None;
             let RecordingSummary { damaged, has_only_sums, writer_state, .. } =
                 self.recording(opened, &options, console, &mut |row| {
                     match row {
@@ -143,14 +163,27 @@ impl Source {
                             steps += 1;
                             step_times.extend(opened_at.take().map(|from| (from, time.0)));
                         }
+                        Row::Provenance { what: Provenance::WORLD_SIZE, text } => {
+                            world_size = text.parse().ok().filter(|size| *size > 0);
+                        }
                         _ => {}
                     }
                     each(row);
                 })?;
-            return Ok(Facts { kind, damaged, has_only_sums, writer_state, linked: None, steps, step_times });
+            return Ok(Facts {
+                kind,
+                damaged,
+                has_only_sums,
+                writer_state,
+                linked: None,
+                steps,
+                step_times,
+                world_size,
+            });
         }
         let linked = import::rows(opened, &options, each)?;
         print_remarks(self, &linked.counts, console);
+        remark_on_links(self, &linked, console);
         if linked.linked_ops < linked.ops {
             console.remark(format!("{self}: {}", describe_unlinked(&linked)));
         }
@@ -163,7 +196,16 @@ impl Source {
         }
         let (steps, step_times) = (linked.steps, linked.step_times.clone());
         let (has_only_sums, writer_state) = (false, None);
-        Ok(Facts { kind, damaged: 0, has_only_sums, writer_state, linked: Some(linked), steps, step_times })
+        Ok(Facts {
+            kind,
+            damaged: 0,
+            has_only_sums,
+            writer_state,
+            linked: Some(linked),
+            steps,
+            step_times,
+            world_size,
+        })
     }
 
     /// Opens the source, regardless of its kind.
@@ -229,6 +271,60 @@ pub(super) fn print_remarks(source: &Source, seen: &ReadCounts, console: Console
     }
     for remark in &seen.remarks {
         console.remark(format!("{source}: {remark}"));
+    }
+}
+
+/// Prints remarks on launches and slices of a trace that are not unique or not complete.
+fn remark_on_links(source: &Source, linked: &LinkReport, console: Console) {
+    let remark = |what: String| console.remark(format!("{source}: {what}"));
+    if linked.ambiguous_ops > 0 {
+        remark(format!(
+            "{} GPU operations have correlation ids that several calls share, and no flow tells the right call: they \
+             have no launch, and {} calls are not among the launches",
+            group_digits(linked.ambiguous_ops),
+            group_digits(linked.ambiguous_calls)
+        ));
+    }
+    if linked.ordered_ops > 0 {
+        remark(format!(
+            "{} GPU operations have correlation ids that several launches of their thread share, so the ids do not tell \
+             the launch: they are linked in order of time",
+            group_digits(linked.ordered_ops)
+        ));
+    }
+    if linked.ops_without_id > 0 {
+        remark(format!(
+            "{} GPU operations have neither a correlation id nor a flow from a single launch",
+            group_digits(linked.ops_without_id)
+        ));
+    }
+    let (begins, ends) = linked.unpaired_edges;
+    if ends > 0 {
+        let word = if ends == 1 { "end" } else { "ends" };
+        remark(format!("ignored {} {word} without a begin", group_digits(ends)));
+    }
+    if begins > 0 {
+        let word = if begins == 1 { "begin" } else { "begins" };
+        remark(format!(
+            "{} {word} without an end: slices last to the end of the trace, GPU work has no time",
+            group_digits(begins)
+        ));
+    }
+    if linked.crossing_slices > 0 {
+        remark(format!(
+            "{} slices are in no stack, because each crosses more than 64 open slices of its thread",
+            group_digits(linked.crossing_slices)
+        ));
+    }
+    for (new, old, part) in linked.renumbered_devices.iter().take(MAX_RENUMBERED) {
+        remark(format!("GPU {new} is GPU {old} of `{part}`"));
+    }
+    if linked.renumbered_devices.len() == MAX_RENUMBERED_DEVICES {
+        remark("GPUs of further parts of the file are not kept apart".to_owned());
+    }
+    if linked.renumbered_devices.len() > MAX_RENUMBERED {
+        let more = linked.renumbered_devices.len() - MAX_RENUMBERED;
+        remark(format!("{more} more GPUs have new numbers, because parts of the file use the same numbers"));
     }
 }
 

@@ -6,6 +6,7 @@
 
 #![deny(unsafe_code)]
 
+mod arrivals;
 mod check;
 mod console;
 mod convert;
@@ -21,6 +22,7 @@ mod gpuperf;
 mod info;
 mod inherited;
 mod input;
+mod jobs;
 mod merge;
 mod merge_ranks;
 #[cfg(test)]

@@ -1,18 +1,20 @@
 //! `gpuflame merge-ranks`: merges recordings or traces of one job into one profile, with a table that shows which
 //! rank delays the rest.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::IsTerminal;
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::arrivals::arrival_table;
 use super::console::{Console, Outcome};
 use super::explain::{Explained, explain_sums_with};
 use super::input::Source;
+use super::jobs::{refuse_different_jobs, report_missing};
 use super::name_flags::NameFlags;
 use super::output::Target;
-use super::ranks::{self, SameRank};
+use super::ranks::{self, SameJob, SameRank};
 use super::report::{self, Cell, ReportFormat, Table};
 use gpuflame_explain::join::{Launched, Origin, Sink};
 use gpuflame_export::{self, GraphStacks, NameFolding, Unit, clean_frame, folded_names, work_name};
@@ -20,7 +22,10 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::views::{GPU, IDLE, idle_word};
 use gpuflame_model::profile::{Profile, add_to, saturating_sum};
 use gpuflame_model::record::{Activity, CorrelationId, Work};
-use gpuflame_offline::analysis::{CommunicationFilter, RankTime, StragglerVerdict, compare_ranks};
+use gpuflame_offline::analysis::{
+    CollectiveKernel, CollectiveKernels, CommunicationFilter, JobMember, RankTime, StragglerVerdict,
+    compare_ranks,
+};
 use gpuflame_offline::formats::{FoldedStacks, write_lines_folded, write_lines_svg};
 
 /// Merge the ranks of a job, and find the straggler.
@@ -30,8 +35,12 @@ use gpuflame_offline::formats::{FoldedStacks, write_lines_folded, write_lines_sv
 /// more work or its CPU was late with launches. If not all ranks communicate, the straggler is the rank with
 /// the most work. It is named only if its steps differ from those of the other ranks by more than chance (p <
 /// 0.01, at least ten steps), together with the collective in which the other ranks wait most. `vs_median` is
-/// the difference from the median rank; a few percent mean that no rank stands out. Each time was recorded
-/// within one rank: the clocks of two ranks are never compared.
+/// the difference from the median rank; a few percent mean that no rank stands out. These times were recorded
+/// within one rank each. Only the table of ranks that came last to collectives compares clocks, and only if
+/// the collectives end at the same time on all ranks.
+///
+/// Files of different programs are refused: those whose traces give different numbers of ranks, or that share
+/// no kernel. A `ranks.json` next to the files declares them one job.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  gpuflame merge-ranks job/ -o all.svg\n  \
     gpuflame merge-ranks rank-*.json.gz --format json")]
@@ -80,6 +89,10 @@ struct RankData {
     kernels: Vec<(u64, String)>,
     /// GPU time in ns of kernels that move data between ranks, by kernel name.
     collectives: BTreeMap<String, u64>,
+    /// Single kernels that move data between ranks.
+    arrivals: CollectiveKernels,
+    /// Number of ranks of the job, if the file gives it.
+    world_size: Option<u32>,
 }
 
 impl MergeRanks {
@@ -129,6 +142,10 @@ impl MergeRanks {
             return Err(error);
         }
         all.sort_by_key(|rank| rank.rank);
+        let members: Vec<JobMember> = all.iter().map(RankData::member).collect();
+        let files: Vec<String> = all.iter().map(|rank| rank.source.clone()).collect();
+        refuse_different_jobs(&members, &files, SameJob::from_sources(&sources), console)?;
+        let job = report_missing(&members, self.assume_order, console);
         if let Some(output) = &self.output {
             self.profile(&merged, output, console)?;
         }
@@ -141,8 +158,16 @@ impl MergeRanks {
                  over at least ten steps (of the profiler, or windows)",
             );
         }
-        let tables =
-            [rank_table(&all), self.kernel_table(&all), self.stack_table(&stacks), idle_table(&idle)];
+        let arrivals: BTreeMap<u32, CollectiveKernels> =
+            all.iter_mut().map(|rank| (rank.rank, std::mem::take(&mut rank.arrivals))).collect();
+        let tables = [
+            rank_table(&all),
+            arrival_table(&arrivals, self.most()),
+            self.kernel_table(&all),
+            self.stack_table(&stacks),
+            idle_table(&idle),
+            job,
+        ];
         self.table.write(console, |out| report::write_tables(&tables, self.format, out))?;
         Ok(Outcome::Clean)
     }
@@ -302,8 +327,9 @@ impl RankData {
             }
         }
         let known = |work| communicates.get(&work).copied().unwrap_or(false);
+        let arrivals = collect_arrivals(profile, &ops, known, explained);
         let mut ops: Vec<_> =
-            ops.0.into_iter().map(|(start, nanos, work)| (start, nanos, known(work))).collect();
+            ops.0.into_iter().map(|(start, nanos, work, _)| (start, nanos, known(work))).collect();
         time.add_steps(&mut ops, &explained.facts.step_times);
         let mut kernels: Vec<_> = sums.into_iter().map(|(name, nanos)| (nanos, name)).collect();
         kernels.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
@@ -311,7 +337,13 @@ impl RankData {
         let idle = saturating_sum(profile.times().iter().map(|time| time.idle));
         let idle = profile.idle_doubt().is_none().then_some(idle);
         let (source, linked) = (source.to_string(), (tally.matched, tally.seen));
-        Self { rank, source, busy, idle, time, linked, kernels, collectives }
+        let world_size = explained.facts.world_size;
+        Self { rank, source, busy, idle, time, linked, kernels, collectives, arrivals, world_size }
+    }
+
+    fn member(&self) -> JobMember {
+        let kernels = self.kernels.iter().map(|(_, name)| name.clone()).collect();
+        JobMember { rank: self.rank, world_size: self.world_size, kernels }
     }
 
     /// Adds another window or process of the same rank.
@@ -329,16 +361,48 @@ impl RankData {
         other.collectives.into_iter().for_each(|(name, nanos)| {
             add_to(self.collectives.entry(name).or_default(), nanos);
         });
+        for (name, kernels) in other.arrivals {
+            let all = self.arrivals.entry(name).or_default();
+            all.extend(kernels);
+            all.sort_by_key(|kernel| kernel.start);
+        }
+        self.world_size = self.world_size.or(other.world_size);
     }
 }
 
-/// A [`Sink`] that stores the start, the duration and the kind of each operation.
+/// Returns the kernels that move data between ranks, on the clock of the file.
+fn collect_arrivals(
+    profile: &Profile,
+    ops: &OpCollector,
+    is_communication: impl Fn(Work) -> bool,
+    explained: &Explained,
+) -> CollectiveKernels {
+    let offset = explained.facts.linked.as_ref().map_or(0, |linked| linked.offset);
+    let mut kernels: HashMap<Work, Vec<CollectiveKernel>> = HashMap::new();
+    let communication = ops.0.iter().filter(|(.., work, _)| is_communication(*work));
+    for &(start, nanos, work, device) in communication {
+        if matches!(work, Work::Kernel(_)) {
+            let start = i64::try_from(start).unwrap_or(i64::MAX).saturating_sub(offset);
+            let end = start.saturating_add(i64::try_from(nanos).unwrap_or(i64::MAX));
+            kernels.entry(work).or_default().push(CollectiveKernel { start, end, device });
+        }
+    }
+    let mut arrivals = CollectiveKernels::new();
+    for (work, kernels) in kernels {
+        arrivals.entry(work_name(profile, work).into_owned()).or_default().extend(kernels);
+    }
+    arrivals.values_mut().for_each(|kernels| kernels.sort_by_key(|kernel| (kernel.start, kernel.end)));
+    arrivals
+}
+
+/// A [`Sink`] that stores the start, the duration, the kind and the GPU of each operation.
 #[derive(Default)]
-struct OpCollector(Vec<(u64, u64, Work)>);
+struct OpCollector(Vec<(u64, u64, Work, u32)>);
 
 impl Sink for OpCollector {
     fn activity(&mut self, activity: &Activity, _: Origin) {
-        self.0.extend(activity.duration().map(|nanos| (activity.start.0, nanos, activity.work())));
+        let (work, device) = (activity.work(), activity.device.0);
+        self.0.extend(activity.duration().map(|nanos| (activity.start.0, nanos, work, device)));
     }
 
     fn pending(&mut self, _: CorrelationId, _: Launched) {}

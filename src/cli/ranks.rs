@@ -17,15 +17,19 @@ use super::console::{Console, usage_error};
 use super::input::Source;
 
 /// Returns the rank of each source: the rank that the source itself states, or the number in its path after the last
-/// `rank`, `worker` or `r`. A single source is rank 0.
+/// `rank`, `worker` or `r`. A single source that states no rank is rank 0.
 ///
 /// # Errors
 /// `Setting` if several sources have the same rank, unless an index next to the sources assigns that rank and
 /// `same_rank` permits it; `Setting` as well if a source has no rank, unless `assume_order` is set.
 pub(super) fn assign_ranks(sources: &[Source], assume_order: bool, same_rank: SameRank) -> Result<Vec<u32>> {
     let in_order = || (0..sources.len() as u32).collect();
-    if assume_order || sources.len() == 1 {
+    if assume_order {
         return Ok(in_order());
+    }
+    if let [source] = sources {
+        let stated = ranks_from_index(sources)?.and_then(|ranks| ranks.first().copied());
+        return Ok(vec![stated.or_else(|| find_rank(source)).unwrap_or(0)]);
     }
     let mut twice = None;
     let stated_ranks = match ranks_from_index(sources)? {
@@ -81,9 +85,35 @@ const GUESSES: [fn(&Path) -> Option<u32>; 4] = [
 
 /// Whether a source gives a rank in any way.
 fn has_rank(source: &Source) -> bool {
-    let says =
-        |path: &Path| rank_from_set_file(path).is_some() || GUESSES.iter().any(|guess| guess(path).is_some());
-    matches!(source, Source::File(path) if says(path))
+    let has_set_file = |path: &Path| rank_from_set_file(path).is_some();
+    matches!(source, Source::File(path) if has_set_file(path)) || find_rank(source).is_some()
+}
+
+/// Returns the rank of a source by itself.
+fn find_rank(source: &Source) -> Option<u32> {
+    let Source::File(path) = source else { return None };
+    rank_from_set_file(path).flatten().or_else(|| GUESSES.iter().find_map(|guess| guess(path)))
+}
+
+/// Evidence, other than their contents, that sources are ranks of one job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SameJob {
+    /// The user has declared it, by an index next to the sources.
+    Declared,
+    /// All sources are recordings with the files that describe their sets, so each process has its rank from its launcher.
+    Recorded,
+    /// There is none.
+    Unknown,
+}
+
+impl SameJob {
+    pub(super) fn from_sources(sources: &[Source]) -> Self {
+        match () {
+            () if matches!(ranks_from_index(sources), Ok(Some(_))) => Self::Declared,
+            () if ranks_from_set_files(sources).is_some() => Self::Recorded,
+            () => Self::Unknown,
+        }
+    }
 }
 
 /// Leaves out sources without a rank and without GPU work, if other sources have a rank: such a file comes from a

@@ -6,7 +6,7 @@ use std::io::Write;
 use clap::Args;
 
 use super::console::{Console, Outcome, usage_error};
-use super::explain::{Explained, explain};
+use super::explain::explain;
 use super::input::Source;
 use super::report::{self, Cell, ReportFlags, Table};
 use super::top;
@@ -15,9 +15,8 @@ use gpuflame_export::{event_site, stack_names, work_name};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::views::UNIFIED;
 use gpuflame_model::profile::{Profile, Sample, add_to, format_nanos, saturating_sum};
-use gpuflame_model::record::{DeviceId, StreamId, Work};
+use gpuflame_model::record::{Detail, DeviceId, MemoryKind, StreamId, Work};
 use gpuflame_offline::run::ReadOptions;
-use gpuflame_traces::import;
 
 /// Show single activities, or a timeline of streams.
 #[derive(Debug, Args)]
@@ -81,7 +80,8 @@ impl View {
             return Err(usage_error(format!("--from {from} is not before --to {to}")));
         }
         let mut events = JoinedRows::default();
-        let explained = explain(&self.input, &ReadOptions::default(), console, &mut events)?;
+        let mut explained = explain(&self.input, &ReadOptions::default(), console, &mut events)?;
+        explained.facts.give_source_ids(&mut events);
         explained.facts.require_work(&self.input)?;
         explained.facts.require_rows(&self.input)?;
         events.sort();
@@ -100,7 +100,7 @@ impl View {
             let table = if self.stats {
                 top::work_table(profile, &wanted, self.most())
             } else {
-                self.activity_table(&explained, &wanted, zero)
+                self.activity_table(&explained.profile, &events, &wanted, zero)
             };
             report::write_tables(&[table], self.report.format, out)
         })?;
@@ -164,23 +164,39 @@ impl View {
         if self.number == 0 { usize::MAX } else { self.number }
     }
 
-    fn activity_table(&self, explained: &Explained, wanted: &[&JoinedActivity], zero: u64) -> Table {
-        let profile = &explained.profile;
-        let columns =
-            &["start_ns", "duration_ns", "device", "stream", "correlation", "bytes", "name", "launched_by"];
+    fn activity_table(
+        &self,
+        profile: &Profile,
+        events: &JoinedRows,
+        wanted: &[&JoinedActivity],
+        zero: u64,
+    ) -> Table {
+        let columns = &[
+            "start_ns",
+            "duration_ns",
+            "device",
+            "stream",
+            "correlation",
+            "bytes",
+            "from",
+            "to",
+            "name",
+            "launched_by",
+        ];
         let mut table = Table::new("activities", columns);
-        // The ids of other tools' traces were renumbered, so our ids do not occur in the file.
-        let has_ids = explained.facts.kind == import::Kind::Recording;
         for event in wanted.iter().take(self.most()) {
             let activity = &event.activity;
             let nanos = activity.duration();
+            let [from, to] = memory(&activity.detail);
             table.add_row([
                 nanos.map_or(Cell::Nothing, |_| Cell::Nanos(activity.start.0.saturating_sub(zero))),
                 nanos.map_or(Cell::Nothing, Cell::Nanos),
                 Cell::Count(activity.device.0.into()),
                 Cell::Count(activity.stream.0.into()),
-                if has_ids { Cell::Text(activity.correlation.0.to_string()) } else { Cell::Nothing },
+                events.source_id(activity.correlation).map_or(Cell::Nothing, |id| Cell::Text(id.to_string())),
                 Cell::Count(activity.bytes()),
+                from,
+                to,
                 Cell::Text(work_name(profile, activity.work()).into_owned()),
                 Cell::Text(stack_names(profile, event_site(event)).join(";")),
             ]);
@@ -194,6 +210,16 @@ fn list(numbers: &BTreeSet<u32>) -> String {
     let mut text: Vec<String> = numbers.iter().take(MAX_LISTED).map(u32::to_string).collect();
     text.extend((numbers.len() > MAX_LISTED).then(|| "...".to_owned()));
     text.join(", ")
+}
+
+/// Returns the kinds of memory that a copy or a fill read and wrote, as far as they are known.
+fn memory(detail: &Detail) -> [Cell; 2] {
+    let (from, to) = match detail {
+        Detail::Copy(copy) => (copy.from, copy.to),
+        Detail::Set(set) => (MemoryKind::UNKNOWN, set.memory),
+        Detail::Kernel(_) | Detail::Graph => (MemoryKind::UNKNOWN, MemoryKind::UNKNOWN),
+    };
+    [from, to].map(|kind| if kind == MemoryKind::UNKNOWN { Cell::Nothing } else { kind.label().into() })
 }
 
 /// Describes the contents of a recording other than activities.

@@ -20,10 +20,17 @@ pub struct PrefixMacros {
     pub environment: BTreeMap<OsString, OsString>,
 }
 
-/// Environment variables in which launchers store a process's rank. The first variable that is set is used. The
-/// launchers are torchrun, Open MPI, PMIx, MPICH and Slurm; the last variable is the rank on this machine.
-const RANK_VARIABLES: [&str; 6] =
-    ["RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "LOCAL_RANK"];
+/// Environment variables in which launchers store a process's rank, each with the variable for the number of ranks, if
+/// there is one. The first rank that is set is used. The launchers are torchrun, Open MPI, PMIx, MPICH and Slurm; the
+/// last variable is the rank on this machine.
+const RANK_VARIABLES: [(&str, Option<&str>); 6] = [
+    ("RANK", Some("WORLD_SIZE")),
+    ("OMPI_COMM_WORLD_RANK", Some("OMPI_COMM_WORLD_SIZE")),
+    ("PMIX_RANK", None),
+    ("PMI_RANK", Some("PMI_SIZE")),
+    ("SLURM_PROCID", Some("SLURM_NTASKS")),
+    ("LOCAL_RANK", None),
+];
 
 impl PrefixMacros {
     /// Returns the values for this process.
@@ -42,7 +49,17 @@ impl PrefixMacros {
 
     /// Rank of the process within its job, if a launcher has set one.
     pub fn launcher_rank(&self) -> Option<&OsStr> {
-        RANK_VARIABLES.iter().find_map(|name| self.environment.get(OsStr::new(name))).map(OsString::as_os_str)
+        self.launcher_variables().map(|(rank, _)| rank)
+    }
+
+    /// Number of ranks of the job, if the launcher that set the rank has set it.
+    pub fn launcher_world_size(&self) -> Option<&OsStr> {
+        self.launcher_variables()?.1
+    }
+
+    fn launcher_variables(&self) -> Option<(&OsStr, Option<&OsStr>)> {
+        let get = |name: &str| self.environment.get(OsStr::new(name)).map(OsString::as_os_str);
+        RANK_VARIABLES.iter().find_map(|(rank, size)| Some((get(rank)?, size.and_then(get))))
     }
 
     fn rank(&self) -> &OsStr {
@@ -246,6 +263,20 @@ mod tests {
                 PrefixMacros { environment: [(name.into(), "3".into())].into(), ..PrefixMacros::default() };
             assert_eq!(expand(OsStr::new("%r"), &macros), "3", "{name}");
             assert_eq!(macros.launcher_rank(), Some(OsStr::new("3")), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_number_of_ranks_is_read_from_the_launcher_that_gave_the_rank() {
+        for (environment, size) in [
+            (&[("RANK", "3"), ("WORLD_SIZE", "8"), ("SLURM_NTASKS", "2")][..], Some("8")),
+            (&[("SLURM_PROCID", "1"), ("SLURM_NTASKS", "2")], Some("2")),
+            (&[("LOCAL_RANK", "1"), ("WORLD_SIZE", "8")], None),
+            (&[("WORLD_SIZE", "8")], None),
+        ] {
+            let environment = environment.iter().map(|(name, value)| (name.into(), value.into())).collect();
+            let macros = PrefixMacros { environment, ..PrefixMacros::default() };
+            assert_eq!(macros.launcher_world_size(), size.map(OsStr::new), "{macros:?}");
         }
     }
 

@@ -3,6 +3,8 @@
 //! Unlike everything that runs inside an application, this table grows with the number of activities (about 120 bytes
 //! each). The order of the rows does not depend on the order in which CUPTI's buffers arrived.
 
+use std::collections::HashSet;
+
 use crate::join::{Launched, Origin, Sink};
 use gpuflame_model::record::{
     Activity, ContextId, CorrelationId, Detail, DeviceId, EventCall, EventRecord, EventUse, GpuContextId,
@@ -55,6 +57,18 @@ pub struct MarkedInstant {
     pub text: String,
 }
 
+/// Correlation ids of the rows, as a file with a single process shows them.
+#[derive(Clone, Debug)]
+pub struct DistinctIds(Option<Vec<u64>>);
+
+impl DistinctIds {
+    /// Returns the id that the file shows.
+    pub fn get(&self, id: CorrelationId) -> u64 {
+        let known = self.0.as_ref().and_then(|ids| ids.get(id.0 as usize));
+        known.copied().unwrap_or(id.0.into())
+    }
+}
+
 /// A [`Sink`] that stores all joined rows. Work launched outside all windows is not stored.
 #[derive(Clone, Debug, Default)]
 pub struct JoinedRows {
@@ -66,9 +80,40 @@ pub struct JoinedRows {
     syncs: Vec<SyncRecord>,
     devices: IdMap<GpuContextId, DeviceId>,
     marks: Vec<MarkedInstant>,
+    /// Correlation ids as the source has them, if it is another tool's trace. Index: the correlation id of the rows.
+    source_ids: Option<Vec<u64>>,
 }
 
 impl JoinedRows {
+    /// Sets the correlation ids of a trace that another tool wrote, by correlation id of the rows; 0 for none.
+    pub fn set_source_ids(&mut self, ids: Vec<u64>) {
+        self.source_ids = Some(ids);
+    }
+
+    /// Returns a correlation id as the source has it; `None` if the source has none.
+    pub fn source_id(&self, id: CorrelationId) -> Option<u64> {
+        match &self.source_ids {
+            None => Some(id.0.into()),
+            Some(ids) => ids.get(id.0 as usize).copied().filter(|id| *id != 0),
+        }
+    }
+
+    /// Returns correlation ids for a file with a single process: as the source has them, except that an id is new if
+    /// the source has none, or has the same id for another launch.
+    pub fn distinct_ids(&self) -> DistinctIds {
+        let Some(ids) = &self.source_ids else { return DistinctIds(None) };
+        let mut next = ids.iter().copied().max().unwrap_or(0);
+        let mut used = HashSet::new();
+        let mut distinct = |&id: &u64| match id {
+            id if id != 0 && used.insert(id) => id,
+            _ => {
+                next = next.saturating_add(1);
+                next
+            }
+        };
+        DistinctIds(Some(ids.iter().map(&mut distinct).collect()))
+    }
+
     /// Sorts all rows: activities by start (activities without times first), calls by time. Call once, after the last
     /// row.
     pub fn sort(&mut self) {

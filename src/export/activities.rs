@@ -191,8 +191,8 @@ impl<W: Write> ActivityTable<W> {
         }
     }
 
-    fn ids(&mut self, activity: &Activity) {
-        self.field(activity.correlation.0);
+    fn ids(&mut self, activity: &Activity, correlation: Option<u64>) {
+        self.option(correlation);
         self.field(activity.device.0);
         self.field(activity.context.0);
         self.field(activity.stream.0);
@@ -249,10 +249,11 @@ impl<W: Write> ActivityTable<W> {
     }
 }
 
-impl<W: Write> Sink for ActivityTable<W> {
-    fn activity(&mut self, activity: &Activity, origin: Origin) {
+impl<W: Write> ActivityTable<W> {
+    /// Writes an activity with its correlation id as the source has it.
+    pub fn activity_with_id(&mut self, activity: &Activity, origin: Origin, correlation: Option<u64>) {
         self.name(activity.work());
-        self.ids(activity);
+        self.ids(activity, correlation);
         self.field(activity.start);
         self.field(activity.end);
         self.option(activity.duration());
@@ -274,6 +275,12 @@ impl<W: Write> Sink for ActivityTable<W> {
         let reason: String = reason.collect::<Vec<_>>().join(" ");
         self.field(reason);
         self.end();
+    }
+}
+
+impl<W: Write> Sink for ActivityTable<W> {
+    fn activity(&mut self, activity: &Activity, origin: Origin) {
+        self.activity_with_id(activity, origin, Some(activity.correlation.0.into()));
     }
 
     /// Does nothing, because the table of stacks counts launches without an activity.

@@ -8,7 +8,7 @@ use gpuflame_model::profile::is_bidi_control;
 ///
 /// | in the name | in the frame | reason |
 /// |---|---|---|
-/// | `;` | `:` | it separates frames (inferno's collapsers do the same) |
+/// | `;` | `；` (U+FF1B) | it separates frames; a `:` would make `f<A;B>` and `f<A:B>` one frame |
 /// | control characters, U+2028, U+2029, U+FFFE, U+FFFF | a blank | they end lines, control terminals, or are invalid in XML |
 /// | marks of direction (U+202E and similar) | a blank | the following text would be shown backwards |
 /// | a last word that is a number | `_` instead of the blank before it | readers would take it for a weight |
@@ -27,7 +27,7 @@ pub fn frame(name: &str) -> Cow<'_, str> {
     if clean.starts_with('#') {
         clean.insert(0, '_');
     }
-    clean.replace(';', ":").into()
+    clean.replace(';', "\u{ff1b}").into()
 }
 
 /// Cleans `name` as a field of a table: on one line, and never empty.
@@ -110,8 +110,9 @@ mod tests {
 
     #[test]
     fn separators_and_control_characters_are_replaced() {
-        assert_eq!(frame("a;b\nc\rd\te\0f\x1b[31m\u{85}\u{2028}\u{ffff}x"), "a:b c d e f [31m   x");
-        assert_eq!(frame("<[u8; 4]>::len"), "<[u8: 4]>::len");
+        assert_eq!(frame("a;b\nc\rd\te\0f\x1b[31m\u{85}\u{2028}\u{ffff}x"), "a\u{ff1b}b c d e f [31m   x");
+        assert_eq!(frame("<[u8; 4]>::len"), "<[u8\u{ff1b} 4]>::len");
+        assert_ne!(frame("f<A;B>"), frame("f<A:B>"));
         assert_eq!(text("a;b\nc"), "a;b c");
         assert_eq!(frame("gemm\u{202e}mmeg\u{2066}x\u{200f}"), "gemm mmeg x");
     }

@@ -27,7 +27,7 @@ impl<'a> ComposedFrame<'a> {
     /// Returns the text for formats that are read again. The text keeps all characters that are allowed between two
     /// `;`. In such formats a number at the end of the text is not a weight, and numbers are folded on reading.
     pub fn exact(&self) -> String {
-        clean::text(&self.text).replace(';', ":")
+        clean::text(&self.text).replace(';', "\u{ff1b}")
     }
 
     /// Returns the kind of frame as a letter: `p` Python, `r` range, `c` call or code.

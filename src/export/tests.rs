@@ -273,9 +273,9 @@ fn hostile_names_cannot_forge_frames_lines_or_weights() {
         .ran(2, Work::Kernel(NameId(9)), 1, 30)
         .done();
     let expected = "\
-_# comment;a:b;?;c  d_5;[GPU_Kernel] 20
-_# comment;a:b;?;c  d_5;[GPU_Kernel][kernel without a name: 9] 30
-_# comment;a:b;?;c  d_5;[GPU_Kernel]bad:kernel [GPU_Kernel]fake_77 10
+_# comment;a\u{ff1b}b;?;c  d_5;[GPU_Kernel] 20
+_# comment;a\u{ff1b}b;?;c  d_5;[GPU_Kernel][kernel without a name: 9] 30
+_# comment;a\u{ff1b}b;?;c  d_5;[GPU_Kernel]bad\u{ff1b}kernel [GPU_Kernel]fake_77 10
 ";
     assert_eq!(folded(&profile, Unit::Nanos), expected);
 }

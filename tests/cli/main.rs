@@ -9,6 +9,7 @@ mod doctor;
 mod formats;
 mod gpuperf;
 mod graph_capture;
+mod jobs;
 mod kernel_extractor;
 mod lines;
 mod merge;

@@ -247,3 +247,37 @@ fn kernels_without_an_id_are_not_launched_before_recording() {
     assert_eq!(check(&folder, "activities without an id").1, 1);
     assert_eq!(check(&folder, "activities launched before recording").1, 0);
 }
+
+#[test]
+fn recording_ended_before_the_gpu_only_if_the_times_show_it() {
+    let folder = scratch("ended");
+    let at_end = |events: &[String]| {
+        write(&folder, events);
+        let text = gpuflame(&folder, ["check", "t.json"]).ok().stdout;
+        let line = text.lines().find(|line| line.contains("launches at the end without an activity"));
+        line.unwrap().contains("recording ended before")
+    };
+    // Ten launches, 100 us apart, of which the first has a kernel: its work took 60 us from the launch.
+    let mut events: Vec<_> =
+        (0..10).map(|at| call("cudaLaunchKernel", 1 + at, 100.0 * f64::from(at))).collect();
+    events.push(kernel("k", 1, 10.25, 50.0));
+    assert!(!at_end(&events));
+    // Ten launches within 20 us, of whose kernels of 100 us three ran until the recording ended.
+    let mut events: Vec<_> =
+        (0..10).map(|at| call("cudaLaunchKernel", 1 + at, 2.0 * f64::from(at))).collect();
+    events.extend((0..3).map(|at| kernel("k", 1 + at, 10.25 + 100.0 * f64::from(at), 100.0)));
+    assert!(at_end(&events));
+}
+
+#[test]
+fn info_and_check_agree_on_the_precision_of_times() {
+    let folder = scratch("precision");
+    for (start, duration, word) in [(10.0, 5.0, "microseconds"), (10.5, 5.25, "nanoseconds")] {
+        write(&folder, &[call("cudaLaunchKernel", 1, 0.0), kernel("k", 1, start, duration)]);
+        for verb in ["info", "check"] {
+            let text = gpuflame(&folder, [verb, "t.json"]).ok().stdout;
+            let line = text.lines().find(|line| line.contains("seconds") && line.contains("times"));
+            assert!(line.unwrap().contains(word), "{verb}: {line:?}");
+        }
+    }
+}

@@ -97,13 +97,23 @@ fn expected(trace: &Value) -> Stacks {
         let first = slices.partition_point(|slice| slice.0 < start);
         let at = first + slices[first..].iter().position(|slice| *slice == own).unwrap();
         let is_open = |slice: &&Slice| (slice.0 <= start && start < slice.1) || slice.0 == start;
-        let (mut stack, mut functions) = (Vec::new(), &Vec::new());
-        for slice in slices[..at].iter().filter(is_open) {
-            if !slice.4.is_empty() {
-                let shared = functions.iter().zip(&slice.4).take_while(|(a, b)| a == b).count();
-                stack.extend_from_slice(&slice.4[shared..]);
-                functions = &slice.4;
-            }
+        let open: Vec<&Slice> = slices[..at].iter().filter(is_open).collect();
+        // The functions of the innermost operator are running. A range is opened by functions that return.
+        let is_range = |slice: &Slice| {
+            slice.2 == 1 || slice.4.last().is_some_and(|function| function.ends_with(": __enter__"))
+        };
+        let innermost = open.iter().rposition(|slice| !slice.4.is_empty() && !is_range(slice));
+        let running = innermost.map_or(&[][..], |at| &open[at].4);
+        let (mut stack, mut drawn) = (Vec::new(), 0);
+        for (at, slice) in open.iter().enumerate() {
+            let shared = match innermost {
+                Some(innermost) if at <= innermost => {
+                    slice.4.iter().zip(running).take_while(|(a, b)| a == b).count()
+                }
+                _ => 0,
+            };
+            stack.extend_from_slice(running.get(drawn..shared).unwrap_or_default());
+            drawn = drawn.max(shared);
             stack.push(slice.3.clone());
         }
         stack.push(own.3);
@@ -290,6 +300,117 @@ fn slices_may_consist_of_separate_begin_and_end_events() {
     assert_eq!(found(&path), Stacks::from([(stack, 5000)]));
 }
 
+/// A begin or end event; `name` and `category` may be empty.
+fn edge(phase: &str, category: &str, name: &str, time: u64) -> Value {
+    let mut event = json!({"ph": phase, "pid": 1, "tid": 1, "ts": time});
+    for (key, text) in [("cat", category), ("name", name)] {
+        if !text.is_empty() {
+            event[key] = text.into();
+        }
+    }
+    event
+}
+
+/// Returns the stack of the only launch, at 30 us, and the command's stderr.
+fn stack_at_launch(mut events: Vec<Value>) -> (String, String) {
+    events.push(
+        json!({"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "ts": 30,
+        "dur": 2, "args": {"correlation": 1}}),
+    );
+    events.push(json!({"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 90, "dur": 5,
+        "args": {"correlation": 1, "device": 0, "stream": 7}}));
+    let folder = scratch("ends");
+    fs::write(folder.join("trace.json"), json!({ "traceEvents": events }).to_string()).unwrap();
+    let ran = gpuflame(&folder, ["flamegraph", "trace.json"]).ok();
+    let stack = ran.stdout.strip_suffix("cudaLaunchKernel;[GPU_Kernel]k 5000\n").expect(&ran.stdout);
+    (stack.trim_end_matches(';').to_owned(), ran.stderr)
+}
+
+#[test]
+fn an_end_event_closes_the_innermost_slice_of_its_category_and_name() {
+    let outer = |phase: &str, time| edge(phase, "cpu_op", "outer", time);
+    let inner = |phase: &str, category: &str, name: &str, time| edge(phase, category, name, time);
+    // Begin and end of an inner slice of an unknown or missing category close nothing else.
+    for (category, name) in [("mylib", "inner"), ("", "inner"), ("mylib", ""), ("", "")] {
+        let events = vec![
+            outer("B", 0),
+            inner("B", category, name, 10),
+            inner("E", category, name, 20),
+            outer("E", 60),
+        ];
+        assert_eq!(stack_at_launch(events), ("outer".to_owned(), String::new()), "{category:?} {name:?}");
+    }
+    // An end that fits nothing is counted.
+    for (category, name) in
+        [("mylib", "inner"), ("", "inner"), ("cpu_op", "gamma"), ("user_annotation", "outer")]
+    {
+        let (stack, stderr) =
+            stack_at_launch(vec![outer("B", 0), inner("E", category, name, 20), outer("E", 60)]);
+        assert_eq!(stack, "outer", "{category:?} {name:?}");
+        assert!(stderr.contains("ignored 1 end without a begin"), "{stderr}");
+    }
+    // Ends crosswise: the name decides. Without a name, the innermost slice ends.
+    let crosswise = |name: &str| {
+        vec![
+            outer("B", 0),
+            edge("B", "cpu_op", "beta", 1),
+            edge("E", "cpu_op", name, 5),
+            edge("E", "cpu_op", "", 50),
+        ]
+    };
+    assert_eq!(stack_at_launch(crosswise("outer")).0, "beta");
+    assert_eq!(stack_at_launch(crosswise("beta")).0, "outer");
+    assert_eq!(stack_at_launch(crosswise("")).0, "outer");
+    // A name may be written with escapes in one of the two events.
+    let escaped = r#"{"traceEvents":[{"ph":"B","cat":"cpu_op","name":"a\/b","pid":1,"tid":1,"ts":0},
+        {"ph":"E","cat":"cpu_op","name":"a/b","pid":1,"tid":1,"ts":5},
+        {"ph":"X","cat":"cuda_runtime","name":"cudaLaunchKernel","pid":1,"tid":1,"ts":30,"dur":2,"args":{"correlation":1}},
+        {"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":90,"dur":5,"args":{"correlation":1,"device":0}}]}"#;
+    let folder = scratch("ends");
+    fs::write(folder.join("trace.json"), escaped).unwrap();
+    let ran = gpuflame(&folder, ["flamegraph", "trace.json"]).ok();
+    assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("cudaLaunchKernel;[GPU_Kernel]k 5000\n", ""));
+}
+
+#[test]
+fn a_slice_that_never_ends_lasts_to_the_end_of_the_trace_and_is_counted() {
+    let (stack, stderr) = stack_at_launch(vec![edge("B", "cpu_op", "outer", 0)]);
+    assert_eq!(stack, "outer");
+    assert!(stderr.contains("1 begin without an end"), "{stderr}");
+}
+
+#[test]
+fn gpu_work_may_consist_of_separate_begin_and_end_events() {
+    let folder = scratch("work-edges");
+    let call = |time: u64, id: u32| {
+        json!({"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "ts": time,
+            "dur": 2, "args": {"correlation": id}})
+    };
+    let kernel = |phase: &str, name: &str, time: u64, args: Value| json!({"ph": phase, "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": time, "args": args});
+    let events = [
+        call(0, 1),
+        call(3, 2),
+        call(6, 3),
+        kernel("B", "a", 10, json!({"correlation": 1, "device": 0, "stream": 7})),
+        kernel("E", "a", 30, json!({})),
+        // The end event may have the id.
+        kernel("B", "b", 40, json!({"device": 0, "stream": 7})),
+        kernel("E", "b", 45, json!({"correlation": 2})),
+        kernel("B", "endless", 50, json!({"correlation": 3, "device": 0, "stream": 7})),
+    ];
+    fs::write(folder.join("trace.json"), json!({ "traceEvents": events }).to_string()).unwrap();
+    let ran = gpuflame(&folder, ["flamegraph", "trace.json"]).ok();
+    for line in ["cudaLaunchKernel;[GPU_Kernel]a 20000", "cudaLaunchKernel;[GPU_Kernel]b 5000"] {
+        assert!(ran.stdout.lines().any(|found| found == line), "{line}: {}", ran.stdout);
+    }
+    assert!(ran.stderr.contains("1 begin without an end"), "{}", ran.stderr);
+    let info = gpuflame(&folder, ["info", "trace.json"]).ok().stdout;
+    assert!(
+        info.lines().any(|line| line.starts_with("timestamp_not_collected") && line.ends_with(" 1")),
+        "{info}"
+    );
+}
+
 #[test]
 fn gpu_work_without_a_usable_duration_is_counted_and_reported() {
     let folder = scratch("untimed");
@@ -304,7 +425,7 @@ fn gpu_work_without_a_usable_duration_is_counted_and_reported() {
     ];
     fs::write(folder.join("trace.json"), format!(r#"{{"traceEvents": [{}]}}"#, events.join(","))).unwrap();
     let ran = gpuflame(&folder, ["flamegraph", "trace.json"]).ok();
-    assert!(ran.stderr.contains("skipped 3 events without usable times"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("skipped 2 events without usable times"), "{}", ran.stderr);
     assert_eq!(ran.stdout.lines().filter(|line| line.ends_with(" 5000")).count(), 1, "{}", ran.stdout);
 }
 

@@ -95,3 +95,26 @@ fn steps_without_gpu_work_are_listed_and_have_no_idle_time() {
     assert_eq!(tables(&trace, &["top", "--by", "idle"])["idle"][0]["stack"], reason);
     assert_eq!(fact(&steps(8), "steps without GPU work"), Value::Null);
 }
+
+#[test]
+fn graph_launches_of_one_call_need_activities_if_some_have_them() {
+    // Twenty launches of a graph, of which `recorded` have a node, and one kernel.
+    let graphs = |recorded: u32| {
+        let mut trace = Trace::default();
+        trace.launch(100, "k", 1, 10, 20, 30);
+        for id in 1..=20 {
+            let time = 1000 + 100 * u64::from(id);
+            trace.launch(id, "node", 1, time, time + 5, time + 95);
+            let launch = trace.0.len() - 2;
+            if id > recorded {
+                trace.0.truncate(launch + 1);
+            }
+            trace.0[launch]["name"] = json!("cudaGraphLaunch");
+        }
+        trace
+    };
+    assert_eq!(fact(&graphs(20), "idle time"), Value::Null);
+    assert_eq!(fact(&graphs(2), "idle time"), "unknown: 18 of 21 launches have no activity");
+    // Graphs without any activity may contain no GPU work.
+    assert_eq!(fact(&graphs(0), "idle time"), Value::Null);
+}

@@ -140,7 +140,7 @@ fn strange_values_in_a_database_stop_nothing() {
         INSERT INTO CUPTI_ACTIVITY_KIND_SYNCHRONIZATION VALUES (1, 2, 1 << 40, 'x', NULL, NULL);";
     database(&folder, "strange.sqlite", &format!("{NSYS}{strange}"));
     let ran = folded(&folder, "strange.sqlite");
-    assert!(ran.stdout.contains("add 50") && ran.stdout.contains("k\u{fffd} 1"), "{}", ran.stdout);
+    assert!(ran.stdout.contains("add 50") && ran.stdout.contains("k\\xff 1"), "{}", ran.stdout);
     assert!(ran.stderr.contains("skipped 3 events without usable times"), "{}", ran.stderr);
     let bytes = fs::read(folder.join("strange.sqlite")).unwrap();
     fs::write(folder.join("cut.sqlite"), &bytes[..bytes.len() / 2]).unwrap();
@@ -211,7 +211,25 @@ fn rocpd_of_schema_3_links_dispatches_and_copies_by_the_ids_of_calls() {
     assert_eq!(fact(&folder, "three.db", "schema version"), "3.0.3");
     assert_eq!(fact(&folder, "three.db", "kind"), "a rocpd database (rocprofv3)");
     let json = gpuflame(&folder, ["view", "three.db", "--kind", "copy", "--format", "csv"]).ok().stdout;
-    assert!(json.contains(",4096,HtoD,hipMemcpy"), "{json}");
+    assert!(json.contains(",4096,,,HtoD,hipMemcpy"), "{json}");
+}
+
+#[test]
+fn rocpd_gives_the_rank_and_the_number_of_ranks_in_the_environment() {
+    let folder = scratch("databases");
+    for (name, rank) in [("a.db", 3), ("b.db", 1)] {
+        let environment = format!(r#"{{"HOME": "/root", "RANK": "{rank}", "WORLD_SIZE": "4"}}"#);
+        let process = format!(
+            "ALTER TABLE rocpd_info_process_0f ADD COLUMN environment;
+             UPDATE rocpd_info_process_0f SET environment = '{environment}';"
+        );
+        database(&folder, name, &format!("{}{process}", rocpd_3("_0f")));
+    }
+    let ran = gpuflame(&folder, ["merge-ranks", "a.db", "b.db", "--format", "csv"]).ok();
+    assert!(ran.stderr.contains("2 of 4 ranks are missing: 0, 2"), "{}", ran.stderr);
+    let ranks: Vec<&str> =
+        ran.stdout.lines().skip(1).take(2).filter_map(|line| line.split(',').next()).collect();
+    assert_eq!(ranks, ["1", "3"], "{}", ran.stdout);
 }
 
 #[test]
@@ -320,7 +338,7 @@ fn rpd_ties_operations_to_calls_and_leaves_barriers_out() {
     assert_eq!(ran.stdout, expected);
     assert!(ran.stderr.contains("not GPU work: 1 of BarrierPacket"), "{}", ran.stderr);
     let copies = gpuflame(&folder, ["view", "a.rpd", "--kind", "copy", "--format", "csv"]).ok().stdout;
-    assert!(copies.contains(",4096,HtoD,hipMemcpy"), "{copies}");
+    assert!(copies.contains(",4096,,,HtoD,hipMemcpy"), "{copies}");
     assert_eq!(fact(&folder, "a.rpd", "schema version"), "2");
 }
 

@@ -237,9 +237,9 @@ fn control_bytes_in_a_name_are_kept() {
 }
 
 #[test]
-fn invalid_utf8_is_shown_as_replacement_characters() {
+fn invalid_utf8_is_shown_as_escaped_bytes() {
     let text = b"[{\"ph\": \"X\", \"cat\": \"kernel\", \"name\": \"a\xff\", \"ts\": 1, \"dur\": 1}]";
-    assert!(scanned(text).unwrap().1[0].starts_with("op Kernel \"a\u{fffd}\""));
+    assert!(scanned(text).unwrap().1[0].starts_with("op Kernel \"a\\\\xff\""));
 }
 
 #[test]
@@ -315,6 +315,8 @@ fn a_syntax_error_gives_its_position_and_the_expected_syntax() {
             message.contains(&format!("at byte {place}, expected")) && message.contains(what),
             "{rest}: {message}"
         );
+        let advice = format!("remove what follows the first {place} bytes");
+        assert_eq!(message.contains(&advice), what == "the end of the file", "{message}");
     }
     for length in 1..at {
         let message = scanned(&sound.as_bytes()[..length]).unwrap_err();

@@ -208,6 +208,14 @@ fn a_trace_is_called_cpu_only_if_all_of_its_events_are() {
             format!("{operator},{endless}"),
             "1 of its 2 events are CPU events; 1 events have no usable",
         ),
+        (
+            "xpu.json",
+            format!(
+                "{operator},{}",
+                operator.replace("cpu_op", "xpu_runtime").replace("mm", "urEnqueueKernelLaunch")
+            ),
+            "all of its events are CPU events; 1 launches have none: the profiler did not record the GPU",
+        ),
     ] {
         fs::write(folder.join(name), format!("[{events}]")).unwrap();
         gpuflame(&folder, ["-q", "flamegraph", name]).fails(1, &[name, words]);

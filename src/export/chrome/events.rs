@@ -11,8 +11,7 @@ use crate::json::comma;
 use crate::threads;
 use gpuflame_model::profile::{Profile, ShownFrameKind, json_string};
 use gpuflame_model::record::{
-    Activity, ContextId, CorrelationId, Detail, EventRecord, Missing, Nanos, SyncKind, SyncRecord, ThreadId,
-    Work,
+    Activity, ContextId, Detail, EventRecord, Missing, Nanos, SyncKind, SyncRecord, ThreadId, Work,
 };
 
 /// Text of consecutive events.
@@ -36,8 +35,8 @@ pub struct CallEvent<'a> {
     pub begun: Nanos,
     /// Duration in nanoseconds.
     pub nanos: u64,
-    /// Correlation id of the call.
-    pub id: CorrelationId,
+    /// Correlation id of the call, as the file shows it.
+    pub id: u64,
 }
 
 impl EventText {
@@ -77,24 +76,25 @@ impl EventText {
         if let Some(frame) = frame {
             self.put(format_args!("\"sf\":\"{}\",", InnermostFrameId(frame)));
         }
-        self.put(format_args!("\"args\":{{\"correlation\":{}{more}}}}}", id.0));
+        self.put(format_args!("\"args\":{{\"correlation\":{id}{more}}}}}"));
     }
 
     /// Writes the start of the flow from a call to the work that the call started.
-    pub fn flow_start(&mut self, id: CorrelationId, thread: ThreadId, time: Nanos) {
+    pub fn flow_start(&mut self, id: u64, thread: ThreadId, time: Nanos) {
         let (process, time) = (self.process, self.time(time));
         self.begin();
         self.put(format_args!(
-            "{{\"ph\":\"s\",\"cat\":\"ac2g\",\"name\":\"ac2g\",\"id\":{},\"pid\":{process},\"tid\":{},\"ts\":{time}}}",
-            id.0, thread.0
+            "{{\"ph\":\"s\",\"cat\":\"ac2g\",\"name\":\"ac2g\",\"id\":{id},\"pid\":{process},\"tid\":{},\"ts\":{time}}}",
+            thread.0
         ));
     }
 
-    /// Writes an activity on a track, with its [`title`] and `more` arguments. `missing` is the reason why the
+    /// Writes an activity on a track, with its correlation id, its [`title`] and `more` arguments. `missing` is the reason why the
     /// activity has no launch.
     pub fn activity(
         &mut self,
         activity: &Activity,
+        id: u64,
         track: u32,
         name: &str,
         missing: Option<Missing>,
@@ -105,7 +105,7 @@ impl EventText {
             ShownFrameKind::Set => "gpu_memset",
             _ => "kernel",
         };
-        let (device, stream, id) = (activity.device.0, activity.stream.0, activity.correlation.0);
+        let (device, stream) = (activity.device.0, activity.stream.0);
         let (begin, duration) = (self.time(activity.start), Micros(activity.duration().unwrap_or(0)));
         let name = json_string(&clean::field(name));
         self.begin();
@@ -144,7 +144,7 @@ impl EventText {
 
     /// Writes a wait, in Kineto's words, on the stream that waited or that the host waited for. `record` is the
     /// record of the event that was waited for, if CUPTI reports one.
-    pub fn sync(&mut self, sync: &SyncRecord, device: u32, record: Option<&EventRecord>) {
+    pub fn sync(&mut self, sync: &SyncRecord, id: u64, device: u32, record: Option<&EventRecord>) {
         let name = match sync.kind {
             SyncKind::EVENT => "Event Sync",
             SyncKind::STREAM_WAIT => "Stream Wait Event",
@@ -157,9 +157,9 @@ impl EventText {
         self.begin();
         self.put(format_args!(
             "{{\"ph\":\"X\",\"cat\":\"cuda_sync\",\"name\":\"{name}\",\"pid\":{device},\"tid\":{thread},\"ts\":{begin},\
-             \"dur\":{duration},\"args\":{{\"cuda_sync_kind\":\"{name}\",\"correlation\":{},\"device\":{device},\
+             \"dur\":{duration},\"args\":{{\"cuda_sync_kind\":\"{name}\",\"correlation\":{id},\"device\":{device},\
              \"context\":{}",
-            sync.correlation.0, sync.context.0,
+            sync.context.0,
         ));
         if let Some(stream) = sync.stream {
             self.put(format_args!(",\"stream\":{}", stream.0));

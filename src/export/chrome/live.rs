@@ -124,7 +124,7 @@ impl<W: Write> ChromeText<W> {
         let name = caller.and_then(|(_, label)| self.labels.get(&label));
         let name = name.map_or(UNKNOWN, String::as_str);
         let thread = caller.map_or(ThreadId(0), |(thread, _)| thread);
-        let called = CallEvent { name, thread, begun: launched.time, nanos, id };
+        let called = CallEvent { name, thread, begun: launched.time, nanos, id: id.0.into() };
         self.events.call(&called, caller.map(|_| launched.context), format_args!("{more}"));
         thread
     }
@@ -155,7 +155,7 @@ impl<W: Write> Sink for ChromeText<W> {
         // A call without a known stack would get a wrong stack when the file is read again.
         if let Some(launched) = self.matched.take().filter(|launched| launched.context != ContextId::NONE) {
             let thread = self.call(activity.correlation, launched, launched.duration.into(), "");
-            self.events.flow_start(activity.correlation, thread, launched.time);
+            self.events.flow_start(activity.correlation.0.into(), thread, launched.time);
         }
         if activity.duration().is_none() {
             self.untimed += 1;
@@ -179,8 +179,8 @@ impl<W: Write> Sink for ChromeText<W> {
             Work::Set | Work::Graph => "".into(),
         };
         let title = title(activity.work(), name);
-        let missing = origin.context().err();
-        self.events.activity(activity, track, &title, missing, format_args!("{created}"));
+        let (id, missing) = (activity.correlation.0.into(), origin.context().err());
+        self.events.activity(activity, id, track, &title, missing, format_args!("{created}"));
         self.put();
     }
 
@@ -202,7 +202,7 @@ impl<W: Write> Sink for ChromeText<W> {
                 if let Some(stream) = sync.stream {
                     self.streams.insert((device, stream.0));
                 }
-                self.events.sync(sync, device, None);
+                self.events.sync(sync, sync.correlation.0.into(), device, None);
             }
             _ => {}
         }

@@ -106,8 +106,8 @@ fn list_steps(steps: &[u64]) -> String {
     named.join(", ")
 }
 
-/// Whether a call should have an activity, by its name. The launch of a graph may contain no work, and a copy or fill
-/// without an activity may have no bytes. Calls without a name are taken for launches of kernels.
+/// Whether a call should have an activity, by its name. A graph may contain no work, and a copy or fill without an
+/// activity may have no bytes. Calls without a name are taken for launches of kernels.
 fn requires_activity(call: Option<&str>) -> bool {
     call.is_none_or(|call| call.contains("Launch") && !call.contains("Graph"))
 }
@@ -115,12 +115,20 @@ fn requires_activity(call: Option<&str>) -> bool {
 impl Profile {
     /// Whether a launch with this context should have an activity.
     pub fn requires_activity(&self, context: ContextId) -> bool {
-        let leaf = self.context(context).and_then(|context| self.stack(context.stack).next());
-        let call = leaf.and_then(|leaf| match self.frames()[leaf.index()].kind() {
+        requires_activity(self.call_of(context))
+    }
+
+    /// Whether a launch with this context launches a graph.
+    pub fn launches_graph(&self, context: ContextId) -> bool {
+        self.call_of(context).is_some_and(|call| call.contains("GraphLaunch"))
+    }
+
+    fn call_of(&self, context: ContextId) -> Option<&str> {
+        let leaf = self.context(context).and_then(|context| self.stack(context.stack).next())?;
+        match self.frames()[leaf.index()].kind() {
             FrameKind::Label(id) => self.label(id),
             _ => None,
-        });
-        requires_activity(call)
+        }
     }
 
     /// Derives the coverage of the whole run from the samples, for `matched` launches that have activities.

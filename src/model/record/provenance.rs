@@ -23,6 +23,8 @@ kinds! {
         COMMAND = 8, "command line";
         /// Line of the ledger or of a message that could not be printed.
         LEDGER = 9, "ledger";
+        /// Number of ranks of the job, if known.
+        WORLD_SIZE = 10, "world size";
     } else "unknown (from a newer gpuflame)"
     /// Returns the word for the kind.
     word

@@ -1,7 +1,7 @@
 //! The share of launches with GPU work, for each step of a run. Sums do not have times, so the launches and the busy times
 //! are collected while rows are joined: 16 bytes per launch and per stretch of busy time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gpuflame_explain::join::{Launched, Origin, Sink};
 use gpuflame_model::profile::{Coverage, LaunchCoverage, Profile};
@@ -64,12 +64,17 @@ impl StepCoverage {
             let last = last_covered.get(&thread(launch.context)).copied();
             !launch.is_covered && launch.time < last_end && last.is_some_and(|last| launch.time > last)
         };
+        // Graphs with work: the same call launched some whose work was recorded.
+        let graphs = self.launches.iter().filter(|launch| launch.is_covered).map(|launch| launch.context);
+        let graphs: BTreeSet<ContextId> = graphs.filter(|context| profile.launches_graph(*context)).collect();
         // For each position in the launches, the sums over all launches before it.
         let (mut sums, mut covered) = (vec![LaunchCoverage::default()], vec![0_u64]);
         let mut all = LaunchCoverage::default();
         for launch in &self.launches {
             let context = launch.context;
-            let is_required = *required.entry(context).or_insert_with(|| profile.requires_activity(context));
+            let is_required = *required
+                .entry(context)
+                .or_insert_with(|| profile.requires_activity(context) || graphs.contains(&context));
             if is_required && !is_queued(launch) {
                 all.add(1, launch.is_covered);
             }

@@ -390,7 +390,7 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
     ];
     // The worst findings come first.
     findings.sort_by_key(|finding| finding.severity);
-    findings.push(precision_finding(order, linked));
+    findings.push(precision_finding(order));
     findings
 }
 
@@ -453,9 +453,9 @@ fn count_pending_at_end(events: &JoinedRows) -> u64 {
     events.calls().iter().rev().take_while(|call| call.pending).count() as u64
 }
 
-/// Whether times show that recording ended before the GPU work of the last `pending` launches: the longest delay between
-/// a launch and its work would have ended after the last event. If as many activities have no launch, or could not be
-/// used, they may be the work of these launches.
+/// Whether times show that recording ended before the GPU work of the last `pending` launches: the longest time from a
+/// launch to the end of its work, counted from the first of these launches, reaches beyond the last event. If as many
+/// activities have no launch, or could not be used, they may be the work of these launches.
 fn ends_before_gpu(evidence: &Evidence<'_>, pending: u64) -> bool {
     let Evidence { events, tally, linked, .. } = *evidence;
     let unusable = linked.map_or(0, |linked| linked.counts.untimed);
@@ -464,7 +464,7 @@ fn ends_before_gpu(evidence: &Evidence<'_>, pending: u64) -> bool {
     }
     let activities = events.activities().iter();
     let delays = activities.clone().filter_map(|event| match event.origin {
-        Origin::Launch(launched) => event.activity.start.0.checked_sub(launched.time.0),
+        Origin::Launch(launched) => event.activity.end.0.checked_sub(launched.time.0),
         Origin::Missing(_) => None,
     });
     let calls =
@@ -472,7 +472,10 @@ fn ends_before_gpu(evidence: &Evidence<'_>, pending: u64) -> bool {
     let hosts = events.host_calls().iter().map(|call| call.time.0.saturating_add(call.duration));
     let ends = activities.map(|event| event.activity.end.0).chain(calls).chain(hosts);
     let (longest, last) = (delays.max().unwrap_or(0), ends.max().unwrap_or(0));
-    events.calls().last().is_some_and(|call| call.launched.time.0.saturating_add(longest) >= last)
+    let first = events.calls().len().checked_sub(usize::try_from(pending).unwrap_or(usize::MAX));
+    first
+        .and_then(|first| events.calls().get(first))
+        .is_some_and(|call| pending > 0 && call.launched.time.0.saturating_add(longest) >= last)
 }
 
 /// Whether the activity begins before its launch.
@@ -492,10 +495,8 @@ fn describe_impossible(evidence: &Evidence<'_>) -> String {
 
 /// Reports whether all times in the trace are multiples of a microsecond. The times of binary formats are nanoseconds,
 /// whatever their values.
-fn precision_finding(order: &StreamOrder, linked: Option<&LinkReport>) -> Finding {
-    let is_text = |linked: &LinkReport| linked.counts.whole_times + linked.counts.fractional_times > 0;
-    let is_text = linked.is_none_or(is_text);
-    let (severity, what, why) = match order.whole_micros.map(|whole| whole && is_text) {
+fn precision_finding(order: &StreamOrder) -> Finding {
+    let (severity, what, why) = match order.whole_micros {
         None => (Severity::Fine, "there are no times", ""),
         Some(true) => {
             (Severity::Note, "times are in whole microseconds", "each duration may be off by a microsecond")

@@ -3,18 +3,25 @@
 //!
 //! All results are data, which the command prints.
 
+mod arrivals;
 mod communication;
 mod coverage;
 mod delays;
 mod findings;
+mod jobs;
 mod stragglers;
 mod stream_order;
 mod welch;
 
+pub use arrivals::{
+    Arrivals, CollectiveArrivals, CollectiveKernel, CollectiveKernels, Lateness, NotComparable,
+    compare_arrivals,
+};
 pub use communication::{Communication, CommunicationFilter, StackShare, WorkClass, sum_communication};
 pub use coverage::StepCoverage;
 pub use delays::{LaunchDelays, WorkDelays};
 pub use findings::{Evidence, Figures, Finding, Severity, findings};
+pub use jobs::{JobDifference, JobMember, find_difference, find_missing};
 pub use stragglers::{RankComparison, RankTime, StragglerVerdict, compare_ranks};
 pub use stream_order::{ImpossibleDuration, Overlaps, StreamOrder, WorkSpans, check_stream_order};
 pub use welch::{DurationChange, Durations, compare_durations};

@@ -48,6 +48,13 @@ impl WorkSpans {
         spans
     }
 
+    /// Whether the times are in whole microseconds. Only times in text can be; other formats count nanoseconds. Returns
+    /// `None` if there are no times.
+    pub fn whole_micros(&self, linked: Option<&LinkReport>) -> Option<bool> {
+        let is_text = |linked: &LinkReport| linked.counts.whole_times + linked.counts.fractional_times > 0;
+        has_whole_micros(&self.spans).map(|whole| whole && linked.is_none_or(is_text))
+    }
+
     /// Returns the number of activities that were not stored.
     pub fn skipped(&self) -> u64 {
         self.skipped
@@ -138,7 +145,7 @@ pub struct StreamOrder {
     pub clamped_busy_ns: u64,
     /// Start of the first activity.
     pub first: Nanos,
-    /// Whether all times are multiples of a microsecond; `None` if there are no times.
+    /// Whether the times are in whole microseconds; `None` if there are no times.
     pub whole_micros: Option<bool>,
 }
 
@@ -151,8 +158,8 @@ impl StreamOrder {
 
 /// Compares the times of all activities, stream by stream. Activities whose trace does not give a stream have no order.
 pub fn check_stream_order(profile: &Profile, work: WorkSpans, linked: Option<&LinkReport>) -> StreamOrder {
+    let mut order = StreamOrder { whole_micros: work.whole_micros(linked), ..StreamOrder::default() };
     let mut spans = work.spans;
-    let mut order = StreamOrder { whole_micros: has_whole_micros(&spans), ..StreamOrder::default() };
     order.first = spans.iter().map(|span| Nanos(span.start)).min().unwrap_or_default();
     // The end of an activity and the start of the next are each off by less than the resolution.
     let resolution = if order.whole_micros == Some(true) { MICROSECOND_NS } else { 1 };

@@ -1,6 +1,5 @@
 //! The table of all activities, of a recording or of another tool's trace: every row is in memory.
 
-use gpuflame_explain::join::Sink as _;
 use gpuflame_export::ActivityTable;
 use gpuflame_export::format::Format;
 use gpuflame_model::record::Row;
@@ -15,7 +14,10 @@ pub(super) static CSV: Format = Format::of_events(
             table.row(&Row::Name { id, text: profile.kernel(id).unwrap_or_default() });
         }
         events.unified().iter().for_each(|one| table.row(&Row::Unified(*one)));
-        events.activities().iter().for_each(|event| table.activity(&event.activity, event.origin));
+        for event in events.activities() {
+            let id = events.source_id(event.activity.correlation);
+            table.activity_with_id(&event.activity, event.origin, id);
+        }
         profile.lost().for_each(|(loss, count)| table.row(&Row::Loss { loss, count }));
         table.finish().map(drop)
     },

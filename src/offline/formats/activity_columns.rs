@@ -5,7 +5,7 @@
 //! | `kind` | text | `kernel`, `copy`, `set`, `graph` |
 //! | `name` | text | the kernel's name, the copy's direction, `memset` |
 //! | `device`, `context`, `stream` | int | place where it ran |
-//! | `correlation` | int | correlation id, unique within a process |
+//! | `correlation` | long | correlation id as the source has it, unique within a process; null if it has none |
 //! | `start_ns`, `end_ns`, `duration_ns` | long | since 1970; null if not collected |
 //! | `bytes` | long | moved or set |
 //! | `graph`, `graph_node` | int, long | the graph it was part of |
@@ -21,7 +21,7 @@
 use std::rc::Rc;
 
 use super::callers::{Caller, Callers, StackSource};
-use gpuflame_explain::events::JoinedActivity;
+use gpuflame_explain::events::{JoinedActivity, JoinedRows};
 use gpuflame_explain::join::{Launched, Origin};
 use gpuflame_export::clean;
 use gpuflame_export::compose::{event_site, stack_names, work_name};
@@ -44,7 +44,7 @@ pub(super) const COLUMNS: [(&str, Column); 31] = [
     ("device", Int(|row| Some(row.activity().device.0 as i32))),
     ("context", Int(|row| Some(row.activity().context.0 as i32))),
     ("stream", Int(|row| Some(row.activity().stream.0 as i32))),
-    ("correlation", Long(|row| Some(row.correlation().into()))),
+    ("correlation", Long(|row| i64::try_from(row.correlation?).ok())),
     ("start_ns", Long(|row| row.timed().map(|activity| activity.start.0 as i64))),
     ("end_ns", Long(|row| row.timed().map(|activity| activity.end.0 as i64))),
     ("duration_ns", Long(|row| row.timed()?.duration().map(|nanos| nanos as i64))),
@@ -100,6 +100,19 @@ pub(super) struct ActivityRow<'a> {
     pub(super) profile: &'a Profile,
     pub(super) callers: &'a Callers<'a>,
     pub(super) event: &'a JoinedActivity,
+    /// Correlation id as the source has it.
+    pub(super) correlation: Option<u64>,
+}
+
+impl<'a> ActivityRow<'a> {
+    pub(super) fn new(
+        profile: &'a Profile,
+        callers: &'a Callers<'a>,
+        events: &JoinedRows,
+        event: &'a JoinedActivity,
+    ) -> Self {
+        Self { profile, callers, event, correlation: events.source_id(event.activity.correlation) }
+    }
 }
 
 impl ActivityRow<'_> {
@@ -146,10 +159,6 @@ impl ActivityRow<'_> {
 
     fn language(&self) -> Option<TextKey> {
         self.source().map(|source| source.language).filter(|it| !it.is_empty()).map(TextKey::Language)
-    }
-
-    fn correlation(&self) -> u32 {
-        self.activity().correlation.0
     }
 
     fn reason(&self) -> Option<TextKey> {

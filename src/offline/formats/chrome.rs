@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use super::callers::{Caller, Callers};
-use gpuflame_explain::events::{self, HostCall, JoinedActivity, LaunchCall};
+use gpuflame_explain::events::{self, DistinctIds, HostCall, JoinedActivity, LaunchCall};
 use gpuflame_export::chrome::Lanes;
 use gpuflame_export::chrome::events::{
     CallEvent, EventText, PENDING, title, write_metadata, write_track_names,
@@ -35,7 +35,7 @@ fn write(profile: &Profile, rows: &events::JoinedRows, out: &mut impl Write) -> 
             lanes.track((activity.device.0, activity.stream.0), activity.start.0, activity.end.0)
         })
         .collect();
-    let mut chrome = ChromeWriter { profile, callers, rows, events, out };
+    let mut chrome = ChromeWriter { profile, callers, rows, ids: rows.distinct_ids(), events, out };
     chrome.write_head(&lanes)?;
     for call in rows.calls() {
         chrome.write_call(call)?;
@@ -61,6 +61,7 @@ struct ChromeWriter<'a, W> {
     profile: &'a Profile,
     callers: Callers<'a>,
     rows: &'a events::JoinedRows,
+    ids: DistinctIds,
     events: EventText,
     out: &'a mut W,
 }
@@ -94,13 +95,13 @@ impl<W: Write> ChromeWriter<'_, W> {
             thread: caller.thread,
             begun,
             nanos: call.launched.duration.into(),
-            id: call.id,
+            id: self.ids.get(call.id),
         };
         let pending = if call.pending { PENDING } else { "" };
         let stack = stack("stack", "stack_kinds", &caller);
         self.events.call(&called, None, format_args!("{stack}{pending}"));
         if !call.pending {
-            self.events.flow_start(call.id, caller.thread, begun);
+            self.events.flow_start(self.ids.get(call.id), caller.thread, begun);
         }
         self.flush()
     }
@@ -118,7 +119,8 @@ impl<W: Write> ChromeWriter<'_, W> {
             )
         });
         let stack = stack("stack", "stack_kinds", &caller);
-        let (thread, begun, nanos, id) = (caller.thread, call.time, call.duration, call.id);
+        let (thread, begun, nanos) = (caller.thread, call.time, call.duration);
+        let id = self.ids.get(call.id);
         let called = CallEvent { name: &caller.call, thread, begun, nanos, id };
         self.events.call(&called, None, format_args!("{stack}{}", more.unwrap_or_default()));
         self.flush()
@@ -127,7 +129,8 @@ impl<W: Write> ChromeWriter<'_, W> {
     fn write_sync(&mut self, sync: &SyncRecord) -> Result<()> {
         let records = self.rows.event_records().iter();
         let record = records.filter(|record| record.sync.is_some()).find(|record| record.sync == sync.sync);
-        self.events.sync(sync, device(self.rows, sync.context), record);
+        let id = self.ids.get(sync.correlation);
+        self.events.sync(sync, id, device(self.rows, sync.context), record);
         self.flush()
     }
 
@@ -142,7 +145,8 @@ impl<W: Write> ChromeWriter<'_, W> {
         };
         let title = title(activity.work(), work_name(self.profile, activity.work()));
         let missing = event.origin.context().err();
-        self.events.activity(activity, track, &title, missing, format_args!("{created}"));
+        let id = self.ids.get(activity.correlation);
+        self.events.activity(activity, id, track, &title, missing, format_args!("{created}"));
         self.flush()
     }
 

@@ -40,9 +40,9 @@ fn write(profile: &Profile, events: &JoinedRows, options: &Options, out: &mut im
             name => name.replace(char::is_whitespace, "_"),
         };
         write!(out, "{} {comm} {process} {} -1 {}", call.launched.time, caller.thread.0, caller.stack())?;
-        match options.without_correlation {
-            true => writeln!(out)?,
-            false => writeln!(out, ";[correlation {}]", call.id.0)?,
+        match events.source_id(call.id).filter(|_| !options.without_correlation) {
+            None => writeln!(out)?,
+            Some(id) => writeln!(out, ";[correlation {id}]")?,
         }
     }
     Ok(())

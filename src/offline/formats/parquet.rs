@@ -51,7 +51,7 @@ fn write(profile: &Profile, events: &JoinedRows, out: &mut (impl Write + Send)) 
         SerializedFileWriter::new(out, Arc::new(schema().map_err(io_error)?), Arc::new(properties))
             .map_err(io_error)?;
     let (callers, mut texts) = (Callers::new(profile), IdMap::default());
-    let mut rows = events.activities().iter().map(|event| ActivityRow { profile, callers: &callers, event });
+    let mut rows = events.activities().iter().map(|event| ActivityRow::new(profile, &callers, events, event));
     loop {
         let group: Vec<_> = rows.by_ref().take(ROWS_PER_GROUP).collect();
         if group.is_empty() {

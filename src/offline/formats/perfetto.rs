@@ -288,7 +288,7 @@ fn write(profile: &Profile, events: &JoinedRows, out: &mut impl Write) -> Result
         writer.write_call(call, ids)?;
     }
     for (event, id) in timed() {
-        writer.write_activity(event, id)?;
+        writer.write_activity(event, id, events.source_id(event.activity.correlation))?;
     }
     Ok(())
 }
@@ -471,10 +471,10 @@ impl<W: Write> PerfettoWriter<'_, W> {
         Ok(())
     }
 
-    fn write_activity(&mut self, event: &JoinedActivity, id: u64) -> Result<()> {
+    fn write_activity(&mut self, event: &JoinedActivity, id: u64, correlation: Option<u64>) -> Result<()> {
         let activity = &event.activity;
         let (names, work) = (&self.names, activity.work());
-        let mut extra = vec![extra_data("correlation", activity.correlation.0)];
+        let mut extra: Vec<_> = correlation.map(|id| extra_data("correlation", id)).into_iter().collect();
         if activity.graph.0 != 0 {
             extra.push(extra_data("graph", activity.graph.0));
             extra.push(extra_data("graph_node", activity.graph_node.0));

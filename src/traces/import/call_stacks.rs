@@ -3,11 +3,20 @@
 //! A slice is open from its start until its end. A slice without length is open at its start. Slices need not nest: a
 //! range that is entered in one function may outlive that function, and is then part of stacks without the function.
 //! So a stack is derived from times alone, not from parents.
+//!
+//! Slices that cross, so that each has time without the other, make stacks that share little. In a trace that has
+//! them by the thousand, time and memory would grow with their square. So a slice that ends after more than
+//! [`MAX_CROSSED`] of the slices around it is left out, and counted.
 
 use super::host_delays::HostDelays;
-use super::operator_links::{OperatorLinks, OperatorScope};
+use super::operator_links::{Enclosing, OperatorLinks, OperatorScope};
 use super::slices::{ROOT, Slice, StackTree};
 use super::work::CallRecord;
+
+/// Maximum number of open slices that a slice may cross.
+const MAX_CROSSED: usize = 64;
+/// Maximum number of open slices, innermost first, that are examined for crossing.
+const MAX_EXAMINED: usize = 1024;
 
 /// Builds the stacks of one thread after another.
 pub(super) struct StackBuilder<'a> {
@@ -15,6 +24,8 @@ pub(super) struct StackBuilder<'a> {
     pub(super) links: &'a mut OperatorLinks,
     /// Delays of the thread whose stacks are being built.
     pub(super) delays: &'a mut HostDelays,
+    /// Number of slices that were left out.
+    pub(super) left_out: u64,
 }
 
 impl StackBuilder<'_> {
@@ -32,14 +43,21 @@ impl StackBuilder<'_> {
                 self.close_one_by_one(&mut open, slice.start);
             }
             self.close_slices(&mut open, slice.start);
-            let opened = self.open_slice(open.last(), slice);
+            let crosses = crosses_too_many(&open, &slice);
+            if crosses && slice.call().is_none() {
+                self.left_out += 1;
+                continue;
+            }
+            let opened = self.open_slice(&open, slice);
             if let Some(call) = slice.call() {
                 calls[call as usize].stack = opened.node;
                 self.links.note_call(call, &opened.scope);
             } else if let Some(number) = self.links.find_operator(&slice) {
                 self.links.note_stack(number, opened.node);
             }
-            open.push(opened);
+            if !crosses {
+                open.push(opened);
+            }
             self.delays.on_slice_begin(&slice, opened.node, self.tree);
         }
         self.close_one_by_one(&mut open, i64::MAX);
@@ -57,12 +75,12 @@ impl StackBuilder<'_> {
         }
     }
 
-    fn open_slice(&mut self, outer: Option<&OpenSlice>, slice: Slice) -> OpenSlice {
-        let (below, first_end, around) = outer.map_or((ROOT, i64::MAX, OperatorScope::OUTSIDE), |outer| {
-            (outer.node, outer.first_end, outer.scope)
-        });
-        let (scope, parent) =
-            self.links.enter_slice(self.links.find_operator(&slice), around, below, self.tree);
+    fn open_slice(&mut self, open: &[OpenSlice], slice: Slice) -> OpenSlice {
+        let (below, first_end, around) =
+            open.last().map_or((ROOT, i64::MAX, OperatorScope::OUTSIDE), |outer| {
+                (outer.node, outer.first_end, outer.scope)
+            });
+        let (scope, parent) = self.links.enter_slice(&slice, open, around, below, self.tree);
         OpenSlice {
             slice,
             node: self.tree.child((parent, slice.label(), slice.class())),
@@ -83,10 +101,23 @@ impl StackBuilder<'_> {
         let first = open.partition_point(|at| at.first_end >= now);
         for OpenSlice { slice, .. } in open.split_off(first) {
             if slice.last_moment() >= now {
-                let opened = self.open_slice(open.last(), slice);
+                let opened = self.open_slice(open, slice);
                 open.push(opened);
             }
         }
+    }
+}
+
+/// Whether the slice ends after too many of the slices in which it begins.
+fn crosses_too_many(open: &[OpenSlice], slice: &Slice) -> bool {
+    let end = slice.last_moment();
+    let some_end_before = open.iter().rev().take(MAX_EXAMINED).take_while(|outer| outer.first_end < end);
+    some_end_before.filter(|outer| outer.slice.last_moment() < end).nth(MAX_CROSSED).is_some()
+}
+
+impl Enclosing for OpenSlice {
+    fn slice(&self) -> &Slice {
+        &self.slice
     }
 }
 
@@ -118,7 +149,7 @@ mod tests {
         let mut calls = vec![CallRecord::default(); slices.len()];
         let mut tree = StackTree::default();
         let (links, delays) = (&mut OperatorLinks::default(), &mut HostDelays::default());
-        StackBuilder { tree: &mut tree, links, delays }.build_thread(all.collect(), &mut calls);
+        StackBuilder { tree: &mut tree, links, delays, left_out: 0 }.build_thread(all.collect(), &mut calls);
         let mut labels: Vec<u32> = tree.leaf_first(calls[last].stack).map(|(label, _)| label).collect();
         labels.reverse();
         labels

@@ -172,23 +172,6 @@ pub(super) fn detect_database(base: &Database) -> Result<Kind> {
     Err(not_a_trace(what))
 }
 
-/// Returns the rank that torch.profiler writes before the events: `"distributedInfo": {"backend": "nccl", "rank": 3,
-/// …`.
-pub(super) fn find_rank(head: &[u8]) -> Option<u32> {
-    let info = text_after(head, b"\"distributedInfo\"")?;
-    let info = info.trim_ascii_start().strip_prefix(b":")?.trim_ascii_start().strip_prefix(b"{")?;
-    // Nested lists and objects, which have other ranks, come last in the object.
-    let flat = info.split(|byte| b"{}[".contains(byte)).next()?;
-    let rank = text_after(flat, b"\"rank\"")?.trim_ascii_start().strip_prefix(b":")?.trim_ascii_start();
-    let digits = rank.split(|byte| !byte.is_ascii_digit()).next()?;
-    std::str::from_utf8(digits).ok()?.parse().ok()
-}
-
-fn text_after<'a>(text: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
-    let at = text.windows(key.len()).position(|window| window == key)?;
-    Some(&text[at + key.len()..])
-}
-
 /// Detects archives and compressions that gpuflame does not unpack.
 fn detect_packed(head: &[u8]) -> Option<Result<Kind>> {
     let what = match head {
@@ -312,23 +295,6 @@ mod tests {
             ("hello\nMEMSET [ 1, 2 ] duration 1, value 0\n", Kind::CuptiText),
         ] {
             assert_eq!(detect_kind(head.as_bytes()).unwrap(), kind, "{head}");
-        }
-    }
-
-    #[test]
-    fn the_rank_is_that_of_the_job_and_not_that_of_a_process_group() {
-        for (head, rank) in [
-            (
-                r#"{"distributedInfo": {"backend": "nccl", "rank": 3, "world_size": 8}, "traceEvents": ["#,
-                Some(3),
-            ),
-            (r#"{"distributedInfo":{"rank":0,"pg_config":[{"rank":7}]}}"#, Some(0)),
-            (r#"{"distributedInfo": {"backend": "nccl", "pg_config": [{"rank": 7}]}}"#, None),
-            (r#"{"distributedInfo": {"backend": "nccl"}, "rank": 5"#, None),
-            (r#"{"distributedInfo": {"rank": "#, None),
-            (r#"{"rank": 3, "traceEvents": ["#, None),
-        ] {
-            assert_eq!(find_rank(head.as_bytes()), rank, "{head}");
         }
     }
 

@@ -1,12 +1,31 @@
-//! Links each operation to the call that launched it, by correlation id, and within a process if the trace gives
-//! processes. [`LinkReport`] counts the results; users see these numbers as well.
+//! Links each operation to the call that launched it. [`LinkReport`] counts the results; users see these numbers as
+//! well.
+//!
+//! The evidence, strongest first:
+//!
+//! 1. a flow from the call to the operation (`ac2g`, `bind_id`);
+//! 2. the correlation id, within the operation's process if the trace tells that process;
+//! 3. a flow of an unknown category;
+//! 4. the external id, if the operation has no correlation id.
+//!
+//! If several calls have the id, those that can start such work are preferred (a launch before the record of an
+//! event), and the innermost of nested calls. If several are left, the operation belongs to the only one that began
+//! before it; as many operations as calls, of one thread and one stream, are linked in order. Otherwise the operation
+//! is ambiguous, and linked to no call.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::ReadCounts;
 use super::graph_captures::CaptureCoverage;
-use super::work::{CallRecord, OpRecord};
-use gpuflame_model::record::IdMap;
+use super::launch_flows::ResolvedFlows;
+use super::model::{FlowKind, OpKind};
+use super::work::{CallRecord, CallUse, OpRecord};
+use gpuflame_model::record::{Detail, IdMap};
+
+/// Maximum number of calls of one flow that are compared.
+const MAX_CALLS_PER_FLOW: usize = 64;
+/// Index of the set of processes of operations whose process is unknown.
+pub(super) const ANY_PROCESS: u32 = u32::MAX;
 
 /// Counts of linked and unlinked operations, and facts about the trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,8 +52,6 @@ pub struct LinkReport {
     pub started_before_launch: u64,
     /// Launches without an operation.
     pub launches_without_op: u64,
-    /// Operations without a launch whose trace does not give their correlation id.
-    pub ops_without_id: u64,
     /// Operations whose trace does not give their stream.
     pub ops_without_stream: u64,
     /// Records of waits for an event, a stream or a device.
@@ -55,6 +72,27 @@ pub struct LinkReport {
     /// Share of the graphs' GPU time that is attributed to stacks of capture traces. Present only if capture traces
     /// were given.
     pub capture_coverage: Option<CaptureCoverage>,
+    /// Operations that several calls may have launched. They are linked to none.
+    pub ambiguous_ops: u64,
+    /// Calls that may have launched ambiguous operations. They are not among the launches.
+    pub ambiguous_calls: u64,
+    /// Operations that were linked in order of time, because several launches have their id.
+    pub ordered_ops: u64,
+    /// Operations that were linked by a flow, because of missing or ambiguous ids.
+    pub flow_ops: u64,
+    /// Operations that were linked by an external id.
+    pub external_ops: u64,
+    /// Operations without a launch and without a correlation id.
+    pub ops_without_id: u64,
+    /// Begin events without an end, and end events without a begin.
+    pub unpaired_edges: (u64, u64),
+    /// Slices that no stack has, because too many slices of the thread overlap without nesting.
+    pub crossing_slices: u64,
+    /// GPUs that got a new number, because another part of a merged trace uses the same number: the new number, the
+    /// number in the file, and the part.
+    pub renumbered_devices: Vec<(u32, u32, String)>,
+    /// Correlation ids as the file has them, by correlation id of the rows; 0 for none.
+    pub file_ids: Vec<u64>,
     /// Unknown categories with their number of events, the most frequent category first.
     pub unknown_categories: Vec<(String, u64)>,
     /// Offset added to all times, so that no time is below 1.
@@ -67,30 +105,282 @@ pub struct LinkReport {
 impl LinkReport {
     /// Whether `op`, which has no call, was launched before the trace began. That is so if its id is smaller than the
     /// ids of all calls, or if it starts before every operation that was launched within the trace. Nothing is known
-    /// about an operation without an id.
+    /// about an operation without an id, or with an id that several calls have.
     pub(super) fn launched_before(&self, op: &OpRecord) -> bool {
         let first = self.first_linked.get(&op.process).or_else(|| self.first_linked.get(&0));
         let Some(&(first_id, first_start)) = first else { return false };
-        op.correlation != 0 && (op.correlation < first_id || op.start < first_start)
+        !op.ambiguous && op.correlation != 0 && (op.correlation < first_id || op.start < first_start)
     }
 }
 
-/// Links all operations to calls, and counts the links. `processes` is indexed by thread.
-pub(super) fn link_operations(
-    ops: &mut [OpRecord],
-    calls: &mut [CallRecord],
-    processes: &[u32],
-) -> LinkReport {
-    let index = CallIndex::new(calls, processes);
-    for op in ops.iter_mut() {
-        op.call = if op.correlation == 0 { None } else { index.find_call(calls, op) };
-    }
-    for op in ops.iter() {
-        if let Some(call) = op.call {
-            calls[call as usize].ops += 1;
+/// Everything from which operations are linked.
+pub(super) struct Linking<'a> {
+    pub(super) ops: &'a mut [OpRecord],
+    pub(super) calls: &'a mut [CallRecord],
+    /// Processes, indexed by thread.
+    pub(super) process_of_thread: &'a [u32],
+    /// Sets of processes that may have launched an operation.
+    pub(super) homes: &'a [IdMap<u32, ()>],
+    /// Index into `homes` for each operation, or [`ANY_PROCESS`].
+    pub(super) home_of_op: &'a [u32],
+    pub(super) flows: ResolvedFlows,
+    /// External ids of calls and operations without a correlation id, each with its number.
+    pub(super) external_calls: Vec<(u64, u32)>,
+    pub(super) external_ops: Vec<(u64, u32)>,
+}
+
+/// Calls from which flows lead to operations. They launched no other work if another call may have.
+type FlowCalls = IdMap<u32, ()>;
+
+/// Numbers of operations that were linked by other evidence than their own correlation id.
+#[derive(Default)]
+struct LinkCounts {
+    by_flow: u64,
+    by_external: u64,
+    in_order: u64,
+}
+
+impl Linking<'_> {
+    /// Links all operations to calls, and counts the links.
+    pub(super) fn link(mut self) -> LinkReport {
+        let mut counts = LinkCounts::default();
+        counts.by_flow += self.link_by_flows(FlowKind::Launch);
+        let linked = self.ops.iter().filter_map(|op| op.call);
+        let by_flow: FlowCalls = linked.map(|call| (call, ())).collect();
+        let (calls, ops) = (self.calls.iter(), self.ops.iter());
+        let calls = (0..).zip(calls.map(|call| call.correlation)).filter(|(_, id)| *id != 0);
+        let calls: Vec<(u64, u32)> = calls.map(|(at, id)| (id, at)).collect();
+        let ops = (0..).zip(ops).filter(|(_, op)| op.correlation != 0 && op.call.is_none());
+        let ops: Vec<(u64, u32)> = ops.map(|(at, op)| (op.correlation, at)).collect();
+        counts.in_order += self.link_by_ids(calls, ops, CallUse::Other, &by_flow);
+        counts.by_flow += self.link_by_flows(FlowKind::Unknown) + self.link_by_flow_ids();
+        let (calls, mut ops) =
+            (std::mem::take(&mut self.external_calls), std::mem::take(&mut self.external_ops));
+        ops.retain(|(_, op)| self.ops[*op as usize].call.is_none());
+        let numbers: Vec<u32> = ops.iter().map(|(_, op)| *op).collect();
+        counts.in_order += self.link_by_ids(calls, ops, CallUse::Unknown, &by_flow);
+        counts.by_external =
+            numbers.iter().filter(|op| self.ops[**op as usize].call.is_some()).count() as u64;
+        if !self.ops.iter().any(|op| op.ambiguous) {
+            self.calls.iter_mut().for_each(|call| call.ambiguous = false);
+        }
+        for op in self.ops.iter() {
+            if let Some(call) = op.call {
+                self.calls[call as usize].ops += 1;
+            }
+        }
+        self.note_processes();
+        LinkReport {
+            ordered_ops: counts.in_order,
+            flow_ops: counts.by_flow,
+            external_ops: counts.by_external,
+            ..count_links(self.ops, self.calls, self.process_of_thread)
         }
     }
-    count_links(ops, calls, processes)
+
+    /// Sets the processes of operations that only one process may have launched.
+    fn note_processes(&mut self) {
+        for (op, home) in self.ops.iter_mut().zip(self.home_of_op) {
+            if let Some(home) = self.homes.get(*home as usize)
+                && let (1, Some(process)) = (home.len(), home.keys().next())
+            {
+                op.process = *process;
+            }
+        }
+    }
+
+    /// Links operations that a flow of this kind leads to. Returns their number.
+    fn link_by_flows(&mut self, kind: FlowKind) -> u64 {
+        let mut linked = 0;
+        for at in self.flows.ops() {
+            let op = &self.ops[at as usize];
+            // Flows of unknown categories may be dependencies, which do not overrule a correlation id.
+            if op.call.is_some() || (kind == FlowKind::Unknown && op.correlation != 0 && !op.ambiguous) {
+                continue;
+            }
+            let ids = self.flows.ids_of(at, kind);
+            let calls = ids.flat_map(|id| self.flows.calls_of(id, kind).take(MAX_CALLS_PER_FLOW + 1));
+            let calls: Vec<u32> = calls.take(MAX_CALLS_PER_FLOW + 1).collect();
+            if calls.len() > MAX_CALLS_PER_FLOW {
+                continue;
+            }
+            if let [call] = self.fitting_calls(&calls, at, CallUse::Unknown)[..] {
+                let op = &mut self.ops[at as usize];
+                (op.call, op.ambiguous) = (Some(call), false);
+                linked += 1;
+            }
+        }
+        linked
+    }
+
+    /// Links operations whose correlation id is the id of a flow, but of no call. Returns their number.
+    fn link_by_flow_ids(&mut self) -> u64 {
+        if !self.flows.ends_are_ids {
+            return 0;
+        }
+        let mut linked = 0;
+        for at in 0..self.ops.len() as u32 {
+            let op = &self.ops[at as usize];
+            if op.call.is_some() || op.ambiguous || op.correlation == 0 {
+                continue;
+            }
+            let calls: Vec<u32> =
+                self.flows.calls_of(op.correlation, FlowKind::Launch).take(MAX_CALLS_PER_FLOW + 1).collect();
+            if let [call] = self.fitting_calls(&calls, at, CallUse::Unknown)[..] {
+                self.ops[at as usize].call = Some(call);
+                linked += 1;
+            }
+        }
+        linked
+    }
+
+    /// Links operations to calls with the same id. Both are given as (id, number). Calls of a use below `least` are
+    /// ignored, and so are those `by_flow` if others are left. Returns the number of operations that were linked in order
+    /// of time.
+    fn link_by_ids(
+        &mut self,
+        calls: Vec<(u64, u32)>,
+        mut ops: Vec<(u64, u32)>,
+        least: CallUse,
+        by_flow: &FlowCalls,
+    ) -> u64 {
+        let process = |call: u32| self.process_of_thread[self.calls[call as usize].thread as usize];
+        let mut calls: Vec<(u64, u32, u32)> =
+            calls.into_iter().map(|(id, call)| (id, process(call), call)).collect();
+        calls.sort_unstable();
+        ops.sort_unstable_by_key(|&(id, at)| {
+            let op = &self.ops[at as usize];
+            (id, self.home_of_op[at as usize], op_kind(op), op.start, at)
+        });
+        let mut in_order = 0;
+        let mut rest = &calls[..];
+        let alike = |a: &(u64, u32), b: &(u64, u32)| {
+            let (at, bt) = (a.1 as usize, b.1 as usize);
+            a.0 == b.0
+                && self.home_of_op[at] == self.home_of_op[bt]
+                && op_kind(&self.ops[at]) == op_kind(&self.ops[bt])
+        };
+        let groups: Vec<&[(u64, u32)]> = ops.chunk_by(alike).collect();
+        for group in groups {
+            let (id, first) = group[0];
+            rest = &rest[rest.partition_point(|(of, ..)| *of < id)..];
+            let same_id = &rest[..rest.partition_point(|(of, ..)| *of == id)];
+            let candidates: Vec<u32> = match self.homes.get(self.home_of_op[first as usize] as usize) {
+                None => same_id.iter().map(|(.., call)| *call).collect(),
+                Some(home) => {
+                    let of_process = |process: &u32| {
+                        let from = same_id.partition_point(|(_, of, _)| of < process);
+                        let to = same_id.partition_point(|(_, of, _)| of <= process);
+                        same_id[from..to].iter().map(|(.., call)| *call)
+                    };
+                    home.keys().flat_map(of_process).collect()
+                }
+            };
+            let ops: Vec<u32> = group.iter().map(|(_, op)| *op).collect();
+            let same_id = candidates;
+            let mut candidates = self.fitting_calls(&same_id, first, least);
+            if candidates.iter().any(|call| !by_flow.contains_key(call)) {
+                candidates.retain(|call| !by_flow.contains_key(call));
+            }
+            if let [innermost] = candidates[..] {
+                self.mark_enclosing(&same_id, innermost);
+            }
+            in_order += self.link_alike(&candidates, &ops);
+        }
+        in_order
+    }
+
+    /// Returns those of `calls` that may have launched the operation, in order of time: in its process, of the use
+    /// that fits best, and innermost.
+    fn fitting_calls(&self, calls: &[u32], op: u32, least: CallUse) -> Vec<u32> {
+        let call = |at: u32| &self.calls[at as usize];
+        let home = self.homes.get(self.home_of_op[op as usize] as usize);
+        let is_home = |at: &u32| {
+            home.is_none_or(|home| home.contains_key(&self.process_of_thread[call(*at).thread as usize]))
+        };
+        let kind = op_kind(&self.ops[op as usize]);
+        let mut fitting: Vec<u32> = calls.iter().copied().filter(is_home).collect();
+        fitting.retain(|at| call(*at).starts >= least);
+        if fitting.len() < 2 {
+            return fitting;
+        }
+        let best = fitting.iter().map(|at| call(*at).starts.fit(kind)).max();
+        fitting.retain(|at| Some(call(*at).starts.fit(kind)) == best);
+        fitting.sort_unstable_by_key(|at| (call(*at).start, std::cmp::Reverse(call(*at).end), *at));
+        fitting.dedup();
+        let mut last_of_thread: IdMap<u32, usize> = IdMap::default();
+        let mut innermost: Vec<u32> = Vec::new();
+        for at in fitting {
+            let last = last_of_thread.get(&call(at).thread).copied();
+            match last.filter(|last| call(innermost[*last]).end >= call(at).end) {
+                Some(last) => innermost[last] = at,
+                None => {
+                    last_of_thread.insert(call(at).thread, innermost.len());
+                    innermost.push(at);
+                }
+            }
+        }
+        innermost.sort_by_key(|at| call(*at).start);
+        innermost
+    }
+
+    /// Marks the calls that enclose a call with their id on its thread, because both are one launch.
+    fn mark_enclosing(&mut self, same_id: &[u32], innermost: u32) {
+        let CallRecord { start, end, thread, .. } = self.calls[innermost as usize];
+        for &at in same_id.iter().filter(|at| **at != innermost) {
+            let call = &mut self.calls[at as usize];
+            call.encloses |= call.thread == thread && call.start <= start && call.end >= end;
+        }
+    }
+
+    /// Links operations of one kind and id, sorted by start, to `candidates`, sorted by start. Returns the number of
+    /// operations that were linked in order of time.
+    fn link_alike(&mut self, candidates: &[u32], ops: &[u32]) -> u64 {
+        if let [call] = candidates {
+            ops.iter().for_each(|op| self.ops[*op as usize].call = Some(*call));
+            return 0;
+        }
+        if candidates.is_empty() {
+            return 0;
+        }
+        let stream = |op: &u32| {
+            let op = &self.ops[*op as usize];
+            (op.lane, op.device, op.context, op.stream)
+        };
+        let thread = |call: &u32| self.calls[*call as usize].thread;
+        let start = |call: &u32| self.calls[*call as usize].start;
+        let is_sequence = ops.len() == candidates.len()
+            && ops.iter().all(|op| stream(op) == stream(&ops[0]))
+            && candidates.iter().all(|call| thread(call) == thread(&candidates[0]))
+            && candidates.iter().zip(ops).all(|(call, op)| start(call) <= self.ops[*op as usize].start);
+        if is_sequence {
+            for (call, op) in candidates.iter().zip(ops) {
+                self.ops[*op as usize].call = Some(*call);
+            }
+            return ops.len() as u64;
+        }
+        let mut is_ambiguous = false;
+        for &op in ops {
+            let began = self.ops[op as usize].start;
+            let before = candidates.partition_point(|call| self.calls[*call as usize].start <= began);
+            let op = &mut self.ops[op as usize];
+            (op.call, op.ambiguous) = ((before == 1).then_some(candidates[0]), before != 1);
+            is_ambiguous |= before != 1;
+        }
+        if is_ambiguous {
+            candidates.iter().for_each(|call| self.calls[*call as usize].ambiguous = true);
+        }
+        0
+    }
+}
+
+fn op_kind(op: &OpRecord) -> OpKind {
+    match op.detail {
+        Detail::Copy(_) => OpKind::Copy,
+        Detail::Set(_) => OpKind::Set,
+        Detail::Graph => OpKind::Graph,
+        Detail::Kernel(_) => OpKind::Kernel,
+    }
 }
 
 fn count_links(ops: &[OpRecord], calls: &[CallRecord], processes: &[u32]) -> LinkReport {
@@ -111,6 +401,7 @@ fn count_links(ops: &[OpRecord], calls: &[CallRecord], processes: &[u32]) -> Lin
     let mut linked = LinkReport {
         ops: ops.len() as u64,
         first_linked,
+        ambiguous_calls: calls.iter().filter(|call| call.ambiguous && call.ops == 0).count() as u64,
         multi_op_launches: calls.iter().filter(|call| call.ops > 1).count() as u64,
         max_ops_per_launch: calls.iter().map(|call| u64::from(call.ops)).max().unwrap_or(0),
         ..LinkReport::default()
@@ -126,53 +417,10 @@ fn count_links(ops: &[OpRecord], calls: &[CallRecord], processes: &[u32]) -> Lin
             }
             None => {
                 linked.launched_before_trace += u64::from(linked.launched_before(op));
-                linked.ops_without_id += u64::from(op.correlation == 0);
+                linked.ambiguous_ops += u64::from(op.ambiguous);
+                linked.ops_without_id += u64::from(op.correlation == 0 && !op.ambiguous);
             }
         }
     }
     linked
-}
-
-/// Indices of calls, sorted by correlation id and then file order. A hash map would take eight times the memory, at
-/// the time when memory use is at its peak.
-struct CallIndex<'a> {
-    sorted: Vec<u32>,
-    /// Processes, indexed by thread.
-    of_thread: &'a [u32],
-    /// Processes that made calls.
-    processes: IdMap<u32, ()>,
-}
-
-impl<'a> CallIndex<'a> {
-    fn new(calls: &[CallRecord], of_thread: &'a [u32]) -> Self {
-        let processes = calls.iter().map(|call| (of_thread[call.thread as usize], ())).collect();
-        let with_id = (0..).zip(calls).filter(|(_, call)| call.correlation != 0);
-        let mut sorted: Vec<u32> = with_id.map(|(at, _)| at).collect();
-        sorted.sort_unstable_by_key(|&at| (calls[at as usize].correlation, at));
-        Self { sorted, of_thread, processes }
-    }
-
-    /// Finds the call with the operation's id, in the operation's own process if that process has calls in the trace.
-    /// If several calls have the id, returns the last call that began before the operation.
-    fn find_call(&self, calls: &[CallRecord], op: &OpRecord) -> Option<u32> {
-        let in_process = op.process != 0 && self.processes.contains_key(&op.process);
-        let id = |at: &u32| calls[*at as usize].correlation;
-        let first = self.sorted.partition_point(|at| id(at) < op.correlation);
-        let candidates = self.sorted[first..].iter().take_while(|at| id(at) == op.correlation);
-        let mut best: Option<u32> = None;
-        for &at in candidates {
-            let call = &calls[at as usize];
-            let fits = !in_process || self.of_thread[call.thread as usize] == op.process;
-            if fits && best.is_none_or(|best| match_key(call, op) >= match_key(&calls[best as usize], op)) {
-                best = Some(at);
-            }
-        }
-        best
-    }
-}
-
-/// Returns the sort key of candidate calls. The call with the greatest key matches best.
-fn match_key(call: &CallRecord, op: &OpRecord) -> (bool, i64) {
-    let began_before = call.start <= op.start;
-    (began_before, if began_before { call.start } else { call.start.saturating_neg() })
 }

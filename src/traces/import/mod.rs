@@ -9,6 +9,7 @@
 pub mod json;
 
 mod call_stacks;
+mod copies;
 mod cupti_text;
 mod detect;
 mod folded;
@@ -16,6 +17,8 @@ mod graph_captures;
 mod gzip;
 mod gzip_members;
 mod host_delays;
+mod job;
+mod launch_flows;
 mod lines;
 mod link;
 mod model;
@@ -24,6 +27,7 @@ mod nsys;
 mod open;
 mod operator_links;
 mod options;
+mod places;
 mod recording;
 mod rocpd;
 mod rocprof;
@@ -43,12 +47,13 @@ pub use graph_captures::CaptureCoverage;
 pub use json::ReadCounts;
 pub use link::LinkReport;
 pub use model::{
-    Begin, Call, CpuKind, CpuOp, End, Event, Flow, Folded, Fork, Id, Op, OpKind, Property, PythonFrame, Sink,
-    SliceKind, StackLine, Sync, ThreadName, Wants,
+    Begin, Call, CpuKind, CpuOp, End, Event, Flow, FlowKind, Folded, Fork, Id, Op, OpKind, Property,
+    PythonFrame, Sink, SliceKind, StackLine, Sync, ThreadName, Wants,
 };
 pub use name_table::NameTable;
 pub use open::{Kind, Opened, open};
 pub use options::Options;
+pub use places::MAX_RENUMBERED_DEVICES;
 pub use recording::{RecordingSummary, WriterState, recording};
 pub use rows::rows;
 pub use text::Text;

@@ -19,9 +19,9 @@ pub enum Event<'a> {
     Python(PythonFrame<'a>),
     /// Start of a slice whose end is a separate event.
     Begin(Begin<'a>),
-    /// End of the innermost slice that is still open on the thread.
+    /// End of a slice that a [`Begin`] opened on the thread.
     End(End<'a>),
-    /// Start or end of a flow from a forward operator to a backward operator.
+    /// Start or end of a flow: from a forward operator to a backward operator, or from a call to its GPU work.
     Flow(Flow<'a>),
     /// A wait for an event, a stream or a device.
     Sync(Sync<'a>),
@@ -113,6 +113,14 @@ pub struct Op<'a> {
     pub in_args: bool,
     /// Reason why the operation has no launch, in the word that our own exports use.
     pub reason: Text<'a>,
+    /// Process and thread fields of the event. In Kineto's traces they hold the device and the stream.
+    pub lane: (Id<'a>, Id<'a>),
+    /// Id of the flow that ends at the operation, if the event itself has that id.
+    pub flow: Option<u64>,
+    /// Direction of a copy, if it is an argument and not only part of the name.
+    pub direction: Text<'a>,
+    /// Source and destination GPU of a copy between GPUs.
+    pub peers: Option<(u32, u32)>,
 }
 
 /// A call of the GPU's runtime or driver.
@@ -146,6 +154,8 @@ pub struct Call<'a> {
     pub graph_node: Option<u64>,
     /// Whether the trace marks the call as a launch although the trace has no operation for the call.
     pub pending: bool,
+    /// Id of the flow that starts at the call, if the event itself has that id.
+    pub flow: Option<u64>,
 }
 
 /// Kind of a [`CpuOp`].
@@ -215,6 +225,10 @@ pub enum SliceKind {
     Cpu(CpuKind),
     /// A Python function.
     Python,
+    /// Work of a GPU.
+    Work,
+    /// A slice of an unknown category or without a category.
+    Unknown,
 }
 
 /// Start of a slice.
@@ -222,6 +236,8 @@ pub enum SliceKind {
 pub struct Begin<'a> {
     /// Kind of the slice.
     pub kind: SliceKind,
+    /// Category of the slice; empty if the event has none.
+    pub category: Text<'a>,
     /// Name as written in the file.
     pub name: Text<'a>,
     /// Start, in ns on the trace's clock.
@@ -232,11 +248,19 @@ pub struct Begin<'a> {
     pub thread: Id<'a>,
     /// Correlation id, if the slice is a call.
     pub correlation: Option<u64>,
+    /// The work, if the slice is GPU work. The end is not known yet.
+    pub work: Option<Op<'a>>,
 }
 
 /// End of a slice.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct End<'a> {
+    /// Category of the slice that ends; empty if the event has none.
+    pub category: Text<'a>,
+    /// Name of the slice that ends; empty if the event has none.
+    pub name: Text<'a>,
+    /// Correlation id, if the event has one.
+    pub correlation: Option<u64>,
     /// End, in ns on the trace's clock.
     pub time: i64,
     /// Process of the event, as the trace names the process.
@@ -245,13 +269,28 @@ pub struct End<'a> {
     pub thread: Id<'a>,
 }
 
-/// Start or end of a flow from the forward pass to the backward pass.
+/// Purpose of a [`Flow`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FlowKind {
+    /// From a forward operator to its backward operator.
+    Backward,
+    /// From a call to the GPU work that it launched.
+    Launch,
+    /// Any other purpose, which the category may tell.
+    Unknown,
+}
+
+/// Start or end of a flow.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Flow<'a> {
+    /// Purpose of the flow, by its category.
+    pub kind: FlowKind,
     /// Id that the start and the end of the flow share.
     pub id: u64,
-    /// Whether this event is the start of the flow, at the forward operator.
+    /// Whether this event is the start of the flow.
     pub begins: bool,
+    /// Whether the end of the flow is in the slice that is open at the time, not in the slice that begins next.
+    pub enclosed: bool,
     /// Time in ns on the trace's clock.
     pub time: i64,
     /// Process of the event, as the trace names the process.

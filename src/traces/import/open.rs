@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 
 use super::gzip::{self, Inflater};
+use super::job::JobPlace;
 use super::json::{self, ReadCounts};
 use super::options::Options;
 use super::sqlite::Database;
@@ -70,7 +71,7 @@ impl fmt::Display for Kind {
 pub struct Opened {
     path: PathBuf,
     kind: Kind,
-    rank: Option<u32>,
+    place: JobPlace,
     size: Option<u64>,
     source: Input,
 }
@@ -111,8 +112,8 @@ fn open_any(path: &Path) -> Result<Opened> {
             let input = Cursor::new(head).chain(std::io::stdin());
             return open_compressed(path_buf, None, &first, Box::new(input));
         }
-        let (kind, rank) = detect_kind_and_rank(&head)?;
-        return Ok(Opened { path: path_buf, kind, rank, size: None, source: Input::Pipe { head } });
+        let (kind, place) = detect_kind_and_place(&head)?;
+        return Ok(Opened { path: path_buf, kind, place, size: None, source: Input::Pipe { head } });
     }
     let mut file = File::open(path)?;
     let metadata = file.metadata()?;
@@ -125,13 +126,17 @@ fn open_any(path: &Path) -> Result<Opened> {
         if gzip::is_compressed(&head) {
             return open_compressed(path_buf, Some(metadata.len()), &head, Box::new(file));
         }
-        let (kind, rank) = match detect_kind_and_rank(&head)? {
+        let (kind, place) = match detect_kind_and_place(&head)? {
             // Which tool wrote the database is known only from its tables.
-            (Kind::Nsys, rank) => (detect::detect_database(&Database::open(path)?)?, rank),
+            (Kind::Nsys, _) => {
+                let base = Database::open(path)?;
+                let kind = detect::detect_database(&base)?;
+                (kind, if kind == Kind::Rocpd { rocpd::find_place(&base)? } else { JobPlace::default() })
+            }
             detected => detected,
         };
         let (size, source) = (Some(metadata.len()), Input::File(file));
-        return Ok(Opened { path: path_buf, kind, rank, size, source });
+        return Ok(Opened { path: path_buf, kind, place, size, source });
     }
     // The input is a named pipe or a device, so bytes that were already read cannot be read again.
     open_stream(path_buf, head, file)
@@ -146,8 +151,8 @@ fn open_stream(path: PathBuf, head: Vec<u8>, file: File) -> Result<Opened> {
     }
     let mut rest = Inflater::plain(input);
     let head = read_head(&mut rest)?;
-    let (kind, rank) = detect_kind_and_rank(&head)?;
-    Ok(Opened { path, kind, rank, size: None, source: Input::Stream { head, rest } })
+    let (kind, place) = detect_kind_and_place(&head)?;
+    Ok(Opened { path, kind, place, size: None, source: Input::Stream { head, rest } })
 }
 
 fn open_compressed(
@@ -159,7 +164,7 @@ fn open_compressed(
     let mut rest = Inflater::new(first, input);
     let mut head = Vec::new();
     let ended = (&mut rest).take(HEAD_BYTES).read_to_end(&mut head);
-    let (kind, rank) = match (detect_kind_and_rank(&head), ended) {
+    let (kind, place) = match (detect_kind_and_place(&head), ended) {
         (Ok(detected), Ok(_)) => detected,
         // The file is truncated or damaged within the head. The events before the damage are read first, then the
         // error is returned.
@@ -174,12 +179,12 @@ fn open_compressed(
         let message = "is a compressed sqlite file; unpack it first (`gunzip FILE` or `zstd -d FILE`)";
         return Err(Error::new(ErrorKind::Format, message));
     }
-    Ok(Opened { path, kind, rank, size, source: Input::Stream { head, rest } })
+    Ok(Opened { path, kind, place, size, source: Input::Stream { head, rest } })
 }
 
-fn detect_kind_and_rank(head: &[u8]) -> Result<(Kind, Option<u32>)> {
+fn detect_kind_and_place(head: &[u8]) -> Result<(Kind, JobPlace)> {
     let kind = detect::detect_kind(head)?;
-    Ok((kind, if kind == Kind::Chrome { detect::find_rank(head) } else { None }))
+    Ok((kind, if kind == Kind::Chrome { JobPlace::from_head(head) } else { JobPlace::default() }))
 }
 
 fn read_head(input: &mut impl Read) -> Result<Vec<u8>> {
@@ -195,9 +200,14 @@ impl Opened {
     }
 
     /// Returns the rank of the process that wrote the trace, if the file gives the rank before the events, as
-    /// torch.profiler does.
+    /// torch.profiler does, or in a table.
     pub fn rank(&self) -> Option<u32> {
-        self.rank
+        self.place.rank
+    }
+
+    /// Returns the number of ranks of the job, if the file gives it where it gives the rank.
+    pub fn world_size(&self) -> Option<u32> {
+        self.place.world_size
     }
 
     /// Whether the trace is compressed.

@@ -2,8 +2,9 @@
 //! gradient they compute.
 //!
 //! Older profilers write the Python functions into the operator's arguments (`Call stack`) instead of emitting slices
-//! for the functions. The functions become frames between the enclosing operator and this operator. Functions that
-//! both operators have in their arguments are omitted.
+//! for the functions. The functions of the innermost operator are the ones that are running. An enclosing operator is
+//! drawn after the functions that both have; its other functions have returned by then. Functions that opened a range
+//! (`__enter__`, `step`) have returned as well, so a range has no functions of its own.
 //!
 //! Backward operators run on a separate thread, without any Python. On request their launches are attributed to the
 //! stack of the forward operator: forward stack, `[backward]`, backward operator. A backward operator is linked to
@@ -24,6 +25,8 @@ pub(super) struct OperatorLinks {
     operators: Vec<Operator>,
     /// Python call stacks as lists of labels, outermost first.
     pub(super) python_stacks: Vec<Vec<u32>>,
+    /// Whether a Python call stack ends with a function that opens a range.
+    pub(super) opens_range: Vec<bool>,
     /// Flows by id, as thread and time of the flow's start, and of its end.
     flows: IdMap<u64, [Option<(u32, i64)>; 2]>,
     /// For each operator, the corresponding forward operator, or [`NONE`].
@@ -34,6 +37,15 @@ pub(super) struct OperatorLinks {
     linked_calls: Vec<(u32, u32, u32)>,
     /// Calls inside backward operators that could not be linked.
     unlinked_calls: Vec<u32>,
+}
+
+/// Maximum number of open slices for which a stack is built again. Without the limit, each operator in a deep nest would
+/// take time for each slice around it.
+const MAX_REBUILT_SLICES: usize = 1024;
+
+/// Number of functions that two call stacks have in common, from the outermost on.
+fn shared_length(a: &[u32], b: &[u32]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
 /// Forward operators by sequence number and thread, as (start, number).
@@ -64,10 +76,18 @@ pub(super) struct OperatorScope {
     /// Outermost backward operator that is linked, and the stack below that operator.
     backward: (u32, u32),
     is_backward: bool,
+    /// Whether the functions of an enclosing operator differ from those that are running.
+    has_returned: bool,
+}
+
+/// A slice that is open, for [`OperatorLinks::enter_slice`].
+pub(super) trait Enclosing {
+    fn slice(&self) -> &Slice;
 }
 
 impl OperatorScope {
-    pub(super) const OUTSIDE: Self = Self { python_stack: NONE, backward: (NONE, ROOT), is_backward: false };
+    pub(super) const OUTSIDE: Self =
+        Self { python_stack: NONE, backward: (NONE, ROOT), is_backward: false, has_returned: false };
 }
 
 impl OperatorLinks {
@@ -90,15 +110,17 @@ impl OperatorLinks {
         self.flows.entry(id).or_default()[usize::from(!begins)] = Some((thread, time));
     }
 
-    /// Enters the slice of operator `number`, inside `outer` and on top of the stack `parent`. Returns the new scope,
-    /// and the stack including the operator's Python functions.
+    /// Enters `slice`, inside `outer` and on top of the stack `parent`, where the slices `open` are open. Returns the
+    /// new scope, and the stack including the operator's Python functions.
     pub(super) fn enter_slice(
         &self,
-        number: Option<u32>,
+        slice: &Slice,
+        open: &[impl Enclosing],
         outer: OperatorScope,
         parent: u32,
         tree: &mut StackTree,
     ) -> (OperatorScope, u32) {
+        let number = self.find_operator(slice);
         let Some((number, operator)) = number.map(|number| (number, &self.operators[number as usize])) else {
             return (outer, parent);
         };
@@ -111,14 +133,44 @@ impl OperatorLinks {
         }
         let mut node = parent;
         if let Some(python_stack) = self.python_stacks.get(operator.python_stack as usize) {
+            if self.is_range(slice, operator) {
+                scope.has_returned = true;
+                return (scope, node);
+            }
             let around = self.python_stacks.get(outer.python_stack as usize).map_or(&[][..], Vec::as_slice);
-            let shared = around.iter().zip(python_stack).take_while(|(a, b)| a == b).count();
-            for &label in &python_stack[shared..] {
+            scope.python_stack = operator.python_stack;
+            scope.has_returned |= !python_stack.starts_with(around);
+            let can_rebuild = scope.backward.0 == NONE && open.len() <= MAX_REBUILT_SLICES;
+            if scope.has_returned && can_rebuild {
+                return (scope, self.rebuild_path(open, python_stack, tree));
+            }
+            for &label in &python_stack[shared_length(around, python_stack)..] {
                 node = tree.child((node, label, FrameClass::Python));
             }
-            scope.python_stack = operator.python_stack;
         }
         (scope, node)
+    }
+
+    /// Whether the Python functions of a slice have opened the slice as a range, and then returned.
+    fn is_range(&self, slice: &Slice, operator: &Operator) -> bool {
+        slice.class() == FrameClass::Range || self.opens_range[operator.python_stack as usize]
+    }
+
+    /// Returns the stack of the slices `open` and the running Python functions. Each slice comes after the functions
+    /// that were already running when it began.
+    fn rebuild_path(&self, open: &[impl Enclosing], running: &[u32], tree: &mut StackTree) -> u32 {
+        let (mut node, mut drawn) = (ROOT, 0);
+        for outer in open.iter().map(Enclosing::slice) {
+            let own = self.find_operator(outer).map(|number| self.operators[number as usize].python_stack);
+            let own = own.and_then(|stack| self.python_stacks.get(stack as usize));
+            let shared = own.map_or(0, |own| shared_length(own, running));
+            for &label in running.get(drawn..shared).unwrap_or_default() {
+                node = tree.child((node, label, FrameClass::Python));
+            }
+            drawn = drawn.max(shared);
+            node = tree.child((node, outer.label(), outer.class()));
+        }
+        running[drawn..].iter().fold(node, |node, label| tree.child((node, *label, FrameClass::Python)))
     }
 
     /// Records the stack of an operator.

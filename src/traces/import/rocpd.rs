@@ -9,6 +9,7 @@ use std::path::Path;
 
 use rusqlite::Row;
 
+use super::job::JobPlace;
 use super::model::*;
 use super::sqlite::{self, Database, integer, integer_u32, quote, text, text_or};
 use super::{Id, ReadCounts, Text, rocprof};
@@ -23,12 +24,34 @@ const LEFT_OUT: [(&str, &str); 3] = [
     ("rocpd_pmc_event", "counter values"),
 ];
 
+/// Maximum number of bytes of an environment that are read.
+const MAX_ENVIRONMENT: usize = 1 << 20;
+
 /// Returns the suffixes of the sets of tables in the file.
 pub(super) fn find_sets(base: &Database) -> BTreeSet<String> {
     let suffixes = base
         .tables()
         .filter_map(|table| MAIN_TABLES.iter().find_map(|main| table.strip_prefix(main)).map(str::to_owned));
     suffixes.filter(|suffix| suffix.is_empty() || suffix.starts_with('_')).collect()
+}
+
+/// Returns the place of the process in its job, from the environment of the database's only process.
+pub(super) fn find_place(base: &Database) -> Result<JobPlace> {
+    let mut places = Vec::new();
+    for suffix in find_sets(base) {
+        let table = format!("rocpd_info_process{suffix}");
+        if base.has_column(&table, "environment") {
+            // A value that is longer than any environment is not read.
+            let query = format!(
+                "SELECT substr(CAST(environment AS TEXT), 1, {MAX_ENVIRONMENT}) FROM {} LIMIT 2",
+                quote(&table)
+            );
+            base.for_each_row(&query, |row| {
+                places.push(text(row, 0).map(JobPlace::from_environment).unwrap_or_default());
+            })?;
+        }
+    }
+    Ok(if let [place] = places[..] { place } else { JobPlace::default() })
 }
 
 /// Reads the database at `path`.

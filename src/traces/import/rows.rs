@@ -12,7 +12,7 @@ use std::cmp::Reverse;
 use super::call_stacks::StackBuilder;
 use super::graph_captures::{CaptureCoverage, GUESSED, GraphCaptures, GraphRole, NodeOrigin};
 use super::host_delays::{self, GapLabels, HostDelays};
-use super::link::{self, LinkReport};
+use super::link::{LinkReport, Linking};
 use super::slices::{FrameClass, ROOT, StackTree};
 use super::stack_frames::StackFrames;
 use super::trace_collector::{SyncRecord, TraceCollector};
@@ -27,6 +27,10 @@ use gpuflame_model::record::{
 
 /// Smallest plausible distance of the first event from the clock's zero, in ns, if a start of 0 means "not recorded".
 const MIN_GAP_AFTER_ZERO_NS: i64 = 60_000_000_000;
+
+/// Maximum number of frames of a stack; the frames at the root of deeper stacks are left out, and the stack is marked as
+/// truncated. Without the limit, slices that are nested by the thousand would make stacks with millions of frames.
+const MAX_FRAMES: usize = 2048;
 
 /// Reads any trace that has GPU operations, and calls `each` with the trace's rows. Our own recordings already
 /// contain rows: see [`recording`](super::recording()).
@@ -74,14 +78,10 @@ fn read_captures(options: &Options) -> Result<GraphCaptures> {
 impl TraceCollector {
     /// Links the operations to calls, and calls `each` with all rows.
     pub fn emit_rows(mut self, each: &mut dyn FnMut(&Row<'_>)) -> LinkReport {
-        for (edges, slices) in self.edges.iter_mut().zip(&mut self.slices) {
-            edges.pair_into_slices(&mut self.calls, slices);
-        }
+        self.pair_edges();
         let unset = self.clear_missing_starts();
-        let mut linked = {
-            let processes: Vec<u32> = self.thread_facts.iter().map(|(process, ..)| *process).collect();
-            link::link_operations(&mut self.ops, &mut self.calls, &processes)
-        };
+        let mut linked = self.link_operations();
+        linked.unpaired_edges = (self.unpaired_edges.begins, self.unpaired_edges.ends);
         linked.cpu_events = self.cpu_events();
         (linked.sync_records, linked.steps, linked.wait_calls) =
             (self.syncs.len() as u64, self.steps, self.wait_calls);
@@ -110,6 +110,7 @@ impl TraceCollector {
         let mut stacks = StackTree::default();
         let spans = host_delays::delay_spans(&self.ops, &self.calls, self.slices.len());
         let delay_stacks = self.find_stacks(&mut stacks, spans);
+        linked.crossing_slices = self.crossing_slices;
         if self.backward_under_forward {
             let mark = self.labels.intern(Text::from("[backward]"));
             self.operator_links.attach_to_forward(mark, &mut self.calls, &mut stacks);
@@ -186,15 +187,45 @@ impl TraceCollector {
         Some(0)
     }
 
+    fn pair_edges(&mut self) {
+        for (edges, slices) in self.edges.iter_mut().zip(&mut self.slices) {
+            edges.pair_into_slices(&mut self.calls, &mut self.ops, slices, &mut self.unpaired_edges);
+        }
+    }
+
+    /// Links the operations to calls.
+    fn link_operations(&mut self) -> LinkReport {
+        let processes: Vec<u32> = self.thread_facts.iter().map(|(process, ..)| *process).collect();
+        let (homes, renumbered_devices) = self.settle_places(&processes);
+        let flows =
+            std::mem::take(&mut self.launch_flows).resolve(&self.ops, &self.calls, &self.thread_lanes);
+        let linking = Linking {
+            ops: &mut self.ops,
+            calls: &mut self.calls,
+            process_of_thread: &processes,
+            homes: &homes.sets,
+            home_of_op: &homes.of_op,
+            flows,
+            external_calls: std::mem::take(&mut self.external_calls),
+            external_ops: std::mem::take(&mut self.external_ops),
+        };
+        LinkReport { renumbered_devices, ..linking.link() }
+    }
+
     /// Finds the stacks of calls, and the stacks that threads were in during the requested `spans`.
     fn find_stacks(&mut self, stacks: &mut StackTree, spans: Vec<Vec<(i64, i64)>>) -> Vec<Vec<(i64, u32)>> {
         let mut delay_stacks = Vec::new();
         let mut labels = GapLabels::new(std::mem::take(&mut self.labels));
         for (slices, spans) in std::mem::take(&mut self.slices).into_iter().zip(spans) {
             let mut delays = HostDelays::new(spans, labels);
-            let mut of_thread =
-                StackBuilder { tree: &mut *stacks, links: &mut self.operator_links, delays: &mut delays };
+            let mut of_thread = StackBuilder {
+                tree: &mut *stacks,
+                links: &mut self.operator_links,
+                delays: &mut delays,
+                left_out: 0,
+            };
             of_thread.build_thread(slices, &mut self.calls);
+            self.crossing_slices += of_thread.left_out;
             delay_stacks.push(delays.stacks);
             labels = delays.labels;
         }
@@ -205,9 +236,7 @@ impl TraceCollector {
     /// Adds the graph captures of this trace to the captures of the previous traces.
     fn into_graph_captures(mut self) -> GraphCaptures {
         let mut captured = self.graph_captures.take().unwrap_or_default();
-        for (edges, slices) in self.edges.iter_mut().zip(&mut self.slices) {
-            edges.pair_into_slices(&mut self.calls, slices);
-        }
+        self.pair_edges();
         if !self.has_python {
             self.split_call_stacks();
         }
@@ -265,6 +294,13 @@ impl TraceCollector {
     /// Splits the Python call stacks from operator arguments into labels, outermost first.
     fn split_call_stacks(&mut self) {
         for functions in std::mem::take(&mut self.call_stacks).texts() {
+            let innermost = functions.split(';').find(|function| !function.is_empty());
+            let opens_range = innermost.is_some_and(|function| {
+                function
+                    .strip_suffix("__enter__")
+                    .is_some_and(|place| place.is_empty() || place.ends_with(' '))
+            });
+            self.operator_links.opens_range.push(opens_range);
             let functions = functions.split(';').rev().filter(|function| !function.is_empty());
             self.operator_links
                 .python_stacks
@@ -304,9 +340,11 @@ impl TraceCollector {
             let id = *known.entry((stack, thread)).or_insert(next);
             if id == next {
                 frames.clear();
-                frames.extend(stacks.leaf_first(stack).map(to_frame));
-                let thread = threads[thread as usize];
-                each(&Row::Context { id, thread, flags: ContextFlags::default(), frames: &frames });
+                frames.extend(stacks.leaf_first(stack).take(MAX_FRAMES + 1).map(to_frame));
+                let is_truncated = frames.len() > MAX_FRAMES;
+                frames.truncate(MAX_FRAMES);
+                let flags = ContextFlags(if is_truncated { ContextFlags::TRUNCATED } else { 0 });
+                each(&Row::Context { id, thread: threads[thread as usize], flags, frames: &frames });
             }
             id
         };
@@ -358,10 +396,16 @@ impl TraceCollector {
             let op = &self.ops[at as usize];
             (op.call, op.start)
         });
-        let mut correlation = linked.launched_before_trace as u32;
-        let mut before = 0;
         let first_linked = order.partition_point(|&at| self.ops[at as usize].call.is_none());
         let (orphans, mut rest) = order.split_at(first_linked);
+        let is_before = |at: u32| match self.reasons.get(&at) {
+            Some(reason) => *reason == Missing::LaunchedBefore,
+            None => linked.launched_before(&self.ops[at as usize]),
+        };
+        let (before, other): (Vec<u32>, Vec<u32>) = orphans.iter().partition(|at| is_before(**at));
+        let mut file_ids = vec![0];
+        file_ids.extend(before.iter().map(|at| self.ops[*at as usize].correlation));
+        let mut correlation = before.len() as u32;
         let mut calls: Vec<(u32, ContextId)> = (0..)
             .zip(&self.calls)
             .filter(|(_, call)| call.is_shown())
@@ -373,6 +417,11 @@ impl TraceCollector {
             let call = &self.calls[at as usize];
             correlation += 1;
             let id = CorrelationId(correlation);
+            let count = call.ops as usize;
+            let (own, others) = rest.split_at(count);
+            // A flow or an external id may have linked a call without a correlation id.
+            let of_ops = || own.first().map_or(0, |at| self.ops[*at as usize].correlation);
+            file_ids.push(if call.correlation == 0 { of_ops() } else { call.correlation });
             let duration = u32::try_from(call.end.saturating_sub(call.start).max(0)).unwrap_or(u32::MAX);
             each(&Row::Launch(Launch {
                 time: nanos(call.start),
@@ -382,35 +431,28 @@ impl TraceCollector {
                 context,
             }));
             linked.launches_without_op += u64::from(call.ops == 0);
-            let count = call.ops as usize;
-            let (own, others) = rest.split_at(count);
             for &at in own {
                 let created = contexts.created.get(&at).copied();
                 each(&Row::Activity(Activity { created, ..to_activity(&self.ops[at as usize], id, &nanos) }));
             }
             rest = others;
         }
-        for &at in orphans {
+        let numbered = (1..).zip(before).chain((correlation + 1..).zip(other.iter().copied()));
+        for (id, at) in numbered {
             let op = &self.ops[at as usize];
-            let reason = self.reasons.get(&at);
-            let id =
-                if reason.map_or_else(|| linked.launched_before(op), |why| *why == Missing::LaunchedBefore) {
-                    before += 1;
-                    before
-                } else {
-                    correlation += 1;
-                    correlation
-                };
             each(&Row::Activity(Activity {
                 created: contexts.created.get(&at).copied(),
-                device_launched: reason == Some(&Missing::DeviceGraph),
+                device_launched: self.reasons.get(&at) == Some(&Missing::DeviceGraph),
                 ..to_activity(op, CorrelationId(id), &nanos)
             }));
         }
+        correlation = correlation.wrapping_add(other.len() as u32);
+        file_ids.extend(other.iter().map(|at| self.ops[*at as usize].correlation));
         let mut syncs: Vec<&SyncRecord> = self.syncs.iter().collect();
         syncs.sort_by_key(|sync| (sync.start, sync.end));
         for sync in syncs {
             correlation = correlation.wrapping_add(1);
+            file_ids.push(sync.correlation);
             each(&Row::Sync(gpuflame_model::record::SyncRecord {
                 kind: sync.kind,
                 start: nanos(sync.start),
@@ -423,6 +465,7 @@ impl TraceCollector {
                 result: 0,
             }));
         }
+        linked.file_ids = file_ids;
     }
 }
 

@@ -1,62 +1,100 @@
 //! Pairs the separate begin and end events of slices, in any order in which the file has them.
+//!
+//! An end event closes the slice that began last among the open slices of the thread with the event's category and
+//! name. A category or a name that one of the two events does not have fits any. An end event that fits no open slice
+//! closes none, and is counted. Slices of unknown categories take part, so that their end events close nothing else.
 
 use super::slices::Slice;
-use super::work::CallRecord;
+use super::work::{CallRecord, OpRecord};
+
+/// Maximum number of open slices that are compared with an end event, innermost first. Without the limit, end events
+/// that fit nothing would take time for each open slice.
+const MAX_COMPARED: usize = 1024;
 
 /// Begin and end events of one thread.
 #[derive(Debug, Default)]
 pub(super) struct SliceEdges(Vec<SliceEdge>);
 
-#[derive(Debug)]
-enum SliceEdge {
-    /// The slice that begins; its `end` is not known yet.
-    Begin(Slice),
-    End(i64),
+/// Begin or end event of a slice.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SliceEdge {
+    pub(super) time: i64,
+    /// Numbers of the category and of the name; 0 if the event has none.
+    pub(super) words: (u32, u32),
+    pub(super) kind: EdgeKind,
 }
 
-impl SliceEdge {
-    fn time(&self) -> i64 {
-        match self {
-            Self::Begin(interval) => interval.start,
-            Self::End(time) => *time,
-        }
-    }
+/// Kind of an event that begins or ends a slice.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum EdgeKind {
+    /// Begin of a slice; its `end` is not known yet.
+    Slice(Slice),
+    /// Begin of GPU work, as the number of the operation.
+    Work(u32),
+    /// Begin of a slice that no stack has.
+    Unknown,
+    /// End of a slice, with the correlation id in the arguments of the event.
+    End(Option<u64>),
+}
+
+/// Numbers of begin and end events without a counterpart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct UnpairedEdges {
+    pub(super) begins: u64,
+    pub(super) ends: u64,
 }
 
 impl SliceEdges {
-    pub(super) fn add_begin(&mut self, interval: Slice) {
-        self.0.push(SliceEdge::Begin(interval));
+    pub(super) fn add(&mut self, edge: SliceEdge) {
+        self.0.push(edge);
     }
 
-    pub(super) fn add_end(&mut self, time: i64) {
-        self.0.push(SliceEdge::End(time));
-    }
-
-    /// Pairs the events and appends the resulting slices to `slices`. An end event closes the slice that began last.
-    /// An end event without a begin event is ignored, and a slice without an end event lasts to the end of the trace.
-    /// Calls get their end times.
-    pub(super) fn pair_into_slices(&mut self, calls: &mut [CallRecord], slices: &mut Vec<Slice>) {
+    /// Pairs the events and appends the resulting slices to `slices`. A slice without an end event lasts to the end
+    /// of the trace. Calls and operations get their ends; an operation without an end event gets the end `i64::MIN`.
+    pub(super) fn pair_into_slices(
+        &mut self,
+        calls: &mut [CallRecord],
+        ops: &mut [OpRecord],
+        slices: &mut Vec<Slice>,
+        unpaired: &mut UnpairedEdges,
+    ) {
         let mut edges = std::mem::take(&mut self.0);
-        edges.sort_by_key(SliceEdge::time);
-        let last = edges.last().map_or(0, SliceEdge::time);
-        let mut open = Vec::new();
-        let mut close = |mut interval: Slice, end: i64| {
-            if let Some(call) = interval.call() {
-                calls[call as usize].end = end.min(last);
+        edges.sort_by_key(|edge| edge.time);
+        let last = edges.last().map_or(0, |edge| edge.time);
+        let mut open: Vec<SliceEdge> = Vec::new();
+        let mut close = |begin: SliceEdge, end: i64, id: Option<u64>| match begin.kind {
+            EdgeKind::Slice(mut slice) => {
+                if let Some(call) = slice.call() {
+                    let call = &mut calls[call as usize];
+                    call.end = end.min(last);
+                    call.correlation = if call.correlation == 0 { id.unwrap_or(0) } else { call.correlation };
+                }
+                slice.end = end;
+                slices.push(slice);
             }
-            interval.end = end;
-            slices.push(interval);
+            EdgeKind::Work(op) => {
+                let op = &mut ops[op as usize];
+                op.end = if end == i64::MAX { i64::MIN } else { end };
+                op.correlation = if op.correlation == 0 { id.unwrap_or(0) } else { op.correlation };
+            }
+            EdgeKind::Unknown | EdgeKind::End(_) => {}
         };
         for edge in edges {
-            match edge {
-                SliceEdge::Begin(interval) => open.push(interval),
-                SliceEdge::End(time) => {
-                    if let Some(interval) = open.pop() {
-                        close(interval, time);
-                    }
-                }
+            let EdgeKind::End(id) = edge.kind else {
+                open.push(edge);
+                continue;
+            };
+            let fits = |begin: &SliceEdge| {
+                let same = |a: u32, b: u32| a == b || a == 0 || b == 0;
+                same(begin.words.0, edge.words.0) && same(begin.words.1, edge.words.1)
+            };
+            let innermost = open.len().saturating_sub(MAX_COMPARED);
+            match open[innermost..].iter().rposition(fits) {
+                Some(at) => close(open.remove(innermost + at), edge.time, id),
+                None => unpaired.ends += 1,
             }
         }
-        open.into_iter().for_each(|interval| close(interval, i64::MAX));
+        unpaired.begins += open.len() as u64;
+        open.into_iter().for_each(|begin| close(begin, i64::MAX, None));
     }
 }

@@ -73,7 +73,7 @@ impl FrameClass {
             SliceKind::Python => Self::Python,
             SliceKind::Cpu(CpuKind::Range | CpuKind::Step) => Self::Range,
             SliceKind::Cpu(CpuKind::Operator) => Self::Operator,
-            SliceKind::Call => Self::Call,
+            SliceKind::Call | SliceKind::Work | SliceKind::Unknown => Self::Call,
         }
     }
 }

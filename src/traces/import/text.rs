@@ -2,7 +2,7 @@
 //! uses it, because most names in a trace are never requested.
 
 use std::borrow::Cow;
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 /// A string of a trace that is not decoded yet.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -32,12 +32,13 @@ impl<'a> Text<'a> {
         self.raw.is_empty()
     }
 
-    /// Returns the decoded text. Invalid UTF-8 and invalid escapes become U+FFFD; control bytes are unchanged.
+    /// Returns the decoded text. A byte that is not UTF-8 becomes `\xff`, and an invalid escape remains as it is
+    /// written, so that different names stay different. Control bytes are unchanged.
     pub fn decode(self) -> Cow<'a, str> {
         if self.escaped && self.raw.contains(&b'\\') {
             Cow::Owned(unescape(self.raw))
         } else {
-            String::from_utf8_lossy(self.raw)
+            decode_bytes(self.raw)
         }
     }
 }
@@ -61,42 +62,63 @@ fn unescape(raw: &[u8]) -> String {
         bytes.extend_from_slice(&rest[..at]);
         rest = &rest[at + 1..];
         let Some((&letter, after)) = rest.split_first() else {
-            push_char(&mut bytes, char::REPLACEMENT_CHARACTER);
+            bytes.push(b'\\');
             break;
         };
         rest = after;
-        let letter = match letter {
-            b'n' => '\n',
-            b't' => '\t',
-            b'r' => '\r',
-            b'b' => '\u{8}',
-            b'f' => '\u{c}',
-            b'"' | b'\\' | b'/' => char::from(letter),
+        let decoded = match letter {
+            b'n' => Some('\n'),
+            b't' => Some('\t'),
+            b'r' => Some('\r'),
+            b'b' => Some('\u{8}'),
+            b'f' => Some('\u{c}'),
+            b'"' | b'\\' | b'/' => Some(char::from(letter)),
             b'u' => decode_unicode(&mut rest),
-            _ => char::REPLACEMENT_CHARACTER,
+            _ => None,
         };
-        push_char(&mut bytes, letter);
+        match decoded {
+            Some(letter) => push_char(&mut bytes, letter),
+            None => bytes.extend_from_slice(&[b'\\', letter]),
+        }
     }
     bytes.extend_from_slice(rest);
     match String::from_utf8(bytes) {
         Ok(text) => text,
-        Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
+        Err(error) => decode_bytes(error.as_bytes()).into_owned(),
     }
 }
 
-/// Decodes the character after `\u`, which may need a second `\u` (UTF-16 surrogates).
-fn decode_unicode(rest: &mut &[u8]) -> char {
-    let Some(first) = parse_hex4(rest) else { return char::REPLACEMENT_CHARACTER };
-    *rest = &rest[4..];
+/// Decodes UTF-8. A byte that is not part of a character becomes `\xff`.
+fn decode_bytes(bytes: &[u8]) -> Cow<'_, str> {
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        return text.into();
+    }
+    let mut text = String::with_capacity(bytes.len() + 16);
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(chunk.valid());
+        for byte in chunk.invalid() {
+            // Writing to a string cannot fail.
+            let _ = write!(text, "\\x{byte:02x}");
+        }
+    }
+    text.into()
+}
+
+/// Decodes the character after `\u`, which may need a second `\u` (UTF-16 surrogates). Returns `None`, and leaves `rest`
+/// unchanged, if there is no character.
+fn decode_unicode(rest: &mut &[u8]) -> Option<char> {
+    let first = parse_hex4(rest)?;
+    let after = &rest[4..];
     if let 0xd800..0xdc00 = first
-        && let Some(low) = rest.strip_prefix(b"\\u").and_then(parse_hex4)
+        && let Some(low) = after.strip_prefix(b"\\u").and_then(parse_hex4)
         && let 0xdc00..0xe000 = low
     {
-        *rest = &rest[6..];
-        let code = 0x10000 + ((first - 0xd800) << 10) + (low - 0xdc00);
-        return char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER);
+        *rest = &after[6..];
+        return char::from_u32(0x10000 + ((first - 0xd800) << 10) + (low - 0xdc00));
     }
-    char::from_u32(first).unwrap_or(char::REPLACEMENT_CHARACTER)
+    let letter = char::from_u32(first)?;
+    *rest = after;
+    Some(letter)
 }
 
 fn parse_hex4(bytes: &[u8]) -> Option<u32> {
@@ -131,13 +153,12 @@ mod tests {
     }
 
     #[test]
-    fn invalid_escapes_and_bytes_become_replacement_characters() {
-        assert_eq!(decoded(r"a\qb"), "a\u{fffd}b");
-        assert_eq!(decoded(r"a\ud83dx"), "a\u{fffd}x");
-        assert_eq!(decoded(r"a\u12"), "a\u{fffd}12");
-        assert_eq!(decoded("a\\"), "a\u{fffd}");
+    fn invalid_escapes_and_bytes_stay_different() {
+        for text in [r"a\qb", r"a\ud83dx", r"a\u12", "a\\"] {
+            assert_eq!(decoded(text), text);
+        }
         assert_eq!(decoded("a\nb"), "a\nb");
-        assert_eq!(Text::plain(b"a\xffb").decode(), "a\u{fffd}b");
-        assert_eq!(Text::json(b"\\n\xff", true).decode(), "\n\u{fffd}");
+        assert_eq!(Text::plain(b"a\xff\xe9b").decode(), r"a\xff\xe9b");
+        assert_eq!(Text::json(b"\\n\xff", true).decode(), "\n\\xff");
     }
 }

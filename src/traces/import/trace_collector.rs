@@ -1,16 +1,18 @@
 //! The collector stores the contents of a trace (operations, calls, slices and their arguments) until the whole trace
 //! is read. Module `rows` then turns the contents into rows.
 
+use super::copies::{copy_kind, memory_kinds, set_memory};
 use super::graph_captures::{GraphCall, GraphCaptures, GraphRole};
+use super::launch_flows::{FlowEnd, LaunchFlows};
 use super::model::*;
 use super::operator_links::{Operator, OperatorLinks};
-use super::slice_edges::SliceEdges;
+use super::slice_edges::{EdgeKind, SliceEdge, SliceEdges, UnpairedEdges};
 use super::slices::{FrameClass, NONE, Slice};
 use super::stack_frames::StackFrames;
-use super::work::{CallRecord, OpRecord};
+use super::work::{CallRecord, CallUse, OpRecord};
 use super::{NameTable, Text};
 use gpuflame_model::record::{
-    CopyDetail, CopyKind, Created, Detail, IdMap, KernelDetail, MemoryKind, Missing, NameId, SetDetail,
+    CopyDetail, CopyKind, Created, Detail, DeviceId, IdMap, KernelDetail, Missing, NameId, SetDetail,
     SyncKind,
 };
 
@@ -19,11 +21,21 @@ use gpuflame_model::record::{
 pub struct TraceCollector {
     pub(super) kernels: NameTable,
     pub(super) labels: NameTable,
-    ids: NameTable,
-    processes: IdMap<(u8, i64), u32>,
+    pub(super) ids: NameTable,
+    pub(super) processes: IdMap<(u8, i64), u32>,
     /// Devices, by the numbers that stand for them in the place of processes.
     device_processes: IdMap<i64, u32>,
-    threads: IdMap<(u32, (u8, i64)), u32>,
+    pub(super) threads: IdMap<(u32, (u8, i64)), u32>,
+    /// Process and thread fields of GPU work and flows, taken together.
+    pub(super) lanes: IdMap<(u32, (u8, i64)), u32>,
+    /// Lanes, by thread.
+    pub(super) thread_lanes: Vec<u32>,
+    /// Lane that was looked up last, with the fields as the trace gives them.
+    last_lane: Option<(i64, i64, u32)>,
+    pub(super) launch_flows: LaunchFlows,
+    /// External ids of calls and operations without a correlation id, each with its number.
+    pub(super) external_calls: Vec<(u64, u32)>,
+    pub(super) external_ops: Vec<(u64, u32)>,
     /// Threads, each as its process, its number if it has one, and its name.
     pub(super) thread_facts: Vec<(u32, Option<u32>, Box<str>)>,
     pub(super) ops: Vec<OpRecord>,
@@ -66,6 +78,9 @@ pub struct TraceCollector {
     pub(super) given_stack_of_call: IdMap<u32, u32>,
     /// Begin and end events of slices, by thread.
     pub(super) edges: Vec<SliceEdges>,
+    pub(super) unpaired_edges: UnpairedEdges,
+    /// Slices that are in no stack, because they cross too many slices.
+    pub(super) crossing_slices: u64,
     /// Categories that no dialect knows. The number of events per category is in `category_counts`.
     pub(super) unknown_categories: NameTable,
     pub(super) category_counts: Vec<u64>,
@@ -75,10 +90,8 @@ impl Sink for TraceCollector {
     fn wants(&self) -> Wants {
         let work = Wants::OPS.and(Wants::CALLS).and(Wants::SYNCS).and(Wants::NAMES).and(Wants::OTHER);
         let slices = Wants::CPU.and(Wants::STEPS).and(Wants::PYTHON).and(Wants::EDGES);
-        match self.backward_under_forward {
-            false => work.and(slices),
-            true => work.and(slices).and(Wants::FLOWS).and(Wants::DETAILS),
-        }
+        let all = work.and(slices).and(Wants::FLOWS);
+        if self.backward_under_forward { all.and(Wants::DETAILS) } else { all }
     }
 
     fn event(&mut self, event: &Event<'_>) {
@@ -94,15 +107,14 @@ impl Sink for TraceCollector {
             Event::Begin(begin) => self.begin_slice(begin),
             Event::End(end) => {
                 let thread = self.thread_number(end.process, end.thread);
-                self.edges[thread as usize].add_end(end.time);
+                let words = (self.word(end.category), self.word(end.name));
+                let kind = EdgeKind::End(end.correlation);
+                self.edges[thread as usize].add(SliceEdge { time: end.time, words, kind });
             }
             Event::Property(property) if property.key.raw() == b"stackFrames" => {
                 self.stack_frames = StackFrames::parse(property.value);
             }
-            Event::Flow(flow) => {
-                let thread = self.thread_number(flow.process, flow.thread);
-                self.operator_links.add_flow(flow.id, flow.begins, thread, flow.time);
-            }
+            Event::Flow(flow) => self.add_flow(flow),
             Event::Other(category) => self.count_unknown(*category),
             Event::Sync(sync) => self.syncs.push(SyncRecord {
                 start: sync.start,
@@ -111,6 +123,7 @@ impl Sink for TraceCollector {
                 context: sync.context.unwrap_or(0),
                 stream: sync.stream,
                 event: sync.event,
+                correlation: sync.correlation.unwrap_or(0),
             }),
             Event::Thread(named) if named.thread != Id::None => {
                 let thread = self.thread_number(named.process, named.thread);
@@ -128,6 +141,16 @@ impl TraceCollector {
     }
 
     fn add_op(&mut self, op: &Op<'_>) {
+        let number = self.store_op(op);
+        if let Some(id) = op.flow {
+            let (lane, kind) = (self.ops[number as usize].lane, FlowKind::Launch);
+            let end = FlowEnd { id, time: op.start, lane, number, kind, enclosed: true };
+            self.launch_flows.add(end, false);
+        }
+    }
+
+    /// Stores an operation. Returns its number.
+    fn store_op(&mut self, op: &Op<'_>) -> u32 {
         let detail = match op.kind {
             OpKind::Kernel => Detail::Kernel(KernelDetail {
                 name: NameId(self.intern_kernel(op)),
@@ -137,18 +160,28 @@ impl TraceCollector {
                 static_shared: 0,
                 dynamic_shared: op.shared,
             }),
-            OpKind::Copy => Detail::Copy(CopyDetail {
-                kind: copy_kind(&op.name.decode()),
-                from: MemoryKind(0),
-                to: MemoryKind(0),
-                peers: None,
-                copies: 1,
-                bytes: op.bytes,
-                is_async: false,
-            }),
+            OpKind::Copy => {
+                let name = op.name.decode();
+                let kind = match copy_kind(&name) {
+                    CopyKind(0) => copy_kind(&op.direction.decode()),
+                    known => known,
+                };
+                let (from, to) = memory_kinds(&name);
+                let peers = op.peers.map(|(from, to)| (DeviceId(from), DeviceId(to)));
+                Detail::Copy(CopyDetail {
+                    kind,
+                    from,
+                    to,
+                    peers,
+                    copies: 1,
+                    bytes: op.bytes,
+                    is_async: false,
+                })
+            }
             OpKind::Graph => Detail::Graph,
             OpKind::Set => {
-                Detail::Set(SetDetail { memory: MemoryKind(0), value: 0, bytes: op.bytes, is_async: false })
+                let memory = set_memory(&op.name.decode());
+                Detail::Set(SetDetail { memory, value: 0, bytes: op.bytes, is_async: false })
             }
         };
         let process = self.process_number(op.process);
@@ -157,12 +190,19 @@ impl TraceCollector {
             self.read_own_fields(op);
         }
         self.ops_without_stream += u64::from(op.stream.is_none());
+        let (lane, number) = (self.lane_number(op.lane), self.ops.len() as u32);
+        if let (None, Some(external)) = (op.correlation, op.external) {
+            self.external_ops.push((external, number));
+        }
         self.ops.push(OpRecord {
             start: op.start,
             end: op.end,
             correlation: op.correlation.unwrap_or(0),
             process,
             call: None,
+            ambiguous: false,
+            place_in_lane: op.device.is_none() && op.stream.is_none(),
+            lane,
             device,
             context: op.context.unwrap_or(0),
             stream: op.stream.unwrap_or(0),
@@ -170,6 +210,37 @@ impl TraceCollector {
             graph_node: op.graph_node.unwrap_or(0),
             detail,
         });
+        number
+    }
+
+    /// Stores a flow, unless it only repeats the correlation id of the event before it.
+    fn add_flow(&mut self, flow: &Flow<'_>) {
+        let &Flow { kind, id, begins, enclosed, time, process, thread } = flow;
+        if kind == FlowKind::Backward {
+            if self.backward_under_forward {
+                let thread = self.thread_number(process, thread);
+                self.operator_links.add_flow(id, begins, thread, time);
+            }
+            return;
+        }
+        let lane = self.lane_number((process, thread));
+        let number = match begins {
+            true => self.calls.last().and_then(|call| {
+                let is_here = call.start == time && self.thread_lanes[call.thread as usize] == lane;
+                is_here.then_some((call.correlation, self.calls.len()))
+            }),
+            false => self.ops.last().and_then(|op| {
+                let is_here = op.start == time && op.lane == lane;
+                is_here.then_some((op.correlation, self.ops.len()))
+            }),
+        };
+        if let (FlowKind::Launch, Some((correlation, _))) = (kind, number)
+            && self.launch_flows.is_repeated(id, correlation, begins)
+        {
+            return;
+        }
+        let number = number.map_or(NONE, |(_, count)| count as u32 - 1);
+        self.launch_flows.add(FlowEnd { id, time, lane, number, kind, enclosed }, begins);
     }
 
     /// Returns the device of work whose trace gives only a process. Numbers that no process can have stand for devices,
@@ -289,7 +360,18 @@ impl TraceCollector {
             stack: u32::MAX,
             ops: 0,
             launches: call.pending || facts.launches,
+            starts: facts.starts,
+            ambiguous: false,
+            encloses: false,
         });
+        if let (None, Some(external)) = (call.correlation, call.external) {
+            self.external_calls.push((external, number));
+        }
+        if let Some(id) = call.flow {
+            let (lane, kind) = (self.lane_number((call.process, call.thread)), FlowKind::Launch);
+            let start = FlowEnd { id, time: call.start, lane, number, kind, enclosed: true };
+            self.launch_flows.add(start, true);
+        }
         if !call.stack.raw().is_empty() {
             let stack = intern_given_stack(call.stack, call.stack_kinds, &mut self.given_stacks);
             self.given_stack_of_call.insert(number, stack);
@@ -306,19 +388,40 @@ impl TraceCollector {
     }
 
     fn begin_slice(&mut self, begin: &Begin<'_>) {
-        let &Begin { kind, name, time, process, thread, correlation } = begin;
-        let (slice, thread) = match kind {
-            SliceKind::Call => {
+        let &Begin { kind, category, name, time, process, thread, correlation, ref work } = begin;
+        let words = (self.word(category), self.word(name));
+        let (kind, thread) = match (kind, work) {
+            (SliceKind::Call, _) => {
                 let (start, end) = (time, time);
-                self.store_call(&Call { name, start, end, process, thread, correlation, ..Call::default() })
+                let call = Call { name, start, end, process, thread, correlation, ..Call::default() };
+                let (slice, thread) = self.store_call(&call);
+                (EdgeKind::Slice(slice), thread)
             }
-            _ => {
+            (SliceKind::Work, Some(work)) => {
+                (EdgeKind::Work(self.store_op(work)), self.thread_number(process, thread))
+            }
+            (SliceKind::Unknown | SliceKind::Work, _) => {
+                self.count_unknown(category);
+                (EdgeKind::Unknown, self.thread_number(process, thread))
+            }
+            (SliceKind::Cpu(_) | SliceKind::Python, _) => {
+                self.has_python |= kind == SliceKind::Python;
                 let (label, class) = (self.labels.intern(name), FrameClass::from_kind(kind));
                 let number = self.next_slice_number();
-                (Slice::new((time, time), label, class, number), self.thread_number(process, thread))
+                let slice = Slice::new((time, time), label, class, number);
+                (EdgeKind::Slice(slice), self.thread_number(process, thread))
             }
         };
-        self.edges[thread as usize].add_begin(slice);
+        self.edges[thread as usize].add(SliceEdge { time, words, kind });
+    }
+
+    /// Returns the number of the category or name of an event; 0 if the event has none.
+    fn word(&mut self, text: Text<'_>) -> u32 {
+        match text.raw() {
+            [] => 0,
+            raw if raw.contains(&b'\\') => 1 + self.ids.intern(Text::from(&*text.decode())),
+            _ => 1 + self.ids.intern(text),
+        }
     }
 
     /// Counts an event of an unknown category. Events without a category are not counted.
@@ -381,10 +484,30 @@ impl TraceCollector {
                 _ => None,
             };
             self.thread_facts.push((process, number, Box::default()));
+            let lane = self.lanes.len() as u32;
+            self.thread_lanes.push(*self.lanes.entry(key).or_insert(lane));
             self.slices.push(Vec::new());
             self.edges.push(SliceEdges::default());
         }
         thread
+    }
+
+    fn lane_number(&mut self, (process, thread): (Id<'_>, Id<'_>)) -> u32 {
+        let numbers = match (process, thread) {
+            (Id::Number(process), Id::Number(thread)) => Some((process, thread)),
+            _ => None,
+        };
+        if let (Some((process, thread)), Some((last_process, last_thread, lane))) = (numbers, self.last_lane)
+            && (process, thread) == (last_process, last_thread)
+        {
+            return lane;
+        }
+        let process = self.process_number(process);
+        let key = (process, self.id_key(thread).unwrap_or((0, 0)));
+        let next = self.lanes.len() as u32;
+        let lane = *self.lanes.entry(key).or_insert(next);
+        self.last_lane = numbers.map(|(process, thread)| (process, thread, lane));
+        lane
     }
 
     fn id_key(&mut self, id: Id<'_>) -> Option<(u8, i64)> {
@@ -405,6 +528,7 @@ pub(super) struct SyncRecord {
     pub(super) context: u32,
     pub(super) stream: Option<u32>,
     pub(super) event: Option<u32>,
+    pub(super) correlation: u64,
 }
 
 /// Returns the kind of a wait, from names such as `Stream Sync`, `STREAM_SYNCHRONIZE`, `cudaStreamSynchronize`.
@@ -435,23 +559,18 @@ struct CallFacts {
     /// Whether the call always starts GPU work.
     launches: bool,
     role: Option<GraphRole>,
+    starts: CallUse,
 }
 
 impl CallFacts {
     fn from_name(name: &str) -> Self {
         let waits = name.contains("Synchronize") || name.contains("WaitEvent");
-        Self { waits, launches: is_launch(name), role: GraphRole::from_name(name) }
+        let (launches, starts) = (is_launch(name), CallUse::from_name(name));
+        Self { waits, launches, role: GraphRole::from_name(name), starts }
     }
 }
 
 /// Whether every call of the function `name` starts GPU work.
 fn is_launch(name: &str) -> bool {
-    name.contains("LaunchKernel") || name.contains("GraphLaunch")
-}
-
-fn copy_kind(name: &str) -> CopyKind {
-    const KINDS: [CopyKind; 5] =
-        [CopyKind::HTOD, CopyKind::DTOH, CopyKind::DTOD, CopyKind::HTOH, CopyKind::PTOP];
-    let upper = name.to_ascii_uppercase();
-    KINDS.into_iter().find(|kind| upper.contains(&kind.label().to_ascii_uppercase())).unwrap_or(CopyKind(0))
+    name.contains("LaunchKernel") || name.contains("GraphLaunch") || name.contains("KernelLaunch")
 }

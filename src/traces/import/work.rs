@@ -3,6 +3,7 @@
 //!
 //! Names, processes and threads are given as the numbers that `trace_collector` assigned.
 
+use super::model::OpKind;
 use gpuflame_model::record::Detail;
 
 /// A GPU operation.
@@ -16,6 +17,12 @@ pub(super) struct OpRecord {
     pub(super) process: u32,
     /// Call that launched the operation.
     pub(super) call: Option<u32>,
+    /// Whether several calls may have launched the operation.
+    pub(super) ambiguous: bool,
+    /// Whether the trace gives the device only in the process field, and the stream only in the thread field.
+    pub(super) place_in_lane: bool,
+    /// Number of the event's process and thread fields, taken together.
+    pub(super) lane: u32,
     pub(super) device: u32,
     pub(super) context: u32,
     pub(super) stream: u32,
@@ -37,13 +44,80 @@ pub(super) struct CallRecord {
     pub(super) ops: u32,
     /// Whether every call of this function launches work.
     pub(super) launches: bool,
+    /// Work that the function may start.
+    pub(super) starts: CallUse,
+    /// Whether the call may have launched work that is linked to no call.
+    pub(super) ambiguous: bool,
+    /// Whether a call inside this call has the same id and launched the work.
+    pub(super) encloses: bool,
 }
 
 const _: () = assert!(size_of::<CallRecord>() == 40, "a call grew: a large trace has hundreds of thousands");
 
 impl CallRecord {
-    /// Whether the call becomes a row. Calls that launch nothing only appear as frames in other calls' stacks.
+    /// Whether the call becomes a row. Calls that launch nothing only appear as frames in other calls' stacks. A
+    /// launch whose work is ambiguous does not become a row, because it may or may not have an operation.
     pub(super) fn is_shown(&self) -> bool {
-        self.ops > 0 || self.launches
+        self.ops > 0 || (self.launches && !self.ambiguous && !self.encloses)
+    }
+}
+
+/// Work that a call may start, by the name of its function. Functions that start no work come first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum CallUse {
+    /// The function starts no GPU work: it records an event, waits, allocates or returns an attribute.
+    #[default]
+    Other,
+    /// The function is unknown.
+    Unknown,
+    Copy,
+    Set,
+    Kernel,
+    /// A graph, which may contain all kinds of work.
+    Graph,
+}
+
+impl CallUse {
+    pub(super) fn from_name(name: &str) -> Self {
+        const NO_WORK: [&str; 16] = [
+            "event",
+            "synchronize",
+            "query",
+            "get",
+            "malloc",
+            "free",
+            "create",
+            "destroy",
+            "wait",
+            "peek",
+            "set",
+            "occupancy",
+            "hostfunc",
+            "capture",
+            "init",
+            "register",
+        ];
+        let name = name.to_ascii_lowercase();
+        match () {
+            () if name.contains("graphlaunch") => Self::Graph,
+            () if name.contains("memset") => Self::Set,
+            () if name.contains("copy") || name.contains("memcpy") => Self::Copy,
+            () if name.contains("launch") && !name.contains("hostfunc") => Self::Kernel,
+            () if NO_WORK.iter().any(|word| name.contains(word)) => Self::Other,
+            () => Self::Unknown,
+        }
+    }
+
+    /// Returns a score for work of `kind` in a call of this use. Copies and fills may run as kernels.
+    pub(super) fn fit(self, kind: OpKind) -> u8 {
+        match (self, kind) {
+            (Self::Graph, _)
+            | (Self::Kernel, OpKind::Kernel)
+            | (Self::Copy, OpKind::Copy)
+            | (Self::Set, OpKind::Set) => 3,
+            (Self::Kernel | Self::Copy | Self::Set, _) => 2,
+            (Self::Unknown, _) => 1,
+            (Self::Other, _) => 0,
+        }
     }
 }

@@ -25,6 +25,7 @@ pub(crate) fn list_facts(api: &Api, with_command: bool, mut each: impl FnMut(&Ro
     add(Provenance::HOST, &facts.host);
     add(Provenance::START, &date::iso_8601(facts.time));
     add(Provenance::RANK, &facts.launcher_rank().unwrap_or_default().to_string_lossy());
+    add(Provenance::WORLD_SIZE, &facts.launcher_world_size().unwrap_or_default().to_string_lossy());
     gpus(Path::new(GPUS)).iter().for_each(|gpu| add(Provenance::GPU, gpu));
     if let Some((major, minor)) = api.driver() {
         add(Provenance::DRIVER, &format!("CUDA {major}.{minor}"));

@@ -36,7 +36,7 @@ enum Class {
     Cpu(CpuKind),
     Python,
     Sync,
-    Flow,
+    Flow(FlowKind),
     /// MTIA event, whose name gives the kind.
     Mtia,
     /// Work of unitrace's devices, whose name gives the kind.
@@ -70,7 +70,8 @@ fn classify(category: &[u8]) -> Class {
         b"ProfileStep" => Class::Cpu(CpuKind::Step),
         b"python_function" => Class::Python,
         b"cuda_sync" => Class::Sync,
-        b"fwdbwd" => Class::Flow,
+        b"fwdbwd" | b"forward_backward" => Class::Flow(FlowKind::Backward),
+        b"ac2g" | b"async_cpu_to_gpu" | b"async" => Class::Flow(FlowKind::Launch),
         b"mtia_ccp_events" => Class::Mtia,
         b"gpu_op" => Class::LevelZero,
         b"graph_event_node" | b"graph_host_node" => Class::IdleNode,
@@ -108,15 +109,16 @@ pub(super) fn emit<L: InstructionSet>(
         Class::Bare if is_complete && wants.has(Wants::OPS) => event.read_bare(),
         Class::Other | Class::Bare if phase == b"M" && wants.has(Wants::NAMES) => event.read_thread_name(),
         _ if phase == b"E" && wants.has(Wants::EDGES) => event.read_end(),
-        Class::Flow if wants.has(Wants::FLOWS) => event.read_flow(),
+        _ if phase == b"B" && wants.has(Wants::EDGES) => event.read_begin(class),
+        Class::Flow(kind) if wants.has(Wants::FLOWS) => event.read_flow(kind),
+        Class::Other if wants.has(Wants::FLOWS) && matches!(phase, b"s" | b"f") => {
+            event.read_flow(FlowKind::Unknown)
+        }
         Class::IdleNode if wants.has(Wants::OTHER) => Some(Event::Other(Text::default())),
         Class::Other | Class::Bare if wants.has(Wants::OTHER) => {
             Some(Event::Other(to_text(bytes, fields.category)))
         }
         Class::Op(_) | Class::LevelZero if wants.has(Wants::OPS) => event.count_untimed(),
-        Class::Call { .. } | Class::Cpu(_) | Class::Python if phase == b"B" && wants.has(Wants::EDGES) => {
-            event.read_begin(class)
-        }
         _ => None,
     };
     if let Some(event) = event {
@@ -134,9 +136,16 @@ struct EventReader<'a, L> {
 impl<'a, L: InstructionSet> EventReader<'a, L> {
     #[inline(always)]
     fn read_op(&mut self, kind: OpKind) -> Option<Event<'a>> {
+        self.read_work(kind, false).map(Event::Op)
+    }
+
+    /// Reads GPU work. With `is_begin`, the end of the work is a separate event.
+    #[inline(always)]
+    fn read_work(&mut self, kind: OpKind, is_begin: bool) -> Option<Op<'a>> {
         let mut op = Op { kind, name: to_text(self.bytes, self.fields.name), ..Op::default() };
         let mut times = (Value::default(), Value::default());
         let mut original_stream = None;
+        let mut peers = (None, None);
         let bytes = self.bytes;
         for_each::<L>(bytes, self.fields.args, |key, value| match key {
             b"correlation" | b"correlation id" | b"correlationId" => {
@@ -150,6 +159,11 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
             b"original_stream" => original_stream = parse_u32(bytes, value),
             b"graph id" | b"graphId" => op.graph = parse_u32(bytes, value).filter(|&id| id != 0),
             b"graph node id" | b"graphNodeId" => op.graph_node = parse_nonzero_id(bytes, value),
+            b"copy kind" | b"copy_kind" | b"copyKind" | b"direction" | b"kind" => {
+                op.direction = to_text(bytes, value)
+            }
+            b"fromDevice" => peers.0 = parse_u32(bytes, value),
+            b"toDevice" => peers.1 = parse_u32(bytes, value),
             b"bytes" | b"size" => op.bytes = parse_unsigned(value.slice(bytes)).unwrap_or(0),
             b"grid" => op.grid = parse_triple(value.slice(bytes)),
             b"block" => op.block = parse_triple(value.slice(bytes)),
@@ -166,8 +180,14 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         });
         op.stream = original_stream.or(op.stream);
         op.in_args = has_both(times);
-        (op.start, op.end) = self.read_times(times)?;
+        (op.start, op.end) = match is_begin {
+            true => self.read_time().map(|time| (time, time))?,
+            false => self.read_times(times)?,
+        };
+        op.peers = peers.0.zip(peers.1).filter(|(from, to)| from != to);
+        op.flow = self.bound_flow(self.fields.flow_in);
         let process = parse_id(bytes, self.fields.process);
+        op.lane = (process, parse_id(bytes, self.fields.thread));
         // Kineto's process field of a GPU operation holds the device; eunomia writes the device as `Device_0`.
         op.process = match process {
             Id::Number(number) if op.device.map(i64::from) != Some(number) => process,
@@ -176,7 +196,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         if let Some(name) = op.name.raw().strip_prefix(b"Kernel: ") {
             op.name = Text::json(name, true);
         }
-        Some(Event::Op(op))
+        Some(op)
     }
 
     /// Reads work of a device that unitrace recorded. The process is a number that stands for the device.
@@ -338,6 +358,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         (call.process, call.thread) =
             (parse_id(bytes, self.fields.process), parse_id(bytes, self.fields.thread));
         call.name = to_text(bytes, self.fields.name);
+        call.flow = self.bound_flow(self.fields.flow_out);
         if self.fields.frame.shape != Shape::Missing && call.stack.is_empty() {
             (call.stack, call.stack_kinds) = (to_text(bytes, self.fields.frame), FRAME);
         }
@@ -444,24 +465,45 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
             Class::Call { .. } => SliceKind::Call,
             Class::Python => SliceKind::Python,
             Class::Cpu(kind) => SliceKind::Cpu(self.step_or(kind)),
-            _ => return None,
+            Class::Op(_) => SliceKind::Work,
+            _ => SliceKind::Unknown,
         };
-        let mut correlation = None;
-        for_each::<L>(bytes, self.fields.args, |key, value| {
-            if matches!(key, b"correlation" | b"correlation id" | b"correlationId") {
-                correlation = parse_nonzero_id(bytes, value);
-            }
-        });
+        let mut work = None;
+        if let Class::Op(kind) = class {
+            work = Some(self.read_work(kind, true)?);
+        }
+        let correlation = self.read_correlation();
         let time = self.read_time()?;
         let (process, thread) = (parse_id(bytes, self.fields.process), parse_id(bytes, self.fields.thread));
         Some(Event::Begin(Begin {
             kind,
+            category: to_text(bytes, self.fields.category),
             name: to_text(bytes, self.fields.name),
             time,
             process,
             thread,
             correlation,
+            work,
         }))
+    }
+
+    fn read_correlation(&self) -> Option<u64> {
+        let mut correlation = None;
+        for_each::<L>(self.bytes, self.fields.args, |key, value| {
+            if matches!(key, b"correlation" | b"correlation id" | b"correlationId") {
+                correlation = parse_nonzero_id(self.bytes, value);
+            }
+        });
+        correlation
+    }
+
+    /// Returns the id of the flow in `bind_id`, if `flag` says that the flow has this end.
+    #[inline(always)]
+    fn bound_flow(&self, flag: Value) -> Option<u64> {
+        if flag.shape == Shape::Missing || flag.slice(self.bytes) == b"false" {
+            return None;
+        }
+        parse_flow_id(self.bytes, self.fields.flow)
     }
 
     #[cold]
@@ -469,21 +511,23 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         let time = self.read_time()?;
         let (process, thread) =
             (parse_id(self.bytes, self.fields.process), parse_id(self.bytes, self.fields.thread));
-        Some(Event::End(End { time, process, thread }))
+        let (category, name) =
+            (to_text(self.bytes, self.fields.category), to_text(self.bytes, self.fields.name));
+        Some(Event::End(End { category, name, correlation: self.read_correlation(), time, process, thread }))
     }
 
-    #[cold]
-    fn read_flow(&mut self) -> Option<Event<'a>> {
+    fn read_flow(&mut self, kind: FlowKind) -> Option<Event<'a>> {
         let bytes = self.bytes;
         let begins = match self.fields.phase.slice(bytes) {
             b"s" => true,
             b"f" => false,
             _ => return None,
         };
-        let flow_id = parse_unsigned(self.fields.id.slice(bytes))?;
+        let flow_id = parse_flow_id(bytes, self.fields.id)?;
         let (time, _) = parse_time(bytes, self.fields.time)?;
         let (process, thread) = (parse_id(bytes, self.fields.process), parse_id(bytes, self.fields.thread));
-        Some(Event::Flow(Flow { id: flow_id, begins, time, process, thread }))
+        let enclosed = self.fields.binding.slice(bytes) == b"e";
+        Some(Event::Flow(Flow { kind, id: flow_id, begins, enclosed, time, process, thread }))
     }
 
     fn read_time(&mut self) -> Option<i64> {
@@ -629,6 +673,29 @@ fn task_kind(word: &[u8]) -> Option<OpKind> {
 #[inline(always)]
 fn parse_nonzero_id(bytes: &[u8], value: Value) -> Option<u64> {
     parse_unsigned(value.slice(bytes)).filter(|&id| id != 0)
+}
+
+/// Parses the id of a flow: a number, a hexadecimal number in quotes, or any other text, which is hashed.
+fn parse_flow_id(bytes: &[u8], value: Value) -> Option<u64> {
+    let raw = value.slice(bytes);
+    if let Some(number) = parse_unsigned(raw) {
+        return Some(number);
+    }
+    if !matches!(value.shape, Shape::String | Shape::Escaped | Shape::Word) || raw.is_empty() {
+        return None;
+    }
+    let hex = raw
+        .strip_prefix(b"0x")
+        .or(raw.strip_prefix(b"0X"))
+        .and_then(|digits| std::str::from_utf8(digits).ok());
+    if let Some(number) = hex.and_then(|digits| u64::from_str_radix(digits, 16).ok()) {
+        return Some(number);
+    }
+    // FNV-1a. The highest bit keeps the hash apart from numbers, which are small.
+    let hash = raw.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    Some(hash | 1 << 63)
 }
 
 #[inline(always)]

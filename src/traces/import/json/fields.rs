@@ -18,6 +18,14 @@ pub(super) struct Fields {
     pub(super) id: Value,
     /// Id of the event's innermost frame in `stackFrames`.
     pub(super) frame: Value,
+    /// `bp`: whether a flow ends in the slice that encloses its end.
+    pub(super) binding: Value,
+    /// `bind_id`: id of a flow that starts or ends at the event.
+    pub(super) flow: Value,
+    /// `flow_in`: whether the flow `bind_id` ends here.
+    pub(super) flow_in: Value,
+    /// `flow_out`: whether the flow `bind_id` starts here.
+    pub(super) flow_out: Value,
 }
 
 /// Packs the first letters of a key, so that they can be compared in one instruction.
@@ -60,6 +68,10 @@ pub(super) fn read_fields<L: InstructionSet>(
             _ if start << 24 == packed(b"args\"") << 24 => (Some(&mut fields.args), 5),
             _ if start << 40 == packed(b"id\"") << 40 => (Some(&mut fields.id), 3),
             _ if start << 40 == packed(b"sf\"") << 40 => (Some(&mut fields.frame), 3),
+            _ if start << 40 == packed(b"bp\"") << 40 => (Some(&mut fields.binding), 3),
+            _ if start == packed(b"bind_id\"") => (Some(&mut fields.flow), 8),
+            _ if start == packed(b"flow_in\"") => (Some(&mut fields.flow_in), 8),
+            _ if start == packed(b"flow_out") && bytes[at + 8] == b'"' => (Some(&mut fields.flow_out), 9),
             () => {
                 let key = cursor::read_string::<L>(bytes, at)?;
                 let field = if key.shape == Shape::Escaped { fields.by_name(key.slice(bytes)) } else { None };
@@ -99,6 +111,10 @@ impl Fields {
             "args" => Some(&mut self.args),
             "id" => Some(&mut self.id),
             "sf" => Some(&mut self.frame),
+            "bp" => Some(&mut self.binding),
+            "bind_id" => Some(&mut self.flow),
+            "flow_in" => Some(&mut self.flow_in),
+            "flow_out" => Some(&mut self.flow_out),
             _ => None,
         }
     }

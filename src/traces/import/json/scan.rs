@@ -14,6 +14,9 @@ use super::fields::{self, Fields};
 use super::mask::{self, InstructionSet, Job};
 use gpuflame_model::error::{Error, ErrorKind};
 
+/// Syntax that is expected after the document.
+const END_OF_FILE: &str = "the end of the file";
+
 /// Syntax that the scanner expects next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expect {
@@ -87,8 +90,13 @@ impl ScanError {
                     Some(byte) => format!("byte {byte:#04x}"),
                     None => "the end".to_owned(),
                 };
+                let advice = match expected {
+                    END_OF_FILE => format!("; remove what follows the first {at} bytes of text"),
+                    _ => String::new(),
+                };
                 format!(
-                    "event {events}: found {found} at byte {at}, expected {expected}; the {events} events before it are complete"
+                    "event {events}: found {found} at byte {at}, expected {expected}; the {events} events before it are \
+                     complete{advice}"
                 )
             }
             Self::Truncated { damage: Some((at, expected)), .. } => format!(
@@ -362,7 +370,7 @@ impl Scanner {
             (Expect::Key { .. }, b'"') => self.key::<L>(bytes, at + 1, wants, sink),
             (Expect::Key { .. }, _) => Err(Stop { at, expected: "a key" }),
             (Expect::BetweenKeys, _) => Err(Stop { at, expected: "a `,` or the trace's `}`" }),
-            (_, _) => Err(Stop { at, expected: "the end of the file" }),
+            (_, _) => Err(Stop { at, expected: END_OF_FILE }),
         }
     }
 

@@ -1,0 +1,113 @@
+//! Refuses files that are not ranks of one job, and lists the missing ranks, for `merge-ranks`.
+
+use std::collections::BTreeSet;
+
+use super::console::Console;
+use super::ranks::SameJob;
+use super::report::{Cell, Table};
+use gpuflame_model::error::{Error, ErrorKind, Result};
+use gpuflame_offline::analysis::{JobDifference, JobMember, find_difference, find_missing};
+
+/// Returns an error if the members, whose files are `sources`, belong to different programs. If the user has declared
+/// that they are one job, a difference is only a remark.
+///
+/// # Errors
+/// `Format`, with the two files, the difference and the next step for the user.
+pub(super) fn refuse_different_jobs(
+    members: &[JobMember],
+    sources: &[String],
+    same_job: SameJob,
+    console: Console,
+) -> Result<()> {
+    let Some(difference) = find_difference(members) else { return Ok(()) };
+    let named = |at: usize| format!("{} (rank {})", sources[at], members[at].rank);
+    let what = match difference {
+        JobDifference::WorldSize(one, other) => {
+            let size = |at: usize| members[at].world_size.unwrap_or(0);
+            format!(
+                "{} is of a job of {}, {} of a job of {}",
+                named(one),
+                count_ranks(size(one).into()),
+                named(other),
+                count_ranks(size(other).into())
+            )
+        }
+        JobDifference::NoCommonKernel(..) if same_job == SameJob::Recorded => return Ok(()),
+        JobDifference::NoCommonKernel(one, other) => {
+            format!("{} and {} are of different programs: no kernel runs in both", named(one), named(other))
+        }
+    };
+    if same_job == SameJob::Declared {
+        console.remark(what);
+        return Ok(());
+    }
+    let next =
+        "give the files of one job; if they are one, put a `ranks.json` ({\"FILE\": RANK}) next to them";
+    Err(Error::new(ErrorKind::Format, format!("{what}; {next}")))
+}
+
+/// Prints how many ranks of the job are missing, and returns the table of this. `are_guessed`: the ranks are only the
+/// order of the files, so which ones are missing is unknown.
+pub(super) fn report_missing(members: &[JobMember], are_guessed: bool, console: Console) -> Table {
+    let ranks: BTreeSet<u32> = members.iter().map(|member| member.rank).collect();
+    let world_size = members.iter().find_map(|member| member.world_size);
+    let missing = world_size.and_then(|size| find_missing(&ranks, size));
+    let mut table = Table::new("job", &["world_size", "ranks", "missing", "missing_ranks"]);
+    let count = missing.as_deref().map(count_in_ranges);
+    let listed = missing.as_deref().filter(|_| !are_guessed).map(list_ranges);
+    table.add_row([
+        world_size.map_or(Cell::Nothing, |size| Cell::Count(size.into())),
+        Cell::Count(ranks.len() as u64),
+        count.map_or(Cell::Nothing, Cell::Count),
+        listed.clone().map_or(Cell::Nothing, Cell::Text),
+    ]);
+    match (world_size, count, listed) {
+        (Some(size), Some(count @ 1..), listed) => console.remark(format!(
+            "{count} of {} {} missing{}; the rest may have waited for {}",
+            count_ranks(size.into()),
+            if count == 1 { "is" } else { "are" },
+            listed.map(|listed| format!(": {listed}")).unwrap_or_default(),
+            if count == 1 { "it" } else { "them" },
+        )),
+        (Some(size), None, _) => console.remark(format!(
+            "the files say that the job has {}, but number them otherwise: whether ranks are missing is unknown",
+            count_ranks(size.into())
+        )),
+        _ => {}
+    }
+    table
+}
+
+fn count_ranks(count: u64) -> String {
+    format!("{count} {}", if count == 1 { "rank" } else { "ranks" })
+}
+
+fn count_in_ranges(ranges: &[(u32, u32)]) -> u64 {
+    ranges.iter().map(|(first, last)| u64::from(last - first) + 1).sum()
+}
+
+/// Lists ranges: `0, 2 to 7`.
+fn list_ranges(ranges: &[(u32, u32)]) -> String {
+    const MAX_LISTED: usize = 8;
+    let range = |(first, last): &(u32, u32)| match last - first {
+        0 => first.to_string(),
+        1 => format!("{first}, {last}"),
+        _ => format!("{first} to {last}"),
+    };
+    let mut listed: Vec<String> = ranges.iter().take(MAX_LISTED).map(range).collect();
+    listed.extend((ranges.len() > MAX_LISTED).then(|| "...".to_owned()));
+    listed.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_listed_and_counted() {
+        let ranges = [(0, 0), (2, 3), (6, 9)];
+        assert_eq!((list_ranges(&ranges), count_in_ranges(&ranges)), ("0, 2, 3, 6 to 9".to_owned(), 7));
+        let many: Vec<_> = (0..20).map(|at| (2 * at, 2 * at)).collect();
+        assert!(list_ranges(&many).ends_with("14, ..."), "{}", list_ranges(&many));
+    }
+}

@@ -1,0 +1,228 @@
+//! Finds which rank came last to each collective.
+//!
+//! The rank that comes last lets all other ranks wait, so its kernel starts last. Starts of two ranks can be compared
+//! only if both used the same clock. Collectives prove that they did: no rank leaves before the last one has come, and
+//! data arrives everywhere within microseconds, so the kernels end at the same time on every rank. Kernels of one name are paired
+//! in their order on each rank; if their ends are further apart than [`MAX_END_SPREAD_NS`], they are not one collective,
+//! or the clocks differ, and nothing is concluded.
+//!
+//! Ranks whose kernels end together are the participants, so process groups need not be known.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Maximum difference between the ends of one collective on two ranks, in ns.
+const MAX_END_SPREAD_NS: i64 = 50_000;
+/// Minimum lateness that counts, in ns, because many traces have whole microseconds.
+const MIN_LATENESS_NS: i64 = 1_000;
+/// Minimum share of the kernels of a name that end together with those of another rank, in percent.
+const MIN_MATCHED_PERCENT: usize = 90;
+
+/// Kernel that moves data between ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CollectiveKernel {
+    /// Start, in ns.
+    pub start: i64,
+    /// End, in ns.
+    pub end: i64,
+    /// GPU.
+    pub device: u32,
+}
+
+/// Kernels of a rank by name, in order of time.
+pub type CollectiveKernels = BTreeMap<String, Vec<CollectiveKernel>>;
+
+/// Number of collectives to which a rank came last, and the time this cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lateness {
+    /// Number of collectives to which the rank came last.
+    pub count: u64,
+    /// Sum of the times by which it came after the second last rank, in ns.
+    pub behind_next: u64,
+    /// Sum of the times that the other ranks waited for it, in ns.
+    pub others_waited: u64,
+}
+
+/// Arrivals at the collectives of one name and one set of ranks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Arrivals {
+    /// Number of collectives.
+    pub count: u64,
+    /// Ranks that came last to at least one collective. A rank counts only if it came later than the second last by more
+    /// than the ends differ.
+    pub late: BTreeMap<u32, Lateness>,
+}
+
+/// Reason why it is unknown who came last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotComparable {
+    /// Two ranks have different numbers of kernels, given as (rank, number).
+    Counts((u32, u64), (u32, u64)),
+    /// Ends on two ranks differ by this time in ns (the median of the differences).
+    Ends(u32, u32, u64),
+    /// The rank ran these kernels on several GPUs.
+    SeveralGpus(u32),
+}
+
+/// Result for the kernels of one name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CollectiveArrivals {
+    /// Arrivals by participating ranks, the most frequent set of ranks first.
+    Known(Vec<(BTreeSet<u32>, Arrivals)>),
+    /// The reason why the last rank is unknown.
+    Unknown(NotComparable),
+}
+
+/// Compares the arrivals of the ranks, by name of the kernel. Kernels that only one rank has are left out.
+pub fn compare_arrivals(ranks: &BTreeMap<u32, CollectiveKernels>) -> BTreeMap<String, CollectiveArrivals> {
+    let names: BTreeSet<&String> = ranks.values().flat_map(BTreeMap::keys).collect();
+    let compared = names.into_iter().filter_map(|name| {
+        let with = ranks.iter().filter_map(|(rank, kernels)| Some((*rank, kernels.get(name)?.as_slice())));
+        let with: Vec<(u32, &[CollectiveKernel])> = with.filter(|(_, kernels)| !kernels.is_empty()).collect();
+        (with.len() > 1).then(|| (name.clone(), compare_name(&with)))
+    });
+    compared.collect()
+}
+
+fn compare_name(ranks: &[(u32, &[CollectiveKernel])]) -> CollectiveArrivals {
+    let unknown = CollectiveArrivals::Unknown;
+    let has_several =
+        |kernels: &[CollectiveKernel]| kernels.iter().any(|one| one.device != kernels[0].device);
+    if let Some((rank, _)) = ranks.iter().find(|(_, kernels)| has_several(kernels)) {
+        return unknown(NotComparable::SeveralGpus(*rank));
+    }
+    let count = |(rank, kernels): &(u32, &[CollectiveKernel])| (*rank, kernels.len() as u64);
+    if let Some(other) = ranks.iter().find(|(_, kernels)| kernels.len() != ranks[0].1.len()) {
+        return unknown(NotComparable::Counts(count(&ranks[0]), count(other)));
+    }
+    let all = ranks[0].1.len();
+    let (mut matched, mut sets) = (0, BTreeMap::<BTreeSet<u32>, Arrivals>::new());
+    for at in 0..all {
+        let mut kernels: Vec<(u32, CollectiveKernel)> =
+            ranks.iter().map(|(rank, kernels)| (*rank, kernels[at])).collect();
+        kernels.sort_by_key(|(rank, kernel)| (kernel.end, *rank));
+        let end_together = |one: &(u32, CollectiveKernel), next: &(u32, CollectiveKernel)| {
+            next.1.end.saturating_sub(one.1.end) <= MAX_END_SPREAD_NS
+        };
+        for together in kernels.chunk_by(end_together).filter(|together| together.len() > 1) {
+            matched += together.len();
+            let set = together.iter().map(|(rank, _)| *rank).collect();
+            sets.entry(set).or_default().add(together);
+        }
+    }
+    if matched * 100 < all * ranks.len() * MIN_MATCHED_PERCENT {
+        return unknown(most_different(ranks));
+    }
+    let mut sets: Vec<_> = sets.into_iter().collect();
+    sets.sort_by(|a, b| b.1.count.cmp(&a.1.count).then_with(|| a.0.cmp(&b.0)));
+    CollectiveArrivals::Known(sets)
+}
+
+impl Arrivals {
+    fn add(&mut self, kernels: &[(u32, CollectiveKernel)]) {
+        self.count += 1;
+        let ends = kernels.iter().map(|(_, kernel)| kernel.end);
+        let spread = ends.clone().max().unwrap_or(0).saturating_sub(ends.min().unwrap_or(0));
+        let mut starts: Vec<(i64, u32)> =
+            kernels.iter().map(|(rank, kernel)| (kernel.start, *rank)).collect();
+        starts.sort_unstable();
+        let [.., (second, _), (last, rank)] = starts[..] else { return };
+        let behind = last.saturating_sub(second);
+        if behind <= spread.max(MIN_LATENESS_NS) {
+            return;
+        }
+        let late = self.late.entry(rank).or_default();
+        late.count += 1;
+        late.behind_next = late.behind_next.saturating_add(behind.unsigned_abs());
+        for (start, _) in starts {
+            late.others_waited = late.others_waited.saturating_add(last.saturating_sub(start).unsigned_abs());
+        }
+    }
+}
+
+/// Returns the two ranks whose ends differ most. Each rank is compared with the first one by the median difference.
+fn most_different(ranks: &[(u32, &[CollectiveKernel])]) -> NotComparable {
+    let median = |kernels: &[CollectiveKernel]| {
+        let ends = kernels.iter().zip(ranks[0].1);
+        let mut differences: Vec<i64> = ends.map(|(one, first)| one.end.saturating_sub(first.end)).collect();
+        differences.sort_unstable();
+        differences[differences.len() / 2]
+    };
+    let mut offsets: Vec<(i64, u32)> = ranks.iter().map(|(rank, kernels)| (median(kernels), *rank)).collect();
+    offsets.sort_unstable();
+    let (first, last) = (offsets[0], offsets[offsets.len() - 1]);
+    NotComparable::Ends(first.1, last.1, last.0.saturating_sub(first.0).unsigned_abs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Kernels of one rank, each as (start, end) in us.
+    fn rank(kernels: &[(i64, i64)]) -> CollectiveKernels {
+        let kernel =
+            |&(start, end): &(i64, i64)| CollectiveKernel { start: start * 1000, end: end * 1000, device: 0 };
+        [("all".to_owned(), kernels.iter().map(kernel).collect())].into()
+    }
+
+    fn compare(ranks: &[&[(i64, i64)]]) -> CollectiveArrivals {
+        let ranks = (0..).zip(ranks.iter().map(|kernels| rank(kernels))).collect();
+        compare_arrivals(&ranks).remove("all").expect("two ranks have it")
+    }
+
+    fn known(arrivals: CollectiveArrivals) -> Vec<(Vec<u32>, u64, Vec<(u32, u64, u64, u64)>)> {
+        let CollectiveArrivals::Known(sets) = arrivals else { panic!("{arrivals:?}") };
+        let late = |(rank, late): (&u32, &Lateness)| {
+            (*rank, late.count, late.behind_next / 1000, late.others_waited / 1000)
+        };
+        sets.iter()
+            .map(|(set, all)| (set.iter().copied().collect(), all.count, all.late.iter().map(late).collect()))
+            .collect()
+    }
+
+    #[test]
+    fn the_rank_that_starts_last_is_counted_with_its_delay_and_the_wait_of_other_ranks() {
+        // Rank 2 comes 30 us after rank 0 and 50 us after rank 1, then rank 0 is last; the third time no rank is clearly
+        // last, because the ends differ by 3 us.
+        let arrivals = compare(&[
+            &[(20, 60), (190, 200), (300, 321)],
+            &[(0, 60), (100, 201), (301, 320)],
+            &[(50, 61), (110, 200), (303, 323)],
+        ]);
+        assert_eq!(known(arrivals), [(vec![0, 1, 2], 3, vec![(0, 1, 80, 170), (2, 1, 30, 80)])]);
+    }
+
+    #[test]
+    fn ranks_whose_kernels_end_together_are_one_process_group() {
+        // Ranks 0 and 1 are one group, ranks 2 and 3 another one.
+        let arrivals = compare(&[
+            &[(0, 100), (1000, 1100)],
+            &[(90, 100), (1090, 1100)],
+            &[(400, 500), (1400, 1500)],
+            &[(410, 500), (1490, 1500)],
+        ]);
+        let expected = [(vec![0, 1], 2, vec![(1, 2, 180, 180)]), (vec![2, 3], 2, vec![(3, 2, 100, 100)])];
+        assert_eq!(known(arrivals), expected);
+    }
+
+    #[test]
+    fn clocks_apart_and_different_numbers_of_kernels_give_no_answer() {
+        let apart = compare(&[&[(0, 100), (200, 300)], &[(7000, 7090), (7200, 7291)]]);
+        assert_eq!(apart, CollectiveArrivals::Unknown(NotComparable::Ends(0, 1, 6_991_000)));
+        let counts = compare(&[&[(0, 100)], &[(0, 100), (200, 300)]]);
+        assert_eq!(counts, CollectiveArrivals::Unknown(NotComparable::Counts((0, 1), (1, 2))));
+        let mut two = rank(&[(0, 100), (50, 100)]);
+        two.get_mut("all").unwrap()[1].device = 1;
+        let compared = compare_arrivals(&[(0, two), (1, rank(&[(0, 100), (0, 100)]))].into());
+        assert_eq!(compared["all"], CollectiveArrivals::Unknown(NotComparable::SeveralGpus(0)));
+        assert!(compare_arrivals(&[(0, rank(&[(0, 100)])), (1, CollectiveKernels::new())].into()).is_empty());
+    }
+
+    #[test]
+    fn extreme_times_stop_nothing() {
+        let extremes = [(i64::MIN, i64::MAX), (i64::MAX, i64::MIN)];
+        let kernel = |&(start, end): &(i64, i64)| CollectiveKernel { start, end, device: 0 };
+        let kernels: CollectiveKernels = [("all".to_owned(), extremes.iter().map(kernel).collect())].into();
+        let ranks = [(0, kernels.clone()), (1, kernels), (2, rank(&[(0, 1), (2, 3)]))].into();
+        assert_eq!(compare_arrivals(&ranks).len(), 1);
+    }
+}

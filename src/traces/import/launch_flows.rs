@@ -1,0 +1,177 @@
+//! Flows from calls to the GPU work that they launched (`ac2g`, or `bind_id` on the events themselves). They tell the
+//! launch of work whose correlation id is missing, or is used by several processes.
+//!
+//! A flow end that repeats the correlation id of the event before it, as nearly all do, tells nothing new and is not
+//! stored. In such a file, a flow whose other end is stored leads from the call, or to the operation, with its id.
+
+use std::collections::HashSet;
+
+use super::model::FlowKind;
+use super::slices::NONE;
+use super::work::{CallRecord, OpRecord};
+use gpuflame_model::record::IdMap;
+
+/// Flows of a trace. See the module's documentation.
+#[derive(Debug, Default)]
+pub(super) struct LaunchFlows {
+    starts: Vec<FlowEnd>,
+    ends: Vec<FlowEnd>,
+    /// Whether flows start at calls with the same id, and whether they end at operations with the same id.
+    repeats: [Repeats; 2],
+}
+
+/// Whether the ids of flows are the correlation ids of the events at one end.
+#[derive(Clone, Copy, Debug, Default)]
+struct Repeats {
+    same: bool,
+    different: bool,
+}
+
+impl Repeats {
+    fn are_ids(self) -> bool {
+        self.same && !self.different
+    }
+}
+
+/// Start or end of a flow.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FlowEnd {
+    pub(super) id: u64,
+    pub(super) time: i64,
+    /// Lane: the thread that calls, or the stream.
+    pub(super) lane: u32,
+    /// Number of the call or operation, or [`NONE`] if it is only known by lane and time.
+    pub(super) number: u32,
+    pub(super) kind: FlowKind,
+    /// Whether the flow ends in the operation that runs at `time`, not in the next operation.
+    pub(super) enclosed: bool,
+}
+
+impl LaunchFlows {
+    pub(super) fn add(&mut self, end: FlowEnd, begins: bool) {
+        if begins { self.starts.push(end) } else { self.ends.push(end) }
+    }
+
+    /// Notes that an end of flow `id` is at an event with a correlation id, 0 for none. Returns whether the flow only
+    /// repeats that id.
+    pub(super) fn is_repeated(&mut self, id: u64, correlation: u64, begins: bool) -> bool {
+        let repeats = &mut self.repeats[usize::from(!begins)];
+        repeats.same |= correlation == id;
+        repeats.different |= correlation != 0 && correlation != id;
+        correlation == id
+    }
+
+    fn is_empty(&self) -> bool {
+        self.starts.is_empty() && self.ends.is_empty()
+    }
+
+    /// Finds the calls and operations at the ends of the flows. Returns the flows of each operation, and the calls
+    /// of each flow. `lane_of_thread` is the lane of each thread.
+    pub(super) fn resolve(
+        self,
+        ops: &[OpRecord],
+        calls: &[CallRecord],
+        lane_of_thread: &[u32],
+    ) -> ResolvedFlows {
+        let mut resolved = ResolvedFlows::default();
+        if self.is_empty() {
+            return resolved;
+        }
+        let by_place = |count: usize, place: &dyn Fn(u32) -> (u32, i64)| {
+            let mut order: Vec<u32> = (0..count as u32).collect();
+            order.sort_by_key(|&at| place(at));
+            order
+        };
+        let call_place = |at: u32| {
+            let call = &calls[at as usize];
+            (lane_of_thread[call.thread as usize], call.start)
+        };
+        let op_place = |at: u32| (ops[at as usize].lane, ops[at as usize].start);
+        let calls_by_place = by_place(calls.len(), &call_place);
+        for start in &self.starts {
+            let call = match start.number {
+                NONE => innermost_at(&calls_by_place, &call_place, (start.lane, start.time), |call| {
+                    calls[call as usize].end >= start.time
+                }),
+                call => Some(call),
+            };
+            if let Some(call) = call {
+                resolved.calls.push((start.id, start.kind, call));
+            }
+        }
+        resolved.calls.sort_unstable();
+        resolved.calls.dedup();
+        resolved.ends_are_ids = self.repeats[1].are_ids();
+        if self.repeats[0].are_ids() {
+            let with_end: HashSet<u64> = self.ends.iter().map(|end| end.id).collect();
+            let repeated = (0..).zip(calls).filter(|(_, call)| with_end.contains(&call.correlation));
+            resolved.calls.extend(repeated.map(|(at, call)| (call.correlation, FlowKind::Launch, at)));
+            resolved.calls.sort_unstable();
+            resolved.calls.dedup();
+        }
+        let ops_by_place = by_place(ops.len(), &op_place);
+        for end in &self.ends {
+            let op = match end.number {
+                NONE if end.enclosed => innermost_at(&ops_by_place, &op_place, (end.lane, end.time), |op| {
+                    ops[op as usize].end >= end.time
+                }),
+                NONE => {
+                    let next = ops_by_place.partition_point(|&op| op_place(op) < (end.lane, end.time));
+                    ops_by_place.get(next).copied().filter(|&op| op_place(op).0 == end.lane)
+                }
+                op => Some(op),
+            };
+            if let Some(op) = op {
+                resolved.ids.entry(op).or_default().push((end.id, end.kind));
+            }
+        }
+        resolved
+    }
+}
+
+/// Returns the item that begins last at or before the place, if it is in the same lane and `is_open`. An item that
+/// encloses others may be found up to a few items before.
+fn innermost_at(
+    order: &[u32],
+    place: &dyn Fn(u32) -> (u32, i64),
+    (lane, time): (u32, i64),
+    is_open: impl Fn(u32) -> bool,
+) -> Option<u32> {
+    const MAX_STEPS: usize = 16;
+    let after = order.partition_point(|&at| place(at) <= (lane, time));
+    let before = order[..after].iter().rev().take(MAX_STEPS).take_while(|&&at| place(at).0 == lane);
+    before.copied().find(|&at| is_open(at))
+}
+
+/// Flows whose ends are known calls and operations.
+#[derive(Debug, Default)]
+pub(super) struct ResolvedFlows {
+    /// Flows with their calls, sorted by flow.
+    calls: Vec<(u64, FlowKind, u32)>,
+    /// Flows that end at each operation.
+    ids: IdMap<u32, Vec<(u64, FlowKind)>>,
+    /// Whether flows end at operations whose correlation id is the flow's id.
+    pub(super) ends_are_ids: bool,
+}
+
+impl ResolvedFlows {
+    /// Operations that a flow leads to.
+    pub(super) fn ops(&self) -> Vec<u32> {
+        let mut ops: Vec<u32> = self.ids.keys().copied().collect();
+        ops.sort_unstable();
+        ops
+    }
+
+    /// Ids of the flows of a kind that end at an operation.
+    pub(super) fn ids_of(&self, op: u32, kind: FlowKind) -> impl Iterator<Item = u64> + use<'_> {
+        let ids = self.ids.get(&op).map_or(&[][..], Vec::as_slice);
+        ids.iter().filter(move |(_, of)| *of == kind).map(|(id, _)| *id)
+    }
+
+    /// Calls at which a flow starts. Flows of different kinds may have the same id.
+    pub(super) fn calls_of(&self, id: u64, kind: FlowKind) -> impl Iterator<Item = u32> + use<'_> {
+        let first = self.calls.partition_point(|(flow, of, _)| (*flow, *of) < (id, kind));
+        let same = self.calls[first..].iter().take_while(move |(flow, of, _)| (*flow, *of) == (id, kind));
+        same.map(|(.., call)| *call)
+    }
+}

@@ -1,0 +1,245 @@
+//! Processes and GPUs of operations, from the process fields of the events.
+//!
+//! A trace that was merged from several processes has a process field such as `[TP01] 83` for the process and
+//! `[TP01] 0` for its GPU 0. Operations then belong to the calls whose field begins, or ends, like theirs. GPUs of
+//! different parts that have the same number are different GPUs, and the later one gets a new number. Other tools add a
+//! large number to all process fields of a part (83 and 100083), also to the fields of GPUs (0 and 100000).
+
+use std::collections::BTreeSet;
+
+use super::link::ANY_PROCESS;
+use super::trace_collector::TraceCollector;
+use super::work::OpRecord;
+use super::{NameTable, Text};
+use gpuflame_model::record::IdMap;
+
+/// Maximum number of GPUs that get new numbers, because each GPU takes memory and time in all sums.
+pub const MAX_RENUMBERED_DEVICES: usize = 1024;
+/// Maximum number of calling processes whose texts are compared.
+const MAX_COMPARED_PROCESSES: usize = 1024;
+/// Maximum number of a GPU that only the process field gives. Larger numbers are processes.
+const MAX_DEVICE_IN_LANE: i64 = 63;
+
+/// Processes that may have launched operations.
+#[derive(Debug, Default)]
+pub(super) struct Homes {
+    /// Sets of processes.
+    pub(super) sets: Vec<IdMap<u32, ()>>,
+    /// Index into `sets` by operation, or [`ANY_PROCESS`].
+    pub(super) of_op: Vec<u32>,
+}
+
+/// Key of a process or thread: 1 and its number, or 2 and the number of its text.
+type Key = (u8, i64);
+
+impl TraceCollector {
+    /// Sets the devices of all operations, and returns the processes that may have launched them, and the GPUs that
+    /// got new numbers. `process_of_thread` is indexed by thread.
+    pub(super) fn settle_places(&mut self, process_of_thread: &[u32]) -> (Homes, Vec<(u32, u32, String)>) {
+        let calling: BTreeSet<u32> =
+            self.calls.iter().map(|call| process_of_thread[call.thread as usize]).collect();
+        let mut processes: Vec<Key> = vec![(0, 0); self.processes.len() + 1];
+        self.processes.iter().for_each(|(key, number)| processes[*number as usize] = *key);
+        let mut lanes: Vec<(u32, Key)> = vec![(0, (0, 0)); self.lanes.len()];
+        self.lanes.iter().for_each(|(lane, number)| lanes[*number as usize] = *lane);
+        self.read_lanes(&calling, &processes, &lanes);
+        let texts = self.process_texts(&processes);
+        let mut parts = NameTable::default();
+        let numbered = self.numbered_parts(&calling, &processes, &lanes);
+        let part = |(process, text): (usize, &Option<&str>)| match text {
+            None => numbered
+                .get(&(process as u32))
+                .map_or(0, |number| 1 + parts.intern(Text::from(number.to_string().as_str()))),
+            Some(text) if calling.contains(&(process as u32)) => 1 + parts.intern(Text::from(*text)),
+            Some(text) => {
+                let (_, common) = alike(text, &calling, &texts);
+                1 + parts.intern(Text::from(if common.is_empty() { part_name(text) } else { common }))
+            }
+        };
+        let part_of_process: Vec<u32> = texts.iter().enumerate().map(part).collect();
+        let mut homes = Homes::default();
+        let mut known: IdMap<(u32, u32), u32> = IdMap::default();
+        for op in &self.ops {
+            let process = lanes[op.lane as usize].0;
+            let home = *known.entry((op.process, process)).or_insert_with(|| {
+                let set: Vec<u32> = match () {
+                    () if op.process != 0 && calling.contains(&op.process) => vec![op.process],
+                    () => match texts[process as usize] {
+                        Some(_) if calling.contains(&process) => vec![process],
+                        Some(text) => alike(text, &calling, &texts).0,
+                        None => Vec::new(),
+                    },
+                };
+                if set.is_empty() {
+                    return ANY_PROCESS;
+                }
+                homes.sets.push(set.into_iter().map(|process| (process, ())).collect());
+                homes.sets.len() as u32 - 1
+            });
+            homes.of_op.push(home);
+        }
+        let renumbered = renumber_devices(&mut self.ops, |op| lanes[op.lane as usize].0, &part_of_process);
+        let named = |(new, old, part): (u32, u32, u32)| (new, old, parts.text(part - 1).to_owned());
+        (homes, renumbered.into_iter().map(named).collect())
+    }
+
+    /// Takes the device and the stream of operations without such arguments from the process and thread fields, as
+    /// Kineto writes them, if the process made no call.
+    fn read_lanes(&mut self, calling: &BTreeSet<u32>, processes: &[Key], lanes: &[(u32, Key)]) {
+        if calling.is_empty() {
+            return;
+        }
+        for op in self.ops.iter_mut().filter(|op| op.place_in_lane) {
+            let (process, thread) = lanes[op.lane as usize];
+            let device = match processes[process as usize] {
+                (1, device @ 0..=MAX_DEVICE_IN_LANE) if !calling.contains(&process) => device,
+                _ => continue,
+            };
+            op.device = device as u32;
+            if let (1, stream) = thread {
+                op.stream = u32::try_from(stream).unwrap_or(0);
+                self.ops_without_stream -= 1;
+            }
+        }
+    }
+
+    /// Returns the processes that are parts of a merged trace although they are numbers: their operations give a device
+    /// that is not the process, and the process made no call.
+    fn numbered_parts(
+        &self,
+        calling: &BTreeSet<u32>,
+        processes: &[Key],
+        lanes: &[(u32, Key)],
+    ) -> IdMap<u32, i64> {
+        let mut numbered = IdMap::default();
+        for op in self.ops.iter().filter(|op| !calling.is_empty() && !op.place_in_lane) {
+            let process = lanes[op.lane as usize].0;
+            if let (1, number) = processes[process as usize]
+                && (MAX_DEVICE_IN_LANE + 1..=i64::from(i32::MAX)).contains(&number)
+                && number != i64::from(op.device)
+                && !calling.contains(&process)
+            {
+                numbered.insert(process, number);
+            }
+        }
+        numbered
+    }
+
+    /// Returns the texts of the processes that are given as text, by number of the process.
+    fn process_texts(&self, processes: &[Key]) -> Vec<Option<&str>> {
+        let text = |key: &Key| match *key {
+            (2, text) => u32::try_from(text).ok().map(|text| self.ids.text(text)),
+            _ => None,
+        };
+        processes.iter().map(text).collect()
+    }
+}
+
+/// Gives GPUs of different parts of a merged trace different numbers. `part_of_process` is the part of each process,
+/// `0` if it belongs to none. Returns the new number, the number in the file and the part.
+fn renumber_devices(
+    ops: &mut [OpRecord],
+    process_of_op: impl Fn(&OpRecord) -> u32,
+    part_of_process: &[u32],
+) -> Vec<(u32, u32, u32)> {
+    let mut used: BTreeSet<u32> = ops.iter().map(|op| op.device).collect();
+    let part_of = |op: &OpRecord| part_of_process[process_of_op(op) as usize];
+    let mut owner: IdMap<u32, u32> = IdMap::default();
+    for op in ops.iter().filter(|op| part_of(op) == 0) {
+        owner.insert(op.device, 0);
+    }
+    let mut numbers: IdMap<(u32, u32), u32> = IdMap::default();
+    let (mut renumbered, mut next) = (Vec::new(), 0);
+    for op in ops {
+        let (part, device) = (part_of(op), op.device);
+        if part == 0 || *owner.entry(device).or_insert(part) == part {
+            continue;
+        }
+        if renumbered.len() == MAX_RENUMBERED_DEVICES && !numbers.contains_key(&(part, device)) {
+            continue;
+        }
+        op.device = *numbers.entry((part, device)).or_insert_with(|| {
+            while !used.insert(next) {
+                next += 1;
+            }
+            renumbered.push((next, device, part));
+            next
+        });
+    }
+    renumbered
+}
+
+/// Returns the calling processes whose text has most in common with `text`: a beginning up to a character that is
+/// neither a letter nor a digit, or else an end from such a character on. Returns none if all have as much in common.
+/// Also returns the common text.
+fn alike<'a>(text: &'a str, calling: &BTreeSet<u32>, texts: &[Option<&str>]) -> (Vec<u32>, &'a str) {
+    if calling.len() > MAX_COMPARED_PROCESSES {
+        return (Vec::new(), "");
+    }
+    let named = || calling.iter().filter_map(|process| Some((*process, texts[*process as usize]?)));
+    let is_separator = |byte: u8| !byte.is_ascii_alphanumeric();
+    let beginning = |other: &str| {
+        let (a, b) = (text.as_bytes(), other.as_bytes());
+        let same = a.iter().zip(b).take_while(|(a, b)| a == b).count();
+        a[..same].iter().rposition(|byte| is_separator(*byte)).map_or(0, |at| at + 1)
+    };
+    let end = |other: &str| {
+        let (a, b) = (text.as_bytes(), other.as_bytes());
+        let same = a.iter().rev().zip(b.iter().rev()).take_while(|(a, b)| a == b).count();
+        let tail = &a[a.len() - same..];
+        tail.iter().position(|byte| is_separator(*byte)).map_or(0, |at| tail.len() - at)
+    };
+    let best = |common: &dyn Fn(&str) -> usize| -> (Vec<u32>, usize) {
+        let most = named().map(|(_, other)| common(other)).max().unwrap_or(0);
+        let best = named().filter(|(_, other)| most > 0 && common(other) == most);
+        (best.map(|(process, _)| process).collect(), most)
+    };
+    let is_selective = |set: &[u32]| !set.is_empty() && set.len() < calling.len();
+    match (best(&beginning), best(&end)) {
+        ((set, length), _) if is_selective(&set) => (set, text.get(..length).unwrap_or(text).trim_end()),
+        (_, (set, length)) if is_selective(&set) => {
+            (set, text.get(text.len() - length..).unwrap_or(text).trim_start())
+        }
+        _ => (Vec::new(), ""),
+    }
+}
+
+/// Returns the part of a merged trace that the text of a process names: the text without the number of the process or
+/// GPU.
+fn part_name(text: &str) -> &str {
+    let is_digit = |c: char| c.is_ascii_digit();
+    match text.trim_end_matches(is_digit) {
+        "" => text,
+        cut if cut.len() < text.len() => cut.trim_end(),
+        _ => text.trim_start_matches(is_digit),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lanes_belong_to_the_processes_whose_text_begins_or_ends_like_theirs() {
+        let texts = [None, Some("[TP00] 83"), Some("[TP01] 83"), Some("83_r1"), Some("84_r10"), None];
+        let find = |text, calling: &[u32]| alike(text, &calling.iter().copied().collect(), &texts).0;
+        assert_eq!(find("[TP01] 0", &[1, 2]), [2]);
+        assert_eq!(find("[TP00] GPU 0", &[1, 2]), [1]);
+        assert_eq!(find("0_r10", &[3, 4]), [4]);
+        assert_eq!(find("0_r1", &[3, 4]), [3]);
+        // What all processes have in common tells nothing.
+        assert_eq!(find("[TP0", &[1, 2]), []);
+        assert_eq!(find("Device_0", &[1, 2]), []);
+        assert_eq!(find("[TP00] 0", &[5]), []);
+    }
+
+    #[test]
+    fn the_part_of_a_merged_trace_is_the_text_without_the_number() {
+        for (text, part) in
+            [("[TP00] 0", "[TP00]"), ("rank3/1", "rank3/"), ("0@rank3", "0@rank"), ("GPU", "GPU")]
+        {
+            assert_eq!(part_name(text), part);
+        }
+        assert_eq!(part_name("17"), "17");
+    }
+}

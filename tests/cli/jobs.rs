@@ -1,0 +1,149 @@
+//! `merge-ranks` on the files of a job: whether they are of one job, which ranks are missing, and who came last to each
+//! collective.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::support::command::gpuflame;
+use crate::support::scratch;
+
+/// Kernel as (name, start, duration) in us.
+type Kernel<'a> = (&'a str, f64, f64);
+
+/// Writes a trace, with `info` as torch.profiler's `distributedInfo`.
+fn write(folder: &Path, name: &str, info: &str, kernels: &[Kernel<'_>]) {
+    let kernel = |(at, (name, start, duration)): (usize, &Kernel<'_>)| {
+        format!(
+            r#"{{"ph":"X","cat":"kernel","name":"{name}","pid":0,"tid":7,"ts":{start},"dur":{duration},"args":{{"correlation":{},"device":0,"stream":7}}}}"#,
+            at + 1
+        )
+    };
+    let events: Vec<String> = kernels.iter().enumerate().map(kernel).collect();
+    let info = if info.is_empty() { String::new() } else { format!(r#""distributedInfo": {{{info}}},"#) };
+    fs::write(folder.join(name), format!(r#"{{{info}"traceEvents":[{}]}}"#, events.join(","))).unwrap();
+}
+
+fn info(rank: u32, world_size: u32) -> String {
+    format!(r#""backend": "nccl", "pg_config": [{{"rank": 1}}], "rank": {rank}, "world_size": {world_size}"#)
+}
+
+fn merge(folder: &Path, args: &[&str]) -> (Value, String) {
+    let ran = gpuflame(folder, [&["merge-ranks", "--format", "json"], args].concat()).ok();
+    (serde_json::from_str(&ran.stdout).unwrap(), ran.stderr)
+}
+
+fn folder() -> PathBuf {
+    scratch("jobs")
+}
+
+const GEMM: Kernel<'_> = ("gemm", 0.0, 5.0);
+
+#[test]
+fn missing_ranks_of_the_job_are_counted_and_listed() {
+    let folder = folder();
+    for rank in [0, 3] {
+        write(&folder, &format!("{rank}.json"), &info(rank, 8), &[GEMM]);
+    }
+    let (tables, remarks) = merge(&folder, &["."]);
+    assert!(remarks.contains("6 of 8 ranks are missing: 1, 2, 4 to 7"), "{remarks}");
+    let job = &tables["job"][0];
+    assert_eq!(
+        (&job["world_size"], &job["ranks"], &job["missing"]),
+        (&8.into(), &2.into(), &6.into()),
+        "{job}"
+    );
+    // A single file has the rank that it gives.
+    let (tables, remarks) = merge(&folder, &["3.json"]);
+    assert_eq!(tables["ranks"][0]["rank"], "3");
+    assert!(remarks.contains("7 of 8 ranks are missing: 0 to 2, 4 to 7"), "{remarks}");
+    // Numbers in the order of files do not tell which ranks are missing.
+    let (_, remarks) = merge(&folder, &["3.json", "0.json", "--assume-order"]);
+    assert!(remarks.contains("6 of 8 ranks are missing; "), "{remarks}");
+    // All are there, or their number is unknown.
+    write(&folder, "0.json", &info(0, 2), &[GEMM]);
+    write(&folder, "3.json", &info(1, 2), &[GEMM]);
+    assert!(!merge(&folder, &["."]).1.contains("missing"));
+    write(&folder, "0.json", r#""rank": 0"#, &[GEMM]);
+    write(&folder, "3.json", r#""rank": 3"#, &[GEMM]);
+    let (tables, remarks) = merge(&folder, &["."]);
+    assert!(tables["job"][0]["missing"].is_null() && !remarks.contains("missing"), "{remarks}");
+    // Ranks beyond the number of ranks are numbered otherwise.
+    write(&folder, "3.json", &info(5, 4), &[GEMM]);
+    let (tables, remarks) = merge(&folder, &["."]);
+    assert!(tables["job"][0]["missing"].is_null() && remarks.contains("number them otherwise"), "{remarks}");
+}
+
+#[test]
+fn files_of_different_programs_are_refused_with_the_difference() {
+    let folder = folder();
+    let refused = |words: &[&str]| {
+        let ran = gpuflame(&folder, ["-q", "merge-ranks", ".", "-o", "all.folded"]);
+        ran.fails(1, words);
+        assert!(!folder.join("all.folded").exists());
+    };
+    write(&folder, "rank0.json", &info(0, 8), &[GEMM]);
+    write(&folder, "rank1.json", &info(1, 2), &[GEMM]);
+    refused(&[
+        "rank0.json (rank 0)",
+        "a job of 8 ranks",
+        "rank1.json (rank 1)",
+        "a job of 2 ranks",
+        "ranks.json",
+    ]);
+    write(&folder, "rank1.json", &info(1, 8), &[("conv", 0.0, 5.0)]);
+    refused(&["rank0.json (rank 0)", "rank1.json (rank 1)", "no kernel runs in both", "ranks.json"]);
+    // The user says that they are one job.
+    fs::write(folder.join("ranks.json"), r#"{"rank0.json": 0, "rank1.json": 1}"#).unwrap();
+    let (_, remarks) = merge(&folder, &["."]);
+    assert!(remarks.contains("no kernel runs in both"), "{remarks}");
+    fs::remove_file(folder.join("ranks.json")).unwrap();
+    // Ranks of one program share a kernel, or have none.
+    write(&folder, "rank1.json", &info(1, 8), &[("conv", 0.0, 5.0), ("gemm", 6.0, 5.0)]);
+    write(&folder, "rank2.json", &info(2, 8), &[("conv", 0.0, 5.0)]);
+    write(&folder, "rank3.json", &info(3, 8), &[]);
+    let copy = r#"{"ph":"X","cat":"gpu_memcpy","name":"Memcpy HtoD","ts":1,"dur":2,"args":{"device":0}}"#;
+    fs::write(folder.join("rank3.json"), format!(r#"{{"traceEvents":[{copy}]}}"#)).unwrap();
+    let (tables, _) = merge(&folder, &["."]);
+    assert_eq!(tables["ranks"].as_array().unwrap().len(), 4);
+}
+
+#[test]
+fn the_rank_that_came_last_to_each_collective_is_shown_with_the_wait_of_other_ranks() {
+    let folder = folder();
+    let (reduce, gather) = ("ncclDevKernel_AllReduce", "ncclDevKernel_AllGather");
+    // Rank 2 comes 40 us after rank 0 and 60 us after rank 1 to two of three reductions; the third is a tie.
+    for (rank, late) in [(0, 20.0), (1, 0.0), (2, 60.0)] {
+        let at = |begin: f64| (reduce, begin + late, 100.0 - late);
+        let kernels =
+            [at(1000.0), at(2000.0), (reduce, 3000.0, 50.0), (gather, 4000.0 + 1e6 * f64::from(rank), 50.0)];
+        write(&folder, &format!("rank{rank}.json"), "", &kernels);
+    }
+    let (tables, _) = merge(&folder, &["."]);
+    let rows = tables["last_to_collectives"].as_array().unwrap();
+    let row = |name: &str| rows.iter().find(|row| row["collective"] == name).unwrap();
+    let last = row(reduce);
+    let figures =
+        ["rank", "last", "of", "behind_next_ns", "others_waited_ns", "ranks"].map(|key| last[key].clone());
+    assert_eq!(
+        figures,
+        [Value::from("2"), 2.into(), 3.into(), 80_000.into(), 200_000.into(), 3.into()],
+        "{rows:?}"
+    );
+    // These end a second apart.
+    let unknown = row(gather);
+    assert!(unknown["rank"].is_null(), "{unknown}");
+    let reason = unknown["unknown_because"].as_str().unwrap();
+    assert!(reason.contains("ranks 0 and 2 are 2.000 s apart") && reason.contains("clocks"), "{reason}");
+    assert_eq!(rows.len(), 2);
+    // Another number of reductions: which belong together is unknown.
+    write(&folder, "rank1.json", "", &[(reduce, 1000.0, 100.0)]);
+    let (tables, _) = merge(&folder, &["."]);
+    let text = tables["last_to_collectives"].to_string();
+    assert!(text.contains("rank 0 has 3 such kernels, rank 1 has 1"), "{text}");
+    // Without any collective:
+    write(&folder, "a.json", "", &[GEMM]);
+    let (tables, _) = merge(&folder, &["a.json"]);
+    assert!(tables["last_to_collectives"].to_string().contains("no kernel that moves data"), "{tables}");
+}
