@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 /// while it reads them, and for several threads that ask at the same moment.
 const MARGIN_DIVISOR: usize = 8;
 /// Memory that is not counted: the library's own image, the stacks of its threads, and CUPTI's lists.
-const MARGIN_BYTES: usize = 2 << 20;
+const MARGIN_BYTES: usize = 3 << 20;
 
 static LIMIT: AtomicUsize = AtomicUsize::new(usize::MAX);
 
