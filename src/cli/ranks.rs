@@ -76,11 +76,12 @@ pub(super) fn assign_ranks(sources: &[Source], assume_order: bool, same_rank: Sa
 }
 
 /// Functions that find a file's rank, the best one first.
-const GUESSES: [fn(&Path) -> Option<u32>; 4] = [
+const GUESSES: [fn(&Path) -> Option<u32>; 5] = [
     rank_from_content,
     |path| rank_after_word(path, "rank"),
     |path| rank_after_word(path, "worker"),
     |path| rank_after_word(path, "r"),
+    rank_of_tensor_parallelism,
 ];
 
 /// Whether a source gives a rank in any way.
@@ -228,6 +229,16 @@ fn rank_after_word(path: &Path, word: &str) -> Option<u32> {
     numbers.last()
 }
 
+/// Returns the rank in a file name of sglang, `1764000000.5-TP-3.trace.json.gz`. Names with a further kind of
+/// parallelism have no rank, because the numbers do not tell how ranks are counted.
+fn rank_of_tensor_parallelism(path: &Path) -> Option<u32> {
+    let name = path.file_name()?.to_string_lossy();
+    let (before, rank) = name.rsplit_once("-TP-")?;
+    let is_alone =
+        !["-DP-", "-PP-", "-EP-"].iter().any(|other| before.contains(other) || rank.contains(other));
+    leading_number(rank).filter(|_| is_alone)
+}
+
 fn leading_number(text: &str) -> Option<u32> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     text[..end].parse().ok()
@@ -314,6 +325,7 @@ mod tests {
                 [10, 2],
             ),
             (["rank0/worker4.json", "rank0/worker5.json"], [4, 5]),
+            (["1764.5-TP-1.trace.json.gz", "1764.5-TP-0.trace.json.gz"], [1, 0]),
         ] {
             assert_eq!(ranks(&names, false).unwrap(), expected, "{names:?}");
         }
@@ -327,6 +339,8 @@ mod tests {
             &["x1.gfr", "y2.gfr"],
             &["gpuflame-app.4711.gfr", "gpuflame-app.4712.gfr"],
             &["crank1.json", "crank2.json"],
+            &["1764.5-TP-0-DP-1.trace.json.gz", "1764.5-TP-0-DP-0.trace.json.gz"],
+            &["bench_tp4.json", "bench_tp8.json"],
             &["-", "rank3.json"],
         ] {
             let message = ranks(names, false).unwrap_err().to_string();

@@ -77,6 +77,26 @@ fn ranks_merged_into_one_file_keep_their_own_launches_and_gpus() {
     }
 }
 
+#[test]
+fn launches_before_the_trace_are_known_by_the_ids_of_their_own_rank() {
+    let mut events = Vec::new();
+    for (rank, first) in [(0, 1), (1, 1000)] {
+        let (process, gpu) = (format!("[TP{rank}] 83"), format!("[TP{rank}] 0"));
+        let on_gpu = |id: u64| json!({"correlation": id, "device": 0, "stream": 7});
+        events.push(launch(process, 2, json!({"correlation": first})));
+        events.push(kernel(gpu.clone(), 10, on_gpu(first)));
+        // The launch is not in the trace: its id is below those of rank 1, but not below those of rank 0.
+        events.push(kernel(gpu, 40, on_gpu(500)));
+    }
+    assert_eq!(
+        folded("merged-before", &events).stdout,
+        "[launched before recording];[GPU1_Kernel]k 10000\n\
+         [no launch stack];[GPU0_Kernel]k 10000\n\
+         cudaLaunchKernel;[GPU0_Kernel]k 10000\n\
+         cudaLaunchKernel;[GPU1_Kernel]k 10000\n"
+    );
+}
+
 /// Two processes with one id each, and a kernel each on their own GPU.
 fn two_processes() -> Vec<Value> {
     vec![

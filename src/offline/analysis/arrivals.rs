@@ -169,7 +169,11 @@ mod tests {
         compare_arrivals(&ranks).remove("all").expect("two ranks have it")
     }
 
-    fn known(arrivals: CollectiveArrivals) -> Vec<(Vec<u32>, u64, Vec<(u32, u64, u64, u64)>)> {
+    /// A rank that came last: rank, number of times, and the two sums in us.
+    type Late = (u32, u64, u64, u64);
+
+    /// Returns the ranks, the number of collectives and the ranks that came last.
+    fn known(arrivals: CollectiveArrivals) -> Vec<(Vec<u32>, u64, Vec<Late>)> {
         let CollectiveArrivals::Known(sets) = arrivals else { panic!("{arrivals:?}") };
         let late = |(rank, late): (&u32, &Lateness)| {
             (*rank, late.count, late.behind_next / 1000, late.others_waited / 1000)

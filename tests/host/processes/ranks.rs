@@ -45,8 +45,9 @@ fn merged(folder: &Path) -> Vec<(String, u64)> {
 #[test]
 fn eight_processes_with_ranks_merge_into_one_profile_by_rank() {
     let folder = scratch("ranks");
-    let all =
-        run_all(&folder, "folded,gfr", |run, rank| run.env("OMPI_COMM_WORLD_RANK", (7 - rank).to_string()));
+    let all = run_all(&folder, "folded,gfr", |run, rank| {
+        run.env("OMPI_COMM_WORLD_RANK", (7 - rank).to_string()).env("OMPI_COMM_WORLD_SIZE", "10")
+    });
     let mut sets = sets(&folder);
     sets.sort_by_key(|set| set["rank"].as_str().unwrap().to_owned());
     assert_eq!(sets.len(), 8);
@@ -66,6 +67,8 @@ fn eight_processes_with_ranks_merge_into_one_profile_by_rank() {
         assert_eq!(set["gpus"][0]["gpu"], 0);
         assert!(!set["host"].as_str().unwrap().is_empty());
     }
+    let remarks = command(&folder, ["merge-ranks", "."]).ok().stderr;
+    assert!(remarks.contains("2 of 10 ranks are missing: 8, 9"), "{remarks}");
     let merged = merged(&folder);
     assert_eq!(merged.iter().map(|(_, nanos)| nanos).sum::<u64>(), all);
     let of_rank = |rank: u64| {
