@@ -105,19 +105,28 @@ struct NodeGroup {
     last: u64,
     /// Whether the table belongs to a different group than this one.
     shared: bool,
+    /// Whether the graph was destroyed. An instantiation is announced twice: as itself and as the graph that it copied.
+    ended: bool,
 }
 
 /// Creators of nodes, in ascending order of node ids.
 #[derive(Debug, Default)]
 struct NodeTable {
+    /// Usually one. The upper half of a node's id is that of its graph, so a graph with child graphs has one per graph.
+    sections: Vec<TableSection>,
+    users: u32,
+}
+
+/// Nodes whose ids differ by less than 2^32.
+#[derive(Debug)]
+struct TableSection {
     base: u64,
     entries: Vec<NodeEntry>,
-    users: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct NodeEntry {
-    /// Id of the node minus the base of the table.
+    /// Id of the node minus the base of the section.
     offset: u32,
     /// Caller that created the node.
     creator: Caller,
@@ -201,7 +210,8 @@ impl Graphs {
 
     /// Contexts that created nodes. If consecutive nodes in a table have the same context, the context is returned once.
     pub fn contexts(&self) -> impl Iterator<Item = ContextId> {
-        let runs = self.tables.iter().flat_map(|table| table.entries.chunk_by(|a, b| a.creator == b.creator));
+        let sections = self.tables.iter().flat_map(|table| &table.sections);
+        let runs = sections.flat_map(|section| section.entries.chunk_by(|a, b| a.creator == b.creator));
         runs.filter_map(|run| run[0].creator.launched().ok())
     }
 
@@ -214,7 +224,7 @@ impl Graphs {
     pub fn heap_bytes(&self) -> usize {
         // The nodes of a B-tree are two thirds full, and have an overhead of about 10 %.
         let firsts = self.firsts.len() * size_of::<(u64, GraphId)>() * 3 / 2;
-        let tables = self.tables.iter().map(|table| table.entries.capacity() * size_of::<NodeEntry>());
+        let tables = self.tables.iter().map(NodeTable::heap_bytes);
         map_bytes(&self.groups)
             + firsts
             + self.tables.capacity() * size_of::<NodeTable>()
@@ -270,8 +280,8 @@ impl Graphs {
     fn share(&mut self, graph: GraphId, table: u32, shift: u64, (first, last): (u64, u64)) {
         let shared = &mut self.tables[table as usize];
         shared.users += 1;
-        shared.entries.shrink_to_fit();
-        self.insert(graph, NodeGroup { table, shift, first, last, shared: true });
+        shared.sections.iter_mut().for_each(|section| section.entries.shrink_to_fit());
+        self.insert(graph, NodeGroup { table, shift, first, last, shared: true, ended: false });
     }
 
     fn insert(&mut self, graph: GraphId, group: NodeGroup) {
@@ -284,8 +294,11 @@ impl Graphs {
     fn put(&mut self, graph: GraphId, node: u64, creator: Caller) {
         match self.groups.get(&graph) {
             None => {
-                let table = self.new_table(NodeTable { base: node, entries: Vec::new(), users: 1 });
-                self.insert(graph, NodeGroup { table, shift: 0, first: node, last: node, shared: false });
+                let table = self.new_table(NodeTable { sections: Vec::new(), users: 1 });
+                self.insert(
+                    graph,
+                    NodeGroup { table, shift: 0, first: node, last: node, shared: false, ended: false },
+                );
             }
             Some(group) if group.shared => {
                 let own = self.ids_and_creators(*group).collect();
@@ -295,16 +308,22 @@ impl Graphs {
             Some(_) => {}
         }
         let Some(group) = self.groups.get_mut(&graph) else { return };
-        if self.tables[group.table as usize].put(node, creator) {
-            group.last = group.last.max(node);
-            self.widest = self.widest.max(group.last - group.first);
+        self.tables[group.table as usize].put(node, creator);
+        group.last = group.last.max(node);
+        if node < group.first {
+            self.firsts.remove(&(group.first, graph));
+            group.first = node;
+            self.firsts.insert((node, graph));
         }
+        self.widest = self.widest.max(group.last - group.first);
     }
 
     fn ids_and_creators(&self, group: NodeGroup) -> impl Iterator<Item = (u64, Caller)> {
-        let table = &self.tables[group.table as usize];
-        let all = table.entries.iter().map(move |entry| {
-            ((table.base + u64::from(entry.offset)).wrapping_add(group.shift), entry.creator)
+        let sections = self.tables[group.table as usize].sections.iter();
+        let all = sections.flat_map(move |section| {
+            section.entries.iter().map(move |entry| {
+                ((section.base + u64::from(entry.offset)).wrapping_add(group.shift), entry.creator)
+            })
         });
         all.filter(move |(id, _)| (group.first..=group.last).contains(id))
     }
@@ -312,12 +331,12 @@ impl Graphs {
     /// Inserts a group with a table of its own, which contains `nodes`. `nodes` must not be empty.
     fn insert_own_table(&mut self, graph: GraphId, nodes: Vec<(u64, Caller)>) {
         let (Some(&(first, _)), Some(&(last, _))) = (nodes.first(), nodes.last()) else { return };
-        let mut table = NodeTable { base: first, entries: Vec::with_capacity(nodes.len()), users: 1 };
+        let mut table = NodeTable { sections: Vec::new(), users: 1 };
         for (id, creator) in nodes {
             table.put(id, creator);
         }
         let table = self.new_table(table);
-        self.insert(graph, NodeGroup { table, shift: 0, first, last, shared: false });
+        self.insert(graph, NodeGroup { table, shift: 0, first, last, shared: false, ended: false });
     }
 
     /// Updates an instantiation from another graph. The nodes of both graphs correspond in the order of their ids, which is
@@ -350,8 +369,9 @@ impl Graphs {
     }
 
     fn end(&mut self, graph: GraphId) {
-        let Some(group) = self.groups.get(&graph) else { return };
-        let nodes = if group.shared { 0 } else { self.tables[group.table as usize].entries.len() };
+        let Some(group) = self.groups.get_mut(&graph).filter(|group| !group.ended) else { return };
+        group.ended = true;
+        let nodes = if group.shared { 0 } else { self.tables[group.table as usize].len() };
         self.destroyed_nodes += nodes;
         self.destroyed.push_back(DestroyedGraph { graph, flush: self.flushes, nodes });
     }
@@ -421,10 +441,13 @@ impl Graphs {
         pasts.get(at).map(|past| &past.group)
     }
 
-    /// Returns the group of a node by the node's id alone. Tries `graph` and the last group first. Ids of two groups may
-    /// interleave if two threads create graphs at the same time.
+    /// Returns the group of a node by the node's id alone. Tries `graph`, the graph whose id is the upper half of the node's
+    /// (driver 580), and the last group first. Ids of two groups may interleave if two threads create graphs at the same
+    /// time.
     fn group_of(&self, graph: GraphId, node: u64) -> Option<GraphId> {
-        let likely = [graph, self.last].into_iter().find(|likely| self.creator_in(*likely, node).is_some());
+        let of_id = GraphId((node >> 32) as u32);
+        let likely =
+            [graph, of_id, self.last].into_iter().find(|likely| self.creator_in(*likely, node).is_some());
         likely.or_else(|| {
             let before = self.firsts.range(..=(node, GraphId(u32::MAX))).rev();
             before
@@ -445,32 +468,55 @@ impl Graphs {
 }
 
 impl NodeTable {
-    /// Adds a node. Returns false if `node` is too far from the base to belong to the same graph.
-    fn put(&mut self, node: u64, creator: Caller) -> bool {
-        let Some(offset) = node.checked_sub(self.base).and_then(|offset| u32::try_from(offset).ok()) else {
-            return false;
+    fn put(&mut self, node: u64, creator: Caller) {
+        let Some((section, offset)) = self.section_of(node) else {
+            let at = self.sections.partition_point(|section| section.base < node);
+            let entries = vec![NodeEntry { offset: 0, creator }];
+            return self.sections.insert(at, TableSection { base: node, entries });
         };
+        let section = &mut self.sections[section];
         let entry = NodeEntry { offset, creator };
-        match self.position(offset) {
-            Ok(at) => self.entries[at] = entry,
-            Err(at) => self.entries.insert(at, entry),
+        match section.position(offset) {
+            Ok(at) => section.entries[at] = entry,
+            Err(at) => section.entries.insert(at, entry),
         }
-        true
     }
 
     fn get(&self, node: u64) -> Option<Caller> {
-        let offset = u32::try_from(node.checked_sub(self.base)?).ok()?;
-        self.position(offset).ok().map(|at| self.entries[at].creator)
+        let (section, offset) = self.section_of(node)?;
+        let section = &self.sections[section];
+        section.position(offset).ok().map(|at| section.entries[at].creator)
     }
 
-    /// Whether `next` is the node that directly follows `node`.
+    /// Whether `next` is the node that directly follows `node` in its section.
     fn follows(&self, node: u64, next: u64) -> bool {
-        let offset = |node: u64| node.checked_sub(self.base).and_then(|offset| u32::try_from(offset).ok());
-        let (Some(node), Some(next)) = (offset(node), offset(next)) else { return false };
-        self.position(node).is_ok_and(|at| self.entries.get(at + 1).is_some_and(|e| e.offset == next))
+        let (Some((section, node)), Some((other, next))) = (self.section_of(node), self.section_of(next))
+        else {
+            return false;
+        };
+        let is_next =
+            |at: usize| self.sections[section].entries.get(at + 1).is_some_and(|e| e.offset == next);
+        section == other && self.sections[section].position(node).is_ok_and(is_next)
     }
 
-    /// Position of an offset in the table. Ids usually have no gaps, so the position usually equals the offset.
+    /// Returns the section that contains the ids around `node`, and the offset of `node` in it.
+    fn section_of(&self, node: u64) -> Option<(usize, u32)> {
+        let at = self.sections.partition_point(|section| section.base <= node).checked_sub(1)?;
+        Some((at, u32::try_from(node - self.sections[at].base).ok()?))
+    }
+
+    fn len(&self) -> usize {
+        self.sections.iter().map(|section| section.entries.len()).sum()
+    }
+
+    fn heap_bytes(&self) -> usize {
+        let entries: usize = self.sections.iter().map(|section| section.entries.capacity()).sum();
+        self.sections.capacity() * size_of::<TableSection>() + entries * size_of::<NodeEntry>()
+    }
+}
+
+impl TableSection {
+    /// Position of an offset in the section. Ids usually have no gaps, so the position usually equals the offset.
     fn position(&self, offset: u32) -> Result<usize, usize> {
         match self.entries.get(offset as usize) {
             Some(entry) if entry.offset == offset => Ok(offset as usize),

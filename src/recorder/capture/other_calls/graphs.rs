@@ -67,9 +67,9 @@ pub(crate) fn record_event(event: &GraphEvent<'_>) {
             node_created(own, thread, ids, std::ptr::from_ref(frame).addr());
         }
         GraphEvent::NodeCloned(ids) => node_cloned(own, thread, ids),
-        GraphEvent::GraphEnds(graph) => push(thread, [word(kind::END, graph), 0, 0]),
+        GraphEvent::GraphEnds(graph) => graph_ends(own, thread, graph),
         GraphEvent::ExecCreated(exec) => {
-            if let Some(graph) = own.copied_graph.take() {
+            if let Some(graph) = own.copied_graphs.take_first() {
                 push(thread, [word(kind::EXEC, graph), exec, 0]);
             }
         }
@@ -87,7 +87,7 @@ fn begin(own: &mut ThreadOnly, call: &Call<'_>, into: Option<GraphId>) {
         return;
     }
     call.slot.set(GRAPH_CALL);
-    own.copied_graph = None;
+    own.copied_graphs.clear();
     own.graph_call =
         Some(PendingGraphCall { api: call.api, copies: call.kind == CallKind::GraphCopy, into, depth });
 }
@@ -118,19 +118,32 @@ fn node_created(
     push(thread, [word(kind::NODE, graph), node.0, u64::from(context.0)]);
 }
 
-/// Records a copied node. The node belongs to the graph that it is copied into. If the call creates the graphs, the
-/// node belongs to the first graph that the call creates, because an instantiation includes its child graphs.
+/// Records a copied node. If the call names the graph that it adds to, the node belongs to that graph, because child graphs
+/// are destroyed together with it.
 fn node_cloned(own: &mut ThreadOnly, thread: &ThreadState, ids: Option<ClonedNode>) {
     let Some(ClonedNode { graph, node, original }) = ids else {
         return thread.counters.lose(Loss::GraphNodesDropped);
     };
-    let into = enclosing_call(own).and_then(|call| call.into);
-    let graph = match into {
-        Some(into) => into,
-        None if enclosing_call(own).is_some() => *own.copied_graph.get_or_insert(graph),
-        None => *own.copied_graph.insert(graph),
-    };
-    push(thread, [word(kind::CLONE, graph), node.0, original.0]);
+    let around = enclosing_call(own).map(|call| call.into);
+    let into = around.flatten();
+    if around.is_none() {
+        own.copied_graphs.keep_only(graph);
+    }
+    if into.is_none() {
+        own.copied_graphs.add(graph, node.0);
+    }
+    push(thread, [word(kind::CLONE, into.unwrap_or(graph)), node.0, original.0]);
+}
+
+fn graph_ends(own: &mut ThreadOnly, thread: &ThreadState, graph: GraphId) {
+    if enclosing_call(own).is_some_and(|call| call.copies)
+        && let Some((into, nodes)) = own.copied_graphs.inline(graph)
+    {
+        for (added, former) in nodes {
+            push(thread, [word(kind::CLONE, into), added, former]);
+        }
+    }
+    push(thread, [word(kind::END, graph), 0, 0]);
 }
 
 fn word(kind: u64, graph: GraphId) -> u64 {

@@ -142,6 +142,75 @@ pub(crate) struct PendingGraphCall {
     pub(crate) depth: usize,
 }
 
+/// Graphs that the thread's current call has created as copies, in ascending order of their ids. The first is the copy that
+/// the program asked for, and the source of the next executable graph that CUPTI announces; the others are copies of its
+/// child graphs.
+#[derive(Default)]
+pub(crate) struct CopiedGraphs(Vec<CopiedGraph>);
+
+/// The nodes of a copy so far.
+struct CopiedGraph {
+    graph: GraphId,
+    first: u64,
+    last: u64,
+    count: u64,
+}
+
+impl CopiedGraphs {
+    /// Drops all graphs and frees their memory.
+    pub(crate) fn clear(&mut self) {
+        self.0 = Vec::new();
+    }
+
+    /// Drops all graphs except one.
+    pub(crate) fn keep_only(&mut self, graph: GraphId) {
+        self.0.retain(|copied| copied.graph == graph);
+    }
+
+    /// Notes a copied node of a graph.
+    pub(crate) fn add(&mut self, graph: GraphId, node: u64) {
+        match self.0.binary_search_by_key(&graph, |copied| copied.graph) {
+            Ok(at) => {
+                let copied = &mut self.0[at];
+                copied.last = copied.last.max(node);
+                copied.count += 1;
+            }
+            Err(at) => self.0.insert(at, CopiedGraph { graph, first: node, last: node, count: 1 }),
+        }
+    }
+
+    /// Removes all graphs and returns the one that the program asked for.
+    pub(crate) fn take_first(&mut self) -> Option<GraphId> {
+        let first = self.0.first().map(|copied| copied.graph);
+        self.clear();
+        first
+    }
+
+    /// Notes that a child graph ends during the call, which happens if the driver adds its nodes to the copy that the program
+    /// asked for. Returns that copy, and the new and the former id of each added node.
+    ///
+    /// CUPTI does not report the added nodes. Their ids follow from what was measured (driver 580): the id of a node is that
+    /// of its graph in the upper half and the number of nodes added before it in the lower half. If the ids do not have this
+    /// form, nothing is returned.
+    pub(crate) fn inline(
+        &mut self,
+        child: GraphId,
+    ) -> Option<(GraphId, impl Iterator<Item = (u64, u64)> + use<>)> {
+        let at = self.0.binary_search_by_key(&child, |copied| copied.graph).ok().filter(|&at| at > 0)?;
+        let child = self.0.remove(at);
+        let into = self.0.first_mut()?;
+        let has_form = |copied: &CopiedGraph| {
+            [copied.first, copied.last].iter().all(|node| node >> 32 == u64::from(copied.graph.0))
+        };
+        if !has_form(into) || !has_form(&child) || child.last - child.first + 1 != child.count {
+            return None;
+        }
+        let next = into.last + 1;
+        into.last += child.count;
+        Some((into.graph, (next..).zip(child.first..=child.last)))
+    }
+}
+
 /// The outermost call that creates no GPU work but is recorded.
 pub(crate) struct PendingHostCall {
     pub(crate) time: Nanos,

@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, 
 
 use crate::control::window;
 use gpuflame_cupti::tracer::Call;
-use gpuflame_model::record::{GraphId, Loss, Nanos, ThreadId};
+use gpuflame_model::record::{Loss, Nanos, ThreadId};
 use gpuflame_os::{cancel, host_signals, leaks, threads};
 use gpuflame_unwind::{Unwinder, memory, tls};
 
-use super::calls::{InFlightLaunch, PendingGraphCall, PendingHostCall, PendingLaunch};
+use super::calls::{CopiedGraphs, InFlightLaunch, PendingGraphCall, PendingHostCall, PendingLaunch};
 use super::open_ranges::{OpenRanges, PendingEnds};
 use super::outside::{OutsideRange, OutsideReader, SharedOutsideRange};
 use super::python::PythonFrames;
@@ -88,8 +88,7 @@ pub(crate) struct ThreadOnly {
     pub(crate) verifying: Option<StackVerification>,
     pub(crate) graph_call: Option<PendingGraphCall>,
     pub(crate) host_call: Option<PendingHostCall>,
-    /// Graph that the thread copied last. It is the source of the next executable graph that CUPTI announces.
-    pub(crate) copied_graph: Option<GraphId>,
+    pub(crate) copied_graphs: CopiedGraphs,
     pub(crate) calls: u64,
 }
 
@@ -426,7 +425,7 @@ impl ThreadOnly {
             verifying: StackVerification::new(),
             graph_call: None,
             host_call: None,
-            copied_graph: None,
+            copied_graphs: CopiedGraphs::default(),
             calls: 0,
         })
     }
