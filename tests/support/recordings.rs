@@ -171,7 +171,14 @@ fn records_of(row: &Value, ids: &mut Ids) -> Vec<String> {
         (0..hex.len()).step_by(2).map(|i| u8::from_str_radix(&hex[i..i + 2], 16).unwrap()).collect();
     let places = row["at"].as_array().unwrap().iter().map(|at| at.as_u64().unwrap() as usize);
     let names = row["names"].as_array().unwrap();
-    places.zip(names).map(|(at, name)| record(&bytes[at..], name, ids)).collect()
+    // Records of overhead (kind 17) come from the driver's own work, such as loading a module: their number differs from
+    // run to run, and gpuflame does not request them.
+    let is_overhead = |at: &usize| bytes[*at..].starts_with(&17_u32.to_le_bytes());
+    places
+        .zip(names)
+        .filter(|(at, _)| !is_overhead(at))
+        .map(|(at, name)| record(&bytes[at..], name, ids))
+        .collect()
 }
 
 fn record(bytes: &[u8], name: &Value, ids: &mut Ids) -> String {

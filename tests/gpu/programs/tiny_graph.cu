@@ -1,4 +1,4 @@
-/* The tiny programs with graphs: tiny_graph capture | explicit | update. See tiny.cu. */
+/* The tiny programs with graphs: tiny_graph capture | explicit | update | child | clone. See tiny.cu. */
 #include "kernels.h"
 
 TIMED(a_d10000)
@@ -33,6 +33,34 @@ static cudaGraph_t built(void)
     return graph;
 }
 
+/* Two kernels and a graph of two kernels and a graph of two kernels. */
+static cudaGraph_t nested(void)
+{
+    cudaGraph_t inner = built(), middle = built(), outer = built();
+    cudaGraphNode_t node;
+    CUDA(cudaGraphAddChildGraphNode(&node, middle, NULL, 0, inner));
+    CUDA(cudaGraphDestroy(inner));
+    CUDA(cudaGraphAddChildGraphNode(&node, outer, NULL, 0, middle));
+    CUDA(cudaGraphDestroy(middle));
+    return outer;
+}
+
+static cudaGraph_t cloned(void)
+{
+    cudaGraph_t copy, graph = built();
+    CUDA(cudaGraphClone(&copy, graph));
+    CUDA(cudaGraphDestroy(graph));
+    return copy;
+}
+
+static cudaGraph_t make(const char *mode, cudaStream_t stream)
+{
+    if (!strcmp(mode, "explicit")) return built();
+    if (!strcmp(mode, "child")) return nested();
+    if (!strcmp(mode, "clone")) return cloned();
+    return captured(stream);
+}
+
 int main(int argc, char **argv)
 {
     const char *mode = argc > 1 ? argv[1] : "";
@@ -40,10 +68,10 @@ int main(int argc, char **argv)
     cudaGraphExec_t exec, other;
     cudaGraphExecUpdateResultInfo updated;
     const int is_update = !strcmp(mode, "update");
-    if (strcmp(mode, "capture") && strcmp(mode, "explicit") && !is_update)
+    if (!strstr("capture explicit update child clone", mode) || !*mode)
         return WRONG_USE;
     CUDA(cudaStreamCreate(&stream));
-    cudaGraph_t graph = strcmp(mode, "explicit") ? captured(stream) : built();
+    cudaGraph_t graph = make(mode, stream);
     CUDA(cudaGraphInstantiate(&exec, graph, 0));
     CUDA(cudaGraphLaunch(exec, stream));
     if (is_update) {

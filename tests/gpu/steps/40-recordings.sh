@@ -1,5 +1,5 @@
-# Golden recordings of eight tiny programs: callbacks in order, buffers as bytes
-# LIMIT 60
+# Golden recordings of ten tiny programs: callbacks in order, buffers as bytes
+# LIMIT 30
 # The recordings go to golden/hw/GPU-DRIVER/ of the report, small enough to commit into tests/golden/hw/; recordings
 # of the simulated stack go to golden/simulated/ and prove only that the recorder works.
 
@@ -33,12 +33,12 @@ record() { # NAME PROGRAM ARGUMENT
 export PROBE_BUFFER=65536
 for mode in runtime copies streams exit; do record $mode tiny $mode; done
 record driver driver 2
-for mode in capture explicit update; do record $mode tiny_graph $mode; done
+for mode in capture explicit update child clone; do record $mode tiny_graph $mode; done
 unset PROBE_BUFFER
 
 version=$(sed -n '1s/.*"version":\([0-9]*\).*/\1/p' "$where/runtime.jsonl" 2>/dev/null)
 printf '{"gpu": %s, "driver": %s, "cupti": %s, "date": "%s", "simulated": %s}\n' "$(json "$gpu")" "$(json "$driver")" "${version:-null}" \
     "$(date -u +%Y-%m-%d)" "$([ "$KIT_SIMULATED" = 1 ] && echo true || echo false)" >"$where/metadata.json"
-fact "recordings made" "$made of 8"
+fact "recordings made" "$made of 10"
 fact "recordings, bytes" "$(cat "$where"/*.jsonl 2>/dev/null | wc -c)"
 exit 0

@@ -30,6 +30,8 @@ pub struct Graph {
     magic: AtomicU64,
     id: AtomicU32,
     nodes: Mutex<Vec<&'static Node>>,
+    /// Number of nodes that were ever added.
+    added: AtomicU32,
     /// References to user objects that the graph holds, one entry per call that added references.
     objects: Mutex<Vec<(&'static UserObject, u32)>>,
 }
@@ -48,6 +50,8 @@ pub struct Node {
 pub struct Exec {
     magic: AtomicU64,
     graph: Mutex<Option<&'static Graph>>,
+    /// Second copy of the graph, which the driver keeps for itself: only callbacks show it.
+    shadow: Mutex<Option<&'static Graph>>,
 }
 
 /// Action of a node.
@@ -205,6 +209,7 @@ impl Graph {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let graph = take(&GRAPHS);
         graph.id.store(NEXT.fetch_add(1, Relaxed), Relaxed);
+        graph.added.store(0, Relaxed);
         graph.magic.store(GRAPH, Relaxed);
         graph
     }
@@ -233,23 +238,23 @@ impl Graph {
 
     /// Adds a node with the calling thread's call site. A child graph is copied into the node.
     pub fn add(&'static self, what: What) -> &'static Node {
-        let starting = GraphData { graph: self.handle(), node_type: what.node_type(), ..NOBODY };
-        tell(resource::GRAPHNODE_CREATE_STARTING, &starting);
-        let what = match what {
-            What::Child(_) => what.copy(),
-            // A conditional node's graphs are filled later.
-            other => other,
-        };
-        let site = thread::current().site.get();
-        let node = self.push(State { what, site, source: (0, 0) });
-        tell(resource::GRAPHNODE_CREATED, &GraphData { node: node.handle(), ..starting });
+        let node = self.push(State { what, site: thread::current().site.get(), source: (0, 0) });
+        let data =
+            || GraphData { graph: self.handle(), node: node.handle(), node_type: what.node_type(), ..NOBODY };
+        tell(resource::GRAPHNODE_CREATE_STARTING, &data());
+        // A conditional node's graphs are filled later.
+        if matches!(what, What::Child(_)) {
+            lock(&node.state).what = what.copy();
+        }
+        tell(resource::GRAPHNODE_CREATED, &data());
         node
     }
 
+    /// Adds a node without a notification. The id of a node is that of its graph in the upper half and the number of
+    /// nodes added before it in the lower half, as on an H100 with driver 580.
     fn push(&'static self, state: State) -> &'static Node {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
         let node = take(&NODES);
-        node.id.store(NEXT.fetch_add(1, Relaxed), Relaxed);
+        node.id.store(u64::from(self.id()) << 32 | u64::from(self.added.fetch_add(1, Relaxed)), Relaxed);
         *lock(&node.state) = state;
         *lock(&node.graph) = Some(self);
         node.magic.store(NODE, Relaxed);
@@ -257,28 +262,90 @@ impl Graph {
         node
     }
 
-    /// Copies the graph with new ids, child graphs included; notifies the subscriber of each copy. Like the real
-    /// driver, announces a copied node first as created and then as cloned.
+    /// Copies the graph with new ids, child graphs included; notifies the subscriber. Announces each copied node first as
+    /// created and then as cloned. Only a clone that the program asked for is also announced as one, at its end; see
+    /// [`Graph::clone_of`].
     pub fn copy(&'static self) -> &'static Graph {
-        let copy = Graph::new();
-        let pair = || GraphData { graph: copy.handle(), original_graph: self.handle(), ..NOBODY };
-        tell(resource::GRAPH_CLONED, &pair());
+        let copy = Graph::create();
         for (object, references) in &*lock(&self.objects) {
             object.retain(*references);
             copy.keep(object, *references);
         }
-        let nodes = lock(&self.nodes).clone();
-        for original in nodes {
+        for original in self.nodes() {
             let mut state = *lock(&original.state);
             state.source = (self.id(), original.id());
-            state.what = state.what.copy();
             let node = copy.push(state);
-            let created = GraphData { node: node.handle(), node_type: state.what.node_type(), ..pair() };
-            let original_graph = null_mut();
-            tell(resource::GRAPHNODE_CREATED, &GraphData { original_graph, ..created });
-            tell(resource::GRAPHNODE_CLONED, &GraphData { original_node: original.handle(), ..created });
+            let node_type = state.what.node_type();
+            let data = || GraphData { graph: copy.handle(), node: node.handle(), node_type, ..NOBODY };
+            tell(resource::GRAPHNODE_CREATE_STARTING, &data());
+            let what = state.what.copy();
+            lock(&node.state).what = what;
+            tell(resource::GRAPHNODE_CREATED, &data());
+            tell(resource::GRAPHNODE_CLONED, &GraphData { original_node: original.handle(), ..data() });
         }
         copy
+    }
+
+    /// Copies the graph for the program.
+    pub fn clone_of(&'static self) -> &'static Graph {
+        let copy = self.copy();
+        let pair = GraphData { graph: copy.handle(), original_graph: self.handle(), ..NOBODY };
+        tell(resource::GRAPH_CLONED, &pair);
+        copy
+    }
+
+    /// Creates the driver's second copy for an instance: its nodes begin to be created, and only those with graphs of their
+    /// own are completed.
+    fn shadow(&'static self) -> &'static Graph {
+        let shadow = Graph::create();
+        for original in self.nodes() {
+            let what = lock(&original.state).what;
+            let node = shadow.push(State::default());
+            let node_type = what.node_type();
+            let data = || GraphData { graph: shadow.handle(), node: node.handle(), node_type, ..NOBODY };
+            tell(resource::GRAPHNODE_CREATE_STARTING, &data());
+            if let What::Child(child) = what {
+                lock(&node.state).what = What::Child(child.shadow());
+                tell(resource::GRAPHNODE_CREATED, &data());
+            }
+        }
+        shadow
+    }
+
+    /// Nodes in the order that they have in an instance: each child graph's nodes follow all others.
+    fn flat_nodes(&self) -> Vec<&'static Node> {
+        let mut nodes = self.nodes();
+        let mut at = 0;
+        while let Some(node) = nodes.get(at) {
+            match node.what() {
+                What::Child(child) => {
+                    nodes.remove(at);
+                    nodes.extend(child.nodes());
+                }
+                _ => at += 1,
+            }
+        }
+        nodes
+    }
+
+    /// Replaces each child graph's node by the nodes of the child graph, as the driver does in an instance. The added nodes are
+    /// not announced.
+    fn inline(&'static self) {
+        let mut at = 0;
+        while let Some(node) = self.nodes().get(at).copied() {
+            let What::Child(child) = node.what() else {
+                at += 1;
+                continue;
+            };
+            for inner in child.nodes() {
+                self.push(std::mem::take(&mut *lock(&inner.state)));
+            }
+            lock(&self.nodes).remove(at);
+            lock(&node.state).what = What::Empty;
+            self.end(node);
+            tell(resource::GRAPH_DESTROY_STARTING, &GraphData { graph: child.handle(), ..NOBODY });
+            child.forget();
+        }
     }
 
     /// Removes a node from its graph and destroys it.
@@ -295,7 +362,7 @@ impl Graph {
             &GraphData { graph: self.handle(), node: node.handle(), ..NOBODY },
         );
         let what = lock(&node.state).what;
-        what.parts().iter().for_each(|part| part.free());
+        what.parts().iter().for_each(|part| part.destroy());
         node.magic.store(0, Relaxed);
         lock(&NODES).push(node);
     }
@@ -306,11 +373,28 @@ impl Graph {
         self.free();
     }
 
-    /// Destroys the graph without a notification about the graph itself: a child graph ends with its parent.
+    /// Destroys the nodes, and then their child graphs.
     fn free(&'static self) {
         let nodes = std::mem::take(&mut *lock(&self.nodes));
+        let whats: Vec<What> = nodes.iter().map(|node| std::mem::take(&mut lock(&node.state).what)).collect();
         nodes.into_iter().for_each(|node| self.end(node));
+        whats.iter().flat_map(What::parts).for_each(|part| part.destroy());
         lock(&self.objects).drain(..).for_each(|(object, references)| object.release(references));
+        self.retire();
+    }
+
+    /// Ends the graph without notifications; its nodes have moved to another graph.
+    fn forget(&'static self) {
+        let nodes = std::mem::take(&mut *lock(&self.nodes));
+        for node in nodes {
+            node.magic.store(0, Relaxed);
+            lock(&NODES).push(node);
+        }
+        lock(&self.objects).drain(..).for_each(|(object, references)| object.release(references));
+        self.retire();
+    }
+
+    fn retire(&'static self) {
         self.magic.store(0, Relaxed);
         lock(&GRAPHS).push(self);
     }
@@ -320,7 +404,7 @@ impl Graph {
         if !self.matches(from) {
             return Err(UPDATE_FAILURE);
         }
-        for (node, new) in lock(&self.nodes).iter().zip(&*lock(&from.nodes)) {
+        for (node, new) in self.nodes().into_iter().zip(from.flat_nodes()) {
             let new_state = *lock(&new.state);
             let mut state = lock(&node.state);
             let parts = state.what.parts().iter().zip(new_state.what.parts());
@@ -335,10 +419,11 @@ impl Graph {
         Ok(())
     }
 
+    /// Whether the graph of an instance has the same kinds of nodes as another graph.
     fn matches(&self, other: &Graph) -> bool {
-        let (mine, theirs) = (lock(&self.nodes).clone(), lock(&other.nodes).clone());
+        let (mine, theirs) = (self.nodes(), other.flat_nodes());
         let alike = |(a, b): (&&Node, &&Node)| {
-            let (a, b) = (lock(&a.state).what, lock(&b.state).what);
+            let (a, b) = (a.what(), b.what());
             let mut parts = a.parts().iter().zip(b.parts());
             a.node_type() == b.node_type()
                 && a.parts().len() == b.parts().len()
@@ -397,9 +482,13 @@ impl Node {
         self.id.load(Relaxed)
     }
 
+    fn what(&self) -> What {
+        lock(&self.state).what
+    }
+
     /// Kind of the node, as a CUgraphNodeType.
     pub fn node_type(&self) -> u32 {
-        lock(&self.state).what.node_type()
+        self.what().node_type()
     }
 
     /// Changes the node's action to another one of the same kind.
@@ -418,9 +507,12 @@ impl Exec {
     pub fn create(graph: &'static Graph) -> &'static Exec {
         let exec = take(&EXECS);
         let data = || GraphData { graph: graph.handle(), exec: exec.handle(), ..NOBODY };
-        tell(resource::GRAPHEXEC_CREATE_STARTING, &data());
+        // The driver does not call the copy a clone. What follows was recorded from an H100 with driver 580.
         let copy = graph.copy();
         *lock(&exec.graph) = Some(copy);
+        *lock(&exec.shadow) = Some(copy.shadow());
+        tell(resource::GRAPHEXEC_CREATE_STARTING, &data());
+        copy.inline();
         exec.magic.store(EXEC, Relaxed);
         tell(resource::GRAPHEXEC_CREATED, &data());
         exec
@@ -440,10 +532,12 @@ impl Exec {
         self.graph()?.update(from)
     }
 
-    /// Returns the instance's node for a node of the source graph, which is the one at the same position.
+    /// Returns the instance's node for a node of the source graph, which is the one at the same position, child graphs
+    /// included.
     pub fn node_of(&self, node: &Node) -> Result<&'static Node, CuError> {
         let graph = lock(&node.graph).ok_or(INVALID_VALUE)?;
-        let place = graph.nodes().iter().position(|other| std::ptr::eq(*other, node)).ok_or(INVALID_VALUE)?;
+        let place =
+            graph.flat_nodes().iter().position(|other| std::ptr::eq(*other, node)).ok_or(INVALID_VALUE)?;
         self.graph()?.nodes().get(place).copied().ok_or(INVALID_VALUE)
     }
 
@@ -472,7 +566,12 @@ impl Exec {
         );
         self.magic.store(0, Relaxed);
         *lock(&self.graph) = None;
-        graph.free();
+        let shadow = lock(&self.shadow).take();
+        let both = [Some(graph), shadow];
+        for part in both.into_iter().flatten() {
+            tell(resource::GRAPH_DESTROY_STARTING, &GraphData { graph: part.handle(), ..NOBODY });
+        }
+        both.into_iter().rev().flatten().for_each(|part| part.free());
         lock(&EXECS).push(self);
         Ok(())
     }

@@ -116,8 +116,14 @@ impl CuptiVersion {
         }
     }
 
-    /// Whether the runtime reports `<<<>>>` under its own id 505 rather than as `cudaLaunchKernel`.
+    /// Whether the runtime reports `<<<>>>` under its own id 505 rather than as `cudaLaunchKernel`. 13.0 has the id and does
+    /// not use it (measured on an H100); later releases are assumed to use it, so that both are tested.
     pub fn has_own_stub_launch_id(self) -> bool {
+        self > V13_0
+    }
+
+    /// Whether the runtime waits for a context by `cuCtxSynchronize_v2`, which is new in 13.0.
+    pub fn synchronizes_by_context(self) -> bool {
         self >= V13_0
     }
 

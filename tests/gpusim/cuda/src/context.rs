@@ -20,6 +20,13 @@ fn create(out: Out<Handle>, device: u32) -> Result<(), CuError> {
     out.set(context.handle())
 }
 
+fn wait_for(context: &'static Context) {
+    let start = clock::now();
+    context.synchronize();
+    deps::waited(Wait::Context, start, context.uid, None, None, 0);
+    with_hooks(|h| (h.synchronize)(synchronize::CONTEXT_SYNCHRONIZED, context.handle(), null_mut()));
+}
+
 driver_api! {
     cuCtxCreate_v2 @ 235 |_own| (context: Out<Handle>, _flags: u32, ordinal: u32) { create(context, ordinal) }
 
@@ -58,10 +65,12 @@ driver_api! {
     cuCtxGetDevice @ 16 |_own| (ordinal: Out<u32>) { ordinal.set(current()?.device) }
 
     cuCtxSynchronize @ 17 |_own| () {
-        let (start, context) = (clock::now(), current()?);
-        context.synchronize();
-        deps::waited(Wait::Context, start, context.uid, None, None, 0);
-        with_hooks(|h| (h.synchronize)(synchronize::CONTEXT_SYNCHRONIZED, context.handle(), null_mut()));
+        wait_for(current()?);
+        Ok(())
+    }
+
+    cuCtxSynchronize_v2 @ 800 |_own| (context: Handle) {
+        wait_for(if context.is_null() { current()? } else { Context::of_handle(context)? });
         Ok(())
     }
 

@@ -150,7 +150,7 @@ driver_api! {
     cuDeviceSetGraphMemAttribute @ 642 |_own| (_device: u32, _what: u32, _bytes: In<u64>) { Ok(()) }
 
     cuGraphClone @ 523 |_own| (copy: Out<Handle>, graph: Handle) {
-        copy.set(Graph::of_handle(graph)?.copy().handle())
+        copy.set(Graph::of_handle(graph)?.clone_of().handle())
     }
 
     cuGraphDestroyNode @ 522 |_own| (node: Handle) { Graph::destroy_node(Node::of_handle(node)?) }

@@ -210,7 +210,11 @@ runtime_api! {
 
     cudaDeviceSynchronize @ 165 |driver, _own| () {
         driver.context()?;
-        check((driver.cuCtxSynchronize)())
+        check(if settings::get().cupti.synchronizes_by_context() {
+            (driver.cuCtxSynchronize_v2)(std::ptr::null_mut())
+        } else {
+            (driver.cuCtxSynchronize)()
+        })
     }
 
     cudaDeviceReset @ 164 |driver, _own| () { check((driver.core.reset_primary)(device())) }

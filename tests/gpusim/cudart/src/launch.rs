@@ -3,7 +3,7 @@
 use crate::link;
 use crate::runtime_api::{check, runtime, stream};
 use crate::stubs;
-use gpusim_core::arg::{Handle, In, literal};
+use gpusim_core::arg::{Handle, In};
 use gpusim_core::error::{CuError, INVALID_CONFIGURATION, INVALID_DEVICE_FUNCTION};
 use gpusim_core::settings;
 use gpusim_core::stream::Default;
@@ -100,31 +100,34 @@ fn launch(driver: &link::Driver, api: Api, kernel: Handle, call: &LaunchKernel) 
     })
 }
 
-/// Callback id of a launch by kernel handle, which CUPTI before 13.0 reports as cudaLaunchKernel.
-fn by_handle(own_id: u32, older_id: u32) -> u32 {
-    if settings::get().cupti.has_own_stub_launch_id() { own_id } else { older_id }
+const LAUNCH: (u32, &CStr) = (211, c"cudaLaunchKernel");
+const LAUNCH_PTSZ: (u32, &CStr) = (214, c"cudaLaunchKernel_ptsz");
+
+/// Callback id and name of a launch by `<<<>>>`, which CUPTI up to 13.0 reports as the older function.
+fn stub_launch(own: (u32, &'static CStr), older: (u32, &'static CStr)) -> (u32, &'static CStr) {
+    if settings::get().cupti.has_own_stub_launch_id() { own } else { older }
 }
 
 macro_rules! launches {
-    ($($name:ident @ $id:expr, $own:expr, $cooperative:literal;)*) => {$(
+    ($($name:ident @ $id_and_name:expr, $own:expr, $cooperative:literal;)*) => {$(
         #[unsafe(no_mangle)]
         extern "C" fn $name(
             function: Handle, grid: Dim3, block: Dim3, args: *mut Handle, shared_bytes: usize, stream: Handle,
         ) -> u32 {
-            let name = const { literal(concat!(stringify!($name), "\0")) };
-            let api = Api { id: $id, name, own: $own, cooperative: $cooperative };
+            let (id, name) = $id_and_name;
+            let api = Api { id, name, own: $own, cooperative: $cooperative };
             launch_kernel(api, LaunchKernel { function, grid, block, args, shared_bytes, stream })
         }
     )*};
 }
 
 launches! {
-    cudaLaunchKernel @ 211, Default::Context, false;
-    cudaLaunchKernel_ptsz @ 214, Default::PerThread, false;
-    cudaLaunchCooperativeKernel @ 269, Default::Context, true;
-    cudaLaunchCooperativeKernel_ptsz @ 270, Default::PerThread, true;
-    __cudaLaunchKernel @ by_handle(505, 211), Default::Context, false;
-    __cudaLaunchKernel_ptsz @ by_handle(506, 214), Default::PerThread, false;
+    cudaLaunchKernel @ LAUNCH, Default::Context, false;
+    cudaLaunchKernel_ptsz @ LAUNCH_PTSZ, Default::PerThread, false;
+    cudaLaunchCooperativeKernel @ (269, c"cudaLaunchCooperativeKernel"), Default::Context, true;
+    cudaLaunchCooperativeKernel_ptsz @ (270, c"cudaLaunchCooperativeKernel_ptsz"), Default::PerThread, true;
+    __cudaLaunchKernel @ stub_launch((505, c"__cudaLaunchKernel"), LAUNCH), Default::Context, false;
+    __cudaLaunchKernel_ptsz @ stub_launch((506, c"__cudaLaunchKernel_ptsz"), LAUNCH_PTSZ), Default::PerThread, false;
 }
 
 #[unsafe(no_mangle)]

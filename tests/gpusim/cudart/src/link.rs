@@ -56,6 +56,7 @@ driver! {
     cuLibraryGetKernel(Out<Handle>, Handle, Text);
     cuPointerGetAttribute(Out<u32>, u32, u64);
     cuCtxSynchronize();
+    cuCtxSynchronize_v2(Handle);
     cuProfilerStart();
     cuProfilerStop();
     cuMemGetInfo_v2(Out<usize>, Out<usize>);

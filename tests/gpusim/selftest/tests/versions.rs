@@ -68,7 +68,7 @@ fn the_soname_matches_the_version() {
 
 #[test]
 fn a_stub_launch_has_the_versions_callback_id() {
-    for (version, id) in [("12.9", "211"), ("13.0", "505")] {
+    for (version, id) in [("12.9", "211"), ("13.0", "211"), ("13.2", "505")] {
         let run = Run::new("stub", &[]).client("10", "2:211,2:505").env("GPUSIM_CUPTI_VERSION", version);
         let outcome = run.outcome().expect_success();
         let seen: Vec<&str> = outcome.lines("callback").iter().map(|l| l.str("id")).collect();
