@@ -8,7 +8,7 @@
 #   --simulated      on the simulated stack of tests/gpusim: tests the kit itself, measures nothing
 #   --only STEPS     these steps only, by commas or given several times; `machine` and what they need of `build`
 #                    run anyway. `golden` and `cost` stand for recordings and for matrix,decode,transformer
-#   --part 1|2|3     a part, where a command may last ten minutes only: 1 what is right, 2 Python and costs, 3 programs of PyTorch
+#   --part 1|2|3     a part, where a command may last ten minutes only: 1 what is right, 2 Python and costs, 3 programs of PyTorch, variants
 #   --also FILE      one more step, a script like those in steps/
 #   --list           names the steps, with their limits
 #   --quick          small counts, one repetition
@@ -71,7 +71,7 @@ while [ $# -gt 0 ]; do
             case $2 in
                 1) only+=(right graph command recordings questions) ;;
                 2) only+=(python matrix decode transformer) ;;
-                3) only+=(programs) ;;
+                3) only+=(programs variants) ;;
                 *) die "--part wants 1, 2 or 3, not $2" ;;
             esac
             total=${total:-580}
@@ -207,7 +207,9 @@ for step in "${steps[@]}"; do
     fi
 done
 # Packs few and small files to take home: the recordings and everything else, beside the two reports.
-[ -d "$out/golden" ] && tar -C "$out" -czf "$out/golden.tgz" golden
+for folder in golden variants; do
+    [ ! -d "$out/$folder" ] || tar -C "$out" -czf "$out/$folder.tgz" $folder
+done
 rm -f "$out/steps.tgz"
 tar -C "$out" --exclude='*.gfr' --exclude=inductor --exclude=triton --exclude='*.values' --exclude='*.wall' -czf "$out/steps.tgz" steps 2>/dev/null
 report

@@ -1,5 +1,5 @@
 # The machine: driver, CUDA, CUPTI, GPU, CPU, kernel, container, tools
-# LIMIT 45
+# LIMIT 30
 # The worth of every later number depends on what this step reports about the machine that it was measured on.
 
 first_line() { timeout 10 "$@" 2>/dev/null | head -n 1; }

@@ -1,5 +1,5 @@
 # Builds the programs and the probe
-# LIMIT 150
+# LIMIT 130
 # A program that cannot be built is taken from the folder of prebuild.sh, if that folder was taken along. Otherwise
 # the step writes the reason into bin/NAME.why, and the steps that need the program report the reason.
 

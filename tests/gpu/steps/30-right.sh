@@ -1,5 +1,5 @@
 # Right: C and CUDA programs with known launches, against a second reader and the programs' own sources
-# LIMIT 100
+# LIMIT 60
 # The step checks counts, time per kernel, the functions above each launch, and the ledger. The witness for times is
 # another run of the same program, read by the probe; CUDA events bound the times from above, and the kernels' own
 # waiting bounds them from below. On the simulated stack the truth file makes all these checks exact.

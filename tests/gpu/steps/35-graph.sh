@@ -1,5 +1,5 @@
 # Right: CUDA graphs, captured, instantiated twice, updated, and built by hand
-# LIMIT 40
+# LIMIT 30
 
 need_gpuflame
 need graph

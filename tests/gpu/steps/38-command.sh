@@ -1,5 +1,5 @@
 # Right: the gpuflame command explains a recording as the process itself did
-# LIMIT 25
+# LIMIT 20
 
 need_gpuflame
 need plain

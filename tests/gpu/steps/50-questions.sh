@@ -1,5 +1,5 @@
 # Fifteen questions about the real stack, each answered by a program
-# LIMIT 150
+# LIMIT 90
 # The simulated stack assumes certain answers to these questions; if the real answers differ, the simulated stack must
 # be corrected.
 

@@ -1,5 +1,5 @@
 # End to end: a transformer's decode step under each profiler, eager and as a graph
-# LIMIT 130
+# LIMIT 110
 # The graph has a row of its own. Each value is reported at once, so that a step that is stopped at its limit keeps
 # what it has.
 
