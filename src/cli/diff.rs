@@ -241,7 +241,7 @@ impl ComparedRun {
             kernels.entry(work_name(&profile, event.activity.work()).into_owned()).or_default().add(nanos);
         }
         let times = time_breakdown(&profile);
-        Ok(Self { kernels, stacks, modules, times, steps: facts.steps, order, profile })
+        Ok(Self { kernels, stacks, modules, times, steps: facts.steps.spans().len() as u64, order, profile })
     }
 
     fn impossible_table(&self, name: &'static str) -> Option<Table> {

@@ -60,6 +60,10 @@ fn fact_table(explained: &Explained) -> Table {
         fact(&format!("activities {}", word.replace('_', " ")), Cell::Count(count));
     }
     fact("activities linked", Cell::share(tally.activities.matched, tally.activities.seen));
+    let steps = profile.steps();
+    if steps.count > 0 {
+        fact("steps", Cell::Count(steps.count));
+    }
     if let Some(doubt) = profile.idle_doubt() {
         fact("idle time", Cell::Text(format!("unknown: {doubt}")));
     }

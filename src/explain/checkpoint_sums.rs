@@ -9,7 +9,7 @@ use crate::graphs::NodeTally;
 use crate::join::{Activities, Launched, Launches, Origin, Sink, Tally};
 use gpuflame_model::profile::{
     Cause, Dependencies, DeviceTime, DeviceUse, Leaf, LeafFrame, Profile, RootMark, Sample, SampleSite,
-    StreamUse, VIEWS, Weight, WorkStats, add_values,
+    StepTotals, StreamUse, VIEWS, Weight, WorkStats, add_values,
 };
 use gpuflame_model::record::{
     Activity, Caller, Chunk, ContextId, CopyKind, CorrelationId, DeviceId, Fields, GpuContextId, IdMap, Loss,
@@ -32,10 +32,12 @@ mod kind {
     pub(super) const SYNC: u8 = 11;
     pub(super) const LOSS: u8 = 12;
     pub(super) const WINDOW: u8 = 13;
+    pub(super) const STEPS: u8 = 14;
 }
 
 /// Upper limit for the total of the sums in a file. No real run can exceed this limit, and below it no addition overflows.
 const MAX_TOTAL: u64 = 1 << 62;
+const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
 const MISSING_REASONS: [Missing; 6] = [
     Missing::LaunchedBefore,
@@ -81,12 +83,13 @@ impl Explain {
         if mapping.has_any() {
             part.aggregate.rename(|id| mapping.context(id), |id| mapping.kernel(id));
         }
-        let WindowSums { edges, aggregate, timeline, host, tally, nodes, .. } = part;
+        let WindowSums { edges, aggregate, timeline, host, tally, nodes, steps, .. } = part;
         let profile = &mut self.profile;
         profile.set_losses(counted.iter().copied().collect());
         aggregate.fill(profile);
         timeline.end(profile);
         host.fill(profile);
+        profile.set_steps(steps);
         let ledger = Ledger::new(profile, tally, nodes, Stacks::default(), host.held());
         SumsWriter::default().write(chunk, |each| sums(profile, &ledger, &edges, each));
         profile.forget_sums();
@@ -181,6 +184,9 @@ fn sums(
     sum(kind::HELD, &nothing, &[ledger.host.held, ledger.host.held_max]);
     let known = &ledger.dependencies;
     sum(kind::DEPENDENCIES, &nothing, &[known.record_calls, known.wait_calls, known.event_records]);
+    if ledger.steps.count > 0 {
+        sum(kind::STEPS, &nothing, &step_values(ledger.steps));
+    }
     for (kind, count) in &known.syncs {
         sum(kind::SYNC, &|out| _ = out.u32(kind.0), &[*count]);
     }
@@ -190,6 +196,24 @@ fn sums(
     for (edge, time) in windows {
         sum(kind::WINDOW, &|out| _ = out.u8(u8::from(*edge == WindowEdge::Close)), &[time.0]);
     }
+}
+
+/// Returns the values of the steps. Times are split into seconds and nanoseconds, because older versions add up the values
+/// of sums that they do not know.
+fn step_values(StepTotals { count, first_number, first, last }: StepTotals) -> [u64; 6] {
+    let [first_s, last_s] = [first, last].map(|time| time.0 / NANOS_PER_SECOND);
+    let [first_ns, last_ns] = [first, last].map(|time| time.0 % NANOS_PER_SECOND);
+    [count, first_number, first_s, first_ns, last_s, last_ns]
+}
+
+fn decode_steps(values: &[u64]) -> Option<StepTotals> {
+    let &[count, first_number, first_s, first_ns, last_s, last_ns] = values else { return None };
+    let time = |seconds: u64, nanos: u64| {
+        let seconds = seconds.checked_mul(NANOS_PER_SECOND)?;
+        (nanos < NANOS_PER_SECOND).then(|| seconds.checked_add(nanos).map(Nanos))?
+    };
+    let (first, last) = (time(first_s, first_ns)?, time(last_s, last_ns)?);
+    (first <= last).then_some(StepTotals { count, first_number, first, last })
 }
 
 fn tally_values(tally: &Tally) -> [u64; 18] {
@@ -283,6 +307,7 @@ pub(super) struct CheckpointSums {
     /// Number of bytes that are allocated now, and its maximum.
     pub(super) held: (u64, u64),
     dependencies: Dependencies,
+    steps: StepTotals,
     pub(super) losses: BTreeMap<Loss, u64>,
     /// Running total of all values, which must stay below `MAX_TOTAL`.
     total: u64,
@@ -348,6 +373,7 @@ impl CheckpointSums {
                 let syncs = std::mem::take(&mut self.dependencies.syncs);
                 self.dependencies = Dependencies { record_calls, wait_calls, event_records, syncs };
             }
+            (kind::STEPS, values) => self.steps = decode_steps(values)?,
             (kind::SYNC, &[count]) => drop(self.dependencies.syncs.insert(SyncKind(key.u32()?), count)),
             (kind::LOSS, &[count]) => drop(self.losses.insert(decode_loss(key.u8()?.into())?, count)),
             _ => return None,
@@ -395,6 +421,7 @@ impl CheckpointSums {
         profile.set_works(self.works.clone(), self.devices.clone());
         profile.set_times(self.times.clone(), self.streams.clone());
         profile.set_dependencies(self.dependencies.clone());
+        profile.set_steps(self.steps);
     }
 
     /// Replaces each context and kernel by the one that `context` or `kernel` returns for it.
@@ -654,9 +681,12 @@ mod tests {
         checkpoint.push(&[kind::TIME, 0, 0, 0, 0], &[10, 1, 2, 0, 0, 0, 0, 5, 6], first);
         checkpoint.push(&[kind::TALLY], &[5; 14], first);
         checkpoint.push(&[kind::SAMPLE, 9], &[1], first);
+        checkpoint.push(&[kind::STEPS], &[3, 1, 7, 0, 6, 999_999_999], first);
+        checkpoint.push(&[kind::STEPS], &[3, 1, u64::MAX >> 3, 0, u64::MAX >> 3, 0], first);
+        checkpoint.push(&[kind::STEPS], &[3, 1, 5, 1_000_000_000, 6, 0], first);
         checkpoint.push(&[99], &[1], first);
         checkpoint.push(&[], &[], first);
-        assert_eq!(checkpoint.devices.len(), 1);
+        assert_eq!((checkpoint.devices.len(), checkpoint.steps), (1, StepTotals::default()));
         assert!(checkpoint.times.is_empty() && checkpoint.tally == Tally::default() && checkpoint.len() == 0);
     }
 }

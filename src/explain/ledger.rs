@@ -9,7 +9,7 @@ use crate::graphs;
 use crate::join::Tally;
 use gpuflame_model::profile::views::{self, GPU, IDLE, MEMORY, UnifiedSums, WAITS};
 use gpuflame_model::profile::{
-    Cause, Dependencies, DeviceTime, DeviceUse, LeafFrame, Profile, RootMark, Sample,
+    Cause, Dependencies, DeviceTime, DeviceUse, LeafFrame, Profile, RootMark, Sample, StepTotals,
 };
 use gpuflame_model::record::{ContextId, DeviceId, Loss, NameId, Work};
 
@@ -32,6 +32,8 @@ pub struct Ledger {
     pub dependencies: Dependencies,
     /// Events of unified memory, if requested.
     pub unified: Vec<UnifiedSums>,
+    /// Steps of the program, if it marks them.
+    pub steps: StepTotals,
     /// Work under stacks and kernels that were merged for lack of memory.
     pub others: MergedWork,
 }
@@ -134,6 +136,7 @@ impl Ledger {
             host: Host::new(profile, held),
             dependencies: profile.dependencies().clone(),
             unified: views::unified(profile).collect(),
+            steps: profile.steps(),
             others: MergedWork::new(profile),
         }
     }

@@ -43,7 +43,7 @@ use checkpoint_sums::CheckpointSums;
 use contexts::Contexts;
 pub use contexts::Stacks;
 pub use definitions::Definitions;
-use gpuflame_model::profile::Profile;
+use gpuflame_model::profile::{Profile, StepTotals};
 use gpuflame_model::record::{
     Activity, ContextId, CpuSample, EventCall, HostState, IdMap, Launch, Loss, MemoryCall, Nanos, OffCpuWait,
     Row, ThreadId, Wait,
@@ -80,6 +80,7 @@ pub struct Explain {
     host: HostSums,
     profile: Profile,
     contexts: Contexts,
+    steps: StepTotals,
     /// Losses reported by rows.
     losses: BTreeMap<Loss, u64>,
     ceiling: usize,
@@ -200,6 +201,12 @@ impl Explain {
                 self.host.row(row);
             }
             Row::Instant(instant) => sink.instant(instant),
+            Row::Step(step) => {
+                self.steps.add(step);
+                if let Some(per_window) = &mut self.per_window {
+                    per_window.add_step(step);
+                }
+            }
             Row::EventCall(call) => {
                 let row = Row::EventCall(EventCall { context: self.representative(call.context), ..*call });
                 (&mut self.per_window, &mut *sink).host(&row);
@@ -336,6 +343,7 @@ impl Explain {
                 aggregate.fill(profile);
                 timeline.end(profile);
                 self.host.fill(profile);
+                profile.set_steps(self.steps);
             }
         }
         profile.count_coverage(tally.launches.matched.saturating_sub(tally.launches.graphs));

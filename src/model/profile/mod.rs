@@ -38,7 +38,7 @@ pub use json_string::json_string;
 pub use pauses::SharedFrames;
 pub use sample::{Leaf, LeafFrame, MAX_SAMPLE_VALUES, RootMark, Sample, SampleSite, Values, add_values};
 pub use strings::{StringId, StringTable};
-pub use sums::{Dependencies, DeviceTime, DeviceUse, StreamUse, Weight, WorkStats};
+pub use sums::{Dependencies, DeviceTime, DeviceUse, StepTotals, StreamUse, Weight, WorkStats};
 pub use views::{Measure, VIEWS, Value, View, format_nanos};
 
 use kernels::{KernelName, Kernels};
@@ -128,6 +128,7 @@ pub struct Profile {
     times: Vec<DeviceTime>,
     dependencies: Dependencies,
     streams: Vec<StreamUse>,
+    steps: StepTotals,
     shown_frames: Vec<ShownFrame>,
     shown_index: Index,
     shown: PrefixTree,
@@ -195,6 +196,7 @@ impl Profile {
             | Row::EventCall(_)
             | Row::Unified(_)
             | Row::Instant(_)
+            | Row::Step(_)
             | Row::CallbacksSwitched { .. }
             | Row::GraphNode { .. }
             | Row::GraphClone { .. }
@@ -403,6 +405,7 @@ impl Profile {
         self.samples = BTreeMap::new();
         (self.works, self.devices) = (Vec::new(), Vec::new());
         (self.times, self.streams) = (Vec::new(), Vec::new());
+        self.steps = StepTotals::default();
     }
 
     /// Drops the edges of windows.
@@ -439,6 +442,16 @@ impl Profile {
     /// Replaces the counts of recorded dependencies.
     pub fn set_dependencies(&mut self, dependencies: Dependencies) {
         self.dependencies = dependencies;
+    }
+
+    /// Replaces the totals of the steps.
+    pub fn set_steps(&mut self, steps: StepTotals) {
+        self.steps = steps;
+    }
+
+    /// Returns the totals of the steps.
+    pub fn steps(&self) -> StepTotals {
+        self.steps
     }
 
     /// Returns the counts of recorded dependencies.

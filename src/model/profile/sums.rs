@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::record::{DeviceId, GpuContextId, Nanos, StreamId, SyncKind, Work};
+use crate::record::{DeviceId, GpuContextId, Nanos, Step, StreamId, SyncKind, Work};
 
 /// Number of activities, with their total time and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,6 +88,30 @@ pub struct StreamUse {
     /// Time in which at least one activity of the stream ran, in nanoseconds. The sum of all durations for the streams
     /// beyond the first few thousand.
     pub nanos: u64,
+}
+
+/// Steps of a run (see [`StepSpans`](crate::record::StepSpans)). All fields are 0 if the run has no steps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepTotals {
+    /// Number of steps.
+    pub count: u64,
+    /// Smallest number of a step. A step with the number 1 is the first step of its process.
+    pub first_number: u64,
+    /// Beginning of the first step.
+    pub first: Nanos,
+    /// Beginning of the last step.
+    pub last: Nanos,
+}
+
+impl StepTotals {
+    /// Adds a step.
+    pub fn add(&mut self, step: &Step<'_>) {
+        let is_first = self.count == 0;
+        self.count += 1;
+        self.first_number = if is_first { step.number } else { self.first_number.min(step.number) };
+        self.first = if is_first { step.time } else { self.first.min(step.time) };
+        self.last = self.last.max(step.time);
+    }
 }
 
 /// Breakdown of a device's time. `window = busy + idle`.

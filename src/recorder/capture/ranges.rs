@@ -12,7 +12,7 @@ use gpuflame_model::record::{Loss, RangeId};
 use super::forks;
 use super::notices::{self, Notice};
 use super::open_ranges::{MAX_SERIAL, SERIAL_BITS};
-use super::range_names::{RangeDomain, RangeName, domain, intern, is_step};
+use super::range_names::{RangeDomain, RangeName, domain, intern, with_step_name};
 use super::thread::{EntryGuard, EntryRefusal, ThreadState, all};
 
 const PAGE_BITS: u32 = 12;
@@ -54,9 +54,7 @@ pub fn push_range(domain: RangeDomain, name: RangeName<'_>) -> Option<usize> {
 /// Announces a range that begins a step. Called after this thread has left gpuflame, because the receiver of the notice
 /// may take time and may need this thread's state.
 fn announce_step(name: RangeName<'_>, id: Option<RangeId>) {
-    if is_step(name, id) {
-        notices::announce(Notice::Step);
-    }
+    with_step_name(name, id, |name| notices::announce(Notice::Step(name)));
 }
 
 /// Result of closing a range.

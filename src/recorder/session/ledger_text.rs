@@ -38,6 +38,7 @@ pub(super) fn text(
     ];
     lines.extend(incomplete_figures(ledger));
     lines.extend(profile.idle_doubt().map(|doubt| format!("incomplete: {doubt}, so idle time is unknown")));
+    lines.extend(step_count(ledger));
     lines.push(format!("stacks {} distinct", ledger.stacks.distinct));
     lines.extend(python_functions(profile));
     lines.extend(repeated_activities(ledger).into_iter().chain(impossible_ids(ledger)));
@@ -84,6 +85,11 @@ fn incomplete_figures(ledger: &Ledger) -> Option<String> {
         _ => "activities were dropped, and GPU time and idle time are incomplete",
     };
     Some(format!("incomplete: {what}; raise GPUFLAME_MAX_MEM to drop fewer"))
+}
+
+/// Number of steps, if the program marks steps.
+fn step_count(ledger: &Ledger) -> Option<String> {
+    (ledger.steps.count > 0).then(|| format!("steps {} begun", ledger.steps.count))
 }
 
 /// Number of Python functions in stacks, or the reason if a process with Python has none.

@@ -22,7 +22,7 @@ use gpuflame_model::options::Root;
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{
     Activity, CheckpointMark, Chunk, ContextId, CpuSample, Frame, Instant, LabelId, Loss, Module, Nanos,
-    OffCpuWait, Row, SumsWriter, ThreadId,
+    OffCpuWait, Row, Step, SumsWriter, ThreadId,
 };
 use gpuflame_os::clocks::ClockPair;
 use gpuflame_os::growing::GrowingFile;
@@ -59,6 +59,7 @@ pub(super) struct Pipeline {
     dropped: u64,
     unreadable: u64,
     marks_dropped: u64,
+    steps_dropped: u64,
     buffers_read: u64,
     /// Value of `buffers_read` once all buffers of the pending flush are read.
     flush_end: Option<u64>,
@@ -114,7 +115,7 @@ struct RowSink {
     threads: HashSet<ThreadId>,
     sampler: Option<&'static Sampler>,
     count: u64,
-    /// Number of rows that are window edges or names of generated code.
+    /// Number of rows that are window edges, steps or names of generated code.
     idle_count: u64,
     /// Time of the first launch, or the time at which the first activity, or the first launch outside windows, was
     /// read. No file is created before this time.
@@ -159,6 +160,7 @@ impl Pipeline {
             dropped: 0,
             unreadable: 0,
             marks_dropped: 0,
+            steps_dropped: 0,
             buffers_read: 0,
             flush_end: None,
             noted_limit: 0,
@@ -207,6 +209,17 @@ impl Pipeline {
     /// Sets the number of instants dropped so far for lack of room.
     pub(super) fn note_marks_dropped(&mut self, marks: u64) {
         self.marks_dropped = marks;
+    }
+
+    /// Records a step that the program began.
+    pub(super) fn record_step(&mut self, step: &Step<'_>) {
+        self.rows.idle_count += 1;
+        self.rows.push(&Row::Step(*step));
+    }
+
+    /// Sets the number of steps dropped so far for lack of room.
+    pub(super) fn note_steps_dropped(&mut self, steps: u64) {
+        self.steps_dropped = steps;
     }
 
     /// Lets `sampler` sample each thread from its first launch on.
@@ -542,7 +555,7 @@ impl Pipeline {
         self.rows.count
     }
 
-    /// Number of rows other than window edges and names of generated code. If this number is zero, nothing needs to be
+    /// Number of rows other than window edges, steps and names of generated code. If this number is zero, nothing needs to be
     /// saved.
     pub(super) fn rows_of_work(&self) -> u64 {
         self.rows.count - self.rows.idle_count
@@ -613,6 +626,7 @@ impl Pipeline {
                 Loss::ActivitiesDropped => self.dropped,
                 Loss::ActivitiesUnreadable => self.unreadable,
                 Loss::MarksDropped => self.marks_dropped,
+                Loss::StepsDropped => self.steps_dropped,
                 Loss::SamplesDropped => samples,
                 Loss::BlocksDropped => waits,
                 Loss::StacksTruncated => stacks.truncated,
