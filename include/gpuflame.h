@@ -71,8 +71,8 @@ struct gpuflame_statistics {
     uint64_t idle_launch_latency_ns; /* the call was in flight, or had just returned */
     uint64_t idle_dependency_ns;     /* launched in time, but waiting for an event, for another GPU or for its turn */
     uint64_t idle_unknown_ns;
-    uint64_t idle_opening_ns; /* from the opening of a window to the first work in it */
-    uint64_t idle_closing_ns; /* from the last work in a window to its end, or to now */
+    uint64_t idle_opening_ns; /* from the opening of a window to the first work in it, and in the start-up */
+    uint64_t idle_closing_ns; /* from the last work in a window to its end, or to now, and in the shutdown */
 
     uint64_t kernels; /* number of different kernels that ran */
     struct gpuflame_kernel top[8]; /* kernels with the longest total time, longest first; unused entries are zero */

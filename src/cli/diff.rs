@@ -283,6 +283,8 @@ fn idle_what(cause: &str) -> &'static str {
         "dependency" => "idle: dependency",
         "before_the_first" => "idle: before the first work",
         "after_the_last" => "idle: after the last work",
+        "start_up" => "idle: start-up",
+        "shutdown" => "idle: shutdown",
         _ => "idle: unknown",
     }
 }

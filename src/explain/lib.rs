@@ -107,7 +107,10 @@ impl Explain {
             aggregate: if options.by_stream { Aggregate::by_stream() } else { Aggregate::default() },
             join: options.ceiling.map_or_else(Join::default, |bytes| Join::new(ceiling::limits(bytes))),
             contexts: Contexts::new(options.merge_threads),
-            timeline: options.ceiling.map_or_else(Timeline::default, |bytes| Timeline::bounded(bytes / 64)),
+            timeline: options
+                .ceiling
+                .map_or_else(Timeline::default, |bytes| Timeline::bounded(bytes / 64))
+                .with_steady_part(),
             ceiling: options.ceiling.unwrap_or(usize::MAX),
             per_window: options.per_window.map(|most| PerWindowSums::new(most, options.by_stream)),
             ..Self::default()
@@ -203,6 +206,7 @@ impl Explain {
             Row::Instant(instant) => sink.instant(instant),
             Row::Step(step) => {
                 self.steps.add(step);
+                self.timeline.add_step(step);
                 if let Some(per_window) = &mut self.per_window {
                     per_window.add_step(step);
                 }

@@ -104,8 +104,55 @@ fn diff_and_merge_ranks_count_the_steps_of_recordings() {
     assert_eq!((&ranks["ranks"][0]["steps"], &ranks["ranks"][1]["steps"]), (&10.into(), &20.into()));
 }
 
+/// Busy and idle time of start-up, steady part and shutdown, as `info` prints them.
+fn parts(folder: &Path) -> Vec<(String, u64, u64)> {
+    let info = command(folder, ["info", "out.gfr", "--format", "json"]).ok().stdout;
+    let info: Value = serde_json::from_str(&info).unwrap();
+    let nanos = |row: &Value, column: &str| row[column].as_u64().unwrap();
+    let rows = info["parts"].as_array().unwrap().iter();
+    let parts: Vec<_> = rows
+        .map(|row| (row["part"].as_str().unwrap().to_owned(), nanos(row, "busy_ns"), nanos(row, "idle_ns")))
+        .collect();
+    let whole: u64 = parts.iter().map(|(_, busy, idle)| busy + idle).sum();
+    assert_eq!(info["devices"][0]["window_ns"], whole, "{info}");
+    parts
+}
+
+/// Idle time in the library's picture, by the mark at its root.
+fn idle_in_picture(done: &Done, mark: &str) -> u64 {
+    let stacks = done.folded_file("out.idle.folded");
+    stacks.iter().filter(|(frames, _)| frames[0] == mark).map(|(_, nanos)| nanos).sum()
+}
+
 #[test]
-fn a_checkpoint_holds_the_number_of_steps() {
+fn start_up_and_shutdown_are_apart_and_equal_in_library_and_command() {
+    // `prepare` runs three kernels of 5 us and takes 30 ms, and each step runs kernels of 20 and 10 us; the copy of 1,000 bytes
+    // in `save` takes 2,040 ns. Only if steps are not marked, `save` is in the shutdown.
+    for (mode, words, steps_busy, shutdown_busy) in
+        [("calls", "steps", 12 * 30_000 + 2040, 0), ("none", "repeated launches", 12 * 30_000, 2040)]
+    {
+        let done = run(&[mode, "12"], &[]).env("GPUFLAME_FORMATS", "gfr,idle").ok();
+        let parts = parts(&done.folder);
+        let busy: Vec<_> = parts.iter().map(|(part, busy, _)| (part.as_str(), *busy)).collect();
+        assert_eq!(busy, [("start-up", 15_000), (words, steps_busy), ("shutdown", shutdown_busy)]);
+        let (start_up, shutdown) = (parts[0].2, parts[2].2);
+        assert!(start_up > 30_000_000, "{start_up}");
+        assert_eq!(shutdown > 40_000_000, mode == "none", "{shutdown}");
+        assert_eq!(idle_in_picture(&done, "[start-up]"), start_up);
+        assert_eq!(idle_in_picture(&done, "[shutdown]"), shutdown);
+        let (_, idle) = done.sum("GPU 0 idle_ns");
+        assert_eq!((idle["start_up"], idle["shutdown"]), (start_up, shutdown));
+        let headline = done.ledger("GPU 0: ")[0];
+        assert!(headline.contains(&format!(" s of {words}, between 0.0")), "{headline}");
+        assert_eq!(fact(&done.folder, "steady part"), words);
+        // The command draws the same picture from the recording.
+        command(&done.folder, ["flamegraph", "out.gfr", "--idle", "-o", "again.folded"]).ok();
+        assert_eq!(done.file("again.folded"), done.file("out.idle.folded"));
+    }
+}
+
+#[test]
+fn a_checkpoint_holds_the_steps_and_the_parts_of_the_run() {
     let run = run(&["calls", "7", "abort"], &[]).env("GPUFLAME_CHECKPOINT", "0.05");
     let (mut process, folder) = run.into_command();
     let mut child = process.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
@@ -118,6 +165,9 @@ fn a_checkpoint_holds_the_number_of_steps() {
     std::fs::write(folder.join("go"), "").unwrap();
     child.wait().unwrap();
     assert_eq!(fact(&folder, "steps"), 7);
+    let busy: Vec<_> = parts(&folder).into_iter().map(|(part, busy, _)| (part, busy)).collect();
+    let expected = [("start-up", 15_000), ("steps", 7 * 30_000), ("shutdown", 0)];
+    assert_eq!(busy, expected.map(|(part, busy)| (part.to_owned(), busy)));
     let merged = command(&folder, ["merge-ranks", "out.gfr", "--format", "json"]).ok().stdout;
     let merged: Value = serde_json::from_str(&merged).unwrap();
     assert_eq!(merged["ranks"][0]["steps"], 7);

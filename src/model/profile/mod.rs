@@ -38,7 +38,10 @@ pub use json_string::json_string;
 pub use pauses::SharedFrames;
 pub use sample::{Leaf, LeafFrame, MAX_SAMPLE_VALUES, RootMark, Sample, SampleSite, Values, add_values};
 pub use strings::{StringId, StringTable};
-pub use sums::{Dependencies, DeviceTime, DeviceUse, StepTotals, StreamUse, Weight, WorkStats};
+pub use sums::{
+    BusyIdle, Dependencies, DeviceTime, DeviceUse, SteadyPart, SteadyRule, StepTotals, StreamUse, Weight,
+    WorkStats,
+};
 pub use views::{Measure, VIEWS, Value, View, format_nanos};
 
 use kernels::{KernelName, Kernels};
@@ -129,6 +132,7 @@ pub struct Profile {
     dependencies: Dependencies,
     streams: Vec<StreamUse>,
     steps: StepTotals,
+    steady: Option<SteadyPart>,
     shown_frames: Vec<ShownFrame>,
     shown_index: Index,
     shown: PrefixTree,
@@ -405,7 +409,7 @@ impl Profile {
         self.samples = BTreeMap::new();
         (self.works, self.devices) = (Vec::new(), Vec::new());
         (self.times, self.streams) = (Vec::new(), Vec::new());
-        self.steps = StepTotals::default();
+        (self.steps, self.steady) = (StepTotals::default(), None);
     }
 
     /// Drops the edges of windows.
@@ -442,6 +446,16 @@ impl Profile {
     /// Replaces the counts of recorded dependencies.
     pub fn set_dependencies(&mut self, dependencies: Dependencies) {
         self.dependencies = dependencies;
+    }
+
+    /// Replaces the steady part of the run.
+    pub fn set_steady(&mut self, steady: Option<SteadyPart>) {
+        self.steady = steady;
+    }
+
+    /// Returns the steady part of the run; `None` if start-up and shutdown cannot be told from the rest.
+    pub fn steady(&self) -> Option<SteadyPart> {
+        self.steady
     }
 
     /// Replaces the totals of the steps.

@@ -388,7 +388,7 @@ pub struct Instant<'a> {
     pub text: &'a str,
 }
 
-/// Beginning of a step: one iteration of what the program repeats. `step_spans` tells how long a step lasts.
+/// Beginning of a step, such as a training or decoding step. `step_spans` defines the end of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step<'a> {
     /// Time at which the step began.
