@@ -68,7 +68,7 @@ fn fact_table(explained: &Explained) -> Table {
     }
     let part = match profile.steady() {
         Some(steady) => steady.rule.words(),
-        None => "none: nothing was repeated, so start-up is not apart",
+        None => "none: no steps are known, and no loop has most of the kernels",
     };
     fact("steady part", Cell::from(part));
     if let Some(doubt) = profile.idle_doubt() {

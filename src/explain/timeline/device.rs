@@ -256,9 +256,8 @@ impl DeviceAccount {
             if stretch.end > from {
                 let inside: u64 = windows.parts(from, stretch.end).map(|(from, to)| to - from).sum();
                 self.busy += stretch.end - from;
-                for CutPiece { since, from, to } in inputs.cuts.split(from, stretch.end) {
-                    self.piece(since).busy += to - from;
-                }
+                let add = |piece: CutPiece| self.piece(piece.since).busy += piece.to - piece.from;
+                inputs.cuts.split(from, stretch.end, &mut { add });
                 self.beyond += stretch.end - from - inside;
                 self.cursor = Some(stretch.end);
             }
@@ -299,9 +298,7 @@ impl DeviceAccount {
         cuts: &Cuts,
         charge: &mut impl FnMut(u64, IdleCause, IdleAmount),
     ) {
-        for CutPiece { since, from, to } in cuts.split(from, to) {
-            self.charge_windows(since, to - from, charge);
-        }
+        cuts.split(from, to, &mut |piece| self.charge_windows(piece.since, piece.to - piece.from, charge));
     }
 
     /// Charges idle time of windows without work, all of it after the cut `since` and before the next one.
@@ -349,11 +346,11 @@ impl DeviceAccount {
             // The causes are in order of time.
             let mut since = open;
             for (cause, nanos) in split_by_cause(open, to, start, &call) {
-                let pieces: Vec<_> = inputs.cuts.split(since, since + nanos).collect();
-                since += nanos;
-                for piece in pieces {
+                let cuts = inputs.cuts;
+                cuts.split(since, since + nanos, &mut |piece| {
                     self.charge_piece(piece, (cause, is_first), &call, inputs, charge);
-                }
+                });
+                since += nanos;
             }
         }
     }

@@ -122,8 +122,8 @@ impl IdleByCause {
     /// Replaces each device, part and cause by the one that `map` returns for it.
     fn map_keys(
         &mut self,
-        map: impl Fn(u64, IdleCause) -> (u64, IdleCause),
-        context: impl Fn(ContextId) -> ContextId,
+        map: &dyn Fn(u64, IdleCause) -> (u64, IdleCause),
+        context: &dyn Fn(ContextId) -> ContextId,
     ) {
         let Self { sums, found } = std::mem::take(self);
         for ((device, since, charge), old) in sums {
@@ -143,7 +143,7 @@ impl IdleByCause {
             Some(steady) if since >= steady.end.0 => (part::SHUTDOWN, charge.without_edge()),
             _ => (part::STEADY, charge),
         };
-        self.map_keys(part, |context| context);
+        self.map_keys(&part, &|context| context);
     }
 
     /// Returns the sums. Time between two calls is charged to the stacks in which the thread was found during that time, as
@@ -352,11 +352,7 @@ impl Timeline {
     /// Finds the steady part, now that all rows are known, and cuts the account where it begins and ends. If that time is
     /// accounted for already, the part is extended to the nearest cut.
     fn cut_steady_part(&mut self, profile: &Profile) -> Option<SteadyPart> {
-        let stack = |context| match profile.context(context) {
-            Some(context) => Ok(context.stack),
-            None => Err(context),
-        };
-        let SteadyPart { rule, begin, end } = self.launches.as_ref()?.find(0, stack)?.part;
+        let SteadyPart { rule, begin, end } = self.launches.as_ref()?.find(0, Some(profile))?.part;
         let accounted = self.accounted_until();
         let begin = if begin.0 >= accounted { begin.0 } else { self.cuts.before(begin.0) };
         let end = match end.0 >= accounted {
@@ -374,7 +370,7 @@ impl Timeline {
         let Some(launches) = &self.launches else { return };
         let accounted = self.accounted_until();
         for since in [0, accounted] {
-            let Some(FoundPart { part, is_over }) = launches.find(since, |context| context) else {
+            let Some(FoundPart { part, is_over }) = launches.find(since, None) else {
                 continue;
             };
             for (time, is_edge) in [(part.begin.0, true), (part.end.0, is_over)] {
@@ -399,7 +395,7 @@ impl Timeline {
                 IdleCulprit::Pause { after: context(after), thread, before: context(before) }
             }
         };
-        self.charges.map_keys(|since, charge| (since, charge.map_culprit(renamed)), &context);
+        self.charges.map_keys(&|since, charge| (since, charge.map_culprit(renamed)), &context);
         self.launches.iter_mut().for_each(|launches| launches.rename(&context));
         self.devices.iter_mut().for_each(|device| device.rename(caller));
         Arc::make_mut(&mut self.calls).rename(&context);

@@ -5,13 +5,13 @@
 //! ended. Otherwise the part is the longest run of a repeated sequence of stacks. A sequence is found without storing launches:
 //! a loop launches each of its stacks once per iteration, so the stack that launches kernels for the longest time, at least
 //! three times, stands for the loop. Repeated stacks that are launched during at least half of that time belong to the loop as
-//! well. The part lasts from their first launch until the work of their last launch has ended.
+//! well. The part lasts from their first launch until the work of their last launch has ended. A loop with less than half of all
+//! launches of kernels, and less than half of their GPU time, is a detail of the run, such as the layers of a single forward pass: then there
+//! is no steady part.
 //!
 //! Memory grows with the number of stacks. Launches without GPU work are not considered.
 
-use std::hash::Hash;
-
-use gpuflame_model::profile::{SteadyPart, SteadyRule};
+use gpuflame_model::profile::{Profile, StackId, SteadyPart, SteadyRule};
 use gpuflame_model::record::{Activity, ContextId, Detail, IdMap, Nanos, Step, map_bytes};
 
 /// Minimum number of launches of the stack that stands for a loop.
@@ -45,8 +45,25 @@ struct StackTimes {
     count: u64,
     /// Longest time between two launches.
     max_pause: u64,
+    /// Sum of the durations of the launched work.
+    nanos: u64,
     /// Whether the stack launches kernels or graphs.
     computes: bool,
+}
+
+/// Key of a stack: equal stacks of several threads have the same key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum StackKey {
+    Stack(StackId),
+    /// The profile does not know the stack.
+    Context(ContextId),
+}
+
+impl StackKey {
+    fn new(context: ContextId, profile: Option<&Profile>) -> Self {
+        let known = profile.and_then(|profile| profile.context(context));
+        known.map_or(Self::Context(context), |known| Self::Stack(known.stack))
+    }
 }
 
 /// Steps so far.
@@ -91,7 +108,7 @@ impl RepeatedLaunches {
             steps.work_end = steps.work_end.max(end);
         }
         self.newest = self.newest.max(time);
-        let new = StackTimes { first: time, last: time, end, count: 1, max_pause: 0, computes };
+        let new = StackTimes { first: time, last: time, end, count: 1, max_pause: 0, nanos: 0, computes };
         let stack = self.stacks.entry(context).or_insert(new);
         // Each activity of a graph launch has the launch's time.
         stack.count += u64::from(time != stack.last && time != stack.first);
@@ -99,20 +116,28 @@ impl RepeatedLaunches {
         stack.first = stack.first.min(time);
         stack.last = stack.last.max(time);
         stack.end = stack.end.max(end);
+        stack.nanos = stack.nanos.saturating_add(activity.duration().unwrap_or(0));
         stack.computes |= computes;
     }
 
-    /// Returns the steady part so far. `stack` returns the same key for contexts that have the same stack, on any threads.
-    /// Only stacks that were launched first at or after `since` are considered.
-    pub(super) fn find<K: Eq + Hash>(&self, since: u64, stack: impl Fn(ContextId) -> K) -> Option<FoundPart> {
+    /// Returns the steady part so far. Contexts that have the same stack in `profile`, on any threads, count as one. Only stacks
+    /// that were launched first at or after `since` are considered.
+    pub(super) fn find(&self, since: u64, profile: Option<&Profile>) -> Option<FoundPart> {
         if self.steps.is_some_and(|steps| steps.count > 1) {
             return self.find_steps().filter(|found| found.part.begin.0 >= since);
         }
-        let mut stacks: IdMap<K, StackTimes> = IdMap::default();
-        for (&context, times) in &self.stacks {
-            stacks.entry(stack(context)).and_modify(|sum| sum.merge(times)).or_insert(*times);
-        }
-        find_loop(stacks.into_values().filter(|stack| stack.first >= since).collect(), self.newest)
+        let mut stacks: Vec<(StackKey, StackTimes)> =
+            self.stacks.iter().map(|(&context, times)| (StackKey::new(context, profile), *times)).collect();
+        stacks.sort_unstable_by_key(|(key, _)| *key);
+        stacks.dedup_by(|(key, times), (kept, sum)| {
+            let is_same = key == kept;
+            if is_same {
+                sum.merge(times);
+            }
+            is_same
+        });
+        stacks.retain(|(_, stack)| stack.first >= since);
+        find_loop(&stacks, self.newest)
     }
 
     fn find_steps(&self) -> Option<FoundPart> {
@@ -152,6 +177,7 @@ impl StackTimes {
         self.end = self.end.max(other.end);
         self.count += other.count;
         self.max_pause = self.max_pause.max(other.max_pause);
+        self.nanos = self.nanos.saturating_add(other.nanos);
         self.computes |= other.computes;
     }
 
@@ -161,20 +187,34 @@ impl StackTimes {
 }
 
 /// Returns the longest loop of these stacks. `newest` is the time of the newest launch of any stack.
-fn find_loop(stacks: Vec<StackTimes>, newest: u64) -> Option<FoundPart> {
+fn find_loop(stacks: &[(StackKey, StackTimes)], newest: u64) -> Option<FoundPart> {
+    let stacks = || stacks.iter().map(|(_, stack)| stack);
     let repeats = |stack: &&StackTimes| stack.count >= MIN_REPEATS && stack.span() > 0;
-    let leader = stacks.iter().filter(repeats).filter(|stack| stack.computes);
+    let leader = stacks().filter(repeats).filter(|stack| stack.computes);
     let leader = *leader.max_by_key(|stack| (stack.span(), stack.count, stack.end))?;
     let is_of_loop = |stack: &&StackTimes| {
         let both = stack.last.min(leader.last).saturating_sub(stack.first.max(leader.first));
         both >= leader.span() / 2
     };
-    let (mut begin, mut end) = (leader.first, leader.end);
-    for stack in stacks.iter().filter(repeats).filter(is_of_loop) {
+    let (mut begin, mut end, mut own) = (leader.first, leader.end, (0, 0));
+    for stack in stacks().filter(repeats).filter(is_of_loop) {
         (begin, end) = (begin.min(stack.first), end.max(stack.end));
+        own = add_kernels(own, stack);
+    }
+    let all = stacks().fold((0, 0), add_kernels);
+    if 2 * own.0 < all.0 && 2 * own.1 < all.1 {
+        return None;
     }
     let part = SteadyPart { rule: SteadyRule::Repeated, begin: Nanos(begin), end: Nanos(end) };
     Some(FoundPart { part, is_over: newest > leader.last.saturating_add(leader.max_pause.saturating_mul(2)) })
+}
+
+/// Adds the launches of kernels and their GPU time.
+fn add_kernels((count, nanos): (u128, u128), stack: &StackTimes) -> (u128, u128) {
+    match stack.computes {
+        true => (count + u128::from(stack.count), nanos + u128::from(stack.nanos)),
+        false => (count, nanos),
+    }
 }
 
 /// Times at which the account of all devices is divided, so that the idle time before and after each of them is known.
@@ -203,14 +243,16 @@ impl Cuts {
         self.0.get(self.0.partition_point(|cut| *cut < time)).copied()
     }
 
-    /// Divides `from..to` at the cuts. Each piece has the cut at or before its beginning.
-    pub(super) fn split(&self, from: u64, to: u64) -> impl Iterator<Item = CutPiece> {
-        let first = self.0.partition_point(|cut| *cut <= from);
-        let inside = self.0[first..].iter().copied().take_while(move |cut| *cut < to);
-        let starts = std::iter::once(from).chain(inside.clone());
-        let ends = inside.chain(std::iter::once(to));
-        let pieces = starts.zip(ends).filter(|(from, to)| from < to);
-        pieces.map(|(from, to)| CutPiece { since: self.before(from), from, to })
+    /// Divides `from..to` at the cuts, and passes each piece to `each`, in order of time.
+    pub(super) fn split(&self, from: u64, to: u64, each: &mut dyn FnMut(CutPiece)) {
+        let mut at = self.0.partition_point(|cut| *cut <= from);
+        let mut start = from;
+        while start < to {
+            let since = at.checked_sub(1).map_or(0, |before| self.0[before]);
+            let end = self.0.get(at).map_or(to, |next| to.min(*next));
+            each(CutPiece { since, from: start, to: end });
+            (start, at) = (end, at + 1);
+        }
     }
 }
 
@@ -226,9 +268,8 @@ pub(super) struct CutPiece {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpuflame_model::record::CopyKind;
-    use gpuflame_model::record::ThreadId;
     use gpuflame_model::record::testing::{copy, kernel};
+    use gpuflame_model::record::{ContextFlags, CopyKind, Frame, ModuleEpoch, Row, ThreadId};
 
     const MS: u64 = 1_000_000;
 
@@ -240,7 +281,7 @@ mod tests {
     }
 
     fn steady(launches: &RepeatedLaunches) -> Option<(u64, u64)> {
-        let found = launches.find(0, |context| context)?.part;
+        let found = launches.find(0, None)?.part;
         Some((found.begin.0 / MS, found.end.0 / MS))
     }
 
@@ -290,11 +331,26 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_whose_iterations_run_on_several_threads_is_one_loop() {
+    fn a_loop_with_few_launches_and_little_gpu_time_is_no_steady_part() {
         let mut launches = RepeatedLaunches::default();
+        add(&mut launches, 20, (0..10).map(|at| 100 + at));
+        (0..11).for_each(|at| add(&mut launches, 100 + at, [200 + 10 * u64::from(at)]));
+        assert_eq!(steady(&launches), None);
+        // The loop now has most of the GPU time.
+        launches.add(&kernel(1, 120 * MS, 140 * MS), ContextId(20), 110 * MS);
+        assert_eq!(steady(&launches), Some((100, 140)));
+    }
+
+    #[test]
+    fn a_loop_whose_iterations_run_on_several_threads_is_one_loop() {
+        let (mut launches, mut profile) = (RepeatedLaunches::default(), Profile::default());
         (0..10).for_each(|at| add(&mut launches, 20 + at, [u64::from(at)]));
         assert_eq!(steady(&launches), None);
-        let found = launches.find(0, |_| 0).unwrap().part;
+        for id in 20..30 {
+            let (flags, frames) = (ContextFlags::default(), &[Frame::native(1, ModuleEpoch(0))]);
+            profile.push(&Row::Context { id: ContextId(id), thread: ThreadId(id), flags, frames });
+        }
+        let found = launches.find(0, Some(&profile)).unwrap().part;
         assert_eq!((found.begin, found.end, found.rule), (Nanos(0), Nanos(10 * MS), SteadyRule::Repeated));
     }
 
@@ -338,7 +394,9 @@ mod tests {
         let mut cuts = Cuts::default();
         [50, 20, 50].into_iter().for_each(|cut| cuts.add(cut));
         let split = |from, to| {
-            cuts.split(from, to).map(|piece| (piece.since, piece.from, piece.to)).collect::<Vec<_>>()
+            let mut pieces = Vec::new();
+            cuts.split(from, to, &mut |piece| pieces.push((piece.since, piece.from, piece.to)));
+            pieces
         };
         assert_eq!(split(10, 60), [(0, 10, 20), (20, 20, 50), (50, 50, 60)]);
         assert_eq!(split(20, 50), [(20, 20, 50)]);

@@ -18,6 +18,9 @@ pub static IDLE: View = View {
     ..View::PLAIN
 };
 
+/// Reason why start-up and shutdown are not apart.
+const NOT_APART: &str = "; start-up is not apart: no steps are known, and no loop has most of the kernels";
+
 /// Returns the word for the cause of a sample of [`IDLE`], or for the edge of the window at which the idle time
 /// occurred.
 pub fn idle_word(sample: &Sample) -> &'static str {
@@ -72,6 +75,10 @@ fn summary(profile: &Profile) -> String {
             let _ = write!(text, ", {:.1} % {label}", 100.0 * nanos as f64 / idle as f64);
         }
     }
+    let late = sum(|time| time.late_count);
+    if late > 0 {
+        let _ = write!(text, ", {late} activities came too late to count as busy");
+    }
     match profile.steady() {
         Some(_) => {
             let [start_up, shutdown] =
@@ -83,11 +90,7 @@ fn summary(profile: &Profile) -> String {
                 format_nanos(shutdown)
             );
         }
-        None => text.push_str("; start-up is not apart, because nothing was repeated"),
-    }
-    let late = sum(|time| time.late_count);
-    if late > 0 {
-        let _ = write!(text, ", {late} activities came too late to count as busy");
+        None => text.push_str(NOT_APART),
     }
     text
 }
