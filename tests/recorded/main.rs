@@ -22,6 +22,7 @@ mod ranges;
 mod recording;
 mod roots;
 mod samples;
+mod steps;
 mod third_party;
 mod threads;
 mod unified;

@@ -16,8 +16,8 @@ use gpuflame_cupti::{Api, KernelNames};
 use gpuflame_explain::{Definitions, LateArrivals, Ledger, PerWindowSums, Snapshot, WindowSums};
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{
-    Chunk, ContextId, CpuSample, Frame, Instant, LabelId, Loss, Module, Nanos, OffCpuWait, Row, SumsWriter,
-    ThreadId,
+    Chunk, ContextId, CpuSample, Frame, Instant, LabelId, Loss, Module, Nanos, OffCpuWait, Row, Step,
+    SumsWriter, ThreadId,
 };
 use gpuflame_os::growing::GrowingFile;
 use gpuflame_os::shortage;
@@ -50,6 +50,7 @@ pub(crate) struct Pipeline {
     dropped: u64,
     unreadable: u64,
     marks_dropped: u64,
+    steps_dropped: u64,
     buffers_read: u64,
     /// Value of `buffers_read` once all buffers of the pending flush are read.
     flush_end: Option<u64>,
@@ -89,6 +90,7 @@ impl Pipeline {
             dropped: 0,
             unreadable: 0,
             marks_dropped: 0,
+            steps_dropped: 0,
             buffers_read: 0,
             flush_end: None,
             noted_limit: 0,
@@ -135,6 +137,17 @@ impl Pipeline {
     /// Sets the number of instants dropped so far for lack of room.
     pub(crate) fn note_marks_dropped(&mut self, marks: u64) {
         self.marks_dropped = marks;
+    }
+
+    /// Records a step that the program began.
+    pub(crate) fn record_step(&mut self, step: &Step<'_>) {
+        self.rows.idle_count += 1;
+        self.rows.push(&Row::Step(*step));
+    }
+
+    /// Sets the number of steps dropped so far for lack of room.
+    pub(crate) fn note_steps_dropped(&mut self, steps: u64) {
+        self.steps_dropped = steps;
     }
 
     /// Lets `sampler` sample each thread from its first launch on.
@@ -440,7 +453,7 @@ impl Pipeline {
         self.rows.count
     }
 
-    /// Number of rows other than window edges and names of generated code. If this number is zero, nothing needs to be
+    /// Number of rows other than window edges, steps and names of generated code. If this number is zero, nothing needs to be
     /// saved.
     pub(crate) fn rows_of_work(&self) -> u64 {
         self.rows.count - self.rows.idle_count
@@ -511,6 +524,7 @@ impl Pipeline {
                 Loss::ActivitiesDropped => self.dropped,
                 Loss::ActivitiesUnreadable => self.unreadable,
                 Loss::MarksDropped => self.marks_dropped,
+                Loss::StepsDropped => self.steps_dropped,
                 Loss::SamplesDropped => samples,
                 Loss::BlocksDropped => waits,
                 Loss::StacksTruncated => stacks.truncated,
