@@ -68,3 +68,4 @@ pub mod testing;
 pub mod threads;
 pub mod timed_stderr;
 pub mod toggle_signal;
+pub mod wake;

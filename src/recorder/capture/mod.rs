@@ -53,6 +53,7 @@ pub use graphs::drain_graphs;
 pub use host_calls::{HostCallDetails, drain_host_calls, select_host_call_details};
 pub use log::refill_chunks;
 pub use nvtx::NvtxTable;
+pub use python::{drain_codes, number_of as number_of_code};
 pub use range_names::{RangeDomain, RangeName, ignore_domains, watch_range};
 pub use ranges::{PopResult, end_range, pop_range, push_range, start_range};
 pub use stack::new_context;

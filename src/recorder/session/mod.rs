@@ -44,6 +44,7 @@ mod progress;
 mod provenance;
 mod ranges;
 mod running;
+mod sampled_stacks;
 mod sampler;
 mod set_up;
 mod shutdown;
