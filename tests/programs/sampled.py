@@ -80,13 +80,13 @@ def adds():
 def holds():
     """Holds the GIL in C, and in Python."""
     while not is_over.is_set():
-        spin_holding(30)
+        spin_holding(33)
         keeps_on()
         time.sleep(0.002)
 
 
 def keeps_on():
-    end = time.thread_time() + 0.02
+    end = time.thread_time() + 0.0213
     while time.thread_time() < end:
         pass
 

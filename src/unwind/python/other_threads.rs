@@ -16,7 +16,7 @@ use super::code::{self, Description, Scratch};
 use super::interpreter::{self, Interpreter};
 use super::layout::{Boundary, HOLD_BITS, OWNED_BY_EVALUATOR, OWNED_BY_GENERATOR, TYPE, Unit};
 use super::merge::{Agreement, MAX_MERGED_FRAMES, MergedFrames, StackPair};
-use super::pages::copy_into;
+use super::pages::{copy_into, copy_readable};
 use super::walk::{InterpreterFrame, SOMEWHERE, recorded_frame};
 use crate::{Captured, MAX_FRAMES, REGISTERS};
 use gpuflame_model::record::{CodeId, Frame, LabelId};
@@ -48,9 +48,9 @@ pub struct OtherThreads {
     frames: Vec<CopiedFrame>,
     /// Whether frames are missing at the root of `frames`.
     is_cut: bool,
-    /// Number of bytes of the sampled stack, from the stack pointer upwards, up to the last one that has changed. `None` if
-    /// the frames could not be read, or if two reads differ.
-    changed: Option<usize>,
+    /// The memory of the sampled stack after the frames were read, as far as it is readable. `None` if the frames could not
+    /// be read, or if two reads differ.
+    stack_now: Option<Vec<u8>>,
     scratch: Box<Scratch>,
     items: Vec<InterpreterFrame>,
     merged: Box<[Frame; MAX_MERGED_FRAMES]>,
@@ -108,7 +108,7 @@ impl OtherThreads {
             codes: Vec::new(),
             frames: Vec::new(),
             is_cut: false,
-            changed: None,
+            stack_now: None,
             scratch: Scratch::allocate(),
             items: Vec::new(),
             merged: Box::new([Frame(0); MAX_MERGED_FRAMES]),
@@ -130,13 +130,13 @@ impl OtherThreads {
             return;
         }
         self.unloads = unloads;
-        self.changed = self.read_twice(thread, (registers[SP_INDEX], stack), &mut number);
+        self.stack_now = self.read_twice(thread, (registers[SP_INDEX], stack), &mut number);
     }
 
     /// Forgets the frames of the last call of [`OtherThreads::read`].
     pub fn forget(&mut self) {
         self.frames.clear();
-        self.changed = None;
+        self.stack_now = None;
     }
 
     fn read_twice(
@@ -144,14 +144,17 @@ impl OtherThreads {
         thread: i32,
         (sp, stack): (u64, &[u8]),
         number: &mut dyn FnMut(Description<'_>) -> CodeId,
-    ) -> Option<usize> {
+    ) -> Option<Vec<u8>> {
         let interpreter = interpreter::interpreter()?;
         self.pages.forget();
         let state = self.state_of(thread, interpreter)?;
         self.read_state_twice(interpreter, state, || ())?;
         // A function may be freed when its frame ends, so functions are read before the proof that the frames still exist.
         self.name_frames(interpreter, number)?;
-        changed_bytes(sp, stack)
+        let mut now = vec![0; stack.len().min(MAX_STACK_BYTES)];
+        let copied = copy_readable(sp, &mut now);
+        now.truncate(copied);
+        Some(now)
     }
 
     /// Reads the frames of the thread with this state, calls `between`, and reads the frames again.
@@ -321,7 +324,7 @@ impl OtherThreads {
         let none = (captured.frames.len(), SampledPython::NoFrames);
         let (count, result) = match interpreter::interpreter() {
             None => none,
-            Some(interpreter) if self.frames.is_empty() || self.changed.is_none() => {
+            Some(interpreter) if self.frames.is_empty() || self.stack_now.is_none() => {
                 let pair = StackPair {
                     native: captured.frames,
                     items: &[],
@@ -363,7 +366,6 @@ impl OtherThreads {
         stack_pointers: &[u64],
         (registers, stack): (&[u64; REGISTERS], &[u8]),
     ) -> Option<usize> {
-        let changed = self.changed?;
         let mut pair = StackPair {
             native: captured.frames,
             items: &self.items,
@@ -377,12 +379,17 @@ impl OtherThreads {
         {
             pair.native = others;
         }
+        // Memory above the root of the stack is not the thread's stack, and may change at any time.
+        let base = registers[SP_INDEX];
+        let root = stack_pointers.last()?.saturating_sub(base) as usize;
+        let compared = if captured.is_partial() { stack.len() } else { root.min(stack.len()) };
+        let changed = changed_bytes(stack.get(..compared)?, self.stack_now.as_ref()?.get(..compared)?);
         let call = innermost_call(&pair, stack_pointers)?;
         if changed > 0 {
             let innermost = self.frames.first()?.at;
             // A frame reaches from its own stack pointer to its caller's.
             let held = HeldWords { registers, stack, upper: *stack_pointers.get(call + 1)? };
-            let end = registers[SP_INDEX].checked_add(changed as u64)?;
+            let end = base.checked_add(changed as u64)?;
             let is_still_there = end <= *stack_pointers.get(call)? && held.contain(innermost);
             if !is_still_there {
                 return None;
@@ -496,13 +503,12 @@ fn label_not_read(
     count
 }
 
-/// Number of bytes of `stack`, which is a copy of the memory at `sp`, up to the last one that differs from the memory now.
-/// `None` if the memory cannot be read.
-fn changed_bytes(sp: u64, stack: &[u8]) -> Option<usize> {
-    let stack = &stack[..stack.len().min(MAX_STACK_BYTES)];
-    let mut now = vec![0; stack.len()];
-    copy_into(sp, &mut now)
-        .then(|| stack.iter().zip(&now).rposition(|(then, now)| then != now).map_or(0, |last| last + 1))
+/// Number of bytes up to the last one that differs.
+fn changed_bytes(then: &[u8], now: &[u8]) -> usize {
+    if then == now {
+        return 0;
+    }
+    then.iter().zip(now).rposition(|(then, now)| then != now).map_or(0, |last| last + 1)
 }
 
 /// The offset of the kernel's thread number in the C library's description of a thread, at whose address the thread's
@@ -681,13 +687,10 @@ mod tests {
 
     #[test]
     fn the_part_of_the_stack_that_has_changed_ends_at_its_last_changed_byte() {
-        let mut stack = [7_u8; 100];
-        let sp = stack.as_ptr() as u64;
-        let copy = stack;
-        assert_eq!(changed_bytes(sp, &copy), Some(0));
-        stack[41] = 8;
-        assert_eq!(changed_bytes(std::hint::black_box(&stack).as_ptr() as u64, &copy), Some(42));
-        assert_eq!(changed_bytes(8, &copy), None, "unmapped memory");
+        let (then, mut now) = ([7_u8; 100], [7_u8; 100]);
+        assert_eq!(changed_bytes(&then, &now), 0);
+        (now[3], now[41]) = (8, 8);
+        assert_eq!(changed_bytes(&then, &now), 42);
     }
 
     /// A sampled stack whose frames are 16 bytes each from the address 1,000 on: `E` is the evaluator, and other letters
@@ -717,7 +720,13 @@ mod tests {
 
         /// Merges this stack, whose first `changed` bytes have changed, with the frames in `others`.
         fn merged(&self, others: &mut OtherThreads, of: &Interpreter, changed: usize) -> Option<String> {
-            others.changed = Some(changed);
+            let mut now = self.stack.clone();
+            now.iter_mut().take(changed).for_each(|byte| *byte ^= 1);
+            self.merged_with(others, of, now)
+        }
+
+        fn merged_with(&self, others: &mut OtherThreads, of: &Interpreter, now: Vec<u8>) -> Option<String> {
+            others.stack_now = Some(now);
             let (frames, flags) = (&self.native[..], ContextFlags::default());
             let captured = Captured { frames, unchanged: 0, flags, positions: StackPositions::NONE };
             let sampled = (&self.registers, &self.stack[..]);
@@ -773,6 +782,13 @@ mod tests {
             sample.registers[3] = at;
             assert_eq!(sample.merged(&mut others, of, 32), yes);
             assert_eq!(sample.merged(&mut others, of, 33), None, "the evaluator has moved");
+            let mut now = sample.stack.clone();
+            now[48] ^= 1;
+            assert_eq!(
+                sample.merged_with(&mut others, of, now),
+                yes,
+                "the memory above the root does not count"
+            );
         }
     }
 
