@@ -18,6 +18,7 @@ mod idle_twins;
 mod incomplete_stacks;
 mod modules;
 mod python;
+mod python_samples;
 mod ranges;
 mod recording;
 mod roots;

@@ -32,7 +32,7 @@ use std::collections::BTreeMap;
 pub use cause::Cause;
 pub use coverage::{Coverage, LaunchCoverage};
 pub use eviction::{OTHER_KERNELS, OTHER_STACKS, OTHER_THREADS};
-pub use frame::{ShownFrame, ShownFrameId, ShownFrameKind, SourceLocation, Unnamed};
+pub use frame::{PYTHON_NOT_READ, ShownFrame, ShownFrameId, ShownFrameKind, SourceLocation, Unnamed};
 pub use json_string::is_bidi_control;
 pub use json_string::json_string;
 pub use pauses::SharedFrames;

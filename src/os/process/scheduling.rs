@@ -32,3 +32,31 @@ pub fn apply_process_scheduling(threads: &[i32]) {
     // process.
     unsafe { libc::setpriority(PRIO_PROCESS, 0, libc::getpriority(PRIO_PROCESS, std::process::id())) };
 }
+
+/// Lets the calling thread, which must be ours and use little CPU time, run before the other threads on its processor, if
+/// the kernel permits that.
+pub fn run_first() {
+    const NICE: i32 = -10;
+    // SAFETY: the call takes any number; 0 means the calling thread.
+    unsafe { libc::setpriority(PRIO_PROCESS, 0, NICE) };
+}
+
+/// Restricts the calling thread, which must be ours, to one processor. Refused for a processor that the process may not
+/// use, which leaves the affinity unchanged.
+pub fn stay_on(processor: u32) {
+    if processor < CPU_SETSIZE as u32 {
+        // SAFETY: all-zero is a valid `cpu_set_t`, the number is below the size of the set, and the call only reads it.
+        unsafe {
+            let mut allowed: cpu_set_t = zeroed();
+            libc::CPU_SET(processor as usize, &mut allowed);
+            libc::sched_setaffinity(0, size_of::<cpu_set_t>(), &allowed);
+        }
+    }
+}
+
+/// Whether a thread of this process is in a scheduling class that shares its processor with other threads.
+pub fn shares_its_processor(thread: i32) -> bool {
+    // SAFETY: the call has no preconditions.
+    let class = unsafe { libc::sched_getscheduler(thread) };
+    matches!(class, libc::SCHED_OTHER | libc::SCHED_BATCH | libc::SCHED_IDLE)
+}

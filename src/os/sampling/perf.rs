@@ -10,7 +10,7 @@
 //! mapping := page: where the data begins and ends (byte 1024: head, byte 1032: tail)
 //!            data: a ring of records, which the kernel writes at the head and we consume at the tail
 //! record  := type:u32 misc:u16 size:u16 ...
-//! sample  := process:u32 thread:u32 time:u64 abi:u64 register:u64[17] room:u64 byte[room] copied:u64
+//! sample  := process:u32 thread:u32 time:u64 cpu:u32 zero:u32 abi:u64 register:u64[17] room:u64 byte[room] copied:u64
 //! lost    := id:u64 count:u64
 //! switch  := process:u32 thread:u32 time:u64      misc: scheduled in or out, and whether it was preempted
 //! ```
@@ -24,6 +24,7 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::wake;
 use crate::process::descriptor;
 
 /// Number of registers in a sample.
@@ -74,6 +75,8 @@ pub enum PerfRecord<'a> {
 pub struct ThreadSample<'a> {
     /// Time in ns since 1970.
     pub time: u64,
+    /// Number of the processor that the thread was on.
+    pub cpu: u32,
     /// rax to r15 and the instruction pointer, in DWARF order.
     pub registers: [u64; REGISTERS],
     /// The copied part of the stack, from the stack pointer upwards.
@@ -92,26 +95,27 @@ const SAMPLE_OVERHEAD_BYTES: usize = 256;
 const PAGE_BYTES: usize = 4096;
 
 impl PerfEvent {
-    /// Samples a thread of this process from now on, each time that it has used another `period` of CPU time.
+    /// Samples a thread of this process from now on, each time that it has used another `period` of CPU time. Each
+    /// sample wakes the thread `wakes`, if it is not 0, from [`wake::wait`](crate::wake::wait).
     ///
     /// # Errors
     /// Errors of the kernel: sampling is not permitted, or the thread has ended.
-    pub fn open(thread: i32, period: Duration) -> io::Result<Self> {
+    pub fn open(thread: i32, period: Duration, wakes: i32) -> io::Result<Self> {
         // Users who are not permitted to observe the kernel may still be permitted to sample time outside the kernel.
-        Self::open_largest(&RING_SIZES, thread, Trigger::CpuTime(period), &[false, true])
+        Self::open_largest(&RING_SIZES, (thread, wakes), Trigger::CpuTime(period), &[false, true])
     }
 
     /// Samples a thread of this process each time that it is descheduled, which happens inside the kernel.
     ///
     /// # Errors
     /// As for [`PerfEvent::open`].
-    pub fn open_switches(thread: i32) -> io::Result<Self> {
-        Self::open_largest(&SWITCH_RING_SIZES, thread, Trigger::Deschedule, &[false])
+    pub fn open_switches(thread: i32, wakes: i32) -> io::Result<Self> {
+        Self::open_largest(&SWITCH_RING_SIZES, (thread, wakes), Trigger::Deschedule, &[false])
     }
 
     fn open_largest(
         rooms: &[(usize, u32)],
-        thread: i32,
+        (thread, wakes): (i32, i32),
         when: Trigger,
         user_only_modes: &[bool],
     ) -> io::Result<Self> {
@@ -119,6 +123,7 @@ impl PerfEvent {
         for &(room, stack) in rooms {
             for &is_user_only in user_only_modes {
                 let opened = open(thread, when, stack, is_user_only);
+                let opened = opened.inspect(|event| wake::on_event(event.as_raw_fd(), wakes));
                 result = opened.and_then(|event| EventRing::map(event, room)).map(|ring| Self {
                     ring,
                     is_user_only,
@@ -292,9 +297,9 @@ fn wanted_registers() -> u64 {
 }
 
 fn parse_sample(record: &[u8]) -> Option<ThreadSample<'_>> {
-    const REGISTERS_OFFSET: usize = 32;
+    const REGISTERS_OFFSET: usize = 40;
     const STACK_SIZE_OFFSET: usize = REGISTERS_OFFSET + 8 * REGISTERS;
-    if word(record, 24)? != ABI_64_BIT {
+    if word(record, 32)? != ABI_64_BIT {
         return None;
     }
     let mut registers = [0; REGISTERS];
@@ -306,7 +311,7 @@ fn parse_sample(record: &[u8]) -> Option<ThreadSample<'_>> {
     let copied =
         if room == 0 { 0 } else { word(record, (STACK_SIZE_OFFSET + 8).checked_add(room)?)? as usize };
     let stack = record.get(STACK_SIZE_OFFSET + 8..)?.get(..copied.min(room))?;
-    Some(ThreadSample { time: word(record, 16)?, registers, stack })
+    Some(ThreadSample { time: word(record, 16)?, cpu: word(record, 24)? as u32, registers, stack })
 }
 
 fn word(record: &[u8], at: usize) -> Option<u64> {
@@ -338,8 +343,8 @@ const _: () = assert!(size_of::<PerfEventAttr>() == 96, "the kernel knows these 
 const TYPE_SOFTWARE: u32 = 1;
 const TASK_CLOCK: u64 = 1;
 const CONTEXT_SWITCHES: u64 = 3;
-/// Fields of a sample: thread, time, registers and stack.
-const SAMPLE_FIELDS: u64 = 1 << 1 | 1 << 2 | 1 << 12 | 1 << 13;
+/// Fields of a sample: thread, time, processor, registers and stack.
+const SAMPLE_FIELDS: u64 = 1 << 1 | 1 << 2 | 1 << 7 | 1 << 12 | 1 << 13;
 const EXCLUDE_KERNEL: u64 = 1 << 5;
 const EXCLUDE_HYPERVISOR: u64 = 1 << 6;
 /// Flag: records other than samples contain thread and time as well.
@@ -404,7 +409,7 @@ mod tests {
 
     /// An event on the calling thread. `None` if the kernel does not permit sampling: the test is skipped.
     fn opened(period: Duration) -> Option<PerfEvent> {
-        PerfEvent::open(threads::current_id(), period)
+        PerfEvent::open(threads::current_id(), period, 0)
             .inspect_err(|error| {
                 skip(&format!(
                     "the kernel refuses CPU samples: {error}; sysctl kernel.perf_event_paranoid=2"
@@ -457,7 +462,7 @@ mod tests {
 
     #[test]
     fn context_switches_of_a_sleeping_thread_are_recorded() {
-        let mut event = match PerfEvent::open_switches(threads::current_id()) {
+        let mut event = match PerfEvent::open_switches(threads::current_id(), 0) {
             Ok(event) => event,
             // An unprivileged user is not permitted to sample the kernel, unless kernel.perf_event_paranoid is 1.
             Err(error) => return skip(&format!("the kernel refuses samples of waits: {error}")),
@@ -484,7 +489,7 @@ mod tests {
     #[test]
     fn an_exited_thread_has_no_cpu_time_and_cannot_be_sampled() {
         let number = std::thread::spawn(threads::current_id).join().unwrap();
-        let error = PerfEvent::open(number, Duration::from_millis(1)).unwrap_err();
+        let error = PerfEvent::open(number, Duration::from_millis(1), 0).unwrap_err();
         assert!(error.raw_os_error() == Some(libc::ESRCH) || is_refused(&error), "{error}");
         assert_eq!(thread_cpu_time(number), None);
     }

@@ -27,6 +27,7 @@ mod outputs;
 mod process;
 mod ranges;
 mod run;
+mod sampled_stacks;
 mod sampler;
 
 use std::ffi::OsStr;

@@ -14,19 +14,19 @@
 
 use std::io;
 use std::mem;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 
 use crate::capture;
 use crate::control::{lifecycle, window};
 use gpuflame_model::record::{ContextFlags, Frame, Nanos, ThreadId};
 use gpuflame_os::cpu_timer::{self, CpuTimer};
-use gpuflame_os::perf::{self, PerfEvent, PerfRecord, ThreadSample};
-use gpuflame_os::threads;
-use gpuflame_unwind::CopyUnwinder;
+use gpuflame_os::perf::{self, PerfEvent, PerfRecord, REGISTERS, ThreadSample};
+use gpuflame_os::{scheduling, threads, wake};
 
+use super::sampled_stacks::{PythonCounts, ReadStack, StackReader, waits_for_gil};
 use crate::session::process::messages::print_from_app;
 use crate::session::process::panic::disable_after_panic;
 use crate::session::process::shutdown;
@@ -38,6 +38,11 @@ const MIN_PAUSE: Duration = Duration::from_millis(1);
 /// Pause between rounds if waits are recorded. The pause is short, because a ring holds 63 waits, and a thread may wait
 /// thousands of times per second.
 const PAUSE_WITH_WAITS: Duration = Duration::from_millis(10);
+/// Average time between rounds, maximum number of rounds in a burst, and pause if there are more: a thread may wait
+/// thousands of times per second, and each wait wakes the sampler in programs with Python.
+const ROUND_NS: u64 = 500_000;
+const MAX_BURST_ROUNDS: u64 = 40;
+const PAUSE_OVER_BUDGET_MS: i32 = 5;
 /// Maximum number of samples that wait for the pipeline. At 1,000 samples per second this is ten seconds.
 const MAX_READY_SAMPLES: usize = 10_000;
 /// Maximum number of threads observed at once. Each thread takes 0.5 MiB of memory for its samples, and 1 MiB for its
@@ -56,6 +61,8 @@ pub(super) struct SampledStack {
     pub(super) kind: SampleKind,
     pub(super) flags: ContextFlags,
     pub(super) frames: Box<[Frame]>,
+    /// Whether the thread was sampled only because a launching thread waited for the GIL.
+    is_other: bool,
 }
 
 /// Kind of a sample, and the time that it represents in ns.
@@ -85,7 +92,8 @@ pub(super) struct Sampler {
     /// CPU time that a sample represents.
     period: Duration,
     requests: Mutex<Vec<ThreadId>>,
-    wakeup: Condvar,
+    /// Kernel number of the sampler's thread; 0 before it runs.
+    own_thread: AtomicI32,
     observed: Mutex<ObservedThreads>,
     ready: Mutex<Vec<SampledStack>>,
     counts: SampleCounts,
@@ -107,6 +115,9 @@ struct SampleCounts {
     /// Number of threads that a timer samples by signals.
     by_timer: AtomicU64,
     waits: WaitCounts,
+    python: PythonCounts,
+    /// Samples of threads that do not launch.
+    others: AtomicU64,
 }
 
 /// Counters for waits.
@@ -123,8 +134,9 @@ struct WaitCounts {
 /// State that only one thread may use at a time.
 #[derive(Debug)]
 struct ObservedThreads {
-    unwinder: CopyUnwinder,
+    stacks: StackReader,
     threads: Vec<ObservedThread>,
+    gil_waits: GilWaits,
     /// Whether a window was open in the previous round.
     was_open: bool,
     /// Whether a message was printed about a refused sampler, and about refused waits.
@@ -139,9 +151,73 @@ struct ObservedThread {
     /// Event that reports when the thread leaves a processor and when the thread returns to a processor.
     /// `pending_wait` is the wait that is still in progress.
     switches: Option<PerfEvent>,
+    left: LeftProcessor,
     pending_wait: Option<PendingWait>,
     /// CPU time of the thread in the previous round.
     cpu_time: Duration,
+    /// Whether the thread does not launch, and is observed because a launching thread waited for the GIL.
+    is_other: bool,
+    /// Whether our thread may take the processor from this thread.
+    is_preemptible: bool,
+}
+
+/// Sample of a thread that has left its processor.
+#[derive(Debug, Default)]
+struct LeftProcessor {
+    time: u64,
+    registers: [u64; REGISTERS],
+    stack: Vec<u8>,
+    /// Whether `stack` contains a sample, and whether the thread is known to wait.
+    is_sampled: bool,
+    is_blocked: bool,
+}
+
+/// Times in which launching threads waited for Python's GIL.
+#[derive(Debug, Default)]
+struct GilWaits {
+    /// Start and end of recent waits; the end of a wait that is still in progress is not known.
+    recent: Vec<(ThreadId, u64, Option<u64>)>,
+    /// Start of the last wait.
+    last: u64,
+    /// Time from which on the process's Python threads are listed again.
+    next_listing: u64,
+    /// Whether the Python threads must be listed, because a launching thread waits.
+    is_listing_due: bool,
+}
+
+/// Number of waits for the GIL that are remembered, to decide which samples of other threads are kept.
+const MAX_GIL_WAITS: usize = 256;
+/// Time between two listings of all Python threads.
+const LISTING_NS: u64 = 100_000_000;
+/// Time without a wait for the GIL after which other threads are no longer sampled.
+const GIL_WAITS_END_NS: u64 = 2_000_000_000;
+/// Minimum duration of a wait whose Python frames are read although the wait has ended.
+const MIN_READ_WAIT_NS: u64 = 1_000_000;
+
+impl GilWaits {
+    fn begin(&mut self, thread: ThreadId, time: u64) {
+        if self.recent.len() >= MAX_GIL_WAITS {
+            self.recent.drain(..MAX_GIL_WAITS / 2);
+        }
+        self.recent.push((thread, time, None));
+        self.last = time;
+        if time >= self.next_listing {
+            (self.is_listing_due, self.next_listing) = (true, time + LISTING_NS);
+        }
+    }
+
+    /// Ends the wait of a thread; at time 0 if its end is not known, so that the wait does not count.
+    fn end(&mut self, thread: ThreadId, time: u64) {
+        let open = self.recent.iter_mut().rev().find(|(waiting, _, _)| *waiting == thread);
+        if let Some((_, _, end @ None)) = open {
+            *end = Some(time);
+        }
+    }
+
+    /// Whether a launching thread waited for the GIL at `time`.
+    fn any_at(&self, time: u64) -> bool {
+        self.recent.iter().any(|(_, from, to)| *from <= time && to.is_none_or(|to| time < to))
+    }
 }
 
 /// Mechanism that samples a thread.
@@ -158,18 +234,37 @@ struct PendingWait {
     frames: Box<[Frame]>,
 }
 
+/// Limits the number of rounds per second.
+#[derive(Debug, Default)]
+struct RoundBudget {
+    /// Time up to which rounds are paid for.
+    paid_until: u64,
+}
+
+impl RoundBudget {
+    /// Counts a round that begins at `now`. Returns false if there were too many rounds.
+    fn begin_round(&mut self, now: u64) -> bool {
+        self.paid_until = self.paid_until.max(now.saturating_sub(MAX_BURST_ROUNDS * ROUND_NS)) + ROUND_NS;
+        // If the clock was set back, the budget begins again.
+        if self.paid_until > now + MAX_BURST_ROUNDS * ROUND_NS {
+            self.paid_until = now;
+        }
+        self.paid_until <= now
+    }
+}
+
 impl Sampler {
     /// Starts the sampler. `None` if no observation is wanted, or if the sampler cannot be started, which is printed.
     pub(super) fn start(options: SamplerOptions) -> Option<&'static Self> {
         if options.hertz.is_none() && !options.waits {
             return None;
         }
-        let Some(unwinder) = CopyUnwinder::new() else {
+        let Some(stacks) = StackReader::new() else {
             let setting = if options.hertz.is_some() { CPU_SAMPLES } else { OFF_CPU };
             print_from_app(&format!("{setting}: samples need x86-64; continuing without samples"));
             return None;
         };
-        let sampler: &'static Self = Box::leak(Box::new(Self::new(options, unwinder)));
+        let sampler: &'static Self = Box::leak(Box::new(Self::new(options, stacks)));
         let spawned = sampler.spawn();
         if let Err(error) = &spawned {
             print_from_app(&format!(
@@ -179,15 +274,16 @@ impl Sampler {
         spawned.is_ok().then_some(sampler)
     }
 
-    fn new(options: SamplerOptions, unwinder: CopyUnwinder) -> Self {
+    fn new(options: SamplerOptions, stacks: StackReader) -> Self {
         Self {
             options,
             period: options.hertz.map_or(Duration::ZERO, |hertz| Duration::from_secs(1) / hertz),
             requests: Mutex::default(),
-            wakeup: Condvar::default(),
+            own_thread: AtomicI32::new(0),
             observed: Mutex::new(ObservedThreads {
-                unwinder,
+                stacks,
                 threads: Vec::new(),
+                gil_waits: GilWaits::default(),
                 was_open: false,
                 is_refusal_printed: [false; 2],
             }),
@@ -214,7 +310,10 @@ impl Sampler {
     pub(super) fn request(&self, thread: ThreadId) {
         if let Some(mut requests) = self.requests.try_lock_for(HAND_OVER_TIMEOUT) {
             requests.push(thread);
-            self.wakeup.notify_one();
+        }
+        let own = self.own_thread.load(Ordering::Acquire);
+        if own != 0 {
+            wake::wake(std::process::id() as i32, own);
         }
     }
 
@@ -247,7 +346,14 @@ impl Sampler {
     /// Returns the ledger lines about samples and waits.
     pub(super) fn ledger_lines(&self) -> Vec<String> {
         let samples = self.options.hertz.map(|hertz| self.samples_line(hertz));
-        samples.into_iter().chain(self.options.waits.then(|| self.waits_line())).collect()
+        let waits = self.options.waits.then(|| self.waits_line());
+        samples.into_iter().chain(waits).chain(self.python_line()).collect()
+    }
+
+    /// Returns the ledger's line about Python frames, which is also part of the recording; `None` if no sample was in Python
+    /// code.
+    pub(super) fn python_line(&self) -> Option<String> {
+        self.counts.python.line()
     }
 
     fn waits_line(&self) -> String {
@@ -282,18 +388,26 @@ impl Sampler {
             let interrupted = cpu_timer::interrupted_calls();
             refused += &format!(", taken by timer signals, which interrupted {interrupted} calls");
         }
+        let others = match count(&self.counts.others) {
+            0 => String::new(),
+            others => format!(", and {others} of other threads while a launching thread waited for the GIL"),
+        };
         format!(
             "cpu samples {samples} of {time}, dropped {dropped}, cut {cut}: asked {hertz} Hz, got {got:.1} Hz in \
-             {taken:.3} s on {} threads{refused}",
+             {taken:.3} s on {} threads{refused}{others}",
             count(&self.counts.threads),
         )
     }
 
     fn run(&self) {
         threads::note_ours();
-        let mut pause = MAX_PAUSE;
+        self.own_thread.store(threads::current_id(), Ordering::Release);
+        let (mut pause, mut budget) = (MAX_PAUSE, RoundBudget::default());
         while !lifecycle::is_over() {
             let new = self.wait(pause);
+            if !budget.begin_round(capture::now().0) {
+                wake::sleep(PAUSE_OVER_BUDGET_MS);
+            }
             let mut observed = self.observed.lock();
             if lifecycle::is_over() {
                 break;
@@ -302,6 +416,7 @@ impl Sampler {
             for thread in new {
                 self.observe(&mut observed, thread);
             }
+            self.observe_others(&mut observed);
             pause = self.pause(&observed);
         }
         // Our timers must stop when the loop ends, for whatever reason it ended.
@@ -310,11 +425,11 @@ impl Sampler {
 
     /// Waits for a request or for `pause`. Returns the threads to observe.
     fn wait(&self, pause: Duration) -> Vec<ThreadId> {
-        let mut requests = self.requests.lock();
-        if requests.is_empty() {
-            self.wakeup.wait_for(&mut requests, pause);
+        // If a thread makes a request after this check, it wakes this thread, and the wait ends at once.
+        if self.requests.lock().is_empty() {
+            wake::wait(pause);
         }
-        mem::take(&mut *requests)
+        mem::take(&mut *self.requests.lock())
     }
 
     /// Half of the minimum time in which a ring or a slot may fill up.
@@ -327,9 +442,12 @@ impl Sampler {
             .map_or(MAX_PAUSE, |room| (self.period * (room / 2).max(1) as u32).clamp(MIN_PAUSE, MAX_PAUSE))
     }
 
-    /// Starts to observe a thread. If a thread with the same id was observed before, that thread has ended.
+    /// Starts to observe a thread that launches. If a thread with the same id was observed before as a launching thread,
+    /// that thread has ended.
     fn observe(&self, observed: &mut ObservedThreads, thread: ThreadId) {
         observed.threads.retain(|one| one.thread != thread);
+        // A program without Python saves the time for waking our thread at each sample.
+        let wakes = if observed.stacks.reads_python() { self.own_thread.load(Ordering::Relaxed) } else { 0 };
         let is_full = observed.threads.len() >= MAX_OBSERVED_THREADS;
         let opened = |open: &dyn Fn() -> io::Result<PerfEvent>| match is_full {
             false => open(),
@@ -338,25 +456,48 @@ impl Sampler {
         let (mut samples, mut switches) = (None, None);
         if self.options.hertz.is_some() {
             let counts = [&self.counts.threads, &self.counts.refused];
-            let opened = opened(&|| PerfEvent::open(thread.0 as i32, self.period));
+            let opened = opened(&|| PerfEvent::open(thread.0 as i32, self.period, wakes));
             let opened = self.fall_back_to_timer(
                 opened.map(SampleSource::Kernel),
-                thread,
+                (thread, wakes),
                 &mut observed.is_refusal_printed[0],
             );
             samples = note_opened(opened, counts, CPU_SAMPLES, &mut observed.is_refusal_printed[0]);
         }
         if self.options.waits {
             let counts = [&self.counts.waits.threads, &self.counts.waits.refused];
-            let opened = opened(&|| PerfEvent::open_switches(thread.0 as i32));
+            let opened = opened(&|| PerfEvent::open_switches(thread.0 as i32, wakes));
             switches = note_opened(opened, counts, OFF_CPU, &mut observed.is_refusal_printed[1]);
         }
         if let Some(SampleSource::Kernel(event)) = &samples {
             self.counts.is_user_time.fetch_or(event.is_user_only(), Ordering::Relaxed);
         }
         if samples.is_some() || switches.is_some() {
-            let cpu_time = perf::thread_cpu_time(thread.0 as i32).unwrap_or_default();
-            observed.threads.push(ObservedThread { thread, samples, switches, pending_wait: None, cpu_time });
+            observed.threads.push(ObservedThread::new(thread, samples, switches));
+        }
+    }
+
+    /// Starts to sample the Python threads that do not launch if a launching thread waits for the GIL, and stops if none
+    /// has waited for a while. If the kernel refuses a thread, that thread is not sampled.
+    fn observe_others(&self, observed: &mut ObservedThreads) {
+        if observed.gil_waits.last + GIL_WAITS_END_NS < capture::now().0 {
+            observed.threads.retain(|one| !one.is_other);
+        }
+        if !mem::take(&mut observed.gil_waits.is_listing_due) || self.options.hertz.is_none() {
+            return;
+        }
+        let wakes = self.own_thread.load(Ordering::Relaxed);
+        for number in observed.stacks.python_threads() {
+            let thread = ThreadId(number as u32);
+            let is_observed = observed.threads.iter().any(|one| one.thread == thread);
+            if !is_observed && observed.threads.len() < MAX_OBSERVED_THREADS {
+                let opened = PerfEvent::open(number, self.period, wakes);
+                let source = opened.ok().map(SampleSource::Kernel);
+                if source.is_some() {
+                    let other = ObservedThread::new(thread, source, None);
+                    observed.threads.push(ObservedThread { is_other: true, ..other });
+                }
+            }
         }
     }
 
@@ -364,7 +505,7 @@ impl Sampler {
     fn fall_back_to_timer(
         &self,
         opened: io::Result<SampleSource>,
-        thread: ThreadId,
+        (thread, wakes): (ThreadId, i32),
         is_refusal_printed: &mut bool,
     ) -> io::Result<SampleSource> {
         let Err(error) = &opened else { return opened };
@@ -372,7 +513,7 @@ impl Sampler {
         if !may_not || !self.options.by_timer || cpu_timer::is_signal_taken() {
             return opened;
         }
-        let timer = CpuTimer::open(thread.0 as i32, self.period);
+        let timer = CpuTimer::open(thread.0 as i32, self.period, wakes);
         if let Err(error) = &timer
             && error.raw_os_error() != Some(libc::ESRCH)
             && !mem::replace(is_refusal_printed, true)
@@ -406,22 +547,26 @@ impl Sampler {
         self.stop_lost_timers(observed);
         let is_open = window::state().is_open();
         let is_wanted = mem::replace(&mut observed.was_open, is_open) || is_open;
-        let ObservedThreads { unwinder, threads, .. } = observed;
+        let ObservedThreads { stacks: reader, threads, gil_waits, .. } = observed;
         if !threads.is_empty() {
-            unwinder.check_loaded_objects();
+            reader.check_loaded_objects();
         }
         let mut stacks = Vec::new();
         threads.retain_mut(|one| {
             let cpu_time = perf::thread_cpu_time(one.thread.0 as i32);
-            let periods = self.read_samples(one, unwinder, is_wanted, &mut stacks);
+            // A wait for the GIL decides whether the samples of other threads, which are further back, are kept.
+            self.read_waits(one, (reader, gil_waits), is_wanted, &mut stacks);
+            let periods = self.read_samples(one, (reader, gil_waits), is_wanted, &mut stacks);
             // If the thread has ended, its final CPU time is known only from its samples.
             let now = cpu_time.unwrap_or_else(|| one.cpu_time + self.period * periods as u32);
-            if is_wanted && one.samples.is_some() {
+            if is_wanted && one.samples.is_some() && !one.is_other {
                 let more = now.saturating_sub(one.cpu_time);
                 self.counts.cpu_time.fetch_add(more.as_nanos() as u64, Ordering::Relaxed);
             }
             one.cpu_time = now;
-            self.read_waits(one, unwinder, is_wanted, &mut stacks);
+            if cpu_time.is_none() {
+                gil_waits.end(one.thread, 0);
+            }
             cpu_time.is_some()
         });
         self.hand_over(stacks);
@@ -431,20 +576,25 @@ impl Sampler {
     fn read_samples(
         &self,
         one: &mut ObservedThread,
-        unwinder: &mut CopyUnwinder,
+        (reader, gil_waits): (&mut StackReader, &GilWaits),
         is_wanted: bool,
         stacks: &mut Vec<SampledStack>,
     ) -> u64 {
-        let ObservedThread { thread, samples: Some(source), .. } = one else { return 0 };
-        let mut all = 0;
+        let ObservedThread { thread, samples: Some(source), is_other, is_preemptible, .. } = one else {
+            return 0;
+        };
+        let (thread, is_other) = (*thread, *is_other);
+        let (mut all, mut processor) = (0, None);
         let mut each = |sample: &ThreadSample<'_>, periods: u64| {
             all += periods;
-            if is_wanted {
-                let captured = unwinder.walk(&sample.registers, sample.stack);
-                let (flags, frames) = (captured.flags, captured.frames.into());
-                self.counts.cut.fetch_add(u64::from(captured.is_partial()), Ordering::Relaxed);
+            if is_wanted && (!is_other || gil_waits.any_at(sample.time)) {
+                let stack = reader.read(thread, sample, true, &self.counts.python);
+                self.counts.cut.fetch_add(u64::from(stack.is_partial()), Ordering::Relaxed);
                 let kind = SampleKind::OnCpu { ns: self.nanos(periods) };
-                stacks.push(SampledStack { time: Nanos(sample.time), thread: *thread, kind, flags, frames });
+                let ReadStack { flags, frames } = stack;
+                let time = Nanos(sample.time);
+                stacks.push(SampledStack { time, thread, kind, flags, frames, is_other });
+                processor = Some(sample.cpu);
             }
         };
         let lost = match source {
@@ -455,7 +605,13 @@ impl Sampler {
             }),
             SampleSource::Timer(timer) => timer.drain(each),
         };
-        if is_wanted {
+        // At the exit, another thread reads the last samples.
+        if let Some(processor) = processor.filter(|_| *is_preemptible)
+            && self.own_thread.load(Ordering::Relaxed) == threads::current_id()
+        {
+            reader.follow(processor);
+        }
+        if is_wanted && !is_other {
             self.counts.dropped.fetch_add(lost, Ordering::Relaxed);
         }
         all
@@ -465,24 +621,42 @@ impl Sampler {
     fn read_waits(
         &self,
         one: &mut ObservedThread,
-        unwinder: &mut CopyUnwinder,
+        (reader, gil_waits): (&mut StackReader, &mut GilWaits),
         is_wanted: bool,
         stacks: &mut Vec<SampledStack>,
     ) {
-        let ObservedThread { thread, switches: Some(event), pending_wait, .. } = one else { return };
+        let ObservedThread { thread, switches: Some(event), left, pending_wait, .. } = one else { return };
+        let thread = *thread;
+        let mut begin = |left: &mut LeftProcessor, is_new: bool, gil_waits: &mut GilWaits| {
+            let sample = left.sample();
+            let ReadStack { flags, frames } = reader.read(thread, &sample, is_new, &self.counts.python);
+            if waits_for_gil(&sample) {
+                gil_waits.begin(thread, sample.time);
+            }
+            left.forget();
+            Some(PendingWait { time: left.time, flags, frames })
+        };
         let lost = event.drain(|told| match told {
             PerfRecord::Sample(sample) if is_wanted => {
-                let captured = unwinder.walk(&sample.registers, sample.stack);
-                let (flags, frames) = (captured.flags, captured.frames.into());
-                *pending_wait = Some(PendingWait { time: sample.time, flags, frames });
+                *pending_wait = None;
+                gil_waits.end(thread, 0);
+                left.set(&sample);
             }
             // After a gap it is unknown which wait ends next.
             PerfRecord::Sample(_) | PerfRecord::Descheduled { blocked: false } | PerfRecord::Lost => {
-                *pending_wait = None
+                gil_waits.end(thread, 0);
+                *pending_wait = None;
+                left.forget();
             }
-            PerfRecord::Descheduled { blocked: true } => {}
+            PerfRecord::Descheduled { blocked: true } => left.is_blocked = left.is_sampled,
             PerfRecord::Scheduled { time } => {
-                let waited = pending_wait.take().and_then(|left| left.end_at_time(time, *thread));
+                if left.is_blocked {
+                    let is_long = time.saturating_sub(left.time) >= MIN_READ_WAIT_NS;
+                    *pending_wait = begin(left, is_long, gil_waits);
+                }
+                left.forget();
+                gil_waits.end(thread, time);
+                let waited = pending_wait.take().and_then(|left| left.end_at_time(time, thread));
                 if let Some(waited) = &waited {
                     let is_cut = waited.flags.0 & (ContextFlags::TRUNCATED | ContextFlags::CUT) != 0;
                     self.counts.waits.cut.fetch_add(is_cut.into(), Ordering::Relaxed);
@@ -490,6 +664,9 @@ impl Sampler {
                 stacks.extend(waited);
             }
         });
+        if left.is_blocked {
+            *pending_wait = begin(left, true, gil_waits);
+        }
         if is_wanted {
             self.counts.waits.dropped.fetch_add(lost, Ordering::Relaxed);
         }
@@ -500,6 +677,7 @@ impl Sampler {
         let room = MAX_READY_SAMPLES.saturating_sub(ready.len()).min(stacks.len());
         for (at, one) in stacks.iter().enumerate() {
             let (kept, dropped, waited) = match one.kind {
+                SampleKind::OnCpu { .. } if one.is_other => (&self.counts.others, &self.counts.dropped, 0),
                 SampleKind::OnCpu { .. } => (&self.counts.samples, &self.counts.dropped, 0),
                 SampleKind::OffCpu { ns } => (&self.counts.waits.count, &self.counts.waits.dropped, ns),
             };
@@ -537,7 +715,40 @@ impl PendingWait {
             kind: SampleKind::OffCpu { ns: waited },
             flags,
             frames,
+            is_other: false,
         })
+    }
+}
+
+impl ObservedThread {
+    fn new(thread: ThreadId, samples: Option<SampleSource>, switches: Option<PerfEvent>) -> Self {
+        Self {
+            thread,
+            samples,
+            switches,
+            left: LeftProcessor::default(),
+            pending_wait: None,
+            cpu_time: perf::thread_cpu_time(thread.0 as i32).unwrap_or_default(),
+            is_other: false,
+            is_preemptible: scheduling::shares_its_processor(thread.0 as i32),
+        }
+    }
+}
+
+impl LeftProcessor {
+    fn set(&mut self, sample: &ThreadSample<'_>) {
+        (self.time, self.registers) = (sample.time, sample.registers);
+        self.stack.clear();
+        self.stack.extend_from_slice(sample.stack);
+        (self.is_sampled, self.is_blocked) = (true, false);
+    }
+
+    fn sample(&self) -> ThreadSample<'_> {
+        ThreadSample { time: self.time, cpu: 0, registers: self.registers, stack: &self.stack }
+    }
+
+    fn forget(&mut self) {
+        (self.is_sampled, self.is_blocked) = (false, false);
     }
 }
 
@@ -586,4 +797,43 @@ fn refusal(setting: &str, error: &io::Error) -> String {
     let why = why.split(" (os error").next().unwrap_or_default();
     let what = if setting == OFF_CPU { "waits" } else { "samples" };
     format!("{setting}: perf_event_open: {why}{errno}{remedy}; continuing without {what}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_are_limited_to_2000_per_second_after_a_burst() {
+        let mut budget = RoundBudget::default();
+        let start = 1_000_000_000_000;
+        let burst = (0..70).filter(|_| budget.begin_round(start)).count();
+        assert_eq!(burst, 40);
+        let later = (100..1100).filter(|at| budget.begin_round(start + at * 1_000_000)).count();
+        assert_eq!(later, 1000, "rounds that are a millisecond apart");
+        // A thread that is always woken sleeps if it is over its budget.
+        let (mut now, end, mut rounds) = (start + 2_000_000_000, start + 3_000_000_000, 0);
+        while now < end {
+            now += if budget.begin_round(now) { 20_000 } else { 5_000_000 };
+            rounds += 1;
+        }
+        assert!((1_500..=2_100).contains(&rounds), "{rounds} rounds in a second");
+        assert!((0..50).any(|_| budget.begin_round(start - 900_000_000_000)), "the clock was set back");
+    }
+
+    #[test]
+    fn other_threads_are_sampled_only_while_a_launching_thread_waits_for_the_gil() {
+        let mut waits = GilWaits::default();
+        let (one, two) = (ThreadId(1), ThreadId(2));
+        waits.begin(one, 1000);
+        assert!(waits.is_listing_due && !waits.any_at(999) && waits.any_at(1000) && waits.any_at(u64::MAX));
+        waits.end(two, 1500);
+        waits.end(one, 2000);
+        assert!(waits.any_at(1999) && !waits.any_at(2000));
+        waits.begin(two, 3000);
+        waits.end(two, 0);
+        assert!(!waits.any_at(3000), "the end of this wait is not known");
+        (0..1000).for_each(|at| waits.begin(one, 5000 + at));
+        assert!(waits.recent.len() <= MAX_GIL_WAITS);
+    }
 }

@@ -149,7 +149,8 @@ impl StackPair<'_> {
         }
     }
 
-    fn is_evaluator(&self, frame: Frame) -> bool {
+    /// Whether this native frame is a call of the evaluator.
+    pub(super) fn is_evaluator(&self, frame: Frame) -> bool {
         matches!(frame.kind(), FrameKind::Native { address, .. } if self.evaluator.iter().any(|part| part.contains(&address)))
     }
 }
@@ -176,7 +177,7 @@ mod tests {
             .rev()
             .map(|(name, boundary)| {
                 let frame = name.parse().map_or(Frame(0), |number| Frame::python(CodeId(number), 0));
-                InterpreterFrame::for_test(frame, *boundary)
+                InterpreterFrame::for_merge(0, frame, *boundary)
             })
             .collect();
         let mut room = Box::new([Frame(0); MAX_MERGED_FRAMES]);

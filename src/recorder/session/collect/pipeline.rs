@@ -14,10 +14,10 @@ use gpuflame_config::Outputs;
 use gpuflame_config::settings::Settings;
 use gpuflame_cupti::{Api, KernelNames};
 use gpuflame_explain::{Definitions, LateArrivals, Ledger, PerWindowSums, Snapshot, WindowSums};
-use gpuflame_model::profile::Profile;
+use gpuflame_model::profile::{PYTHON_NOT_READ, Profile};
 use gpuflame_model::record::{
-    Chunk, ContextId, CpuSample, Frame, Instant, LabelId, Loss, Module, Nanos, OffCpuWait, Row, Step,
-    SumsWriter, ThreadId,
+    Chunk, ContextId, CpuSample, Frame, Instant, LabelId, Loss, Module, Nanos, OffCpuWait, Provenance, Row,
+    Step, SumsWriter, ThreadId,
 };
 use gpuflame_os::growing::GrowingFile;
 use gpuflame_os::shortage;
@@ -165,7 +165,12 @@ impl Pipeline {
         }
         // A sample taken after a window closed must follow the window's edge.
         self.rows.drain_window_edges();
-        for SampledStack { time, thread, kind, flags, frames } in stacks {
+        // The stacks refer to Python functions, which may be new, and to this label.
+        capture::drain_codes(&mut |row| self.rows.push(row));
+        if ids.is_empty() {
+            self.rows.push(&Row::Label { id: LabelId::PYTHON_NOT_READ, text: PYTHON_NOT_READ });
+        }
+        for SampledStack { time, thread, kind, flags, frames, .. } in stacks {
             if ids.len() >= MAX_SAMPLED_IDS {
                 ids.clear();
             }
@@ -425,6 +430,9 @@ impl Pipeline {
         let held_before = held();
         self.hand_over_all_windows();
         self.name_generated();
+        if let Some(text) = self.sampled.as_ref().and_then(|sampled| sampled.sampler.python_line()) {
+            self.rows.push(&Row::Provenance { what: Provenance::LEDGER, text: &text });
+        }
         self.rows.is_over = true;
         let lost = self.lost();
         let RowSink { explain, growing, .. } = &mut self.rows;
