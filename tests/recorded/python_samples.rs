@@ -84,8 +84,10 @@ fn samples_of_python_programs_name_the_function_that_used_the_time() {
             let all = done.folded_file("out.cpu.folded");
             let (functions, not_read) = by_function(&all);
             let read: u64 = functions.values().sum();
-            let first = top(&functions)[0];
-            assert!(culprits.contains(&first), "{functions:?} {about}");
+            // Which thread gets the GIL more often is up to the threads.
+            let rows = if what == "held" { 3 } else { 1 };
+            let is_named = top(&functions).into_iter().take(rows).any(|name| culprits.contains(&name));
+            assert!(is_named, "{functions:?} {about}");
             // On a busy machine our thread runs later.
             assert!(not_read < read / 2, "{not_read} of {read} ns {about}");
             for (frames, _) in all.iter().filter(|(frames, _)| !python_frames(frames).is_empty()) {
@@ -169,7 +171,7 @@ fn measured_shares(done: &Done) -> Vec<(String, f64, f64)> {
 #[test]
 fn shares_by_function_equal_those_of_the_cpu_time_that_the_program_measures() {
     let python = one_of_each_version().remove(2);
-    for (what, functions) in [("loader", 3), ("comprehensions", 3), ("extension", 3)] {
+    for (what, functions) in [("loader", 3), ("comprehensions", 3), ("extension", 3), ("held", 3)] {
         let done = sampled(&python, what, "5").arg("measured").env("GPUFLAME_CPU_SAMPLES", "999").ok();
         if is_refused(&done) {
             return;
@@ -206,8 +208,9 @@ fn seen_by_py_spy(spy: &str, process: u32, flags: &[&str], folder: &Path) -> BTr
     functions
 }
 
-/// Runs a program for 33 s, and py-spy for 30 s of it.
-fn shares_by_py_spy(spy: &str, python: &Path, what: &str) -> BTreeMap<String, f64> {
+/// Runs a program for 33 s, and py-spy for 30 s of it. `None` if other programs had the processors for part of the time: then
+/// py-spy's shares of the time differ from shares of the CPU time.
+fn shares_by_py_spy(spy: &str, python: &Path, what: &str) -> Option<BTreeMap<String, f64>> {
     let run = sampled(python, what, "33").env("GPUFLAME_CPU_SAMPLES", "0").env("GPUFLAME_OFF_CPU", "0");
     let (mut command, folder) = run.into_command();
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -219,7 +222,8 @@ fn shares_by_py_spy(spy: &str, python: &Path, what: &str) -> BTreeMap<String, f6
     let found = seen_by_py_spy(spy, child.id(), flags, &folder);
     let done = Done::from_output(child.wait_with_output().unwrap(), folder);
     assert_eq!(done.code, Some(0), "{}", done.stderr);
-    shares(&found)
+    let all = done.stdout.lines().find_map(|line| line.strip_prefix("all ")).unwrap();
+    (all.parse::<f64>().unwrap() > 0.95 * 33e9).then(|| shares(&found))
 }
 
 /// Runs of the same program, because two profilers at once slow each other down. 6,000 samples give a share with a
@@ -236,7 +240,10 @@ fn shares_by_function_are_within_3_points_of_py_spys() {
         if is_refused(&done) {
             return;
         }
-        let theirs = shares_by_py_spy(&spy, &python, what);
+        let Some(theirs) = shares_by_py_spy(&spy, &python, what) else {
+            skip(&format!("{what}: other programs use the processors"));
+            continue;
+        };
         let (ours, not_read) = by_function(&done.folded_file("out.cpu.folded"));
         let read: u64 = ours.values().sum();
         let line = done.ledger("python frames in samples ")[0];

@@ -189,6 +189,9 @@ struct GilWaits {
 const MAX_GIL_WAITS: usize = 256;
 /// Time between two listings of all Python threads.
 const LISTING_NS: u64 = 100_000_000;
+/// Time after a wait for the GIL that counts as part of it. A thread that waits wakes up every 5 ms and may then be without
+/// a processor for some milliseconds.
+const GIL_WAIT_GRACE_NS: u64 = 10_000_000;
 /// Time without a wait for the GIL after which other threads are no longer sampled.
 const GIL_WAITS_END_NS: u64 = 2_000_000_000;
 /// Minimum duration of a wait whose Python frames are read although the wait has ended.
@@ -214,9 +217,10 @@ impl GilWaits {
         }
     }
 
-    /// Whether a launching thread waited for the GIL at `time`.
+    /// Whether a launching thread waited for the GIL at `time` or shortly before.
     fn any_at(&self, time: u64) -> bool {
-        self.recent.iter().any(|(_, from, to)| *from <= time && to.is_none_or(|to| time < to))
+        let is_before_end = |to: u64| to != 0 && time < to + GIL_WAIT_GRACE_NS;
+        self.recent.iter().any(|(_, from, to)| *from <= time && to.is_none_or(is_before_end))
     }
 }
 
@@ -829,10 +833,10 @@ mod tests {
         assert!(waits.is_listing_due && !waits.any_at(999) && waits.any_at(1000) && waits.any_at(u64::MAX));
         waits.end(two, 1500);
         waits.end(one, 2000);
-        assert!(waits.any_at(1999) && !waits.any_at(2000));
-        waits.begin(two, 3000);
+        assert!(waits.any_at(10_001_999) && !waits.any_at(10_002_000));
+        waits.begin(two, 30_000_000);
         waits.end(two, 0);
-        assert!(!waits.any_at(3000), "the end of this wait is not known");
+        assert!(!waits.any_at(30_000_000), "the end of this wait is not known");
         (0..1000).for_each(|at| waits.begin(one, 5000 + at));
         assert!(waits.recent.len() <= MAX_GIL_WAITS);
     }
