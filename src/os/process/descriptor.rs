@@ -19,9 +19,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// host get the lowest free number.
 const MIN_DESCRIPTOR: i32 = 1000;
 
-/// Makes the kernel enlarge the descriptor table to numbers from 1,000 on, once. Call before opening a file that is
-/// then raised: in a process with threads, the first number from 1,000 on takes 10 to 30 ms, and the file would keep
-/// its low number for this time.
+/// Makes the kernel enlarge the descriptor table to numbers from 1,000 on, once. Call before opening a file
+/// whose descriptor will be moved to such a number: in a process with threads, the first such move takes 10 to 30 ms, and
+/// the file would keep its low number during that time.
 pub fn enlarge_table() {
     static IS_MADE: AtomicBool = AtomicBool::new(false);
     if !IS_MADE.load(Ordering::Acquire) {

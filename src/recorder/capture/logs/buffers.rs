@@ -32,10 +32,10 @@ const BUFFER_DIVISOR: usize = 64;
 /// Part of the memory limit that whole buffers may take whatever else uses memory: under the usual limit those of 32
 /// threads. Further threads get small ones.
 const RESERVED_DIVISOR: usize = 8;
-/// Number of buffers that are kept ready once they exist: two of them with all their memory resident, the others with
-/// 64 KiB each.
+/// Number of unused buffers that are kept for the next requests. Two of them keep all their memory, the others 64 KiB
+/// each.
 const READY_BUFFERS: usize = 8;
-/// Number of further buffers that are kept ready without resident memory. They are kept because freeing a buffer does
+/// Number of further unused buffers, which keep no memory. They are kept because freeing a buffer does
 /// not reliably return its memory to the kernel.
 const EMPTY_BUFFERS: usize = 24;
 /// Maximum number of buffers that exist at the same time.

@@ -251,7 +251,7 @@ impl Pipeline {
             || capture::drain_noted(|row| self.rows.push(row))
     }
 
-    /// Refills chunks, renews the clock and reports progress. Under load the collector spends its time here.
+    /// Provides empty chunks, calibrates the clock again and reports progress. Under load the collector spends its time here.
     fn refill_and_renew_clock(&mut self) {
         capture::refill_chunks();
         capture::recalibrate_clock();
