@@ -84,9 +84,9 @@ OWN_FRAME static void in_domains(nvtxDomainHandle_t net, nvtxStringHandle_t redu
     nvtxDomainRangePop(net);
     LAUNCH_AT("main;in_domains;[range]inside");
     nvtxDomainRangePushEx(net, &text);
-    LAUNCH_AT("main;in_domains;[range]inside;[range net]gather: all");
+    LAUNCH_AT("main;in_domains;[range]inside;[range net]gather； all");
     nvtxRangePop();
-    LAUNCH_AT("main;in_domains;[range net]gather: all");
+    LAUNCH_AT("main;in_domains;[range net]gather； all");
     nvtxDomainRangePop(net);
     LAUNCH_AT("main;in_domains");
 }

@@ -106,7 +106,9 @@ fn chrome_traces_read_back_give_the_same_stacks() {
 
 #[test]
 fn chrome_traces_are_written_completely_under_a_24_mib_ceiling() {
-    let done = run("tests/programs/load.c", &["--launches", "200000"]).env("GPUFLAME_MAX_MEM", "24M").ok();
+    let done = run("tests/programs/load.c", &["--launches", "200000", "--flush", "512"])
+        .env("GPUFLAME_MAX_MEM", "24M")
+        .ok();
     let (total, parts) = done.sum("activities");
     assert_eq!(parts["matched"], total, "{}", done.stderr);
     assert_eq!(told(&done).len() as u64, total);

@@ -49,7 +49,7 @@ fn ranges(flags: &[&str]) -> Run {
 fn each_launch_appears_under_the_open_ranges_of_its_thread() {
     let done = ranges(&[]).args(["--steps", "50"]).ok();
     assert_eq!(found(&done), truth(&done), "{}", done.stderr);
-    assert!(found(&done).contains_key("main;in_domains;[range]inside;[range net]gather: all"));
+    assert!(found(&done).contains_key("main;in_domains;[range]inside;[range net]gather； all"));
     let stack =
         done.folded().into_iter().find(|(frames, _)| frames.iter().any(|f| f == "[range]layer-0")).unwrap().0;
     let expected =

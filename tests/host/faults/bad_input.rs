@@ -746,7 +746,7 @@ fn kernel_names_cannot_break_the_folded_file() {
     let done = run("names", &[]);
     let expected = [
         ("[GPU_Kernel]# lost 31_d300", 300),
-        ("[GPU_Kernel]evil:main:fake 12_d100", 100),
+        ("[GPU_Kernel]evil；main；fake 12_d100", 100),
         ("[GPU_Kernel]two lines 99  _d200", 200),
     ];
     assert_eq!(by_leaf(&done), expected.map(|(leaf, weight)| (leaf.to_owned(), weight)).into());

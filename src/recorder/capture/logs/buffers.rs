@@ -32,7 +32,7 @@ const BUFFER_DIVISOR: usize = 64;
 /// Part of the memory limit that whole buffers may take whatever else uses memory: under the usual limit those of 32
 /// threads. Further threads get small ones.
 const RESERVED_DIVISOR: usize = 8;
-/// Number of unused buffers that are kept for the next requests. Two of them keep all their memory, the others 64 KiB
+/// Number of unused buffers that are kept for the next requests. Two of these keep all their memory, the other six 64 KiB
 /// each.
 const READY_BUFFERS: usize = 8;
 /// Number of further unused buffers, which keep no memory. They are kept because freeing a buffer does

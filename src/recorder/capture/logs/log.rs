@@ -215,7 +215,7 @@ impl LogWriter {
             return None;
         }
         let fresh = match self.chunk {
-            Some(_) if memory_limit::are_activities_lost() => return None,
+            Some(_) if memory_limit::are_activities_lost(CHUNK_BYTES) => return None,
             Some(_) => take_chunk(),
             None => take_first_chunk(),
         }?;

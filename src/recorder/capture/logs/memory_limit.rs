@@ -1,10 +1,10 @@
-//! The memory limit of the user, as far as records that wait for the collector are concerned. Everything else has fixed
-//! shares of the limit; these records may take what the others have left.
+//! The user's memory limit, for records that wait for the collector. All other data have fixed shares of the limit;
+//! unread records may take the rest.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Part of the limit that unread records leave free, in addition to [`MARGIN_BYTES`]: for what the collector allocates
-/// while it reads them, and for several threads that ask at the same moment.
+/// Part of the limit that unread records leave free, in addition to [`MARGIN_BYTES`]. The collector allocates memory while
+/// it reads records, and several threads may ask for memory at the same moment.
 const MARGIN_DIVISOR: usize = 8;
 /// Memory that is not counted: the library's own image, the stacks of its threads, and CUPTI's lists.
 const MARGIN_BYTES: usize = 3 << 20;
@@ -37,13 +37,15 @@ static ARE_ACTIVITIES_LOST: AtomicBool = AtomicBool::new(false);
 
 /// Notes whether a request for a buffer got none.
 pub(crate) fn note_activities_lost(are_lost: bool) {
-    if are_activities_lost() != are_lost {
+    if ARE_ACTIVITIES_LOST.load(Ordering::Relaxed) != are_lost {
         ARE_ACTIVITIES_LOST.store(are_lost, Ordering::Relaxed);
     }
 }
 
-/// Whether activities are being lost. Launches without them are of little use, and reading them would take time from
-/// the collector, which is behind already.
-pub(crate) fn are_activities_lost() -> bool {
-    ARE_ACTIVITIES_LOST.load(Ordering::Relaxed)
+/// Whether the activities of current launches are lost, and there is no room for `bytes` more. Launches without activities are of little use, and the collector,
+/// which is late already, would spend time on them.
+pub(crate) fn are_activities_lost(bytes: usize) -> bool {
+    // If there is room again, the next request gets a buffer. There may be no next request for a while: another client may
+    // have the records.
+    ARE_ACTIVITIES_LOST.load(Ordering::Relaxed) && !has_room(bytes)
 }
