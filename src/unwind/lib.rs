@@ -254,8 +254,8 @@ pub const REGISTERS: usize = 17;
 /// `perf_event_open` does for samples.
 ///
 /// A walk reads nothing from the original stack, because the thread has continued to run. If the copy is too short, the
-/// stack is cut where the copy ends. Python frames are not included: see [`python::OtherThreads`]. Code may have been unloaded since the copy was made:
-/// see [`CopyUnwinder::check_loaded_objects`].
+/// stack is cut where the copy ends. Python frames are not included: see [`python::OtherThreads`]. Code may have been
+/// unloaded since the copy was made: see [`CopyUnwinder::check_loaded_objects`].
 #[derive(Debug)]
 pub struct CopyUnwinder(engine::CopyWalker);
 

@@ -141,7 +141,7 @@ impl ThreadList {
             Some(Self { interpreters, next_interpreter: 0, threads, next: 8, identity })
         };
         let version = (version >> 16) as u16;
-        // In the table of 3.15 there are two more fields between the thread's frame and its number.
+        // The distance from the thread's frame to its number in the table, which has three more fields in between since 3.15.
         let identity = match version {
             0x0309 | 0x030a => return known(32, 8, 176),
             0x030b => return known(40, 16, 152),

@@ -151,8 +151,14 @@ impl StackPair<'_> {
 
     /// Whether this native frame is a call of the evaluator.
     pub(super) fn is_evaluator(&self, frame: Frame) -> bool {
-        matches!(frame.kind(), FrameKind::Native { address, .. } if self.evaluator.iter().any(|part| part.contains(&address)))
+        is_evaluator(frame, self.evaluator)
     }
+}
+
+/// Whether this native frame is a call of the evaluator, whose code has these address ranges.
+pub(super) fn is_evaluator(frame: Frame, evaluator: &[Range<u64>; 2]) -> bool {
+    let is_inside = |address| evaluator.iter().any(|part| part.contains(&address));
+    matches!(frame.kind(), FrameKind::Native { address, .. } if is_inside(address))
 }
 
 #[cfg(test)]

@@ -2,28 +2,38 @@
 //!
 //! A sample is a copy of a thread's registers and of its stack at one moment. The Python frames are not in the copy, and
 //! are read soon afterwards. All memory is read through copies that the kernel makes, because the thread may free any of it
-//! at any time. The frames are used only if they provably belong to the sample:
+//! at any time. The frames are used only if they fit the sample:
 //!
 //! 1. Two reads find the same frames. (Only the positions in the functions may differ.)
-//! 2. Afterwards the thread's stack is compared with the copy. If no byte has changed, the thread has not moved. If only
-//!    frames inside of the innermost evaluator call have changed, the thread is still in a call that this evaluator call
-//!    made, and the copy or a register must contain the address of the innermost Python frame.
-//! 3. Each evaluator call in the copied stack has its Python frames, and each Python frame has its evaluator call.
+//! 2. Afterwards the thread's stack is compared with the copy. Only frames inside of the innermost evaluator call may have
+//!    changed: then the thread is still in that evaluator call.
+//! 3. The evaluator call may have entered or left a Python function without a change of the stack (since 3.11). So the
+//!    copy, up to the end of the evaluator call, or a register must contain the address of the innermost Python frame.
+//! 4. Each evaluator call in the copied stack has its Python frames, and each Python frame has its evaluator call.
 //!
-//! A launch after the sample changes the stack, so the frames of a later launch are never used.
+//! A launch after the sample changes the stack, so the frames of a later launch are never used. What remains possible:
+//! within one evaluator call, the function of the sample has returned, and the next one got the address of a frame that
+//! the copy still contains.
+//!
+//! Threads of all interpreters are read. A thread that has states in several interpreters is read in the one that is
+//! listed first, and its samples in another interpreter count as not read.
+
+use std::time::{Duration, Instant};
 
 use super::code::{self, Description, Scratch};
 use super::interpreter::{self, Interpreter};
 use super::layout::{Boundary, HOLD_BITS, OWNED_BY_EVALUATOR, OWNED_BY_GENERATOR, TYPE, Unit};
-use super::merge::{Agreement, MAX_MERGED_FRAMES, MergedFrames, StackPair};
+use super::merge::{Agreement, MAX_MERGED_FRAMES, MergedFrames, StackPair, is_evaluator};
 use super::pages::{copy_into, copy_readable};
 use super::walk::{InterpreterFrame, SOMEWHERE, recorded_frame};
-use crate::{Captured, MAX_FRAMES, REGISTERS};
+use crate::{Captured, MAX_FRAMES, REGISTERS, memory};
 use gpuflame_model::record::{CodeId, Frame, LabelId};
 
 const PAGE_BYTES: usize = 4096;
 /// Number of pages held during a read. A thread's frames are mostly on one or two pages; before 3.11 they are scattered.
 const PAGES: usize = 16;
+/// Time for which a thread without a state is not looked for again.
+const ABSENT_FOR: Duration = Duration::from_millis(100);
 /// Limits on lists that a running program may change during a read, so that they may even be cyclic.
 const MAX_INTERPRETERS: usize = 64;
 const MAX_THREADS: usize = 4096;
@@ -43,6 +53,8 @@ pub struct OtherThreads {
     number_offset: Option<u64>,
     /// Threads that were read before: the kernel's number and the address of Python's thread state.
     states: Vec<(i32, u64)>,
+    /// Threads that had no state when all threads were listed, and the time of that.
+    absent: Vec<(i32, Instant)>,
     /// Code objects that were described, in the order of their addresses.
     codes: Vec<KnownCode>,
     frames: Vec<CopiedFrame>,
@@ -99,12 +111,18 @@ impl OtherThreads {
         Some(Self::without_threads())
     }
 
+    /// Whether no frames are read, because a sandbox refuses the kernel's call (`process_vm_readv`).
+    pub fn is_refused() -> bool {
+        memory::needs_descriptor() && interpreter::interpreter().is_some()
+    }
+
     fn without_threads() -> Self {
         Self {
             pages: PageCopies::new(),
             unloads: interpreter::unloads(),
             number_offset: thread_number_offset(),
             states: Vec::new(),
+            absent: Vec::new(),
             codes: Vec::new(),
             frames: Vec::new(),
             is_cut: false,
@@ -124,6 +142,9 @@ impl OtherThreads {
         mut number: impl FnMut(Description<'_>) -> CodeId,
     ) {
         self.forget();
+        if Self::is_refused() {
+            return;
+        }
         let unloads = interpreter::unloads();
         if unloads != self.unloads && interpreter::interpreter().is_some_and(|it| !interpreter::is_loaded(it))
         {
@@ -149,7 +170,7 @@ impl OtherThreads {
         self.pages.forget();
         let state = self.state_of(thread, interpreter)?;
         self.read_state_twice(interpreter, state, || ())?;
-        // A function may be freed when its frame ends, so functions are read before the proof that the frames still exist.
+        // A function may be freed when its frame ends, so functions are read before the check that the frames still exist.
         self.name_frames(interpreter, number)?;
         let mut now = vec![0; stack.len().min(MAX_STACK_BYTES)];
         let copied = copy_readable(sp, &mut now);
@@ -267,37 +288,47 @@ impl OtherThreads {
             return Some(state);
         }
         self.states.retain(|(number, _)| *number != thread);
-        let found = self.list(interpreter).into_iter().find(|(number, _)| *number == thread)?.1;
+        self.absent.retain(|(_, at)| at.elapsed() < ABSENT_FOR);
+        if self.absent.iter().any(|(number, _)| *number == thread) {
+            return None;
+        }
+        let found = self.list(interpreter).into_iter().find(|(number, _)| *number == thread);
+        let Some((_, state)) = found else {
+            self.absent.push((thread, Instant::now()));
+            return None;
+        };
         if self.states.len() >= MAX_THREADS {
             self.states.clear();
         }
-        self.states.push((thread, found));
-        Some(found)
+        self.states.push((thread, state));
+        Some(state)
     }
 
     /// Lists all Python threads by the kernel's numbers.
     pub fn all(&mut self) -> Vec<i32> {
         self.pages.forget();
-        let all = interpreter::interpreter().map(|interpreter| self.list(interpreter));
+        let interpreter = interpreter::interpreter().filter(|_| !Self::is_refused());
+        let all = interpreter.map(|interpreter| self.list(interpreter));
         all.into_iter().flatten().map(|(number, _)| number).collect()
     }
 
-    /// Lists the kernel's number and Python's state of each Python thread.
+    /// Lists the kernel's number and Python's state of each Python thread. A state may have no thread yet, or its thread
+    /// may have ended.
     #[inline(never)]
     fn list(&mut self, interpreter: &Interpreter) -> Vec<(i32, u64)> {
-        let mut found = Vec::new();
+        let (mut found, mut listed) = (Vec::new(), 0);
         let Some(list) = interpreter.thread_list else { return found };
         let mut next = interpreter.runtime + u64::from(list.interpreters);
         for _ in 0..MAX_INTERPRETERS {
             let Some(at) = self.pages.word(next).filter(|at| *at != 0) else { break };
             let mut next_thread = at.wrapping_add(list.threads.into());
-            while found.len() < MAX_THREADS
+            while listed < MAX_THREADS
                 && let Some(state) = self.pages.word(next_thread).filter(|state| *state != 0)
             {
-                // A thread may have ended.
-                let number = self.number_of(state.wrapping_add(list.identity.into())).unwrap_or(0);
-                found.push((number, state));
+                let number = self.number_of(state.wrapping_add(list.identity.into()));
+                found.extend(number.map(|number| (number, state)));
                 next_thread = state.wrapping_add(list.next.into());
+                listed += 1;
             }
             next = at.wrapping_add(list.next_interpreter.into());
         }
@@ -310,7 +341,8 @@ impl OtherThreads {
         let mut number = [0; 4];
         // This word is not on a page of frames, so no whole page is copied.
         let is_copied = copy_into(thread.checked_add(self.number_offset?)?, &mut number);
-        is_copied.then(|| i32::from_ne_bytes(number))
+        // The number 0 would stand for the calling thread.
+        is_copied.then(|| i32::from_ne_bytes(number)).filter(|number| *number > 0)
     }
 
     /// Merges the frames that [`OtherThreads::read`] has read with the native frames of the sample, and returns the stack.
@@ -321,40 +353,19 @@ impl OtherThreads {
         stack_pointers: &[u64],
         sampled: (&[u64; REGISTERS], &[u8]),
     ) -> (&[Frame], SampledPython) {
-        let none = (captured.frames.len(), SampledPython::NoFrames);
-        let (count, result) = match interpreter::interpreter() {
-            None => none,
-            Some(interpreter) if self.frames.is_empty() || self.stack_now.is_none() => {
-                let pair = StackPair {
-                    native: captured.frames,
-                    items: &[],
-                    is_partial: true,
-                    evaluator: &interpreter.evaluator,
-                };
-                if captured.frames.iter().any(|frame| pair.is_evaluator(*frame)) {
-                    (0, SampledPython::NotRead)
-                } else {
-                    none
-                }
+        let (native, interpreter) = (captured.frames, interpreter::interpreter());
+        let is_read = !self.frames.is_empty() && self.stack_now.is_some();
+        let merged = interpreter
+            .filter(|_| is_read)
+            .and_then(|interpreter| self.merge_read(interpreter, captured, stack_pointers, sampled));
+        let (count, result) = match (merged, interpreter) {
+            (Some(count), _) => (count, SampledPython::Read),
+            (None, Some(it)) if is_read || native.iter().any(|frame| is_evaluator(*frame, &it.evaluator)) => {
+                (label_not_read(native, it, &mut self.merged), SampledPython::NotRead)
             }
-            Some(interpreter) => match self.merge_read(interpreter, captured, stack_pointers, sampled) {
-                Some(count) => (count, SampledPython::Read),
-                None => (0, SampledPython::NotRead),
-            },
+            _ => (write_frames(native, &mut self.merged), SampledPython::NoFrames),
         };
-        let frames = match (result, interpreter::interpreter()) {
-            (SampledPython::Read, _) => &self.merged[..count],
-            (SampledPython::NotRead, Some(interpreter)) => {
-                let count = label_not_read(captured.frames, interpreter, &mut self.merged);
-                &self.merged[..count]
-            }
-            _ => {
-                let count = captured.frames.len().min(MAX_MERGED_FRAMES);
-                self.merged[..count].copy_from_slice(&captured.frames[..count]);
-                &self.merged[..count]
-            }
-        };
-        (frames, result)
+        (&self.merged[..count], result)
     }
 
     /// Merges frames that were read, and returns the number of merged frames. `None` if the frames do not fit the stack.
@@ -385,15 +396,11 @@ impl OtherThreads {
         let compared = if captured.is_partial() { stack.len() } else { root.min(stack.len()) };
         let changed = changed_bytes(stack.get(..compared)?, self.stack_now.as_ref()?.get(..compared)?);
         let call = innermost_call(&pair, stack_pointers)?;
-        if changed > 0 {
-            let innermost = self.frames.first()?.at;
-            // A frame reaches from its own stack pointer to its caller's.
-            let held = HeldWords { registers, stack, upper: *stack_pointers.get(call + 1)? };
-            let end = base.checked_add(changed as u64)?;
-            let is_still_there = end <= *stack_pointers.get(call)? && held.contain(innermost);
-            if !is_still_there {
-                return None;
-            }
+        // A frame reaches from its own stack pointer to its caller's.
+        let held = HeldWords { registers, stack, upper: *stack_pointers.get(call + 1)? };
+        let is_unchanged = changed == 0 || base.checked_add(changed as u64)? <= *stack_pointers.get(call)?;
+        if !is_unchanged || !held.contain(self.frames.first()?.at) {
+            return None;
         }
         let (frames, agreement) =
             pair.merge(stack_pointers.iter().copied(), MergedFrames::new(&mut self.merged));
@@ -489,18 +496,19 @@ fn label_not_read(
     interpreter: &Interpreter,
     out: &mut [Frame; MAX_MERGED_FRAMES],
 ) -> usize {
-    let pair = StackPair { native, items: &[], is_partial: true, evaluator: &interpreter.evaluator };
-    let is_evaluator = |frame: &Frame| pair.is_evaluator(*frame);
+    let is_evaluator = |frame: &Frame| is_evaluator(*frame, &interpreter.evaluator);
     let first = native.iter().position(is_evaluator).unwrap_or(native.len());
     let after = native.iter().rposition(is_evaluator).map_or(native.len(), |last| last + 1);
     let label = Frame::label(LabelId::PYTHON_NOT_READ);
-    let frames = native[..first].iter().chain([&label]).chain(&native[after..]);
-    let mut count = 0;
-    for (place, frame) in out.iter_mut().zip(frames) {
-        *place = *frame;
-        count += 1;
-    }
-    count
+    write_frames(native[..first].iter().chain([&label]).chain(&native[after..]), out)
+}
+
+/// Writes the frames to `out`, and returns their number.
+fn write_frames<'a>(
+    frames: impl IntoIterator<Item = &'a Frame>,
+    out: &mut [Frame; MAX_MERGED_FRAMES],
+) -> usize {
+    out.iter_mut().zip(frames).map(|(place, frame)| *place = *frame).count()
 }
 
 /// Number of bytes up to the last one that differs.
@@ -755,7 +763,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_used_only_if_the_thread_is_provably_still_in_them() {
+    fn frames_are_used_only_if_the_sample_holds_the_innermost_one_and_outer_calls_have_not_changed() {
         for (layout, has_root) in layouts() {
             let mut made = interpreter(layout, has_root, 0x9e37_79b9);
             made.push();
@@ -765,13 +773,11 @@ mod tests {
             let (mut others, at) = with_one_frame(&made, 1040);
             let of = &made.interpreter;
             let yes = Some("abpc".to_owned());
-            assert_eq!(Sample::new("abEc").merged(&mut others, of, 0), yes, "nothing has changed");
-            assert_eq!(
-                Sample::new("abEc").merged(&mut others, of, 32),
-                None,
-                "another frame may have been there"
-            );
-            assert_eq!(Sample::new("abEc").put(8, at).merged(&mut others, of, 32), yes);
+            for changed in [0, 32] {
+                let another = Sample::new("abEc").merged(&mut others, of, changed);
+                assert_eq!(another, None, "the thread may have been in another function, {changed}");
+                assert_eq!(Sample::new("abEc").put(8, at).merged(&mut others, of, changed), yes, "{changed}");
+            }
             assert_eq!(Sample::new("abEc").put(40, at).merged(&mut others, of, 32), yes);
             assert_eq!(
                 Sample::new("abEc").put(48, at).merged(&mut others, of, 32),
@@ -799,21 +805,21 @@ mod tests {
             made.push();
             made.calls[0].is_first = true;
             made.write_frames();
-            let (mut others, _) = with_one_frame(&made, 1040);
+            let (mut others, at) = with_one_frame(&made, 1040);
             let of = &made.interpreter;
             assert_eq!(
-                Sample::new("EbEc").merged(&mut others, of, 0),
+                Sample::new("EbEc").put(8, at).merged(&mut others, of, 0),
                 None,
                 "a call has ended since the sample"
             );
             assert_eq!(
-                Sample::new("abEcEd").merged(&mut others, of, 0).as_deref(),
+                Sample::new("abEcEd").put(8, at).merged(&mut others, of, 0).as_deref(),
                 Some("abpcEd"),
                 "a greenlet"
             );
-            let (mut others, _) = with_one_frame(&made, 900);
+            let (mut others, at) = with_one_frame(&made, 900);
             assert_eq!(
-                Sample::new("abEc").merged(&mut others, of, 0),
+                Sample::new("abEc").put(8, at).merged(&mut others, of, 0),
                 None,
                 "a call has begun since the sample"
             );
