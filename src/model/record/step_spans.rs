@@ -6,7 +6,7 @@
 
 use super::rows::{Row, WindowEdge};
 
-/// Times of steps, gathered from rows: 16 bytes per step. See the module's documentation.
+/// Times of steps, gathered from rows: 24 bytes per step. See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub struct StepSpans {
     /// Beginning of each step, and its end if it is known.
