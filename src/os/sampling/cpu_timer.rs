@@ -114,8 +114,8 @@ impl CpuTimer {
             let kept = unsafe { &*self.slot.samples[tail as usize % SLOT_SAMPLES].get() };
             let stack = &kept.stack[..(kept.copied as usize).min(MAX_STACK_BYTES)];
             let (time, cpu, registers) = (kept.time, kept.cpu, kept.registers);
-            each(&ThreadSample { time, cpu, registers, stack }, kept.periods);
             tail += 1;
+            each(&ThreadSample { time, cpu, registers, stack, is_newest: tail == head }, kept.periods);
             self.slot.tail.store(tail, Ordering::Release);
         }
         self.slot.dropped.swap(0, Ordering::AcqRel)

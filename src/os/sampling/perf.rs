@@ -81,6 +81,8 @@ pub struct ThreadSample<'a> {
     pub registers: [u64; REGISTERS],
     /// The copied part of the stack, from the stack pointer upwards.
     pub stack: &'a [u8],
+    /// Whether this was the newest record when reading began.
+    pub is_newest: bool,
 }
 
 /// Sizes to try, in bytes: the size of the ring, and the size of the stack in a sample. The kernel limits how much
@@ -90,6 +92,8 @@ const RING_SIZES: [(usize, u32); 4] =
 /// Sizes to try for an event on a thread that may be descheduled thousands of times per second.
 const SWITCH_RING_SIZES: [(usize, u32); 4] =
     [(1 << 20, 16 << 10), (512 << 10, 16 << 10), (256 << 10, 16 << 10), (64 << 10, 8 << 10)];
+/// Sizes to try for a thread that does not launch, which should leave room for those that do.
+const SMALL_RING_SIZES: [(usize, u32); 2] = [RING_SIZES[2], RING_SIZES[3]];
 /// Size of a sample without its stack, in bytes, rounded up generously.
 const SAMPLE_OVERHEAD_BYTES: usize = 256;
 const PAGE_BYTES: usize = 4096;
@@ -103,6 +107,14 @@ impl PerfEvent {
     pub fn open(thread: i32, period: Duration, wakes: i32) -> io::Result<Self> {
         // Users who are not permitted to observe the kernel may still be permitted to sample time outside the kernel.
         Self::open_largest(&RING_SIZES, (thread, wakes), Trigger::CpuTime(period), &[false, true])
+    }
+
+    /// As [`PerfEvent::open`], with room for only a few samples.
+    ///
+    /// # Errors
+    /// As for [`PerfEvent::open`].
+    pub fn open_small(thread: i32, period: Duration, wakes: i32) -> io::Result<Self> {
+        Self::open_largest(&SMALL_RING_SIZES, (thread, wakes), Trigger::CpuTime(period), &[false, true])
     }
 
     /// Samples a thread of this process each time that it is descheduled, which happens inside the kernel.
@@ -123,7 +135,11 @@ impl PerfEvent {
         for &(room, stack) in rooms {
             for &is_user_only in user_only_modes {
                 let opened = open(thread, when, stack, is_user_only);
-                let opened = opened.inspect(|event| wake::on_event(event.as_raw_fd(), wakes));
+                if let Ok(event) = &opened
+                    && is_event(event.as_raw_fd())
+                {
+                    wake::on_event(event.as_raw_fd(), wakes);
+                }
                 result = opened.and_then(|event| EventRing::map(event, room)).map(|ring| Self {
                     ring,
                     is_user_only,
@@ -166,8 +182,12 @@ impl PerfEvent {
                 break;
             }
             let record = self.ring.record(tail, size, &mut self.wrapped_record);
+            let is_newest = tail + size as u64 == head;
             match kind {
-                RECORD_SAMPLE => parse_sample(record).into_iter().map(PerfRecord::Sample).for_each(&mut each),
+                RECORD_SAMPLE => {
+                    let sample = parse_sample(record).map(|sample| ThreadSample { is_newest, ..sample });
+                    sample.into_iter().map(PerfRecord::Sample).for_each(&mut each);
+                }
                 RECORD_SWITCH if misc & SWITCHED_OUT != 0 => {
                     each(PerfRecord::Descheduled { blocked: misc & PREEMPTED == 0 })
                 }
@@ -311,7 +331,13 @@ fn parse_sample(record: &[u8]) -> Option<ThreadSample<'_>> {
     let copied =
         if room == 0 { 0 } else { word(record, (STACK_SIZE_OFFSET + 8).checked_add(room)?)? as usize };
     let stack = record.get(STACK_SIZE_OFFSET + 8..)?.get(..copied.min(room))?;
-    Some(ThreadSample { time: word(record, 16)?, cpu: word(record, 24)? as u32, registers, stack })
+    Some(ThreadSample {
+        time: word(record, 16)?,
+        cpu: word(record, 24)? as u32,
+        registers,
+        stack,
+        is_newest: false,
+    })
 }
 
 fn word(record: &[u8], at: usize) -> Option<u64> {
@@ -390,12 +416,15 @@ fn open(thread: i32, when: Trigger, stack: u32, is_user_only: bool) -> io::Resul
 /// Closes an event's descriptor, unless the host has closed the descriptor and its number refers to one of the host's
 /// files by now.
 fn close_event(event: File) {
-    let number = event.as_raw_fd();
-    let is_ours = fs::read_link(format!("/proc/self/fd/{number}"))
-        .map_or(true, |link| link.as_os_str().as_encoded_bytes() == b"anon_inode:[perf_event]");
-    if !is_ours {
+    if !is_event(event.as_raw_fd()) {
         let _ = event.into_raw_fd();
     }
+}
+
+/// Whether this number refers to an event. True if that is unknown, because `/proc` is not mounted.
+fn is_event(number: i32) -> bool {
+    fs::read_link(format!("/proc/self/fd/{number}"))
+        .map_or(true, |link| link.as_os_str().as_encoded_bytes() == b"anon_inode:[perf_event]")
 }
 
 #[cfg(test)]
@@ -431,9 +460,12 @@ mod tests {
         let here = (&raw const before) as u64;
         for _ in 0..20 {
             spin(5_000_000);
+            let mut was_newest = false;
             lost += event.drain(|told| {
                 let PerfRecord::Sample(sample) = told else { panic!("{told:?}") };
                 count += 1;
+                assert!(!was_newest, "only the last sample is the newest");
+                was_newest = sample.is_newest;
                 let sp = sample.registers[7];
                 assert!(sp < here && here < sp + (1 << 20), "{sp:x} is not below {here:x}");
                 let word = (here - sp) as usize;

@@ -2,14 +2,16 @@
 //!
 //! An event keeps no descriptor that a thread could wait for (see `perf`). So the kernel sends a signal to our thread,
 //! which blocks all signals and takes this one with `sigtimedwait`: no handler runs, and no thread of the program is
-//! signalled. The signal is SIGURG, which would be ignored by default. The setting belongs to the open event, which the
-//! event's mapping keeps alive after the descriptor is closed.
+//! signalled. The call would also take a signal that was sent to the whole process, so the signal is SIGSTKFLT, which
+//! neither the kernel nor a program sends. The setting belongs to the open event, which the event's mapping keeps alive
+//! after the descriptor is closed.
 
+use std::io;
 use std::mem::size_of;
 use std::ptr::{null, null_mut};
 use std::time::Duration;
 
-const SIGNAL: i32 = libc::SIGURG;
+const SIGNAL: i32 = libc::SIGSTKFLT;
 /// The kernel's `fcntl` commands, and the kind of owner that is a single thread.
 const SET_OWNER: i32 = 15;
 const SET_SIGNAL: i32 = 10;
@@ -36,10 +38,10 @@ pub(super) fn on_event(event: i32, thread: i32) {
     }
 }
 
-/// Waits until this thread is woken, for at most `limit`. Returns whether the thread was woken. Call only on a
-/// gpuflame thread, which blocks all signals.
+/// Waits until this thread is woken, for at most `limit`. Returns whether the thread was woken. If the kernel refuses
+/// the wait, the thread sleeps for `limit`. Call only on a gpuflame thread, which blocks all signals.
 pub fn wait(limit: Duration) -> bool {
-    let set = 1_u64 << (SIGNAL - 1);
+    let (set, milliseconds) = (1_u64 << (SIGNAL - 1), limit.as_millis() as i32);
     let limit = libc::timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
     let none = null::<u8>();
     // SAFETY: the call reads a set of 64 signals and a time, and writes nothing.
@@ -47,10 +49,14 @@ pub fn wait(limit: Duration) -> bool {
         let bytes = size_of::<u64>();
         libc::syscall(libc::SYS_rt_sigtimedwait, &raw const set, none, &raw const limit, bytes)
     };
+    if signal < 0 && !matches!(io::Error::last_os_error().raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) {
+        sleep(milliseconds);
+    }
     signal == libc::c_long::from(SIGNAL)
 }
 
-/// Wakes the gpuflame thread `thread` in the process `process`. May be called in a signal handler.
+/// Wakes the gpuflame thread `thread` in the process `process`. By default the signal ends a process, so do not call for
+/// a thread that may have ended long ago. May be called in a signal handler.
 pub fn wake(process: i32, thread: i32) {
     // SAFETY: the call has no preconditions; a thread that has ended is not found.
     unsafe { libc::syscall(libc::SYS_tgkill, process, thread, SIGNAL) };

@@ -21,8 +21,10 @@
 //!    ^-- sampler: the thread that samples the stacks of launching threads, on request
 //! ```
 
+mod budget;
 mod clients;
 mod collect;
+mod gil_waits;
 mod outputs;
 mod process;
 mod ranges;

@@ -26,6 +26,8 @@ use gpuflame_os::cpu_timer::{self, CpuTimer};
 use gpuflame_os::perf::{self, PerfEvent, PerfRecord, REGISTERS, ThreadSample};
 use gpuflame_os::{scheduling, threads, wake};
 
+use super::budget::Budget;
+use super::gil_waits::GilWaits;
 use super::sampled_stacks::{PythonCounts, ReadStack, StackReader, waits_for_gil};
 use crate::session::process::messages::print_from_app;
 use crate::session::process::panic::disable_after_panic;
@@ -38,16 +40,20 @@ const MIN_PAUSE: Duration = Duration::from_millis(1);
 /// Pause between rounds if waits are recorded. The pause is short, because a ring holds 63 waits, and a thread may wait
 /// thousands of times per second.
 const PAUSE_WITH_WAITS: Duration = Duration::from_millis(10);
-/// Average time between rounds, maximum number of rounds in a burst, and pause if there are more: a thread may wait
+/// Average time between rounds, maximum time saved up for rounds, and pause if there are more: a thread may wait
 /// thousands of times per second, and each wait wakes the sampler in programs with Python.
 const ROUND_NS: u64 = 500_000;
-const MAX_BURST_ROUNDS: u64 = 40;
+const MAX_BURST_NS: u64 = 40 * ROUND_NS;
 const PAUSE_OVER_BUDGET_MS: i32 = 5;
 /// Maximum number of samples that wait for the pipeline. At 1,000 samples per second this is ten seconds.
 const MAX_READY_SAMPLES: usize = 10_000;
 /// Maximum number of threads observed at once. Each thread takes 0.5 MiB of memory for its samples, and 1 MiB for its
 /// waits.
 const MAX_OBSERVED_THREADS: usize = 256;
+/// Maximum number of threads that are sampled although they do not launch. Each of them takes 64 KiB.
+const MAX_OTHERS: usize = 32;
+/// Minimum duration of a wait whose Python frames are read although the wait has ended.
+const MIN_READ_WAIT_NS: u64 = 1_000_000;
 /// Stack size of the thread, which unwinds the stacks of other threads.
 const STACK_BYTES: usize = 512 << 10;
 /// Maximum time for which this module may block a thread that hands over a new thread or takes ready samples.
@@ -116,8 +122,16 @@ struct SampleCounts {
     by_timer: AtomicU64,
     waits: WaitCounts,
     python: PythonCounts,
-    /// Samples of threads that do not launch.
-    others: AtomicU64,
+    others: OtherCounts,
+}
+
+/// Counters for threads that do not launch.
+#[derive(Debug, Default)]
+struct OtherCounts {
+    samples: AtomicU64,
+    dropped: AtomicU64,
+    /// Maximum number of threads at any time that were refused or were too many.
+    not_sampled: AtomicU64,
 }
 
 /// Counters for waits.
@@ -157,8 +171,6 @@ struct ObservedThread {
     cpu_time: Duration,
     /// Whether the thread does not launch, and is observed because a launching thread waited for the GIL.
     is_other: bool,
-    /// Whether our thread may take the processor from this thread.
-    is_preemptible: bool,
 }
 
 /// Sample of a thread that has left its processor.
@@ -170,58 +182,6 @@ struct LeftProcessor {
     /// Whether `stack` contains a sample, and whether the thread is known to wait.
     is_sampled: bool,
     is_blocked: bool,
-}
-
-/// Times in which launching threads waited for Python's GIL.
-#[derive(Debug, Default)]
-struct GilWaits {
-    /// Start and end of recent waits; the end of a wait that is still in progress is not known.
-    recent: Vec<(ThreadId, u64, Option<u64>)>,
-    /// Start of the last wait.
-    last: u64,
-    /// Time from which on the process's Python threads are listed again.
-    next_listing: u64,
-    /// Whether the Python threads must be listed, because a launching thread waits.
-    is_listing_due: bool,
-}
-
-/// Number of waits for the GIL that are remembered, to decide which samples of other threads are kept.
-const MAX_GIL_WAITS: usize = 256;
-/// Time between two listings of all Python threads.
-const LISTING_NS: u64 = 100_000_000;
-/// Time after a wait for the GIL that counts as part of it. A thread that waits wakes up every 5 ms and may then be without
-/// a processor for some milliseconds.
-const GIL_WAIT_GRACE_NS: u64 = 10_000_000;
-/// Time without a wait for the GIL after which other threads are no longer sampled.
-const GIL_WAITS_END_NS: u64 = 2_000_000_000;
-/// Minimum duration of a wait whose Python frames are read although the wait has ended.
-const MIN_READ_WAIT_NS: u64 = 1_000_000;
-
-impl GilWaits {
-    fn begin(&mut self, thread: ThreadId, time: u64) {
-        if self.recent.len() >= MAX_GIL_WAITS {
-            self.recent.drain(..MAX_GIL_WAITS / 2);
-        }
-        self.recent.push((thread, time, None));
-        self.last = time;
-        if time >= self.next_listing {
-            (self.is_listing_due, self.next_listing) = (true, time + LISTING_NS);
-        }
-    }
-
-    /// Ends the wait of a thread; at time 0 if its end is not known, so that the wait does not count.
-    fn end(&mut self, thread: ThreadId, time: u64) {
-        let open = self.recent.iter_mut().rev().find(|(waiting, _, _)| *waiting == thread);
-        if let Some((_, _, end @ None)) = open {
-            *end = Some(time);
-        }
-    }
-
-    /// Whether a launching thread waited for the GIL at `time` or shortly before.
-    fn any_at(&self, time: u64) -> bool {
-        let is_before_end = |to: u64| to != 0 && time < to + GIL_WAIT_GRACE_NS;
-        self.recent.iter().any(|(_, from, to)| *from <= time && to.is_none_or(is_before_end))
-    }
 }
 
 /// Mechanism that samples a thread.
@@ -236,25 +196,6 @@ struct PendingWait {
     time: u64,
     flags: ContextFlags,
     frames: Box<[Frame]>,
-}
-
-/// Limits the number of rounds per second.
-#[derive(Debug, Default)]
-struct RoundBudget {
-    /// Time up to which rounds are paid for.
-    paid_until: u64,
-}
-
-impl RoundBudget {
-    /// Counts a round that begins at `now`. Returns false if there were too many rounds.
-    fn begin_round(&mut self, now: u64) -> bool {
-        self.paid_until = self.paid_until.max(now.saturating_sub(MAX_BURST_ROUNDS * ROUND_NS)) + ROUND_NS;
-        // If the clock was set back, the budget begins again.
-        if self.paid_until > now + MAX_BURST_ROUNDS * ROUND_NS {
-            self.paid_until = now;
-        }
-        self.paid_until <= now
-    }
 }
 
 impl Sampler {
@@ -307,6 +248,9 @@ impl Sampler {
             if std::panic::catch_unwind(run).is_err() {
                 disable_after_panic();
             }
+            // Our timers must stop and no thread may wake this one when the loop ends, for whatever reason it ended.
+            self.own_thread.store(0, Ordering::Release);
+            self.observed.lock().threads.clear();
         })
     }
 
@@ -392,9 +336,13 @@ impl Sampler {
             let interrupted = cpu_timer::interrupted_calls();
             refused += &format!(", taken by timer signals, which interrupted {interrupted} calls");
         }
-        let others = match count(&self.counts.others) {
-            0 => String::new(),
-            others => format!(", and {others} of other threads while a launching thread waited for the GIL"),
+        let others = &self.counts.others;
+        let others = match [&others.samples, &others.dropped, &others.not_sampled].map(count) {
+            [0, 0, 0] => String::new(),
+            [others, dropped, not_sampled] => format!(
+                ", and {others} of other threads while a launching thread waited for the GIL (dropped {dropped}, \
+                 threads not sampled {not_sampled})"
+            ),
         };
         format!(
             "cpu samples {samples} of {time}, dropped {dropped}, cut {cut}: asked {hertz} Hz, got {got:.1} Hz in \
@@ -406,10 +354,12 @@ impl Sampler {
     fn run(&self) {
         threads::note_ours();
         self.own_thread.store(threads::current_id(), Ordering::Release);
-        let (mut pause, mut budget) = (MAX_PAUSE, RoundBudget::default());
+        let (mut pause, mut processor, mut rounds) = (MAX_PAUSE, None, Budget::new(MAX_BURST_NS));
         while !lifecycle::is_over() {
-            let new = self.wait(pause);
-            if !budget.begin_round(capture::now().0) {
+            let new = self.wait(pause, processor);
+            let now = capture::now().0;
+            rounds.pay(now, ROUND_NS);
+            if rounds.is_overdrawn(now) {
                 wake::sleep(PAUSE_OVER_BUDGET_MS);
             }
             let mut observed = self.observed.lock();
@@ -417,22 +367,23 @@ impl Sampler {
                 break;
             }
             self.read_all(&mut observed);
-            for thread in new {
+            for thread in self.observed_without_python(&mut observed).into_iter().chain(new) {
                 self.observe(&mut observed, thread);
             }
             self.observe_others(&mut observed);
-            pause = self.pause(&observed);
+            (pause, processor) = (self.pause(&observed), observed.stacks.processor);
         }
-        // Our timers must stop when the loop ends, for whatever reason it ended.
-        self.observed.lock().threads.clear();
     }
 
-    /// Waits for a request or for `pause`. Returns the threads to observe.
-    fn wait(&self, pause: Duration) -> Vec<ThreadId> {
+    /// Waits for a request or for `pause`, on `processor` if it is known. Returns the threads to observe.
+    fn wait(&self, pause: Duration, processor: Option<u32>) -> Vec<ThreadId> {
         // If a thread makes a request after this check, it wakes this thread, and the wait ends at once.
-        if self.requests.lock().is_empty() {
-            wake::wait(pause);
-        }
+        let is_idle = self.requests.lock().is_empty();
+        match processor {
+            _ if !is_idle => false,
+            Some(processor) => scheduling::run_on(processor, || wake::wait(pause)),
+            None => wake::wait(pause),
+        };
         mem::take(&mut *self.requests.lock())
     }
 
@@ -446,10 +397,24 @@ impl Sampler {
             .map_or(MAX_PAUSE, |room| (self.period * (room / 2).max(1) as u32).clamp(MIN_PAUSE, MAX_PAUSE))
     }
 
+    /// Returns the threads that must be observed anew, so that their samples wake our thread, because an interpreter was
+    /// loaded.
+    fn observed_without_python(&self, observed: &mut ObservedThreads) -> Vec<ThreadId> {
+        if observed.threads.is_empty() || observed.stacks.has_python() || !observed.stacks.reads_python() {
+            return Vec::new();
+        }
+        for one in &observed.threads {
+            // These threads are counted again.
+            self.counts.threads.fetch_sub(one.samples.is_some().into(), Ordering::Relaxed);
+            self.counts.waits.threads.fetch_sub(one.switches.is_some().into(), Ordering::Relaxed);
+        }
+        observed.threads.iter().map(|one| one.thread).collect()
+    }
+
     /// Starts to observe a thread that launches. If a thread with the same id was observed before as a launching thread,
-    /// that thread has ended.
+    /// that thread has ended. The threads that do not launch make room; they are listed again.
     fn observe(&self, observed: &mut ObservedThreads, thread: ThreadId) {
-        observed.threads.retain(|one| one.thread != thread);
+        observed.threads.retain(|one| one.thread != thread && !one.is_other);
         // A program without Python saves the time for waking our thread at each sample.
         let wakes = if observed.stacks.reads_python() { self.own_thread.load(Ordering::Relaxed) } else { 0 };
         let is_full = observed.threads.len() >= MAX_OBSERVED_THREADS;
@@ -482,27 +447,34 @@ impl Sampler {
     }
 
     /// Starts to sample the Python threads that do not launch if a launching thread waits for the GIL, and stops if none
-    /// has waited for a while. If the kernel refuses a thread, that thread is not sampled.
+    /// has waited for a while. Threads that are refused or too many are not sampled.
     fn observe_others(&self, observed: &mut ObservedThreads) {
-        if observed.gil_waits.last + GIL_WAITS_END_NS < capture::now().0 {
+        if observed.gil_waits.are_over(capture::now().0) {
             observed.threads.retain(|one| !one.is_other);
         }
         if !mem::take(&mut observed.gil_waits.is_listing_due) || self.options.hertz.is_none() {
             return;
         }
         let wakes = self.own_thread.load(Ordering::Relaxed);
+        let mut room = MAX_OTHERS - observed.threads.iter().filter(|one| one.is_other).count();
+        let mut not_sampled = 0;
         for number in observed.stacks.python_threads() {
             let thread = ThreadId(number as u32);
             let is_observed = observed.threads.iter().any(|one| one.thread == thread);
-            if !is_observed && observed.threads.len() < MAX_OBSERVED_THREADS {
-                let opened = PerfEvent::open(number, self.period, wakes);
-                let source = opened.ok().map(SampleSource::Kernel);
-                if source.is_some() {
-                    let other = ObservedThread::new(thread, source, None);
-                    observed.threads.push(ObservedThread { is_other: true, ..other });
-                }
+            // The state of a thread that has ended may lead to a thread of ours, whose memory is where that thread's was.
+            if is_observed || room > 0 && threads::is_thread_ours(number) {
+                continue;
+            }
+            let opened = (room > 0).then(|| PerfEvent::open_small(number, self.period, wakes));
+            room = room.saturating_sub(1);
+            if let Some(Ok(event)) = opened {
+                let other = ObservedThread::new(thread, Some(SampleSource::Kernel(event)), None);
+                observed.threads.push(ObservedThread { is_other: true, ..other });
+            } else {
+                not_sampled += 1;
             }
         }
+        self.counts.others.not_sampled.fetch_max(not_sampled, Ordering::Relaxed);
     }
 
     /// Falls back to a timer if the settings permit a timer and the kernel denies access.
@@ -555,6 +527,9 @@ impl Sampler {
         if !threads.is_empty() {
             reader.check_loaded_objects();
         }
+        if !is_wanted {
+            reader.processor = None;
+        }
         let mut stacks = Vec::new();
         threads.retain_mut(|one| {
             let cpu_time = perf::thread_cpu_time(one.thread.0 as i32);
@@ -584,15 +559,14 @@ impl Sampler {
         is_wanted: bool,
         stacks: &mut Vec<SampledStack>,
     ) -> u64 {
-        let ObservedThread { thread, samples: Some(source), is_other, is_preemptible, .. } = one else {
-            return 0;
-        };
+        let ObservedThread { thread, samples: Some(source), is_other, .. } = one else { return 0 };
         let (thread, is_other) = (*thread, *is_other);
         let (mut all, mut processor) = (0, None);
         let mut each = |sample: &ThreadSample<'_>, periods: u64| {
             all += periods;
             if is_wanted && (!is_other || gil_waits.any_at(sample.time)) {
-                let stack = reader.read(thread, sample, true, &self.counts.python);
+                // The frames of older samples are gone.
+                let stack = reader.read(thread, sample, sample.is_newest, &self.counts.python);
                 self.counts.cut.fetch_add(u64::from(stack.is_partial()), Ordering::Relaxed);
                 let kind = SampleKind::OnCpu { ns: self.nanos(periods) };
                 let ReadStack { flags, frames } = stack;
@@ -609,14 +583,12 @@ impl Sampler {
             }),
             SampleSource::Timer(timer) => timer.drain(each),
         };
-        // At the exit, another thread reads the last samples.
-        if let Some(processor) = processor.filter(|_| *is_preemptible)
-            && self.own_thread.load(Ordering::Relaxed) == threads::current_id()
-        {
-            reader.follow(processor);
+        if let Some(processor) = processor {
+            reader.follow(thread, processor);
         }
-        if is_wanted && !is_other {
-            self.counts.dropped.fetch_add(lost, Ordering::Relaxed);
+        if is_wanted {
+            let dropped = if is_other { &self.counts.others.dropped } else { &self.counts.dropped };
+            dropped.fetch_add(lost, Ordering::Relaxed);
         }
         all
     }
@@ -681,7 +653,9 @@ impl Sampler {
         let room = MAX_READY_SAMPLES.saturating_sub(ready.len()).min(stacks.len());
         for (at, one) in stacks.iter().enumerate() {
             let (kept, dropped, waited) = match one.kind {
-                SampleKind::OnCpu { .. } if one.is_other => (&self.counts.others, &self.counts.dropped, 0),
+                SampleKind::OnCpu { .. } if one.is_other => {
+                    (&self.counts.others.samples, &self.counts.others.dropped, 0)
+                }
                 SampleKind::OnCpu { .. } => (&self.counts.samples, &self.counts.dropped, 0),
                 SampleKind::OffCpu { ns } => (&self.counts.waits.count, &self.counts.waits.dropped, ns),
             };
@@ -734,7 +708,6 @@ impl ObservedThread {
             pending_wait: None,
             cpu_time: perf::thread_cpu_time(thread.0 as i32).unwrap_or_default(),
             is_other: false,
-            is_preemptible: scheduling::shares_its_processor(thread.0 as i32),
         }
     }
 }
@@ -748,7 +721,13 @@ impl LeftProcessor {
     }
 
     fn sample(&self) -> ThreadSample<'_> {
-        ThreadSample { time: self.time, cpu: 0, registers: self.registers, stack: &self.stack }
+        ThreadSample {
+            time: self.time,
+            cpu: 0,
+            registers: self.registers,
+            stack: &self.stack,
+            is_newest: true,
+        }
     }
 
     fn forget(&mut self) {
@@ -801,43 +780,4 @@ fn refusal(setting: &str, error: &io::Error) -> String {
     let why = why.split(" (os error").next().unwrap_or_default();
     let what = if setting == OFF_CPU { "waits" } else { "samples" };
     format!("{setting}: perf_event_open: {why}{errno}{remedy}; continuing without {what}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rounds_are_limited_to_2000_per_second_after_a_burst() {
-        let mut budget = RoundBudget::default();
-        let start = 1_000_000_000_000;
-        let burst = (0..70).filter(|_| budget.begin_round(start)).count();
-        assert_eq!(burst, 40);
-        let later = (100..1100).filter(|at| budget.begin_round(start + at * 1_000_000)).count();
-        assert_eq!(later, 1000, "rounds that are a millisecond apart");
-        // A thread that is always woken sleeps if it is over its budget.
-        let (mut now, end, mut rounds) = (start + 2_000_000_000, start + 3_000_000_000, 0);
-        while now < end {
-            now += if budget.begin_round(now) { 20_000 } else { 5_000_000 };
-            rounds += 1;
-        }
-        assert!((1_500..=2_100).contains(&rounds), "{rounds} rounds in a second");
-        assert!((0..50).any(|_| budget.begin_round(start - 900_000_000_000)), "the clock was set back");
-    }
-
-    #[test]
-    fn other_threads_are_sampled_only_while_a_launching_thread_waits_for_the_gil() {
-        let mut waits = GilWaits::default();
-        let (one, two) = (ThreadId(1), ThreadId(2));
-        waits.begin(one, 1000);
-        assert!(waits.is_listing_due && !waits.any_at(999) && waits.any_at(1000) && waits.any_at(u64::MAX));
-        waits.end(two, 1500);
-        waits.end(one, 2000);
-        assert!(waits.any_at(10_001_999) && !waits.any_at(10_002_000));
-        waits.begin(two, 30_000_000);
-        waits.end(two, 0);
-        assert!(!waits.any_at(30_000_000), "the end of this wait is not known");
-        (0..1000).for_each(|at| waits.begin(one, 5000 + at));
-        assert!(waits.recent.len() <= MAX_GIL_WAITS);
-    }
 }

@@ -7,6 +7,7 @@
 //! (`window_outputs`).
 
 use std::collections::{HashMap, HashSet};
+use std::mem;
 use std::sync::Arc;
 
 use crate::capture;
@@ -75,6 +76,8 @@ pub(crate) struct FinalSums {
 struct SampledStackIds {
     sampler: &'static Sampler,
     ids: HashMap<(ThreadId, Box<[Frame]>), ContextId>,
+    /// Whether the label of Python frames that were not read is in the rows.
+    has_label: bool,
 }
 
 /// Maximum number of sampled stacks whose ids are remembered. When this number is exceeded, the table is cleared, and
@@ -153,29 +156,29 @@ impl Pipeline {
     /// Lets `sampler` sample each thread from its first launch on.
     pub(crate) fn set_sampler(&mut self, sampler: &'static Sampler) {
         self.rows.sampler = Some(sampler);
-        self.sampled = Some(SampledStackIds { sampler, ids: HashMap::new() });
+        self.sampled = Some(SampledStackIds { sampler, ids: HashMap::new(), has_label: false });
     }
 
     /// Reads the sampled stacks, if threads are sampled.
     fn read_samples(&mut self) {
-        let Some(SampledStackIds { sampler, ids }) = &mut self.sampled else { return };
+        let Some(SampledStackIds { sampler, ids, has_label }) = &mut self.sampled else { return };
         let stacks = sampler.drain_ready();
         if stacks.is_empty() {
             return;
         }
         // A sample taken after a window closed must follow the window's edge.
         self.rows.drain_window_edges();
-        // The stacks refer to Python functions, which may be new, and to this label.
+        // The stacks refer to Python functions, which may be new.
         capture::drain_codes(&mut |row| self.rows.push(row));
-        if ids.is_empty() {
-            self.rows.push(&Row::Label { id: LabelId::PYTHON_NOT_READ, text: PYTHON_NOT_READ });
-        }
         for SampledStack { time, thread, kind, flags, frames, .. } in stacks {
             if ids.len() >= MAX_SAMPLED_IDS {
                 ids.clear();
             }
             let key = (thread, frames);
             let context = ids.get(&key).copied().unwrap_or_else(|| {
+                if key.1.contains(&Frame::label(LabelId::PYTHON_NOT_READ)) && !mem::replace(has_label, true) {
+                    self.rows.push(&Row::Label { id: LabelId::PYTHON_NOT_READ, text: PYTHON_NOT_READ });
+                }
                 let id = capture::new_context();
                 self.rows.push(&Row::Context { id, thread, flags, frames: &key.1 });
                 ids.insert(key, id);
