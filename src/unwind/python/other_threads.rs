@@ -593,11 +593,12 @@ impl PageCopies {
 
 #[cfg(test)]
 mod tests {
-    use super::super::layout::Layout;
+    use super::super::layout::{Layout, ThreadList};
     use super::super::walk::tests::{FakeInterpreter, MappedWalk, Numbers, layouts};
     use super::*;
     use crate::StackPositions;
     use gpuflame_model::record::{ContextFlags, FrameKind, ModuleEpoch};
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     const EVALUATOR: u64 = 0x5000;
 
@@ -834,6 +835,30 @@ mod tests {
         let count = label_not_read(&native, &made.interpreter, &mut out);
         let label = Frame::label(LabelId::PYTHON_NOT_READ);
         assert_eq!(out[..count], [native[0], label, native[4], native[5]]);
+    }
+
+    #[test]
+    fn a_thread_without_a_state_is_not_looked_for_again_at_once_and_no_thread_has_number_0() {
+        let number = [7_i32, 0];
+        let of_thread = |at: usize| (&raw const number[at]) as u64;
+        // The state's thread has not begun, so its number is still 0.
+        let state = [0, of_thread(1)].map(AtomicU64::new);
+        let listed = [0, state.as_ptr() as u64];
+        let runtime = [listed.as_ptr() as u64];
+        let mut made = interpreter(layouts()[0].0, layouts()[0].1, 1);
+        made.interpreter.runtime = runtime.as_ptr() as u64;
+        made.interpreter.thread_list =
+            Some(ThreadList { interpreters: 0, next_interpreter: 0, threads: 8, next: 0, identity: 8 });
+        let mut others = OtherThreads { number_offset: Some(0), ..OtherThreads::without_threads() };
+        let mut find = |number| {
+            others.pages.forget();
+            others.state_of(number, &made.interpreter)
+        };
+        assert_eq!((find(0), find(7)), (None, None));
+        state[1].store(of_thread(0), Ordering::Release);
+        assert_eq!(find(7), None, "too soon");
+        std::thread::sleep(ABSENT_FOR);
+        assert_eq!(find(7), Some(state.as_ptr() as u64));
     }
 
     #[test]
