@@ -67,10 +67,13 @@ fn fact_table(explained: &Explained, whole_micros: Option<bool>) -> Table {
     let steps = profile.steps();
     if steps.count > 0 {
         fact("steps", Cell::Count(steps.count));
+        if steps.has_several_threads {
+            fact("steps begin on", Cell::from("several threads, and those of each thread are counted"));
+        }
     }
     let part = match profile.steady() {
         Some(steady) => steady.rule.words(),
-        None => "none: no steps are known, and no loop has most of the kernels",
+        None => "none: fewer than two steps have work, and no loop has most of the kernels",
     };
     fact("steady part", Cell::from(part));
     if let Some(doubt) = profile.idle_doubt() {

@@ -216,9 +216,11 @@ fn sums(
 
 /// Returns the values of the steps. Times are split into seconds and nanoseconds, because older versions add up the values
 /// of sums that they do not know.
-fn step_values(StepTotals { count, first_number, first, last }: StepTotals) -> [u64; 6] {
+fn step_values(steps: StepTotals) -> [u64; 8] {
+    let StepTotals { count, first_number, first, last, thread, has_several_threads } = steps;
     let ([first_s, first_ns], [last_s, last_ns]) = (split_time(first), split_time(last));
-    [count, first_number, first_s, first_ns, last_s, last_ns]
+    let (thread, several) = (thread.0.into(), has_several_threads.into());
+    [count, first_number, first_s, first_ns, last_s, last_ns, thread, several]
 }
 
 fn split_time(time: Nanos) -> [u64; 2] {
@@ -244,9 +246,12 @@ fn decode_steady(values: &[u64]) -> Option<SteadyPart> {
 }
 
 fn decode_steps(values: &[u64]) -> Option<StepTotals> {
-    let &[count, first_number, first_s, first_ns, last_s, last_ns] = values else { return None };
+    let &[count, first_number, first_s, first_ns, last_s, last_ns, thread, several] = values else {
+        return None;
+    };
     let (first, last) = (join_time(first_s, first_ns)?, join_time(last_s, last_ns)?);
-    (first <= last).then_some(StepTotals { count, first_number, first, last })
+    let (thread, has_several_threads) = (ThreadId(thread.try_into().ok()?), several != 0);
+    (first <= last).then_some(StepTotals { count, first_number, first, last, thread, has_several_threads })
 }
 
 fn tally_values(tally: &Tally) -> [u64; 18] {
@@ -734,9 +739,10 @@ mod tests {
         checkpoint.push(&[kind::TIME, 0, 0, 0, 0], &[10, 1, 2, 0, 0, 0, 0, 5, 6], first);
         checkpoint.push(&[kind::TALLY], &[5; 14], first);
         checkpoint.push(&[kind::SAMPLE, 9], &[1], first);
-        checkpoint.push(&[kind::STEPS], &[3, 1, 7, 0, 6, 999_999_999], first);
-        checkpoint.push(&[kind::STEPS], &[3, 1, u64::MAX >> 3, 0, u64::MAX >> 3, 0], first);
-        checkpoint.push(&[kind::STEPS], &[3, 1, 5, 1_000_000_000, 6, 0], first);
+        checkpoint.push(&[kind::STEPS], &[3, 1, 7, 0, 6, 999_999_999, 1, 0], first);
+        checkpoint.push(&[kind::STEPS], &[3, 1, u64::MAX >> 3, 0, u64::MAX >> 3, 0, 1, 0], first);
+        checkpoint.push(&[kind::STEPS], &[3, 1, 5, 1_000_000_000, 6, 0, 1, 0], first);
+        checkpoint.push(&[kind::STEPS], &[3, 1, 5, 0, 6, 0, 1 << 32, 0], first);
         checkpoint.push(&[99], &[1], first);
         checkpoint.push(&[], &[], first);
         assert_eq!((checkpoint.devices.len(), checkpoint.steps), (1, StepTotals::default()));

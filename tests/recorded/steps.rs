@@ -62,7 +62,7 @@ fn steps_of_calls_and_of_ranges_are_recorded_with_their_launches() {
         let launches: Vec<usize> = found.iter().map(|step| step.2).collect();
         assert_eq!(launches, [vec![2; 11], vec![3]].concat());
         assert_eq!(fact(&done.folder, "steps"), 12);
-        assert_eq!(done.ledger("steps"), ["12 begun"]);
+        assert_eq!(done.ledger("steps"), ["12 recorded"]);
         // `stats` averages the eleven steps that have the same work.
         let stats = command(&done.folder, ["stats", "out.gfr", "-", "none", "1000"]).ok();
         assert!(stats.stderr.contains("averaged 11 of 12 steps"), "{}", stats.stderr);

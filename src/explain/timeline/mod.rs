@@ -92,7 +92,7 @@ mod part {
     pub(super) const SHUTDOWN: u64 = 2;
 }
 
-/// Maximum number of distinct charges, which take 400 KiB. Beyond this number, time between two calls is charged to the
+/// Maximum number of distinct charges, which take 400 KiB. A charge before a cut is distinct from the same charge after it. Beyond this number, time between two calls is charged to the
 /// second call.
 const MAX_CAUSES: usize = 1 << 12;
 /// Maximum number of cuts before the run is over. The account of the time before a cut that is missing is not divided.
@@ -448,7 +448,8 @@ impl Timeline {
     fn index_of(&mut self, id: DeviceId) -> usize {
         self.devices.iter().position(|device| device.id == id).unwrap_or_else(|| {
             let mut device = DeviceAccount::new(id);
-            // The device was idle in all windows that were forgotten.
+            // The device was idle in all windows that were forgotten. They count as start-up, even those after its end,
+            // because only their sum is known.
             if self.windows.forgotten_ns() > 0 {
                 let nanos = self.windows.forgotten_ns();
                 device.charge_windows(0, nanos, &mut self.charges.adder_for(id));

@@ -4,7 +4,8 @@
 //! If the program marks several steps, the part begins with the first step, and ends when the work of the last launch in a step has
 //! ended. Otherwise the part is the longest run of a repeated sequence of stacks. A sequence is found without storing launches:
 //! a loop launches each of its stacks once per iteration, so the stack that launches kernels for the longest time, at least
-//! three times, stands for the loop. Repeated stacks that are launched during at least half of that time belong to the loop as
+//! three times, stands for the loop. A stack with a pause of more than half of its time does not count: it is rather launched at
+//! the beginning and the end of the run. Repeated stacks that are launched during at least half of that time belong to the loop as
 //! well. The part lasts from their first launch until the work of their last launch has ended. A loop with less than half of all
 //! launches of kernels, and less than half of their GPU time, is a detail of the run, such as the layers of a single forward pass: then there
 //! is no steady part.
@@ -24,6 +25,8 @@ pub(super) struct RepeatedLaunches {
     steps: Option<StepTimes>,
     /// Time of the newest launch.
     newest: u64,
+    /// Latest end of any work.
+    latest_end: u64,
 }
 
 /// The steady part of the rows so far.
@@ -90,16 +93,17 @@ impl RepeatedLaunches {
         steps.count += 1;
         steps.first = steps.first.min(time);
         steps.first_number = steps.first_number.min(step.number);
-        steps.end =
-            if time >= steps.last { end.map(|end| end.max(steps.end.unwrap_or(end))) } else { steps.end };
+        // A step may arrive after the steps inside of it.
+        steps.end = match (steps.end, end) {
+            (Some(known), Some(end)) => Some(known.max(end)),
+            _ if time >= steps.last => end,
+            (known, _) => known,
+        };
         steps.last = steps.last.max(time);
     }
 
     /// Adds work that was launched at `time` by this stack.
     pub(super) fn add(&mut self, activity: &Activity, context: ContextId, time: u64) {
-        if context.is_others() || context < ContextId::FIRST {
-            return;
-        }
         let (end, computes) = (activity.end.0, matches!(activity.detail, Detail::Kernel(_) | Detail::Graph));
         if let Some(steps) = &mut self.steps
             && time >= steps.first
@@ -107,7 +111,10 @@ impl RepeatedLaunches {
         {
             steps.work_end = steps.work_end.max(end);
         }
-        self.newest = self.newest.max(time);
+        (self.newest, self.latest_end) = (self.newest.max(time), self.latest_end.max(end));
+        if context.is_others() || context < ContextId::FIRST {
+            return;
+        }
         let new = StackTimes { first: time, last: time, end, count: 1, max_pause: 0, nanos: 0, computes };
         let stack = self.stacks.entry(context).or_insert(new);
         // Each activity of a graph launch has the launch's time.
@@ -144,9 +151,8 @@ impl RepeatedLaunches {
         let steps = self.steps?;
         let end = match steps.end {
             Some(_) => steps.work_end,
-            None => {
-                self.stacks.values().filter(|stack| stack.last >= steps.first).map(|stack| stack.end).max()?
-            }
+            None if self.newest < steps.first => return None,
+            None => self.latest_end,
         };
         // A program that was in its second step or later when recording began has no start-up in the recording.
         let begin = if steps.first_number > 1 { 0 } else { steps.first };
@@ -184,12 +190,17 @@ impl StackTimes {
     fn span(&self) -> u64 {
         self.last - self.first
     }
+
+    /// Whether the stack is launched at least three times, and again and again over its whole time.
+    fn repeats(&self) -> bool {
+        self.count >= MIN_REPEATS && self.span() > 0 && self.max_pause <= self.span() / 2
+    }
 }
 
 /// Returns the longest loop of these stacks. `newest` is the time of the newest launch of any stack.
 fn find_loop(stacks: &[(StackKey, StackTimes)], newest: u64) -> Option<FoundPart> {
     let stacks = || stacks.iter().map(|(_, stack)| stack);
-    let repeats = |stack: &&StackTimes| stack.count >= MIN_REPEATS && stack.span() > 0;
+    let repeats = |stack: &&StackTimes| stack.repeats();
     let leader = stacks().filter(repeats).filter(|stack| stack.computes);
     let leader = *leader.max_by_key(|stack| (stack.span(), stack.count, stack.end))?;
     let is_of_loop = |stack: &&StackTimes| {
@@ -378,6 +389,36 @@ mod tests {
         launches.add_step(&step(600, None, 1));
         add(&mut launches, 11, [550, 650]);
         assert_eq!(steady(&launches), None);
+    }
+
+    #[test]
+    fn a_stack_of_the_beginning_and_the_end_of_a_run_is_no_loop() {
+        let mut launches = RepeatedLaunches::default();
+        add(&mut launches, 10, [0, 4000, 9000]);
+        assert_eq!(steady(&launches), None);
+        add(&mut launches, 20, (0..100).map(|at| 3000 + 20 * at));
+        assert_eq!(steady(&launches), Some((3000, 4981)));
+    }
+
+    #[test]
+    fn a_step_that_arrives_after_the_steps_inside_of_it_has_its_own_end() {
+        let mut launches = RepeatedLaunches::default();
+        launches.add_step(&step(110, Some(120), 2));
+        launches.add_step(&step(100, Some(200), 1));
+        add(&mut launches, 10, [115, 180]);
+        assert_eq!(steady(&launches), Some((100, 181)));
+    }
+
+    #[test]
+    fn work_of_stacks_that_are_not_known_belongs_to_its_step() {
+        for end in [None, Some(200)] {
+            let mut launches = RepeatedLaunches::default();
+            launches.add_step(&step(100, end, 1));
+            launches.add_step(&step(150, end, 2));
+            add(&mut launches, 10, [160]);
+            launches.add(&kernel(1, 170 * MS, 190 * MS), ContextId::OTHERS, 170 * MS);
+            assert_eq!(steady(&launches), Some((100, 190)), "{end:?}");
+        }
     }
 
     #[test]

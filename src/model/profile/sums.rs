@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::record::{DeviceId, GpuContextId, Nanos, Step, StreamId, SyncKind, Work};
+use crate::record::{DeviceId, GpuContextId, Nanos, Step, StreamId, SyncKind, ThreadId, Work};
 
 /// Number of activities, with their total time and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -101,6 +101,10 @@ pub struct StepTotals {
     pub first: Nanos,
     /// Beginning of the last step.
     pub last: Nanos,
+    /// Thread that began one of the steps.
+    pub thread: ThreadId,
+    /// Whether other threads began steps as well. Then there are more steps than iterations.
+    pub has_several_threads: bool,
 }
 
 impl StepTotals {
@@ -111,6 +115,8 @@ impl StepTotals {
         self.first_number = if is_first { step.number } else { self.first_number.min(step.number) };
         self.first = if is_first { step.time } else { self.first.min(step.time) };
         self.last = self.last.max(step.time);
+        self.thread = if is_first { step.thread } else { self.thread };
+        self.has_several_threads |= self.thread != step.thread;
     }
 }
 
@@ -200,5 +206,22 @@ impl DeviceTime {
             busy: busy.saturating_sub(start_up.busy).saturating_sub(shutdown.busy),
             idle: idle.saturating_sub(start_up.idle).saturating_sub(shutdown.idle),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_that_several_threads_begin_are_marked() {
+        let mut totals = StepTotals::default();
+        let mut add = |time, thread| {
+            let (time, thread) = (Nanos(time), ThreadId(thread));
+            totals.add(&Step { time, end: None, thread, number: time.0, name: "" });
+            totals
+        };
+        assert!(!add(7, 3).has_several_threads && !add(8, 3).has_several_threads);
+        assert!(add(9, 4).has_several_threads && add(10, 3).has_several_threads);
     }
 }

@@ -19,7 +19,8 @@ pub static IDLE: View = View {
 };
 
 /// Reason why start-up and shutdown are not apart.
-const NOT_APART: &str = "; start-up is not apart: no steps are known, and no loop has most of the kernels";
+const NOT_APART: &str =
+    "; start-up is not apart: fewer than two steps have work, and no loop has most of the kernels";
 
 /// Returns the word for the cause of a sample of [`IDLE`], or for the edge of the window at which the idle time
 /// occurred.

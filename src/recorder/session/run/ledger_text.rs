@@ -89,9 +89,10 @@ fn incomplete_figures(ledger: &Ledger) -> Option<String> {
     Some(format!("incomplete: {what}; raise GPUFLAME_MAX_MEM to drop fewer"))
 }
 
-/// Number of steps, if the program marks steps.
+/// Number of steps in windows, if the program marks steps.
 fn step_count(ledger: &Ledger) -> Option<String> {
-    (ledger.steps.count > 0).then(|| format!("steps {} begun", ledger.steps.count))
+    let threads = if ledger.steps.has_several_threads { ", begun by several threads" } else { "" };
+    (ledger.steps.count > 0).then(|| format!("steps {} recorded{threads}", ledger.steps.count))
 }
 
 /// Number of Python functions in stacks, or the reason if a process with Python has none.
