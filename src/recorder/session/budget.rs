@@ -19,16 +19,18 @@ impl Budget {
 
     /// Pays `cost` ns for work that was done at `now`.
     pub(super) fn pay(&mut self, now: u64, cost: u64) {
-        let from = self.paid_until.max(now.saturating_sub(self.burst));
+        let paid_until = if self.is_plausible(now) { self.paid_until } else { 0 };
+        let from = paid_until.max(now.saturating_sub(self.burst));
         self.paid_until = from.saturating_add(cost).min(now.saturating_add(MAX_DEBT_NS));
     }
 
     /// Whether too much work was done until `now`.
-    pub(super) fn is_overdrawn(&mut self, now: u64) -> bool {
-        if self.paid_until > now.saturating_add(MAX_DEBT_NS) {
-            self.paid_until = now;
-        }
-        self.paid_until > now
+    pub(super) fn is_overdrawn(&self, now: u64) -> bool {
+        self.paid_until > now && self.is_plausible(now)
+    }
+
+    fn is_plausible(&self, now: u64) -> bool {
+        self.paid_until <= now.saturating_add(MAX_DEBT_NS)
     }
 }
 

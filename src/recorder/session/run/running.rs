@@ -535,7 +535,8 @@ impl CollectorSteps for Session {
         }
     }
 
-    /// If there is a checkpoint, its thread saves the rows.
+    /// If checkpoints are being written, wakes their thread, which saves the rows and then ends the session. Otherwise ends
+    /// the session.
     fn end_out_of_memory(&self) {
         self.close_window();
         match self.checkpoint.as_ref().filter(|checkpoint| checkpoint.is_active()) {
