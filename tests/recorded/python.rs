@@ -361,7 +361,7 @@ fn calls_from_the_cold_part_of_the_evaluator_are_recognized() {
 /// outermost call.
 #[test]
 fn frames_outside_every_evaluator_call_are_rejected_or_counted_as_unsure() {
-    // None of the 8 functions (16 with 3.9) is inside a native frame.
+    // All 8 Python functions (16 with the layout of CPython 3.9) are outside every native frame.
     for (definitions, functions) in LAID_OUT.iter().zip([8, 8, 16]) {
         let elsewhere = |from: &'static str| evaluated(&[definitions, &[from][..]].concat());
         let counts = |done: &Done| {

@@ -87,7 +87,7 @@ impl FileId {
         stat_descriptor(number).as_ref().map(Self::from_stat).map_err(|error| error.kind().into())
     }
 
-    /// Takes the identity from facts that were read before.
+    /// Returns the identity that a `stat` result contains, without a system call.
     pub fn from_stat(facts: &libc::stat) -> Self {
         Self(facts.st_dev, facts.st_ino)
     }
