@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::python::{known, library, py_spy, python_frames};
-use crate::support::{Done, Run, Way, root, skip};
+use crate::support::{Done, Run, Way, compile, root, skip};
 
 const NOT_READ: &str = "[Python frames not read]";
 
@@ -148,6 +148,33 @@ fn timer_samples_of_python_programs_have_python_functions() {
     assert!(done.ledger("cpu samples")[0].contains("taken by timer signals"), "{}", done.stderr);
     assert_eq!(top(&functions)[0], "decode", "{functions:?} {}", done.stderr);
     assert!(not_read < read, "{not_read} of {read} ns\n{}", done.stderr);
+}
+
+#[test]
+fn python_that_is_loaded_after_the_first_launches_has_its_functions_in_samples() {
+    let program = compile("tests/programs/finalizes.c", &["-O2"]);
+    let asked = "import sys, sysconfig; print(sys.base_prefix); \
+                 print(sysconfig.get_config_var('LIBDIR') + '/' + sysconfig.get_config_var('LDLIBRARY'))";
+    for python in one_of_each_version() {
+        let output = Command::new(&python).args(["-c", asked]).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let (home, shared) = text.trim_end().split_once('\n').unwrap();
+        if !shared.ends_with(".so") || !Path::new(shared).exists() {
+            continue;
+        }
+        let run = Run::new(&program, Way::Injected).args([shared, "late"]);
+        let run = run.arg(root().join("tests/programs/sampled.py")).args(["loader", "0.8"]).arg(library());
+        let run = run.env("PYTHONHOME", home).env("GPUFLAME_FORMATS", "folded");
+        let done = run.env("GPUFLAME_CPU_SAMPLES", "200").env("GPUFLAME_OFF_CPU", "1").ok();
+        if is_refused(&done) {
+            return;
+        }
+        let (functions, not_read) = by_function(&done.folded_file("out.cpu.folded"));
+        let read: u64 = functions.values().sum();
+        assert_eq!(top(&functions).first(), Some(&"decode"), "{functions:?} {}", done.stderr);
+        assert!(not_read < read / 2, "{not_read} of {read} ns {}", done.stderr);
+        assert!(done.ledger("cpu samples")[0].contains(" s on 1 threads"), "{}", done.stderr);
+    }
 }
 
 /// Shares of the functions whose CPU time the program measures, in percent: by samples, and as measured.
