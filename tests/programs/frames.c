@@ -61,17 +61,27 @@ int launched_in_a_second(void)
     return atomic_load(&launched) - before;
 }
 
-/* Makes the kernel refuse perf_event_open, as in a container. */
-int refuse_events(void)
+/* Makes the kernel refuse a system call of this thread and of the threads that it starts, as in a container. */
+static int refuse(unsigned call)
 {
     struct sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_perf_event_open, 0, 1),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
     struct sock_fprog all = {4, filter};
     return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &all);
+}
+
+int refuse_events(void)
+{
+    return refuse(SYS_perf_event_open);
+}
+
+int refuse_reads(void)
+{
+    return refuse(SYS_process_vm_readv);
 }
 
 /* Uses so many milliseconds of the thread's CPU time. */

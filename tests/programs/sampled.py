@@ -1,9 +1,10 @@
 """Launches now and then, and is otherwise in functions of its own, whose shares of the time are to be found by samples.
 
-    sampled.py loader|comprehensions|extension|held|asyncio SECONDS LIBRARY [refused|measured]
+    sampled.py loader|comprehensions|extension|held|asyncio SECONDS LIBRARY [refused|sandboxed|measured]
 
-refused: the kernel refuses to sample, so that a timer takes over. LIBRARY has `launch_once` and `spin`, a C function that spins for so many milliseconds. Prints `starts` first, and at the end the
-CPU time in nanoseconds, in all and (measured) in its functions, by name."""
+refused: the kernel refuses to sample, so that a timer takes over. sandboxed: the kernel refuses process_vm_readv. LIBRARY has
+`launch_once` and `spin`, a C function that spins for so many milliseconds. Prints `starts` first, and at the end the CPU time in
+nanoseconds, in all and (measured) in its functions, by name."""
 
 import asyncio
 import ctypes
@@ -162,6 +163,8 @@ is_over = threading.Event()
 def main():
     if "refused" in sys.argv:
         ctypes.CDLL(library).refuse_events()
+    if "sandboxed" in sys.argv:
+        ctypes.CDLL(library).refuse_reads()
     print("starts", flush=True)
     launch()
     time.sleep(0.1)

@@ -151,6 +151,19 @@ fn timer_samples_of_python_programs_have_python_functions() {
 }
 
 #[test]
+fn no_python_frames_are_read_for_samples_in_a_sandbox_that_refuses_process_vm_readv() {
+    let python = one_of_each_version().pop().unwrap();
+    let done = sampled(&python, "loader", "0.8").arg("sandboxed").ok();
+    if is_refused(&done) {
+        return;
+    }
+    let [line] = done.ledger("python frames in samples ")[..] else { panic!("{}", done.stderr) };
+    assert!(line.starts_with("0, ") && line.ends_with("refused by a sandbox: process_vm_readv"), "{line}");
+    let (functions, _) = by_function(&done.folded_file("out.cpu.folded"));
+    assert!(functions.is_empty(), "{functions:?} {}", done.stderr);
+}
+
+#[test]
 fn python_that_is_loaded_after_the_first_launches_has_its_functions_in_samples() {
     let program = compile("tests/programs/finalizes.c", &["-O2"]);
     let asked = "import sys, sysconfig; print(sys.base_prefix); \

@@ -83,6 +83,37 @@ mod tests {
     }
 
     #[test]
+    fn a_refused_wait_takes_its_time() {
+        let refused = std::thread::spawn(|| {
+            let code = |code: u32| code as u16;
+            // SAFETY: the functions have no preconditions.
+            let mut filter = unsafe {
+                [
+                    libc::BPF_STMT(code(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS), 0),
+                    libc::BPF_JUMP(
+                        code(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K),
+                        libc::SYS_rt_sigtimedwait as u32,
+                        0,
+                        1,
+                    ),
+                    libc::BPF_STMT(code(libc::BPF_RET), libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+                    libc::BPF_STMT(code(libc::BPF_RET), libc::SECCOMP_RET_ALLOW),
+                ]
+            };
+            let all = libc::sock_fprog { len: 4, filter: filter.as_mut_ptr() };
+            // SAFETY: the filter lives during the calls, and applies to this thread alone.
+            let is_set = unsafe {
+                libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+                    && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const all) == 0
+            };
+            let began = Instant::now();
+            assert!(is_set && !wait(Duration::from_millis(50)));
+            began.elapsed()
+        });
+        assert!(refused.join().unwrap() >= Duration::from_millis(50));
+    }
+
+    #[test]
     fn a_sample_and_a_wake_reach_a_thread_that_waits() {
         static SPINNING: AtomicI32 = AtomicI32::new(0);
         let spinning = std::thread::spawn(|| {
