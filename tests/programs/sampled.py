@@ -1,6 +1,6 @@
 """Launches now and then, and is otherwise in functions of its own, whose shares of the time are to be found by samples.
 
-    sampled.py loader|comprehensions|extension|held|asyncio SECONDS LIBRARY [refused|sandboxed|measured]
+    sampled.py loader|comprehensions|extension|held|asyncio|deep SECONDS LIBRARY [refused|sandboxed|measured]
 
 refused: the kernel refuses to sample, so that a timer takes over. sandboxed: the kernel refuses process_vm_readv. LIBRARY has
 `launch_once` and `spin`, a C function that spins for so many milliseconds. Prints `starts` first, and at the end the CPU time in
@@ -124,6 +124,10 @@ async def serves(end):
         await asyncio.gather(*(parses(number) for number in range(4)), *(encodes(3) for _ in range(3)))
 
 
+def deep(calls):
+    return deep(calls - 1) if calls else adds()
+
+
 taken = {}
 
 
@@ -155,6 +159,8 @@ def run(end):
             timed(digest, block), timed(spins_in_c), timed(adds)
         elif what == "held":
             timed(works)
+        elif what == "deep":
+            timed(deep, 900)
 
 
 is_over = threading.Event()

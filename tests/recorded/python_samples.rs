@@ -150,6 +150,22 @@ fn timer_samples_of_python_programs_have_python_functions() {
     assert!(not_read < read, "{not_read} of {read} ns\n{}", done.stderr);
 }
 
+/// A stack of 900 calls takes more than 0.3 ms to read, and at most a tenth of the time may be used.
+#[test]
+fn deep_stacks_are_not_read_for_every_sample_because_that_takes_too_long() {
+    let python = one_of_each_version().pop().unwrap();
+    let done = sampled(&python, "deep", "2").env("GPUFLAME_CPU_SAMPLES", "999").ok();
+    if is_refused(&done) {
+        return;
+    }
+    let (functions, not_read) = by_function(&done.folded_file("out.cpu.folded"));
+    let read: u64 = functions.values().sum();
+    if read + not_read < 1_000_000_000 {
+        return skip("other programs use the processors");
+    }
+    assert!(0 < read && read < not_read, "{read} and {not_read} ns {}", done.stderr);
+}
+
 #[test]
 fn no_python_frames_are_read_for_samples_in_a_sandbox_that_refuses_process_vm_readv() {
     let python = one_of_each_version().pop().unwrap();
