@@ -1,8 +1,8 @@
 //! The tree of a flame graph: frames by depth, with a weight where a stack ends.
 //!
 //! The tree is built once per file, and stacks that begin with the same frames share those frames' nodes. A frame at
-//! which no stack ends or branches off takes 4 bytes. Writing a hundred thousand deep stacks costs these bytes plus the text of one line, not of all lines at
-//! once.
+//! which no stack ends or branches off takes 4 bytes. Writing a hundred thousand deep stacks costs these bytes plus
+//! the text of one line, not of all lines at once.
 
 use std::borrow::Cow;
 use std::io;

@@ -92,8 +92,8 @@ mod part {
     pub(super) const SHUTDOWN: u64 = 2;
 }
 
-/// Maximum number of distinct charges, which take 400 KiB. A charge before a cut is distinct from the same charge after it. Beyond this number, time between two calls is charged to the
-/// second call.
+/// Maximum number of distinct charges, which take 400 KiB. A charge before a cut is distinct from the same charge
+/// after it. Beyond this number, time between two calls is charged to the second call.
 const MAX_CAUSES: usize = 1 << 12;
 /// Maximum number of cuts before the run is over. The account of the time before a cut that is missing is not divided.
 const MAX_CUTS: usize = 16;
