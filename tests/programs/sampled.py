@@ -1,10 +1,10 @@
 """Launches now and then, and is otherwise in functions of its own, whose shares of the time are to be found by samples.
 
-    sampled.py loader|comprehensions|extension|held|asyncio|deep SECONDS LIBRARY [refused|sandboxed|measured]
+    sampled.py loader|comprehensions|extension|held|asyncio|deep SECONDS LIBRARY [refused|sandboxed|crowded|measured]
 
-refused: the kernel refuses to sample, so that a timer takes over. sandboxed: the kernel refuses process_vm_readv. LIBRARY has
-`launch_once` and `spin`, a C function that spins for so many milliseconds. Prints `starts` first, and at the end the CPU time in
-nanoseconds, in all and (measured) in its functions, by name."""
+refused: the kernel refuses to sample, so that a timer takes over. sandboxed: the kernel refuses process_vm_readv.
+crowded: there are 40 more threads. LIBRARY has `launch_once` and `spin`, a C function that spins for so many milliseconds.
+Prints `starts` first, and at the end the CPU time in nanoseconds, in all and (measured) in its functions, by name."""
 
 import asyncio
 import ctypes
@@ -174,6 +174,8 @@ def main():
     print("starts", flush=True)
     launch()
     time.sleep(0.1)
+    crowd = [threading.Thread(target=is_over.wait) for _ in range(40 if "crowded" in sys.argv else 0)]
+    [one.start() for one in crowd]
     other = threading.Thread(target=holds)
     if what == "held":
         other.start()

@@ -150,6 +150,18 @@ fn timer_samples_of_python_programs_have_python_functions() {
     assert!(not_read < read, "{not_read} of {read} ns\n{}", done.stderr);
 }
 
+#[test]
+fn at_most_32_threads_that_do_not_launch_are_sampled_and_the_others_are_counted() {
+    let python = one_of_each_version().pop().unwrap();
+    let done = sampled(&python, "held", "0.8").arg("crowded").ok();
+    if is_refused(&done) {
+        return;
+    }
+    // The thread that holds the GIL, and 40 more.
+    let line = done.ledger("cpu samples")[0];
+    assert!(line.contains(" on 1 threads, ") && line.ends_with("threads not sampled 9)"), "{line}");
+}
+
 /// A stack of 900 calls takes more than 0.3 ms to read, and at most a tenth of the time may be used.
 #[test]
 fn deep_stacks_are_not_read_for_every_sample_because_that_takes_too_long() {
