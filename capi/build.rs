@@ -87,7 +87,7 @@ fn main() -> io::Result<()> {
 }
 
 impl StubLibrary {
-    /// Its names and no code.
+    /// Builds a library that exports these names and contains no code.
     fn build(&self, folder: &Path) -> io::Result<()> {
         let (mut code, mut map) = (String::new(), String::new());
         for (version, symbols) in self.versions {

@@ -99,7 +99,9 @@ impl Statistics {
         let timed = || devices().filter(|device| device.time.is_some());
         let mut idle_by_cause_ns = [0; 6];
         for device in timed() {
-            let parts = device.between.into_iter().chain([device.opening, device.closing]);
+            // The structure has no fields for start-up and shutdown.
+            let (opening, closing) = (device.opening + device.start_up, device.closing + device.shutdown);
+            let parts = device.between.into_iter().chain([opening, closing]);
             idle_by_cause_ns.iter_mut().zip(parts).for_each(|(sum, part)| *sum += part);
         }
         let mut top = [Kernel { count: 0, ns: 0, name: [0; NAME_BYTES] }; MAX_KERNELS];

@@ -170,7 +170,7 @@ impl ActivityKind {
     pub const MEMCPY: Self = Self(1);
     /// Fills.
     pub const MEMSET: Self = Self(2);
-    /// Kernels, serialised by CUPTI.
+    /// Kernels; CUPTI then lets only one kernel run at a time.
     pub const KERNEL: Self = Self(3);
     /// Driver API calls.
     pub const DRIVER: Self = Self(4);

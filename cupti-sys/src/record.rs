@@ -376,8 +376,8 @@ pub mod offset {
     pub const KERNEL_IS_DEVICE_LAUNCHED: usize = 208;
     /// The launch priority, `i32` (13.1 on), in a [`super::Kernel`].
     pub const KERNEL_PRIORITY: usize = 216;
-    /// Sync id of the event recording that a wait waits for, `u64` (12.8 on), in a [`super::Synchronization`]; 32 one
-    /// bits = none.
+    /// Sync id of the `cudaEventRecord` call for whose event a stream waits, `u64` (12.8 on), in a
+    /// [`super::Synchronization`]; 0xFFFF_FFFF if there is none.
     pub const SYNCHRONIZATION_SYNC_ID: usize = 40;
     /// Result of the call, `u32` (12.8 on), in a [`super::Synchronization`].
     pub const SYNCHRONIZATION_RESULT: usize = 48;

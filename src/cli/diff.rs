@@ -241,7 +241,7 @@ impl ComparedRun {
             kernels.entry(work_name(&profile, event.activity.work()).into_owned()).or_default().add(nanos);
         }
         let times = time_breakdown(&profile);
-        Ok(Self { kernels, stacks, modules, times, steps: facts.steps, order, profile })
+        Ok(Self { kernels, stacks, modules, times, steps: facts.steps.spans().len() as u64, order, profile })
     }
 
     fn impossible_table(&self, name: &'static str) -> Option<Table> {
@@ -283,6 +283,8 @@ fn idle_what(cause: &str) -> &'static str {
         "dependency" => "idle: dependency",
         "before_the_first" => "idle: before the first work",
         "after_the_last" => "idle: after the last work",
+        "start_up" => "idle: start-up",
+        "shutdown" => "idle: shutdown",
         _ => "idle: unknown",
     }
 }

@@ -87,13 +87,10 @@ pub(super) fn explain_opened(
     let sink = (sink, &mut coverage);
     let (run, facts) = Run::explained(options, sink, |each| source.rows(opened, options, console, each))?;
     let (mut profile, ledger, unnamed, tied) = run.into_parts();
-    // A recording that has only sums has no times of launches, and a window of a recording may have no work.
+    // A recording that has only sums has no times of launches.
     if !facts.has_only_sums {
-        let mut coverage = coverage.coverage(&profile, &facts.step_times);
-        if facts.kind == Kind::Recording {
-            coverage.empty_steps.clear();
-        }
-        profile.set_coverage(coverage);
+        let is_trace = facts.kind != Kind::Recording;
+        profile.set_coverage(coverage.coverage(&profile, &facts.steps, is_trace));
     }
     if facts.kind == Kind::Recording && options.backward_under_forward {
         let all = profile.devices().iter().map(|device| device.nanos);

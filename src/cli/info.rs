@@ -28,8 +28,9 @@ impl Info {
         let mut spans = WorkSpans::bounded(MAX_SPANS);
         let explained = explain_sums_with(&self.input, ReadOptions::default(), console, &mut spans)?;
         let whole_micros = spans.whole_micros(explained.facts.linked.as_ref());
-        let mut tables =
-            vec![fact_table(&explained, whole_micros), device_table(&explained), loss_table(&explained)];
+        let mut tables = vec![fact_table(&explained, whole_micros), device_table(&explained)];
+        tables.extend(part_table(&explained));
+        tables.push(loss_table(&explained));
         tables.extend(check_durations(&self.input, &explained, spans, console));
         self.report.write(console, &tables)?;
         Ok(Outcome::Clean)
@@ -63,6 +64,18 @@ fn fact_table(explained: &Explained, whole_micros: Option<bool>) -> Table {
         fact(&format!("activities {}", word.replace('_', " ")), Cell::Count(count));
     }
     fact("activities linked", Cell::share(tally.activities.matched, tally.activities.seen));
+    let steps = profile.steps();
+    if steps.count > 0 {
+        fact("steps", Cell::Count(steps.count));
+        if steps.has_several_threads {
+            fact("steps begin on", Cell::from("several threads, and those of each thread are counted"));
+        }
+    }
+    let part = match profile.steady() {
+        Some(steady) => steady.rule.words(),
+        None => "none: fewer than two steps have work, and no loop has most of the kernels",
+    };
+    fact("steady part", Cell::from(part));
     if let Some(doubt) = profile.idle_doubt() {
         fact("idle time", Cell::Text(format!("unknown: {doubt}")));
     }
@@ -131,6 +144,29 @@ fn device_table(explained: &Explained) -> Table {
         ]);
     }
     table
+}
+
+/// Returns the table of the parts of the run, which add up to the window; `None` if the run has no parts.
+fn part_table(explained: &Explained) -> Option<Table> {
+    let profile = &explained.profile;
+    let steady = profile.steady().filter(|_| profile.idle_doubt().is_none())?;
+    let mut table =
+        Table::new("parts", &["device", "part", "busy_ns", "idle_ns", "window_ns", "busy_percent"]);
+    for time in profile.times() {
+        let parts =
+            [("start-up", time.start_up), (steady.rule.words(), time.steady()), ("shutdown", time.shutdown)];
+        for (part, sum) in parts {
+            table.add_row([
+                Cell::Text(format!("GPU {}", time.device.0)),
+                Cell::from(part),
+                Cell::Nanos(sum.busy),
+                Cell::Nanos(sum.idle),
+                Cell::Nanos(sum.window()),
+                Cell::share(sum.busy, sum.window()),
+            ]);
+        }
+    }
+    Some(table)
 }
 
 /// Returns the table of losses, and of activities that no total includes.

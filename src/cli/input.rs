@@ -15,7 +15,7 @@ use super::report::group_digits;
 use gpuflame_explain::events::JoinedRows;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::format_nanos;
-use gpuflame_model::record::{Provenance, Row, WindowEdge};
+use gpuflame_model::record::{Provenance, Row, StepSpans};
 use gpuflame_offline::run::ReadOptions;
 use gpuflame_traces::import::{
     self, CaptureCoverage, Kind, LinkReport, MAX_RENUMBERED_DEVICES, Opened, Options, ReadCounts,
@@ -68,10 +68,8 @@ pub(super) struct Facts {
     pub(super) writer_state: Option<WriterState>,
     /// Link statistics, if the source is another tool's trace.
     pub(super) linked: Option<LinkReport>,
-    /// Number of steps of a trace, or of windows of a recording.
-    pub(super) steps: u64,
-    /// Start and end times of the steps.
-    pub(super) step_times: Vec<(u64, u64)>,
+    /// Steps of the run, or the windows of a recording without steps.
+    pub(super) steps: StepSpans,
     /// Number of ranks of the job, if the source gives it.
     pub(super) world_size: Option<u32>,
 }
@@ -152,34 +150,21 @@ impl Source {
             &opened,
             console,
         );
+        let mut steps = StepSpans::default();
+        let each: &mut dyn FnMut(&Row<'_>) = &mut |row| {
+            steps.add_row(row);
+            each(row);
+        };
         if kind == Kind::Recording {
-            let (mut steps, mut opened_at, mut step_times) = (0, None, Vec::new());
             let mut world_size = None;
             let RecordingSummary { damaged, has_only_sums, writer_state, .. } =
                 self.recording(opened, &options, console, &mut |row| {
-                    match row {
-                        Row::Window { edge: WindowEdge::Open, time } => opened_at = Some(time.0),
-                        Row::Window { edge: WindowEdge::Close, time } => {
-                            steps += 1;
-                            step_times.extend(opened_at.take().map(|from| (from, time.0)));
-                        }
-                        Row::Provenance { what: Provenance::WORLD_SIZE, text } => {
-                            world_size = text.parse().ok().filter(|size| *size > 0);
-                        }
-                        _ => {}
+                    if let Row::Provenance { what: Provenance::WORLD_SIZE, text } = row {
+                        world_size = text.parse().ok().filter(|size| *size > 0);
                     }
                     each(row);
                 })?;
-            return Ok(Facts {
-                kind,
-                damaged,
-                has_only_sums,
-                writer_state,
-                linked: None,
-                steps,
-                step_times,
-                world_size,
-            });
+            return Ok(Facts { kind, damaged, has_only_sums, writer_state, linked: None, steps, world_size });
         }
         let linked = import::rows(opened, &options, each)?;
         print_remarks(self, &linked.counts, console);
@@ -194,18 +179,8 @@ impl Source {
         if let Some(coverage) = linked.capture_coverage {
             console.remark(format!("{self}: {}", describe_captures(coverage)));
         }
-        let (steps, step_times) = (linked.steps, linked.step_times.clone());
         let (has_only_sums, writer_state) = (false, None);
-        Ok(Facts {
-            kind,
-            damaged: 0,
-            has_only_sums,
-            writer_state,
-            linked: Some(linked),
-            steps,
-            step_times,
-            world_size,
-        })
+        Ok(Facts { kind, damaged: 0, has_only_sums, writer_state, linked: Some(linked), steps, world_size })
     }
 
     /// Opens the source, regardless of its kind.

@@ -17,10 +17,12 @@ use super::output::Target;
 use super::ranks::{self, SameJob, SameRank};
 use super::report::{self, Cell, ReportFormat, Table};
 use gpuflame_explain::join::{Launched, Origin, Sink};
-use gpuflame_export::{self, GraphStacks, NameFolding, Unit, clean_frame, folded_names, work_name};
+use gpuflame_export::{
+    self, ExecutedLine, GraphStacks, NameFolding, Unit, clean_frame, executed_line, folded_names, work_name,
+};
 use gpuflame_model::error::{Error, ErrorKind, Result};
-use gpuflame_model::profile::views::{GPU, IDLE, idle_word};
-use gpuflame_model::profile::{Profile, add_to, saturating_sum};
+use gpuflame_model::profile::views::{CPU, GPU, IDLE, OFF_CPU, idle_word};
+use gpuflame_model::profile::{Cause, LeafFrame, Profile, Sample, SampleSite, add_to, saturating_sum};
 use gpuflame_model::record::{Activity, CorrelationId, Work};
 use gpuflame_offline::analysis::{
     CollectiveKernel, CollectiveKernels, CommunicationFilter, JobMember, RankTime, StragglerVerdict,
@@ -34,10 +36,12 @@ use gpuflame_offline::formats::{FoldedStacks, write_lines_folded, write_lines_sv
 /// rank to enter a collective waits for no other rank, and all other ranks wait for it, whether its GPU had
 /// more work or its CPU was late with launches. If not all ranks communicate, the straggler is the rank with
 /// the most work. It is named only if its steps differ from those of the other ranks by more than chance (p <
-/// 0.01, at least ten steps), together with the collective in which the other ranks wait most. `vs_median` is
-/// the difference from the median rank; a few percent mean that no rank stands out. These times were recorded
-/// within one rank each. Only the table of ranks that came last to collectives compares clocks, and only if
-/// the collectives end at the same time on all ranks.
+/// 0.01, at least ten steps), together with the collective in which the other ranks wait most. `host_line` is
+/// the source line in which its host was late for more time than in the other ranks; it needs samples (`run
+/// --cpu-samples 99 --off-cpu`) or a trace with Python functions. Steps are those of the program or the
+/// profiler, otherwise windows. `vs_median` is the difference from the median rank; a few percent mean that no
+/// rank stands out. These times were recorded within one rank each. Only the table of ranks that came last to
+/// collectives compares clocks, and only if the collectives end at the same time on all ranks.
 ///
 /// Files of different programs are refused: those whose traces give different numbers of ranks, or that share
 /// no kernel. A `ranks.json` next to the files declares them one job.
@@ -93,6 +97,10 @@ struct RankData {
     arrivals: CollectiveKernels,
     /// Number of ranks of the job, if the file gives it.
     world_size: Option<u32>,
+    /// Number of steps, or of windows if there are no steps.
+    steps: u64,
+    /// Time in ns for which the host was late, by the source line in which it was; the reason if this is not known.
+    late_lines: std::result::Result<BTreeMap<String, u64>, &'static str>,
 }
 
 impl MergeRanks {
@@ -131,7 +139,7 @@ impl MergeRanks {
             );
             add_stacks(&mut stacks, rank, &explained.profile, names);
             add_idle(&mut idle, &explained.profile);
-            let one = RankData::new(rank, source, &explained, ops);
+            let one = RankData::new(rank, source, &explained, ops, names);
             match all.iter_mut().find(|known: &&mut RankData| known.rank == rank) {
                 Some(known) => known.add(one),
                 None => all.push(one),
@@ -157,6 +165,14 @@ impl MergeRanks {
                 "no straggler is named: no rank differs from the other ranks by more than chance (p < 0.01) \
                  over at least ten steps (of the profiler, or windows)",
             );
+        }
+        for (rank, reason) in all.iter().enumerate().filter_map(|(at, rank)| {
+            is_straggler(&all, at)
+                .then(|| find_late_line(&all, at).err())
+                .flatten()
+                .map(|why| (rank.rank, why))
+        }) {
+            console.remark(format!("rank {rank}: the line that its host was in is unknown: {reason}"));
         }
         let arrivals: BTreeMap<u32, CollectiveKernels> =
             all.iter_mut().map(|rank| (rank.rank, std::mem::take(&mut rank.arrivals))).collect();
@@ -270,7 +286,9 @@ fn rank_table(all: &[RankData]) -> Table {
         "communication_ns",
         "vs_median_percent",
         "linked_percent",
+        "steps",
         "straggler",
+        "host_line",
         "source",
     ];
     let mut table = Table::new("ranks", columns);
@@ -291,7 +309,14 @@ fn rank_table(all: &[RankData]) -> Table {
             Cell::Nanos(rank.time.communication),
             standing.to_median_percent.map_or(Cell::Nothing, Cell::Share),
             Cell::share(rank.linked.0, rank.linked.1),
+            if rank.steps > 0 { Cell::Count(rank.steps) } else { Cell::Nothing },
             Cell::Text(held),
+            match standing.verdict {
+                StragglerVerdict::OthersWait | StragglerVerdict::MostWork => {
+                    find_late_line(all, at).map_or(Cell::Nothing, |line| Cell::Text(line.to_owned()))
+                }
+                StragglerVerdict::NotStraggler | StragglerVerdict::Unsure => Cell::Nothing,
+            },
             Cell::Text(rank.source.clone()),
         ]);
     }
@@ -308,7 +333,7 @@ fn progress_bar(files: usize, console: Console) -> ProgressBar {
 }
 
 impl RankData {
-    fn new(rank: u32, source: &Source, explained: &Explained, ops: OpCollector) -> Self {
+    fn new(rank: u32, source: &Source, explained: &Explained, ops: OpCollector, names: NameFolding) -> Self {
         let (profile, tally) = (&explained.profile, explained.ledger.tally.activities);
         let mut sums: BTreeMap<String, u64> = BTreeMap::new();
         let (mut time, filter) = (RankTime::default(), CommunicationFilter::default());
@@ -330,7 +355,9 @@ impl RankData {
         let arrivals = collect_arrivals(profile, &ops, known, explained);
         let mut ops: Vec<_> =
             ops.0.into_iter().map(|(start, nanos, work, _)| (start, nanos, known(work))).collect();
-        time.add_steps(&mut ops, &explained.facts.step_times);
+        let spans = explained.facts.steps.spans();
+        time.add_steps(&mut ops, &spans);
+        let steps = profile.steps().count.max(spans.len() as u64);
         let mut kernels: Vec<_> = sums.into_iter().map(|(name, nanos)| (nanos, name)).collect();
         kernels.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
         let busy = saturating_sum(profile.times().iter().map(|time| time.busy));
@@ -338,7 +365,21 @@ impl RankData {
         let idle = profile.idle_doubt().is_none().then_some(idle);
         let (source, linked) = (source.to_string(), (tally.matched, tally.seen));
         let world_size = explained.facts.world_size;
-        Self { rank, source, busy, idle, time, linked, kernels, collectives, arrivals, world_size }
+        let late_lines = late_lines(explained, names);
+        Self {
+            rank,
+            source,
+            busy,
+            idle,
+            time,
+            linked,
+            kernels,
+            collectives,
+            arrivals,
+            world_size,
+            steps,
+            late_lines,
+        }
     }
 
     fn member(&self) -> JobMember {
@@ -358,6 +399,14 @@ impl RankData {
         kernels.for_each(|(nanos, name)| add_to(sums.entry(name).or_default(), nanos));
         self.kernels = sums.into_iter().map(|(name, nanos)| (nanos, name)).collect();
         self.kernels.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
+        self.steps += other.steps;
+        self.late_lines = match (std::mem::replace(&mut self.late_lines, Err("")), other.late_lines) {
+            (Ok(mut lines), Ok(more)) => {
+                more.into_iter().for_each(|(line, nanos)| add_to(lines.entry(line).or_default(), nanos));
+                Ok(lines)
+            }
+            (Err(reason), _) | (_, Err(reason)) => Err(reason),
+        };
         other.collectives.into_iter().for_each(|(name, nanos)| {
             add_to(self.collectives.entry(name).or_default(), nanos);
         });
@@ -395,6 +444,47 @@ fn collect_arrivals(
     arrivals
 }
 
+/// Returns the time for which the host was late, by the source line in which it was.
+///
+/// # Errors
+/// The reason why this is not known.
+fn late_lines(
+    explained: &Explained,
+    names: NameFolding,
+) -> std::result::Result<BTreeMap<String, u64>, &'static str> {
+    let profile = &explained.profile;
+    let is_trace = explained.facts.linked.is_some();
+    if profile.idle_doubt().is_some() {
+        return Err("GPU work is missing, so idle time is unknown");
+    }
+    if !is_trace && !profile.has(&CPU) && !profile.has(&OFF_CPU) {
+        return Err("it was recorded without samples; record with `gpuflame run --cpu-samples 99 --off-cpu`");
+    }
+    let mut lines: BTreeMap<String, u64> = BTreeMap::new();
+    let is_late =
+        |sample: &&Sample| sample.leaf.frames().any(|leaf| leaf == LeafFrame::Idle(Cause::HostLate));
+    let is_running =
+        |sample: &&Sample| matches!(sample.site, SampleSite::Context(_)) && sample.root_mark.is_none();
+    for sample in profile.samples(&IDLE).iter().filter(is_late).filter(is_running) {
+        if let Some(ExecutedLine { file, line, function }) = executed_line(profile, sample.site, names) {
+            let name = function_name(&function, &format!("{file}({line}): "));
+            add_to(lines.entry(format!("{file}:{line} ({name})")).or_default(), sample.amount());
+        }
+    }
+    match lines.is_empty() {
+        true if is_trace => Err("the trace has no lines of the host; record it with `with_stack=True`"),
+        true => Err("no sampled stack has a source line"),
+        false => Ok(lines),
+    }
+}
+
+/// Returns the name of a function without its place: traces write the place before the name, and gpuflame after it.
+fn function_name<'a>(function: &'a str, place: &str) -> &'a str {
+    let without_place = |(name, place): (&'a str, &str)| place.contains(".py:").then_some(name);
+    let ours = || function.strip_suffix(')').and_then(|text| text.rsplit_once(" (")).and_then(without_place);
+    function.strip_prefix(place).or_else(ours).unwrap_or(function)
+}
+
 /// A [`Sink`] that stores the start, the duration, the kind and the GPU of each operation.
 #[derive(Default)]
 struct OpCollector(Vec<(u64, u64, Work, u32)>);
@@ -406,6 +496,42 @@ impl Sink for OpCollector {
     }
 
     fn pending(&mut self, _: CorrelationId, _: Launched) {}
+}
+
+/// Whether the rank at `at` is the straggler.
+fn is_straggler(all: &[RankData], at: usize) -> bool {
+    let times: Vec<_> = all.iter().map(|rank| rank.time).collect();
+    matches!(compare_ranks(&times)[at].verdict, StragglerVerdict::OthersWait | StragglerVerdict::MostWork)
+}
+
+/// Returns the source line in which the host of the rank at `at` was late for more time than the hosts of the other ranks,
+/// on average.
+///
+/// # Errors
+/// The reason why no line is named.
+fn find_late_line(all: &[RankData], at: usize) -> std::result::Result<&str, &'static str> {
+    let own = all[at].late_lines.as_ref().map_err(|reason| *reason)?;
+    let others = all.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, rank)| rank);
+    let (mut lines, mut work) = (Vec::new(), Vec::new());
+    for rank in others {
+        work.push(rank.time.work);
+        lines.extend(rank.late_lines.as_ref().ok());
+    }
+    if lines.is_empty() {
+        return Err("the lines of the other ranks' hosts are not known");
+    }
+    let mean = |nanos: &mut dyn Iterator<Item = u64>, count: usize| saturating_sum(nanos) / count as u64;
+    let in_line = |line: &str| {
+        let nanos = lines.iter().map(|lines| lines.get(line).copied().unwrap_or(0));
+        mean(&mut { nanos }, lines.len())
+    };
+    let more = own.iter().map(|(line, nanos)| (nanos.saturating_sub(in_line(line)), line.as_str()));
+    let (late, line) = more.max().unwrap_or_default();
+    let more_work = all[at].time.work.saturating_sub(mean(&mut work.iter().copied(), work.len()));
+    match late {
+        _ if more_work >= late => Err("its GPU had more work, and its host was not late for longer"),
+        _ => Ok(line),
+    }
 }
 
 /// Returns the collective in which the rank at `at` is furthest below the mean of the other ranks. In that collective

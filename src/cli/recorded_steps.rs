@@ -1,34 +1,31 @@
 //! Presents a recording as events of a trace, for the verbs that were designed for other tools' traces. Activities
-//! become operations, and each window becomes a step.
+//! become operations. Steps stay steps; without steps, each window becomes a step.
 
 use gpuflame_explain::symbolize::kernel_name;
-use gpuflame_model::record::{Activity, Detail, IdMap, NameId, Nanos, Row, WindowEdge};
+use gpuflame_model::record::{Activity, Detail, IdMap, NameId, Row, StepSpans};
 use gpuflame_traces::import::{CpuKind, CpuOp, Event, Op, OpKind, Sink, Text};
 
 /// Converts rows to events.
 pub(super) struct RecordedEvents<'a, S> {
     sink: &'a mut S,
     names: IdMap<NameId, String>,
-    /// Opening time of the window that is still open, if any.
-    opened: Option<Nanos>,
-    windows: u64,
+    steps: StepSpans,
     /// Number of activities that are skipped because they have no usable times.
     pub(super) untimed: u64,
 }
 
 impl<'a, S: Sink> RecordedEvents<'a, S> {
     pub(super) fn new(sink: &'a mut S) -> Self {
-        Self { sink, names: IdMap::default(), opened: None, windows: 0, untimed: 0 }
+        Self { sink, names: IdMap::default(), steps: StepSpans::default(), untimed: 0 }
     }
 
     pub(super) fn add_row(&mut self, row: &Row<'_>) {
         match row {
             Row::Name { id, text } => drop(self.names.insert(*id, kernel_name(text).into_owned())),
             Row::Activity(activity) => self.op(activity),
-            Row::Window { edge: WindowEdge::Open, time } => self.opened = Some(*time),
-            Row::Window { edge: WindowEdge::Close, time } => self.window(*time),
             _ => {}
         }
+        self.steps.add_row(row);
     }
 
     fn op(&mut self, activity: &Activity) {
@@ -60,16 +57,15 @@ impl<'a, S: Sink> RecordedEvents<'a, S> {
         }));
     }
 
-    fn window(&mut self, end: Nanos) {
-        let Some(start) = self.opened.take() else { return };
-        self.windows += 1;
-        let name = format!("Window#{}", self.windows);
-        self.sink.event(&Event::Cpu(CpuOp {
-            kind: CpuKind::Step,
-            name: Text::from(&*name),
-            start: start.0 as i64,
-            end: end.0 as i64,
-            ..CpuOp::default()
-        }));
+    /// Passes on the steps. Call after the last row.
+    pub(super) fn add_steps(&mut self) {
+        let word = if self.steps.has_steps() { "Step" } else { "Window" };
+        for (number, (start, end)) in (1..).zip(self.steps.spans()) {
+            let name = format!("{word}#{number}");
+            let (start, end) = (start as i64, end as i64);
+            let step =
+                CpuOp { kind: CpuKind::Step, name: Text::from(&*name), start, end, ..CpuOp::default() };
+            self.sink.event(&Event::Cpu(step));
+        }
     }
 }

@@ -79,7 +79,7 @@ pub(super) fn recover(
     if facts.writer_state == Some(WriterState::Alive) && !alive {
         return Ok(None);
     }
-    // Outputs that list rows are not written, and neither is the recording itself.
+    // Only views and the table are written: not the outputs that list every activity or stack, and not the recording.
     let outputs = outputs.iter().filter(|output| matches!(output, Output::View(..) | Output::Table));
     let outputs: Vec<_> = outputs.copied().collect();
     let suffixes: Vec<_> =

@@ -12,7 +12,8 @@ use gpuflame_traces::steps::{Bubbles, Ops, Stats as Table, StatsOptions};
 
 /// Average the GPU operations of equal steps, and the idle time before each operation.
 ///
-/// Steps are the profiler's (`ProfileStep#N`, `ProfilerStep#N`), or the windows of a recording. Only steps
+/// Steps are the profiler's (`ProfileStep#N`, `ProfilerStep#N`), or a recording's: those that the program
+/// began with `gpuflame.step()` or with ranges named by GPUFLAME_STEP_RANGE, otherwise its windows. Only steps
 /// with the same operations in the same order are averaged: those that equal the first step with the most
 /// common number of operations.
 #[derive(Debug, Args)]

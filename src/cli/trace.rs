@@ -45,6 +45,7 @@ pub(super) fn read_trace(
         if source.recording(opened, &options, console, &mut |row| events.add_row(row))?.has_only_sums {
             return Err(sums_only_error(source));
         }
+        events.add_steps();
         ReadCounts { untimed: events.untimed, ..ReadCounts::default() }
     } else {
         opened.read_parallel(&options, sink)?

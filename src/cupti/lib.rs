@@ -1,9 +1,9 @@
 //! The only module that knows NVIDIA CUPTI: it finds the library, distinguishes its releases, sets it up, and knows the
 //! layout of its callbacks and records.
 //!
-//! The interface of this module consists of a [`Tracer`], which receives API calls and buffers, an [`Api`], which
-//! flushes and turns buffers into [`Row`](gpuflame_model::record::Row)s, and errors of one sentence. No CUPTI type and
-//! no check of a CUPTI version appears outside this module.
+//! The interface of this module has two parts. A [`Tracer`] receives API calls and buffers. An [`Api`] flushes, and turns
+//! buffers into [`Row`](gpuflame_model::record::Row)s. Each error is one sentence. No CUPTI type and no check of a CUPTI
+//! version appears outside this module.
 //!
 //! ```text
 //! find, here -> load -> api -> callback -> tracer          (set up once; then called by CUPTI)

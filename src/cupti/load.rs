@@ -54,8 +54,8 @@ pub(super) fn attach<T: Tracer>(
 /// A CUPTI that was loaded but refused to start, and its status.
 pub(super) type StartedLibrary = (Candidate, Version, Status);
 
-/// Like `attach`, but also returns the reason why the working candidate was tried or, on failure, the candidate that
-/// refused to start.
+/// Like `attach`, but says more: on success, why the CUPTI that works was tried; on failure, which CUPTI refused to
+/// start.
 pub(super) fn probe<T: Tracer>(
     driver: Driver,
     environment: &SearchEnvironment,

@@ -8,8 +8,8 @@ use super::{Explain, Ledger, Snapshot, Stacks, WindowSums};
 use crate::graphs::NodeTally;
 use crate::join::{Activities, Launched, Launches, Origin, Sink, Tally};
 use gpuflame_model::profile::{
-    Cause, Dependencies, DeviceTime, DeviceUse, Leaf, LeafFrame, Profile, RootMark, Sample, SampleSite,
-    StreamUse, VIEWS, Weight, WorkStats, add_values,
+    BusyIdle, Cause, Dependencies, DeviceTime, DeviceUse, Leaf, LeafFrame, Profile, RootMark, Sample,
+    SampleSite, SteadyPart, SteadyRule, StepTotals, StreamUse, VIEWS, Weight, WorkStats, add_values,
 };
 use gpuflame_model::record::{
     Activity, Caller, Chunk, ContextId, CopyKind, CorrelationId, DeviceId, Fields, GpuContextId, IdMap, Loss,
@@ -32,10 +32,15 @@ mod kind {
     pub(super) const SYNC: u8 = 11;
     pub(super) const LOSS: u8 = 12;
     pub(super) const WINDOW: u8 = 13;
+    pub(super) const STEPS: u8 = 14;
+    pub(super) const STEADY: u8 = 15;
+    pub(super) const TIME_PARTS: u8 = 16;
 }
 
 /// Upper limit for the total of the sums in a file. No real run can exceed this limit, and below it no addition overflows.
 const MAX_TOTAL: u64 = 1 << 62;
+const NANOS_PER_SECOND: u64 = 1_000_000_000;
+const STEADY_RULES: [SteadyRule; 2] = [SteadyRule::Steps, SteadyRule::Repeated];
 
 const MISSING_REASONS: [Missing; 6] = [
     Missing::LaunchedBefore,
@@ -45,7 +50,13 @@ const MISSING_REASONS: [Missing; 6] = [
     Missing::Pending,
     Missing::Outside,
 ];
-const ROOT_MARKS: [Option<RootMark>; 3] = [None, Some(RootMark::Opening), Some(RootMark::Closing)];
+const ROOT_MARKS: [Option<RootMark>; 5] = [
+    None,
+    Some(RootMark::Opening),
+    Some(RootMark::Closing),
+    Some(RootMark::StartUp),
+    Some(RootMark::Shutdown),
+];
 
 impl Explain {
     /// Appends the sums over the rows so far to `chunk`, limited to sums that changed since they were last written.
@@ -81,12 +92,13 @@ impl Explain {
         if mapping.has_any() {
             part.aggregate.rename(|id| mapping.context(id), |id| mapping.kernel(id));
         }
-        let WindowSums { edges, aggregate, timeline, host, tally, nodes, .. } = part;
+        let WindowSums { edges, aggregate, timeline, host, tally, nodes, steps, .. } = part;
         let profile = &mut self.profile;
         profile.set_losses(counted.iter().copied().collect());
         aggregate.fill(profile);
         timeline.end(profile);
         host.fill(profile);
+        profile.set_steps(steps);
         let ledger = Ledger::new(profile, tally, nodes, Stacks::default(), host.held());
         SumsWriter::default().write(chunk, |each| sums(profile, &ledger, &edges, each));
         profile.forget_sums();
@@ -164,6 +176,10 @@ fn sums(
         let DeviceTime { window, busy, idle, late, late_count, early, early_count, first, last, .. } = *time;
         let values = [window, busy, idle, late, late_count, early, early_count, first.0, last.0];
         sum(kind::TIME, &|out| _ = out.u32(time.device.0), &values);
+        let parts = [time.start_up.busy, time.start_up.idle, time.shutdown.busy, time.shutdown.idle];
+        if parts != [0; 4] {
+            sum(kind::TIME_PARTS, &|out| _ = out.u32(time.device.0), &parts);
+        }
     }
     for stream in profile.streams() {
         let put = |out: &mut Payload<'_>| {
@@ -181,6 +197,12 @@ fn sums(
     sum(kind::HELD, &nothing, &[ledger.host.held, ledger.host.held_max]);
     let known = &ledger.dependencies;
     sum(kind::DEPENDENCIES, &nothing, &[known.record_calls, known.wait_calls, known.event_records]);
+    if let Some(steady) = profile.steady() {
+        sum(kind::STEADY, &nothing, &steady_values(steady));
+    }
+    if ledger.steps.count > 0 {
+        sum(kind::STEPS, &nothing, &step_values(ledger.steps));
+    }
     for (kind, count) in &known.syncs {
         sum(kind::SYNC, &|out| _ = out.u32(kind.0), &[*count]);
     }
@@ -190,6 +212,46 @@ fn sums(
     for (edge, time) in windows {
         sum(kind::WINDOW, &|out| _ = out.u8(u8::from(*edge == WindowEdge::Close)), &[time.0]);
     }
+}
+
+/// Returns the values of the steps. Times are split into seconds and nanoseconds, because older versions add up the values
+/// of sums that they do not know.
+fn step_values(steps: StepTotals) -> [u64; 8] {
+    let StepTotals { count, first_number, first, last, thread, has_several_threads } = steps;
+    let ([first_s, first_ns], [last_s, last_ns]) = (split_time(first), split_time(last));
+    let (thread, several) = (thread.0.into(), has_several_threads.into());
+    [count, first_number, first_s, first_ns, last_s, last_ns, thread, several]
+}
+
+fn split_time(time: Nanos) -> [u64; 2] {
+    [time.0 / NANOS_PER_SECOND, time.0 % NANOS_PER_SECOND]
+}
+
+fn join_time(seconds: u64, nanos: u64) -> Option<Nanos> {
+    let seconds = seconds.checked_mul(NANOS_PER_SECOND)?;
+    (nanos < NANOS_PER_SECOND).then(|| seconds.checked_add(nanos).map(Nanos))?
+}
+
+/// Returns the values of the steady part, with times split as in [`step_values`].
+fn steady_values(SteadyPart { rule, begin, end }: SteadyPart) -> [u64; 5] {
+    let ([begin_s, begin_ns], [end_s, end_ns]) = (split_time(begin), split_time(end));
+    [position(&STEADY_RULES, rule).into(), begin_s, begin_ns, end_s, end_ns]
+}
+
+fn decode_steady(values: &[u64]) -> Option<SteadyPart> {
+    let &[rule, begin_s, begin_ns, end_s, end_ns] = values else { return None };
+    let rule = *STEADY_RULES.get(usize::try_from(rule).ok()?)?;
+    let (begin, end) = (join_time(begin_s, begin_ns)?, join_time(end_s, end_ns)?);
+    (begin <= end).then_some(SteadyPart { rule, begin, end })
+}
+
+fn decode_steps(values: &[u64]) -> Option<StepTotals> {
+    let &[count, first_number, first_s, first_ns, last_s, last_ns, thread, several] = values else {
+        return None;
+    };
+    let (first, last) = (join_time(first_s, first_ns)?, join_time(last_s, last_ns)?);
+    let (thread, has_several_threads) = (ThreadId(thread.try_into().ok()?), several != 0);
+    (first <= last).then_some(StepTotals { count, first_number, first, last, thread, has_several_threads })
 }
 
 fn tally_values(tally: &Tally) -> [u64; 18] {
@@ -283,6 +345,10 @@ pub(super) struct CheckpointSums {
     /// Number of bytes that are allocated now, and its maximum.
     pub(super) held: (u64, u64),
     dependencies: Dependencies,
+    steps: StepTotals,
+    steady: Option<SteadyPart>,
+    /// Times of devices before and after the steady part.
+    time_parts: BTreeMap<DeviceId, [BusyIdle; 2]>,
     pub(super) losses: BTreeMap<Loss, u64>,
     /// Running total of all values, which must stay below `MAX_TOTAL`.
     total: u64,
@@ -329,6 +395,8 @@ impl CheckpointSums {
                     early_count,
                     first,
                     last,
+                    start_up: BusyIdle::default(),
+                    shutdown: BusyIdle::default(),
                 };
                 (window == busy + idle && first <= last).then(|| self.times.push(time))?;
             }
@@ -348,6 +416,12 @@ impl CheckpointSums {
                 let syncs = std::mem::take(&mut self.dependencies.syncs);
                 self.dependencies = Dependencies { record_calls, wait_calls, event_records, syncs };
             }
+            (kind::STEADY, values) => self.steady = Some(decode_steady(values)?),
+            (kind::TIME_PARTS, &[busy, idle, later_busy, later_idle]) => {
+                let shutdown = BusyIdle { busy: later_busy, idle: later_idle };
+                self.time_parts.insert(DeviceId(key.u32()?), [BusyIdle { busy, idle }, shutdown]);
+            }
+            (kind::STEPS, values) => self.steps = decode_steps(values)?,
             (kind::SYNC, &[count]) => drop(self.dependencies.syncs.insert(SyncKind(key.u32()?), count)),
             (kind::LOSS, &[count]) => drop(self.losses.insert(decode_loss(key.u8()?.into())?, count)),
             _ => return None,
@@ -393,8 +467,19 @@ impl CheckpointSums {
             profile.set_samples(VIEWS[view], merge_samples(samples.clone()));
         }
         profile.set_works(self.works.clone(), self.devices.clone());
-        profile.set_times(self.times.clone(), self.streams.clone());
+        let mut times = self.times.clone();
+        for time in &mut times {
+            let [start_up, shutdown] = self.time_parts.get(&time.device).copied().unwrap_or_default();
+            let busy = start_up.busy.saturating_add(shutdown.busy);
+            let idle = start_up.idle.saturating_add(shutdown.idle);
+            if busy <= time.busy && idle <= time.idle {
+                (time.start_up, time.shutdown) = (start_up, shutdown);
+            }
+        }
+        profile.set_times(times, self.streams.clone());
+        profile.set_steady(self.steady);
         profile.set_dependencies(self.dependencies.clone());
+        profile.set_steps(self.steps);
     }
 
     /// Replaces each context and kernel by the one that `context` or `kernel` returns for it.
@@ -654,9 +739,13 @@ mod tests {
         checkpoint.push(&[kind::TIME, 0, 0, 0, 0], &[10, 1, 2, 0, 0, 0, 0, 5, 6], first);
         checkpoint.push(&[kind::TALLY], &[5; 14], first);
         checkpoint.push(&[kind::SAMPLE, 9], &[1], first);
+        checkpoint.push(&[kind::STEPS], &[3, 1, 7, 0, 6, 999_999_999, 1, 0], first);
+        checkpoint.push(&[kind::STEPS], &[3, 1, u64::MAX >> 3, 0, u64::MAX >> 3, 0, 1, 0], first);
+        checkpoint.push(&[kind::STEPS], &[3, 1, 5, 1_000_000_000, 6, 0, 1, 0], first);
+        checkpoint.push(&[kind::STEPS], &[3, 1, 5, 0, 6, 0, 1 << 32, 0], first);
         checkpoint.push(&[99], &[1], first);
         checkpoint.push(&[], &[], first);
-        assert_eq!(checkpoint.devices.len(), 1);
+        assert_eq!((checkpoint.devices.len(), checkpoint.steps), (1, StepTotals::default()));
         assert!(checkpoint.times.is_empty() && checkpoint.tally == Tally::default() && checkpoint.len() == 0);
     }
 }

@@ -9,7 +9,7 @@ use crate::graphs;
 use crate::join::Tally;
 use gpuflame_model::profile::views::{self, GPU, IDLE, MEMORY, UnifiedSums, WAITS};
 use gpuflame_model::profile::{
-    Cause, Dependencies, DeviceTime, DeviceUse, LeafFrame, Profile, RootMark, Sample,
+    Cause, Dependencies, DeviceTime, DeviceUse, LeafFrame, Profile, RootMark, Sample, StepTotals,
 };
 use gpuflame_model::record::{ContextId, DeviceId, Loss, NameId, Work};
 
@@ -32,6 +32,8 @@ pub struct Ledger {
     pub dependencies: Dependencies,
     /// Events of unified memory, if requested.
     pub unified: Vec<UnifiedSums>,
+    /// Steps of the program, if it marks them.
+    pub steps: StepTotals,
     /// Work under stacks and kernels that were merged for lack of memory.
     pub others: MergedWork,
 }
@@ -59,6 +61,10 @@ pub struct Device {
     pub opening: u64,
     /// Nanoseconds from the last work in a window until it closed.
     pub closing: u64,
+    /// Idle nanoseconds before and after the steady part of the run. No other sum contains them.
+    pub start_up: u64,
+    /// See `start_up`.
+    pub shutdown: u64,
 }
 
 /// Host activity other than launches.
@@ -134,6 +140,7 @@ impl Ledger {
             host: Host::new(profile, held),
             dependencies: profile.dependencies().clone(),
             unified: views::unified(profile).collect(),
+            steps: profile.steps(),
             others: MergedWork::new(profile),
         }
     }
@@ -202,7 +209,8 @@ impl Device {
     fn new(profile: &Profile, work: DeviceUse) -> Self {
         let device = work.device;
         let time = profile.times().iter().find(|time| time.device == device).copied();
-        let mut found = Self { work, time, between: Default::default(), opening: 0, closing: 0 };
+        let (between, opening, closing) = Default::default();
+        let mut found = Self { work, time, between, opening, closing, start_up: 0, shutdown: 0 };
         for sample in profile.samples(&IDLE).iter().filter(|sample| sample.device == Some(device)) {
             *found.part(sample) += sample.amount();
         }
@@ -216,6 +224,8 @@ impl Device {
         };
         match (sample.root_mark, sample.leaf.frames().find_map(cause)) {
             (Some(RootMark::Opening), _) => &mut self.opening,
+            (Some(RootMark::StartUp), _) => &mut self.start_up,
+            (Some(RootMark::Shutdown), _) => &mut self.shutdown,
             (None, Some(at)) => &mut self.between[at],
             _ => &mut self.closing,
         }
@@ -232,6 +242,7 @@ impl Device {
         let gpu = format!("GPU {}", self.id().0);
         let mut idle: Vec<_> = Cause::ALL.into_iter().map(Cause::word).zip(self.between).collect();
         idle.extend([("opening", self.opening), ("closing", self.closing)]);
+        idle.extend([("start_up", self.start_up), ("shutdown", self.shutdown)]);
         Some([
             Sum::new(format!("{gpu} window_ns"), time.window, &[("busy", time.busy), ("idle", time.idle)]),
             Sum::new(format!("{gpu} idle_ns"), time.idle, &idle),

@@ -46,7 +46,7 @@ use checkpoint_sums::CheckpointSums;
 use contexts::Contexts;
 pub use contexts::Stacks;
 pub use definitions::Definitions;
-use gpuflame_model::profile::Profile;
+use gpuflame_model::profile::{Profile, StepTotals};
 use gpuflame_model::record::{
     Activity, ContextId, CpuSample, EventCall, HostCallSpan, HostState, IdMap, Launch, Loss, MemoryCall,
     Nanos, OffCpuWait, Row, ThreadId, Wait,
@@ -83,6 +83,7 @@ pub struct Explain {
     host: HostSums,
     profile: Profile,
     contexts: Contexts,
+    steps: StepTotals,
     /// Losses reported by rows.
     losses: BTreeMap<Loss, u64>,
     ceiling: usize,
@@ -109,7 +110,10 @@ impl Explain {
             aggregate: if options.by_stream { Aggregate::by_stream() } else { Aggregate::default() },
             join: options.ceiling.map_or_else(Join::default, |bytes| Join::new(ceiling::limits(bytes))),
             contexts: Contexts::new(options.merge_threads),
-            timeline: options.ceiling.map_or_else(Timeline::default, |bytes| Timeline::bounded(bytes / 64)),
+            timeline: options
+                .ceiling
+                .map_or_else(Timeline::default, |bytes| Timeline::bounded(bytes / 64))
+                .with_steady_part(),
             ceiling: options.ceiling.unwrap_or(usize::MAX),
             per_window: options.per_window.map(|most| PerWindowSums::new(most, options.by_stream)),
             ..Self::default()
@@ -163,6 +167,13 @@ impl Explain {
                 self.host.row(row);
             }
             Row::Instant(instant) => sink.instant(instant),
+            Row::Step(step) => {
+                self.steps.add(step);
+                self.timeline.add_step(step);
+                if let Some(per_window) = &mut self.per_window {
+                    per_window.add_step(step);
+                }
+            }
             Row::EventCall(call) => {
                 let row = Row::EventCall(EventCall { context: self.representative(call.context), ..*call });
                 self.push_host_row(&row, sink);
@@ -351,6 +362,7 @@ impl Explain {
                 aggregate.fill(profile);
                 timeline.end(profile);
                 self.host.fill(profile);
+                profile.set_steps(self.steps);
             }
         }
         profile.count_coverage(tally.launches.matched.saturating_sub(tally.launches.graphs));

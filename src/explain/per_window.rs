@@ -14,9 +14,10 @@ use crate::aggregate::{Aggregate, HostSums};
 use crate::graphs::NodeTally;
 use crate::join::{Launched, Origin, Sink, Tally};
 use crate::timeline::Timeline;
+use gpuflame_model::profile::StepTotals;
 use gpuflame_model::record::{
-    Activity, ContextId, CorrelationId, Launch, MemoryCall, Missing, NameId, Nanos, Row, ThreadId, Unified,
-    WindowEdge,
+    Activity, ContextId, CorrelationId, Launch, MemoryCall, Missing, NameId, Nanos, Row, Step, ThreadId,
+    Unified, WindowEdge,
 };
 
 /// Number of flushes without work after which a graph counts as finished. One flush is not enough, because the first flush
@@ -71,6 +72,7 @@ pub struct WindowSums {
     pub(super) host: HostSums,
     pub(super) tally: Tally,
     pub(super) nodes: NodeTally,
+    pub(super) steps: StepTotals,
     /// Number of further flushes of the tracer after which no more work is expected from graphs that ran.
     flushes_left: u8,
 }
@@ -135,6 +137,13 @@ impl PerWindowSums {
         match self.index_at(launch.time).and_then(|at| self.windows[at].sums.as_mut()) {
             Some(sums) => sums.tally.launches.seen += 1,
             None => self.late.launches += 1,
+        }
+    }
+
+    /// Adds a step, which began in a window.
+    pub(super) fn add_step(&mut self, step: &Step<'_>) {
+        if let Some(sums) = self.sums_at(step.time) {
+            sums.steps.add(step);
         }
     }
 
@@ -366,6 +375,7 @@ impl WindowSums {
             host: HostSums::default(),
             tally: Tally::default(),
             nodes: NodeTally::default(),
+            steps: StepTotals::default(),
             flushes_left: 0,
         }
     }

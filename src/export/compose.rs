@@ -8,8 +8,8 @@ use super::numbers;
 use super::options::{GraphStacks, NameFolding, Options};
 use super::roots::Roots;
 use gpuflame_model::profile::{
-    Cause, Leaf, LeafFrame, OTHER_STACKS, Profile, Sample, SampleSite, SharedFrames, ShownFrameId,
-    ShownFrameKind, View,
+    Cause, Leaf, LeafFrame, OTHER_STACKS, PYTHON_NOT_READ, Profile, Sample, SampleSite, SharedFrames,
+    ShownFrameId, ShownFrameKind, View,
 };
 use gpuflame_model::record::{
     ContextId, Created, DeviceId, Frame, FrameKind, LabelId, Loss, Missing, ThreadId, Work,
@@ -310,6 +310,9 @@ fn raw(profile: &Profile, frame: Frame) -> ComposedFrame<'_> {
             ComposedFrame::new(ShownFrameKind::Code, format!("0x{address:x}"))
         }
         FrameKind::Label(LabelId::OTHER_STACKS) => ComposedFrame::new(ShownFrameKind::Loss, OTHER_STACKS),
+        FrameKind::Label(LabelId::PYTHON_NOT_READ) => {
+            ComposedFrame::new(ShownFrameKind::Loss, PYTHON_NOT_READ)
+        }
         FrameKind::Label(label) => {
             ComposedFrame::new(ShownFrameKind::Call, profile.label(label).unwrap_or("[label lost]"))
         }

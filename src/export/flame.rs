@@ -1,8 +1,8 @@
 //! The tree of a flame graph: frames by depth, with a weight where a stack ends.
 //!
-//! The tree is built once per file and keeps stacks shared. A frame at which no stack ends or branches off takes 4
-//! bytes. Writing a hundred thousand deep stacks costs these bytes plus the text of one line, not of all lines at
-//! once.
+//! The tree is built once per file, and stacks that begin with the same frames share those frames' nodes. A frame at
+//! which no stack ends or branches off takes 4 bytes. Writing a hundred thousand deep stacks costs these bytes plus
+//! the text of one line, not of all lines at once.
 
 use std::borrow::Cow;
 use std::io;
@@ -320,7 +320,7 @@ impl FlameBuilder {
         )
     }
 
-    /// Returns the node at which `frames` on top of `from` end.
+    /// Returns the node of the stack that consists of the stack of `from` and then `frames`. Creates the missing nodes.
     fn path(&mut self, from: NodeId, frames: Vec<ComposedFrame<'_>>) -> NodeId {
         let Self { labels, tree, .. } = self;
         let label = |frame: ComposedFrame<'_>| match frame.id {

@@ -23,7 +23,8 @@ pub(super) struct Roots<'a> {
 type StreamKey = (GpuContextId, StreamId);
 
 impl<'a> Roots<'a> {
-    /// Selects the root frames that the options request and for which samples of `view` have data.
+    /// Selects the root frames that the options request, without those for which the samples of `view` have no data (such
+    /// as a GPU or a stream).
     pub(super) fn new(profile: &'a Profile, view: &View, options: &Options) -> Self {
         let has = |root: &Root| match root {
             Root::Process | Root::Thread => true,

@@ -8,7 +8,8 @@ use gpuflame_explain::join::Join;
 use gpuflame_model::error::ErrorKind;
 use gpuflame_model::profile::views::{GPU, IDLE};
 use gpuflame_model::profile::{
-    Cause, DeviceTime, Leaf, LeafFrame, Profile, RootMark, Sample, SampleSite, ShownFrame, ShownFrameKind,
+    BusyIdle, Cause, DeviceTime, Leaf, LeafFrame, Profile, RootMark, Sample, SampleSite, ShownFrame,
+    ShownFrameKind,
 };
 use gpuflame_model::record::testing::{Rng, copy, kernel, launch, named, set};
 use gpuflame_model::record::{
@@ -513,6 +514,8 @@ fn idle() -> Profile {
         early_count: 0,
         first: Nanos(1),
         last: Nanos(2),
+        start_up: BusyIdle::default(),
+        shutdown: BusyIdle::default(),
     };
     let of = |device, root_mark, site, frame, gaps, nanos| {
         let (device, values) = (Some(DeviceId(device)), [nanos, gaps, 0, 0]);

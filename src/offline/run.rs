@@ -11,7 +11,7 @@ use gpuflame_explain::{self as explain, Explain, Ledger};
 use gpuflame_export::{self as export, Format};
 use gpuflame_model::error::{Error, Result};
 use gpuflame_model::profile::{Profile, Unnamed, View};
-use gpuflame_model::record::{Row, WriterId};
+use gpuflame_model::record::{Row, StepSpans, WriterId};
 use gpuflame_traces::import::{self, Kind};
 
 /// Number of rows between two checks of the memory ceiling.
@@ -64,30 +64,36 @@ pub fn read(path: impl AsRef<Path>, options: &ReadOptions) -> Result<Run> {
     let path = path.as_ref();
     let opened = import::open(path)?;
     let mut remarks = Vec::new();
-    let mut coverage = StepCoverage::default();
-    let (mut run, steps) = Run::explained(options, &mut coverage, |each| match opened.kind() {
-        Kind::Recording => {
-            let mut remark = |error: Error| remarks.push(error.within(path.display()).to_string());
-            let options = &import::Options::default();
-            let read = import::recording(opened, options, is_writer_alive, &mut remark, each);
-            read.map(|_| None).map_err(|error| error.within(path.display()))
-        }
-        _ => {
-            let import_options = import::Options {
-                backward_under_forward: options.backward_under_forward,
-                graph_captures: options.graph_captures.clone(),
-                ..import::Options::default()
-            };
-            let linked = import::rows(opened, &import_options, each)?;
-            let place = |remark: &String| format!("{}: {remark}", path.display());
-            remarks.extend(linked.counts.remarks.iter().map(place));
-            Ok(Some(linked.step_times))
+    let (mut coverage, mut steps) = (StepCoverage::default(), StepSpans::default());
+    let is_trace = opened.kind() != Kind::Recording;
+    let (mut run, has_only_sums) = Run::explained(options, &mut coverage, |each| {
+        let each = &mut |row: &Row<'_>| {
+            steps.add_row(row);
+            each(row);
+        };
+        match opened.kind() {
+            Kind::Recording => {
+                let options = &import::Options::default();
+                let mut remark = |error: Error| remarks.push(error.within(path.display()).to_string());
+                let read = import::recording(opened, options, is_writer_alive, &mut remark, each);
+                read.map(|read| read.has_only_sums).map_err(|error| error.within(path.display()))
+            }
+            _ => {
+                let import_options = import::Options {
+                    backward_under_forward: options.backward_under_forward,
+                    graph_captures: options.graph_captures.clone(),
+                    ..import::Options::default()
+                };
+                let linked = import::rows(opened, &import_options, each)?;
+                let place = |remark: &String| format!("{}: {remark}", path.display());
+                remarks.extend(linked.counts.remarks.iter().map(place));
+                Ok(false)
+            }
         }
     })?;
-    // The coverage of recordings is known from their sums.
-    if let Some(steps) = steps {
-        let coverage = coverage.coverage(&run.profile, &steps);
-        run.profile.set_coverage(coverage);
+    // A recording that has only sums has no times of launches.
+    if !has_only_sums {
+        run.profile.set_coverage(coverage.coverage(&run.profile, &steps, is_trace));
     }
     run.remarks = remarks;
     Ok(run)

@@ -57,5 +57,5 @@ pub use process::{
     cancel, child, descriptor, exit, fork, futex, host_signals, interpose, library, module, pinning,
     process_liveness, scheduling, stack, syscall_warmup, threads,
 };
-pub use sampling::{cpu_timer, perf};
+pub use sampling::{cpu_timer, perf, wake};
 pub use signals::{fatal_signals, signal_actions, toggle_signal};

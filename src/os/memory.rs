@@ -86,7 +86,7 @@ mod tests {
         assert_eq!(cgroup_limit_of(old, &[root]), Some(500));
     }
 
-    /// The limit in MiB for a setting and a control group's limit, both in MiB.
+    /// Returns the limit that follows from the user's setting and the control group's limit. All are in MiB.
     fn mib(asked: Option<usize>, limit: Option<u64>) -> usize {
         choose_limit(asked.map(|asked| asked * MIB), || limit.map(|limit| limit * MIB as u64)) / MIB
     }

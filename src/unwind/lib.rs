@@ -254,8 +254,8 @@ pub const REGISTERS: usize = 17;
 /// `perf_event_open` does for samples.
 ///
 /// A walk reads nothing from the original stack, because the thread has continued to run. If the copy is too short, the
-/// stack is cut where the copy ends. Python frames are not included. Code may have been unloaded since the copy was made:
-/// see [`CopyUnwinder::check_loaded_objects`].
+/// stack is cut where the copy ends. Python frames are not included: see [`python::OtherThreads`]. Code may have been
+/// unloaded since the copy was made: see [`CopyUnwinder::check_loaded_objects`].
 #[derive(Debug)]
 pub struct CopyUnwinder(engine::CopyWalker);
 
@@ -277,6 +277,16 @@ impl CopyUnwinder {
     /// DWARF order). `stack` is the memory above the thread's stack pointer.
     pub fn walk(&mut self, registers: &[u64; REGISTERS], stack: &[u8]) -> Captured<'_> {
         self.0.walk(registers, stack)
+    }
+
+    /// As [`CopyUnwinder::walk`]. Also returns the frames' stack pointers: see [`Captured::stack_pointers`].
+    pub fn walk_with_positions(
+        &mut self,
+        registers: &[u64; REGISTERS],
+        stack: &[u8],
+    ) -> (Captured<'_>, Vec<u64>) {
+        self.0.walk(registers, stack);
+        self.0.last_walk()
     }
 }
 

@@ -85,7 +85,7 @@ pub unsafe fn copy_mapped(address: u64, to: *mut u8, bytes: usize) -> usize {
         // SAFETY: the caller guarantees that `to` is writable.
         copied = unsafe { copy_by_syscall(address, to, bytes) };
         // SAFETY: errno's location is valid for as long as the thread runs.
-        if copied < 0 && unsafe { errno.read() } != libc::EFAULT {
+        if copied < 0 && matches!(unsafe { errno.read() }, libc::ENOSYS | libc::EPERM | libc::EACCES) {
             IS_SYSCALL_REFUSED.store(true, Ordering::Relaxed);
         }
     }
@@ -100,6 +100,12 @@ pub unsafe fn copy_mapped(address: u64, to: *mut u8, bytes: usize) -> usize {
 
 /// Whether `process_vm_readv` was refused, by an old container's system call filter or by an old kernel.
 static IS_SYSCALL_REFUSED: AtomicBool = AtomicBool::new(false);
+
+/// Whether a copy needs a descriptor, because `process_vm_readv` was refused. Then no thread should copy often: while the
+/// descriptor is open, files that the host opens get other numbers than usual.
+pub(super) fn needs_descriptor() -> bool {
+    IS_SYSCALL_REFUSED.load(Ordering::Relaxed)
+}
 
 /// # Safety
 /// `bytes` bytes at `to` must be writable.

@@ -144,7 +144,8 @@ mod tests {
             let place = |object: Object| (object.start, object.end, object.bias);
             let both = loader::with_lock(|state| (find_object(address, state), Object::find_listed(address)));
             let (found, listed) = both.expect("the loader lists the program");
-            let found = found.expect("no other thread copies while the loader's lock is held");
+            let found =
+                found.expect("no other thread can copy the object list while the loader's lock is held");
             assert_eq!(found.map(place), listed.map(place), "{address:x}");
         }
     }

@@ -56,6 +56,10 @@ impl CopyWalker {
     pub(super) fn walk(&mut self, _registers: &[u64; super::REGISTERS], _stack: &[u8]) -> Captured<'_> {
         match *self {}
     }
+
+    pub(super) fn last_walk(&self) -> (Captured<'_>, Vec<u64>) {
+        match *self {}
+    }
 }
 
 /// Stack positions of the frames of the last capture.

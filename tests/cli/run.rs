@@ -272,7 +272,7 @@ fn odd_name(rest: &str) -> OsString {
     OsString::from_vec([b"\xff", rest.as_bytes()].concat())
 }
 
-/// A folder for runs whose name is not UTF-8 and contains a percent sign.
+/// A folder for runs; the folder's name is not UTF-8 and contains a percent sign.
 fn odd_folder() -> PathBuf {
     let folder = scratch("bytes").join(OsStr::from_bytes(b"caf\xe9%p"));
     fs::create_dir(&folder).unwrap();

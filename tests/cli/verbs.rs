@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::support::command::gpuflame;
+use crate::support::traces::Trace;
 use crate::support::{handmade, root, scratch, skip};
 use serde_json::Value;
 
@@ -213,6 +214,45 @@ fn extract_accepts_any_end_time() {
     for range in ["0,1e300", "0,99999999999999999999", "0,inf", "0,", ",", "-1e300,"] {
         assert_eq!(gpuflame(&folder, ["extract", "hand.gfr", "-", range]).ok().stdout, all, "{range}");
     }
+}
+
+/// Writes the trace of a rank: ten steps of 1,000 us, in each of which the host loads a batch for `load` us, computes for 40
+/// us, and then waits in a collective until 600 us after the step began. With `has_lines`, the trace has Python functions.
+fn write_rank(folder: &Path, rank: u32, load: u64, has_lines: bool) {
+    let mut trace = Trace::default();
+    for step in 0..10 {
+        let (start, id) = (1000 * step, 2 * step as u32 + 1);
+        trace.slice("user_annotation", &format!("ProfilerStep#{step}"), 1, start, start + 900);
+        if has_lines {
+            trace.python("train.py(5): train", 1, start, start + 900);
+            trace.python("train.py(9): load_batch", 1, start, start + load);
+        }
+        let work = start + load + 20;
+        trace.launch(id, "gemm", 1, start + load + 10, work, work + 40);
+        trace.launch(id + 1, "ncclDevKernel_AllReduce", 1, start + load + 15, work + 40, start + 600);
+    }
+    trace.write(&folder.join(format!("rank{rank}.json")));
+}
+
+#[test]
+fn merge_ranks_names_the_line_in_which_the_stragglers_host_was_late() {
+    let folder = scratch("verbs");
+    let ranks = |loads: [u64; 3], has_lines| {
+        (0..).zip(loads).for_each(|(rank, load)| write_rank(&folder, rank, load, has_lines));
+        let ran = gpuflame(&folder, ["merge-ranks", ".", "--format", "json"]).ok();
+        (serde_json::from_str::<Value>(&ran.stdout).unwrap()["ranks"].clone(), ran.stderr)
+    };
+    let (found, _) = ranks([100, 500, 100], true);
+    let of_all = |column: &str| (0..3).map(|rank| found[rank][column].clone()).collect::<Vec<_>>();
+    assert_eq!(of_all("host_line"), [Value::Null, "train.py:9 (load_batch)".into(), Value::Null]);
+    assert_eq!(of_all("steps"), [10, 10, 10]);
+    let (found, stderr) = ranks([100, 500, 100], false);
+    assert_eq!(
+        (&found[1]["straggler"], &found[1]["host_line"]),
+        (&"<- others wait for it in ncclDevKernel_AllReduce".into(), &Value::Null)
+    );
+    let reason = "rank 1: the line that its host was in is unknown: the trace has no lines of the host; record it with `with_stack=True`";
+    assert!(stderr.contains(reason), "{stderr}");
 }
 
 #[test]

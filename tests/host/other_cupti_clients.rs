@@ -206,8 +206,8 @@ fn a_clients_clock_is_removed_when_the_client_is_done() {
     }
 }
 
-/// Clients that flush late, whose functions are slow, that switched a kind on before they registered their functions,
-/// or that subscribed as well.
+/// The clients flush late; or have slow buffer functions; or switch an activity kind on and off before they register
+/// their buffer functions; or also subscribe to CUPTI's callbacks.
 #[test]
 fn late_slow_and_subscribing_clients_get_all_their_records() {
     let [program, _] = clients();

@@ -340,7 +340,7 @@ fn an_end_event_closes_the_innermost_slice_of_its_category_and_name() {
         ];
         assert_eq!(stack_at_launch(events), ("outer".to_owned(), String::new()), "{category:?} {name:?}");
     }
-    // An end that fits nothing is counted.
+    // An end event without a matching begin event is counted.
     for (category, name) in
         [("mylib", "inner"), ("", "inner"), ("cpu_op", "gamma"), ("user_annotation", "outer")]
     {

@@ -153,3 +153,23 @@ fn one_call_under_many_stacks_is_one_row() {
     // From 100 to 1020 and from 1100 to 2120, except for two launches of 10 us each.
     assert_eq!(first("idle_causes", "cause"), ("host_late".to_owned(), 1_920_000));
 }
+
+#[test]
+fn start_up_and_shutdown_of_a_trace_with_steps_are_apart() {
+    let mut trace = Trace::default();
+    trace.slice("cpu_op", "aten::empty", 9, 5, 15).launch(1, "fill", 9, 10, 20, 50);
+    for step in 0..3_u32 {
+        let start = 1000 + 100 * u64::from(step);
+        trace
+            .slice("user_annotation", &format!("ProfilerStep#{step}"), 9, start, start + 100)
+            .slice("cpu_op", "aten::mm", 9, start + 5, start + 15)
+            .launch(2 + step, "mm", 9, start + 10, start + 20, start + 60);
+    }
+    trace.slice("cpu_op", "aten::add", 9, 1805, 1815).launch(9, "add", 9, 1810, 1820, 1830);
+    // The window lasts from 20 to 1,830 us. The steps last from 1,000 us until the last work launched in them ends at 1,260 us:
+    // 120 us busy, and idle for 20 and twice 60 us.
+    let sums =
+        |cause: &str| idle(&trace).iter().filter(|line| line.1 == cause).map(|line| line.0).sum::<u64>();
+    assert_eq!((sums("start_up"), sums("shutdown")), (950_000, 560_000));
+    assert_eq!(sums("host_late") + sums("launch_latency"), 20_000 + 120_000);
+}

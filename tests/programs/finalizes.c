@@ -1,13 +1,15 @@
 /* Embeds Python, whose library is LIBRARY.
  *
  *     finalizes LIBRARY goes_on PROGRAM    runs a Python program, finalizes Python, and launches 100 more kernels
- *     finalizes LIBRARY main PROGRAM HOW   acts as `python PROGRAM HOW`, and then launches 100 more kernels */
+ *     finalizes LIBRARY main PROGRAM HOW   acts as `python PROGRAM HOW`, and then launches 100 more kernels
+ *     finalizes LIBRARY late PROGRAM HOW   the same, and launches 100 kernels before it loads Python */
 #include "cuda_mini.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 KERNEL(after_d1000, "after_d1000", (int n), &n)
 
@@ -46,6 +48,10 @@ static void go_on(const char *program)
 
 int main(int count, char **arguments)
 {
+    if (!strcmp(arguments[2], "late")) {
+        launch_after();
+        usleep(300000);
+    }
     library = dlopen(arguments[1], RTLD_NOW | RTLD_GLOBAL);
     if (!library) {
         fprintf(stderr, "%s\n", dlerror());

@@ -1,8 +1,14 @@
 /* Actions for Python test programs that Python itself cannot take: launching for long without its lock, launching while
- * it holds the lock, and corrupting Python's frames. This file is built as a library. */
+ * it holds the lock, corrupting Python's frames, and spinning. This file is built as a library. */
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -53,6 +59,39 @@ int launched_in_a_second(void)
     while (nanosleep(&left, &left) != 0)
         continue;
     return atomic_load(&launched) - before;
+}
+
+/* Makes the kernel refuse a system call of this thread and of the threads that it starts, as in a container. */
+static int refuse(unsigned call)
+{
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog all = {4, filter};
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &all);
+}
+
+int refuse_events(void)
+{
+    return refuse(SYS_perf_event_open);
+}
+
+int refuse_reads(void)
+{
+    return refuse(SYS_process_vm_readv);
+}
+
+/* Uses so many milliseconds of the thread's CPU time. */
+void spin(int milliseconds)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    int64_t until = now.tv_sec * 1000000000LL + now.tv_nsec + milliseconds * 1000000LL;
+    while (now.tv_sec * 1000000000LL + now.tv_nsec < until)
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
 }
 
 /* Launches while a word of the interpreter's memory holds a wrong value. */

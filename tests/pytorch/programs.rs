@@ -94,7 +94,7 @@ pub(crate) fn assert_nothing_is_missing(done: &Done) {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
-/// Each way of loading gpuflame with a version of CUPTI, and with the other version.
+/// Both ways of loading gpuflame, one with each of two CUPTI versions; `OTHER` has the versions exchanged.
 pub(crate) const ONE: [(Way, &str); 2] = [(Way::Injected, "13.2"), (Way::Preloaded, "13.0")];
 pub(crate) const OTHER: [(Way, &str); 2] = [(Way::Injected, "13.0"), (Way::Preloaded, "13.2")];
 

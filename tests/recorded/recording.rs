@@ -25,7 +25,7 @@ fn record(program: &str, args: &[&str], variables: &[(&str, &str)]) -> Done {
     variables.iter().fold(run, |run, (name, value)| run.env(name, value)).done()
 }
 
-/// Explains the recording as a separate process would: from the file, and from the files that it names.
+/// Computes the profile as a separate process would: from the recording, and from the files that the recording names.
 fn explain(done: &Done) -> (Profile, Ledger) {
     let mut reader = Reader::new(BufReader::new(File::open(done.folder.join("out.gfr")).unwrap())).unwrap();
     let mut explain = Explain::new(explain::Options::default());
@@ -184,8 +184,8 @@ fn launch_times_match_the_true_calls_within_50_us() {
             (number("correlation"), [begun, begun + number("launch_duration_ns")])
         })
         .collect();
-    // Maximum error in ns of a callback's clock between two visits of the collector, if the kernel corrects its own
-    // clock in between.
+    // Maximum error in ns of the clock that callbacks read. An error builds up if the kernel adjusts the system clock
+    // between two visits of the collector, because only a visit updates the callbacks' clock.
     const OFF: u64 = 50_000;
     let mut compared = 0;
     for calls in threads.values_mut() {

@@ -34,7 +34,7 @@ const CATCH: u8 = 1;
 thread_local! {
     /// Selector that the kernel checks: system calls of this thread pass, or return as signals.
     static SELECTOR: AtomicU8 = const { AtomicU8::new(PASS) };
-    /// Number of caught calls: the one that copies memory, `getpid`, and any other.
+    /// Number of caught system calls of each kind: `process_vm_readv`, `getpid`, and all others.
     static CALLS: [AtomicUsize; 3] = const { [const { AtomicUsize::new(0) }; 3] };
     /// Number of frames of the last capture, and its quality flags.
     static FRAMES: Cell<usize> = const { Cell::new(0) };

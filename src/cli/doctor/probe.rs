@@ -128,7 +128,7 @@ fn probe_to_json(probe: &ProbeReport) -> Value {
     })
 }
 
-/// Returns the reason why that library was chosen.
+/// Returns the reason why the CUPTI library was chosen, from the source where it was found.
 fn describe_source(source: CandidateSource) -> &'static str {
     match source {
         CandidateSource::Setting => "named by GPUFLAME_CUPTI",

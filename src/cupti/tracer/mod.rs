@@ -104,8 +104,8 @@ pub enum ClientTakeover {
 
 /// An API call at its entry or its exit.
 ///
-/// The `Call` that a [`Tracer`] receives is stored in the stack frame of the function that the library called, so all
-/// deeper frames belong to gpuflame.
+/// The library (CUPTI) calls a function of ours, and the `Call` that a [`Tracer`] receives lies in that function's stack
+/// frame. All frames called from that frame are therefore gpuflame's.
 #[derive(Clone, Copy)]
 pub struct Call<'a> {
     /// Kind of call, by its effect.

@@ -12,7 +12,7 @@ fn on(device: u32, activity: Activity) -> Activity {
     Activity { device: DeviceId(device), ..activity }
 }
 
-/// Pushes `rows` through a join, and returns the profile of the sums.
+/// Joins `rows`, adds up the result, and returns the sums as a profile.
 fn profile_of(rows: &[Row<'_>]) -> Profile {
     let (mut join, mut sums) = (Join::default(), Aggregate::default());
     rows.iter().for_each(|row| join.push(row, &mut sums));

@@ -39,7 +39,7 @@ const _: () = assert!(size_of::<Option<IdEntry>>() == 24, "the entry grew: up to
 pub(super) enum MatchState {
     /// The launch has no activity so far.
     Waiting,
-    /// The launch has at least one activity; the last activity was this one.
+    /// The launch has at least one activity. The hash is that of the last activity.
     Matched(ActivityHash),
     /// The launch has had at least one activity that is a graph node, and may have more for as long as the graph runs.
     Graph,
@@ -226,7 +226,8 @@ impl ById {
         }
     }
 
-    /// Makes the entry of `id` the youngest of the running entries. Entries that it displaces had an activity.
+    /// Makes the entry of `id` the youngest of the running entries. Entries that are dropped for it do not count as lost,
+    /// because each of these launches already had an activity.
     fn move_to_running(&mut self, id: CorrelationId) {
         let ran = self.running.take(id);
         if let Some(entry) = self.waiting.take(id).or(ran) {

@@ -117,7 +117,7 @@ fn without_internal_prefix(symbol: &str) -> &str {
     symbol.strip_prefix("__GI_").unwrap_or(symbol)
 }
 
-/// The presumed public name of a symbol: `read` for `__libc_read`.
+/// Returns the name under which programs call a function of libc, such as `read` for `__libc_read`.
 fn public_name(symbol: &str) -> &str {
     let bare = without_internal_prefix(symbol).trim_start_matches('_');
     bare.strip_prefix("libc_").unwrap_or(bare)

@@ -132,9 +132,10 @@ pub(super) fn entry(stack: &[StackName<'_>]) -> usize {
     start_code(code, stack.iter().any(|name| name.origin == CodeOrigin::Python))
 }
 
-/// Whether a frame next to the API call's label is merely a part of the call. Such frames are the call itself if CUDA's
-/// runtime is linked statically (its inner functions have names like `libcudart_static_…` and `__cudart804`), C++ wrappers
-/// of the same name, the host side of a kernel, and our own callback.
+/// Whether a frame just outside the label, which is the frame that names the API call, is merely a part of the call.
+/// Such frames are the call itself if CUDA's runtime is linked statically (its inner functions have names like
+/// `libcudart_static_…` and `__cudart804`), C++ wrappers of the same name, the host side of a kernel, and our own
+/// callback.
 fn is_part_of_call(name: &StackName<'_>, api: &str) -> bool {
     let bare = name.text.trim_start_matches('_');
     let is_api = bare.strip_prefix(api).is_some_and(|rest| {

@@ -34,8 +34,8 @@ use files::{FunctionSymbol, SymbolFiles, Symbols};
 use fold::{CodeOrigin, StackName};
 use glue::Glue;
 use gpuflame_model::profile::{
-    FrameId, OTHER_STACKS, Profile, ShownFrame, ShownFrameId, ShownFrameKind, SourceLocation, StringId,
-    Unnamed,
+    FrameId, OTHER_STACKS, PYTHON_NOT_READ, Profile, ShownFrame, ShownFrameId, ShownFrameKind,
+    SourceLocation, StringId, Unnamed,
 };
 use gpuflame_model::record::{
     CodeId, ContextId, Frame, FrameKind, IdMap, LabelId, LabelKind, NameId, RangeId, hash_one,
@@ -376,6 +376,10 @@ fn name_frame(profile: &mut Profile, found: FrameToName, options: &SymbolizeOpti
             is_label: true,
             ..one_name(profile, OTHER_STACKS, ShownFrameKind::Loss, CodeOrigin::Code)
         },
+        // It is in the place of Python functions, so the interpreter's own frames around it are folded.
+        FrameToName::Label(LabelId::PYTHON_NOT_READ, _) => {
+            one_name(profile, PYTHON_NOT_READ, ShownFrameKind::Loss, CodeOrigin::Python)
+        }
         FrameToName::Label(label, kind @ (LabelKind::Python | LabelKind::Range)) => {
             let text = profile.label(label).unwrap_or("[label lost]").to_owned();
             let kind = if kind == LabelKind::Range { ShownFrameKind::Range } else { ShownFrameKind::Python };

@@ -1,7 +1,7 @@
 //! Names of vendor software, and of gpuflame itself, on a stack; each vendor has one row. The frames with these names are
 //! between the user's code and the API call, and are folded away.
 
-/// Names in the software of one vendor.
+/// Names by which the code of one vendor is recognized on a stack: of library files, functions and function versions.
 pub(super) struct Vendor {
     /// Names of the vendor's library files, up to `.so` or `-`.
     pub(super) libraries: &'static [&'static str],

@@ -5,10 +5,11 @@ use super::call_history::{CallHistory, CulpritThreads};
 use super::host_states::HostStates;
 use super::idle_cause::{IdleAmount, IdleCause, IdleCulprit};
 use super::sample_history::SampleHistory;
+use super::steady::{CutPiece, Cuts};
 use super::streams::StreamSums;
 use super::stretches::{BusyStretch, BusyStretches, LaunchSpan, merge};
 use super::windows::WindowSpans;
-use gpuflame_model::profile::{Cause, DeviceTime};
+use gpuflame_model::profile::{BusyIdle, Cause, DeviceTime, SteadyPart};
 use gpuflame_model::record::{Activity, Caller, ContextId, DeviceId, Nanos, ThreadId};
 
 /// Data, other than the work itself, that the account needs.
@@ -18,6 +19,7 @@ pub(super) struct AccountInputs<'a> {
     pub(super) calls: &'a CallHistory,
     pub(super) samples: &'a SampleHistory,
     pub(super) culprit_threads: &'a mut CulpritThreads,
+    pub(super) cuts: &'a Cuts,
     /// Whether this device is the only GPU.
     pub(super) is_only: bool,
 }
@@ -115,6 +117,8 @@ pub(super) struct DeviceAccount {
     cursor: Option<u64>,
     busy: u64,
     idle: u64,
+    /// Busy and idle time by the cut at or before it.
+    pieces: Vec<(u64, BusyIdle)>,
     /// Busy time while no window was open, which is work that outlasted its window.
     beyond: u64,
     late: u64,
@@ -139,6 +143,7 @@ impl DeviceAccount {
             cursor: None,
             busy: 0,
             idle: 0,
+            pieces: Vec::new(),
             beyond: 0,
             late: 0,
             late_count: 0,
@@ -205,7 +210,7 @@ impl DeviceAccount {
     pub(super) fn make_room(
         &mut self,
         mut inputs: AccountInputs<'_>,
-        charge: &mut impl FnMut(IdleCause, IdleAmount),
+        charge: &mut impl FnMut(u64, IdleCause, IdleAmount),
     ) {
         let is_recorded = self.recorded.len() >= self.outside.len();
         let fullest = if is_recorded { &mut self.recorded } else { &mut self.outside };
@@ -231,7 +236,7 @@ impl DeviceAccount {
         &mut self,
         time: u64,
         inputs: &mut AccountInputs<'_>,
-        charge: &mut impl FnMut(IdleCause, IdleAmount),
+        charge: &mut impl FnMut(u64, IdleCause, IdleAmount),
     ) {
         let windows = inputs.windows;
         let mut stretches = self.recorded.take_before(time);
@@ -251,6 +256,8 @@ impl DeviceAccount {
             if stretch.end > from {
                 let inside: u64 = windows.parts(from, stretch.end).map(|(from, to)| to - from).sum();
                 self.busy += stretch.end - from;
+                let add = |piece: CutPiece| self.piece(piece.since).busy += piece.to - piece.from;
+                inputs.cuts.split(from, stretch.end, &mut { add });
                 self.beyond += stretch.end - from - inside;
                 self.cursor = Some(stretch.end);
             }
@@ -262,11 +269,11 @@ impl DeviceAccount {
         &mut self,
         time: u64,
         inputs: &mut AccountInputs<'_>,
-        charge: &mut impl FnMut(IdleCause, IdleAmount),
+        charge: &mut impl FnMut(u64, IdleCause, IdleAmount),
     ) {
         self.account(time, inputs, charge);
         for (from, to) in inputs.windows.parts(self.cursor(), time) {
-            self.charge_closing(to - from, charge);
+            self.charge_closing(from, to, inputs.cuts, charge);
         }
         self.cursor = self.cursor.max(Some(time));
     }
@@ -275,7 +282,7 @@ impl DeviceAccount {
     pub(super) fn account_all(
         &mut self,
         inputs: &mut AccountInputs<'_>,
-        charge: &mut impl FnMut(IdleCause, IdleAmount),
+        charge: &mut impl FnMut(u64, IdleCause, IdleAmount),
     ) {
         self.account(u64::MAX, inputs, charge);
         if let Some(close) = inputs.windows.last_close() {
@@ -284,9 +291,36 @@ impl DeviceAccount {
     }
 
     /// Charges idle time after the last work in a window.
-    pub(super) fn charge_closing(&mut self, nanos: u64, charge: &mut impl FnMut(IdleCause, IdleAmount)) {
+    fn charge_closing(
+        &mut self,
+        from: u64,
+        to: u64,
+        cuts: &Cuts,
+        charge: &mut impl FnMut(u64, IdleCause, IdleAmount),
+    ) {
+        cuts.split(from, to, &mut |piece| self.charge_windows(piece.since, piece.to - piece.from, charge));
+    }
+
+    /// Charges idle time of windows without work, all of it after the cut `since` and before the next one.
+    pub(super) fn charge_windows(
+        &mut self,
+        since: u64,
+        nanos: u64,
+        charge: &mut impl FnMut(u64, IdleCause, IdleAmount),
+    ) {
         self.idle += nanos;
-        charge(IdleCause::Closing, IdleAmount::gap(nanos));
+        self.piece(since).idle += nanos;
+        charge(since, IdleCause::Closing, IdleAmount::gap(nanos));
+    }
+
+    /// Returns the busy and idle time after the cut `since`, up to the next cut.
+    fn piece(&mut self, since: u64) -> &mut BusyIdle {
+        // Nearly always this is the last piece.
+        let at = self.pieces.iter().rposition(|(known, _)| *known == since).unwrap_or_else(|| {
+            self.pieces.push((since, BusyIdle::default()));
+            self.pieces.len() - 1
+        });
+        &mut self.pieces[at].1
     }
 
     /// Charges the gap from `from` to the beginning of `stretch`, limited to the time in which a window was open.
@@ -295,7 +329,7 @@ impl DeviceAccount {
         from: u64,
         stretch: &BusyStretch,
         inputs: &mut AccountInputs<'_>,
-        charge: &mut impl FnMut(IdleCause, IdleAmount),
+        charge: &mut impl FnMut(u64, IdleCause, IdleAmount),
     ) {
         let BusyStretch { start, call, .. } = *stretch;
         let parts: Vec<_> = inputs.windows.parts(from, start).collect();
@@ -304,47 +338,65 @@ impl DeviceAccount {
             // window closed.
             let was_launched = to == start || call.caller != Caller::OUTSIDE && (1..to).contains(&call.time);
             if !was_launched {
-                self.charge_closing(to - open, charge);
+                self.charge_closing(open, to, inputs.cuts, charge);
                 continue;
             }
             self.idle += to - open;
             let is_first = open > from || self.cursor.is_none();
-            for (cause, nanos) in
-                split_by_cause(open, to, start, &call).into_iter().filter(|(_, nanos)| *nanos > 0)
-            {
-                let mut blame = |culprit: IdleCulprit, idle| match is_first {
-                    true => charge(IdleCause::Opening(culprit, cause), idle),
-                    false => charge(IdleCause::Between(culprit, cause), idle),
-                };
-                match cause {
-                    // The first part of a gap lasts until the call began.
-                    Cause::HostLate => {
-                        if let Some(thread) = inputs.calls.launching_thread(&call) {
-                            self.launched_by(thread);
-                        }
-                        let blamed = inputs.blame(&call, open, open + nanos, &self.threads);
-                        let longest = blamed.iter().map(|(_, nanos)| *nanos).max();
-                        let counts = blamed.iter().position(|(_, nanos)| Some(*nanos) == longest);
-                        for (at, (culprit, nanos)) in blamed.into_iter().enumerate() {
-                            blame(
-                                culprit,
-                                IdleAmount { nanos, gaps: u64::from(Some(at) == counts), context: None },
-                            );
-                        }
-                        for (culprit, found) in
-                            inputs.sampled_stacks(&call, open, open + nanos, &self.threads)
-                        {
-                            blame(culprit, IdleAmount::attributed(found));
-                        }
-                    }
-                    _ => blame(IdleCulprit::Caller(call.caller), IdleAmount::gap(nanos)),
-                }
+            // The causes are in order of time.
+            let mut since = open;
+            for (cause, nanos) in split_by_cause(open, to, start, &call) {
+                let cuts = inputs.cuts;
+                cuts.split(since, since + nanos, &mut |piece| {
+                    self.charge_piece(piece, (cause, is_first), &call, inputs, charge);
+                });
+                since += nanos;
             }
         }
     }
 
+    /// Charges a piece of a gap that `call` ended.
+    fn charge_piece(
+        &mut self,
+        CutPiece { since, from, to }: CutPiece,
+        (cause, is_first): (Cause, bool),
+        call: &LaunchSpan,
+        inputs: &mut AccountInputs<'_>,
+        charge: &mut impl FnMut(u64, IdleCause, IdleAmount),
+    ) {
+        self.piece(since).idle += to - from;
+        let mut blame = |culprit: IdleCulprit, idle| match is_first {
+            true => charge(since, IdleCause::Opening(culprit, cause), idle),
+            false => charge(since, IdleCause::Between(culprit, cause), idle),
+        };
+        if cause != Cause::HostLate {
+            return blame(IdleCulprit::Caller(call.caller), IdleAmount::gap(to - from));
+        }
+        if let Some(thread) = inputs.calls.launching_thread(call) {
+            self.launched_by(thread);
+        }
+        let blamed = inputs.blame(call, from, to, &self.threads);
+        let longest = blamed.iter().map(|(_, nanos)| *nanos).max();
+        let counts = blamed.iter().position(|(_, nanos)| Some(*nanos) == longest);
+        for (at, (culprit, nanos)) in blamed.into_iter().enumerate() {
+            blame(culprit, IdleAmount { nanos, gaps: u64::from(Some(at) == counts), context: None });
+        }
+        for (culprit, found) in inputs.sampled_stacks(call, from, to, &self.threads) {
+            blame(culprit, IdleAmount::attributed(found));
+        }
+    }
+
+    /// Returns the sum of the pieces for which `is_in` is true, by the cuts at or before them.
+    fn sum_pieces(&self, is_in: impl Fn(u64) -> bool) -> BusyIdle {
+        let pieces = self.pieces.iter().filter(|(since, _)| is_in(*since));
+        pieces.fold(BusyIdle::default(), |sum, (_, piece)| BusyIdle {
+            busy: sum.busy + piece.busy,
+            idle: sum.idle + piece.idle,
+        })
+    }
+
     /// Returns how the device spent its time. The result is complete once all work is accounted for.
-    pub(super) fn time(&self, windows: &WindowSpans) -> Option<DeviceTime> {
+    pub(super) fn time(&self, windows: &WindowSpans, steady: Option<&SteadyPart>) -> Option<DeviceTime> {
         let window = match windows.has_any() {
             true => windows.total(self.cursor()) + self.beyond,
             false => self.last.saturating_sub(self.first),
@@ -361,6 +413,8 @@ impl DeviceAccount {
             early_count: self.early_count,
             first: Nanos(self.first),
             last: Nanos(self.last),
+            start_up: self.sum_pieces(|since| steady.is_some_and(|steady| since < steady.begin.0)),
+            shutdown: self.sum_pieces(|since| steady.is_some_and(|steady| since >= steady.end.0)),
         })
     }
 
@@ -371,6 +425,9 @@ impl DeviceAccount {
     }
 
     pub(super) fn heap_bytes(&self) -> usize {
-        self.recorded.heap_bytes() + self.outside.heap_bytes() + self.streams.heap_bytes()
+        self.recorded.heap_bytes()
+            + self.outside.heap_bytes()
+            + self.streams.heap_bytes()
+            + self.pieces.capacity() * size_of::<(u64, BusyIdle)>()
     }
 }

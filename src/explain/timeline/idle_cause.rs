@@ -39,6 +39,14 @@ impl IdleCulprit {
 }
 
 impl IdleCause {
+    /// Returns the cause without the edge of a window at which it occurred.
+    pub(super) fn without_edge(self) -> Self {
+        match self {
+            Self::Opening(culprit, cause) => Self::Between(culprit, cause),
+            other => other,
+        }
+    }
+
     /// Replaces the blamed code by the code that `culprit` returns for it.
     pub(super) fn map_culprit(self, culprit: impl Fn(IdleCulprit) -> IdleCulprit) -> Self {
         match self {

@@ -28,6 +28,7 @@ mod device;
 mod host_states;
 mod idle_cause;
 mod sample_history;
+mod steady;
 mod streams;
 mod stretches;
 mod windows;
@@ -41,14 +42,17 @@ use crate::join::{Launched, Origin, Sink};
 use call_history::{CallHistory, CulpritThreads};
 use device::{AccountInputs, DeviceAccount};
 use gpuflame_model::profile::views::IDLE;
-use gpuflame_model::profile::{Leaf, LeafFrame, MAX_SAMPLE_VALUES, Profile, RootMark, Sample, SampleSite};
+use gpuflame_model::profile::{
+    Leaf, LeafFrame, MAX_SAMPLE_VALUES, Profile, RootMark, Sample, SampleSite, SteadyPart,
+};
 use gpuflame_model::record::{
     Activity, Caller, ContextId, CorrelationId, CpuSample, DeviceId, HostState, IdMap, Missing, Nanos,
-    OffCpuWait, Row, ThreadId, WindowEdge, map_bytes,
+    OffCpuWait, Row, Step, ThreadId, WindowEdge, map_bytes,
 };
 use host_states::HostStates;
 use idle_cause::{IdleAmount, IdleCause, IdleCulprit};
 use sample_history::{SampleHistory, divide_idle};
+use steady::{Cuts, FoundPart, RepeatedLaunches};
 use stretches::LaunchSpan;
 use windows::WindowSpans;
 
@@ -66,62 +70,103 @@ pub struct Timeline {
     samples: Arc<SampleHistory>,
     culprit_threads: CulpritThreads,
     charges: IdleByCause,
+    /// Launches from which the steady part is found; `None` if start-up and shutdown are not told apart.
+    launches: Option<RepeatedLaunches>,
+    cuts: Cuts,
 }
 
-/// Idle time by device and cause, and the part that samples and waits attribute to a stack.
+/// Idle time by device, part and cause, and the time that samples and waits attribute to a stack. While rows arrive, a part is
+/// the time after a cut, up to the next cut; at the end it is a [`part`].
 #[derive(Clone, Debug, Default)]
 struct IdleByCause {
     sums: Sums,
-    found: IdMap<(DeviceId, IdleCause, ContextId), u64>,
+    found: IdMap<(DeviceId, u64, IdleCause, ContextId), u64>,
 }
 
-type Sums = IdMap<(DeviceId, IdleCause), IdleAmount>;
+type Sums = IdMap<(DeviceId, u64, IdleCause), IdleAmount>;
 
-/// Maximum number of distinct charges, which take 400 KiB. Beyond this number, time between two calls is charged to the
-/// second call.
+/// Parts of a run, as parts of its idle time.
+mod part {
+    pub(super) const STEADY: u64 = 0;
+    pub(super) const START_UP: u64 = 1;
+    pub(super) const SHUTDOWN: u64 = 2;
+}
+
+/// Maximum number of distinct charges, which take 400 KiB. A charge before a cut is distinct from the same charge
+/// after it. Beyond this number, time between two calls is charged to the second call.
 const MAX_CAUSES: usize = 1 << 12;
+/// Maximum number of cuts before the run is over. The account of the time before a cut that is missing is not divided.
+const MAX_CUTS: usize = 16;
 /// Maximum number of stacks to which samples attribute time. Beyond this number, time stays with the two calls.
 const MAX_SAMPLED_STACKS: usize = 1 << 14;
 
 impl IdleByCause {
-    fn adder_for(&mut self, device: DeviceId) -> impl FnMut(IdleCause, IdleAmount) {
-        move |charge, idle| {
-            let is_full = self.sums.len() >= MAX_CAUSES && !self.sums.contains_key(&(device, charge));
+    fn adder_for(&mut self, device: DeviceId) -> impl FnMut(u64, IdleCause, IdleAmount) {
+        move |since, charge, idle| {
+            let is_full = self.sums.len() >= MAX_CAUSES && !self.sums.contains_key(&(device, since, charge));
             let charge = if is_full { charge.map_culprit(IdleCulprit::without_pause) } else { charge };
             match idle.context {
-                None => add(&mut self.sums, (device, charge), idle),
-                Some(context) => self.add_found((device, charge, context), idle.nanos),
+                None => add(&mut self.sums, (device, since, charge), idle),
+                Some(context) => self.add_found((device, since, charge, context), idle.nanos),
             }
         }
     }
 
-    fn add_found(&mut self, key: (DeviceId, IdleCause, ContextId), nanos: u64) {
+    fn add_found(&mut self, key: (DeviceId, u64, IdleCause, ContextId), nanos: u64) {
         if self.found.len() < MAX_SAMPLED_STACKS || self.found.contains_key(&key) {
             let sum = self.found.entry(key).or_default();
             *sum = sum.saturating_add(nanos);
         }
     }
 
+    /// Replaces each device, part and cause by the one that `map` returns for it.
+    fn map_keys(
+        &mut self,
+        map: &dyn Fn(u64, IdleCause) -> (u64, IdleCause),
+        context: &dyn Fn(ContextId) -> ContextId,
+    ) {
+        let Self { sums, found } = std::mem::take(self);
+        for ((device, since, charge), old) in sums {
+            let (since, charge) = map(since, charge);
+            add(&mut self.sums, (device, since, charge), old);
+        }
+        for ((device, since, charge, by), nanos) in found {
+            let (since, charge) = map(since, charge);
+            self.add_found((device, since, charge, context(by)), nanos);
+        }
+    }
+
+    /// Replaces cuts by the parts of the run. Outside the steady part, the edges of windows do not matter.
+    fn set_parts(&mut self, steady: Option<&SteadyPart>) {
+        let part = |since: u64, charge: IdleCause| match steady {
+            Some(steady) if since < steady.begin.0 => (part::START_UP, charge.without_edge()),
+            Some(steady) if since >= steady.end.0 => (part::SHUTDOWN, charge.without_edge()),
+            _ => (part::STEADY, charge),
+        };
+        self.map_keys(&part, &|context| context);
+    }
+
     /// Returns the sums. Time between two calls is charged to the stacks in which the thread was found during that time, as
     /// far as samples and waits cover it.
     fn shared(&self) -> Sums {
-        let mut found: IdMap<(DeviceId, IdleCause), Vec<(ContextId, u64)>> = IdMap::default();
-        for (&(device, charge, context), &nanos) in &self.found {
-            found.entry((device, charge)).or_default().push((context, nanos));
+        let mut found: IdMap<(DeviceId, u64, IdleCause), Vec<(ContextId, u64)>> = IdMap::default();
+        for (&(device, part, charge, context), &nanos) in &self.found {
+            found.entry((device, part, charge)).or_default().push((context, nanos));
         }
         let mut shared = Sums::default();
-        for (&(device, charge), idle) in &self.sums {
-            for (culprit, part) in divide_idle(*idle, found.remove(&(device, charge)).unwrap_or_default()) {
+        for (&key, idle) in &self.sums {
+            let (device, part, charge) = key;
+            for (culprit, amount) in divide_idle(*idle, found.remove(&key).unwrap_or_default()) {
                 let by = culprit
                     .map_or(charge, |culprit| charge.map_culprit(|_| IdleCulprit::Caller(culprit.into())));
-                add(&mut shared, (device, by), part);
+                add(&mut shared, (device, part, by), amount);
             }
         }
         shared
     }
 }
 
-fn add(sums: &mut Sums, key: (DeviceId, IdleCause), more: IdleAmount) {
+fn add(sums: &mut Sums, key: (DeviceId, u64, IdleCause), more: IdleAmount) {
     let sum = sums.entry(key).or_default();
     sum.gaps += more.gaps;
     sum.nanos += more.nanos;
@@ -165,13 +210,25 @@ impl Timeline {
     pub fn row(&mut self, row: &Row<'_>) {
         let Row::Window { edge, time } = *row else { return };
         // Time that is already accounted for does not change, so a delayed edge takes effect where the accounted time ends.
-        let accounted = self.devices.iter().map(DeviceAccount::cursor).max().unwrap_or(0);
+        let accounted = self.accounted_until();
         match edge {
             WindowEdge::Open => self.windows.open(time.0.max(accounted)),
             WindowEdge::Close => self.windows.close(time.0.max(accounted)),
         }
         if let Some(time) = self.windows.overflow_start() {
             self.account_before(time);
+        }
+    }
+
+    /// Makes this timeline tell start-up and shutdown from the rest. Call before the first row.
+    pub fn with_steady_part(self) -> Self {
+        Self { launches: Some(RepeatedLaunches::default()), ..self }
+    }
+
+    /// Adds a step of the program.
+    pub fn add_step(&mut self, step: &Step<'_>) {
+        if let Some(launches) = &mut self.launches {
+            launches.add_step(step);
         }
     }
 
@@ -265,21 +322,68 @@ impl Timeline {
     /// Replaces the account in `profile` by this one. Call when all rows were pushed.
     pub fn end(mut self, profile: &mut Profile) {
         let all = &mut self;
+        let steady = all.cut_steady_part(profile);
         let (devices, mut inputs, charges) = all.accounting();
         for device in devices {
             device.account_all(&mut inputs, &mut charges.adder_for(device.id));
         }
-        let times: Vec<_> = all.devices.iter().filter_map(|device| device.time(&all.windows)).collect();
+        let time = |device: &DeviceAccount| device.time(&all.windows, steady.as_ref());
+        let times: Vec<_> = all.devices.iter().filter_map(time).collect();
         let is_known = |device| times.iter().any(|time| time.device == device);
-        let charges = all.charges.shared().into_iter().filter(|((device, _), _)| is_known(*device));
-        let idle = charges.map(|((device, charge), sum)| {
+        all.charges.set_parts(steady.as_ref());
+        let charges = all.charges.shared().into_iter().filter(|((device, ..), _)| is_known(*device));
+        let idle = charges.map(|((device, part, charge), sum)| {
             let mut values = [0; MAX_SAMPLE_VALUES];
             values[..2].copy_from_slice(&[sum.nanos, sum.gaps]);
-            Sample { device: Some(device), values, ..sample(charge) }
+            let sample = sample(charge);
+            let root_mark = match part {
+                part::START_UP => Some(RootMark::StartUp),
+                part::SHUTDOWN => Some(RootMark::Shutdown),
+                _ => sample.root_mark,
+            };
+            Sample { device: Some(device), values, root_mark, ..sample }
         });
         profile.set_samples(&IDLE, idle.collect());
         let streams = all.devices.iter().flat_map(|device| device.streams.uses(device.id)).collect();
         profile.set_times(times, streams);
+        profile.set_steady(steady);
+    }
+
+    /// Finds the steady part, now that all rows are known, and cuts the account where it begins and ends. If that time is
+    /// accounted for already, the part is extended to the nearest cut.
+    fn cut_steady_part(&mut self, profile: &Profile) -> Option<SteadyPart> {
+        let SteadyPart { rule, begin, end } = self.launches.as_ref()?.find(0, Some(profile))?.part;
+        let accounted = self.accounted_until();
+        let begin = if begin.0 >= accounted { begin.0 } else { self.cuts.before(begin.0) };
+        let end = match end.0 >= accounted {
+            true => end.0,
+            false => self.cuts.after(end.0).unwrap_or(accounted),
+        };
+        self.cuts.add(begin);
+        self.cuts.add(end);
+        Some(SteadyPart { rule, begin: Nanos(begin), end: Nanos(end) })
+    }
+
+    /// Adds cuts where a loop begins or has ended, before that time is accounted for, because the longest loop is known only
+    /// at the end.
+    fn cut_at_loops(&mut self) {
+        let Some(launches) = &self.launches else { return };
+        let accounted = self.accounted_until();
+        for since in [0, accounted] {
+            let Some(FoundPart { part, is_over }) = launches.find(since, None) else {
+                continue;
+            };
+            for (time, is_edge) in [(part.begin.0, true), (part.end.0, is_over)] {
+                if is_edge && time >= accounted && self.cuts.len() < MAX_CUTS {
+                    self.cuts.add(time);
+                }
+            }
+        }
+    }
+
+    /// End of the time that is accounted for on any device.
+    fn accounted_until(&self) -> u64 {
+        self.devices.iter().map(DeviceAccount::cursor).max().unwrap_or(0)
     }
 
     /// Replaces each context by the one that `context` returns for it, and recomputes the charges.
@@ -291,13 +395,8 @@ impl Timeline {
                 IdleCulprit::Pause { after: context(after), thread, before: context(before) }
             }
         };
-        let IdleByCause { sums, found } = std::mem::take(&mut self.charges);
-        for ((device, charge), old) in sums {
-            add(&mut self.charges.sums, (device, charge.map_culprit(renamed)), old);
-        }
-        for ((device, charge, by), nanos) in found {
-            self.charges.add_found((device, charge.map_culprit(renamed), context(by)), nanos);
-        }
+        self.charges.map_keys(&|since, charge| (since, charge.map_culprit(renamed)), &context);
+        self.launches.iter_mut().for_each(|launches| launches.rename(&context));
         self.devices.iter_mut().for_each(|device| device.rename(caller));
         Arc::make_mut(&mut self.calls).rename(&context);
         Arc::make_mut(&mut self.samples).rename(&context);
@@ -306,7 +405,9 @@ impl Timeline {
 
     /// Heap bytes of the sums by context.
     pub fn charge_bytes(&self) -> usize {
-        map_bytes(&self.charges.sums) + map_bytes(&self.charges.found)
+        map_bytes(&self.charges.sums)
+            + map_bytes(&self.charges.found)
+            + self.launches.as_ref().map_or(0, RepeatedLaunches::heap_bytes)
     }
 
     /// Number of bytes held on the heap.
@@ -326,12 +427,16 @@ impl Timeline {
         if self.devices.get(self.last).is_none_or(|device| device.id != activity.device) {
             self.last = self.index_of(activity.device);
         }
+        if let (Some(launches), Ok(context)) = (&mut self.launches, call.caller.launched()) {
+            launches.add(activity, context, call.time);
+        }
         let device = &mut self.devices[self.last];
         if call.caller != Caller::OUTSIDE {
             device.streams.add(activity);
         }
         if !device.add(activity, call) {
             let last = self.last;
+            self.cut_at_loops();
             let (devices, inputs, charges) = self.accounting();
             let device = &mut devices[last];
             device.make_room(inputs, &mut charges.adder_for(device.id));
@@ -343,9 +448,11 @@ impl Timeline {
     fn index_of(&mut self, id: DeviceId) -> usize {
         self.devices.iter().position(|device| device.id == id).unwrap_or_else(|| {
             let mut device = DeviceAccount::new(id);
-            // The device was idle in all windows that were forgotten.
+            // The device was idle in all windows that were forgotten. They count as start-up, even those after its end,
+            // because only their sum is known.
             if self.windows.forgotten_ns() > 0 {
-                device.charge_closing(self.windows.forgotten_ns(), &mut self.charges.adder_for(id));
+                let nanos = self.windows.forgotten_ns();
+                device.charge_windows(0, nanos, &mut self.charges.adder_for(id));
             }
             self.devices.push(device);
             self.devices.len() - 1
@@ -354,6 +461,7 @@ impl Timeline {
 
     /// Accounts for all time before `time`, even if few activities wait. Called because too many windows are pending.
     fn account_before(&mut self, time: u64) {
+        self.cut_at_loops();
         let (devices, mut inputs, charges) = self.accounting();
         for device in devices {
             device.account_to(time, &mut inputs, &mut charges.adder_for(device.id));
@@ -369,6 +477,7 @@ impl Timeline {
             calls: &self.calls,
             samples: &self.samples,
             culprit_threads: &mut self.culprit_threads,
+            cuts: &self.cuts,
             is_only: self.devices.len() == 1,
         };
         (&mut self.devices, inputs, &mut self.charges)

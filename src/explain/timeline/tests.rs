@@ -18,7 +18,7 @@ use super::*;
 use crate::join::{Join, Limits};
 use gpuflame_model::profile::{Cause, DeviceTime};
 use gpuflame_model::record::testing::{Rng, kernel, launch};
-use gpuflame_model::record::{ContextId, GraphId, Launch, Nanos};
+use gpuflame_model::record::{ContextId, GraphId, Launch, Nanos, Step, ThreadId};
 
 const COLUMN: u64 = 5_000;
 /// Origin of all times. It is not 0, because 0 would mean "not collected".
@@ -496,6 +496,106 @@ fn streams_are_summed_separately_and_those_beyond_the_limit_together() {
     assert!(named.clone().all(|stream| (stream.count, stream.nanos) == (2, 20)));
     let others = profile.streams().iter().find(|stream| stream.stream.is_none()).unwrap();
     assert_eq!((others.count, others.nanos), (2 * (5000 - 4096), 20 * (5000 - 4096)));
+}
+
+/// A run of loops: for each loop its stacks, its number of launches, and the pause after it. A launch and its work of 5 us follow
+/// every 10 us. Returns the rows, and the times at which loops begin and end, with the opening and closing of the window.
+fn loops(loops: &[(&[u32], u64, u64)]) -> (Vec<Row<'static>>, Vec<u64>) {
+    const US: u64 = 1_000;
+    let (mut at, mut id) = (ORIGIN + 3_000 * US, 0);
+    let mut rows = vec![window(WindowEdge::Open, ORIGIN)];
+    let mut edges = vec![ORIGIN];
+    for &(stacks, count, pause) in loops {
+        edges.push(at);
+        for number in 0..count {
+            let context = stacks[number as usize % stacks.len()];
+            let time = at + 10 * US * number;
+            rows.push(Row::Launch(Launch { time: Nanos(time), duration: 1_000, ..launch(id, context) }));
+            rows.push(Row::Activity(kernel(id, time + 2 * US, time + 7 * US)));
+            id += 1;
+        }
+        edges.push(at + 10 * US * (count - 1) + 7 * US);
+        at += 10 * US * count + pause;
+    }
+    edges.push(at);
+    rows.push(window(WindowEdge::Close, at));
+    (rows, edges)
+}
+
+/// The account of device 0, with start-up and shutdown apart. The idle samples must agree with it.
+fn in_parts(rows: &[Row<'_>]) -> DeviceTime {
+    let (mut join, mut timeline) = (Join::default(), Timeline::default().with_steady_part());
+    for row in rows {
+        join.push(row, &mut timeline);
+        timeline.row(row);
+        if let Row::Step(step) = row {
+            timeline.add_step(step);
+        }
+    }
+    join.final_tally(&mut timeline);
+    let mut profile = Profile::default();
+    timeline.fill(&mut profile);
+    let time = only(&profile);
+    for (mark, idle) in [(RootMark::StartUp, time.start_up.idle), (RootMark::Shutdown, time.shutdown.idle)] {
+        let samples = profile.samples(&IDLE).iter().filter(|sample| sample.root_mark == Some(mark));
+        assert_eq!(samples.map(Sample::amount).sum::<u64>(), idle);
+    }
+    assert_eq!(time.start_up.window() + time.steady().window() + time.shutdown.window(), time.window);
+    time
+}
+
+fn windows_of_parts(time: &DeviceTime) -> [u64; 3] {
+    [time.start_up.window(), time.steady().window(), time.shutdown.window()]
+}
+
+#[test]
+fn start_up_and_shutdown_are_exact_in_runs_that_are_accounted_for_while_they_last() {
+    // The second case has loops before and after the longest one that are longer than what waits for the account.
+    for (before, count, after) in [(10, 200, 10), (100_000, 200_000, 90_000), (200_000, 100_000, 50_000)] {
+        let (rows, edges) =
+            loops(&[(&[10], before, 5_000_000), (&[20, 21, 21], count, 7_000_000), (&[30], after, 900_000)]);
+        let time = in_parts(&rows);
+        let longest = if before > count { 1 } else { 3 };
+        let (begin, end) = (edges[longest], edges[longest + 1]);
+        let expected = [begin - edges[0], end - begin, edges[7] - end];
+        assert_eq!(windows_of_parts(&time), expected, "{before} launches before");
+        let busy = |count: u64| 5_000 * count;
+        let parts = match longest {
+            1 => [0, before, count + after],
+            _ => [before, count, after],
+        };
+        assert_eq!([time.start_up.busy, time.steady().busy, time.shutdown.busy], parts.map(busy));
+    }
+}
+
+#[test]
+fn steps_divide_a_run_and_a_run_without_repetition_is_not_divided() {
+    let (mut rows, edges) = loops(&[(&[10], 50, 5_000_000), (&[20], 4, 7_000_000), (&[30], 1, 900_000)]);
+    // Two steps of two launches each; the second step ends before the last launch.
+    for (number, time) in [(1, edges[3] - 1_000), (2, edges[3] + 19_000)] {
+        let (time, end) = (Nanos(time), Some(Nanos(time + 20_000)));
+        rows.insert(1, Row::Step(Step { time, end, thread: ThreadId(1), number, name: "" }));
+    }
+    let time = in_parts(&rows);
+    let (begin, end) = (edges[3] - 1_000, edges[4]);
+    assert_eq!(windows_of_parts(&time), [begin - edges[0], end - begin, edges[7] - end]);
+    let (rows, edges) = loops(&[(&[10], 1, 5_000_000), (&[20], 2, 900_000)]);
+    assert_eq!(windows_of_parts(&in_parts(&rows)), [0, edges[5] - edges[0], 0]);
+}
+
+#[test]
+fn finding_the_steady_part_uses_no_memory_per_launch() {
+    let (mut join, mut timeline) = (Join::default(), Timeline::default().with_steady_part());
+    let (rows, _) = loops(&[(&[10, 11], 400_000, 1)]);
+    let mut most = 0;
+    for (at, row) in rows.iter().enumerate() {
+        join.push(row, &mut timeline);
+        timeline.row(row);
+        if at == rows.len() / 2 {
+            most = timeline.heap_bytes();
+        }
+    }
+    assert!(timeline.heap_bytes() <= most, "{} after {most}", timeline.heap_bytes());
 }
 
 #[test]

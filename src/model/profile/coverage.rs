@@ -16,6 +16,9 @@ const MAX_NAMED_STEPS: usize = 8;
 pub struct Coverage {
     /// Launches of the whole run.
     pub all: LaunchCoverage,
+    /// Whether another tool recorded the run. In a trace, steps without GPU work suggest that records are missing; our own
+    /// recordings count lost records.
+    pub is_trace: bool,
     /// Number of steps; 0 if the run has no steps.
     pub steps: u64,
     /// Positions of the steps, from 0, in which too few launches have activities.
@@ -77,7 +80,8 @@ impl Coverage {
     /// Whether more than 5 % of the steps have no GPU work, which suggests that records are missing.
     fn has_many_empty_steps(&self) -> bool {
         let with_work = self.steps.saturating_sub(self.empty_steps.len() as u64);
-        u128::from(with_work) * 100 < u128::from(self.steps) * u128::from(MIN_COVERED_PERCENT)
+        self.is_trace
+            && u128::from(with_work) * 100 < u128::from(self.steps) * u128::from(MIN_COVERED_PERCENT)
     }
 
     /// Lists the positions of the steps in which nothing ran on a GPU: `2, 5 to 7, counted from 0`.
@@ -175,7 +179,8 @@ mod tests {
 
     #[test]
     fn steps_without_gpu_work_are_listed() {
-        let steps = Coverage { steps: 8, empty_steps: vec![2, 4, 5, 6], ..coverage(4, 0) };
+        let steps = Coverage { is_trace: true, steps: 8, empty_steps: vec![2, 4, 5, 6], ..coverage(4, 0) };
+        assert_eq!(Coverage { is_trace: false, ..steps.clone() }.doubt(), None);
         assert_eq!(steps.doubt().unwrap(), "4 of 8 steps have no GPU work (2, 4 to 6, counted from 0)");
         let steps = Coverage { steps: 3, uncovered_steps: vec![1], ..coverage(100, 2) };
         let expected = "2 of 100 launches have no activity; too few launches have activities in 1 of 3 steps (1, counted from 0)";

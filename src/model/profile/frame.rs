@@ -5,6 +5,9 @@ use super::cause::Cause;
 use super::strings::StringId;
 use crate::record::Work;
 
+/// Frame shown in stacks of samples whose Python functions are not certain, instead of the functions.
+pub const PYTHON_NOT_READ: &str = "[Python frames not read]";
+
 /// Id of a displayed frame: dense, in order of first occurrence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ShownFrameId(pub(super) u32);

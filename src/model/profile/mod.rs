@@ -32,13 +32,16 @@ use std::collections::BTreeMap;
 pub use cause::Cause;
 pub use coverage::{Coverage, LaunchCoverage};
 pub use eviction::{OTHER_KERNELS, OTHER_STACKS, OTHER_THREADS};
-pub use frame::{ShownFrame, ShownFrameId, ShownFrameKind, SourceLocation, Unnamed};
+pub use frame::{PYTHON_NOT_READ, ShownFrame, ShownFrameId, ShownFrameKind, SourceLocation, Unnamed};
 pub use json_string::is_bidi_control;
 pub use json_string::json_string;
 pub use pauses::SharedFrames;
 pub use sample::{Leaf, LeafFrame, MAX_SAMPLE_VALUES, RootMark, Sample, SampleSite, Values, add_values};
 pub use strings::{StringId, StringTable};
-pub use sums::{Dependencies, DeviceTime, DeviceUse, StreamUse, Weight, WorkStats};
+pub use sums::{
+    BusyIdle, Dependencies, DeviceTime, DeviceUse, SteadyPart, SteadyRule, StepTotals, StreamUse, Weight,
+    WorkStats,
+};
 pub use views::{Measure, VIEWS, Value, View, format_nanos};
 
 use kernels::{KernelName, Kernels};
@@ -128,6 +131,8 @@ pub struct Profile {
     times: Vec<DeviceTime>,
     dependencies: Dependencies,
     streams: Vec<StreamUse>,
+    steps: StepTotals,
+    steady: Option<SteadyPart>,
     shown_frames: Vec<ShownFrame>,
     shown_index: Index,
     shown: PrefixTree,
@@ -195,6 +200,7 @@ impl Profile {
             | Row::EventCall(_)
             | Row::Unified(_)
             | Row::Instant(_)
+            | Row::Step(_)
             | Row::CallbacksSwitched { .. }
             | Row::GraphNode { .. }
             | Row::GraphClone { .. }
@@ -403,6 +409,7 @@ impl Profile {
         self.samples = BTreeMap::new();
         (self.works, self.devices) = (Vec::new(), Vec::new());
         (self.times, self.streams) = (Vec::new(), Vec::new());
+        (self.steps, self.steady) = (StepTotals::default(), None);
     }
 
     /// Drops the edges of windows.
@@ -439,6 +446,26 @@ impl Profile {
     /// Replaces the counts of recorded dependencies.
     pub fn set_dependencies(&mut self, dependencies: Dependencies) {
         self.dependencies = dependencies;
+    }
+
+    /// Replaces the steady part of the run.
+    pub fn set_steady(&mut self, steady: Option<SteadyPart>) {
+        self.steady = steady;
+    }
+
+    /// Returns the steady part of the run; `None` if start-up and shutdown cannot be told from the rest.
+    pub fn steady(&self) -> Option<SteadyPart> {
+        self.steady
+    }
+
+    /// Replaces the totals of the steps.
+    pub fn set_steps(&mut self, steps: StepTotals) {
+        self.steps = steps;
+    }
+
+    /// Returns the totals of the steps.
+    pub fn steps(&self) -> StepTotals {
+        self.steps
     }
 
     /// Returns the counts of recorded dependencies.

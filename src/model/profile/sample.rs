@@ -54,13 +54,17 @@ pub fn add_values(sum: &mut Values, more: Values) {
     sum.iter_mut().zip(more).for_each(|(sum, more)| *sum = sum.saturating_add(more));
 }
 
-/// A mark at the root of a stack, for idle time at the edge of a window.
+/// A mark at the root of a stack, for idle time at the edge of a window or outside the steady part of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum RootMark {
     /// Idle time from a window's opening to the first work in the window, attributed to the sample's stack.
     Opening,
     /// Idle time from the last work in a window to the window's end.
     Closing,
+    /// Idle time before the steady part of the run.
+    StartUp,
+    /// Idle time after the steady part of the run.
+    Shutdown,
 }
 
 impl RootMark {
@@ -69,6 +73,8 @@ impl RootMark {
         match self {
             Self::Opening => "[since the window opened]",
             Self::Closing => "[until the window closed]",
+            Self::StartUp => "[start-up]",
+            Self::Shutdown => "[shutdown]",
         }
     }
 }

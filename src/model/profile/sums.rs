@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::record::{DeviceId, GpuContextId, Nanos, StreamId, SyncKind, Work};
+use crate::record::{DeviceId, GpuContextId, Nanos, Step, StreamId, SyncKind, ThreadId, Work};
 
 /// Number of activities, with their total time and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -90,6 +90,82 @@ pub struct StreamUse {
     pub nanos: u64,
 }
 
+/// Steps of a run (see [`StepSpans`](crate::record::StepSpans)). All fields are 0 if the run has no steps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepTotals {
+    /// Number of steps.
+    pub count: u64,
+    /// Smallest number of a step. A step with the number 1 is the first step of its process.
+    pub first_number: u64,
+    /// Beginning of the first step.
+    pub first: Nanos,
+    /// Beginning of the last step.
+    pub last: Nanos,
+    /// Thread that began one of the steps.
+    pub thread: ThreadId,
+    /// Whether other threads began steps as well. Then there are more steps than iterations.
+    pub has_several_threads: bool,
+}
+
+impl StepTotals {
+    /// Adds a step.
+    pub fn add(&mut self, step: &Step<'_>) {
+        let is_first = self.count == 0;
+        self.count += 1;
+        self.first_number = if is_first { step.number } else { self.first_number.min(step.number) };
+        self.first = if is_first { step.time } else { self.first.min(step.time) };
+        self.last = self.last.max(step.time);
+        self.thread = if is_first { step.thread } else { self.thread };
+        self.has_several_threads |= self.thread != step.thread;
+    }
+}
+
+/// The steady part of a run: the program's repeated work, without start-up and shutdown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SteadyPart {
+    /// Evidence for the part.
+    pub rule: SteadyRule,
+    /// Beginning of the part; [`Nanos(0)`](Nanos) if the run has no start-up.
+    pub begin: Nanos,
+    /// End of the part: the end of the last work that was launched in it.
+    pub end: Nanos,
+}
+
+/// Evidence for the steady part of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SteadyRule {
+    /// The part begins with the first step, and ends with the work of the last launch in a step.
+    Steps,
+    /// The part is the longest run of a repeated sequence of stacks.
+    Repeated,
+}
+
+impl SteadyRule {
+    /// Returns the words for the part in sentences such as `busy 12 % of the 3.7 s of steps`.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Steps => "steps",
+            Self::Repeated => "repeated launches",
+        }
+    }
+}
+
+/// Busy and idle time, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BusyIdle {
+    /// Time in which work ran.
+    pub busy: u64,
+    /// Time in which no work ran.
+    pub idle: u64,
+}
+
+impl BusyIdle {
+    /// Returns the sum of both times.
+    pub fn window(self) -> u64 {
+        self.busy.saturating_add(self.idle)
+    }
+}
+
 /// Breakdown of a device's time. `window = busy + idle`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceTime {
@@ -116,4 +192,36 @@ pub struct DeviceTime {
     pub first: Nanos,
     /// End time of the last recorded activity.
     pub last: Nanos,
+    /// Parts of `busy` and `idle` before the steady part of the run.
+    pub start_up: BusyIdle,
+    /// Parts of `busy` and `idle` after the steady part of the run.
+    pub shutdown: BusyIdle,
+}
+
+impl DeviceTime {
+    /// Returns the device's time in the steady part; its whole time if the run has no steady part.
+    pub fn steady(&self) -> BusyIdle {
+        let Self { busy, idle, start_up, shutdown, .. } = self;
+        BusyIdle {
+            busy: busy.saturating_sub(start_up.busy).saturating_sub(shutdown.busy),
+            idle: idle.saturating_sub(start_up.idle).saturating_sub(shutdown.idle),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_that_several_threads_begin_are_marked() {
+        let mut totals = StepTotals::default();
+        let mut add = |time, thread| {
+            let (time, thread) = (Nanos(time), ThreadId(thread));
+            totals.add(&Step { time, end: None, thread, number: time.0, name: "" });
+            totals
+        };
+        assert!(!add(7, 3).has_several_threads && !add(8, 3).has_several_threads);
+        assert!(add(9, 4).has_several_threads && add(10, 3).has_several_threads);
+    }
 }

@@ -109,7 +109,7 @@ impl PrefixTree {
         self.symbols.len()
     }
 
-    /// Drops the index, which makes the tree read-only.
+    /// Drops the index. Without it no chain can be added, so the tree is then read-only.
     pub fn without_index(self) -> Self {
         Self { index: Index::default(), ..self }
     }

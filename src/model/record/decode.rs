@@ -288,7 +288,8 @@ fn is_known_tag(tag: u8, payload: &[u8]) -> bool {
         | tag::PROVENANCE
         | tag::GENERATED
         | tag::SAMPLED
-        | tag::BLOCKED => true,
+        | tag::BLOCKED
+        | tag::STEP => true,
         _ => false,
     }
 }
@@ -324,6 +325,7 @@ fn decode_row<'a>(
         tag::SAMPLED => decode_sampled(&mut fields).map(Row::Sampled),
         tag::BLOCKED => decode_blocked(&mut fields).map(Row::Blocked),
         tag::INSTANT => decode_instant(&mut fields)?,
+        tag::STEP => decode_step(&mut fields)?,
         tag::WAIT => decode_wait(&mut fields),
         tag::MEMORY => decode_memory(&mut fields),
         tag::EVENT_RECORD => decode_event_record(&mut fields).map(Row::EventRecord),
@@ -501,6 +503,16 @@ fn decode_instant<'a>(fields: &mut Fields<'a>) -> Parsed<Row<'a>> {
     let Some(text) = fields.bytes() else { return Ok(None) };
     let text = std::str::from_utf8(text).map_err(|_| "holds text that is not UTF-8")?;
     Ok(Some(Row::Instant(Instant { time: Nanos(time), thread: ThreadId(thread), text })))
+}
+
+fn decode_step<'a>(fields: &mut Fields<'a>) -> Parsed<Row<'a>> {
+    let (Some(time), Some(end)) = (fields.u64(), fields.u64()) else { return Ok(None) };
+    let (Some(thread), Some(number), Some(name)) = (fields.u32(), fields.u64(), fields.bytes()) else {
+        return Ok(None);
+    };
+    let name = std::str::from_utf8(name).map_err(|_| "holds text that is not UTF-8")?;
+    let (time, end) = (Nanos(time), (end != 0).then_some(Nanos(end)));
+    Ok(Some(Row::Step(Step { time, end, thread: ThreadId(thread), number, name })))
 }
 
 fn decode_wait<'a>(fields: &mut Fields<'_>) -> Option<Row<'a>> {

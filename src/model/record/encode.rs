@@ -49,6 +49,8 @@
 //!                                                                              empty: several functions shared the address
 //!  36   sampled   time:u64 period:u32 thread:u32 context:u32                   a thread was on a CPU
 //!  37   blocked   time:u64 duration:u64 thread:u32 context:u32                 a thread waited off-CPU
+//!  38   step      time:u64 end:u64 thread:u32 number:u64 name:text             a step of the program begins; an end of 0
+//!                                                                              is not known
 //!
 //! detail    := 0:u8 name:u32 grid:u32[3] block:u32[3] registers:u16 static_shared:u32 dynamic_shared:u32
 //!            | 1:u8 kind:u8 from:u16 to:u16 bytes:u64 async:u8 peer_from:option peer_to:option
@@ -84,6 +86,10 @@
 //!         | 11:u8 kind:u32                    wait records of a kind
 //!         | 12:u8 loss:u8                     losses of a kind
 //!         | 13:u8 edge:u8                     an edge of a window, as in the window row
+//!         | 14:u8   steps: count first_number, begin of the first and of the last, each as seconds and nanoseconds
+//!         | 15:u8   steady part: rule (0 steps, 1 repeated), begin and end, each as seconds and nanoseconds
+//!         | 16:u8 device:u32                   its time before and after the steady part: busy idle busy idle
+//! base   := 0 none, 1 opening, 2 closing, 3 start-up, 4 shutdown (`RootMark`)
 //! view   := 0 gpu, 1 idle, 2 wait, 3 alloc, 4 unified, 5 cpu, 6 off-cpu, 7 together (nothing)
 //! place  := 0:u8 caller:u32 | 1:u8 launched:u32 created:u32 | 2:u8                a stack; both stacks of a graph node; no stack
 //!         | 3:u8 after:u32 thread:option before:u32                             between two calls; the thread of the first,
@@ -143,6 +149,7 @@ pub(super) mod tag {
     pub(crate) const GENERATED: u8 = 35;
     pub(crate) const SAMPLED: u8 = 36;
     pub(crate) const BLOCKED: u8 = 37;
+    pub(crate) const STEP: u8 = 38;
 }
 
 /// Writes rows to a recording one after another. The only buffering is that of `W`.
@@ -370,6 +377,11 @@ pub(super) fn put_row(out: &mut Payload<'_>, row: &Row<'_>) -> u8 {
         Row::Instant(instant) => {
             out.u32(instant.thread.0).u64(instant.time.0).bytes(instant.text.as_bytes());
             tag::INSTANT
+        }
+        Row::Step(step) => {
+            out.u64(step.time.0).u64(step.end.map_or(0, |end| end.0)).u32(step.thread.0).u64(step.number);
+            out.bytes(step.name.as_bytes());
+            tag::STEP
         }
         Row::Loss { loss, count } => {
             out.u8(*loss as u8).u64(*count);

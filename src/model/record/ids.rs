@@ -58,6 +58,8 @@ impl LabelId {
     pub const OTHER_CALL: Self = Self(u32::MAX);
     /// Label shown for stacks that were merged for lack of memory.
     pub const OTHER_STACKS: Self = Self(u32::MAX - 1);
+    /// Label in stacks of samples whose Python frames are not certain, instead of the interpreter's frames.
+    pub const PYTHON_NOT_READ: Self = Self(u32::MAX - 2);
 }
 
 /// Range named by the application. The id stands for name and domain together.

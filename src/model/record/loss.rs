@@ -54,11 +54,13 @@ pub enum Loss {
     SamplesDropped = 21,
     /// Off-CPU waits that arrived faster than the sampler could drain them.
     BlocksDropped = 22,
+    /// Steps that began faster than the collector could drain them.
+    StepsDropped = 23,
 }
 
 impl Loss {
     /// All kinds of loss, in the order in which the ledger prints the kinds.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::LaunchesDropped,
         Self::ActivitiesDropped,
         Self::ActivitiesUnreadable,
@@ -81,6 +83,7 @@ impl Loss {
         Self::PythonUnsure,
         Self::SamplesDropped,
         Self::BlocksDropped,
+        Self::StepsDropped,
     ];
 
     /// Whether this loss hides GPU time. Hidden GPU time appears as idle time.
@@ -113,6 +116,7 @@ impl Loss {
             Self::PythonUnsure => "python_unsure",
             Self::SamplesDropped => "samples_dropped",
             Self::BlocksDropped => "blocks_dropped",
+            Self::StepsDropped => "steps_dropped",
         }
     }
 }

@@ -20,6 +20,7 @@ mod metadata;
 mod missing;
 mod provenance;
 mod rows;
+mod step_spans;
 mod sums;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
@@ -50,7 +51,8 @@ pub use missing::Missing;
 pub use provenance::Provenance;
 pub use rows::{
     Allocation, CodeObject, ContextFlags, CpuSample, HostCallSpan, HostState, Instant, Launch, MemoryCall,
-    Module, OffCpuWait, OutsideLaunches, Row, Wait, WindowEdge,
+    Module, OffCpuWait, OutsideLaunches, Row, Step, Wait, WindowEdge,
 };
+pub use step_spans::StepSpans;
 pub use sums::SumsWriter;
 pub use unified::{Unified, UnifiedKind};

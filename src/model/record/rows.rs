@@ -164,6 +164,8 @@ pub enum Row<'a> {
     },
     /// The program marked an instant on the timeline.
     Instant(Instant<'a>),
+    /// A step of the program begins.
+    Step(Step<'a>),
     /// A loss. Counts of rows of the same kind add up.
     Loss {
         /// Kind of loss.
@@ -384,6 +386,21 @@ pub struct Instant<'a> {
     pub thread: ThreadId,
     /// Name of the instant.
     pub text: &'a str,
+}
+
+/// Beginning of a step, such as a training or decoding step. `step_spans` defines the end of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step<'a> {
+    /// Time at which the step began.
+    pub time: Nanos,
+    /// End of the step; `None` if the step lasts until the next step begins.
+    pub end: Option<Nanos>,
+    /// Thread that began the step.
+    pub thread: ThreadId,
+    /// Number of the step in its process, counted from 1. In a trace, the position of the step.
+    pub number: u64,
+    /// Name of the range that began the step; empty if a call of `gpuflame_step()` began it.
+    pub name: &'a str,
 }
 
 /// Edge of a window.

@@ -137,6 +137,8 @@ pub fn each_row_of_cycle(turn: u32, each: &mut dyn FnMut(&Row<'_>)) {
         let allocated =
             (rng.below(2) > 0).then_some(Allocation { memory: MemoryKind::DEVICE, bytes: 1 << of });
         push(Row::Memory(MemoryCall { time, correlation, context, address: of.into(), allocated }));
+        let thread = ThreadId(of);
+        push(Row::Step(Step { time, end: None, thread, number: id.into(), name: "turn" }));
         push(Row::Unified(Unified {
             kind: UnifiedKind::DTOH,
             value: 9,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gpuflame_explain::join::{Launched, Origin, Sink};
 use gpuflame_model::profile::{Coverage, LaunchCoverage, Profile};
-use gpuflame_model::record::{Activity, ContextId, CorrelationId, IdMap, ThreadId};
+use gpuflame_model::record::{Activity, ContextId, CorrelationId, IdMap, StepSpans, ThreadId};
 
 /// A [`Sink`] that collects launches and busy times.
 #[derive(Debug, Default)]
@@ -49,8 +49,8 @@ impl StepCoverage {
         self.launches.push(LaunchTime { time: time.0, context, is_covered });
     }
 
-    /// Returns the coverage of the whole run and of `steps`, which are (start, end).
-    pub fn coverage(mut self, profile: &Profile, steps: &[(u64, u64)]) -> Coverage {
+    /// Returns the coverage of the whole run and of its steps. `is_trace` tells whether another tool recorded the run.
+    pub fn coverage(mut self, profile: &Profile, steps: &StepSpans, is_trace: bool) -> Coverage {
         let mut required: IdMap<ContextId, bool> = IdMap::default();
         self.launches.sort_unstable_by_key(|launch| launch.time);
         let busy = union(self.busy);
@@ -81,10 +81,10 @@ impl StepCoverage {
             sums.push(all);
             covered.push(covered[covered.len() - 1] + u64::from(launch.is_covered));
         }
-        let mut coverage = Coverage { all, steps: steps.len() as u64, ..Coverage::default() };
-        let mut steps = steps.to_vec();
-        steps.sort_unstable();
-        for (step, (start, end)) in (0..).zip(steps) {
+        let mut spans = steps.spans();
+        spans.sort_unstable();
+        let mut coverage = Coverage { all, steps: spans.len() as u64, is_trace, ..Coverage::default() };
+        for (step, (start, end)) in (0..).zip(spans) {
             let from = self.launches.partition_point(|launch| launch.time < start);
             let to = self.launches.partition_point(|launch| launch.time < end).max(from);
             let in_step = LaunchCoverage {
@@ -100,8 +100,8 @@ impl StepCoverage {
                 coverage.empty_steps.push(step);
             }
         }
-        // The only step of a trace may be a mark before or after the work.
-        if coverage.steps < 2 {
+        // The only step may be a mark before or after the work, and windows in the place of steps may have no work.
+        if coverage.steps < 2 || !steps.has_steps() {
             coverage.empty_steps.clear();
         }
         coverage
@@ -124,7 +124,16 @@ fn union(mut stretches: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpuflame_model::record::Nanos;
+    use gpuflame_model::record::{Nanos, Row, Step};
+
+    fn steps(spans: &[(u64, u64)]) -> StepSpans {
+        let mut steps = StepSpans::default();
+        for &(start, end) in spans {
+            let (time, end) = (Nanos(start), Some(Nanos(end)));
+            steps.add_row(&Row::Step(Step { time, end, thread: ThreadId(1), number: 1, name: "" }));
+        }
+        steps
+    }
 
     #[test]
     fn steps_with_lost_launches_and_steps_without_work_are_found() {
@@ -135,8 +144,8 @@ mod tests {
             sums.matched(launch(time), false);
         }
         sums.pending(CorrelationId(4), launch(220));
-        let steps = [(0, 100), (100, 200), (200, 300)];
-        let coverage = sums.coverage(&Profile::default(), &steps);
+        let steps = steps(&[(0, 100), (100, 200), (200, 300)]);
+        let coverage = sums.coverage(&Profile::default(), &steps, true);
         assert_eq!(coverage.all, LaunchCoverage { launches: 4, uncovered: 1 });
         assert_eq!((coverage.steps, coverage.empty_steps, coverage.uncovered_steps), (3, vec![1], vec![2]));
     }
@@ -150,7 +159,7 @@ mod tests {
         sums.busy.push((100, 500));
         sums.pending(CorrelationId(2), launch(400));
         sums.pending(CorrelationId(3), launch(600));
-        let coverage = sums.coverage(&Profile::default(), &[]);
+        let coverage = sums.coverage(&Profile::default(), &StepSpans::default(), true);
         assert_eq!(coverage.all, LaunchCoverage { launches: 2, uncovered: 1 });
     }
 

@@ -1,7 +1,7 @@
 //! pprof: the profile format of Go's tools, which `go tool pprof`, Grafana, Parca and speedscope read.
 //!
-//! Samples have the values of their view. GPU time has `gpu_time` in nanoseconds, `launches` (activities), `bytes`,
-//! and `pending`, the launches without an activity so far. Frames are lines of functions without addresses, because
+//! Each sample has the values of its view. In the GPU view these are `gpu_time` in nanoseconds, `launches` (activities),
+//! `bytes`, and `pending`: launches that have no activity so far. Frames are lines of functions without addresses, because
 //! GPU work has no addresses and names are already known. The file is gzipped, as the format requires.
 
 use std::collections::{BTreeMap, HashMap};

@@ -89,7 +89,7 @@ struct FileState {
     file: Option<(PathBuf, FileId)>,
     /// The file was abandoned, and its thread no longer writes to it.
     is_abandoned: bool,
-    /// The file may be created.
+    /// There is data to write, so the file is created.
     is_needed: bool,
     /// All data was handed over.
     is_ended: bool,

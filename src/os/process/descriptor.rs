@@ -19,9 +19,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// host get the lowest free number.
 const MIN_DESCRIPTOR: i32 = 1000;
 
-/// Makes the kernel enlarge the descriptor table to numbers from 1,000 on, once. Call before opening a file that is
-/// then raised: in a process with threads, the first number from 1,000 on takes 10 to 30 ms, and the file would keep
-/// its low number for this time.
+/// Makes the kernel enlarge the descriptor table to numbers from 1,000 on, once. Call before opening a file
+/// whose descriptor will be moved to such a number: in a process with threads, the first such move takes 10 to 30 ms, and
+/// the file would keep its low number during that time.
 pub fn enlarge_table() {
     static IS_MADE: AtomicBool = AtomicBool::new(false);
     if !IS_MADE.load(Ordering::Acquire) {
@@ -87,7 +87,7 @@ impl FileId {
         stat_descriptor(number).as_ref().map(Self::from_stat).map_err(|error| error.kind().into())
     }
 
-    /// Takes the identity from facts that were read before.
+    /// Returns the identity that a `stat` result contains, without a system call.
     pub fn from_stat(facts: &libc::stat) -> Self {
         Self(facts.st_dev, facts.st_ino)
     }

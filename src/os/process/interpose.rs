@@ -35,8 +35,9 @@ pub struct Interposition {
     pub replacement: usize,
 }
 
-/// Replaces the functions of all `places`, which belong to one library. Returns the number of words written. If a word
-/// cannot be written, it keeps its value, and its callers still call the library.
+/// Replaces the functions of all `places`, which belong to one library. Returns the number of words written.
+/// A word is a module's slot or a symbol's value. If a word cannot be written, it keeps its value, and the modules that
+/// use it go on calling the library's function.
 ///
 /// # Errors
 /// The file `/proc/self/mem` cannot be written, or the library is not found.

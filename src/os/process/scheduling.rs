@@ -32,3 +32,66 @@ pub fn apply_process_scheduling(threads: &[i32]) {
     // process.
     unsafe { libc::setpriority(PRIO_PROCESS, 0, libc::getpriority(PRIO_PROCESS, std::process::id())) };
 }
+
+/// Lets the calling thread, which must be ours and use little CPU time, run before the other threads on its processor, if
+/// the kernel permits that.
+pub fn run_first() {
+    const NICE: i32 = -10;
+    // SAFETY: the call takes any number; 0 means the calling thread.
+    unsafe { libc::setpriority(PRIO_PROCESS, 0, NICE) };
+}
+
+/// Runs `body` with the calling thread, which must be ours, restricted to one processor. If the process may not use the
+/// processor, the thread is not restricted.
+pub fn run_on<T>(processor: u32, body: impl FnOnce() -> T) -> T {
+    // SAFETY: all-zero is a valid `cpu_set_t`, the empty set.
+    let [mut before, mut one]: [cpu_set_t; 2] = unsafe { zeroed() };
+    // SAFETY: the call writes at most the size of `before`.
+    let is_known = unsafe { libc::sched_getaffinity(0, size_of::<cpu_set_t>(), &mut before) } == 0;
+    if !is_known || processor >= CPU_SETSIZE as u32 {
+        return body();
+    }
+    // SAFETY: the number is below the size of the set, and the call only reads the set.
+    unsafe {
+        libc::CPU_SET(processor as usize, &mut one);
+        libc::sched_setaffinity(0, size_of::<cpu_set_t>(), &one);
+    }
+    let result = body();
+    // SAFETY: the call only reads the set, which the kernel wrote.
+    unsafe { libc::sched_setaffinity(0, size_of::<cpu_set_t>(), &before) };
+    result
+}
+
+/// Whether a thread of this process is in a scheduling class that shares its processor with other threads.
+pub fn shares_its_processor(thread: i32) -> bool {
+    // SAFETY: the call has no preconditions.
+    let class = unsafe { libc::sched_getscheduler(thread) };
+    matches!(class, libc::SCHED_OTHER | libc::SCHED_BATCH | libc::SCHED_IDLE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn processors() -> Vec<usize> {
+        // SAFETY: all-zero is a valid `cpu_set_t`, and the call writes at most the size of the set.
+        let allowed = unsafe {
+            let mut allowed: cpu_set_t = zeroed();
+            assert_eq!(libc::sched_getaffinity(0, size_of::<cpu_set_t>(), &mut allowed), 0);
+            allowed
+        };
+        // SAFETY: the numbers are below the size of the set.
+        (0..CPU_SETSIZE as usize).filter(|at| unsafe { libc::CPU_ISSET(*at, &allowed) }).collect()
+    }
+
+    #[test]
+    fn a_thread_is_bound_to_a_processor_only_while_it_runs_the_body() {
+        let before = processors();
+        let last = before[before.len() - 1];
+        assert_eq!(run_on(last as u32, processors), [last]);
+        assert_eq!(processors(), before);
+        for not_usable in [CPU_SETSIZE as u32 - 1, CPU_SETSIZE as u32, u32::MAX] {
+            assert_eq!(run_on(not_usable, processors), before, "{not_usable}");
+        }
+    }
+}

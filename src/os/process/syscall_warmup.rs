@@ -86,5 +86,7 @@ fn make_sampling_calls() {
         libc::syscall(libc::SYS_timer_create, none, nothing, nothing);
         libc::syscall(libc::SYS_timer_settime, none, none, nothing, nothing);
         libc::syscall(libc::SYS_timer_delete, none);
+        libc::syscall(libc::SYS_rt_sigtimedwait, nothing, nothing, nothing, none);
+        libc::fcntl(-1, libc::F_GETFL);
     }
 }

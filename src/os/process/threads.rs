@@ -286,12 +286,16 @@ pub fn park_forever() -> ! {
     }
 }
 
+/// Whether a thread of this process is gpuflame's or was created by the tracer.
+pub fn is_thread_ours(thread: i32) -> bool {
+    let is_ours = |identity: ThreadKey| OUR_THREADS.iter().any(|place| place.holds(identity));
+    ThreadKey::of_thread(thread).is_some_and(is_ours)
+}
+
 /// Whether the main thread has ended, and all other threads are gpuflame's or were created by the tracer.
 pub fn are_only_ours_left() -> bool {
     let main = std::process::id() as i32;
-    let is_ours = |identity: ThreadKey| OUR_THREADS.iter().any(|place| place.holds(identity));
-    let is_known = |thread: i32| thread == main || ThreadKey::of_thread(thread).is_some_and(is_ours);
-    has_main_ended() && thread_ids().into_iter().all(is_known)
+    has_main_ended() && thread_ids().into_iter().all(|thread| thread == main || is_thread_ours(thread))
 }
 
 /// Numbers of all threads of this process.

@@ -22,6 +22,7 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::perf::{REGISTERS, ThreadSample};
+use super::wake;
 use crate::process::threads;
 
 /// Maximum number of stack bytes in a sample.
@@ -47,6 +48,8 @@ struct SampleSlot {
     /// Number of samples written so far, and number of samples drained so far.
     head: AtomicU64,
     tail: AtomicU64,
+    /// Process, and thread of ours that each sample wakes; 0 for no thread.
+    wakes: [AtomicI32; 2],
     /// Number of periods whose samples were dropped for lack of room.
     dropped: AtomicU64,
     samples: [UnsafeCell<SlotSample>; SLOT_SAMPLES],
@@ -65,6 +68,7 @@ unsafe impl Sync for SampleSlot {}
 #[repr(C)]
 struct SlotSample {
     time: u64,
+    cpu: u32,
     /// Number of periods since the previous sample.
     periods: u64,
     registers: [u64; REGISTERS],
@@ -80,13 +84,16 @@ static INTERRUPTED_CALLS: AtomicU32 = AtomicU32::new(0);
 
 impl CpuTimer {
     /// Samples a thread of this process each time that it has used another `period` of CPU time, but no more often than
-    /// the kernel's clock ticks. Call from one thread only.
+    /// the kernel's clock ticks. Each sample wakes the thread `wakes`, if it is not 0, from [`wake::wait`]. Call from
+    /// one thread only.
     ///
     /// # Errors
     /// No signal is free, there are too many threads, or the kernel refuses the timer.
-    pub fn open(thread: i32, period: Duration) -> io::Result<Self> {
+    pub fn open(thread: i32, period: Duration, wakes: i32) -> io::Result<Self> {
         let signal = timer_signal()?;
         let slot = SampleSlot::reserve(thread)?;
+        slot.wakes[0].store(std::process::id() as i32, Ordering::Relaxed);
+        slot.wakes[1].store(wakes, Ordering::Release);
         let timer = start_timer(thread, signal, period, slot)
             .inspect_err(|_| slot.thread.store(0, Ordering::Release))?;
         Ok(Self { slot, timer })
@@ -106,8 +113,9 @@ impl CpuTimer {
             // SAFETY: the handler does not write to a sample below `head` until `tail` has passed the sample.
             let kept = unsafe { &*self.slot.samples[tail as usize % SLOT_SAMPLES].get() };
             let stack = &kept.stack[..(kept.copied as usize).min(MAX_STACK_BYTES)];
-            each(&ThreadSample { time: kept.time, registers: kept.registers, stack }, kept.periods);
+            let (time, cpu, registers) = (kept.time, kept.cpu, kept.registers);
             tail += 1;
+            each(&ThreadSample { time, cpu, registers, stack, is_newest: tail == head }, kept.periods);
             self.slot.tail.store(tail, Ordering::Release);
         }
         self.slot.dropped.swap(0, Ordering::AcqRel)
@@ -299,10 +307,15 @@ impl SampleSlot {
                 MAX_STACK_BYTES,
             ) as u64);
             (&raw mut (*kept).time).write(now());
+            (&raw mut (*kept).cpu).write(libc::sched_getcpu() as u32);
             (&raw mut (*kept).periods).write(periods);
             (&raw mut (*kept).registers).write(*registers);
         }
         self.head.store(head + 1, Ordering::Release);
+        let [process, thread] = self.wakes.each_ref().map(|number| number.load(Ordering::Acquire));
+        if thread != 0 {
+            wake::wake(process, thread);
+        }
     }
 }
 
@@ -400,7 +413,7 @@ mod tests {
 
     #[test]
     fn cpu_timer_samples_match_the_threads_cpu_time_and_preserve_errno() {
-        let mut timer = CpuTimer::open(threads::current_id(), Duration::from_millis(1)).unwrap();
+        let mut timer = CpuTimer::open(threads::current_id(), Duration::from_millis(1), 0).unwrap();
         let before = perf::thread_cpu_time(threads::current_id()).unwrap();
         let here = (&raw const before) as u64;
         let (mut periods, mut samples) = (0, 0_u64);
@@ -427,7 +440,7 @@ mod tests {
         assert!(!is_signal_taken());
         drop(timer);
         spin(30_000_000);
-        let again = CpuTimer::open(threads::current_id(), Duration::from_secs(9)).unwrap();
+        let again = CpuTimer::open(threads::current_id(), Duration::from_secs(9), 0).unwrap();
         assert_eq!(again.slot.head.load(Ordering::Relaxed), again.slot.tail.load(Ordering::Relaxed));
     }
 

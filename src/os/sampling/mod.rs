@@ -2,3 +2,4 @@
 
 pub mod cpu_timer;
 pub mod perf;
+pub mod wake;

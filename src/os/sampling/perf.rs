@@ -10,7 +10,7 @@
 //! mapping := page: where the data begins and ends (byte 1024: head, byte 1032: tail)
 //!            data: a ring of records, which the kernel writes at the head and we consume at the tail
 //! record  := type:u32 misc:u16 size:u16 ...
-//! sample  := process:u32 thread:u32 time:u64 abi:u64 register:u64[17] room:u64 byte[room] copied:u64
+//! sample  := process:u32 thread:u32 time:u64 cpu:u32 zero:u32 abi:u64 register:u64[17] room:u64 byte[room] copied:u64
 //! lost    := id:u64 count:u64
 //! switch  := process:u32 thread:u32 time:u64      misc: scheduled in or out, and whether it was preempted
 //! ```
@@ -24,6 +24,7 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::wake;
 use crate::process::descriptor;
 
 /// Number of registers in a sample.
@@ -74,10 +75,14 @@ pub enum PerfRecord<'a> {
 pub struct ThreadSample<'a> {
     /// Time in ns since 1970.
     pub time: u64,
+    /// Number of the processor that the thread was on.
+    pub cpu: u32,
     /// rax to r15 and the instruction pointer, in DWARF order.
     pub registers: [u64; REGISTERS],
     /// The copied part of the stack, from the stack pointer upwards.
     pub stack: &'a [u8],
+    /// Whether this was the newest record when reading began.
+    pub is_newest: bool,
 }
 
 /// Sizes to try, in bytes: the size of the ring, and the size of the stack in a sample. The kernel limits how much
@@ -87,31 +92,42 @@ const RING_SIZES: [(usize, u32); 4] =
 /// Sizes to try for an event on a thread that may be descheduled thousands of times per second.
 const SWITCH_RING_SIZES: [(usize, u32); 4] =
     [(1 << 20, 16 << 10), (512 << 10, 16 << 10), (256 << 10, 16 << 10), (64 << 10, 8 << 10)];
+/// Sizes to try for a thread that does not launch, which should leave room for those that do.
+const SMALL_RING_SIZES: [(usize, u32); 2] = [RING_SIZES[2], RING_SIZES[3]];
 /// Size of a sample without its stack, in bytes, rounded up generously.
 const SAMPLE_OVERHEAD_BYTES: usize = 256;
 const PAGE_BYTES: usize = 4096;
 
 impl PerfEvent {
-    /// Samples a thread of this process from now on, each time that it has used another `period` of CPU time.
+    /// Samples a thread of this process from now on, each time that it has used another `period` of CPU time. Each
+    /// sample wakes the thread `wakes`, if it is not 0, from [`wake::wait`](crate::wake::wait).
     ///
     /// # Errors
     /// Errors of the kernel: sampling is not permitted, or the thread has ended.
-    pub fn open(thread: i32, period: Duration) -> io::Result<Self> {
+    pub fn open(thread: i32, period: Duration, wakes: i32) -> io::Result<Self> {
         // Users who are not permitted to observe the kernel may still be permitted to sample time outside the kernel.
-        Self::open_largest(&RING_SIZES, thread, Trigger::CpuTime(period), &[false, true])
+        Self::open_largest(&RING_SIZES, (thread, wakes), Trigger::CpuTime(period), &[false, true])
+    }
+
+    /// As [`PerfEvent::open`], with room for only a few samples.
+    ///
+    /// # Errors
+    /// As for [`PerfEvent::open`].
+    pub fn open_small(thread: i32, period: Duration, wakes: i32) -> io::Result<Self> {
+        Self::open_largest(&SMALL_RING_SIZES, (thread, wakes), Trigger::CpuTime(period), &[false, true])
     }
 
     /// Samples a thread of this process each time that it is descheduled, which happens inside the kernel.
     ///
     /// # Errors
     /// As for [`PerfEvent::open`].
-    pub fn open_switches(thread: i32) -> io::Result<Self> {
-        Self::open_largest(&SWITCH_RING_SIZES, thread, Trigger::Deschedule, &[false])
+    pub fn open_switches(thread: i32, wakes: i32) -> io::Result<Self> {
+        Self::open_largest(&SWITCH_RING_SIZES, (thread, wakes), Trigger::Deschedule, &[false])
     }
 
     fn open_largest(
         rooms: &[(usize, u32)],
-        thread: i32,
+        (thread, wakes): (i32, i32),
         when: Trigger,
         user_only_modes: &[bool],
     ) -> io::Result<Self> {
@@ -119,6 +135,11 @@ impl PerfEvent {
         for &(room, stack) in rooms {
             for &is_user_only in user_only_modes {
                 let opened = open(thread, when, stack, is_user_only);
+                if let Ok(event) = &opened
+                    && is_event(event.as_raw_fd())
+                {
+                    wake::on_event(event.as_raw_fd(), wakes);
+                }
                 result = opened.and_then(|event| EventRing::map(event, room)).map(|ring| Self {
                     ring,
                     is_user_only,
@@ -161,8 +182,12 @@ impl PerfEvent {
                 break;
             }
             let record = self.ring.record(tail, size, &mut self.wrapped_record);
+            let is_newest = tail + size as u64 == head;
             match kind {
-                RECORD_SAMPLE => parse_sample(record).into_iter().map(PerfRecord::Sample).for_each(&mut each),
+                RECORD_SAMPLE => {
+                    let sample = parse_sample(record).map(|sample| ThreadSample { is_newest, ..sample });
+                    sample.into_iter().map(PerfRecord::Sample).for_each(&mut each);
+                }
                 RECORD_SWITCH if misc & SWITCHED_OUT != 0 => {
                     each(PerfRecord::Descheduled { blocked: misc & PREEMPTED == 0 })
                 }
@@ -292,9 +317,9 @@ fn wanted_registers() -> u64 {
 }
 
 fn parse_sample(record: &[u8]) -> Option<ThreadSample<'_>> {
-    const REGISTERS_OFFSET: usize = 32;
+    const REGISTERS_OFFSET: usize = 40;
     const STACK_SIZE_OFFSET: usize = REGISTERS_OFFSET + 8 * REGISTERS;
-    if word(record, 24)? != ABI_64_BIT {
+    if word(record, 32)? != ABI_64_BIT {
         return None;
     }
     let mut registers = [0; REGISTERS];
@@ -306,7 +331,13 @@ fn parse_sample(record: &[u8]) -> Option<ThreadSample<'_>> {
     let copied =
         if room == 0 { 0 } else { word(record, (STACK_SIZE_OFFSET + 8).checked_add(room)?)? as usize };
     let stack = record.get(STACK_SIZE_OFFSET + 8..)?.get(..copied.min(room))?;
-    Some(ThreadSample { time: word(record, 16)?, registers, stack })
+    Some(ThreadSample {
+        time: word(record, 16)?,
+        cpu: word(record, 24)? as u32,
+        registers,
+        stack,
+        is_newest: false,
+    })
 }
 
 fn word(record: &[u8], at: usize) -> Option<u64> {
@@ -338,8 +369,8 @@ const _: () = assert!(size_of::<PerfEventAttr>() == 96, "the kernel knows these 
 const TYPE_SOFTWARE: u32 = 1;
 const TASK_CLOCK: u64 = 1;
 const CONTEXT_SWITCHES: u64 = 3;
-/// Fields of a sample: thread, time, registers and stack.
-const SAMPLE_FIELDS: u64 = 1 << 1 | 1 << 2 | 1 << 12 | 1 << 13;
+/// Fields of a sample: thread, time, processor, registers and stack.
+const SAMPLE_FIELDS: u64 = 1 << 1 | 1 << 2 | 1 << 7 | 1 << 12 | 1 << 13;
 const EXCLUDE_KERNEL: u64 = 1 << 5;
 const EXCLUDE_HYPERVISOR: u64 = 1 << 6;
 /// Flag: records other than samples contain thread and time as well.
@@ -385,12 +416,15 @@ fn open(thread: i32, when: Trigger, stack: u32, is_user_only: bool) -> io::Resul
 /// Closes an event's descriptor, unless the host has closed the descriptor and its number refers to one of the host's
 /// files by now.
 fn close_event(event: File) {
-    let number = event.as_raw_fd();
-    let is_ours = fs::read_link(format!("/proc/self/fd/{number}"))
-        .map_or(true, |link| link.as_os_str().as_encoded_bytes() == b"anon_inode:[perf_event]");
-    if !is_ours {
+    if !is_event(event.as_raw_fd()) {
         let _ = event.into_raw_fd();
     }
+}
+
+/// Whether this number refers to an event. True if that is unknown, because `/proc` is not mounted.
+fn is_event(number: i32) -> bool {
+    fs::read_link(format!("/proc/self/fd/{number}"))
+        .map_or(true, |link| link.as_os_str().as_encoded_bytes() == b"anon_inode:[perf_event]")
 }
 
 #[cfg(test)]
@@ -404,7 +438,7 @@ mod tests {
 
     /// An event on the calling thread. `None` if the kernel does not permit sampling: the test is skipped.
     fn opened(period: Duration) -> Option<PerfEvent> {
-        PerfEvent::open(threads::current_id(), period)
+        PerfEvent::open(threads::current_id(), period, 0)
             .inspect_err(|error| {
                 skip(&format!(
                     "the kernel refuses CPU samples: {error}; sysctl kernel.perf_event_paranoid=2"
@@ -426,9 +460,12 @@ mod tests {
         let here = (&raw const before) as u64;
         for _ in 0..20 {
             spin(5_000_000);
+            let mut was_newest = false;
             lost += event.drain(|told| {
                 let PerfRecord::Sample(sample) = told else { panic!("{told:?}") };
                 count += 1;
+                assert!(!was_newest, "only the last sample is the newest");
+                was_newest = sample.is_newest;
                 let sp = sample.registers[7];
                 assert!(sp < here && here < sp + (1 << 20), "{sp:x} is not below {here:x}");
                 let word = (here - sp) as usize;
@@ -457,7 +494,7 @@ mod tests {
 
     #[test]
     fn context_switches_of_a_sleeping_thread_are_recorded() {
-        let mut event = match PerfEvent::open_switches(threads::current_id()) {
+        let mut event = match PerfEvent::open_switches(threads::current_id(), 0) {
             Ok(event) => event,
             // An unprivileged user is not permitted to sample the kernel, unless kernel.perf_event_paranoid is 1.
             Err(error) => return skip(&format!("the kernel refuses samples of waits: {error}")),
@@ -484,7 +521,7 @@ mod tests {
     #[test]
     fn an_exited_thread_has_no_cpu_time_and_cannot_be_sampled() {
         let number = std::thread::spawn(threads::current_id).join().unwrap();
-        let error = PerfEvent::open(number, Duration::from_millis(1)).unwrap_err();
+        let error = PerfEvent::open(number, Duration::from_millis(1), 0).unwrap_err();
         assert!(error.raw_os_error() == Some(libc::ESRCH) || is_refused(&error), "{error}");
         assert_eq!(thread_cpu_time(number), None);
     }

@@ -40,6 +40,7 @@ pub use threads::drain::{
     windows_without_pending_launches,
 };
 pub use threads::forks;
+pub use threads::python::{drain_codes, number_of as number_of_code};
 pub use threads::thread_counters::VerifiedStacks;
 pub use threads::totals::{calls, cost, graph_cost, losses, verified};
 pub use threads::verifying::verify_every;

@@ -16,8 +16,8 @@ pub enum Notice<'a> {
     ProfilerStart,
     /// The program asks to stop recording launches, by `cudaProfilerStop`. Sent inside a callback.
     ProfilerStop,
-    /// A range opens that begins a step ([`watch_range`](super::watch_range)).
-    Step,
+    /// A range with this name opens, which begins a step ([`watch_range`](super::watch_range)).
+    Step(&'a str),
     /// Filled buffers have accumulated. Sent while the tracer holds its lock, so the receiver must not wait and must
     /// not call the tracer.
     BuffersFilled,

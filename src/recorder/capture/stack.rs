@@ -29,7 +29,7 @@ pub fn new_context() -> ContextId {
     ContextId(NEXT_CONTEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Returns the context of the stack that made an API call.
+/// Captures the stack that made an API call, and returns the id of that stack (its context).
 #[inline]
 pub(super) fn capture_call(own: &mut ThreadOnly, thread: &ThreadState, call: &Call<'_>) -> ContextId {
     let leaf = Frame::label(LabelId(u32::from(call.api.0)));

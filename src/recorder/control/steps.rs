@@ -1,8 +1,15 @@
-//! Counts the steps that the program reports, such as training or decoding steps.
+//! Counts the steps that the program begins, such as training or decoding steps.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use gpuflame_model::record::{Nanos, ThreadId};
 
 static STEPS: AtomicU64 = AtomicU64::new(0);
+
+/// Time (0 = none), number and thread of the last step that began before there was a session.
+static EARLY_TIME: AtomicU64 = AtomicU64::new(0);
+static EARLY_NUMBER: AtomicU64 = AtomicU64::new(0);
+static EARLY_THREAD: AtomicU32 = AtomicU32::new(0);
 
 /// Begins another step. Returns its number, counted from 1.
 pub fn begin() -> u64 {
@@ -12,4 +19,19 @@ pub fn begin() -> u64 {
 /// Number of steps that have begun.
 pub fn count() -> u64 {
     STEPS.load(Ordering::Relaxed)
+}
+
+/// Notes a step that begins while there is no session, because the first call of CUDA is often made in the first step.
+pub fn note_early(number: u64, time: Nanos, thread: ThreadId) {
+    EARLY_NUMBER.store(number, Ordering::Relaxed);
+    EARLY_THREAD.store(thread.0, Ordering::Relaxed);
+    EARLY_TIME.store(time.0, Ordering::Release);
+}
+
+/// Removes and returns the step that began before there was a session, if no other step has begun since.
+pub fn take_early() -> Option<(u64, Nanos, ThreadId)> {
+    let time = EARLY_TIME.swap(0, Ordering::AcqRel);
+    let number = EARLY_NUMBER.load(Ordering::Relaxed);
+    let thread = ThreadId(EARLY_THREAD.load(Ordering::Relaxed));
+    (time != 0 && number == count()).then_some((number, Nanos(time), thread))
 }

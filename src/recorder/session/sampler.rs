@@ -14,19 +14,21 @@
 
 use std::io;
 use std::mem;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 
 use crate::capture;
 use crate::control::{lifecycle, window};
 use gpuflame_model::record::{ContextFlags, Frame, Nanos, ThreadId};
 use gpuflame_os::cpu_timer::{self, CpuTimer};
-use gpuflame_os::perf::{self, PerfEvent, PerfRecord, ThreadSample};
-use gpuflame_os::threads;
-use gpuflame_unwind::CopyUnwinder;
+use gpuflame_os::perf::{self, PerfEvent, PerfRecord, REGISTERS, ThreadSample};
+use gpuflame_os::{scheduling, threads, wake};
 
+use super::budget::Budget;
+use super::gil_waits::GilWaits;
+use super::sampled_stacks::{PythonCounts, ReadStack, StackReader, waits_for_gil};
 use crate::session::process::messages::print_from_app;
 use crate::session::process::panic::disable_after_panic;
 use crate::session::process::shutdown;
@@ -38,11 +40,20 @@ const MIN_PAUSE: Duration = Duration::from_millis(1);
 /// Pause between rounds if waits are recorded. The pause is short, because a ring holds 63 waits, and a thread may wait
 /// thousands of times per second.
 const PAUSE_WITH_WAITS: Duration = Duration::from_millis(10);
+/// Average time between rounds, maximum time saved up for rounds, and pause if there are more: a thread may wait
+/// thousands of times per second, and each wait wakes the sampler in programs with Python.
+const ROUND_NS: u64 = 500_000;
+const MAX_BURST_NS: u64 = 40 * ROUND_NS;
+const PAUSE_OVER_BUDGET_MS: i32 = 5;
 /// Maximum number of samples that wait for the pipeline. At 1,000 samples per second this is ten seconds.
 const MAX_READY_SAMPLES: usize = 10_000;
 /// Maximum number of threads observed at once. Each thread takes 0.5 MiB of memory for its samples, and 1 MiB for its
 /// waits.
 const MAX_OBSERVED_THREADS: usize = 256;
+/// Maximum number of threads that are sampled although they do not launch. Each of them takes 64 KiB.
+const MAX_OTHERS: usize = 32;
+/// Minimum duration of a wait whose Python frames are read although the wait has ended.
+const MIN_READ_WAIT_NS: u64 = 1_000_000;
 /// Stack size of the thread, which unwinds the stacks of other threads.
 const STACK_BYTES: usize = 512 << 10;
 /// Maximum time for which this module may block a thread that hands over a new thread or takes ready samples.
@@ -56,6 +67,8 @@ pub(super) struct SampledStack {
     pub(super) kind: SampleKind,
     pub(super) flags: ContextFlags,
     pub(super) frames: Box<[Frame]>,
+    /// Whether the thread was sampled only because a launching thread waited for the GIL.
+    is_other: bool,
 }
 
 /// Kind of a sample, and the time that it represents in ns.
@@ -85,7 +98,8 @@ pub(super) struct Sampler {
     /// CPU time that a sample represents.
     period: Duration,
     requests: Mutex<Vec<ThreadId>>,
-    wakeup: Condvar,
+    /// Kernel number of the sampler's thread; 0 before it runs.
+    own_thread: AtomicI32,
     observed: Mutex<ObservedThreads>,
     ready: Mutex<Vec<SampledStack>>,
     counts: SampleCounts,
@@ -107,6 +121,17 @@ struct SampleCounts {
     /// Number of threads that a timer samples by signals.
     by_timer: AtomicU64,
     waits: WaitCounts,
+    python: PythonCounts,
+    others: OtherCounts,
+}
+
+/// Counters for threads that do not launch.
+#[derive(Debug, Default)]
+struct OtherCounts {
+    samples: AtomicU64,
+    dropped: AtomicU64,
+    /// Maximum number of threads at any time that were refused or were too many.
+    not_sampled: AtomicU64,
 }
 
 /// Counters for waits.
@@ -123,8 +148,9 @@ struct WaitCounts {
 /// State that only one thread may use at a time.
 #[derive(Debug)]
 struct ObservedThreads {
-    unwinder: CopyUnwinder,
+    stacks: StackReader,
     threads: Vec<ObservedThread>,
+    gil_waits: GilWaits,
     /// Whether a window was open in the previous round.
     was_open: bool,
     /// Whether a message was printed about a refused sampler, and about refused waits.
@@ -139,9 +165,23 @@ struct ObservedThread {
     /// Event that reports when the thread leaves a processor and when the thread returns to a processor.
     /// `pending_wait` is the wait that is still in progress.
     switches: Option<PerfEvent>,
+    left: LeftProcessor,
     pending_wait: Option<PendingWait>,
     /// CPU time of the thread in the previous round.
     cpu_time: Duration,
+    /// Whether the thread does not launch, and is observed because a launching thread waited for the GIL.
+    is_other: bool,
+}
+
+/// Sample of a thread that has left its processor.
+#[derive(Debug, Default)]
+struct LeftProcessor {
+    time: u64,
+    registers: [u64; REGISTERS],
+    stack: Vec<u8>,
+    /// Whether `stack` contains a sample, and whether the thread is known to wait.
+    is_sampled: bool,
+    is_blocked: bool,
 }
 
 /// Mechanism that samples a thread.
@@ -164,12 +204,12 @@ impl Sampler {
         if options.hertz.is_none() && !options.waits {
             return None;
         }
-        let Some(unwinder) = CopyUnwinder::new() else {
+        let Some(stacks) = StackReader::new() else {
             let setting = if options.hertz.is_some() { CPU_SAMPLES } else { OFF_CPU };
             print_from_app(&format!("{setting}: samples need x86-64; continuing without samples"));
             return None;
         };
-        let sampler: &'static Self = Box::leak(Box::new(Self::new(options, unwinder)));
+        let sampler: &'static Self = Box::leak(Box::new(Self::new(options, stacks)));
         let spawned = sampler.spawn();
         if let Err(error) = &spawned {
             print_from_app(&format!(
@@ -179,15 +219,16 @@ impl Sampler {
         spawned.is_ok().then_some(sampler)
     }
 
-    fn new(options: SamplerOptions, unwinder: CopyUnwinder) -> Self {
+    fn new(options: SamplerOptions, stacks: StackReader) -> Self {
         Self {
             options,
             period: options.hertz.map_or(Duration::ZERO, |hertz| Duration::from_secs(1) / hertz),
             requests: Mutex::default(),
-            wakeup: Condvar::default(),
+            own_thread: AtomicI32::new(0),
             observed: Mutex::new(ObservedThreads {
-                unwinder,
+                stacks,
                 threads: Vec::new(),
+                gil_waits: GilWaits::default(),
                 was_open: false,
                 is_refusal_printed: [false; 2],
             }),
@@ -207,6 +248,9 @@ impl Sampler {
             if std::panic::catch_unwind(run).is_err() {
                 disable_after_panic();
             }
+            // Our timers must stop and no thread may wake this one when the loop ends, for whatever reason it ended.
+            self.own_thread.store(0, Ordering::Release);
+            self.observed.lock().threads.clear();
         })
     }
 
@@ -214,7 +258,10 @@ impl Sampler {
     pub(super) fn request(&self, thread: ThreadId) {
         if let Some(mut requests) = self.requests.try_lock_for(HAND_OVER_TIMEOUT) {
             requests.push(thread);
-            self.wakeup.notify_one();
+        }
+        let own = self.own_thread.load(Ordering::Acquire);
+        if own != 0 {
+            wake::wake(std::process::id() as i32, own);
         }
     }
 
@@ -247,7 +294,14 @@ impl Sampler {
     /// Returns the ledger lines about samples and waits.
     pub(super) fn ledger_lines(&self) -> Vec<String> {
         let samples = self.options.hertz.map(|hertz| self.samples_line(hertz));
-        samples.into_iter().chain(self.options.waits.then(|| self.waits_line())).collect()
+        let waits = self.options.waits.then(|| self.waits_line());
+        samples.into_iter().chain(waits).chain(self.python_line()).collect()
+    }
+
+    /// Returns the ledger's line about Python frames, which is also part of the recording; `None` if no sample was in Python
+    /// code.
+    pub(super) fn python_line(&self) -> Option<String> {
+        self.counts.python.line()
     }
 
     fn waits_line(&self) -> String {
@@ -282,39 +336,55 @@ impl Sampler {
             let interrupted = cpu_timer::interrupted_calls();
             refused += &format!(", taken by timer signals, which interrupted {interrupted} calls");
         }
+        let others = &self.counts.others;
+        let others = match [&others.samples, &others.dropped, &others.not_sampled].map(count) {
+            [0, 0, 0] => String::new(),
+            [others, dropped, not_sampled] => format!(
+                ", and {others} of other threads while a launching thread waited for the GIL (dropped {dropped}, \
+                 threads not sampled {not_sampled})"
+            ),
+        };
         format!(
             "cpu samples {samples} of {time}, dropped {dropped}, cut {cut}: asked {hertz} Hz, got {got:.1} Hz in \
-             {taken:.3} s on {} threads{refused}",
+             {taken:.3} s on {} threads{refused}{others}",
             count(&self.counts.threads),
         )
     }
 
     fn run(&self) {
         threads::note_ours();
-        let mut pause = MAX_PAUSE;
+        self.own_thread.store(threads::current_id(), Ordering::Release);
+        let (mut pause, mut processor, mut rounds) = (MAX_PAUSE, None, Budget::new(MAX_BURST_NS));
         while !lifecycle::is_over() {
-            let new = self.wait(pause);
+            let new = self.wait(pause, processor);
+            let now = capture::now().0;
+            rounds.pay(now, ROUND_NS);
+            if rounds.is_overdrawn(now) {
+                wake::sleep(PAUSE_OVER_BUDGET_MS);
+            }
             let mut observed = self.observed.lock();
             if lifecycle::is_over() {
                 break;
             }
             self.read_all(&mut observed);
-            for thread in new {
+            for thread in self.observed_without_python(&mut observed).into_iter().chain(new) {
                 self.observe(&mut observed, thread);
             }
-            pause = self.pause(&observed);
+            self.observe_others(&mut observed);
+            (pause, processor) = (self.pause(&observed), observed.stacks.processor);
         }
-        // Our timers must stop when the loop ends, for whatever reason it ended.
-        self.observed.lock().threads.clear();
     }
 
-    /// Waits for a request or for `pause`. Returns the threads to observe.
-    fn wait(&self, pause: Duration) -> Vec<ThreadId> {
-        let mut requests = self.requests.lock();
-        if requests.is_empty() {
-            self.wakeup.wait_for(&mut requests, pause);
-        }
-        mem::take(&mut *requests)
+    /// Waits for a request or for `pause`, on `processor` if it is known. Returns the threads to observe.
+    fn wait(&self, pause: Duration, processor: Option<u32>) -> Vec<ThreadId> {
+        // If a thread makes a request after this check, it wakes this thread, and the wait ends at once.
+        let is_idle = self.requests.lock().is_empty();
+        match processor {
+            _ if !is_idle => false,
+            Some(processor) => scheduling::run_on(processor, || wake::wait(pause)),
+            None => wake::wait(pause),
+        };
+        mem::take(&mut *self.requests.lock())
     }
 
     /// Half of the minimum time in which a ring or a slot may fill up.
@@ -327,9 +397,26 @@ impl Sampler {
             .map_or(MAX_PAUSE, |room| (self.period * (room / 2).max(1) as u32).clamp(MIN_PAUSE, MAX_PAUSE))
     }
 
-    /// Starts to observe a thread. If a thread with the same id was observed before, that thread has ended.
+    /// Returns the threads that must be observed anew, so that their samples wake our thread, because an interpreter was
+    /// loaded.
+    fn observed_without_python(&self, observed: &mut ObservedThreads) -> Vec<ThreadId> {
+        if observed.threads.is_empty() || observed.stacks.has_python() || !observed.stacks.reads_python() {
+            return Vec::new();
+        }
+        for one in &observed.threads {
+            // These threads are counted again.
+            self.counts.threads.fetch_sub(one.samples.is_some().into(), Ordering::Relaxed);
+            self.counts.waits.threads.fetch_sub(one.switches.is_some().into(), Ordering::Relaxed);
+        }
+        observed.threads.iter().map(|one| one.thread).collect()
+    }
+
+    /// Starts to observe a thread that launches. If a thread with the same id was observed before as a launching thread,
+    /// that thread has ended. The threads that do not launch make room; they are listed again.
     fn observe(&self, observed: &mut ObservedThreads, thread: ThreadId) {
-        observed.threads.retain(|one| one.thread != thread);
+        observed.threads.retain(|one| one.thread != thread && !one.is_other);
+        // A program without Python saves the time for waking our thread at each sample.
+        let wakes = if observed.stacks.reads_python() { self.own_thread.load(Ordering::Relaxed) } else { 0 };
         let is_full = observed.threads.len() >= MAX_OBSERVED_THREADS;
         let opened = |open: &dyn Fn() -> io::Result<PerfEvent>| match is_full {
             false => open(),
@@ -338,33 +425,63 @@ impl Sampler {
         let (mut samples, mut switches) = (None, None);
         if self.options.hertz.is_some() {
             let counts = [&self.counts.threads, &self.counts.refused];
-            let opened = opened(&|| PerfEvent::open(thread.0 as i32, self.period));
+            let opened = opened(&|| PerfEvent::open(thread.0 as i32, self.period, wakes));
             let opened = self.fall_back_to_timer(
                 opened.map(SampleSource::Kernel),
-                thread,
+                (thread, wakes),
                 &mut observed.is_refusal_printed[0],
             );
             samples = note_opened(opened, counts, CPU_SAMPLES, &mut observed.is_refusal_printed[0]);
         }
         if self.options.waits {
             let counts = [&self.counts.waits.threads, &self.counts.waits.refused];
-            let opened = opened(&|| PerfEvent::open_switches(thread.0 as i32));
+            let opened = opened(&|| PerfEvent::open_switches(thread.0 as i32, wakes));
             switches = note_opened(opened, counts, OFF_CPU, &mut observed.is_refusal_printed[1]);
         }
         if let Some(SampleSource::Kernel(event)) = &samples {
             self.counts.is_user_time.fetch_or(event.is_user_only(), Ordering::Relaxed);
         }
         if samples.is_some() || switches.is_some() {
-            let cpu_time = perf::thread_cpu_time(thread.0 as i32).unwrap_or_default();
-            observed.threads.push(ObservedThread { thread, samples, switches, pending_wait: None, cpu_time });
+            observed.threads.push(ObservedThread::new(thread, samples, switches));
         }
+    }
+
+    /// Starts to sample the Python threads that do not launch if a launching thread waits for the GIL, and stops if none
+    /// has waited for a while. Threads that are refused or too many are not sampled.
+    fn observe_others(&self, observed: &mut ObservedThreads) {
+        if observed.gil_waits.are_over(capture::now().0) {
+            observed.threads.retain(|one| !one.is_other);
+        }
+        if !mem::take(&mut observed.gil_waits.is_listing_due) || self.options.hertz.is_none() {
+            return;
+        }
+        let wakes = self.own_thread.load(Ordering::Relaxed);
+        let mut room = MAX_OTHERS - observed.threads.iter().filter(|one| one.is_other).count();
+        let mut not_sampled = 0;
+        for number in observed.stacks.python_threads() {
+            let thread = ThreadId(number as u32);
+            let is_observed = observed.threads.iter().any(|one| one.thread == thread);
+            // The state of a thread that has ended may lead to a thread of ours, whose memory is where that thread's was.
+            if is_observed || room > 0 && threads::is_thread_ours(number) {
+                continue;
+            }
+            let opened = (room > 0).then(|| PerfEvent::open_small(number, self.period, wakes));
+            room = room.saturating_sub(1);
+            if let Some(Ok(event)) = opened {
+                let other = ObservedThread::new(thread, Some(SampleSource::Kernel(event)), None);
+                observed.threads.push(ObservedThread { is_other: true, ..other });
+            } else {
+                not_sampled += 1;
+            }
+        }
+        self.counts.others.not_sampled.fetch_max(not_sampled, Ordering::Relaxed);
     }
 
     /// Falls back to a timer if the settings permit a timer and the kernel denies access.
     fn fall_back_to_timer(
         &self,
         opened: io::Result<SampleSource>,
-        thread: ThreadId,
+        (thread, wakes): (ThreadId, i32),
         is_refusal_printed: &mut bool,
     ) -> io::Result<SampleSource> {
         let Err(error) = &opened else { return opened };
@@ -372,7 +489,7 @@ impl Sampler {
         if !may_not || !self.options.by_timer || cpu_timer::is_signal_taken() {
             return opened;
         }
-        let timer = CpuTimer::open(thread.0 as i32, self.period);
+        let timer = CpuTimer::open(thread.0 as i32, self.period, wakes);
         if let Err(error) = &timer
             && error.raw_os_error() != Some(libc::ESRCH)
             && !mem::replace(is_refusal_printed, true)
@@ -406,22 +523,29 @@ impl Sampler {
         self.stop_lost_timers(observed);
         let is_open = window::state().is_open();
         let is_wanted = mem::replace(&mut observed.was_open, is_open) || is_open;
-        let ObservedThreads { unwinder, threads, .. } = observed;
+        let ObservedThreads { stacks: reader, threads, gil_waits, .. } = observed;
         if !threads.is_empty() {
-            unwinder.check_loaded_objects();
+            reader.check_loaded_objects();
+        }
+        if !is_wanted {
+            reader.processor = None;
         }
         let mut stacks = Vec::new();
         threads.retain_mut(|one| {
             let cpu_time = perf::thread_cpu_time(one.thread.0 as i32);
-            let periods = self.read_samples(one, unwinder, is_wanted, &mut stacks);
+            // A wait for the GIL decides whether the samples of other threads, which are further back, are kept.
+            self.read_waits(one, (reader, gil_waits), is_wanted, &mut stacks);
+            let periods = self.read_samples(one, (reader, gil_waits), is_wanted, &mut stacks);
             // If the thread has ended, its final CPU time is known only from its samples.
             let now = cpu_time.unwrap_or_else(|| one.cpu_time + self.period * periods as u32);
-            if is_wanted && one.samples.is_some() {
+            if is_wanted && one.samples.is_some() && !one.is_other {
                 let more = now.saturating_sub(one.cpu_time);
                 self.counts.cpu_time.fetch_add(more.as_nanos() as u64, Ordering::Relaxed);
             }
             one.cpu_time = now;
-            self.read_waits(one, unwinder, is_wanted, &mut stacks);
+            if cpu_time.is_none() {
+                gil_waits.end(one.thread, 0);
+            }
             cpu_time.is_some()
         });
         self.hand_over(stacks);
@@ -431,20 +555,24 @@ impl Sampler {
     fn read_samples(
         &self,
         one: &mut ObservedThread,
-        unwinder: &mut CopyUnwinder,
+        (reader, gil_waits): (&mut StackReader, &GilWaits),
         is_wanted: bool,
         stacks: &mut Vec<SampledStack>,
     ) -> u64 {
-        let ObservedThread { thread, samples: Some(source), .. } = one else { return 0 };
-        let mut all = 0;
+        let ObservedThread { thread, samples: Some(source), is_other, .. } = one else { return 0 };
+        let (thread, is_other) = (*thread, *is_other);
+        let (mut all, mut processor) = (0, None);
         let mut each = |sample: &ThreadSample<'_>, periods: u64| {
             all += periods;
-            if is_wanted {
-                let captured = unwinder.walk(&sample.registers, sample.stack);
-                let (flags, frames) = (captured.flags, captured.frames.into());
-                self.counts.cut.fetch_add(u64::from(captured.is_partial()), Ordering::Relaxed);
+            if is_wanted && (!is_other || gil_waits.any_at(sample.time)) {
+                // The frames of older samples are gone.
+                let stack = reader.read(thread, sample, sample.is_newest, &self.counts.python);
+                self.counts.cut.fetch_add(u64::from(stack.is_partial()), Ordering::Relaxed);
                 let kind = SampleKind::OnCpu { ns: self.nanos(periods) };
-                stacks.push(SampledStack { time: Nanos(sample.time), thread: *thread, kind, flags, frames });
+                let ReadStack { flags, frames } = stack;
+                let time = Nanos(sample.time);
+                stacks.push(SampledStack { time, thread, kind, flags, frames, is_other });
+                processor = Some(sample.cpu);
             }
         };
         let lost = match source {
@@ -455,8 +583,12 @@ impl Sampler {
             }),
             SampleSource::Timer(timer) => timer.drain(each),
         };
+        if let Some(processor) = processor {
+            reader.follow(thread, processor);
+        }
         if is_wanted {
-            self.counts.dropped.fetch_add(lost, Ordering::Relaxed);
+            let dropped = if is_other { &self.counts.others.dropped } else { &self.counts.dropped };
+            dropped.fetch_add(lost, Ordering::Relaxed);
         }
         all
     }
@@ -465,24 +597,42 @@ impl Sampler {
     fn read_waits(
         &self,
         one: &mut ObservedThread,
-        unwinder: &mut CopyUnwinder,
+        (reader, gil_waits): (&mut StackReader, &mut GilWaits),
         is_wanted: bool,
         stacks: &mut Vec<SampledStack>,
     ) {
-        let ObservedThread { thread, switches: Some(event), pending_wait, .. } = one else { return };
+        let ObservedThread { thread, switches: Some(event), left, pending_wait, .. } = one else { return };
+        let thread = *thread;
+        let mut begin = |left: &mut LeftProcessor, is_new: bool, gil_waits: &mut GilWaits| {
+            let sample = left.sample();
+            let ReadStack { flags, frames } = reader.read(thread, &sample, is_new, &self.counts.python);
+            if waits_for_gil(&sample) {
+                gil_waits.begin(thread, sample.time);
+            }
+            left.forget();
+            Some(PendingWait { time: left.time, flags, frames })
+        };
         let lost = event.drain(|told| match told {
             PerfRecord::Sample(sample) if is_wanted => {
-                let captured = unwinder.walk(&sample.registers, sample.stack);
-                let (flags, frames) = (captured.flags, captured.frames.into());
-                *pending_wait = Some(PendingWait { time: sample.time, flags, frames });
+                *pending_wait = None;
+                gil_waits.end(thread, 0);
+                left.set(&sample);
             }
             // After a gap it is unknown which wait ends next.
             PerfRecord::Sample(_) | PerfRecord::Descheduled { blocked: false } | PerfRecord::Lost => {
-                *pending_wait = None
+                gil_waits.end(thread, 0);
+                *pending_wait = None;
+                left.forget();
             }
-            PerfRecord::Descheduled { blocked: true } => {}
+            PerfRecord::Descheduled { blocked: true } => left.is_blocked = left.is_sampled,
             PerfRecord::Scheduled { time } => {
-                let waited = pending_wait.take().and_then(|left| left.end_at_time(time, *thread));
+                if left.is_blocked {
+                    let is_long = time.saturating_sub(left.time) >= MIN_READ_WAIT_NS;
+                    *pending_wait = begin(left, is_long, gil_waits);
+                }
+                left.forget();
+                gil_waits.end(thread, time);
+                let waited = pending_wait.take().and_then(|left| left.end_at_time(time, thread));
                 if let Some(waited) = &waited {
                     let is_cut = waited.flags.0 & (ContextFlags::TRUNCATED | ContextFlags::CUT) != 0;
                     self.counts.waits.cut.fetch_add(is_cut.into(), Ordering::Relaxed);
@@ -490,6 +640,9 @@ impl Sampler {
                 stacks.extend(waited);
             }
         });
+        if left.is_blocked {
+            *pending_wait = begin(left, true, gil_waits);
+        }
         if is_wanted {
             self.counts.waits.dropped.fetch_add(lost, Ordering::Relaxed);
         }
@@ -500,6 +653,9 @@ impl Sampler {
         let room = MAX_READY_SAMPLES.saturating_sub(ready.len()).min(stacks.len());
         for (at, one) in stacks.iter().enumerate() {
             let (kept, dropped, waited) = match one.kind {
+                SampleKind::OnCpu { .. } if one.is_other => {
+                    (&self.counts.others.samples, &self.counts.others.dropped, 0)
+                }
                 SampleKind::OnCpu { .. } => (&self.counts.samples, &self.counts.dropped, 0),
                 SampleKind::OffCpu { ns } => (&self.counts.waits.count, &self.counts.waits.dropped, ns),
             };
@@ -537,7 +693,45 @@ impl PendingWait {
             kind: SampleKind::OffCpu { ns: waited },
             flags,
             frames,
+            is_other: false,
         })
+    }
+}
+
+impl ObservedThread {
+    fn new(thread: ThreadId, samples: Option<SampleSource>, switches: Option<PerfEvent>) -> Self {
+        Self {
+            thread,
+            samples,
+            switches,
+            left: LeftProcessor::default(),
+            pending_wait: None,
+            cpu_time: perf::thread_cpu_time(thread.0 as i32).unwrap_or_default(),
+            is_other: false,
+        }
+    }
+}
+
+impl LeftProcessor {
+    fn set(&mut self, sample: &ThreadSample<'_>) {
+        (self.time, self.registers) = (sample.time, sample.registers);
+        self.stack.clear();
+        self.stack.extend_from_slice(sample.stack);
+        (self.is_sampled, self.is_blocked) = (true, false);
+    }
+
+    fn sample(&self) -> ThreadSample<'_> {
+        ThreadSample {
+            time: self.time,
+            cpu: 0,
+            registers: self.registers,
+            stack: &self.stack,
+            is_newest: true,
+        }
+    }
+
+    fn forget(&mut self) {
+        (self.is_sampled, self.is_blocked) = (false, false);
     }
 }
 

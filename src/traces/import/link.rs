@@ -56,14 +56,10 @@ pub struct LinkReport {
     pub ops_without_stream: u64,
     /// Records of waits for an event, a stream or a device.
     pub sync_records: u64,
-    /// Number of steps: the profiler's steps, or the program's steps as the trace has them.
-    pub steps: u64,
     /// Calls that wait, or that make a stream wait.
     pub wait_calls: u64,
     /// Kernels that the trace marks as parts of collectives, by name.
     pub collectives: BTreeSet<String>,
-    /// Steps as (start, end), on the clock of the rows. A step that several threads report is listed once.
-    pub step_times: Vec<(u64, u64)>,
     /// Start of the last step on the clock of the rows, if there are several steps.
     pub last_step: Option<i64>,
     /// GPU time launched by backward operators, and the part of that time that is attributed to forward operators, in

@@ -283,7 +283,7 @@ pub enum FlowKind {
 /// Start or end of a flow.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Flow<'a> {
-    /// Purpose of the flow, by its category.
+    /// Purpose of the flow, taken from the event's category.
     pub kind: FlowKind,
     /// Id that the start and the end of the flow share.
     pub id: u64,

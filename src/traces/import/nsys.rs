@@ -52,7 +52,7 @@ pub(super) fn read(path: &Path, sink: &mut impl Sink) -> Result<ReadCounts> {
     }
     if reader.left_out_ranges > 0 {
         let count = reader.left_out_ranges;
-        let why = "they need not nest in their thread";
+        let why = "they may overlap others of their thread, so they do not form a stack";
         counts.remarks.push(format!("left out NVTX start/end ranges: {count}; {why}"));
     }
     if reader.repeated_graphs > 0 {

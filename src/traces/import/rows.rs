@@ -22,7 +22,7 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::record::{
     Activity, ContextFlags, ContextId, CorrelationId, Created, DeviceId, EventId, Frame, GpuContextId,
     GraphId, GraphNodeId, HostState, IdMap, LabelId, LabelKind, Launch, Loss, Missing, NameId, Nanos, Row,
-    StreamId, ThreadId,
+    Step, StreamId, ThreadId,
 };
 
 /// Smallest plausible distance of the first event from the clock's zero, in ns, if a start of 0 means "not recorded".
@@ -83,8 +83,7 @@ impl TraceCollector {
         let mut linked = self.link_operations();
         linked.unpaired_edges = (self.unpaired_edges.begins, self.unpaired_edges.ends);
         linked.cpu_events = self.cpu_events();
-        (linked.sync_records, linked.steps, linked.wait_calls) =
-            (self.syncs.len() as u64, self.steps, self.wait_calls);
+        (linked.sync_records, linked.wait_calls) = (self.syncs.len() as u64, self.wait_calls);
         linked.ops_without_stream = self.ops_without_stream;
         let captured = self.remove_captured_launches();
         if captured > 0 {
@@ -129,16 +128,13 @@ impl TraceCollector {
             self.created.iter().map(|(&op, number)| (op, number.and_then(|number| given[number as usize])));
         let mut created = created.collect();
         linked.capture_coverage = self.attribute_graph_ops(&mut stacks, &mut created);
-        linked.last_step = (self.steps > 1).then(|| self.last_step.saturating_add(linked.offset));
-        self.step_times.sort_unstable();
-        self.step_times.dedup();
-        let shown = |&(start, end): &(i64, i64)| {
-            (to_row_time(start, linked.offset).0, to_row_time(end, linked.offset).0)
-        };
-        linked.step_times = self.step_times.iter().map(shown).collect();
+        let last_step = self.steps.iter().map(|(start, ..)| *start).max();
+        let last_step = last_step.filter(|_| self.steps.len() > 1);
+        linked.last_step = last_step.map(|start| start.saturating_add(linked.offset));
         linked.collectives =
             self.collectives.keys().map(|&kernel| self.kernels.text(kernel).to_owned()).collect();
         self.emit_names(each);
+        self.emit_steps(linked.offset, each);
         let contexts = self.emit_contexts(&stacks, delay_stacks, created, linked.offset, each);
         self.emit_work(&contexts, &mut linked, each);
         linked
@@ -314,6 +310,18 @@ impl TraceCollector {
         }
         for (id, text) in (0..).zip(self.labels.texts()) {
             each(&Row::Label { id: LabelId(id), text });
+        }
+    }
+
+    /// Emits the steps. A step that several threads report is emitted once.
+    fn emit_steps(&mut self, offset: i64, each: &mut dyn FnMut(&Row<'_>)) {
+        let threads = self.thread_numbers();
+        self.steps.sort_unstable();
+        self.steps.dedup_by_key(|&mut (start, end, ..)| (start, end));
+        for (number, &(start, end, label, thread)) in (1..).zip(&self.steps) {
+            let (time, end) = (to_row_time(start, offset), Some(to_row_time(end, offset)));
+            let (thread, name) = (threads[thread as usize], self.labels.text(label));
+            each(&Row::Step(Step { time, end, thread, number, name }));
         }
     }
 

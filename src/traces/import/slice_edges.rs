@@ -50,7 +50,8 @@ impl SliceEdges {
     }
 
     /// Pairs the events and appends the resulting slices to `slices`. A slice without an end event lasts to the end
-    /// of the trace. Calls and operations get their ends; an operation without an end event gets the end `i64::MIN`.
+    /// of the trace. Also sets the end times of the calls and operations. An operation without an end event gets the end
+    /// `i64::MIN`.
     pub(super) fn pair_into_slices(
         &mut self,
         calls: &mut [CallRecord],

@@ -50,9 +50,8 @@ pub struct TraceCollector {
     pub(super) graph_calls: Vec<GraphCall>,
     /// Calls that begin or end the capture of a graph: index of the call, and whether it begins a capture.
     pub(super) capture_edges: Vec<(u32, bool)>,
-    pub(super) steps: u64,
-    pub(super) last_step: i64,
-    pub(super) step_times: Vec<(i64, i64)>,
+    /// Steps as (start, end, label, thread).
+    pub(super) steps: Vec<(i64, i64, u32, u32)>,
     pub(super) wait_calls: u64,
     pub(super) ops_without_stream: u64,
     pub(super) backward_under_forward: bool,
@@ -286,13 +285,11 @@ impl TraceCollector {
     }
 
     fn add_cpu_op(&mut self, op: &CpuOp<'_>) {
-        if op.kind == CpuKind::Step {
-            self.steps += 1;
-            self.last_step = self.last_step.max(op.start);
-            self.step_times.push((op.start, op.end));
-        }
         let thread = self.thread_number(op.process, op.thread);
         let (label, class) = (self.labels.intern(op.name), FrameClass::from_kind(SliceKind::Cpu(op.kind)));
+        if op.kind == CpuKind::Step {
+            self.steps.push((op.start, op.end, label, thread));
+        }
         let number = self.next_slice_number();
         if self.backward_under_forward || !op.call_stack.raw().is_empty() {
             self.add_operator(op, thread, number);

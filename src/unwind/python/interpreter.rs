@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use super::layout::{Layout, TABLE_BYTES, UnknownLayout};
+use super::layout::{Layout, TABLE_BYTES, ThreadList, UnknownLayout};
 use crate::loader::{self, Object, Visit};
 use crate::loader_state::{self, LoaderState};
 use crate::memory;
@@ -23,6 +23,10 @@ pub(super) struct Interpreter {
     pub(super) layout: Layout,
     /// Address of `_PyRuntime`.
     pub(super) runtime: u64,
+    /// Size of `_PyRuntime` in bytes.
+    pub(super) runtime_bytes: u64,
+    /// How to find the states of other threads, if that is known.
+    pub(super) thread_list: Option<ThreadList>,
     /// `PyGILState_GetThisThreadState`, which returns the state of the calling thread, or null. The function reads
     /// thread-local storage, so its result is correct whichever thread holds the GIL.
     pub(super) this_thread: unsafe extern "C" fn() -> *mut u8,
@@ -222,7 +226,7 @@ fn read_interpreter(
     exports: &Exports<'_>,
     runtime: ExportedSymbol,
 ) -> Result<Interpreter, OffReason> {
-    let layout = layout(exports, runtime)?;
+    let (layout, thread_list) = layout(exports, runtime)?;
     let types = || {
         let [code, text, bytes, frame] =
             ["PyCode_Type", "PyUnicode_Type", "PyBytes_Type", "PyFrame_Type"].map(resolve_symbol);
@@ -232,6 +236,8 @@ fn read_interpreter(
     Ok(Interpreter {
         layout,
         runtime: runtime.address,
+        runtime_bytes: runtime.bytes,
+        thread_list,
         // SAFETY: the function that CPython exports under this name takes no argument and returns a pointer.
         this_thread: unsafe {
             std::mem::transmute::<usize, unsafe extern "C" fn() -> *mut u8>(this_thread as usize)
@@ -265,17 +271,18 @@ fn resolve_symbol(name: &str) -> Option<u64> {
     found
 }
 
-fn layout(exports: &Exports<'_>, runtime: ExportedSymbol) -> Result<Layout, OffReason> {
+fn layout(exports: &Exports<'_>, runtime: ExportedSymbol) -> Result<(Layout, Option<ThreadList>), OffReason> {
     let version = version(exports).ok_or(OffReason::Exports)?;
     let mut table = [0; TABLE_BYTES];
     let told = (runtime.bytes as usize).min(TABLE_BYTES);
     // SAFETY: according to the object, its variable has at least `told` bytes, and the loader's lock is held.
     unsafe { std::ptr::copy_nonoverlapping(runtime.address as *const u8, table.as_mut_ptr(), told) };
-    Layout::for_version(version, &table).map_err(|why| match why {
+    let layout = Layout::for_version(version, &table).map_err(|why| match why {
         UnknownLayout::Version => OffReason::Version((version >> 16) as u16),
         UnknownLayout::FreeThreaded => OffReason::FreeThreaded,
         UnknownLayout::Table => OffReason::Table,
-    })
+    })?;
+    Ok((layout, ThreadList::for_version(version, &table)))
 }
 
 /// The version number, as in `0x030b07f0`. Since 3.11 CPython exports it as a variable; before 3.11 it is parsed from the

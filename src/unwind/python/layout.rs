@@ -120,6 +120,50 @@ pub(super) struct TextLayout {
     pub(super) wide: u32,
 }
 
+/// Offsets of the fields that lead to the states of all of the process's Python threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ThreadList {
+    /// In `_PyRuntime`: the first interpreter.
+    pub(super) interpreters: u32,
+    /// In an interpreter: the next interpreter, and the interpreter's first thread.
+    pub(super) next_interpreter: u32,
+    pub(super) threads: u32,
+    /// In a thread's state: the next thread, and the number that the C library gives the thread (`pthread_t`).
+    pub(super) next: u32,
+    pub(super) identity: u32,
+}
+
+impl ThreadList {
+    /// The offsets of a version, which is given as in `0x030b07f0`; `table` is the start of `_PyRuntime`. `None` if they are
+    /// not known.
+    pub(super) fn for_version(version: u64, table: &[u8; TABLE_BYTES]) -> Option<Self> {
+        let known = |interpreters, threads, identity| {
+            Some(Self { interpreters, next_interpreter: 0, threads, next: 8, identity })
+        };
+        let version = (version >> 16) as u16;
+        // The distance from the thread's frame to its number in the table, which has three more fields in between since 3.15.
+        let identity = match version {
+            0x0309 | 0x030a => return known(32, 8, 176),
+            0x030b => return known(40, 16, 152),
+            0x030c => return known(40, 72, 136),
+            0x030d | 0x030e => 8,
+            _ => 32,
+        };
+        let offsets = DEBUG_OFFSETS.iter().find(|offsets| offsets.version == version)?;
+        let offset = |at: usize| {
+            let word = table.get(at..at + 8)?.try_into().ok().map(u64::from_ne_bytes)?;
+            u32::try_from(word).ok().filter(|offset| *offset < 1 << 20)
+        };
+        Some(Self {
+            interpreters: offset(40)?,
+            next_interpreter: offset(64)?,
+            threads: offset(72)?,
+            next: offset(offsets.thread - 16)?,
+            identity: offset(offsets.thread + identity)?,
+        })
+    }
+}
+
 /// Offset of an object's type. It is the same in all versions up to 3.15, except free-threaded builds.
 pub(super) const TYPE: u64 = 8;
 pub(super) const LENGTH: u64 = 16;

@@ -149,9 +149,16 @@ impl StackPair<'_> {
         }
     }
 
-    fn is_evaluator(&self, frame: Frame) -> bool {
-        matches!(frame.kind(), FrameKind::Native { address, .. } if self.evaluator.iter().any(|part| part.contains(&address)))
+    /// Whether this native frame is a call of the evaluator.
+    pub(super) fn is_evaluator(&self, frame: Frame) -> bool {
+        is_evaluator(frame, self.evaluator)
     }
+}
+
+/// Whether this native frame is a call of the evaluator, whose code has these address ranges.
+pub(super) fn is_evaluator(frame: Frame, evaluator: &[Range<u64>; 2]) -> bool {
+    let is_inside = |address| evaluator.iter().any(|part| part.contains(&address));
+    matches!(frame.kind(), FrameKind::Native { address, .. } if is_inside(address))
 }
 
 #[cfg(test)]
@@ -176,7 +183,7 @@ mod tests {
             .rev()
             .map(|(name, boundary)| {
                 let frame = name.parse().map_or(Frame(0), |number| Frame::python(CodeId(number), 0));
-                InterpreterFrame::for_test(frame, *boundary)
+                InterpreterFrame::for_merge(0, frame, *boundary)
             })
             .collect();
         let mut room = Box::new([Frame(0); MAX_MERGED_FRAMES]);

@@ -11,6 +11,7 @@
 //! * `walk`: walks along the Python frames.
 //! * `walk_cache`: caches the thread's earlier walks.
 //! * `merge`: merges native and Python frames to one stack.
+//! * `other_threads`: reads the frames of sampled threads through the kernel.
 //!
 //! # What it relies on, and what it checks
 //!
@@ -32,6 +33,7 @@ mod code;
 mod interpreter;
 mod layout;
 mod merge;
+mod other_threads;
 mod pages;
 mod walk;
 mod walk_cache;
@@ -43,6 +45,7 @@ pub use code::Description;
 use interpreter::Interpreter;
 pub use interpreter::OffReason;
 use merge::{Agreement, MAX_MERGED_FRAMES, MergedFrames, StackPair};
+pub use other_threads::{OtherThreads, SampledPython, waits_for_gil};
 use walk::{PythonWalk, WalkError};
 pub use walk_cache::WALKS;
 use walk_cache::WalkCache;

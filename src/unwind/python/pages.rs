@@ -65,6 +65,12 @@ pub(super) fn copy_into(address: u64, to: &mut [u8]) -> bool {
     (MIN_ADDRESS..END_ADDRESS).contains(&address) && copied(to) == to.len()
 }
 
+/// Copies the memory at `address` to `to`, as far as it is readable. Returns the number of copied bytes.
+pub(super) fn copy_readable(address: u64, to: &mut [u8]) -> usize {
+    // SAFETY: the slice is writable for its whole length.
+    unsafe { memory::copy_mapped(address, to.as_mut_ptr(), to.len()) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

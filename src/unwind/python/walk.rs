@@ -138,10 +138,10 @@ fn position_in(frame: u64, layout: &Layout) -> u64 {
     }
 }
 
-#[cfg(test)]
 impl InterpreterFrame {
-    pub(super) fn for_test(frame: Frame, boundary: u64) -> Self {
-        let (at, link, holds, position, version, owner) = (0, 0, 0, 0, 0, 0);
+    /// A frame at address `at` of which only the place in a merged stack is known. No walk compares such a frame.
+    pub(super) fn for_merge(at: u64, frame: Frame, boundary: u64) -> Self {
+        let (link, holds, position, version, owner) = (0, 0, 0, 0, 0);
         Self {
             at,
             link,
@@ -153,6 +153,31 @@ impl InterpreterFrame {
             owner,
             fingerprint: CodeFingerprint::default(),
         }
+    }
+}
+
+/// The frame as recorded in stacks, of a Python frame at `position` of the code object at `code`, which has this number and
+/// this number of instruction bytes before its first complete instruction.
+#[inline(always)]
+pub(super) fn recorded_frame(
+    (code, position): (u64, u64),
+    may_be_incomplete: bool,
+    (number, traceable): (u32, u32),
+    layout: &Layout,
+) -> Frame {
+    let first = code.wrapping_add(u64::from(layout.code.instructions));
+    let into = match layout.frame.unit {
+        // The position is -1 if the frame has not started yet.
+        Unit::Index(unit) => u64::from((position as i32).max(0) as u32 * unit),
+        // Likewise, the position is one unit before the first instruction if the frame has not started yet.
+        Unit::Address => (position.wrapping_sub(first) as i64).max(0) as u64,
+    };
+    let is_incomplete = may_be_incomplete
+        && layout.frame.unit == Unit::Address
+        && (position.wrapping_sub(first) as i64) < i64::from(traceable);
+    match is_incomplete {
+        true => Frame(0),
+        false => Frame::python(CodeId(number), u32::try_from(into).unwrap_or(u32::MAX)),
     }
 }
 
@@ -545,20 +570,12 @@ impl PythonWalk {
         let code = holds & !HOLD_BITS;
         let slot = self.find(code, interpreter, number)?;
         let cached = self.table.get(slot);
-        let first = code.wrapping_add(u64::from(interpreter.layout.code.instructions));
-        let into = match interpreter.layout.frame.unit {
-            // The position is -1 if the frame has not started yet.
-            Unit::Index(unit) => u64::from((position as i32).max(0) as u32 * unit),
-            // Likewise, the position is one unit before the first instruction if the frame has not started yet.
-            Unit::Address => (position.wrapping_sub(first) as i64).max(0) as u64,
-        };
-        let is_incomplete = may_be_incomplete
-            && interpreter.layout.frame.unit == Unit::Address
-            && (position.wrapping_sub(first) as i64) < i64::from(cached.traceable);
-        let frame = match is_incomplete {
-            true => Frame(0),
-            false => Frame::python(CodeId(cached.number), u32::try_from(into).unwrap_or(u32::MAX)),
-        };
+        let frame = recorded_frame(
+            (code, position),
+            may_be_incomplete,
+            (cached.number, cached.traceable),
+            &interpreter.layout,
+        );
         let InterpreterFrame { at, link, boundary, owner, .. } = self.items[item];
         self.items[item] = InterpreterFrame {
             at,
@@ -633,7 +650,7 @@ pub(super) mod tests {
         position: u64,
         is_generator: bool,
         /// Whether the function's frame is the first of an evaluator call.
-        is_first: bool,
+        pub(in crate::python) is_first: bool,
     }
 
     /// A synthetic interpreter with one thread, in memory that does not move.
@@ -653,8 +670,15 @@ pub(super) mod tests {
     impl FakeInterpreter {
         pub(in crate::python) fn new(layout: Layout, has_root: bool, random: u64) -> Self {
             let evaluator = [0..0, 0..0];
-            let interpreter =
-                Interpreter { layout, runtime: 0, this_thread: no_thread, types: TYPES, evaluator };
+            let interpreter = Interpreter {
+                layout,
+                runtime: 0,
+                runtime_bytes: 0,
+                thread_list: None,
+                this_thread: no_thread,
+                types: TYPES,
+                evaluator,
+            };
             let memory = vec![0; (2 + 3 * SLOTS + 4 * CODES) * ROOM as usize / 8].into();
             let mut made = Self { interpreter, memory, calls: Vec::new(), has_root, random };
             for code in 0..CODES {
@@ -804,6 +828,11 @@ pub(super) mod tests {
             let is_generator = position > 2 && self.below(4) == 0;
             let is_free = self.calls.iter().all(|call| call.slot != slot);
             is_free.then_some(Call { slot, code, position, is_generator, is_first })
+        }
+
+        /// Executes an instruction of the innermost function.
+        pub(in crate::python) fn step_leaf(&mut self) {
+            self.calls.iter_mut().last().into_iter().for_each(|call| call.position += 1);
         }
 
         pub(in crate::python) fn push(&mut self) {

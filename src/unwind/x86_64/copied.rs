@@ -64,12 +64,17 @@ impl CopyWalker {
         let state = unsafe { self.0.as_mut() };
         state.walk(registers, stack);
         state.flags.0 |= if state.had_unloads { ContextFlags::GUESSED } else { 0 };
-        Captured {
-            frames: &state.frames[..state.count],
-            unchanged: 0,
-            flags: state.flags,
-            positions: StackPositions(None),
-        }
+        self.last_walk().0
+    }
+
+    /// Returns the result of the last walk, and the stack pointers of its frames.
+    pub(crate) fn last_walk(&self) -> (Captured<'_>, Vec<u64>) {
+        // SAFETY: the state is mapped as long as `self` lives, and is used only through `self`.
+        let state = unsafe { self.0.as_ref() };
+        let positions = StackPositions(None);
+        let (frames, flags) = (&state.frames[..state.count], state.flags);
+        let stack_pointers = state.steps[..state.count].iter().map(|step| step.sp).collect();
+        (Captured { frames, unchanged: 0, flags, positions }, stack_pointers)
     }
 }
 

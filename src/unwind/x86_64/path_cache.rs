@@ -116,8 +116,8 @@ impl<'a> PathFollower<'a> {
         }
     }
 
-    /// Looks for a cached path that starts at this address and stack pointer. After one miss, the table leads the rest of
-    /// the walk.
+    /// Looks for a cached path that starts at this address and stack pointer. If there is none, the rest of the walk looks
+    /// up every rule in the table and does not ask the cache again.
     #[inline(always)]
     fn enter_path(
         &mut self,

@@ -39,7 +39,8 @@ pub(super) enum RuleKind {
     /// A frame without unwind information. The offset field contains the load count at which the lack was found. The field
     /// `k` describes how the epilogue after the call leaves the frame (`epilogue`), if there is one.
     Unknown = 11,
-    /// Any other frame: the walk starts over with all registers.
+    /// Any frame that the other kinds cannot describe: the plain walk, which follows only rip, rsp and rbp, is abandoned,
+    /// and the slow walk starts from the beginning and follows all registers.
     Slow = 12,
 }
 

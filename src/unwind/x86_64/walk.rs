@@ -70,9 +70,9 @@ pub(super) struct Cursor {
     lookup_pc: u64,
     pub(super) sp: u64,
     pub(super) bp: u64,
-    /// 1 if the frame was interrupted instead of calling. This field is a full word, because a byte would be stored as a
-    /// byte but loaded together with its padding, and such a load stalls until the store has left the store buffer: at
-    /// least 5 ns per frame.
+    /// 1 if a signal interrupted the frame's function, 0 if that function made a call. This field is a full word, because
+    /// a byte would be stored as a byte but loaded together with its padding, and such a load stalls until the store has
+    /// left the store buffer: at least 5 ns per frame.
     exact: u64,
 }
 

@@ -16,7 +16,7 @@ use crate::support::{Done, Run, Way, compile, plugin, skip};
 const CEILING_MIB: f64 = 24.0;
 /// Number of launches of `before`, and of `after`.
 const PLANTED: u64 = 1000;
-/// `between` is launched after every `BETWEEN`th of the many stacks, kernels or threads.
+/// The program creates many stacks, kernels or threads, and launches `between` once after every 64 of them.
 const BETWEEN: u64 = 64;
 
 fn program() -> &'static Path {

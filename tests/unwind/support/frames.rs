@@ -90,7 +90,7 @@ const NOP: u8 = 0x90;
 const LEAVE: u8 = 0xc9;
 const RET: u8 = 0xc3;
 
-/// Instructions of a function before its return address, and from its return address on.
+/// Instructions of a function in two parts: up to its call, and from the address to which that call returns.
 fn function(random: &mut Random, mix: Mix, unreadable: usize) -> (Vec<u8>, Vec<u8>) {
     if mix == Mix::Any && random.below(50) == 0 {
         return without_a_way_out(random, unreadable);
@@ -184,7 +184,7 @@ fn odd_rbp(random: &mut Random, unreadable: usize) -> Vec<u8> {
     ];
     match random.below(values.len() + 5) {
         at if at < values.len() => [&[0x48, 0xbd][..], &values[at].to_le_bytes()].concat(),
-        // lea n(%rsp), %rbp: misaligned, or a place where a frame pointer could be.
+        // lea n(%rsp), %rbp: the address in rbp is misaligned, or one where a frame pointer could be.
         at => {
             let distance = if at % 2 == 0 { random.below(600) } else { 8 * random.below(600) };
             [&[0x48, 0x8d, 0xac, 0x24][..], &(distance as u32).to_le_bytes()].concat()

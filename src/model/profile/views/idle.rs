@@ -18,12 +18,18 @@ pub static IDLE: View = View {
     ..View::PLAIN
 };
 
+/// Reason why start-up and shutdown are not apart.
+const NOT_APART: &str =
+    "; start-up is not apart: fewer than two steps have work, and no loop has most of the kernels";
+
 /// Returns the word for the cause of a sample of [`IDLE`], or for the edge of the window at which the idle time
 /// occurred.
 pub fn idle_word(sample: &Sample) -> &'static str {
     match sample.root_mark {
         Some(RootMark::Opening) => "before_the_first",
         Some(RootMark::Closing) => "after_the_last",
+        Some(RootMark::StartUp) => "start_up",
+        Some(RootMark::Shutdown) => "shutdown",
         None => cause(sample).map_or("unknown", Cause::word),
     }
 }
@@ -45,18 +51,20 @@ fn nothing(profile: &Profile) -> &'static str {
     }
 }
 
-/// Returns the total idle time of the GPUs, and the share of each cause.
+/// Returns the idle time of the GPUs in the steady part of the run, the share of each cause, and the parts of the run that are
+/// apart.
 fn summary(profile: &Profile) -> String {
     if let Some(doubt) = profile.idle_doubt() {
         return format!("idle time is unknown: {doubt}");
     }
     let times = profile.times();
     let sum = |of: fn(&DeviceTime) -> u64| times.iter().fold(0_u64, |sum, time| sum.saturating_add(of(time)));
-    let idle = sum(|time| time.idle);
+    let idle = sum(|time| time.steady().idle);
+    let of = profile.steady().map_or(String::new(), |steady| format!(" of {}", steady.rule.words()));
     let mut text = format!(
-        "{} idle of {} on {}",
+        "{} idle of {}{of} on {}",
         format_nanos(idle),
-        format_nanos(sum(|time| time.window)),
+        format_nanos(sum(|time| time.steady().window())),
         gpus(times.len())
     );
     let causes = Cause::ALL.map(|cause| (cause.word(), cause.label()));
@@ -72,6 +80,19 @@ fn summary(profile: &Profile) -> String {
     if late > 0 {
         let _ = write!(text, ", {late} activities came too late to count as busy");
     }
+    match profile.steady() {
+        Some(_) => {
+            let [start_up, shutdown] =
+                [sum(|time| time.start_up.window()), sum(|time| time.shutdown.window())];
+            let _ = write!(
+                text,
+                "; apart from {} of start-up and {} of shutdown",
+                format_nanos(start_up),
+                format_nanos(shutdown)
+            );
+        }
+        None => text.push_str(NOT_APART),
+    }
     text
 }
 
@@ -81,8 +102,21 @@ fn notes(profile: &Profile) -> Vec<String> {
         return vec![format!("idle time is unknown: {doubt}")];
     }
     let note = |time: &DeviceTime| {
-        let DeviceTime { device, window, busy, idle, late, .. } = time;
-        format!("GPU {}: window {window} ns = busy {busy} ns + idle {idle} ns; late {late} ns", device.0)
+        let DeviceTime { device, window, busy, idle, late, start_up, shutdown, .. } = time;
+        let parts = match profile.steady() {
+            Some(steady) => format!(
+                "; window = start-up {} ns + {} {} ns + shutdown {} ns",
+                start_up.window(),
+                steady.rule.words(),
+                time.steady().window(),
+                shutdown.window()
+            ),
+            None => String::new(),
+        };
+        format!(
+            "GPU {}: window {window} ns = busy {busy} ns + idle {idle} ns; late {late} ns{parts}",
+            device.0
+        )
     };
     profile.times().iter().map(note).collect()
 }

@@ -90,18 +90,28 @@ pub fn watch_range(name: &str) {
     STEP_NAME.store(Box::into_raw(Box::new(name.to_owned())), Ordering::Release);
 }
 
-/// Whether a range that is being opened begins a step. `id` is the id of the range's name, if the name has one.
-pub(crate) fn is_step(name: RangeName<'_>, id: Option<RangeId>) -> bool {
+/// Runs `body` with the name of a range that is being opened, if the range begins a step. `id` is the id of the range's name,
+/// if the name has one.
+pub(crate) fn with_step_name(name: RangeName<'_>, id: Option<RangeId>, body: impl FnOnce(&str)) {
     // SAFETY: the pointer is null, or points to a string that `watch_range` has leaked.
-    let Some(watched) = (unsafe { STEP_NAME.load(Ordering::Acquire).as_ref() }) else { return false };
-    let is_it = |text: &[u8]| match watched.strip_suffix('*') {
-        Some(beginning) => text.starts_with(beginning.as_bytes()),
-        None => text == watched.as_bytes(),
+    let Some(watched) = (unsafe { STEP_NAME.load(Ordering::Acquire).as_ref() }) else { return };
+    let check = |text: &[u8]| {
+        let is_step = match watched.strip_suffix('*') {
+            Some(beginning) => text.starts_with(beginning.as_bytes()),
+            None => text == watched.as_bytes(),
+        };
+        if is_step {
+            body(&String::from_utf8_lossy(text));
+        }
     };
     match (name, id) {
-        (RangeName::Registered(_), Some(id)) => NAMES.text(id.0).is_some_and(is_it),
-        (RangeName::Registered(_), None) => false,
-        _ => with_text(name, is_it),
+        (RangeName::Registered(_), Some(id)) => {
+            if let Some(text) = NAMES.text(id.0) {
+                check(text);
+            }
+        }
+        (RangeName::Registered(_), None) => {}
+        _ => with_text(name, check),
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use gpuflame_model::record::{Loss, RangeId};
 
-use crate::capture::ids::range_names::{RangeDomain, RangeName, domain, intern, is_step};
+use crate::capture::ids::range_names::{RangeDomain, RangeName, domain, intern, with_step_name};
 use crate::capture::notices::{self, Notice};
 use crate::capture::threads::forks;
 use crate::capture::threads::open_ranges::{MAX_SERIAL, SERIAL_BITS};
@@ -54,9 +54,7 @@ pub fn push_range(domain: RangeDomain, name: RangeName<'_>) -> Option<usize> {
 /// Announces a range that begins a step. Called after this thread has left gpuflame, because the receiver of the notice
 /// may take time and may need this thread's state.
 fn announce_step(name: RangeName<'_>, id: Option<RangeId>) {
-    if is_step(name, id) {
-        notices::announce(Notice::Step);
-    }
+    with_step_name(name, id, |name| notices::announce(Notice::Step(name)));
 }
 
 /// Result of closing a range.

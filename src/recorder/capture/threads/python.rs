@@ -166,7 +166,7 @@ impl Drop for PythonFrames {
 
 /// Returns the number of the function with this description; [`CodeId::OTHER`] if there are too many functions.
 #[cold]
-fn number_of(description: Description<'_>) -> CodeId {
+pub fn number_of(description: Description<'_>) -> CodeId {
     let text = description.0;
     let hash = text.chunks(8).fold(Hash::ROOT.then(text.len() as u64), |hash, chunk| {
         let mut word = [0; 8];
@@ -178,7 +178,7 @@ fn number_of(description: Description<'_>) -> CodeId {
 
 /// Passes on the functions that are new. Call after the ends of the context logs were marked, and before the contexts
 /// up to these marks, which refer to the functions, are passed on. Only one thread may call this at a time.
-pub(super) fn drain_codes(each: &mut impl FnMut(&Row<'_>)) {
+pub fn drain_codes(each: &mut impl FnMut(&Row<'_>)) {
     CODES.drain_new(|number, _, text| {
         let id = CodeId(number);
         if id == CodeId::OTHER {

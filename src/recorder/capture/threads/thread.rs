@@ -320,7 +320,7 @@ fn reuse_or_map(own: ThreadOnly) -> Option<NonNull<ThreadState>> {
     let at = memory::map(size_of::<ThreadState>())?;
     leaks::register_root(at.cast(), size_of::<ThreadState>());
     let at = at.cast::<MaybeUninit<ThreadState>>();
-    // SAFETY: `at` is a fresh, page-aligned mapping of that size, to which no other thread refers.
+    // SAFETY: `at` is a fresh, page-aligned mapping of `size_of::<ThreadState>()` bytes, to which no other thread refers.
     let thread = unsafe { &mut *at.as_ptr() }.write(ThreadState::new(own));
     let mut first = FIRST.load(Ordering::Acquire);
     loop {

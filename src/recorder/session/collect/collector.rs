@@ -28,8 +28,9 @@ pub(crate) const MAX_IDLE_PAUSE: Duration = Duration::from_millis(80);
 /// Interval between flushes. CUPTI delivers a buffer by itself only when the buffer is full.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Time from the first launch to the next flush, whose rows the first checkpoint needs. This time is short, because a
-/// worker process may soon end by `_exit`. In a forked process the following intervals double.
+/// Time from the first launch to the next flush. The flush is due before the first checkpoint
+/// (`FIRST_CHECKPOINT_DELAY`), so that the checkpoint can save its rows. This time is short, because a worker process
+/// may soon end by `_exit`. In a forked process the following intervals double.
 const FIRST_FLUSH_DELAY: Duration = Duration::from_millis(80);
 
 /// Interval between flushes while many launches wait for their activities.

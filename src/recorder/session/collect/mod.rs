@@ -8,6 +8,7 @@ pub(super) mod marks;
 pub(super) mod pipeline;
 mod row_sink;
 mod stack_id_renewal;
+pub(super) mod step_queue;
 #[cfg(debug_assertions)]
 pub(super) mod swap_fault;
 mod window_outputs;

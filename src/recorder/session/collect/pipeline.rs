@@ -7,6 +7,7 @@
 //! (`window_outputs`).
 
 use std::collections::{HashMap, HashSet};
+use std::mem;
 use std::sync::Arc;
 
 use crate::capture;
@@ -14,10 +15,10 @@ use gpuflame_config::Outputs;
 use gpuflame_config::settings::Settings;
 use gpuflame_cupti::{Api, KernelNames};
 use gpuflame_explain::{Definitions, LateArrivals, Ledger, PerWindowSums, Snapshot, WindowSums};
-use gpuflame_model::profile::Profile;
+use gpuflame_model::profile::{PYTHON_NOT_READ, Profile};
 use gpuflame_model::record::{
-    Chunk, ContextId, CpuSample, Frame, Instant, LabelId, Loss, Module, Nanos, OffCpuWait, Row, SumsWriter,
-    ThreadId,
+    Chunk, ContextId, CpuSample, Frame, Instant, LabelId, Loss, Module, Nanos, OffCpuWait, Provenance, Row,
+    Step, SumsWriter, ThreadId,
 };
 use gpuflame_os::growing::GrowingFile;
 use gpuflame_os::shortage;
@@ -50,6 +51,7 @@ pub(crate) struct Pipeline {
     dropped: u64,
     unreadable: u64,
     marks_dropped: u64,
+    steps_dropped: u64,
     buffers_read: u64,
     /// Value of `buffers_read` once all buffers of the pending flush are read.
     flush_end: Option<u64>,
@@ -74,6 +76,8 @@ pub(crate) struct FinalSums {
 struct SampledStackIds {
     sampler: &'static Sampler,
     ids: HashMap<(ThreadId, Box<[Frame]>), ContextId>,
+    /// Whether the label of Python frames that were not read is in the rows.
+    has_label: bool,
 }
 
 /// Maximum number of sampled stacks whose ids are remembered. When this number is exceeded, the table is cleared, and
@@ -89,6 +93,7 @@ impl Pipeline {
             dropped: 0,
             unreadable: 0,
             marks_dropped: 0,
+            steps_dropped: 0,
             buffers_read: 0,
             flush_end: None,
             noted_limit: 0,
@@ -137,27 +142,43 @@ impl Pipeline {
         self.marks_dropped = marks;
     }
 
+    /// Records a step that the program began.
+    pub(crate) fn record_step(&mut self, step: &Step<'_>) {
+        self.rows.idle_count += 1;
+        self.rows.push(&Row::Step(*step));
+    }
+
+    /// Sets the number of steps dropped so far for lack of room.
+    pub(crate) fn note_steps_dropped(&mut self, steps: u64) {
+        self.steps_dropped = steps;
+    }
+
     /// Lets `sampler` sample each thread from its first launch on.
     pub(crate) fn set_sampler(&mut self, sampler: &'static Sampler) {
         self.rows.sampler = Some(sampler);
-        self.sampled = Some(SampledStackIds { sampler, ids: HashMap::new() });
+        self.sampled = Some(SampledStackIds { sampler, ids: HashMap::new(), has_label: false });
     }
 
     /// Reads the sampled stacks, if threads are sampled.
     fn read_samples(&mut self) {
-        let Some(SampledStackIds { sampler, ids }) = &mut self.sampled else { return };
+        let Some(SampledStackIds { sampler, ids, has_label }) = &mut self.sampled else { return };
         let stacks = sampler.drain_ready();
         if stacks.is_empty() {
             return;
         }
         // A sample taken after a window closed must follow the window's edge.
         self.rows.drain_window_edges();
-        for SampledStack { time, thread, kind, flags, frames } in stacks {
+        // The stacks refer to Python functions, which may be new.
+        capture::drain_codes(&mut |row| self.rows.push(row));
+        for SampledStack { time, thread, kind, flags, frames, .. } in stacks {
             if ids.len() >= MAX_SAMPLED_IDS {
                 ids.clear();
             }
             let key = (thread, frames);
             let context = ids.get(&key).copied().unwrap_or_else(|| {
+                if key.1.contains(&Frame::label(LabelId::PYTHON_NOT_READ)) && !mem::replace(has_label, true) {
+                    self.rows.push(&Row::Label { id: LabelId::PYTHON_NOT_READ, text: PYTHON_NOT_READ });
+                }
                 let id = capture::new_context();
                 self.rows.push(&Row::Context { id, thread, flags, frames: &key.1 });
                 ids.insert(key, id);
@@ -233,7 +254,7 @@ impl Pipeline {
             || capture::drain_noted(|row| self.rows.push(row))
     }
 
-    /// Refills chunks, renews the clock and reports progress. Under load the collector spends its time here.
+    /// Provides empty chunks, calibrates the clock again and reports progress. Under load the collector spends its time here.
     fn refill_and_renew_clock(&mut self) {
         capture::refill_chunks();
         capture::recalibrate_clock();
@@ -412,6 +433,9 @@ impl Pipeline {
         let held_before = held();
         self.hand_over_all_windows();
         self.name_generated();
+        if let Some(text) = self.sampled.as_ref().and_then(|sampled| sampled.sampler.python_line()) {
+            self.rows.push(&Row::Provenance { what: Provenance::LEDGER, text: &text });
+        }
         self.rows.is_over = true;
         let lost = self.lost();
         let RowSink { explain, growing, .. } = &mut self.rows;
@@ -440,7 +464,7 @@ impl Pipeline {
         self.rows.count
     }
 
-    /// Number of rows other than window edges and names of generated code. If this number is zero, nothing needs to be
+    /// Number of rows other than window edges, steps and names of generated code. If this number is zero, nothing needs to be
     /// saved.
     pub(crate) fn rows_of_work(&self) -> u64 {
         self.rows.count - self.rows.idle_count
@@ -511,6 +535,7 @@ impl Pipeline {
                 Loss::ActivitiesDropped => self.dropped,
                 Loss::ActivitiesUnreadable => self.unreadable,
                 Loss::MarksDropped => self.marks_dropped,
+                Loss::StepsDropped => self.steps_dropped,
                 Loss::SamplesDropped => samples,
                 Loss::BlocksDropped => waits,
                 Loss::StacksTruncated => stacks.truncated,

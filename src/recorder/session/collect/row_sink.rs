@@ -27,7 +27,7 @@ pub(super) struct RowSink {
     pub(super) threads: HashSet<ThreadId>,
     pub(super) sampler: Option<&'static Sampler>,
     pub(super) count: u64,
-    /// Number of rows that are window edges or names of generated code.
+    /// Number of rows that are window edges, steps or names of generated code.
     pub(super) idle_count: u64,
     /// Time of the first launch, or the time at which the first activity, or the first launch outside windows, was
     /// read. No file is created before this time.

@@ -78,9 +78,6 @@ impl WindowScheduler {
             }
             return None;
         }
-        if let Some(name) = &settings.step_range {
-            capture::watch_range(name);
-        }
         Some(Self {
             schedule: Mutex::new(Schedule::new(plan)),
             began: Instant::now(),

@@ -9,7 +9,9 @@ use crate::capture::{self, CallbackCost, VerifiedStacks};
 use gpuflame_cupti::DeliveryCounts;
 use gpuflame_explain::{Device, Host, Ledger};
 use gpuflame_model::profile::views::UnifiedSums;
-use gpuflame_model::profile::{DeviceTime, OTHER_KERNELS, OTHER_STACKS, Profile, StreamUse, saturating_sum};
+use gpuflame_model::profile::{
+    BusyIdle, DeviceTime, OTHER_KERNELS, OTHER_STACKS, Profile, SteadyPart, StreamUse, saturating_sum,
+};
 use gpuflame_model::record::{Frame, FrameKind, Loss, Missing};
 use gpuflame_unwind::python;
 
@@ -38,6 +40,7 @@ pub(super) fn text(
     ];
     lines.extend(incomplete_figures(ledger));
     lines.extend(profile.idle_doubt().map(|doubt| format!("incomplete: {doubt}, so idle time is unknown")));
+    lines.extend(step_count(ledger));
     lines.push(format!("stacks {} distinct", ledger.stacks.distinct));
     lines.extend(python_functions(profile));
     lines.extend(repeated_activities(ledger).into_iter().chain(impossible_ids(ledger)));
@@ -84,6 +87,12 @@ fn incomplete_figures(ledger: &Ledger) -> Option<String> {
         _ => "activities were dropped, and GPU time and idle time are incomplete",
     };
     Some(format!("incomplete: {what}; raise GPUFLAME_MAX_MEM to drop fewer"))
+}
+
+/// Number of steps in windows, if the program marks steps.
+fn step_count(ledger: &Ledger) -> Option<String> {
+    let threads = if ledger.steps.has_several_threads { ", begun by several threads" } else { "" };
+    (ledger.steps.count > 0).then(|| format!("steps {} recorded{threads}", ledger.steps.count))
 }
 
 /// Number of Python functions in stacks, or the reason if a process with Python has none.
@@ -239,11 +248,7 @@ fn device_lines(device: &Device, profile: &Profile) -> Option<Vec<String>> {
     let mut lines = match profile.idle_doubt() {
         Some(_) => vec![work],
         None => vec![
-            format!(
-                "{work}, busy {:.1} % of {:.3} s",
-                percent(time.busy, time.window),
-                time.window as f64 / 1e9
-            ),
+            format!("{work}, {}", busy_share(time, profile.steady())),
             window.to_string(),
             idle.to_string(),
         ],
@@ -262,6 +267,23 @@ fn device_lines(device: &Device, profile: &Profile) -> Option<Vec<String>> {
         ));
     }
     Some(lines)
+}
+
+/// The busy share of a device in the steady part of the run, and the length of the other parts.
+fn busy_share(time: &DeviceTime, steady: Option<SteadyPart>) -> String {
+    let seconds = |nanos: u64| nanos as f64 / 1e9;
+    let BusyIdle { busy, .. } = time.steady();
+    let window = time.steady().window();
+    let share = format!("busy {:.1} % of {:.3} s", percent(busy, window), seconds(window));
+    match steady {
+        Some(SteadyPart { rule, .. }) => format!(
+            "{share} of {}, between {:.3} s of start-up and {:.3} s of shutdown",
+            rule.words(),
+            seconds(time.start_up.window()),
+            seconds(time.shutdown.window())
+        ),
+        None => format!("{share}, start-up and shutdown included"),
+    }
 }
 
 /// The busiest streams of a device, with their share of its window.

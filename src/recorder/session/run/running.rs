@@ -12,15 +12,15 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::capture;
-use crate::control::{lifecycle, output_override, window};
+use crate::control::{lifecycle, output_override, steps, window};
 use gpuflame_config::Outputs;
 use gpuflame_config::settings::{Output, Settings};
 use gpuflame_cupti as cupti;
 use gpuflame_explain::symbolize::Symbolizer;
 use gpuflame_explain::{Ledger, describe_process};
 use gpuflame_model::error::{Error, ErrorKind, Result};
-use gpuflame_model::record::{Module, Provenance, Row, WindowEdge};
-use gpuflame_os::{shortage, stderr};
+use gpuflame_model::record::{Module, Provenance, Row, Step, ThreadId, WindowEdge};
+use gpuflame_os::{shortage, stderr, threads};
 use gpuflame_unwind::ModuleMap;
 
 use super::ledger_text;
@@ -32,6 +32,7 @@ use crate::session::collect::collector::{Collector, CollectorRequest, CollectorS
 use crate::session::collect::edge_queue::EdgeQueue;
 use crate::session::collect::marks::Marks;
 use crate::session::collect::pipeline::{FinalSums, Pipeline};
+use crate::session::collect::step_queue::StepQueue;
 use crate::session::collect::window_scheduler::{WindowControl, WindowScheduler};
 use crate::session::outputs::draw;
 use crate::session::outputs::output_files::{self, WriteReport, WrittenFile};
@@ -75,6 +76,8 @@ pub(crate) struct Session {
     clients: OtherClients,
     /// Instants that the program marked and the pipeline has not recorded yet.
     marks: Marks,
+    /// Steps that the program began and the pipeline has not recorded yet.
+    steps: StepQueue,
     collector: Collector,
     stats: StatsExchange,
     checkpoint: Option<Checkpoint>,
@@ -103,6 +106,9 @@ impl Session {
         mut pipeline: Pipeline,
         api: &'static cupti::Api,
     ) -> Result<&'static Self> {
+        if let Some(name) = &settings.step_range {
+            capture::watch_range(name);
+        }
         let sampler = Sampler::start(SamplerOptions {
             hertz: settings.cpu_samples,
             by_timer: settings.cpu_timer,
@@ -124,6 +130,7 @@ impl Session {
             window_outputs: pipeline.window_outputs(),
             sampler,
             marks: Marks::default(),
+            steps: StepQueue::default(),
             pipeline: Mutex::new(pipeline),
             collector: Collector::default(),
             stats: StatsExchange::default(),
@@ -168,10 +175,21 @@ impl Session {
         self.settings.profiler_calls
     }
 
-    /// Notes that a step begins on this thread.
-    pub(crate) fn on_step(&self) {
+    /// Notes that a step begins on this thread. The step is recorded if a window is open, even if the step itself opened it.
+    pub(crate) fn on_step(&self, number: u64, name: &str) {
         if let Some(scheduler) = &self.scheduler {
             scheduler.apply_schedule(self);
+        }
+        if window::state().is_open() {
+            let (time, thread) = (capture::now(), ThreadId(threads::current_id() as u32));
+            self.steps.add(&Step { time, end: None, thread, number, name });
+        }
+    }
+
+    /// Records the step that was in progress when the session was set up.
+    fn record_early_step(&self) {
+        if let Some((number, time, thread)) = steps::take_early() {
+            self.steps.add(&Step { time, end: None, thread, number, name: "" });
         }
     }
 
@@ -191,6 +209,7 @@ impl Session {
             self.callbacks.before_window_opens(self.api, &self.edges, None, false);
         }
         self.edges.note_edge(WindowEdge::Open, window::open);
+        self.record_early_step();
         Ok(())
     }
 
@@ -232,6 +251,8 @@ impl Session {
         pipeline.drain_window_edges();
         self.marks.drain(|mark| pipeline.record_instant(mark));
         pipeline.note_marks_dropped(self.marks.dropped());
+        self.steps.drain(|step| pipeline.record_step(step));
+        pipeline.note_steps_dropped(self.steps.dropped());
         pipeline
     }
 
@@ -514,7 +535,8 @@ impl CollectorSteps for Session {
         }
     }
 
-    /// If there is a checkpoint, its thread saves the rows.
+    /// If checkpoints are being written, wakes their thread, which saves the rows and then ends the session. Otherwise ends
+    /// the session.
     fn end_out_of_memory(&self) {
         self.close_window();
         match self.checkpoint.as_ref().filter(|checkpoint| checkpoint.is_active()) {

@@ -28,7 +28,7 @@ use crate::memory;
 pub(super) use code_table::CodeTable;
 pub(super) use code_texts::CodeTexts;
 pub use description::Description;
-pub(super) use read::{Scratch, read};
+pub(super) use read::{Scratch, copy_parts, read};
 
 /// Maximum number of letters of a name or path that are stored.
 const MAX_TEXT_CHARS: usize = 1024;

@@ -8,15 +8,105 @@ use crate::python::layout::{self, Layout};
 use crate::python::pages::copy_into;
 
 /// Buffer for the description of one code object.
+#[derive(Debug)]
 #[repr(C)]
 pub(in crate::python) struct Scratch {
     bytes: [u8; MAX_BYTES],
+}
+
+impl Scratch {
+    /// Allocates a buffer. Use on a gpuflame thread.
+    pub(in crate::python) fn allocate() -> Box<Self> {
+        // SAFETY: zeroes are valid bytes.
+        unsafe { Box::new_zeroed().assume_init() }
+    }
 }
 
 /// A description being written.
 struct DescriptionWriter<'a> {
     bytes: &'a mut [u8; MAX_BYTES],
     at: usize,
+}
+
+/// The parts of a code object, as copied: addresses of texts, which are 0 for a missing part, and numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::python) struct CodeParts {
+    name: u64,
+    file: u64,
+    lines: u64,
+    first_line: u32,
+    version: u32,
+    /// See [`CachedCode::traceable`].
+    pub(in crate::python) traceable: u32,
+}
+
+/// Copies the parts of the code object at `code`, without checking the types of its texts. `None` if there is no code
+/// object at this address.
+pub(in crate::python) fn copy_parts(code: u64, layout: &Layout, types: &Types) -> Option<CodeParts> {
+    let mut copied = [0; layout::MAX_CODE_BYTES];
+    let object = copied.get_mut(..layout.code.bytes as usize)?;
+    if !copy_into(code, object) || word(object, layout::TYPE)? != types.code {
+        return None;
+    }
+    let at = |offset: u32| word(object, offset.into());
+    let optional = |offset: u32| if offset == 0 { Some(0) } else { Some(at(offset)? as u32) };
+    Some(CodeParts {
+        name: at(layout.code.name)?,
+        file: at(layout.code.file)?,
+        lines: at(layout.code.lines)?,
+        first_line: at(layout.code.first_line)? as u32,
+        version: optional(layout.code.version)?,
+        // The number at this offset counts instructions of two bytes each.
+        traceable: optional(layout.code.traceable)?.wrapping_mul(2),
+    })
+}
+
+impl CodeParts {
+    /// A hash of the parts and, if Python has not numbered the code object, of the beginnings of its name and path and of
+    /// the length of its line table. Everything is read through the kernel, so the object may have been freed.
+    pub(in crate::python) fn hash(&self) -> u64 {
+        let Self { name, file, lines, first_line, version, traceable } = *self;
+        let numbers = [name, file, lines, u64::from(first_line) << 32 | u64::from(version), traceable.into()];
+        let and = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+        let mut hash = numbers.into_iter().fold(0, and);
+        if version == 0 {
+            for (object, bytes) in [(name, 64), (file, 64), (lines, 24)] {
+                let mut head = [0; 64];
+                // The first words of an object are its reference count and its type. The shortest string has 41 bytes.
+                let is_copied = copy_into(object, &mut head[..bytes]) || copy_into(object, &mut head[..40]);
+                let (words, _) = head[16..].as_chunks::<8>();
+                hash = words
+                    .iter()
+                    .fold(and(hash, is_copied.into()), |hash, word| and(hash, u64::from_ne_bytes(*word)));
+            }
+        }
+        hash
+    }
+
+    /// Writes the description of the code object. Everything is read through the kernel. Parts that are missing or have
+    /// another type are 0 afterwards.
+    pub(in crate::python) fn describe<'a>(
+        &mut self,
+        layout: &Layout,
+        types: &Types,
+        scratch: &'a mut Scratch,
+    ) -> Description<'a> {
+        let mut out = DescriptionWriter { bytes: &mut scratch.bytes, at: HEAD };
+        // A program may replace a part by an object of another type. Such parts, and unreadable parts, are treated as
+        // missing.
+        let Self { name, file, lines, first_line, .. } = *self;
+        self.file = if is_of(file, types.text) && out.text(file, layout) { file } else { out.unknown() };
+        let file_length = out.at - HEAD;
+        self.name = if is_of(name, types.text) && out.text(name, layout) { name } else { out.unknown() };
+        let name_length = out.at - HEAD - file_length;
+        self.lines = if is_of(lines, types.bytes) && out.lines(lines) { lines } else { 0 };
+        let DescriptionWriter { bytes, at } = out;
+        let head = [u32::from(layout.version), first_line, file_length as u32, name_length as u32];
+        for (place, number) in bytes.chunks_exact_mut(4).zip(head) {
+            place.copy_from_slice(&number.to_ne_bytes());
+        }
+        Description(&bytes[..at])
+    }
 }
 
 /// Reads the code object at `code`. `None` if there is no code object at this address.
@@ -27,35 +117,9 @@ pub(in crate::python) fn read<'a>(
     scratch: &'a mut Scratch,
     texts: &mut CodeTexts,
 ) -> Option<(CachedCode, Description<'a>)> {
-    let mut copied = [0; layout::MAX_CODE_BYTES];
-    let object = copied.get_mut(..layout.code.bytes as usize)?;
-    if !copy_into(code, object) || word(object, layout::TYPE)? != types.code {
-        return None;
-    }
-    let at = |offset: u32| word(object, offset.into());
-    let (name, file, lines) = (at(layout.code.name)?, at(layout.code.file)?, at(layout.code.lines)?);
-    let first_line = at(layout.code.first_line)? as u32;
-    let traceable = match layout.code.traceable {
-        0 => 0,
-        // The number at this offset counts instructions of two bytes each.
-        offset => (at(offset)? as u32).wrapping_mul(2),
-    };
-    let version = match layout.code.version {
-        0 => 0,
-        offset => at(offset)? as u32,
-    };
-    let mut out = DescriptionWriter { bytes: &mut scratch.bytes, at: HEAD };
-    // A program may replace a part by an object of another type. Such parts, and unreadable parts, are treated as missing.
-    let file = if is_of(file, types.text) && out.text(file, layout) { file } else { out.unknown() };
-    let file_length = out.at - HEAD;
-    let name = if is_of(name, types.text) && out.text(name, layout) { name } else { out.unknown() };
-    let name_length = out.at - HEAD - file_length;
-    let lines = if is_of(lines, types.bytes) && out.lines(lines) { lines } else { 0 };
-    let DescriptionWriter { bytes, at } = out;
-    let head = [u32::from(layout.version), first_line, file_length as u32, name_length as u32];
-    for (place, number) in bytes.chunks_exact_mut(4).zip(head) {
-        place.copy_from_slice(&number.to_ne_bytes());
-    }
+    let mut parts = copy_parts(code, layout, types)?;
+    let description = parts.describe(layout, types, scratch);
+    let CodeParts { name, file, lines, first_line, version, traceable, .. } = parts;
     let fingerprint = match version {
         // SAFETY: each part is null, or an object of its type that was just read.
         0 => unsafe { CodeFingerprint::new((name, file, lines), first_line, layout, texts) },
@@ -64,7 +128,7 @@ pub(in crate::python) fn read<'a>(
         }
     };
     let cached = CachedCode { code, fingerprint, version, number: 0, traceable };
-    Some((cached, Description(&bytes[..at])))
+    Some((cached, description))
 }
 
 /// Whether there is an object of exactly this type at the address.

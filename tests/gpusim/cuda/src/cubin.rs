@@ -1,5 +1,5 @@
-//! Cubins: ELF files whose functions are kernels. If an image is a cubin, only the names of its kernels, its variables
-//! and its length are read. A program passes no length when it loads an image, so every offset in the image is taken
+//! Cubins: ELF files whose functions are kernels. If an image is a cubin, three things are read: the names
+//! of its kernels, the names of its variables, and its length. A program passes no length when it loads an image, so every offset in the image is taken
 //! from its headers, as the driver does.
 
 use std::collections::{HashMap, HashSet};

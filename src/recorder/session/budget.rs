@@ -1,0 +1,72 @@
+//! Limits the work of the sampler's thread, which may be woken thousands of times per second.
+
+/// Maximum debt in ns. If the clock was set back by more, the account begins again.
+const MAX_DEBT_NS: u64 = 1_000_000_000;
+
+/// An account of work: each piece of work is paid for with time on the clock.
+#[derive(Debug)]
+pub(super) struct Budget {
+    /// Maximum time in ns that is saved up for work done at once.
+    burst: u64,
+    /// Time up to which work is paid for.
+    paid_until: u64,
+}
+
+impl Budget {
+    pub(super) const fn new(burst: u64) -> Self {
+        Self { burst, paid_until: 0 }
+    }
+
+    /// Pays `cost` ns for work that was done at `now`.
+    pub(super) fn pay(&mut self, now: u64, cost: u64) {
+        let paid_until = if self.is_plausible(now) { self.paid_until } else { 0 };
+        let from = paid_until.max(now.saturating_sub(self.burst));
+        self.paid_until = from.saturating_add(cost).min(now.saturating_add(MAX_DEBT_NS));
+    }
+
+    /// Whether too much work was done until `now`.
+    pub(super) fn is_overdrawn(&self, now: u64) -> bool {
+        self.paid_until > now && self.is_plausible(now)
+    }
+
+    fn is_plausible(&self, now: u64) -> bool {
+        self.paid_until <= now.saturating_add(MAX_DEBT_NS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn work_is_limited_after_a_burst() {
+        // Each piece costs half a millisecond, and 40 of them are done at once.
+        let (mut budget, start) = (Budget::new(20 * MS), 1_000_000_000_000);
+        let mut is_done = |now| {
+            budget.pay(now, MS / 2);
+            !budget.is_overdrawn(now)
+        };
+        assert_eq!((0..70).filter(|_| is_done(start)).count(), 40);
+        let later = (100..1100).filter(|at| is_done(start + at * MS)).count();
+        assert_eq!(later, 1000, "pieces that are a millisecond apart");
+        // A thread that is always woken sleeps if it is over its budget.
+        let (mut now, end, mut pieces) = (start + 2_000 * MS, start + 3_000 * MS, 0);
+        while now < end {
+            now += if is_done(now) { MS / 50 } else { 5 * MS };
+            pieces += 1;
+        }
+        assert!((1_500..=2_100).contains(&pieces), "{pieces} in a second");
+        assert!((0..50).any(|_| is_done(start - 900_000 * MS)), "the clock was set back");
+    }
+
+    #[test]
+    fn a_piece_that_costs_more_than_a_burst_is_paid_for_before_the_next_one() {
+        let (mut budget, start) = (Budget::new(100 * MS), 1_000_000_000_000);
+        budget.pay(start, 400 * MS);
+        assert!(budget.is_overdrawn(start + 299 * MS) && !budget.is_overdrawn(start + 300 * MS));
+        budget.pay(start, u64::MAX);
+        assert!(!budget.is_overdrawn(start + MAX_DEBT_NS), "a debt ends");
+    }
+}

@@ -1,0 +1,79 @@
+//! Carries the steps that the program begins from its threads to the collector. A step takes milliseconds, so one locked list
+//! serves all threads, as for marks.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use gpuflame_model::record::{Nanos, Step, ThreadId};
+
+/// Maximum number of steps that wait for the collector, which visits every 100 ms or sooner.
+const MAX_PENDING_STEPS: usize = 4096;
+/// Maximum length of a name in bytes.
+const MAX_NAME_BYTES: usize = 512;
+/// Maximum time for which a step blocks the calling thread.
+const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
+
+#[derive(Debug, Default)]
+pub(crate) struct StepQueue {
+    pending: Mutex<Vec<PendingStep>>,
+    dropped: AtomicU64,
+}
+
+#[derive(Debug)]
+struct PendingStep {
+    time: Nanos,
+    thread: ThreadId,
+    number: u64,
+    name: Box<str>,
+}
+
+impl StepQueue {
+    /// Adds a step.
+    pub(crate) fn add(&self, step: &Step<'_>) {
+        let Step { time, thread, number, name, .. } = *step;
+        let name = &name[..name.floor_char_boundary(MAX_NAME_BYTES)];
+        match self.pending.try_lock_for(LOCK_TIMEOUT) {
+            Some(mut pending) if pending.len() < MAX_PENDING_STEPS => {
+                pending.push(PendingStep { time, thread, number, name: name.into() });
+            }
+            _ => drop(self.dropped.fetch_add(1, Ordering::Relaxed)),
+        }
+    }
+
+    /// Hands over the waiting steps.
+    pub(crate) fn drain(&self, mut each: impl FnMut(&Step<'_>)) {
+        let Some(pending) = self.pending.try_lock_for(LOCK_TIMEOUT).map(|mut all| std::mem::take(&mut *all))
+        else {
+            return;
+        };
+        for PendingStep { time, thread, number, name } in &pending {
+            each(&Step { time: *time, end: None, thread: *thread, number: *number, name });
+        }
+    }
+
+    /// Number of steps dropped for lack of room.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn excess_steps_are_counted_and_long_names_are_cut_at_a_character_boundary() {
+        let steps = StepQueue::default();
+        for number in 1..=MAX_PENDING_STEPS as u64 + 3 {
+            let name = format!("x{}", "é".repeat(600));
+            steps.add(&Step { time: Nanos(number), end: None, thread: ThreadId(1), number, name: &name });
+        }
+        let mut lengths = Vec::new();
+        steps.drain(|step| lengths.push(step.name.len()));
+        assert_eq!((lengths.len(), steps.dropped()), (MAX_PENDING_STEPS, 3));
+        assert!(lengths.iter().all(|length| *length == MAX_NAME_BYTES - 1));
+        steps.drain(|_| panic!("they are taken once"));
+    }
+}

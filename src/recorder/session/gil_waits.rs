@@ -1,0 +1,93 @@
+//! Waits of launching threads for Python's GIL, which decide when other threads are sampled.
+
+use gpuflame_model::record::ThreadId;
+
+/// Number of waits for the GIL that are remembered, to decide which samples of other threads are kept.
+const MAX_GIL_WAITS: usize = 256;
+/// Time between two listings of all Python threads.
+const LISTING_NS: u64 = 100_000_000;
+/// Time after a wait for the GIL that counts as part of it. A thread that waits wakes up every 5 ms and may then be without
+/// a processor for some milliseconds.
+const GIL_WAIT_GRACE_NS: u64 = 10_000_000;
+/// Time without a wait for the GIL after which other threads are no longer sampled.
+const GIL_WAITS_END_NS: u64 = 2_000_000_000;
+
+/// Times in which launching threads waited for Python's GIL.
+#[derive(Debug, Default)]
+pub(super) struct GilWaits {
+    /// Start and end of recent waits; the end of a wait that is still in progress is not known.
+    recent: Vec<(ThreadId, u64, Option<u64>)>,
+    /// Start of the last wait.
+    last: u64,
+    /// Time from which on the process's Python threads are listed again.
+    next_listing: u64,
+    /// Whether the Python threads must be listed, because a launching thread waits.
+    pub(super) is_listing_due: bool,
+}
+
+impl GilWaits {
+    pub(super) fn begin(&mut self, thread: ThreadId, time: u64) {
+        if self.recent.len() >= MAX_GIL_WAITS {
+            self.recent.drain(..MAX_GIL_WAITS / 2);
+        }
+        self.recent.push((thread, time, None));
+        self.last = time;
+        // The next listing is further away than that if the clock was set back.
+        if time >= self.next_listing || self.next_listing - time > LISTING_NS {
+            (self.is_listing_due, self.next_listing) = (true, time + LISTING_NS);
+        }
+    }
+
+    /// Ends the wait of a thread; at time 0 if its end is not known, so that the wait does not count.
+    pub(super) fn end(&mut self, thread: ThreadId, time: u64) {
+        let open = self.recent.iter_mut().rev().find(|(waiting, _, _)| *waiting == thread);
+        if let Some((_, _, end @ None)) = open {
+            *end = Some(time);
+        }
+    }
+
+    /// Whether a launching thread waited for the GIL at `time` or shortly before.
+    pub(super) fn any_at(&self, time: u64) -> bool {
+        let is_before_end = |to: u64| to != 0 && time < to + GIL_WAIT_GRACE_NS;
+        self.recent.iter().any(|(_, from, to)| *from <= time && to.is_none_or(is_before_end))
+    }
+
+    /// Whether no thread has waited for a while, so that other threads are no longer sampled.
+    pub(super) fn are_over(&self, now: u64) -> bool {
+        now.abs_diff(self.last) > GIL_WAITS_END_NS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_threads_are_sampled_only_while_a_launching_thread_waits_for_the_gil() {
+        let mut waits = GilWaits::default();
+        let (one, two) = (ThreadId(1), ThreadId(2));
+        waits.begin(one, 1000);
+        assert!(waits.is_listing_due && !waits.any_at(999) && waits.any_at(1000) && waits.any_at(u64::MAX));
+        waits.end(two, 1500);
+        waits.end(one, 2000);
+        assert!(waits.any_at(10_001_999) && !waits.any_at(10_002_000));
+        waits.begin(two, 30_000_000);
+        waits.end(two, 0);
+        assert!(!waits.any_at(30_000_000), "the end of this wait is not known");
+        (0..1000).for_each(|at| waits.begin(one, 5000 + at));
+        assert!(waits.recent.len() <= MAX_GIL_WAITS);
+    }
+
+    #[test]
+    fn threads_are_listed_again_and_forgotten_although_the_clock_was_set_back() {
+        let (mut waits, second) = (GilWaits::default(), 1_000_000_000);
+        let mut is_due = |time| {
+            waits.begin(ThreadId(1), time);
+            std::mem::take(&mut waits.is_listing_due)
+        };
+        let due = [900 * second, 900 * second + 1, 900 * second + LISTING_NS, 3 * second, 3 * second + 1];
+        assert_eq!(due.map(&mut is_due), [true, false, true, true, false]);
+        is_due(900 * second);
+        assert!(!waits.are_over(901 * second) && waits.are_over(903 * second) && waits.are_over(2 * second));
+    }
+}

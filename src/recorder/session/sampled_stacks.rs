@@ -1,0 +1,157 @@
+//! Stacks of samples: native frames from the copies that the kernel made, with the Python frames read soon afterwards.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use super::budget::Budget;
+use crate::capture;
+use gpuflame_model::record::{ContextFlags, Frame, ThreadId};
+use gpuflame_model::stats::Histogram;
+use gpuflame_os::perf::{self, ThreadSample};
+use gpuflame_os::scheduling;
+use gpuflame_unwind::CopyUnwinder;
+use gpuflame_unwind::python::{self, OtherThreads, SampledPython};
+
+/// Makes stacks of samples. Only one thread may use it at a time.
+#[derive(Debug)]
+pub(super) struct StackReader {
+    unwinder: CopyUnwinder,
+    /// Reader of Python frames, once the process has an interpreter.
+    python: Option<OtherThreads>,
+    /// Limits the time in which Python frames are read.
+    reading: Budget,
+    /// Processor on which the sampler's thread should sleep. The kernel then lets this thread, which has slept, run before
+    /// a thread that was sampled there executes another instruction, so the frames are those of the sample. On another
+    /// processor both threads would run at the same time.
+    pub(super) processor: Option<u32>,
+}
+
+/// Cost of CPU time that is used for reading Python frames: ten times as much must pass, so the sampled threads lose at
+/// most a tenth of one processor. Maximum time saved up for reads at once.
+const READ_COST: u64 = 10;
+const MAX_READ_BURST_NS: u64 = 100_000_000;
+
+/// A stack, and what its context says about it.
+#[derive(Debug)]
+pub(super) struct ReadStack {
+    pub(super) flags: ContextFlags,
+    pub(super) frames: Box<[Frame]>,
+}
+
+impl ReadStack {
+    pub(super) fn is_partial(&self) -> bool {
+        self.flags.0 & (ContextFlags::TRUNCATED | ContextFlags::CUT) != 0
+    }
+}
+
+/// Counters of stacks in Python code that were read, including those of waits that are dropped later.
+#[derive(Debug, Default)]
+pub(super) struct PythonCounts {
+    read: AtomicU64,
+    not_read: AtomicU64,
+    /// Time from the sample to the end of the read in ns, of frames that were read.
+    delays: Mutex<Histogram>,
+}
+
+impl StackReader {
+    pub(super) fn new() -> Option<Self> {
+        let reading = Budget::new(MAX_READ_BURST_NS);
+        Some(Self { unwinder: CopyUnwinder::new()?, python: None, reading, processor: None })
+    }
+
+    pub(super) fn has_python(&self) -> bool {
+        self.python.is_some()
+    }
+
+    /// Whether Python frames can be read. Looks for an interpreter, unless one was found. Call on the sampler's thread.
+    pub(super) fn reads_python(&mut self) -> bool {
+        if self.python.is_none() && !OtherThreads::is_refused() {
+            self.python = OtherThreads::new().filter(|_| !OtherThreads::is_refused());
+            if self.python.is_some() {
+                scheduling::run_first();
+            }
+        }
+        self.python.is_some()
+    }
+
+    /// Lists all Python threads by the kernel's numbers.
+    pub(super) fn python_threads(&mut self) -> Vec<i32> {
+        self.python.as_mut().map(OtherThreads::all).unwrap_or_default()
+    }
+
+    /// Call before each round of samples.
+    pub(super) fn check_loaded_objects(&mut self) {
+        self.unwinder.check_loaded_objects();
+    }
+
+    /// Returns the stack of a sample. Its Python frames are read only if `is_new`, and if earlier reads have not taken
+    /// too long. If the thread has run since the sample, its frames are gone.
+    pub(super) fn read(
+        &mut self,
+        thread: ThreadId,
+        sample: &ThreadSample<'_>,
+        is_new: bool,
+        counts: &PythonCounts,
+    ) -> ReadStack {
+        let Some(python) = &mut self.python else {
+            let captured = self.unwinder.walk(&sample.registers, sample.stack);
+            return ReadStack { flags: captured.flags, frames: captured.frames.into() };
+        };
+        let sampled = (&sample.registers, sample.stack);
+        // The frames are read before the walk, which takes longer.
+        let began = capture::now().0;
+        if is_new && !self.reading.is_overdrawn(began) {
+            const THIS_THREAD: i32 = 0;
+            let taken = || perf::thread_cpu_time(THIS_THREAD).unwrap_or_default().as_nanos() as u64;
+            let before = taken();
+            python.read(thread.0 as i32, sampled, capture::number_of_code);
+            self.reading.pay(began, READ_COST * taken().saturating_sub(before));
+        } else {
+            python.forget();
+        }
+        let delay = capture::now().0.saturating_sub(sample.time);
+        let (captured, positions) = self.unwinder.walk_with_positions(&sample.registers, sample.stack);
+        let (frames, result) = python.merge(&captured, &positions, sampled);
+        match result {
+            SampledPython::NoFrames => {}
+            SampledPython::Read => {
+                counts.read.fetch_add(1, Ordering::Relaxed);
+                counts.delays.lock().record(delay);
+            }
+            SampledPython::NotRead => {
+                counts.not_read.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        ReadStack { flags: captured.flags, frames: frames.into() }
+    }
+
+    /// Lets the sampler's thread sleep on the processor on which `thread` was just sampled, unless `thread` does not let
+    /// other threads run there.
+    pub(super) fn follow(&mut self, thread: ThreadId, processor: u32) {
+        let is_safe = self.python.is_some() && scheduling::shares_its_processor(thread.0 as i32);
+        self.processor = is_safe.then_some(processor);
+    }
+}
+
+/// Whether a thread that waits with these registers waits for Python's GIL.
+pub(super) fn waits_for_gil(sample: &ThreadSample<'_>) -> bool {
+    python::waits_for_gil(&sample.registers)
+}
+
+impl PythonCounts {
+    /// Returns the ledger's line about samples in Python code; `None` if there were none.
+    pub(super) fn line(&self) -> Option<String> {
+        let [read, not_read] = [&self.read, &self.not_read].map(|count| count.load(Ordering::Relaxed));
+        let delays = self.delays.lock();
+        let [middle, high] = [50, 99].map(|percent| delays.percentile(percent) as f64 / 1e6);
+        let is_refused = OtherThreads::is_refused();
+        let refused = if is_refused { "; refused by a sandbox: process_vm_readv" } else { "" };
+        (read + not_read > 0 || is_refused).then(|| {
+            format!(
+                "python frames in samples {read}, not read {not_read}; delay p50 {middle:.3} ms, p99 {high:.3} \
+                 ms{refused}"
+            )
+        })
+    }
+}

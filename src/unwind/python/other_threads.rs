@@ -1,0 +1,882 @@
+//! Reads the Python frames of sampled threads, which may be running.
+//!
+//! A sample is a copy of a thread's registers and of its stack at one moment. The Python frames are not in the copy, and
+//! are read soon afterwards. All memory is read through copies that the kernel makes, because the thread may free any of it
+//! at any time. The frames are used only if they fit the sample:
+//!
+//! 1. Two reads find the same frames. (Only the positions in the functions may differ.)
+//! 2. Afterwards the thread's stack is compared with the copy. Only frames inside of the innermost evaluator call may have
+//!    changed: then the thread is still in that evaluator call.
+//! 3. The evaluator call may have entered or left a Python function without a change of the stack (since 3.11). So the
+//!    copy, up to the end of the evaluator call, or a register must contain the address of the innermost Python frame.
+//! 4. Each evaluator call in the copied stack has its Python frames, and each Python frame has its evaluator call.
+//!
+//! A launch after the sample changes the stack, so the frames of a later launch are never used. What remains possible:
+//! within one evaluator call, the function of the sample has returned, and the next one got the address of a frame that
+//! the copy still contains.
+//!
+//! Threads of all interpreters are read. A thread that has states in several interpreters is read in the one that is
+//! listed first, and its samples in another interpreter count as not read.
+
+use std::time::{Duration, Instant};
+
+use super::code::{self, Description, Scratch};
+use super::interpreter::{self, Interpreter};
+use super::layout::{Boundary, HOLD_BITS, OWNED_BY_EVALUATOR, OWNED_BY_GENERATOR, TYPE, Unit};
+use super::merge::{Agreement, MAX_MERGED_FRAMES, MergedFrames, StackPair, is_evaluator};
+use super::pages::{copy_into, copy_readable};
+use super::walk::{InterpreterFrame, SOMEWHERE, recorded_frame};
+use crate::{Captured, MAX_FRAMES, REGISTERS, memory};
+use gpuflame_model::record::{CodeId, Frame, LabelId};
+
+const PAGE_BYTES: usize = 4096;
+/// Number of pages held during a read. A thread's frames are mostly on one or two pages; before 3.11 they are scattered.
+const PAGES: usize = 16;
+/// Time for which a thread without a state is not looked for again.
+const ABSENT_FOR: Duration = Duration::from_millis(100);
+/// Limits on lists that a running program may change during a read, so that they may even be cyclic.
+const MAX_INTERPRETERS: usize = 64;
+const MAX_THREADS: usize = 4096;
+const MAX_CODES: usize = 1 << 14;
+const MAX_STACK_BYTES: usize = 32 << 10;
+/// Index of the stack pointer and of the first argument of a system call among the registers, in DWARF order.
+const SP_INDEX: usize = 7;
+const FIRST_ARGUMENT_INDEX: usize = 5;
+
+/// Reads the Python frames of any thread of this process. Use on a gpuflame thread, because it allocates.
+#[derive(Debug)]
+pub struct OtherThreads {
+    pages: PageCopies,
+    /// The loader's unload count when the interpreter was last seen to be loaded.
+    unloads: u32,
+    /// Offset of the kernel's thread number from the address that the C library gives a thread as its number.
+    number_offset: Option<u64>,
+    /// Threads that were read before: the kernel's number and the address of Python's thread state.
+    states: Vec<(i32, u64)>,
+    /// Threads that had no state when all threads were listed, and the time of that.
+    absent: Vec<(i32, Instant)>,
+    /// Code objects that were described, in the order of their addresses.
+    codes: Vec<KnownCode>,
+    frames: Vec<CopiedFrame>,
+    /// Whether frames are missing at the root of `frames`.
+    is_cut: bool,
+    /// The memory of the sampled stack after the frames were read, as far as it is readable. `None` if the frames could not
+    /// be read, or if two reads differ.
+    stack_now: Option<Vec<u8>>,
+    scratch: Box<Scratch>,
+    items: Vec<InterpreterFrame>,
+    merged: Box<[Frame; MAX_MERGED_FRAMES]>,
+}
+
+/// Result of merging the frames of a sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SampledPython {
+    /// The stack is not in Python code.
+    NoFrames,
+    /// The stack has its Python frames.
+    Read,
+    /// The stack is in Python code, and it is not certain in which functions.
+    NotRead,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct KnownCode {
+    address: u64,
+    hash: u64,
+    number: u32,
+    traceable: u32,
+}
+
+/// A frame as copied.
+#[derive(Clone, Copy, Debug)]
+struct CopiedFrame {
+    at: u64,
+    holds: u64,
+    boundary: u64,
+    position: u64,
+    owner: u8,
+}
+
+impl CopiedFrame {
+    /// Whether both are the same call of the same function. The position in the function may differ.
+    fn is_same_call(&self, other: &Self) -> bool {
+        (self.at, self.holds, self.boundary) == (other.at, other.holds, other.boundary)
+    }
+}
+
+impl OtherThreads {
+    /// Creates a reader. `None` if this process has no interpreter whose threads can be found.
+    pub fn new() -> Option<Self> {
+        interpreter::interpreter()?.thread_list?;
+        Some(Self::without_threads())
+    }
+
+    /// Whether no frames are read, because a sandbox refuses the kernel's call (`process_vm_readv`).
+    pub fn is_refused() -> bool {
+        memory::needs_descriptor() && interpreter::interpreter().is_some()
+    }
+
+    fn without_threads() -> Self {
+        Self {
+            pages: PageCopies::new(),
+            unloads: interpreter::unloads(),
+            number_offset: thread_number_offset(),
+            states: Vec::new(),
+            absent: Vec::new(),
+            codes: Vec::new(),
+            frames: Vec::new(),
+            is_cut: false,
+            stack_now: None,
+            scratch: Scratch::allocate(),
+            items: Vec::new(),
+            merged: Box::new([Frame(0); MAX_MERGED_FRAMES]),
+        }
+    }
+
+    /// Reads the frames of a thread that was just sampled with these registers and this stack. Call as soon as possible
+    /// after the sample. `number` assigns a number to a code object.
+    pub fn read(
+        &mut self,
+        thread: i32,
+        (registers, stack): (&[u64; REGISTERS], &[u8]),
+        mut number: impl FnMut(Description<'_>) -> CodeId,
+    ) {
+        self.forget();
+        if Self::is_refused() {
+            return;
+        }
+        let unloads = interpreter::unloads();
+        if unloads != self.unloads && interpreter::interpreter().is_some_and(|it| !interpreter::is_loaded(it))
+        {
+            return;
+        }
+        self.unloads = unloads;
+        self.stack_now = self.read_twice(thread, (registers[SP_INDEX], stack), &mut number);
+    }
+
+    /// Forgets the frames of the last call of [`OtherThreads::read`].
+    pub fn forget(&mut self) {
+        self.frames.clear();
+        self.stack_now = None;
+    }
+
+    fn read_twice(
+        &mut self,
+        thread: i32,
+        (sp, stack): (u64, &[u8]),
+        number: &mut dyn FnMut(Description<'_>) -> CodeId,
+    ) -> Option<Vec<u8>> {
+        let interpreter = interpreter::interpreter()?;
+        self.pages.forget();
+        let state = self.state_of(thread, interpreter)?;
+        self.read_state_twice(interpreter, state, || ())?;
+        // A function may be freed when its frame ends, so functions are read before the check that the frames still exist.
+        self.name_frames(interpreter, number)?;
+        let mut now = vec![0; stack.len().min(MAX_STACK_BYTES)];
+        let copied = copy_readable(sp, &mut now);
+        now.truncate(copied);
+        Some(now)
+    }
+
+    /// Reads the frames of the thread with this state, calls `between`, and reads the frames again.
+    fn read_state_twice(
+        &mut self,
+        interpreter: &Interpreter,
+        state: u64,
+        between: impl FnOnce(),
+    ) -> Option<()> {
+        let before = self.read_once(interpreter, state)?;
+        let first = std::mem::take(&mut self.frames);
+        between();
+        self.pages.forget();
+        let after = self.read_once(interpreter, state)?;
+        let is_same = first.len() == self.frames.len()
+            && before == after
+            && first.iter().zip(&self.frames).all(|(one, other)| one.is_same_call(other));
+        if !is_same {
+            return None;
+        }
+        // The positions are those of the first read, which is nearest to the sample.
+        (self.frames, self.is_cut) = (first, before);
+        Some(())
+    }
+
+    /// Fills `items` with the frames that were read.
+    #[inline(never)]
+    fn name_frames(
+        &mut self,
+        interpreter: &Interpreter,
+        number: &mut dyn FnMut(Description<'_>) -> CodeId,
+    ) -> Option<()> {
+        self.items.clear();
+        for at in (0..self.frames.len()).rev() {
+            let CopiedFrame { at, holds, boundary, position, owner } = self.frames[at];
+            let code = holds & !HOLD_BITS;
+            let known = self.code(code, interpreter, number)?;
+            let may_be_incomplete = owner != OWNED_BY_GENERATOR;
+            let numbers = (known.number, known.traceable);
+            let frame = recorded_frame((code, position), may_be_incomplete, numbers, &interpreter.layout);
+            self.items.push(InterpreterFrame::for_merge(at, frame, boundary));
+        }
+        Some(())
+    }
+
+    /// Follows the frames of a thread, innermost first. Returns whether frames at the root are omitted.
+    fn read_once(&mut self, interpreter: &Interpreter, thread: u64) -> Option<bool> {
+        let (layout, pages) = (&interpreter.layout, &mut self.pages);
+        let parts = &layout.frame;
+        if is_ending(interpreter, thread) {
+            return None;
+        }
+        self.frames.clear();
+        let mut at = pages.word(thread.wrapping_add(layout.thread.into()))?;
+        let mut cframe = 0;
+        if let Some(parts) = layout.cframe {
+            cframe = at;
+            at = if cframe == 0 { 0 } else { pages.word(cframe.wrapping_add(parts.frame.into()))? };
+        }
+        let mut shims = 0;
+        while at != 0 {
+            let mut frame = [0; 128];
+            let frame = frame.get_mut(..parts.bytes as usize)?;
+            pages.copy(at, frame)?;
+            let word = |offset: u32| -> Option<u64> {
+                Some(u64::from_ne_bytes(*frame.get(offset as usize..)?.first_chunk()?))
+            };
+            let byte = |offset: u32| frame.get(offset as usize).copied();
+            let owner = byte(parts.owner)?;
+            let next = word(parts.previous)?;
+            if parts.boundary == Boundary::Shim && owner >= OWNED_BY_EVALUATOR {
+                shims += 1;
+                match self.frames.last_mut() {
+                    _ if shims > 2 * MAX_FRAMES => return None,
+                    Some(last) if last.boundary == 0 => last.boundary = at,
+                    _ => {}
+                }
+                at = next;
+                continue;
+            }
+            if self.frames.len() == MAX_FRAMES {
+                return Some(true);
+            }
+            let boundary = match parts.boundary {
+                Boundary::Each if word(TYPE as u32)? != interpreter.types.frame => return None,
+                Boundary::Each => SOMEWHERE,
+                Boundary::Flag(flag) if byte(flag)? != 0 => {
+                    let call = cframe;
+                    cframe = pages.word(cframe.wrapping_add(layout.cframe?.previous.into()))?;
+                    call
+                }
+                Boundary::Flag(_) | Boundary::Shim => 0,
+            };
+            let position = match parts.unit {
+                Unit::Index(_) => u64::from(word(parts.position)? as u32),
+                Unit::Address => word(parts.position)?,
+            };
+            self.frames.push(CopiedFrame { at, holds: word(parts.code)?, boundary, position, owner });
+            at = next;
+        }
+        Some(false)
+    }
+
+    /// Python's state of a thread with this kernel number.
+    fn state_of(&mut self, thread: i32, interpreter: &Interpreter) -> Option<u64> {
+        let list = interpreter.thread_list?;
+        if let Some(&(_, state)) = self.states.iter().find(|(number, _)| *number == thread)
+            && self.number_of(state.wrapping_add(list.identity.into())) == Some(thread)
+        {
+            return Some(state);
+        }
+        self.states.retain(|(number, _)| *number != thread);
+        self.absent.retain(|(_, at)| at.elapsed() < ABSENT_FOR);
+        if self.absent.iter().any(|(number, _)| *number == thread) {
+            return None;
+        }
+        let found = self.list(interpreter).into_iter().find(|(number, _)| *number == thread);
+        let Some((_, state)) = found else {
+            self.absent.push((thread, Instant::now()));
+            return None;
+        };
+        if self.states.len() >= MAX_THREADS {
+            self.states.clear();
+        }
+        self.states.push((thread, state));
+        Some(state)
+    }
+
+    /// Lists all Python threads by the kernel's numbers.
+    pub fn all(&mut self) -> Vec<i32> {
+        self.pages.forget();
+        let interpreter = interpreter::interpreter().filter(|_| !Self::is_refused());
+        let all = interpreter.map(|interpreter| self.list(interpreter));
+        all.into_iter().flatten().map(|(number, _)| number).collect()
+    }
+
+    /// Lists the kernel's number and Python's state of each Python thread. A state may have no thread yet, or its thread
+    /// may have ended.
+    #[inline(never)]
+    fn list(&mut self, interpreter: &Interpreter) -> Vec<(i32, u64)> {
+        let (mut found, mut listed) = (Vec::new(), 0);
+        let Some(list) = interpreter.thread_list else { return found };
+        let mut next = interpreter.runtime + u64::from(list.interpreters);
+        for _ in 0..MAX_INTERPRETERS {
+            let Some(at) = self.pages.word(next).filter(|at| *at != 0) else { break };
+            let mut next_thread = at.wrapping_add(list.threads.into());
+            while listed < MAX_THREADS
+                && let Some(state) = self.pages.word(next_thread).filter(|state| *state != 0)
+            {
+                let number = self.number_of(state.wrapping_add(list.identity.into()));
+                found.extend(number.map(|number| (number, state)));
+                next_thread = state.wrapping_add(list.next.into());
+                listed += 1;
+            }
+            next = at.wrapping_add(list.next_interpreter.into());
+        }
+        found
+    }
+
+    /// The kernel's number of the thread whose number in the C library is at this address.
+    fn number_of(&mut self, identity: u64) -> Option<i32> {
+        let thread = self.pages.word(identity)?;
+        let mut number = [0; 4];
+        // This word is not on a page of frames, so no whole page is copied.
+        let is_copied = copy_into(thread.checked_add(self.number_offset?)?, &mut number);
+        // The number 0 would stand for the calling thread.
+        is_copied.then(|| i32::from_ne_bytes(number)).filter(|number| *number > 0)
+    }
+
+    /// Merges the frames that [`OtherThreads::read`] has read with the native frames of the sample, and returns the stack.
+    /// In stacks that are in Python code, but whose frames were not read, a label replaces the interpreter's frames.
+    pub fn merge(
+        &mut self,
+        captured: &Captured<'_>,
+        stack_pointers: &[u64],
+        sampled: (&[u64; REGISTERS], &[u8]),
+    ) -> (&[Frame], SampledPython) {
+        let (native, interpreter) = (captured.frames, interpreter::interpreter());
+        let is_read = !self.frames.is_empty() && self.stack_now.is_some();
+        let merged = interpreter
+            .filter(|_| is_read)
+            .and_then(|interpreter| self.merge_read(interpreter, captured, stack_pointers, sampled));
+        let (count, result) = match (merged, interpreter) {
+            (Some(count), _) => (count, SampledPython::Read),
+            (None, Some(it)) if is_read || native.iter().any(|frame| is_evaluator(*frame, &it.evaluator)) => {
+                (label_not_read(native, it, &mut self.merged), SampledPython::NotRead)
+            }
+            _ => (write_frames(native, &mut self.merged), SampledPython::NoFrames),
+        };
+        (&self.merged[..count], result)
+    }
+
+    /// Merges frames that were read, and returns the number of merged frames. `None` if the frames do not fit the stack.
+    #[inline(never)]
+    fn merge_read(
+        &mut self,
+        interpreter: &Interpreter,
+        captured: &Captured<'_>,
+        stack_pointers: &[u64],
+        (registers, stack): (&[u64; REGISTERS], &[u8]),
+    ) -> Option<usize> {
+        let mut pair = StackPair {
+            native: captured.frames,
+            items: &self.items,
+            is_partial: captured.is_partial() || self.is_cut,
+            evaluator: &interpreter.evaluator,
+        };
+        // The last frame of a cut stack is of unknown size, so its Python frames are appended with those of outer calls.
+        if let [others @ .., last] = pair.native
+            && captured.is_partial()
+            && pair.is_evaluator(*last)
+        {
+            pair.native = others;
+        }
+        // Memory above the root of the stack is not the thread's stack, and may change at any time.
+        let base = registers[SP_INDEX];
+        let root = stack_pointers.last()?.saturating_sub(base) as usize;
+        let compared = if captured.is_partial() { stack.len() } else { root.min(stack.len()) };
+        let changed = changed_bytes(stack.get(..compared)?, self.stack_now.as_ref()?.get(..compared)?);
+        let call = innermost_call(&pair, stack_pointers)?;
+        // A frame reaches from its own stack pointer to its caller's.
+        let held = HeldWords { registers, stack, upper: *stack_pointers.get(call + 1)? };
+        let is_unchanged = changed == 0 || base.checked_add(changed as u64)? <= *stack_pointers.get(call)?;
+        if !is_unchanged || !held.contain(self.frames.first()?.at) {
+            return None;
+        }
+        let (frames, agreement) =
+            pair.merge(stack_pointers.iter().copied(), MergedFrames::new(&mut self.merged));
+        if agreement == Agreement::None || !has_all_inner_calls(frames, &pair) {
+            return None;
+        }
+        Some(frames.len())
+    }
+
+    /// Finds or describes the code object at `code`.
+    fn code(
+        &mut self,
+        code: u64,
+        interpreter: &Interpreter,
+        number: &mut dyn FnMut(Description<'_>) -> CodeId,
+    ) -> Option<KnownCode> {
+        let Interpreter { layout, types, .. } = interpreter;
+        let mut parts = code::copy_parts(code, layout, types)?;
+        let hash = parts.hash();
+        let at = self.codes.binary_search_by_key(&code, |known| known.address);
+        if let Ok(at) = at
+            && self.codes[at].hash == hash
+        {
+            return Some(self.codes[at]);
+        }
+        let number = number(parts.describe(layout, types, &mut self.scratch)).0;
+        let known = KnownCode { address: code, hash, number, traceable: parts.traceable };
+        match at {
+            Ok(at) => self.codes[at] = known,
+            Err(_) if self.codes.len() >= MAX_CODES => self.codes.clear(),
+            Err(at) => self.codes.insert(at, known),
+        }
+        Some(known)
+    }
+}
+
+/// The registers of a sample and the part of its stack below `upper`.
+struct HeldWords<'a> {
+    registers: &'a [u64; REGISTERS],
+    stack: &'a [u8],
+    upper: u64,
+}
+
+impl HeldWords<'_> {
+    fn contain(&self, word: u64) -> bool {
+        let bytes = usize::try_from(self.upper.saturating_sub(self.registers[SP_INDEX])).unwrap_or(0);
+        let (words, _) = self.stack[..bytes.min(self.stack.len())].as_chunks::<8>();
+        self.registers.contains(&word) || words.contains(&word.to_ne_bytes())
+    }
+}
+
+/// Whether a thread with these registers waits in the kernel for a lock that is part of the interpreter's own variables. The
+/// GIL is the only such lock for which threads wait long.
+pub fn waits_for_gil(registers: &[u64; REGISTERS]) -> bool {
+    let is_within = |interpreter: &Interpreter| {
+        registers[FIRST_ARGUMENT_INDEX].wrapping_sub(interpreter.runtime) < interpreter.runtime_bytes
+    };
+    interpreter::interpreter().is_some_and(is_within)
+}
+
+/// Whether another thread is finalizing the interpreter, or its variables cannot be read.
+fn is_ending(interpreter: &Interpreter, thread: u64) -> bool {
+    let mut by = [0; 8];
+    let is_copied = copy_into(interpreter.runtime + u64::from(interpreter.layout.finalizing), &mut by);
+    let by = u64::from_ne_bytes(by);
+    !is_copied || by != 0 && by != thread
+}
+
+/// Index of the native frame that is the innermost evaluator call of the Python frames.
+fn innermost_call(pair: &StackPair<'_>, stack_pointers: &[u64]) -> Option<usize> {
+    let boundary = pair.items.iter().rev().map(|item| item.boundary).find(|boundary| *boundary != 0)?;
+    if boundary == SOMEWHERE {
+        return pair.native.iter().position(|frame| pair.is_evaluator(*frame));
+    }
+    let at = stack_pointers.partition_point(|sp| *sp <= boundary);
+    at.checked_sub(1).filter(|_| at < stack_pointers.len())
+}
+
+/// Whether no evaluator call is left among the merged frames inside of the outermost Python frame. Such a call would have
+/// begun or ended between the sample and the read. Outer calls may belong to another interpreter, or to the stack below a
+/// greenlet.
+fn has_all_inner_calls(frames: &[Frame], pair: &StackPair<'_>) -> bool {
+    use gpuflame_model::record::FrameKind;
+    let is_python = |frame: &Frame| matches!(frame.kind(), FrameKind::Python { .. });
+    let outermost = frames.iter().rposition(is_python).unwrap_or(frames.len());
+    !frames[..outermost].iter().any(|frame| pair.is_evaluator(*frame))
+}
+
+/// Writes the native frames to `out`, with a label instead of the frames from the innermost to the outermost call of the
+/// evaluator. Returns the number of frames.
+fn label_not_read(
+    native: &[Frame],
+    interpreter: &Interpreter,
+    out: &mut [Frame; MAX_MERGED_FRAMES],
+) -> usize {
+    let is_evaluator = |frame: &Frame| is_evaluator(*frame, &interpreter.evaluator);
+    let first = native.iter().position(is_evaluator).unwrap_or(native.len());
+    let after = native.iter().rposition(is_evaluator).map_or(native.len(), |last| last + 1);
+    let label = Frame::label(LabelId::PYTHON_NOT_READ);
+    write_frames(native[..first].iter().chain([&label]).chain(&native[after..]), out)
+}
+
+/// Writes the frames to `out`, and returns their number.
+fn write_frames<'a>(
+    frames: impl IntoIterator<Item = &'a Frame>,
+    out: &mut [Frame; MAX_MERGED_FRAMES],
+) -> usize {
+    out.iter_mut().zip(frames).map(|(place, frame)| *place = *frame).count()
+}
+
+/// Number of bytes up to the last one that differs.
+fn changed_bytes(then: &[u8], now: &[u8]) -> usize {
+    if then == now {
+        return 0;
+    }
+    then.iter().zip(now).rposition(|(then, now)| then != now).map_or(0, |last| last + 1)
+}
+
+/// The offset of the kernel's thread number in the C library's description of a thread, at whose address the thread's
+/// number in the C library points (glibc, musl). Found by looking at the calling thread.
+fn thread_number_offset() -> Option<u64> {
+    const DESCRIPTION_BYTES: usize = 1024;
+    let mut description = [0; DESCRIPTION_BYTES];
+    // SAFETY: the calls have no preconditions.
+    let (this, number) = unsafe { (libc::pthread_self() as u64, libc::syscall(libc::SYS_gettid) as i32) };
+    if !copy_into(this, &mut description) {
+        return None;
+    }
+    let (words, _) = description.as_chunks::<4>();
+    words.iter().position(|word| *word == number.to_ne_bytes()).map(|at| 4 * at as u64)
+}
+
+/// Copies of the pages that a read has reached.
+#[derive(Debug)]
+struct PageCopies {
+    /// Numbers of the copied pages; 0 for no page.
+    numbers: [u64; PAGES],
+    bytes: Vec<u8>,
+    /// Index of the page to replace next.
+    next: usize,
+}
+
+impl PageCopies {
+    fn new() -> Self {
+        Self { numbers: [0; PAGES], bytes: vec![0; PAGES * PAGE_BYTES], next: 0 }
+    }
+
+    fn forget(&mut self) {
+        (self.numbers, self.next) = ([0; PAGES], 0);
+    }
+
+    /// Copies the memory at `address`. `None` if it is unreadable.
+    #[inline(never)]
+    fn copy(&mut self, mut address: u64, mut to: &mut [u8]) -> Option<()> {
+        while !to.is_empty() {
+            let from = address as usize % PAGE_BYTES;
+            let bytes = to.len().min(PAGE_BYTES - from);
+            let (now, later) = to.split_at_mut(bytes);
+            now.copy_from_slice(self.page(address / PAGE_BYTES as u64)?.get(from..from + bytes)?);
+            (address, to) = (address.checked_add(bytes as u64)?, later);
+        }
+        Some(())
+    }
+
+    #[inline(never)]
+    fn word(&mut self, address: u64) -> Option<u64> {
+        let mut word = [0; 8];
+        self.copy(address, &mut word).map(|()| u64::from_ne_bytes(word))
+    }
+
+    fn page(&mut self, number: u64) -> Option<&[u8]> {
+        // The first page is never mapped, and its number marks free slots.
+        if number == 0 {
+            return None;
+        }
+        let known = self.numbers.iter().position(|known| *known == number);
+        let at = known.unwrap_or(self.next);
+        let page = self.bytes.get_mut(at * PAGE_BYTES..)?.get_mut(..PAGE_BYTES)?;
+        if known.is_none() {
+            // If the copy fails, no page has this number.
+            self.numbers[at] = 0;
+            if !copy_into(number * PAGE_BYTES as u64, page) {
+                return None;
+            }
+            (self.numbers[at], self.next) = (number, (at + 1) % PAGES);
+        }
+        Some(page)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::layout::{Layout, ThreadList};
+    use super::super::walk::tests::{FakeInterpreter, MappedWalk, Numbers, layouts};
+    use super::*;
+    use crate::StackPositions;
+    use gpuflame_model::record::{ContextFlags, FrameKind, ModuleEpoch};
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    const EVALUATOR: u64 = 0x5000;
+
+    /// Memory that contains only zeroes, as the interpreter's variables.
+    static NOTHING: [u64; 512] = [0; 512];
+
+    fn interpreter(layout: Layout, has_root: bool, seed: u64) -> FakeInterpreter {
+        let mut made = FakeInterpreter::new(layout, has_root, seed);
+        made.interpreter.runtime = NOTHING.as_ptr() as u64;
+        made.interpreter.evaluator[0] = EVALUATOR..EVALUATOR + 0x1000;
+        made
+    }
+
+    #[test]
+    fn frames_read_through_the_kernel_equal_those_of_a_walk_on_the_thread() {
+        for (layout, has_root) in layouts() {
+            let mut made = interpreter(layout, has_root, 0x9e37_79b9);
+            let (mut others, mut numbers) = (OtherThreads::without_threads(), Numbers::default());
+            for step in 0..200 {
+                made.step_program();
+                let (mut mapped, thread) = (MappedWalk::new(), made.thread());
+                let walk = mapped.walk();
+                walk.run(&made.interpreter, thread, &mut |text| numbers.of(text)).unwrap();
+                others.forget();
+                others.pages.forget();
+                assert_eq!(others.read_once(&made.interpreter, thread), Some(false));
+                let frames = std::mem::take(&mut others.frames);
+                let items = frames.iter().rev().map(|frame| {
+                    let CopiedFrame { at, holds, boundary, position, owner } = *frame;
+                    let code = holds & !HOLD_BITS;
+                    let known = others
+                        .code(code, &made.interpreter, &mut |text| numbers.of(text))
+                        .expect("a code object");
+                    let place = (known.number, known.traceable);
+                    let is_own = owner != OWNED_BY_GENERATOR;
+                    (at, boundary, recorded_frame((code, position), is_own, place, &made.interpreter.layout))
+                });
+                let expected =
+                    walk.items[..walk.count].iter().map(|item| (item.at, item.boundary, item.frame));
+                assert!(items.eq(expected), "{step} of {layout:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn two_reads_that_differ_give_no_frames_and_a_new_position_does_not_matter() {
+        for (layout, has_root) in layouts() {
+            let mut made = interpreter(layout, has_root, 0x9e37_79b9);
+            while made.calls.len() < 9 {
+                made.push();
+            }
+            made.write_frames();
+            let mut others = OtherThreads::without_threads();
+            for (what, expected) in
+                [("nothing", Some(())), ("position", Some(())), ("return", None), ("call", None)]
+            {
+                let (thread, made) = (made.thread(), &mut made);
+                let Interpreter { layout, runtime, this_thread, types, .. } = made.interpreter;
+                let evaluator = made.interpreter.evaluator.clone();
+                let (runtime_bytes, thread_list) = (0, None);
+                let of = Interpreter {
+                    layout,
+                    runtime,
+                    runtime_bytes,
+                    thread_list,
+                    this_thread,
+                    types,
+                    evaluator,
+                };
+                let changed = others.read_state_twice(&of, thread, || {
+                    match what {
+                        "position" => made.step_leaf(),
+                        "return" => drop(made.calls.pop()),
+                        "call" => (0..9).for_each(|_| made.push()),
+                        _ => {}
+                    }
+                    made.write_frames();
+                });
+                assert_eq!(changed, expected, "{what} in {layout:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn words_are_copied_across_pages_and_not_from_unmapped_memory() {
+        let memory: Vec<u8> = (0..3 * PAGE_BYTES).map(|at| (at % 251) as u8).collect();
+        let mut pages = PageCopies::new();
+        assert_eq!((pages.word(8), pages.word(u64::MAX - 3), pages.word(1 << 46)), (None, None, None));
+        let edge = PAGE_BYTES - memory.as_ptr() as usize % PAGE_BYTES;
+        for at in [edge, edge + PAGE_BYTES - 4, edge + 8] {
+            let expected = u64::from_ne_bytes(memory[at..at + 8].try_into().unwrap());
+            assert_eq!(pages.word(memory.as_ptr() as u64 + at as u64), Some(expected));
+        }
+    }
+
+    #[test]
+    fn the_part_of_the_stack_that_has_changed_ends_at_its_last_changed_byte() {
+        let (then, mut now) = ([7_u8; 100], [7_u8; 100]);
+        assert_eq!(changed_bytes(&then, &now), 0);
+        (now[3], now[41]) = (8, 8);
+        assert_eq!(changed_bytes(&then, &now), 42);
+    }
+
+    /// A sampled stack whose frames are 16 bytes each from the address 1,000 on: `E` is the evaluator, and other letters
+    /// are other code.
+    struct Sample {
+        native: Vec<Frame>,
+        positions: Vec<u64>,
+        registers: [u64; REGISTERS],
+        stack: Vec<u8>,
+    }
+
+    impl Sample {
+        fn new(native: &str) -> Self {
+            let address = |letter| if letter == 'E' { EVALUATOR + 8 } else { 0x100 * letter as u64 };
+            let native: Vec<Frame> =
+                native.chars().map(|letter| Frame::native(address(letter), ModuleEpoch(0))).collect();
+            let positions = (0..native.len() as u64).map(|at| 1000 + 16 * at).collect();
+            let mut registers = [0; REGISTERS];
+            registers[SP_INDEX] = 1000;
+            Self { stack: vec![0; 16 * native.len()], native, positions, registers }
+        }
+
+        fn put(mut self, at: usize, word: u64) -> Self {
+            self.stack[at..at + 8].copy_from_slice(&word.to_ne_bytes());
+            self
+        }
+
+        /// Merges this stack, whose first `changed` bytes have changed, with the frames in `others`.
+        fn merged(&self, others: &mut OtherThreads, of: &Interpreter, changed: usize) -> Option<String> {
+            let mut now = self.stack.clone();
+            now.iter_mut().take(changed).for_each(|byte| *byte ^= 1);
+            self.merged_with(others, of, now)
+        }
+
+        fn merged_with(&self, others: &mut OtherThreads, of: &Interpreter, now: Vec<u8>) -> Option<String> {
+            others.stack_now = Some(now);
+            let (frames, flags) = (&self.native[..], ContextFlags::default());
+            let captured = Captured { frames, unchanged: 0, flags, positions: StackPositions::NONE };
+            let sampled = (&self.registers, &self.stack[..]);
+            let count = others.merge_read(of, &captured, &self.positions, sampled)?;
+            let letter = |frame: &Frame| match frame.kind() {
+                FrameKind::Python { .. } => 'p',
+                FrameKind::Native { address, .. } if (EVALUATOR..0x6000).contains(&address) => 'E',
+                FrameKind::Native { address, .. } => char::from((address.div_ceil(0x100)) as u8),
+                other => panic!("{other:?}"),
+            };
+            Some(others.merged[..count].iter().map(letter).collect())
+        }
+    }
+
+    /// A reader that has read one frame, whose boundary is `boundary`, and the frame's address.
+    fn with_one_frame(made: &FakeInterpreter, boundary: u64) -> (OtherThreads, u64) {
+        let mut others = OtherThreads::without_threads();
+        others.read_once(&made.interpreter, made.thread()).unwrap();
+        others.frames.truncate(1);
+        let frame = &mut others.frames[0];
+        frame.boundary = if frame.boundary == SOMEWHERE { SOMEWHERE } else { boundary };
+        (frame.position, frame.owner) = (u64::MAX / 2, OWNED_BY_GENERATOR);
+        let at = frame.at;
+        others.name_frames(&made.interpreter, &mut |_| CodeId(1)).unwrap();
+        (others, at)
+    }
+
+    #[test]
+    fn frames_are_used_only_if_the_sample_holds_the_innermost_one_and_outer_calls_have_not_changed() {
+        for (layout, has_root) in layouts() {
+            let mut made = interpreter(layout, has_root, 0x9e37_79b9);
+            made.push();
+            made.calls[0].is_first = true;
+            made.write_frames();
+            // The evaluator's frame is the third one, at 1032 to 1048.
+            let (mut others, at) = with_one_frame(&made, 1040);
+            let of = &made.interpreter;
+            let yes = Some("abpc".to_owned());
+            for changed in [0, 32] {
+                let another = Sample::new("abEc").merged(&mut others, of, changed);
+                assert_eq!(another, None, "the thread may have been in another function, {changed}");
+                assert_eq!(Sample::new("abEc").put(8, at).merged(&mut others, of, changed), yes, "{changed}");
+            }
+            assert_eq!(Sample::new("abEc").put(40, at).merged(&mut others, of, 32), yes);
+            assert_eq!(
+                Sample::new("abEc").put(48, at).merged(&mut others, of, 32),
+                None,
+                "the caller's frame"
+            );
+            let mut sample = Sample::new("abEc");
+            sample.registers[3] = at;
+            assert_eq!(sample.merged(&mut others, of, 32), yes);
+            assert_eq!(sample.merged(&mut others, of, 33), None, "the evaluator has moved");
+            let mut now = sample.stack.clone();
+            now[48] ^= 1;
+            assert_eq!(
+                sample.merged_with(&mut others, of, now),
+                yes,
+                "the memory above the root does not count"
+            );
+        }
+    }
+
+    #[test]
+    fn an_evaluator_call_without_python_frames_rejects_the_frames_of_outer_calls() {
+        for (layout, has_root) in layouts().into_iter().filter(|(layout, _)| layout.version >= 0x030b) {
+            let mut made = interpreter(layout, has_root, 0x9e37_79b9);
+            made.push();
+            made.calls[0].is_first = true;
+            made.write_frames();
+            let (mut others, at) = with_one_frame(&made, 1040);
+            let of = &made.interpreter;
+            assert_eq!(
+                Sample::new("EbEc").put(8, at).merged(&mut others, of, 0),
+                None,
+                "a call has ended since the sample"
+            );
+            assert_eq!(
+                Sample::new("abEcEd").put(8, at).merged(&mut others, of, 0).as_deref(),
+                Some("abpcEd"),
+                "a greenlet"
+            );
+            let (mut others, at) = with_one_frame(&made, 900);
+            assert_eq!(
+                Sample::new("abEc").put(8, at).merged(&mut others, of, 0),
+                None,
+                "a call has begun since the sample"
+            );
+        }
+    }
+
+    #[test]
+    fn a_label_replaces_the_calls_of_the_evaluator() {
+        let made = interpreter(layouts()[4].0, false, 1);
+        let native = Sample::new("aEbEcd").native;
+        let mut out = Box::new([Frame(0); MAX_MERGED_FRAMES]);
+        let count = label_not_read(&native, &made.interpreter, &mut out);
+        let label = Frame::label(LabelId::PYTHON_NOT_READ);
+        assert_eq!(out[..count], [native[0], label, native[4], native[5]]);
+    }
+
+    #[test]
+    fn a_thread_without_a_state_is_not_looked_for_again_at_once_and_no_thread_has_number_0() {
+        let number = [7_i32, 0];
+        let of_thread = |at: usize| (&raw const number[at]) as u64;
+        // The state's thread has not begun, so its number is still 0.
+        let state = [0, of_thread(1)].map(AtomicU64::new);
+        let listed = [0, state.as_ptr() as u64];
+        let runtime = [listed.as_ptr() as u64];
+        let mut made = interpreter(layouts()[0].0, layouts()[0].1, 1);
+        made.interpreter.runtime = runtime.as_ptr() as u64;
+        made.interpreter.thread_list =
+            Some(ThreadList { interpreters: 0, next_interpreter: 0, threads: 8, next: 0, identity: 8 });
+        let mut others = OtherThreads { number_offset: Some(0), ..OtherThreads::without_threads() };
+        let mut find = |number| {
+            others.pages.forget();
+            others.state_of(number, &made.interpreter)
+        };
+        assert_eq!((find(0), find(7)), (None, None));
+        state[1].store(of_thread(0), Ordering::Release);
+        assert_eq!(find(7), None, "too soon");
+        std::thread::sleep(ABSENT_FOR);
+        assert_eq!(find(7), Some(state.as_ptr() as u64));
+    }
+
+    #[test]
+    fn the_kernels_number_of_another_thread_is_found_from_its_number_in_the_c_library() {
+        let offset = thread_number_offset().expect("an offset");
+        // SAFETY: the calls have no preconditions.
+        let numbers = || unsafe { (libc::pthread_self() as u64, libc::syscall(libc::SYS_gettid) as i32) };
+        let (send, receive) = std::sync::mpsc::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            send.send(numbers()).unwrap();
+            let _ = ended.recv();
+        });
+        let (this, number) = receive.recv().unwrap();
+        let mut found = [0; 4];
+        assert!(copy_into(this + offset, &mut found));
+        assert_eq!(i32::from_ne_bytes(found), number);
+        drop(end);
+        thread.join().unwrap();
+    }
+}

@@ -1,0 +1,192 @@
+"""Launches now and then, and is otherwise in functions of its own, whose shares of the time are to be found by samples.
+
+    sampled.py loader|comprehensions|extension|held|asyncio|deep SECONDS LIBRARY [refused|sandboxed|crowded|measured]
+
+refused: the kernel refuses to sample, so that a timer takes over. sandboxed: the kernel refuses process_vm_readv.
+crowded: there are 40 more threads. LIBRARY has `launch_once` and `spin`, a C function that spins for so many milliseconds.
+Prints `starts` first, and at the end the CPU time in nanoseconds, in all and (measured) in its functions, by name."""
+
+import asyncio
+import ctypes
+import hashlib
+import sys
+import threading
+import time
+import zlib
+
+what, seconds, library = sys.argv[1], float(sys.argv[2]), sys.argv[3]
+launch = ctypes.CDLL(library).launch_once
+spin = ctypes.CDLL(library).spin
+# Calls through this object keep the GIL.
+spin_holding = ctypes.PyDLL(library).spin
+packed = zlib.compress(bytes(range(256)) * 800, 9)
+
+
+def unpack(data):
+    return zlib.decompress(data)
+
+
+def decode(data):
+    raw = unpack(data)
+    total = 0
+    for at in range(0, len(raw), 29):
+        total += raw[at] * 3 & 0xFF
+    return total
+
+
+def collate(numbers):
+    return sorted(number * 7919 % 10007 for number in numbers)
+
+
+class Loader:
+    def __iter__(self):
+        while True:
+            for _ in range(4):
+                timed(decode, packed)
+            timed(collate, range(4 * 700))
+            yield
+
+
+def square(number):
+    return number * number
+
+
+def squares(count):
+    return [square(number) for number in range(count)]
+
+
+def evens(count):
+    return sum(number for number in range(count) if not number & 1)
+
+
+def table(count):
+    return {number: str(number) for number in range(count)}
+
+
+def digest(block):
+    return hashlib.sha256(block).digest()
+
+
+def spins_in_c():
+    spin(3)
+
+
+def adds():
+    total = 0
+    for number in range(40000):
+        total += number
+    return total
+
+
+def holds():
+    """Holds the GIL in C, and in Python."""
+    began = time.thread_time_ns()
+    while not is_over.is_set():
+        spin_holding(33)
+        timed(keeps_on)
+        time.sleep(0.002)
+    taken["holds"] = time.thread_time_ns() - began
+
+
+def keeps_on():
+    end = time.thread_time() + 0.0213
+    while time.thread_time() < end:
+        pass
+
+
+def works():
+    total = 0
+    for number in range(20000):
+        total += number
+    return total
+
+
+async def parses(number):
+    total = 0
+    for part in range(9000):
+        total += part ^ number
+    await asyncio.sleep(0)
+    return total
+
+
+async def encodes(number):
+    text = ""
+    for part in range(1500):
+        text += hex(part * number)
+        if not part % 500:
+            await asyncio.sleep(0)
+    return text
+
+
+async def serves(end):
+    while time.perf_counter() < end:
+        launch()
+        await asyncio.gather(*(parses(number) for number in range(4)), *(encodes(3) for _ in range(3)))
+
+
+def deep(calls):
+    return deep(calls - 1) if calls else adds()
+
+
+taken = {}
+
+
+def timed(function, *arguments):
+    if "measured" not in sys.argv:
+        return function(*arguments)
+    began = time.thread_time_ns()
+    function(*arguments)
+    name = function.__name__
+    taken[name] = taken.get(name, 0) + time.thread_time_ns() - began
+
+
+def load(batches):
+    next(batches)
+
+
+def run(end):
+    if what == "asyncio":
+        return asyncio.run(serves(end))
+    batches = iter(Loader())
+    block = bytes(4_000_000)
+    while time.perf_counter() < end:
+        launch()
+        if what == "loader":
+            timed(load, batches)
+        elif what == "comprehensions":
+            timed(squares, 12000), timed(evens, 40000), timed(table, 9000)
+        elif what == "extension":
+            timed(digest, block), timed(spins_in_c), timed(adds)
+        elif what == "held":
+            timed(works)
+        elif what == "deep":
+            timed(deep, 900)
+
+
+is_over = threading.Event()
+
+
+def main():
+    if "refused" in sys.argv:
+        ctypes.CDLL(library).refuse_events()
+    if "sandboxed" in sys.argv:
+        ctypes.CDLL(library).refuse_reads()
+    print("starts", flush=True)
+    launch()
+    time.sleep(0.1)
+    crowd = [threading.Thread(target=is_over.wait) for _ in range(40 if "crowded" in sys.argv else 0)]
+    [one.start() for one in crowd]
+    other = threading.Thread(target=holds)
+    if what == "held":
+        other.start()
+    began = time.thread_time_ns()
+    run(time.perf_counter() + seconds)
+    taken["all"] = time.thread_time_ns() - began
+    is_over.set()
+    if what == "held":
+        other.join()
+        taken["all"] += taken["holds"]
+    print(*(f"{name} {nanos}" for name, nanos in taken.items()), sep="\n")
+
+
+main()
