@@ -17,7 +17,9 @@ use gpuflame_explain::symbolize::kernel_name;
 use gpuflame_export::{NameFolding, event_site, executed_line, folded_names, innermost_frames, work_name};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::views::{CPU, GPU, IDLE, OFF_CPU, idle_word};
-use gpuflame_model::profile::{LeafFrame, Profile, Values, add_to, add_values, saturating_sum};
+use gpuflame_model::profile::{
+    LeafFrame, Profile, RootMark, Sample, Values, add_to, add_values, saturating_sum,
+};
 use gpuflame_model::record::Work;
 use gpuflame_offline::analysis::{
     CommunicationFilter, LaunchDelays, StackShare, WorkClass, WorkSpans, sum_communication,
@@ -69,9 +71,10 @@ enum Ranking {
     Function,
     /// Time between the launching call and the start on the GPU.
     Delay,
-    /// Idle time of GPUs, by cause, by call, by function, by module, and then by cause and stack. If the launching thread was late, the time is shown under the stack that
-    /// this thread was in, if the trace has it, or under `[between A and B]` if only that is known. All other
-    /// idle time is shown under the launch that ended it.
+    /// Idle time of GPUs, by cause, by call, by function, by line, by module, and then by cause and stack. If the
+    /// launching thread was late, the time is shown under the stack that this thread was in, if the trace has it, or
+    /// under `[between A and B]` if only that is known. All other idle time is shown under the launch that ended it.
+    /// Start-up and shutdown are in the first table, and at the end of the last one.
     Idle,
     /// Communication between GPUs, by GPU and by stack: its time, and the exposed part, during which no
     /// computation ran.
@@ -348,39 +351,51 @@ fn heaviest_kernels(profile: &Profile, kernels: HashMap<Work, u64>) -> Vec<Strin
     named.chain((more > 0).then(|| format!("{more} more"))).collect()
 }
 
-/// Returns tables of the idle time by cause, call, function and module, each of which sums a culprit over all stacks, and the
-/// table by cause and stack.
-fn idle_tables(profile: &Profile, names: NameFolding, most: usize) -> [Table; 5] {
-    let mut sums: [HashMap<Option<String>, (u64, u64)>; 4] = Default::default();
+/// Whether idle time is outside the steady part of the run, so that it says nothing about the program's steps.
+fn is_apart(sample: &Sample) -> bool {
+    matches!(sample.root_mark, Some(RootMark::StartUp | RootMark::Shutdown))
+}
+
+/// Returns tables of the idle time by cause, call, function, line and module, each of which sums a culprit over all stacks,
+/// and the table by cause and stack. The tables between the first and the last are about the steady part of the run alone.
+fn idle_tables(profile: &Profile, names: NameFolding, most: usize) -> [Table; 6] {
+    let mut causes = HashMap::new();
+    let mut sums: [IdleSums; 4] = Default::default();
+    let mut steady = 0_u64;
+    let count = |sums: &mut IdleSums, key, sample: &Sample| {
+        let sum = sums.entry(key).or_default();
+        add_to(&mut sum.0, sample.amount());
+        add_to(&mut sum.1, sample.count());
+    };
     for sample in profile.shown_samples(&IDLE) {
-        let innermost = innermost_frames(profile, sample.site, names);
-        let cause = Some(idle_word(sample).to_owned());
-        let keys = [cause, innermost.call, innermost.function, innermost.module];
-        for (sums, key) in sums.iter_mut().zip(keys) {
-            let sum = sums.entry(key).or_default();
-            add_to(&mut sum.0, sample.amount());
-            add_to(&mut sum.1, sample.count());
+        count(&mut causes, Some(idle_word(sample).to_owned()), sample);
+        if is_apart(sample) {
+            continue;
         }
+        add_to(&mut steady, sample.amount());
+        let innermost = innermost_frames(profile, sample.site, names);
+        let line = executed_line(profile, sample.site, names).map(|it| format!("{}:{}", it.file, it.line));
+        let keys = [innermost.call, innermost.function, line, innermost.module];
+        sums.iter_mut().zip(keys).for_each(|(sums, key)| count(sums, key, sample));
     }
-    let [causes, calls, functions, modules] = sums;
+    let [calls, functions, lines, modules] = sums;
     let total = saturating_sum(profile.times().iter().map(|time| time.idle));
-    let table = |name, columns, sums| idle_sum_table(Table::new(name, columns), sums, total, most);
+    let table = |name, columns, sums, total| idle_sum_table(Table::new(name, columns), sums, total, most);
     [
-        table("idle_causes", &["total_ns", "share_percent", "gaps", "cause"], causes),
-        table("idle_calls", &["total_ns", "share_percent", "gaps", "call"], calls),
-        table("idle_functions", &["total_ns", "share_percent", "gaps", "function"], functions),
-        table("idle_modules", &["total_ns", "share_percent", "gaps", "module"], modules),
+        table("idle_causes", &["total_ns", "share_percent", "gaps", "cause"], causes, total),
+        table("idle_calls", &["total_ns", "share_percent", "gaps", "call"], calls, steady),
+        table("idle_functions", &["total_ns", "share_percent", "gaps", "function"], functions, steady),
+        table("idle_lines", &["total_ns", "share_percent", "gaps", "line"], lines, steady),
+        table("idle_modules", &["total_ns", "share_percent", "gaps", "module"], modules, steady),
         idle_table(profile, names, most),
     ]
 }
 
+/// Idle time and number of gaps by name; `None` stands for a name that was not recorded.
+type IdleSums = HashMap<Option<String>, (u64, u64)>;
+
 /// Adds the `most` largest sums to `table`. A name that was not recorded is empty.
-fn idle_sum_table(
-    mut table: Table,
-    sums: HashMap<Option<String>, (u64, u64)>,
-    total: u64,
-    most: usize,
-) -> Table {
+fn idle_sum_table(mut table: Table, sums: IdleSums, total: u64, most: usize) -> Table {
     let mut sums: Vec<_> = sums.into_iter().collect();
     sums.sort_by(|a, b| b.1.0.cmp(&a.1.0).then_with(|| a.0.cmp(&b.0)));
     for (name, (nanos, gaps)) in sums.into_iter().take(most) {
@@ -391,21 +406,22 @@ fn idle_sum_table(
 }
 
 fn idle_table(profile: &Profile, names: NameFolding, most: usize) -> Table {
-    let mut sums: HashMap<(&str, String), (u64, u64)> = HashMap::new();
+    let mut sums: HashMap<(bool, &str, String), (u64, u64)> = HashMap::new();
     for sample in profile.shown_samples(&IDLE) {
         let stack = folded_names(profile, sample.site, names).join(";");
-        let sum = sums.entry((idle_word(sample), stack)).or_default();
+        let sum = sums.entry((is_apart(sample), idle_word(sample), stack)).or_default();
         add_to(&mut sum.0, sample.amount());
         add_to(&mut sum.1, sample.count());
     }
     let total = saturating_sum(profile.times().iter().map(|time| time.idle));
     let mut sums: Vec<_> = sums.into_iter().collect();
-    sums.sort_by(|a, b| b.1.0.cmp(&a.1.0).then_with(|| a.0.cmp(&b.0)));
+    // Start-up and shutdown follow the steady part, however long they are.
+    sums.sort_by(|a, b| a.0.0.cmp(&b.0.0).then(b.1.0.cmp(&a.1.0)).then_with(|| a.0.cmp(&b.0)));
     let mut table = Table::new("idle", &["total_ns", "share_percent", "gaps", "cause", "stack"]);
     if let Some(doubt) = profile.idle_doubt() {
         table.add_row([Cell::Nothing, Cell::Nothing, Cell::Nothing, "unknown".into(), Cell::Text(doubt)]);
     }
-    for ((cause, stack), (nanos, gaps)) in sums.into_iter().take(most) {
+    for ((_, cause, stack), (nanos, gaps)) in sums.into_iter().take(most) {
         table.add_row([
             Cell::Nanos(nanos),
             Cell::share(nanos, total),

@@ -7,12 +7,17 @@ use crate::support::command::gpuflame;
 use crate::support::scratch;
 use crate::support::traces::Trace;
 
-/// Lines of `top --by idle` as (ns, cause, stack), largest first.
-fn idle(trace: &Trace) -> Vec<(u64, String, String)> {
+/// All tables of `top --by idle`.
+fn idle_tables(trace: &Trace) -> Value {
     let folder = scratch("idle");
     trace.write(&folder.join("a.json"));
     let ran = gpuflame(&folder, ["top", "a.json", "--by", "idle", "-n", "0", "-f", "json"]).ok();
-    let table: Value = serde_json::from_str(&ran.stdout).unwrap();
+    serde_json::from_str(&ran.stdout).unwrap()
+}
+
+/// Lines of `top --by idle` as (ns, cause, stack), largest first.
+fn idle(trace: &Trace) -> Vec<(u64, String, String)> {
+    let table = idle_tables(trace);
     let text = |row: &Value, key: &str| row[key].as_str().unwrap().to_owned();
     let rows = table["idle"].as_array().unwrap();
     rows.iter()
@@ -149,6 +154,7 @@ fn one_call_under_many_stacks_is_one_row() {
     assert_eq!(first("idle_calls", "call"), ("cudaFree".to_owned(), 1_500_000));
     // From 950 to 1000, from 200 to 250 and during the call; `b` has the same parts.
     assert_eq!(first("idle_functions", "function"), ("train.py(9): b".to_owned(), 900_000));
+    assert_eq!(first("idle_lines", "line"), ("train.py:9".to_owned(), 900_000));
     assert_eq!(first("idle_modules", "module").0, "train.py");
     // From 100 to 1020 and from 1100 to 2120, except for two launches of 10 us each.
     assert_eq!(first("idle_causes", "cause"), ("host_late".to_owned(), 1_920_000));
@@ -172,4 +178,15 @@ fn start_up_and_shutdown_of_a_trace_with_steps_are_apart() {
         |cause: &str| idle(&trace).iter().filter(|line| line.1 == cause).map(|line| line.0).sum::<u64>();
     assert_eq!((sums("start_up"), sums("shutdown")), (950_000, 560_000));
     assert_eq!(sums("host_late") + sums("launch_latency"), 20_000 + 120_000);
+    // The culprits are those of the steps, whatever is long before and after them.
+    let tables = idle_tables(&trace);
+    for name in ["idle_calls", "idle_functions", "idle_lines", "idle_modules"] {
+        let rows = tables[name].as_array().unwrap();
+        let total: u64 = rows.iter().map(|row| row["total_ns"].as_u64().unwrap()).sum();
+        let share: f64 = rows.iter().map(|row| row["share_percent"].as_f64().unwrap()).sum();
+        assert_eq!(total, 140_000, "{name}");
+        assert!((share - 100.0).abs() < 0.1, "{name}: {share}");
+    }
+    let causes: Vec<String> = idle(&trace).into_iter().map(|line| line.1).collect();
+    assert!(causes[0] != "start_up" && causes.last().unwrap() == "shutdown", "{causes:?}");
 }
