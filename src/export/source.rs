@@ -66,12 +66,18 @@ pub fn executed_line(profile: &Profile, site: SampleSite, names: NameFolding) ->
 /// Whether a file belongs to the interpreter, to an installed package, or to PyTorch.
 fn is_library_file(file: &str) -> bool {
     const FOLDERS: [&str; 4] = ["/site-packages/", "/dist-packages/", "/lib/python3", "/usr/include/"];
-    const ROOTS: [&str; 8] =
-        ["torch/", "site-packages/", "dist-packages/", "<", "/pytorch/", "/rustc/", "/usr/src/", "../nptl/"];
+    const ROOTS: [&str; 7] =
+        ["torch/", "site-packages/", "dist-packages/", "<", "/pytorch/", "/rustc/", "/usr/src/"];
+    // glibc's files, as its debug information has them: `../sysdeps/unix/..`, `./nptl/..`.
+    const GLIBC: [&str; 10] =
+        ["nptl/", "sysdeps/", "csu/", "elf/", "io/", "libio/", "malloc/", "misc/", "posix/", "time/"];
     // The interpreter's own files have no folder in some traces.
     const FILES: [&str; 6] =
         ["runpy.py", "threading.py", "contextlib.py", "functools.py", "selectors.py", "asyncio/"];
-    FOLDERS.iter().any(|folder| file.contains(folder))
+    let of_glibc = file.strip_prefix("./").or_else(|| file.strip_prefix("../"));
+    let of_glibc = of_glibc.map(|rest| rest.strip_prefix("../").unwrap_or(rest));
+    of_glibc.is_some_and(|rest| GLIBC.iter().any(|folder| rest.starts_with(folder)))
+        || FOLDERS.iter().any(|folder| file.contains(folder))
         || ROOTS.iter().chain(&FILES).any(|start| file.starts_with(start))
 }
 

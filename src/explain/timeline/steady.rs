@@ -4,13 +4,15 @@
 //! If the program marks several steps, the part begins with the first step, and ends when the work of the last launch in a step has
 //! ended. Otherwise the part is the longest run of a repeated sequence of stacks. A sequence is found without storing launches:
 //! a loop launches each of its stacks once per iteration, so the stack that launches kernels for the longest time, at least
-//! three times, stands for the loop. A stack with a pause of more than half of its time does not count: it is rather launched at
-//! the beginning and the end of the run. Repeated stacks that are launched during at least half of that time belong to the loop as
+//! three times, stands for the loop. If a stack has a pause of more than half of its time, only the launches on one side of the
+//! pause count, because the others rather belong to the beginning or the end of the run. Repeated stacks that are launched during at least half of that time belong to the loop as
 //! well. The part lasts from their first launch until the work of their last launch has ended. A loop with less than half of all
 //! launches of kernels, and less than half of their GPU time, is a detail of the run, such as the layers of a single forward pass: then there
 //! is no steady part.
 //!
 //! Memory grows with the number of stacks. Launches without GPU work are not considered.
+
+use std::collections::hash_map::Entry;
 
 use gpuflame_model::profile::{Profile, StackId, SteadyPart, SteadyRule};
 use gpuflame_model::record::{Activity, ContextId, Detail, IdMap, Nanos, Step, map_bytes};
@@ -37,9 +39,20 @@ pub(super) struct FoundPart {
     pub(super) is_over: bool,
 }
 
-/// Launches of a stack.
+/// Launches of a stack, divided at the longest pause between two of them.
 #[derive(Clone, Copy, Debug)]
 struct StackTimes {
+    /// Launches before the longest pause; `None` if there is a single launch.
+    before: Option<Launches>,
+    /// Launches after the longest pause.
+    after: Launches,
+    /// Whether the stack launches kernels or graphs.
+    computes: bool,
+}
+
+/// Launches of a stack in a stretch of time.
+#[derive(Clone, Copy, Debug)]
+struct Launches {
     /// Times of the first and the last launch.
     first: u64,
     last: u64,
@@ -50,8 +63,6 @@ struct StackTimes {
     max_pause: u64,
     /// Sum of the durations of the launched work.
     nanos: u64,
-    /// Whether the stack launches kernels or graphs.
-    computes: bool,
 }
 
 /// Key of a stack: equal stacks of several threads have the same key.
@@ -115,16 +126,17 @@ impl RepeatedLaunches {
         if context.is_others() || context < ContextId::FIRST {
             return;
         }
-        let new = StackTimes { first: time, last: time, end, count: 1, max_pause: 0, nanos: 0, computes };
-        let stack = self.stacks.entry(context).or_insert(new);
-        // Each activity of a graph launch has the launch's time.
-        stack.count += u64::from(time != stack.last && time != stack.first);
-        stack.max_pause = stack.max_pause.max(time.saturating_sub(stack.last));
-        stack.first = stack.first.min(time);
-        stack.last = stack.last.max(time);
-        stack.end = stack.end.max(end);
-        stack.nanos = stack.nanos.saturating_add(activity.duration().unwrap_or(0));
-        stack.computes |= computes;
+        let nanos = activity.duration().unwrap_or(0);
+        let new = Launches { first: time, last: time, end, count: 1, max_pause: 0, nanos };
+        match self.stacks.entry(context) {
+            Entry::Vacant(entry) => {
+                entry.insert(StackTimes { before: None, after: new, computes });
+            }
+            Entry::Occupied(mut entry) => {
+                entry.get_mut().add(&new);
+                entry.get_mut().computes |= computes;
+            }
+        }
     }
 
     /// Returns the steady part so far. Contexts that have the same stack in `profile`, on any threads, count as one. Only stacks
@@ -143,7 +155,8 @@ impl RepeatedLaunches {
             }
             is_same
         });
-        stacks.retain(|(_, stack)| stack.first >= since);
+        stacks.retain(|(_, stack)| stack.all().first >= since);
+        let stacks: Vec<_> = stacks.iter().map(|(_, stack)| *stack).collect();
         find_loop(&stacks, self.newest)
     }
 
@@ -176,43 +189,95 @@ impl RepeatedLaunches {
     }
 }
 
-impl StackTimes {
-    fn merge(&mut self, other: &Self) {
-        self.first = self.first.min(other.first);
-        self.last = self.last.max(other.last);
-        self.end = self.end.max(other.end);
-        self.count += other.count;
-        self.max_pause = self.max_pause.max(other.max_pause);
-        self.nanos = self.nanos.saturating_add(other.nanos);
-        self.computes |= other.computes;
+impl Launches {
+    /// Adds launches that follow or overlap these.
+    fn append(&mut self, later: &Self) {
+        let pause = later.first.saturating_sub(self.last);
+        self.max_pause = self.max_pause.max(later.max_pause).max(pause);
+        self.first = self.first.min(later.first);
+        self.last = self.last.max(later.last);
+        self.end = self.end.max(later.end);
+        self.count += later.count;
+        self.nanos = self.nanos.saturating_add(later.nanos);
     }
 
     fn span(&self) -> u64 {
         self.last - self.first
     }
 
-    /// Whether the stack is launched at least three times, and again and again over its whole time.
-    fn repeats(&self) -> bool {
+    /// Whether there are at least three launches, again and again over the whole time.
+    fn repeat(&self) -> bool {
         self.count >= MIN_REPEATS && self.span() > 0 && self.max_pause <= self.span() / 2
     }
 }
 
+impl StackTimes {
+    /// Adds an activity.
+    fn add(&mut self, new: &Launches) {
+        let is_launch = new.first != self.after.first && new.first != self.after.last;
+        if !is_launch {
+            // Each activity of a graph launch has the launch's time.
+            self.after.end = self.after.end.max(new.end);
+            self.after.nanos = self.after.nanos.saturating_add(new.nanos);
+            return;
+        }
+        let pause = new.first.saturating_sub(self.after.last);
+        let longest = self.before.map_or(0, |before| self.after.first.saturating_sub(before.last));
+        if pause > longest {
+            self.before = Some(self.all());
+            self.after = *new;
+        } else {
+            self.after.append(new);
+        }
+    }
+
+    /// Adds the launches of an equal stack. A pause of both is kept.
+    fn merge(&mut self, other: &Self) {
+        self.computes |= other.computes;
+        let (mut before, mut after) = (self.all(), self.after);
+        if let (Some(mine), Some(theirs)) = (self.before, other.before)
+            && mine.last.max(theirs.last) < self.after.first.min(other.after.first)
+        {
+            before = mine;
+            before.append(&theirs);
+            after.append(&other.after);
+            (self.before, self.after) = (Some(before), after);
+            return;
+        }
+        before.append(&other.all());
+        (self.before, self.after) = (None, before);
+    }
+
+    /// All launches.
+    fn all(&self) -> Launches {
+        let Some(mut all) = self.before else { return self.after };
+        all.append(&self.after);
+        all
+    }
+
+    /// The launches that repeat: all, or those on one side of the longest pause.
+    fn repeating(&self) -> Option<Launches> {
+        let all = self.all();
+        let sides = [self.before, Some(self.after)].into_iter().flatten().filter(Launches::repeat);
+        if all.repeat() { Some(all) } else { sides.max_by_key(|side| (side.count, side.first)) }
+    }
+}
+
 /// Returns the longest loop of these stacks. `newest` is the time of the newest launch of any stack.
-fn find_loop(stacks: &[(StackKey, StackTimes)], newest: u64) -> Option<FoundPart> {
-    let stacks = || stacks.iter().map(|(_, stack)| stack);
-    let repeats = |stack: &&StackTimes| stack.repeats();
-    let leader = stacks().filter(repeats).filter(|stack| stack.computes);
-    let leader = *leader.max_by_key(|stack| (stack.span(), stack.count, stack.end))?;
-    let is_of_loop = |stack: &&StackTimes| {
-        let both = stack.last.min(leader.last).saturating_sub(stack.first.max(leader.first));
+fn find_loop(stacks: &[StackTimes], newest: u64) -> Option<FoundPart> {
+    let repeating = || stacks.iter().filter_map(|stack| Some((stack.computes, stack.repeating()?)));
+    let leader = repeating().filter(|(computes, _)| *computes).map(|(_, launches)| launches);
+    let leader = leader.max_by_key(|launches| (launches.span(), launches.count, launches.end))?;
+    let is_of_loop = |(_, launches): &(bool, Launches)| {
+        let both = launches.last.min(leader.last).saturating_sub(launches.first.max(leader.first));
         both >= leader.span() / 2
     };
     let (mut begin, mut end, mut own) = (leader.first, leader.end, (0, 0));
-    for stack in stacks().filter(repeats).filter(is_of_loop) {
-        (begin, end) = (begin.min(stack.first), end.max(stack.end));
-        own = add_kernels(own, stack);
+    for (computes, launches) in repeating().filter(is_of_loop) {
+        (begin, end) = (begin.min(launches.first), end.max(launches.end));
+        own = add_kernels(own, computes, &launches);
     }
-    let all = stacks().fold((0, 0), add_kernels);
+    let all = stacks.iter().fold((0, 0), |sum, stack| add_kernels(sum, stack.computes, &stack.all()));
     if 2 * own.0 < all.0 && 2 * own.1 < all.1 {
         return None;
     }
@@ -221,9 +286,9 @@ fn find_loop(stacks: &[(StackKey, StackTimes)], newest: u64) -> Option<FoundPart
 }
 
 /// Adds the launches of kernels and their GPU time.
-fn add_kernels((count, nanos): (u128, u128), stack: &StackTimes) -> (u128, u128) {
-    match stack.computes {
-        true => (count + u128::from(stack.count), nanos + u128::from(stack.nanos)),
+fn add_kernels((count, nanos): (u128, u128), computes: bool, launches: &Launches) -> (u128, u128) {
+    match computes {
+        true => (count + u128::from(launches.count), nanos + u128::from(launches.nanos)),
         false => (count, nanos),
     }
 }
@@ -389,6 +454,33 @@ mod tests {
         launches.add_step(&step(600, None, 1));
         add(&mut launches, 11, [550, 650]);
         assert_eq!(steady(&launches), None);
+    }
+
+    #[test]
+    fn a_first_step_long_before_the_loop_is_start_up() {
+        let mut launches = RepeatedLaunches::default();
+        // The forward pass has a stack of its own in the warm-up; the backward pass runs on another thread and has not.
+        add(&mut launches, 10, [0]);
+        add(&mut launches, 20, [2]);
+        for step in 0..40 {
+            add(&mut launches, 11, [2500 + 4 * step]);
+            add(&mut launches, 20, [2502 + 4 * step]);
+        }
+        assert_eq!(steady(&launches), Some((2500, 2659)));
+        // One more step at the end of the run is its shutdown.
+        add(&mut launches, 12, [9000]);
+        assert_eq!(steady(&launches), Some((2500, 2659)));
+    }
+
+    #[test]
+    fn a_last_step_long_after_the_loop_is_shutdown() {
+        let mut launches = RepeatedLaunches::default();
+        for step in 0..40 {
+            add(&mut launches, 11, [4 * step]);
+            add(&mut launches, 20, [2 + 4 * step]);
+        }
+        add(&mut launches, 20, [9000]);
+        assert_eq!(steady(&launches), Some((0, 159)));
     }
 
     #[test]
