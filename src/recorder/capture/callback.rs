@@ -1,7 +1,7 @@
 //! The hot path: the code that runs on the application's thread around every launch. Read it top to bottom.
 //!
-//! The hot path never allocates, takes a lock, makes a system call, returns an error or panics. If a record cannot be
-//! stored, it is counted. The exceptions are rare, and cost more:
+//! The hot path never returns an error and never panics. In the steady state it does not allocate, take a lock or make
+//! a system call. If a record cannot be stored, it is counted. The following cases cost more:
 //!
 //! - A thread's first launch maps the thread's state, and asks the C library for the bounds of the thread's stack,
 //!   which allocates.
