@@ -1,5 +1,4 @@
-//! How this library gets into a process other than through the CUDA driver: it is preloaded, or the program is linked
-//! against it.
+//! Preloading and linking: the two ways in which this library gets into a process other than through the CUDA driver.
 //!
 //! A preloaded library only sets environment variables. If the program ever loads the driver, these variables make the
 //! driver inject the library. So a process without CUDA pays only for one search of the environment, and nothing is

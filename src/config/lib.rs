@@ -1,4 +1,4 @@
-//! What a user can ask of the recorder: the settings (a table of environment variables), the names of the output files,
+//! A user's requests to the recorder: the settings (a table of environment variables), the names of the output files,
 //! and the schedule of windows. The recorder and the command share this package.
 
 #![forbid(unsafe_code)]

@@ -13,7 +13,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-/// When windows are open, according to the settings.
+/// Plan of the windows, from the settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WindowPlan {
     /// Time before each window.

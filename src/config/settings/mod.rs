@@ -1,5 +1,5 @@
-//! The settings of the library, as one table of environment variables. Also the words for values that environment
-//! variables share with flags of the command.
+//! The settings of the library, as one table of environment variables. The module also contains the words for values
+//! that environment variables share with flags of the command.
 //!
 //! The defaults, the table in `docs/settings.md` and the output of `gpuflame settings` are generated from [`SETTINGS`].
 //! This module only parses the values. The code that obeys the settings reads them from [`Settings`].

@@ -8,12 +8,12 @@ use std::time::Duration;
 use super::output::{Output, TraceFile};
 use gpuflame_model::options::{Backward, GraphStacks, PythonFrames, Root, Unit, Yield};
 
-/// Which NVTX ranges become frames.
+/// NVTX ranges that become frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Nvtx {
-    /// None. NVTX is not intercepted.
+    /// No ranges; NVTX is not intercepted.
     None,
-    /// All except the ranges of these domains.
+    /// All ranges except those of these domains.
     Without(Vec<String>),
 }
 
@@ -30,7 +30,7 @@ pub struct Settings {
     pub output: OsString,
     /// Files to write.
     pub formats: Vec<Output>,
-    /// What the width of a frame stands for.
+    /// Meaning of the width of a frame.
     pub unit: Unit,
     /// Whether a window is open from the start.
     pub enabled: bool,
@@ -63,11 +63,11 @@ pub struct Settings {
     pub quiet: bool,
     /// Whether frames inside the vendor's libraries are shown.
     pub internal_frames: bool,
-    /// Whether and how Python frames are shown.
+    /// Treatment of Python frames: whether and how they are shown.
     pub python: PythonFrames,
-    /// How PyTorch's backward pass is attributed to the forward pass.
+    /// Attribution of PyTorch's backward pass: to its own thread, or to the forward pass.
     pub backward: Backward,
-    /// Which stacks of a graph node are shown.
+    /// Stacks that are shown for a graph node.
     pub graph: GraphStacks,
     /// Whether a graph launch is recorded as one activity, without its nodes.
     pub whole_graphs: bool,
@@ -75,7 +75,7 @@ pub struct Settings {
     pub deps: bool,
     /// Whether traffic and faults of unified memory are recorded.
     pub unified: bool,
-    /// Which NVTX ranges become frames.
+    /// NVTX ranges that become frames.
     pub nvtx: Nvtx,
     /// Frames that are added at the root of every stack, such as the device or the thread.
     pub root: Vec<Root>,
@@ -87,7 +87,8 @@ pub struct Settings {
     pub cpu_timer: bool,
     /// Whether to record where launching threads wait off-CPU, and for how long.
     pub off_cpu: bool,
-    /// One in this number of stacks is captured again by other methods and compared; 0: none.
+    /// Number of stacks per verified stack, which is captured again by other methods and compared; 0: no stack is
+    /// verified.
     pub verify: u32,
     /// Whether each launch calls a marker function, which an external probe can observe. Default: false.
     pub launch_marker: bool,

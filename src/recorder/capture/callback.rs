@@ -44,8 +44,8 @@ use crate::capture::threads::thread::{EntryGuard, EntryRefusal, ThreadOnly, Thre
 #[derive(Debug)]
 pub struct Capture;
 
-/// One in this number of calls is timed. The number is a prime, so that in a loop of a few calls each of these calls is
-/// timed in turn.
+/// Number of calls from one timed call to the next. The number is a prime, so that in a loop of a few calls each of
+/// these calls is timed in turn.
 const TIMING_INTERVAL: u64 = 61;
 
 impl Tracer for Capture {

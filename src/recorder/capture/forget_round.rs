@@ -53,7 +53,7 @@ impl ForgetRound {
     /// before were read, returns the lowest id that may still appear, except in launches that were in flight.
     pub fn poll(&mut self) -> Option<ContextId> {
         if self.noticed.is_none() {
-            // Every thread is asked, even if one of them is already known not to have taken notice.
+            // All threads are asked, even if an earlier thread has not taken notice yet.
             let unsure = all().filter(|thread| !thread.ask_to_forget(self.round)).count();
             self.noticed = (unsure == 0).then(clock::now);
         }

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use gpuflame_cupti::tracer::ClientTakeover;
 
-/// A rare event of which the session is notified.
+/// A rare event that is reported to the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice<'a> {
     /// A context was created on a GPU. Sent inside a resource callback, in which no call to the tracer is allowed.
@@ -22,7 +22,7 @@ pub enum Notice<'a> {
     /// not call the tracer.
     BuffersFilled,
     /// Another client of the tracing library is about to take over records or the subscription, as [`ClientTakeover`]
-    /// tells. Not sent inside a callback.
+    /// states. Not sent inside a callback.
     ClientTakeover(ClientTakeover),
     /// The tracer has failed, for this reason.
     Fatal(&'a str),

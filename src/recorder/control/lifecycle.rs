@@ -89,7 +89,7 @@ mod tests {
         assert!(!is_over() && !claim_inherited());
         note_children_find_zeroes();
         assert!(!is_over() && !claim_inherited());
-        // Does what the kernel does to the word in a child.
+        // Zeroes the word, as the kernel does in a child.
         PAGE.word.store(0, Ordering::Release);
         assert!(is_over());
         assert!(claim_inherited() && !claim_inherited());

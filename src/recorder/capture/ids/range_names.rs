@@ -134,8 +134,8 @@ pub(crate) fn domain(name: RangeName<'_>) -> RangeDomain {
             return RangeDomain::IGNORED;
         }
         match number_in_domain(RangeDomain::DOMAIN_NAMES, name, MAX_NAMES + MAX_DOMAINS) {
-            // There is no number for the domain. So the domain is ignored: if its ranges were recorded, pops of other
-            // domains could close them.
+            // The domain has no number of its own. So it is ignored: if its ranges were recorded, pops of other domains
+            // could close them.
             None => RangeDomain::IGNORED,
             Some(number) => RangeDomain(number),
         }

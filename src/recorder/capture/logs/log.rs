@@ -241,7 +241,7 @@ pub(crate) struct LogReader {
     read: usize,
 }
 
-/// Position in a log: the end of what the writer had written at some moment.
+/// Position in a log: the end of the words that were written up to some moment.
 #[derive(Clone, Copy)]
 pub(crate) struct LogMark {
     chunk: *const LogChunk,
@@ -262,7 +262,7 @@ impl LogReader {
         Self { chunk: std::ptr::null(), read: 0 }
     }
 
-    /// Returns the end of what was written to `log` so far.
+    /// Returns the current end of `log`.
     pub(crate) fn mark_end(&self, log: &Log) -> LogMark {
         let mut mark = self.mark_chunk_end(log);
         // SAFETY: all chunks from the reader's current chunk to the newest one stay mapped, because only this reader
@@ -295,7 +295,7 @@ impl LogReader {
         mark.chunk.is_null() || (std::ptr::eq(self.chunk, mark.chunk) && self.read == mark.len)
     }
 
-    /// Returns the end of what was written so far to the chunk that the reader is in.
+    /// Returns the current end of the words in the chunk that the reader is in.
     pub(crate) fn mark_chunk_end(&self, log: &Log) -> LogMark {
         let chunk = if self.chunk.is_null() { log.first.load(Ordering::Acquire) } else { self.chunk };
         LogMark::at(chunk)

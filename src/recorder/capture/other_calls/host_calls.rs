@@ -79,7 +79,7 @@ pub(crate) fn record_event(event: &HostCallEvent<'_>) {
             } else if slot == HOST_CALL {
                 match own.host_call.take() {
                     Some(begun) if window::state().is_open() => end(own, thread, call, &begun, done),
-                    // There is no entry of this call: a signal handler on a stack at a higher address made a call of
+                    // The entry of this call is missing: a signal handler on a stack at a higher address made a call of
                     // its own, whose entry has replaced it.
                     None if window::state().is_open()
                         && counts_as_loss(call.kind)

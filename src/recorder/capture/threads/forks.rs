@@ -33,8 +33,8 @@ pub fn install_handler() {
         return;
     }
     pinning::pin_library();
-    // SAFETY: `lifecycle::page()` consists of whole pages that contain only one atomic of ours, for which zero is a valid
-    // value.
+    // SAFETY: `lifecycle::page()` consists of whole pages that contain only one atomic of ours, for which zero is a
+    // valid value.
     if unsafe { fork::wipe_on_fork(lifecycle::page()) } {
         lifecycle::note_children_find_zeroes();
     }

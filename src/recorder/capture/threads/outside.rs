@@ -94,7 +94,7 @@ impl SharedOutsideRange {
         self.sequence.store(sequence.wrapping_add(2).max(2), Ordering::Release);
     }
 
-    /// Returns the number of launches of a range that ends now which the collector has not read.
+    /// Returns the number of launches that the collector did not read before, in a range that ends now.
     pub(crate) fn unread(&self, range: &OutsideLaunches) -> u32 {
         range.count.wrapping_sub(self.read_count.load(Ordering::Acquire))
     }

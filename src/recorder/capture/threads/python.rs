@@ -1,5 +1,5 @@
-//! The Python frames of a thread: the hash that identifies them. Also the numbers of all Python functions of the
-//! process.
+//! The Python frames of a thread, the hash that identifies these frames, and the numbers that Python functions have in
+//! the whole process.
 
 use std::ptr::NonNull;
 

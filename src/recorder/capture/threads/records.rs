@@ -82,8 +82,8 @@ pub(crate) fn context_words(id: ContextId, thread: ThreadId, flags: ContextFlags
     [u64::from(id.0) | (frames as u64) << 32, u64::from(thread.0) | u64::from(flags.0) << 32]
 }
 
-/// Encodes a thread's id and its name as the kernel stores it: up to 15 bytes and a NUL. This record is in the log of
-/// contexts, where it looks like a context without an id.
+/// Encodes a thread's id and its name as the kernel stores it: up to 15 bytes and a NUL. The record is written to the
+/// log of contexts, in the form of a context without an id.
 pub(super) fn thread_words(id: ThreadId, name: [u64; 2]) -> [u64; 4] {
     let [head, thread] = context_words(ContextId::NONE, id, ContextFlags::default(), name.len());
     [head, thread, name[0], name[1]]

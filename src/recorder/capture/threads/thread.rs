@@ -49,9 +49,9 @@ pub(crate) struct ThreadState {
     readers: UnsafeCell<LogReaders>,
 }
 
-// SAFETY: `own` is accessed only through `EntryGuard`, which only the state's thread creates, one at a time. `readers` is
-// accessed only by the collector, and there is only one collector. All other fields are atomic, or a log that supports
-// one writer and one reader.
+// SAFETY: `own` is accessed only through `EntryGuard`, which only the state's thread creates, one at a time. `readers`
+// is accessed only by the collector, and there is only one collector. All other fields are atomic, or a log that
+// supports one writer and one reader.
 unsafe impl Sync for ThreadState {}
 
 /// Stage of a state that a thread uses.
@@ -322,7 +322,8 @@ fn reuse_or_map(own: ThreadOnly) -> Option<NonNull<ThreadState>> {
     let at = memory::map(size_of::<ThreadState>())?;
     leaks::register_root(at.cast(), size_of::<ThreadState>());
     let at = at.cast::<MaybeUninit<ThreadState>>();
-    // SAFETY: `at` is a fresh, page-aligned mapping of `size_of::<ThreadState>()` bytes, to which no other thread refers.
+    // SAFETY: `at` is a fresh, page-aligned mapping of `size_of::<ThreadState>()` bytes, to which no other thread
+    // refers.
     let thread = unsafe { &mut *at.as_ptr() }.write(ThreadState::new(own));
     let mut first = FIRST.load(Ordering::Acquire);
     loop {

@@ -16,7 +16,7 @@ pub(crate) struct ThreadCounters {
     pub(crate) verified: VerificationCounters,
 }
 
-/// Number of stacks that were captured again by other methods, and number of those for which each method gave another
+/// Number of stacks that were captured again by other methods, and for each method the number of stacks with another
 /// result.
 pub(crate) struct VerificationCounters {
     pub(super) stacks: Counter,

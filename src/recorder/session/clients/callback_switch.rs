@@ -71,8 +71,8 @@ impl CallbackSwitch {
                 reclaim();
             }
             state.switch_on(api);
-            // The waiting thread is about to open the window. Until then, the time after which callbacks are turned off
-            // begins anew.
+            // The waiting thread is about to open the window. So that the callbacks are not turned off before that, the
+            // time until they are turned off starts again.
             state.muted_since = state.muted_since.map(|_| Instant::now());
             self.changed.notify_all();
             return;
@@ -119,9 +119,9 @@ impl CallbackSwitch {
         self.state.lock().is_on = true;
     }
 
-    /// Turns the callbacks on for a window that is about to open. A caller inside a CUPTI callback passes `nudge`,
-    /// which wakes the collector, and waits until the collector has turned them on. If the caller `wants_records`, the
-    /// collector also takes the records back from another client.
+    /// Turns the callbacks on for a window that is about to open. A caller inside a CUPTI callback passes `nudge`. In
+    /// this case, this function calls `nudge` to wake the collector, and waits until the collector has turned them on.
+    /// If the caller `wants_records`, the collector also takes the records back from another client.
     pub(crate) fn before_window_opens(
         &self,
         api: &Api,

@@ -25,7 +25,7 @@ const MIN_RECORD_BYTES: u64 = 64;
 /// Size of our activity buffers, in bytes.
 const BUFFER_BYTES: u64 = 1 << 20;
 
-/// What is known about the client that has the records.
+/// State of the detection: whether another client has the records, as far as gpuflame knows.
 #[derive(Debug)]
 pub(super) struct ClientDetector {
     /// Delivery counts when CUPTI last requested or delivered a buffer.
@@ -127,8 +127,8 @@ impl ClientDetector {
             return None;
         }
         // Two waits are required: the first may have been in flight at the last flush and so cover only earlier
-        // launches, but the second covers every launch. New launches are required because a copy of zero bytes never
-        // produces an activity, so that it stays open forever.
+        // launches, but the second covers every launch. New launches without an activity are required as well, because
+        // the launch of a zero-byte copy stays without an activity forever.
         self.waited_intervals += u32::from(opened && traffic.device_waits >= waits + 2);
         let is_waited_for = self.waited_intervals >= MIN_WAITED_INTERVALS
             && now.duration_since(self.last_move) >= MIN_SILENCE;

@@ -1,5 +1,5 @@
 //! Tracks other clients of CUPTI that take over the activity records or the subscription. Prints messages about these
-//! clients, and takes back what they had when they are done.
+//! clients, and takes the records and the subscription back when they are done.
 //!
 //! ```text
 //! records        taken (seen directly, or by missing records) --> only launches are seen --> the client is done --> ours
@@ -27,7 +27,7 @@ use crate::session::collect::edge_queue::EdgeQueue;
 use crate::session::process::messages::{print_from_app, print_from_own};
 use crate::session::process::progress;
 
-/// If a client asks for the subscription: maximum time for which this client waits until the program's calls in flight
+/// Maximum time for which a client that asks for the subscription is kept waiting until the program's calls in flight
 /// have returned. This is half of the time for which the client waits for us.
 const CALLS_IN_FLIGHT_TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -84,7 +84,7 @@ impl SubscriptionLoans {
     }
 }
 
-/// How often other clients took the records, and how often and how long the subscription.
+/// Number of times that other clients took the records, and their loans of the subscription.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TimesLost {
     /// Number of times that other clients took the records.

@@ -131,7 +131,7 @@ struct CurrentFile {
     bytes: usize,
 }
 
-/// State of the file's content: what is written already.
+/// Content that is already in the file.
 #[derive(Default)]
 struct CheckpointContent {
     definitions: Definitions,
@@ -358,7 +358,7 @@ impl Checkpoint {
         }
     }
 
-    /// Whether this is the last checkpoint. While the process ends, waits until a request tells.
+    /// Whether this is the last checkpoint. While the process ends, waits until a request decides this.
     fn is_last_checkpoint(&self) -> bool {
         loop {
             match self.requested.get() {
@@ -379,7 +379,8 @@ impl Checkpoint {
         }
     }
 
-    /// Writes into the file's head whether a mark that was due is missing. Does its best: the file system may fail.
+    /// Writes into the file's head whether a mark that was due is missing. If the file system fails, the file stays as
+    /// it is.
     fn note_mark_missing(&self, is_late: bool) {
         let mut file_state = self.file.lock();
         let CheckpointFile { written: Some(written), is_late: was_late, .. } = &mut *file_state else {
@@ -397,8 +398,8 @@ impl Checkpoint {
     }
 
     /// Writes the sums that have changed. The next checkpoint is due after `interval`, or later if writing takes long.
-    /// The last checkpoint is skipped if only window edges are new: then the file has all launches, and examining
-    /// 80,000 sums takes 40 ms, for which a thread would wait.
+    /// The last checkpoint is skipped if only window edges are new: all launches are in the file then, a thread waits
+    /// for the last checkpoint, and examining 80,000 sums takes 40 ms.
     fn write(
         &self,
         source: &impl CheckpointSource,

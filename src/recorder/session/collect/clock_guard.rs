@@ -22,7 +22,7 @@ pub(super) struct ClockGuard {
     last: Option<ClockPair>,
     /// Earliest and latest time that the clock has shown so far.
     range: Option<(u64, u64)>,
-    /// Time at which the window opens again after the clock was set back; `None` if it was not.
+    /// Time at which the window opens again after the clock was set back; `None` if the clock was not set back.
     resumes: Option<u64>,
     forward: u64,
     back: u64,

@@ -218,8 +218,8 @@ impl Collector {
         }
     }
 
-    /// Waits for a request, but at most for `pause`. Returns the request, and the number of requests made so far, which
-    /// it answers.
+    /// Waits for a request, but at most for `pause`. Returns the highest pending request, and the number of requests
+    /// made so far, which are all carried out together.
     fn wait(&self, pause: Duration) -> (Option<CollectorRequest>, u64) {
         let mut requests = self.requests.lock();
         if requests.highest.is_none() {

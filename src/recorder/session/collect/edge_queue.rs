@@ -27,7 +27,7 @@ impl EdgeQueue {
         }
     }
 
-    /// Adds to the queue that launch callbacks are on or off from now on.
+    /// Adds a row to the queue: launch callbacks are on or off from now on.
     pub(crate) fn note_callbacks(&self, on: bool) {
         if let Some(mut edges) = self.0.try_lock_for(QUEUE_LOCK_TIMEOUT) {
             edges.push(Row::CallbacksSwitched { on, time: capture::now() });

@@ -1,5 +1,5 @@
-//! Carries instants that the program marks from the program's threads to the collector. Marks are rare, because a
-//! programmer places them by hand, so one locked list serves all threads.
+//! Carries marks (instants that the program has marked) from the program's threads to the collector. Marks are rare,
+//! because a programmer places them by hand, so one locked list serves all threads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

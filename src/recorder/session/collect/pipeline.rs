@@ -117,7 +117,7 @@ impl Pipeline {
         self.record_modules(modules);
     }
 
-    /// Returns the queue of window edges, to which the threads add that open and close windows.
+    /// Returns the queue to which threads add an edge when they open or close a window.
     pub(crate) fn edges(&self) -> Arc<EdgeQueue> {
         self.rows.edges.clone()
     }
@@ -231,8 +231,8 @@ impl Pipeline {
         (0..MAX_STEPS_PER_VISIT).all(|_| self.read_noted_step(api))
     }
 
-    /// Reads the logs of graphs and host calls. They are read even if there is no launch or record, because copies of
-    /// large graphs can fill their log without any.
+    /// Reads the logs of graphs and host calls. They are read even if there is no launch or record, because copying a
+    /// large graph can fill the log of graphs without any launch or record.
     fn read_host_calls(&mut self) {
         capture::drain_graphs(|row| self.rows.push(row));
         capture::drain_host_calls(|row| self.rows.push(row));
@@ -299,7 +299,7 @@ impl Pipeline {
         let lost = self.lost();
         let dropped = lost.iter().find(|(loss, _)| *loss == Loss::ActivitiesDropped);
         let dropped = dropped.map_or(0, |(_, count)| *count);
-        // Launches that the join has given up no longer count as waiting. They account for a part of the dropped
+        // Launches that the join has abandoned no longer count as waiting. They account for a part of the dropped
         // activities.
         let given_up = self.rows.explain.tally().launches.pending;
         self.launches_open().saturating_sub(dropped.saturating_sub(given_up))

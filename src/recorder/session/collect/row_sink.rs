@@ -91,8 +91,8 @@ impl RowSink {
             }
             // The thread may have been renamed since this row was written.
             Row::Thread { id, name } => self.note_thread(*id, name),
-            // Kernels are named now. At exit, a thread would wait for the names, of which there may be tens of
-            // thousands.
+            // Kernels are named now rather than at exit: there may be tens of thousands of names, and a thread waits
+            // for the exit.
             Row::Name { id, .. } => {
                 self.write_and_explain(row);
                 symbolize::name_kernel(self.explain.profile_mut(), *id);

@@ -37,9 +37,8 @@ impl WindowOutputs {
         }
     }
 
-    /// Notes which windows have no unread launches. A launch in flight is no problem: it is known in which window it
-    /// began, so that window and later ones do not count. Everything that its thread wrote before the launch is in the
-    /// log.
+    /// Notes which windows have no unread launches. A launch in flight belongs to the window in which it began, so that
+    /// window still has an unread launch. All earlier launches of its thread are in the log.
     pub(super) fn mark_windows_read(&mut self, apart: &mut PerWindowSums) {
         if apart.is_full() && !std::mem::replace(&mut self.is_full, true) {
             print_from_own(

@@ -119,7 +119,7 @@ impl WindowScheduler {
         }
     }
 
-    /// Opens or closes the window if the schedule says so. May be called on any thread.
+    /// Opens or closes the window if the schedule requires it now. May be called on any thread.
     pub(crate) fn apply_schedule(&self, control: &impl WindowControl) {
         let Some(mut schedule) = self.schedule.try_lock_for(STEP_LOCK_TIMEOUT) else {
             return BELL.notify_all();

@@ -244,7 +244,7 @@ impl Shutdown {
     }
 
     /// Whether the shutdown thread will do nothing more: it belongs to the parent process, it has ended, or a thread
-    /// has given up waiting for it because it made no progress.
+    /// that waited for it has timed out because it made no progress.
     fn is_abandoned(&self) -> bool {
         let is_forked = self.process.load(Ordering::Acquire) != std::process::id();
         // If gpuflame is switched off and no thread has requested the outputs, the reason can only be a panic of

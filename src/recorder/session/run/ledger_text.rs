@@ -1,5 +1,5 @@
-//! The ledger as text, which is printed to stderr at exit: the launches that were seen, what became of their work,
-//! losses, and gpuflame's own cost. Scripts parse the ledger, so its lines keep their wording and order.
+//! The ledger as text, which is printed to stderr at exit: launches and activities that were seen, losses, and
+//! gpuflame's own cost. Scripts parse the ledger, so its lines keep their wording and order.
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -143,8 +143,8 @@ fn callbacks_off(ledger: &Ledger) -> Option<String> {
 }
 
 /// Returns a line that explains why launches have no activities: another client of CUPTI may have got the records.
-/// CUPTI delivers its records to the client that asked last. A client such as Kineto asks without a subscription, so
-/// the others are not notified.
+/// CUPTI delivers its records to the client that asked last. A client such as Kineto asks without a subscription, so no
+/// other client is notified.
 fn missing_records_hint(ledger: &Ledger, taken: u64) -> Option<String> {
     let waiting = ledger.launches().parts.into_iter().find(|(word, _)| *word == "launch_pending")?.1;
     if taken > 0 {
@@ -184,7 +184,7 @@ fn foreign_buffers(traffic: DeliveryCounts) -> Option<String> {
     })
 }
 
-/// Returns lines about detail that was given up because memory was short: merged stacks and kernels, and names of
+/// Returns lines about detail that was dropped because memory was short: merged stacks and kernels, and names of
 /// threads. Nothing is missing from the sums.
 fn merged_detail(ledger: &Ledger) -> Vec<String> {
     let line = |loss, many: &str, frame: &str, (count, nanos): (u64, u64)| {
