@@ -1,9 +1,9 @@
-//! Reads `CLOCK_REALTIME`, the clock in which activities are timed, cheaply: extrapolates from the time-stamp counter
-//! (TSC). Each launch reads the clock twice.
+//! Reads `CLOCK_REALTIME`, the clock of the activities, at a low cost: extrapolates from the time-stamp counter (TSC).
+//! The cost matters because each launch reads the clock twice.
 //!
 //! Reading the clock through the C library takes 21 to 30 ns; reading the TSC takes 11 ns. So the collector reads both
 //! clocks each time it visits (wakes up), and fits a line through its readings. A callback reads the TSC and converts
-//! the ticks to a time with that line. If there is no valid line, the callback calls the C library. This is so at the
+//! the ticks to a time with that line. If there is no valid line, the callback calls the C library. This happens at the
 //! start of a session, when the collector has not visited for a while, just after the clock was set, and on systems
 //! whose kernel does not keep time with the TSC.
 //!
@@ -29,9 +29,9 @@ const EXTRAPOLATION_FACTOR: u64 = 4;
 /// Minimum time between the two readings that give a line its speed, once the session is old enough. The maximum is
 /// twice this time.
 const MIN_BASELINE: Nanos = Nanos(1_000_000_000);
-/// Maximum distance in ns between the line and a new reading, if the reading follows the line's start at once. The
-/// limit grows by the same amount for each measured length that has passed since then. A larger distance means that the
-/// clock was set or that its speed has changed.
+/// Maximum distance in ns between the line and a reading that is taken just after the line's start. The limit grows by
+/// the same amount for each measured length that has passed since the start. A larger distance means that the clock was
+/// set or that its speed has changed.
 const MAX_ERROR_NS: u64 = 1000;
 /// Maximum number of ticks between the two TSC reads that enclose a clock read. Usually there are 80. If there are more
 /// than the maximum, the thread was preempted in between.
@@ -273,7 +273,7 @@ mod tests {
         ClockReading { ticks: 7000 + 2 * nanos, time: Nanos(1_000_000 + nanos) }
     }
 
-    /// Like `reading`, but the clock was set forward by `step` ns before.
+    /// Like `reading`, but taken after the clock was set forward by `step` ns.
     fn after_step(nanos: u64, step: u64) -> ClockReading {
         let reading = reading(nanos);
         ClockReading { time: Nanos(reading.time.0 + step), ..reading }

@@ -1,4 +1,4 @@
-//! A function that does nothing, and from which an external probe learns which launch a thread is in. The library
+//! A function that does nothing. An external probe on this function learns which launch a thread is in. The library
 //! exports the function's name even if it is stripped.
 //!
 //! Once [`window::enable_launch_marker`](crate::control::window::enable_launch_marker) was called, the function is

@@ -1,4 +1,4 @@
-//! Passes events of the tracer other than launches and records on to the session.
+//! Reports events of the tracer to the session, except launches and records.
 
 use std::sync::OnceLock;
 

@@ -38,7 +38,7 @@ impl Hash {
         }
     }
 
-    /// Returns the hash of this hash followed by `other`. The order of the two matters.
+    /// Returns a hash over both hashes. Their order matters.
     #[inline]
     pub(crate) fn and(self, other: Self) -> Self {
         self.then(other.a).then(other.b)

@@ -1,4 +1,5 @@
-//! Texts that have a number which is unique in the process: the names of ranges, and descriptions of functions.
+//! Texts that are identified by numbers, which are unique in the process: the names of ranges, and descriptions of
+//! functions.
 //!
 //! Any thread may ask for the number of a text at any time: in a signal handler, inside the application's allocator, or
 //! in a forked child, in which the parent's other threads do not exist. So this code takes no lock and uses no

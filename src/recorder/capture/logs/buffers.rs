@@ -21,8 +21,9 @@ use super::{log, memory_limit};
 use crate::capture::clock;
 
 /// Maximum size of a buffer in bytes. NVIDIA recommends 1 to 10 MB. Since CUPTI 13 every launching thread fills a
-/// buffer of its own, so many buffers may be nearly full at the same time. A large buffer also delays records: CUPTI
-/// does not hand over a buffer that contains the record of a running kernel, together with up to 5,000 other records.
+/// buffer of its own, so many buffers may be nearly full at the same time. A large buffer also delays records: while a
+/// kernel runs, CUPTI does not hand over the buffer that contains the kernel's record, and up to 5,000 other records in
+/// the buffer wait too.
 const MAX_BUFFER_BYTES: usize = 1 << 20;
 /// Size in bytes of a small buffer: about 300 records. A small buffer is lent if there is no room for one of full size,
 /// or if many threads fill one each.

@@ -301,8 +301,8 @@ impl LogReader {
         LogMark::at(chunk)
     }
 
-    /// Passes every word up to `mark` to `each`, in slices of complete records. Returns the chunks to the pool that
-    /// both the writer and the reader have finished. The result is `false` if there was nothing left to read.
+    /// Passes every word up to `mark` to `each`, in slices of complete records. Gives each chunk that both the writer
+    /// and the reader have finished back to the pool. Returns `false` if there was nothing left to read.
     pub(crate) fn drain(&mut self, log: &Log, mark: LogMark, mut each: impl FnMut(&[u64])) -> bool {
         if mark.chunk.is_null() {
             return false;

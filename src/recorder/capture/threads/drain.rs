@@ -9,8 +9,8 @@ use super::records::{read_contexts, read_launches};
 use super::thread::{LogReaders, all, in_flight};
 use crate::capture::ids::range_names;
 
-/// Passes records that the threads have written since the last call to `each`: for each thread, all new contexts, and
-/// then the launches of at most one chunk of the thread's log. Returns false if there were no records.
+/// Passes to `each` the records that the threads have written since the last call: for each thread, all new contexts,
+/// and then the launches of at most one chunk of the thread's log. Returns false if there were no records.
 pub fn drain(each: impl FnMut(&Row<'_>)) -> bool {
     drain_threads(|_| true, each)
 }

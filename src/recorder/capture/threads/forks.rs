@@ -7,10 +7,10 @@
 //! names and open ranges that it inherited. In both cases the child never waits for a lock of ours that another thread
 //! of the parent may have held.
 //!
-//! `fork` runs a handler of ours in the child, but other ways to fork (`_Fork`, the bare system call) do not. So the
-//! word that states whether gpuflame may run (`control::lifecycle`) is on a page that the kernel zeroes in children.
-//! Code that reads the word in a child finds zero, and functions of ours that need no session initialise the word
-//! again.
+//! `fork` runs a handler of ours in the child, but other ways to fork (`_Fork`, the bare system call) run no handler.
+//! So the word that states whether gpuflame may run (`control::lifecycle`) is on a page that the kernel zeroes in
+//! children. Code that reads the word in a child finds zero, and functions of ours that need no session initialise the
+//! word again.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -519,7 +519,7 @@ impl Pipeline {
         self.rows.explain.write_definitions(written, chunk, most)
     }
 
-    /// Appends the sums that have changed since the last call to `chunk`. Returns the number of launches without an
+    /// Appends to `chunk` the sums that have changed since the last call. Returns the number of launches without an
     /// activity.
     pub(super) fn write_sums(&mut self, written: &mut SumsWriter, chunk: &mut Chunk) -> u64 {
         match &self.final_sums {

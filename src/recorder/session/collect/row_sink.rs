@@ -30,7 +30,7 @@ pub(super) struct RowSink {
     /// Number of rows that are window edges, steps or names of generated code.
     pub(super) idle_count: u64,
     /// Time of the first launch. If the first row of work was an activity, or a launch outside windows, the time at
-    /// which that row was read. No file is created before.
+    /// which that row was read. No file is created before this time.
     pub(super) first_work: Option<Nanos>,
     /// Whether the recording has ended. If so, further rows are ignored.
     pub(super) is_over: bool,
@@ -76,7 +76,7 @@ impl RowSink {
         }
     }
 
-    /// Writes and explains a row. Some rows are changed before.
+    /// Writes and explains a row. Some rows are corrected first.
     pub(super) fn push(&mut self, row: &Row<'_>) {
         match row {
             Row::Launch(_) if self.by_window && self.window != window::state() => {

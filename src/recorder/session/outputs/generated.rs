@@ -1,6 +1,6 @@
 //! Names of code that the process generated while it ran. They are looked up when files are written. Code generators
-//! write addresses and names to files in `/tmp`, as the process sees it. The names of these files contain the process
-//! id, as the process sees it (in its own namespace).
+//! write addresses and names to files in the process's own `/tmp`. The names of these files contain the process id in
+//! the process's own namespace.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;

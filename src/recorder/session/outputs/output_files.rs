@@ -123,8 +123,8 @@ fn failure_message(error: &str, names: &[String]) -> String {
 }
 
 /// Writes a file completely or not at all. Returns its path, which differs from `path` if that name is taken. Creates
-/// the folders of the path only if the file cannot be created without this, because there may be a thousand windows,
-/// each with its files.
+/// the folders of the path only if the file cannot be created otherwise, because there may be a thousand windows, each
+/// with its files.
 pub(super) fn write_file(
     path: &Path,
     content: impl FnOnce(&mut file::DraftWriter) -> Result<()>,

@@ -12,7 +12,7 @@ const MAX_COUNTED_INTERVAL: Duration = Duration::from_millis(100);
 static STEPS: AtomicU64 = AtomicU64::new(0);
 static IS_IN_FOREIGN_CALL: AtomicBool = AtomicBool::new(false);
 
-/// Notes that the collector has made a step. This is its progress.
+/// Notes that the collector has made a step, which counts as progress.
 pub(crate) fn note_step() {
     STEPS.fetch_add(1, Ordering::Relaxed);
 }
