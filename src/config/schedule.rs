@@ -58,7 +58,7 @@ pub enum WindowChange {
 /// Identity of a window: number of its run, and number of its cycle in the run.
 type WindowId = (u64, u64);
 
-/// State of the schedule. See the module's documentation.
+/// State of the schedule: the current run and the open window.
 #[derive(Debug, Default)]
 pub struct Schedule {
     plan: WindowPlan,

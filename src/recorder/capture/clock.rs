@@ -208,8 +208,8 @@ impl SharedLine {
         // mixed the values of two lines, the product can have any value.
         let passed = passed.wrapping_mul(self.speed.load(Ordering::Relaxed)) >> FRACTION_BITS;
         let time = self.time.load(Ordering::Relaxed).wrapping_add(passed);
-        // Orders the loads above before the load of the sequence number below, which shows whether they read one
-        // complete line.
+        // Orders the loads above before the load of the sequence number below. That number shows whether the loads have
+        // read the words of a single line.
         fence(Ordering::Acquire);
         let is_consistent = before.is_multiple_of(2) && self.sequence.load(Ordering::Relaxed) == before;
         is_consistent.then_some(Nanos(time))

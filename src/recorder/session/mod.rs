@@ -168,8 +168,8 @@ pub fn mark(text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Overrides `GPUFLAME_OUTPUT` for all files that are not written yet, which are all files written at exit. `prefix`
-/// may contain the same macros as `GPUFLAME_OUTPUT`, and is relative to the current directory.
+/// Overrides `GPUFLAME_OUTPUT` for all files that are not written yet. These include all files that are written at
+/// exit. `prefix` may contain the same macros as `GPUFLAME_OUTPUT`, and is relative to the current directory.
 ///
 /// May be called before the first [`start`], and between windows. A recording that has begun is moved at the
 /// end of the process.

@@ -27,7 +27,7 @@ const MUTE_DELAY: Duration = Duration::from_secs(1);
 /// Maximum time by which the callbacks may delay the opening of a window.
 const WINDOW_OPEN_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// See the module's documentation.
+/// Switch that turns CUPTI's launch callbacks on and off.
 #[derive(Debug)]
 pub(crate) struct CallbackSwitch {
     state: Mutex<SwitchState>,

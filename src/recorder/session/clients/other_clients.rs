@@ -39,7 +39,7 @@ const MAX_TAKEOVER_MESSAGES: u64 = 10;
 const MIN_RESUBSCRIBE_PAUSE: Duration = Duration::from_secs(1);
 const MAX_RESUBSCRIBE_PAUSE: Duration = Duration::from_secs(30);
 
-/// See the module's documentation.
+/// State of other clients of CUPTI, as far as gpuflame knows.
 #[derive(Debug)]
 pub(crate) struct OtherClients {
     state: Mutex<ClientState>,

@@ -64,7 +64,7 @@ pub(crate) trait CheckpointSource: Sync {
     fn with_pipeline(&self, action: &mut dyn FnMut(&mut Pipeline)) -> Duration;
 }
 
-/// See the module's documentation.
+/// The checkpoint of this process.
 pub(crate) struct Checkpoint {
     outputs: Outputs,
     formats: Vec<Output>,

@@ -16,7 +16,7 @@ const MAX_CLOCK_DISTANCE_NS: u64 = 600_000_000_000;
 /// stay below it.
 const MIN_CLOCK_STEP_NS: u64 = 100_000_000;
 
-/// See the module's documentation.
+/// Detects that the clock was set, and times that are impossible.
 #[derive(Debug, Default)]
 pub(super) struct ClockGuard {
     last: Option<ClockPair>,

@@ -46,7 +46,7 @@ pub(crate) trait WindowControl: Sync {
     fn close(&self);
 }
 
-/// See the module's documentation.
+/// Opens and closes windows by the schedule that the settings ask for.
 pub(crate) struct WindowScheduler {
     schedule: Mutex<Schedule>,
     began: Instant,

@@ -46,7 +46,7 @@ const WAITING_SHARE: usize = 32;
 const MAX_STALL: Duration = Duration::from_secs(2);
 /// Minimum value of the time for which each output may make no progress, even if the exit limit is shorter.
 const MIN_STALL: Duration = Duration::from_millis(100);
-/// See the module's documentation.
+/// All growing outputs of the session.
 pub(crate) struct GrowingOutputs {
     activities: GrowingOutput<ActivityTable<FileFeed>>,
     chrome: GrowingOutput<ChromeText<FileFeed>>,

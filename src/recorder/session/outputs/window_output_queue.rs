@@ -48,7 +48,7 @@ pub(crate) struct WindowOutput {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// See the module's documentation.
+/// Queue of the windows to draw, and the state of the thread that draws them.
 #[derive(Debug)]
 pub(crate) struct WindowOutputQueue {
     settings: Settings,

@@ -62,7 +62,7 @@ const LEDGER_PRINT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum time by which the text of the tutorial's tracer may delay the exit, while standard output is full.
 const STDOUT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// See the module's documentation.
+/// The session of this process.
 pub(crate) struct Session {
     settings: Settings,
     outputs: Outputs,

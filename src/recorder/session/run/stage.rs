@@ -6,7 +6,7 @@
 //!                               +--> Failed (printed once; the application continues)
 //! ```
 //!
-//! until [`lifecycle`](crate::control::lifecycle) is over.
+//! A running session ends when gpuflame is switched off (see [`lifecycle`](crate::control::lifecycle)).
 
 use std::panic::catch_unwind;
 use std::thread::ThreadId;
