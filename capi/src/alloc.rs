@@ -1,9 +1,9 @@
-//! The library's global allocator. It takes all memory from gpuflame's own heap, and none from the application's
-//! allocator.
+//! The library's global allocator. It takes all memory from gpuflame's own heap, and none from the heap of the
+//! application.
 //!
-//! The standard library aborts the process if an allocation fails, and this process belongs to the application. So no
-//! allocation returns a failure on gpuflame's own threads: if there is no memory, the thread ends instead. For threads
-//! of the application, the heap has a reserve.
+//! If an allocation fails, the standard library aborts the process, which belongs to the application. So on gpuflame's
+//! own threads a failed allocation does not return: the thread ends instead. For the application's threads, the heap
+//! has a reserve.
 
 use std::alloc::{GlobalAlloc, Layout};
 

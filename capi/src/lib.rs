@@ -67,7 +67,7 @@ pub unsafe extern "C" fn InitializeInjectionNvtx2(table: Option<GetExportTable>)
     1
 }
 
-/// Function of NVTX that returns NVTX's tables.
+/// Type of NVTX's function that returns one of NVTX's tables.
 pub(crate) type GetExportTable = extern "C" fn(u32) -> *const c_void;
 
 /// Opens a range. See `include/gpuflame.h`.
@@ -120,7 +120,7 @@ pub unsafe extern "C" fn gpuflame_mark(text: *const c_char) -> c_int {
     run_guarded(|| session::mark(&unsafe { c_string("gpuflame_mark", text) }?.to_string_lossy()))
 }
 
-/// Changes where the files are written. See `include/gpuflame.h`.
+/// Changes the path prefix of the output files. See `include/gpuflame.h`.
 ///
 /// # Safety
 /// `prefix` is null or a C string.
@@ -133,7 +133,7 @@ pub unsafe extern "C" fn gpuflame_set_output(prefix: *const c_char) -> c_int {
     })
 }
 
-/// Returns the results so far. See `include/gpuflame.h`.
+/// Writes the results so far to the caller's structure. See `include/gpuflame.h`.
 ///
 /// # Safety
 /// `out` is null, or points to a structure that begins with the number of bytes that may be written to it.
@@ -151,7 +151,7 @@ pub unsafe extern "C" fn gpuflame_stats(out: *mut stats::Statistics) -> c_int {
     })
 }
 
-/// Collects completed records. See `include/gpuflame.h`.
+/// Collects the work that the GPU has completed. See `include/gpuflame.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpuflame_flush() -> c_int {
     run_guarded(session::flush)
@@ -163,17 +163,17 @@ pub extern "C" fn gpuflame_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
-/// Returns this thread's last error. See `include/gpuflame.h`.
+/// Returns the message of this thread's last error. See `include/gpuflame.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpuflame_last_error() -> *const c_char {
-    // The first access of a thread registers a destructor, which may change errno.
+    // A thread's first access to the variable registers a destructor, which may change errno.
     errno::preserve(|| {
         let message = LAST_ERROR.try_with(|last| last.borrow().as_ref().map(|message| message.as_ptr()));
         message.ok().flatten().unwrap_or(c"".as_ptr())
     })
 }
 
-// The versions are in the same file as the functions, because the assembler must see both together.
+// The symbol versions are declared in the same file as the functions, because the assembler must see both together.
 #[cfg(versioned)]
 versions::versioned!("GPUFLAME_0":
     gpuflame_start gpuflame_stop gpuflame_flush gpuflame_is_active gpuflame_step gpuflame_mark gpuflame_set_output
@@ -184,7 +184,7 @@ thread_local! {
     static LAST_ERROR: RefCell<Option<CString>> = const { RefCell::new(None) };
 }
 
-/// Returns the text that a caller passed to `function`; a null pointer is an error.
+/// Returns the text that a caller passed to `function`. A null pointer is an error.
 ///
 /// # Safety
 /// `at` is null, or a C string that is valid as long as the result is used.
@@ -200,8 +200,8 @@ fn null_pointer_error(function: &str, what: &str) -> Error {
     Error::new(ErrorKind::Setting, format!("{function}(NULL): expected a {what}; nothing was done"))
 }
 
-/// Runs `action`. If it fails, returns the number of the error, and stores the sentence that `gpuflame_last_error`
-/// returns. Preserves the application's errno.
+/// Runs `action`. If it fails, returns the error's number, and stores the message for `gpuflame_last_error`. Preserves
+/// the application's errno.
 fn run_guarded(action: impl FnOnce() -> gpuflame_model::error::Result<()>) -> c_int {
     errno::preserve(|| run_and_return_code(action))
 }

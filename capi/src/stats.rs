@@ -1,6 +1,6 @@
-//! The C layout of a run's statistics, which a program can query while it runs. Later versions add fields at the end of
-//! the structure. A program that was compiled against an older header gets only the fields that its structure has room
-//! for.
+//! C layout of the statistics that a program can query while it runs. Later versions of gpuflame add fields at the end
+//! of the structure. A program that was compiled against an older header gets only the fields that fit into its
+//! structure.
 
 use std::mem::{offset_of, size_of};
 use std::ptr::NonNull;
@@ -10,11 +10,12 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::Cause;
 use gpuflame_recorder::session::Stats;
 
-/// Number of kernels in the list; `NAME_BYTES` is the size of a kernel's name in bytes, including the final zero.
+/// Maximum number of kernels in the list. `NAME_BYTES` is the size in bytes of a kernel's name, including the final
+/// zero.
 const MAX_KERNELS: usize = 8;
 const NAME_BYTES: usize = 240;
 
-/// `struct gpuflame_kernel`.
+/// The header's `struct gpuflame_kernel`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Kernel {
@@ -23,7 +24,7 @@ struct Kernel {
     name: [u8; NAME_BYTES],
 }
 
-/// `struct gpuflame_statistics`.
+/// The header's `struct gpuflame_statistics`. Times are in ns.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Statistics {
@@ -40,8 +41,8 @@ pub struct Statistics {
     window_ns: u64,
     busy_ns: u64,
     idle_ns: u64,
-    /// Idle time in the order of [`Cause::ALL`], followed by the idle time before the first work and after the last
-    /// work of a window.
+    /// Idle time by cause, in the order of [`Cause::ALL`]. Then the idle time before the first work of a window, and
+    /// the idle time after the last work of a window.
     idle_by_cause_ns: [u64; 6],
     kernels: u64,
     top: [Kernel; MAX_KERNELS],
@@ -51,7 +52,7 @@ const _: () =
     assert!(size_of::<Statistics>() == 160 + MAX_KERNELS * 256, "the header's first version has this size");
 const _: () = assert!(Cause::ALL.len() == 4, "the header names each cause");
 
-/// The caller's structure, and its size.
+/// Address and size of the structure that the caller passed.
 pub(crate) struct CallerStruct {
     at: NonNull<Statistics>,
     size: usize,
@@ -99,7 +100,7 @@ impl Statistics {
         let timed = || devices().filter(|device| device.time.is_some());
         let mut idle_by_cause_ns = [0; 6];
         for device in timed() {
-            // The structure has no fields for start-up and shutdown.
+            // The structure has no fields of its own for start-up and shutdown.
             let (opening, closing) = (device.opening + device.start_up, device.closing + device.shutdown);
             let parts = device.between.into_iter().chain([opening, closing]);
             idle_by_cause_ns.iter_mut().zip(parts).for_each(|(sum, part)| *sum += part);

@@ -1,7 +1,7 @@
-//! Versions of the symbols that the header declares. With versioned symbols, a program that needs a function which this
-//! library lacks fails when the program starts, not when it first calls the function.
+//! Symbol versions of the functions that the header declares. If a program needs a function that this library lacks,
+//! the versions make the program fail when it starts, not when it first calls the function.
 
-/// Declares that the functions of these names were added in a version of the interface.
+/// Declares the version of the interface in which the functions with these names were added.
 macro_rules! versioned {
     ($version:literal: $($name:ident)*) => {
         $(std::arch::global_asm!(concat!(

@@ -1,5 +1,5 @@
-//! What a user asks of the recorder: the table of environment variables, the names of outputs, and the schedule of
-//! windows. The recorder and the command share it.
+//! A user's requests to the recorder: the settings (a table of environment variables), the names of the output files,
+//! and the schedule of windows. The recorder and the command share this package.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Turns the path prefix into names of files that do not exist yet.
+//! Makes names of output files from the user's path prefix. The names are free: no such file exists yet.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -16,13 +16,13 @@ pub struct PrefixMacros {
     pub program: OsString,
     /// `%t`: the time of the injection, in seconds since 1970.
     pub time: u64,
-    /// `%r` and `%q{NAME}`: the environment.
+    /// `%r` and `%q{NAME}`: the environment variables.
     pub environment: BTreeMap<OsString, OsString>,
 }
 
-/// Environment variables in which launchers store a process's rank, each with the variable for the number of ranks, if
-/// there is one. The first rank that is set is used. The launchers are torchrun, Open MPI, PMIx, MPICH and Slurm; the
-/// last variable is the rank on this machine.
+/// Environment variables in which launchers store a process's rank, each with the variable that contains the number of
+/// ranks, if there is one. The first rank variable that is set is used. The launchers are torchrun, Open MPI, PMIx,
+/// MPICH and Slurm. The last variable contains the rank on this machine only.
 const RANK_VARIABLES: [(&str, Option<&str>); 6] = [
     ("RANK", Some("WORLD_SIZE")),
     ("OMPI_COMM_WORLD_RANK", Some("OMPI_COMM_WORLD_SIZE")),
@@ -52,7 +52,7 @@ impl PrefixMacros {
         self.launcher_variables().map(|(rank, _)| rank)
     }
 
-    /// Number of ranks of the job, if the launcher that set the rank has set it.
+    /// Number of ranks in the job. `None` if the launcher that set the rank has not set it.
     pub fn launcher_world_size(&self) -> Option<&OsStr> {
         self.launcher_variables()?.1
     }
@@ -72,9 +72,9 @@ fn host() -> String {
     if name.trim().is_empty() { "localhost".to_owned() } else { name.trim().to_owned() }
 }
 
-/// Replaces the macros in `prefix`, which need not be UTF-8. `%n` and `%w` are not replaced here but by [`Outputs`],
-/// which knows the existing files. Unknown macros are kept. A `/` inside a value becomes `_`, because values name
-/// files, not folders.
+/// Replaces the macros in `prefix`, which need not be UTF-8. Unknown macros are kept, and so are `%n` and `%w`:
+/// [`Outputs`] replaces them, because it knows the existing files. A `/` inside a value becomes `_`, because values
+/// name files, not folders.
 pub fn expand(prefix: &OsStr, macros: &PrefixMacros) -> OsString {
     let mut out = Vec::with_capacity(prefix.len() + 32);
     let mut rest = prefix.as_bytes();
@@ -93,7 +93,7 @@ pub fn expand(prefix: &OsStr, macros: &PrefixMacros) -> OsString {
     OsString::from_vec(out)
 }
 
-/// Value of the macro at the start of `text` (without its `%`), and its length in bytes.
+/// Value of the macro at the start of `text` (after the `%`), and the length in bytes of the macro.
 fn expand_macro(text: &[u8], macros: &PrefixMacros) -> Option<(Vec<u8>, usize)> {
     let value = match text.first()? {
         b'p' => macros.process.to_string().into_bytes(),
@@ -118,41 +118,42 @@ fn expand_macro(text: &[u8], macros: &PrefixMacros) -> Option<(Vec<u8>, usize)> 
 pub struct RenamedOutput {
     /// The intended name, which was taken.
     pub intended: PathBuf,
-    /// The name that is used instead of the intended name.
+    /// The name under which the file was created instead.
     pub actual: PathBuf,
 }
 
-/// Expanded, absolute prefix of all outputs of this process. The prefix may be non-UTF-8.
+/// Path prefix of all outputs of this process, absolute and with macros replaced. It may be non-UTF-8.
 #[derive(Clone, Debug)]
 pub struct Outputs {
     prefix: OsString,
 }
 
 impl Outputs {
-    /// Expands `prefix`, and makes it absolute now, because applications may change their current directory.
+    /// Replaces the macros in `prefix`. Makes it absolute now, because the application may later change its current
+    /// directory.
     pub fn new(prefix: impl AsRef<OsStr>, macros: &PrefixMacros) -> Self {
         let expanded = PathBuf::from(expand(prefix.as_ref(), macros));
         Self { prefix: std::path::absolute(&expanded).unwrap_or(expanded).into_os_string() }
     }
 
-    /// Whether each window has its own files, whose names contain the window's number in place of `%w`.
+    /// Whether each window has its own files. The window's number replaces the `%w` in the prefix.
     pub fn has_windows(&self) -> bool {
         has(&self.prefix, "%w")
     }
 
-    /// Returns the outputs of one window.
+    /// Returns the prefix for the outputs of one window.
     pub fn for_window(&self, number: u64) -> Self {
         Self { prefix: replaced(&self.prefix, "%w", &number.to_string()) }
     }
 
-    /// Returns the outputs that cover all windows.
+    /// Returns the prefix for the outputs that cover all windows.
     pub fn for_all_windows(&self) -> Self {
         Self { prefix: replaced(&self.prefix, "%w", "all") }
     }
 
-    /// Chooses names for outputs with these suffixes. None of the named files exists, and all names contain the same
-    /// number. `claim` confirms that no other process is about to create these files. Returns a rename for each file
-    /// whose first choice was taken.
+    /// Chooses names for a set of outputs with these suffixes, so that no file with these names exists. All names of
+    /// the set contain the same number. `claim` confirms that no other process is about to create files with these
+    /// names. Returns the names, and a rename for each output whose first choice was taken.
     pub fn choose_names(
         &self,
         suffixes: &[&str],
@@ -162,7 +163,7 @@ impl Outputs {
         self.choose_names_by(suffixes, &exists, &mut claim)
     }
 
-    /// This function is not generic, so that it is compiled once for all callers.
+    /// Does the work of `choose_names`. It is not generic, so that it is compiled once for all callers.
     fn choose_names_by(
         &self,
         suffixes: &[&str],

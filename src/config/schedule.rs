@@ -1,5 +1,5 @@
-//! Computes when a window should be open, if the settings define a schedule. This module is pure arithmetic: callers
-//! pass the progress of the program, and receive the change of the window that is due.
+//! Computes when a window must be open, if the settings define a schedule. This module is pure arithmetic: the caller
+//! passes the program's progress, and receives the change of the window that is due.
 //!
 //! ```text
 //! run      from the start; or while a flag file exists; or between two signals
@@ -7,33 +7,34 @@
 //!     window   the second part of a cycle, while GPUFLAME_STEPS are in progress and no limit is reached
 //! ```
 //!
-//! Steps and time count from the beginning of the run. A window that has reached a limit stays closed until the next
-//! cycle or run opens a window.
+//! Steps and time are counted from the beginning of the run. A window that has reached a limit stays closed: the next
+//! window opens in the next cycle or run.
 
 use std::ops::Range;
 use std::time::Duration;
 
-/// Plan from the settings.
+/// Plan of the windows, from the settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WindowPlan {
     /// Time before each window.
     pub delay: Duration,
-    /// Length of each window; `None` for the rest of the run.
+    /// Length of each window; `None`: until the end of the run.
     pub duration: Option<Duration>,
-    /// Number of windows, if windows have a duration; 0 for an unlimited number.
+    /// Number of windows, if windows have a duration; 0: no limit.
     pub repeat: u64,
-    /// Steps to record, counted from 1; `None` for everything, including the time before the first step.
+    /// Steps during which windows are open, counted from 1; `None`: all steps, and the time before the first step.
     pub steps: Option<Range<u64>>,
-    /// Maximum number of launches per window. The window closes when this number is reached.
+    /// Maximum number of launches per window. The window closes when it has this number.
     pub max_launches: Option<u64>,
-    /// Maximum number of bytes written to files while a window is open. The window closes when this number is reached.
+    /// Maximum number of bytes that are written to files while a window is open. The window closes when this number is
+    /// reached.
     pub max_bytes: Option<u64>,
 }
 
 /// Progress of the program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RunProgress {
-    /// Time since any fixed moment.
+    /// Time since some fixed moment.
     pub time: Duration,
     /// Number of steps that have begun.
     pub steps: u64,
@@ -43,7 +44,7 @@ pub struct RunProgress {
     pub bytes: u64,
 }
 
-/// Change of the window.
+/// Change of the window that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindowChange {
     /// A window opens.
@@ -54,29 +55,29 @@ pub enum WindowChange {
     Next,
 }
 
-/// Identity of a window: the numbers of its run and its cycle.
+/// Identity of a window: number of its run, and number of its cycle in the run.
 type WindowId = (u64, u64);
 
-/// See the module's documentation.
+/// State of the schedule: the current run and the open window.
 #[derive(Debug, Default)]
 pub struct Schedule {
     plan: WindowPlan,
-    /// Progress at the beginning of the run; `None` if there is no run.
+    /// Progress at the beginning of the current run; `None` outside runs.
     run: Option<RunProgress>,
     runs: u64,
-    /// The open window, and the progress when it opened.
+    /// The open window, and the progress when it opened; `None` if no window is open.
     open: Option<(WindowId, RunProgress)>,
-    /// Last window that reached a limit.
+    /// The last window that reached a limit.
     exhausted: Option<WindowId>,
 }
 
 impl Schedule {
-    /// Creates a schedule without a run.
+    /// Creates a schedule in which no run has begun.
     pub fn new(plan: WindowPlan) -> Self {
         Self { plan, ..Self::default() }
     }
 
-    /// Begins a run, which replaces the current run.
+    /// Begins a run. If there is a current run, the new run replaces it.
     pub fn begin(&mut self, now: RunProgress) {
         self.run = Some(now);
         self.runs += 1;
@@ -87,7 +88,7 @@ impl Schedule {
         self.run = None;
     }
 
-    /// Whether there is a run.
+    /// Whether a run has begun and not ended.
     pub fn is_running(&self) -> bool {
         self.run.is_some()
     }
@@ -112,13 +113,13 @@ impl Schedule {
         })
     }
 
-    /// Time after which a change of the window may be due even if the program makes no progress; `None` if time alone
-    /// changes nothing.
+    /// Time until a change of the window may be due, even if the program makes no further steps, launches or writes;
+    /// `None` if no change is due by time alone.
     pub fn time_to_next_change(&self, now: RunProgress) -> Option<Duration> {
         self.plan.time_to_next_change(now.time.saturating_sub(self.run?.time))
     }
 
-    /// Whether the open window has a limit, so that progress should be checked often.
+    /// Whether a window is open that a limit may close, so that the progress should be checked often.
     pub fn is_limited(&self) -> bool {
         self.open.is_some() && (self.plan.max_launches.is_some() || self.plan.max_bytes.is_some())
     }
@@ -133,12 +134,13 @@ impl Schedule {
 }
 
 impl WindowPlan {
-    /// Length of one delay-plus-duration cycle, in ns. `None` if there is no duration, so that the window never closes.
+    /// Length of one cycle (delay and duration), in ns; `None` if windows have no duration and thus stay open.
     fn length(&self) -> Option<u128> {
         self.duration.map(|duration| (self.delay + duration).as_nanos().max(1))
     }
 
-    /// Number of the cycle whose window is open after the time `elapsed`. `None` if no window is open at that time.
+    /// Number of the cycle whose window is open when `elapsed` has passed since the beginning of the run; `None` if no
+    /// window is open then.
     fn cycle(&self, elapsed: Duration) -> Option<u64> {
         let elapsed = elapsed.as_nanos();
         let (cycle, within) = match self.length() {
@@ -188,7 +190,7 @@ mod tests {
         schedule
     }
 
-    /// Returns the changes of the window, each with the second at which the change is due.
+    /// Returns each change of the window that is due in these seconds, with its second.
     fn changes(schedule: &mut Schedule, seconds: Range<u32>) -> Vec<(u32, WindowChange)> {
         seconds.filter_map(|second| Some((second, schedule.next_change(at(second))?))).collect()
     }
@@ -237,7 +239,7 @@ mod tests {
         let mut schedule =
             begun(WindowPlan { delay: SECOND, duration: Some(SECOND), repeat: 3, ..WindowPlan::default() });
         assert_eq!(schedule.next_change(at(1)), Some(WindowChange::Open));
-        // The first window is over, and the second window has begun.
+        // The first window has ended, and the second window begins at the same moment.
         assert_eq!(schedule.next_change(at(3)), Some(WindowChange::Next));
         assert_eq!(schedule.next_change(at(77)), Some(WindowChange::Close));
     }
@@ -256,7 +258,7 @@ mod tests {
             [schedule.next_change(at(17)), schedule.next_change(at(18))],
             [None, Some(WindowChange::Open)]
         );
-        // A new run has a new window, and the old window ends.
+        // A new run begins a new window, so the old window closes.
         schedule.begin(at(18));
         assert_eq!(schedule.next_change(at(18)), Some(WindowChange::Close));
         assert_eq!(schedule.next_change(at(20)), Some(WindowChange::Open));

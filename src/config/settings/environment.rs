@@ -1,13 +1,14 @@
-//! Reads the environment according to the table of settings. All functions except [`from_environment`] are pure.
+//! Reads the environment variables that the table of settings lists. All functions except [`from_environment`] are
+//! pure.
 //!
-//! An invalid value is never fatal, because the application must continue to run. Instead the default applies, or the
-//! valid items of a list, and a warning is printed.
+//! An invalid value is never fatal, because the application must continue to run. A warning is printed, and the default
+//! applies instead; of a list, the valid items apply.
 
 use super::parsers::InvalidValue;
 use super::table::{PATH_SETTINGS, SETTINGS, Setting, TRACE_FILE};
 use super::user_settings::Settings;
 
-/// Reads the settings of this process. See [`parse`].
+/// Reads the settings of this process from its environment. See [`parse`].
 pub fn from_environment() -> (Settings, Vec<String>) {
     let all = std::env::vars_os().filter_map(|(name, value)| {
         let name =
@@ -23,7 +24,7 @@ pub fn from_environment() -> (Settings, Vec<String>) {
     (settings, warnings)
 }
 
-/// Parses settings from `(name, value)` pairs, and returns one warning for each invalid pair.
+/// Returns the settings from `(name, value)` pairs, and one warning for each pair that is not valid.
 pub fn parse(pairs: impl IntoIterator<Item = (String, String)>) -> (Settings, Vec<String>) {
     let mut settings = Settings::default();
     let mut warnings = Vec::new();
@@ -55,7 +56,7 @@ fn unknown(name: &str) -> String {
     format!("{name}: no such setting; did you mean {}?", nearest(name))
 }
 
-/// Returns the setting whose name is most similar to `name`.
+/// Returns the name of the setting that is most similar to `name`.
 pub fn nearest(name: &str) -> &'static str {
     let nearest = SETTINGS.iter().min_by_key(|setting| strsim::damerau_levenshtein(setting.name, name));
     nearest.map_or("", |setting| setting.name)
@@ -86,7 +87,7 @@ mod tests {
         }
     }
 
-    /// `GPUFLAME_MUTATIONS` sets the number of iterations.
+    /// The environment variable `GPUFLAME_MUTATIONS` sets the number of iterations.
     #[test]
     fn random_setting_values_cause_at_most_one_warning_per_setting() {
         const PIECES: [&str; 30] = [

@@ -1,8 +1,8 @@
-//! The settings of the library, as one table of environment variables. The module also holds the words that the
-//! values of settings share with the command's flags.
+//! The settings of the library, as one table of environment variables. The module also contains the words for values
+//! that environment variables share with flags of the command.
 //!
-//! The defaults, the table of `docs/settings.md` and the output of `gpuflame settings` are generated from
-//! [`SETTINGS`]. This module only parses settings; the code that obeys them reads [`Settings`].
+//! The defaults, the table in `docs/settings.md` and the output of `gpuflame settings` are generated from [`SETTINGS`].
+//! This module only parses the values. The code that obeys the settings reads them from [`Settings`].
 
 mod environment;
 mod output;

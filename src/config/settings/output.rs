@@ -1,31 +1,31 @@
-//! Files that are written at exit, as named in `GPUFLAME_FORMATS`.
+//! Files that are written at exit. `GPUFLAME_FORMATS` selects them.
 
 use std::path::PathBuf;
 
 use gpuflame_model::profile::{VIEWS, View};
 
-/// Suffix of the file that is next to a set of outputs and names the set's owner and files.
+/// Suffix of the file that describes a set of outputs: it names the owner and the files of the set.
 pub const SET_SUFFIX: &str = ".set.json";
 
-/// Suffix of the file for the ledger and for messages that could not be written to stderr.
+/// Suffix of the file that contains the ledger, and messages that could not be written to stderr.
 pub const LEDGER_SUFFIX: &str = ".ledger.txt";
 
 /// A file to write at exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// A view, drawn in the format with this word.
+    /// A view, drawn in the format that the word names.
     View(&'static View, &'static str),
-    /// The table with a row per device and kernel, copy or fill name.
+    /// The table with one row per device and name (of a kernel, copy or fill).
     Table,
-    /// The table with a row per activity.
+    /// The table with one row per activity.
     Activities,
-    /// Definitions of the stacks in the table of activities.
+    /// Definitions of the stacks to which the table of activities refers.
     Stacks,
     /// Chrome trace events.
     Chrome,
-    /// Output in the format of the CUPTI tracer of eunomia's tutorial.
+    /// Text in the format of the CUPTI tracer in eunomia's tutorial.
     CuptiText,
-    /// Recording of every row, to be explained later.
+    /// Recording of every row, from which the command can make the other outputs later.
     Recording,
 }
 
@@ -40,7 +40,8 @@ impl Output {
         all
     }
 
-    /// Whether the output's size grows with the run, and the output covers all windows.
+    /// Whether the output is written while the application runs, so that it grows with the run. Such an output covers
+    /// all windows.
     pub fn is_streamed(self) -> bool {
         matches!(self, Self::Activities | Self::Chrome | Self::CuptiText | Self::Recording)
     }
@@ -50,8 +51,8 @@ impl Output {
         !self.is_streamed() || self == Self::Chrome
     }
 
-    /// Returns the word in `GPUFLAME_FORMATS`. The first view has a word per format. Every other view has one word
-    /// for all its formats.
+    /// Returns the word that selects the output in `GPUFLAME_FORMATS`. The first view has one word per format. Every
+    /// other view has one word for all its formats.
     pub fn word(self) -> &'static str {
         match self {
             Self::View(view, format) if view == VIEWS[0] => format,
@@ -78,11 +79,11 @@ impl Output {
     }
 }
 
-/// Destination of the text requested with `CUPTI_TRACE_OUTPUT_FILE`.
+/// Destination of the text that the user requests with `CUPTI_TRACE_OUTPUT_FILE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TraceFile {
     /// The program's standard output, as far as it accepts the text.
     Stdout,
-    /// A file with this path.
+    /// The file with this path.
     Path(PathBuf),
 }

@@ -1,4 +1,4 @@
-//! Parsers for values as users write them: `1`, `yes`, `On`; lists with a misspelt item.
+//! Parsers for values as users write them, such as `1`, `yes` or `On`, and lists in which an item may be misspelt.
 
 use std::ops::Range;
 use std::str::FromStr;
@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use gpuflame_model::error::Error;
 
-/// Invalid part of a value, and the reason why it is invalid.
+/// The part of a value that is invalid, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InvalidValue {
-    /// The entire value is invalid, so the default applies.
+    /// The entire value is invalid, so the default applies. The text is the reason.
     All(String),
-    /// Some items of a list are invalid; all other items are used.
+    /// Some items of a list are invalid; the other items apply. The text is the reason.
     Some(String),
 }
 
@@ -21,10 +21,10 @@ impl From<Error> for InvalidValue {
     }
 }
 
-/// Values of a switch.
+/// Valid values of a switch, for messages.
 pub(super) const SWITCH_VALUES: &str = "0, 1";
 
-/// Parses `1`, `true`, `yes` and `on`, or their opposites, case-insensitively.
+/// Parses a switch: `1`, `true`, `yes` or `on`, or `0`, `false`, `no` or `off`, case-insensitively.
 pub(super) fn parse_switch(value: &str) -> Result<bool, InvalidValue> {
     let is = |words: [&str; 4]| words.iter().any(|word| value.eq_ignore_ascii_case(word));
     if is(["1", "true", "yes", "on"]) {
@@ -59,7 +59,7 @@ pub(super) fn parse_seconds_or_zero(value: &str) -> Result<Duration, InvalidValu
     duration(value).ok_or_else(|| invalid_seconds("of 0 or more", value))
 }
 
-/// Maximum duration: a year, because servers run for weeks.
+/// Maximum duration in seconds: a year, because servers run for weeks.
 const MAX_DURATION_SECONDS: f64 = 366.0 * 86_400.0;
 
 fn duration(value: &str) -> Option<Duration> {
@@ -77,7 +77,7 @@ pub(super) fn parse_number(value: &str, min: u64) -> Result<u64, InvalidValue> {
     number.ok_or_else(|| InvalidValue::All(format!("expected a whole number, {min} or more, not `{value}`")))
 }
 
-/// Parses `FROM..TO`. Either number may be missing. `TO` is exclusive.
+/// Parses `FROM..TO`, which excludes `TO`. Either number may be missing.
 pub(super) fn parse_range(value: &str) -> Result<Range<u64>, InvalidValue> {
     let number = |text: &str, otherwise| if text.is_empty() { Some(otherwise) } else { text.parse().ok() };
     let range = value.split_once("..").and_then(|(from, to)| Some(number(from, 0)?..number(to, u64::MAX)?));
@@ -86,7 +86,7 @@ pub(super) fn parse_range(value: &str) -> Result<Range<u64>, InvalidValue> {
     range.filter(|range| !range.is_empty()).ok_or_else(refused)
 }
 
-/// Parses file permissions: the owner must be able to read and write, and execution is not allowed.
+/// Parses file permissions. They must let the owner read and write, and must not let any user execute.
 pub(super) fn parse_mode(value: &str) -> Result<u32, InvalidValue> {
     let mode = u32::from_str_radix(value, 8).ok().filter(|mode| mode & 0o600 == 0o600 && mode & !0o666 == 0);
     mode.ok_or_else(|| {
@@ -94,7 +94,7 @@ pub(super) fn parse_mode(value: &str) -> Result<u32, InvalidValue> {
     })
 }
 
-/// Parses a signal that is reserved for users.
+/// Parses one of the signals that are reserved for users: SIGUSR1 or SIGUSR2, with or without `SIG`.
 pub(super) fn parse_signal(value: &str) -> Result<i32, InvalidValue> {
     let value = value.to_ascii_uppercase();
     match value.strip_prefix("SIG").unwrap_or(&value) {
@@ -104,13 +104,13 @@ pub(super) fn parse_signal(value: &str) -> Result<i32, InvalidValue> {
     }
 }
 
-/// Parses one of the words of `T`.
+/// Parses a word that names a value of `T`.
 pub(super) fn parse_word<T: FromStr<Err = Error>>(value: &str) -> Result<T, InvalidValue> {
     Ok(value.parse()?)
 }
 
-/// Parses a comma-separated list. Returns the items that `understand` accepts, without duplicates and in order, and
-/// the reason why the other items were rejected. `wanted` names the valid items for that message.
+/// Parses a comma-separated list. Returns the items that `understand` accepts, in order and without duplicates, and the
+/// reason why other items were rejected. `wanted` names the valid items, for that reason.
 pub(super) fn parse_list<T: PartialEq>(
     value: &str,
     wanted: &str,

@@ -1,4 +1,4 @@
-//! The table of environment variables: name, default, help text and parser of each variable.
+//! The table of environment variables: each has a name, a default, a help text and a parser.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -12,17 +12,17 @@ use super::parsers::{
 use super::user_settings::{Nvtx, Settings};
 use gpuflame_model::options::{Backward, GraphStacks, PythonFrames, Root, Unit, Yield};
 
-/// Maximum number of samples per second. Above this rate, the samples would mostly show the sampling itself.
+/// Maximum number of CPU samples per second. At a higher rate, the samples would mostly show the sampling itself.
 const MAX_SAMPLE_HZ: u64 = 10_000;
 
 /// An environment variable.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// Name of the variable, with prefix.
+    /// Name of the variable, including `GPUFLAME_`.
     pub name: &'static str,
-    /// Placeholder or choices for the value, as shown in the table of `docs/settings.md`.
+    /// Placeholder or choices for the value, as they appear in the table of `docs/settings.md`.
     pub values: &'static str,
-    /// Value if the variable is not set. [`Settings::default`] is built from these values.
+    /// Value that applies if the variable is not set. [`Settings::default`] consists of these values.
     pub default: &'static str,
     /// Effect of the setting, in one sentence.
     pub help: &'static str,
@@ -30,7 +30,7 @@ pub struct Setting {
 }
 
 impl Default for Settings {
-    /// Returns the defaults of the table.
+    /// Returns the default values from the table.
     fn default() -> Self {
         let mut settings = Self::empty();
         for setting in SETTINGS {
@@ -468,15 +468,16 @@ pub const SETTINGS: &[Setting] = &[
     },
 ];
 
-/// Default name of the output files.
+/// Default path prefix of the output files.
 const DEFAULT_OUTPUT: &str = "gpuflame-%e.%p";
 
-/// The only variable without our prefix.
+/// The only variable whose name does not begin with `GPUFLAME_`.
 pub(super) const TRACE_FILE: &str = "CUPTI_TRACE_OUTPUT_FILE";
 
 type PathSetter = fn(&mut Settings, &OsStr);
 
-/// Settings that are paths, and their setters for non-UTF-8 values, because paths are bytes.
+/// Settings that are paths, and the functions that set them to a non-UTF-8 value. Paths are bytes, so such values are
+/// valid.
 pub(super) const PATH_SETTINGS: &[(&str, PathSetter)] = &[
     ("GPUFLAME_OUTPUT", |settings, path| settings.output = prefix(path)),
     ("GPUFLAME_FLAG", |settings, path| settings.flag = Some(PathBuf::from(path))),
@@ -485,8 +486,8 @@ pub(super) const PATH_SETTINGS: &[(&str, PathSetter)] = &[
     (TRACE_FILE, |settings, path| settings.trace_file = Some(TraceFile::Path(PathBuf::from(path)))),
 ];
 
-/// Returns a path prefix that names files even if `text` is a folder. If the prefix were only a folder, the files
-/// would be hidden (`.svg`).
+/// Returns a path prefix that also names files if `text` is a folder. If the prefix were only the folder, the names of
+/// the files would begin with a dot (`.svg`), so the files would be hidden.
 pub fn prefix(text: &OsStr) -> OsString {
     let mut prefix = text.to_owned();
     if text.as_bytes().ends_with(b"/") {
@@ -508,7 +509,7 @@ fn nvtx(value: &str) -> (Option<Nvtx>, Option<InvalidValue>) {
     }
 }
 
-/// Parses the files to write. Returns the outputs in the order of [`Output::all`], without duplicates.
+/// Parses the list of output files. Returns the outputs in the order of [`Output::all`], without duplicates.
 fn formats(value: &str) -> (Vec<Output>, Option<InvalidValue>) {
     let all = Output::all();
     let understand =

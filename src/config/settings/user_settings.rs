@@ -1,4 +1,4 @@
-//! The user's settings. The table of settings fills them in, and all other modules read them.
+//! The values of the user's settings. The functions of the table set them, and all other modules only read them.
 
 use std::ffi::OsString;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use gpuflame_model::options::{Backward, GraphStacks, PythonFrames, Root, Unit, Y
 pub enum Nvtx {
     /// No ranges; NVTX is not intercepted.
     None,
-    /// All ranges except the ranges of these domains.
+    /// All ranges except those of these domains.
     Without(Vec<String>),
 }
 
@@ -23,97 +23,99 @@ impl Default for Nvtx {
     }
 }
 
-/// The user's settings. The defaults are those of the table of settings.
+/// Values of the user's settings. The table of settings contains the defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Path prefix of the outputs, macros not yet expanded.
+    /// Path prefix of the outputs, in which macros are not replaced yet.
     pub output: OsString,
     /// Files to write.
     pub formats: Vec<Output>,
-    /// Weights of stacks.
+    /// Meaning of the width of a frame.
     pub unit: Unit,
     /// Whether a window is open from the start.
     pub enabled: bool,
     /// Delay before each window that the settings open.
     pub delay: Duration,
-    /// Duration of a window that the settings open; `None`: the window stays open until the end.
+    /// Duration of each window that the settings open; `None`: the window stays open until the end.
     pub duration: Option<Duration>,
-    /// Number of windows that the settings open, if the windows have a duration; 0: unlimited.
+    /// Number of windows that the settings open, if these windows have a duration; 0: no limit.
     pub repeat: u64,
-    /// Steps to record; `None`: all steps.
+    /// Steps during which windows are open; `None`: all steps.
     pub steps: Option<Range<u64>>,
-    /// Name of the ranges that begin a step.
+    /// Name of the ranges that begin a step; `None`: no range begins a step.
     pub step_range: Option<String>,
-    /// Number of launches after which a window that the settings open closes.
+    /// Maximum number of launches in a window that the settings open. The window closes when it has this number.
     pub max_launches: Option<u64>,
-    /// Number of bytes written to files after which a window that the settings open closes.
+    /// Maximum number of bytes written to files while a window is open that the settings open. The window closes when
+    /// this number is reached.
     pub max_bytes: Option<u64>,
-    /// Maximum number of windows with separate files, if the prefix requests files per window.
+    /// Maximum number of windows that get their own files, if the prefix asks for files per window.
     pub max_windows: u64,
-    /// Permissions of the output files, as for `chmod`.
+    /// Permission bits of the output files, as for `chmod`.
     pub file_mode: u32,
-    /// File whose existence opens the window.
+    /// File that opens the window: the window is open while the file exists.
     pub flag: Option<PathBuf>,
-    /// Signal that opens and closes the window.
+    /// Signal that opens the window, and closes it the next time.
     pub signal: Option<i32>,
     /// Whether `cudaProfilerStart` and `cudaProfilerStop` open and close windows.
     pub profiler_calls: bool,
-    /// Whether to keep the ledger and warnings off stderr.
+    /// Whether the ledger and warnings are not printed on stderr.
     pub quiet: bool,
     /// Whether frames inside the vendor's libraries are shown.
     pub internal_frames: bool,
-    /// Treatment of Python frames.
+    /// Treatment of Python frames: whether and how they are shown.
     pub python: PythonFrames,
-    /// Mode of attributing PyTorch's backward pass.
+    /// Attribution of PyTorch's backward pass: to its own thread, or to the forward pass.
     pub backward: Backward,
-    /// Stacks of a graph node to show.
+    /// Stacks that are shown for a graph node.
     pub graph: GraphStacks,
     /// Whether a graph launch is recorded as one activity, without its nodes.
     pub whole_graphs: bool,
-    /// Whether to record dependencies.
+    /// Whether dependencies between launches, events and waits are recorded.
     pub deps: bool,
-    /// Whether to record traffic and faults of unified memory.
+    /// Whether traffic and faults of unified memory are recorded.
     pub unified: bool,
     /// NVTX ranges that become frames.
     pub nvtx: Nvtx,
-    /// Frames at the root of every stack.
+    /// Frames that are added at the root of every stack, such as the device or the thread.
     pub root: Vec<Root>,
-    /// Maximum memory in bytes; `None`: the limit from `gpuflame_os::memory::limit_bytes`.
+    /// Maximum memory in bytes that gpuflame may use; `None`: the limit from `gpuflame_os::memory::limit_bytes`.
     pub max_mem: Option<usize>,
-    /// CPU samples per second of launching threads; `None`: no sampling.
+    /// Number of CPU samples per second of each launching thread; `None`: threads are not sampled.
     pub cpu_samples: Option<u32>,
-    /// Whether samples may use a timer's signals, if the kernel does not sample for us.
+    /// Whether a timer's signals may be used for sampling, if the kernel does not sample for us.
     pub cpu_timer: bool,
     /// Whether to record where launching threads wait off-CPU, and for how long.
     pub off_cpu: bool,
-    /// Number of stacks after which one stack is captured again by other methods and compared.
+    /// Number of stacks per verified stack, which is captured again by other methods and compared; 0: no stack is
+    /// verified.
     pub verify: u32,
-    /// Whether each launch calls a marker function for an external probe. Default: false.
+    /// Whether each launch calls a marker function, which an external probe can observe. Default: false.
     pub launch_marker: bool,
-    /// Folder that gets a short report about this process.
+    /// Folder into which a short report about this process is written; `None`: no report.
     pub report: Option<PathBuf>,
-    /// Path of the `libcupti` to use.
+    /// Path of the `libcupti` to use; `None`: gpuflame searches for one.
     pub cupti: Option<PathBuf>,
-    /// CUPTI features left to other clients.
+    /// Features of CUPTI that are left to other clients.
     pub yields: Yield,
-    /// Maximum time for which gpuflame may delay the exit without making progress.
+    /// Maximum time for which gpuflame may delay the exit if it makes no progress.
     pub exit_limit: Duration,
-    /// Whether to write the outputs when a signal ends the process.
+    /// Whether the outputs are written when a signal ends the process.
     pub signals: bool,
-    /// Interval of the checkpoint; `None`: no checkpoint.
+    /// Interval between writes of the checkpoint; `None`: there is no checkpoint.
     pub checkpoint: Option<Duration>,
-    /// Maximum number of bytes by which the checkpoint may exceed twice the size of its contents.
+    /// Number of bytes by which the checkpoint may be larger than twice its content.
     pub checkpoint_max: usize,
-    /// Additional destination for text in the format of the tutorial's tracer.
+    /// Additional destination of the text in the format of the tutorial's tracer; `None`: there is none.
     pub trace_file: Option<TraceFile>,
-    /// Whether recording is disabled, regardless of any request.
+    /// Whether recording is disabled, even if the program or the user asks for it.
     pub disable: bool,
-    /// Whether recordings and exports include the program's arguments.
+    /// Whether recordings and exports contain the program's command line.
     pub command_line: bool,
 }
 
 impl Settings {
-    /// Returns settings with empty values. [`Settings::default`] returns the defaults of the table.
+    /// Returns settings in which all values are empty. [`Settings::default`] then fills them in from the table.
     pub(super) fn empty() -> Self {
         Self {
             output: OsString::new(),
@@ -161,13 +163,13 @@ impl Settings {
         }
     }
 
-    /// Whether single calls, each with its thread, are written while the application runs.
+    /// Whether an output lists single calls with their threads, written while the application runs.
     pub fn lists_calls(&self) -> bool {
         let tables = [Output::Activities, Output::Chrome, Output::CuptiText];
         self.trace_file.is_some() || tables.iter().any(|table| self.formats.contains(table))
     }
 
-    /// Whether the settings restrict when a window is open. Without a restriction, a window lasts from start to end.
+    /// Whether the settings restrict when a window is open. Otherwise one window is open from the start to the end.
     pub fn has_window_limits(&self) -> bool {
         let by_time = !self.delay.is_zero() || self.duration.is_some();
         let by_limits = self.max_launches.is_some() || self.max_bytes.is_some();

@@ -1,17 +1,21 @@
 //! The hot path: the code that runs on the application's thread around every launch. Read it top to bottom.
 //!
-//! The hot path never allocates, takes a lock, makes a system call, returns an error or panics. Records that cannot be
-//! stored are counted. Only new situations cost more. A thread's first launch maps the thread's state and asks the C
-//! library for the bounds of its stack, which allocates. A new stack, or a burst of launches that outruns the
-//! collector, may map memory (`log`). If a launch runs on a stack other than the thread's own, the kernel copies that
-//! stack each time (`unwind::copy`). If code was loaded or unloaded since the last launch, the loader is queried, under
-//! its own short lock (see `unwind::Unwinder::check_every_capture`). If the user asked for details of waits, these go
-//! to a log with a lock (`host_calls`).
+//! The hot path never returns an error and never panics. In the steady state it does not allocate, take a lock or make
+//! a system call. If a record cannot be stored, it is counted. The following cases cost more:
 //!
-//! The outermost API call is the launch; calls nested in it only contribute their ids. Asynchronous calls are recorded
-//! when they return, because only then is it known whether they failed, and because the unwinding then overlaps with
-//! the GPU's work. Synchronous calls are recorded when they begin, because when they return their work has finished,
-//! and CUPTI may have delivered its record already.
+//! - A thread's first launch maps the thread's state, and asks the C library for the bounds of the thread's stack,
+//!   which allocates.
+//! - A new stack, or a burst of launches that outruns the collector, may map memory (`log`).
+//! - If a launch runs on a stack other than the thread's own, the kernel copies that stack for each such launch
+//!   (`unwind::copy`).
+//! - If code was loaded or unloaded since the last launch, the loader is queried, which takes the loader's own short
+//!   lock (`unwind::Unwinder::check_every_capture`).
+//! - If the user asked for details of waits, each wait is written to a log that has a lock (`host_calls`).
+//!
+//! The outermost API call is the launch; a call nested in it only contributes its id. An asynchronous call is recorded
+//! when it returns: only then is it known whether the call failed, and the unwinding overlaps with the GPU's work. A
+//! synchronous call is recorded when it begins: when it returns, its GPU work has finished, and CUPTI may already have
+//! delivered the record of that work.
 
 use std::ptr::from_ref;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,8 +44,8 @@ use crate::capture::threads::thread::{EntryGuard, EntryRefusal, ThreadOnly, Thre
 #[derive(Debug)]
 pub struct Capture;
 
-/// Number of calls per timed call. It is a prime number, so that in a loop of a few calls each of these calls is timed
-/// in turn.
+/// Number of calls from one timed call to the next. The number is a prime, so that in a loop of a few calls each of
+/// these calls is timed in turn.
 const TIMING_INTERVAL: u64 = 61;
 
 impl Tracer for Capture {
@@ -64,8 +68,8 @@ impl Tracer for Capture {
             call.slot.set(NESTED);
             handle_nested(own, thread, call.correlation);
         } else {
-            // If the pending call does not enclose this call, the pending call usually never returned, because of a
-            // longjmp or an exception.
+            // The pending call does not enclose this call. Usually a longjmp or an exception has left the pending call,
+            // so that it never returned.
             let pending = &mut own.pending;
             let slot = if pending.is_in_flight {
                 pending.slot_after_pending(&mut own.aside, depth)
@@ -161,7 +165,7 @@ pub fn has_launched_after_shutdown() -> bool {
     LAUNCHED_AFTER_SHUTDOWN.load(Ordering::Relaxed)
 }
 
-/// Passes on a call that controls recording.
+/// Notifies the session of a call that controls recording, such as `cudaProfilerStart`.
 #[cold]
 fn announce(kind: CallKind) {
     notices::announce(match kind {
@@ -183,7 +187,8 @@ fn count_refused(call: &Call<'_>, refused: &EntryRefusal) {
     }
 }
 
-/// Handles the exit of a call that is nested in a launch, or that a signal handler has made.
+/// Handles the exit of a call that is nested in a launch, or that a signal handler has made. Only a launch of a signal
+/// handler is recorded here.
 #[cold]
 fn exit_inner_call(call: &Call<'_>, slot: u64) {
     if slot == REFUSED {
@@ -201,8 +206,8 @@ fn exit_inner_call(call: &Call<'_>, slot: u64) {
     }
 }
 
-/// Handles the start of a launch: notes the time, and records the launch now if it is synchronous. May do nothing while
-/// no window is open.
+/// Handles the start of a launch: notes the time, and records the launch now if it is synchronous. While the window
+/// state is muted, ignores the launch.
 fn begin_launch(own: &mut ThreadOnly, thread: &ThreadState, call: &Call<'_>, depth: usize) {
     let time = now();
     let window = window::state();
@@ -227,7 +232,7 @@ fn begin_launch(own: &mut ThreadOnly, thread: &ThreadState, call: &Call<'_>, dep
         record_launch(own, thread, call, &mut launch, 0);
     }
     let spent = own.calls.is_multiple_of(TIMING_INTERVAL).then(|| now().since(time));
-    // The array of aliases keeps its old values, because `alias_count` = 0 marks them as unused.
+    // The ids in the array of aliases are not cleared: `alias_count` = 0 marks them as unused.
     let pending = &mut own.pending;
     (pending.launch, pending.depth, pending.api, pending.recorded) = (launch, depth, call.api, recorded);
     (pending.alias_count, pending.spent, pending.is_in_flight) = (0, spent, true);
@@ -251,13 +256,13 @@ fn handle_nested(own: &mut ThreadOnly, thread: &ThreadState, correlation: Correl
     }
 }
 
-/// Handles the return of a launch. Records the launch, unless it failed or was recorded when it began.
+/// Handles the return of a launch. Records the launch, unless it failed or was already recorded at its entry.
 #[inline(always)]
 fn end_launch(own: &mut ThreadOnly, thread: &ThreadState, call: &Call<'_>) {
     let time = now();
     if own.pending.recorded {
-        // If a synchronous launch failed, it has no activity, and its record is counted as a launch without an
-        // activity.
+        // A synchronous launch that fails was recorded nevertheless. It has no activity, so it is counted as a launch
+        // without an activity.
         if is_synchronous(call.kind) {
             let launch = own.pending.launch;
             host_calls::record_wait(own, thread, &launch, time);
@@ -286,7 +291,7 @@ fn end_launch(own: &mut ThreadOnly, thread: &ThreadState, call: &Call<'_>) {
 }
 
 /// If a window is open, captures the stack and writes the record; otherwise counts the launch. `nested` is the number
-/// of nested calls so far that have correlation ids of their own.
+/// of ids in `own.pending.aliases`: nested calls so far that have correlation ids of their own.
 fn record_launch(
     own: &mut ThreadOnly,
     thread: &ThreadState,
@@ -312,8 +317,8 @@ fn count_outside(own: &mut ThreadOnly, thread: &ThreadState, launch: &Launch, ne
     if let Some(range) = &own.outside {
         thread.outside.set(range.launches());
     }
-    // The ended range is pushed only after `outside.set`. Otherwise the collector could read that the range has ended
-    // and then still find it as the growing range.
+    // The ended range is pushed to the log only after `outside.set` has published the new range. Otherwise the
+    // collector could read in the log that the range has ended, and then read the same range again as the growing one.
     if let Some(ended) = ended
         && !own.launches.push(&thread.launches, [&outside_words(&ended)])
     {
@@ -321,7 +326,8 @@ fn count_outside(own: &mut ThreadOnly, thread: &ThreadState, launch: &Launch, ne
     }
 }
 
-/// Adds the id of a call nested in a launch that was counted when it began.
+/// Adds the id of a nested call to the current range of launches outside windows. Used if the launch around the nested
+/// call was already counted at its entry.
 #[cold]
 fn extend_outside(own: &mut ThreadOnly, thread: &ThreadState, last: CorrelationId) {
     if let Some(range) = &mut own.outside {
@@ -330,8 +336,8 @@ fn extend_outside(own: &mut ThreadOnly, thread: &ThreadState, last: CorrelationI
     }
 }
 
-/// Performs the work of a launch without the guards and clocks of a callback: captures the stack of the caller's
-/// caller, interns it and writes a record. For benchmarks.
+/// Performs the work of a launch without the guards and clock readings of a callback: captures the stack, interns it
+/// and writes a record. For benchmarks.
 #[doc(hidden)]
 #[inline(never)]
 pub fn record_stack(call: &Call<'_>) {
@@ -345,13 +351,14 @@ pub fn record_stack(call: &Call<'_>) {
 #[inline]
 fn push_launch(own: &mut ThreadOnly, thread: &ThreadState, launch: &Launch) {
     let pushed = own.launches.push(&thread.launches, [&launch_words(launch)]);
-    // If only the record of an additional id is lost, the launch itself is not lost and no loss is counted.
+    // If only the record of an additional id (an alias) is lost, no loss is counted, because the launch itself has a
+    // record.
     if !pushed && !launch.is_alias() {
         thread.counters.lose(Loss::LaunchesDropped);
     }
 }
 
-/// Whether the call returns only when its GPU work is done, so that the stack must be captured when the call begins.
+/// Whether the call returns only when its GPU work is done. Such a call is recorded when it begins.
 fn is_synchronous(kind: CallKind) -> bool {
     matches!(kind, CallKind::Copy { sync: true } | CallKind::Set { sync: true })
 }

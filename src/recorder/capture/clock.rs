@@ -1,15 +1,15 @@
-//! Reads `CLOCK_REALTIME`, the clock of activities, cheaply, by extrapolating from the time-stamp counter (TSC). The
-//! reading must be cheap because each launch reads the clock twice.
+//! Reads `CLOCK_REALTIME`, the clock of the activities, at a low cost: extrapolates from the time-stamp counter (TSC).
+//! The cost matters because each launch reads the clock twice.
 //!
 //! Reading the clock through the C library takes 21 to 30 ns; reading the TSC takes 11 ns. So the collector reads both
-//! clocks at every visit and fits a line through its readings. A callback reads the TSC and converts the ticks to a
-//! time with that line. A callback without a valid line calls the C library: at the start of a session, when the
-//! collector has not visited for a while, just after the clock was set, and on systems whose kernel does not keep time
-//! with the TSC.
+//! clocks each time it visits (wakes up), and fits a line through its readings. A callback reads the TSC and converts
+//! the ticks to a time with that line. If there is no valid line, the callback calls the C library. This happens at the
+//! start of a session, when the collector has not visited for a while, just after the clock was set, and on systems
+//! whose kernel does not keep time with the TSC.
 //!
-//! A time on the line is within 0.1 us of the clock. If the clock is set or its speed is adjusted, or after a suspend
-//! that stopped the counter, callbacks follow the old line until the collector's next visit, for up to 80 ms. When one
-//! line replaces another, a thread can see time go back by the difference between the two lines.
+//! A time on the line is within 0.1 us of the clock. If the clock is set, if its speed is adjusted, or after a suspend
+//! that stopped the counter, callbacks follow the old line until the collector's next visit, for up to 80 ms. When a
+//! new line replaces the old one, a thread can see time go back by the difference between the two lines.
 
 use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -18,25 +18,27 @@ use parking_lot::Mutex;
 
 use gpuflame_model::record::Nanos;
 
-/// Maximum age of a line. If the collector's last visit was longer ago, the clock may have been set since then without
-/// the collector noticing.
+/// Maximum age of a line. If the last visit of the collector was longer ago, the clock may have been set without the
+/// collector noticing.
 const MAX_LINE_AGE: Nanos = Nanos(250_000_000);
-/// Minimum number of ticks over which the speed of a line is measured, about one millisecond.
+/// Minimum number of ticks between the two readings that give a line its speed: about one millisecond.
 const MIN_BASE_TICKS: u64 = 1 << 21;
-/// Length for which a line is valid, as a multiple of the length over which its speed was measured. The error of a
-/// reading, 15 ns, can grow to 60 ns over this length.
+/// Number of ticks for which a line is valid, as a multiple of the number of ticks over which its speed was measured.
+/// The error of a reading, 15 ns, can grow to 60 ns within this length.
 const EXTRAPOLATION_FACTOR: u64 = 4;
-/// Minimum time over which lines are measured once the session is old enough; the maximum is twice this time.
+/// Minimum time between the two readings that give a line its speed, once the session is old enough. The maximum is
+/// twice this time.
 const MIN_BASELINE: Nanos = Nanos(1_000_000_000);
-/// Maximum error of the line at a visit, in ns. The limit grows by the same amount for each measured length that has
-/// passed since the line was fitted. If the error is larger, the clock was set or its speed has changed.
+/// Maximum distance in ns between the line and a reading that is taken just after the line's start. The limit grows by
+/// the same amount for each measured length that has passed since the start. A larger distance means that the clock was
+/// set or that its speed has changed.
 const MAX_ERROR_NS: u64 = 1000;
-/// Maximum number of ticks between the two TSC reads that enclose a clock read; usually 80. If more ticks have passed,
-/// the thread was preempted between the two TSC reads.
+/// Maximum number of ticks between the two TSC reads that enclose a clock read. Usually there are 80. If there are more
+/// than the maximum, the thread was preempted in between.
 const MAX_READ_GAP_TICKS: u64 = 400;
-/// Number of attempts to read both clocks; the most precise reading is used.
+/// Number of attempts to read both clocks. The attempt with the fewest ticks between its TSC reads is used.
 const MAX_ATTEMPTS: usize = 4;
-/// Number of fractional bits of a line's speed.
+/// Number of fractional bits in the speed of a line.
 const FRACTION_BITS: u32 = 32;
 
 /// Returns `CLOCK_REALTIME`, or a value within 0.1 us of it. A call takes 12 ns.
@@ -45,7 +47,7 @@ pub fn now() -> Nanos {
     LINE.convert(read_tsc).unwrap_or_else(read_realtime)
 }
 
-/// Reads both clocks and publishes a new line for the callbacks. Call regularly, off the hot path.
+/// Reads both clocks and publishes a new line for the callbacks. Call regularly, outside the hot path.
 pub fn recalibrate_clock() {
     static CALIBRATION: Mutex<ClockCalibration> = Mutex::new(ClockCalibration::NEW);
     let Some(mut calibration) = CALIBRATION.try_lock() else { return };
@@ -56,7 +58,7 @@ pub fn recalibrate_clock() {
     }
 }
 
-/// A simultaneous reading of both clocks.
+/// A reading of both clocks at the same moment.
 #[derive(Clone, Copy, Debug)]
 struct ClockReading {
     ticks: u64,
@@ -66,7 +68,7 @@ struct ClockReading {
 impl ClockReading {
     const ZERO: Self = Self { ticks: 0, time: Nanos(0) };
 
-    /// Reads both clocks. Returns `None` if the thread was preempted between the reads in every attempt.
+    /// Reads both clocks. Returns `None` if the thread was preempted between the two TSC reads in every attempt.
     fn now() -> Option<Self> {
         let attempts = (0..MAX_ATTEMPTS).filter_map(|_| {
             let before = read_tsc();
@@ -78,7 +80,7 @@ impl ClockReading {
     }
 }
 
-/// Linear mapping from TSC ticks to time, which starts at the reading `from`.
+/// Line that maps TSC ticks to time and starts at the reading `from`.
 #[derive(Clone, Copy, Debug)]
 struct TscToRealtime {
     from: ClockReading,
@@ -94,8 +96,8 @@ impl TscToRealtime {
     /// A line that is valid for no tick.
     const NONE: Self = Self { from: ClockReading::ZERO, speed: 0, measured: 0, length: 0 };
 
-    /// Creates a line that starts at `to` and extrapolates the speed between the two readings. Returns `None` if one of
-    /// the clocks stood still or went back.
+    /// Creates a line that starts at `to` and has the speed measured between the two readings. Returns `None` if one of
+    /// the clocks stood still or went back between them.
     fn fit(from: ClockReading, to: ClockReading) -> Option<Self> {
         let ticks = to.ticks.checked_sub(from.ticks)?;
         let time = to.time.0.checked_sub(from.time.0)?;
@@ -105,7 +107,7 @@ impl TscToRealtime {
         Some(Self { from: to, speed: u64::try_from(speed).ok()?, measured: ticks, length })
     }
 
-    /// Whether the reading deviates too far from the line. The reading may be of any time after the line was fitted.
+    /// Whether the reading is too far from the line. The reading may be of any time after the line was fitted.
     fn deviates(&self, reading: ClockReading) -> bool {
         let passed = i128::from(reading.ticks) - i128::from(self.from.ticks);
         let expected = i128::from(self.from.time.0) + ((passed * i128::from(self.speed)) >> FRACTION_BITS);
@@ -117,8 +119,8 @@ impl TscToRealtime {
 /// Calibration state: the readings from which lines are fitted.
 #[derive(Debug)]
 struct ClockCalibration {
-    /// Reading from which the line is measured, and the later reading that replaces it once that later reading is old
-    /// enough.
+    /// Two readings. The first is the start of the measurement of a line's speed. The second replaces the first when
+    /// the second is old enough.
     baselines: Option<[ClockReading; 2]>,
     line: Option<TscToRealtime>,
     /// Time at which the kernel's clock source was last queried, and whether the source was the TSC.
@@ -128,9 +130,9 @@ struct ClockCalibration {
 impl ClockCalibration {
     const NEW: Self = Self { baselines: None, line: None, clock_source: None };
 
-    /// Whether the kernel keeps time with the TSC, according to a query at most one second before `now`. The kernel
-    /// abandons the TSC when it finds that processors disagree, which may happen at any time; and a host may forbid its
-    /// guests to read the TSC.
+    /// Whether the kernel keeps time with the TSC. The kernel is asked again if the last answer is a second old. The
+    /// kernel abandons the TSC when it finds that the processors' TSCs disagree, which may happen at any time; and a
+    /// host may forbid its guests to read the TSC.
     fn can_use_tsc(&mut self, now: Nanos) -> bool {
         let fresh =
             self.clock_source.filter(|(queried, _)| now >= *queried && now.since(*queried) < MIN_BASELINE.0);
@@ -141,7 +143,7 @@ impl ClockCalibration {
         uses_tsc
     }
 
-    /// Adds a reading and returns the line to follow from that reading on; `None` if no line can be fitted yet.
+    /// Adds a reading. Returns the line that callbacks must follow from now on; `None` if no line can be fitted yet.
     fn add_reading(&mut self, reading: ClockReading) -> Option<TscToRealtime> {
         let has_deviated = self.line.is_some_and(|line| line.deviates(reading));
         let Some([baseline, next]) = self.baselines.filter(|_| !has_deviated) else {
@@ -157,15 +159,15 @@ impl ClockCalibration {
         self.line
     }
 
-    /// Restarts the calibration from this reading.
+    /// Restarts the calibration from this reading. Returns `None`: there is no line until the next reading.
     fn restart(&mut self, reading: ClockReading) -> Option<TscToRealtime> {
         (self.baselines, self.line) = (Some([reading; 2]), None);
         None
     }
 }
 
-/// The line that callbacks follow, behind a sequence lock with one writer, whose readers do not wait. The sequence
-/// number is odd during a write, and has another value after the write.
+/// The line that callbacks follow. It is protected by a sequence lock with one writer, and readers never wait. The
+/// sequence number is odd during a write, and every write increases it.
 #[repr(align(64))]
 struct SharedLine {
     sequence: AtomicU64,
@@ -189,8 +191,8 @@ impl SharedLine {
         }
     }
 
-    /// Converts ticks to a time. Reads the ticks only if there is a line. Returns `None` if there is no line, if the
-    /// ticks are outside the line, or if the line is being written.
+    /// Reads the ticks with `ticks` and converts them to a time. Returns `None` if there is no line, if the line is not
+    /// valid for these ticks, or if the line is being written. If there is no line, `ticks` is not called.
     #[inline]
     fn convert(&self, ticks: impl FnOnce() -> u64) -> Option<Nanos> {
         let before = self.sequence.load(Ordering::Acquire);
@@ -202,12 +204,12 @@ impl SharedLine {
         if passed >= length {
             return None;
         }
-        // The product has at most 28 bits (`MAX_LINE_AGE`) plus `FRACTION_BITS` fractional bits. It can have any value if the
-        // loads mix two lines.
+        // The product has at most 28 bits (`MAX_LINE_AGE`) plus `FRACTION_BITS` fractional bits. If the loads have
+        // mixed the values of two lines, the product can have any value.
         let passed = passed.wrapping_mul(self.speed.load(Ordering::Relaxed)) >> FRACTION_BITS;
         let time = self.time.load(Ordering::Relaxed).wrapping_add(passed);
-        // Orders the loads above before the load of the sequence number below, which shows whether they read one
-        // complete line.
+        // Orders the loads above before the load of the sequence number below. That number shows whether the loads have
+        // read the words of a single line.
         fence(Ordering::Acquire);
         let is_consistent = before.is_multiple_of(2) && self.sequence.load(Ordering::Relaxed) == before;
         is_consistent.then_some(Nanos(time))
@@ -235,8 +237,8 @@ fn read_realtime() -> Nanos {
     Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
-/// Reads the TSC. The processor may execute the read a few instructions early, which changes the result by less than
-/// the error of a line.
+/// Reads the TSC. The processor may read it a few instructions early, which changes the result by less than the error
+/// of a line.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn read_tsc() -> u64 {
@@ -250,8 +252,9 @@ fn read_tsc() -> u64 {
     0
 }
 
-/// Whether the kernel keeps time with the counter that [`read_tsc`] reads. The kernel does so if the counter has a
-/// constant speed that is equal on all processors. In a guest whose host keeps time by other means, it does not.
+/// Whether the kernel keeps time with the counter that [`read_tsc`] reads. The kernel does so if the counter runs at a
+/// constant speed that is equal on all processors. In a guest, the kernel does not if the host keeps time by other
+/// means.
 fn kernel_uses_tsc() -> bool {
     let clock_source = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
     cfg!(target_arch = "x86_64")
@@ -264,18 +267,19 @@ mod tests {
 
     use super::*;
 
-    /// Reading of a 2 GHz counter that was at 7,000 at 1,000,000 ns, `nanos` after that moment.
+    /// Reading of both clocks `nanos` ns after the moment at which the clock was at 1,000,000 ns and a 2 GHz counter at
+    /// 7,000.
     fn reading(nanos: u64) -> ClockReading {
         ClockReading { ticks: 7000 + 2 * nanos, time: Nanos(1_000_000 + nanos) }
     }
 
-    /// Reading like `reading`, after the clock was set forward by `step`.
+    /// Like `reading`, but taken after the clock was set forward by `step` ns.
     fn after_step(nanos: u64, step: u64) -> ClockReading {
         let reading = reading(nanos);
         ClockReading { time: Nanos(reading.time.0 + step), ..reading }
     }
 
-    /// Time that a callback gets from the line at these ticks.
+    /// Time that a callback reads from the line when the counter is at `ticks`.
     fn at(line: &TscToRealtime, ticks: u64) -> Option<Nanos> {
         let shared = SharedLine::new();
         shared.write(line);
@@ -318,12 +322,12 @@ mod tests {
         let line = calibration.add_reading(after_step(15_000_000, hour)).unwrap();
         let later = after_step(16_000_000, hour);
         assert_eq!(at(&line, later.ticks), Some(later.time));
-        // The clock is set back again while the collector does not visit.
+        // The clock is set back again between two visits of the collector.
         assert!(calibration.add_reading(reading(9_000_000_000)).is_none());
     }
 
-    /// Simulates a machine that was suspended for an hour. Whether the counter continues, stops or restarts depends on
-    /// the processor.
+    /// Simulates a machine that was suspended for an hour. After that, the counter continues, stops or restarts: it
+    /// depends on the processor.
     #[test]
     fn after_a_suspend_the_line_is_used_only_if_the_counter_stopped() {
         let mut calibration = ClockCalibration::NEW;
@@ -332,14 +336,15 @@ mod tests {
         let line = calibration.add_reading(reading(5_000_000)).unwrap();
         assert_eq!(at(&line, reading(5_000_000 + hour).ticks), None, "it counted on");
         assert_eq!(at(&line, 100), None, "it began anew");
-        // If the counter stopped, callbacks before the collector's next visit get times from before the suspend.
+        // If the counter stopped, callbacks get times from before the suspend until the collector's next visit.
         let woken = after_step(7_000_000, hour);
         assert_eq!(at(&line, woken.ticks), Some(reading(7_000_000).time));
         assert!(calibration.add_reading(woken).is_none(), "the collector finds the clock elsewhere");
         let line = calibration.add_reading(after_step(12_000_000, hour)).unwrap();
         let later = after_step(13_000_000, hour);
         assert_eq!(at(&line, later.ticks), Some(later.time));
-        // If the counter restarts and the collector visits, the old line and its base readings are dropped.
+        // If the counter restarts, the collector's next visit drops the old line and the readings from which it was
+        // fitted.
         assert!(calibration.add_reading(ClockReading { ticks: 200, ..later }).is_none());
     }
 
@@ -349,7 +354,7 @@ mod tests {
         let first = calibration.add_reading(reading(0)).or(calibration.add_reading(reading(50_000)));
         assert!(first.is_none(), "too soon to know a speed");
         for visit in 1..1000 {
-            // Every other reading has a delay of 15 ns.
+            // Every second reading is taken 15 ns late.
             let (pauses, soon) = (visit / 2 + 1, visit % 2);
             let moment_of = pauses * 80_000_000 + soon * 50_000;
             let line = calibration.add_reading(after_step(moment_of, 15 * soon)).expect("a line");
@@ -364,7 +369,7 @@ mod tests {
         let mut calibration = ClockCalibration::NEW;
         calibration.add_reading(reading(0));
         calibration.add_reading(reading(2_000_000));
-        // Later by twenty times the measured length: such an error is noticed only then.
+        // This reading is later by twenty times the measured length. Only then is an error of this size noticed.
         calibration.add_reading(after_step(42_000_000, 19_000));
         let line = calibration
             .add_reading(after_step(122_000_000, 19_000))
@@ -384,7 +389,7 @@ mod tests {
         calibration.clock_source = Some((Nanos(500), false));
         assert!(!calibration.can_use_tsc(Nanos(600)));
         assert!(calibration.line.is_none() && calibration.baselines.is_none());
-        // Asked again, the kernel's present answer counts.
+        // Asked again after a second, the function returns the kernel's current answer.
         assert_eq!(calibration.can_use_tsc(Nanos(MIN_BASELINE.0 + 500)), kernel_uses_tsc());
         assert_eq!(calibration.clock_source.map(|(queried, _)| queried), Some(Nanos(MIN_BASELINE.0 + 500)));
         assert_eq!(calibration.can_use_tsc(Nanos(3)), kernel_uses_tsc(), "the clock was set back");
@@ -421,7 +426,7 @@ mod tests {
             }
             followed += usize::from(LINE.convert(read_tsc).is_some());
             let (before, time, after) = (read_realtime(), now(), read_realtime());
-            // Allows ten times the maximum error, because the kernel may be adjusting its clock.
+            // Allows ten times the maximum error, because the kernel may just be adjusting its clock.
             let near = before.0 - 10 * MAX_ERROR_NS..=after.0 + 10 * MAX_ERROR_NS;
             assert!(near.contains(&time.0), "{time} is not in {near:?}");
             std::thread::sleep(std::time::Duration::from_millis(1));

@@ -1,9 +1,9 @@
-//! A no-op function from which an external probe learns which launch a thread is in. Even a stripped library exports
-//! the function's name.
+//! A function that does nothing. An external probe on this function learns which launch a thread is in. The library
+//! exports the function's name even if it is stripped.
 //!
-//! The function is called at the beginning of every launch once [`window::enable_launch_marker`](crate::control::window::enable_launch_marker) was
-//! called. It starts with a five-byte NOP, because some kernels can place their cheapest kind of probe on such an
-//! instruction.
+//! Once [`window::enable_launch_marker`](crate::control::window::enable_launch_marker) was called, the function is
+//! called at the beginning of every launch. It starts with a five-byte NOP, because some kernels can place their
+//! cheapest kind of probe on such an instruction.
 
 use gpuflame_cupti::tracer::{Call, CallKind};
 

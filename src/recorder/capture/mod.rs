@@ -2,9 +2,9 @@
 //! collector.
 //!
 //! `callback` is the hot path: it stores which launch a thread is in (`calls`), captures the launch's `stack` and
-//! pushes a record. `other_calls` records other calls. Each of the `threads` writes its records to a `log` of its own.
-//! If the order of records across threads matters, all threads write to one log (`common_log`). The collector reads the
-//! logs with [`drain()`]. This module does not know how the rows are used.
+//! pushes a record. `other_calls` records other calls. Each thread (`threads`) writes its records to a log of its own
+//! (`log`). If the order of records across threads matters, all threads write to one log (`common_log`). The collector
+//! reads the logs with [`drain()`]. This module does not know how the rows are used.
 
 #![allow(unsafe_code)]
 
@@ -45,8 +45,8 @@ pub use threads::thread_counters::VerifiedStacks;
 pub use threads::totals::{calls, cost, graph_cost, losses, verified};
 pub use threads::verifying::verify_every;
 
-/// Limits memory to `ceiling` bytes: a sixteenth for the ids of a thread's stacks, an eighth for unread
-/// launches, and the rest for unread activities. Rows that do not fit are lost and counted.
+/// Limits memory to `ceiling` bytes: a sixteenth for the ids of each thread's stacks, an eighth for unread launches,
+/// and the rest for unread activities. Rows that do not fit are lost and counted.
 pub fn limit_memory(ceiling: usize) {
     logs::memory_limit::set(ceiling);
     ids::intern::limit_memory(ceiling / 16);

@@ -1,28 +1,28 @@
-//! Notifications of the tracer other than launches and records, passed on to the session.
+//! Reports events of the tracer to the session, except launches and records.
 
 use std::sync::OnceLock;
 
 use gpuflame_cupti::tracer::ClientTakeover;
 
-/// A rare event.
+/// A rare event that is reported to the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice<'a> {
     /// A context was created on a GPU. Sent inside a resource callback, in which no call to the tracer is allowed.
     ContextCreated,
-    /// An API call begins that destroys a context or resets a device. This is the last chance for a flush, which is
-    /// allowed during this notice.
+    /// An API call begins that destroys a context or resets a device. This is the last chance to flush the records of
+    /// that context. The receiver may flush during this notice.
     ContextEnds,
     /// The program asks to record launches from now on, by `cudaProfilerStart`. Sent inside a callback.
     ProfilerStart,
     /// The program asks to stop recording launches, by `cudaProfilerStop`. Sent inside a callback.
     ProfilerStop,
-    /// A range with this name opens, which begins a step ([`watch_range`](super::watch_range)).
+    /// A range with this name opens, and the range begins a step ([`watch_range`](super::watch_range)).
     Step(&'a str),
     /// Filled buffers have accumulated. Sent while the tracer holds its lock, so the receiver must not wait and must
     /// not call the tracer.
     BuffersFilled,
-    /// Another client of the tracing library is about to take over the resource that [`ClientTakeover`] names. Not sent
-    /// inside a callback.
+    /// Another client of the tracing library is about to take over records or the subscription, as [`ClientTakeover`]
+    /// states. Not sent inside a callback.
     ClientTakeover(ClientTakeover),
     /// The tracer has failed, for this reason.
     Fatal(&'a str),

@@ -14,17 +14,17 @@ use crate::capture::threads::records::{as_words, context_words};
 use crate::capture::threads::thread::{ThreadOnly, ThreadState, announce};
 use crate::capture::threads::thread_counters::ThreadCounters;
 
-/// Value of `native` for native frames that were walked and have no cache number.
+/// Value of `native` if the number of the native frames in the unwinder's cache is unknown.
 const UNKNOWN_NATIVE: usize = usize::MAX;
 
 static NEXT_CONTEXT: AtomicU32 = AtomicU32::new(ContextId::FIRST.0);
 
-/// Returns the id that the next new stack gets.
+/// Returns the id that the next new stack will get.
 pub(super) fn next_context() -> ContextId {
     ContextId(NEXT_CONTEXT.load(Ordering::Relaxed))
 }
 
-/// Returns a new id for a stack that does not come from a launch.
+/// Returns a new id for a stack that was not captured here, such as a sampled one.
 pub fn new_context() -> ContextId {
     ContextId(NEXT_CONTEXT.fetch_add(1, Ordering::Relaxed))
 }
@@ -37,9 +37,9 @@ pub(super) fn capture_call(own: &mut ThreadOnly, thread: &ThreadState, call: &Ca
     capture(own, thread, (leaf, launched), std::ptr::from_ref(call).addr())
 }
 
-/// Captures the caller's stack, without gpuflame's own frames. `leaf` names the API call, and `launched` identifies the
-/// work that the call launches, or is 0. `ours` is an address in the frame of the function that the tracing library
-/// called, which contains the description of the call. That frame and all frames that it has called are skipped.
+/// Captures the caller's stack, without gpuflame's own frames, and returns the id of that stack. `leaf` names the API
+/// call. `launched` identifies the work that the call launches, or is 0. `ours` is an address in the frame of our
+/// function that the tracing library called. That frame and all frames called from it are gpuflame's own.
 pub(super) fn capture(
     own: &mut ThreadOnly,
     thread: &ThreadState,
@@ -94,7 +94,7 @@ pub(super) fn capture(
     }
 }
 
-/// Caches the stack that was captured last, which already has an id, so that it need not be walked again.
+/// Adds the stack that was captured last, which already has an id, to the caches, so that it need not be walked again.
 #[inline(always)]
 fn cache_stack(unwinder: &mut Unwinder, interner: &mut Interner) {
     if let Some(number) = unwinder.cache_last() {
@@ -102,16 +102,15 @@ fn cache_stack(unwinder: &mut Unwinder, interner: &mut Interner) {
     }
 }
 
-/// Compares the context of a stack that was recognised in the cache with the context of the walked stack. A difference
-/// is counted.
+/// Compares the context that was found in the cache with the context of the walked stack. A difference is counted.
 fn compare_contexts(cached: ContextId, walked: ContextId, counters: &ThreadCounters) {
     if cached != ContextId::NONE && cached != walked {
         counters.verified.unlike_plain.add(1);
     }
 }
 
-/// Returns the hash of the open ranges and Python frames, which distinguish stacks in addition to native frames; `None`
-/// if the thread has neither ranges nor Python frames.
+/// Returns the hash of the open ranges and the Python frames; `None` if the thread has neither. Stacks that differ only
+/// in these have different ids.
 #[inline(always)]
 fn extra_hash_if_any(
     ranges: &mut OpenRanges,
@@ -122,7 +121,8 @@ fn extra_hash_if_any(
     if python.is_none() && ranges.is_empty() { None } else { extra_hash(ranges, python, thread, native) }
 }
 
-/// Computes the hash of the open ranges and Python frames. `native` is the cache number of the native frames.
+/// Computes the hash of the open ranges and the Python frames. `native` is the number of the native frames in the
+/// unwinder's cache.
 #[inline(never)]
 fn extra_hash(
     ranges: &mut OpenRanges,
@@ -137,7 +137,7 @@ fn extra_hash(
     }
 }
 
-/// Records a new stack, and assigns it an id.
+/// Assigns an id to a new stack, and records the stack.
 #[cold]
 #[inline(never)]
 fn record_new_stack(
@@ -149,8 +149,8 @@ fn record_new_stack(
     (ranges, python, interner): (&mut OpenRanges, &mut Option<PythonFrames>, &mut Interner),
 ) -> ContextId {
     let mut key = key;
-    // The thread looks for an interpreter only here, because the first stack that goes through an interpreter is always
-    // new.
+    // Only here does the thread look for a Python interpreter, because the first stack that goes through an interpreter
+    // is always new.
     if python.is_none() {
         *python = PythonFrames::of_this_thread();
         if python.is_some() {
@@ -181,7 +181,8 @@ fn record_new_stack(
         thread.counters.lose(Loss::StacksDropped);
         return ContextId::NONE;
     }
-    // If the table cannot grow, the same stack gets another id the next time, which is correct but wasteful.
+    // If the table cannot grow, the id is not stored. The same stack then gets another id the next time, which is
+    // correct but wasteful.
     interner.insert(key, id);
     id
 }

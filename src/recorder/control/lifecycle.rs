@@ -1,35 +1,34 @@
-//! Tracks whether gpuflame may run in this process. gpuflame may run until the process ends or until gpuflame panics
-//! because of a bug of its own; after that gpuflame is off permanently. The state is one word, which is read at every
-//! entry point.
+//! Tracks whether gpuflame may run in this process. It may run until the process ends, or until gpuflame panics because
+//! of a bug of its own. After that, gpuflame is off permanently. The state is one word, which is read at every entry
+//! point.
 //!
-//! In a forked child gpuflame is off until one of the child's threads sets it up. The word is on a page of its own,
-//! which the kernel can replace by zeroes in children ([`page`]). A child is thereby distinguished from its parent
-//! however the child was forked, at no cost per launch.
+//! In a forked child, gpuflame is off until one of the child's threads sets it up. The word is on a page of its own,
+//! which the kernel can fill with zeroes in children ([`page`]). So gpuflame can distinguish a child from its parent,
+//! however the child was forked, and at no cost per launch.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use gpuflame_model::error::{Error, ErrorKind};
 
-/// Values of the word. The value 0 means that the word was never written, or was written in the process from which this
-/// process was forked.
+/// Values of the word. The value 0 means that no thread of this process has written the word.
 const ALIVE: u32 = 1;
 const OVER: u32 = 2;
-/// A thread is setting up this forked child. gpuflame is off for all other threads.
+/// A thread is just setting up this forked child. gpuflame is off for all other threads.
 const SETTING_UP: u32 = 3;
 
-/// A page that is aligned to the largest page size that Linux has on the architecture.
+/// A page that is aligned to the largest page size that Linux supports on the architecture.
 #[cfg_attr(target_arch = "x86_64", repr(C, align(4096)))]
 #[cfg_attr(not(target_arch = "x86_64"), repr(C, align(65536)))]
 struct Page {
     word: AtomicU32,
 }
 
-/// The page is initially zero and consists of whole pages, so the linker puts it into memory that is not backed by a
-/// file.
+/// The word's page. It is initially zero and consists of whole pages, so the linker puts it into memory that is not
+/// backed by a file.
 static PAGE: Page = Page { word: AtomicU32::new(0) };
-/// Whether forked children find zeroes on `PAGE`. This flag is not stored on `PAGE`, so that children inherit its
-/// value.
+/// Whether the kernel fills `PAGE` with zeroes in forked children. This flag is not stored on `PAGE`, so that children
+/// inherit its value.
 static IS_PAGE_ZEROED_IN_CHILDREN: AtomicBool = AtomicBool::new(false);
 
 /// Whether gpuflame must not run any more.
@@ -48,7 +47,7 @@ pub fn end() {
     PAGE.word.store(OVER, Ordering::Release);
 }
 
-/// Error for calls after the end.
+/// Returns the error for calls after gpuflame was switched off.
 pub fn over_error() -> Error {
     Error::new(ErrorKind::State, "the process is ending or is a forked child, and nothing more is recorded")
 }
@@ -57,25 +56,25 @@ fn transition(from: u32, to: u32) -> bool {
     PAGE.word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
 }
 
-/// Memory of the page that holds the word.
+/// Address range of the page that contains the word.
 pub fn page() -> Range<usize> {
     let start = std::ptr::from_ref(&PAGE).addr();
     start..start + size_of::<Page>()
 }
 
-/// Notes that forked children find zeroes on [`page`] from now on.
+/// Notes that the kernel fills [`page`] with zeroes in children that are forked from now on.
 pub fn note_children_find_zeroes() {
     transition(0, ALIVE);
     IS_PAGE_ZEROED_IN_CHILDREN.store(true, Ordering::Release);
 }
 
-/// Claims the task of setting up this forked child. Returns true on one thread, which must then call [`set_alive`] or
-/// [`end`]. Returns false if the process is not a forked child, or if another thread has claimed the task.
+/// Claims the task of setting up this forked child. Returns true on one thread only, which must then call [`set_alive`]
+/// or [`end`]. Returns false if the process is not a forked child, or if another thread has claimed the task.
 pub fn claim_inherited() -> bool {
     IS_PAGE_ZEROED_IN_CHILDREN.load(Ordering::Acquire) && transition(0, SETTING_UP)
 }
 
-/// Switches gpuflame on in the forked child, as in a new process.
+/// Switches gpuflame on in this forked child, as in a new process.
 pub fn set_alive() {
     PAGE.word.store(ALIVE, Ordering::Release);
 }
@@ -90,7 +89,7 @@ mod tests {
         assert!(!is_over() && !claim_inherited());
         note_children_find_zeroes();
         assert!(!is_over() && !claim_inherited());
-        // This simulates the kernel, which zeroes the word in a child.
+        // Zeroes the word, as the kernel does in a child.
         PAGE.word.store(0, Ordering::Release);
         assert!(is_over());
         assert!(claim_inherited() && !claim_inherited());

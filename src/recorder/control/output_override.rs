@@ -1,4 +1,4 @@
-//! Destination of the outputs as chosen by the program itself, which overrides the settings.
+//! Path prefix of the outputs that the program itself has chosen. It overrides that of the settings.
 
 use std::sync::{Mutex, PoisonError, TryLockError};
 
@@ -6,13 +6,13 @@ use gpuflame_config::Outputs;
 
 static OUTPUTS: Mutex<Option<Outputs>> = Mutex::new(None);
 
-/// Sets the destination of all outputs that are not written yet.
+/// Sets the path prefix of all outputs that are not written yet.
 pub fn set(outputs: Outputs) {
     *OUTPUTS.lock().unwrap_or_else(PoisonError::into_inner) = Some(outputs);
 }
 
-/// Returns the latest destination that the program chose; `None` if the program has not chosen. Never waits, because a
-/// thread that is just calling [`set`] may never continue. Returns `None` while a thread is calling [`set`].
+/// Returns the path prefix that the program chose last; `None` if the program has chosen none, or if a thread is just
+/// calling [`set`]. Does not wait for that thread, because it may never continue.
 pub fn get() -> Option<Outputs> {
     match OUTPUTS.try_lock() {
         Ok(outputs) => outputs.clone(),

@@ -1,21 +1,21 @@
-//! Tracks whether a window is open. The state is one word, which is read once per launch.
+//! Tracks whether a window is open, in one word that is read once per launch.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Bit 0: a window is open. Bit 1: no window is open, and launches are not even counted. Bit 2: each launch is reported
-/// to an external probe. Other bits: number of times that a window was opened.
+/// Bit 0 (`OPEN`): a window is open. Bit 1 (`MUTED`): no window is open, and launches are not even counted. Bit 2: each
+/// launch calls a marker function for an external probe. Other bits: number of windows opened so far.
 static WORD: AtomicU32 = AtomicU32::new(0);
 const OPEN: u32 = 1;
 const MUTED: u32 = 2;
 const HAS_LAUNCH_MARKER: u32 = 4;
 const ONE_OPENING: u32 = 8;
 
-/// The word at some moment.
+/// The state of the window at some moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowState(u32);
 
 impl WindowState {
-    /// WindowState before the first window.
+    /// State before the first window.
     pub const NONE: Self = Self(0);
 
     /// Returns the state as a number.
@@ -24,49 +24,49 @@ impl WindowState {
         self.0
     }
 
-    /// Converts a word from [`WindowState::word`] back.
+    /// Returns the state for a number from [`WindowState::word`].
     pub fn from_word(word: u32) -> Self {
         Self(word)
     }
 
-    /// Whether launches are recorded. If launches are not recorded, they are counted as outside.
+    /// Whether launches are recorded because a window is open. Otherwise they are counted as launches outside windows.
     #[inline]
     pub fn is_open(self) -> bool {
         self.0 & OPEN != 0
     }
 
-    /// Whether launches are skipped, until a window is opened.
+    /// Whether launches are ignored, until a window is opened.
     #[inline]
     pub fn is_muted(self) -> bool {
         self.0 & MUTED != 0
     }
 
-    /// Whether launches are reported to an external probe.
+    /// Whether each launch calls the marker function for an external probe.
     #[inline]
     pub fn has_launch_marker(self) -> bool {
         self.0 & HAS_LAUNCH_MARKER != 0
     }
 
-    /// Whether a launch must be skipped or reported to a probe. One test covers both of these rare cases.
+    /// Whether launches are ignored, or call the marker function. One test covers both of these rare cases.
     #[inline]
     pub fn is_special(self) -> bool {
         self.0 & (MUTED | HAS_LAUNCH_MARKER) != 0
     }
 
-    /// Number of times that a window was opened. If two launches outside windows have the same number, no window was
-    /// open between these launches.
+    /// Number of windows opened so far. If two launches outside windows have the same number, no window was open
+    /// between these launches.
     pub fn openings(self) -> u32 {
         self.0 / ONE_OPENING
     }
 }
 
-/// Returns the current state.
+/// Returns the current state of the window.
 #[inline]
 pub fn state() -> WindowState {
     WindowState(WORD.load(Ordering::Acquire))
 }
 
-/// Opens the window. Returns false if it was open already.
+/// Opens the window. Returns false if it was already open.
 pub fn open() -> bool {
     let opened = |word: u32| (word & OPEN == 0).then(|| (word & !MUTED).wrapping_add(ONE_OPENING) | OPEN);
     WORD.fetch_update(Ordering::AcqRel, Ordering::Acquire, opened).is_ok()
@@ -77,13 +77,13 @@ pub fn close() -> bool {
     WORD.fetch_and(!OPEN, Ordering::AcqRel) & OPEN != 0
 }
 
-/// Skips launches from now on. Returns false if a window is open, or if launches are skipped already.
+/// Ignores launches from now on. Returns false if a window is open, or if launches are ignored already.
 pub fn mute() -> bool {
     let muted = |word: u32| (word & (OPEN | MUTED) == 0).then_some(word | MUTED);
     WORD.fetch_update(Ordering::AcqRel, Ordering::Acquire, muted).is_ok()
 }
 
-/// Reports launches to an external probe from now on.
+/// Makes each launch call the marker function for an external probe, from now on.
 pub fn enable_launch_marker() {
     WORD.fetch_or(HAS_LAUNCH_MARKER, Ordering::AcqRel);
 }

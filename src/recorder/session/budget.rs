@@ -1,14 +1,14 @@
 //! Limits the work of the sampler's thread, which may be woken thousands of times per second.
 
-/// Maximum debt in ns. If the clock was set back by more, the account begins again.
+/// Maximum debt in ns. A larger debt can only come from a clock that was set back, so the account begins again.
 const MAX_DEBT_NS: u64 = 1_000_000_000;
 
-/// An account of work: each piece of work is paid for with time on the clock.
+/// An account of work. Each piece of work has a cost, which is paid off as time passes.
 #[derive(Debug)]
 pub(super) struct Budget {
-    /// Maximum time in ns that is saved up for work done at once.
+    /// Maximum amount of work in ns that may be done at once after a pause.
     burst: u64,
-    /// Time up to which work is paid for.
+    /// Time (ns) at which all work so far is paid off.
     paid_until: u64,
 }
 
@@ -17,14 +17,14 @@ impl Budget {
         Self { burst, paid_until: 0 }
     }
 
-    /// Pays `cost` ns for work that was done at `now`.
+    /// Adds work that was done at the time `now` and costs `cost` ns.
     pub(super) fn pay(&mut self, now: u64, cost: u64) {
         let paid_until = if self.is_plausible(now) { self.paid_until } else { 0 };
         let from = paid_until.max(now.saturating_sub(self.burst));
         self.paid_until = from.saturating_add(cost).min(now.saturating_add(MAX_DEBT_NS));
     }
 
-    /// Whether too much work was done until `now`.
+    /// Whether more work was done until `now` than is paid off.
     pub(super) fn is_overdrawn(&self, now: u64) -> bool {
         self.paid_until > now && self.is_plausible(now)
     }
@@ -42,7 +42,7 @@ mod tests {
 
     #[test]
     fn work_is_limited_after_a_burst() {
-        // Each piece costs half a millisecond, and 40 of them are done at once.
+        // Each piece costs half a millisecond. 40 pieces are done at once.
         let (mut budget, start) = (Budget::new(20 * MS), 1_000_000_000_000);
         let mut is_done = |now| {
             budget.pay(now, MS / 2);
@@ -51,7 +51,7 @@ mod tests {
         assert_eq!((0..70).filter(|_| is_done(start)).count(), 40);
         let later = (100..1100).filter(|at| is_done(start + at * MS)).count();
         assert_eq!(later, 1000, "pieces that are a millisecond apart");
-        // A thread that is always woken sleeps if it is over its budget.
+        // A thread that is woken all the time sleeps while its account is overdrawn.
         let (mut now, end, mut pieces) = (start + 2_000 * MS, start + 3_000 * MS, 0);
         while now < end {
             now += if is_done(now) { MS / 50 } else { 5 * MS };

@@ -1,6 +1,6 @@
-//! The session is one process's run under gpuflame, from the first call to the files written at exit.
+//! The session is the run of one process under gpuflame, from the first call of gpuflame to the files written at exit.
 //!
-//! Each process has one session, however gpuflame was loaded. This file has gpuflame's entry points.
+//! There is one session per process, however gpuflame was loaded. This file contains gpuflame's entry points.
 //!
 //! ```text
 //! inject, start, stop, flush, stats     (this file)      ranges (need no session)
@@ -52,16 +52,16 @@ use run::running::Session;
 pub use run::stats::{KernelTime, Stats};
 use run::{set_up, stage};
 
-/// Entry point for the driver's injection: sets up the session and, unless the settings forbid it, opens a window.
-/// Prints one line if the setup fails.
+/// Sets up the session and, unless the settings forbid it, opens a window. The driver calls this when it injects
+/// gpuflame. If the setup fails, prints one line.
 pub fn inject() {
-    // In a forked child even our own locks may stay locked forever.
+    // In a forked child, even our own locks may be locked forever, so this check comes first.
     if forks::is_over() || environment::forbids_recording() {
         return;
     }
     prepare_process();
-    // The driver calls this function inside `cuInit`. If this or another thread is already setting up the session, that
-    // thread may be waiting for this call, so this call must not wait for that thread.
+    // The driver calls this function inside `cuInit`. If the session is being set up at this moment, on this or another
+    // thread, the setup may be waiting for this call to return. So this call must not wait for the setup.
     match stage::create_if_idle(set_up::set_up_on_injection) {
         Some(Ok(session)) if session.opens_at_once() => drop(session.open_window()),
         Some(Ok(_)) | None => {}
@@ -72,7 +72,7 @@ pub fn inject() {
     }
 }
 
-/// Reports why nothing is recorded, if the code that loads this library has found a reason.
+/// Prints why nothing is recorded, if the code that loads this library has found a reason.
 pub fn refuse(why: &str) {
     if !forks::is_over() && !environment::forbids_recording() {
         stderr::remember_file();
@@ -100,16 +100,16 @@ pub fn start() -> Result<()> {
     prepare_process();
     match stage::get_or_create(set_up::set_up_on_call)? {
         Some(session) => session.open_window(),
-        // The driver calls gpuflame in the middle of our own CUPTI call, while this thread sets up the session.
+        // This thread is setting up the session, and the driver calls gpuflame from inside our own CUPTI call.
         None => Ok(()),
     }
 }
 
 /// Closes the window. If none is open, nothing changes. Does not wait for the GPU.
 ///
-/// Launches made in the window are followed to their end on the GPU, however much later that is. Launches made in the
-/// next second are counted as outside. Later launches are skipped, and one more second later CUPTI's launch callbacks
-/// are switched off, so that launches cost only what CUPTI's records cost.
+/// Launches made in the window are followed until their GPU work ends, however much later that is. Launches made in the
+/// second after the window are counted as outside. Later launches are ignored, and after one more second CUPTI's launch
+/// callbacks are switched off, so that launches cost only what CUPTI's records cost.
 ///
 /// # Errors
 /// As [`start`], if that has failed; `State` if no window was opened before.
@@ -122,7 +122,7 @@ pub fn stop() -> Result<()> {
     Ok(())
 }
 
-/// Whether launches are recorded now: a window is open, and recording works. Takes nanoseconds.
+/// Whether launches are recorded now, because a window is open and recording works. Takes nanoseconds.
 pub fn is_active() -> bool {
     !lifecycle::is_over() && Session::get().is_some() && window::state().is_open()
 }
@@ -145,7 +145,7 @@ pub fn step() -> Result<()> {
     Ok(())
 }
 
-/// Begins a step: `name` is the name of the range that begins it, if any.
+/// Begins a step. If a range begins it, `name` is the name of the range; otherwise `name` is empty.
 fn begin_step(name: &str) {
     let number = steps::begin();
     match Session::get() {
@@ -168,8 +168,8 @@ pub fn mark(text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Overrides `GPUFLAME_OUTPUT` for all files that are not written yet, which are all files written at exit. `prefix`
-/// may contain the same macros as `GPUFLAME_OUTPUT`, and is relative to the current directory.
+/// Overrides `GPUFLAME_OUTPUT` for all files that are not written yet. These include all files that are written at
+/// exit. `prefix` may contain the same macros as `GPUFLAME_OUTPUT`, and is relative to the current directory.
 ///
 /// May be called before the first [`start`], and between windows. A recording that has begun is moved at the
 /// end of the process.
@@ -214,15 +214,15 @@ pub fn stats() -> Result<Stats> {
     stage::running_session()?.stats()
 }
 
-/// Guard of an open window, which closes when the guard is dropped: see [`window`](fn@window).
+/// Guard of an open window. The window closes when the guard is dropped: see [`window`](fn@window).
 #[derive(Debug)]
 #[must_use = "the window closes when this guard is dropped, which is at once unless a variable holds it"]
 pub struct Window(());
 
 /// Opens a window, as [`start`] does. The window closes when the returned guard is dropped.
 ///
-/// Windows do not nest: if two windows are open at once, on any threads, the first window to be dropped closes both
-/// windows.
+/// Windows do not nest. If two guards exist at once, on any threads, the window closes when the first of them is
+/// dropped.
 ///
 /// # Errors
 /// As [`start`].
@@ -237,23 +237,23 @@ impl Drop for Window {
     }
 }
 
-/// Prepares the process before the first call to CUPTI.
+/// Prepares the process for the first call to CUPTI.
 fn prepare_process() {
     forks::note_session_begin();
     notices::set_listener(on_notice);
 }
 
-/// Handles notices from CUPTI's callbacks, on the application's threads.
+/// Handles notices from CUPTI's callbacks. Runs on the application's threads.
 fn on_notice(notice: Notice<'_>) {
     if lifecycle::is_over() && notice != Notice::Panicked {
         return;
     }
     match notice {
-        // The driver may register its own exit handlers when it creates its first context, and those handlers would run
-        // before our handler, so our handler is moved to the front again.
+        // The driver may register exit handlers when it creates its first context. They would run before our handler,
+        // so our handler is moved to the front again.
         Notice::ContextCreated => shutdown::move_exit_handler_first(),
         Notice::ContextEnds => {
-            // The stage's lock is released before CUPTI is called.
+            // `running_session` has released the stage's lock, so no lock of ours is held while CUPTI is called.
             let session = stage::running_session();
             if let Ok(session) = session {
                 session.on_context_end();

@@ -1,4 +1,4 @@
-//! Ranges that the program opens and closes, directly or through NVTX.
+//! Functions for ranges that the program opens and closes, directly or through NVTX.
 
 use std::ffi::CStr;
 use std::marker::PhantomData;
@@ -11,7 +11,7 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 
 use crate::session::process::environment;
 
-/// Opens a range on this thread: a frame in the stack of every launch until [`range_pop`].
+/// Opens a range on this thread. Until [`range_pop`], the range is a frame in the stack of every launch of this thread.
 pub fn range_push(name: &CStr) -> Result<()> {
     if forks::is_over() {
         return Err(lifecycle::over_error());
@@ -36,8 +36,8 @@ pub fn range_pop() -> Result<()> {
     }
 }
 
-/// Entry point for NVTX's injection: attaches to NVTX, unless the settings forbid it. May be called before all CUDA
-/// calls, or in a program without CUDA calls. Sets up no session.
+/// Attaches to NVTX, unless the settings forbid it. NVTX calls this when it injects gpuflame, which may be before all
+/// CUDA calls or in a program without CUDA calls. Sets up no session.
 pub fn inject_nvtx(table: NvtxTable) {
     if forks::is_over() || environment::forbids_recording() {
         return;
@@ -48,17 +48,17 @@ pub fn inject_nvtx(table: NvtxTable) {
     table.attach();
 }
 
-/// Guard of an open range, which closes when the guard is dropped: see [`range`].
+/// Guard of an open range. The range closes when the guard is dropped: see [`range`].
 #[derive(Debug)]
 #[must_use = "the range closes when this guard is dropped, which is at once unless a variable holds it"]
 pub struct Range {
     is_open: bool,
-    /// A range belongs to its thread, so the guard must not be `Send`.
+    /// Makes the guard `!Send`, because a range belongs to the thread that opened it.
     own_thread: PhantomData<*const ()>,
 }
 
-/// Opens a range on this thread. Until the returned guard is dropped, `name` is a frame `[range]NAME` of
-/// every launch of this thread, between the CPU stack and the kernel.
+/// Opens a range on this thread. Until the returned guard is dropped, every launch of this thread has a frame
+/// `[range]NAME` with this `name`, between the CPU stack and the kernel.
 ///
 /// Ranges nest, up to 128 deep. Ranges work whether a window is open or not, and take about 50 ns each. A few thousand
 /// distinct names are fine; one name per step of a long run is too many. Ranges for which there is no room are counted
@@ -67,7 +67,7 @@ pub fn range(name: &str) -> Range {
     let is_open = !forks::is_over();
     if is_open {
         forks::install_handler();
-        // If there is no room for the range, it is counted as dropped, and is closed like any other range.
+        // If there is no room for the range, it is counted as dropped. The guard closes it like any other range.
         let _ = capture::push_range(RangeDomain::USER, RangeName::Text(name.as_bytes()));
     }
     Range { is_open, own_thread: PhantomData }

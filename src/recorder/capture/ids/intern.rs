@@ -1,9 +1,11 @@
-//! Maps a stack to its context id, with a hash over only the new frames and one table per thread.
+//! Assigns a context id to each stack: hashes only the frames that have changed, and looks the hash up in a table of
+//! the thread.
 //!
 //! A stack is hashed from its root, and the intermediate hash after every frame is stored. The unwinder returns how
 //! many frames at the root are unchanged since the thread's last stack, so only the remaining frames are hashed again.
-//! A context is identified by 128 bits of hash alone: with a million distinct stacks, the chance that two of them
-//! collide is 1e-27 (reference: birthday bound, n^2 / 2^129).
+//! A context (a stack together with the API call that it made) is identified by its 128-bit hash alone, not by its
+//! frames. With a million distinct stacks, the chance that two of them have the same hash is 1e-27 (reference: birthday
+//! bound, n^2 / 2^129).
 
 use std::mem::size_of;
 use std::ptr::NonNull;
@@ -12,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use gpuflame_model::record::{ContextId, Frame};
 use gpuflame_unwind::{Unwinder, memory};
 
-/// Maximum number of frames of an interned stack; deeper stacks are truncated by the unwinder.
+/// Maximum number of frames of a stack. The unwinder truncates deeper stacks.
 pub(super) const MAX_FRAMES: usize = 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,8 +26,8 @@ pub(crate) struct Hash {
 impl Hash {
     pub(crate) const ROOT: Self = Self { a: 0x243f_6a88_85a3_08d3, b: 0x1319_8a2e_0370_7344 };
 
-    /// Two independent chains, of 4 and 5 cycles per frame. All mixing is applied to the word before the word enters a
-    /// chain, so that the mixing need not wait for the hash of the previous frame.
+    /// Adds a word to the hash, which consists of two independent chains of 4 and 5 cycles per frame. The word is mixed
+    /// before it enters a chain, so that the mixing need not wait for the hash of the previous frame.
     #[inline]
     pub(crate) fn then(self, word: u64) -> Self {
         let mixed = (word ^ word >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -36,13 +38,13 @@ impl Hash {
         }
     }
 
-    /// Combines both hashes; their order matters.
+    /// Returns a hash over both hashes. Their order matters.
     #[inline]
     pub(crate) fn and(self, other: Self) -> Self {
         self.then(other.a).then(other.b)
     }
 
-    /// Returns bits of the hash that select a place in a table.
+    /// Returns bits of the hash, to select a slot in a table.
     pub(crate) fn bits(self) -> usize {
         (self.a >> 32) as usize
     }
@@ -52,33 +54,36 @@ impl Hash {
 #[repr(C)]
 struct ContextSlot {
     hash: Hash,
-    /// `ContextId::NONE` = the slot is empty.
+    /// Id of the context; `ContextId::NONE` = the slot is empty.
     id: ContextId,
 }
 
 pub(crate) type PrefixHashes = [Hash; MAX_FRAMES + 1];
 
-/// Cached context id of frames that the unwinder has cached. An entry of zero bytes is empty.
+/// Context id of a stack that the unwinder has in its cache. An entry of zero bytes is empty.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct CachedContext {
-    /// Last stack that contained the frames.
+    /// Key of the context for which `id` was found last. The same cached frames may occur with other calls, ranges or
+    /// foreign frames.
     stack: ContextKey,
     id: ContextId,
-    /// Value of [`Interner::round`] when the entry was written.
+    /// Value of `Interner::round` when the entry was written. If the interner has forgotten its ids since, the entry is
+    /// stale.
     round: u32,
 }
 
 type CachedContexts = [CachedContext; Unwinder::MAX_CACHED_STACKS];
 
 const MIN_SLOTS: usize = 1024;
-/// Maximum number of slots of a table: 12 MiB, room for 262,144 stacks.
+/// Maximum number of slots of a table. Such a table takes 12 MiB and has room for 262,144 stacks.
 const MAX_SLOTS: usize = 1 << 19;
-/// `MAX_SLOTS`, or less under the memory ceiling that the user asked for.
+/// `MAX_SLOTS`, or fewer if the user has asked for a limit on memory.
 static SLOT_LIMIT: AtomicUsize = AtomicUsize::new(MAX_SLOTS);
 
-/// Limits each table to `bytes`. A thread whose stacks exceed the limit forgets all of its ids, and a stack that occurs
-/// again gets a new id. So the reader of the ids must recognise a stack that it has already received under another id.
+/// Limits the table of each thread to `bytes`. A thread whose stacks exceed the limit forgets all of its ids, and a
+/// stack that occurs again gets a new id. So the same stack may be announced under several ids, which the reader of the
+/// ids must recognise.
 pub(crate) fn limit_memory(bytes: usize) {
     let slots = (bytes / size_of::<ContextSlot>()).clamp(MIN_SLOTS, MAX_SLOTS);
     SLOT_LIMIT.store(1 << slots.ilog2(), Ordering::Relaxed);
@@ -88,11 +93,11 @@ pub(crate) fn limit_memory(bytes: usize) {
 pub(crate) enum InternResult {
     /// The stack has an id.
     Known(ContextId),
-    /// The stack is new: give it an id with [`Interner::insert`].
+    /// The stack is new. Store an id for it with [`Interner::insert`].
     New(NewContext),
 }
 
-/// Identity of a context that has no id yet.
+/// Key of a context that has no id yet.
 pub(crate) struct NewContext(ContextKey);
 
 /// Context ids of one thread.
@@ -100,20 +105,21 @@ pub(crate) struct Interner {
     slots: NonNull<ContextSlot>,
     capacity: usize,
     used: usize,
-    /// `prefix[n]` = the hash of the `n` frames next to the root. Stored in a separate mapping, because 16 KiB would be
-    /// too much for the stack of a thread with a small stack, on which this struct is created and moved once.
+    /// `prefix[n]` = the hash of the `n` frames next to the root. The array is in a separate mapping: it takes 16 KiB,
+    /// and this struct is created and moved once on the thread's stack, which may be small.
     prefix: NonNull<PrefixHashes>,
     /// Number of hashes in `prefix` that belong to the last stack.
     depth: usize,
     last: Option<(ContextKey, ContextId)>,
-    /// Cached results for stacks that the unwinder has cached, by stack number. Mapped when the first result is cached.
+    /// Context ids of stacks that the unwinder has cached, by the number of the stack in that cache. Mapped when the
+    /// first id is stored.
     cached: Option<NonNull<CachedContexts>>,
     /// Number of times that the thread has forgotten its ids.
     round: u32,
 }
 
-/// Inputs of a context's hash. Comparing two of these structs is cheaper than hashing one. All-zero bytes are a valid
-/// value.
+/// The values from which a context's hash is computed. Comparing two of these structs is cheaper than hashing one.
+/// All-zero bytes are a valid value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 struct ContextKey {
@@ -155,9 +161,9 @@ impl Interner {
         })
     }
 
-    /// Looks up the stack that consists of `frames` (leaf first) with the call `leaf` on top. The `unchanged` frames at the root are
-    /// the same as in the last call. `extra` is the hash of the open ranges and of the frames of other languages,
-    /// which also distinguish stacks.
+    /// Looks up the stack that consists of `frames` (leaf first) with the call `leaf` on top. The `unchanged` frames at
+    /// the root are the same as in the last call of this function. `extra` is the hash of the open ranges and of the
+    /// frames of other languages; stacks that differ only in these also get different ids.
     #[inline(always)]
     pub(crate) fn find(
         &mut self,
@@ -196,7 +202,8 @@ impl Interner {
         self.find(extra, leaf, frames, unchanged)
     }
 
-    /// Caches the stack that was looked up last, and its context, under the number `number`.
+    /// Stores the id of the stack that was looked up last, under the number `number` that the stack has in the
+    /// unwinder's cache.
     #[cold]
     pub(crate) fn cache_last(&mut self, number: usize) {
         if self.cached.is_none() {
@@ -208,8 +215,9 @@ impl Interner {
         }
     }
 
-    /// Returns the context in which the cached stack `number` has called `leaf`, with the ranges and foreign frames
-    /// whose hash is `extra`. Returns `None` if this context is not cached.
+    /// Returns the context id of the stack with the number `number` in the unwinder's cache, if it has called `leaf`.
+    /// `extra` is the hash of the open ranges and foreign frames. Returns `None` if nothing is stored under the number,
+    /// or if the context has no id.
     #[inline(always)]
     pub(crate) fn find_cached(
         &mut self,
@@ -247,8 +255,8 @@ impl Interner {
         InternResult::Known(slot.id)
     }
 
-    /// Stores the id of the stack of `key`. Returns `false` if the table cannot grow for lack of memory; the stack then
-    /// remains without an id.
+    /// Stores the id of the context `key`. Returns `false` if the table cannot grow for lack of memory; then the
+    /// context remains without an id.
     #[cold]
     pub(crate) fn insert(&mut self, key: NewContext, id: ContextId) -> bool {
         if 2 * (self.used + 1) > self.capacity && !self.reserve() {
@@ -262,7 +270,7 @@ impl Interner {
         true
     }
 
-    /// Returns the slot of `hash`, or the empty slot where it would be inserted.
+    /// Returns the index of the slot that contains `hash`, or of the empty slot into which it must be inserted.
     #[inline]
     fn probe(&self, hash: Hash) -> usize {
         let mask = self.capacity - 1;
@@ -391,7 +399,7 @@ mod tests {
     fn a_kept_prefix_hashes_like_a_fresh_stack() {
         let mut interner = Interner::new().unwrap();
         assert_eq!(id_of(&mut interner, LEAF, &stack(&[30, 20, 10]), 0, 2), 2);
-        // The two frames next to the root stay; the frames on the leaf side are new.
+        // The two frames next to the root are unchanged; the frames on the leaf side are new.
         assert_eq!(id_of(&mut interner, LEAF, &stack(&[99, 40, 20, 10]), 2, 3), 3);
         assert_eq!(id_of(&mut interner, LEAF, &stack(&[99, 40, 20, 10]), 0, 99), 3);
         assert_eq!(id_of(&mut interner, LEAF, &stack(&[30, 20, 10]), 2, 99), 2);

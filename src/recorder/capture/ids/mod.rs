@@ -1,4 +1,4 @@
-//! Process-wide numbers of stacks, range names and texts. Records contain these numbers.
+//! Numbers that are unique in the process, for stacks, range names and texts. Records contain these numbers.
 
 pub(super) mod intern;
 pub(super) mod range_names;

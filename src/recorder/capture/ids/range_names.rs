@@ -1,5 +1,5 @@
-//! The names of ranges, and the domains that separate them. Each name and each domain has a process-wide number, which
-//! any thread can look up at any time (`text_table`).
+//! Names of ranges, and the domains (namespaces) to which ranges belong. Each name and each domain has a number that is
+//! unique in the process, and that any thread can look up at any time (`text_table`).
 
 use std::borrow::Cow;
 use std::ptr::null_mut;
@@ -10,18 +10,18 @@ use gpuflame_model::record::{RangeId, Row};
 use super::intern::Hash;
 use super::text_table::{MAX_TEXTS, TextTable};
 
-/// Maximum number of domains that can still be added after the maximum number of names is reached.
+/// Number of domains that can still be added after the maximum number of names is reached.
 const MAX_DOMAINS: usize = 1 << 10;
 /// Maximum number of names.
 const MAX_NAMES: usize = MAX_TEXTS - MAX_DOMAINS;
-/// Maximum length of a name in bytes; the rest of a longer name is ignored.
+/// Maximum length of a name in bytes. The rest of a longer name is ignored.
 const MAX_NAME_BYTES: usize = 512;
 
-/// All names, each with the number of its domain.
+/// Names of ranges and of domains. The number of a range name's domain is stored with the name.
 static NAMES: TextTable = TextTable::new();
 
-/// A namespace of ranges: a pop closes only ranges of its own domain. The number of a domain is the number of the
-/// domain's name.
+/// A namespace of ranges: a pop closes only a range of its own domain. The number of a domain is the number of the
+/// domain's name in `NAMES`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RangeDomain(u32);
 
@@ -30,7 +30,7 @@ impl RangeDomain {
     pub const DEFAULT: Self = Self(0);
     /// Domain of the ranges that `gpuflame_range_push` opens.
     pub const USER: Self = Self(u32::MAX);
-    /// Value for all domains that the user has excluded.
+    /// Stands for every domain that the user has excluded.
     pub const IGNORED: Self = Self(u32::MAX - 1);
     /// Pseudo-domain that contains the names of the domains.
     const DOMAIN_NAMES: Self = Self(u32::MAX - 2);
@@ -49,16 +49,16 @@ impl RangeDomain {
 /// Name of a range as the application passes it.
 #[derive(Clone, Copy, Debug)]
 pub enum RangeName<'a> {
-    /// Name in bytes, which should be UTF-8 but may not be.
+    /// Name as bytes, usually UTF-8.
     Text(&'a [u8]),
-    /// Name in 32-bit characters.
+    /// Name as 32-bit characters.
     Wide(&'a [u32]),
-    /// Name that the application has registered before.
+    /// Name that the application has registered before, by its number.
     Registered(RangeId),
 }
 
-/// Returns the hash that identifies a name. The name's address cannot identify it, because the application may later
-/// store another name at the same address.
+/// Returns the hash that identifies a name. The address of the name cannot identify it, because the application may
+/// later store another name at that address.
 pub(crate) fn hash_bytes(domain: RangeDomain, text: &[u8]) -> Hash {
     let text = &text[..text.len().min(MAX_NAME_BYTES)];
     let start = Hash::ROOT.then(u64::from(domain.0)).then(text.len() as u64);
@@ -72,26 +72,27 @@ pub(crate) fn hash_bytes(domain: RangeDomain, text: &[u8]) -> Hash {
 /// Returns the hash under which a thread caches a name of wide characters.
 pub(crate) fn hash_wide(domain: RangeDomain, text: &[u32]) -> Hash {
     let text = &text[..text.len().min(MAX_NAME_BYTES)];
-    // The length word is above all lengths of byte strings, so that the hashes of wide and byte strings differ.
+    // The first word is larger than the length of any byte string, so that a wide string never has the hash of a byte
+    // string.
     let start = Hash::ROOT.then(u64::from(domain.0)).then(1 << 32 | text.len() as u64);
     text.iter().fold(start, |hash, letter| hash.then(u64::from(*letter)))
 }
 
-/// NVTX domains that the user has excluded; null if there are none. A list that was stored is never freed.
+/// NVTX domains that the user has excluded; null = none. A list that was stored is never freed.
 static IGNORED: AtomicPtr<Vec<String>> = AtomicPtr::new(null_mut());
 
-/// Pattern for the names of ranges that begin a step; null if there is no pattern. A pattern that was stored is never
-/// freed.
+/// Pattern for the names of ranges that begin a step; null = no pattern. A pattern that was stored is never freed.
 static STEP_NAME: AtomicPtr<String> = AtomicPtr::new(null_mut());
 
-/// Makes each range with this name, in any domain, begin a step when the range opens. If `name` ends in `*`, it is a
-/// prefix. Each step is announced as a [`Notice::Step`](crate::capture::notices::Notice::Step).
+/// Makes each range with this name, in any domain, begin a step when the range opens. If `name` ends in `*`, it stands
+/// for all names that begin with the text before the `*`. Each step is announced as a
+/// [`Notice::Step`](crate::capture::notices::Notice::Step).
 pub fn watch_range(name: &str) {
     STEP_NAME.store(Box::into_raw(Box::new(name.to_owned())), Ordering::Release);
 }
 
-/// Runs `body` with the name of a range that is being opened, if the range begins a step. `id` is the id of the range's name,
-/// if the name has one.
+/// If the range that is being opened begins a step, runs `body` with the range's name. `id` is the id of that name, if
+/// it has one.
 pub(crate) fn with_step_name(name: RangeName<'_>, id: Option<RangeId>, body: impl FnOnce(&str)) {
     // SAFETY: the pointer is null, or points to a string that `watch_range` has leaked.
     let Some(watched) = (unsafe { STEP_NAME.load(Ordering::Acquire).as_ref() }) else { return };
@@ -133,8 +134,8 @@ pub(crate) fn domain(name: RangeName<'_>) -> RangeDomain {
             return RangeDomain::IGNORED;
         }
         match number_in_domain(RangeDomain::DOMAIN_NAMES, name, MAX_NAMES + MAX_DOMAINS) {
-            // If the domain has no number of its own, it is ignored, because pops of other domains could close its
-            // ranges.
+            // The domain has no number of its own. So it is ignored: if its ranges were recorded, pops of other domains
+            // could close them.
             None => RangeDomain::IGNORED,
             Some(number) => RangeDomain(number),
         }
@@ -156,7 +157,7 @@ fn number_in_domain(domain: RangeDomain, text: &[u8], max: usize) -> Option<u32>
     NAMES.number_of(hash_bytes(domain, text), domain.0, text, max)
 }
 
-/// Runs `body` with a name as UTF-8, truncated to the maximum length.
+/// Runs `body` with the name as bytes (wide characters are converted to UTF-8), truncated to the maximum length.
 fn with_text<T>(name: RangeName<'_>, body: impl FnOnce(&[u8]) -> T) -> T {
     match name {
         RangeName::Text(text) => body(&text[..text.len().min(MAX_NAME_BYTES)]),
@@ -175,8 +176,8 @@ fn with_text<T>(name: RangeName<'_>, body: impl FnOnce(&[u8]) -> T) -> T {
     }
 }
 
-/// Passes on the names that are new. Call after the ends of the context logs were marked, and before the contexts up to
-/// these marks, which refer to the names, are passed on. Only one thread may call this at a time.
+/// Passes a row for each new name to `each`. Contexts refer to names. So first mark the ends of the context logs, then
+/// call this function, and only then pass on the contexts up to the marks. Only one thread may call this at a time.
 pub(crate) fn drain_names(each: &mut impl FnMut(&Row<'_>)) {
     NAMES.drain_new(|number, domain, text| {
         if number == RangeId::OTHER.0 {
@@ -199,7 +200,7 @@ mod tests {
 
     use super::*;
 
-    /// This is a single test because the table of names is process-wide.
+    /// There is only one test, because the table of names belongs to the whole process.
     #[test]
     fn a_range_name_has_one_id_on_all_threads_and_is_emitted_once() {
         let mut told = HashMap::new();

@@ -1,10 +1,10 @@
-//! Process-wide texts that are identified by numbers: the names of ranges, and descriptions of functions.
+//! Texts that are identified by numbers, which are unique in the process: the names of ranges, and descriptions of
+//! functions.
 //!
 //! Any thread may ask for the number of a text at any time: in a signal handler, inside the application's allocator, or
 //! in a forked child, in which the parent's other threads do not exist. So this code takes no lock and uses no
-//! allocator, and no thread waits for another. A text becomes visible to other threads once it is completely written.
-//! If a thread is stopped before its text is visible, the next thread that needs the text writes it again, under
-//! another number.
+//! allocator, and no thread waits for another. Other threads see a text only once it is completely written. If a thread
+//! is stopped before its text is visible, the next thread that needs the text writes it again, under another number.
 
 use std::mem::size_of;
 use std::ptr::{NonNull, null_mut};
@@ -14,32 +14,32 @@ use gpuflame_unwind::memory;
 
 use super::intern::Hash;
 
-/// Maximum number of texts per kind, so that a program that puts a different number into each text does not exhaust the
-/// memory.
+/// Maximum number of texts of a kind. Without this limit, a program that puts a different number into each text would
+/// exhaust the memory.
 pub(crate) const MAX_TEXTS: usize = (1 << 16) + (1 << 10);
 
-/// Table of the texts of one kind, which stores a word of the caller with each text. It takes a megabyte of address
+/// Table of the texts of one kind. The caller can store one word with each text. The table takes a megabyte of address
 /// space, which is mapped when the first text is added; its pages take memory only as texts are added.
 pub(crate) struct TextTable(AtomicPtr<TextSlots>);
 
 struct TextSlots {
-    /// Numbers of texts. A number is in the slot that the hash of its text selects, or after that slot; 0 = the slot
-    /// is empty.
+    /// Hash table of the texts' numbers; 0 = the slot is empty. The hash of a text selects the slot at which the search
+    /// begins.
     slots: [AtomicU32; SLOTS],
     /// Entries of the texts, by number; null = the entry is not written yet.
     entries: [AtomicPtr<TextEntry>; MAX_TEXTS + 1],
-    /// Count of the numbers that are assigned, and count of the entries that are completely written.
+    /// Count of the numbers that are assigned, and count of the texts that are completely written.
     assigned: AtomicU32,
     written: AtomicU32,
-    /// Chunk of memory to which the next text is written.
+    /// Chunk of memory into which the next text is written.
     chunk: AtomicPtr<TextChunk>,
-    /// State of the collector: count of the texts that it has received, and the highest number up to which it has
-    /// received every text.
+    /// State of the collector: count of the texts that it has received, and the number up to which it has received
+    /// every text.
     received: AtomicU32,
     received_up_to: AtomicU32,
 }
 
-/// Number of slots in the hash table; about half of the slots stay empty.
+/// Number of slots in the hash table. About half of the slots stay empty.
 const SLOTS: usize = 1 << 17;
 const _: () = assert!(SLOTS.is_power_of_two() && SLOTS * 10 > MAX_TEXTS * 19);
 
@@ -48,7 +48,7 @@ struct TextEntry {
     hash: Hash,
     /// Word that the caller has stored with the text.
     word: u32,
-    /// Address of the text, which is stored after the entry.
+    /// Address of the text, which is stored directly after the entry.
     text: NonNull<u8>,
     bytes: u32,
     is_received: AtomicBool,
@@ -67,8 +67,8 @@ impl TextTable {
         Self(AtomicPtr::new(null_mut()))
     }
 
-    /// Returns the number of the text with this hash. If the text is new and there are fewer than `max` texts, assigns
-    /// a new number. Returns `None` if there are too many texts or no memory.
+    /// Returns the number of the text that has this hash. If the text is new and fewer than `max` numbers are assigned,
+    /// assigns a new number. Returns `None` if there are too many texts or no memory.
     pub(crate) fn number_of(&self, hash: Hash, word: u32, text: &[u8], max: usize) -> Option<u32> {
         let table = self.table()?;
         table
@@ -85,8 +85,8 @@ impl TextTable {
         Some(self.table_if_any()?.entry(number)?.text())
     }
 
-    /// Passes each new text on, as its number, its word and the text. Before the very first text it passes number 0,
-    /// which no text has. Only one thread may call this at a time.
+    /// Passes each new text to `each`: its number, its word, and the text. Before the very first text, passes number 0,
+    /// which belongs to no text. Only one thread may call this at a time.
     pub(crate) fn drain_new(&self, each: impl FnMut(u32, u32, &'static [u8])) {
         if let Some(table) = self.table_if_any() {
             table.drain_new(each);
@@ -110,8 +110,8 @@ impl TextTable {
         })
     }
 
-    /// Assigns a number without a text, as if the thread that asked for it was stopped before it wrote the text, or
-    /// does not exist in this process.
+    /// Assigns a number without writing its text. This is the state that a thread leaves if it is stopped before it
+    /// writes the text, or if it does not exist in this forked child.
     #[cfg(test)]
     pub(super) fn assign_number_without_text(&self) {
         self.table().expect("memory for a table").assigned.fetch_add(1, Ordering::Relaxed);
@@ -119,7 +119,7 @@ impl TextTable {
 }
 
 impl TextSlots {
-    /// Returns the number of a known text, or the empty slot at which the search ended.
+    /// Returns the number of the text that has this hash; if there is none, the empty slot at which the search ended.
     fn find(&self, hash: Hash) -> Result<u32, usize> {
         self.find_from(hash.bits() % SLOTS, hash)
     }
@@ -143,7 +143,8 @@ impl TextSlots {
         unsafe { self.entries.get(number as usize)?.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Writes a text under a new number. Returns `None` if there are too many texts or no memory.
+    /// Writes a text under a new number, which other threads do not see yet. Returns `None` if there are too many texts
+    /// or no memory.
     fn write(&self, hash: Hash, word: u32, text: &[u8], max: usize) -> Option<u32> {
         if self.assigned.load(Ordering::Relaxed) >= max as u32 {
             return None;
@@ -169,8 +170,8 @@ impl TextSlots {
         Some(number)
     }
 
-    /// Makes a text visible to all threads. Returns the number of the text. If another thread has published the same
-    /// text first, that thread's number is returned.
+    /// Makes a text visible to all threads. Returns the text's number. If another thread has published the same text
+    /// first, returns the number from that thread.
     fn publish(&self, mut slot: usize, hash: Hash, number: u32) -> u32 {
         while self.slots[slot].compare_exchange(0, number, Ordering::AcqRel, Ordering::Acquire).is_err() {
             match self.find_from(slot, hash) {
@@ -181,7 +182,7 @@ impl TextSlots {
         number
     }
 
-    /// Allocates memory for a text, permanently.
+    /// Allocates memory for a text. The memory is never freed.
     fn allocate(&self, bytes: usize) -> Option<NonNull<u8>> {
         let bytes = bytes.next_multiple_of(align_of::<TextEntry>());
         loop {

@@ -1,12 +1,12 @@
-//! The buffers that the tracer fills with activity records, and the cycle of states that a buffer goes through.
+//! Buffers that the tracer fills with activity records, and the cycle of states that a buffer goes through.
 //!
 //! ```text
 //! ready --request--> tracer --completed--> filled --next_filled--> collector --recycle--> ready
 //! ```
 //!
 //! The tracer requests a buffer on an application thread, while it holds its own lock. A request takes a ready buffer
-//! or creates one, and never waits. If the memory limit leaves no room, the request gets a small buffer or none, and the
-//! records that would have filled it are counted as lost.
+//! or creates one, and never waits. If the memory limit leaves no room, the request gets a small buffer or none. If it
+//! gets none, the records that would have filled the buffer are counted as lost.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -20,38 +20,41 @@ use super::handover::{SlotPool, TakeAllStack};
 use super::{log, memory_limit};
 use crate::capture::clock;
 
-/// Maximum size of a buffer. NVIDIA recommends 1 to 10 MB. Since CUPTI 13 every launching thread fills a buffer of its
-/// own, and each of these may be nearly full. CUPTI does not hand over a buffer that contains the record of a running
-/// kernel, which delays up to 5,000 other records in it.
+/// Maximum size of a buffer in bytes. NVIDIA recommends 1 to 10 MB. Since CUPTI 13 every launching thread fills a
+/// buffer of its own, so many buffers may be nearly full at the same time. A large buffer also delays records: while a
+/// kernel runs, CUPTI does not hand over the buffer that contains the kernel's record, and up to 5,000 other records in
+/// the buffer wait too.
 const MAX_BUFFER_BYTES: usize = 1 << 20;
-/// Size of the buffers that are lent when there is no room for a whole one, or when many threads fill one each: about 300
-/// records.
+/// Size in bytes of a small buffer: about 300 records. A small buffer is lent if there is no room for one of full size,
+/// or if many threads fill one each.
 const SMALL_BUFFER_BYTES: usize = 64 << 10;
-/// Part of the memory limit that a buffer may take: all of [`MAX_BUFFER_BYTES`] from a limit of 64 MiB on.
+/// Size of a buffer as a fraction (1/64) of the memory limit. From a limit of 64 MiB on, a buffer has
+/// [`MAX_BUFFER_BYTES`].
 const BUFFER_DIVISOR: usize = 64;
-/// Part of the memory limit that whole buffers may take whatever else uses memory: under the usual limit those of 32
-/// threads. Further threads get small ones.
+/// Fraction (1/8) of the memory limit that full-size buffers may take even if other data have used up the limit. Under
+/// the usual limit, this is enough for 32 threads. Further threads get small buffers.
 const RESERVED_DIVISOR: usize = 8;
-/// Number of unused buffers that are kept for the next requests. Two of these keep all their memory, the other six 64 KiB
-/// each.
+/// Maximum number of unused buffers that are ready for the next requests. Two of these buffers keep all their memory,
+/// the other six keep 64 KiB each.
 const READY_BUFFERS: usize = 8;
-/// Number of further unused buffers, which keep no memory. They are kept because freeing a buffer does
+/// Maximum number of further unused buffers, which keep no memory. They are not freed, because freeing a buffer does
 /// not reliably return its memory to the kernel.
 const EMPTY_BUFFERS: usize = 24;
 /// Maximum number of buffers that exist at the same time.
 const MAX_BUFFERS: usize = 4096;
-/// Maximum size of the records in a filled buffer that are copied out, so that the buffer is ready again at once.
+/// Maximum size in bytes of the records in a filled buffer for which the records are copied out. The buffer is then
+/// ready again at once.
 const MAX_COPIED_BYTES: usize = 4 << 10;
-/// Maximum number of filled buffers at which the collector is woken. Under a small memory limit it is woken earlier,
-/// because other threads may delay it by 20 ms, in which two processors fill 10 MiB.
+/// Number of filled buffers at which the collector is woken. Under a small memory limit the collector is woken earlier.
+/// Other threads may delay the collector by 20 ms, in which two processors fill 10 MiB.
 const MAX_FILLED_BEFORE_WAKE: usize = 8;
 
 struct BufferCycle {
     ready: SlotPool<Buffer, READY_BUFFERS>,
     empty: SlotPool<Buffer, EMPTY_BUFFERS>,
     filled: TakeAllStack<WaitingBuffer>,
-    /// Buffers that were taken from `filled` and are not read yet, oldest first. Only the collector accesses this
-    /// queue.
+    /// Filled buffers that were moved out of `filled` and are not read yet, oldest first. Only the collector accesses
+    /// this queue.
     taken: Mutex<VecDeque<WaitingBuffer>>,
     /// Number of buffers in `filled` and `taken` together.
     count: AtomicUsize,
@@ -76,7 +79,7 @@ static CYCLE: BufferCycle = BufferCycle {
     discarded: AtomicU64::new(0),
 };
 
-/// Returns a buffer to fill; `None` if there is no room for even a small one.
+/// Returns a buffer for the tracer to fill; `None` if there is no room for even a small buffer.
 pub(crate) fn request() -> Option<Buffer> {
     let buffer = find_or_create();
     memory_limit::note_activities_lost(buffer.is_none());
@@ -95,23 +98,24 @@ fn find_or_create() -> Option<Buffer> {
     create(whole.or_else(|| has_room(SMALL_BUFFER_BYTES).then_some(SMALL_BUFFER_BYTES))?)
 }
 
-/// Whether a buffer of `bytes` may be lent while other threads have buffers. Most of a lent buffer may be unused.
+/// Whether the lent buffers stay within their share of the memory limit if another buffer of `bytes` is lent. They have
+/// a limit because most of a lent buffer may be unused.
 fn may_lend(bytes: usize) -> bool {
     tracer::bytes_lent() + bytes <= memory_limit::bytes() / RESERVED_DIVISOR
 }
 
-/// Whether buffers may use `bytes` more.
+/// Whether the memory of all buffers may grow by `bytes`.
 fn has_room(bytes: usize) -> bool {
     bytes == 0 || memory_limit::has_room(bytes) || tracer::bytes_held() + bytes <= reserved_bytes()
 }
 
-/// Memory that buffers may take whatever else uses memory: the whole ones, and at least two small ones for each thread,
-/// which has one or two logs.
+/// Memory in bytes that buffers may take even if other data have used up the limit: the share of full-size buffers, and
+/// in addition two small buffers per log. Each thread has one or two logs.
 fn reserved_bytes() -> usize {
     memory_limit::bytes() / RESERVED_DIVISOR + 2 * SMALL_BUFFER_BYTES * log::count_logs()
 }
 
-/// Size of a buffer under the memory limit of the user.
+/// Size in bytes of a full-size buffer under the user's memory limit.
 fn buffer_bytes() -> usize {
     let share = memory_limit::bytes() / BUFFER_DIVISOR;
     share.clamp(SMALL_BUFFER_BYTES, MAX_BUFFER_BYTES) / SMALL_BUFFER_BYTES * SMALL_BUFFER_BYTES
@@ -128,7 +132,7 @@ fn create(bytes: usize) -> Option<Buffer> {
     buffer
 }
 
-/// Takes over a buffer that the tracer has completed. Returns true if so many filled buffers are waiting that the
+/// Takes over a buffer that the tracer has filled. Returns true if so many filled buffers are waiting that the
 /// collector should be woken.
 pub(crate) fn completed(filled: FilledBuffer) -> bool {
     let cycle = &CYCLE;
@@ -165,12 +169,13 @@ pub(crate) fn discarded() -> u64 {
     CYCLE.discarded.load(Ordering::Relaxed)
 }
 
-/// Time at which the oldest filled buffer was completed, if there is one. Called by the collector.
+/// Time at which the tracer completed the oldest filled buffer; `None` if no filled buffer is waiting. Called by the
+/// collector.
 pub fn oldest_completed() -> Option<Nanos> {
     with_taken(|taken| taken.front().map(|oldest| oldest.completed))
 }
 
-/// Returns the oldest filled buffer, if there is one. Called by the collector.
+/// Removes and returns the oldest filled buffer; `None` if none is waiting. Called by the collector.
 pub fn next_filled() -> Option<FilledBuffer> {
     let oldest = with_taken(VecDeque::pop_front)?;
     CYCLE.count.fetch_sub(1, Ordering::Relaxed);
@@ -199,16 +204,16 @@ fn make_ready(buffer: Option<Buffer>) {
     }
 }
 
-/// Returns the memory of all ready buffers to the kernel. Call when the program is idle, because the next records cost
-/// a page fault for each 4 KiB.
+/// Returns the memory of all ready buffers to the kernel. Call only when the program is idle, because afterwards each 4
+/// KiB of new records costs a page fault.
 pub fn release_ready_memory() {
-    // The loop is limited to `READY_BUFFERS` buffers because other threads may make further buffers ready in the meantime.
+    // The loop handles at most `READY_BUFFERS` buffers, because other threads may make further buffers ready meanwhile.
     for buffer in (0..READY_BUFFERS).map_while(|_| CYCLE.ready.take()) {
         store_empty(buffer);
     }
 }
 
-/// Keeps a buffer ready without resident memory, or frees the buffer.
+/// Keeps a buffer for later requests without resident memory, or frees the buffer.
 fn store_empty(mut buffer: Buffer) {
     if !buffer.release_pages() || CYCLE.empty.put(buffer).is_err() {
         CYCLE.created.fetch_sub(1, Ordering::Relaxed);

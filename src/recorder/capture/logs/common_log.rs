@@ -1,5 +1,4 @@
-//! A log that all threads write to, under a lock. It is used for rare records whose meaning depends on their order
-//! across threads.
+//! A log that all threads write to, under a lock. It is used for rare records whose order across threads matters.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -7,14 +6,14 @@ use gpuflame_os::host_signals;
 
 use super::log::{Log, LogMark, LogReader, LogWriter};
 
-/// A log with its writing end and its reading end.
+/// A log, its writer and its reader.
 pub(crate) struct CommonLog {
     log: Log,
     writer: Mutex<LogEnd<LogWriter>>,
     reader: Mutex<LogEnd<LogReader>>,
 }
 
-/// The writing or the reading end of a log.
+/// The writer or the reader of a log.
 struct LogEnd<T>(T);
 
 // SAFETY: an end points to chunks that only its log refers to; the thread that holds the lock of an end is the only
@@ -41,7 +40,7 @@ impl CommonLog {
         host_signals::with_all_blocked(|| lock(&self.writer).0.push(&self.log, parts))
     }
 
-    /// Returns the unread records written up to now; `None` if there are none.
+    /// Returns the records that are unread now; `None` if there are none.
     pub(crate) fn unread(&self) -> Option<Unread<'_>> {
         let reader = lock(&self.reader);
         let mark = reader.0.mark_end(&self.log);
@@ -49,7 +48,8 @@ impl CommonLog {
     }
 }
 
-/// Unread records in the log. If the records refer to other logs, drain these logs first.
+/// Records that were unread when this struct was created. If the records refer to other logs, drain those logs before
+/// you drain these records.
 pub(crate) struct Unread<'a> {
     log: &'a Log,
     reader: MutexGuard<'a, LogEnd<LogReader>>,
@@ -57,7 +57,7 @@ pub(crate) struct Unread<'a> {
 }
 
 impl Unread<'_> {
-    /// Passes each record to `each`; all records have `WORDS` words.
+    /// Passes each unread record to `each`. All records of the log have `WORDS` words.
     pub(crate) fn drain<const WORDS: usize>(mut self, mut each: impl FnMut(&[u64; WORDS])) {
         self.reader.0.drain(self.log, self.mark, |words| words.as_chunks().0.iter().for_each(&mut each));
     }

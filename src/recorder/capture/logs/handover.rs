@@ -1,8 +1,8 @@
 //! Hand-over between threads in which no thread waits for another to finish a step.
 //!
-//! A bounded queue with per-slot sequence numbers does not have this property, because a thread that finds a slot
-//! claimed but not yet published has to spin. If the spinning thread has preempted the thread that claimed the slot, as
-//! under `SCHED_FIFO` on one core, neither of the two makes progress.
+//! A bounded queue with per-slot sequence numbers does not have this property: a thread that finds a slot claimed but
+//! not yet published has to spin. If the spinning thread has preempted the thread that claimed the slot, as under
+//! `SCHED_FIFO` on one core, neither of the two makes progress.
 
 use std::cell::UnsafeCell;
 use std::ptr::null_mut;
@@ -18,7 +18,8 @@ struct PoolSlot<T> {
     item: UnsafeCell<Option<T>>,
 }
 
-/// States of a slot. The thread that has changed it to `HELD` owns the slot; all other threads skip it.
+/// States of a slot. The thread that changes the state to `HELD` owns the slot until it stores another state; all other
+/// threads skip the slot.
 const EMPTY: u8 = 0;
 const HELD: u8 = 1;
 const FULL: u8 = 2;
@@ -60,7 +61,7 @@ impl<T> PoolSlot<T> {
     }
 }
 
-/// A lock-free stack of items. Any thread can push an item; one thread takes all items at once.
+/// A lock-free stack of items. Any thread can push an item. One thread takes all items at once.
 pub(super) struct TakeAllStack<T> {
     /// The item pushed last.
     last: AtomicPtr<StackNode<T>>,
@@ -79,7 +80,7 @@ impl<T> TakeAllStack<T> {
         Self { last: AtomicPtr::new(null_mut()) }
     }
 
-    /// Pushes an item. Retries only if another thread has pushed an item in the meantime.
+    /// Pushes an item. Retries only if another thread has pushed or taken items meanwhile.
     pub(super) fn push(&self, item: T) {
         let node = Box::into_raw(Box::new(StackNode { item, next: null_mut() }));
         let mut last = self.last.load(Ordering::Relaxed);
@@ -116,7 +117,7 @@ mod tests {
     fn a_slot_held_by_a_preempted_thread_is_skipped() {
         let pool = SlotPool::<u32, 3>::new();
         assert_eq!((pool.put(1), pool.put(2), pool.put(3), pool.put(4)), (Ok(()), Ok(()), Ok(()), Err(4)));
-        // Simulates a thread that was preempted while it held the first place.
+        // Simulates a thread that was preempted while it held the first slot.
         assert!(pool.slots[0].try_change(FULL, HELD));
         assert_eq!((pool.take(), pool.take(), pool.take()), (Some(2), Some(3), None));
         assert_eq!((pool.put(5), pool.put(6), pool.put(7)), (Ok(()), Ok(()), Err(7)));

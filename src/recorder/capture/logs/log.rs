@@ -1,4 +1,5 @@
-//! A log of words from one application thread to the collector: unbounded in length, bounded in memory.
+//! A log through which one application thread passes words to the collector. A log has no maximum length, but all logs
+//! together have a memory limit.
 //!
 //! ```text
 //! writer (application thread)                      reader (collector)
@@ -6,11 +7,11 @@
 //!    plain stores, then len with Release                  reads up to len, gives the chunk back
 //! ```
 //!
-//! Chunks come from a pool that the collector refills, so that a push neither allocates nor makes a system call while
-//! the collector keeps up. If the writer outruns the collector (because of a thousand new stacks, or because the
-//! collector gets no processor time), the writer maps further chunks itself, which takes about 20 us per chunk. The
-//! collector unmaps these chunks after it has read them. Beyond a limit the push is refused, and the caller counts the
-//! loss.
+//! Chunks come from a pool that the collector refills. So while the collector keeps up, a push neither allocates nor
+//! makes a system call. If the writer outruns the collector (because of a thousand new stacks, or because the collector
+//! gets no processor time), the writer maps further chunks itself, which takes about 20 us per chunk. The collector
+//! unmaps these chunks after it has read them. If the number of chunks reaches a limit, the push is refused, and the
+//! caller counts the loss.
 
 use std::cell::Cell;
 use std::mem::{offset_of, size_of};
@@ -22,19 +23,20 @@ use gpuflame_unwind::memory;
 use super::memory_limit;
 
 const CHUNK_BYTES: usize = 64 << 10;
-/// Number of words per chunk. It is a multiple of 3, the size of a launch in words, so that launches leave no gap at
-/// the end.
+/// Number of words per chunk. It is a multiple of 3, the number of words in a launch, so that launches fill a chunk
+/// completely.
 pub(super) const CHUNK_WORDS: usize = (CHUNK_BYTES - 64) / 8 / 3 * 3;
-/// Maximum number of chunks, in addition to the two chunks that each thread's logs write to: 32 MiB, or 1.4 million
-/// unread launches. The number may be exceeded by a few chunks if several threads map a chunk at the same moment.
+/// Maximum number of chunks of all logs: 32 MiB, or 1.4 million unread launches. The first chunk of each log (a thread
+/// has two logs) does not count. The number may be exceeded by a few chunks if several threads map a chunk at the same
+/// moment.
 const MAX_CHUNKS: usize = 512;
-/// `MAX_CHUNKS`, or less under the memory ceiling that the user asked for.
+/// `MAX_CHUNKS`, or fewer if the user has asked for a limit on memory.
 static CHUNK_LIMIT: AtomicUsize = AtomicUsize::new(MAX_CHUNKS);
-/// Number of ready chunks after a refill: 2 MiB, or 90,000 launches between two visits of the collector.
+/// Number of ready chunks after the collector has refilled the pool: 2 MiB, or 90,000 launches between two visits of
+/// the collector.
 const READY_CHUNKS: usize = 32;
-/// Maximum number of ready chunks, including chunks that the collector has read. It is half as large again as
-/// `READY_CHUNKS`, so that no chunk is mapped or unmapped if the number of launches between two visits varies by
-/// 40,000.
+/// Maximum number of ready chunks, including chunks that the collector has read and returned. It is half as large again
+/// as `READY_CHUNKS`. So if the number of launches between two visits varies by 40,000, no chunk is mapped or unmapped.
 const MAX_READY_CHUNKS: usize = READY_CHUNKS * 3 / 2;
 
 #[repr(C, align(64))]
@@ -46,17 +48,18 @@ struct LogChunk {
 
 const _: () = assert!(size_of::<LogChunk>() <= CHUNK_BYTES && offset_of!(LogChunk, words) <= 64);
 
-/// Limits all chunks together to `bytes`, but not below the maximum number of ready chunks.
+/// Limits the memory of all chunks together to `bytes`. The limit is never less than the maximum number of ready
+/// chunks.
 pub(crate) fn limit_memory(bytes: usize) {
     CHUNK_LIMIT.store((bytes / CHUNK_BYTES).clamp(MAX_READY_CHUNKS, MAX_CHUNKS), Ordering::Relaxed);
 }
 
-/// The ready chunks, in no particular order. A thread takes a chunk from a slot, or stores a chunk in a slot, by one
+/// The ready chunks, in no particular order. A thread takes a chunk out of a slot, or puts one into a slot, by one
 /// atomic exchange. So a preempted thread never blocks another thread, whatever their priorities are.
 struct ChunkPool {
     ready: [AtomicPtr<LogChunk>; MAX_READY_CHUNKS],
     created: AtomicUsize,
-    /// Number of logs that contain at least one record. Each of these logs holds a chunk permanently.
+    /// Number of logs to which something was written. Each of these logs holds at least one chunk permanently.
     logs: AtomicUsize,
     /// False until the first [`refill_chunks`]; every push before that is refused.
     is_open: AtomicBool,
@@ -74,10 +77,10 @@ impl ChunkPool {
         }
     }
 
-    /// Takes a ready chunk, in at most 48 steps.
+    /// Takes a ready chunk. Examines each of the 48 slots at most once.
     fn take(&self) -> Option<NonNull<LogChunk>> {
-        // Each slot is loaded before it is exchanged. In a burst most slots are empty, and an exchange would take the
-        // cache line away from all other threads even if the slot is empty.
+        // Each slot is loaded before it is exchanged. In a burst most slots are empty, and an exchange of an empty slot
+        // would needlessly take the cache line away from all other threads.
         let mut full = self.ready.iter().filter(|slot| !slot.load(Ordering::Relaxed).is_null());
         full.find_map(|slot| NonNull::new(slot.swap(null_mut(), Ordering::Acquire)))
     }
@@ -95,12 +98,12 @@ impl ChunkPool {
     }
 }
 
-/// Number of logs that contain at least one record.
+/// Number of logs to which something was written.
 pub(crate) fn count_logs() -> usize {
     POOL.logs.load(Ordering::Relaxed)
 }
 
-/// Ensures that enough chunks are ready. Called by the collector, never from a callback.
+/// Maps chunks until enough are ready. Called by the collector, never from a callback.
 pub fn refill_chunks() {
     POOL.is_open.store(true, Ordering::Release);
     while POOL.len() < READY_CHUNKS {
@@ -109,7 +112,7 @@ pub fn refill_chunks() {
     }
 }
 
-/// Creates a chunk, unless there are too many chunks or the kernel provides no memory.
+/// Maps a new chunk. Returns `None` if there are too many chunks or the kernel provides no memory.
 #[cold]
 fn create_chunk() -> Option<NonNull<LogChunk>> {
     let created = POOL.created.load(Ordering::Relaxed).saturating_sub(POOL.logs.load(Ordering::Relaxed));
@@ -123,7 +126,7 @@ fn create_chunk() -> Option<NonNull<LogChunk>> {
     Some(chunk)
 }
 
-/// Returns an empty chunk; `None` if there are too many chunks.
+/// Returns an empty chunk, from the pool or newly mapped; `None` if there are too many chunks or no memory.
 fn take_chunk() -> Option<NonNull<LogChunk>> {
     if !POOL.is_open.load(Ordering::Acquire) {
         return None;
@@ -148,8 +151,8 @@ fn take_first_chunk() -> Option<NonNull<LogChunk>> {
     chunk
 }
 
-/// Returns a chunk to the pool, or unmaps it if enough chunks are ready, so that the memory of a burst is not held
-/// permanently.
+/// Returns a chunk to the pool. If enough chunks are ready, unmaps it instead, so that the memory of a burst is not
+/// held permanently.
 fn return_chunk(chunk: NonNull<LogChunk>) {
     if !POOL.put(chunk) {
         POOL.created.fetch_sub(1, Ordering::Relaxed);
@@ -158,7 +161,7 @@ fn return_chunk(chunk: NonNull<LogChunk>) {
     }
 }
 
-/// State that the writer and the reader share: a pointer to the first chunk, from which all later chunks are linked.
+/// State that the writer and the reader share: a pointer to the first chunk. Each chunk points to the next one.
 #[derive(Debug)]
 pub(crate) struct Log {
     first: AtomicPtr<LogChunk>,
@@ -170,7 +173,7 @@ impl Log {
     }
 }
 
-/// The writing end of a log. The writer belongs to one application thread.
+/// Writer of a log. It belongs to one application thread.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogWriter {
     chunk: Option<NonNull<LogChunk>>,
@@ -182,7 +185,7 @@ impl LogWriter {
         Self { chunk: None, used: 0 }
     }
 
-    /// Whether the log ever had room for a record.
+    /// Whether the writer has a chunk: false until the log first had room for a record.
     pub(crate) fn has_begun(&self) -> bool {
         self.chunk.is_some()
     }
@@ -231,14 +234,14 @@ impl LogWriter {
     }
 }
 
-/// The reading end of a log. The reader belongs to the collector.
+/// Reader of a log. It belongs to the collector.
 #[derive(Debug)]
 pub(crate) struct LogReader {
     chunk: *const LogChunk,
     read: usize,
 }
 
-/// Position up to which the writer had filled a log at some moment.
+/// Position in a log: the end of the words that were written up to some moment.
 #[derive(Clone, Copy)]
 pub(crate) struct LogMark {
     chunk: *const LogChunk,
@@ -259,7 +262,7 @@ impl LogReader {
         Self { chunk: std::ptr::null(), read: 0 }
     }
 
-    /// Returns how far `log` has been written.
+    /// Returns the current end of `log`.
     pub(crate) fn mark_end(&self, log: &Log) -> LogMark {
         let mut mark = self.mark_chunk_end(log);
         // SAFETY: all chunks from the reader's current chunk to the newest one stay mapped, because only this reader
@@ -287,19 +290,19 @@ impl LogReader {
         words - if std::ptr::eq(first, self.chunk) { self.read } else { 0 }
     }
 
-    /// Whether everything up to `mark` has been read.
+    /// Whether the reader has read everything up to `mark`.
     pub(super) fn is_at(&self, mark: LogMark) -> bool {
         mark.chunk.is_null() || (std::ptr::eq(self.chunk, mark.chunk) && self.read == mark.len)
     }
 
-    /// Returns how far the reader's current chunk has been written.
+    /// Returns the current end of the words in the chunk that the reader is in.
     pub(crate) fn mark_chunk_end(&self, log: &Log) -> LogMark {
         let chunk = if self.chunk.is_null() { log.first.load(Ordering::Acquire) } else { self.chunk };
         LogMark::at(chunk)
     }
 
-    /// Passes every word up to `mark` to `each`, in runs of complete records, and returns chunks to the pool that both
-    /// the writer and the reader have finished. Returns `false` if there was nothing left to read.
+    /// Passes every word up to `mark` to `each`, in slices of complete records. Gives each chunk that both the writer
+    /// and the reader have finished back to the pool. Returns `false` if there was nothing left to read.
     pub(crate) fn drain(&mut self, log: &Log, mark: LogMark, mut each: impl FnMut(&[u64])) -> bool {
         if mark.chunk.is_null() {
             return false;
@@ -324,8 +327,8 @@ impl LogReader {
                 self.read = len;
                 any = true;
             }
-            // If the chunk had a successor when `next` was read, the writer has finished the chunk, and its length is
-            // final.
+            // If the chunk had a successor when `next` was loaded, the writer will add nothing to the chunk, so its
+            // length is final.
             let finished = !next.is_null() && self.read == chunk.len.load(Ordering::Acquire) as usize;
             if finished {
                 self.chunk = next;
@@ -352,14 +355,14 @@ mod tests {
             (0..MAX_READY_CHUNKS).map(|_| memory::map(CHUNK_BYTES).unwrap().cast()).collect();
         assert!(chunks.iter().all(|chunk| pool.put(*chunk)));
         assert!(!pool.put(NonNull::dangling()), "the pool is full");
-        // No intermediate state is visible, because a preempted thread either has completed its atomic exchange or has
-        // not begun it.
+        // No intermediate state is visible: a preempted thread has either completed its atomic exchange or not begun
+        // it.
         let mut taken: Vec<_> = std::thread::scope(|scope| {
             let take_all = || {
                 let mut mine = Vec::new();
                 for turn in 0..20_000 {
                     if let Some(chunk) = pool.take() {
-                        // The thread puts every other chunk back.
+                        // The thread puts every second chunk back.
                         if turn % 2 == 0 && turn < 19_000 {
                             assert!(pool.put(chunk));
                         } else {

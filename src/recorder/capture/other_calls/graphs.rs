@@ -1,11 +1,11 @@
-//! Records which call created which graph node: notes the events in callbacks on the application's threads, and turns
-//! the notes into rows.
+//! Records which API call created which graph node. Callbacks on the application's threads write the events to a log,
+//! and the collector turns the log into rows.
 //!
 //! A graph is created rarely and launched often, so no code in this module runs during a launch. The nodes that a
 //! launch executes are found by their ids when their activity records are read. Nodes are recorded even if no window is
-//! open, because a graph that is created outside all windows may be launched inside a window.
+//! open, because a graph that is created outside windows may be launched inside a window.
 //!
-//! A graph may be created on one thread and copied on another, and the record of the copy has a meaning only after the
+//! A graph may be created on one thread and copied on another, and the record of the copy makes sense only after the
 //! record of the original. So all threads write to one log, under a lock, in the order of the events.
 
 use std::collections::{HashMap, HashSet};
@@ -21,8 +21,8 @@ use crate::capture::threads::calls::{GRAPH_CALL, PendingGraphCall, stack_depth};
 use crate::capture::threads::drain::drain_contexts;
 use crate::capture::threads::thread::{EntryGuard, EntryRefusal, ThreadOnly, ThreadState};
 
-/// Kinds of records in the log. Each record has three words: `kind | graph << 32`, and two words whose meaning depends
-/// on the kind.
+/// Kinds of records in the log. A record has three words: `kind | graph << 32`, and two words whose meaning depends on
+/// the kind (see below; `-` = unused).
 mod kind {
     /// node, context
     pub(super) const NODE: u64 = 1;
@@ -39,7 +39,7 @@ mod kind {
 }
 
 static LOG: CommonLog = CommonLog::new();
-/// The collector's table of executable graphs.
+/// The collector's table of the executable graphs that exist now.
 static EXECS: Mutex<Option<ExecGraphs>> = Mutex::new(None);
 
 /// Records a graph event.
@@ -82,7 +82,7 @@ pub(crate) fn record_event(event: &GraphEvent<'_>) {
 
 fn begin(own: &mut ThreadOnly, call: &Call<'_>, into: Option<GraphId>) {
     let depth = stack_depth();
-    // If the earlier call does not enclose this call, the earlier call has never returned.
+    // If the earlier call encloses this call, this call is a part of it. Otherwise the earlier call has never returned.
     if own.graph_call.as_ref().is_some_and(|outer| depth < outer.depth) {
         return;
     }
@@ -92,7 +92,7 @@ fn begin(own: &mut ThreadOnly, call: &Call<'_>, into: Option<GraphId>) {
         Some(PendingGraphCall { api: call.api, copies: call.kind == CallKind::GraphCopy, into, depth });
 }
 
-/// Returns the graph call that the thread is in, unless the thread has left that call by a jump.
+/// Returns the graph call that the thread is in; `None` if there is none or the thread has jumped out of it.
 fn enclosing_call(own: &ThreadOnly) -> Option<&PendingGraphCall> {
     own.graph_call.as_ref().filter(|call| stack_depth() < call.depth)
 }
@@ -156,17 +156,17 @@ fn push(thread: &ThreadState, words: [u64; 3]) {
     }
 }
 
-/// Source graph of each live executable graph, by the address of the executable graph. The address is used because
-/// CUPTI has ids of executable graphs only from 12.3 on.
+/// Source graph of each executable graph that exists now, by the address of the executable graph. Addresses are used
+/// because CUPTI has ids of executable graphs only from 12.3 on.
 #[derive(Default)]
 struct ExecGraphs {
     graphs: HashMap<u64, GraphId>,
-    /// Ids of the graphs in `graphs`. Each of them ends together with its executable graph, and not before.
+    /// Ids of the graphs in `graphs`. Each of these graphs ends together with its executable graph, and not before.
     owned: HashSet<GraphId>,
 }
 
-/// Passes on all graph events so far, after the contexts that the events refer to. The collector calls this before it
-/// reads activity records, so that all nodes that the records refer to are known.
+/// Passes all unread graph events to `each`, after the contexts that the events refer to. The collector calls this
+/// before it reads activity records, so that all nodes in the records are known.
 pub fn drain_graphs(mut each: impl FnMut(&Row<'_>)) {
     let Some(unread) = LOG.unread() else { return };
     drain_contexts(&mut each);

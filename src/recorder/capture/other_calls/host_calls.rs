@@ -1,10 +1,10 @@
-//! Calls that create no GPU work: calls that wait for GPU work, calls that allocate and free memory and, if the user
-//! asks for them, calls that record events on streams or make streams wait for events. Each of these calls takes
-//! microseconds or longer, so this code need not be fast.
+//! Calls that create no GPU work: calls that wait for GPU work, and calls that allocate or free memory. If the user
+//! asks for dependencies, also calls that record events on streams or make streams wait for events. Each of these calls
+//! takes microseconds or longer, so this code need not be fast.
 //!
 //! Each call is written to the thread's own log, among the thread's launches, so that it is known which calls preceded
-//! a delayed launch. Details of the calls are recorded only on request, in one log for all threads, under a lock. The
-//! common log is needed because memory that one thread frees may be allocated by another thread at once, and only the
+//! a delayed launch. Details of the calls are recorded only on request, in one log for all threads, under a lock. They
+//! need a common log because memory that one thread frees may be allocated by another thread at once, and only the
 //! order of the records shows which allocation a free belongs to. For the same reason a free is written to the common
 //! log when it begins; all other calls are written when they return.
 
@@ -26,7 +26,7 @@ use crate::capture::threads::records::called_words;
 use crate::capture::threads::thread::{EntryGuard, EntryRefusal, ThreadOnly, ThreadState, end_refused_call};
 
 /// Kinds of records in the common log. A record has five words: `kind | memory or duration << 32`, `correlation |
-/// context << 32`, the time, and two words whose meaning depends on the kind.
+/// context << 32`, the time, and two words whose meaning depends on the kind (see below; `-` = unused).
 mod kind {
     /// duration, -
     pub(super) const WAIT: u64 = 1;
@@ -44,7 +44,7 @@ static LOG: CommonLog = CommonLog::new();
 static WAITS: AtomicBool = AtomicBool::new(false);
 static MEMORY: AtomicBool = AtomicBool::new(false);
 
-/// Selects the calls whose details are recorded.
+/// Kinds of calls whose details are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostCallDetails {
     /// Calls that wait, including synchronous copies and fills.
@@ -69,7 +69,7 @@ pub(crate) fn record_event(event: &HostCallEvent<'_>) {
         return refuse(event, &EntryRefusal::determine());
     };
     let (own, thread) = entered.parts();
-    // As for a launch, `call` is stored in the stack frame of the function that the tracing library has called.
+    // As for a launch, `call` is stored in the stack frame of our function that the tracing library has called.
     match *event {
         HostCallEvent::Begins { call, address } => begin(own, thread, call, address),
         HostCallEvent::Ends { call, done } => {
@@ -79,8 +79,8 @@ pub(crate) fn record_event(event: &HostCallEvent<'_>) {
             } else if slot == HOST_CALL {
                 match own.host_call.take() {
                     Some(begun) if window::state().is_open() => end(own, thread, call, &begun, done),
-                    // The call's entry is missing because the call of a signal handler, which ran on a stack at a
-                    // higher address, has replaced it.
+                    // The entry of this call is missing: a signal handler on a stack at a higher address made a call of
+                    // its own, whose entry has replaced it.
                     None if window::state().is_open()
                         && counts_as_loss(call.kind)
                         && call.kind != CallKind::Free =>
@@ -94,8 +94,8 @@ pub(crate) fn record_event(event: &HostCallEvent<'_>) {
     }
 }
 
-/// Whether a call that cannot be recorded counts as a loss: true if the user has asked for more than the call's
-/// duration.
+/// Whether it counts as a loss if a call of this kind cannot be recorded: true if the user has asked for details of
+/// such calls.
 fn counts_as_loss(kind: CallKind) -> bool {
     match kind {
         CallKind::Wait => WAITS.load(Ordering::Relaxed),
@@ -176,7 +176,7 @@ fn end(
     }
 }
 
-/// Records a synchronous copy or fill that has returned.
+/// Records the wait of a synchronous copy or fill that has returned.
 pub(crate) fn record_wait(own: &mut ThreadOnly, thread: &ThreadState, launch: &Launch, ended: Nanos) {
     let &Launch { time: begun, correlation, context, .. } = launch;
     if context == ContextId::OUTSIDE {
@@ -188,8 +188,8 @@ pub(crate) fn record_wait(own: &mut ThreadOnly, thread: &ThreadState, launch: &L
     }
 }
 
-/// Records among the thread's launches that a call has returned. If the record is lost, no loss is counted; the only
-/// effect is that the use of the time before the next launch is known less exactly.
+/// Writes to the thread's log, among its launches, that a call has returned. If the log has no room, no loss is
+/// counted: the only effect is that it is known less exactly how the thread spent the time before its next launch.
 fn record_span(own: &mut ThreadOnly, thread: &ThreadState, context: ContextId, begun: Nanos, ended: Nanos) {
     let duration = u32::try_from(ended.since(begun)).unwrap_or(u32::MAX);
     own.launches.push(&thread.launches, [&called_words(&HostCallSpan { ended, duration, context })]);
@@ -202,7 +202,7 @@ fn push(thread: &ThreadState, kind: u64, correlation: CorrelationId, context: Co
     }
 }
 
-/// Passes on all host calls that were recorded so far, after the contexts that they refer to. Called by the collector.
+/// Passes all unread host calls to `each`, after the contexts that they refer to. Called by the collector.
 pub fn drain_host_calls(mut each: impl FnMut(&Row<'_>)) {
     let Some(unread) = LOG.unread() else { return };
     drain_contexts(&mut each);

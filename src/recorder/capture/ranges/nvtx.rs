@@ -1,9 +1,9 @@
-//! The NVTX injection interface: the functions that an application's NVTX calls once this library has been injected
-//! into it.
+//! The NVTX injection interface: replaces functions of the application's NVTX with functions of this library.
 //!
-//! NVTX is a header, so every library that uses it has its own table of function pointers. In the first call to NVTX,
-//! the header loads the library that `NVTX_INJECTION64_PATH` names and gives that library access to the table. We
-//! replace the functions in the table that matter to us. Marks, categories, payloads and colours are ignored.
+//! NVTX is a header, so each library that uses it has its own copy of NVTX with its own table of function pointers. In
+//! the first call to such a copy, NVTX loads the library that `NVTX_INJECTION64_PATH` names, and gives it access to
+//! that table. We replace the pointers to functions that open, close and name ranges. Marks, categories, payloads and
+//! colours are ignored.
 //!
 //! The layouts of the structs are those of NVTX 3's `nvtxTypes.h` and `nvToolsExt.h`, which have not changed since
 //! version 3.0.
@@ -16,33 +16,33 @@ use crate::capture::ids::range_names::{RangeDomain, RangeName};
 use gpuflame_cupti::tracer::errno;
 use gpuflame_model::record::RangeId;
 
-/// NVTX's function that returns one of NVTX's tables, selected by its number.
+/// Type of NVTX's function that returns a table of NVTX, selected by its number.
 type GetExportTable = extern "C" fn(u32) -> *const c_void;
 
-/// Access to the functions of one copy of NVTX: the application's copy, or the copy in a library that the application
-/// uses.
+/// Access to the function table of one copy of NVTX: that of the application, or that of a library which the
+/// application uses.
 #[derive(Clone, Copy, Debug)]
 pub struct NvtxTable(GetExportTable);
 
-/// `NvtxExportTableCallbacks`.
+/// NVTX's struct `NvtxExportTableCallbacks`.
 #[repr(C)]
 struct Callbacks {
     struct_size: usize,
     module_table: Option<extern "C" fn(u32, *mut *mut *mut NvtxFunction, *mut u32) -> c_int>,
 }
 
-/// A function pointer whose type depends on its number.
+/// Pointer to an NVTX function. Its type depends on the number of the function.
 type NvtxFunction = *const c_void;
 
-/// Number of the table [`Callbacks`].
+/// Number that selects the table [`Callbacks`].
 const CALLBACKS: u32 = 1;
-/// Numbers of the modules of functions.
+/// Numbers of the modules into which NVTX groups its functions: functions without and with a domain.
 const CORE: u32 = 1;
 const CORE2: u32 = 5;
-/// Value that NVTX defines as the result of a push or pop for tools that do not count the open ranges.
+/// Result of a push or pop that NVTX defines for tools which do not count the open ranges.
 const NO_TRACKING: c_int = -2;
 
-/// The prefix of `nvtxEventAttributes_t` that gpuflame reads.
+/// The first fields of `nvtxEventAttributes_t`, up to the last one that gpuflame reads.
 #[repr(C)]
 struct NvtxAttributes {
     version: u16,
@@ -73,8 +73,8 @@ impl NvtxTable {
         Self(table)
     }
 
-    /// Installs our functions in NVTX's table. NVTX waits until this function returns. Returns `false` for an unknown
-    /// version of NVTX.
+    /// Installs our functions in NVTX's table. NVTX waits until this function returns. Returns `false` if NVTX does not
+    /// have the expected tables, as an unknown version may.
     pub fn attach(self) -> bool {
         replace(self.0)
     }
@@ -124,7 +124,7 @@ fn replace(table: GetExportTable) -> bool {
     replaced
 }
 
-/// Returns the range name in the attributes that NVTX passes.
+/// Returns the range name that is in the attributes from NVTX.
 ///
 /// # Safety
 /// The message in the attributes has the type that their `message_type` states.
@@ -144,7 +144,7 @@ unsafe fn name_of<'a>(attributes: Option<&'a NvtxAttributes>) -> RangeName<'a> {
     }
 }
 
-/// Maximum length of a range name in characters; the rest of a longer name is ignored.
+/// Maximum length of a range name in characters. The rest of a longer name is ignored.
 const MAX_NAME_CHARS: usize = 512;
 
 /// A string as NVTX passes it.
@@ -185,8 +185,8 @@ impl NvtxText for Wide {
     }
 }
 
-/// Runs code that NVTX calls, and preserves errno. A panic, which would be a bug in gpuflame, must not reach the
-/// application.
+/// Runs code that NVTX calls, and preserves errno. A panic is a bug in gpuflame and must not reach the application: it
+/// switches gpuflame off, and `otherwise` is returned.
 fn guarded<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
     errno::preserve(|| std::panic::catch_unwind(std::panic::AssertUnwindSafe(body))).unwrap_or_else(|_| {
         crate::control::lifecycle::end();
@@ -209,7 +209,8 @@ fn start(domain: RangeDomain, name: RangeName<'_>) -> u64 {
     guarded(0, || start_range(domain, name))
 }
 
-/// Returns the domain of a handle. The handle is the domain's number, so that a null handle is the default domain.
+/// Returns the domain that a handle stands for. The handle is the domain's number, so that a null handle stands for the
+/// default domain.
 fn domain_of_handle(handle: *const c_void) -> RangeDomain {
     RangeDomain::from_number(handle.addr() as u32)
 }

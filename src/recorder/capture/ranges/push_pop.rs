@@ -1,8 +1,8 @@
 //! Ranges that the application opens and names, through NVTX or `gpuflame_range_push`. The ranges that are open on a
-//! thread become frames of everything that the thread launches.
+//! thread become frames in the stack of each launch of that thread.
 //!
-//! Each thread has its own open ranges (`open_ranges`). Names are interned once per process (`range_names`); each
-//! thread caches the names that it used last.
+//! Each thread has its own open ranges (`open_ranges`). Each name has one id per process (`range_names`); each thread
+//! also caches the names that it used last.
 
 use std::ptr::from_ref;
 use std::sync::atomic::Ordering;
@@ -17,8 +17,8 @@ use crate::capture::threads::thread::{EntryGuard, EntryRefusal, ThreadState, all
 
 const PAGE_BITS: u32 = 12;
 
-/// Opens a range on this thread, which [`pop_range`] closes. Returns the number of open ranges of the same domain that
-/// enclose the new range; `None` if the range could not be stored.
+/// Opens a range on this thread, which [`pop_range`] closes. Returns the number of ranges of the same domain that are
+/// open around the new range; `None` if the range could not be stored.
 pub fn push_range(domain: RangeDomain, name: RangeName<'_>) -> Option<usize> {
     if domain == RangeDomain::IGNORED || forks::is_over() {
         return None;
@@ -51,8 +51,8 @@ pub fn push_range(domain: RangeDomain, name: RangeName<'_>) -> Option<usize> {
     opened.map(|()| around)
 }
 
-/// Announces a range that begins a step. Called after this thread has left gpuflame, because the receiver of the notice
-/// may take time and may need this thread's state.
+/// Notifies the session if the range begins a step. Call after this thread has left gpuflame, because the receiver of
+/// the notice may take time and may need this thread's state.
 fn announce_step(name: RangeName<'_>, id: Option<RangeId>) {
     with_step_name(name, id, |name| notices::announce(Notice::Step(name)));
 }
@@ -60,13 +60,13 @@ fn announce_step(name: RangeName<'_>, id: Option<RangeId>) {
 /// Result of closing a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PopResult {
-    /// The range is closed; the value is the number of open ranges of its domain that remain.
+    /// The range is closed. The value is the number of ranges of its domain that are still open on the thread.
     Closed(usize),
     /// The domain has no open range.
     NoneOpen,
-    /// The caller is a signal handler that interrupted the thread inside gpuflame. Either the handler closed a range
-    /// that the handler itself had opened, and that was not a frame of any launch; or the range stays open, and the
-    /// loss is counted.
+    /// The caller is a signal handler that interrupted the thread inside gpuflame. If the handler itself had opened the
+    /// range, the range (which was never a frame of a launch) is closed. Otherwise the range stays open, and the loss
+    /// is counted.
     InHandler,
 }
 
@@ -95,7 +95,7 @@ pub fn pop_range(domain: RangeDomain) -> PopResult {
     PopResult::Closed(ranges.count(domain))
 }
 
-/// Opens a range on this thread, which [`end_range`] may close on any thread. Returns the id of the range; 0 = the
+/// Opens a range on this thread, which any thread may close with [`end_range`]. Returns the id of the range; 0 = the
 /// range could not be stored.
 pub fn start_range(domain: RangeDomain, name: RangeName<'_>) -> u64 {
     if domain == RangeDomain::IGNORED || forks::is_over() {
@@ -120,7 +120,7 @@ pub fn start_range(domain: RangeDomain, name: RangeName<'_>) -> u64 {
     if opened.is_some() { page << SERIAL_BITS | u64::from(serial) } else { 0 }
 }
 
-/// Closes a range by its id, on any thread. Invalid ids are ignored.
+/// Closes the range with this id. May be called on any thread. Invalid ids are ignored.
 pub fn end_range(id: u64) {
     if id == 0 || forks::is_over() {
         return;
@@ -135,8 +135,8 @@ pub fn end_range(id: u64) {
             return;
         }
     }
-    // The range belongs to another thread, or the caller is a signal handler that could not enter gpuflame. So this
-    // thread leaves a note for the owner of the range, and does not wait.
+    // Either the range belongs to another thread, or the caller is a signal handler that could not enter gpuflame. So
+    // this thread leaves a note for the thread that owns the range, and does not wait.
     if let Some(owner) = all().find(|owner| page_of(owner) == page)
         && !owner.pending_ends.note_end(serial)
     {
@@ -144,17 +144,17 @@ pub fn end_range(id: u64) {
     }
 }
 
-/// Returns the id of a name. Returns `None` if the domain is excluded or recording is over.
+/// Returns the id of a range name. Returns `None` if the domain is excluded or recording is over.
 pub(super) fn register(domain: RangeDomain, name: RangeName<'_>) -> Option<RangeId> {
     (domain != RangeDomain::IGNORED && !forks::is_over()).then(|| intern(domain, name))
 }
 
-/// Returns the domain with this name.
+/// Returns the domain with this name; [`RangeDomain::IGNORED`] if recording is over.
 pub(super) fn create_domain(name: RangeName<'_>) -> RangeDomain {
     if forks::is_over() { RangeDomain::IGNORED } else { domain(name) }
 }
 
-/// Returns the page number of a thread's state, which is the part of a range's id that identifies the range's thread.
+/// Returns the page number of a thread's state. It is the part of a range's id that identifies the thread of the range.
 fn page_of(thread: &ThreadState) -> u64 {
     std::ptr::from_ref(thread).addr() as u64 >> PAGE_BITS
 }

@@ -1,9 +1,9 @@
-//! State of the API calls that a thread is in. Only the outermost call of each sort is recorded; the calls nested in it
-//! are part of it.
+//! State of the API calls that a thread is in. Of each kind of call (launches, graph calls, other recorded calls), only
+//! the outermost is recorded; the calls nested in it are part of it.
 //!
-//! A call may never return, if its thread jumps out of it. So each call remembers the stack depth at its entry. A later
-//! call at the same or a shallower depth is not nested in the earlier call. It must have begun after the earlier call
-//! ended, unless a signal handler makes the later call on an alternate stack, which may be at any address.
+//! A call never returns if its thread jumps out of it. To notice this, each call stores the stack depth at its entry. A
+//! later call at the same or a shallower depth is not nested in the earlier call, so the earlier call must have ended
+//! before. The exception is a later call from a signal handler on an alternate stack, which may be at any address.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -14,26 +14,27 @@ use gpuflame_os::host_signals;
 
 use super::thread_counters::ThreadCounters;
 
-/// Value of the slot (the word that the entry and the exit of a call share): this call is the launch.
+/// Value of the slot (a word that the entry and the exit of a call share): this call is the launch.
 pub(crate) const OUTERMOST: u64 = 1;
 /// Value of the slot: this call is part of the launch that encloses it.
 pub(crate) const NESTED: u64 = 2;
 /// Value of the slot: this call is the outermost call that creates or copies graphs.
 pub(crate) const GRAPH_CALL: u64 = 3;
-/// Value of the slot: this call is the outermost of the calls that are recorded although they create no GPU work.
+/// Value of the slot: this call is the outermost of nested calls that create no GPU work but are recorded.
 pub(crate) const HOST_CALL: u64 = 4;
-/// Value of the slot: this call is a launch that a signal handler made during another launch, which was set aside.
+/// Value of the slot: this call is a launch from a signal handler that interrupted another launch. The other launch was
+/// set aside.
 pub(crate) const INTERRUPTING_LAUNCH: u64 = 5;
 /// Value of the slot: this call is refused. It is the outermost call of a signal handler that interrupted the thread
 /// inside gpuflame, or of a thread without a state.
 pub(crate) const REFUSED: u64 = 6;
 
-/// Maximum number of nested calls with ids of their own that are remembered per launch. Work under an id that is not
-/// remembered appears as an activity without a launch.
+/// Maximum number of correlation ids of nested calls that are stored per launch. Work under an id that is not stored
+/// appears as an activity without a launch.
 pub(crate) const MAX_ALIASES: usize = 16;
 
-/// The launch that a thread is in, identified by its outermost call. The struct is filled in place, because moving it
-/// would take longer than the rest of the bookkeeping.
+/// The launch that a thread is in, which is the outermost call. The struct is filled in place, because moving it would
+/// take longer than the rest of the bookkeeping.
 pub(crate) struct PendingLaunch {
     pub(crate) is_in_flight: bool,
     pub(crate) launch: Launch,
@@ -41,7 +42,7 @@ pub(crate) struct PendingLaunch {
     pub(crate) depth: usize,
     pub(crate) api: ApiCallId,
     pub(crate) recorded: bool,
-    /// State of the window when the call began: whether a window was open, and how often a window had been opened.
+    /// State of the window when the call began: whether a window was open, and how many windows had been opened so far.
     pub(crate) window: window::WindowState,
     pub(crate) aliases: [CorrelationId; MAX_ALIASES],
     pub(crate) alias_count: usize,
@@ -75,8 +76,9 @@ impl PendingLaunch {
         self.is_in_flight && depth < self.depth
     }
 
-    /// Returns the slot value for a new call at this depth that is not nested in this launch, although this launch has
-    /// not returned. If this launch will continue after the new call, moves this launch to `aside`.
+    /// Returns the slot value for a new call that is not nested in this launch, although this launch has not returned.
+    /// If the new call comes from a signal handler, this launch will continue after it, so this launch is moved to
+    /// `aside`.
     #[cold]
     pub(crate) fn slot_after_pending(&mut self, aside: &mut Option<Self>, depth: usize) -> u64 {
         if host_signals::has_jumped_out(self.depth, depth) {
@@ -86,8 +88,9 @@ impl PendingLaunch {
         INTERRUPTING_LAUNCH
     }
 
-    /// Handles the creation of a graph node. If the launch was captured into that node, the launch has no activity of
-    /// its own and so gets no record; its API call is returned, to be recorded with the node.
+    /// Handles the creation of a graph node. If this launch is being captured into the node, the launch has no activity
+    /// of its own and gets no record. In this case, returns the launch's API call, which is then recorded with the
+    /// node.
     pub(crate) fn mark_captured(&mut self, counters: &ThreadCounters) -> Option<ApiCallId> {
         if !self.encloses(stack_depth()) {
             return None;
@@ -99,12 +102,12 @@ impl PendingLaunch {
     }
 }
 
-/// Whether a thread is in a launch, readable by other threads. A launch that its thread has jumped out of counts as in
+/// Whether a thread is in a launch; other threads can read it. A launch that its thread has jumped out of counts as in
 /// flight until the thread's next launch.
 pub(crate) struct InFlightLaunch(AtomicU32);
 
 impl InFlightLaunch {
-    /// Flag for a launch in flight. No window state uses this bit, because the count of window openings stays below it.
+    /// Flag for a launch in flight. No window state uses this bit, because the number of opened windows stays below it.
     const IN_FLIGHT: u32 = 1 << 31;
 
     pub(super) const fn new() -> Self {
@@ -123,20 +126,20 @@ impl InFlightLaunch {
         self.0.store(0, Ordering::Release);
     }
 
-    /// Returns the window state at the start of the launch in flight, if a launch is in flight.
+    /// Returns the window state at the start of the launch in flight; `None` if no launch is in flight.
     pub(super) fn get(&self) -> Option<window::WindowState> {
         let word = self.0.load(Ordering::Acquire);
         (word & Self::IN_FLIGHT != 0).then(|| window::WindowState::from_word(word & !Self::IN_FLIGHT))
     }
 }
 
-/// The outermost call in flight on a thread that creates nodes or copies a graph.
+/// The outermost call in flight on a thread that creates graph nodes or copies a graph.
 pub(crate) struct PendingGraphCall {
     pub(crate) api: ApiCallId,
-    /// Whether the call copies a graph. CUPTI reports each copied node as created and also as cloned, so the first
-    /// report is ignored.
+    /// Whether the call copies a graph. CUPTI reports each copied node twice, as created and as cloned. The first of
+    /// these reports is ignored.
     pub(crate) copies: bool,
-    /// Graph to which the call's nodes belong, if the call names it.
+    /// Graph to which the created nodes belong; `None` if the call does not name a graph.
     pub(crate) into: Option<GraphId>,
     /// Stack depth at the entry of the call, as in a pending launch.
     pub(crate) depth: usize,
@@ -211,11 +214,11 @@ impl CopiedGraphs {
     }
 }
 
-/// The outermost call that creates no GPU work but is recorded.
+/// The outermost call in flight on a thread that creates no GPU work but is recorded.
 pub(crate) struct PendingHostCall {
     pub(crate) time: Nanos,
-    /// Correlation id under which the call is recorded. It is the id of the driver call nested in this call, if that
-    /// driver call has an id of its own.
+    /// Correlation id under which the call is recorded: that of the last driver call nested in this call, or else that
+    /// of the call itself.
     pub(crate) correlation: CorrelationId,
     /// Stack depth at the entry of the call, as in a pending launch.
     pub(crate) depth: usize,

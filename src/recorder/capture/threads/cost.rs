@@ -1,19 +1,20 @@
-//! The cost of our callbacks to the application, from a sample of timed calls.
+//! Measures how much time our callbacks cost the application, from a sample of timed calls.
 //!
-//! If a thread is preempted during a timed call, that call seems to take milliseconds. On a busy machine, a few
-//! preempted calls would outweigh all other calls in a mean. So each thread keeps the times in a small histogram, whose
-//! counters only that thread writes, and the ledger prints the median.
+//! If a thread is preempted during a timed call, the call seems to take milliseconds. On a busy machine, a few such
+//! calls would dominate a mean. So each thread counts the times in a small histogram, which only that thread writes,
+//! and the ledger prints the median.
 
 use super::counter::Counter;
 
 /// Binary logarithm of the number of buckets per power of two. With 8 buckets, the midpoint of a bucket is within 6.3 %
 /// of all values in it.
 const SUB_BITS: u32 = 3;
-/// Number of bits of the times that the buckets distinguish. All times of at least 131 us share the last bucket.
+/// Number of bits of the times (in ns) that the buckets distinguish. All times of at least 131 us share the last
+/// bucket.
 const BITS: u32 = 17;
 const BUCKETS: usize = ((BITS - SUB_BITS) as usize + 1) << SUB_BITS;
 
-/// Histogram of the times of calls.
+/// Histogram of the times of calls, in ns.
 pub(crate) struct DurationHistogram([Counter; BUCKETS]);
 
 impl DurationHistogram {
@@ -34,11 +35,12 @@ pub struct CallbackCost {
     pub calls: u64,
     /// Number of calls that were timed.
     pub timed: u64,
-    /// Median time that a timed call spent inside gpuflame, in ns, within 6.3 %; `None` if none was timed.
+    /// Median time in ns that a timed call spent inside gpuflame, with an error of at most 6.3 %; `None` if no call was
+    /// timed.
     pub median: Option<u64>,
 }
 
-/// Computes the cost of `calls` calls from the times of the calls that were sampled.
+/// Computes the cost of `calls` calls from the histograms of the timed calls among them.
 pub(super) fn sum_histograms<'a>(
     calls: u64,
     times: impl Iterator<Item = &'a DurationHistogram>,
@@ -61,8 +63,8 @@ pub(super) fn sum_histograms<'a>(
 fn bucket_for(nanos: u64) -> usize {
     let nanos = nanos.min((1 << BITS) - 1);
     let Some(shift) = (nanos >> SUB_BITS).checked_ilog2() else { return nanos as usize };
-    // After the shift, the highest bit of the time is worth 2^SUB_BITS, which puts the buckets of each power of two
-    // after the buckets of the next smaller power.
+    // After the shift, the highest bit of the time is at the place 2^SUB_BITS. So the buckets of each power of two
+    // directly follow the buckets of the next smaller power.
     ((shift as usize) << SUB_BITS) + (nanos >> shift) as usize
 }
 

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A counter of one thread. Only sums over all threads are meaningful, because a thread's state, with its counters, is
-/// reused by later threads.
+/// A counter that one thread writes. Only the sum over all threads is meaningful: when a thread ends, a later thread
+/// reuses its state and continues its counters.
 #[derive(Debug)]
 pub(crate) struct Counter(AtomicU64);
 
@@ -12,14 +12,14 @@ impl Counter {
         Self(AtomicU64::new(0))
     }
 
-    /// Adds with a plain load and store, without a locked instruction.
+    /// Adds by a plain load and store, without a locked instruction.
     #[inline]
     pub(crate) fn add(&self, amount: u64) {
         self.0.store(self.get().wrapping_add(amount), Ordering::Relaxed);
     }
 
-    /// Adds atomically. Used for counters to which a signal handler of the thread may add between a load and a store of
-    /// the thread.
+    /// Adds by a locked instruction. Used if a signal handler may add to the counter between a load and a store of the
+    /// thread that it interrupted.
     pub(super) fn add_atomically(&self, amount: u64) {
         self.0.fetch_add(amount, Ordering::Relaxed);
     }

@@ -9,19 +9,19 @@ use super::records::{read_contexts, read_launches};
 use super::thread::{LogReaders, all, in_flight};
 use crate::capture::ids::range_names;
 
-/// Passes on records that the threads have written since the last call: for each thread all new contexts, and then
-/// launches from at most one chunk of the thread's log. Returns false if there was nothing to pass on.
+/// Passes to `each` the records that the threads have written since the last call: for each thread, all new contexts,
+/// and then the launches of at most one chunk of the thread's log. Returns false if there were no records.
 pub fn drain(each: impl FnMut(&Row<'_>)) -> bool {
     drain_threads(|_| true, each)
 }
 
-/// Like [`drain`], but reads only threads whose last launch read so far began before `time`. After this has returned false,
+/// Like [`drain`], but skips threads whose last launch that was read began at or after `time`. Once this returns false,
 /// all launches before `time` have been passed on.
 pub fn drain_before(time: Nanos, each: impl FnMut(&Row<'_>)) -> bool {
     drain_threads(|readers| readers.last_launch < time, each)
 }
 
-/// Notes for each thread how many words of launches are unread, for [`drain_noted`].
+/// Notes for each thread how many words of launches are unread now. [`drain_noted`] then reads these words.
 pub fn note_unread() {
     for thread in all() {
         // SAFETY: as in `drain_threads`, only the collector calls this, and it drains one thread at a time.
@@ -31,7 +31,8 @@ pub fn note_unread() {
     }
 }
 
-/// Marks for each thread how many words of launches are unread, for [`marked_is_read`].
+/// Marks for each thread how many words of launches are unread now. [`marked_is_read`] then tells whether they were
+/// read.
 pub fn mark_unread() {
     for thread in all() {
         // SAFETY: as in `drain_threads`, only the collector calls this, one thread at a time.
@@ -40,28 +41,28 @@ pub fn mark_unread() {
     }
 }
 
-/// Whether all launches were passed on that were unread at the last [`mark_unread`].
+/// Whether all launches that were unread at the last [`mark_unread`] have been read.
 pub fn marked_is_read() -> bool {
     // SAFETY: as in `drain_threads`, only the collector calls this, one thread at a time.
     all().all(|thread| unsafe { thread.readers() }.marked == 0)
 }
 
-/// Returns the number of windows from which no launch can be in flight any more: only windows opened after these may
-/// still have one. Returns `u32::MAX` if no launch that began in an open window is in flight.
+/// Returns the number N of windows for which this is certain: no launch that began in one of the first N windows is in
+/// flight any more. Returns `u32::MAX` if no launch that began in an open window is in flight.
 pub fn windows_without_pending_launches() -> u32 {
     let open = in_flight().filter(|state| state.is_open());
     open.map(|state| state.openings().saturating_sub(1)).min().unwrap_or(u32::MAX)
 }
 
-/// Whether any live thread is in a launch.
+/// Whether a thread that has not ended is in a launch.
 pub fn any_in_flight() -> bool {
     in_flight().next().is_some()
 }
 
-/// Like [`drain`], but reads only threads from which not all launches were passed on that were unread at the last
-/// [`note_unread`]. Repeated calls therefore come to an end, however fast the threads launch further work.
+/// Like [`drain`], but reads a thread only until the launches that were unread at the last [`note_unread`] are read.
+/// Repeated calls therefore return false at some point, however fast the threads launch further work.
 pub fn drain_noted(each: impl FnMut(&Row<'_>)) -> bool {
-    // `is_noted` is needed because a thread that has launched only outside windows has nothing in its log.
+    // `is_noted` is needed because the log of a thread is empty if the thread has launched only outside windows.
     drain_threads(|readers| std::mem::take(&mut readers.is_noted) || readers.noted > 0, each)
 }
 
@@ -73,7 +74,8 @@ fn drain_threads(wanted: impl Fn(&mut LogReaders) -> bool, mut each: impl FnMut(
         if !wanted(readers) {
             continue;
         }
-        // A launch refers to contexts that were written before the launch, so launches are marked first and read last.
+        // A launch refers to a context that was written before it. So the end of the launches is marked first, and the
+        // launches are read last.
         let launches = readers.launches.mark_chunk_end(&thread.launches);
         let contexts = readers.contexts.mark_end(&thread.contexts);
         range_names::drain_names(&mut each);
@@ -100,7 +102,7 @@ fn drain_threads(wanted: impl Fn(&mut LogReaders) -> bool, mut each: impl FnMut(
     any
 }
 
-/// Passes on all new contexts of all threads.
+/// Passes all new contexts of all threads to `each`.
 pub(crate) fn drain_contexts(mut each: impl FnMut(&Row<'_>)) {
     for thread in all() {
         // SAFETY: as in `drain_threads`, only the collector calls this, one thread at a time.

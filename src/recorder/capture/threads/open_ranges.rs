@@ -1,6 +1,6 @@
-//! The open ranges of a thread, in a table of the thread's own. The table contains for each range the hash over that
-//! range and all ranges that enclose it. A launch without open ranges costs one comparison. A launch inside ranges
-//! combines the hash of its stack with one further hash.
+//! The open ranges of a thread, in a table that belongs to the thread. For each range, the table contains the hash over
+//! that range and all ranges that enclose it. So a launch without open ranges costs one comparison, and a launch inside
+//! ranges combines the hash of its stack with only one further hash.
 
 use std::mem::size_of;
 use std::ptr::NonNull;
@@ -12,14 +12,14 @@ use gpuflame_unwind::memory;
 use crate::capture::ids::intern::Hash;
 use crate::capture::ids::range_names::{RangeDomain, RangeName, hash_bytes, hash_wide, intern};
 
-/// Maximum number of open ranges per thread. Ranges nested deeper are counted but do not become frames.
+/// Maximum number of open ranges per thread. Further ranges are counted but do not become frames.
 const MAX_OPEN_RANGES: usize = 128;
-/// Number of names that a thread caches, in addition to the process-wide table.
+/// Number of names that each thread caches, so that it rarely searches the process-wide table.
 const CACHED_NAMES: usize = 128;
-/// Maximum number of pending notes per thread about ranges that other threads have ended.
+/// Maximum number of notes per thread that wait until the thread closes ranges which other threads have ended.
 const MAX_PENDING_ENDS: usize = 64;
 
-/// Maximum serial number of a range that is ended by its id. The serial number is the lower part of the id.
+/// Maximum serial number of a range. The serial number is the lower part of the id by which a range is ended.
 pub(crate) const MAX_SERIAL: u32 = (1 << SERIAL_BITS) - 1;
 pub(crate) const SERIAL_BITS: u32 = 27;
 
@@ -28,7 +28,7 @@ pub(crate) struct OpenRanges {
     /// Table of the open ranges, which is mapped when the thread opens its first range.
     table: Option<NonNull<RangeTable>>,
     depth: usize,
-    /// Number of ranges that were pushed while the table was full.
+    /// Number of ranges that were opened by a push while the table was full, and not closed yet.
     pub(crate) overflowed: usize,
     ends_seen: u32,
 }
@@ -36,7 +36,7 @@ pub(crate) struct OpenRanges {
 struct RangeTable {
     open: [OpenRange; MAX_OPEN_RANGES],
     cached_names: [CachedName; CACHED_NAMES],
-    /// Frames of the open ranges, innermost first. This array is filled when a context is written.
+    /// Frames of the open ranges, innermost first. The array is filled each time a context is written.
     frames: [u64; MAX_OPEN_RANGES],
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct OpenRange {
     hash: Hash,
     frame: Frame,
     pub(crate) domain: RangeDomain,
-    /// 0 for a range that was pushed; otherwise the serial number by which the range will be ended.
+    /// Serial number by which the range will be ended; 0 = the range was opened by a push and is closed by a pop.
     pub(crate) serial: u32,
 }
 
@@ -60,13 +60,13 @@ struct CachedName {
 impl OpenRanges {
     pub(super) const NONE: Self = Self { table: None, depth: 0, overflowed: 0, ends_seen: 0 };
 
-    /// Whether no range is open. Most launches check nothing else about ranges.
+    /// Whether no range is open. For most launches, this is the only check for ranges.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.depth == 0
     }
 
-    /// Returns the hash that identifies the open ranges; `None` if there are none.
+    /// Returns the hash that identifies the open ranges; `None` if no range is open.
     pub(crate) fn hash(&mut self, ended: &PendingEnds) -> Option<Hash> {
         if self.is_empty() {
             return None;
@@ -108,7 +108,7 @@ impl OpenRanges {
         let depth = self.depth;
         let Some(table) = self.table() else { return false };
         let Some(at) = table.open[..depth].iter().rposition(which) else { return false };
-        // The ranges nested in the closed range move down by one place.
+        // The ranges nested in the closed range move down by one place, and their hashes change.
         let mut around = at.checked_sub(1).map_or(Hash::ROOT, |last| table.open[last].hash);
         for inner in at + 1..depth {
             around = around.then(table.open[inner].frame.0);
@@ -118,7 +118,7 @@ impl OpenRanges {
         true
     }
 
-    /// Returns the number of open ranges of this domain that were pushed.
+    /// Returns the number of open ranges of this domain that were opened by a push.
     pub(crate) fn count(&mut self, domain: RangeDomain) -> usize {
         let depth = self.depth;
         if depth == 0 {
@@ -128,7 +128,7 @@ impl OpenRanges {
         table.open[..depth].iter().filter(|open| open.domain == domain && open.serial == 0).count()
     }
 
-    /// Closes the ranges that other threads have ended.
+    /// Closes the ranges of this thread that other threads have ended.
     pub(crate) fn apply_pending_ends(&mut self, ended: &PendingEnds) {
         let ends = ended.count.load(Ordering::Acquire);
         if ends == self.ends_seen {
@@ -177,12 +177,12 @@ impl Drop for OpenRanges {
     }
 }
 
-/// Notes that other threads leave when they end ranges of this thread.
+/// Notes from other threads that have ended ranges of this thread.
 pub(crate) struct PendingEnds {
     serials: [AtomicU32; MAX_PENDING_ENDS],
     count: AtomicU32,
-    /// Last serial number that was given to a range of this state. The number is kept when the thread ends, because the
-    /// next thread that gets the state must not reuse a serial number for which a handle may still exist. Only the
+    /// Last serial number that was given to a range of this state. The number is kept when the thread ends: a handle of
+    /// an old range may still exist, so the next thread with this state must not reuse its serial number. Only the
     /// thread that owns the state accesses this field.
     last_serial: AtomicU32,
 }
@@ -200,7 +200,8 @@ impl PendingEnds {
         next
     }
 
-    /// Notes that a range has ended. Returns `false` if there is no room for the note; the range then stays open.
+    /// Notes that another thread has ended the range with this serial number. Returns `false` if there is no room for
+    /// the note; the range then stays open.
     pub(crate) fn note_end(&self, serial: u32) -> bool {
         let noted = self
             .serials

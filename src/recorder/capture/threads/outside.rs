@@ -1,34 +1,35 @@
-//! Launches made while no window is open. Launches outside windows are not recorded one by one: only their count and
-//! the range of their correlation ids are recorded. A program that records one step in a thousand makes nearly all of
-//! its launches outside windows.
+//! Launches made while no window is open ("outside windows"). They are not recorded one by one: only their count and
+//! the range of their correlation ids are recorded, because a program that records one step in a thousand makes nearly
+//! all of its launches outside windows.
 //!
-//! The correlation ids of a thread ascend. If a thread makes two launches outside windows and no window was opened
-//! between them, every launch with an id in between was made outside too. So each thread has one growing range, which
-//! the collector can read ([`SharedOutsideRange`]). When a window is opened, the range ends and is written to the thread's log,
-//! and a new range begins.
+//! The correlation ids of a thread ascend. So if a thread makes two launches outside windows and no window was opened
+//! between them, all its launches with ids between these two were made outside windows, too. Each thread therefore has
+//! one growing range, which the collector can read ([`SharedOutsideRange`]). When a window is opened, the range ends
+//! and is written to the thread's log, and the next launch outside windows begins a new range.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use gpuflame_model::record::{CorrelationId, Launch, Nanos, OutsideLaunches};
 
-/// Maximum span of ids in a range. The limit makes it possible to distinguish earlier ids from later ids although ids
-/// wrap around.
+/// Maximum difference between the last and the first id in a range. Ids wrap around; the limit makes it possible to
+/// distinguish earlier ids from later ids nevertheless.
 const MAX_ID_SPAN: u32 = 1 << 24;
 
-/// Maximum number of times that the collector tries to read the range while the thread writes it. A write takes 10 ns.
+/// Maximum number of attempts of the collector to read the range while the thread writes it. A write takes 10 ns.
 const MAX_READ_ATTEMPTS: u32 = 64;
 
-/// The current range of a thread. Only that thread accesses its range.
+/// The current range of a thread. Only that thread accesses it.
 #[derive(Clone, Copy)]
 pub(crate) struct OutsideRange {
-    /// Number of times that a window was opened before the range began.
+    /// Number of windows that had been opened before the range began.
     openings: u32,
     launches: OutsideLaunches,
 }
 
 impl OutsideRange {
-    /// Adds a launch that began after a window had been opened `openings` times. `last` is the last id of the calls
-    /// nested in the launch. Returns the previous range if the launch ends it.
+    /// Adds a launch outside windows, before which `openings` windows had been opened. `last` is the last id of the
+    /// calls nested in the launch. If the launch does not fit into the current range, begins a new range and returns
+    /// the previous one.
     pub(crate) fn add(
         range: &mut Option<Self>,
         openings: u32,
@@ -50,7 +51,7 @@ impl OutsideRange {
         self.openings == openings && id.0.wrapping_sub(self.launches.first.0) < MAX_ID_SPAN
     }
 
-    /// Adds the id of a call nested in the last launch.
+    /// Adds the id of a call that is nested in the last launch of the range.
     pub(crate) fn extend(&mut self, last: CorrelationId) {
         self.launches.last = last;
     }
@@ -60,13 +61,13 @@ impl OutsideRange {
     }
 }
 
-/// Copy of a thread's current range that the collector can read. It is protected by a sequence lock, which only the
-/// thread writes.
+/// Copy of a thread's current range that the collector can read. A sequence lock protects the copy: only the thread
+/// writes it.
 pub(crate) struct SharedOutsideRange {
-    /// Sequence number: odd while the thread writes; 0 = there is no range.
+    /// Sequence number: odd while the thread writes; 0 = no range was written yet.
     sequence: AtomicU32,
     count: AtomicU32,
-    /// Number of launches of the range that the collector has read.
+    /// Number of launches of the range that the collector has read so far.
     read_count: AtomicU32,
     ids: AtomicU64,
     over: AtomicU64,
@@ -93,13 +94,13 @@ impl SharedOutsideRange {
         self.sequence.store(sequence.wrapping_add(2).max(2), Ordering::Release);
     }
 
-    /// Returns the number of launches of the ending range that the collector has not read.
+    /// Returns the number of launches that the collector did not read before, in a range that ends now.
     pub(crate) fn unread(&self, range: &OutsideLaunches) -> u32 {
         range.count.wrapping_sub(self.read_count.load(Ordering::Acquire))
     }
 
-    /// Reads the range. Called by the collector. Returns `None` if there is no range, or if the thread was preempted
-    /// while it writes the range.
+    /// Reads the range. Called by the collector. Returns `None` if there is no range, or if every attempt found the
+    /// thread in the middle of a write, because the thread was preempted there.
     fn get(&self) -> Option<OutsideLaunches> {
         for _ in 0..MAX_READ_ATTEMPTS {
             let sequence = self.sequence.load(Ordering::Acquire);
@@ -132,7 +133,7 @@ fn outside(ids: u64, count: u32, over: Nanos) -> OutsideLaunches {
     OutsideLaunches { first: CorrelationId(ids as u32), last: CorrelationId((ids >> 32) as u32), count, over }
 }
 
-/// The collector's memory of how much of a thread's ranges it has read: one entry for each range that may still grow,
+/// Stores how many launches of a thread's ranges the collector has read: one entry for each range that may still grow,
 /// identified by the first id of the range.
 #[derive(Default)]
 pub(super) struct OutsideReader(Vec<OutsideLaunches>);
@@ -142,7 +143,7 @@ impl OutsideReader {
         Self(Vec::new())
     }
 
-    /// Returns the new launches of the growing range.
+    /// Returns the launches that were added to the growing range since the last call.
     pub(super) fn grown(&mut self, growing: &SharedOutsideRange) -> Option<OutsideLaunches> {
         let range = growing.get()?;
         let before = match self.0.iter_mut().find(|read| read.first == range.first) {
@@ -157,7 +158,7 @@ impl OutsideReader {
         (count > 0).then_some(OutsideLaunches { count, ..range })
     }
 
-    /// Returns the new launches of a range that has ended.
+    /// Returns the launches of an ended range that the collector has not read yet.
     pub(super) fn ended(&mut self, range: OutsideLaunches) -> Option<OutsideLaunches> {
         let read = self.0.iter().position(|read| read.first == range.first).map(|at| self.0.swap_remove(at));
         let count = range.count.wrapping_sub(read.map_or(0, |read| read.count));

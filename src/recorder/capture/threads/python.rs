@@ -1,5 +1,5 @@
-//! The Python frames of a thread: the hash that identifies the frames, and the process-wide numbers of the frames'
-//! functions.
+//! The Python frames of a thread, the hash that identifies these frames, and the numbers that Python functions have in
+//! the whole process.
 
 use std::ptr::NonNull;
 
@@ -11,7 +11,7 @@ use super::thread_counters::ThreadCounters;
 use crate::capture::ids::intern::{Hash, PrefixHashes};
 use crate::capture::ids::text_table::{MAX_TEXTS, TextTable};
 
-/// Descriptions of all Python functions that have occurred in a stack.
+/// Descriptions of all Python functions that have occurred in a stack, and their numbers.
 static CODES: TextTable = TextTable::new();
 
 /// Python frames of one thread.
@@ -23,22 +23,23 @@ pub(crate) struct PythonFrames {
     hash: Hash,
     /// Whether the last walk found frames.
     has_frames: bool,
-    /// Number of the cached walk whose frames are current; `None` if the frames of the last walk are.
+    /// Number of the cached walk that was recognised, so that its frames are the current ones; `None` if the current
+    /// frames are those of the last walk.
     cached_walk: Option<usize>,
 }
 
 /// Hashes of frames.
 #[repr(C)]
 struct FrameHashes {
-    /// `prefix[n]` = the hash over the `n` frames next to the root of the last walk.
+    /// `prefix[n]` = hash over the `n` frames next to the root that the last walk found.
     prefix: PrefixHashes,
     /// Hashes over the frames of cached walks, by the number of the walk.
     cached: [Hash; WALKS],
 }
 
 impl PythonFrames {
-    /// Creates the state of the calling thread; `None` if there is no readable interpreter. Call when a stack is new,
-    /// because the first stack that goes through an interpreter is always new.
+    /// Creates the state of the calling thread; `None` if there is no readable interpreter. Call only when a stack is
+    /// new: the first stack that goes through an interpreter is always new.
     #[cold]
     pub(crate) fn of_this_thread() -> Option<Self> {
         let frames = PythonUnwinder::of_this_thread()?;
@@ -48,9 +49,9 @@ impl PythonFrames {
         Some(Self { frames, hashes, hash: Hash::ROOT, has_frames: false, cached_walk: None })
     }
 
-    /// Returns the hash that identifies the thread's current Python frames, combined with the hash `others`. Returns
-    /// `None` if there are no Python frames and `others` is `None`. `native` is the number that identifies the thread's
-    /// native frames, if that number is known.
+    /// Returns the hash that identifies the thread's current Python frames, combined with the hash `others`. Without
+    /// Python frames, returns `others`. `native` is the number of the native frames in the unwinder's cache, if that
+    /// number is known.
     #[inline(always)]
     pub(crate) fn hash(
         &mut self,
@@ -78,7 +79,8 @@ impl PythonFrames {
         Some(others.map_or(hash, |others| hash.and(others)))
     }
 
-    /// Returns the hash over the frames of the last walk. If the walk is cached, caches its hash too.
+    /// Returns the hash over the frames that the last walk found. If the walker has cached this walk, caches the hash
+    /// too.
     #[inline(always)]
     fn hash_of_last(&mut self, found: WalkOutcome) -> Hash {
         if found == WalkOutcome::Changed {
@@ -95,7 +97,8 @@ impl PythonFrames {
         unsafe { self.hashes.as_mut() }
     }
 
-    /// Computes the hash over the frames of the last walk, starting after the unchanged frames at the root.
+    /// Computes the hash over the frames that the last walk found. Starts after the frames at the root that are
+    /// unchanged.
     #[inline(always)]
     fn rehash(&mut self) -> Hash {
         // SAFETY: as in `hashes`; `frames`, which is borrowed below, is stored outside of the mapping.
@@ -109,15 +112,14 @@ impl PythonFrames {
         hash
     }
 
-    /// If `hash` recognised a cached walk, walks the frames again, so that the current frames are those of the last
-    /// walk.
+    /// If the last `hash` recognised a cached walk instead of walking the frames, walks the frames now.
     #[cold]
     fn walk_uncached(&mut self, counters: &ThreadCounters) {
         if self.cached_walk.take().is_some() {
             match self.frames.walk_uncached(number_of) {
                 WalkOutcome::Unchanged => {}
                 WalkOutcome::Changed => self.hash = self.rehash(),
-                // `hash` found frames just before, so their absence is a loss.
+                // The preceding `hash` found frames, so their absence now is a loss.
                 WalkOutcome::Cached(_) | WalkOutcome::NoFrames | WalkOutcome::Unreadable => {
                     self.has_frames = false;
                     counters.lose(Loss::PythonDropped);
@@ -126,7 +128,8 @@ impl PythonFrames {
         }
     }
 
-    /// Checks that a walk finds the same frames that `hash` has recognised by the number of a cached walk.
+    /// If the last `hash` recognised a cached walk, checks that a new walk finds the same frames. A difference is
+    /// counted.
     #[cold]
     pub(crate) fn verify(&mut self, counters: &ThreadCounters) {
         if let Some(number) = self.cached_walk {
@@ -137,8 +140,8 @@ impl PythonFrames {
         }
     }
 
-    /// Merges the Python frames that `hash` saw with the native frames of `captured`; `None` if `hash` saw no Python
-    /// frames.
+    /// Merges the Python frames that the last `hash` found with the native frames of `captured`. Returns `None` if
+    /// there are no Python frames.
     #[cold]
     pub(crate) fn merge(
         &mut self,
@@ -164,7 +167,7 @@ impl Drop for PythonFrames {
     }
 }
 
-/// Returns the number of the function with this description; [`CodeId::OTHER`] if there are too many functions.
+/// Returns the number of the Python function with this description; [`CodeId::OTHER`] if there are too many functions.
 #[cold]
 pub fn number_of(description: Description<'_>) -> CodeId {
     let text = description.0;
@@ -176,8 +179,9 @@ pub fn number_of(description: Description<'_>) -> CodeId {
     CODES.number_of(hash, 0, text, MAX_TEXTS).map_or(CodeId::OTHER, CodeId)
 }
 
-/// Passes on the functions that are new. Call after the ends of the context logs were marked, and before the contexts
-/// up to these marks, which refer to the functions, are passed on. Only one thread may call this at a time.
+/// Passes a row for each new Python function to `each`. Contexts refer to functions. So first mark the ends of the
+/// context logs, then call this function, and only then pass on the contexts up to the marks. Only one thread may call
+/// this at a time.
 pub fn drain_codes(each: &mut impl FnMut(&Row<'_>)) {
     CODES.drain_new(|number, _, text| {
         let id = CodeId(number);

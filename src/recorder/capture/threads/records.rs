@@ -1,4 +1,4 @@
-//! Layout of launches and contexts in the words of a thread's logs.
+//! Encodes launches and contexts as words of a thread's logs, and decodes them.
 
 use gpuflame_model::record::{
     ContextFlags, ContextId, CorrelationId, Frame, HostCallSpan, Launch, Nanos, OutsideLaunches, Row,
@@ -7,7 +7,7 @@ use gpuflame_model::record::{
 
 use super::outside::OutsideReader;
 
-/// Encodes a launch as words of a log: `time`, `duration | correlation << 32`, `within | context << 32`.
+/// Encodes a launch as three words: `time`, `duration | correlation << 32`, `within | context << 32`.
 #[inline]
 pub(crate) fn launch_words(launch: &Launch) -> [u64; 3] {
     [
@@ -17,7 +17,7 @@ pub(crate) fn launch_words(launch: &Launch) -> [u64; 3] {
     ]
 }
 
-/// Encodes a range of launches outside windows, in the format of a launch: `over`, `count | last << 32`, `first |
+/// Encodes a range of launches outside windows as three words, like a launch: `over`, `count | last << 32`, `first |
 /// OUTSIDE << 32`.
 pub(crate) fn outside_words(range: &OutsideLaunches) -> [u64; 3] {
     [
@@ -27,16 +27,18 @@ pub(crate) fn outside_words(range: &OutsideLaunches) -> [u64; 3] {
     ]
 }
 
-/// Encodes a call that launched nothing, in the format of a launch: `ended`, `duration`, `NO_LAUNCH | context << 32`.
+/// Encodes a call that launched nothing as three words, like a launch: `ended`, `duration`, `NO_LAUNCH | context <<
+/// 32`.
 pub(crate) fn called_words(called: &HostCallSpan) -> [u64; 3] {
     [called.ended.0, called.duration.into(), NO_LAUNCH | u64::from(called.context.0) << 32]
 }
 
-/// Value of `within` that no launch has together with a correlation id of 0.
+/// Value of `within` that marks a call which launched nothing. No launch has this value together with a correlation id
+/// of 0.
 const NO_LAUNCH: u64 = u32::MAX as u64;
 
-/// Decodes the words of a log. Passes on the launches, the calls that launched nothing, and the launches of ended
-/// ranges that the collector has not read before.
+/// Decodes words of a log of launches. Passes to `each`: launches, calls that launched nothing, and launches in ended
+/// ranges outside windows that the collector has not read before.
 pub(super) fn read_launches(
     words: &[u64],
     outside_reader: &mut OutsideReader,
@@ -74,14 +76,14 @@ pub(super) fn read_launches(
     }
 }
 
-/// Encodes the head of a context as words of a log. The frames of the context follow the head, leaf first.
+/// Encodes the head of a context as two words. The frames of the context follow the head, leaf first.
 #[inline]
 pub(crate) fn context_words(id: ContextId, thread: ThreadId, flags: ContextFlags, frames: usize) -> [u64; 2] {
     [u64::from(id.0) | (frames as u64) << 32, u64::from(thread.0) | u64::from(flags.0) << 32]
 }
 
-/// Encodes a thread's id and its name as the kernel stores it: up to 15 bytes and a NUL. The thread is written to the
-/// log of contexts, as a context without an id.
+/// Encodes a thread's id and its name as the kernel stores it: up to 15 bytes and a NUL. The record is written to the
+/// log of contexts, in the form of a context without an id.
 pub(super) fn thread_words(id: ThreadId, name: [u64; 2]) -> [u64; 4] {
     let [head, thread] = context_words(ContextId::NONE, id, ContextFlags::default(), name.len());
     [head, thread, name[0], name[1]]
@@ -93,7 +95,7 @@ fn read_thread(id: ThreadId, name: &[u64], each: &mut impl FnMut(&Row<'_>)) {
     each(&Row::Thread { id, name: &String::from_utf8_lossy(name) });
 }
 
-/// Decodes the words of a log, and passes on the contexts and threads in it.
+/// Decodes words of a log of contexts, and passes the contexts and threads in them to `each`.
 pub(super) fn read_contexts(mut words: &[u64], each: &mut impl FnMut(&Row<'_>)) {
     while let [ids, flags, rest @ ..] = words {
         let count = (ids >> 32) as usize;

@@ -1,5 +1,5 @@
-//! Refused calls and ranges, which cannot be recorded. A call or range is refused if a signal handler that interrupted
-//! gpuflame makes it, or if there is no memory for the state of the thread that makes it.
+//! Refused calls and ranges, which cannot be recorded. A call or range is refused if it is made by a signal handler
+//! that interrupted gpuflame, or if there is no memory for the state of its thread.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -10,8 +10,7 @@ use super::calls::{NESTED, REFUSED, stack_depth};
 /// Refused calls and ranges of a thread that have not ended yet. The thread's signal handlers write these fields, and
 /// the thread itself writes them while no handler runs.
 pub(crate) struct OpenRefusals {
-    /// Stack depth of the outermost refused call that creates GPU work or that would be recorded; 0 = no refused call
-    /// is in flight.
+    /// Stack depth of the outermost refused call in flight; 0 = none is in flight.
     pub(super) call: AtomicUsize,
     /// Number of refused ranges that were pushed and not popped yet.
     pub(crate) pushed: AtomicUsize,
@@ -22,14 +21,14 @@ impl OpenRefusals {
         Self { call: AtomicUsize::new(0), pushed: AtomicUsize::new(0) }
     }
 
-    /// Whether a pop belongs to a push that was refused. If so, the push is no longer pending after this call.
+    /// Whether a pop belongs to a push that was refused. If so, the push no longer counts as open after this function.
     pub(crate) fn consume_pop(&self) -> bool {
         self.pushed.load(Ordering::Relaxed) > 0
             && self.pushed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok()
     }
 
-    /// Notes the start of a call that cannot be recorded. Returns true if the call must be counted because it is not
-    /// nested in another refused call.
+    /// Notes the start of a call that cannot be recorded. Returns true if the call must be counted as a loss; false if
+    /// it is nested in another refused call.
     pub(super) fn begin_call(&self, call: &Call<'_>) -> bool {
         let (depth, outer) = (stack_depth(), self.call.load(Ordering::Relaxed));
         if depth < outer {
@@ -41,7 +40,7 @@ impl OpenRefusals {
         true
     }
 
-    /// Whether a refused call encloses a call at this stack depth.
+    /// Whether a call at this stack depth is nested in a refused call.
     pub(super) fn encloses(&self, depth: usize) -> bool {
         depth < self.call.load(Ordering::Relaxed)
     }

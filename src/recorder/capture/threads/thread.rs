@@ -1,9 +1,8 @@
 //! State that gpuflame keeps for each application thread, and the collector's access to it.
 //!
 //! A thread's state is mapped on the thread's first launch and never unmapped. When the thread ends, the next new
-//! thread reuses the state and continues the same logs. So memory grows with the maximum number of concurrent threads.
-//! It does not grow with the total number of threads, nor with the number of threads that come and go between two
-//! visits of the collector.
+//! thread reuses the state and continues the same logs. So memory grows only with the maximum number of threads that
+//! exist at the same time, not with the total number of threads.
 
 use std::cell::UnsafeCell;
 use std::mem::{MaybeUninit, size_of};
@@ -37,11 +36,12 @@ pub(crate) struct ThreadState {
     pub(crate) pending_ends: PendingEnds,
     pub(crate) outside: SharedOutsideRange,
     pub(crate) in_flight: InFlightLaunch,
-    /// Stack depth at which the thread entered gpuflame, [`INHERITED`], [`FORGET_REQUESTED`], or 0 if it is not inside.
+    /// Stack depth at which the thread entered gpuflame; 0 if it is not inside gpuflame. Other values: [`INHERITED`],
+    /// [`FORGET_REQUESTED`].
     inside: AtomicUsize,
-    /// Number of the last round of forgetting (see `forget_round`) in which the thread has forgotten its stack ids.
+    /// Number of the last round in which the thread has forgotten its stack ids (see `forget_round`).
     forgot_round: AtomicU32,
-    /// Calls and ranges of signal handlers that interrupted the thread while it was inside gpuflame.
+    /// Calls and ranges that were refused because a signal handler made them while the thread was inside gpuflame.
     pub(crate) refused: OpenRefusals,
     /// Accessed only by the application thread, while the thread is inside gpuflame.
     own: UnsafeCell<ThreadOnly>,
@@ -49,26 +49,27 @@ pub(crate) struct ThreadState {
     readers: UnsafeCell<LogReaders>,
 }
 
-// SAFETY: `own` is accessed only through `EntryGuard`, which only the state's thread creates, one at a time. `readers` is
-// accessed only by the collector, and there is only one collector. All other fields are atomic, or a log that supports
-// one writer and one reader.
+// SAFETY: `own` is accessed only through `EntryGuard`, which only the state's thread creates, one at a time. `readers`
+// is accessed only by the collector, and there is only one collector. All other fields are atomic, or a log that
+// supports one writer and one reader.
 unsafe impl Sync for ThreadState {}
 
 /// Stage of a state that a thread uses.
 const LIVE: u32 = 0;
 /// Stage of a state whose thread has ended. The next new thread may reuse the state. Its logs may contain unread rows.
 const ENDED: u32 = 1;
-/// Stage of a state whose thread jumped out of gpuflame or ended inside gpuflame. The collector reads the logs of the
-/// state, but no thread may reuse the state, because an operation on it may be incomplete.
+/// Stage of a state whose thread has jumped out of gpuflame or has ended inside gpuflame. The collector still reads the
+/// logs of the state, but no thread may reuse it, because an operation on it may be incomplete.
 const ABANDONED: u32 = 2;
 
-/// Maximum number of abandoned states, which take about 250 KiB each. Once the maximum is reached, a thread that jumps
-/// out of gpuflame counts as inside from then on, and its launches are only counted.
+/// Maximum number of abandoned states, which take about 250 KiB each. After that, a thread that jumps out of gpuflame
+/// counts as inside permanently, and its launches are only counted.
 const MAX_ABANDONED_STATES: usize = 64;
 
-/// Value of `inside`: the state was inherited from the process that this process was forked from.
+/// Value of `inside`: this is a forked child, and the state is a copy from the parent.
 const INHERITED: usize = 1;
-/// Value of `inside`: the thread is not inside gpuflame, and must forget its stacks when it next enters (see `forget_round`).
+/// Value of `inside`: the thread is not inside gpuflame, and must forget its stack ids when it enters the next time
+/// (see `forget_round`).
 const FORGET_REQUESTED: usize = 2;
 
 /// State that only the application thread accesses.
@@ -83,7 +84,7 @@ pub(crate) struct ThreadOnly {
     pub(crate) contexts: LogWriter,
     pub(crate) pending: PendingLaunch,
     pub(crate) outside: Option<OutsideRange>,
-    /// The launch that a signal handler's launch has interrupted.
+    /// The launch that was in flight when a signal handler made a launch of its own.
     pub(crate) aside: Option<PendingLaunch>,
     pub(crate) verifying: Option<StackVerification>,
     pub(crate) graph_call: Option<PendingGraphCall>,
@@ -97,26 +98,26 @@ pub(super) struct LogReaders {
     pub(super) launches: LogReader,
     pub(super) contexts: LogReader,
     pub(super) outside_reader: OutsideReader,
-    /// Number of unread words of launches that existed at the last note and must still be passed on.
+    /// Number of words of launches that were unread at the last `note_unread` and still are.
     pub(super) noted: usize,
-    /// Set when unread words are noted, and cleared by the next drain.
+    /// Whether unread words were noted and the thread was not drained since.
     pub(super) is_noted: bool,
-    /// Number of words of launches that were unread at the last mark and still are. A thread waits until the marked
-    /// words are read.
+    /// Number of words of launches that were unread at the last `mark_unread` and still are. The windows that had
+    /// closed by then are handed over only after these words are read.
     pub(super) marked: usize,
-    /// Time of the launch that was passed on last.
+    /// Time of the last launch that was read.
     pub(super) last_launch: Nanos,
 }
 
-/// Proof that this thread has entered gpuflame and was not inside before. The thread leaves gpuflame when the proof is
+/// Proof that this thread has entered gpuflame and was not inside before. The thread leaves gpuflame when the guard is
 /// dropped.
 pub(crate) struct EntryGuard {
     thread: &'static ThreadState,
 }
 
 impl EntryGuard {
-    /// Enters gpuflame, unless this thread is already inside or there is no memory for its state (see [`EntryRefusal`]).
-    /// `at` is an address in the caller's frame, or in a frame nearer to the stack's root.
+    /// Enters gpuflame. Returns `None` if this thread is already inside or there is no memory for its state (see
+    /// [`EntryRefusal`]). `at` is an address in the caller's frame, or in a frame nearer to the stack's root.
     #[inline]
     pub(crate) fn new(at: usize) -> Option<Self> {
         let Some(thread) = NonNull::new(tls::get().cast::<ThreadState>()) else {
@@ -133,14 +134,14 @@ impl EntryGuard {
     #[inline]
     fn enter(thread: &'static ThreadState, at: usize) -> Self {
         thread.inside.store(at, Ordering::Relaxed);
-        // A signal handler on this thread must see the store to `inside` before it sees any later store.
+        // Orders the store to `inside` before all later stores, for signal handlers on this thread.
         compiler_fence(Ordering::SeqCst);
         Self { thread }
     }
 
     #[cold]
     fn enter_first(at: usize) -> Option<Self> {
-        // If a call was refused because its thread had no state, the calls nested in it are refused too, so that the
+        // If a call was refused because its thread had no state, the calls nested in that call are refused too. So the
         // loss is counted once.
         if REFUSED.with(|refused| refused.encloses(at)) {
             return None;
@@ -148,9 +149,9 @@ impl EntryGuard {
         Some(Self::enter(cancel::without_cancellation(attach)?, at))
     }
 
-    /// Handles a thread that seems to be inside gpuflame. Either the caller is a signal handler that interrupted the
-    /// thread inside gpuflame; or the thread was inside when it jumped out of a signal handler; or the thread that was
-    /// inside belongs to the parent process.
+    /// Handles a thread whose `inside` is not 0. There are four cases: the state was inherited from a parent process;
+    /// the thread must forget its stack ids; a signal handler that interrupted the thread inside gpuflame has jumped
+    /// out; or the thread really is inside, and the caller is a signal handler that interrupted it.
     #[cold]
     fn enter_again(thread: &'static ThreadState, at: usize) -> Option<Self> {
         let inside = thread.inside.load(Ordering::Relaxed);
@@ -171,14 +172,14 @@ impl EntryGuard {
             return None;
         }
         if !abandon_state(thread) {
-            // The refused call that the thread began inside gpuflame has ended, too.
+            // The refused call that was made inside gpuflame has ended by the jump, too.
             thread.refused.end_call();
             return None;
         }
         Self::enter_first(at)
     }
 
-    /// Returns the state that only this thread accesses, and its shared state.
+    /// Returns the part of the state that only this thread accesses, and the shared part.
     #[inline]
     pub(crate) fn parts(&mut self) -> (&mut ThreadOnly, &'static ThreadState) {
         // SAFETY: only one `EntryGuard` exists per thread, and the borrow of `self` excludes a second reference.
@@ -193,7 +194,7 @@ impl Drop for EntryGuard {
     }
 }
 
-/// Reason why a thread may not enter.
+/// Reason why a thread cannot enter gpuflame.
 pub(crate) enum EntryRefusal {
     /// The thread is already inside gpuflame, so the caller is a signal handler.
     Inside(&'static ThreadState),
@@ -202,14 +203,14 @@ pub(crate) enum EntryRefusal {
 }
 
 impl EntryRefusal {
-    /// Returns why the calling thread could not enter.
+    /// Returns the reason why the calling thread could not enter gpuflame.
     #[cold]
     pub(crate) fn determine() -> Self {
         of_this_thread().map_or(Self::WithoutMemory, Self::Inside)
     }
 
-    /// Notes the start of a call that cannot be recorded. Returns true if the call must be counted because it is not
-    /// nested in another refused call.
+    /// Notes the start of a call that cannot be recorded. Returns true if the call must be counted as a loss; false if
+    /// it is nested in another refused call.
     #[cold]
     pub(crate) fn begin_call(&self, call: &Call<'_>) -> bool {
         match self {
@@ -218,7 +219,7 @@ impl EntryRefusal {
         }
     }
 
-    /// Counts a loss that the refusal causes.
+    /// Counts a loss that results from the refusal.
     #[cold]
     pub(crate) fn lose(&self, loss: Loss) {
         match self {
@@ -229,8 +230,8 @@ impl EntryRefusal {
 }
 
 thread_local! {
-    /// Refused calls of a thread without a state. Stored next to the pointer of [`tls`]. The first access to that
-    /// pointer allocated memory for both variables.
+    /// Refused calls of a thread without a state. This variable is stored next to the pointer of [`tls`]: the first
+    /// access to the pointer has allocated memory for both.
     static REFUSED: OpenRefusals = const { OpenRefusals::new() };
 }
 
@@ -249,7 +250,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static ThreadState> {
     })
 }
 
-/// Returns the losses of threads for which there was no memory for a state.
+/// Returns how often this loss occurred on threads for which there was no memory for a state.
 pub(super) fn lost_without_state(loss: Loss) -> u64 {
     WITHOUT_STATE[loss as usize - 1].load(Ordering::Relaxed)
 }
@@ -258,11 +259,11 @@ fn lose_without_state(loss: Loss) {
     WITHOUT_STATE[loss as usize - 1].fetch_add(1, Ordering::Relaxed);
 }
 
-/// Gives the calling thread a state, which is either a free state or a new one.
+/// Gives the calling thread a state: a free one or a new one. Returns `None` if there is no memory.
 #[cold]
 fn attach() -> Option<&'static ThreadState> {
-    // Checked first, because creating a state and then discarding it would map and unmap memory on every launch of the
-    // thread.
+    // This part is created first. If it came last and failed, each launch of the thread would map a state and unmap it
+    // again.
     let thread = ThreadOnly::new().and_then(reuse_or_map)?;
     // SAFETY: `thread` points to a state, and states are never unmapped.
     let state: &'static ThreadState = unsafe { thread.as_ref() };
@@ -274,9 +275,9 @@ fn attach() -> Option<&'static ThreadState> {
     Some(state)
 }
 
-/// Abandons the state of the calling thread, which jumped out of gpuflame. If the thread returns into the abandoned
-/// call after all, the state is unchanged, because no other thread gets it. Returns `false` if too many states were
-/// abandoned before.
+/// Abandons the state of the calling thread, which has jumped out of gpuflame. If the thread jumps back into the
+/// abandoned call after all, the state is unchanged, because no other thread gets it. Returns `false` if too many
+/// states were abandoned before.
 fn abandon_state(thread: &ThreadState) -> bool {
     let abandoned = ABANDONED_STATES.fetch_add(1, Ordering::Relaxed);
     if abandoned >= MAX_ABANDONED_STATES {
@@ -288,14 +289,14 @@ fn abandon_state(thread: &ThreadState) -> bool {
     true
 }
 
-/// Records the calling thread's id and name, before the thread's first context. The collector cannot look the name up
-/// later, because the thread may have ended when the collector reads its rows. If the thread opens a range before a
-/// session is set up, the log has no room yet, and the thread is announced with its first context instead.
+/// Records the calling thread's id and name, before the thread's first context. The name is recorded now because the
+/// thread may have ended when the collector reads its rows. If the thread opens a range before a session is set up, the
+/// log has no room yet, and the thread is announced with its first context instead.
 pub(crate) fn announce(id: ThreadId, thread: &ThreadState, contexts: &mut LogWriter) {
     let mut name = [0_u64; 2];
     // SAFETY: PR_GET_NAME writes at most 16 bytes.
     unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
-    // If the log has no room, the thread has an id but no name.
+    // If the log has no room, the thread will be recorded without a name.
     contexts.push(&thread.contexts, [&thread_words(id, name)]);
 }
 
@@ -320,7 +321,8 @@ fn reuse_or_map(own: ThreadOnly) -> Option<NonNull<ThreadState>> {
     let at = memory::map(size_of::<ThreadState>())?;
     leaks::register_root(at.cast(), size_of::<ThreadState>());
     let at = at.cast::<MaybeUninit<ThreadState>>();
-    // SAFETY: `at` is a fresh, page-aligned mapping of `size_of::<ThreadState>()` bytes, to which no other thread refers.
+    // SAFETY: `at` is a fresh, page-aligned mapping of `size_of::<ThreadState>()` bytes, to which no other thread
+    // refers.
     let thread = unsafe { &mut *at.as_ptr() }.write(ThreadState::new(own));
     let mut first = FIRST.load(Ordering::Acquire);
     loop {
@@ -332,30 +334,31 @@ fn reuse_or_map(own: ThreadOnly) -> Option<NonNull<ThreadState>> {
     }
 }
 
-/// Number of the current or last round of forgetting; see `forget_round`.
+/// Number of the current round in which threads forget their stack ids, or of the last one; see `forget_round`.
 static FORGET_ROUND: AtomicU32 = AtomicU32::new(0);
 
-/// Begins a round in which threads can be asked to forget their stacks.
+/// Begins a round in which threads can be asked to forget their stack ids. Returns the number of the round.
 pub(crate) fn next_forget_round() -> u32 {
     FORGET_ROUND.fetch_add(1, Ordering::Relaxed) + 1
 }
 
-/// Returns the window states at the start of the launches that are in flight on live threads.
+/// Returns the window state at the start of each launch that is in flight on a thread that has not ended.
 pub(super) fn in_flight() -> impl Iterator<Item = window::WindowState> {
     let live = all().filter(|thread| thread.stage.load(Ordering::Acquire) == LIVE);
     live.filter_map(|thread| thread.in_flight.get())
 }
 
 impl ThreadState {
-    /// Forgets the thread's stacks. Called when a thread that the collector has asked to forget enters gpuflame.
+    /// Forgets the thread's stack ids. Called when the thread enters gpuflame after the collector has asked it to
+    /// forget.
     fn forget_stacks(&self, own: &mut ThreadOnly) {
         if own.interner.forget() {
             self.forgot_round.store(FORGET_ROUND.load(Ordering::Relaxed), Ordering::Release);
         }
     }
 
-    /// Asks the thread to forget its stacks, unless the thread has already forgotten them in this `round` or will never
-    /// enter again. Returns `false` while it is not certain that the thread will forget them.
+    /// Asks the thread to forget its stack ids, unless it has forgotten them in this `round` or will never enter
+    /// gpuflame again. Returns `false` while it is not certain that the thread will forget them.
     pub(crate) fn ask_to_forget(&self, round: u32) -> bool {
         if self.forgot_round.load(Ordering::Acquire) == round
             || self.stage.load(Ordering::Acquire) == ABANDONED
@@ -368,7 +371,7 @@ impl ThreadState {
 }
 
 impl ThreadState {
-    /// Returns the state that only the collector accesses.
+    /// Returns the part of the state that only the collector accesses.
     ///
     /// # Safety
     /// The caller is the collector, and holds no other reference that this function returned for this thread.
@@ -408,8 +411,8 @@ impl ThreadState {
 impl ThreadOnly {
     fn new() -> Option<Self> {
         let mut unwinder = Unwinder::new()?;
-        // A plugin may be loaded at the address of another plugin that was unloaded. Without the check, the unwinder
-        // would take stacks through one plugin for stacks through the other, because their addresses are equal.
+        // After a plugin was unloaded, another plugin may be loaded at its address. Without the check, the unwinder
+        // would take stacks through the one for stacks through the other, because their addresses are equal.
         unwinder.check_every_capture(true);
         Some(Self {
             id: this_thread_id(),
@@ -431,11 +434,11 @@ impl ThreadOnly {
     }
 }
 
-/// Number of the `pthread` key whose destructor runs when a thread ends, plus 1; 0 = the key does not exist yet.
+/// Number of the `pthread` key whose destructor runs when a thread ends, plus 1; 0 = there is no key yet.
 static KEY: AtomicUsize = AtomicUsize::new(0);
 
-/// Prepares the process-wide data that threads need. Holds no lock at any time, because a forked child would wait for
-/// that lock forever.
+/// Prepares the process-wide data that threads need. Never holds a lock, because a forked child could wait for that
+/// lock forever.
 pub(super) fn prepare() {
     if KEY.load(Ordering::Acquire) != 0 {
         return;
@@ -459,7 +462,8 @@ fn notify_at_thread_end(thread: NonNull<ThreadState>) {
     }
 }
 
-/// Runs on a thread that ends. If another destructor launches work after this function, the thread gets a new state.
+/// Runs on a thread that ends, and marks its state as ended or abandoned. If another destructor launches work after
+/// this function, the thread gets a new state.
 unsafe extern "C" fn on_thread_end(state: *mut libc::c_void) {
     tls::set(null_mut());
     // SAFETY: `state` is the value that was stored with the key: the address of a state, which is never unmapped.
@@ -474,7 +478,7 @@ fn of_this_thread() -> Option<&'static ThreadState> {
     unsafe { tls::get().cast::<ThreadState>().as_ref() }
 }
 
-/// Notes the end of a call that was refused to a signal handler or to a thread without a state.
+/// Notes the end of a refused call, made by a signal handler or by a thread without a state.
 #[cold]
 pub(crate) fn end_refused_call() {
     match of_this_thread() {
@@ -483,12 +487,12 @@ pub(crate) fn end_refused_call() {
     }
 }
 
-/// Whether the calling thread is inside gpuflame. If so, the caller may be a signal handler that interrupted gpuflame.
+/// Whether the calling thread is inside gpuflame. Then the caller may be a signal handler that interrupted gpuflame.
 pub(super) fn is_inside() -> bool {
     of_this_thread().is_some_and(|thread| thread.inside.load(Ordering::Relaxed) > FORGET_REQUESTED)
 }
 
-/// Re-initialises the states of all threads in a forked child. At most one of these threads exists in the child, under
+/// Sets up the states of all threads again in a forked child. At most one of these threads exists in the child, under
 /// another id. The counts are reset because they belong to the parent process.
 pub(super) fn continue_in_child() {
     for thread in all() {

@@ -1,4 +1,4 @@
-//! Counters of a thread: launches, losses, the time of its callbacks, and verified stacks.
+//! Counters of a thread: launches, losses, the time spent in its callbacks, and verified stacks.
 
 use gpuflame_model::record::Loss;
 
@@ -9,14 +9,15 @@ use super::counter::Counter;
 pub(crate) struct ThreadCounters {
     losses: [Counter; Loss::ALL.len()],
     pub(crate) calls: Counter,
-    /// Times of graph launches.
+    /// Times of the callbacks of graph launches.
     pub(crate) graph_times: DurationHistogram,
-    /// Times of all other calls.
+    /// Times of the callbacks of all other calls.
     pub(crate) times: DurationHistogram,
     pub(crate) verified: VerificationCounters,
 }
 
-/// Number of stacks that were captured again by other methods, and numbers of stacks whose results differed.
+/// Number of stacks that were captured again by other methods, and for each method the number of stacks with another
+/// result.
 pub(crate) struct VerificationCounters {
     pub(super) stacks: Counter,
     pub(crate) unlike_plain: Counter,
@@ -60,14 +61,15 @@ impl ThreadCounters {
     }
 }
 
-/// Results of comparing stacks with a second capture (see [`verify_every`](crate::capture::verify_every)).
+/// Results of capturing a sample of stacks a second time by other methods (see
+/// [`verify_every`](crate::capture::verify_every)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VerifiedStacks {
     /// Number of stacks that were captured again.
     pub stacks: u64,
-    /// Number of stacks for which a walk of every frame gave a different result.
+    /// Number of stacks for which a walk through every frame gave a different result.
     pub unlike_plain: u64,
-    /// Number of stacks for which libgcc gave a different result.
+    /// Number of stacks for which libgcc's unwinder gave a different result.
     pub unlike_libgcc: u64,
 }
 

@@ -7,7 +7,7 @@ use super::thread::{self, all};
 use super::thread_counters::VerifiedStacks;
 use crate::capture::logs::buffers;
 
-/// Returns the losses on application threads so far.
+/// Returns each kind of loss on application threads, and how often it occurred so far.
 pub fn losses() -> impl Iterator<Item = (Loss, u64)> {
     Loss::ALL.into_iter().map(|loss| {
         let counted = all().map(|thread| thread.counters.lost(loss)).sum::<u64>();
@@ -22,7 +22,7 @@ pub fn calls() -> u64 {
     all().map(|thread| thread.counters.calls.get()).sum()
 }
 
-/// Returns the cost of the callbacks to the application so far.
+/// Returns how much time the callbacks have cost the application so far.
 pub fn cost() -> CallbackCost {
     cost::sum_histograms(
         calls(),
@@ -30,7 +30,7 @@ pub fn cost() -> CallbackCost {
     )
 }
 
-/// Returns the cost of `launches` graph launches.
+/// Returns how much time the callbacks of `launches` graph launches have cost.
 pub fn graph_cost(launches: u64) -> CallbackCost {
     cost::sum_histograms(launches, all().map(|thread| &thread.counters.graph_times))
 }

@@ -9,13 +9,13 @@ use super::thread_counters::ThreadCounters;
 /// Number of stacks per verified stack; 0 = no stack is verified.
 static VERIFY_INTERVAL: AtomicU32 = AtomicU32::new(0);
 
-/// Makes threads that have not launched yet verify every `n`th stack: the stack is captured again with other methods,
-/// and the results are compared (see [`Verifier`]). 0 = no stack is verified, which is the default.
+/// Makes each thread that has not launched yet verify every `n`th of its stacks: the stack is captured again by other
+/// methods, and the results are compared (see [`Verifier`]). 0 = no stack is verified, which is the default.
 pub fn verify_every(n: u32) {
     VERIFY_INTERVAL.store(n, Ordering::Relaxed);
 }
 
-/// A thread's state for [`verify_every`].
+/// Verification state of a thread (see [`verify_every`]).
 pub(crate) struct StackVerification {
     verifier: Verifier,
     every: u32,
@@ -23,7 +23,7 @@ pub(crate) struct StackVerification {
 }
 
 impl StackVerification {
-    /// Creates the state of a thread; `None` unless verification was requested.
+    /// Creates the state of a thread; `None` if verification was not requested.
     pub(super) fn new() -> Option<Self> {
         let every = VERIFY_INTERVAL.load(Ordering::Relaxed);
         if every == 0 { None } else { Some(Self { verifier: Verifier::new()?, every, captures_left: every }) }

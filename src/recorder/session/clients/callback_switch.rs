@@ -7,8 +7,8 @@
 //!
 //! Only the collector turns launch callbacks off, so that no call is seen on entry but not on exit. The thread that
 //! opens a window turns the callbacks on. Inside a CUPTI callback, that thread instead waits for the collector to turn
-//! them on, for at most 100 ms. Activity kinds stay enabled, because switching them may deadlock or lose ids of graphs.
-//! Callbacks about graphs, contexts and the profiler's calls stay on as well.
+//! them on, for at most 100 ms. The kinds of activities that CUPTI records stay enabled, because switching them may
+//! deadlock or lose ids of graphs. Callbacks about graphs, contexts and the profiler's calls stay on as well.
 
 use std::time::{Duration, Instant};
 
@@ -21,13 +21,13 @@ use gpuflame_cupti::Api;
 use crate::session::collect::edge_queue::EdgeQueue;
 use crate::session::process::progress;
 
-/// Time from the closing of a window until launches are skipped, and from then until callbacks are turned off. The
-/// second interval is needed, because a call may be in flight that has not been noted yet.
+/// Time from the closing of a window until launches are ignored, and again from then until callbacks are turned off.
+/// The second interval is needed because a call may be in flight that is not noted as a launch yet.
 const MUTE_DELAY: Duration = Duration::from_secs(1);
-/// Maximum time for a window to open.
+/// Maximum time by which the callbacks may delay the opening of a window.
 const WINDOW_OPEN_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// See the module's documentation.
+/// Switch that turns CUPTI's launch callbacks on and off.
 #[derive(Debug)]
 pub(crate) struct CallbackSwitch {
     state: Mutex<SwitchState>,
@@ -40,11 +40,11 @@ struct SwitchState {
     is_on: bool,
     /// Time at which the collector first saw that no window is open.
     closed_since: Option<Instant>,
-    /// Time from which launches are skipped; `None` while they are not skipped.
+    /// Time since which launches are ignored; `None` while they are not ignored.
     muted_since: Option<Instant>,
-    /// A thread that must not turn the callbacks on itself waits until the collector has turned them on.
+    /// Whether a thread inside a CUPTI callback waits until the collector has turned the callbacks on.
     is_switch_on_requested: bool,
-    /// The waiting thread also wants the records, which another client has.
+    /// Whether the waiting thread also wants the records, which another client has.
     wants_records: bool,
 }
 
@@ -62,8 +62,8 @@ impl Default for CallbackSwitch {
 }
 
 impl CallbackSwitch {
-    /// Turns the callbacks on or off if necessary, and calls `reclaim` if a waiting thread wants the records. Called by
-    /// the collector.
+    /// Turns the callbacks on or off if it is time to do so. If a waiting thread wants the records, calls `reclaim`.
+    /// Called by the collector.
     pub(crate) fn update(&self, api: &Api, edges: &EdgeQueue, reclaim: impl FnOnce()) {
         let Some(mut state) = self.state.try_lock() else { return };
         if state.is_switch_on_requested {
@@ -71,16 +71,15 @@ impl CallbackSwitch {
                 reclaim();
             }
             state.switch_on(api);
-            // The waiting thread is about to open the window, so the time until the callbacks are turned off starts
-            // again.
+            // The waiting thread is about to open the window. So that the callbacks are not turned off before that, the
+            // time until they are turned off starts again.
             state.muted_since = state.muted_since.map(|_| Instant::now());
             self.changed.notify_all();
             return;
         }
         if window::state().is_open() {
             state.closed_since = None;
-            // The thread that opened the window did not wait long enough while the callbacks were being turned off, so
-            // they are turned on now.
+            // The thread that opened the window could not get this lock in time. So the callbacks are turned on now.
             if state.muted_since.take().is_some() {
                 progress::call_foreign(|| state.switch_on(api));
                 edges.note_callbacks(true);
@@ -97,7 +96,7 @@ impl CallbackSwitch {
             }
             Some(since) => {
                 if state.is_on && since.elapsed() >= MUTE_DELAY && !capture::any_in_flight() {
-                    // If CUPTI refuses, its callbacks continue, and gpuflame ignores them.
+                    // If CUPTI refuses, the callbacks stay on, and gpuflame ignores them.
                     let _ = progress::call_foreign(|| api.set_launch_callbacks(false));
                     state.is_on = false;
                 }
@@ -105,7 +104,7 @@ impl CallbackSwitch {
         }
     }
 
-    /// Marks the callbacks as off, whatever was requested, because the subscription ends. No window is open.
+    /// Notes that the callbacks are off because the subscription ends. No window is open.
     pub(super) fn on_unsubscribed(&self, edges: &EdgeQueue) {
         let mut state = self.state.lock();
         if state.muted_since.is_none() && window::mute() {
@@ -115,13 +114,14 @@ impl CallbackSwitch {
         state.is_on = false;
     }
 
-    /// Marks the callbacks as on, as they are in a new subscription.
+    /// Notes that the callbacks are on, as they always are in a new subscription.
     pub(super) fn on_subscribed(&self) {
         self.state.lock().is_on = true;
     }
 
-    /// Prepares for a window that is about to open. A caller inside a CUPTI callback passes `nudge`, which
-    /// wakes the collector; the collector then also asks for the records, if another client has them.
+    /// Turns the callbacks on for a window that is about to open. A caller inside a CUPTI callback passes `nudge`. In
+    /// this case, this function calls `nudge` to wake the collector, and waits until the collector has turned them on.
+    /// If the caller `wants_records`, the collector also takes the records back from another client.
     pub(crate) fn before_window_opens(
         &self,
         api: &Api,

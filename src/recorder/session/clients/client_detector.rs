@@ -1,55 +1,57 @@
-//! Detects other clients of CUPTI that have taken over the activity records. CUPTI delivers all records to the client
-//! that asked last, and does not notify the previous client.
+//! Detects whether another client of CUPTI has taken over the activity records. CUPTI delivers all records to the
+//! client that asked last, and does not notify the previous client.
 //!
 //! Kineto asks for records without a subscription, so CUPTI does not refuse it as it refuses a second subscriber. After
-//! such a takeover gpuflame sees launches but no activities, and even buffers that gpuflame gave to CUPTI are delivered
+//! such a takeover gpuflame sees launches but no activities. Even the buffers that gpuflame gave to CUPTI are delivered
 //! to the other client.
 //!
-//! Most clients are seen when they ask for the records. All other clients are detected by missing traffic, in two ways.
-//! First, work for which the program has waited is complete, and a flush delivers the records of complete work. Second,
-//! each piece of work takes space in a buffer, so that many pieces need another buffer.
+//! gpuflame sees most clients when they ask for the records. Any other client is detected by missing traffic (buffers
+//! that CUPTI requests or delivers), in two ways. First, work for which the program has waited is complete, so a flush
+//! would deliver its records. Second, each piece of work takes space in a buffer, so for many pieces CUPTI would have
+//! requested another buffer.
 
 use std::time::{Duration, Instant};
 
 use gpuflame_cupti::{ClientActivity, DeliveryCounts};
 
-/// Minimum time without traffic after which a takeover is assumed, if the program has waited for all of its GPU work. A
-/// program with several GPUs may wait for one of its GPUs while another GPU runs a single kernel for 2 s or longer.
+/// Minimum time without traffic after which a takeover is assumed if the program has waited for all of its GPU work. A
+/// program with several GPUs may wait for one of them while another runs a single kernel for 2 s or longer.
 const MIN_SILENCE: Duration = Duration::from_secs(2);
-/// Minimum number of intervals between flushes in which the program has waited for all of its GPU work.
+/// Minimum number of intervals between two flushes in which the program has waited for all of its GPU work, before a
+/// takeover is assumed.
 const MIN_WAITED_INTERVALS: u32 = 2;
-/// Minimum size of a record, in bytes.
+/// Minimum size of an activity record, in bytes.
 const MIN_RECORD_BYTES: u64 = 64;
-/// Size of our buffers, in bytes.
+/// Size of our activity buffers, in bytes.
 const BUFFER_BYTES: u64 = 1 << 20;
 
-/// Whether another client has the records, as far as we know.
+/// State of the detection: whether another client has the records, as far as gpuflame knows.
 #[derive(Debug)]
 pub(super) struct ClientDetector {
-    /// Delivery counts when a buffer last moved.
+    /// Delivery counts when CUPTI last requested or delivered a buffer.
     last_traffic: DeliveryCounts,
     last_move: Instant,
-    /// Number of waits for all GPU work at the last flush, and number of intervals with such waits since a buffer last
-    /// moved.
+    /// Number of waits for all GPU work up to the last flush. `waited_intervals` is the number of intervals between
+    /// flushes with such waits, since a buffer was last requested or delivered.
     waits: u64,
     waited_intervals: u32,
     /// Number of launches without an activity at the last flush.
     open_launches: u64,
     is_taken: bool,
-    /// Whether the current takeover was seen directly. If it was, its end will be seen directly as well. `takes` is the
-    /// number of takeovers that were seen directly.
+    /// Whether gpuflame saw the other client ask for the records in the current takeover. If so, gpuflame will also see
+    /// the end of the takeover. `takes` is the number of takeovers that were seen in this way.
     is_seen_directly: bool,
     takes: u64,
-    /// Number of takeovers, seen or detected.
+    /// Number of takeovers, whether seen or detected by missing traffic.
     takeovers: u64,
 }
 
-/// Change of the owner of the records.
+/// Change of the client to which CUPTI delivers the records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RecordsChange {
-    /// Another client has taken the records.
+    /// Another client gets the records.
     Taken,
-    /// Records arrive again.
+    /// gpuflame gets the records again.
     Returned,
 }
 
@@ -74,13 +76,13 @@ impl ClientDetector {
         self.is_taken
     }
 
-    /// Number of times another client took the records.
+    /// Number of times that another client has taken the records.
     pub(super) fn takeovers(&self) -> u64 {
         self.takeovers
     }
 
-    /// Updates the state from clients that are seen directly. A client that has taken the records and released them
-    /// again since the last call is counted, but not reported.
+    /// Updates the state by calls of other clients that gpuflame has seen. If a client has taken the records and
+    /// released them again since the last call of this function, the takeover is counted, but not reported.
     pub(super) fn update_from_calls(&mut self, others: &ClientActivity) -> Option<RecordsChange> {
         let is_news = others.takeovers != std::mem::replace(&mut self.takes, others.takeovers);
         if is_news && others.own_records {
@@ -94,8 +96,9 @@ impl ClientDetector {
         self.set_taken(false)
     }
 
-    /// Updates the state from the traffic after a flush that left `open` launches without an activity. After
-    /// a flush of everything, `before_everything` is the traffic before it.
+    /// Updates the state by the traffic so far. Call after a flush, with the number of launches that still have no
+    /// activity (`open`). If the flush covered incomplete records as well, `before_everything` is the traffic before
+    /// that flush.
     pub(super) fn update_from_traffic(
         &mut self,
         now: Instant,
@@ -123,9 +126,9 @@ impl ClientDetector {
             (self.last_move, self.waited_intervals) = (now, 0);
             return None;
         }
-        // Two waits are required, because a wait that was in flight at the last flush may cover only earlier launches,
-        // whereas the next wait covers every launch. New launches are required as well, because a copy of zero bytes
-        // never produces an activity.
+        // Two waits are required: the first may have been in flight at the last flush and so cover only earlier
+        // launches, but the second covers every launch. New launches without an activity are required as well, because
+        // the launch of a zero-byte copy stays without an activity forever.
         self.waited_intervals += u32::from(opened && traffic.device_waits >= waits + 2);
         let is_waited_for = self.waited_intervals >= MIN_WAITED_INTERVALS
             && now.duration_since(self.last_move) >= MIN_SILENCE;
@@ -183,7 +186,7 @@ mod tests {
         for _ in 0..100 {
             assert_eq!(checks.after(60_000, traffic(2, 0), 1000), None);
         }
-        // A single wait per interval may have begun before the launch.
+        // A single wait per interval may have begun before the launch, so it proves nothing.
         for waits in 0..100 {
             assert_eq!(checks.after(60_000, traffic(2, waits), 1000 + waits), None);
         }

@@ -1,5 +1,5 @@
-//! Tracks other clients of CUPTI that take over the activity records or the subscription, prints messages about these
-//! clients, and takes both back afterwards.
+//! Tracks other clients of CUPTI that take over the activity records or the subscription. Prints messages about these
+//! clients, and takes the records and the subscription back when they are done.
 //!
 //! ```text
 //! records        taken (seen directly, or by missing records) --> only launches are seen --> the client is done --> ours
@@ -7,7 +7,7 @@
 //! both           CUPTI is ended, for all clients ----^
 //! ```
 //!
-//! The collector does most of this work. Threads that open or close a window only check which client owns the
+//! The collector does most of this work. A thread that opens or closes a window only checks which client owns the
 //! subscription, and may ask for the records.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,25 +27,25 @@ use crate::session::collect::edge_queue::EdgeQueue;
 use crate::session::process::messages::{print_from_app, print_from_own};
 use crate::session::process::progress;
 
-/// Maximum time for which a client that asks for the subscription waits for the program's calls in flight. This is half
-/// of the time for which the client waits for us.
+/// Maximum time for which a client that asks for the subscription is kept waiting until the program's calls in flight
+/// have returned. This is half of the time for which the client waits for us.
 const CALLS_IN_FLIGHT_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Maximum number of messages about another client taking the records.
+/// Maximum number of messages that another client has taken the records.
 const MAX_TAKEOVER_MESSAGES: u64 = 10;
 
-/// Minimum and maximum pause between our requests for the subscription while a client that we did not see owns the
-/// subscription.
+/// Minimum and maximum pause between our attempts to subscribe again, while a client whose calls we did not see owns
+/// the subscription.
 const MIN_RESUBSCRIBE_PAUSE: Duration = Duration::from_secs(1);
 const MAX_RESUBSCRIBE_PAUSE: Duration = Duration::from_secs(30);
 
-/// See the module's documentation.
+/// State of other clients of CUPTI, as far as gpuflame knows.
 #[derive(Debug)]
 pub(crate) struct OtherClients {
     state: Mutex<ClientState>,
-    /// Another client owns the subscription.
+    /// Whether another client owns the subscription.
     is_lent: AtomicBool,
-    /// A window should open when the subscription is ours again.
+    /// Whether a window must open when the subscription is ours again.
     opens_after_loan: AtomicBool,
 }
 
@@ -53,17 +53,18 @@ pub(crate) struct OtherClients {
 struct ClientState {
     detector: ClientDetector,
     loans: SubscriptionLoans,
-    /// Number of times that other clients had ended CUPTI when the collector last checked.
+    /// Number of times that other clients had called `cuptiFinalize` when the collector last checked.
     ends: u64,
-    /// Time of the last failed request for the subscription, and the pause that follows it.
+    /// Time of the last attempt to subscribe again that failed, and the pause after it.
     pause: Option<(Instant, Duration)>,
-    /// A message was printed about another client, whose requested records are delivered to gpuflame instead.
+    /// Whether a message was printed that CUPTI delivers to gpuflame the records that another client has requested.
     has_reported_unasked: bool,
-    /// Value of [`ClientActivity::takeovers`] when CUPTI last refused to return the records.
+    /// Value of [`ClientActivity::takeovers`] when CUPTI last refused to give the records back; `None` if CUPTI has not
+    /// refused.
     refused: Option<u64>,
 }
 
-/// Times and total duration for which another client owned the subscription.
+/// Number of times that another client owned the subscription, and total duration.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SubscriptionLoans {
     pub(crate) times: u64,
@@ -77,18 +78,18 @@ impl SubscriptionLoans {
         self.since = None;
     }
 
-    /// Total duration so far.
+    /// Total duration so far, including the current loan.
     pub(crate) fn duration(&self) -> Duration {
         self.finished + self.since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 }
 
-/// Counts of the times that other clients took the records or the subscription.
+/// Number of times that other clients took the records, and their loans of the subscription.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TimesLost {
     /// Number of times that other clients took the records.
     pub(crate) records: u64,
-    /// Times for which the subscription was lent to other clients.
+    /// Loans of the subscription to other clients.
     pub(crate) subscription: SubscriptionLoans,
 }
 
@@ -109,8 +110,8 @@ impl OtherClients {
         }
     }
 
-    /// Whether another client owns the subscription. If another client owns it, `is_wanted` decides whether a window
-    /// opens once the subscription is ours again.
+    /// Whether another client owns the subscription. If so, `is_wanted` decides whether a window opens when the
+    /// subscription is ours again.
     pub(crate) fn defer_if_lent(&self, is_wanted: bool) -> bool {
         let is_lent = self.is_lent.load(Ordering::Acquire);
         if is_lent {
@@ -119,7 +120,8 @@ impl OtherClients {
         is_lent
     }
 
-    /// Whether another client has the records. Does not wait for the lock.
+    /// Whether another client has the records. Returns false if another thread holds the lock, for which this function
+    /// does not wait.
     pub(crate) fn are_records_taken(&self) -> bool {
         self.state.try_lock().is_some_and(|state| state.detector.are_records_taken())
     }
@@ -129,13 +131,13 @@ impl OtherClients {
         TimesLost { records: state.detector.takeovers(), subscription: state.loans }
     }
 
-    /// Updates the state of the other clients. Returns true if a window should open because the subscription
-    /// is ours again.
+    /// Checks what other clients have done, and reacts. Returns true if a window must open because the subscription is
+    /// ours again.
     pub(crate) fn update(&self, api: &Api, callbacks: &CallbackSwitch, edges: &EdgeQueue) -> bool {
         if api.is_retired() {
             return false;
         }
-        // `api.other_clients` may ask the loader.
+        // `api.other_clients` may call the loader.
         let others = progress::call_foreign(|| api.other_clients());
         let is_lent = self.is_lent.load(Ordering::Acquire);
         if others.want_finalize && !is_lent {
@@ -185,7 +187,7 @@ impl OtherClients {
         others.finalizations != std::mem::replace(&mut self.state.lock().ends, others.finalizations)
     }
 
-    /// Closes the window before the subscription is lent. Launches from now on are not seen.
+    /// Closes the window, because the subscription is about to be lent. Later launches are not seen.
     fn begin_loan(&self, callbacks: &CallbackSwitch, edges: &EdgeQueue) {
         self.opens_after_loan.store(window::state().is_open(), Ordering::Release);
         self.is_lent.store(true, Ordering::Release);
@@ -196,8 +198,8 @@ impl OtherClients {
         loans.since = Some(Instant::now());
     }
 
-    /// Gives the subscription to the client that asked for it. If a call of the program is in flight, refuses, because
-    /// we would not see the end of that call. Returns true if a window should open.
+    /// Gives the subscription to the client that asked for it. If a call of the program is in flight, refuses instead,
+    /// because we would not see the end of that call. Returns true if a window must open.
     fn hand_over_subscription(&self, api: &Api, callbacks: &CallbackSwitch) -> bool {
         if wait_for_calls_in_flight() {
             progress::call_foreign(|| api.release_subscription());
@@ -213,7 +215,7 @@ impl OtherClients {
         self.resume(callbacks)
     }
 
-    /// Resumes after a loan of the subscription. Returns true if a window should open.
+    /// Resumes after a loan of the subscription. Returns true if a window must open.
     fn resume(&self, callbacks: &CallbackSwitch) -> bool {
         callbacks.on_subscribed();
         self.state.lock().loans.end_current();
@@ -221,7 +223,7 @@ impl OtherClients {
         self.opens_after_loan.swap(false, Ordering::AcqRel)
     }
 
-    /// Tries to subscribe again. Returns true if a window should open.
+    /// Tries to subscribe again. Returns true if a window must open.
     fn try_resubscribe(&self, api: &Api, callbacks: &CallbackSwitch) -> bool {
         let mut state = self.state.lock();
         if state.pause.is_some_and(|(since, pause)| since.elapsed() < pause) {
@@ -232,7 +234,7 @@ impl OtherClients {
         state.pause = Some((Instant::now(), pause));
         drop(state);
         if progress::call_foreign(|| api.resubscribe()).is_err() {
-            // A client that we did not see subscribe owns the subscription.
+            // Another client owns the subscription, and we did not see it subscribe.
             return false;
         }
         self.state.lock().pause = None;
@@ -240,14 +242,15 @@ impl OtherClients {
         self.resume(callbacks)
     }
 
-    /// Examines the traffic after a flush that left `open` launches without an activity. After a flush of
-    /// everything, `before_everything` is the traffic before it.
+    /// Detects other clients by the traffic so far. Call after a flush, with the number of launches that still have no
+    /// activity (`open`). If the flush covered incomplete records as well, `before_everything` is the traffic before
+    /// that flush.
     pub(crate) fn check_traffic(&self, api: &Api, open: u64, before_everything: Option<DeliveryCounts>) {
         if api.shares_records() || api.is_retired() {
             return;
         }
         let traffic = api.delivery_counts();
-        // This lock is released before CUPTI is called.
+        // The lock on the state is released before CUPTI is called.
         let mut state = self.state.lock();
         let change = state.detector.update_from_traffic(Instant::now(), traffic, open, before_everything);
         let times = state.detector.takeovers();
@@ -258,8 +261,8 @@ impl OtherClients {
         print_records_change(change, times, false);
     }
 
-    /// Asks CUPTI for the records again if another client has taken them, because a window is about to open. A client
-    /// that is known to be at work keeps the records until it is done.
+    /// If another client has taken the records, asks CUPTI to give them back, because a window is about to open. A
+    /// client that is known to be recording keeps the records until it is done.
     pub(crate) fn reclaim_records_if_taken(&self, api: &Api) {
         let others = api.other_clients();
         let is_in_use = others.own_records && others.are_recording;
@@ -277,7 +280,8 @@ impl OtherClients {
     }
 }
 
-/// Whether no launching call of the program is in flight any more. New calls are already skipped.
+/// Waits until no launching call of the program is in flight. Returns false after a timeout. New calls are already
+/// ignored.
 fn wait_for_calls_in_flight() -> bool {
     let begin = Instant::now();
     while capture::any_in_flight() {
@@ -289,8 +293,9 @@ fn wait_for_calls_in_flight() -> bool {
     true
 }
 
-/// Prints that the records were taken over or arrive again. If `is_reclaimed`, gpuflame will take the records back when
-/// the client is done. A profiler that starts every few steps is reported at most ten times; the ledger has the total.
+/// Prints that another client has taken the records, or that they arrive again. If `is_reclaimed`, gpuflame will take
+/// the records back when the client is done. A profiler that starts every few steps is reported at most ten times; the
+/// ledger has the total.
 fn print_records_change(change: Option<RecordsChange>, times: u64, is_reclaimed: bool) {
     match change {
         None => {}

@@ -1,16 +1,17 @@
 //! The checkpoint is a file that survives if the process dies without running its exit handlers (SIGKILL, a crash,
 //! `_exit`, `exec`). From the first launch on, a dedicated thread appends the sums that have changed to the file, about
-//! once a second. `record::encode` shows its layout. If the rows themselves are recorded, the recording serves the same
-//! purpose and there is no checkpoint.
+//! once a second. `record::encode` documents the file's layout. If the rows themselves are recorded, there is no
+//! checkpoint, because the recording serves the same purpose.
 //!
 //! ```text
 //! collector -> pipeline <-locked for a moment- this thread -appends-> NAME.gfr
 //! ```
 //!
-//! No thread waits for the checkpoint's thread: it assembles each append in memory, and while it writes to the file
-//! system it holds no lock that other threads need. Unchanged sums are not written again. A file that has grown much
-//! larger than its content is replaced by a new file. A process that exits normally removes its checkpoint after it has
-//! written its outputs, so a process that is killed while it writes its outputs still leaves a complete checkpoint.
+//! No thread waits for the checkpoint's thread. That thread assembles each append in memory. While it writes to the
+//! file system, it holds no lock that other threads need. Unchanged sums are not written again. A file that has grown
+//! much larger than its content is replaced by a new file. A process that exits normally first writes its outputs and
+//! then removes its checkpoint, so a process that is killed while it writes its outputs still leaves a complete
+//! checkpoint.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -41,83 +42,85 @@ use crate::session::process::out_of_memory;
 use crate::session::process::panic::disable_after_panic;
 use crate::session::process::progress::POLL_INTERVAL;
 
-/// Time from the first launch to the first checkpoint. This time is short, because a worker process may soon end by
-/// `_exit`. In a forked process, as most workers are, the following intervals double; in other processes the full
-/// interval follows at once.
+/// Time from the first launch to the first checkpoint. The time is short because a worker process may soon end by
+/// `_exit`. Most workers are forked: in a forked process each further interval is twice as long as the one before, up
+/// to the full interval. In other processes the full interval follows at once.
 const FIRST_CHECKPOINT_DELAY: Duration = Duration::from_millis(100);
-/// Pause after a write, as a multiple of the time that the write took, so that writing takes at most half a percent of
-/// the thread's time.
+/// Minimum pause after a write, as a multiple of the time that the write took. So writing takes at most half a percent
+/// of the thread's time.
 const PAUSE_PER_WRITE_TIME: u32 = 200;
-/// Maximum size of a piece assembled while the pipeline is locked.
+/// Maximum size in bytes of a piece that is assembled while the pipeline is locked.
 const MAX_PIECE_BYTES: usize = 1 << 20;
-/// Maximum time for which an exit waits for a write in progress.
+/// Maximum time for which an exit waits until a write in progress has ended.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Stack size of the thread, which sorts and copies, and calls no foreign code.
+/// Stack size of the thread in bytes. The thread sorts and copies, and calls no foreign code.
 const STACK_BYTES: usize = 512 << 10;
 
-/// Source of the sums.
+/// Source of the sums, and of the rows that they are computed from.
 pub(crate) trait CheckpointSource: Sync {
-    /// Lets the collector read everything that was delivered so far. If `is_first`, CUPTI is flushed before.
+    /// Makes the collector read all rows that were delivered so far. If `is_first`, CUPTI is flushed before.
     fn read_ready(&self, is_first: bool);
-    /// Locks the pipeline and calls `action`. Returns how long `action` took.
+    /// Locks the pipeline and calls `action`. Returns the time that `action` took.
     fn with_pipeline(&self, action: &mut dyn FnMut(&mut Pipeline)) -> Duration;
 }
 
-/// See the module's documentation.
+/// The checkpoint of this process.
 pub(crate) struct Checkpoint {
     outputs: Outputs,
     formats: Vec<Output>,
-    /// Folder for reports to the program that started this process, such as the path of the checkpoint.
+    /// Folder into which reports are written for the program that started this process, such as the path of the
+    /// checkpoint.
     report: Option<PathBuf>,
     interval: Duration,
-    /// Bytes by which the file may exceed twice the size of its content.
+    /// Number of bytes by which the file may be larger than twice its content.
     slack_bytes: usize,
     began: Nanos,
-    /// Requests to the checkpoint's thread while the process ends, and the requests that the thread has fulfilled.
+    /// Requests to the checkpoint's thread while the process ends, and the requests that this thread has carried out.
     requested: EventFlags,
     done: EventFlags,
-    /// Contains [`WORK`] once the thread has something to do.
+    /// Contains [`WORK`] once the checkpoint's thread has something to do.
     woken: EventFlags,
-    /// Time of the first launch, in nanoseconds.
+    /// Time of the first launch, in ns.
     first_work: AtomicU64,
     /// Whether the thread still appends to the file.
     is_active: AtomicBool,
-    /// Number of rows of work in the file, as counted by `Pipeline::rows_of_work`.
+    /// Number of rows of work (see `Pipeline::rows_of_work`) whose sums are in the file.
     work: AtomicU64,
     file: Mutex<CheckpointFile>,
-    /// Path of the file, for threads that must not wait for a file system. Never locked during file operations.
+    /// Path of the file, for threads that must not wait for a file system. This lock is never held during file
+    /// operations.
     name: Mutex<Option<PathBuf>>,
 }
 
-/// Request to start no further checkpoint. Otherwise a thread that waits for the collector would mistake reads by the
-/// checkpoint's thread for progress of the collector.
+/// Request to write no further regular checkpoint. A regular checkpoint reads rows, and a thread that waits for the
+/// collector would mistake this for progress of the collector.
 const STOP_REGULAR: u32 = 1;
-/// Request to write the gathered rows one last time, while a thread waits for this write.
+/// Request to write the remaining rows one last time. The thread that makes the request waits for the write.
 const WRITE_LAST: u32 = 2;
-/// The wait for the last write is over, and nothing more may be written.
+/// The thread that requested the last write no longer waits for it, so nothing more may be written.
 const TOO_LATE: u32 = 4;
-/// The process has launched something, or is ending.
+/// The process has made its first launch, or is ending.
 const WORK: u32 = 1;
 
 /// State of the file on disk.
 #[derive(Debug, Default)]
 struct CheckpointFile {
     written: Option<CurrentFile>,
-    /// Unfinished file that will replace `written`.
+    /// Unfinished file that will replace `written`; `None` if no replacement is being written.
     next: Option<Draft>,
-    /// The file is closed for writing.
+    /// Whether the file must not be written any more.
     is_closed: bool,
-    /// The file states that a mark was due and is missing.
+    /// Whether the file states that a mark was due and is missing.
     is_late: bool,
 }
 
-/// Outcome of a checkpoint that was due.
+/// Outcome of writing a checkpoint that was due.
 enum CheckpointOutcome {
-    /// The checkpoint was written, and the next checkpoint is due after this time.
+    /// The checkpoint was written. The next one is due after this time.
     Written(Duration),
-    /// The sums had not changed.
+    /// Nothing was written, because the sums had not changed.
     Unchanged,
-    /// There was not enough memory to compute the sums.
+    /// Nothing was written, because there was not enough memory to compute the sums.
     NoRoom,
 }
 
@@ -128,25 +131,26 @@ struct CurrentFile {
     bytes: usize,
 }
 
-/// Content of the file.
+/// Content that is already in the file.
 #[derive(Default)]
 struct CheckpointContent {
     definitions: Definitions,
     definition_bytes: usize,
     sums: SumsWriter,
     generated: CheckpointedNames,
-    /// Numbers of rows, of rows of work and of entries merged into "others" when the file was last written.
+    /// Numbers of rows, of rows of work, and of entries that were merged into "others", all at the last write.
     rows: u64,
     work: u64,
     forgotten: u64,
-    /// The file has reached its maximum size, and must be replaced before any sums are appended.
+    /// Whether the file has reached its maximum size, so that a new file must replace it before any sums are appended.
     is_full: bool,
     /// Duration of the last append.
     append_time: Duration,
 }
 
 impl Checkpoint {
-    /// Creates a checkpoint. `None` if the settings disable checkpoints, or if the rows are recorded.
+    /// Creates a checkpoint. Returns `None` if the settings disable checkpoints, or if the rows themselves are
+    /// recorded.
     pub(crate) fn new(settings: &Settings, outputs: &Outputs) -> Option<Self> {
         let interval = settings.checkpoint.filter(|_| !settings.formats.contains(&Output::Recording))?;
         Some(Self {
@@ -174,22 +178,22 @@ impl Checkpoint {
             if std::panic::catch_unwind(run).is_err() {
                 disable_after_panic();
             }
-            // The file names this thread as its writer, so the process counts as alive while the thread exists. The
-            // thread therefore stops instead of ending.
+            // The file names this thread as its writer: while the thread exists, readers of the file regard the process
+            // as alive. So the thread sleeps forever instead of ending.
             threads::park_forever()
         });
         self.is_active.store(spawned.is_ok(), Ordering::Release);
         spawned
     }
 
-    /// Prevents further checkpoints, because the process is ending and the remaining rows are about to be gathered.
+    /// Stops regular checkpoints, because the process is ending and the remaining rows are about to be gathered.
     pub(crate) fn stop_regular(&self) {
         self.requested.set(STOP_REGULAR);
     }
 
-    /// Writes all sums one last time, before the outputs are written, if a checkpoint exists or `in_any_case`. The
-    /// checkpoint's own thread does the writing, because a file system may block the write. The caller waits for at
-    /// most `patience`.
+    /// Writes all sums one last time, before the outputs are written. Does nothing if there is no checkpoint yet,
+    /// unless `in_any_case`. The checkpoint's own thread does the writing, because a file system may block it. The
+    /// caller waits for at most `patience`.
     pub(crate) fn write_last(&self, in_any_case: bool, patience: Duration) {
         if !self.is_active() || !(in_any_case || self.path().is_some()) {
             return;
@@ -201,13 +205,14 @@ impl Checkpoint {
         while !self.done.has(WRITE_LAST)
             && let Some(patience) = patience.checked_sub(began.elapsed())
         {
-            // This thread wakes up regularly, because another thread waits for it and checks whether it still runs.
+            // The wait has a limit, so that this thread wakes up regularly: another thread waits for it, and checks by
+            // its CPU time whether it still runs.
             self.done.wait(self.done.get() & !WRITE_LAST, Some(patience.min(POLL_INTERVAL)));
         }
         self.requested.set(TOO_LATE);
     }
 
-    /// Notes the time of the first launch. A checkpoint is due soon after that time.
+    /// Notes the time of the first launch. The first checkpoint is due soon after it.
     pub(crate) fn note_first_work(&self, time: Nanos) {
         if !self.woken.has(WORK) {
             self.first_work.store(time.0, Ordering::Release);
@@ -215,12 +220,12 @@ impl Checkpoint {
         }
     }
 
-    /// Wakes the thread if it still waits for the first launch.
+    /// Wakes the thread if it is still waiting for the first launch.
     pub(crate) fn wake(&self) {
         self.woken.set(WORK);
     }
 
-    /// Sleeps until the first launch. Returns the time left until the first checkpoint.
+    /// Sleeps until the first launch. Returns the remaining time until the first checkpoint is due.
     fn wait_for_work(&self) -> Duration {
         while !self.woken.has(WORK) {
             self.woken.wait(0, None);
@@ -235,7 +240,7 @@ impl Checkpoint {
     }
 
     /// Keeps the file because other outputs could not be written. The head of the file then states that the process has
-    /// ended, and whether all `work` rows are in the file. Returns the path of the file; `None` if there is no file.
+    /// ended, and whether the file covers all `work` rows. Returns the path of the file; `None` if there is no file.
     pub(crate) fn keep(&self, work: u64) -> Option<PathBuf> {
         let Some(mut file_state) = self.file.try_lock_for(WRITE_TIMEOUT) else { return self.path() };
         file_state.is_closed = true;
@@ -248,9 +253,9 @@ impl Checkpoint {
             .then(|| written.path.clone())
     }
 
-    /// Removes the file, because the outputs contain everything that the file contains.
+    /// Removes the file, because the outputs contain everything that is in it.
     pub(crate) fn remove(&self) {
-        // If a thread is blocked in a file system, it holds this lock, and the file stays.
+        // If a thread is blocked in a file system, it holds this lock. In this case the file stays.
         let Some(mut file_state) = self.file.try_lock_for(WRITE_TIMEOUT) else { return };
         file_state.is_closed = true;
         file_state.next = None;
@@ -259,8 +264,8 @@ impl Checkpoint {
         }
     }
 
-    /// Notes in the file that recording ended because memory ran out. If the checkpoint's thread is writing to the
-    /// file, nothing is noted, because that thread will not run again and release its lock.
+    /// Notes in the file that recording ended because memory ran out. If the checkpoint's thread is just writing to the
+    /// file, does nothing: that thread will not run again, so it never releases the lock.
     pub(crate) fn note_out_of_memory(&self) {
         let Some(file_state) = self.file.try_lock() else { return };
         if let Some(written) = file_state.written.as_ref().filter(|_| !file_state.is_closed) {
@@ -272,7 +277,8 @@ impl Checkpoint {
 
     fn run(&self, source: &impl CheckpointSource) {
         threads::note_ours();
-        // The first wait on a lock resolves symbols under the loader's lock, which may later be held forever.
+        // The first wait on a lock resolves symbols, for which it takes the loader's lock. So the first wait is made
+        // now: another thread may later hold that lock forever.
         Condvar::new().wait_for(&mut Mutex::new(()).lock(), Duration::from_millis(1));
         let (mut content, mut pause) = (None, self.wait_for_work());
         let mut doubled = if process_liveness::is_forked() {
@@ -289,7 +295,7 @@ impl Checkpoint {
                 return;
             }
             let is_starved = shortage::is_short();
-            // All launches up to `time` are among the rows that are read next.
+            // The rows that are read next include all launches up to `time`.
             let time = capture::now();
             if !is_last {
                 source.read_ready(std::mem::take(&mut is_first));
@@ -317,9 +323,9 @@ impl Checkpoint {
                     }
                 }
                 Err(error) => {
-                    // An unfinished replacement would only take up space.
+                    // An unfinished replacement would only take up disk space.
                     self.file.lock().next = None;
-                    // If the file was removed during the write, a new file is started.
+                    // If the cause is that the file was removed during the write, a new file is started.
                     if content.take().is_some()
                         && !is_restarted
                         && !is_last
@@ -335,14 +341,14 @@ impl Checkpoint {
                     }
                     self.is_active.store(false, Ordering::Release);
                     self.done.set(WRITE_LAST);
-                    // If memory has run out, no other thread ends the session.
+                    // Memory has run out. In this case this thread has to end the session.
                     if is_starved && !is_last {
                         out_of_memory::end_session();
                     }
                     return;
                 }
             }
-            // The process is already ending, so running out of memory ends nothing more.
+            // The process is already ending, so there is no session to end even if memory has run out.
             if is_last {
                 return self.done.set(WRITE_LAST);
             }
@@ -364,8 +370,8 @@ impl Checkpoint {
         }
     }
 
-    /// Whether nothing may be written any more, because the last wait is over or gpuflame was switched off without a
-    /// request.
+    /// Whether nothing may be written any more: no thread waits for the last write any longer, or gpuflame was switched
+    /// off without a request to the checkpoint.
     fn must_stop(&self) -> bool {
         match self.requested.get() {
             0 => lifecycle::is_over(),
@@ -373,7 +379,8 @@ impl Checkpoint {
         }
     }
 
-    /// States in the file that a due mark is missing, or is no longer missing, as far as the file system permits.
+    /// Writes into the file's head whether a mark that was due is missing. If the file system fails, the file stays as
+    /// it is.
     fn note_mark_missing(&self, is_late: bool) {
         let mut file_state = self.file.lock();
         let CheckpointFile { written: Some(written), is_late: was_late, .. } = &mut *file_state else {
@@ -385,14 +392,14 @@ impl Checkpoint {
         }
     }
 
-    /// Whether the thread still appends to the file.
+    /// Whether the checkpoint's thread still appends to the file.
     pub(crate) fn is_active(&self) -> bool {
         self.is_active.load(Ordering::Acquire)
     }
 
     /// Writes the sums that have changed. The next checkpoint is due after `interval`, or later if writing takes long.
-    /// The last checkpoint is skipped if nothing but a window edge is new: all launches are in the file then, a thread
-    /// waits for the last checkpoint, and examining 80,000 sums takes 40 ms.
+    /// The last checkpoint is skipped if only window edges are new: all launches are in the file then, a thread waits
+    /// for the last checkpoint, and examining 80,000 sums takes 40 ms.
     fn write(
         &self,
         source: &impl CheckpointSource,
@@ -423,7 +430,8 @@ impl Checkpoint {
                 return Ok(outcome);
             }
         }
-        // Start a new file that replaces the previous file, which is full or was removed.
+        // Start a new file that replaces the previous file, because that file is full, was removed, or has outdated
+        // sums.
         let append_time = content.take().map_or(Duration::ZERO, |content| content.append_time);
         let mut new = CheckpointContent { append_time, ..CheckpointContent::default() };
         self.begin_file()?;
@@ -440,7 +448,8 @@ impl Checkpoint {
         Ok(outcome)
     }
 
-    /// Assembles the changed sums, in several pieces if there are many, and appends the pieces if the file has room.
+    /// Assembles the changed sums, in several pieces if there are many. Appends the pieces, unless the file would
+    /// become too large.
     fn append_changes(
         &self,
         source: &impl CheckpointSource,
@@ -455,14 +464,14 @@ impl Checkpoint {
             took += source.with_pipeline(&mut |pipeline| {
                 let began = Instant::now();
                 is_all = pipeline.write_definitions(&mut content.definitions, &mut chunk, MAX_PIECE_BYTES);
-                // Memory use has grown since the first check, so it is checked again.
+                // Memory use has grown since the first check, so the check is repeated.
                 if is_all && pipeline.has_room(capture::bytes_held()) {
                     content.definition_bytes += chunk.len();
                     (content.rows, content.forgotten) = (pipeline.rows(), pipeline.forgotten());
                     content.work = pipeline.rows_of_work();
                     let open = pipeline.write_sums(&mut content.sums, &mut chunk);
-                    // The mark states when the next mark is due. The time that writing this mark will take is estimated
-                    // from the last append.
+                    // The mark states when the next mark is due. For this, the time that the write of this mark will
+                    // take is estimated by the time of the last append.
                     let pause = pause_after(before + began.elapsed() + content.append_time, interval);
                     let interval_ms = pause.as_millis() as u32;
                     chunk.mark(&CheckpointMark { began: self.began, time, interval_ms, open });
@@ -489,19 +498,20 @@ impl Checkpoint {
         Ok(next.map_or(CheckpointOutcome::NoRoom, CheckpointOutcome::Written))
     }
 
-    /// Size of the file that grows; 0 while a replacement is being written.
+    /// Size in bytes of the file; 0 while a replacement is being written.
     fn bytes(&self) -> usize {
         let file_state = self.file.lock();
         let written = file_state.written.as_ref().filter(|_| file_state.next.is_none());
         written.map_or(0, |written| written.bytes)
     }
 
-    /// Whether there is a file that can grow. If the file was removed, the caller starts a new file.
+    /// Whether there is a file to which sums can be appended: false if it was removed. Then the caller starts a new
+    /// file.
     fn has_file(&self) -> bool {
         self.file.lock().written.as_ref().is_some_and(CurrentFile::has_its_name)
     }
 
-    /// Starts a new file.
+    /// Starts a new file, under a temporary name.
     fn begin_file(&self) -> Result<()> {
         let mut file_state = self.lock_file()?;
         let removed =
@@ -536,7 +546,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Moves the new file to the name of the old file, or to a free name.
+    /// Renames the new file to the name of the old file or, if there is no old file, to a free name.
     fn publish_file(&self) -> Result<()> {
         let mut file_state = self.lock_file()?;
         let Some(next) = file_state.next.take() else { return Ok(()) };
@@ -553,7 +563,7 @@ impl Checkpoint {
                     match next.as_ref().map(Draft::path) {
                         Some(from) if fs::hard_link(from, path).is_ok() => Ok(path.to_owned()),
                         _ if growing_outputs::is_name_taken(path) => Err(io::ErrorKind::AlreadyExists.into()),
-                        // The file system does not support hard links.
+                        // The file system does not support hard links, so the file is renamed.
                         _ => {
                             next.take().map_or(Ok(()), |next| next.publish_as(path)).map(|()| path.to_owned())
                         }
@@ -583,14 +593,14 @@ impl CurrentFile {
         Appender::new(&self.path, self.identity, None).overwrite(&Chunk::header(standing))
     }
 
-    /// Whether the file still has its name.
+    /// Whether the file is still there under its name.
     fn has_its_name(&self) -> bool {
         Appender::new(&self.path, self.identity, None).open().is_ok()
     }
 }
 
-/// Appends the current names of generated code, which cannot be looked up after the process has ended. Returns how long
-/// this took.
+/// Appends the current names of generated code, because these names cannot be looked up after the process has ended.
+/// Returns the time that this took.
 fn append_generated_names(
     source: &impl CheckpointSource,
     content: &mut CheckpointContent,
@@ -605,12 +615,12 @@ fn append_generated_names(
     began.elapsed()
 }
 
-/// Minimum pause after a write that took `spent`.
+/// Pause after a write that took `spent`: at least `interval`.
 fn pause_after(spent: Duration, interval: Duration) -> Duration {
     interval.max(PAUSE_PER_WRITE_TIME * spent)
 }
 
-/// Appends `bytes` to a file that has `there` bytes. An incomplete write is undone.
+/// Appends `bytes` to a file that has `there` bytes. If the write fails, truncates the file to its old length.
 fn append(path: &Path, identity: FileId, there: u64, bytes: &[u8]) -> io::Result<()> {
     let mut file: File = Appender::new(path, identity, None).open()?;
     file.write_all(bytes).inspect_err(|_| drop(file.set_len(there)))

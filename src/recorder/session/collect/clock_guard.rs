@@ -1,39 +1,40 @@
-//! Guards against impossible times: the system clock may be set while we record, and a record may contain a time at
-//! which nothing ran. Time that arises in either way must not count as GPU time.
+//! Guards against impossible times. The system clock may be set while we record, and a record may contain a time at
+//! which nothing ran. Neither must appear as GPU time.
 //!
-//! At each visit, the collector compares the clock that times the work with a steady clock that is never set. If the
-//! clock was set forward, the window closes at the time of the change and reopens after the gap. If the clock was set
-//! back, the window closes at the time of the change and reopens once the clock reaches that time again, because time
-//! that is already accounted for is not changed. No window therefore contains time that did not pass.
+//! At each visit, the collector compares the clock that times the work with a steady clock, which is never set. If the
+//! clock was set forward, the window closes at the time of the change and opens again after the gap. If the clock was
+//! set back, the window closes at the time of the change and opens again once the clock reaches that time a second
+//! time. In between, time is not counted again. So no window contains time that did not pass.
 
 use gpuflame_model::record::{Nanos, Row, WindowEdge};
 use gpuflame_os::clocks::ClockPair;
 
-/// Maximum distance, in ns, between any work and the times that the clock has shown. CUPTI's clock deviates by less
-/// than this distance, and no call to the GPU runs ten minutes ahead of the clock.
+/// Maximum distance, in ns, between the times of an activity and the times that the clock has shown. Real distances are
+/// smaller: CUPTI's clock does not deviate as much, and no call to the GPU runs ten minutes ahead of the clock.
 const MAX_CLOCK_DISTANCE_NS: u64 = 600_000_000_000;
-/// Minimum difference between the clocks, in ns, that counts as setting the clock. Gradual corrections stay below it.
+/// Minimum deviation between the two clocks, in ns, that counts as setting the clock. Gradual corrections of the clock
+/// stay below it.
 const MIN_CLOCK_STEP_NS: u64 = 100_000_000;
 
-/// See the module's documentation.
+/// Detects that the clock was set, and times that are impossible.
 #[derive(Debug, Default)]
 pub(super) struct ClockGuard {
     last: Option<ClockPair>,
-    /// Earliest and latest time that the clock has shown.
+    /// Earliest and latest time that the clock has shown so far.
     range: Option<(u64, u64)>,
-    /// Time at which the window resumes after the clock was set back.
+    /// Time at which the window opens again after the clock was set back; `None` if the clock was not set back.
     resumes: Option<u64>,
     forward: u64,
     back: u64,
 }
 
 impl ClockGuard {
-    /// Compares the clocks. Returns window edges if the clock was set, and usually an empty list.
+    /// Compares the clocks. If the clock was set, returns the window edges that result; usually returns an empty list.
     pub(super) fn check(&mut self, now: ClockPair) -> Vec<Row<'static>> {
         let (from, to) = self.range.unwrap_or((now.time, now.time));
         self.range = Some((from.min(now.time), to.max(now.time)));
         let Some(last) = self.last.replace(now) else { return Vec::new() };
-        // The time that the clock would show if it had not been set.
+        // The time that the clock would show now if it had not been set.
         let expected = last.time.saturating_add(now.steady.saturating_sub(last.steady));
         if now.time.abs_diff(expected) < MIN_CLOCK_STEP_NS {
             return self.resume(now.time).into_iter().collect();
@@ -51,12 +52,12 @@ impl ClockGuard {
         close.into_iter().collect()
     }
 
-    /// Resumes the window once the clock has reached the time from which it was set back.
+    /// Returns the edge that opens the window again, once the clock has reached the time from which it was set back.
     fn resume(&mut self, time: u64) -> Option<Row<'static>> {
         self.resumes.take_if(|at| *at <= time).map(|_| window_edge(WindowEdge::Open, time))
     }
 
-    /// Whether work can have run from `start` to `end`.
+    /// Whether an activity can have run from `start` to `end`.
     pub(super) fn is_possible(&self, start: Nanos, end: Nanos) -> bool {
         self.range.is_none_or(|(from, to)| {
             start.0.saturating_add(MAX_CLOCK_DISTANCE_NS) >= from
@@ -64,7 +65,7 @@ impl ClockGuard {
         })
     }
 
-    /// Returns the ledger line, if the clock was set.
+    /// Returns the ledger line about changes of the clock; `None` if the clock was not set.
     pub(super) fn ledger_line(&self) -> Option<String> {
         let seconds = |nanos: u64| nanos as f64 / 1e9;
         (self.forward + self.back > 0).then(|| {
@@ -88,7 +89,8 @@ mod tests {
 
     const HOUR: u64 = 3_600_000_000_000;
 
-    /// Result for clocks that show these seconds since noon and since the start of the machine.
+    /// Passes readings of both clocks to the guard: pairs of seconds since noon and seconds since the machine started.
+    /// Returns the guard and the window edges.
     fn check_all(moments: &[(f64, f64)]) -> (ClockGuard, Vec<(WindowEdge, f64)>) {
         let (mut guard, mut edges) = (ClockGuard::default(), Vec::new());
         for (time, steady) in moments {

@@ -1,8 +1,8 @@
-//! The collector is the thread that gathers rows: it reads the logs of the application's threads and CUPTI's
-//! buffers, keeps chunks ready, and flushes CUPTI about once a second.
+//! The collector is the thread that gathers rows. It reads the logs of the application's threads and CUPTI's buffers,
+//! keeps empty chunks ready for the logs, and flushes CUPTI about once a second.
 //!
-//! None of our locks is held while CUPTI is called, because a flush calls back into gpuflame, on this thread or on
-//! another thread that holds CUPTI's own lock.
+//! No lock of ours is held while CUPTI is called: a flush calls back into gpuflame, on this thread, or on another
+//! thread that holds CUPTI's own lock.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -20,30 +20,31 @@ use crate::session::process::panic::disable_after_panic;
 use crate::session::process::progress::{self, POLL_INTERVAL, ProgressWatch, StallLimit};
 use crate::session::process::shutdown;
 
-/// Pause between two visits while rows arrive. The pause is short enough that the rows of one pause fit into the ready
-/// chunks.
+/// Pause between two visits while rows arrive. (A visit is one turn of the collector's loop.) The pause is so short
+/// that the rows of one pause fit into the ready chunks.
 const BUSY_PAUSE: Duration = Duration::from_millis(5);
-/// Maximum pause when no rows arrive, so that an idle process is seldom woken.
+/// Maximum pause while no rows arrive. It is long enough that an idle process is seldom woken.
 pub(crate) const MAX_IDLE_PAUSE: Duration = Duration::from_millis(80);
-/// Interval between flushes. CUPTI delivers a buffer by itself only when the buffer is full.
+/// Interval between flushes. Without a flush, CUPTI delivers a buffer only when the buffer is full.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Time from the first launch to the next flush. The flush is due before the first checkpoint
-/// (`FIRST_CHECKPOINT_DELAY`), so that the checkpoint can save its rows. This time is short, because a worker process
-/// may soon end by `_exit`. In a forked process the following intervals double.
+/// Time from the first launch to the first flush after it. The flush is due before the first checkpoint
+/// (`FIRST_CHECKPOINT_DELAY`), so that the checkpoint can save the rows of the flush. This time is short because a
+/// worker process may soon end by `_exit`. In a forked process each further interval is twice as long, up to the full
+/// interval.
 const FIRST_FLUSH_DELAY: Duration = Duration::from_millis(80);
 
 /// Interval between flushes while many launches wait for their activities.
 const BACKLOG_FLUSH_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Maximum time after a flush until its rows are written to the recording. If all rows are read earlier, they are
-/// written earlier.
+/// Maximum time from a flush until its rows are written to the recording. They are written earlier if all rows are read
+/// earlier.
 const MAX_WRITE_DELAY: Duration = Duration::from_millis(200);
 
-/// Interval between checks whether the application still has a thread. A check takes about 10 us.
+/// Interval between checks whether the application still has a thread. Each check takes about 10 us.
 const LAST_THREAD_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Operations that the collector calls.
+/// Work that the collector's loop delegates to the session.
 pub(crate) trait CollectorSteps: Sync {
     /// Reads all rows that are ready, or a large part of them. Returns false if no rows were ready.
     fn collect(&self) -> bool;
@@ -51,42 +52,42 @@ pub(crate) trait CollectorSteps: Sync {
     /// Reads all rows that are ready now.
     fn collect_noted(&self);
 
-    /// Answers requests about the rows read so far.
+    /// Answers requests for statistics about the rows read so far.
     fn answer_stats_request(&self);
 
     /// Whether the application has launched anything.
     fn has_work(&self) -> bool;
 
-    /// Whether many launches wait for their activities.
+    /// Whether so many launches wait for their activities that CUPTI should be flushed.
     fn wants_flush(&self) -> bool;
 
-    /// Maximum pause when no rows arrive.
+    /// Maximum pause while no rows arrive.
     fn max_idle_pause(&self) -> Duration;
 
-    /// Makes CUPTI deliver completed records or, if `everything`, also incomplete records.
+    /// Makes CUPTI deliver completed records. If `everything`, makes it deliver incomplete records as well.
     fn flush(&self, everything: bool);
 
-    /// Writes the rows read so far to the recording, so that these rows survive the process. If `is_awaited`, waits
-    /// until the file is written.
+    /// Writes the rows read so far to the recording, so that they survive if the process dies. If `is_awaited`, waits
+    /// until they are in the file.
     fn flush_recording(&self, is_awaited: bool);
 
-    /// Stops gathering because memory ran out.
+    /// Stops recording because memory has run out.
     fn end_out_of_memory(&self);
 }
 
-/// Requests to the collector, in ascending order. If several requests are pending, the highest request is carried out.
+/// Requests to the collector, in ascending order. If several requests are pending, the highest is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum CollectorRequest {
     /// Like `Collect`, for a checkpoint. Checkpoints may be frequent, so this request does not delay a flush that is
     /// due.
     Read,
-    /// Process the records that were already delivered.
+    /// Process the records that CUPTI has already delivered.
     Collect,
-    /// Flush the completed records, and process these records.
+    /// Flush the completed records, and process them.
     Gather,
-    /// Like `Gather`, and write the rows to disk.
+    /// Like `Gather`, and also write the rows to disk.
     Flush,
-    /// Flush all records, complete or not, and process these records.
+    /// Flush all records, complete or not, and process them.
     Drain,
 }
 
@@ -100,7 +101,7 @@ pub(crate) struct Collector {
 #[derive(Debug, Default)]
 struct PendingRequests {
     highest: Option<CollectorRequest>,
-    /// Number of requests made, and number of requests granted.
+    /// Number of requests made so far, and number of those that were carried out.
     made: u64,
     granted: u64,
 }
@@ -113,8 +114,8 @@ impl Collector {
             if std::panic::catch_unwind(run).is_err() {
                 disable_after_panic();
             }
-            // A recording names this thread as its writer, so the process counts as alive while the thread exists. The
-            // thread therefore stops instead of ending.
+            // A recording names this thread as its writer: while the thread exists, readers of the file regard the
+            // process as alive. So the thread sleeps forever instead of ending.
             threads::park_forever()
         });
         spawned.map_err(|error| {
@@ -125,10 +126,12 @@ impl Collector {
         })
     }
 
-    /// Makes a request and waits until it is granted. Returns false if the collector makes no progress within the limit.
+    /// Makes a request and waits until it is carried out. Returns false if the collector makes no progress within the
+    /// limit.
     pub(crate) fn request(&self, request: CollectorRequest, limit: StallLimit) -> bool {
         let mut watch = ProgressWatch::new(limit);
-        // The thread that holds the lock may have been interrupted by a signal, and may never continue.
+        // The wait for the lock has a limit: a signal may have interrupted the thread that holds the lock, and that
+        // thread may never continue.
         let Some(mut requests) = self.requests.try_lock_for(limit.foreign) else { return false };
         requests.made += 1;
         let mine = requests.made;
@@ -143,7 +146,7 @@ impl Collector {
         true
     }
 
-    /// Ends the collector's pause, if the collector pauses. Never waits.
+    /// Ends the collector's pause, if it is pausing. Never waits.
     pub(crate) fn wake(&self) {
         self.requested.notify_one();
     }
@@ -171,8 +174,8 @@ impl Collector {
             }
             let wants_flush = steps.wants_flush();
             let pause_between = if wants_flush { BACKLOG_FLUSH_INTERVAL } else { flush_interval };
-            // If several filled buffers wait, CUPTI delivers buffers without a flush, and a flush would only slow us
-            // down.
+            // If several filled buffers wait, CUPTI delivers buffers without being flushed, and a flush would only slow
+            // us down.
             let due = request <= Some(CollectorRequest::Read)
                 && flushed.elapsed() >= pause_between
                 && !capture::are_many_filled();
@@ -197,12 +200,12 @@ impl Collector {
                 steps.flush_recording(true);
                 is_written = true;
             }
-            // The collector becomes idle now, so the memory of ready buffers is released.
+            // No thread launches work for now, so the memory of ready buffers is released.
             if request >= Some(CollectorRequest::Flush) {
                 capture::release_ready_memory();
             }
-            // The collector continues after it starts this exit, because the exit requests the remaining rows from the
-            // collector.
+            // The collector continues after it has started the exit, because the exit requests the remaining rows from
+            // it.
             if !any && !is_over && last_thread_check.elapsed() >= LAST_THREAD_CHECK_INTERVAL {
                 last_thread_check = Instant::now();
                 is_over = threads::are_only_ours_left();
@@ -215,7 +218,8 @@ impl Collector {
         }
     }
 
-    /// Waits for a request, or for `pause`. Returns the request, and the number of requests that it grants.
+    /// Waits for a request, but at most for `pause`. Returns the highest pending request, and the number of requests
+    /// made so far, which are all carried out together.
     fn wait(&self, pause: Duration) -> (Option<CollectorRequest>, u64) {
         let mut requests = self.requests.lock();
         if requests.highest.is_none() {
@@ -230,7 +234,8 @@ impl Collector {
     }
 }
 
-/// Peak memory in bytes: at each visit of the collector, the memory mapped then plus the heap's peak since the last visit.
+/// Peak of gpuflame's memory in bytes: the maximum over all visits of mapped memory plus the heap's peak since the
+/// visit before.
 pub(crate) fn peak_bytes_held() -> usize {
     PEAK_BYTES_HELD.load(Ordering::Relaxed).max(mapped_bytes() + heap::peak_bytes())
 }
@@ -239,7 +244,7 @@ fn note_peak_bytes_held() {
     PEAK_BYTES_HELD.fetch_max(mapped_bytes() + heap::take_peak_bytes(), Ordering::Relaxed);
 }
 
-/// Bytes that are mapped, and bytes of the buffers for activities.
+/// Number of bytes that gpuflame has mapped, including the buffers for activities.
 fn mapped_bytes() -> usize {
     unwind::bytes_held() + tracer::bytes_held()
 }

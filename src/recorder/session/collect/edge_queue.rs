@@ -1,5 +1,5 @@
-//! Queue of window edges, from the threads that open and close windows to the pipeline. These threads must not wait for
-//! the pipeline.
+//! Queue of window edges (a window opens or closes). Threads that open and close windows add the edges, and the
+//! pipeline removes them. So these threads need not wait for the pipeline.
 
 use std::time::Duration;
 
@@ -8,16 +8,16 @@ use parking_lot::Mutex;
 use crate::capture;
 use gpuflame_model::record::{Row, WindowEdge};
 
-/// Maximum time for which a thread waits for the queue, which is locked only for moments.
+/// Maximum time for which a thread waits for the queue's lock, which is held only for moments.
 const QUEUE_LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Pending edges, in order of time.
+/// Window edges that the pipeline has not processed yet, in order of time.
 #[derive(Debug, Default)]
 pub(crate) struct EdgeQueue(Mutex<Vec<Row<'static>>>);
 
 impl EdgeQueue {
-    /// Notes the edge if `turn` really opened or closed the window. A thread that sees the changed window finds the
-    /// edge in the queue.
+    /// Calls `turn`, which opens or closes the window. If it did, adds the edge to the queue. A thread that sees the
+    /// changed window also finds the edge in the queue.
     pub(crate) fn note_edge(&self, edge: WindowEdge, turn: fn() -> bool) {
         let edges = self.0.try_lock_for(QUEUE_LOCK_TIMEOUT);
         if turn()
@@ -27,14 +27,14 @@ impl EdgeQueue {
         }
     }
 
-    /// Notes that launch callbacks are on or off from now on.
+    /// Adds a row to the queue: launch callbacks are on or off from now on.
     pub(crate) fn note_callbacks(&self, on: bool) {
         if let Some(mut edges) = self.0.try_lock_for(QUEUE_LOCK_TIMEOUT) {
             edges.push(Row::CallbacksSwitched { on, time: capture::now() });
         }
     }
 
-    /// Removes and returns the new edges.
+    /// Removes and returns all edges in the queue.
     pub(super) fn drain(&self) -> Vec<Row<'static>> {
         let edges = self.0.try_lock_for(QUEUE_LOCK_TIMEOUT);
         edges.map(|mut edges| std::mem::take(&mut *edges)).unwrap_or_default()

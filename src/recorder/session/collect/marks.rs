@@ -1,5 +1,5 @@
-//! Carries instants that the program marks from its threads to the collector. Unlike launches, marks are placed by hand
-//! and are rare, so one locked list serves all threads.
+//! Carries marks (instants that the program has marked) from the program's threads to the collector. Marks are rare,
+//! because a programmer places them by hand, so one locked list serves all threads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,10 +10,10 @@ use crate::capture;
 use gpuflame_model::record::{Instant, Nanos, ThreadId};
 use gpuflame_os::threads;
 
-/// Maximum number of marks that wait for the collector, which visits every 100 ms or sooner.
+/// Maximum number of marks that wait for the collector. It visits every 100 ms or sooner.
 const MAX_PENDING_MARKS: usize = 4096;
-/// Maximum length of a text in bytes. Together with `MAX_PENDING_MARKS`, this length limits the memory of
-/// waiting marks to 4 MiB.
+/// Maximum length of a mark's text in bytes. Together with `MAX_PENDING_MARKS`, this limits the memory of waiting marks
+/// to 4 MiB.
 const MAX_TEXT_BYTES: usize = 1024;
 /// Maximum time for which a mark blocks the calling thread.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
@@ -25,7 +25,7 @@ pub(crate) struct Marks {
 }
 
 impl Marks {
-    /// Notes that the calling thread is at `text` now.
+    /// Adds a mark of this thread with the text `text` at the current time.
     pub(crate) fn add(&self, text: &str) {
         let (now, thread) = (capture::now(), ThreadId(threads::current_id() as u32));
         let text = &text[..text.floor_char_boundary(MAX_TEXT_BYTES)];
@@ -37,7 +37,7 @@ impl Marks {
         }
     }
 
-    /// Hands over the waiting marks.
+    /// Removes the waiting marks and passes them to `each`.
     pub(crate) fn drain(&self, mut each: impl FnMut(&Instant<'_>)) {
         let Some(pending) = self.pending.try_lock_for(LOCK_TIMEOUT).map(|mut all| std::mem::take(&mut *all))
         else {
@@ -46,7 +46,7 @@ impl Marks {
         pending.iter().for_each(|(time, thread, text)| each(&Instant { time: *time, thread: *thread, text }));
     }
 
-    /// Number of marks dropped for lack of room.
+    /// Number of marks that were dropped because too many waited.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }

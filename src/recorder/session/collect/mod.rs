@@ -1,4 +1,4 @@
-//! From the logs and buffers to the explained rows: the collector, its pipeline, the checkpoint, and the windows.
+//! The way from the logs and buffers to explained rows: the collector, its pipeline, the checkpoint, and the windows.
 
 pub(super) mod checkpoint;
 pub(super) mod clock_guard;

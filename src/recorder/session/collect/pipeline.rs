@@ -1,10 +1,10 @@
-//! The pipeline receives every row that the collector reads: it explains rows (joins and sums them) and, if the
-//! settings request it, writes the rows to the recording and the other growing outputs. All of this happens while the
-//! application runs.
+//! The pipeline receives every row that the collector reads. It explains the rows (joins and sums them). If the
+//! settings ask for a recording or other growing outputs, it also writes the rows to these. All of this happens while
+//! the application runs.
 //!
-//! The pipeline also chooses whether launches or activities are read next. Its other jobs have a file each: writing and
-//! explaining a row (`row_sink`), new ids for stacks (`stack_id_renewal`), and windows that have their own files
-//! (`window_outputs`).
+//! The pipeline also chooses whether launches or activities are read next. Its other jobs have a file each: `row_sink`
+//! writes and explains a row, `stack_id_renewal` gives stacks new ids, and `window_outputs` hands over windows that
+//! have their own files.
 
 use std::collections::{HashMap, HashSet};
 use std::mem;
@@ -35,16 +35,16 @@ use crate::session::outputs::window_output_queue::{RenderedWindows, WindowOutput
 use crate::session::process::progress;
 use crate::session::sampler::{SampleKind, SampledStack, Sampler};
 
-/// Number of launches without an activity at which CUPTI is asked to flush.
+/// Number of launches without an activity above which CUPTI is asked to flush.
 const PENDING_LAUNCHES_HIGH_WATER: u64 = 128 << 10;
-/// Maximum number of steps before the collector turns to its other duties. These steps take about 20 ms.
+/// Maximum number of reading steps before the collector turns to its other duties. This many steps take about 20 ms.
 const MAX_STEPS_PER_VISIT: usize = 64;
 
-/// Maximum time, in ns, that a closed window waits for its work. Launches that have no activity after this time are
-/// reported as pending.
+/// Maximum time, in ns, for which a closed window waits for its GPU work. Launches that have no activity after this
+/// time are reported as pending.
 const WINDOW_GRACE_NS: u64 = 5_000_000_000;
 
-/// Everything known about the run so far.
+/// State of the run so far: the sums, the outputs that grow, and how far the logs were read.
 pub(crate) struct Pipeline {
     rows: RowSink,
     names: KernelNames,
@@ -53,11 +53,11 @@ pub(crate) struct Pipeline {
     marks_dropped: u64,
     steps_dropped: u64,
     buffers_read: u64,
-    /// Value of `buffers_read` once all buffers of the pending flush are read.
+    /// Value of `buffers_read` at which all buffers of the last flush are read; `None` if they are read.
     flush_end: Option<u64>,
-    /// Value of `buffers_read` once all buffers counted by [`Pipeline::note_unread`] are read.
+    /// Value of `buffers_read` at which all buffers counted by [`Pipeline::note_unread`] are read.
     noted_limit: u64,
-    /// Windows that have their own files.
+    /// Windows that have their own files; `None` if the prefix does not ask for files per window.
     window_outputs: Option<WindowOutputs>,
     sampled: Option<SampledStackIds>,
     stack_ids: StackIdRenewal,
@@ -68,20 +68,20 @@ pub(crate) struct Pipeline {
 #[derive(Clone)]
 pub(crate) struct FinalSums {
     pub(crate) ledger: Ledger,
-    /// Bytes that gpuflame held before it computed the final sums.
+    /// Number of bytes that gpuflame held before it computed the final sums.
     pub(crate) held: usize,
 }
 
-/// Context ids of the stacks found by the sampler.
+/// Context ids of the stacks that the sampler has found.
 struct SampledStackIds {
     sampler: &'static Sampler,
     ids: HashMap<(ThreadId, Box<[Frame]>), ContextId>,
-    /// Whether the label of Python frames that were not read is in the rows.
+    /// Whether the label that replaces unreadable Python frames was recorded.
     has_label: bool,
 }
 
-/// Maximum number of sampled stacks whose ids are remembered. When this number is exceeded, the table is cleared, and
-/// stacks get new ids.
+/// Maximum number of sampled stacks whose ids are stored. When this number is reached, the table is cleared, and stacks
+/// get new ids.
 const MAX_SAMPLED_IDS: usize = 1 << 15;
 
 impl Pipeline {
@@ -104,7 +104,7 @@ impl Pipeline {
         }
     }
 
-    /// Records the provenance and the definitions that every later row may refer to: names of API calls, and modules.
+    /// Records the provenance, and the definitions to which any later row may refer: names of API calls, and modules.
     pub(crate) fn begin(&mut self, api: &Api, settings: &Settings, modules: &[Module]) {
         let program = std::env::current_exe().unwrap_or_default();
         let name = program.file_name().unwrap_or_default().to_string_lossy();
@@ -117,17 +117,17 @@ impl Pipeline {
         self.record_modules(modules);
     }
 
-    /// Returns the queue in which opening and closing windows are noted.
+    /// Returns the queue to which threads add an edge when they open or close a window.
     pub(crate) fn edges(&self) -> Arc<EdgeQueue> {
         self.rows.edges.clone()
     }
 
-    /// Returns the drawing queue, if windows have their own files.
+    /// Returns the queue of windows to draw, if windows have their own files.
     pub(crate) fn window_outputs(&self) -> Option<&'static WindowOutputQueue> {
         self.window_outputs.as_ref().map(|outputs| outputs.queue)
     }
 
-    /// Processes the window edges noted since the last call.
+    /// Processes the window edges in the queue.
     pub(crate) fn drain_window_edges(&mut self) {
         self.rows.drain_window_edges();
     }
@@ -137,7 +137,7 @@ impl Pipeline {
         self.rows.push(&Row::Instant(*instant));
     }
 
-    /// Sets the number of instants dropped so far for lack of room.
+    /// Sets the number of marked instants that were dropped so far because too many waited.
     pub(crate) fn note_marks_dropped(&mut self, marks: u64) {
         self.marks_dropped = marks;
     }
@@ -148,7 +148,7 @@ impl Pipeline {
         self.rows.push(&Row::Step(*step));
     }
 
-    /// Sets the number of steps dropped so far for lack of room.
+    /// Sets the number of steps that were dropped so far because too many waited.
     pub(crate) fn note_steps_dropped(&mut self, steps: u64) {
         self.steps_dropped = steps;
     }
@@ -159,16 +159,16 @@ impl Pipeline {
         self.sampled = Some(SampledStackIds { sampler, ids: HashMap::new(), has_label: false });
     }
 
-    /// Reads the sampled stacks, if threads are sampled.
+    /// Reads the stacks that the sampler has found, if threads are sampled.
     fn read_samples(&mut self) {
         let Some(SampledStackIds { sampler, ids, has_label }) = &mut self.sampled else { return };
         let stacks = sampler.drain_ready();
         if stacks.is_empty() {
             return;
         }
-        // A sample taken after a window closed must follow the window's edge.
+        // A sample that was taken after a window closed must come after the window's edge.
         self.rows.drain_window_edges();
-        // The stacks refer to Python functions, which may be new.
+        // The stacks may refer to new Python functions, so these are read first.
         capture::drain_codes(&mut |row| self.rows.push(row));
         for SampledStack { time, thread, kind, flags, frames, .. } in stacks {
             if ids.len() >= MAX_SAMPLED_IDS {
@@ -212,15 +212,16 @@ impl Pipeline {
         any
     }
 
-    /// Counts the buffers and launches that are ready now, as the limits of [`Pipeline::collect_noted`].
+    /// Counts the filled buffers and unread launches. [`Pipeline::collect_noted`] reads up to these counts.
     pub(crate) fn note_unread(&mut self) {
-        // Buffers are counted before launches, because the launch of every record in a buffer is older than the record.
+        // Buffers are counted first. A launch is older than its record, so the launches of all records in these buffers
+        // are then counted too.
         self.noted_limit = self.buffers_read + capture::count_filled() as u64;
         capture::note_unread();
     }
 
-    /// Reads like [`Pipeline::collect`], but only up to the counts of [`Pipeline::note_unread`], so that the reading
-    /// ends even if threads keep launching. Returns false once the counts are reached.
+    /// Reads like [`Pipeline::collect`], but only up to the counts of the last [`Pipeline::note_unread`], so that the
+    /// reading ends even if threads keep launching. Returns false once these counts are reached.
     pub(crate) fn collect_noted(&mut self, api: &Api) -> bool {
         if self.rows.is_over {
             return false;
@@ -230,7 +231,8 @@ impl Pipeline {
         (0..MAX_STEPS_PER_VISIT).all(|_| self.read_noted_step(api))
     }
 
-    /// Drains the logs of graphs and host calls. Copies of large graphs can fill their log without any launch or record.
+    /// Reads the logs of graphs and host calls. They are read even if there is no launch or record, because copying a
+    /// large graph can fill the log of graphs without any launch or record.
     fn read_host_calls(&mut self) {
         capture::drain_graphs(|row| self.rows.push(row));
         capture::drain_host_calls(|row| self.rows.push(row));
@@ -241,7 +243,7 @@ impl Pipeline {
         }
     }
 
-    /// Reads one buffer, or up to one chunk of launches per thread.
+    /// Reads one buffer, or at most one chunk of launches per thread. Returns false if there was nothing to read.
     fn read_step(&mut self, api: &Api) -> bool {
         self.refill_and_renew_clock();
         self.read_launches_of_buffer() || self.read_buffer(api) || self.read_launches()
@@ -254,7 +256,8 @@ impl Pipeline {
             || capture::drain_noted(|row| self.rows.push(row))
     }
 
-    /// Provides empty chunks, calibrates the clock again and reports progress. Under load the collector spends its time here.
+    /// Provides empty chunks, calibrates the clock again and notes progress. This is done before every step, because
+    /// under load the collector spends its time in these steps.
     fn refill_and_renew_clock(&mut self) {
         capture::refill_chunks();
         capture::recalibrate_clock();
@@ -262,8 +265,9 @@ impl Pipeline {
         progress::note_step();
     }
 
-    /// Reads launches that are older than the oldest filled buffer, which contains their activities. Whatever the backlog
-    /// is, launches and activities therefore meet soon after they are read, and the join stores few of either.
+    /// Reads the launches that are older than the oldest filled buffer, because that buffer contains their activities.
+    /// So launches and activities meet soon after they are read, however large the backlog is, and the join stores few
+    /// of either.
     fn read_launches_of_buffer(&mut self) -> bool {
         let Some(completed) = capture::oldest_completed() else { return false };
         let any = capture::drain_before(completed, |row| self.rows.push(row));
@@ -277,8 +281,8 @@ impl Pipeline {
         self.buffers_read < self.noted_limit && self.read_buffer(api)
     }
 
-    /// Whether CUPTI should be flushed because many launches wait for an activity. CUPTI keeps a buffer per
-    /// thread, of about 5,000 records, until the buffer is full.
+    /// Whether CUPTI should be flushed because many launches wait for an activity. Without a flush, CUPTI keeps a
+    /// buffer per thread, of about 5,000 records, until the buffer is full.
     pub(crate) fn wants_flush(&self) -> bool {
         let explain = &self.rows.explain;
         explain.tally().launches.open() > PENDING_LAUNCHES_HIGH_WATER || explain.wants_flush()
@@ -289,13 +293,14 @@ impl Pipeline {
         self.rows.explain.tally().launches.open()
     }
 
-    /// Number of launches that still wait for an activity from CUPTI. Dropped activities are subtracted, because every
-    /// dropped activity may belong to an open launch.
+    /// Number of launches that still wait for an activity from CUPTI. The number of dropped activities is subtracted,
+    /// because each of them may belong to a waiting launch.
     pub(crate) fn launches_awaited(&self) -> u64 {
         let lost = self.lost();
         let dropped = lost.iter().find(|(loss, _)| *loss == Loss::ActivitiesDropped);
         let dropped = dropped.map_or(0, |(_, count)| *count);
-        // Launches that the join has given up are no longer open. Such launches account for earlier dropped activities.
+        // Launches that the join has abandoned no longer count as waiting. They account for a part of the dropped
+        // activities.
         let given_up = self.rows.explain.tally().launches.pending;
         self.launches_open().saturating_sub(dropped.saturating_sub(given_up))
     }
@@ -309,7 +314,7 @@ impl Pipeline {
         any
     }
 
-    /// Reduces the sums to the memory ceiling, after a buffer of activities may have exceeded it.
+    /// Reduces the sums to the memory ceiling, which they may exceed after a buffer was read.
     fn reduce_to_ceiling(&mut self) {
         let RowSink { explain, growing, threads, .. } = &mut self.rows;
         let forgotten = explain.fit(self.names.heap_bytes());
@@ -324,8 +329,8 @@ impl Pipeline {
 
     fn read_buffer(&mut self, api: &Api) -> bool {
         let Some(filled) = capture::next_filled() else { return false };
-        // The graph nodes that the buffer's records refer to were created before the buffer was filled, so they are
-        // read first.
+        // The records in the buffer refer to graph nodes, which were created before the buffer was filled. So the nodes
+        // are read first.
         capture::drain_graphs(|row| self.rows.push(row));
         let tally = api.read(&filled, &mut self.names, &mut |row| self.rows.push(&row));
         self.unreadable += tally.unreadable;
@@ -341,7 +346,7 @@ impl Pipeline {
         modules.iter().for_each(|module| self.rows.push(&Row::Module(module.clone())));
     }
 
-    /// Flushes the recording, so that the rows collected so far survive the process.
+    /// Writes the rows so far to the recording, so that they survive if the process dies.
     pub(crate) fn flush_recording(&mut self) {
         self.rows.growing.flush(self.rows.explain.tally().launches.open());
     }
@@ -351,7 +356,7 @@ impl Pipeline {
         self.rows.explain.profile()
     }
 
-    /// Records the names of generated code. The code generator may have published these names only recently.
+    /// Records the names of generated code. This is done at the end, because a code generator may publish names late.
     fn name_generated(&mut self) {
         for (address, name) in GeneratedCode::default().names(self.profile()) {
             self.rows.idle_count += 1;
@@ -359,23 +364,23 @@ impl Pipeline {
         }
     }
 
-    /// Ends the recording because memory ran out, and notes that in the recording.
+    /// Ends the recording because memory has run out, and states this in the recording.
     pub(crate) fn note_out_of_memory(&mut self) {
         self.rows.growing.note_out_of_memory(self.rows.explain.tally().launches.open());
     }
 
-    /// Counts records that CUPTI reports as dropped.
+    /// Adds to the number of records that CUPTI reports as dropped.
     pub(crate) fn note_dropped(&mut self, records: u64) {
         self.dropped += records;
     }
 
-    /// Notes that CUPTI was flushed. The delivered buffers may still be unread.
+    /// Notes that CUPTI was flushed. Some of the delivered buffers may still be unread.
     pub(crate) fn note_flushed(&mut self) {
         self.flush_end.get_or_insert(self.buffers_read + capture::count_filled() as u64);
         self.finish_flush();
     }
 
-    /// Forgets destroyed graphs and finished launches once every buffer delivered by a flush is read.
+    /// Once every buffer from the last flush is read, forgets destroyed graphs and finished launches.
     fn finish_flush(&mut self) {
         if self.flush_end.is_some_and(|last| self.buffers_read >= last) {
             self.flush_end = None;
@@ -384,8 +389,8 @@ impl Pipeline {
         }
     }
 
-    /// Hands over windows whose GPU work has finished, and windows that have been closed for longer than
-    /// `WINDOW_GRACE_NS`.
+    /// Hands over the sums of windows whose GPU work has finished, and of windows that closed more than
+    /// `WINDOW_GRACE_NS` ago.
     fn hand_over_finished_windows(&mut self) {
         let (Some(outputs), Some(apart)) = (&mut self.window_outputs, self.rows.explain.per_window()) else {
             return;
@@ -398,7 +403,7 @@ impl Pipeline {
         }
     }
 
-    /// Hands over all windows, because no more rows follow.
+    /// Hands over the sums of all remaining windows, because no more rows follow.
     fn hand_over_all_windows(&mut self) {
         while let Some(part) = self.rows.explain.per_window().and_then(PerWindowSums::take_first) {
             self.hand_over_window(*part);
@@ -426,9 +431,9 @@ impl Pipeline {
         [Some(late), rendered.and_then(RenderedWindows::ledger_line)].into_iter().flatten().collect()
     }
 
-    /// Stops accepting rows and computes the final sums. Hands over the remaining windows. The growing
-    /// outputs receive their last rows: launches and activities without a partner, and losses. `held` returns
-    /// the number of bytes that gpuflame holds.
+    /// Stops accepting rows and computes the final sums. Hands over the remaining windows. The growing outputs receive
+    /// their last rows: losses, and launches and activities that were not matched with each other. `held` returns the
+    /// number of bytes that gpuflame holds.
     pub(crate) fn finish(&mut self, held: impl Fn() -> usize) {
         let held_before = held();
         self.hand_over_all_windows();
@@ -450,7 +455,7 @@ impl Pipeline {
         self.final_sums.as_ref()
     }
 
-    /// Returns the result so far, without writing to the outputs.
+    /// Returns the result so far. Writes nothing to the outputs.
     pub(crate) fn snapshot(&mut self) -> Snapshot<'_> {
         if let Some(FinalSums { ledger, .. }) = &self.final_sums {
             return Snapshot { profile: self.rows.explain.profile_mut(), ledger: ledger.clone() };
@@ -459,13 +464,13 @@ impl Pipeline {
         self.rows.explain.snapshot(&lost, &mut ())
     }
 
-    /// Number of rows so far: work, calls, windows, and the definitions that these rows refer to.
+    /// Number of rows so far, of every kind, including definitions.
     pub(super) fn rows(&self) -> u64 {
         self.rows.count
     }
 
-    /// Number of rows other than window edges, steps and names of generated code. If this number is zero, nothing needs to be
-    /// saved.
+    /// Number of rows other than window edges, steps and names of generated code. If this number is zero, there is
+    /// nothing to save.
     pub(crate) fn rows_of_work(&self) -> u64 {
         self.rows.count - self.rows.idle_count
     }
@@ -475,14 +480,14 @@ impl Pipeline {
         self.rows.first_work
     }
 
-    /// Whether the process launched anything, recorded or lost. If the process launched nothing, no file is written.
+    /// Whether the process launched anything, even if the launches were lost. Otherwise no file is written.
     pub(crate) fn has_work(&self) -> bool {
         self.rows.first_work.is_some()
             || capture::calls() > 0
             || self.lost().iter().any(|(loss, _)| is_work(*loss))
     }
 
-    /// Discards outputs whose files were never created.
+    /// Discards the growing outputs, whose files were never created.
     pub(crate) fn discard_outputs(&mut self) -> WriteReport {
         self.rows.growing.discard();
         WriteReport::default()
@@ -493,13 +498,13 @@ impl Pipeline {
         self.rows.clock_guard.ledger_line()
     }
 
-    /// Number of entries merged into "others" so far. When this number changes, sums and definitions that were written
-    /// before are outdated.
+    /// Number of entries that were merged into "others" so far. When this number changes, sums and definitions that
+    /// were written earlier are outdated.
     pub(super) fn forgotten(&self) -> u64 {
         self.rows.explain.dropped_count()
     }
 
-    /// Whether computing all sums fits below the memory ceiling if gpuflame holds `held` bytes now.
+    /// Whether the memory ceiling leaves room to compute all sums, if gpuflame holds `held` bytes now.
     pub(super) fn has_room(&self, held: usize) -> bool {
         self.rows.explain.has_room(held)
     }
@@ -514,7 +519,8 @@ impl Pipeline {
         self.rows.explain.write_definitions(written, chunk, most)
     }
 
-    /// Appends the sums that changed since the last call. Returns the number of launches without an activity.
+    /// Appends to `chunk` the sums that have changed since the last call. Returns the number of launches without an
+    /// activity.
     pub(super) fn write_sums(&mut self, written: &mut SumsWriter, chunk: &mut Chunk) -> u64 {
         match &self.final_sums {
             Some(FinalSums { ledger, .. }) => self.rows.explain.write_finished(ledger, written, chunk),
@@ -526,7 +532,7 @@ impl Pipeline {
         self.rows.explain.tally().launches.open()
     }
 
-    /// Returns the number of losses so far, for each kind that occurred.
+    /// Returns each kind of loss that occurred, and how often.
     fn lost(&self) -> Vec<(Loss, u64)> {
         let stacks = self.rows.explain.stacks();
         let [samples, waits] = self.sampled.as_ref().map_or([0; 2], |sampled| sampled.sampler.dropped());
@@ -554,13 +560,13 @@ impl Pipeline {
         self.rows.growing.open_recording().cloned()
     }
 
-    /// Returns the profile, whose names can be filled in, and the growing outputs.
+    /// Returns the profile, to which names can be added, and the growing outputs.
     pub(crate) fn outputs(&mut self) -> (&mut Profile, &mut GrowingOutputs) {
         (self.rows.explain.profile_mut(), &mut self.rows.growing)
     }
 }
 
-/// Whether this loss proves that something was launched.
+/// Whether a loss of this kind proves that the process launched something.
 fn is_work(loss: Loss) -> bool {
     use Loss::{ActivitiesDropped, ActivitiesUnreadable, LaunchesDropped, StacksNested};
     matches!(loss, LaunchesDropped | StacksNested | ActivitiesDropped | ActivitiesUnreadable)

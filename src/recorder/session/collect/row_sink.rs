@@ -1,5 +1,5 @@
-//! The row sink receives each row that the pipeline reads. It writes the row to the growing outputs, and then explains
-//! it.
+//! The row sink receives each row that the pipeline reads. It writes the row to the growing outputs, and then passes it
+//! to `Explain`.
 
 use std::collections::HashSet;
 use std::fs;
@@ -20,7 +20,7 @@ use gpuflame_model::options::Root;
 use gpuflame_model::record::{Activity, Nanos, Row, ThreadId};
 use gpuflame_os::clocks::ClockPair;
 
-/// Fans each row out: to the growing outputs first, then to `Explain`.
+/// Passes each row to the growing outputs first, and then to `Explain`.
 pub(super) struct RowSink {
     pub(super) explain: Explain,
     pub(super) growing: GrowingOutputs,
@@ -29,14 +29,14 @@ pub(super) struct RowSink {
     pub(super) count: u64,
     /// Number of rows that are window edges, steps or names of generated code.
     pub(super) idle_count: u64,
-    /// Time of the first launch, or the time at which the first activity, or the first launch outside windows, was
-    /// read. No file is created before this time.
+    /// Time of the first launch. If the first row of work was an activity, or a launch outside windows, the time at
+    /// which that row was read. No file is created before this time.
     pub(super) first_work: Option<Nanos>,
-    /// The recording has ended, and further rows are ignored.
+    /// Whether the recording has ended. If so, further rows are ignored.
     pub(super) is_over: bool,
     pub(super) edges: Arc<EdgeQueue>,
     pub(super) clock_guard: ClockGuard,
-    /// Whether each launch must be assigned to its window, and the window state at the last launch.
+    /// Whether each launch must be assigned to its window. `window` is the window state when the last launch was read.
     by_window: bool,
     window: window::WindowState,
     #[cfg(debug_assertions)]
@@ -68,7 +68,7 @@ impl RowSink {
         }
     }
 
-    /// Processes the window edges noted since the last call.
+    /// Processes the window edges in the queue.
     pub(super) fn drain_window_edges(&mut self) {
         for edge in self.edges.drain() {
             self.idle_count += 1;
@@ -76,7 +76,7 @@ impl RowSink {
         }
     }
 
-    /// Writes and explains a row that was read.
+    /// Writes and explains a row. Some rows are corrected first.
     pub(super) fn push(&mut self, row: &Row<'_>) {
         match row {
             Row::Launch(_) if self.by_window && self.window != window::state() => {
@@ -84,15 +84,15 @@ impl RowSink {
                 self.drain_window_edges();
                 self.write_and_explain(row);
             }
-            // The times are impossible, so the activity is kept without its times and counted as untimed.
+            // The times are impossible. So the activity is recorded without times, and counted as untimed.
             Row::Activity(activity) if !self.clock_guard.is_possible(activity.start, activity.end) => {
                 let (start, end) = (Nanos(0), Nanos(0));
                 self.write_and_explain(&Row::Activity(Activity { start, end, ..*activity }));
             }
-            // The thread may have been renamed since its row was written.
+            // The thread may have been renamed since this row was written.
             Row::Thread { id, name } => self.note_thread(*id, name),
-            // Kernels are named now rather than at exit, because a thread waits at exit and there may be tens of
-            // thousands of names.
+            // Kernels are named now rather than at exit: there may be tens of thousands of names, and a thread waits
+            // for the exit.
             Row::Name { id, .. } => {
                 self.write_and_explain(row);
                 symbolize::name_kernel(self.explain.profile_mut(), *id);
@@ -101,7 +101,7 @@ impl RowSink {
         }
     }
 
-    /// Ends or resumes the open window if the system clock was set.
+    /// Closes the open window, or opens it again, if the system clock was set.
     pub(super) fn check_clocks(&mut self) {
         let Some(now) = ClockPair::now() else { return };
         for row in self.clock_guard.check(now) {
@@ -130,8 +130,8 @@ impl RowSink {
         self.explain.push(row, &mut self.growing);
     }
 
-    /// Creates the files of growing outputs when the first launch or activity is read. Calls that only wait or allocate
-    /// create no file.
+    /// Notes the time of the first row of work, and creates the files of the growing outputs. Calls that only wait or
+    /// allocate are not work, and create no file.
     #[cold]
     fn note_first_work(&mut self, row: &Row<'_>) {
         self.first_work = match row {
@@ -142,8 +142,8 @@ impl RowSink {
         self.growing.create_files();
     }
 
-    /// Records a new thread. If it still runs, its current name is used, because threads are often renamed
-    /// after they start.
+    /// Records a new thread. If the thread still runs, records its current name, because threads are often renamed
+    /// after they have started.
     fn note_thread(&mut self, id: ThreadId, at_first: &str) {
         if let Some(sampler) = self.sampler {
             sampler.request(id);

@@ -1,14 +1,16 @@
-//! Gives stacks new ids when memory runs short, so that the data about the old ids can be freed.
+//! Gives stacks new ids when memory is short, so that the data about the old ids can be freed. See
+//! `capture::forget_round`.
 
 use crate::capture::ForgetRound;
 use gpuflame_explain::Explain;
 use gpuflame_model::record::{ContextId, Nanos};
 
-/// The rounds in which threads assign new ids to their stacks.
+/// State of the rounds in which threads give new ids to their stacks.
 pub(super) struct StackIdRenewal {
-    /// Number of dropped stacks when threads were last asked for new stack ids. `forgetting` is the round in progress.
+    /// Number of stacks that had been dropped when the last round began. `forgetting` is the round in progress, if
+    /// there is one.
     dropped_stacks: u64,
-    /// Lowest stack id that threads could still use after the previous round.
+    /// Lowest stack id that threads could still use after the last finished round.
     lowest_id: ContextId,
     forgetting: Option<ForgetRound>,
 }
@@ -27,14 +29,15 @@ impl StackIdRenewal {
         }
     }
 
-    /// Makes threads assign new ids to their stacks if stacks were dropped or had too many ids. Forgets the old ids.
-    /// Returns whether a round begins.
+    /// Begins a round if stacks were dropped or if there are too many ids. Otherwise polls the round in progress and,
+    /// when it is finished, forgets old ids. Returns true if a round begins.
     pub(super) fn renew(&mut self, explain: &mut Explain) -> bool {
         let dropped = explain.dropped_stacks();
         match &mut self.forgetting {
             Some(forgetting) => {
                 if let Some(lowest) = forgetting.poll() {
-                    // Ids are forgotten one round later; `forget_round` gives the reason.
+                    // Old ids are forgotten one round later than threads stop using them; `forget_round` gives the
+                    // reason.
                     explain.forget_below(std::mem::replace(&mut self.lowest_id, lowest));
                     self.forgetting = None;
                 }

@@ -1,16 +1,16 @@
-//! Swaps the stacks of two launches, in debug builds only, so that tests can check whether a comparison with an
-//! external observer detects the swap. Enabled by `GPUFLAME_TEST_MIX_UP=1`.
+//! A deliberate error for tests, in debug builds only: swaps the stacks of two launches. A test checks whether a
+//! comparison with an external observer detects the swap. Enabled by `GPUFLAME_TEST_MIX_UP=1`.
 
 use gpuflame_model::record::{ContextId, Launch, Row};
 
-/// State of the swap: the first launch whose stack differs from the previous launch's stack gets the previous stack,
-/// and the next launch with the previous stack gets the different stack.
+/// State of the swap. The first launch whose stack B differs from the stack A of the launch before gets stack A
+/// instead. The next launch with stack A then gets stack B.
 #[derive(Debug)]
 pub(super) enum SwapFault {
     Off,
-    /// Before the swap. Contains the stack of the previous launch.
+    /// Before the swap. The value is the stack of the last launch; `None` before the first launch.
     Armed(Option<ContextId>),
-    /// Half of the swap: a launch was given the first stack instead of the second stack.
+    /// After half of the swap: a launch got the first stack instead of the second stack.
     HalfDone(ContextId, ContextId),
 }
 
@@ -22,7 +22,7 @@ impl SwapFault {
         }
     }
 
-    /// Returns a launch that replaces `row`, if `row` is one of the two launches.
+    /// Returns a replacement for `row` with the other stack, if `row` is one of the two launches.
     pub(super) fn replace_row(&mut self, row: &Row<'_>) -> Option<Row<'static>> {
         let Row::Launch(launch) = row else { return None };
         let with_stack = |context| Some(Row::Launch(Launch { context, ..*launch }));

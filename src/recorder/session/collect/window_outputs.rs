@@ -1,5 +1,5 @@
-//! Hands the sums of each window that has its own files over to the thread that draws them, once all GPU work of the
-//! window has finished.
+//! Hands over the sums of each window that has its own files, once all GPU work of the window has finished. The
+//! receiver is the thread that draws the files.
 
 use std::collections::BTreeMap;
 
@@ -11,16 +11,16 @@ use gpuflame_config::settings::Settings;
 use gpuflame_explain::{Definitions, Explain, PerWindowSums, WindowSums};
 use gpuflame_model::record::{CheckpointMark, Chunk, Loss, Nanos};
 
-/// Per-window sums, removed from the pipeline once all of a window's GPU work has finished.
+/// Per-window sums on their way from the pipeline to the drawing thread.
 pub(super) struct WindowOutputs {
     pub(super) queue: &'static WindowOutputQueue,
-    /// Definitions that the drawing thread has received, and the value of [`Explain::dropped_count`] when they were sent.
-    /// When [`Explain::dropped_count`] changes, all definitions are sent again.
+    /// Definitions that were sent to the drawing thread, and the value of [`Explain::dropped_count`] at that time. When
+    /// that value changes, all definitions are sent again.
     definitions: Definitions,
     forgotten: Option<u64>,
-    /// Losses reported with the windows handed over so far.
+    /// Number of losses of each kind that were reported with earlier windows.
     lost: BTreeMap<Loss, u64>,
-    /// Number of leading windows whose launches all precede the current log mark.
+    /// Number of first windows whose launches all precede the last mark in the logs; `None` if no mark is pending.
     marked_windows: Option<u64>,
     is_full: bool,
 }
@@ -37,8 +37,8 @@ impl WindowOutputs {
         }
     }
 
-    /// Notes the windows whose launches are all read. A launch in flight belongs to the window in which the launch
-    /// began, which is known. Everything that its thread wrote before the launch is in the log.
+    /// Notes which windows have no unread launches. A launch in flight belongs to the window in which it began, so that
+    /// window still has an unread launch. All earlier launches of its thread are in the log.
     pub(super) fn mark_windows_read(&mut self, apart: &mut PerWindowSums) {
         if apart.is_full() && !std::mem::replace(&mut self.is_full, true) {
             print_from_own(
@@ -56,9 +56,9 @@ impl WindowOutputs {
         }
     }
 
-    /// Hands over the sums of a window. `all` contains the losses of the run so far.
+    /// Hands over the sums of a window. `all` contains the losses of the whole run so far.
     pub(super) fn hand_over(&mut self, part: WindowSums, all: &[(Loss, u64)], explain: &mut Explain) {
-        // A loss is counted in one set of files only, so that the losses of all sets add up to the total.
+        // Each loss is reported with one window only, so that the losses of all sets of files add up to the total.
         let lost = |&(loss, count): &(Loss, u64)| {
             let before = self.lost.insert(loss, count).unwrap_or(0);
             (count > before).then_some((loss, count - before))

@@ -1,6 +1,7 @@
-//! Opens and closes windows as the settings say: by time, by steps, by a flag file or by a signal. `control::schedule`
-//! has the arithmetic. A dedicated thread checks the time and the flag file, because a file system may take long to
-//! answer. A step opens or closes the window on the thread that begins the step, before its first launch.
+//! Opens and closes windows as the settings ask: by time, by steps, by a flag file or by a signal.
+//! `gpuflame_config::schedule` has the arithmetic. A dedicated thread checks the time and the flag file, because a file
+//! system may be slow to answer. A step opens or closes the window on the thread that begins the step, before the first
+//! launch of the step.
 //!
 //! ```text
 //! thread: time, flag file, signal, limits --\
@@ -26,27 +27,26 @@ use gpuflame_os::{threads, toggle_signal};
 use crate::session::process::messages::print_from_app;
 use crate::session::process::panic::disable_after_panic;
 
-/// Interval between checks for the flag file (one `stat` per check).
+/// Interval between checks whether the flag file exists (one `stat` per check).
 const FLAG_POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Interval between checks of a window with a limit. At 300,000 launches per second, 600 launches more than the limit
-/// are recorded.
+/// Interval between checks whether a window has reached a limit. At 300,000 launches per second, up to 600 launches
+/// more than the limit are recorded.
 const LIMIT_POLL_INTERVAL: Duration = Duration::from_millis(2);
-/// Maximum time for which a step waits for another thread that is opening or closing the window. Opening and closing
-/// are quick.
+/// Maximum time for which a step waits while another thread opens or closes the window, which is quick.
 const STEP_LOCK_TIMEOUT: Duration = Duration::from_millis(100);
-/// Stack size of the thread, which calls the kernel and compares numbers.
+/// Stack size of the thread in bytes. The thread only calls the kernel and compares numbers.
 const STACK_BYTES: usize = 256 << 10;
 
-/// Wakes the thread.
+/// Wakes the thread when it is notified.
 static BELL: EventCount = EventCount::new();
 
-/// Opens and closes windows.
+/// Functions that open and close windows.
 pub(crate) trait WindowControl: Sync {
     fn open(&self);
     fn close(&self);
 }
 
-/// See the module's documentation.
+/// Opens and closes windows by the schedule that the settings ask for.
 pub(crate) struct WindowScheduler {
     schedule: Mutex<Schedule>,
     began: Instant,
@@ -56,11 +56,11 @@ pub(crate) struct WindowScheduler {
 }
 
 impl WindowScheduler {
-    /// Creates the schedule that the settings ask for. `None` if the settings ask for no schedule, or leave windows to
-    /// the program.
+    /// Creates the schedule that the settings ask for. Returns `None` if they ask for none, or leave it to the program
+    /// to open windows.
     pub(crate) fn new(settings: &Settings) -> Option<Self> {
         let &Settings { delay, duration, repeat, max_launches, max_bytes, signal, .. } = settings;
-        // The path is made absolute now, because applications may change their current directory.
+        // The path is made absolute now, because the application may later change its current directory.
         let flag =
             settings.flag.as_ref().map(|flag| std::path::absolute(flag).unwrap_or_else(|_| flag.clone()));
         let steps = settings.steps.clone();
@@ -87,7 +87,7 @@ impl WindowScheduler {
         })
     }
 
-    /// Starts the schedule. A window that is due at once is open when this function returns.
+    /// Starts the schedule. If a window is due at once, it is open when this function returns.
     pub(crate) fn start(&'static self, control: &'static impl WindowControl) {
         let signal = self.signal.filter(|_| self.flag.is_none());
         if self.signal.is_some() && signal.is_none() {
@@ -144,7 +144,7 @@ impl WindowScheduler {
         }
     }
 
-    /// Body of the thread.
+    /// Runs on the scheduler's own thread.
     fn run(&self, control: &impl WindowControl) {
         threads::note_ours();
         let mut flag = self.flag.as_deref().map(FlagFile::new);
@@ -185,7 +185,7 @@ impl WindowScheduler {
 /// Change of the flag file since the last check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FlagChange {
-    /// The file has appeared, or was replaced.
+    /// The file has appeared, or another file has replaced it.
     Created,
     Removed,
 }
@@ -193,7 +193,8 @@ enum FlagChange {
 /// The file whose presence opens a window.
 struct FlagFile<'a> {
     path: &'a Path,
-    /// Identity of the last file: device, inode, and creation time, because inodes are reused.
+    /// Identity of the file at the last check: device, inode and creation time. The time is needed because inodes are
+    /// reused.
     identity: Option<(u64, u64, Option<SystemTime>)>,
     last_check: Option<Instant>,
     is_refused: bool,
@@ -204,7 +205,7 @@ impl<'a> FlagFile<'a> {
         Self { path, identity: None, last_check: None, is_refused: false }
     }
 
-    /// Checks the file, unless it was checked less than an interval ago.
+    /// Checks the file, unless the last check was less than [`FLAG_POLL_INTERVAL`] ago.
     fn check(&mut self) -> Option<FlagChange> {
         if self.last_check.is_some_and(|last_check| last_check.elapsed() < FLAG_POLL_INTERVAL) {
             return None;

@@ -1,4 +1,4 @@
-//! Draws a profile as the settings say: names its frames, and writes a file for each format.
+//! Writes the outputs of a profile in the formats that the settings ask for.
 
 use std::io::Write;
 use std::path::Path;
@@ -15,7 +15,7 @@ use gpuflame_model::profile::Profile;
 use super::growing_outputs::{GrowingOutputs, never_opened_error};
 use super::output_files::{self, WriteReport, WrittenFile};
 
-/// Options for naming frames.
+/// Returns the options for naming frames that follow from the settings.
 pub(crate) fn symbolize_options(settings: &Settings) -> SymbolizeOptions {
     SymbolizeOptions {
         internal_frames: settings.internal_frames,
@@ -25,8 +25,9 @@ pub(crate) fn symbolize_options(settings: &Settings) -> SymbolizeOptions {
     }
 }
 
-/// Writes a profile whose frames have names, in the formats `wanted`. `ours` is a file of the set that already exists;
-/// `growing` contains the outputs that grew with the run. The files cover all windows, or only `window`.
+/// Writes a profile, whose frames have names already, in the formats `wanted`. `ours` is a file of the same set that
+/// already exists. `growing` contains the outputs that were written while the application ran. The files cover all
+/// windows, or only `window`.
 pub(crate) fn write_files(
     profile: &Profile,
     settings: &Settings,
@@ -36,8 +37,8 @@ pub(crate) fn write_files(
     mut growing: Option<&mut GrowingOutputs>,
 ) -> WriteReport {
     let Settings { unit, graph, ref root, .. } = *settings;
-    // The settings of the process requested threads, so threads stay separate. The command merges threads when it
-    // compares runs.
+    // If the process's settings ask for frames of threads, each thread keeps its own frame. Only the command merges
+    // threads with similar names, when it compares runs.
     let names = export::NameFolding::Kept;
     let whole_kernels = settings.internal_frames;
     let root = root.clone();
@@ -50,7 +51,7 @@ pub(crate) fn write_files(
             output_files::write_file(path, |out| write_drawing(drawing, format, out)).map(WrittenFile::from)
         }
         Output::Table => {
-            // The drawing and the table must not be in memory together.
+            // The drawing and the table must not be in memory at the same time.
             drawing = None;
             output_files::write_file(path, |out| export::write_csv(profile, out)).map(WrittenFile::from)
         }
@@ -62,7 +63,7 @@ pub(crate) fn write_files(
         Output::Activities | Output::Chrome | Output::CuptiText | Output::Recording => growing
             .map_or_else(|| Err(never_opened_error()), |growing| growing.publish(output, path, profile)),
     };
-    // If there is no disk space for a file, a failed recording is removed, and the file is written again.
+    // If there is no disk space for a file, a failed recording is removed to make room, and the file is written again.
     let made = |output: Output, path: &Path| {
         make(output, path, growing.as_deref_mut()).or_else(|error| {
             let has_room = !output.is_streamed()

@@ -1,5 +1,5 @@
-//! Names of code that the process generated while it ran. The names are looked up when files are written. Code
-//! generators write the addresses to files in the process's own `/tmp`; these files are named after the process id in
+//! Names of code that the process generated while it ran. They are looked up when files are written. Code generators
+//! write addresses and names to files in the process's own `/tmp`. The names of these files contain the process id in
 //! the process's own namespace.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,7 @@ use gpuflame_model::profile::Profile;
 use gpuflame_model::record::Row;
 use gpuflame_os as host;
 
-/// Looks up each address once.
+/// Looks up names of generated code, each address only once.
 #[derive(Debug, Default)]
 pub(crate) struct GeneratedCode {
     looked_up: BTreeSet<u64>,
@@ -22,7 +22,7 @@ pub(crate) struct GeneratedCode {
 }
 
 impl GeneratedCode {
-    /// Returns names for the addresses in `profile` that have not been looked up yet.
+    /// Returns names for those addresses of generated code in `profile` that were not looked up before.
     pub(crate) fn names(&mut self, profile: &Profile) -> Vec<(u64, String)> {
         let new: BTreeSet<u64> = &generated_addresses(profile, 0) - &self.looked_up;
         if new.is_empty() {
@@ -39,25 +39,26 @@ impl GeneratedCode {
     }
 }
 
-/// Names of generated code in a checkpoint.
+/// Names of generated code that are in the checkpoint.
 #[derive(Debug, Default)]
 pub(crate) struct CheckpointedNames {
-    /// Number of frames examined.
+    /// Number of frames of the profile whose addresses were added to `addresses`.
     frames: usize,
     addresses: BTreeSet<u64>,
-    /// Name that was written for each address; empty for an address at which several functions were.
+    /// Name that was written for each address. It is empty if several functions have been at the address.
     written: BTreeMap<u64, String>,
 }
 
 impl CheckpointedNames {
-    /// Adds the addresses of new frames.
+    /// Adds the addresses in frames that are new since the last call.
     pub(crate) fn add_new_frames(&mut self, profile: &Profile) {
         self.addresses.extend(generated_addresses(profile, self.frames));
         self.frames = profile.frames().len();
     }
 
-    /// Looks up all addresses again, because an address may be reused for another function. Writes new names, and
-    /// withdraws names that have become wrong. Remarks are not written before the end of the run.
+    /// Looks up all addresses again, because another function may reuse an address. Passes rows with new names to
+    /// `each`, and a row without a name for each address whose name has changed. Remarks are printed only at the end of
+    /// the run.
     pub(crate) fn write_changes(&mut self, mut each: impl FnMut(&Row<'_>)) {
         if self.addresses.is_empty() {
             return;
@@ -78,8 +79,8 @@ impl CheckpointedNames {
 
 fn sources() -> GeneratedCodeSources {
     let process = std::process::id();
-    // A code generator maps its dump so that other programs can find it. CPython has already removed that mapping by
-    // the time we look, so the path in `/tmp` is tried as well.
+    // A code generator maps its dump file so that other programs can find it. CPython removes that mapping before we
+    // look, so the usual path in `/tmp` is tried as well.
     let maps = fs::read("/proc/self/maps").unwrap_or_default();
     let dump = format!("/jit-{process}.dump");
     let lines = maps.split(|byte| *byte == b'\n').filter(|line| line.ends_with(dump.as_bytes()));

@@ -1,11 +1,11 @@
-//! Growing outputs grow with the run and are therefore written while the application runs. They are the recording, the
+//! Growing outputs are written while the application runs, because they grow with the run. They are the recording, the
 //! table of activities, Chrome's events and the text of the tutorial's tracer.
 //!
-//! The recording has a name that was free for all outputs when it began. The files of the other growing outputs have
-//! temporary names and, like all outputs, get their final names at exit. No file is created before there is data for
-//! the file. Each file is created and written by a thread of its own ([`host::growing`](gpuflame_os::growing)), so that
-//! the file system blocks neither the application nor the collector. Errors are kept until the exit, so that no error
-//! is printed while the application runs.
+//! The recording has its final name from the start: a name with a number that was free for all outputs when the
+//! recording began. The files of the other growing outputs have temporary names, and get their final names at exit,
+//! like all outputs. No file is created before there is data for it. Each file is created and written by a thread of
+//! its own ([`host::growing`](gpuflame_os::growing)), so that the file system blocks neither the application nor the
+//! collector. Errors are kept until the exit, so that no error is printed while the application runs.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -32,50 +32,51 @@ pub(crate) use super::output_files::is_name_taken;
 use super::output_files::{WrittenFile, make_folders};
 use crate::session::process::launcher_report;
 
-/// Maximum time between two marks in the recording, in ms. Rows are written after each flush of CUPTI.
+/// Maximum time between two marks in the recording, in ms. A mark follows the rows of each flush of CUPTI.
 const MARK_INTERVAL_MS: u32 = 1200;
-/// Maximum time by which the modification time of a file may be earlier than the write.
+/// Maximum time by which a file system may date the modification of a file before the write.
 const MTIME_GRANULARITY: Duration = Duration::from_millis(10);
-/// Maximum number of names tried for the recording.
+/// Maximum number of names that are tried for the recording.
 const MAX_TRIED_NAMES: usize = 1000;
-/// Fraction (1/32) of gpuflame's memory ceiling for the rows that wait to be written to one output. This is usually 8
-/// MiB, which is one second at 80,000 rows per second.
+/// Fraction (1/32) of gpuflame's memory ceiling that rows may take while they wait to be written to one output. This is
+/// usually 8 MiB, which is one second at 80,000 rows per second.
 const WAITING_SHARE: usize = 32;
-/// Maximum time for which a full output may make no progress. This time is shorter than the time for which an exit
-/// waits for the collector.
+/// Maximum time for which an output whose memory is full may make no progress. It is shorter than the time for which an
+/// exit waits for the collector.
 const MAX_STALL: Duration = Duration::from_secs(2);
-/// Time for which each output may make no progress even if the exit limit is shorter.
+/// Minimum value of the time for which each output may make no progress, even if the exit limit is shorter.
 const MIN_STALL: Duration = Duration::from_millis(100);
-/// See the module's documentation.
+/// All growing outputs of the session.
 pub(crate) struct GrowingOutputs {
     activities: GrowingOutput<ActivityTable<FileFeed>>,
     chrome: GrowingOutput<ChromeText<FileFeed>>,
-    /// Texts of the tutorial's tracer: one under the name of the outputs, and one at the path from the tutorial's own
-    /// variable.
+    /// Texts in the format of the tutorial's tracer. One has the name of the outputs; the other is at the path that the
+    /// tutorial's own variable contains.
     texts: Vec<(TextTarget, GrowingOutput<CuptiText<TextOut>>)>,
     opened: SystemTime,
     recording: GrowingOutput<record::Writer<FileFeed>>,
     began: Nanos,
-    /// Whether the recording names its writer, and whether rows follow its last mark.
+    /// Whether the recording names its writer. `has_unmarked_rows` states whether rows follow the recording's last
+    /// mark.
     is_named: bool,
     has_unmarked_rows: bool,
-    /// A recording that failed.
+    /// File of a recording that could not be completed.
     failed_recording: Option<GrowingFile>,
-    /// Maximum time for which an output may make no progress while the process ends. This is half of the exit limit.
+    /// Maximum time for which an output may make no progress while the process ends: half of the exit limit.
     stall_limit: Duration,
 }
 
-/// An output that grows.
+/// An output that grows, with its writer.
 enum GrowingOutput<W> {
-    /// The output is not wanted, or is already finished.
+    /// The user does not want the output, or it is already finished.
     None,
     Open(Option<GrowingFile>, W),
     Failed(Error),
 }
 
-/// Destination of a text.
+/// Destination of a text of the tutorial's tracer.
 enum TextTarget {
-    /// The name of its output.
+    /// The file with the name of the outputs.
     OutputName,
     Path(PathBuf),
     Stdout,
@@ -87,7 +88,7 @@ enum TextOut {
 }
 
 impl GrowingOutputs {
-    /// Opens the outputs that the settings ask for. gpuflame may use `ceiling` bytes of memory.
+    /// Opens the outputs that the settings ask for. `ceiling` is the number of bytes of memory that gpuflame may use.
     pub(crate) fn open(outputs: &Outputs, settings: &Settings, ceiling: usize) -> Self {
         let wants = |output| settings.formats.contains(&output);
         let patience = MIN_STALL.max(settings.exit_limit / 2);
@@ -112,8 +113,8 @@ impl GrowingOutputs {
             recording: match wants(Output::Recording) {
                 true => GrowingOutput::open(begin_recording(outputs, settings, bounds), |out| {
                     let mut writer = record::Writer::new(out)?;
-                    // The header is flushed now, so that a process that is killed right after its first launch leaves a
-                    // valid recording.
+                    // The header is flushed now, so that the recording is valid even if the process is killed right
+                    // after its first launch.
                     writer.flush()?;
                     Ok(writer)
                 }),
@@ -127,7 +128,7 @@ impl GrowingOutputs {
         }
     }
 
-    /// Creates the files of the outputs, because there is data to write now.
+    /// Makes the threads of the outputs create their files, because there is data to write now.
     pub(crate) fn create_files(&self) {
         let texts = self.texts.iter().filter_map(|(_, text)| text.file());
         let others = [self.activities.file(), self.chrome.file(), self.recording.file()];
@@ -141,19 +142,20 @@ impl GrowingOutputs {
         self.texts.clear();
     }
 
-    /// Path of the recording, which already has its final name.
+    /// Path of the recording, which is its final path; `None` if there is no recording.
     pub(super) fn recording_path(&self) -> Option<PathBuf> {
         self.open_recording().or(self.failed_recording.as_ref()).and_then(GrowingFile::path)
     }
 
-    /// Path of the recording, for a thread that is about to choose names. In a short run, the file may be about to be
-    /// created, and its name would look like that of another process.
+    /// Returns the path of the recording, for a thread that is about to choose names. In a short run the file may be
+    /// just about to be created, so this function waits for it. Otherwise the thread would regard the file as that of
+    /// another process.
     pub(crate) fn wait_for_recording_path(&self) -> Option<PathBuf> {
         self.open_recording().iter().for_each(|file| file.wait_until_created(self.stall_limit));
         self.recording_path()
     }
 
-    /// Returns the growing recording, so that a caller can wait until all rows are written.
+    /// Returns the file of the recording, so that a caller can wait until all rows are written.
     pub(crate) fn open_recording(&self) -> Option<&GrowingFile> {
         match &self.recording {
             GrowingOutput::Open(file, _) => file.as_ref(),
@@ -161,7 +163,7 @@ impl GrowingOutputs {
         }
     }
 
-    /// Writes a row of any kind to the outputs. The join receives the row afterwards.
+    /// Writes a row of any kind to all growing outputs.
     pub(crate) fn write_row(&mut self, row: &Row<'_>) {
         if let GrowingOutput::Open(_, table) = &mut self.activities {
             table.row(row);
@@ -178,9 +180,9 @@ impl GrowingOutputs {
         }
     }
 
-    /// Adds a mark to the recording and hands the rows so far to the file, so that they survive if the process is
-    /// killed. `open` launches have no activity yet. Call on the thread that writes rows, because the recording names
-    /// the calling thread as its writer.
+    /// Adds a mark to the recording and passes the rows so far on to its file, so that they survive if the process is
+    /// killed. `open` is the number of launches without an activity. Must be called on the thread that writes rows,
+    /// because the recording names the calling thread as its writer.
     pub(crate) fn flush(&mut self, open: u64) {
         let GrowingOutput::Open(_, writer) = &mut self.recording else { return };
         if !std::mem::take(&mut self.has_unmarked_rows) {
@@ -195,8 +197,8 @@ impl GrowingOutputs {
         }
     }
 
-    /// Stops recording. The file is kept in case the process is killed, because the recording may cover hours. The head
-    /// of the file states that rows after the last mark are missing.
+    /// Stops recording because of an error. The file is kept in case the process is killed, because it may cover hours.
+    /// The head of the file states that rows after the last mark are missing.
     fn fail_recording(&mut self, error: Error) {
         if let GrowingOutput::Open(file, _) =
             std::mem::replace(&mut self.recording, GrowingOutput::Failed(error))
@@ -205,19 +207,19 @@ impl GrowingOutputs {
         }
     }
 
-    /// Removes a failed recording, because other outputs contain the recording's sums and need its disk space. Returns
-    /// whether a file was removed.
+    /// Removes the file of a failed recording, because the other outputs contain its sums and need its disk space.
+    /// Returns true if a file was removed.
     pub(super) fn remove_failed_recording(&mut self) -> bool {
         self.failed_recording.take().is_some_and(|left| left.remove_abandoned())
     }
 
-    /// States in a failed recording that the process has exited.
+    /// States in the head of a failed recording that the process has exited.
     pub(crate) fn mark_failed_recording_ended(&mut self) {
         let over = RecordingState { missed_mark: true, exited: true };
         self.failed_recording.take().iter().for_each(|left| left.overwrite_abandoned(&Chunk::header(over)));
     }
 
-    /// Ends the recording because memory ran out. Called at most once.
+    /// Ends the recording because memory has run out. Called at most once.
     pub(crate) fn note_out_of_memory(&mut self, open: u64) {
         self.flush(open);
         let GrowingOutput::Open(_, writer) = &mut self.recording else { return };
@@ -235,8 +237,8 @@ impl GrowingOutputs {
         self.for_each_text(|text| text.keep_kernels(&keep));
     }
 
-    /// Finishes `output` with the names in `profile`, and moves its file to the final name or, if that name is taken,
-    /// to a name with a number.
+    /// Finishes `output` with the names in `profile`, and renames its file to `path` or, if that name is taken, to a
+    /// similar name with a number.
     pub(super) fn publish(&mut self, output: Output, path: &Path, profile: &Profile) -> Result<WrittenFile> {
         match output {
             Output::Activities => self.activities.publish(path, self.stall_limit, ActivityTable::finish),
@@ -251,8 +253,8 @@ impl GrowingOutputs {
         }
     }
 
-    /// Finishes the text that the tutorial's variable asks for. Returns the path of the text, and the reason if the
-    /// text is incomplete.
+    /// Finishes the text that the tutorial's variable asks for. Returns the path of the text, and an error if the text
+    /// is incomplete.
     pub(crate) fn publish_trace(&mut self, patience: Duration) -> Option<(PathBuf, Result<WrittenFile>)> {
         let at = self.texts.iter().position(|(target, _)| !matches!(target, TextTarget::OutputName))?;
         let (target, mut text) = self.texts.remove(at);
@@ -265,7 +267,7 @@ impl GrowingOutputs {
         };
         let path = self.path_free_of_siblings(path);
         let ended = text.end(&path, self.stall_limit, |text| text.finish()?.into_file());
-        // A text from an earlier run is replaced, as the tutorial's tracer does.
+        // A text from an earlier run is replaced, because the tutorial's tracer does so, too.
         let published = ended.and_then(|(draft, fate)| {
             draft.publish_as(&path)?;
             let note = (fate == FileLocation::Restored).then(|| restored(&path));
@@ -274,8 +276,8 @@ impl GrowingOutputs {
         Some((path, published))
     }
 
-    /// Path for a text. The process id is appended if another process has written the file since this process began,
-    /// because all processes of a tree inherit the same path.
+    /// Returns the path for a text. All processes of a tree inherit the same path. So if another process has written
+    /// the file since this process began, appends the process id to the name.
     fn path_free_of_siblings(&self, path: PathBuf) -> PathBuf {
         let file = path.metadata().ok().filter(|file| file.len() > 0);
         if file.and_then(|file| file.modified().ok()).is_none_or(|written| written < self.opened) {
@@ -286,8 +288,8 @@ impl GrowingOutputs {
         name.into()
     }
 
-    /// Calls `write` for each open text. If a text fails, its file is removed at once, as the file of a failed table
-    /// is.
+    /// Calls `write` for each open text. If a text fails, its file is removed at once, because the other outputs need
+    /// the disk space.
     fn for_each_text(&mut self, write: impl Fn(&mut CuptiText<TextOut>)) {
         for (_, output) in &mut self.texts {
             let GrowingOutput::Open(_, text) = output else { continue };
@@ -298,8 +300,8 @@ impl GrowingOutputs {
         }
     }
 
-    /// Calls `write` for Chrome's events. If they fail, their file is removed at once, as the file of a failed table
-    /// is.
+    /// Calls `write` for Chrome's events, if they are wanted. If they fail, their file is removed at once, because the
+    /// other outputs need the disk space.
     fn with_chrome(&mut self, write: impl FnOnce(&mut ChromeText<FileFeed>)) {
         let GrowingOutput::Open(_, chrome) = &mut self.chrome else { return };
         write(chrome);
@@ -308,8 +310,8 @@ impl GrowingOutputs {
         }
     }
 
-    /// Calls `write` for the table, if there is one. If the table fails, its partial file is removed at once, because
-    /// the other outputs need the disk space.
+    /// Calls `write` for the table of activities, if it is wanted. If the table fails, its file is removed at once,
+    /// because the other outputs need the disk space.
     fn with_table(&mut self, write: impl FnOnce(&mut ActivityTable<FileFeed>)) {
         let GrowingOutput::Open(_, table) = &mut self.activities else { return };
         write(table);
@@ -319,13 +321,13 @@ impl GrowingOutputs {
     }
 }
 
-/// Identity of this thread, as the writer of a recording.
+/// Returns the identity of the calling thread, as the writer of a recording.
 pub(crate) fn this_thread() -> WriterId {
     let ThreadIdentity { process, thread, started, namespace, boot } = ThreadIdentity::current();
     WriterId { process, thread, started, namespace, boot }
 }
 
-/// Creates an output with a temporary file.
+/// Creates an output whose file has a temporary name.
 fn begin_draft(outputs: &Outputs, output: Output, bounds: GrowthLimits) -> (GrowingFile, FileFeed) {
     let outputs = outputs.clone();
     let open = move || {
@@ -335,8 +337,8 @@ fn begin_draft(outputs: &Outputs, output: Output, bounds: GrowthLimits) -> (Grow
     GrowingFile::start(bounds, OnAbandon::Remove, Box::new(open))
 }
 
-/// Creates a recording whose number is free for all outputs. If another process takes that number first, the next
-/// number is tried.
+/// Creates a recording under a name whose number is free for all outputs. If another process takes that name first, the
+/// next number is tried.
 fn begin_recording(outputs: &Outputs, settings: &Settings, bounds: GrowthLimits) -> (GrowingFile, FileFeed) {
     let (outputs, formats, report) = (outputs.clone(), settings.formats.clone(), settings.report.clone());
     let open = move || {
@@ -353,8 +355,8 @@ fn create_draft(target: &Path) -> Result<Draft> {
     Ok(Draft::create(target)?)
 }
 
-/// Calls `take` with names for the recording whose number is free for all outputs, until `take` succeeds or fails for
-/// another reason than a taken name. Returns the result of `take`.
+/// Calls `take` with names for the recording, whose numbers are free for all outputs. Repeats this until `take`
+/// succeeds, or fails for another reason than that the name is taken. Returns the result of `take`.
 pub(crate) fn with_free_name<T>(
     outputs: &Outputs,
     formats: &[Output],
@@ -375,7 +377,7 @@ pub(crate) fn with_free_name<T>(
     Err(Error::new(ErrorKind::Io, "every numbered name is taken"))
 }
 
-/// Opens the texts that the settings ask for.
+/// Opens the texts of the tutorial's tracer that the settings ask for.
 fn open_texts(
     outputs: &Outputs,
     settings: &Settings,
@@ -435,7 +437,7 @@ pub(super) fn never_opened_error() -> Error {
 }
 
 impl<W> GrowingOutput<W> {
-    /// File that the output is written to.
+    /// Returns the file of the output; `None` if the output is not open.
     fn file(&self) -> Option<&GrowingFile> {
         if let Self::Open(file, _) = self { file.as_ref() } else { None }
     }
@@ -456,7 +458,7 @@ impl<W> GrowingOutput<W> {
         publish(self.end(path, patience, end)?, path)
     }
 
-    /// Ends the output, so that its file can be renamed to `path`.
+    /// Ends the output. Returns its file, which can then be renamed to `path`.
     fn end(
         &mut self,
         path: &Path,
@@ -474,19 +476,19 @@ impl<W> GrowingOutput<W> {
     }
 }
 
-/// Finds a draft that is complete, and creates the folders of `path`.
+/// Finds out where the complete file `draft` is now, and creates the folders of `path`.
 fn find_draft(mut draft: Draft, path: &Path) -> Result<(Draft, FileLocation)> {
     let fate = draft.locate()?;
-    // The program may have chosen another folder in the meantime.
+    // The program may have chosen another folder since the file was created.
     if fate != FileLocation::Moved || draft.path() != draft.target() {
         make_folders(path)?;
     }
     Ok((draft, fate))
 }
 
-/// Renames a draft that was found to `path`, or to a similar name that is free.
+/// Renames a file that `find_draft` returned to `path`, or to a similar name that is free.
 fn publish((draft, fate): (Draft, FileLocation), path: &Path) -> Result<WrittenFile> {
-    // If a file grew under its final name and a user has moved it, the file stays in its new place.
+    // If a file grew under its final name and a user has moved it, the file stays where the user has moved it.
     let stays = fate == FileLocation::Moved && draft.path() == draft.target();
     let target = if stays { draft.path().to_owned() } else { path.to_owned() };
     let used = draft.publish_new_as(&target)?;

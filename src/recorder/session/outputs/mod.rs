@@ -1,4 +1,5 @@
-//! Files of a session: outputs that grow with the run, pictures and tables that are drawn, and their names.
+//! Files of a session: outputs that are written while the application runs, pictures and tables that are drawn at exit,
+//! and the names of all these files.
 
 pub(super) mod draw;
 pub(super) mod generated;

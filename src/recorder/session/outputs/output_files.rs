@@ -1,5 +1,5 @@
-//! Writes the outputs under names that are free. A failure to write an output is reported once per cause, and does not
-//! affect the other outputs.
+//! Writes the outputs under names that are free. If an output cannot be written, the other outputs are not affected.
+//! Failures with the same cause are reported once.
 
 use std::ffi::OsString;
 use std::fs;
@@ -17,20 +17,20 @@ use gpuflame_os::file::{self, Claim, Draft};
 pub(crate) struct WriteReport {
     /// Files written.
     pub(crate) written: Vec<PathBuf>,
-    /// Files whose name was taken, so that they got another name.
+    /// Files that have another name than intended, because the intended name was taken.
     pub(crate) renamed: Vec<RenamedOutput>,
-    /// Sentences about files that could not be written, one per cause.
+    /// Messages about files that could not be written, one per cause.
     pub(crate) failures: Vec<String>,
-    /// Sentences about files that were removed or moved while they were written.
+    /// Messages about files that were removed or moved while they were written.
     pub(crate) notes: Vec<String>,
-    /// The file that describes the set, if it was written.
+    /// The file that describes the set of outputs, if it was written.
     pub(super) about: Option<PathBuf>,
 }
 
 /// A file that was written.
 pub(crate) struct WrittenFile {
     pub(crate) path: PathBuf,
-    /// Explanation of the path, if the file lost its name while it was written.
+    /// Explanation of the path, if the file was removed or moved while it was written.
     pub(crate) note: Option<String>,
 }
 
@@ -40,9 +40,9 @@ impl From<PathBuf> for WrittenFile {
     }
 }
 
-/// Calls `write` for each output in `wanted`, with names that are free or belong to `ours`. Adds a file with the text
-/// of `about`, which describes the set. `write` returns the path that it used, because another process may have taken
-/// the name in the meantime. Waits for no other process.
+/// Writes the outputs in `wanted`: chooses names that are free or belong to `ours`, and calls `write` for each output.
+/// `write` returns the path that it used, because another process may have taken the chosen name meanwhile. Also writes
+/// a file with the text of `about`, which describes the set. Waits for no other process.
 pub(super) fn write_all(
     wanted: &[Output],
     outputs: &Outputs,
@@ -51,8 +51,8 @@ pub(super) fn write_all(
     about: impl FnOnce(&[PathBuf]) -> String,
 ) -> WriteReport {
     let suffixes: Vec<_> = wanted.iter().map(|output| output.suffix()).collect();
-    // A recording that another process left behind may still be converted to files with the recording's name, so these
-    // names are not used.
+    // The name of the recording must be free as well, even if no recording is written: a recording that another process
+    // has left behind may still be converted to files with its name.
     let left = (!wanted.contains(&Output::Recording)).then(|| Output::Recording.suffix());
     let suffixes = suffixes.iter().map(String::as_str).chain([SET_SUFFIX]).chain(left.as_deref());
     let suffixes: Vec<_> = suffixes.collect();
@@ -60,16 +60,16 @@ pub(super) fn write_all(
         return WriteReport::default();
     }
     let is_foreign = |path: &Path| Some(path) != ours && is_name_taken(path);
-    // The ranks of a job end together and would choose the same names. Each rank therefore claims the file that
-    // describes the set; the rank that gets the claim owns all names of the set.
+    // The ranks of a job end at the same time and would choose the same names. So each rank claims the file that
+    // describes the set. The rank that gets the claim owns all names of the set.
     let mut claimed = None;
     let (paths, renamed) = outputs.choose_names(&suffixes, is_foreign, |paths| {
         let Some(about) = paths.get(wanted.len()) else { return true };
-        // If this fails, creating the outputs fails as well, and that failure is reported.
+        // If the folders cannot be created, creating the outputs fails as well, and that failure is reported.
         let _ = make_folders(about);
         match Claim::acquire(about) {
             Ok(claim) => {
-                // Another process may have created its files since the names were checked.
+                // Another process may have created its files after the names were checked and before the claim.
                 let is_free = !paths.iter().any(|path| is_foreign(path));
                 claimed = is_free.then_some(claim);
                 is_free
@@ -110,7 +110,7 @@ pub(super) fn write_all(
     report
 }
 
-/// Whether the name is taken. The name of a symbolic link is taken, whatever the link points to.
+/// Whether a file, folder or symbolic link has this name. A link counts even if its target does not exist.
 pub(crate) fn is_name_taken(path: &Path) -> bool {
     path.symlink_metadata().is_ok()
 }
@@ -122,8 +122,9 @@ fn failure_message(error: &str, names: &[String]) -> String {
     )
 }
 
-/// Writes a file completely or not at all, and returns its path, which differs from `path` only if that name is taken.
-/// Folders are created only if creating the file fails without them, because each of a thousand windows writes a file.
+/// Writes a file completely or not at all. Returns its path, which differs from `path` if that name is taken. Creates
+/// the folders of the path only if the file cannot be created otherwise, because there may be a thousand windows, each
+/// with its files.
 pub(super) fn write_file(
     path: &Path,
     content: impl FnOnce(&mut file::DraftWriter) -> Result<()>,
@@ -140,8 +141,8 @@ pub(super) fn write_file(
     Ok(draft.publish_new()?)
 }
 
-/// Writes text that could not be printed on stderr next to the outputs of `report`, or under a separate name if
-/// `report` has no outputs. Returns the path.
+/// Writes text that could not be printed on stderr to a file next to the outputs of `report`. If `report` has no
+/// outputs, chooses a name of its own. Returns the path.
 pub(crate) fn write_ledger(text: &str, outputs: &Outputs, report: &WriteReport) -> Result<PathBuf> {
     let beside = report.about.as_deref().and_then(|about| {
         let prefix = about.as_os_str().as_bytes().strip_suffix(SET_SUFFIX.as_bytes())?;

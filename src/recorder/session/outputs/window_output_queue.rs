@@ -1,16 +1,16 @@
-//! Draws the files of windows on a dedicated thread while the process runs, if each window has its own files
-//! (`%w` in the prefix).
+//! Draws the files of windows while the process runs, on a dedicated thread, if each window has its own files (`%w` in
+//! the prefix).
 //!
-//! The rendering thread has its own profile, to which only new definitions are added, so that each frame is symbolized
-//! once. No other thread waits for a file system: the thread that ends the process only checks whether the drawing
-//! thread makes progress.
+//! This drawing thread has a profile of its own, to which only new definitions are added, so that each frame is
+//! symbolized once. No other thread waits for a file system: the thread that ends the process only checks whether the
+//! drawing thread makes progress.
 //!
 //! ```text
 //! pipeline --a window has ended: its sums, and the definitions that are new--> queue --> thread: names, files
 //! ```
 //!
-//! A queue entry has the content of a checkpoint for that window alone. At most GPUFLAME_MAX_WINDOWS windows have
-//! separate sums, so that the queue is bounded.
+//! An entry of the queue has the content of a checkpoint, for one window only. At most GPUFLAME_MAX_WINDOWS windows
+//! have their own sums, so the queue is bounded.
 
 use std::collections::VecDeque;
 use std::io;
@@ -42,13 +42,13 @@ use crate::session::process::progress;
 pub(crate) struct WindowOutput {
     /// Number of the window.
     pub(crate) number: u64,
-    /// Whether definitions start anew, so that no earlier definition applies.
+    /// Whether `bytes` contains all definitions, so that no earlier definition applies.
     pub(crate) is_fresh: bool,
-    /// Content in the format of a recording.
+    /// Definitions and sums of the window, in the format of a recording.
     pub(crate) bytes: Vec<u8>,
 }
 
-/// See the module's documentation.
+/// Queue of the windows to draw, and the state of the thread that draws them.
 #[derive(Debug)]
 pub(crate) struct WindowOutputQueue {
     settings: Settings,
@@ -56,18 +56,17 @@ pub(crate) struct WindowOutputQueue {
     queue: Mutex<VecDeque<WindowOutput>>,
     wakeup: Condvar,
     renderer: Mutex<WindowRenderer>,
-    /// The process is ending, and no more windows will be queued.
+    /// Whether the process is ending, so that no more windows will be queued.
     is_ending: AtomicBool,
-    /// Whether the rendering thread runs. If it does not run, the thread that ends the process draws the remaining
-    /// windows.
+    /// Whether the drawing thread runs. If not, the thread that ends the process draws the remaining windows.
     has_thread: AtomicBool,
-    /// Notified when the rendering thread has finished.
+    /// Notified when the drawing thread has finished.
     done: Condvar,
-    /// CPU time of the rendering thread. While this time grows, the thread makes progress.
+    /// CPU time of the drawing thread. While this time grows, the thread makes progress.
     thread: CpuClock,
 }
 
-/// State for drawing, used by one thread at a time.
+/// State that is needed for drawing. One thread uses it at a time.
 #[derive(Debug)]
 struct WindowRenderer {
     explain: Explain,
@@ -76,7 +75,7 @@ struct WindowRenderer {
     rendered: RenderedWindows,
 }
 
-/// Result of drawing windows.
+/// Result of drawing windows so far.
 #[derive(Debug, Default)]
 pub(crate) struct RenderedWindows {
     pub(super) windows: u64,
@@ -98,7 +97,7 @@ impl WindowOutputQueue {
         }
     }
 
-    /// Starts the rendering thread. If that fails, all windows are drawn at the end of the process.
+    /// Starts the drawing thread. If that fails, all windows are drawn when the process ends.
     pub(crate) fn spawn(&'static self) -> io::Result<()> {
         let run = move || {
             let run = std::panic::AssertUnwindSafe(|| self.run());
@@ -116,20 +115,21 @@ impl WindowOutputQueue {
     }
 
     fn note_thread_finished(&self) {
-        // The waiting thread checks the flag with the queue locked, so that it cannot miss the notification.
+        // The waiting thread checks the flag while it holds the queue's lock. This thread takes the lock too, so that
+        // the waiting thread cannot miss the notification.
         let _queue = self.queue.lock();
         self.has_thread.store(false, Ordering::Release);
         self.done.notify_one();
     }
 
-    /// Queues a window. Waits for no file system.
+    /// Adds a window to the queue. Waits for no file system.
     pub(crate) fn push(&self, output: WindowOutput) {
         self.queue.lock().push_back(output);
         self.wakeup.notify_one();
     }
 
-    /// Draws the remaining windows as the process ends. `None` if the rendering thread has made no progress for
-    /// `limit`. A file system may block that thread, so the caller must not open a file either.
+    /// Draws the remaining windows when the process ends. Returns `None` if the drawing thread has made no progress for
+    /// `limit`. In this case a file system may be blocking that thread, so the caller must not open a file either.
     pub(crate) fn finish(&self, limit: Duration) -> Option<RenderedWindows> {
         if !self.wait_until_rendered(limit) {
             return None;
@@ -139,7 +139,8 @@ impl WindowOutputQueue {
         Some(std::mem::take(&mut renderer.rendered))
     }
 
-    /// Waits until the queue is empty. Returns false if the thread makes no progress.
+    /// Waits until the drawing thread has drawn all queued windows and has ended. Returns false if it makes no
+    /// progress.
     fn wait_until_rendered(&self, limit: Duration) -> bool {
         let mut queue = self.queue.lock();
         self.is_ending.store(true, Ordering::Release);
@@ -160,11 +161,11 @@ impl WindowOutputQueue {
     fn run(&self) {
         threads::note_ours();
         self.thread.follow_this_thread();
-        // This call resolves symbols on first use. The call is made now, because resolving symbols may be impossible at
-        // the end of the process, as in `ending`.
+        // The first such call resolves symbols. It is made now, because resolving symbols may be impossible when the
+        // process ends (see `shutdown`).
         export::draw_once();
         loop {
-            // After gpuflame has been switched off, windows are drawn only by an orderly end of the process.
+            // After gpuflame was switched off, windows are drawn only if the process ends in an orderly way.
             let may_render = self.is_ending.load(Ordering::Acquire) || !lifecycle::is_over();
             if may_render && self.render_next(&mut self.renderer.lock()) {
                 continue;
@@ -180,7 +181,7 @@ impl WindowOutputQueue {
         }
     }
 
-    /// Draws the next window. Returns false if the queue is empty.
+    /// Draws the files of the next window in the queue. Returns false if the queue is empty.
     fn render_next(&self, renderer: &mut WindowRenderer) -> bool {
         let Some(output) = self.queue.lock().pop_front() else { return false };
         let chosen = output_override::get();
@@ -237,7 +238,7 @@ impl WindowRenderer {
     }
 }
 
-/// Creates an `Explain` that only reads sums computed by another `Explain`.
+/// Creates an `Explain` that only reads sums which another `Explain` has computed.
 fn sums_reader(settings: &Settings) -> Explain {
     Explain::new(Options {
         by_stream: settings.root.contains(&Root::Stream),
@@ -247,7 +248,8 @@ fn sums_reader(settings: &Settings) -> Explain {
 }
 
 impl RenderedWindows {
-    /// Adds the report of one window. Only the first failure is kept, so that a persistent cause is printed once.
+    /// Adds the report of one window. Only the first failure is kept, so that a cause that affects all windows is
+    /// printed once.
     fn add(&mut self, more: WriteReport) {
         self.windows += u64::from(!more.written.is_empty());
         self.report.written.extend(more.written);
@@ -257,7 +259,7 @@ impl RenderedWindows {
         }
     }
 
-    /// Returns a single ledger line for all files.
+    /// Returns one ledger line about the files of all windows.
     pub(crate) fn ledger_line(&self) -> Option<String> {
         let files = &self.report.written;
         let (first, last): (&PathBuf, &PathBuf) = (files.first()?, files.last()?);

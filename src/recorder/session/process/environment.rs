@@ -1,5 +1,5 @@
-//! Filters the environment. A process with more rights than the user who started it ignores the whole environment: the
-//! settings, the folders to search, and the values for names of files.
+//! The environment, as far as it can be trusted. A process with more rights than the user who started it (a setuid
+//! program) ignores the whole environment: the settings, the folders to search, and the values in names of files.
 
 use gpuflame_config::PrefixMacros;
 use gpuflame_config::settings::{self, Settings};
@@ -10,12 +10,12 @@ pub(crate) fn forbids_recording() -> bool {
     host::is_privileged() || settings().0.disable
 }
 
-/// Settings from the environment, and one warning for each setting that cannot be used.
+/// Returns the settings from the environment, and one warning for each setting that cannot be used.
 pub(crate) fn settings() -> (Settings, Vec<String>) {
     if host::is_privileged() { Default::default() } else { settings::from_environment() }
 }
 
-/// Values for the macros of a path prefix.
+/// Returns the values of the macros in a path prefix.
 pub(crate) fn facts() -> PrefixMacros {
     let mut facts = PrefixMacros::from_process();
     if host::is_privileged() {

@@ -1,6 +1,6 @@
-//! Reports to the program that started the process (`GPUFLAME_REPORT`), as files in a folder. The names of these files
-//! begin with the host, the process id and the time at which the session began. The time is needed, because `exec`
-//! begins another session in the same process.
+//! Reports to the program that started this process, as files in the folder that `GPUFLAME_REPORT` names. The names of
+//! the files begin with the host name, the process id and the time at which the session began. The time is needed
+//! because `exec` begins another session in the same process.
 //!
 //! ```text
 //! STEM.called         CUDA was called: the program's name and, after a NUL, why nothing can be recorded.
@@ -22,7 +22,7 @@ use gpuflame_os::file;
 use super::environment::facts;
 use super::messages::print_from_own;
 
-/// Reports that the process called CUDA, before anything can fail.
+/// Reports that the process has called CUDA. Called first, so that the report exists even if the setup fails.
 pub(crate) fn note_call(folder: Option<&Path>) {
     write_call(folder, None);
 }
@@ -39,11 +39,12 @@ fn write_call(folder: Option<&Path>, why: Option<&str>) {
         out.write_all(program.as_encoded_bytes())?;
         why.map_or(Ok(()), |why| Ok(write!(out, "\0{why}")?))
     });
-    // If the report cannot be written, the program that started the process receives no report.
+    // If the report cannot be written, the program that started this process receives no report. There is no other way
+    // to notify it.
     drop(written);
 }
 
-/// Reports a file that stays if the process ends without its exit handlers.
+/// Reports the path of a file that remains if the process ends without its exit handlers.
 pub(crate) fn note_file(folder: Option<&Path>, file: &Path, began: Nanos) {
     let Some(folder) = folder else { return };
     let path = report_path(folder, &format!("{}.begun", began.0));
@@ -57,8 +58,8 @@ pub(crate) fn note_file(folder: Option<&Path>, file: &Path, began: Nanos) {
 pub(crate) fn write_results(folder: Option<&Path>, text: impl FnOnce() -> String) {
     let Some(folder) = folder else { return };
     match write(folder, &text()) {
-        // In another user's folder it may be impossible to remove the file. The program that reads the folder still
-        // finds the full report.
+        // If the folder belongs to another user, it may be impossible to remove this file. The program that reads the
+        // folder finds the complete report nevertheless.
         Ok(()) => drop(fs::remove_file(report_path(folder, "called"))),
         Err(error) => {
             print_from_own(&format!(
@@ -73,7 +74,7 @@ fn write(folder: &Path, text: &str) -> Result<()> {
     file::write_complete(&report_path(folder, "json"), |out| Ok(out.write_all(text.as_bytes())?))
 }
 
-/// Path of this session's report with the given ending.
+/// Returns the path of this session's report whose name ends in `ending`.
 fn report_path(folder: &Path, ending: &str) -> PathBuf {
     static BEGAN: OnceLock<Nanos> = OnceLock::new();
     let began = BEGAN.get_or_init(capture::now).0;

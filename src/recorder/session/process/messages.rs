@@ -1,5 +1,5 @@
-//! Messages while the application runs: lines on stderr, which never fail and are never split. Lines that
-//! stderr does not accept are kept until the exit, for a file next to the outputs.
+//! Messages while the application runs: lines on stderr. Printing a line never fails, and a line is never split. Lines
+//! that stderr does not accept are kept until the exit, and are then written to a file next to the outputs.
 
 use std::time::Duration;
 
@@ -8,23 +8,24 @@ use parking_lot::{Mutex, MutexGuard};
 use gpuflame_export::clean_line;
 use gpuflame_os::{host_signals, stderr};
 
-/// Maximum time for which a message blocks the application while stderr is full.
+/// Maximum time for which a message blocks the thread that prints it, while stderr is full.
 const STDERR_TIMEOUT: Duration = Duration::from_millis(200);
-/// Maximum wait for the lock of the unprinted lines: a forked child may inherit the lock in the locked state.
+/// Maximum wait for the lock of the lines that were not printed. The wait is limited because a forked child may inherit
+/// the lock in the locked state.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
-/// Maximum total length of the lines that are kept. Further lines are lost.
+/// Maximum total length in bytes of the lines that are kept. Further lines are lost.
 const MAX_UNPRINTED_BYTES: usize = 64 << 10;
 
-/// Lines that could not be printed.
+/// Lines that could not be printed, one after the other.
 struct Unprinted {
-    /// Process that wrote the lines. A forked child inherits the lines of its parent, and ignores them.
+    /// Process that added the lines. A forked child inherits the lines of its parent, and drops them.
     process: u32,
     text: String,
 }
 
 static UNPRINTED: Mutex<Unprinted> = Mutex::new(Unprinted { process: 0, text: String::new() });
 
-/// Prints a line, on a thread of the application.
+/// Prints a line. Call on threads of the application.
 pub(crate) fn print_from_app(message: &str) {
     let line = format_line(message);
     if !stderr::write(line.as_bytes(), STDERR_TIMEOUT) {
@@ -32,7 +33,7 @@ pub(crate) fn print_from_app(message: &str) {
     }
 }
 
-/// Prints a line, on one of our threads.
+/// Prints a line. Call on threads of gpuflame.
 pub(crate) fn print_from_own(message: &str) {
     let line = format_line(message);
     if !stderr::write_here(line.as_bytes(), STDERR_TIMEOUT) {
@@ -42,7 +43,8 @@ pub(crate) fn print_from_own(message: &str) {
 
 /// Returns the line with gpuflame's prefix.
 pub(crate) fn format_line(message: &str) -> String {
-    // Names and settings are text from outside, which must not end the line or control a terminal.
+    // The message may contain names and values of settings, which come from outside. They must not end the line or
+    // control a terminal.
     format!("gpuflame: {}\n", clean_line(message))
 }
 
@@ -54,7 +56,7 @@ fn keep_unprinted(line: &str) {
     });
 }
 
-/// Removes and returns the lines of this process that were not printed.
+/// Removes and returns the lines of this process that could not be printed.
 pub(crate) fn take_unprinted() -> String {
     with_unprinted(|unprinted| std::mem::take(&mut unprinted.text)).unwrap_or_default()
 }

@@ -1,4 +1,5 @@
-//! Ends a session that gets no more memory: the checkpoint keeps the rows recorded so far, and the application continues.
+//! Ends a session for which there is no more memory. The checkpoint keeps the rows recorded so far, and the application
+//! continues.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,24 +8,24 @@ use std::time::Duration;
 use crate::control::lifecycle;
 use gpuflame_os::{file, shortage, stderr, threads};
 
-/// Maximum time for which the message waits for a full stderr.
+/// Maximum time for which the message waits while stderr is full.
 const STDERR_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Notes in the checkpoint or the recording that recording ended because memory ran out.
+/// A session that can note in its checkpoint or recording that memory has run out.
 pub(crate) trait OnMemoryExhausted: Sync {
-    /// Writes the note that memory ran out. Waits for no lock.
+    /// Writes the note that recording ended because memory has run out. Waits for no lock.
     fn on_memory_exhausted(&self);
 }
 
 static HANDLER: OnceLock<&'static dyn OnMemoryExhausted> = OnceLock::new();
 
-/// Sets the session whose checkpoint or recording receives the note.
+/// Sets the session that writes the note.
 pub(crate) fn set_handler(handler: &'static dyn OnMemoryExhausted) {
     let _ = HANDLER.set(handler);
 }
 
-/// Ends the session. Reports the end once: first on stderr, which takes no memory, then in the recording, which takes
-/// little memory.
+/// Ends the session. Reports this once: first on stderr, which takes no memory, then in the checkpoint or recording,
+/// which takes little.
 pub(crate) fn end_session() {
     static IS_PRINTED: AtomicBool = AtomicBool::new(false);
     lifecycle::end();
@@ -36,13 +37,13 @@ pub(crate) fn end_session() {
         if let Some(handler) = HANDLER.get() {
             handler.on_memory_exhausted();
         }
-        // The threads that write these files do not continue.
+        // The threads that write temporary files will not run again, so these files are removed.
         file::remove_temporary_files();
     }
 }
 
-/// Ends the session, and stops the calling thread, which is ours. The thread may hold locks. The application never
-/// waits without a time limit for one of these locks.
+/// Ends the session, and stops the calling thread permanently. The thread is one of gpuflame's, and may hold locks. The
+/// application never waits for such a lock without a time limit.
 pub fn end_this_thread() -> ! {
     shortage::set_thread_stopped();
     end_session();

@@ -6,7 +6,7 @@ use crate::control::lifecycle;
 
 use super::messages::print_from_app;
 
-/// Switches everything off after gpuflame has panicked: nothing more is recorded or written.
+/// Switches gpuflame off after it has panicked: nothing more is recorded or written. Prints this once.
 pub fn disable_after_panic() {
     static IS_PRINTED: AtomicBool = AtomicBool::new(false);
     lifecycle::end();

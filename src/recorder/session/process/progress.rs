@@ -1,9 +1,9 @@
-//! Tracks whether the collector makes progress. Threads wait for the collector only as long as it makes progress.
+//! Tracks whether the collector makes progress. Other threads wait for the collector only while it makes progress.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Interval between checks by a waiting thread.
+/// Interval at which a waiting thread checks for progress.
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Maximum part of the time between two checks that counts as waiting time.
@@ -12,12 +12,13 @@ const MAX_COUNTED_INTERVAL: Duration = Duration::from_millis(100);
 static STEPS: AtomicU64 = AtomicU64::new(0);
 static IS_IN_FOREIGN_CALL: AtomicBool = AtomicBool::new(false);
 
-/// Notes that the collector has made a step.
+/// Notes that the collector has made a step, which counts as progress.
 pub(crate) fn note_step() {
     STEPS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Calls `ask`, which calls CUPTI or the loader and may never return.
+/// Calls `ask`, which calls CUPTI or the loader. That call may never return, so [`StallLimit::foreign`] applies
+/// meanwhile.
 pub(crate) fn call_foreign<T>(ask: impl FnOnce() -> T) -> T {
     IS_IN_FOREIGN_CALL.store(true, Ordering::Release);
     let answer = ask();
@@ -26,17 +27,17 @@ pub(crate) fn call_foreign<T>(ask: impl FnOnce() -> T) -> T {
     answer
 }
 
-/// Maximum times without a step of the collector.
+/// Maximum time for which the collector may make no step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StallLimit {
-    /// Maximum time while CUPTI or the loader is called, when the collector makes no steps.
+    /// Limit while the collector is calling CUPTI or the loader.
     pub(crate) foreign: Duration,
-    /// Maximum time while neither CUPTI nor the loader is called.
+    /// Limit at all other times.
     pub(crate) own: Duration,
 }
 
-/// Waiting time of a thread that checks now and then. If the machine or the process was suspended, the
-/// awaited thread was suspended as well, so only a short part of the time between two checks counts.
+/// Waiting time of a thread that checks for progress now and then. If the machine or the process is suspended, the
+/// awaited thread cannot run either. So the time between two checks counts only up to [`MAX_COUNTED_INTERVAL`].
 pub(super) struct WaitingTime {
     last_check: Instant,
     sum: Duration,
@@ -47,7 +48,7 @@ impl WaitingTime {
         Self { last_check: Instant::now(), sum: Duration::ZERO }
     }
 
-    /// Returns the waiting time up to now.
+    /// Adds the time since the last check, and returns the waiting time so far.
     pub(super) fn update(&mut self) -> Duration {
         let now = Instant::now();
         self.sum += now.duration_since(self.last_check).min(MAX_COUNTED_INTERVAL);
@@ -56,7 +57,7 @@ impl WaitingTime {
     }
 }
 
-/// Watches for steps of the collector.
+/// Checks whether the collector still makes steps.
 pub(crate) struct ProgressWatch {
     limit: StallLimit,
     steps: u64,
@@ -68,7 +69,7 @@ impl ProgressWatch {
         Self { limit, steps: STEPS.load(Ordering::Relaxed), waited: WaitingTime::start() }
     }
 
-    /// Whether the time without a step of the collector has exceeded the limit, so that waiting is pointless.
+    /// Whether the collector has made no step for longer than the limit, so that it is pointless to wait.
     pub(crate) fn is_exceeded(&mut self) -> bool {
         let steps = STEPS.load(Ordering::Relaxed);
         if steps != self.steps {

@@ -1,9 +1,9 @@
-//! The shutdown thread gathers the remaining rows and writes the outputs when the process ends. The thread has no other
-//! task, and is woken by an exit, by a signal, or by the end of Python's program.
+//! The shutdown thread gathers the remaining rows and writes the outputs when the process ends. This is its only task.
+//! It is woken by an exit, by a signal, or by the end of a Python program.
 //!
-//! If a signal ends the process, the interrupted thread may hold any lock of the application, including that of its
-//! heap. The shutdown thread therefore uses a separate heap ([`heap`]), and waits only for a limited time for CUPTI and
-//! the loader, which may need such a lock.
+//! If a signal ends the process, the interrupted thread may hold any lock of the application, including the lock of the
+//! application's heap. The shutdown thread therefore uses a separate heap ([`heap`]). CUPTI and the loader may need
+//! such a lock, so the shutdown thread waits for them only for a limited time.
 //!
 //! ```text
 //! exit(), quick_exit() --asked--> thread: gather, write --done--> the exit continues
@@ -13,9 +13,9 @@
 //!     (the thread that took it waits, and executes nothing more)
 //! ```
 //!
-//! A waiting thread waits while the shutdown thread makes progress, and for the limit (`GPUFLAME_EXIT_LIMIT`) after the
-//! last progress. The request itself takes no lock and no memory, because a signal handler that makes the request may
-//! have interrupted the thread that holds the lock.
+//! A thread that waits for the shutdown thread waits as long as that thread makes progress, and then for the limit
+//! (`GPUFLAME_EXIT_LIMIT`). Making the request takes no lock and no memory: a signal handler may make it, and may have
+//! interrupted a thread that holds a lock.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -38,22 +38,22 @@ use gpuflame_unwind::python_exit;
 use super::messages::print_from_app;
 use super::progress::{StallLimit, WaitingTime};
 
-/// Requests to gather all rows, and to write the outputs. In `done`, the same bits mean that the step is complete.
+/// Requests to gather all rows, and to write the outputs. In `done`, the same bits mean that this is complete.
 const GATHER: u32 = 1;
 const WRITE: u32 = 2;
-/// The shutdown thread needs nothing more from the loader. This bit is used in `done` only.
+/// The shutdown thread needs nothing more from the loader. This bit occurs only in `done`.
 const READY: u32 = 4;
 
-/// Signals within this time count as one signal, because a terminal, `torchrun` and a job's runner each send one.
+/// Signals that arrive within this time count as one, because a terminal, `torchrun` and a job's runner each send one.
 const SIGNAL_MERGE_INTERVAL: Duration = Duration::from_secs(1);
-/// Maximum time for CUPTI or the loader to answer when a signal ends the process.
+/// Maximum time for an answer of CUPTI or the loader, if a signal ends the process.
 const SIGNAL_ANSWER_TIMEOUT: Duration = Duration::from_millis(300);
-/// Interval between checks whether the thread makes progress.
+/// Interval at which a waiting thread checks whether the shutdown thread makes progress.
 const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Maximum time for which the caller waits until the thread has started. Starting usually takes 0.2 ms, but the thread
-/// cannot start while the caller holds the loader's lock.
+/// Maximum time for which the setup waits until the shutdown thread has started. This usually takes 0.2 ms, but the
+/// thread cannot start while its creator holds the loader's lock.
 const THREAD_START_TIMEOUT: Duration = Duration::from_millis(100);
-/// Maximum time for which the last line may wait for a full stderr.
+/// Maximum time for which the last message waits while stderr is full.
 const STDERR_TIMEOUT: Duration = Duration::from_millis(200);
 
 static SHUTDOWN: Shutdown = Shutdown {
@@ -71,7 +71,7 @@ static SHUTDOWN: Shutdown = Shutdown {
 };
 
 struct Shutdown {
-    /// Id of our process, which forked children do not share.
+    /// Id of our process. In a forked child the current process id differs from it.
     process: AtomicU32,
     limit_ms: AtomicU64,
     requested: EventFlags,
@@ -82,24 +82,24 @@ struct Shutdown {
     signal: AtomicI32,
     /// Time of the first signal, in ms since the machine started.
     signalled_ms: AtomicU64,
-    /// A forked worker ends by `_exit`.
+    /// Whether the process is a forked worker that ends by `_exit`.
     is_hurried: AtomicBool,
     is_given_up: AtomicBool,
-    /// Time at which an exiting thread first waited for the shutdown thread; 0 if no thread has waited.
+    /// Time in ns at which an exiting thread first waited for the shutdown thread; 0 if no thread has waited.
     first_wait_ns: AtomicU64,
-    /// The outputs were written before the exit, at the end of Python's program.
+    /// Whether the outputs were written before the exit, at the end of the Python program.
     is_written_early: AtomicBool,
 }
 
-/// Steps that the thread carries out.
+/// Steps that the shutdown thread carries out.
 pub(crate) trait ShutdownSteps: Sync {
     fn close_window(&self);
 
-    /// Makes CUPTI deliver all records, complete or not, and reads these records.
+    /// Makes CUPTI deliver all records, complete or not, and reads them.
     fn gather_remaining_rows(&self, limit: StallLimit);
 
-    /// Switches gpuflame off and computes the final sums. Returns false if the thread that holds the lock of the sums
-    /// makes no progress.
+    /// Switches gpuflame off and computes the final sums. Returns false if another thread holds the lock of the sums
+    /// and makes no progress.
     fn compute_final_sums(&self, limit: StallLimit, is_signalled: bool) -> bool;
 
     /// Saves the sums to the checkpoint, in case the process is killed before all outputs are written.
@@ -109,7 +109,7 @@ pub(crate) trait ShutdownSteps: Sync {
     fn write_outputs(&self, limit: StallLimit);
 }
 
-/// Starts the thread, and arranges for requests at exit and on signals.
+/// Starts the shutdown thread, and registers the functions that wake it at an exit and on signals.
 pub(crate) fn start(steps: &'static impl ShutdownSteps, limit: Duration, on_signals: bool) -> Result<()> {
     SHUTDOWN.process.store(std::process::id(), Ordering::Release);
     SHUTDOWN.limit_ms.store(limit.as_millis() as u64, Ordering::Release);
@@ -129,7 +129,7 @@ pub(crate) fn start(steps: &'static impl ShutdownSteps, limit: Duration, on_sign
             wait: |_| SHUTDOWN.wait_to_die(),
         });
     }
-    // If Python has no room for the handler, an uncaught interrupt leaves only the checkpoint.
+    // If Python has no room for the handler, an uncaught interrupt leaves only the checkpoint, without outputs.
     python_exit::call_at_program_exit(
         || !SHUTDOWN.is_done_or_abandoned(WRITE),
         || SHUTDOWN.on_python_program_end(),
@@ -137,8 +137,8 @@ pub(crate) fn start(steps: &'static impl ShutdownSteps, limit: Duration, on_sign
     Ok(())
 }
 
-/// Moves our exit handler ahead of all exit handlers registered so far. The driver's exit handlers may be among these
-/// handlers, and after the driver's handlers no records are left to gather.
+/// Moves our exit handler ahead of all exit handlers that were registered so far, because the driver's may be among
+/// them. After the driver's exit handlers have run, there are no records left to gather.
 pub(crate) fn move_exit_handler_first() {
     exit::call_early_at_exit(ExitAction {
         action: || SHUTDOWN.request(GATHER),
@@ -146,21 +146,22 @@ pub(crate) fn move_exit_handler_first() {
     });
 }
 
-/// Ends the process when `main` has ended by `pthread_exit` and only our threads are left, because they would keep the
-/// process alive.
+/// Ends the process. Called when `main` has ended by `pthread_exit` and only threads of ours are left, which would keep
+/// the process alive.
 pub(crate) fn exit_as_the_last_thread() {
     let _ = threads::spawn(c"gpuflame-exit", threads::DEFAULT_STACK_BYTES, || exit::exit());
 }
 
-/// Whether the process was already exiting at `time`. A wait that began after `time` was caused by us.
+/// Whether the process was already exiting at `time`. If so, a wait that began at `time` or later was caused by
+/// gpuflame.
 pub(crate) fn was_exiting_at(time: Nanos) -> bool {
     let since = SHUTDOWN.first_wait_ns.load(Ordering::Acquire);
     since != 0 && time.0 >= since
 }
 
 impl Shutdown {
-    /// Waits until the shutdown thread has started. If a signal later stops a thread inside the loader, the shutdown
-    /// thread must not need the loader.
+    /// Waits until the shutdown thread has started and needs nothing more from the loader. A signal may later stop a
+    /// thread inside the loader, and the loader can then not be used any more.
     fn wait_until_ready(&self) {
         let began = Instant::now();
         while !self.done.has(READY)
@@ -174,12 +175,12 @@ impl Shutdown {
         Duration::from_millis(self.limit_ms.load(Ordering::Acquire))
     }
 
-    /// Body of the thread.
+    /// Runs on the shutdown thread.
     fn run(&self, steps: &impl ShutdownSteps) {
         threads::note_ours();
         self.thread.follow_this_thread();
-        // The next two calls resolve symbols on first use, under the loader's lock. Both calls are made now, because a
-        // stopped thread may later hold that lock forever.
+        // The next two calls resolve symbols when they are first made, for which they take the loader's lock. They are
+        // made now, because later a stopped thread may hold that lock forever.
         export::draw_once();
         Condvar::new().wait_for(&mut Mutex::new(()).lock(), Duration::from_millis(1));
         self.done.set(READY);
@@ -208,7 +209,7 @@ impl Shutdown {
         if lifecycle::is_over() {
             return;
         }
-        // The window is closed first, so that the number of rows to gather is limited.
+        // The window is closed first, so that no further rows are added to those that must be gathered.
         steps.close_window();
         steps.gather_remaining_rows(self.stall_limit());
         if steps.compute_final_sums(self.stall_limit(), self.must_hurry()) {
@@ -217,7 +218,8 @@ impl Shutdown {
         }
     }
 
-    /// Whether the thread that ends the process may have been stopped at any instruction.
+    /// Whether the process is ended by a signal or by `_exit` of a worker. In both cases, any lock of the program may
+    /// be held.
     fn must_hurry(&self) -> bool {
         self.signal.load(Ordering::SeqCst) != 0 || self.is_hurried.load(Ordering::SeqCst)
     }
@@ -235,23 +237,23 @@ impl Shutdown {
         }
     }
 
-    /// Whether no thread needs to wait for `what` any more. While this is false, an exit handler registers itself again
-    /// each time.
+    /// Whether no thread needs to wait for `what` any more. As long as this is false, an exit handler registers itself
+    /// again each time it has run.
     fn is_done_or_abandoned(&self, what: u32) -> bool {
         self.done.has(what) || self.is_abandoned()
     }
 
-    /// Whether the shutdown thread will do nothing more, because it belongs to another process, has ended, or made no
-    /// progress.
+    /// Whether the shutdown thread will do nothing more: it belongs to the parent process, it has ended, or a thread
+    /// that waited for it has timed out because it made no progress.
     fn is_abandoned(&self) -> bool {
         let is_forked = self.process.load(Ordering::Acquire) != std::process::id();
-        // Without a request to write, the session is over only because gpuflame has panicked. After a request to write,
-        // `done` shows when the thread has finished.
+        // If gpuflame is switched off and no thread has requested the outputs, the reason can only be a panic of
+        // gpuflame. If a thread has requested them, `done` states when they are written.
         let is_over = lifecycle::is_over() && !self.requested.has(WRITE);
         is_forked || is_over || shortage::has_stopped_thread() || self.is_given_up.load(Ordering::Acquire)
     }
 
-    /// Runs on a thread that exits.
+    /// Runs on a thread that exits the process.
     fn on_exit(&self) {
         self.request(GATHER | WRITE);
         let is_own = self.process.load(Ordering::Acquire) == std::process::id();
@@ -263,22 +265,22 @@ impl Shutdown {
         }
     }
 
-    /// Runs on a thread that calls `_exit`.
+    /// Runs on a thread that calls `_exit` in a forked worker.
     fn on_worker_exit(&self) {
         self.is_hurried.store(true, Ordering::SeqCst);
         self.request(GATHER | WRITE);
     }
 
-    /// Runs on the thread that ends Python's program, when the program only has to exit. CPython has restored the
-    /// signal handlers by then, so ours are installed again: a second Ctrl+C must not interrupt the writing that the
-    /// first Ctrl+C started.
+    /// Runs on the thread that ends the Python program, when the program has nothing more to do than to exit. By then
+    /// CPython has restored the signal handlers, so ours are installed again: a second Ctrl+C must not interrupt the
+    /// writing that the first Ctrl+C has started.
     fn on_python_program_end(&self) {
         fatal_signals::handle_new_defaults();
         self.request(GATHER | WRITE);
         self.is_written_early.store(true, Ordering::Release);
     }
 
-    /// Asks the shutdown thread for `what`, and waits until `what` is done. Runs on a thread that exits.
+    /// Asks the shutdown thread for `what`, and waits until `what` is done. Runs on a thread that exits the process.
     fn request(&self, what: u32) {
         if self.is_abandoned() {
             return;
@@ -291,7 +293,7 @@ impl Shutdown {
         }
     }
 
-    /// Stops waiting permanently, and prints once that the outputs are missing.
+    /// Makes all threads stop waiting permanently, and prints once that the outputs are missing.
     fn give_up(&self) {
         if !self.is_given_up.swap(true, Ordering::AcqRel) {
             let line = b"gpuflame: writing the outputs makes no progress, and the process exits without \
@@ -300,7 +302,7 @@ impl Shutdown {
         }
     }
 
-    /// Waits until `is_done`. Returns false if the shutdown thread has made no progress for the length of the limit.
+    /// Waits until `is_done` returns true. Returns false if the shutdown thread makes no progress for the exit limit.
     fn wait(&self, is_done: impl Fn() -> bool) -> bool {
         let (mut taken, mut waited) = (self.thread.elapsed(), WaitingTime::start());
         loop {
@@ -318,7 +320,7 @@ impl Shutdown {
         }
     }
 
-    /// Handles a signal, on any thread, at any instruction.
+    /// Handles a signal. Runs on any thread, which may have been interrupted at any instruction.
     fn on_signal(&self, signal: i32) {
         let is_over = lifecycle::is_over() && !self.requested.has(WRITE);
         if is_over || self.done.has(WRITE) {
@@ -332,16 +334,16 @@ impl Shutdown {
         heap::populate_pages_at_once();
         let _ = self.signal.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst);
         self.requested.set(WRITE);
-        // The shutdown thread may have finished just now, and would not see the signal.
+        // The shutdown thread may have finished at this moment, in which case it does not see the signal.
         if self.done.has(WRITE) {
             die(signal);
         }
     }
 
-    /// Runs on a thread that received a signal. The process dies when all outputs are written, or when writing makes no
-    /// progress.
+    /// Runs on the thread that received a signal, and never returns. The process dies when all outputs are written, or
+    /// when the shutdown thread makes no progress.
     fn wait_to_die(&self) -> ! {
-        // When the shutdown thread has finished, it raises the signal, which kills the process.
+        // When the shutdown thread has finished, it raises the signal itself, which kills the process.
         if !self.wait(|| false) {
             self.give_up();
         }

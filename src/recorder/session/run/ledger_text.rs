@@ -1,5 +1,5 @@
-//! The ledger as text, which is printed to stderr at exit: the work that was seen, the outcome of the work, losses and
-//! costs. Lines keep their wording and order, so that scripts can parse the ledger.
+//! The ledger as text, which is printed to stderr at exit: launches and activities that were seen, losses, and
+//! gpuflame's own cost. Scripts parse the ledger, so its lines keep their wording and order.
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -21,10 +21,10 @@ use crate::session::collect::collector;
 use crate::session::outputs::output_files::WriteReport;
 use crate::session::process::messages;
 
-/// Maximum number of kernels listed, and of streams per device.
+/// Maximum number of kernels that are listed, and of streams per device.
 const MAX_LISTED: usize = 5;
 
-/// Returns the text of the ledger, with the prefix on every line.
+/// Returns the text of the ledger, in which each line begins with gpuflame's prefix.
 pub(super) fn text(
     ledger: &Ledger,
     profile: &Profile,
@@ -69,7 +69,8 @@ pub(super) fn text(
     })
 }
 
-/// Lists all kinds of losses, including the kinds that did not occur, so that scripts can rely on the line.
+/// Returns a line with every kind of loss. Kinds that did not occur are listed as well, so that scripts can rely on the
+/// line.
 fn losses(ledger: &Ledger) -> String {
     let mut line = format!("lost: {} {}", Missing::Untimed.word(), ledger.tally.activities.untimed);
     for loss in Loss::ALL {
@@ -78,7 +79,7 @@ fn losses(ledger: &Ledger) -> String {
     line
 }
 
-/// Names the figures that are incomplete because of losses, and the remedy.
+/// Returns a line about the figures that losses have made incomplete, and how to avoid the losses.
 fn incomplete_figures(ledger: &Ledger) -> Option<String> {
     let (launches, activities) = (ledger.lost(Loss::LaunchesDropped), ledger.lost(Loss::ActivitiesDropped));
     let what = match (launches, activities) {
@@ -89,13 +90,14 @@ fn incomplete_figures(ledger: &Ledger) -> Option<String> {
     Some(format!("incomplete: {what}; raise GPUFLAME_MAX_MEM to drop fewer"))
 }
 
-/// Number of steps in windows, if the program marks steps.
+/// Returns a line with the number of steps that began in windows, if the program marks steps.
 fn step_count(ledger: &Ledger) -> Option<String> {
     let threads = if ledger.steps.has_several_threads { ", begun by several threads" } else { "" };
     (ledger.steps.count > 0).then(|| format!("steps {} recorded{threads}", ledger.steps.count))
 }
 
-/// Number of Python functions in stacks, or the reason if a process with Python has none.
+/// Returns a line with the number of Python functions in stacks. If Python frames could not be read, the line states
+/// the reason.
 fn python_functions(profile: &Profile) -> Option<String> {
     if let Some(why) = python::off_reason() {
         return Some(format!("python frames off: {why}"));
@@ -108,7 +110,7 @@ fn python_functions(profile: &Profile) -> Option<String> {
     (!functions.is_empty()).then(|| format!("python {} functions in stacks", functions.len()))
 }
 
-/// Number of activities that CUPTI delivered twice. Each of these activities counts once.
+/// Returns a line with the number of activities that CUPTI delivered twice. Each of them counts only once.
 fn repeated_activities(ledger: &Ledger) -> Option<String> {
     let repeated = ledger.tally.activities.repeated;
     (repeated > 0).then(|| {
@@ -118,7 +120,7 @@ fn repeated_activities(ledger: &Ledger) -> Option<String> {
     })
 }
 
-/// Activities with impossible correlation ids, which are not drawn.
+/// Returns a line with the number of activities that have impossible correlation ids. They are not drawn.
 fn impossible_ids(ledger: &Ledger) -> Option<String> {
     let many = ledger.tally.activities.of_no_call;
     (many > 0).then(|| {
@@ -128,7 +130,7 @@ fn impossible_ids(ledger: &Ledger) -> Option<String> {
     })
 }
 
-/// Time during which callbacks were off.
+/// Returns a line with the time for which launch callbacks were off.
 fn callbacks_off(ledger: &Ledger) -> Option<String> {
     let (nanos, activities) = (ledger.tally.launches.not_told_nanos, ledger.tally.activities.not_told);
     (nanos > 0).then(|| {
@@ -140,8 +142,9 @@ fn callbacks_off(ledger: &Ledger) -> Option<String> {
     })
 }
 
-/// Explains launches without activities: CUPTI delivers its records to the client that asked for them last. Kineto asks
-/// without a subscription, so no other client is notified.
+/// Returns a line that explains why launches have no activities: another client of CUPTI may have got the records.
+/// CUPTI delivers its records to the client that asked last. A client such as Kineto asks without a subscription, so no
+/// other client is notified.
 fn missing_records_hint(ledger: &Ledger, taken: u64) -> Option<String> {
     let waiting = ledger.launches().parts.into_iter().find(|(word, _)| *word == "launch_pending")?.1;
     if taken > 0 {
@@ -159,7 +162,7 @@ fn missing_records_hint(ledger: &Ledger, taken: u64) -> Option<String> {
     })
 }
 
-/// Time for which another client owned the subscription.
+/// Returns a line with the time for which another client owned the subscription.
 fn subscription_loans(subscription: SubscriptionLoans) -> Option<String> {
     let times = match subscription.times {
         0 => return None,
@@ -170,7 +173,7 @@ fn subscription_loans(subscription: SubscriptionLoans) -> Option<String> {
     Some(format!("for {duration:.3} s{times} another CUPTI client prevented recording"))
 }
 
-/// Buffers and callbacks from CUPTI that cannot be right.
+/// Returns a line about buffers and callbacks from CUPTI that cannot be right.
 fn foreign_buffers(traffic: DeliveryCounts) -> Option<String> {
     let DeliveryCounts { foreign_buffers: strangers, callbacks_without_data: without_data, .. } = traffic;
     (strangers + without_data > 0).then(|| {
@@ -181,8 +184,8 @@ fn foreign_buffers(traffic: DeliveryCounts) -> Option<String> {
     })
 }
 
-/// Numbers of stacks and kernels that were merged, and of thread names that were dropped, because memory was short.
-/// Nothing is missing from the sums.
+/// Returns lines about detail that was dropped because memory was short: merged stacks and kernels, and names of
+/// threads. Nothing is missing from the sums.
 fn merged_detail(ledger: &Ledger) -> Vec<String> {
     let line = |loss, many: &str, frame: &str, (count, nanos): (u64, u64)| {
         let not_kept = ledger.lost(loss);
@@ -204,7 +207,7 @@ fn merged_detail(ledger: &Ledger) -> Vec<String> {
     lines
 }
 
-/// Waits and allocations of the host, if requested.
+/// Returns lines about waits and allocations of the host, if they were recorded.
 fn host_calls(host: &Host) -> Vec<String> {
     let mut lines = Vec::new();
     if host.waits > 0 {
@@ -220,7 +223,7 @@ fn host_calls(host: &Host) -> Vec<String> {
     lines
 }
 
-/// Dependencies between calls, events and waits, if requested.
+/// Returns lines about dependencies between calls, events and waits, if they were recorded.
 fn dependencies(ledger: &Ledger) -> Vec<String> {
     if ledger.dependencies.is_empty() {
         return Vec::new();
@@ -230,7 +233,7 @@ fn dependencies(ledger: &Ledger) -> Vec<String> {
     vec![calls.to_string(), records, waits.to_string()]
 }
 
-/// Unified-memory activity of one kind, if requested.
+/// Returns a line about one kind of unified-memory activity.
 fn unified_memory(sample: &UnifiedSums) -> String {
     let UnifiedSums { kind, device, count, value, nanos } = sample;
     let gpu = device.map(|device| format!("GPU {} ", device.0)).unwrap_or_default();
@@ -240,7 +243,7 @@ fn unified_memory(sample: &UnifiedSums) -> String {
     }
 }
 
-/// Work, time and streams of a device; `None` if the device's work has no times.
+/// Returns the lines about the work, time and streams of a device; `None` if its work has no times.
 fn device_lines(device: &Device, profile: &Profile) -> Option<Vec<String>> {
     let gpu = format!("GPU {}", device.id().0);
     let (time, [window, idle]) = (device.time.as_ref()?, device.sums()?);
@@ -269,7 +272,7 @@ fn device_lines(device: &Device, profile: &Profile) -> Option<Vec<String>> {
     Some(lines)
 }
 
-/// The busy share of a device in the steady part of the run, and the length of the other parts.
+/// Returns text with the busy share of a device in the steady part of the run, and the length of the other parts.
 fn busy_share(time: &DeviceTime, steady: Option<SteadyPart>) -> String {
     let seconds = |nanos: u64| nanos as f64 / 1e9;
     let BusyIdle { busy, .. } = time.steady();
@@ -286,7 +289,7 @@ fn busy_share(time: &DeviceTime, steady: Option<SteadyPart>) -> String {
     }
 }
 
-/// The busiest streams of a device, with their share of its window.
+/// Returns a line with the busiest streams of a device, and the share of the window in which each was busy.
 fn busiest_streams(profile: &Profile, time: &DeviceTime, gpu: &str) -> String {
     let mut streams: Vec<_> =
         profile.streams().iter().filter(|stream| stream.device == time.device).collect();
@@ -306,7 +309,7 @@ fn percent(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 }
 }
 
-/// The kernels that took most time, over all devices.
+/// Returns lines with the kernels that took most time, over all devices.
 fn top_kernels(profile: &Profile) -> Vec<String> {
     let all = saturating_sum(profile.works().iter().map(|work| work.weight.nanos));
     let line = |(place, KernelTime { name, count, nanos }): (usize, KernelTime)| {
@@ -316,7 +319,7 @@ fn top_kernels(profile: &Profile) -> Vec<String> {
     longest_kernels(profile, MAX_LISTED).into_iter().enumerate().map(line).collect()
 }
 
-/// Result of verifying stacks by a second walk, if requested.
+/// Returns a line with the results of verified stacks, if stacks were verified.
 fn verified_stacks(verified: VerifiedStacks) -> Option<String> {
     let VerifiedStacks { stacks, unlike_plain, unlike_libgcc } = verified;
     (stacks > 0).then(|| {
@@ -327,7 +330,8 @@ fn verified_stacks(verified: VerifiedStacks) -> Option<String> {
     })
 }
 
-/// Cost of a graph launch to the application, if graphs were launched. The cost does not depend on the number of nodes.
+/// Returns a line with the cost of graph launches to the application, if there were any. The cost of a graph launch
+/// does not depend on the number of nodes.
 fn graph_cost(launches: u64) -> Option<String> {
     let each = median_cost(capture::graph_cost(launches));
     (launches > 0).then(|| format!("graph launches: {each}, {launches} of them"))

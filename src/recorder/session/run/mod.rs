@@ -1,4 +1,4 @@
-//! From the settings to the last output: sets a session up, keeps it while it runs, and reports its results.
+//! The course of a session, from the settings to the last output: its setup, its state while it runs, and its results.
 
 pub(super) mod ledger_text;
 pub(super) mod running;

@@ -1,8 +1,8 @@
 //! A session is one process's recording: it opens and closes windows, gathers rows, and writes the outputs at exit.
 //!
-//! The session owns the parts (collector, pipeline, checkpoint and so on), and implements the traits through which the
-//! threads of these parts call back: `CollectorSteps`, `CheckpointSource`, `WindowControl`, `OnMemoryExhausted` and
-//! `ShutdownSteps`.
+//! The session owns the parts (collector, pipeline, checkpoint and so on). The threads of these parts call the session
+//! back through traits, which it implements: `CollectorSteps`, `CheckpointSource`, `WindowControl`, `OnMemoryExhausted`
+//! and `ShutdownSteps`.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -44,25 +44,25 @@ use crate::session::process::progress::{self, POLL_INTERVAL, ProgressWatch, Stal
 use crate::session::process::shutdown::{self, ShutdownSteps};
 use crate::session::sampler::{Sampler, SamplerOptions};
 
-/// Maximum time for which the application waits for a flush that makes no progress.
+/// Maximum time for which the application waits for a flush while the collector makes no progress.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum time for which a flush waits for a file system that makes no progress. This time is shorter than
-/// [`FLUSH_TIMEOUT`].
+/// Maximum time for which a flush waits for the recording's file while its file system makes no progress. It is shorter
+/// than [`FLUSH_TIMEOUT`].
 const RECORDING_WRITE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Maximum time without progress of the collector while an application thread that ends a context waits for it.
+/// Maximum time for which an application thread that ends a context waits while the collector makes no progress.
 const CONTEXT_END_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Maximum time for which a checkpoint waits for a collector that makes no progress. After this time, the checkpoint's
-/// own thread reads the rows instead.
+/// Maximum time for which the checkpoint's thread waits while the collector makes no progress. After this time, the
+/// checkpoint's thread reads the rows itself.
 const CHECKPOINT_READ_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Maximum time by which the ledger may delay the exit.
+/// Maximum time by which printing the ledger may delay the exit.
 const LEDGER_PRINT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Maximum time by which a text on standard output may delay the exit while standard output is full.
+/// Maximum time by which the text of the tutorial's tracer may delay the exit, while standard output is full.
 const STDOUT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// See the module's documentation.
+/// The session of this process.
 pub(crate) struct Session {
     settings: Settings,
     outputs: Outputs,
@@ -81,25 +81,25 @@ pub(crate) struct Session {
     collector: Collector,
     stats: StatsExchange,
     checkpoint: Option<Checkpoint>,
-    /// Draws windows that have their own files.
+    /// Draws windows that have their own files; `None` if no windows have any.
     window_outputs: Option<&'static WindowOutputQueue>,
-    /// Samples threads that launch.
+    /// Samples the stacks of launching threads; `None` if the user has not asked for it.
     sampler: Option<&'static Sampler>,
-    /// Windows that the settings open and close.
+    /// Opens and closes windows by the settings; `None` if the settings ask for no schedule.
     scheduler: Option<WindowScheduler>,
-    /// CUPTI did not answer a request for all records.
+    /// Whether CUPTI has failed to answer when it was asked for all records.
     has_flush_timed_out: AtomicBool,
-    /// CUPTI did not answer a request at the end of a context.
+    /// Whether CUPTI has failed to answer when a context was destroyed.
     has_context_flush_timed_out: AtomicBool,
-    /// Number of API calls when CUPTI was last asked for all records; `u64::MAX` if CUPTI was not asked yet.
+    /// Number of API calls at the time when CUPTI was last asked for all records; `u64::MAX` if it was never asked.
     calls_at_last_flush: AtomicU64,
 }
 
-/// The session, for threads that must not wait for a lock.
+/// The session, for threads that must not wait for the lock of the stage.
 static SESSION: OnceLock<&'static Session> = OnceLock::new();
 
 impl Session {
-    /// Starts a session that runs for as long as the process does.
+    /// Starts the session. It runs until the process ends.
     pub(super) fn start(
         settings: Settings,
         outputs: Outputs,
@@ -160,12 +160,12 @@ impl Session {
         Ok(session)
     }
 
-    /// Returns the session; `None` if there is no session yet. Waits for no lock.
+    /// Returns the session; `None` if there is no session yet. Takes no lock.
     pub(crate) fn get() -> Option<&'static Self> {
         SESSION.get().copied()
     }
 
-    /// Whether a window should open at the start. False if the settings schedule windows.
+    /// Whether a window must open when the session starts. False if the settings schedule windows.
     pub(crate) fn opens_at_once(&self) -> bool {
         self.settings.enabled && self.scheduler.is_none()
     }
@@ -175,7 +175,8 @@ impl Session {
         self.settings.profiler_calls
     }
 
-    /// Notes that a step begins on this thread. The step is recorded if a window is open, even if the step itself opened it.
+    /// Handles a step that begins on this thread. The step is recorded if a window is open, even if the step itself has
+    /// opened it.
     pub(crate) fn on_step(&self, number: u64, name: &str) {
         if let Some(scheduler) = &self.scheduler {
             scheduler.apply_schedule(self);
@@ -186,7 +187,7 @@ impl Session {
         }
     }
 
-    /// Records the step that was in progress when the session was set up.
+    /// Records the step that was in progress when the session was set up, if there was one.
     fn record_early_step(&self) {
         if let Some((number, time, thread)) = steps::take_early() {
             self.steps.add(&Step { time, end: None, thread, number, name: "" });
@@ -213,11 +214,11 @@ impl Session {
         Ok(())
     }
 
-    /// Does the same as [`Session::open_window`], inside a CUPTI callback.
+    /// Like [`Session::open_window`], for a caller inside a CUPTI callback.
     pub(crate) fn open_window_in_callback(&self) {
         if !lifecycle::is_over() && !window::state().is_open() {
-            // A callback must not wait for the collector's lock, so it only tries to take the lock, which is almost
-            // always free.
+            // A callback must not wait for the lock that `are_records_taken` needs. So that function only tries to take
+            // the lock, which is almost always free.
             let is_taken = self.clients.are_records_taken();
             self.callbacks.before_window_opens(
                 self.api,
@@ -235,14 +236,14 @@ impl Session {
         self.edges.note_edge(WindowEdge::Close, window::close);
     }
 
-    /// Notes that the calling thread is at `text`, if a window is open.
+    /// Marks the current instant on this thread with `text`, if a window is open.
     pub(crate) fn mark(&self, text: &str) {
         if window::state().is_open() {
             self.marks.add(text);
         }
     }
 
-    /// Locks the pipeline, and gives it the pending window edges and marks.
+    /// Locks the pipeline, and passes the pending window edges, marks and steps to it.
     fn pipeline(&self) -> MutexGuard<'_, Pipeline> {
         self.pass_edges_and_marks(self.pipeline.lock())
     }
@@ -256,8 +257,8 @@ impl Session {
         pipeline
     }
 
-    /// Returns modules that are new. Reading modules may block on the loader's lock. The pipeline must therefore not be
-    /// locked by the caller, and modules are not read if the module map is locked.
+    /// Returns the modules that were loaded since the last call. The caller must not hold the pipeline's lock, because
+    /// reading modules may wait for the loader's lock. Returns no modules if another thread is reading them.
     fn new_modules(&self) -> Vec<Module> {
         let mut new = Vec::new();
         if let Some(mut modules) = self.modules.try_lock() {
@@ -266,7 +267,7 @@ impl Session {
         new
     }
 
-    /// Makes CUPTI deliver the completed records, and reads these records.
+    /// Makes CUPTI deliver the completed records, and reads them.
     ///
     /// # Errors
     /// `State` if CUPTI does not answer.
@@ -287,9 +288,9 @@ impl Session {
         ))
     }
 
-    /// Flushes the completed records of a context that ends. The collector makes this flush. If CUPTI does not answer,
-    /// the application's thread is therefore blocked for only one second, and only once per process. Records that are
-    /// not flushed arrive with the next flush, or are counted as dropped.
+    /// Handles the end of a context: makes the collector flush the completed records of the context. If CUPTI does not
+    /// answer, the application's thread is blocked for only one second, and only once per process. Records that are not
+    /// flushed now arrive with the next flush, or are counted as dropped.
     pub(crate) fn on_context_end(&self) {
         let limit = StallLimit { foreign: CONTEXT_END_TIMEOUT, own: CONTEXT_END_TIMEOUT };
         if self.has_context_flush_timed_out.load(Ordering::Acquire)
@@ -305,8 +306,8 @@ impl Session {
         }
     }
 
-    /// Handles another client that is about to take over the records, or that asks for the subscription. The collector
-    /// flushes completed records, or releases the subscription. If CUPTI does not answer, the client is blocked for one
+    /// Handles another client that is about to take the records or asks for the subscription. Makes the collector flush
+    /// the completed records or release the subscription. If CUPTI does not answer, the other client is blocked for one
     /// second.
     pub(crate) fn on_client_takeover(&self) {
         self.collector.request(
@@ -315,18 +316,18 @@ impl Session {
         );
     }
 
-    /// Wakes the collector because filled buffers wait.
+    /// Wakes the collector because filled buffers are waiting.
     pub(crate) fn on_buffers_waiting(&self) {
         self.collector.wake();
     }
 
-    /// Returns the sums so far, including all work that is complete by now.
+    /// Returns the results so far, including all work that the GPU has completed by now.
     ///
     /// # Errors
     /// As [`Session::flush`].
     pub(crate) fn stats(&self) -> Result<Stats> {
         loop {
-            // The flush is made before the request, so that the collector computes the stats after the flush.
+            // The flush comes first, so that the results include the records of this flush.
             self.flush()?;
             self.stats.request();
             self.request(CollectorRequest::Collect)?;
@@ -336,7 +337,7 @@ impl Session {
         }
     }
 
-    /// Locks the pipeline. `None` if the thread that holds the pipeline's lock makes no progress.
+    /// Locks the pipeline. Returns `None` if another thread holds its lock and makes no progress.
     fn pipeline_within(&self, limit: StallLimit) -> Option<MutexGuard<'_, Pipeline>> {
         let mut watch = ProgressWatch::new(limit);
         loop {
@@ -352,7 +353,7 @@ impl Session {
         let (profile, growing) = pipeline.outputs();
         let mut wanted = self.settings.formats.clone();
         if self.window_outputs.is_some() {
-            // All other formats are drawn per window.
+            // All other formats are drawn per window, by the queue of window outputs.
             wanted.retain(|output| output.is_streamed() || *output == Output::Stacks);
         }
         if wanted.iter().any(|output| output.has_names()) {
@@ -384,8 +385,8 @@ impl Session {
         report
     }
 
-    /// Returns the ledger as it is printed; empty if the settings disable the ledger. Lines about files are omitted if
-    /// `report` has no files.
+    /// Returns the ledger as it is printed; an empty text if the settings disable the ledger. If `report` has no files,
+    /// lines about files are omitted.
     fn ledger_text(
         &self,
         pipeline: &mut Pipeline,
@@ -406,8 +407,8 @@ impl Session {
         ledger_text::text(ledger, pipeline.outputs().0, (report, further), held, clients)
     }
 
-    /// Writes text that could not be printed on stderr to a file next to the outputs, and returns its path. If this
-    /// fails, the failure cannot be printed either.
+    /// Writes text that could not be printed on stderr to a file next to the outputs. Returns the path of the file. If
+    /// this fails, nothing can be reported, because stderr does not accept text.
     fn write_unprinted(&self, text: &str, report: &WriteReport) -> Option<PathBuf> {
         if text.is_empty() {
             return None;
@@ -417,7 +418,7 @@ impl Session {
         output_files::write_ledger(text, &outputs, report).ok()
     }
 
-    /// Waits until all windows that have their own files are rendered.
+    /// Waits until all windows that have their own files are drawn. Returns the result.
     fn finish_windows(&self, limit: StallLimit) -> Option<RenderedWindows> {
         let rendered = self.window_outputs?.finish(limit.own);
         if rendered.is_none() {
@@ -440,8 +441,8 @@ impl Session {
     }
 }
 
-/// Removes the checkpoint if other files contain everything that the checkpoint contains. Otherwise keeps the
-/// checkpoint and prints its name.
+/// Removes the checkpoint if the output files contain everything that it contains. Otherwise keeps the checkpoint and
+/// prints its path.
 fn end_checkpoint(checkpoint: &Checkpoint, work: u64, all_is_written: bool) {
     if all_is_written {
         return checkpoint.remove();
@@ -454,8 +455,8 @@ fn end_checkpoint(checkpoint: &Checkpoint, work: u64, all_is_written: bool) {
     }
 }
 
-/// Prints the ledger. If a pipe may hold an unfinished line, a heading comes first, so that the ledger's first line is
-/// not appended to the unfinished line.
+/// Prints the ledger. If stderr may end in an unfinished line, prints a heading first, so that the first line of the
+/// ledger is not appended to the unfinished line.
 fn print_ledger(text: &str) -> bool {
     let heading = (!text.is_empty() && stderr::hides_last_line())
         .then(|| messages::format_line(&format!("ledger of process {}", std::process::id())));
@@ -502,15 +503,15 @@ impl CollectorSteps for Session {
         self.pipeline.lock().wants_flush()
     }
 
-    /// The pause is shorter if threads are sampled, because a thread is sampled only after the collector has read its
-    /// first launch.
+    /// Returns a shorter pause if threads are sampled: a thread is sampled only after the collector has read the
+    /// thread's first launch.
     fn max_idle_pause(&self) -> Duration {
         if self.sampler.is_some() { MAX_IDLE_PAUSE / 4 } else { MAX_IDLE_PAUSE }
     }
 
     fn flush(&self, everything: bool) {
         let before = self.api.delivery_counts();
-        // Records that cannot be flushed arrive with the next flush, or are counted as dropped.
+        // If the flush fails, the records arrive with the next flush, or are counted as dropped.
         let is_flushed = progress::call_foreign(|| self.api.flush(everything)).is_ok();
         let dropped = progress::call_foreign(|| self.api.dropped());
         let mut pipeline = self.pipeline.lock();
@@ -526,7 +527,7 @@ impl CollectorSteps for Session {
     fn flush_recording(&self, is_awaited: bool) {
         let mut pipeline = self.pipeline.lock();
         pipeline.flush_recording();
-        // If there is no GPU work, there is no file of the recording.
+        // If there is no GPU work, there is no file to wait for.
         let recording = pipeline.recording().filter(|_| is_awaited && pipeline.first_work().is_some());
         drop(pipeline);
         if let Some(recording) = recording {
@@ -535,8 +536,8 @@ impl CollectorSteps for Session {
         }
     }
 
-    /// If checkpoints are being written, wakes their thread, which saves the rows and then ends the session. Otherwise ends
-    /// the session.
+    /// If checkpoints are being written, wakes the checkpoint's thread, which saves the rows and then ends the session.
+    /// Otherwise ends the session itself.
     fn end_out_of_memory(&self) {
         self.close_window();
         match self.checkpoint.as_ref().filter(|checkpoint| checkpoint.is_active()) {
@@ -548,7 +549,8 @@ impl CollectorSteps for Session {
 
 impl WindowControl for Session {
     fn open(&self) {
-        // An error means that the session is over, and no more work is recorded.
+        // An error means that the session is over, or that another client owns the subscription. In the latter case, a
+        // window opens when that client is done.
         let _ = self.open_window();
     }
 
@@ -561,7 +563,7 @@ impl CheckpointSource for Session {
     fn read_ready(&self, is_first: bool) {
         let request = if is_first { CollectorRequest::Gather } else { CollectorRequest::Read };
         let limit = StallLimit { foreign: CHECKPOINT_READ_TIMEOUT, own: CHECKPOINT_READ_TIMEOUT };
-        // The collector has ended if memory has run out.
+        // If memory has run out, the collector has ended, so this thread reads the rows.
         if shortage::is_short() || !self.collector.request(request, limit) {
             self.collect_noted();
         }
@@ -593,8 +595,9 @@ impl ShutdownSteps for Session {
         self.close_window();
     }
 
-    /// CUPTI is not asked again if nothing was launched since the last request, because the driver may be gone by now.
-    /// CUPTI is not asked again either after it has failed to answer once.
+    /// Makes CUPTI deliver all records, with two exceptions. If nothing was launched since CUPTI was last asked, it is
+    /// not asked again, because the driver may be gone by now. And after CUPTI has failed to answer once, it is never
+    /// asked again.
     fn gather_remaining_rows(&self, limit: StallLimit) {
         self.checkpoint.iter().for_each(Checkpoint::stop_regular);
         let calls = capture::cost().calls;
@@ -615,15 +618,15 @@ impl ShutdownSteps for Session {
     }
 
     fn compute_final_sums(&self, limit: StallLimit, is_signalled: bool) -> bool {
-        // After a signal, a stopped thread may hold the loader's lock forever.
+        // After a signal, a stopped thread may hold the loader's lock forever, so the sampler is skipped.
         if let Some(sampler) = self.sampler.filter(|_| !is_signalled) {
             progress::call_foreign(|| sampler.drain_remaining(limit.own));
         }
-        // The last stacks may refer to the newest modules.
+        // The last stacks may refer to modules that were loaded last.
         let new = if is_signalled { Vec::new() } else { self.new_modules() };
         let mut pipeline = self.pipeline_within(limit);
-        // This reads rows that are ready but not read yet. Launches are accepted up to this point, because otherwise
-        // there would be GPU work without a launch.
+        // Notes the rows that are ready but not read yet; they are read below. Until this point launches are accepted,
+        // because otherwise there would be GPU work without a launch.
         if let Some(pipeline) = &mut pipeline {
             pipeline.record_modules(&new);
             pipeline.note_unread();
@@ -642,8 +645,8 @@ impl ShutdownSteps for Session {
         true
     }
 
-    /// A signal is often followed by SIGKILL a few seconds later, so a checkpoint is created even if there was none
-    /// before.
+    /// Writes the last checkpoint. After a signal it is written even if there was no checkpoint before, because a
+    /// SIGKILL often follows a few seconds later.
     fn write_last_checkpoint(&self, limit: Duration, is_signalled: bool) {
         self.checkpoint.iter().for_each(|checkpoint| checkpoint.write_last(is_signalled, limit));
     }
@@ -679,7 +682,7 @@ impl ShutdownSteps for Session {
         let text = unprinted
             + &messages::take_unprinted()
             + &self.ledger_text(&mut pipeline, (&ledger, held), &report, rendered.as_ref());
-        // A process that launched nothing writes no file.
+        // A process that has launched nothing writes no file.
         let file = if is_printed || !has_work { None } else { self.write_unprinted(&text, &report) };
         let files =
             report.written.iter().chain(rendered.iter().flat_map(|rendered| &rendered.report.written));
@@ -692,7 +695,7 @@ impl ShutdownSteps for Session {
         if is_printed && !print_ledger(&text) {
             rest = text;
         }
-        // Any message since the previous call is about the folder of reports.
+        // A message that was added since `take_unprinted` was last called is about the folder of reports.
         rest += &messages::take_unprinted();
         if has_work {
             self.write_unprinted(&rest, &report);

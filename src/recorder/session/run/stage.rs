@@ -6,7 +6,7 @@
 //!                               +--> Failed (printed once; the application continues)
 //! ```
 //!
-//! until [`lifecycle`](crate::control::lifecycle) is over.
+//! A running session ends when gpuflame is switched off (see [`lifecycle`](crate::control::lifecycle)).
 
 use std::panic::catch_unwind;
 use std::thread::ThreadId;
@@ -31,7 +31,7 @@ enum Stage {
 static STAGE: Mutex<Stage> = Mutex::new(Stage::Idle);
 static STAGE_CHANGED: Condvar = Condvar::new();
 
-/// Creates the session by `set_up`. `None` if there is a session already or a thread is creating it. Waits for no
+/// Creates the session by calling `set_up`. Returns `None` if a session exists or is being created. Waits for no
 /// thread.
 pub(crate) fn create_if_idle(set_up: fn() -> Result<&'static Session>) -> Option<Result<&'static Session>> {
     {
@@ -44,8 +44,8 @@ pub(crate) fn create_if_idle(set_up: fn() -> Result<&'static Session>) -> Option
     Some(create_session(set_up))
 }
 
-/// Returns the session, or creates it by `set_up`. Waits for a thread that is creating it. `None` if the calling thread
-/// itself is creating the session, further up its stack.
+/// Returns the session; if there is none, creates it by calling `set_up`. If another thread is creating the session,
+/// waits for that thread. Returns `None` if this thread itself is creating it, in a function further up the stack.
 pub(crate) fn get_or_create(set_up: fn() -> Result<&'static Session>) -> Result<Option<&'static Session>> {
     let mut stage = STAGE.lock();
     loop {
@@ -62,10 +62,10 @@ pub(crate) fn get_or_create(set_up: fn() -> Result<&'static Session>) -> Result<
     create_session(set_up).map(Some)
 }
 
-/// Moves from `Starting` to `Running` or `Failed`. The stage's lock is not held while CUPTI is called, because
-/// subscribing may initialise the driver, and the driver may then inject gpuflame.
+/// Creates the session, and changes the stage from `Starting` to `Running` or `Failed`. The stage's lock is not held
+/// while CUPTI is called: subscribing may initialise the driver, and the driver may then inject gpuflame.
 fn create_session(set_up: fn() -> Result<&'static Session>) -> Result<&'static Session> {
-    // Waiting threads need a result, even after a panic.
+    // A panic in `set_up` must not prevent the stage from changing, because other threads may wait for the change.
     let result = stack::run_on_own_stack(set_up, |set_up| {
         catch_unwind(set_up).unwrap_or_else(|_| {
             disable_after_panic();
@@ -81,12 +81,13 @@ fn create_session(set_up: fn() -> Result<&'static Session>) -> Result<&'static S
     result
 }
 
-/// Returns the session if it runs, and otherwise an error.
+/// Returns the session if it is running; otherwise an error.
 pub(crate) fn running_session() -> Result<&'static Session> {
     if forks::is_over() {
         return Err(lifecycle::over_error());
     }
-    // A child may have been forked while the lock was held, but only after the session had begun.
+    // A child may have been forked while a thread held the stage's lock, but only after a session was requested. So
+    // without a request, the lock is free.
     if !forks::session_has_begun() {
         return Err(no_session());
     }

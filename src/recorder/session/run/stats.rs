@@ -1,4 +1,4 @@
-//! Results of a run so far, for a program that asks in mid-run.
+//! Results of a run so far, for a program that asks for them while it runs.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -15,19 +15,19 @@ use gpuflame_model::record::Work;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Launches, activities and losses, as if the process ended now: work that the GPU has not completed is
-    /// counted as pending launches.
+    /// Launches, activities and losses, as if the process ended now: launches whose work the GPU has not completed are
+    /// counted as pending.
     pub ledger: Ledger,
-    /// All kernels, over all GPUs, in descending order of time.
+    /// All kernels, over all GPUs, longest total time first.
     pub kernels: Vec<KernelTime>,
-    /// Number of windows opened so far, including the current one.
+    /// Number of windows opened so far, including one that is open now.
     pub windows: u32,
-    /// Number of calls of [`step`](crate::session::step).
+    /// Number of steps that have begun so far (see [`step`](crate::session::step)).
     pub steps: u64,
 }
 
-/// Exchange of stats between a thread of the program, which requests stats, and the collector, which computes them. The
-/// collector may wait for memory forever, and in this case no thread of the program may wait for the collector.
+/// Passes results from the collector, which computes them, to a thread of the program, which has asked for them. The
+/// collector may wait for memory forever. Even then, no thread of the program may wait forever for the collector.
 #[derive(Debug, Default)]
 pub(super) struct StatsExchange {
     is_requested: AtomicBool,
@@ -35,12 +35,12 @@ pub(super) struct StatsExchange {
 }
 
 impl StatsExchange {
-    /// Requests stats. The collector computes the stats at the next visit for which a thread waits.
+    /// Asks for results. The collector computes them at the next visit that a thread has requested.
     pub(super) fn request(&self) {
         self.is_requested.store(true, Ordering::Release);
     }
 
-    /// Computes the stats by `make`, if a thread has requested stats.
+    /// If results were requested, computes them by calling `make`.
     pub(super) fn answer(&self, make: impl FnOnce() -> Stats) {
         if self.is_requested.swap(false, Ordering::AcqRel) {
             let stats = make();
@@ -48,18 +48,18 @@ impl StatsExchange {
         }
     }
 
-    /// Removes and returns the stats. `None` if another thread that requested stats has taken these stats.
+    /// Removes and returns the results. Returns `None` if another thread has taken them.
     pub(super) fn take_result(&self) -> Option<Stats> {
         self.result.lock().take()
     }
 }
 
-/// Time of a kernel.
+/// Name and total time of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelTime {
-    /// Demangled name.
+    /// Name, demangled.
     pub name: String,
-    /// Number of runs.
+    /// Number of times that the kernel ran.
     pub count: u64,
     /// Total time in nanoseconds.
     pub nanos: u64,
@@ -73,7 +73,7 @@ impl Stats {
     }
 }
 
-/// Returns all kernels of a profile in descending order of time, over all devices.
+/// Returns all kernels of a profile, over all devices, longest total time first.
 fn all_kernels(profile: &Profile) -> Vec<KernelTime> {
     let sums = KernelSums::from_profile(profile);
     let mut all: Vec<_> = sums.each(profile).collect();
@@ -81,12 +81,12 @@ fn all_kernels(profile: &Profile) -> Vec<KernelTime> {
     all.into_iter().map(KernelTime::from).collect()
 }
 
-/// Returns the `max_count` kernels that took most time.
+/// Returns the `max_count` kernels with the longest total time.
 pub(super) fn longest_kernels(profile: &Profile, max_count: usize) -> Vec<KernelTime> {
     let sums = KernelSums::from_profile(profile);
     let mut heaviest = BinaryHeap::new();
     for sum in sums.each(profile) {
-        // If there are many kernels, this one comparison rejects nearly all of them.
+        // If there are many kernels, this comparison alone rejects nearly all of them.
         if heaviest.len() < max_count || heaviest.peek().is_some_and(|least| sum < *least) {
             heaviest.push(sum);
         }
@@ -97,10 +97,11 @@ pub(super) fn longest_kernels(profile: &Profile, max_count: usize) -> Vec<Kernel
     heaviest.into_sorted_vec().into_iter().map(KernelTime::from).collect()
 }
 
-/// Time, name and count of a kernel. Sorts in descending order of time.
+/// Total time, name and number of runs of a kernel. Sorts by descending time.
 type KernelSum<'a> = (Reverse<u64>, &'a str, u64);
 
-/// Name, time and count of each kernel, per device and overload. Sorted by name, so that equal names are adjacent.
+/// Name, total time and number of runs for each kernel, device and overload. Sorted by name, so that equal names are
+/// adjacent.
 struct KernelSums(Vec<(Option<StringId>, u64, u64)>);
 
 impl KernelSums {
