@@ -4,7 +4,7 @@ use gpuflame_model::record::{
     Activity, ContextId, CorrelationId, Instant, MemoryCall, Missing, Nanos, Row, Unified,
 };
 
-/// Contents of the launch record of an activity.
+/// Time, duration and context of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Launched {
     /// Time at which the API call began.
