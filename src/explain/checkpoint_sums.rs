@@ -121,8 +121,8 @@ impl Explain {
         self.ceiling.saturating_sub(held) >= copies + samples
     }
 
-    /// Number of stacks, kernels and thread names dropped so far. Once this number has grown, no more data may be
-    /// appended to a file that was begun earlier.
+    /// Number of stacks, kernels and thread names dropped so far. Once this number has grown, nothing more may be
+    /// appended to a file that was written before.
     pub fn dropped_count(&self) -> u64 {
         self.dropped.losses().iter().map(|(_, count)| count).sum()
     }

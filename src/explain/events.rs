@@ -91,7 +91,7 @@ impl JoinedRows {
         self.source_ids = Some(ids);
     }
 
-    /// Returns a correlation id as the source has it; `None` if the source has none.
+    /// Returns the correlation id that the source has for the rows' correlation id `id`; `None` if the source has none.
     pub fn source_id(&self, id: CorrelationId) -> Option<u64> {
         match &self.source_ids {
             None => Some(id.0.into()),

@@ -16,7 +16,8 @@ use gpuflame_model::record::{ContextId, DeviceId, Loss, NameId, Work};
 /// Counts of everything that was recorded, by outcome. See the module's documentation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
-    /// Number of launches and activities by outcome. None of them still waits for its partner.
+    /// Number of launches and activities by outcome. No launch still waits for its activity, and no activity for its
+    /// launch.
     pub tally: Tally,
     /// Number of runs of graph nodes, by what is known about the node's creator.
     pub nodes: graphs::NodeTally,
@@ -236,7 +237,7 @@ impl Device {
         self.work.device
     }
 
-    /// The device's window time and idle time with their parts; `None` if its activities have no times.
+    /// Window time and idle time of the device, with their parts; `None` if the device's activities have no times.
     pub fn sums(&self) -> Option<[Sum; 2]> {
         let time = self.time?;
         let gpu = format!("GPU {}", self.id().0);

@@ -1,10 +1,10 @@
 //! Per-window sums, for windows that get their own output files. Each window is summed separately, in addition to the whole
 //! run, until the window's GPU work is over and the window is removed ([`PerWindowSums::take_finished`]).
 //!
-//! A launch belongs to the first window that was not yet closed when the launch began. Only times are compared: that in
-//! the launch's row with those of the window edges. Work that was launched in another window, or outside all windows,
-//! counts only as busy time of the GPU, for as long as it ran inside the window. Work that arrives after its window was
-//! removed is late: it is counted, and is not in any file.
+//! A launch belongs to the first window that was not yet closed when the launch began. This is decided by the time in
+//! the launch's row and the times of the window edges. Work that was launched in another window, or outside all
+//! windows, counts only as busy time of the GPU, for as long as it ran inside the window. Work that arrives after its
+//! window was removed is late: it is counted, and is not in any file.
 //!
 //! The number of windows is limited. Launches after the last window are added to the last window.
 

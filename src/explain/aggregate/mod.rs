@@ -1,5 +1,6 @@
-//! `Aggregate` adds up joined rows: one sum (a cell) per combination of context, work and device, statistics by work
-//! and device, and the total work per device. The busy time is computed by `timeline`.
+//! `Aggregate` adds up joined rows. It has one sum (a cell) for each combination of context, work and device,
+//! statistics for each combination of work and device, and the total work of each device. `timeline` computes the busy
+//! time.
 //!
 //! Memory grows with the number of distinct contexts, kernels and devices, never with the number of launches. Only ids
 //! are stored; the [`Profile`] that receives the sums knows what the ids mean.

@@ -251,8 +251,8 @@ impl ById {
         }
     }
 
-    /// Empties the page in the place that belongs to `id`. An alias stays as long as its launch; the launch has a lower id
-    /// and so was handled earlier, in this page or a previous page.
+    /// Empties the page at the position that belongs to `id`. An alias is kept as long as its launch is kept. The
+    /// launch has a lower id than its alias, so it was handled earlier, in this page or a previous page.
     #[cold]
     fn displace(&mut self, id: CorrelationId, forget: &mut impl FnMut(CorrelationId, IdEntry)) {
         for at in 0..ENTRIES_PER_PAGE {

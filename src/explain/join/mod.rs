@@ -13,11 +13,11 @@
 //! activity row ----+-----------------------------------------+--not found--> orphans --full--> a reason
 //! ```
 //!
-//! A launch can therefore be found until an id occurs that is higher by [`Limits::recent`]. A launch without an activity by
-//! then is kept until [`Limits::waiting`] more such launches have followed. A launch of a graph may have more activities
-//! for as long as the graph runs; it is forgotten when it had no activity between two flushes of the tracer
-//! ([`Join::flushed`]) and thousands of other graph launches followed it. Abandoned launches and activities have a
-//! [`Missing`] reason and are counted; the counts of [`Tally`] always add up.
+//! A launch can therefore be found by its id until an id occurs that is higher by [`Limits::recent`]. A launch without
+//! an activity by then is kept until [`Limits::waiting`] more such launches have followed. A launch of a graph may have
+//! more activities for as long as the graph runs; it is forgotten when it had no activity between two flushes of the
+//! tracer ([`Join::flushed`]) and thousands of other graph launches followed it. Abandoned launches and activities have
+//! a [`Missing`] reason and are counted; the counts of [`Tally`] always add up.
 //!
 //! Launches made outside of windows have no rows of their own: rows contain only the ranges of their ids (`outside`).
 //! These ranges distinguish the activities of such launches from those of lost launches. An activity waits for its
@@ -65,8 +65,8 @@ pub struct Limits {
     /// 262,144, which is enough for half as many launches if each launch has two ids.
     pub recent: usize,
     /// Maximum number of older launches without an activity in one generation; two generations are kept. Default:
-    /// 229,376, which fills a table of 2^18 buckets to its maximum load. Two generations are enough for the launches of
-    /// more than forty threads that each have a buffer of 10,000 records which the tracer has not yet filled.
+    /// 229,376, which fills a table of 2^18 buckets to its maximum load. Two generations are enough for more than forty
+    /// threads that each have a buffer of 10,000 records which is not yet full.
     pub waiting: usize,
     /// Maximum number, in one generation, of older launches that had an activity and may have more. After a flush,
     /// fewer may be kept. Two generations are kept. Default: 114,688.

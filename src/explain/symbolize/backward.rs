@@ -44,7 +44,7 @@ pub struct BackwardTime {
     pub moved: u64,
 }
 
-/// An operator or a node: the number of its range, and the name that an operator and its node have in common.
+/// Key that an operator and its node have in common: the number of their ranges, and the shared part of their names.
 type RangeKey = (u64, String);
 
 /// Contexts of the operators' last launches, by thread. The context is `None` for a thread of autograd's engine.
@@ -55,9 +55,9 @@ pub(super) fn is_engine(function: &str) -> bool {
     ENGINE_PREFIXES.iter().any(|begin| function.starts_with(begin))
 }
 
-/// Moves launches of backward nodes under the forward pass, in a profile with names. Launches that were already moved stay
-/// in place. `engine` marks the frames of the profile that belong to the engine, whether they are shown or not. `of_node`
-/// returns the shown frames of a stack inside the engine, root first.
+/// Moves launches of backward nodes under the forward pass, in a profile whose frames already have names. Launches that
+/// were already moved stay in place. `engine` marks the frames of the profile that belong to the engine, whether they
+/// are shown or not. `of_node` returns the shown frames of a stack inside the engine, root first.
 pub(super) fn attach_backward_to_forward(
     profile: &mut Profile,
     engine: &[bool],

@@ -147,8 +147,8 @@ fn is_part_of_call(name: &StackName<'_>, api: &str) -> bool {
         || VENDORS.iter().flat_map(|vendor| vendor.functions).any(|inner| name.text.starts_with(inner))
 }
 
-/// Hides the functions that implement an operator. If an operator calls a Python function, the functions after it are
-/// shown.
+/// Hides the functions that implement an operator. If the operator calls a Python function, the functions that this
+/// Python function calls are shown.
 fn hide_in_operators(stack: &[StackName<'_>], shown: &mut [bool]) {
     let mut is_inside = false;
     for (name, shown) in stack.iter().zip(shown).filter(|(_, shown)| **shown) {

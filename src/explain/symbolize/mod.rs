@@ -82,7 +82,7 @@ struct FrameNames {
     start: Option<u64>,
     origin: CodeOrigin,
     is_label: bool,
-    /// How a label is displayed if the label is the API call itself.
+    /// Displayed frame of a label if the label is the API call itself.
     call: Option<ShownFrameId>,
     /// Whether the file was not queried because the frame is hidden. See [`Symbolizer::name_hidden`].
     is_hidden: bool,

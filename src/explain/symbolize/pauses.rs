@@ -1,4 +1,5 @@
-//! What the stacks of two calls of one thread prove about the pause between the calls.
+//! Determines, from the stacks of two calls of one thread, which functions certainly ran during the pause between the
+//! calls.
 //!
 //! ```text
 //! call before:  main > train > update > cudaLaunchKernel        main, train: the same call sites

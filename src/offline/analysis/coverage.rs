@@ -65,7 +65,7 @@ impl StepCoverage {
             let last = last_covered.get(&thread(launch.context)).copied();
             !launch.is_covered && launch.time < last_end && last.is_some_and(|last| launch.time > last)
         };
-        // Contexts that launched graphs of which some work was recorded.
+        // Contexts that launched graphs whose work was recorded at least once.
         let graphs = self.launches.iter().filter(|launch| launch.is_covered).map(|launch| launch.context);
         let graphs: BTreeSet<ContextId> = graphs.filter(|context| profile.launches_graph(*context)).collect();
         // For each position in the launches, the sums over all launches before it.

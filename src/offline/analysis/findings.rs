@@ -1,5 +1,5 @@
-//! Checks a trace for doubtful figures. Each finding states which figures are doubtful, how many of them there are, and
-//! why they matter.
+//! Checks a trace for doubtful figures. Each finding states which figures are doubtful, their number, and why they
+//! matter.
 
 use std::borrow::Cow;
 use std::collections::HashMap;

@@ -6,12 +6,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Properties of a rank from which it is decided whether the rank belongs to a job.
+/// Properties of a rank that show whether the rank belongs to a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobMember {
     /// The rank.
     pub rank: u32,
-    /// Number of ranks of the rank's job, if the file gives this number.
+    /// Number of ranks of the job, if the rank's file gives this number.
     pub world_size: Option<u32>,
     /// Names of the kernels that the rank ran.
     pub kernels: BTreeSet<String>,

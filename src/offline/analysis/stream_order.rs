@@ -17,7 +17,7 @@ use gpuflame_traces::import::LinkReport;
 /// Minimum time in ns by which an activity must last past the start of later work for its duration to count as
 /// impossible. Shorter overlaps can be errors of the clock.
 const MIN_EXCESS_NS: u64 = 10_000;
-/// The activity must also last past the start of later work by more than this part (1/N) of the stream's time.
+/// Part (1/N) of the stream's time by which an activity must also last past the start of later work.
 const MIN_EXCESS_PART: u64 = 100;
 /// Error of times that are whole microseconds, in ns.
 const MICROSECOND_NS: u64 = 1000;

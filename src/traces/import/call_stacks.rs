@@ -108,7 +108,7 @@ impl StackBuilder<'_> {
     }
 }
 
-/// Whether `slice` crosses too many open slices, that is, ends after them.
+/// Whether `slice` ends after too many of the open slices, and so crosses them.
 fn crosses_too_many(open: &[OpenSlice], slice: &Slice) -> bool {
     let end = slice.last_moment();
     let some_end_before = open.iter().rev().take(MAX_EXAMINED).take_while(|outer| outer.first_end < end);

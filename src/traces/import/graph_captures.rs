@@ -241,7 +241,7 @@ impl GraphCaptures {
     }
 
     /// Returns all graph launches by time, each with its candidate captures. A candidate is a capture that matches the
-    /// launch, and that continues the captures of the launches before it.
+    /// launch and fits the captures of the launches before and after it.
     fn graph_launches(
         &self,
         launches: &[u32],

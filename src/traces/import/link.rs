@@ -9,10 +9,10 @@
 //! 4. the external id, if the operation has no correlation id.
 //!
 //! If several calls have the id, calls that can start such work are preferred to others (a launch to the record of an
-//! event), and of nested calls the innermost. If several calls are left, as many as operations, and all of them are on
-//! one thread and the operations on one stream, calls and operations are linked in order of time. Otherwise an
-//! operation belongs to the only call that began before it. If there is no such call, or more than one, the operation
-//! is ambiguous, and linked to no call.
+//! event), and of nested calls the innermost. If several calls are left, there are as many calls as operations, the
+//! calls are on one thread and the operations on one stream, then calls and operations are linked in order of time.
+//! Otherwise an operation belongs to the only call that began before it. If there is no such call, or more than one,
+//! the operation is ambiguous, and linked to no call.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -121,8 +121,9 @@ pub(super) struct Linking<'a> {
     /// Index into `homes` for each operation, or [`ANY_PROCESS`].
     pub(super) home_of_op: &'a [u32],
     pub(super) flows: ResolvedFlows,
-    /// External ids of calls and operations without a correlation id, each with its number.
+    /// External ids of calls that have no correlation id, each with the number of the call.
     pub(super) external_calls: Vec<(u64, u32)>,
+    /// External ids of operations that have no correlation id, each with the number of the operation.
     pub(super) external_ops: Vec<(u64, u32)>,
 }
 

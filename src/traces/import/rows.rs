@@ -25,8 +25,7 @@ use gpuflame_model::record::{
     Step, StreamId, ThreadId,
 };
 
-/// Time in ns on the trace's clock. If all starts other than 0 are later than this time, a start of 0 means "not
-/// recorded".
+/// A start of 0 means "not recorded" if all other starts are later than this time, in ns on the trace's clock.
 const MIN_GAP_AFTER_ZERO_NS: i64 = 60_000_000_000;
 
 /// Maximum number of frames of a stack; the frames at the root of deeper stacks are left out, and the stack is marked as

@@ -135,8 +135,8 @@ impl<'a> SbtRecord<'a> {
         Ok(Self { kind, time, duration, device, stream, correlation, name, thread, stack, kernel, bytes })
     }
 
-    /// Converts the record to an event. The format gives the direction of a copy in the type of the record, because the
-    /// name of the copy may be arbitrary.
+    /// Converts the record to an event. The format gives the direction of a copy in the type of the record, not in the
+    /// name, which may be arbitrary.
     fn to_event(&self) -> Event<'_> {
         let (name, (start, end)) = (self.name, self.times());
         let (device, stream, correlation) = (Some(self.device), Some(self.stream), self.correlation_id());

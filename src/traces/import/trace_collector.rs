@@ -33,8 +33,9 @@ pub struct TraceCollector {
     /// Lane that was looked up last, with the fields as the trace gives them.
     last_lane: Option<(i64, i64, u32)>,
     pub(super) launch_flows: LaunchFlows,
-    /// External ids of calls and operations without a correlation id, each with its number.
+    /// External ids of calls that have no correlation id, each with the number of the call.
     pub(super) external_calls: Vec<(u64, u32)>,
+    /// External ids of operations that have no correlation id, each with the number of the operation.
     pub(super) external_ops: Vec<(u64, u32)>,
     /// Threads, each as its process, its number if it has one, and its name.
     pub(super) thread_facts: Vec<(u32, Option<u32>, Box<str>)>,

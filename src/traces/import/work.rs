@@ -62,7 +62,7 @@ impl CallRecord {
     }
 }
 
-/// Work that a call may start, by the name of its function. Functions that start no work come first.
+/// Work that a call may start, derived from the name of the called function. Functions that start no work come first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum CallUse {
     /// The function starts no GPU work: it records an event, waits, allocates or returns an attribute.

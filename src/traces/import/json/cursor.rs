@@ -54,9 +54,9 @@ impl Value {
 
 /// Returns the position of the first byte at or after `at` that is not a blank.
 ///
-/// This function and `word_end` advance byte by byte with branches, and do not compute the position from a bit mask.
-/// The branches nearly always go the same way as before, so the processor predicts them and runs ahead. It would have
-/// to wait for a computed position.
+/// This function and `word_end` advance in a loop with branches, and do not compute the position from a bit mask. The
+/// branches nearly always go the same way as before, so the processor predicts them and runs ahead. For a computed
+/// position it would have to wait.
 #[inline(always)]
 pub(super) fn skip_blanks(bytes: &[u8], mut at: usize) -> usize {
     while bytes[at] <= b' ' {

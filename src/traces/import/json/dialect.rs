@@ -388,7 +388,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
     }
 
     /// Whether the arguments of a CPU slice contain something that every sink needs: exact times (Paddle) or Python
-    /// functions. Searching for the names of these arguments takes a fifth of the time of parsing all keys.
+    /// functions. Searching for these two keys takes a fifth of the time of parsing all keys.
     fn has_needed_args(&self) -> bool {
         match std::str::from_utf8(self.fields.args.slice(self.bytes)) {
             Ok(args) => {
