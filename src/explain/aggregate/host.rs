@@ -101,7 +101,7 @@ impl HostSums {
     /// Replaces each context by the one that `context` returns for it, and recomputes the sums.
     pub fn rename(&mut self, context: impl Fn(ContextId) -> ContextId) {
         for ((id, call), (count, amount)) in std::mem::take(&mut self.sums) {
-            // Ids below `FIRST` represent the lack of a stack, and are not mapped.
+            // Ids below `FIRST` have no context row, and are not mapped.
             let id = if id < ContextId::FIRST { id } else { context(id) };
             let (counts, sum) = self.sums.entry((id, call)).or_default();
             *counts += count;
