@@ -3,15 +3,15 @@
 //! of launches.
 //!
 //! 1. Single activities are never stored: they are passed to the join, the sums and, on request, to a file.
-//! 2. **Stacks**, with all sums per stack, may use a quarter of the ceiling. Beyond that, half the stacks are merged into
-//!    `[other stacks]`, one such entry for each API function that the stacks called. The merged stacks are those with the
-//!    least GPU time (a launch whose work has not finished counts as much as the average launch). The youngest eighth of
-//!    the stacks is exempt, because its launches have had no time to show their weight. A phase that makes millions of
-//!    stacks therefore hides neither the work before it nor the work after it.
-//! 3. **Kernels** may use an eighth of the ceiling, plus half the unused part of the quarter for stacks. This includes the
-//!    kernels' names and distributions (about 600 bytes per kernel). Beyond that, half the kernels, chosen in the same way
-//!    as stacks, become `[other kernels]`.
-//! 4. **Threads** of which no stack is left lose their names.
+//! 2. **Stacks**, with all sums per stack, may use a quarter of the ceiling. Beyond that, half the stacks are merged
+//!    into `[other stacks]`, one such entry for each API function that the stacks called. The merged stacks are those
+//!    with the least GPU time (a launch whose work has not finished counts as much as the average launch). The youngest
+//!    eighth of the stacks is exempt, because these stacks have had too little time to collect GPU time. A phase that
+//!    makes millions of stacks therefore hides neither the work before it nor the work after it.
+//! 3. **Kernels** may use an eighth of the ceiling, plus half of what the stacks leave unused of their quarter. This
+//!    includes the kernels' names and distributions (about 600 bytes per kernel). Beyond that, half the kernels, chosen
+//!    in the same way as stacks, become `[other kernels]`.
+//! 4. **Thread names** are dropped if no stack of the thread is left.
 //!
 //! At the end, names are looked up and files are written, which takes two to three times the memory of the stacks alone. So
 //! stacks are dropped again until everything fits below the ceiling. The stacks with the most GPU time are kept.
@@ -19,9 +19,9 @@
 //! A dropped stack that occurs again is treated as a new stack: each time stacks were dropped, threads assign new ids to
 //! their stacks (`capture::Forgetting`). So a stack that was rare and has become frequent is recorded again.
 //!
-//! A dropped stack is forgotten together with its id. Later rows with such an id are attributed to `[other stacks]`. When
-//! graph nodes run that were created on a dropped stack, they have an unknown id, and join `[other stacks]` at the next
-//! snapshot ([`IdMapping`]).
+//! A dropped stack is forgotten together with its id. Later rows with such an id are attributed to `[other stacks]`. A
+//! graph node that was created on a dropped stack still carries the forgotten id. When such a node runs, its work is
+//! attributed to `[other stacks]` at the next snapshot ([`IdMapping`]).
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -32,17 +32,18 @@ use crate::join::Limits;
 use gpuflame_model::profile::{Profile, Weight};
 use gpuflame_model::record::{ContextId, IdMap, Loss, NameId};
 
-/// Number of stacks, and of kernels, up to which none are dropped, because so few cannot be what uses the memory.
+/// Minimum number of stacks, and of kernels, that are always kept, because so few cannot be what uses up the memory.
 const MIN_KEPT_STACKS: usize = 256;
-/// Ceiling from which on the join has its usual limits: full, it takes 45 MiB. Below, its limits shrink in proportion.
+/// Smallest ceiling at which the join has its default limits (with all tables full, it takes 45 MiB). Under a lower
+/// ceiling, these limits shrink in proportion.
 const FULL_JOIN_CEILING_BYTES: usize = 256 << 20;
 
 /// Memory of a thread's name and number, in bytes.
 const BYTES_PER_THREAD: usize = 96;
 
-/// Upper bound on the extra memory of a snapshot, its names and a flame graph (tables grow by doubling). This constant is
-/// per frame that a stack shares with no other stack; the next ones are per node of the tree of stacks, and per stack. A
-/// stack may have a root of its own if threads are kept separate.
+/// Upper bound on the extra memory of a snapshot, its names and a flame graph (tables grow by doubling). The constants
+/// are per frame in the tree of stacks, per node of that tree, and per stack. The cost per stack is higher if threads
+/// are kept separate, because a stack may then have a root of its own.
 const EXPORT_BYTES_PER_FRAME: usize = 16;
 const EXPORT_BYTES_PER_NODE: usize = 120;
 const EXPORT_BYTES_PER_STACK: usize = 500;
@@ -101,7 +102,8 @@ impl Explain {
         DroppedDefinitions { kept_kernels: self.fit_kernels(names), threads: self.fit_threads() }
     }
 
-    /// Drops the rarest stacks until the rest fits into the share of the memory limit that stacks may take. Called for each new stack.
+    /// Drops the stacks with the least GPU time until the rest fits into the share of the ceiling that stacks may take.
+    /// Called for each new stack.
     pub(super) fn fit_stacks(&mut self) {
         if self.stack_bytes() + self.profile.shown_bytes() > self.ceiling / 4 {
             self.profile.drop_shown();
@@ -121,7 +123,8 @@ impl Explain {
         self.contexts.heap_bytes() > self.ceiling / 32
     }
 
-    /// Reduces kernels to their share of the ceiling. Returns the remaining kernels if some were dropped.
+    /// Drops kernels until the rest fits into the share of the ceiling that kernels may take. Returns the remaining
+    /// kernels, or `None` if none were dropped.
     fn fit_kernels(&mut self, names: usize) -> Option<HashSet<NameId>> {
         let unused = (self.ceiling / 4).saturating_sub(self.stack_bytes());
         let room = (self.ceiling / 8 + unused / 2).saturating_sub(names + self.aggregate.series_bytes());
@@ -172,7 +175,7 @@ impl Explain {
         let needed = self.export_bytes();
         let room = self.ceiling.saturating_sub(held);
         if needed > room && self.profile.context_count() > MIN_KEPT_STACKS {
-            // Dropped stacks also free memory.
+            // Dropping a stack reduces the memory that outputs need, and also frees the memory of the stack itself.
             let stacks = self.stack_bytes();
             let share = (room + stacks) as f64 / (needed + stacks) as f64;
             let count = (self.profile.context_count() as f64 * share) as usize;
@@ -253,8 +256,9 @@ impl Explain {
     }
 }
 
-/// Maps ids to the ids under which they are summed: contexts that were just dropped (`replacements`), and ids that the
-/// profile does not know because they were dropped earlier.
+/// Maps the ids of dropped contexts and kernels to `[other stacks]` and `[other kernels]`; all other ids stay the same.
+/// Contexts that were just dropped are in `replacements`. Ids that were dropped earlier are ids that the profile does
+/// not know.
 pub(super) struct IdMapping<'a> {
     profile: &'a Profile,
     replacements: &'a IdMap<ContextId, ContextId>,

@@ -105,8 +105,8 @@ impl Explain {
         open
     }
 
-    /// Forgets the sums and windows that were read from a file. Call before reading those of another file with the same
-    /// stacks.
+    /// Forgets the sums and windows that were read from a file. Call before reading the sums and windows of another
+    /// file with the same stacks.
     pub fn forget_checkpoint(&mut self) {
         self.checkpoint = None;
         self.profile.forget_windows();
@@ -121,8 +121,8 @@ impl Explain {
         self.ceiling.saturating_sub(held) >= copies + samples
     }
 
-    /// Number of stacks, kernels and thread names dropped so far. Once this number has grown, a file that was written
-    /// before must not be appended to.
+    /// Number of stacks, kernels and thread names dropped so far. Once this number has grown, nothing more may be
+    /// appended to a file that was written before.
     pub fn dropped_count(&self) -> u64 {
         self.dropped.losses().iter().map(|(_, count)| count).sum()
     }
@@ -214,8 +214,8 @@ fn sums(
     }
 }
 
-/// Returns the values of the steps. Times are split into seconds and nanoseconds, because older versions add up the values
-/// of sums that they do not know.
+/// Returns the values of the steps. Times are split into seconds and nanoseconds, because older versions add up the
+/// values even of sums whose kind they do not know, and limit the total to `MAX_TOTAL`.
 fn step_values(steps: StepTotals) -> [u64; 8] {
     let StepTotals { count, first_number, first, last, thread, has_several_threads } = steps;
     let ([first_s, first_ns], [last_s, last_ns]) = (split_time(first), split_time(last));
@@ -342,7 +342,7 @@ pub(super) struct CheckpointSums {
     pub(super) tally: Tally,
     pub(super) nodes: NodeTally,
     pub(super) stacks: Stacks,
-    /// Number of bytes that are allocated now, and its maximum.
+    /// Number of bytes that are currently allocated, and the maximum of this number.
     pub(super) held: (u64, u64),
     dependencies: Dependencies,
     steps: StepTotals,
@@ -356,7 +356,7 @@ pub(super) struct CheckpointSums {
 
 impl CheckpointSums {
     /// Adds a sum. The sum is skipped if this version does not know its kind or if its values are impossible. `first`
-    /// returns the context that represents another context.
+    /// maps a context to the context that represents it (the first one with the same stack).
     pub(super) fn push(&mut self, key: &[u8], values: &[u64], first: impl Fn(ContextId) -> ContextId) {
         let _ = self.add_sum(&mut Fields(key), values, first);
     }
@@ -509,8 +509,8 @@ impl CheckpointSums {
         self.works = works.into_values().collect();
     }
 
-    /// Counts and amounts of the samples. Each sample is returned once for the context that launched it, and once for the
-    /// context that created its graph node.
+    /// Returns the context, count and amount of each sample. A sample is returned once for the context that launched
+    /// it, and once for the context that created its graph node.
     pub(super) fn weights(&self) -> impl Iterator<Item = (ContextId, u64, u64)> {
         self.samples.values().flatten().flat_map(|sample| {
             let of = |id: Option<ContextId>| id.map(|id| (id, sample.count(), sample.amount()));
@@ -550,7 +550,8 @@ fn merge_samples(mut samples: Vec<Sample>) -> Vec<Sample> {
     samples
 }
 
-/// Merges two distributions. The percentiles of the result are unknown, and the larger percentiles are the best estimate.
+/// Merges two distributions. The percentiles of the result are unknown, so the larger of the two percentiles is used as
+/// an estimate.
 fn add_stats(sum: &mut WorkStats, more: WorkStats) {
     sum.weight.count += more.weight.count;
     sum.weight.nanos += more.weight.nanos;

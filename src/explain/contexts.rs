@@ -22,11 +22,12 @@ pub struct Stacks {
 #[derive(Debug, Default)]
 pub(super) struct Contexts {
     merge_threads: bool,
-    /// For each id that another context represents: that other context, and the thread of the id. Contexts that represent
-    /// themselves are not in this map. A thread may give a stack a new id at any time.
+    /// Maps the id of each merged context to the context that represents it, and to the thread of the merged context.
+    /// Contexts that represent themselves are not in this map. A stack may have several ids, because a thread may give
+    /// a stack a new id at any time.
     firsts: IdMap<ContextId, (ContextId, ThreadId)>,
-    /// Lowest id of new launches. Ids below it are known only if they represent themselves, because new launches use no
-    /// other low ids.
+    /// Lowest id that new launches may have. The ids below were forgotten, except those of contexts that represent
+    /// themselves.
     begin: ContextId,
     stacks: Stacks,
 }

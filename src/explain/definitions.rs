@@ -74,8 +74,8 @@ impl Definitions {
         true
     }
 
-    /// With merged threads a stack has no single thread: the profile only knows the thread on which the stack occurred
-    /// first.
+    /// Writes the contexts. If threads are merged, contexts are written without a thread, because the profile knows
+    /// only the thread on which the stack occurred first.
     fn contexts(&mut self, profile: &Profile, are_merged: bool, chunk: &mut Chunk, max_bytes: usize) -> bool {
         if self.contexts.len() == profile.all_contexts().len() {
             return true;
@@ -95,7 +95,7 @@ impl Definitions {
     }
 }
 
-/// Splits a range, in the form in which it is displayed, into its domain and its text.
+/// Splits the displayed form of a range into its domain and its text.
 fn range(shown: &str) -> (&str, &str) {
     let inside = shown.strip_prefix("[range").and_then(|rest| rest.split_once(']'));
     inside.map_or(("", shown), |(domain, text)| (domain.trim_start_matches(' '), text))

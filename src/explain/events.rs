@@ -57,12 +57,12 @@ pub struct MarkedInstant {
     pub text: String,
 }
 
-/// Correlation ids of the rows, as a file with a single process shows them.
+/// Correlation ids for an output that shows all rows in a single process, so that each id must be unique.
 #[derive(Clone, Debug)]
 pub struct DistinctIds(Option<Vec<u64>>);
 
 impl DistinctIds {
-    /// Returns the id that the file shows.
+    /// Returns the id that the output shows for `id`.
     pub fn get(&self, id: CorrelationId) -> u64 {
         let known = self.0.as_ref().and_then(|ids| ids.get(id.0 as usize));
         known.copied().unwrap_or(id.0.into())
@@ -85,12 +85,13 @@ pub struct JoinedRows {
 }
 
 impl JoinedRows {
-    /// Sets the correlation ids of a trace that another tool wrote, by correlation id of the rows; 0 for none.
+    /// Sets the correlation ids that another tool's trace has. Index: the correlation id of the rows. 0 means that the
+    /// trace has no id for the row.
     pub fn set_source_ids(&mut self, ids: Vec<u64>) {
         self.source_ids = Some(ids);
     }
 
-    /// Returns a correlation id as the source has it; `None` if the source has none.
+    /// Returns the correlation id that the source has for the rows' correlation id `id`; `None` if the source has none.
     pub fn source_id(&self, id: CorrelationId) -> Option<u64> {
         match &self.source_ids {
             None => Some(id.0.into()),
@@ -98,8 +99,8 @@ impl JoinedRows {
         }
     }
 
-    /// Returns correlation ids for a file with a single process: as the source has them, except that an id is new if
-    /// the source has none, or has the same id for another launch.
+    /// Returns a unique correlation id for each row, for an output with a single process. This is the id that the
+    /// source has, or a new id if the source has none or uses the same id for another launch.
     pub fn distinct_ids(&self) -> DistinctIds {
         let Some(ids) = &self.source_ids else { return DistinctIds(None) };
         let mut next = ids.iter().copied().max().unwrap_or(0);
@@ -142,7 +143,7 @@ impl JoinedRows {
         }
     }
 
-    /// Returns the calls that started no GPU work, by time.
+    /// Returns the calls that started no GPU work, sorted by time.
     pub fn host_calls(&self) -> &[HostCall] {
         &self.host_calls
     }

@@ -16,11 +16,12 @@ use gpuflame_model::record::{ContextId, DeviceId, Loss, NameId, Work};
 /// Counts of everything that was recorded, by outcome. See the module's documentation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
-    /// Launches and activities by outcome. None of them is still open.
+    /// Number of launches and activities by outcome. No launch still waits for its activity, and no activity for its
+    /// launch.
     pub tally: Tally,
-    /// Activities that are runs of graph nodes, by knowledge of the node's creator.
+    /// Number of runs of graph nodes, by what is known about the node's creator.
     pub nodes: graphs::NodeTally,
-    /// Losses by kind. Kinds of which none occurred are absent.
+    /// Number of losses by kind. Kinds that did not occur are absent.
     pub losses: BTreeMap<Loss, u64>,
     /// Number and quality of the stacks.
     pub stacks: Stacks,
@@ -55,15 +56,15 @@ pub struct Device {
     pub work: DeviceUse,
     /// Busy and idle time; `None` if none of the device's activities has usable times.
     pub time: Option<DeviceTime>,
-    /// Idle nanoseconds between two pieces of work by cause, in the order of [`Cause::ALL`].
+    /// Idle nanoseconds between two activities, by cause, in the order of [`Cause::ALL`].
     pub between: [u64; Cause::ALL.len()],
     /// Nanoseconds from the opening of a window to the first work in it.
     pub opening: u64,
     /// Nanoseconds from the last work in a window until it closed.
     pub closing: u64,
-    /// Idle nanoseconds before and after the steady part of the run. No other sum contains them.
+    /// Idle nanoseconds before the steady part of the run. No other sum contains them.
     pub start_up: u64,
-    /// See `start_up`.
+    /// Idle nanoseconds after the steady part of the run. No other sum contains them.
     pub shutdown: u64,
 }
 
@@ -80,7 +81,7 @@ pub struct Host {
     pub allocated: u64,
     /// Number of calls that freed memory.
     pub frees: u64,
-    /// Number of bytes freed, of memory whose allocation was recorded.
+    /// Number of freed bytes. Only memory whose allocation was recorded is counted.
     pub freed: u64,
     /// Number of bytes that are currently allocated.
     pub held: u64,
@@ -123,7 +124,7 @@ impl fmt::Display for Sum {
 }
 
 impl Ledger {
-    /// Creates the ledger of `profile`, which must contain the sums, and of counts that the profile does not contain.
+    /// Creates a ledger from the sums in `profile`, and from counts that the profile does not contain.
     pub(super) fn new(
         profile: &Profile,
         tally: Tally,
@@ -166,12 +167,12 @@ impl Ledger {
         Sum::new("activities", self.tally.activities.seen + dropped, &parts)
     }
 
-    /// Sum of the activities that are runs of graph nodes, by knowledge of the node's creator.
+    /// Sum of the runs of graph nodes, by what is known about the node's creator.
     pub fn graph_activities(&self) -> Sum {
         Sum::new("graph activities", self.nodes.seen(), &self.nodes.parts())
     }
 
-    /// Sums of calls on events, and of the tracer's records of waits.
+    /// Two sums: calls that record an event or wait for one, and the tracer's records of waits by kind.
     pub fn dependency_sums(&self) -> [Sum; 2] {
         let known = &self.dependencies;
         let calls = [("record", known.record_calls), ("stream_wait", known.wait_calls)];
@@ -236,7 +237,7 @@ impl Device {
         self.work.device
     }
 
-    /// Window time and idle time with their parts; `None` if the device's activities have no times.
+    /// Window time and idle time of the device, with their parts; `None` if the device's activities have no times.
     pub fn sums(&self) -> Option<[Sum; 2]> {
         let time = self.time?;
         let gpu = format!("GPU {}", self.id().0);

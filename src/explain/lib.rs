@@ -124,8 +124,8 @@ impl Explain {
     pub fn push(&mut self, row: &Row<'_>, sink: &mut impl Sink) {
         match row {
             Row::Launch(launch) => self.push_launch(launch, sink),
-            // Copying an activity must wait for the stores that created the row, which takes about 12 ns, and almost no
-            // activity needs a copy.
+            // Almost all activities are joined without being copied, because a copy must wait for the stores that
+            // created the row, which takes about 12 ns.
             Row::Activity(activity) if !graphs::is_node(activity) && activity.created.is_none() => {
                 self.join_activity(activity, sink);
             }
@@ -251,13 +251,15 @@ impl Explain {
         }
     }
 
-    /// Passes on a row that is not joined, with its representative context.
+    /// Passes a row that is not joined with anything to the sums per window, to `sink` and to the host sums. The caller
+    /// has already replaced the row's context by the representative context.
     fn push_host_row(&mut self, row: &Row<'_>, sink: &mut impl Sink) {
         (&mut self.per_window, sink).host(row);
         self.host.row(row);
     }
 
-    /// Handles an edge that is due to a step of the clock: the open window ends or continues, and no new window begins.
+    /// Handles a window edge that only marks a step of the clock: such an edge interrupts or continues the open window,
+    /// and does not begin a new window.
     pub fn push_clock_edge(&mut self, edge: &Row<'_>) {
         self.timeline.row(edge);
         if let Some(per_window) = &mut self.per_window {
@@ -308,13 +310,13 @@ impl Explain {
         }
     }
 
-    /// Whether enough state waits for a flush of the tracer that a flush should be made soon.
+    /// Whether the tracer should be flushed soon, because much state can be released only after a flush.
     pub fn wants_flush(&self) -> bool {
         self.join.wants_flush() || self.graphs.wants_flush()
     }
 
-    /// Returns the result so far, treating rows without a partner as if they never found one; these rows are passed to
-    /// `sink`. Later rows are processed as if no snapshot had been taken.
+    /// Returns the result so far. Launches and activities that still wait for their partner are treated as if it never
+    /// came, and are passed to `sink`. Later rows are processed as if no snapshot had been taken.
     ///
     /// `counted` contains losses that are counted outside of rows: the total so far for each kind.
     pub fn snapshot(&mut self, counted: &[(Loss, u64)], sink: &mut impl Sink) -> Snapshot<'_> {
@@ -338,8 +340,8 @@ impl Explain {
         let replacements = IdMap::default();
         let mapping = IdMapping::new(&self.profile, &replacements);
         if mapping.has_any() {
-            // Contexts that created graph nodes, and kernels that waited for their launch, may have been forgotten in the
-            // meantime.
+            // In the meantime, contexts that created graph nodes, and kernels whose activities waited for a launch, may
+            // have been dropped.
             aggregate.rename(|id| mapping.context(id), |id| mapping.kernel(id));
         }
         let mut losses = self.losses.clone();

@@ -1,10 +1,10 @@
 //! Per-window sums, for windows that get their own output files. Each window is summed separately, in addition to the whole
 //! run, until the window's GPU work is over and the window is removed ([`PerWindowSums::take_finished`]).
 //!
-//! A launch belongs to the first window that was not closed when the launch began, according to the times in the launch's
-//! row and in the window edges: a call that began while a window was open did so before the closing edge was noted. Work
-//! launched in other windows, or outside windows, only keeps the GPU busy for as long as it ran inside the window. Work
-//! that arrives after its window was removed is late: it is counted, and is not in any file.
+//! A launch belongs to the first window that was not yet closed when the launch began. This is decided by the time in
+//! the launch's row and the times of the window edges. Work that was launched in another window, or outside all
+//! windows, counts only as busy time of the GPU, for as long as it ran inside the window. Work that arrives after its
+//! window was removed is late: it is counted, and is not in any file.
 //!
 //! The number of windows is limited. Launches after the last window are added to the last window.
 
@@ -36,7 +36,7 @@ pub struct PerWindowSums {
     by_stream: bool,
     /// Number of windows opened, including windows that were merged into the last one.
     opened: u64,
-    /// Number of leading windows whose launches were all read from the log.
+    /// Number of windows, counted from the first, whose launches were all read from the log.
     read: u64,
     late: LateArrivals,
 }
@@ -107,7 +107,7 @@ impl PerWindowSums {
         self.late
     }
 
-    /// Handles an edge that is due to a step of the clock. The list of windows does not change.
+    /// Handles a window edge that only marks a step of the clock. The list of windows does not change.
     pub(super) fn push_clock_edge(&mut self, edge: &Row<'_>) {
         let last = self.windows.back_mut().filter(|window| window.closed.is_none());
         if let Some(sums) = last.and_then(|last| last.sums.as_mut()) {
@@ -140,21 +140,21 @@ impl PerWindowSums {
         }
     }
 
-    /// Adds a step, which began in a window.
+    /// Adds a step to the window in which the step began.
     pub(super) fn add_step(&mut self, step: &Step<'_>) {
         if let Some(sums) = self.sums_at(step.time) {
             sums.steps.add(step);
         }
     }
 
-    /// Adds a call of a thread, which ended in a window.
+    /// Adds a call of a thread to the window in which the call ended.
     pub(super) fn add_call(&mut self, thread: ThreadId, (begun, ended): (Nanos, Nanos), context: ContextId) {
         if let Some(sums) = self.sums_at(ended) {
             sums.timeline.add_call(thread, (begun, ended), context);
         }
     }
 
-    /// Adds a launching call of a thread, which began in a window.
+    /// Adds a launching call of a thread to the window in which the call began.
     pub(super) fn add_launch(
         &mut self,
         thread: ThreadId,

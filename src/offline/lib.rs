@@ -1,4 +1,4 @@
-//! The analyses and formats of the command, which read what the recorder or another tool wrote.
+//! Analyses and formats of the `gpuflame` command, for the files that the recorder or another tool wrote.
 
 #![forbid(unsafe_code)]
 

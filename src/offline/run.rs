@@ -1,4 +1,4 @@
-//! A finished run, read from its recording or from another tool's trace, and explained.
+//! A finished run, read from its recording or from another tool's trace: its GPU time by stack.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -114,8 +114,8 @@ pub fn is_writer_alive(writer: &WriterId) -> Option<bool> {
 }
 
 impl Run {
-    /// Explains and symbolizes the rows that `rows` emits. Also returns the result of `rows`. The joined rows are
-    /// passed to `sink` before symbolization.
+    /// Creates a run from the rows that `rows` emits: joins them, adds them up, and symbolizes the stacks. Also returns
+    /// the result of `rows`. The joined rows are passed to `sink` before symbolization.
     pub fn explained<T>(
         options: &ReadOptions,
         mut sink: impl Sink,

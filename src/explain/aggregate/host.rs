@@ -17,7 +17,7 @@ use gpuflame_model::record::{
 pub struct HostSums {
     /// Number of calls, and their total nanoseconds or bytes.
     sums: IdMap<(ContextId, HostActivity), (u64, u64)>,
-    /// Present allocations by address.
+    /// Current allocations by address.
     live: IdMap<u64, Allocation>,
     live_bytes: u64,
     max_live_bytes: u64,
@@ -25,18 +25,19 @@ pub struct HostSums {
     unified: BTreeMap<(UnifiedKind, Option<DeviceId>), Values>,
 }
 
-/// Kind of host activity that concerns a GPU, and the unit of its sum.
+/// Kind of host activity. The kind determines the unit of the sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum HostActivity {
     /// Waits; the sum is in nanoseconds.
     Wait,
-    /// Time on a processor, by samples; the sum is in nanoseconds.
+    /// Time on a processor, found by sampling; the sum is in nanoseconds.
     Sampled,
     /// Time off the processors, whatever the reason; the sum is in nanoseconds.
     Blocked,
     /// Allocations of this kind of memory; the sum is in bytes.
     Allocate(MemoryKind),
-    /// Frees of this kind of memory, or `None` if the allocation was not recorded; the sum is in bytes.
+    /// Frees of this kind of memory (`None`: the kind is unknown, because the allocation was not recorded); the sum is
+    /// in bytes.
     Free(Option<MemoryKind>),
 }
 
@@ -100,7 +101,7 @@ impl HostSums {
     /// Replaces each context by the one that `context` returns for it, and recomputes the sums.
     pub fn rename(&mut self, context: impl Fn(ContextId) -> ContextId) {
         for ((id, call), (count, amount)) in std::mem::take(&mut self.sums) {
-            // Ids of contexts without a stack are not mapped.
+            // Ids below `FIRST` have no context row, and are not mapped.
             let id = if id < ContextId::FIRST { id } else { context(id) };
             let (counts, sum) = self.sums.entry((id, call)).or_default();
             *counts += count;
@@ -108,7 +109,7 @@ impl HostSums {
         }
     }
 
-    /// Per context, the total count and nanoseconds of waits, samples on a processor and time off the processors.
+    /// Total count and nanoseconds per context, over waits, samples on a processor and time off the processors.
     pub fn waits(&self) -> impl Iterator<Item = (ContextId, u64, u64)> {
         let takes_time = |call: &HostActivity| {
             matches!(call, HostActivity::Wait | HostActivity::Sampled | HostActivity::Blocked)
@@ -122,7 +123,7 @@ impl HostSums {
         map_bytes(&self.sums)
     }
 
-    /// Replaces the sums in `profile` by the present ones.
+    /// Replaces the sums in `profile` by the current sums.
     pub fn fill(&self, profile: &mut Profile) {
         profile.set_samples(&WAITS, self.samples(&WAITS));
         profile.set_samples(&MEMORY, self.samples(&MEMORY));
@@ -137,7 +138,8 @@ impl HostSums {
         profile.set_dependencies(self.dependencies.clone());
     }
 
-    /// Samples of the sums that belong to `view`. A wait has no leaf below the call that waits.
+    /// Returns the sums that belong to `view`, as samples. The sample of a wait has no leaf frame below the call that
+    /// waits.
     fn samples(&self, view: &View) -> Vec<Sample> {
         let sample = |(&(context, call), &(count, amount)): (&(ContextId, HostActivity), &(u64, u64))| {
             let (of, leaf) = match call {

@@ -1,5 +1,6 @@
-//! `Aggregate` adds up joined rows: cells of (context, work, device), statistics by work and device, and the total work
-//! per device. `timeline` computes the busy time.
+//! `Aggregate` adds up joined rows. It has one sum (a cell) for each combination of context, work and device,
+//! statistics for each combination of work and device, and the total work of each device. `timeline` computes the busy
+//! time.
 //!
 //! Memory grows with the number of distinct contexts, kernels and devices, never with the number of launches. Only ids
 //! are stored; the [`Profile`] that receives the sums knows what the ids mean.
@@ -27,7 +28,7 @@ use sum_cache::{SumCache, SumIndices, SumKey};
 /// All sums of joined rows so far. See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub struct Aggregate {
-    /// Whether each stream has cells of its own.
+    /// Whether streams are summed separately.
     by_stream: bool,
     lanes: Vec<Lane>,
     lane_index: IdMap<(u32, StreamKey), u32>,
@@ -36,7 +37,7 @@ pub struct Aggregate {
     cells: Vec<(Cell, Weight)>,
     cell_index: IdMap<Cell, u32>,
     sum_cache: SumCache,
-    /// Places of graph nodes, and the position of each place by (launch, creation).
+    /// Sites of graph nodes. `node_index` maps the launch and the creation of a node to the position of its site.
     nodes: Vec<SampleSite>,
     node_index: IdMap<(Caller, Created), u32>,
     devices: Vec<DeviceUse>,
@@ -57,14 +58,14 @@ enum LaunchOutcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Cell {
     site: SiteCode,
-    /// Position in `Aggregate::series` or, by stream, in `Aggregate::lanes`.
+    /// Position in `Aggregate::lanes` if streams are summed separately, otherwise in `Aggregate::series`.
     series: u32,
 }
 
 /// A stream of a GPU context.
 type StreamKey = (GpuContextId, StreamId);
 
-/// Sums of one stream.
+/// Position of a series in `Aggregate::series`, and a stream, for sums by stream.
 #[derive(Clone, Copy, Debug)]
 struct Lane {
     series: u32,
@@ -73,7 +74,7 @@ struct Lane {
 
 const _: () = assert!(size_of::<(Cell, Weight)>() == 32, "a cell grew: there is one for each stack and name");
 
-/// The part of a cell's key other than the place, with sums over all places.
+/// Sums over all cells with the same outcome and device, whatever their site.
 #[derive(Clone, Debug)]
 struct Series {
     outcome: LaunchOutcome,
@@ -115,12 +116,12 @@ impl Sink for Aggregate {
 }
 
 impl Aggregate {
-    /// Creates sums in which each stream has cells of its own, for outputs that show streams.
+    /// Creates an empty `Aggregate` that sums streams separately, for outputs that show streams.
     pub fn by_stream() -> Self {
         Self { by_stream: true, ..Self::default() }
     }
 
-    /// Replaces the sums in `profile` by the present ones.
+    /// Replaces the sums in `profile` by the current sums.
     pub fn fill(&self, profile: &mut Profile) {
         profile.set_samples(&GPU, self.samples());
         profile.set_works(self.works(), self.devices.clone());
@@ -215,7 +216,7 @@ impl Aggregate {
         })
     }
 
-    /// Returns the code of a graph node's place.
+    /// Returns the code of a graph node's site, and stores the site if it is new.
     fn node(&mut self, launch: Result<ContextId, Missing>, created: Created) -> SiteCode {
         let nodes = &mut self.nodes;
         let at = *self.node_index.entry((launch.into(), created)).or_insert_with(|| {
@@ -241,7 +242,7 @@ impl Aggregate {
     }
 }
 
-/// The permanent position of `device` among the devices. Called once per series.
+/// Returns the position of `device` in `devices`, and appends the device if it is new. Called once per series.
 fn position(devices: &mut Vec<DeviceUse>, device: DeviceId) -> usize {
     devices.iter().position(|known| known.device == device).unwrap_or_else(|| {
         devices.push(DeviceUse { device, count: 0, nanos: 0 });
@@ -276,7 +277,7 @@ impl Series {
 
     fn stats(&self) -> Option<WorkStats> {
         let (LaunchOutcome::Work(work), Some(device)) = (self.outcome, self.device) else { return None };
-        // The middle of a histogram bucket may be outside the range of recorded values.
+        // A percentile is the middle of a histogram bucket, which may be outside the range of recorded values.
         let percentiles = [50, 95, 99].map(|p| self.durations.percentile(p).clamp(self.min, self.max));
         Some(WorkStats { work, device, weight: self.weight, min: self.min, max: self.max, percentiles })
     }
@@ -293,7 +294,7 @@ fn add(sum: &mut Weight, weight: Weight) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct SiteCode(u32);
 
-/// A bit that the code of a caller never has set.
+/// Bit that marks a position in `Aggregate::nodes`. The code of a caller never has this bit set.
 const NODE: u32 = 1 << 31;
 
 impl From<Caller> for SiteCode {

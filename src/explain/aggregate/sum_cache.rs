@@ -1,6 +1,6 @@
-//! A cache of the cells and series that the last few hundred kinds of activity used. A program launches the same kernels
-//! from the same stacks again and again, and without the cache two look-ups in hash maps are a quarter of the collector's
-//! cost per activity.
+//! A cache of the cells and series that the last few hundred kinds of activity used. A program launches the same
+//! kernels from the same stacks again and again, and the two look-ups in hash maps that the cache avoids are a quarter
+//! of the collector's cost per activity.
 
 use super::{LaunchOutcome, SiteCode, StreamKey};
 use gpuflame_model::record::{DeviceId, Work};
@@ -19,7 +19,7 @@ pub(super) struct SumKey {
 }
 
 impl SumKey {
-    /// Index of the key's slot. Places and names are small consecutive numbers.
+    /// Index of the key's slot. Sites and names are small consecutive numbers.
     fn slot(&self) -> usize {
         let name = match self.outcome {
             LaunchOutcome::Work(Work::Kernel(name)) => name.0,

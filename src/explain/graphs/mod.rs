@@ -28,10 +28,11 @@ use gpuflame_model::record::{
 /// Number of flushes after which no more work of a destroyed graph is expected. One flush is not enough, because the first
 /// flush may have begun before the graph's last launch completed.
 const FLUSHES_UNTIL_FINISHED: u64 = 2;
-/// Number of destroyed graphs, and of their nodes, that are kept longer, for kernels that run longer; 1 MiB each.
+/// Minimum number of destroyed graphs, and of their nodes, that are kept even after these flushes, for kernels that run
+/// longer. Each of the two takes 1 MiB.
 const MIN_KEPT_GRAPHS: usize = 1 << 12;
 const MIN_KEPT_NODES: usize = 1 << 16;
-/// Number of earlier states of updated instantiations that are kept longer.
+/// Minimum number of earlier states of updated instantiations that are kept even after these flushes.
 const MIN_KEPT_PASTS: usize = 1 << 10;
 
 /// All known graph nodes. See the module's documentation.
@@ -59,7 +60,7 @@ pub struct Graphs {
     tally: NodeTally,
 }
 
-/// Number of activities that are graph nodes, by knowledge of the node's creator.
+/// Number of activities that are runs of graph nodes, by what is known about the node's creator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeTally {
     /// Number of activities whose node was created on a known stack.
@@ -168,7 +169,8 @@ impl Graphs {
         if !is_node(activity) {
             return;
         }
-        // What the tracer itself reports about an update takes precedence over our derivation.
+        // If the tracer itself reports from which node this node was updated, its report takes precedence over our
+        // derivation.
         let source = activity.source_node.0;
         let launch = activity.correlation;
         let found = if source == 0 { None } else { self.find(GraphId(0), source, launch) };
@@ -215,7 +217,7 @@ impl Graphs {
         runs.filter_map(|run| run[0].creator.launched().ok())
     }
 
-    /// Counts of the activities so far, by knowledge of the node's creator.
+    /// Number of runs of graph nodes so far, by what is known about the node's creator.
     pub fn tally(&self) -> NodeTally {
         self.tally
     }
@@ -241,7 +243,7 @@ impl Graphs {
 impl Graphs {
     fn add(&mut self, graph: GraphId, node: u64, creator: Caller) {
         self.lowest = Some(self.lowest.map_or(node, |lowest| lowest.min(node)));
-        // A copy may also be reported as created, before or after it is reported as a copy.
+        // The tracer may report a copied node twice: as created and as copied, in either order.
         if self.creator_in(graph, node).is_none() {
             self.put(graph, node, creator);
         }
@@ -276,7 +278,7 @@ impl Graphs {
         self.put(graph, node, creator);
     }
 
-    /// Inserts a group whose nodes are at the distance `shift` from the nodes of a table.
+    /// Inserts a group that shares an existing table. A node's id minus `shift` is the id of the node in that table.
     fn share(&mut self, graph: GraphId, table: u32, shift: u64, (first, last): (u64, u64)) {
         let shared = &mut self.tables[table as usize];
         shared.users += 1;
@@ -516,7 +518,8 @@ impl NodeTable {
 }
 
 impl TableSection {
-    /// Position of an offset in the section. Ids usually have no gaps, so the position usually equals the offset.
+    /// Returns the position of an offset in the section, or as an error the position at which to insert it. Ids usually
+    /// have no gaps, so the position usually equals the offset.
     fn position(&self, offset: u32) -> Result<usize, usize> {
         match self.entries.get(offset as usize) {
             Some(entry) if entry.offset == offset => Ok(offset as usize),

@@ -9,10 +9,11 @@
 //!      |  (a multiple) | slot in pages| entry  |
 //! ```
 //!
-//! A page is displaced by a page with a higher number, and the finished entries of the displaced page are forgotten. Its
-//! waiting entries move to a hash map in two generations, and so do waiting entries whose id is too old for its page.
-//! Launches that had an activity and may have more (launches of graphs) move to another such map. So a look-up of a recent
-//! id costs two loads, and look-ups of neighbouring ids share a cache line.
+//! A new page with a higher number displaces the page at its position. The finished entries of the displaced page are
+//! forgotten, and its waiting entries move to a hash map in two generations. Waiting entries whose page has already
+//! been displaced are stored in this map at once. Launches that had an activity and may have more (launches of graphs)
+//! move to another such map. So a look-up of a recent id costs two loads, and look-ups of neighbouring ids share a
+//! cache line.
 //!
 //! This module counts nothing and has no sink; it passes forgotten entries to the caller's closure.
 
@@ -46,7 +47,7 @@ pub(super) enum MatchState {
 }
 
 impl MatchState {
-    /// Last activity of the launch, if it is known.
+    /// Returns the hash of the launch's last activity, if the hash is known.
     pub(super) fn last(self) -> Option<ActivityHash> {
         if let Self::Matched(last) = self { Some(last) } else { None }
     }
@@ -170,7 +171,7 @@ impl ById {
         }
     }
 
-    /// Passes all entries to `for_each`, oldest first as far as their age is known.
+    /// Passes all entries to `each`, oldest first as far as their age is known.
     pub(super) fn for_each(&self, mut each: impl FnMut(CorrelationId, &IdEntry)) {
         let older = [&self.waiting.old, &self.waiting.young, &self.running.old, &self.running.young];
         older.into_iter().flatten().for_each(|(id, entry)| each(*id, entry));
@@ -210,8 +211,8 @@ impl ById {
         }
     }
 
-    /// If a launch that got an activity is no longer recent, moves the launch and the alias by which it was found to the
-    /// running entries, as the youngest entries.
+    /// Handles an activity that found its launch. If the launch is no longer recent, moves the launch, and the alias by
+    /// which it was found, to the youngest running entries.
     fn note_running(&mut self, id: CorrelationId, launch: CorrelationId) {
         if self.recent.page_of(launch).is_some() {
             return;
@@ -226,8 +227,9 @@ impl ById {
         }
     }
 
-    /// Makes the entry of `id` the youngest of the running entries. Entries that are dropped for it do not count as lost,
-    /// because each of these launches already had an activity.
+    /// Makes the entry of `id` the youngest running entry. If the young generation is full, the old generation of
+    /// running entries is dropped without being counted as lost, because each of these launches already had an
+    /// activity.
     fn move_to_running(&mut self, id: CorrelationId) {
         let ran = self.running.take(id);
         if let Some(entry) = self.waiting.take(id).or(ran) {
@@ -249,8 +251,8 @@ impl ById {
         }
     }
 
-    /// Empties the page in the place that belongs to `id`. An alias stays as long as its launch; the launch has a lower id
-    /// and so was handled earlier, in this page or a previous page.
+    /// Empties the page at the position that belongs to `id`. An alias is kept as long as its launch is kept. The
+    /// launch has a lower id than its alias, so it was handled earlier, in this page or a previous page.
     #[cold]
     fn displace(&mut self, id: CorrelationId, forget: &mut impl FnMut(CorrelationId, IdEntry)) {
         for at in 0..ENTRIES_PER_PAGE {
@@ -345,7 +347,7 @@ impl RecentIds {
         }
     }
 
-    /// Passes all entries to `for_each`, in the order of their ids unless ids wrapped.
+    /// Passes all entries to `each`, in the order of their ids unless ids wrapped.
     fn for_each(&self, mut each: impl FnMut(CorrelationId, &IdEntry)) {
         let mut pages: Vec<&IdPage> = self.pages.iter().flatten().map(|page| &**page).collect();
         pages.sort_by_key(|page| page.first.0);
@@ -369,8 +371,8 @@ type Map = IdMap<CorrelationId, IdEntry>;
 /// Number of launches per generation that are kept regardless of flushes. This number fills a table of 2^13 buckets.
 const MIN_KEPT_RUNNING: usize = 7 << 10;
 
-/// Entries by approximate age. A whole map at a time becomes the old generation, so the tables keep the size that they once
-/// reached.
+/// Entries in two generations by age. The young map becomes the old map as a whole, so the maps keep the size that they
+/// once reached.
 #[derive(Debug)]
 struct OlderEntries {
     young: Map,

@@ -1,8 +1,9 @@
 //! Detects activities that CUPTI delivers twice. The second delivery is counted and dropped.
 //!
-//! A copy may have several parts, one after another. A graph has many nodes, and a node may run several times. So this
-//! module remembers the last activity of each launch, and for graphs the last tens of thousands of node runs, each as a
-//! hash of the fields that distinguish it from other runs.
+//! Several activities of one launch are not always duplicates: a copy may have several parts, one after another; a
+//! graph has many nodes, and a node may run several times. So this module remembers the last activity of each launch,
+//! and for graphs the last tens of thousands of node runs, each as a hash of the fields that distinguish it from other
+//! runs.
 
 use gpuflame_model::record::{Activity, GraphId};
 

@@ -13,15 +13,16 @@
 //! activity row ----+-----------------------------------------+--not found--> orphans --full--> a reason
 //! ```
 //!
-//! A launch can therefore be found until an id occurs that is higher by [`Limits::recent`]. A launch without an activity by
-//! then is kept until [`Limits::waiting`] more such launches have followed. A launch of a graph may have more activities
-//! for as long as the graph runs; it is forgotten when it had no activity between two flushes of the tracer
-//! ([`Join::flushed`]) and thousands of other graph launches followed it. Abandoned launches and activities have a
-//! [`Missing`] reason and are counted; the counts of [`Tally`] always add up.
+//! A launch can therefore be found by its id until an id occurs that is higher by [`Limits::recent`]. A launch without
+//! an activity by then is kept until [`Limits::waiting`] more such launches have followed. A launch of a graph may have
+//! more activities for as long as the graph runs; it is forgotten when it had no activity between two flushes of the
+//! tracer ([`Join::flushed`]) and thousands of other graph launches followed it. Abandoned launches and activities have
+//! a [`Missing`] reason and are counted; the counts of [`Tally`] always add up.
 //!
-//! Launches made outside of windows have no rows of their own, but ranges of ids (`outside`). These ranges distinguish the
-//! activities of such launches from those of lost launches; an activity waits for its range in the same way as for a
-//! launch. Launches made while the tracer's callbacks were off are recognized by their ids alone (`muted`).
+//! Launches made outside of windows have no rows of their own: rows contain only the ranges of their ids (`outside`).
+//! These ranges distinguish the activities of such launches from those of lost launches. An activity waits for its
+//! range in the same way as for a launch. Launches made while the tracer's callbacks were off are recognized by their
+//! ids alone (`muted`).
 //!
 //! The tracer assigns ids in sequence. If the id of an activity is further than `MAX_ID_GAP` from the id of every launch,
 //! the activity belongs to no launch, not even to a lost one: it is counted separately and not passed to the sink.
@@ -63,12 +64,12 @@ pub struct Limits {
     /// Number of ids that are found directly, counted back from the highest id and rounded up to a power of two. Default:
     /// 262,144, which is enough for half as many launches if each launch has two ids.
     pub recent: usize,
-    /// Maximum number of older launches without an activity in one generation; two generations are kept. Default: 229,376,
-    /// which fills a table of 2^18 buckets to its maximum load. Two generations contain the launches of more than forty
-    /// threads whose buffers of 10,000 records each the tracer has not yet filled.
+    /// Maximum number of older launches without an activity in one generation; two generations are kept. Default:
+    /// 229,376, which fills a table of 2^18 buckets to its maximum load. Two generations are enough for more than forty
+    /// threads that each have a buffer of 10,000 records which is not yet full.
     pub waiting: usize,
-    /// Maximum number, in one generation, of older launches that had an activity and may have more, unless a flush shows
-    /// that these launches are over; two generations are kept. Default: 114,688.
+    /// Maximum number, in one generation, of older launches that had an activity and may have more. After a flush,
+    /// fewer may be kept. Two generations are kept. Default: 114,688.
     pub running: usize,
     /// Maximum number of activities that are kept until their launch arrives. Default: 65,536.
     pub orphans: usize,
@@ -185,9 +186,9 @@ impl Join {
         }
     }
 
-    /// Returns the counts that would result if no more rows came, so that no launch or activity is open, and passes all
-    /// launches and activities that would be abandoned to `sink`. The join itself does not change, so this function may be
-    /// called at any time.
+    /// Returns the counts that would result if no more rows came. Launches and activities that still wait for their
+    /// partner are counted as abandoned, and are passed to `sink`. The join itself does not change, so this function
+    /// may be called at any time.
     pub fn final_tally(&self, sink: &mut impl Sink) -> Tally {
         let mut tally = self.tally;
         self.orphans.for_each(|activity| abandon(&mut tally, &self.order, activity, sink));
@@ -248,7 +249,7 @@ impl Join {
             + self.duplicates.heap_bytes()
     }
 
-    /// Processes a second id of a launch. This row may come before or after the launch itself.
+    /// Processes a row with a second id of a launch. This row may come before or after the row of the launch itself.
     fn push_alias(&mut self, alias: &Launch, sink: &mut impl Sink) {
         self.tally.launches.aliases += 1;
         let previous = self.store(alias.correlation, IdEntry::Alias(alias.within), sink);
@@ -400,8 +401,8 @@ fn retire(
     }
 }
 
-/// Order of correlation ids. So that "assigned before the first recorded id" stays correct when ids wrap, ids are unrolled
-/// to 64 bits: each is mapped to the value that is closest to the highest id so far.
+/// Order of correlation ids, which have 32 bits and may wrap. To compare ids across a wrap, each id is unrolled: it is
+/// mapped to the 64-bit value that is closest to the highest id so far.
 #[derive(Debug, Default)]
 struct IdOrder {
     /// Lowest and highest id in the rows of launches.
@@ -417,8 +418,9 @@ impl IdOrder {
         self.seen = Some((first.min(unrolled), last.max(unrolled)));
     }
 
-    /// Whether `activity` has an id that no call can have had. The id may be 0 if the GPU itself launched the work. Always
-    /// false for other tools' traces, because their numbering is unknown, and after an unknown number of unreported calls.
+    /// Whether `activity` has an id that no call can have had. The id may be 0 if the GPU itself launched the work.
+    /// Always false for other tools' traces, because it is unknown how they number calls, and after calls that the
+    /// tracer did not report, because their number is unknown.
     fn has_impossible_id(&self, activity: &Activity) -> bool {
         if activity.correlation == CorrelationId(0) || activity.device_launched || self.opened.is_none() {
             return false;

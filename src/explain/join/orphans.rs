@@ -98,7 +98,7 @@ impl Orphans {
         }
     }
 
-    /// Passes all activities to `for_each`. The activity that has waited longest is passed first.
+    /// Passes all activities to `each`. The activity that has waited longest is passed first.
     pub(super) fn for_each(&self, mut each: impl FnMut(&Activity)) {
         let mut at = self.oldest;
         while let Some(slot) = self.slots.get(at as usize) {
@@ -107,7 +107,7 @@ impl Orphans {
         }
     }
 
-    /// Passes the activities' ids to `for_each`, with duplicates.
+    /// Passes the activities' ids to `each`, with duplicates.
     pub(super) fn for_each_id(&self, mut each: impl FnMut(CorrelationId)) {
         let mut at = self.oldest;
         while let Some(slot) = self.slots.get(at as usize) {

@@ -20,8 +20,8 @@ struct IdRange {
 pub(super) struct OutsideRanges(Vec<IdRange>);
 
 impl OutsideRanges {
-    /// Adds the ids from `first` to `last`. Ranges of several threads overlap, and each row of a growing range repeats its
-    /// beginning, so overlapping ranges are merged.
+    /// Adds the ids from `first` to `last`. Overlapping ranges are merged, because the ranges of several threads
+    /// overlap, and because each row of a growing range starts again at the beginning of the range.
     pub(super) fn add(&mut self, first: u64, last: u64, over: Nanos) {
         let mut range = IdRange { first, last: last.max(first), over };
         let from = self.0.partition_point(|kept| kept.last < first);

@@ -4,7 +4,7 @@ use gpuflame_model::record::{
     Activity, ContextId, CorrelationId, Instant, MemoryCall, Missing, Nanos, Row, Unified,
 };
 
-/// Contents of the launch record of an activity.
+/// Time, duration and context of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Launched {
     /// Time at which the API call began.
@@ -50,8 +50,8 @@ pub trait Sink {
     /// that need to know when the GPU was busy (idle time) use it.
     fn outside(&mut self, _activity: &Activity, _launched: Launched) {}
 
-    /// Receives a launch that has its first activity, which is passed next. `is_graph` means that this activity is a
-    /// graph's node, so more activities may follow.
+    /// Receives a launch whose first activity was found; this activity is passed next. `is_graph` means that the
+    /// activity is a graph's node, so more activities may follow.
     fn matched(&mut self, _launched: Launched, _is_graph: bool) {}
 
     /// Receives a call that allocated or freed memory.

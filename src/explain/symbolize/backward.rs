@@ -9,13 +9,14 @@
 //! <module>;step;Block.forward;Linear.forward;[backward];AddmmBackward0;aten::mm;cudaLaunchKernel
 //! ```
 //!
-//! The number in an operator's range is the number of the next node, even if another operator makes that node: an operator
-//! that makes no node has the number too, and so have the operators around the one that makes it. A node is therefore
-//! linked only to an operator with the node's number and name (`aten::addmm` makes `AddmmBackward0`). Each thread counts
-//! its own numbers: if two threads gave the same number to operators of one name, neither operator is linked. The engine's
-//! threads assign numbers as well, if the backward pass is itself differentiated or recomputes the forward pass. An
-//! operator that launched nothing has no stack. The number of range names is limited (`ranges_dropped`), and `emit_nvtx`
-//! makes a new name for each operator.
+//! The number in an operator's range is the number that the next node will get, no matter which operator makes that
+//! node. So several operators can have the number of one node: the operator that makes it, the operators around that
+//! operator, and earlier operators that make no node. A node is therefore linked only to an operator with the node's
+//! number and name (`aten::addmm` makes `AddmmBackward0`). Each thread counts its own numbers: if two threads gave the
+//! same number to operators of one name, neither operator is linked. The engine's threads assign numbers as well, if
+//! the backward pass is itself differentiated or recomputes the forward pass. An operator that launched nothing has no
+//! recorded stack, so its node stays where it is. `emit_nvtx` makes a new range name for each operator, and names
+//! beyond the limit on range names are dropped (`ranges_dropped`).
 
 use std::collections::HashMap;
 
@@ -29,7 +30,7 @@ const BACKWARD_MARK: &str = "[backward]";
 /// root is missing.
 const ENGINE_PREFIXES: [&str; 2] =
     ["torch::autograd::Engine::thread_main", "torch::autograd::Engine::evaluate_function"];
-/// Suffix of node names, which a digit follows.
+/// Suffix of node names, before any digits at the end.
 const NODE_SUFFIX: &str = "Backward";
 /// Text before the number in the name of a range.
 const SEQUENCE_INFIX: &str = ", seq = ";
@@ -43,7 +44,7 @@ pub struct BackwardTime {
     pub moved: u64,
 }
 
-/// An operator or a node: the number of its range, and the name that an operator and its node have in common.
+/// Key that an operator and its node have in common: the number of their ranges, and the shared part of their names.
 type RangeKey = (u64, String);
 
 /// Contexts of the operators' last launches, by thread. The context is `None` for a thread of autograd's engine.
@@ -54,9 +55,9 @@ pub(super) fn is_engine(function: &str) -> bool {
     ENGINE_PREFIXES.iter().any(|begin| function.starts_with(begin))
 }
 
-/// Moves launches of backward nodes under the forward pass, in a profile with names. Launches that were already moved stay
-/// in place. `engine` marks the frames of the profile that belong to the engine, whether they are shown or not. `of_node`
-/// returns the shown frames of a stack inside the engine, root first.
+/// Moves launches of backward nodes under the forward pass, in a profile whose frames already have names. Launches that
+/// were already moved stay in place. `engine` marks the frames of the profile that belong to the engine, whether they
+/// are shown or not. `of_node` returns the shown frames of a stack inside the engine, root first.
 pub(super) fn attach_backward_to_forward(
     profile: &mut Profile,
     engine: &[bool],
@@ -93,7 +94,7 @@ pub(super) fn attach_backward_to_forward(
             push_missing_root(profile, found, &mut stack);
             stack.append(&mut forward_stack(profile, found));
             stack.push(mark);
-            // From the engine's frame inwards the stack is complete.
+            // If the stack has a frame of the engine, all frames from that frame to the leaf are known.
             if !is_in(profile, context, engine) {
                 push_missing_root(profile, context, &mut stack);
             }
@@ -128,7 +129,8 @@ fn push_missing_root(profile: &mut Profile, context: ContextId, stack: &mut Vec<
     }
 }
 
-/// Stack of the forward pass, root first, up to the innermost Python function. Without a Python function, up to the call.
+/// Returns the stack of the forward pass, root first. The stack ends with the innermost Python function or, if there is
+/// none, just before the API call.
 fn forward_stack(profile: &Profile, forward: ContextId) -> Vec<ShownFrameId> {
     let mut stack = root_first(profile, forward);
     let is = |id: &ShownFrameId, kind| profile.shown_frame(*id).kind == kind;
@@ -331,7 +333,7 @@ mod tests {
         for (forward, backward, hung) in [
             ("", format!("{ENGINE_ROOT};"), "step;[backward];"),
             ("t;", format!("{ENGINE_ROOT};"), "[stack truncated];step;[backward];"),
-            // From the engine's frame inwards the node's stack is complete.
+            // From the engine's frame to the leaf, the node's stack is complete.
             ("", format!("t;{ENGINE_ROOT};"), "step;[backward];"),
             ("", "t;".to_owned(), "step;[backward];[stack truncated];"),
             ("t;", "t;".to_owned(), "[stack truncated];step;[backward];[stack truncated];"),

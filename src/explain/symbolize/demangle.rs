@@ -1,8 +1,8 @@
 //! Demangles symbols into readable names: C++ names without parameters and return types, Rust names without hashes.
 //!
 //! Parameters are left out because a name in a flame graph is a place, not a signature: with parameters the name of a
-//! symbol of a large C++ library takes 354 bytes on average. Symbols come from foreign files, which may be built so that
-//! demangled names explode; a symbol whose name would exceed [`MAX_NAME_BYTES`] stays mangled.
+//! symbol of a large C++ library takes 354 bytes on average. Symbols come from foreign files, which may be built so
+//! that demangled names grow exponentially; a symbol whose name would exceed [`MAX_NAME_BYTES`] stays mangled.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -49,7 +49,7 @@ fn demangle_cpp(symbol: &str) -> Option<String> {
     let options = DemangleOptions::new().no_params().no_return_type().hide_expression_literal_types();
     let mut text = BoundedText::default();
     Symbol::new(symbol).ok()?.structured_demangle(&mut text, &options).ok()?;
-    // This qualifier belongs to the omitted parameters.
+    // A `const` at the end of the name belongs to the omitted parameters.
     let length = text.0.strip_suffix(" const").unwrap_or(&text.0).len();
     text.0.truncate(length);
     Some(text.0)

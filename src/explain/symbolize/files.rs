@@ -32,7 +32,8 @@ pub(super) struct FunctionSymbol {
 /// outermost first. The list is never empty; if there is no function, the error is the reason.
 pub(super) type Symbols = Result<Vec<FunctionSymbol>, Unnamed>;
 
-/// Reads files. A new reader is created for each round, so that no file stays mapped into the host between rounds.
+/// Reads files. A new reader is created each time frames are named, so that no file stays mapped into the host's
+/// process afterwards.
 pub(super) struct SymbolFiles {
     blazesym: Symbolizer,
 }
@@ -55,8 +56,9 @@ impl SymbolFiles {
         symbols.unwrap_or_else(|why| vec![Err(why); addresses.len()])
     }
 
-    /// Combines debug information and symbol table. The debug information knows inlined functions, but with line tables
-    /// only (as in Rust's release builds, or `-g1`) its names lack their namespaces. The symbol table has the full names.
+    /// Combines debug information and symbol table. The debug information contains inlined functions, but if it
+    /// consists only of line tables (as in Rust's release builds, or with `-g1`), its function names lack their
+    /// namespaces. The symbol table has the full names.
     fn query_both(&self, path: &Path, addresses: &[u64]) -> Option<Vec<Symbols>> {
         let Some(mut found) = self.query(path, addresses, true) else {
             return self.query(path, addresses, false);
@@ -149,8 +151,8 @@ fn is_mangled(symbol: &str) -> bool {
     symbol.starts_with("_Z") || symbol.starts_with("_R")
 }
 
-/// Whether code of this file was generated at run time. Such code is in no file, in a file without a name, or is the
-/// kernel's own.
+/// Whether code mapped from `path` is in no file that can be read: it was generated at run time (without a file, or in
+/// an unnamed file), or is the kernel's own.
 pub(super) fn is_generated(path: &Path) -> bool {
     let path = path.as_os_str().as_bytes();
     path.is_empty() || [&b"["[..], b"/memfd:", b"//anon"].iter().any(|begin| path.starts_with(begin))

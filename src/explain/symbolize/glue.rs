@@ -2,10 +2,10 @@
 //! glue frame has a row in the tables of this module.
 //!
 //! Between a Python function and an operator are the binding, the dispatcher and the dispatcher's wrappers, and the
-//! operator occurs again on each pass through the dispatcher. These frames are folded away. Each operator is shown under
-//! one name, `aten::linear`, and so is each node of the backward pass, `AddmmBackward0`. Between two Python functions are
-//! the functions by which a library calls the functions that it was given: module hooks, decorators. The interpreter's own
-//! frames are recognized by their file (see `fold::Origin`).
+//! operator occurs again on each pass through the dispatcher. These frames are folded away. Each operator is shown
+//! under one name, such as `aten::linear`, and so is each node of the backward pass, such as `AddmmBackward0`. Between
+//! two Python functions are functions by which a library calls the functions that were passed to it, such as module
+//! hooks and decorators. The interpreter's own frames are recognized by their file (see `fold::CodeOrigin`).
 
 use std::path::Path;
 
@@ -151,7 +151,7 @@ pub(super) fn python_glue<'a>(
     function: &str,
     libraries: impl IntoIterator<Item = &'a Path>,
 ) -> Glue {
-    // Before Python 3.11 a function only has the last part of its qualified name.
+    // Before Python 3.11 only the last part of a function's qualified name is known.
     let is = |begin: &&str| function.starts_with(begin) || begin.rsplit('.').next() == Some(function);
     let row = PYTHON_RULES.iter().find(|row| file.ends_with(row.file) && row.functions.iter().any(is));
     row.filter(|row| is_of_package(file, row.file, libraries)).map_or(Glue::Never, |row| row.glue)
@@ -329,7 +329,8 @@ mod tests {
             let glue = python_glue(path, "__call__", libraries.iter().map(Path::new));
             assert_eq!(glue, Glue::Never, "{path}");
         };
-        // The folder of one of these files merely ends like the package's folder, and the name of another like the file's.
+        // These files are not in the package: the name of a folder or file merely ends (`mytorch`, `my_ops.py`) or
+        // begins (`_ops.pyc`) like that of the package.
         for path in ["mytorch/_ops.py", "torch/my_ops.py", "torch/_ops.pyc"] {
             stays(&format!("{PACKAGES}/{path}"), &[]);
         }

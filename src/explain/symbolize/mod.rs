@@ -1,12 +1,12 @@
-//! `Symbolizer` names the frames and kernels of a profile. It names each one once, as late as possible.
+//! `Symbolizer` names the frames and kernels of a profile. It names each of them once, as late as possible.
 //!
-//! A frame becomes the functions at its address (several if calls were inlined), according to the symbols and debug
-//! information of the file that was mapped at that address at the time. A frame without a name is shown as `lib.so+0x1234`,
-//! an address in the file, or as `[unknown]+0x…` if there was no file. A missing name is a fact about the data, not an
-//! error, and its reason is kept. Stacks are then folded to the frames that matter to readers.
+//! A frame is shown as the functions at its address (several if calls were inlined), according to the symbols and debug
+//! information of the file that was mapped at that address at the time. A frame without a name is shown as
+//! `lib.so+0x1234`, an address in the file, or as `[unknown]+0x…` if there was no file. A missing name is a fact about
+//! the data, not an error, and its reason is kept. Stacks are then folded to the frames that matter to readers.
 //!
-//! Only files are read, and nothing is read from the process. So profiles of another process, or of an earlier run, work as
-//! well.
+//! Only files are read, and nothing is read from the process. So profiles of another process, or of an earlier run, can
+//! be named as well.
 
 mod backward;
 mod demangle;
@@ -70,7 +70,7 @@ pub struct Symbolizer {
     /// Number of frames without a name, by reason.
     misses: BTreeMap<Unnamed, u64>,
     tied: BackwardTime,
-    /// The profile's count of renumberings at the time when the profile was last named.
+    /// Value of [`Profile::renumbered`] when the profile was last named.
     renumbered: u32,
 }
 
@@ -82,7 +82,7 @@ struct FrameNames {
     start: Option<u64>,
     origin: CodeOrigin,
     is_label: bool,
-    /// How a label is displayed if the label is the API call itself.
+    /// Displayed frame of a label if the label is the API call itself.
     call: Option<ShownFrameId>,
     /// Whether the file was not queried because the frame is hidden. See [`Symbolizer::name_hidden`].
     is_hidden: bool,
@@ -171,8 +171,8 @@ impl Symbolizer {
         named.names.iter().any(|shown_name| is_engine(text(shown_name)))
     }
 
-    /// Shown frames inside the innermost frame of `engine`, to be inserted among Python functions. Native frames are left
-    /// out with `python_only`.
+    /// Returns the shown frames between the innermost frame of `engine` and the leaf, to be inserted among Python
+    /// functions. Native frames are left out with `python_only`.
     fn shown_inside(&self, profile: &Profile, context: ContextId, engine: &[bool]) -> Vec<ShownFrameId> {
         let Some(known) = profile.context(context) else { return Vec::new() };
         let mut inside: Vec<_> =
@@ -183,7 +183,8 @@ impl Symbolizer {
         shown.filter(|frame| !self.options.python_only || !is_code(frame)).collect()
     }
 
-    /// Sets the display of stacks. Stacks that show a frame whose file was not queried are not set, but returned.
+    /// Sets how the stacks of `contexts` are displayed. A stack that shows a frame whose file was not queried yet is
+    /// not set; such stacks are returned.
     fn name_stacks(&self, profile: &mut Profile, contexts: &[ContextId]) -> DeferredStacks {
         let mut waiting = DeferredStacks::default();
         for &context in contexts {
@@ -203,8 +204,9 @@ impl Symbolizer {
         waiting
     }
 
-    /// Names the frames of the C and C++ runtimes that are shown. These files are queried late, because nearly all frames
-    /// of these runtimes are hidden start code, and reading libc's debug information, if it is installed, takes 40 ms.
+    /// Names those frames of the C and C++ runtimes that are shown. The files of these runtimes are queried late,
+    /// because nearly all frames of these runtimes are hidden start code, and reading libc's debug information, if it
+    /// is installed, takes 40 ms.
     fn name_hidden(&mut self, profile: &mut Profile, mut seen: Vec<usize>) {
         seen.sort_unstable();
         seen.dedup();
@@ -224,8 +226,8 @@ impl Symbolizer {
             names.extend(all.map(|(inlined, &shown_name)| (depth, inlined, shown_name)));
         }
         let named = |depth: usize| &self.frames[frames[depth].index()];
-        // If the tip of the stack, apart from ranges, is a label, it is the call. Labels in other positions come from an
-        // importer.
+        // If the leaf of the stack, ranges aside, is a label, this label is the call. Labels in other positions come
+        // from an importer.
         let is_range =
             |shown_name: &ShownName| profile.shown_frame(shown_name.frame).kind == ShownFrameKind::Range;
         let mut call = None;
@@ -240,7 +242,8 @@ impl Symbolizer {
         let to_fold = |&(depth, _, shown_name): &(usize, usize, ShownName)| {
             let &FrameNames { origin, is_label, .. } = named(depth);
             let is_kernel = !is_label && self.kernels.contains_key(&shown_name.symbol);
-            // In a sample of a working thread, which has no call, these frames are the work itself and so are shown.
+            // A sample of a working thread has no call. The frames inside an operator are then the work itself, and are
+            // shown.
             let says = shown_name.glue == Glue::InOperator && call.is_none();
             let glue = if says { Glue::Never } else { shown_name.glue };
             StackName { text: text(shown_name), origin, is_label, is_kernel, glue }
@@ -287,7 +290,7 @@ pub fn name_kernel(profile: &mut Profile, id: NameId) {
     profile.set_shown_kernel(id, name);
 }
 
-/// Frames that must be named before the stacks that contain them can be shown.
+/// Stacks that cannot be shown yet, and the frames in them that must be named first.
 #[derive(Default)]
 struct DeferredStacks {
     contexts: Vec<ContextId>,
@@ -376,7 +379,7 @@ fn name_frame(profile: &mut Profile, found: FrameToName, options: &SymbolizeOpti
             is_label: true,
             ..one_name(profile, OTHER_STACKS, ShownFrameKind::Loss, CodeOrigin::Code)
         },
-        // It is in the place of Python functions, so the interpreter's own frames around it are folded.
+        // This label replaces Python functions, so the interpreter's own frames around it are folded.
         FrameToName::Label(LabelId::PYTHON_NOT_READ, _) => {
             one_name(profile, PYTHON_NOT_READ, ShownFrameKind::Loss, CodeOrigin::Python)
         }

@@ -1,17 +1,19 @@
-//! What the stacks of two calls of one thread prove about the pause between the calls.
+//! Determines, from the stacks of two calls of one thread, which functions certainly ran during the pause between the
+//! calls.
 //!
 //! ```text
 //! call before:  main > train > update > cudaLaunchKernel        main, train: the same call sites
 //! call after:   main > train > load   > cudaMemcpyAsync         train: another call site
 //! ```
 //!
-//! The stacks are compared from the root, by code and call site, never by name. Let P be the first function that made the
-//! two calls from different places, or, if there is none, the function that made both calls. Each function inside P has
-//! returned before the pause, or was called after it. P itself may have run during the whole pause, or may have returned
-//! and run again: a loop inside P and a loop around P leave the same stacks. The same holds for each function around P.
-//! Only functions that are entered once per thread are certain to have run during the whole pause: the program's `main` or
-//! `<module>`, and the function that a thread starts with. The function that a coroutine or greenlet starts with is not:
-//! many of them can start with the same function on one thread.
+//! The stacks are compared from the root, by code and call site, never by name. Let P be the first function that made
+//! the two calls from different places, or, if there is none, the function that made both calls. Each function inside P
+//! has returned before the pause, or was called after it. P itself may have run during the whole pause, or may have
+//! returned and run again: a loop inside P and a loop around P leave the same stacks. The same holds for each function
+//! around P. Only functions that are entered once per thread are certain to have run during the whole pause: the
+//! program's `main` or `<module>`, and the function that a thread starts with. The function that a coroutine or
+//! greenlet starts with is not certain to have run during the whole pause: many coroutines can start with the same
+//! function on one thread.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +25,7 @@ use super::{Displayed, Symbolizer};
 /// A stack, root first, as captured and as displayed.
 struct Stack {
     frames: Vec<FrameId>,
-    /// Number of frames without the API call and what is above it.
+    /// Number of frames from the root to the caller of the API call.
     callers: usize,
     displayed: Vec<Displayed>,
     /// Number of displayed frames, from the root, that are entered once per thread.
@@ -31,7 +33,7 @@ struct Stack {
 }
 
 impl Symbolizer {
-    /// Finds what the stacks around each pause of the profile share.
+    /// Finds the frames that the stacks before and after each pause in the profile have in common.
     pub(super) fn name_pauses(&self, profile: &mut Profile) {
         let mut pauses = BTreeMap::new();
         for site in profile.sites() {
@@ -86,8 +88,8 @@ impl Symbolizer {
         Some(Stack { frames, callers, displayed, once })
     }
 
-    /// Returns how many functions two frames share that have different call sites: the function with code of its own,
-    /// and functions inlined into it.
+    /// Returns the number of functions that two frames with different call sites have in common: the function with code
+    /// of its own, and functions inlined into it.
     fn same_functions(&self, profile: &Profile, a: FrameId, b: FrameId) -> usize {
         let (first, second) = (&self.frames[a.index()], &self.frames[b.index()]);
         let code = |frame: FrameId| match profile.frames()[frame.index()].kind() {

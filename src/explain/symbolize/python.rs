@@ -37,8 +37,8 @@ pub(super) fn line(code: &CodeObject<'_>, at: u32) -> u32 {
     found.and_then(|line| u32::try_from(line).ok()).unwrap_or(code.first_line)
 }
 
-/// Looks up a line in the table of 3.9, which has pairs of distances, in bytes and in lines, to the first instruction of
-/// the next line.
+/// Looks up a line in a table of CPython 3.9. The table consists of pairs: the distance in bytes, and the distance in
+/// lines, to the first instruction of the next line.
 fn line_in_pairs(table: &[u8], first: i64, at: u32) -> i64 {
     let (pairs, _) = table.as_chunks::<2>();
     let (mut start, mut line) = (0_u64, first);
@@ -52,8 +52,8 @@ fn line_in_pairs(table: &[u8], first: i64, at: u32) -> i64 {
     line
 }
 
-/// Looks up a line in the table of 3.10, which has pairs: the length of a range in bytes, and its distance in lines from
-/// the last range that has a line; -128 means no line.
+/// Looks up a line in a table of CPython 3.10. The table consists of pairs: the length of a range in bytes, and the
+/// range's distance in lines from the last range that has a line. A distance of -128 means that the range has no line.
 fn line_in_ranges(table: &[u8], first: i64, at: u32) -> Option<i64> {
     let (pairs, _) = table.as_chunks::<2>();
     let (mut end, mut line) = (0_u64, first);
@@ -70,7 +70,8 @@ fn line_in_ranges(table: &[u8], first: i64, at: u32) -> Option<i64> {
     None
 }
 
-/// Looks up a line in the table of 3.11 and later. An entry is one byte and all bytes after it whose highest bit is clear.
+/// Looks up a line in a table of CPython 3.11 or later. An entry is one byte and all bytes after it whose highest bit
+/// is clear.
 ///
 /// ```text
 /// entry := 1:1 kind:4 units-1:3  rest     units are instructions of two bytes

@@ -1,5 +1,5 @@
-//! Names of vendor software, and of gpuflame itself, on a stack; each vendor has one row. The frames with these names are
-//! between the user's code and the API call, and are folded away.
+//! Names by which the code of vendors, and of gpuflame itself, is recognized on a stack; each vendor has one row. The
+//! frames with these names are between the user's code and the API call, and are folded away.
 
 /// Names by which the code of one vendor is recognized on a stack: of library files, functions and function versions.
 pub(super) struct Vendor {

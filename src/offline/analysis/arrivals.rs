@@ -1,10 +1,10 @@
 //! Finds which rank came last to each collective.
 //!
 //! The rank that comes last lets all other ranks wait, so its kernel starts last. Starts of two ranks can be compared
-//! only if both used the same clock. Collectives prove that they did: no rank leaves before the last one has come, and
-//! data arrives everywhere within microseconds, so the kernels end at the same time on every rank. Kernels of one name are paired
-//! in their order on each rank; if their ends are further apart than [`MAX_END_SPREAD_NS`], they are not one collective,
-//! or the clocks differ, and nothing is concluded.
+//! only if both used the same clock. Collectives prove that they did: no rank leaves a collective before the last rank
+//! has come, and data arrives everywhere within microseconds, so the kernels end at the same time on every rank.
+//! Kernels of one name are paired in their order on each rank; if their ends are further apart than
+//! [`MAX_END_SPREAD_NS`], they are not one collective, or the clocks differ, and nothing is concluded.
 //!
 //! Ranks whose kernels end together are the participants, so process groups need not be known.
 
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum difference between the ends of one collective on two ranks, in ns.
 const MAX_END_SPREAD_NS: i64 = 50_000;
-/// Minimum lateness that counts, in ns, because many traces have whole microseconds.
+/// Minimum lateness that counts, in ns. Smaller values mean nothing, because many traces have whole microseconds.
 const MIN_LATENESS_NS: i64 = 1_000;
 /// Minimum share of the kernels of a name that end together with those of another rank, in percent.
 const MIN_MATCHED_PERCENT: usize = 90;
@@ -36,9 +36,9 @@ pub type CollectiveKernels = BTreeMap<String, Vec<CollectiveKernel>>;
 pub struct Lateness {
     /// Number of collectives to which the rank came last.
     pub count: u64,
-    /// Sum of the times by which it came after the second last rank, in ns.
+    /// Sum of the times by which the rank came after the second last rank, in ns.
     pub behind_next: u64,
-    /// Sum of the times that the other ranks waited for it, in ns.
+    /// Sum of the times that the other ranks waited for this rank, in ns.
     pub others_waited: u64,
 }
 
@@ -52,12 +52,12 @@ pub struct Arrivals {
     pub late: BTreeMap<u32, Lateness>,
 }
 
-/// Reason why it is unknown who came last.
+/// Reason why it is unknown which rank came last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotComparable {
     /// Two ranks have different numbers of kernels, given as (rank, number).
     Counts((u32, u64), (u32, u64)),
-    /// Ends on two ranks differ by this time in ns (the median of the differences).
+    /// The ends of the kernels on two ranks differ by this time in ns (the median of the differences).
     Ends(u32, u32, u64),
     /// The rank ran these kernels on several GPUs.
     SeveralGpus(u32),

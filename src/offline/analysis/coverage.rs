@@ -59,12 +59,13 @@ impl StepCoverage {
         let covered_launches = self.launches.iter().filter(|launch| launch.is_covered);
         let last_covered: BTreeMap<Option<ThreadId>, u64> =
             covered_launches.map(|launch| (thread(launch.context), launch.time)).collect();
-        // Work that a thread launched last, while the GPU still ran earlier work, may have been in a queue when recording ended.
+        // The last work that a thread launched, while the GPU still ran earlier work, may have been in a queue when
+        // recording ended.
         let is_queued = |launch: &LaunchTime| {
             let last = last_covered.get(&thread(launch.context)).copied();
             !launch.is_covered && launch.time < last_end && last.is_some_and(|last| launch.time > last)
         };
-        // Graphs with work: the same call launched some whose work was recorded.
+        // Contexts that launched graphs whose work was recorded at least once.
         let graphs = self.launches.iter().filter(|launch| launch.is_covered).map(|launch| launch.context);
         let graphs: BTreeSet<ContextId> = graphs.filter(|context| profile.launches_graph(*context)).collect();
         // For each position in the launches, the sums over all launches before it.
@@ -100,7 +101,8 @@ impl StepCoverage {
                 coverage.empty_steps.push(step);
             }
         }
-        // The only step may be a mark before or after the work, and windows in the place of steps may have no work.
+        // A single step may be a mark before or after the work, and windows that replace missing steps may have no
+        // work. Neither is reported as an empty step.
         if coverage.steps < 2 || !steps.has_steps() {
             coverage.empty_steps.clear();
         }

@@ -1,4 +1,5 @@
-//! Checks a trace for doubtful figures. Each finding tells which figures are doubtful, how many, and why they matter.
+//! Checks a trace for doubtful figures. Each finding states which figures are doubtful, their number, and why they
+//! matter.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -231,7 +232,8 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
             "launch_pending",
             "launches without an activity",
             Note,
-            // In a damaged file, one of the two counts may come from sums and the other from rows.
+            // In a damaged file, one of the two counts may come from sums and the other from rows, so the subtraction
+            // saturates.
             launches.pending.saturating_sub(pending_at_end),
             launches.seen,
             "they failed, copied nothing, or their record was lost",
@@ -422,7 +424,8 @@ fn unset_bound(linked: Option<&LinkReport>, events: &JoinedRows) -> u64 {
     if begin.is_some_and(|begin| begin - zero > MIN_GAP_AFTER_ZERO_NS) { zero } else { 0 }
 }
 
-/// Whether waits are recorded, or no call waited. Our own recordings contain waits only on request.
+/// Whether all waits are known: they were recorded, or no call waited. Our own recordings contain waits only on
+/// request.
 fn has_waits(profile: &Profile, linked: Option<&LinkReport>) -> bool {
     !profile.dependencies().is_empty()
         || linked.is_some_and(|linked| linked.sync_records > 0 || linked.wait_calls == 0)
@@ -453,9 +456,10 @@ fn count_pending_at_end(events: &JoinedRows) -> u64 {
     events.calls().iter().rev().take_while(|call| call.pending).count() as u64
 }
 
-/// Whether times show that recording ended before the GPU work of the last `pending` launches: the longest time from a
-/// launch to the end of its work, counted from the first of these launches, reaches beyond the last event. If as many
-/// activities have no launch, or could not be used, they may be the work of these launches.
+/// Whether times show that recording ended before the GPU work of the last `pending` launches. They do if the longest
+/// time from any launch to the end of its work, added to the time of the first of these launches, reaches beyond the
+/// last event. If at least `pending` activities have no launch or could not be used, they may be the missing work, and
+/// the result is false.
 fn ends_before_gpu(evidence: &Evidence<'_>, pending: u64) -> bool {
     let Evidence { events, tally, linked, .. } = *evidence;
     let unusable = linked.map_or(0, |linked| linked.counts.untimed);

@@ -2,18 +2,18 @@
 //!
 //! Files are refused only if something proves that they belong to different programs: they give different numbers of
 //! ranks, or some files have no kernel in common with the rest. Ranks of one program may run different kernels, for
-//! example the stages of a pipeline; but each shares kernels with another one.
+//! example the stages of a pipeline, but each rank shares kernels with another rank.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Facts about a rank that tell whether it belongs to a job.
+/// Properties of a rank that show whether the rank belongs to a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobMember {
     /// The rank.
     pub rank: u32,
-    /// Number of ranks of its job, if its file gives it.
+    /// Number of ranks of the job, if the rank's file gives this number.
     pub world_size: Option<u32>,
-    /// Names of its kernels.
+    /// Names of the kernels that the rank ran.
     pub kernels: BTreeSet<String>,
 }
 
@@ -97,7 +97,7 @@ mod tests {
                 vec![member(None, &["a", "b"]), member(None, &["c"]), member(None, &["b"])],
                 Some(NoCommonKernel(0, 1)),
             ),
-            // A rank without kernels tells nothing.
+            // A rank without kernels proves nothing.
             (vec![member(None, &["a"]), member(None, &[]), member(None, &["a"])], None),
             (vec![member(None, &[]), member(None, &[])], None),
             (vec![member(4, &["a"])], None),

@@ -25,9 +25,9 @@ pub struct RankTime {
 /// Durations of a rank's steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepTimes {
-    /// Durations of work other than communication.
+    /// Durations of work other than communication, one per step.
     pub work: Durations,
-    /// Durations of communication.
+    /// Durations of communication, one per step.
     pub communication: Durations,
 }
 
@@ -70,8 +70,8 @@ impl RankTime {
 /// A rank compared with all ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RankComparison {
-    /// Difference from the median rank in percent, of the time by which the ranks are compared. `None` if the median
-    /// is 0.
+    /// Difference in percent between this rank and the median rank, in the time by which the ranks are compared
+    /// (communication or work). `None` if the median is 0.
     pub to_median_percent: Option<f64>,
     /// Whether the rank is the straggler.
     pub verdict: StragglerVerdict,

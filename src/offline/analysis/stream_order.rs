@@ -14,10 +14,10 @@ use gpuflame_model::record::{
 };
 use gpuflame_traces::import::LinkReport;
 
-/// Shortest time by which an impossible duration runs past the start of later work, in ns. Shorter overlaps can come
-/// from the clock.
+/// Minimum time in ns by which an activity must last past the start of later work for its duration to count as
+/// impossible. Shorter overlaps can be errors of the clock.
 const MIN_EXCESS_NS: u64 = 10_000;
-/// An impossible duration exceeds the start of later work by more than this part (1/N) of the stream's time.
+/// Part (1/N) of the stream's time by which an activity must also last past the start of later work.
 const MIN_EXCESS_PART: u64 = 100;
 /// Error of times that are whole microseconds, in ns.
 const MICROSECOND_NS: u64 = 1000;
@@ -48,8 +48,8 @@ impl WorkSpans {
         spans
     }
 
-    /// Whether the times are in whole microseconds. Only times in text can be; other formats count nanoseconds. Returns
-    /// `None` if there are no times.
+    /// Whether the times are in whole microseconds. Only times in text formats can be in whole microseconds; other
+    /// formats count nanoseconds. Returns `None` if there are no times.
     pub fn whole_micros(&self, linked: Option<&LinkReport>) -> Option<bool> {
         let is_text = |linked: &LinkReport| linked.counts.whole_times + linked.counts.fractional_times > 0;
         has_whole_micros(&self.spans).map(|whole| whole && linked.is_none_or(is_text))
@@ -190,7 +190,7 @@ pub fn check_stream_order(profile: &Profile, work: WorkSpans, linked: Option<&Li
     order
 }
 
-/// Whether all times are multiples of a microsecond, from any zero.
+/// Whether all times differ by whole microseconds, wherever the zero of the clock is.
 fn has_whole_micros(spans: &[WorkSpan]) -> Option<bool> {
     let first = spans.first()?.start;
     Some(spans.iter().all(|span| {
@@ -222,8 +222,8 @@ struct ProgrammaticCalls<'a> {
 enum LaunchClass {
     /// The call can launch with programmatic dependent launch.
     Programmatic,
-    /// The work may have run on an AMD GPU, which takes the start of a kernel up to a microsecond before the end of the
-    /// previous kernel.
+    /// The work may have run on an AMD GPU, which records the start of a kernel up to a microsecond before the end of
+    /// the previous kernel.
     MaybeAmd,
     /// All other calls.
     Ordered,
@@ -270,8 +270,8 @@ impl OneStream<'_> {
         }
     }
 
-    /// Finds the activities that lasted past the whole of a later activity, and clamps them in `clamped` to the start
-    /// of that activity.
+    /// Finds the activities that began before and ended after a later activity of the stream, and clamps them in
+    /// `clamped` to the start of that later activity.
     fn find_impossible(&self, clamped: &mut [WorkSpan], found: &mut Vec<ImpossibleDuration>) {
         let suspects = self.suspects();
         let excess = saturating_sum(suspects.iter().map(|&(at, start)| self.spans[at].end - start));

@@ -13,7 +13,7 @@ pub struct Durations {
 }
 
 impl Durations {
-    /// Adds a duration, by Welford's method, which never subtracts large numbers.
+    /// Adds a duration, by Welford's method, which never subtracts large numbers from each other.
     pub fn add(&mut self, nanos: u64) {
         let before = self.mean();
         self.count += 1;
@@ -21,8 +21,8 @@ impl Durations {
         self.squares += (nanos as f64 - before) * (nanos as f64 - self.mean());
     }
 
-    /// Returns the sum of `self` and `other`. Only the spread within each of them counts, because two kinds of work
-    /// have two means.
+    /// Returns the sum of `self` and `other`. The spread of the sum contains only the spread within `self` and within
+    /// `other`, because two kinds of work have two means.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {

@@ -85,7 +85,7 @@ pub(super) enum TextKey {
     ThreadName(ContextId),
     /// Stack of a context.
     Stack(ContextId),
-    /// Stack of a place other than a plain context.
+    /// Stack of a site other than a plain context.
     SampleSite(SampleSite),
     /// Language of the innermost frame with a source.
     Language(&'static str),

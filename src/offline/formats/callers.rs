@@ -39,8 +39,9 @@ pub(super) struct Caller {
 pub(super) struct CallerFrame {
     /// Text for folded stacks.
     pub(super) text: String,
-    /// Text that keeps all characters that are allowed between two `;`, for formats that are read again. In such
-    /// formats a number at the end of the text is not a weight, and numbers are folded on reading.
+    /// Text for formats that gpuflame reads again. It keeps all characters that are allowed between two `;`, because in
+    /// such formats a number at the end of the text is not a weight, and numbers in names are folded (replaced by `N`)
+    /// on reading.
     pub(super) exact: String,
     /// Source file; empty if unknown.
     pub(super) file: String,

@@ -53,7 +53,7 @@ pub fn write_diff_svg(
 }
 
 /// Explains why two sets of folded stacks are not comparable, if they are not. Either only one side has short kernel
-/// names, or no stack is on both sides although kernels are, as with `--all-frames` on one side only.
+/// names, or the sides have kernels but no stacks in common, as with `--all-frames` on one side only.
 pub fn explain_mismatch(before: &FoldedStacks, after: &FoldedStacks) -> Option<String> {
     let ([was, is], advice) =
         ([before, after].map(kernel_names), "compare recordings, or write both files with the same options");

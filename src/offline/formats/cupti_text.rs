@@ -1,4 +1,4 @@
-//! What the CUPTI tracer of eunomia's tutorial prints, of a recording or of another tool's trace.
+//! Writes a recording or another tool's trace as the text that the CUPTI tracer of eunomia's tutorial prints.
 
 use std::io::Write;
 

@@ -124,10 +124,11 @@ fn read(text: &str) -> (ShownFrameKind, usize) {
     }
 }
 
-/// Writes stacks that are no longer a profile, those of time as nanoseconds or microseconds.
+/// Writes folded stacks that do not belong to a profile. Times are written as nanoseconds or microseconds, as `unit`
+/// selects.
 ///
 /// # Errors
-/// What `out` reports.
+/// Errors of `out`.
 pub fn write_lines_folded(lines: &FoldedStacks, unit: Unit, out: &mut dyn Write) -> Result<()> {
     lost(lines.lost(), out)?;
     for (stack, weight) in lines.iter() {

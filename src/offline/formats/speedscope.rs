@@ -77,7 +77,7 @@ fn heading(view: &View) -> &'static str {
     if view == &gpuflame_model::profile::views::GPU { "GPU time by stack" } else { view.title }
 }
 
-/// Index of the value that is a sample's weight.
+/// Index of the value that is used as a sample's weight, and the unit of that value.
 struct WeightedView {
     value: usize,
     unit: Measure,

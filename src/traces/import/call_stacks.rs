@@ -4,9 +4,9 @@
 //! range that is entered in one function may outlive that function, and is then part of stacks without the function.
 //! So a stack is derived from times alone, not from parents.
 //!
-//! Slices that cross, so that each has time without the other, make stacks that share little. In a trace that has
-//! them by the thousand, time and memory would grow with their square. So a slice that ends after more than
-//! [`MAX_CROSSED`] of the slices around it is left out, and counted.
+//! Two slices cross if each of them is open at a time when the other is not. The stacks of crossing slices have few
+//! frames in common, so in a trace with thousands of them, time and memory would grow with the square of their number.
+//! A slice that ends after more than [`MAX_CROSSED`] of the slices around it is therefore left out, and counted.
 
 use super::host_delays::HostDelays;
 use super::operator_links::{Enclosing, OperatorLinks, OperatorScope};
@@ -29,9 +29,9 @@ pub(super) struct StackBuilder<'a> {
 }
 
 impl StackBuilder<'_> {
-    /// Finds the stacks of the calls of one thread. Of two open slices, the outer slice is the one that begins
-    /// earlier. If both begin together, the outer slice is the one that ends later, else the one of the lower class,
-    /// else the one earlier in the file.
+    /// Finds the stacks of the calls of one thread. Of two open slices, the outer slice is the one that begins earlier.
+    /// If both begin together, the outer slice is the one that ends later. If both also end together, it is the one of
+    /// the lower class, or, within a class, the one earlier in the file.
     pub(super) fn build_thread(&mut self, mut slices: Vec<Slice>, calls: &mut [CallRecord]) {
         // A stable sort would need half as much memory again.
         slices.sort_unstable_by(|a, b| {
@@ -64,8 +64,8 @@ impl StackBuilder<'_> {
         self.delays.on_slices_end(i64::MAX, None, self.tree);
     }
 
-    /// Closes the slices that have ended at `now`, in the order of their ends. For the times at which the thread was
-    /// late, the open slices must be known at every moment.
+    /// Closes the slices that have ended at `now`, in the order of their ends. This order is needed to find the slices
+    /// that were open at every moment at which the thread was late.
     fn close_one_by_one(&mut self, open: &mut Vec<OpenSlice>, now: i64) {
         while let Some(last) = open.last().map(|innermost| innermost.first_end).filter(|&last| last < now) {
             let over = open.iter().find(|at| at.slice.last_moment() == last).map(|at| at.slice.label());
@@ -108,7 +108,7 @@ impl StackBuilder<'_> {
     }
 }
 
-/// Whether the slice ends after too many of the slices in which it begins.
+/// Whether `slice` ends after too many of the open slices, and so crosses them.
 fn crosses_too_many(open: &[OpenSlice], slice: &Slice) -> bool {
     let end = slice.last_moment();
     let some_end_before = open.iter().rev().take(MAX_EXAMINED).take_while(|outer| outer.first_end < end);

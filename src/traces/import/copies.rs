@@ -1,4 +1,4 @@
-//! Direction and kinds of memory of a copy or a fill, from the words that tools use for them.
+//! Parses the direction of a copy, and the kinds of memory of a copy or a fill, from the words that tools use for them.
 //!
 //! ```text
 //! Memcpy HtoD (Pageable -> Device)   Kineto          CopyDeviceToHost        HIP

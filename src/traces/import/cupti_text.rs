@@ -1,4 +1,4 @@
-//! Reads the text that CUPTI's `activity_trace` samples and tools derived from the samples print. Each record is a
+//! Reads the text that CUPTI's sample programs `activity_trace`, and tools derived from them, print. Each record is a
 //! line, which continues on indented lines. Times are nanoseconds.
 //!
 //! ```text

@@ -222,7 +222,7 @@ fn detect_text(head: &[u8]) -> Option<Result<Kind>> {
         return Some(Ok(Kind::ExtendedFolded));
     }
     if lines.clone().take(100).all(is_folded_line) {
-        // A single pair may be a frame that ends in a number.
+        // If the file has a single line, the first of the two numbers may belong to the frame's name.
         let has_two = |line| super::folded::split_two_counts(line).is_some();
         if lines.clone().nth(1).is_some() && lines.all(|line| has_two(line.as_bytes())) {
             return Some(Err(not_a_trace(

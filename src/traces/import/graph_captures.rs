@@ -24,7 +24,7 @@ use gpuflame_model::record::{Detail, IdMap};
 
 /// Innermost frame of stacks that were matched by the number of operations alone.
 pub(super) const GUESSED: &str = "[guessed by count]";
-/// Number of calls per missing operation: a capture may have one call without an operation per this many calls.
+/// Number of calls in a capture for each call that may be without an operation.
 const CALLS_PER_MISSING_OP: usize = 50;
 
 /// A call that takes part in graph capture or launch.
@@ -240,8 +240,8 @@ impl GraphCaptures {
         (origins, coverage)
     }
 
-    /// Returns all graph launches by time, each with its candidate captures. A candidate matches the launch and
-    /// agrees with the launches before and after.
+    /// Returns all graph launches by time, each with its candidate captures. A candidate is a capture that matches the
+    /// launch and fits the captures of the launches before and after it.
     fn graph_launches(
         &self,
         launches: &[u32],
@@ -258,7 +258,7 @@ impl GraphCaptures {
         let mut order: Vec<(u32, Vec<u32>)> =
             of_call.into_iter().filter(|(_, own_ops)| !own_ops.is_empty()).collect();
         order.sort_by_key(|(call, _)| (calls[*call as usize].thread, calls[*call as usize].start, *call));
-        // The capture traces use other kernel numbers.
+        // Kernels have other numbers in the capture traces, so the numbers are translated by name.
         let names: HashMap<&str, u32> = self.names.texts().zip(0..).collect();
         let names: Vec<Option<u32>> = kernels.texts().map(|name| names.get(name).copied()).collect();
         let mut graph_launches: Vec<GraphLaunch> = order
@@ -294,8 +294,8 @@ struct CaptureMatch {
     guessed: bool,
 }
 
-/// Keeps only candidates that form a run of consecutive captures over consecutive launches, as far as such a run
-/// extends.
+/// Divides the launches into runs, as long as possible, in which consecutive launches match consecutive captures. In
+/// each run, keeps only the candidates that are part of such a sequence of captures.
 fn keep_consecutive(graph_launches: &mut [GraphLaunch]) {
     let mut first = 0;
     while first < graph_launches.len() {
@@ -384,8 +384,8 @@ fn match_capture(works: &[GraphWork], sequence: &[CapturedCall]) -> Option<(Vec<
     Some((stacks, false))
 }
 
-/// Matches `works` as a subsequence of `steps`, once as early and once as late as possible. An operation gets a stack
-/// only if both matches agree on it.
+/// Matches `works` as a subsequence of `sequence`, once as early and once as late as possible. An operation gets a
+/// stack only if both matches agree on it.
 fn match_subsequence(works: &[GraphWork], sequence: &[&CapturedCall]) -> Option<Vec<Option<u32>>> {
     let mut early = Vec::with_capacity(works.len());
     let mut at = 0;

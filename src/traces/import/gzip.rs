@@ -28,10 +28,11 @@ const HEADROOM_BYTES: usize = 32 << 10;
 /// Number of compressed bytes per read.
 const INPUT_BYTES: usize = 128 << 10;
 
-/// An event that is larger than this must be in a compressed file that is large as well.
+/// Maximum size of an event in a compressed file of any size, in bytes. Larger events must be in a compressed file that
+/// is large as well.
 const MIN_EVENT_LIMIT: usize = 16 << 20;
-/// Largest event, as a multiple of the compressed bytes read. Traces are compressed to a tenth; repeated bytes, whose
-/// contents would take memory out of proportion to the file, to a thousandth.
+/// Maximum size of an event, as a multiple of the compressed bytes read so far. Traces are compressed to a tenth of
+/// their size. Repeated bytes are compressed to a thousandth, so they would take memory out of proportion to the file.
 const EVENT_BYTES_PER_COMPRESSED: u64 = 64;
 
 /// Whether a file that begins with `head` is compressed in a way that can be read.
@@ -80,7 +81,7 @@ impl Read for CountingReader {
     }
 }
 
-/// Whether the error means that the compressed data is truncated or damaged, so that the data before is usable.
+/// Whether the error means that the compressed data is truncated or damaged. The data before the damage is then usable.
 pub(super) fn is_damage(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::InvalidData | ErrorKind::InvalidInput)
 }
@@ -272,13 +273,14 @@ impl BlockReader {
             self.used.push(block);
         }
         if self.used.len() == RETURN_BATCH {
-            // At the end of the stream, the inflating thread no longer receives blocks.
+            // At the end of the stream, the inflating thread no longer receives blocks, so sending may fail.
             self.used.drain(..).for_each(|block| drop(self.returns.send(block)));
         }
     }
 }
 
-/// Compressed contents that are held in memory completely, so their size must be in proportion to the file's.
+/// Reader of compressed contents that the caller holds in memory completely, so their size must be in proportion to the
+/// size of the file.
 pub(super) struct InProportion {
     blocks: BlockReader,
     count: u64,

@@ -16,7 +16,7 @@ enum State<R> {
     Inside(Box<GzDecoder<R>>),
     /// After a member.
     After(R),
-    /// Only while the state changes.
+    /// Placeholder while the state changes.
     Changing,
 }
 

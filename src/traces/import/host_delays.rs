@@ -1,9 +1,9 @@
 //! Finds the stacks that a thread was in while a GPU was idle because the thread had not yet launched its next work.
 //!
-//! The launch that ends a gap is only the victim of what its thread did before. So the part of a gap in which the
-//! host was late is split whenever the thread's innermost open slice changes. A slice that merely frames other slices
-//! (a range, a step) explains little, and without an open slice nothing is explained. In these cases the piece of
-//! time is labelled with the slices before and after it.
+//! The launch that ends a gap does not explain it: the thread was late because of its work before the launch. So the
+//! part of a gap in which the host was late is split into pieces, one for each slice that was the thread's innermost
+//! open slice at the time. If that slice merely frames other slices (a range, a step), or if no slice was open, the
+//! piece is labelled with the slices before and after it.
 
 use super::name_table::NameTable;
 use super::slices::{FrameClass, ROOT, Slice, StackTree};
@@ -53,7 +53,7 @@ impl Default for SliceState {
 #[derive(Debug, Default)]
 pub(super) struct GapLabels {
     labels: NameTable,
-    /// Labels of gaps, by the labels before and after.
+    /// Labels of gaps, by the labels of the slices before and after the gap.
     gaps: IdMap<(u32, u32), u32>,
     lock_waits: IdMap<u32, bool>,
 }

@@ -18,7 +18,8 @@ const VARIABLES: [(&[u8], &[u8]); 4] = [
 
 impl JobPlace {
     /// Reads what torch.profiler writes before the events: `"distributedInfo": {"backend": "nccl", "rank": 3,
-    /// "world_size": 8, …`. Process groups, which are nested in it, have other ranks and sizes.
+    /// "world_size": 8, …`. Process groups, which are nested in this object, have other ranks and sizes, and are
+    /// ignored.
     pub(super) fn from_head(head: &[u8]) -> Self {
         let info = text_after(head, b"\"distributedInfo\"").map(<[u8]>::trim_ascii_start);
         let object = info.and_then(|info| info.strip_prefix(b":")?.trim_ascii_start().strip_prefix(b"{"));
@@ -43,7 +44,8 @@ fn text_after<'a>(text: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
     Some(&text[at + key.len()..])
 }
 
-/// Returns the text from the value of a member on. `object` begins after the brace, and may be truncated.
+/// Returns the text that begins with the value of the member `key`. `object` begins after the brace, and may be
+/// truncated.
 fn find_member<'a>(object: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
     let (mut depth, mut at) = (1_usize, 0);
     while let Some(&byte) = object.get(at) {
@@ -74,7 +76,8 @@ fn find_member<'a>(object: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
     None
 }
 
-/// Parses the number with which `text` begins, which may be in quotes. A number at the end of the text may be truncated.
+/// Parses the number with which `text` begins, which may be in quotes. A number that extends to the end of the text may
+/// be truncated, and is not accepted.
 fn parse_number(text: &[u8]) -> Option<u32> {
     let text = text.strip_prefix(b"\"").unwrap_or(text);
     let end = text.iter().position(|byte| !byte.is_ascii_digit())?;

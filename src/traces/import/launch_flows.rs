@@ -1,8 +1,9 @@
-//! Flows from calls to the GPU work that they launched (`ac2g`, or `bind_id` on the events themselves). They tell the
-//! launch of work whose correlation id is missing, or is used by several processes.
+//! Flows from calls to the GPU work that they launched (`ac2g`, or `bind_id` on the events themselves). They identify
+//! the launch of work whose correlation id is missing, or is used by several processes.
 //!
-//! A flow end that repeats the correlation id of the event before it, as nearly all do, tells nothing new and is not
-//! stored. In such a file, a flow whose other end is stored leads from the call, or to the operation, with its id.
+//! Nearly all flow ends have an id that equals the correlation id of the event before them. Such an end adds no
+//! information and is not stored. If only one end of a flow is stored, the other end is therefore the call or operation
+//! whose correlation id is the id of the flow.
 
 use std::collections::HashSet;
 
@@ -52,8 +53,8 @@ impl LaunchFlows {
         if begins { self.starts.push(end) } else { self.ends.push(end) }
     }
 
-    /// Notes that an end of flow `id` is at an event with a correlation id, 0 for none. Returns whether the flow only
-    /// repeats that id.
+    /// Notes an end of flow `id` at an event with the id `correlation` (0 if the event has none). Returns whether both
+    /// ids are equal, so that this end need not be stored.
     pub(super) fn is_repeated(&mut self, id: u64, correlation: u64, begins: bool) -> bool {
         let repeats = &mut self.repeats[usize::from(!begins)];
         repeats.same |= correlation == id;
@@ -129,8 +130,8 @@ impl LaunchFlows {
     }
 }
 
-/// Returns the item that begins last at or before the place, if it is in the same lane and `is_open`. An item that
-/// encloses others may be found up to a few items before.
+/// Returns the last item of the lane that begins at or before `time` and for which `is_open` returns true. An item that
+/// encloses others comes before them, so up to `MAX_STEPS` items are examined.
 fn innermost_at(
     order: &[u32],
     place: &dyn Fn(u32) -> (u32, i64),

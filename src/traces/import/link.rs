@@ -4,14 +4,15 @@
 //! The evidence, strongest first:
 //!
 //! 1. a flow from the call to the operation (`ac2g`, `bind_id`);
-//! 2. the correlation id, within the operation's process if the trace tells that process;
+//! 2. the correlation id, within the operation's process if the trace gives that process;
 //! 3. a flow of an unknown category;
 //! 4. the external id, if the operation has no correlation id.
 //!
-//! If several calls have the id, those that can start such work are preferred (a launch before the record of an
-//! event), and the innermost of nested calls. If several are left, the operation belongs to the only one that began
-//! before it; as many operations as calls, of one thread and one stream, are linked in order. Otherwise the operation
-//! is ambiguous, and linked to no call.
+//! If several calls have the id, calls that can start such work are preferred to others (a launch to the record of an
+//! event), and of nested calls the innermost. If several calls are left, there are as many calls as operations, the
+//! calls are on one thread and the operations on one stream, then calls and operations are linked in order of time.
+//! Otherwise an operation belongs to the only call that began before it. If there is no such call, or more than one,
+//! the operation is ambiguous, and linked to no call.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,10 +25,10 @@ use gpuflame_model::record::{Detail, IdMap};
 
 /// Maximum number of calls of one flow that are compared.
 const MAX_CALLS_PER_FLOW: usize = 64;
-/// Index of the set of processes of operations whose process is unknown.
+/// Index that stands for all processes, used for operations whose process is unknown.
 pub(super) const ANY_PROCESS: u32 = u32::MAX;
 
-/// Counts of linked and unlinked operations, and facts about the trace.
+/// Counts of linked and unlinked operations, and other properties of the trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkReport {
     /// Counts gathered while reading.
@@ -36,27 +37,27 @@ pub struct LinkReport {
     pub ops: u64,
     /// Number of events of CPU threads: calls, operators, ranges and Python functions.
     pub cpu_events: u64,
-    /// Operations with a launch.
+    /// Number of operations with a launch.
     pub linked_ops: u64,
-    /// Operations without a launch that were launched before the trace began.
+    /// Number of operations without a launch that were launched before the trace began.
     pub launched_before_trace: u64,
     /// GPU time of all operations, in ns.
     pub gpu_ns: u64,
     /// GPU time of operations with a launch, in ns.
     pub linked_gpu_ns: u64,
-    /// Launches with more than one operation (graphs).
+    /// Number of launches with more than one operation (graphs).
     pub multi_op_launches: u64,
     /// Maximum number of operations of one launch.
     pub max_ops_per_launch: u64,
-    /// Operations that start before their launch.
+    /// Number of operations that start before their launch.
     pub started_before_launch: u64,
-    /// Launches without an operation.
+    /// Number of launches without an operation.
     pub launches_without_op: u64,
-    /// Operations whose trace does not give their stream.
+    /// Number of operations whose stream the trace does not give.
     pub ops_without_stream: u64,
-    /// Records of waits for an event, a stream or a device.
+    /// Number of records of waits for an event, a stream or a device.
     pub sync_records: u64,
-    /// Calls that wait, or that make a stream wait.
+    /// Number of calls that wait, or that make a stream wait.
     pub wait_calls: u64,
     /// Kernels that the trace marks as parts of collectives, by name.
     pub collectives: BTreeSet<String>,
@@ -65,24 +66,24 @@ pub struct LinkReport {
     /// GPU time launched by backward operators, and the part of that time that is attributed to forward operators, in
     /// ns. Present only if this attribution was requested.
     pub backward_ns: Option<(u64, u64)>,
-    /// Share of the graphs' GPU time that is attributed to stacks of capture traces. Present only if capture traces
-    /// were given.
+    /// GPU time of graphs, and the part of it that is attributed to stacks of capture traces. Present only if capture
+    /// traces were given.
     pub capture_coverage: Option<CaptureCoverage>,
-    /// Operations that several calls may have launched. They are linked to none.
+    /// Number of operations that several calls may have launched. They are linked to none of these calls.
     pub ambiguous_ops: u64,
-    /// Calls that may have launched ambiguous operations. They are not among the launches.
+    /// Number of calls that may have launched ambiguous operations. They do not count as launches.
     pub ambiguous_calls: u64,
-    /// Operations that were linked in order of time, because several launches have their id.
+    /// Number of operations that were linked in order of time, because several launches have their id.
     pub ordered_ops: u64,
-    /// Operations that were linked by a flow, because of missing or ambiguous ids.
+    /// Number of operations that were linked by a flow, because of missing or ambiguous ids.
     pub flow_ops: u64,
-    /// Operations that were linked by an external id.
+    /// Number of operations that were linked by an external id.
     pub external_ops: u64,
-    /// Operations without a launch and without a correlation id.
+    /// Number of operations without a launch and without a correlation id.
     pub ops_without_id: u64,
-    /// Begin events without an end, and end events without a begin.
+    /// Number of begin events without an end, and number of end events without a begin.
     pub unpaired_edges: (u64, u64),
-    /// Slices that no stack has, because too many slices of the thread overlap without nesting.
+    /// Number of slices that are left out of all stacks, because too many slices of the thread overlap without nesting.
     pub crossing_slices: u64,
     /// GPUs that got a new number, because another part of a merged trace uses the same number: the new number, the
     /// number in the file, and the part.
@@ -109,7 +110,7 @@ impl LinkReport {
     }
 }
 
-/// Everything from which operations are linked.
+/// Operations and calls, and the evidence by which operations are linked to calls.
 pub(super) struct Linking<'a> {
     pub(super) ops: &'a mut [OpRecord],
     pub(super) calls: &'a mut [CallRecord],
@@ -120,12 +121,14 @@ pub(super) struct Linking<'a> {
     /// Index into `homes` for each operation, or [`ANY_PROCESS`].
     pub(super) home_of_op: &'a [u32],
     pub(super) flows: ResolvedFlows,
-    /// External ids of calls and operations without a correlation id, each with its number.
+    /// External ids of calls that have no correlation id, each with the number of the call.
     pub(super) external_calls: Vec<(u64, u32)>,
+    /// External ids of operations that have no correlation id, each with the number of the operation.
     pub(super) external_ops: Vec<(u64, u32)>,
 }
 
-/// Calls from which flows lead to operations. They launched no other work if another call may have.
+/// Calls from which flows lead to operations. Such a call is not linked to other work if another call may have launched
+/// that work.
 type FlowCalls = IdMap<u32, ()>;
 
 /// Numbers of operations that were linked by other evidence than their own correlation id.
@@ -230,9 +233,9 @@ impl Linking<'_> {
         linked
     }
 
-    /// Links operations to calls with the same id. Both are given as (id, number). Calls of a use below `least` are
-    /// ignored, and so are those `by_flow` if others are left. Returns the number of operations that were linked in order
-    /// of time.
+    /// Links operations to calls with the same id. Both are given as (id, number). Calls whose [`CallUse`] is below
+    /// `least` are ignored. So are the calls in `by_flow`, if other calls are left. Returns the number of operations
+    /// that were linked in order of time.
     fn link_by_ids(
         &mut self,
         calls: Vec<(u64, u32)>,
@@ -286,8 +289,8 @@ impl Linking<'_> {
         in_order
     }
 
-    /// Returns those of `calls` that may have launched the operation, in order of time: in its process, of the use
-    /// that fits best, and innermost.
+    /// Returns the calls in `calls` that may have launched the operation `op`, in order of time. These are the
+    /// innermost calls of the operation's process whose use fits the operation best.
     fn fitting_calls(&self, calls: &[u32], op: u32, least: CallUse) -> Vec<u32> {
         let call = |at: u32| &self.calls[at as usize];
         let home = self.homes.get(self.home_of_op[op as usize] as usize);
@@ -320,7 +323,8 @@ impl Linking<'_> {
         innermost
     }
 
-    /// Marks the calls that enclose a call with their id on its thread, because both are one launch.
+    /// Marks the calls that have the same id as `innermost` and enclose it on its thread, because they are the same
+    /// launch.
     fn mark_enclosing(&mut self, same_id: &[u32], innermost: u32) {
         let CallRecord { start, end, thread, .. } = self.calls[innermost as usize];
         for &at in same_id.iter().filter(|at| **at != innermost) {

@@ -55,7 +55,7 @@ pub enum OpKind {
     /// A kernel.
     #[default]
     Kernel,
-    /// A copy. Only the name of the operation may tell the direction of the copy.
+    /// A copy. The direction of the copy may be known only from the operation's name.
     Copy,
     /// A fill of memory with a value.
     Set,
@@ -79,9 +79,9 @@ pub struct Op<'a> {
     pub process: Id<'a>,
     /// GPU that ran the operation.
     pub device: Option<u32>,
-    /// Context on that GPU.
+    /// GPU context in which the operation ran.
     pub context: Option<u32>,
-    /// Stream of that context.
+    /// Stream on which the operation ran.
     pub stream: Option<u32>,
     /// Correlation id of the call that launched the operation. Several operations may share one id.
     pub correlation: Option<u64>,
@@ -117,7 +117,7 @@ pub struct Op<'a> {
     pub lane: (Id<'a>, Id<'a>),
     /// Id of the flow that ends at the operation, if the event itself has that id.
     pub flow: Option<u64>,
-    /// Direction of a copy, if it is an argument and not only part of the name.
+    /// Direction of a copy, if the trace gives it as an argument and not only as part of the name.
     pub direction: Text<'a>,
     /// Source and destination GPU of a copy between GPUs.
     pub peers: Option<(u32, u32)>,
@@ -130,7 +130,7 @@ pub struct Call<'a> {
     pub name: Text<'a>,
     /// Start, in ns on the trace's clock.
     pub start: i64,
-    /// Return, in ns on the trace's clock.
+    /// Time at which the call returned, in ns on the trace's clock.
     pub end: i64,
     /// Calling process.
     pub process: Id<'a>,
@@ -276,7 +276,7 @@ pub enum FlowKind {
     Backward,
     /// From a call to the GPU work that it launched.
     Launch,
-    /// Any other purpose, which the category may tell.
+    /// Any other purpose, or an unknown one.
     Unknown,
 }
 
@@ -289,7 +289,7 @@ pub struct Flow<'a> {
     pub id: u64,
     /// Whether this event is the start of the flow.
     pub begins: bool,
-    /// Whether the end of the flow is in the slice that is open at the time, not in the slice that begins next.
+    /// Whether the flow ends in the slice that is open at `time`, not in the slice that begins next.
     pub enclosed: bool,
     /// Time in ns on the trace's clock.
     pub time: i64,
@@ -438,6 +438,7 @@ pub trait Fork: Sink + Send + Sized {
     /// Creates an empty sink for a later part of the file.
     fn fork(&self) -> Self;
 
-    /// Appends the contents of `later`. Its part of the file follows the part of `self`.
+    /// Appends the contents of `later`. The part of the file that `later` received comes after the part that `self`
+    /// received.
     fn join(&mut self, later: Self);
 }

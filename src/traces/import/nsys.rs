@@ -11,12 +11,12 @@ use super::sqlite::{self, Database, integer, integer_u32, quote, text_or};
 use super::{Id, ReadCounts, Text};
 use gpuflame_model::error::Result;
 
-/// Kinds of NVTX events: ranges that nest within their thread (59, and 70 from text logs), and ranges that need not.
-/// All other kinds (marks, names of domains and categories) have no duration.
+/// Kinds of NVTX events: ranges that nest within their thread (59, and 70 from text logs), and ranges that need not
+/// nest (60 and 71). All other kinds (marks, names of domains and categories) have no duration.
 const PUSH_POP_RANGES: [i64; 2] = [59, 70];
 const START_END_RANGES: [i64; 2] = [60, 71];
 
-/// Columns of a table that results depend on. One column per group is enough.
+/// Columns of a table on which results depend, in groups. The table needs one column of each group.
 type NeededColumns = &'static [&'static [&'static str]];
 
 const NEEDED_OF_WORK: NeededColumns =
@@ -74,7 +74,7 @@ struct NsysReader<'a, S> {
     /// Process and correlation id of the launches whose graph nodes have rows.
     node_launches: HashSet<(Option<i64>, u64)>,
     has_graph_rows: bool,
-    /// Rows of whole graphs whose nodes have rows as well.
+    /// Number of rows of whole graphs that are left out because the graphs' nodes have rows as well.
     repeated_graphs: u64,
 }
 
@@ -87,7 +87,7 @@ impl<S: Sink> NsysReader<'_, S> {
             ("CUPTI_ACTIVITY_KIND_KERNEL", OpKind::Kernel),
             ("CUPTI_ACTIVITY_KIND_MEMCPY", OpKind::Copy),
             ("CUPTI_ACTIVITY_KIND_MEMSET", OpKind::Set),
-            // Read last: graphs whose nodes have rows are left out.
+            // This table is read last, because graphs whose nodes have rows are left out.
             ("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", OpKind::Graph),
         ] {
             self.read_ops(table, kind)?;
@@ -258,7 +258,7 @@ impl<S: Sink> NsysReader<'_, S> {
         })
     }
 
-    /// Notes which of the `needed` columns the table lacks. A table that does not exist lacks none.
+    /// Notes which of the `needed` columns the table lacks. For a table that does not exist, nothing is noted.
     fn note_missing(&mut self, table: &str, needed: NeededColumns) {
         if !self.base.has_table(table) {
             return;
@@ -268,8 +268,8 @@ impl<S: Sink> NsysReader<'_, S> {
         self.missing.extend(missing.map(|group| format!("{table}.{}", group[0])));
     }
 
-    /// Returns an expression for a name, and the joins that it needs: the first of the `columns` that has a name. A
-    /// column has the name itself or the name's number in the table of strings.
+    /// Returns an SQL expression for a name, and the joins that the expression needs. The name is that of the first of
+    /// the `columns` that has one. A column has the name itself or the name's number in the table of strings.
     fn name_of(&self, table: &str, columns: &[&str]) -> (String, String) {
         let base = self.base;
         let (mut names, mut joins) = (Vec::new(), String::new());
@@ -288,8 +288,8 @@ impl<S: Sink> NsysReader<'_, S> {
         (format!("COALESCE({})", names.join(", ")), joins)
     }
 
-    /// Calls `take` with each row of `table`. The row consists of the expression `first`, with its joins, and the wanted columns, which
-    /// are NULL if the table lacks them. `take` returns whether the row had usable times.
+    /// Calls `take` with each row of `table`. Each row has the value of the expression `first`, and the wanted columns
+    /// (NULL if the table lacks them). `take` returns whether the row had usable times.
     fn for_each_row(
         &mut self,
         table: &str,
@@ -315,7 +315,7 @@ impl<S: Sink> NsysReader<'_, S> {
     }
 }
 
-/// Returns the expression for tables without names, as [`NsysReader::name_of`] does for tables with names.
+/// Returns the name expression for tables without names. For other tables, [`NsysReader::name_of`] returns it.
 fn no_name() -> (String, String) {
     ("NULL".to_owned(), String::new())
 }

@@ -205,7 +205,7 @@ impl Opened {
         self.place.rank
     }
 
-    /// Returns the number of ranks of the job, if the file gives it where it gives the rank.
+    /// Returns the number of ranks of the job, if the file gives this number in the same place as the rank.
     pub fn world_size(&self) -> Option<u32> {
         self.place.world_size
     }
@@ -228,7 +228,8 @@ impl Opened {
     /// Passes all events to `sink`, in file order.
     ///
     /// # Errors
-    /// `Io` and `Format`, with the position; `Format` if the trace has no events. Events before the error have already been passed to the sink.
+    /// `Io` and `Format`, with the position; `Format` if the trace has no events. Events before the error have already
+    /// been passed to `sink`.
     pub fn read(self, options: &Options, sink: &mut impl Sink) -> Result<ReadCounts> {
         let path = self.path.clone();
         self.read_with(options, sink).and_then(need_events).map_err(|error| error.within(path.display()))
@@ -250,7 +251,7 @@ impl Opened {
         }
     }
 
-    /// Passes the (inflated) bytes to `read`, for formats without events.
+    /// Passes the (inflated) bytes to `read`, for formats that do not consist of events.
     pub fn bytes<T: Send>(
         self,
         options: &Options,
@@ -296,7 +297,8 @@ impl Opened {
     }
 }
 
-/// Rejects a trace without events: the program that wrote it recorded nothing, which no result should hide.
+/// Rejects a trace without events, because an empty result would hide that the program which wrote the trace recorded
+/// nothing.
 fn need_events(counts: ReadCounts) -> Result<ReadCounts> {
     if counts.events > counts.non_events {
         return Ok(counts);
@@ -335,7 +337,7 @@ fn read_kind(kind: Kind, input: impl Read, options: &Options, sink: &mut impl Si
     }
 }
 
-/// Adds the bytes read to the progress counter.
+/// Reader that adds the number of bytes read to the progress counter.
 struct ProgressReader<'a, R> {
     input: R,
     options: &'a Options,

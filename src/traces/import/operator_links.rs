@@ -2,16 +2,17 @@
 //! gradient they compute.
 //!
 //! Older profilers write the Python functions into the operator's arguments (`Call stack`) instead of emitting slices
-//! for the functions. The functions of the innermost operator are the ones that are running. An enclosing operator is
-//! drawn after the functions that both have; its other functions have returned by then. Functions that opened a range
-//! (`__enter__`, `step`) have returned as well, so a range has no functions of its own.
+//! for the functions. Of all open operators, the innermost one lists the functions that are running. An enclosing
+//! operator is placed after the functions that both operators list; the other functions that it lists have returned by
+//! then. Functions that opened a range (`__enter__`, `step`) have returned as well, so a range has no functions of its
+//! own.
 //!
 //! Backward operators run on a separate thread, without any Python. On request their launches are attributed to the
-//! stack of the forward operator: forward stack, `[backward]`, backward operator. A backward operator is linked to
-//! its forward operator by the trace's flows (`fwdbwd`), else by sequence number on the thread that the backward
-//! operator names. If several forward operators have the same number, the last one created the autograd node.
-//! Profilers number threads in their own way. The named thread is therefore taken to be the thread whose sequence
-//! numbers match best; if two threads match equally well, nothing is linked.
+//! stack of the forward operator: forward stack, `[backward]`, backward operator. A backward operator is linked to its
+//! forward operator by the trace's flows (`fwdbwd`), else by sequence number on the thread that the backward operator
+//! names. If several forward operators have the same number, the last one created the autograd node. Profilers number
+//! threads in their own way, so the number of the named thread is taken to mean the thread whose sequence numbers match
+//! best. If two threads match equally well, nothing is linked.
 
 use std::collections::HashMap;
 
@@ -39,8 +40,8 @@ pub(super) struct OperatorLinks {
     unlinked_calls: Vec<u32>,
 }
 
-/// Maximum number of open slices for which a stack is built again. Without the limit, each operator in a deep nest would
-/// take time for each slice around it.
+/// Maximum number of open slices up to which a stack is rebuilt. Without the limit, each operator in a deep nest would
+/// take time in proportion to the number of slices around it.
 const MAX_REBUILT_SLICES: usize = 1024;
 
 /// Number of functions that two call stacks have in common, from the outermost on.
@@ -48,7 +49,7 @@ fn shared_length(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
-/// Forward operators by sequence number and thread, as (start, number).
+/// Forward operators by sequence number and thread, as (start, number of the operator).
 type Forward = HashMap<u64, HashMap<u32, Vec<(i64, u32)>>>;
 
 /// An operator and its arguments.
@@ -110,8 +111,8 @@ impl OperatorLinks {
         self.flows.entry(id).or_default()[usize::from(!begins)] = Some((thread, time));
     }
 
-    /// Enters `slice`, inside `outer` and on top of the stack `parent`, where the slices `open` are open. Returns the
-    /// new scope, and the stack including the operator's Python functions.
+    /// Enters `slice` while the slices `open` are open. `outer` is the scope around the slice, and `parent` the stack
+    /// around it. Returns the new scope, and the stack including the operator's Python functions.
     pub(super) fn enter_slice(
         &self,
         slice: &Slice,
@@ -227,7 +228,8 @@ impl OperatorLinks {
         forward
     }
 
-    /// Returns, for each of the profiler's thread numbers, the thread that has most of the sequence numbers.
+    /// Returns, for each of the profiler's thread numbers, the thread that has most of the sequence numbers of the
+    /// backward operators with that thread number.
     fn forward_threads(&self, forward: &Forward) -> HashMap<u64, u32> {
         let mut votes: HashMap<u64, HashMap<u32, u64>> = HashMap::new();
         for operator in self.operators.iter().filter(|operator| operator.forward_thread > 0) {
@@ -256,8 +258,8 @@ impl OperatorLinks {
         for [begin, end] in self.flows.values() {
             let both = begin.and_then(|begin| at.get(&begin)).zip(end.and_then(|end| at.get(&end)));
             let Some((forward, backward)) = both else { continue };
-            // The last forward operator that starts with the number created the node, and the outermost backward
-            // operator computes its gradient.
+            // Of the operators that start where the flow starts, the last one created the node. Of those that start
+            // where the flow ends, the outermost backward operator computes the gradient.
             let is_backward = |number: &&u32| self.operators[**number as usize].forward_thread > 0;
             let backward = backward.iter().find(is_backward).or(backward.first());
             if let (Some(&forward), Some(&backward)) = (forward.last(), backward) {

@@ -1,9 +1,10 @@
-//! Processes and GPUs of operations, from the process fields of the events.
+//! Finds the process and the GPU of each operation, from the process fields of the events.
 //!
-//! A trace that was merged from several processes has a process field such as `[TP01] 83` for the process and
-//! `[TP01] 0` for its GPU 0. Operations then belong to the calls whose field begins, or ends, like theirs. GPUs of
-//! different parts that have the same number are different GPUs, and the later one gets a new number. Other tools add a
-//! large number to all process fields of a part (83 and 100083), also to the fields of GPUs (0 and 100000).
+//! In a trace that was merged from several processes, the process field is, for example, `[TP01] 83` for a process and
+//! `[TP01] 0` for its GPU 0. An operation then belongs to the calls whose process field begins, or ends, in the same
+//! way as the operation's. GPUs of different parts that have the same number are different GPUs, and the later one gets
+//! a new number. Other tools add a large number to all process fields of a part (83 and 100083), including the fields
+//! of GPUs (0 and 100000).
 
 use std::collections::BTreeSet;
 
@@ -17,7 +18,7 @@ use gpuflame_model::record::IdMap;
 pub const MAX_RENUMBERED_DEVICES: usize = 1024;
 /// Maximum number of calling processes whose texts are compared.
 const MAX_COMPARED_PROCESSES: usize = 1024;
-/// Maximum number of a GPU that only the process field gives. Larger numbers are processes.
+/// Largest process field that can be the number of a GPU. Larger numbers are processes.
 const MAX_DEVICE_IN_LANE: i64 = 63;
 
 /// Processes that may have launched operations.
@@ -29,7 +30,7 @@ pub(super) struct Homes {
     pub(super) of_op: Vec<u32>,
 }
 
-/// Key of a process or thread: 1 and its number, or 2 and the number of its text.
+/// Key of a process or thread: 1 and its number, or 2 and the number of its text in `TraceCollector::ids`.
 type Key = (u8, i64);
 
 impl TraceCollector {
@@ -83,8 +84,8 @@ impl TraceCollector {
         (homes, renumbered.into_iter().map(named).collect())
     }
 
-    /// Takes the device and the stream of operations without such arguments from the process and thread fields, as
-    /// Kineto writes them, if the process made no call.
+    /// Sets the device and the stream of operations that have no such arguments. Both are taken from the process and
+    /// thread fields, where Kineto writes them, unless the process field is that of a process that made calls.
     fn read_lanes(&mut self, calling: &BTreeSet<u32>, processes: &[Key], lanes: &[(u32, Key)]) {
         if calling.is_empty() {
             return;
@@ -103,8 +104,8 @@ impl TraceCollector {
         }
     }
 
-    /// Returns the processes that are parts of a merged trace although they are numbers: their operations give a device
-    /// that is not the process, and the process made no call.
+    /// Returns the processes that are parts of a merged trace although they are given as numbers: a process that made
+    /// no call, and whose operations give a device with a number other than that of the process.
     fn numbered_parts(
         &self,
         calling: &BTreeSet<u32>,
@@ -169,9 +170,9 @@ fn renumber_devices(
     renumbered
 }
 
-/// Returns the calling processes whose text has most in common with `text`: a beginning up to a character that is
-/// neither a letter nor a digit, or else an end from such a character on. Returns none if all have as much in common.
-/// Also returns the common text.
+/// Returns the calling processes whose texts have the longest part in common with `text`, and that part. The part is a
+/// beginning up to a character that is neither a letter nor a digit, or else an end from such a character on. Returns
+/// no process if the part is equally long for all processes.
 fn alike<'a>(text: &'a str, calling: &BTreeSet<u32>, texts: &[Option<&str>]) -> (Vec<u32>, &'a str) {
     if calling.len() > MAX_COMPARED_PROCESSES {
         return (Vec::new(), "");
@@ -227,7 +228,7 @@ mod tests {
         assert_eq!(find("[TP00] GPU 0", &[1, 2]), [1]);
         assert_eq!(find("0_r10", &[3, 4]), [4]);
         assert_eq!(find("0_r1", &[3, 4]), [3]);
-        // What all processes have in common tells nothing.
+        // Text that all processes have in common identifies none of them.
         assert_eq!(find("[TP0", &[1, 2]), []);
         assert_eq!(find("Device_0", &[1, 2]), []);
         assert_eq!(find("[TP00] 0", &[5]), []);

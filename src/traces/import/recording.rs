@@ -5,7 +5,7 @@ use super::{Opened, Options};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::record::{CheckpointMark, Reader, RecordingState, Row, WriterId};
 
-/// Facts about a recording other than its rows.
+/// Properties of a recording other than its rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordingSummary {
     /// Number of rows that are unreadable.
@@ -83,9 +83,9 @@ pub fn recording(
     })
 }
 
-/// Returns a sentence that names the missing data for the user. Unchanged data was not written again, so the process
-/// may have ended long after the last mark. If the file system accepts no more writes, the recording cannot state
-/// that either, but the process has printed a message about it.
+/// Returns a sentence that names the missing data for the user. A process does not write unchanged data again, so it
+/// may have ended long after the last mark. If the file system accepts no more writes, the recording cannot state that
+/// either, but the process has printed a message about it.
 fn describe_missing(
     writer_state: WriterState,
     mark: Option<&CheckpointMark>,

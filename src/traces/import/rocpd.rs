@@ -41,7 +41,7 @@ pub(super) fn find_place(base: &Database) -> Result<JobPlace> {
     for suffix in find_sets(base) {
         let table = format!("rocpd_info_process{suffix}");
         if base.has_column(&table, "environment") {
-            // A value that is longer than any environment is not read.
+            // Only the beginning is read of a value that is longer than any real environment.
             let query = format!(
                 "SELECT substr(CAST(environment AS TEXT), 1, {MAX_ENVIRONMENT}) FROM {} LIMIT 2",
                 quote(&table)
@@ -140,14 +140,15 @@ impl TableSet<'_> {
     }
 
     /// Returns the column that links work to the call that launched it. That is the tracer's own id of the call,
-    /// `stack_id`. `correlation_id` is an id that the program gave, and only counts if the file has no ids of calls.
+    /// `stack_id`. `correlation_id` is an id that the program gave, and is used only if the file has no ids of calls.
     fn link_column(&self) -> Result<&'static str> {
         let has_ids = self.has("rocpd_event", "stack_id") && self.count("rocpd_event", "stack_id > 0")? > 0;
         Ok(if has_ids { "stack_id" } else { "correlation_id" })
     }
 }
 
-/// Numbers of GPUs. A GPU keeps its number on its machine if no GPU of another machine has that number.
+/// Numbers of GPUs. A GPU keeps the number that it has on its machine, unless a GPU of another machine already has that
+/// number.
 #[derive(Default)]
 struct DeviceNumbers {
     numbers: BTreeMap<(String, i64), u32>,
@@ -344,7 +345,7 @@ impl SetReader<'_> {
         })
     }
 
-    /// Returns the process: the number of the set, and the number of the process within the set.
+    /// Returns the id of a process, which contains the number of the set and the number of the process within the set.
     fn process(&self, process: Option<i64>) -> Id<'static> {
         Id::Number(i64::from(self.number) << 32 | process.unwrap_or(0) & 0xffff_ffff)
     }

@@ -25,7 +25,7 @@ use gpuflame_model::record::{
     Step, StreamId, ThreadId,
 };
 
-/// Smallest plausible distance of the first event from the clock's zero, in ns, if a start of 0 means "not recorded".
+/// A start of 0 means "not recorded" if all other starts are later than this time, in ns on the trace's clock.
 const MIN_GAP_AFTER_ZERO_NS: i64 = 60_000_000_000;
 
 /// Maximum number of frames of a stack; the frames at the root of deeper stacks are left out, and the stack is marked as
@@ -140,8 +140,8 @@ impl TraceCollector {
         linked
     }
 
-    /// Removes the launches that a thread made while it captured a graph, and that started no work: the graph contains
-    /// them. Returns their number.
+    /// Removes the launches that a thread made while it captured a graph and that started no work, because their work
+    /// became a part of the graph. Returns the number of removed launches.
     fn remove_captured_launches(&mut self) -> u64 {
         let mut edges: Vec<(u32, i64, bool)> = self
             .capture_edges
@@ -171,8 +171,9 @@ impl TraceCollector {
         captured
     }
 
-    /// Clears the end of operations whose start is 0 because it was not recorded: all other times are long after 0.
-    /// Such an operation has no duration, instead of one of decades. Returns the start that means "not recorded".
+    /// Clears the end of operations whose start is 0, if all other starts are long after 0, because the start was then
+    /// not recorded. Such an operation has no duration, instead of a duration of decades. Returns the start that means
+    /// "not recorded".
     fn clear_missing_starts(&mut self) -> Option<i64> {
         let starts = self.ops.iter().map(|op| op.start).chain(self.calls.iter().map(|call| call.start));
         let first = starts.filter(|start| *start != 0).min()?;
@@ -427,7 +428,8 @@ impl TraceCollector {
             let id = CorrelationId(correlation);
             let count = call.ops as usize;
             let (own, others) = rest.split_at(count);
-            // A flow or an external id may have linked a call without a correlation id.
+            // A call without a correlation id may have been linked by a flow or an external id; then the id of its
+            // first operation is used.
             let of_ops = || own.first().map_or(0, |at| self.ops[*at as usize].correlation);
             file_ids.push(if call.correlation == 0 { of_ops() } else { call.correlation });
             let duration = u32::try_from(call.end.saturating_sub(call.start).max(0)).unwrap_or(u32::MAX);

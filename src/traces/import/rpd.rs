@@ -8,7 +8,7 @@ use super::sqlite::{self, Database, integer, integer_u32, quote, text, text_or};
 use super::{Id, ReadCounts, Text};
 use gpuflame_model::error::Result;
 
-/// Call whose argument is a range or mark that the program named.
+/// Name of the call whose argument is a range or mark that the program named.
 const MARKER: &[u8] = b"UserMarker";
 
 /// Reads the database at `path`.

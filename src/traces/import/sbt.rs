@@ -110,7 +110,7 @@ impl<'a> SbtRecord<'a> {
     /// Reads an event; `before` is the time of the previous event.
     fn read(at: &mut SbtCursor<'_>, before: u64, strings: &[&'a [u8]]) -> Result<Self> {
         let (kind, flags) = (at.read_byte()?, at.read_byte()?);
-        // Times that are not sorted wrap around.
+        // If the times are not sorted, the differences wrap around.
         let time = before.wrapping_add(at.read_varint()?);
         let duration = if flags & 1 != 0 { at.read_varint()? } else { 0 };
         let [device, stream, correlation, name] =
@@ -135,8 +135,8 @@ impl<'a> SbtRecord<'a> {
         Ok(Self { kind, time, duration, device, stream, correlation, name, thread, stack, kernel, bytes })
     }
 
-    /// Converts the record to an event. The format gives the direction of a copy in the type, and its name may be
-    /// arbitrary.
+    /// Converts the record to an event. The format gives the direction of a copy in the type of the record, not in the
+    /// name, which may be arbitrary.
     fn to_event(&self) -> Event<'_> {
         let (name, (start, end)) = (self.name, self.times());
         let (device, stream, correlation) = (Some(self.device), Some(self.stream), self.correlation_id());
@@ -216,7 +216,7 @@ fn read_stack(at: &mut SbtCursor<'_>, strings: &[&[u8]]) -> Result<(u32, (String
     Ok((thread, (frames.join(";"), kinds.into_iter().collect())))
 }
 
-/// Returns the kind of a frame, judging by its file. Python code need not have a file (`<string>`).
+/// Returns the kind of a frame, judging by its file. Python code may be in no file (`<string>`).
 fn frame_kind(file: &[u8]) -> char {
     match file {
         b"<range>" => 'r',

@@ -1,8 +1,9 @@
 //! Pairs the separate begin and end events of slices, in any order in which the file has them.
 //!
 //! An end event closes the slice that began last among the open slices of the thread with the event's category and
-//! name. A category or a name that one of the two events does not have fits any. An end event that fits no open slice
-//! closes none, and is counted. Slices of unknown categories take part, so that their end events close nothing else.
+//! name. If one of the two events has no category, any category fits, and likewise for the name. An end event that fits
+//! no open slice closes none, and is counted. Slices of unknown categories are paired as well, so that their end events
+//! do not close other slices.
 
 use super::slices::Slice;
 use super::work::{CallRecord, OpRecord};
@@ -31,7 +32,7 @@ pub(super) enum EdgeKind {
     Slice(Slice),
     /// Begin of GPU work, as the number of the operation.
     Work(u32),
-    /// Begin of a slice that no stack has.
+    /// Begin of a slice that no stack contains.
     Unknown,
     /// End of a slice, with the correlation id in the arguments of the event.
     End(Option<u64>),

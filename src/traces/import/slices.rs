@@ -91,7 +91,7 @@ type Node = (u32, u32, FrameClass);
 pub(super) const ROOT: u32 = u32::MAX;
 
 impl StackTree {
-    /// Returns the stack of `parent` with one more frame.
+    /// Returns the stack that consists of the parent's stack and one more frame. Creates the node if it is missing.
     pub(super) fn child(&mut self, child: Node) -> u32 {
         let next = self.nodes.len() as u32;
         let node = *self.index.entry(child).or_insert(next);
@@ -101,7 +101,7 @@ impl StackTree {
         node
     }
 
-    /// Appends to `path` the frames of `stack` above its ancestor `below`, innermost first.
+    /// Replaces the contents of `path` with the frames of `stack` above its ancestor `below`, innermost first.
     pub(super) fn path_above(&self, stack: u32, below: u32, path: &mut Vec<(u32, FrameClass)>) {
         path.clear();
         let mut at = stack;

@@ -22,7 +22,7 @@ pub(super) struct Database {
 #[derive(Default)]
 struct Table {
     columns: Vec<String>,
-    /// Column that identifies a row, if it is a single one.
+    /// Primary key, if it is a single column.
     key: Option<String>,
 }
 
@@ -77,8 +77,9 @@ impl Database {
         }
     }
 
-    /// Returns `table` as an item to join by `key`, in which each key occurs once. A copied table may have lost its
-    /// primary key: a key that occurs twice would double rows, and a search without an index takes quadratic time.
+    /// Returns an SQL expression for joining `table` by `key`, in which each key occurs once. A copied table may have
+    /// lost its primary key: a key that occurs twice would double rows, and a search without an index takes quadratic
+    /// time.
     pub(super) fn keyed(&self, table: &str, key: &str) -> String {
         let is_key = self.tables.get(table).is_some_and(|table| table.key.as_deref() == Some(key));
         match is_key {

@@ -32,8 +32,8 @@ impl<'a> Text<'a> {
         self.raw.is_empty()
     }
 
-    /// Returns the decoded text. A byte that is not UTF-8 becomes `\xff`, and an invalid escape remains as it is
-    /// written, so that different names stay different. Control bytes are unchanged.
+    /// Returns the decoded text. A byte that is not UTF-8 is written as an escape such as `\xff`, and an invalid escape
+    /// remains as it is written, so that different names stay different. Control bytes are unchanged.
     pub fn decode(self) -> Cow<'a, str> {
         if self.escaped && self.raw.contains(&b'\\') {
             Cow::Owned(unescape(self.raw))
@@ -88,7 +88,7 @@ fn unescape(raw: &[u8]) -> String {
     }
 }
 
-/// Decodes UTF-8. A byte that is not part of a character becomes `\xff`.
+/// Decodes UTF-8. A byte that is not part of a character is written as an escape such as `\xff`.
 fn decode_bytes(bytes: &[u8]) -> Cow<'_, str> {
     if let Ok(text) = std::str::from_utf8(bytes) {
         return text.into();

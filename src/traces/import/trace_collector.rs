@@ -23,18 +23,19 @@ pub struct TraceCollector {
     pub(super) labels: NameTable,
     pub(super) ids: NameTable,
     pub(super) processes: IdMap<(u8, i64), u32>,
-    /// Devices, by the numbers that stand for them in the place of processes.
+    /// Devices by the numbers that the trace gives for them in the process field.
     device_processes: IdMap<i64, u32>,
     pub(super) threads: IdMap<(u32, (u8, i64)), u32>,
-    /// Process and thread fields of GPU work and flows, taken together.
+    /// Numbers of lanes. A lane is the pair of process field and thread field of GPU work or of a flow.
     pub(super) lanes: IdMap<(u32, (u8, i64)), u32>,
     /// Lanes, by thread.
     pub(super) thread_lanes: Vec<u32>,
     /// Lane that was looked up last, with the fields as the trace gives them.
     last_lane: Option<(i64, i64, u32)>,
     pub(super) launch_flows: LaunchFlows,
-    /// External ids of calls and operations without a correlation id, each with its number.
+    /// External ids of calls that have no correlation id, each with the number of the call.
     pub(super) external_calls: Vec<(u64, u32)>,
+    /// External ids of operations that have no correlation id, each with the number of the operation.
     pub(super) external_ops: Vec<(u64, u32)>,
     /// Threads, each as its process, its number if it has one, and its name.
     pub(super) thread_facts: Vec<(u32, Option<u32>, Box<str>)>,
@@ -71,14 +72,14 @@ pub struct TraceCollector {
     slice_count: u32,
     /// Last thread that was looked up: process and thread as the trace gives them, and our number of the thread.
     last_thread: Option<(i64, i64, u32)>,
-    /// Facts derived from call names, by label.
+    /// Properties of calls that follow from their names, by label of the name.
     call_facts: Vec<Option<CallFacts>>,
     /// Number in `given_stacks` of the stack of a call, for calls with a stack in the trace.
     pub(super) given_stack_of_call: IdMap<u32, u32>,
     /// Begin and end events of slices, by thread.
     pub(super) edges: Vec<SliceEdges>,
     pub(super) unpaired_edges: UnpairedEdges,
-    /// Slices that are in no stack, because they cross too many slices.
+    /// Number of slices that are in no stack, because they cross too many slices.
     pub(super) crossing_slices: u64,
     /// Categories that no dialect knows. The number of events per category is in `category_counts`.
     pub(super) unknown_categories: NameTable,
@@ -548,7 +549,7 @@ fn intern_given_stack(stack: Text<'_>, kinds: Text<'_>, numbers: &mut NameTable)
     }
 }
 
-/// Facts that follow from the name of a call.
+/// Properties of a call that follow from its name.
 #[derive(Clone, Copy, Debug)]
 struct CallFacts {
     /// Whether the call blocks the host or makes a stream wait.

@@ -21,7 +21,7 @@ pub(super) struct OpRecord {
     pub(super) ambiguous: bool,
     /// Whether the trace gives the device only in the process field, and the stream only in the thread field.
     pub(super) place_in_lane: bool,
-    /// Number of the event's process and thread fields, taken together.
+    /// Number of the event's lane (the pair of its process field and thread field).
     pub(super) lane: u32,
     pub(super) device: u32,
     pub(super) context: u32,
@@ -62,7 +62,7 @@ impl CallRecord {
     }
 }
 
-/// Work that a call may start, by the name of its function. Functions that start no work come first.
+/// Work that a call may start, derived from the name of the called function. Functions that start no work come first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum CallUse {
     /// The function starts no GPU work: it records an event, waits, allocates or returns an attribute.

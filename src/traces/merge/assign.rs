@@ -3,8 +3,9 @@
 //! The algorithm minimises the summed distance of the pairs. A point in `ours` without a partner costs the limit.
 //! Points are visited in ascending order, from both sides, and each point may revise earlier decisions:
 //!
-//! - a *seat* is a partner that a later point in `ours` can still get, at the cost `its position + cost`. The partner
-//!   is a free point in `theirs`, or a taken point whose owner then falls back to its earlier choice;
+//! - a *seat* is a partner that a later point in `ours` can still get. This costs the position of the later point plus
+//!   the number that is stored with the seat. The partner is a free point in `theirs`, or a taken point whose owner
+//!   then falls back to its earlier choice;
 //! - a *regret* is the gain that a later point in `theirs` can offer to a badly matched point in `ours`.
 //!
 //! Each point adds one seat or one regret, so the algorithm takes `n log n` steps (the problem is known as mice and

@@ -74,17 +74,17 @@ impl Default for Options {
 pub struct Report {
     /// Number of matches by id, by order and by time.
     pub matched: [u64; 3],
-    /// Stacks without a launch.
+    /// Number of stacks without a launch.
     pub unmatched: u64,
-    /// Launches without a stack.
+    /// Number of launches without a stack.
     pub launches_left: u64,
-    /// Matches by order or time that have another launch of the same threads within the tolerance.
+    /// Number of matches by order or time that have another launch of the same threads within the tolerance.
     pub ambiguous: u64,
-    /// Matches by time that would change if the clocks differed by `clock_distance`.
+    /// Number of matches by time that would change if the clocks differed by `clock_distance`.
     pub doubtful: u64,
-    /// Estimate, in ns, of how far the launches' clock is ahead, from stacks that are not matched by id. The estimate
-    /// is the distance from stack to launch that occurs for most stacks. The matched pairs themselves do not reveal
-    /// the distance, because every pair is as close as possible, whether right or wrong.
+    /// Estimated time in ns by which the launches' clock is ahead of the stacks' clock. The estimate is the distance
+    /// from stack to launch that occurs for most of the stacks that are not matched by id. The matched pairs themselves
+    /// do not reveal the distance, because every pair is as close as possible, whether right or wrong.
     pub clock_distance: i64,
     /// Median gap between launches, in ns.
     pub median_gap: u64,
@@ -141,8 +141,8 @@ pub fn merge(
     (pairs, report)
 }
 
-/// Matches by correlation id. Ids are unique within a process, so processes are compared if the launches have a
-/// process that the stack names.
+/// Matches by correlation id. Ids are unique only within a process, so the processes are compared as well, if any
+/// launch has the process that the stack names.
 fn match_by_id(
     stacks: &[Stack],
     launches: &[Launch],
@@ -226,7 +226,7 @@ fn nearest_two(times: &[i64], time: i64) -> [Option<u64>; 2] {
 
 /// Maximum number of stacks per group that vote on the clock distance.
 const MAX_VOTERS: usize = 1_000;
-/// Number of launches before a stack, and after it, to whose distances the stack votes. The true distance is among
+/// Number of launches before a stack, and after it, for whose distances the stack votes. The true distance is among
 /// these distances unless the clocks are farther apart than that many launches take.
 const NEIGHBOURS_PER_VOTE: usize = 64;
 

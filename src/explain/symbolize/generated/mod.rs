@@ -50,7 +50,7 @@ pub struct GeneratedNames {
     pub remarks: Vec<String>,
 }
 
-/// Addresses in stacks whose code is in no file, over all frames of the profile except the first `known` frames.
+/// Returns the addresses of the profile's frames whose code is in no file. The first `known` frames are skipped.
 pub fn generated_addresses(profile: &Profile, known: usize) -> BTreeSet<u64> {
     let modules = profile.modules();
     let map = ModuleIndex::new(modules);

@@ -54,9 +54,9 @@ impl Value {
 
 /// Returns the position of the first byte at or after `at` that is not a blank.
 ///
-/// In this function and at the end of words, the loop advances by branches. The branches nearly always go the same
-/// way as before, so the processor predicts them and runs ahead. The processor would have to wait for a position
-/// computed from a bit mask.
+/// This function and `word_end` advance in a loop with branches, and do not compute the position from a bit mask. The
+/// branches nearly always go the same way as before, so the processor predicts them and runs ahead. For a computed
+/// position it would have to wait.
 #[inline(always)]
 pub(super) fn skip_blanks(bytes: &[u8], mut at: usize) -> usize {
     while bytes[at] <= b' ' {
@@ -198,10 +198,10 @@ fn nested_end<L: InstructionSet>(bytes: &[u8], start: usize) -> Result<usize, St
     Err(Stop { at: end, expected: "a closing bracket" })
 }
 
-/// State of backslash escapes across blocks: tells which bytes follow a backslash that is not itself escaped.
+/// State of backslash escapes across blocks. A byte is escaped if it follows a backslash that is not itself escaped.
 #[derive(Clone, Copy, Default)]
 struct Escape {
-    /// Whether the first byte of the next block is escaped.
+    /// 1 if the first byte of the next block is escaped, otherwise 0.
     next: u64,
 }
 
@@ -214,7 +214,7 @@ impl Escape {
         self.runs(backslashes)
     }
 
-    /// Visits the backslashes one by one, because backslashes are rare.
+    /// Returns the mask of escaped bytes. Examines the backslashes one by one, because backslashes are rare.
     fn runs(&mut self, backslashes: u64) -> u64 {
         let mut escaped = self.next;
         let mut left = backslashes & !escaped;

@@ -1,6 +1,6 @@
-//! Finds the position at which JSON that ends too early first stops being valid. The scanner skips values by their
-//! brackets and quotes without parsing them. So the scanner notices a bracket or quote that is missing in mid-file
-//! only at the end of the file. This second pass finds the real position.
+//! Finds the first invalid position in JSON that ends too early. The scanner skips values by their brackets and quotes
+//! without parsing them. So the scanner notices a bracket or quote that is missing in mid-file only at the end of the
+//! file. This second pass finds the real position.
 
 /// Finds the first byte of `text` that is invalid at its position, and the syntax that would be valid there. `text`
 /// begins with a value or with a key of an object. Returns `None` if `text` is valid as far as it goes.

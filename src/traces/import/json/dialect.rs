@@ -23,7 +23,7 @@ use super::fields::Fields;
 use super::mask::InstructionSet;
 use super::number::{parse_integer, parse_micros, parse_unsigned};
 
-/// Kinds string that marks a stack given as a single frame id of `stackFrames`.
+/// Frame kinds of a stack that is given only as the id of its innermost frame in `stackFrames`.
 const FRAME: Text<'static> = Text::plain(b"f");
 
 /// Class of an event, by its category.
@@ -155,7 +155,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
             b"device" | b"deviceId" => op.device = parse_u32(bytes, value),
             b"context" | b"contextId" => op.context = parse_u32(bytes, value),
             b"stream" | b"streamId" => op.stream = parse_u32(bytes, value),
-            // Cuspy moves the work of a graph to made-up streams.
+            // Cuspy moves the work of a graph to made-up streams, and writes the real stream here.
             b"original_stream" => original_stream = parse_u32(bytes, value),
             b"graph id" | b"graphId" => op.graph = parse_u32(bytes, value).filter(|&id| id != 0),
             b"graph node id" | b"graphNodeId" => op.graph_node = parse_nonzero_id(bytes, value),
@@ -221,7 +221,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         })
     }
 
-    /// Whether the slice is a call of Level Zero that unitrace tied to work of a device.
+    /// Whether the slice is a call of Level Zero that unitrace linked to work of a device.
     #[inline(always)]
     fn is_level_zero_call(&self) -> bool {
         self.fields.name.slice(self.bytes).starts_with(b"zeCommand") && self.read_level_zero_id().is_some()
@@ -388,7 +388,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
     }
 
     /// Whether the arguments of a CPU slice contain something that every sink needs: exact times (Paddle) or Python
-    /// functions. Searching for these two words takes a fifth of the time of parsing all keys.
+    /// functions. Searching for these two keys takes a fifth of the time of parsing all keys.
     fn has_needed_args(&self) -> bool {
         match std::str::from_utf8(self.fields.args.slice(self.bytes)) {
             Ok(args) => {
@@ -400,8 +400,8 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         }
     }
 
-    // Inlined because a separate function would be compiled without the instruction set, and would call every
-    // intrinsic.
+    // Inlined because a separate function would be compiled without the instruction set, and would then call each
+    // intrinsic as a function.
     #[inline(always)]
     fn read_cpu(&mut self, kind: CpuKind, wants: Wants) -> Option<Event<'a>> {
         let (mut external, mut sequence, mut forward_thread) = (None, None, None);
@@ -497,7 +497,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         correlation
     }
 
-    /// Returns the id of the flow in `bind_id`, if `flag` says that the flow has this end.
+    /// Returns the id of the flow in `bind_id`, if `flag` is set. The flag is `flow_in` or `flow_out`.
     #[inline(always)]
     fn bound_flow(&self, flag: Value) -> Option<u64> {
         if flag.shape == Shape::Missing || flag.slice(self.bytes) == b"false" {
@@ -640,7 +640,7 @@ fn to_text(bytes: &[u8], value: Value) -> Text<'_> {
     }
 }
 
-/// Parses a process or thread id: a number, a quoted number, or one with a suffix (`"123(Python)"`).
+/// Parses a process or thread id: a number, a quoted number, a number with a suffix (`"123(Python)"`), or other text.
 fn parse_id(bytes: &[u8], value: Value) -> Id<'_> {
     let raw = value.slice(bytes);
     if let Some(number) = parse_integer(raw) {
@@ -658,7 +658,8 @@ fn parse_id(bytes: &[u8], value: Value) -> Id<'_> {
     }
 }
 
-/// Returns the kind of an Ascend task: run by the cores for matrices and vectors, or by a copy engine.
+/// Returns the kind of an Ascend task, derived from the unit that runs it: the cores for matrices and vectors, or a
+/// copy engine.
 fn task_kind(word: &[u8]) -> Option<OpKind> {
     match word {
         b"AI_CORE" | b"AI_VECTOR_CORE" | b"AI_CPU" | b"MIX_AIC" | b"MIX_AIV" | b"KERNEL_AICORE" => {
@@ -691,7 +692,7 @@ fn parse_flow_id(bytes: &[u8], value: Value) -> Option<u64> {
     if let Some(number) = hex.and_then(|digits| u64::from_str_radix(digits, 16).ok()) {
         return Some(number);
     }
-    // FNV-1a. The highest bit keeps the hash apart from numbers, which are small.
+    // FNV-1a. The highest bit is set, which distinguishes the hash from numbers, because numbers are small.
     let hash = raw.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
     });

@@ -31,21 +31,21 @@ use scan::{ScanEnd, ScanError, Scanner};
 /// Counts gathered while reading.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReadCounts {
-    /// Bytes of input, after decompression.
+    /// Number of input bytes, after decompression.
     pub bytes: u64,
     /// Number of elements of `traceEvents`; in other formats, number of records.
     pub events: u64,
-    /// Times of requested events with digits after the decimal point (below one microsecond).
+    /// Number of times in requested events that have digits after the decimal point (below one microsecond).
     pub fractional_times: u64,
-    /// Times of requested events without a decimal point.
+    /// Number of times in requested events that have no decimal point.
     pub whole_times: u64,
-    /// Requested events that were skipped because a time or a duration is missing or not a number.
+    /// Number of requested events that were skipped because a time or a duration is missing or not a number.
     pub untimed: u64,
-    /// Elements that are not events (`{}`, `null`), and malformed lines of text formats.
+    /// Number of elements that are not events (`{}`, `null`), or of malformed lines in text formats.
     pub non_events: u64,
     /// Number of the first malformed line.
     pub first_non_event_line: Option<u64>,
-    /// Byte after the last complete event, if the file is truncated and truncated files are accepted.
+    /// Position of the byte after the last complete event, if the file is truncated and truncated files are accepted.
     pub truncated_at: Option<u64>,
     /// Version of the file's schema, if the format has one.
     pub schema: Option<String>,

@@ -1,7 +1,7 @@
 //! Parses decimal text into integers. A time never passes through a floating-point number, because at 1.7e15
 //! microseconds neighbouring `f64` values are 250 ns apart.
 
-/// Largest whole number of microseconds that fits into nanoseconds, with any fraction.
+/// Largest whole number of microseconds that still fits into an `i64` of nanoseconds if any fraction is added.
 const MAX_MICROS: i64 = i64::MAX / 1000 - 1;
 
 /// Parses a decimal number of microseconds into nanoseconds, rounded half away from zero. The returned flag is

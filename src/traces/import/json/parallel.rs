@@ -1,9 +1,10 @@
 //! Reads one plain file with several threads.
 //!
-//! Each thread begins at an event whose start is guessed near an even share of the file, and ends where the next
-//! thread began. A guess is accepted only once the preceding thread arrives at exactly that byte, between two events.
-//! Otherwise the later thread's results are discarded, and reading resumes at the position where the preceding thread
-//! ended. So the result always equals the result of one thread.
+//! The file is divided into equal shares, one per thread. Each thread begins near the beginning of its share, at a
+//! position that is guessed to be the start of an event, and ends where the next thread began. A guess is accepted only
+//! once the preceding thread arrives at exactly that byte, between two events. Otherwise the later thread's results are
+//! discarded, and reading resumes at the position where the preceding thread ended. So the result always equals the
+//! result of one thread.
 
 use std::fs::File;
 use std::io::Read;
@@ -17,7 +18,7 @@ use super::scan::{ScanEnd, ScanError, Scanner, is_event};
 
 /// Size of the smallest part of a file for which a thread is worthwhile.
 const MIN_BYTES_PER_THREAD: u64 = 4 << 20;
-/// Maximum number of bytes that are searched for the start of an event, starting at an even share.
+/// Maximum number of bytes that are searched for the start of an event, from the beginning of a share.
 const MAX_SEARCH_BYTES: usize = 1 << 20;
 
 /// Reads a file from a given position without moving the file offset, which other threads share.
@@ -92,7 +93,7 @@ pub(super) fn read_parallel<S: Fork>(
     (counts, ended)
 }
 
-/// Reports how many bytes each read returns.
+/// Reader that reports how many bytes each read returns.
 struct ProgressReader<'a, R, T>(R, &'a T)
 where
     T: Fn(u64);
@@ -113,7 +114,8 @@ fn first_byte(file: &File) -> Option<u8> {
     head.iter().copied().find(|byte| !byte.is_ascii_whitespace())
 }
 
-/// Returns guessed starts of events near even shares of the file, ascending.
+/// Returns positions that are guessed to be starts of events, one near the beginning of each share but the first, in
+/// ascending order.
 fn guess_starts(file: &File, size: u64, threads: usize) -> Vec<u64> {
     let shares = (threads as u64).min(size / MIN_BYTES_PER_THREAD).max(1);
     let mut starts: Vec<u64> =
@@ -122,8 +124,8 @@ fn guess_starts(file: &File, size: u64, threads: usize) -> Vec<u64> {
     starts
 }
 
-/// Returns the first position at or after `from` that looks like an event: `}`, `,`, `{`, `"`, and a phase in the
-/// event.
+/// Returns the first position at or after `from` that looks like the start of an event: `{` and `"` after `}` and `,`,
+/// and a phase in the event.
 fn guess_start(file: &File, from: u64) -> Option<u64> {
     let mut bytes = vec![0; MAX_SEARCH_BYTES + PADDING];
     let count = FileFrom { file, at: from }

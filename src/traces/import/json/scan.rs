@@ -219,7 +219,8 @@ impl Scanner {
         }
     }
 
-    /// Handles the end of the file. `rest` follows byte `complete`, and the syntax `expected` was missing.
+    /// Handles the end of the file. The file is complete up to byte `complete`, `rest` is the text after that byte, and
+    /// the syntax `expected` was missing.
     fn end(&mut self, complete: u64, rest: &[u8], expected: &'static str) -> Result<ScanEnd, ScanError> {
         let end = complete + rest.len() as u64;
         self.counts.bytes = end;
