@@ -1,8 +1,8 @@
-//! Activity records: the prefixes that are the same in CUPTI 11.8 to 13.5, and the offsets of later fields.
+//! Activity records: the first fields, which are the same in CUPTI 11.8 to 13.5, and the offsets of later fields.
 //!
-//! CUPTI only appends to its records, so a prefix stays valid in all later versions. The distance to the next record
-//! (the *stride*, which only the library's own `cuptiActivityGetNextRecord` knows) determines which later fields are
-//! present. Members named `_…` are fields that are not used yet.
+//! CUPTI only appends fields to its records, so their first fields stay valid in all later versions. Which later
+//! fields a record has follows from the distance to the next record (the *stride*). Only the library's own
+//! `cuptiActivityGetNextRecord` knows that distance. Members named `_…` are fields that are not used yet.
 
 use crate::{ActivityKind, UnifiedMemoryKind};
 use std::ffi::c_char;
@@ -23,12 +23,12 @@ impl<'a> Record<'a> {
         self.field(0).map(ActivityKind)
     }
 
-    /// Returns the first bytes as a `T`; `None` if the record is too short.
+    /// Returns the first bytes of the record as a `T`; `None` if the record is too short.
     pub fn prefix<T: Plain>(self) -> Option<T> {
         self.field(0)
     }
 
-    /// Returns the `T` at byte `offset`; `None` if the record ends before the end of that field.
+    /// Returns the `T` at byte `offset`; `None` if the record is too short to contain it.
     pub fn field<T: Plain>(self, offset: usize) -> Option<T> {
         let bytes = self.0.get(offset..)?.get(..size_of::<T>())?;
         // SAFETY: `bytes` has the size of a `T`, any bytes are a valid `T` (`Plain`), and the read may be unaligned.
@@ -335,9 +335,9 @@ records! {
     struct ExternalCorrelation {
         /// EXTERNAL_CORRELATION.
         pub kind: ActivityKind,
-        /// Kind of the external id, which identifies the tool to which the id belongs.
+        /// Kind of the external id, which tells which tool pushed the id.
         pub external_kind: u32,
-        /// The id that was pushed.
+        /// The external id that was pushed.
         pub external_id: u64,
         /// Correlation id of an API call that was made while the id was pushed.
         pub correlation_id: u32,
@@ -359,8 +359,8 @@ pub mod offset {
         pub const MEMSET: usize = 76;
     }
 
-    /// Id of the graph from which the executable graph was instantiated, `u32` (13.4 on). The source node's id, `u64`,
-    /// is 8 bytes further.
+    /// Id of the graph from which the executable graph was instantiated, `u32` (13.4 on). The id of the source node,
+    /// `u64`, is 8 bytes after it.
     pub mod source_graph {
         /// Offset in a [`super::super::Kernel`].
         pub const KERNEL: usize = 232;
@@ -376,12 +376,12 @@ pub mod offset {
     pub const KERNEL_IS_DEVICE_LAUNCHED: usize = 208;
     /// The launch priority, `i32` (13.1 on), in a [`super::Kernel`].
     pub const KERNEL_PRIORITY: usize = 216;
-    /// Sync id of the `cudaEventRecord` call for whose event a stream waits, `u64` (12.8 on), in a
+    /// Sync id of the `cudaEventRecord` call that a stream waits for, `u64` (12.8 on), in a
     /// [`super::Synchronization`]; 0xFFFF_FFFF if there is none.
     pub const SYNCHRONIZATION_SYNC_ID: usize = 40;
     /// Result of the call, `u32` (12.8 on), in a [`super::Synchronization`].
     pub const SYNCHRONIZATION_RESULT: usize = 48;
-    /// Sync id of an event record, `u64` (12.8 on), in a [`super::CudaEvent`].
+    /// Sync id of an event that was recorded on a stream, `u64` (12.8 on), in a [`super::CudaEvent`].
     pub const CUDA_EVENT_SYNC_ID: usize = 48;
     /// Number of copies in a batch, `u64` (12.8 on), in a [`super::Memcpy`].
     pub const MEMCPY_COPY_COUNT: usize = 88;
@@ -421,9 +421,8 @@ layout!(ApiCall: 40 bytes; kind at 0, cbid at 4, start at 8, end at 16, process_
     correlation_id at 32, return_value at 36);
 layout!(ExternalCorrelation: 24 bytes; kind at 0, external_kind at 4, external_id at 8, correlation_id at 16);
 
-// A prefix must not be longer than the smallest record of any version; otherwise no record of that version could be
-// read. The kernel records of CUPTI 11.8 have 200 bytes, and its copy records have 88 bytes; both begin with the fields
-// above.
+// A struct must not be longer than the record of any version; otherwise no record of that version could be read. In
+// CUPTI 11.8, a kernel record has 200 bytes and a copy record 88 bytes. Both begin with the fields above.
 const _: () = assert!(size_of::<Kernel>() <= offset::channel::KERNEL);
 
 #[cfg(test)]
