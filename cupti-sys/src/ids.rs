@@ -222,7 +222,7 @@ impl ActivityAttribute {
     pub const PER_THREAD_ACTIVITY_BUFFER: Self = Self(9);
 }
 
-/// How `cuptiActivityFlushAll` treats unfinished records (`CUpti_ActivityFlag`).
+/// Treatment of unfinished records by `cuptiActivityFlushAll` (`CUpti_ActivityFlag`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct FlushFlag(pub u32);
@@ -240,7 +240,7 @@ impl FlushFlag {
 pub struct ChannelType(pub u32);
 
 impl ChannelType {
-    /// None: the channel id in the same record is meaningless.
+    /// Invalid type: the channel id in the same record is meaningless.
     pub const INVALID: Self = Self(0);
     /// Kernels.
     pub const COMPUTE: Self = Self(1);

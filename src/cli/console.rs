@@ -1,4 +1,4 @@
-//! How all verbs communicate with the user: on stderr, with one line per remark, and by the exit status.
+//! Messages of all verbs to the user: remarks on stderr, one line each, and the exit status.
 
 use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};

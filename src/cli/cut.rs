@@ -21,7 +21,7 @@ const CRC_BYTES: usize = 4;
 const TAG_CHUNK: u8 = 25;
 const TAG_MARK: u8 = 27;
 
-/// A recording, and what a reader must have counted at each mark.
+/// A recording, and the counts that a reader must have reached at each mark.
 struct Recording {
     bytes: Vec<u8>,
     marked: Vec<ExpectedAtMark>,

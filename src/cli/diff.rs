@@ -198,7 +198,7 @@ fn cells(name: &str, a: Durations, b: Durations) -> [Cell; 9] {
 
 type Sums = BTreeMap<String, Durations>;
 
-/// A run, reduced to what is compared.
+/// A run, reduced to the values that are compared.
 struct ComparedRun {
     kernels: Sums,
     stacks: Sums,

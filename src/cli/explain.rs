@@ -20,7 +20,7 @@ use gpuflame_traces::import::{Kind, Opened};
 pub(super) struct Explained {
     pub(super) profile: Profile,
     pub(super) ledger: Ledger,
-    /// What was found while reading, in addition to the rows.
+    /// Facts that were found while reading, in addition to the rows.
     pub(super) facts: Facts,
     /// Number of code frames that have no name, for each reason.
     pub(super) unnamed: BTreeMap<Unnamed, u64>,

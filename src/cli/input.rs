@@ -55,7 +55,7 @@ impl std::fmt::Display for Source {
     }
 }
 
-/// What was found in a source while reading, in addition to the rows.
+/// Facts that were found while reading a source, in addition to its rows.
 #[derive(Clone, Debug)]
 pub(super) struct Facts {
     /// Kind of the source, such as a recording or a trace of a certain tool.
@@ -91,7 +91,7 @@ impl Facts {
         if self.has_only_sums { Err(sums_only_error(source)) } else { Ok(()) }
     }
 
-    /// Returns an error if a trace has no GPU work, because no verb can show anything of it.
+    /// Returns an error if a trace has no GPU work, because no verb can show anything from it.
     ///
     /// # Errors
     /// `Format`, with the categories that the trace contains instead.

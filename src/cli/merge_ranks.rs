@@ -80,7 +80,7 @@ pub(super) struct MergeRanks {
     names: NameFlags,
 }
 
-/// What is known about a rank.
+/// Data about a rank.
 struct RankData {
     rank: u32,
     source: String,

@@ -152,7 +152,7 @@ fn has_work(source: &Source) -> bool {
     opened.read(&import::Options::default(), &mut ops).is_err() || ops.total > 0
 }
 
-/// How to treat several files to which the index assigns the same rank.
+/// Treatment of several files to which the index assigns the same rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SameRank {
     /// Combine the files: they are windows or processes of one run.

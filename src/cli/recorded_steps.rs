@@ -1,16 +1,16 @@
-//! Presents a recording as the events of a trace, for verbs that were made for traces of other tools. Activities
-//! become operations, and steps stay steps. If there are no steps, each window becomes a step.
+//! Presents a recording as events of a trace, for the verbs that were designed for other tools' traces. Activities
+//! become operations. Steps stay steps; without steps, each window becomes a step.
 
 use gpuflame_explain::symbolize::kernel_name;
 use gpuflame_model::record::{Activity, Detail, IdMap, NameId, Row, StepSpans};
 use gpuflame_traces::import::{CpuKind, CpuOp, Event, Op, OpKind, Sink, Text};
 
-/// Converts the rows of a recording to events of a trace.
+/// Converts rows to events.
 pub(super) struct RecordedEvents<'a, S> {
     sink: &'a mut S,
     names: IdMap<NameId, String>,
     steps: StepSpans,
-    /// Number of activities that were skipped because they have no usable times.
+    /// Number of activities that are skipped because they have no usable times.
     pub(super) untimed: u64,
 }
 
@@ -57,7 +57,7 @@ impl<'a, S: Sink> RecordedEvents<'a, S> {
         }));
     }
 
-    /// Passes the steps on as events. Call this after the last row.
+    /// Passes on the steps. Call after the last row.
     pub(super) fn add_steps(&mut self) {
         let word = if self.steps.has_steps() { "Step" } else { "Window" };
         for (number, (start, end)) in (1..).zip(self.steps.spans()) {

@@ -242,7 +242,7 @@ fn substring(text: &str, start: usize, count: usize) -> String {
 
 /// Returns the number of characters with which all texts begin alike.
 fn common_prefix_chars(texts: &BTreeSet<&str>) -> usize {
-    // In sorted order, the common prefix of the first and the last text is the common prefix of all texts.
+    // In sorted order, the first and the last text have the same common prefix as all texts.
     let (first, last) = (texts.first().copied().unwrap_or(""), texts.last().copied().unwrap_or(""));
     first.chars().zip(last.chars()).take_while(|(a, b)| a == b).count()
 }

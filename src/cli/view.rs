@@ -223,7 +223,7 @@ fn memory(detail: &Detail) -> [Cell; 2] {
     [from, to].map(|kind| if kind == MemoryKind::UNKNOWN { Cell::Nothing } else { kind.label().into() })
 }
 
-/// Describes what a recording contains in addition to activities.
+/// Describes the contents of a recording other than activities, which this verb does not show.
 fn describe_unshown(profile: &Profile) -> Option<String> {
     let known = profile.dependencies();
     let moves = saturating_sum(profile.samples(&UNIFIED).iter().map(Sample::count));

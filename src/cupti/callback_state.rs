@@ -112,8 +112,7 @@ impl CallbackState {
         self.call_even_if_finalized(|| (!self.is_finalized.load(Ordering::SeqCst)).then(calls)).flatten()
     }
 
-    /// As [`Self::call`], but also allowed after another client has shut CUPTI down. Subscribing makes CUPTI work
-    /// again.
+    /// Runs `calls` even if another client has shut CUPTI down. Needed for subscribing, which makes CUPTI work again.
     pub(super) fn call_even_if_finalized<R>(&self, calls: impl FnOnce() -> R) -> Option<R> {
         let _in_flight = CountGuard::new(&self.in_flight);
         // This thread counts its call first, and then checks whether a client is in cuptiFinalize. The client's

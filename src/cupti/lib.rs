@@ -72,11 +72,11 @@ pub struct Options {
     /// Whether to ignore environment variables that name CUDA's location. Needed if the process has more rights than
     /// the user who started it. Default: `false`.
     pub without_environment: bool,
-    /// What we release to other clients. Default: [`Deference::Records`].
+    /// Resources that we release to other clients. Default: [`Deference::Records`].
     pub deference: Deference,
 }
 
-/// Which resources we release to other CUPTI clients in the process, and for how long.
+/// Resources that we release to other CUPTI clients in the process, and for how long.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Deference {
     /// A client that takes the records keeps them until we take them back, for example because a window opens.

@@ -177,7 +177,7 @@ fn ends_search(reason: &SkipReason, source: CandidateSource) -> bool {
     }
 }
 
-/// Builds the error message: what was searched and where, why no file could be used, and advice.
+/// Builds the error message: the files that were searched, where, why none could be used, and advice.
 pub(super) fn failure_error(
     environment: &SearchEnvironment,
     search: &SearchResult,

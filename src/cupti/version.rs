@@ -1,4 +1,4 @@
-//! CUPTI's two ways of numbering its versions, what each version can do, and its known bugs.
+//! CUPTI's two ways of numbering its versions, the capabilities of each version, and its known bugs.
 //!
 //! All version checks of gpuflame are here. They use the version number that the library itself reports.
 

@@ -65,7 +65,7 @@ pub struct ActivityTable<W: Write> {
     /// Function that converts a kernel's symbol to the name in the table.
     show: fn(&str) -> String,
     names: IdMap<NameId, String>,
-    /// Whether [`Self::keep_kernels`] dropped names.
+    /// Whether `keep_kernels` dropped names.
     dropped_names: bool,
     record: ByteRecord,
     text: String,

@@ -35,7 +35,7 @@ pub fn text(name: &str) -> String {
     field(name).into_owned()
 }
 
-/// As [`text`], but does not copy names that are already clean. Nearly all names are clean.
+/// Like [`text`], but does not copy names that are already clean. Nearly all names are clean.
 pub(super) fn field(name: &str) -> Cow<'_, str> {
     if is_clean(name.as_bytes()) {
         return name.into();
@@ -48,7 +48,7 @@ pub(super) fn field(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// As `field`, but also safe in a spreadsheet; see [`guarded`].
+/// Cleans `name` like `field`, and makes it safe in a spreadsheet; see [`guarded`].
 pub fn cell(name: &str) -> Cow<'_, str> {
     match field(name) {
         Cow::Borrowed(clean) => guarded(clean),

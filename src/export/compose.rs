@@ -377,7 +377,7 @@ pub fn stack_names(profile: &Profile, site: SampleSite) -> Vec<Cow<'_, str>> {
     folded_names(profile, site, NameFolding::Kept)
 }
 
-/// As [`stack_names`], but with numbers in names folded as `names` specifies.
+/// Like [`stack_names`], but with numbers in names folded as `names` specifies.
 pub fn folded_names(profile: &Profile, site: SampleSite, names: NameFolding) -> Vec<Cow<'_, str>> {
     stack(profile, site, GraphStacks::Both, names).into_iter().map(|frame| frame.text).collect()
 }

@@ -15,7 +15,7 @@ use gpuflame_model::profile::{Profile, View};
 pub struct Format {
     /// Word that selects the format: lower case, no blanks.
     pub word: &'static str,
-    /// One sentence that tells what the format is for, with its usual extension.
+    /// Purpose of the format in a sentence, with its usual file extension.
     pub about: &'static str,
     /// File extensions that select the format, with the dot; the first extension is the default.
     pub endings: &'static [&'static str],
@@ -25,7 +25,7 @@ pub struct Format {
     pub writes: Writes,
 }
 
-/// Function that writes a format, by what the format is made from.
+/// Function that writes a format. The variant is the input from which the format is made.
 #[derive(Clone, Copy)]
 pub enum Writes {
     /// Made from the samples of a view, so sums are sufficient.

@@ -17,7 +17,7 @@ pub struct Options {
     pub graph: GraphStacks,
     /// Frames added at the root of all stacks. Default: none.
     pub root: Vec<Root>,
-    /// How to treat numbers in names. Default: numbers are folded.
+    /// Treatment of numbers in names. Default: numbers are folded.
     pub names: NameFolding,
     /// Whether to show the stacks of both calls around an idle gap completely. Otherwise, of the frames that the
     /// stacks do not share, only the first function and the call are shown. Default: false.

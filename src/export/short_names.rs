@@ -66,7 +66,7 @@ fn without_return_type(name: &str) -> Option<&str> {
     is_type.then(|| &name[blank + 1..])
 }
 
-/// What a kernel computes, as an argument of the kernel's template gives it.
+/// Computation of a kernel, as named by an argument of the kernel's template.
 struct Functor<'a> {
     name: &'a str,
     /// True for a lambda, a function or a type named like a functor; false for any other type.

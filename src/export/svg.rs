@@ -87,7 +87,7 @@ pub fn add_lost(subtitle: &mut String, lost: impl Iterator<Item = (Loss, u64)>) 
     }
 }
 
-/// Returns the options for the look of all our pictures. `words` is the plural noun for what is counted.
+/// Returns the options for the look of all our pictures. `words` is the plural noun for the counted things.
 pub fn inferno_options<'a>(
     title: &str,
     subtitle: String,

@@ -1,4 +1,4 @@
-//! The process and the threads of a profile.
+//! Ids and names of a profile's process and threads.
 
 use super::clean;
 use gpuflame_model::profile::Profile;

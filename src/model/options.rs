@@ -19,7 +19,7 @@ pub enum Unit {
     Count,
 }
 
-/// Which stacks to show for a graph node: the stack that launched the graph, the stack that created the node (by an
+/// Stacks to show for a graph node: the stack that launched the graph, the stack that created the node (by an
 /// API call or by stream capture), or both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GraphStacks {
@@ -33,7 +33,7 @@ pub enum GraphStacks {
     Launch,
 }
 
-/// What the frame at the root of a stack names.
+/// Thing that the frame at the root of a stack names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Root {
     /// `[process app 4711]`.
@@ -47,7 +47,7 @@ pub enum Root {
     Stream,
 }
 
-/// How to treat numbers in the names of ranges and Python functions. Such numbers count steps and requests, or
+/// Treatment of numbers in the names of ranges and Python functions. Such numbers count steps and requests, or
 /// identify objects and threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NameFolding {
@@ -60,7 +60,7 @@ pub enum NameFolding {
     Kept,
 }
 
-/// How to treat Python frames.
+/// Treatment of Python frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PythonFrames {
     /// Python frames are shown among the native frames, each with the first line of its function.
@@ -82,11 +82,11 @@ pub enum Yield {
     /// If another client takes the activity records, it keeps them until it is done.
     #[default]
     Records,
-    /// As `Records`; in addition, a client that asks for the callback subscription keeps it until it is done.
+    /// Same as `Records`. In addition, a client that asks for the callback subscription keeps it until it is done.
     Subscription,
 }
 
-/// Which stack gets the work of PyTorch's backward pass.
+/// Stack to which the work of PyTorch's backward pass is attributed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Backward {
     /// The work is attributed to autograd's thread, which launched the work.

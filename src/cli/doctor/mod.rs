@@ -65,7 +65,7 @@ struct CheckResult {
     state: CheckState,
     what: &'static str,
     found: String,
-    /// What the user should do; empty if nothing is needed.
+    /// Action that the user should take; empty if none is needed.
     remedy: String,
 }
 

@@ -17,7 +17,7 @@ use gpuflame_os::library;
 const PROBE_TIMEOUT: Duration = Duration::from_secs(60);
 const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What the separate process has found.
+/// Findings of the separate process.
 #[derive(Debug)]
 pub(super) struct ProbeAnswer {
     pub(super) has_driver: bool,

@@ -87,7 +87,7 @@ pub struct StackId(NodeId);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ShownStackId(NodeId);
 
-/// What a [`ContextId`] stands for.
+/// Thread and stack that a [`ContextId`] stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Context {
     /// Launching thread.

@@ -1,4 +1,4 @@
-//! What was running during a pause between two calls of a thread, as derived from the stacks of the two calls.
+//! Functions that ran during a pause between two calls of a thread, as derived from the stacks of the two calls.
 
 use std::collections::BTreeSet;
 

@@ -78,7 +78,7 @@ pub struct EventCall {
     pub correlation: CorrelationId,
     /// Stack that made the call.
     pub context: ContextId,
-    /// What the call does with the event.
+    /// Operation of the call on the event.
     pub event_use: EventUse,
     /// Handle of the event.
     pub event: u64,
@@ -86,7 +86,7 @@ pub struct EventCall {
     pub stream: u64,
 }
 
-/// What a call does with an event.
+/// Operation of a call on an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum EventUse {

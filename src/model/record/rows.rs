@@ -31,7 +31,7 @@ pub enum Row<'a> {
         id: ContextId,
         /// Launching thread.
         thread: ThreadId,
-        /// What is known about the stack.
+        /// Quality of the stack: whether it is complete and certain.
         flags: ContextFlags,
         /// Stack, leaf first: the open ranges (innermost first), then the label of the API call, then the code.
         frames: &'a [Frame],
@@ -313,7 +313,7 @@ pub struct Allocation {
     /// Size in bytes.
     pub bytes: u64,
 }
-/// Quality of a context's stack.
+/// Quality of a context's stack: whether it is complete and certain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct ContextFlags(pub u32);
 
