@@ -40,7 +40,7 @@ impl RecordSizes {
         }
     }
 
-    /// Like `step`, but returns no record that goes past the end of the buffer.
+    /// Like `step`, but for a buffer whose last record may be truncated.
     fn step_within(self, buffer: *mut u8, valid: usize, record: &mut *mut u8) -> Status {
         // SAFETY: the test's buffer has `valid` bytes.
         let bytes = unsafe { std::slice::from_raw_parts(buffer, valid) };

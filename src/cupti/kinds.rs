@@ -4,7 +4,7 @@
 
 use gpuflame_model::record::{MemoryKind, SyncKind, UnifiedKind};
 
-/// Maps a number of `CUpti_ActivitySynchronizationType`.
+/// Returns the kind of wait for a number of `CUpti_ActivitySynchronizationType`.
 pub(super) fn sync_kind(number: u32) -> SyncKind {
     match number {
         1 => SyncKind::EVENT,
@@ -15,7 +15,7 @@ pub(super) fn sync_kind(number: u32) -> SyncKind {
     }
 }
 
-/// Maps a number of `CUpti_ActivityUnifiedMemoryCounterKind`.
+/// Returns the kind of event for a number of `CUpti_ActivityUnifiedMemoryCounterKind`.
 pub(super) fn unified_kind(number: u32) -> UnifiedKind {
     match number {
         1 => UnifiedKind::HTOD,
@@ -27,7 +27,7 @@ pub(super) fn unified_kind(number: u32) -> UnifiedKind {
     }
 }
 
-/// Maps a number of `CUpti_ActivityMemoryKind`.
+/// Returns the kind of memory for a number of `CUpti_ActivityMemoryKind`.
 pub(super) fn memory_kind(number: u16) -> MemoryKind {
     match number {
         1 => MemoryKind::PAGEABLE,

@@ -22,7 +22,7 @@ pub fn short_kernel(name: &str) -> Option<String> {
 }
 
 fn shortened(name: &str) -> Option<String> {
-    // The name of a kernel that is not a template is as long as its author wanted.
+    // A kernel that is not a template has exactly the name that its author chose, so it is not shortened.
     if !name.contains(['<', '(']) {
         return None;
     }

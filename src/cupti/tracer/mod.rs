@@ -150,16 +150,16 @@ pub enum HostCallEffect {
     Nothing,
     /// The call allocated memory.
     Allocated {
-        /// The first address of the memory.
+        /// First address of the memory.
         address: u64,
-        /// The size of the memory in bytes.
+        /// Size of the memory in bytes.
         bytes: u64,
     },
-    /// The call used an event and a stream, given by their handles.
+    /// The call used an event and a stream.
     Event {
-        /// The event.
+        /// Handle of the event.
         event: u64,
-        /// The stream.
+        /// Handle of the stream.
         stream: u64,
     },
 }

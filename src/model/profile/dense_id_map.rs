@@ -12,7 +12,7 @@ const MAX_GAP: usize = 1024;
 /// hash map.
 const MAX_SLOTS_PER_VALUE: usize = 4;
 
-/// Map by consecutive ids; see the module's documentation.
+/// Map whose keys are mostly consecutive ids. See the module's documentation.
 #[derive(Clone, Debug)]
 pub struct DenseIdMap<T> {
     dense: Vec<Option<T>>,

@@ -29,7 +29,7 @@ pub struct UnifiedSums {
     pub kind: UnifiedKind,
     /// GPU involved, if any.
     pub device: Option<DeviceId>,
-    /// Number of records.
+    /// Number of records from the tracer.
     pub count: u64,
     /// Number of bytes moved, or number of faults, depending on `kind`. For unknown kinds, the unit is unknown.
     pub value: u64,
