@@ -76,8 +76,8 @@ records! {
         _partitioned_cache: [u32; 2],
         /// Start time in nanoseconds.
         pub start: u64,
-        /// End time in nanoseconds; 0 if the time was not collected, or if the kernel was still running when a flush was
-        /// forced.
+        /// End time in nanoseconds; 0 if the time was not collected, or if the kernel was still running when a flush
+        /// was forced.
         pub end: u64,
         /// End time in nanoseconds, including all child kernels.
         pub completed: u64,

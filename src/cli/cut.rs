@@ -1,6 +1,6 @@
-//! Tests truncated recordings, which processes leave that are killed while they write. The complete rows must be
-//! read, and the remarks about the missing rest must be right. The tests find out which rows are complete from the
-//! lengths of the rows, without the reader.
+//! Tests truncated recordings, as left by processes that were killed while writing. The complete rows must be read,
+//! and the remarks about the missing rest must be right. The tests find out which rows are complete from the lengths
+//! of the rows, without the reader.
 //!
 //! `GPUFLAME_CUTS=1 cargo test -p gpuflame-cli --bins cut::` truncates 100 KB at every byte, which takes a few minutes. CI truncates
 //! at a few hundred positions.

@@ -35,8 +35,8 @@ fn shortened(name: &str) -> Option<String> {
     Some(computed.map_or_else(|| name.clone(), |functor| format!("{name}<{}>", functor.name)))
 }
 
-/// Returns the short names of those `names` whose short name no other name has. Returns none if there are very many
-/// names: such files are read only by programs, and may contain long names.
+/// Returns the short name of each of `names`, unless two names would have the same short name. Returns an empty map
+/// if there are very many names: such files are read only by programs, and may contain long names.
 pub fn short_kernels<'a>(names: impl Iterator<Item = &'a str>) -> HashMap<&'a str, String> {
     let mut different = BTreeSet::new();
     for name in names {

@@ -96,7 +96,7 @@ pub struct StreamUse {
 pub struct StepTotals {
     /// Number of steps.
     pub count: u64,
-    /// Smallest number of a step. A value of 1 means that the run includes the first step of its process.
+    /// Smallest number of any step. A value of 1 means that the run includes the first step of its process.
     pub first_number: u64,
     /// Beginning of the first step.
     pub first: Nanos,

@@ -213,9 +213,9 @@ impl Launch {
     }
 }
 
-/// Launches made while no window was open. They are counted but not exported. From their correlation ids the join
-/// knows which activities without a launch row are theirs, and not those of lost launches. If the range of ids grows,
-/// a later row repeats the range from its first id.
+/// Launches made while no window was open. They are counted but not exported. If an activity has no launch row, the
+/// join can tell by its correlation id whether one of these launches caused it, or a launch that was lost. If the
+/// range of ids grows, a later row repeats the range from its first id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutsideLaunches {
     /// First correlation id of the range.
