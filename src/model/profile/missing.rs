@@ -1,5 +1,5 @@
-//! Sums of the samples of a view that have no stack or no time, one sum per reason. Also the kinds of loss that count
-//! as losses. Every export uses these sums.
+//! Sums of the samples of a view that have no stack or no time, one sum per reason. Also the counts of losses. Every
+//! export uses these sums.
 
 use super::sample::{Sample, Values, add_values};
 use super::{Profile, View};
