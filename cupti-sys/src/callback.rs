@@ -6,17 +6,17 @@ use crate::{Site, Status};
 use std::ffi::{c_char, c_void};
 use std::mem::offset_of;
 
-/// Data in domains DRIVER_API and RUNTIME_API (`CUpti_CallbackData`).
+/// Data of a callback in the domains DRIVER_API and RUNTIME_API (`CUpti_CallbackData`).
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct CallbackData {
-    /// Whether the callback is made before or after the call.
+    /// Whether the callback is made before or after the API call.
     pub site: Site,
-    /// The call's name.
+    /// Name of the call.
     pub function_name: *const c_char,
-    /// The call's arguments, as a struct whose type depends on the call.
+    /// Arguments of the call, as a struct whose type depends on the call.
     pub function_params: *const c_void,
-    /// The call's 32-bit result (`CUresult` or `cudaError_t`); valid only after the call.
+    /// Result of the call, 32 bits (`CUresult` or `cudaError_t`); valid only after the call.
     pub function_return_value: *const c_void,
     /// The kernel's mangled name for launches; null for other calls.
     pub symbol_name: *const c_char,
@@ -24,13 +24,14 @@ pub struct CallbackData {
     pub context: *mut c_void,
     /// CUPTI's id of the context.
     pub context_uid: u32,
-    /// A word that the callbacks before and after one call share; zero before the call.
+    /// Pointer to a word that the client may set before the call and read after the call. CUPTI sets it to zero
+    /// before the call.
     pub correlation_data: *mut u64,
     /// Correlation id that the call's activity records will carry.
     pub correlation_id: u32,
 }
 
-/// Data in domain RESOURCE (`CUpti_ResourceData`).
+/// Data of a callback in the domain RESOURCE (`CUpti_ResourceData`).
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct ResourceData {
@@ -46,17 +47,17 @@ pub struct ResourceData {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct GraphData {
-    /// The graph.
+    /// The graph of the event.
     pub graph: *mut c_void,
-    /// The graph from which the graph was copied.
+    /// The graph from which `graph` was copied.
     pub original_graph: *mut c_void,
-    /// The node.
+    /// The node of the event.
     pub node: *mut c_void,
-    /// The node from which the node was copied.
+    /// The node from which `node` was copied.
     pub original_node: *mut c_void,
     /// Type of the node (`CUgraphNodeType`).
     pub node_type: u32,
-    /// The node at the other end of a dependency.
+    /// The other node, for an event about a dependency between two nodes.
     pub dependency: *mut c_void,
     /// The executable graph.
     pub graph_exec: *mut c_void,
@@ -74,7 +75,7 @@ pub struct ModuleResourceData {
     pub cubin: *const c_char,
 }
 
-/// Data in domain SYNCHRONIZE (`CUpti_SynchronizeData`).
+/// Data of a callback in the domain SYNCHRONIZE (`CUpti_SynchronizeData`).
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct SynchronizeData {
@@ -84,7 +85,7 @@ pub struct SynchronizeData {
     pub stream: *mut c_void,
 }
 
-/// Data in domain STATE, which exists from 12.2 on (`CUpti_StateData`).
+/// Data of a callback in the domain STATE, which exists from 12.2 on (`CUpti_StateData`).
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct StateData {
@@ -95,13 +96,13 @@ pub struct StateData {
 }
 
 /// In and out parameters of `cuptiSubscribe_v2` (`CUpti_SubscriberParams`), as of 13.2. CUPTI 13.0 and 13.1 know only
-/// the first 32 bytes, which they allow because of `struct_size`.
+/// the first 32 bytes. They accept this longer struct, because it begins with `struct_size`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct SubscriberParams {
     /// Number of bytes of this struct that the caller filled.
     pub struct_size: usize,
-    /// The caller's name, which CUPTI reports to a tool that tries to subscribe later.
+    /// Name of the caller. CUPTI reports it to a tool that tries to subscribe later.
     pub subscriber_name: *const c_char,
     /// Buffer for the name of the tool that has already subscribed.
     pub old_subscriber_name: *mut c_char,

@@ -1,7 +1,7 @@
-//! Numbers of the interface: results, domains, callback ids, activity kinds, attributes.
+//! Numbers in CUPTI's interface: results, domains, callback ids, activity kinds, attributes.
 //!
-//! Each set of numbers is a newtype around `u32`, so that an unknown number from a newer CUPTI is a valid value and not
-//! undefined behaviour.
+//! Each set of numbers is a newtype around `u32`. A number that only a newer CUPTI uses is then a valid value. With a
+//! Rust enum, it would be undefined behaviour.
 
 use std::ffi::c_void;
 use std::fmt;
@@ -16,8 +16,8 @@ macro_rules! statuses {
         impl Status {
             $(#[doc = $doc] pub const $name: Self = Self($number);)*
 
-            /// Returns the name after `CUPTI_` or `CUPTI_ERROR_`; `None` for a number to which these bindings give no
-            /// name.
+            /// Returns the name of the status without the prefix `CUPTI_` or `CUPTI_ERROR_`; `None` if these bindings
+            /// do not know the number.
             pub fn name(self) -> Option<&'static str> {
                 match self {
                     $(Self::$name => Some(stringify!($name)),)*
@@ -103,8 +103,8 @@ impl Domain {
     pub const STATE: Self = Self(6);
 }
 
-/// Event of a [`Domain`] (`CUpti_CallbackId`). The numbers of API calls are best found by calling
-/// `cuptiGetCallbackName` with successive numbers; the numbers in the RESOURCE and STATE domains are listed below.
+/// Event of a [`Domain`] (`CUpti_CallbackId`). To find the number of an API call, pass successive numbers to
+/// `cuptiGetCallbackName`. The numbers in the RESOURCE and STATE domains are listed below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct CallbackId(pub u32);
@@ -170,7 +170,7 @@ impl ActivityKind {
     pub const MEMCPY: Self = Self(1);
     /// Fills.
     pub const MEMSET: Self = Self(2);
-    /// Kernels; CUPTI then lets only one kernel run at a time.
+    /// Kernels. While this kind is enabled, CUPTI lets only one kernel run at a time.
     pub const KERNEL: Self = Self(3);
     /// Driver API calls.
     pub const DRIVER: Self = Self(4);
@@ -180,7 +180,7 @@ impl ActivityKind {
     pub const DEVICE: Self = Self(8);
     /// Contexts.
     pub const CONTEXT: Self = Self(9);
-    /// Kernels that keep their concurrency.
+    /// Kernels, which may still run concurrently while this kind is enabled.
     pub const CONCURRENT_KERNEL: Self = Self(10);
     /// Overhead of CUPTI and the driver.
     pub const OVERHEAD: Self = Self(17);
@@ -194,11 +194,11 @@ impl ActivityKind {
     pub const STREAM: Self = Self(37);
     /// Calls that wait.
     pub const SYNCHRONIZATION: Self = Self(38);
-    /// The external correlation id that was on the stack during an API call.
+    /// External correlation ids: for each API call, the id that a tool had pushed at that time.
     pub const EXTERNAL_CORRELATION: Self = Self(39);
-    /// Launches inside the driver, outside any public API.
+    /// Launches that the driver makes internally, without a call of a public API.
     pub const INTERNAL_LAUNCH_API: Self = Self(48);
-    /// Graph launches as a whole; disables the records of the graphs' nodes.
+    /// Graph launches, with one record per launch. While this kind is enabled, the nodes of graphs have no records.
     pub const GRAPH_TRACE: Self = Self(51);
 }
 
@@ -212,7 +212,7 @@ impl ActivityAttribute {
     pub const DEVICE_BUFFER_SIZE: Self = Self(0);
     /// `usize`: maximum number of device buffers.
     pub const DEVICE_BUFFER_POOL_LIMIT: Self = Self(2);
-    /// `u8`: whether the buffers that CUPTI gets are already zeroed.
+    /// `u8`: whether the client provides buffers that are already zeroed.
     pub const ZEROED_OUT_ACTIVITY_BUFFER: Self = Self(5);
     /// `usize`: number of device buffers that are created with a context.
     pub const DEVICE_BUFFER_PRE_ALLOCATE_VALUE: Self = Self(6);
@@ -228,9 +228,9 @@ impl ActivityAttribute {
 pub struct FlushFlag(pub u32);
 
 impl FlushFlag {
-    /// Keeps every buffer that contains an unfinished record.
+    /// CUPTI keeps every buffer that contains an unfinished record, and delivers the other buffers.
     pub const NONE: Self = Self(0);
-    /// Returns all buffers. The records of running work are delivered without an end time, and are not delivered again.
+    /// CUPTI delivers all buffers. Records of running work then have no end time, and are not delivered again.
     pub const FORCED: Self = Self(1);
 }
 
@@ -240,7 +240,7 @@ impl FlushFlag {
 pub struct ChannelType(pub u32);
 
 impl ChannelType {
-    /// The channel id in the same record is meaningless.
+    /// Invalid type: the channel id in the same record is meaningless.
     pub const INVALID: Self = Self(0);
     /// Kernels.
     pub const COMPUTE: Self = Self(1);
@@ -276,7 +276,7 @@ pub struct UnifiedMemoryConfig {
     pub kind: UnifiedMemoryKind,
     /// Device of the counter, which has no effect since CUDA 7.
     pub device_id: u32,
-    /// Whether the counter is collected: any value other than 0.
+    /// Whether to collect the counter: 0 means no, any other value yes.
     pub enable: u32,
 }
 

@@ -1,16 +1,16 @@
 //! Raw bindings to NVIDIA CUPTI 11.8 to 13.5, loaded at run time.
 //!
-//! The bindings are written by hand and contain only the numbers, names and byte offsets of the interface. They contain
-//! no policy (which library to load, which callbacks to enable) and no text of NVIDIA's headers, and do not need the
-//! CUDA toolkit at build time.
+//! The bindings are written by hand and do not need the CUDA toolkit at build time. They contain only the numbers,
+//! names and byte offsets of the interface. They contain no decisions, such as which library to load or which
+//! callbacks to enable, and no text of NVIDIA's headers.
 //!
 //! Two rules let one binary work with every CUPTI of that range:
 //!
 //! - **No Rust enums.** A newer CUPTI sends numbers that an older header does not define, and an unknown
 //!   discriminant is undefined behaviour. Every enumeration is a newtype around `u32`.
-//! - **Records are prefixes.** CUPTI only ever appends to its records. The structs in [`record`] hold the
-//!   fields that all versions share; a later field is read by its offset, and only if the record is long enough to
-//!   contain it. See [`record::Record`].
+//! - **Records are prefixes.** New versions of CUPTI only add fields at the end of a record. The structs in
+//!   [`record`] hold the fields that all versions share. A later field is read by its offset, and only if the record
+//!   is long enough to contain it. See [`record::Record`].
 //!
 //! Functions are looked up with `dlsym`. The [`Library`] struct holds each function as an `Option`, because an older
 //! CUPTI lacks some functions, and because a test may fill in its own functions.

@@ -1,7 +1,7 @@
-//! The functions of one loaded `libcupti`, each as an `Option`.
+//! The functions of a loaded `libcupti`, each as an `Option`.
 //!
-//! The caller decides which file to load. A library is never closed, because threads and exit handlers of CUPTI run its
-//! code.
+//! The caller decides which file to load. A library is never closed, because CUPTI's threads and exit handlers run
+//! its code.
 
 use crate::callback::{BufferCompleteInfo, SubscriberParams};
 use crate::{
@@ -11,16 +11,16 @@ use std::ffi::{CStr, OsStr, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// Callback that CUPTI calls before and after API calls, and at events. Arguments: the subscriber's own pointer, the
-/// domain, the callback id, and a pointer to the data that [`crate::callback`] documents for that domain.
+/// Function that CUPTI calls before and after API calls, and at events. Arguments: a pointer that the subscriber
+/// chose, the domain, the callback id, and a pointer to the data that [`crate::callback`] documents for that domain.
 pub type CallbackFn = unsafe extern "C" fn(*mut c_void, Domain, CallbackId, *const c_void);
 
-/// Called when CUPTI needs a buffer. Out: the buffer (aligned to 8 bytes), its size in bytes, and the maximum number
-/// of records in it (0 = as many as fit).
+/// Function that CUPTI calls when it needs a buffer. It returns, through its arguments, the buffer (aligned to 8
+/// bytes), its size in bytes, and the maximum number of records in it (0 = as many as fit).
 pub type BufferRequestedFn = unsafe extern "C" fn(*mut *mut u8, *mut usize, *mut usize);
 
-/// Called when CUPTI returns a buffer. Arguments: context and stream (both unused since CUDA 6), the buffer, its
-/// size, and the number of bytes that hold records.
+/// Function that CUPTI calls to return a buffer. Arguments: context and stream (both unused since CUDA 6), the
+/// buffer, its size in bytes, and the number of bytes that hold records.
 pub type BufferCompletedFn = unsafe extern "C" fn(*mut c_void, u32, *mut u8, usize, usize);
 
 /// Like [`BufferRequestedFn`], with an additional struct about the request; the first field of the struct is its size.
@@ -29,7 +29,7 @@ pub type BufferRequestedV2Fn = unsafe extern "C" fn(*mut *mut u8, *mut usize, *m
 /// Like [`BufferCompletedFn`], but without context and stream, and with an additional struct about the buffer.
 pub type BufferCompletedV2Fn = unsafe extern "C" fn(*mut u8, usize, usize, *mut BufferCompleteInfo);
 
-/// Returns the time in nanoseconds.
+/// Function that returns the time in nanoseconds.
 pub type TimestampFn = unsafe extern "C" fn() -> u64;
 
 macro_rules! functions {
@@ -56,7 +56,7 @@ macro_rules! functions {
                 }
             }
 
-            /// Returns the symbols in the order of the fields, and for each symbol whether this library has it.
+            /// Returns the symbol of every function in the order of the fields, and whether this library has it.
             pub fn symbols(&self) -> impl Iterator<Item = (&'static str, bool)> {
                 [$((stringify!($symbol), self.$field.is_some()),)*].into_iter()
             }
@@ -73,13 +73,13 @@ macro_rules! function {
 }
 
 functions! {
-    /// Returns the API version: 18 for 11.8, 28 for 12.9, then MMmmpp: 130000 and up.
+    /// Returns the API version: 18 for CUDA 11.8, 28 for 12.9; from 13.0 on, MMmmpp (130000 and up).
     get_version = cuptiGetVersion(*mut u32);
-    /// Returns the text of a status.
+    /// Returns the text that describes a status.
     get_result_string = cuptiGetResultString(Status, *mut *const c_char);
     /// Returns the error of this thread's last call.
     get_last_error = cuptiGetLastError();
-    /// Returns a call's name, by domain and id. Fails if the domain has no call with that id.
+    /// Returns the name of the API call with this domain and id. Fails if the domain has no call with that id.
     get_callback_name = cuptiGetCallbackName(Domain, CallbackId, *mut *const c_char);
     /// Subscribes the callback function, with a pointer that is passed to it.
     subscribe = cuptiSubscribe(*mut Subscriber, CallbackFn, *mut c_void);
@@ -89,13 +89,13 @@ functions! {
     enable_callback = cuptiEnableCallback(u32, Subscriber, Domain, CallbackId);
     /// Switches all callbacks of a domain on (1) or off (0).
     enable_domain = cuptiEnableDomain(u32, Subscriber, Domain);
-    /// Ends CUPTI in this process.
+    /// Shuts CUPTI down in this process.
     finalize = cuptiFinalize();
     /// Returns the current time in nanoseconds, on the clock of the records.
     get_timestamp = cuptiGetTimestamp(*mut u64);
-    /// Installs another clock for the records.
+    /// Makes CUPTI use another clock for the records.
     register_timestamp_callback = cuptiActivityRegisterTimestampCallback(TimestampFn);
-    /// Registers the two buffer functions.
+    /// Registers the two functions by which CUPTI requests and returns buffers.
     activity_register_callbacks = cuptiActivityRegisterCallbacks(BufferRequestedFn, BufferCompletedFn);
     /// Starts collecting a kind of record.
     activity_enable = cuptiActivityEnable(ActivityKind);
@@ -107,8 +107,8 @@ functions! {
     activity_get_attribute = cuptiActivityGetAttribute(ActivityAttribute, *mut usize, *mut c_void);
     /// Writes a setting. Arguments: the attribute, the size of the value in bytes, the value.
     activity_set_attribute = cuptiActivitySetAttribute(ActivityAttribute, *mut usize, *mut c_void);
-    /// Steps through a buffer. Arguments: the buffer, the number of valid bytes, and the previous record (null: none),
-    /// which is replaced by the next record.
+    /// Steps through a buffer. Arguments: the buffer, the number of valid bytes, and a pointer to the previous record
+    /// (null at first), which CUPTI replaces by the next record.
     activity_get_next_record = cuptiActivityGetNextRecord(*mut u8, usize, *mut *mut u8);
     /// Returns the number of records dropped since the last query. Arguments: context (null: all) and stream.
     activity_get_num_dropped_records = cuptiActivityGetNumDroppedRecords(*mut c_void, u32, *mut usize);
@@ -116,9 +116,9 @@ functions! {
     activity_flush_all = cuptiActivityFlushAll(FlushFlag);
     /// Delivers full buffers periodically, at an interval in milliseconds (0: never).
     activity_flush_period = cuptiActivityFlushPeriod(u32);
-    /// Begins a range of calls on this thread that have an external id of a given kind.
+    /// Pushes an external id of the given kind. API calls on this thread have this id until it is popped.
     activity_push_external_correlation_id = cuptiActivityPushExternalCorrelationId(u32, u64);
-    /// Ends the innermost range of calls with an external id of a given kind, and returns that id.
+    /// Pops the last external id of the given kind that was pushed on this thread, and returns that id.
     activity_pop_external_correlation_id = cuptiActivityPopExternalCorrelationId(u32, *mut u64);
     /// Sets whether to collect the times at which kernels were queued and submitted (1) or not (0).
     activity_enable_latency_timestamps = cuptiActivityEnableLatencyTimestamps(u8);
@@ -138,7 +138,7 @@ functions! {
     /// Returns a stream's id, as used in records. Arguments: context, stream, whether null means the per-thread
     /// stream.
     get_stream_id_ex = cuptiGetStreamIdEx(*mut c_void, *mut c_void, u8, *mut u32);
-    /// Returns the size of a kind's record for a client of some API version (13.2 on).
+    /// Returns the size of a record of the given kind, for a client of the given API version (13.2 on).
     activity_get_struct_size = cuptiActivityGetStructSize(ActivityKind, u32, *mut usize);
 
     /// Like `subscribe`, but can allow other subscribers too (13.0 on).

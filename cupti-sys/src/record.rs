@@ -1,8 +1,8 @@
-//! Activity records: the prefixes that are the same in CUPTI 11.8 to 13.5, and the offsets of later fields.
+//! Activity records: the first fields, which are the same in CUPTI 11.8 to 13.5, and the offsets of later fields.
 //!
-//! CUPTI only appends to its records, so a prefix stays valid in all later versions. The distance to the next record
-//! (the *stride*, which only the library's own `cuptiActivityGetNextRecord` knows) determines which later fields are
-//! present. Members named `_…` are fields that are not used yet.
+//! CUPTI only appends fields to its records, so their first fields stay valid in all later versions. Which later
+//! fields a record has follows from the distance to the next record (the *stride*). Only the library's own
+//! `cuptiActivityGetNextRecord` knows that distance. Members named `_…` are fields that are not used yet.
 
 use crate::{ActivityKind, UnifiedMemoryKind};
 use std::ffi::c_char;
@@ -23,12 +23,12 @@ impl<'a> Record<'a> {
         self.field(0).map(ActivityKind)
     }
 
-    /// Returns the first bytes as a `T`; `None` if the record is too short.
+    /// Returns the first bytes of the record as a `T`; `None` if the record is too short.
     pub fn prefix<T: Plain>(self) -> Option<T> {
         self.field(0)
     }
 
-    /// Returns the `T` at byte `offset`; `None` if the record ends before the end of that field.
+    /// Returns the `T` at byte `offset`; `None` if the record is too short to contain it.
     pub fn field<T: Plain>(self, offset: usize) -> Option<T> {
         let bytes = self.0.get(offset..)?.get(..size_of::<T>())?;
         // SAFETY: `bytes` has the size of a `T`, any bytes are a valid `T` (`Plain`), and the read may be unaligned.
@@ -68,24 +68,24 @@ macro_rules! records {
 records! {
     /// Record of kinds KERNEL and CONCURRENT_KERNEL: `CUpti_ActivityKernel8` to `13`, up to the graph id.
     struct Kernel {
-        /// KERNEL or CONCURRENT_KERNEL.
+        /// Kind of the record: KERNEL or CONCURRENT_KERNEL.
         pub kind: ActivityKind,
         _cache: [u8; 2],
         /// Registers per thread.
         pub registers_per_thread: u16,
         _partitioned_cache: [u32; 2],
-        /// Start time, nanoseconds.
+        /// Start time in nanoseconds.
         pub start: u64,
-        /// End time, nanoseconds; 0 if the time was not collected, or if the kernel was still running when a flush was
-        /// forced.
+        /// End time in nanoseconds; 0 if the time was not collected, or if the kernel was still running when a flush
+        /// was forced.
         pub end: u64,
-        /// End time including all child kernels, nanoseconds.
+        /// End time in nanoseconds, including all child kernels.
         pub completed: u64,
-        /// GPU.
+        /// Number of the GPU.
         pub device_id: u32,
-        /// Context on that GPU.
+        /// Id of the context on that GPU.
         pub context_id: u32,
-        /// Stream in that context.
+        /// Id of the stream in that context.
         pub stream_id: u32,
         /// Blocks in x, y, z.
         pub grid: [i32; 3],
@@ -98,7 +98,7 @@ records! {
         /// Local memory, bytes per thread.
         pub local_memory_per_thread: u32,
         _local_memory_total: u32,
-        /// Correlation id of the API call that launched this activity.
+        /// Correlation id of the API call that launched this work.
         pub correlation_id: u32,
         /// Id of the grid.
         pub grid_id: i64,
@@ -106,25 +106,25 @@ records! {
         /// loaded.
         pub name: *const c_char,
         _reserved: u64,
-        /// Time at which the kernel was queued, nanoseconds; 0 unless latency timestamps are on.
+        /// Time in nanoseconds at which the kernel was queued; 0 unless latency timestamps are on.
         pub queued: u64,
-        /// Time at which the kernel was submitted, nanoseconds; 0 unless latency timestamps are on.
+        /// Time in nanoseconds at which the kernel was submitted; 0 unless latency timestamps are on.
         pub submitted: u64,
         /// Type of the launch: regular, cooperative, or launched by a device.
         pub launch_type: u8,
         _carveout: [u8; 7],
-        /// Id of the graph node that this activity executes; 0 = none.
+        /// Id of the graph node that was executed; 0 if none.
         pub graph_node_id: u64,
         _shared_memory_limit: u32,
-        /// Id of the executable graph to which this activity belongs; 0 = none.
+        /// Id of the executable graph to which the work belongs; 0 if none.
         pub graph_id: u32,
     }
 
     /// Record of kind MEMCPY: `CUpti_ActivityMemcpy5` to `7`, up to the graph id.
     struct Memcpy {
-        /// MEMCPY.
+        /// Kind of the record: MEMCPY.
         pub kind: ActivityKind,
-        /// Direction.
+        /// Direction of the copy.
         pub copy_kind: u8,
         /// Kind of the source memory.
         pub src_kind: u8,
@@ -132,34 +132,34 @@ records! {
         pub dst_kind: u8,
         /// Flags; bit 0 = the call was asynchronous.
         pub flags: u8,
-        /// Size in bytes.
+        /// Number of bytes copied or set.
         pub bytes: u64,
-        /// Start time, nanoseconds.
+        /// Start time in nanoseconds.
         pub start: u64,
-        /// End time, nanoseconds.
+        /// End time in nanoseconds.
         pub end: u64,
-        /// GPU.
+        /// Number of the GPU.
         pub device_id: u32,
-        /// Context on that GPU.
+        /// Id of the context on that GPU.
         pub context_id: u32,
-        /// Stream in that context.
+        /// Id of the stream in that context.
         pub stream_id: u32,
-        /// Correlation id of the API call that requested this activity.
+        /// Correlation id of the API call that requested this work.
         pub correlation_id: u32,
         _runtime_correlation: u32,
         _pad: u32,
         _reserved: u64,
-        /// Id of the graph node that this activity executes; 0 = none.
+        /// Id of the graph node that was executed; 0 if none.
         pub graph_node_id: u64,
-        /// Id of the executable graph to which this activity belongs; 0 = none.
+        /// Id of the executable graph to which the work belongs; 0 if none.
         pub graph_id: u32,
     }
 
     /// Record of kind MEMCPY2: `CUpti_ActivityMemcpyPtoP4`, up to the graph id.
     struct MemcpyPeer {
-        /// MEMCPY2.
+        /// Kind of the record: MEMCPY2.
         pub kind: ActivityKind,
-        /// Direction.
+        /// Direction of the copy.
         pub copy_kind: u8,
         /// Kind of the source memory.
         pub src_kind: u8,
@@ -167,54 +167,54 @@ records! {
         pub dst_kind: u8,
         /// Flags; bit 0 = the call was asynchronous.
         pub flags: u8,
-        /// Size in bytes.
+        /// Number of bytes copied or set.
         pub bytes: u64,
-        /// Start time, nanoseconds.
+        /// Start time in nanoseconds.
         pub start: u64,
-        /// End time, nanoseconds.
+        /// End time in nanoseconds.
         pub end: u64,
-        /// GPU that performed the copy.
+        /// Number of the GPU that performed the copy.
         pub device_id: u32,
-        /// Context on that GPU.
+        /// Id of the context on that GPU.
         pub context_id: u32,
-        /// Stream in that context.
+        /// Id of the stream in that context.
         pub stream_id: u32,
-        /// Source GPU.
+        /// Number of the source GPU.
         pub src_device_id: u32,
-        /// Context on the source GPU.
+        /// Id of the context on the source GPU.
         pub src_context_id: u32,
-        /// Destination GPU.
+        /// Number of the destination GPU.
         pub dst_device_id: u32,
-        /// Context on the destination GPU.
+        /// Id of the context on the destination GPU.
         pub dst_context_id: u32,
-        /// Correlation id of the API call that requested this activity.
+        /// Correlation id of the API call that requested this work.
         pub correlation_id: u32,
         _reserved: u64,
-        /// Id of the graph node that this activity executes; 0 = none.
+        /// Id of the graph node that was executed; 0 if none.
         pub graph_node_id: u64,
-        /// Id of the executable graph to which this activity belongs; 0 = none.
+        /// Id of the executable graph to which the work belongs; 0 if none.
         pub graph_id: u32,
     }
 
     /// Record of kind MEMSET: `CUpti_ActivityMemset4` and `5`, up to the graph id.
     struct Memset {
-        /// MEMSET.
+        /// Kind of the record: MEMSET.
         pub kind: ActivityKind,
-        /// Value written.
+        /// Value to which the memory was set.
         pub value: u32,
-        /// Size in bytes.
+        /// Number of bytes copied or set.
         pub bytes: u64,
-        /// Start time, nanoseconds.
+        /// Start time in nanoseconds.
         pub start: u64,
-        /// End time, nanoseconds.
+        /// End time in nanoseconds.
         pub end: u64,
-        /// GPU.
+        /// Number of the GPU.
         pub device_id: u32,
-        /// Context on that GPU.
+        /// Id of the context on that GPU.
         pub context_id: u32,
-        /// Stream in that context.
+        /// Id of the stream in that context.
         pub stream_id: u32,
-        /// Correlation id of the API call that requested this activity.
+        /// Correlation id of the API call that requested this work.
         pub correlation_id: u32,
         /// Flags; bit 0 = the call was asynchronous.
         pub flags: u16,
@@ -222,68 +222,68 @@ records! {
         pub memory_kind: u16,
         _pad: u32,
         _reserved: u64,
-        /// Id of the graph node that this activity executes; 0 = none.
+        /// Id of the graph node that was executed; 0 if none.
         pub graph_node_id: u64,
-        /// Id of the executable graph to which this activity belongs; 0 = none.
+        /// Id of the executable graph to which the work belongs; 0 if none.
         pub graph_id: u32,
     }
 
     /// Record of kind SYNCHRONIZATION: `CUpti_ActivitySynchronization`.
     struct Synchronization {
-        /// SYNCHRONIZATION.
+        /// Kind of the record: SYNCHRONIZATION.
         pub kind: ActivityKind,
         /// Type of the wait, and of the object that was waited for.
         pub sync_type: u32,
-        /// Start time, nanoseconds.
+        /// Start time in nanoseconds.
         pub start: u64,
-        /// End time, nanoseconds.
+        /// End time in nanoseconds.
         pub end: u64,
         /// Correlation id of the API call.
         pub correlation_id: u32,
-        /// Context.
+        /// Id of the context.
         pub context_id: u32,
-        /// Stream; all one bits = no stream.
+        /// Id of the stream; all bits are 1 if there is none.
         pub stream_id: u32,
-        /// Event; all one bits = no event.
+        /// Id of the event; all bits are 1 if there is none.
         pub cuda_event_id: u32,
     }
 
     /// Record of kind CUDA_EVENT: `CUpti_ActivityCudaEvent`.
     struct CudaEvent {
-        /// CUDA_EVENT.
+        /// Kind of the record: CUDA_EVENT.
         pub kind: ActivityKind,
         /// Correlation id of the API call.
         pub correlation_id: u32,
-        /// Context.
+        /// Id of the context.
         pub context_id: u32,
-        /// Stream.
+        /// Id of the stream.
         pub stream_id: u32,
-        /// Event.
+        /// Id of the event.
         pub event_id: u32,
         _pad: u32,
     }
 
     /// Record of kind UNIFIED_MEMORY_COUNTER: `CUpti_ActivityUnifiedMemoryCounter2` and `3`, up to the flags.
     struct UnifiedMemoryCounter {
-        /// UNIFIED_MEMORY_COUNTER.
+        /// Kind of the record: UNIFIED_MEMORY_COUNTER.
         pub kind: ActivityKind,
         /// Kind of the counter.
         pub counter_kind: UnifiedMemoryKind,
         /// Value of the counter: bytes, or page faults.
         pub value: u64,
-        /// Start time, nanoseconds.
+        /// Start time in nanoseconds.
         pub start: u64,
-        /// End time, nanoseconds; 0 if the record describes an instant.
+        /// End time in nanoseconds; 0 if the record describes an instant.
         pub end: u64,
         /// First address of the memory.
         pub address: u64,
-        /// Source GPU.
+        /// Number of the source GPU.
         pub src_id: u32,
-        /// Destination GPU.
+        /// Number of the destination GPU.
         pub dst_id: u32,
-        /// Stream.
+        /// Id of the stream.
         pub stream_id: u32,
-        /// Process.
+        /// Id of the process.
         pub process_id: u32,
         /// Cause of the counted event; the meaning depends on the counter.
         pub flags: u32,
@@ -292,38 +292,38 @@ records! {
 
     /// Record of kind GRAPH_TRACE: `CUpti_ActivityGraphTrace`.
     struct GraphTrace {
-        /// GRAPH_TRACE.
+        /// Kind of the record: GRAPH_TRACE.
         pub kind: ActivityKind,
-        /// Correlation id of the API call that launched this activity.
+        /// Correlation id of the API call that launched this work.
         pub correlation_id: u32,
-        /// Start time, nanoseconds.
+        /// Start time in nanoseconds.
         pub start: u64,
-        /// End time, nanoseconds.
+        /// End time in nanoseconds.
         pub end: u64,
-        /// GPU on which the graph started.
+        /// Number of the GPU on which the graph started.
         pub device_id: u32,
-        /// The executable graph.
+        /// Id of the executable graph.
         pub graph_id: u32,
-        /// Context.
+        /// Id of the context.
         pub context_id: u32,
-        /// Stream.
+        /// Id of the stream.
         pub stream_id: u32,
         _reserved: u64,
     }
 
     /// Record of kinds DRIVER, RUNTIME and INTERNAL_LAUNCH_API: `CUpti_ActivityAPI`.
     struct ApiCall {
-        /// DRIVER, RUNTIME or INTERNAL_LAUNCH_API.
+        /// Kind of the record: DRIVER, RUNTIME or INTERNAL_LAUNCH_API.
         pub kind: ActivityKind,
         /// Callback id of the call.
         pub cbid: u32,
-        /// Start time, nanoseconds.
+        /// Start time in nanoseconds.
         pub start: u64,
-        /// End time, nanoseconds.
+        /// End time in nanoseconds.
         pub end: u64,
-        /// Process.
+        /// Id of the process.
         pub process_id: u32,
-        /// Thread; by default the low half of a pthread handle.
+        /// Id of the thread; by default, the low half of its pthread handle.
         pub thread_id: u32,
         /// Correlation id of the call.
         pub correlation_id: u32,
@@ -333,11 +333,11 @@ records! {
 
     /// Record of kind EXTERNAL_CORRELATION: `CUpti_ActivityExternalCorrelation`.
     struct ExternalCorrelation {
-        /// EXTERNAL_CORRELATION.
+        /// Kind of the record: EXTERNAL_CORRELATION.
         pub kind: ActivityKind,
-        /// Kind of the external id, which identifies the tool to which the id belongs.
+        /// Kind of the external id, which tells which tool pushed the id.
         pub external_kind: u32,
-        /// The id that was pushed.
+        /// The external id that was pushed.
         pub external_id: u64,
         /// Correlation id of an API call that was made while the id was pushed.
         pub correlation_id: u32,
@@ -359,8 +359,8 @@ pub mod offset {
         pub const MEMSET: usize = 76;
     }
 
-    /// Id of the graph from which the executable graph was instantiated, `u32` (13.4 on). The source node's id, `u64`,
-    /// is 8 bytes further.
+    /// Id of the graph from which the executable graph was instantiated, `u32` (13.4 on). The id of the source node,
+    /// `u64`, is 8 bytes after it.
     pub mod source_graph {
         /// Offset in a [`super::super::Kernel`].
         pub const KERNEL: usize = 232;
@@ -376,12 +376,12 @@ pub mod offset {
     pub const KERNEL_IS_DEVICE_LAUNCHED: usize = 208;
     /// The launch priority, `i32` (13.1 on), in a [`super::Kernel`].
     pub const KERNEL_PRIORITY: usize = 216;
-    /// Sync id of the `cudaEventRecord` call for whose event a stream waits, `u64` (12.8 on), in a
+    /// Sync id of the `cudaEventRecord` call that a stream waits for, `u64` (12.8 on), in a
     /// [`super::Synchronization`]; 0xFFFF_FFFF if there is none.
     pub const SYNCHRONIZATION_SYNC_ID: usize = 40;
     /// Result of the call, `u32` (12.8 on), in a [`super::Synchronization`].
     pub const SYNCHRONIZATION_RESULT: usize = 48;
-    /// Sync id of an event record, `u64` (12.8 on), in a [`super::CudaEvent`].
+    /// Sync id of an event that was recorded on a stream, `u64` (12.8 on), in a [`super::CudaEvent`].
     pub const CUDA_EVENT_SYNC_ID: usize = 48;
     /// Number of copies in a batch, `u64` (12.8 on), in a [`super::Memcpy`].
     pub const MEMCPY_COPY_COUNT: usize = 88;
@@ -421,9 +421,8 @@ layout!(ApiCall: 40 bytes; kind at 0, cbid at 4, start at 8, end at 16, process_
     correlation_id at 32, return_value at 36);
 layout!(ExternalCorrelation: 24 bytes; kind at 0, external_kind at 4, external_id at 8, correlation_id at 16);
 
-// A prefix must not be longer than the smallest record of any version; otherwise no record of that version could be
-// read. The kernel records of CUPTI 11.8 have 200 bytes, and its copy records have 88 bytes; both begin with the fields
-// above.
+// A struct must not be longer than the record of any version; otherwise no record of that version could be read. In
+// CUPTI 11.8, a kernel record has 200 bytes and a copy record 88 bytes. Both begin with the fields above.
 const _: () = assert!(size_of::<Kernel>() <= offset::channel::KERNEL);
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use gpuflame_offline::analysis::{
     CollectiveArrivals, CollectiveKernels, Lateness, NotComparable, compare_arrivals,
 };
 
-/// Returns the table, with at most `most` ranks per collective and set of ranks.
+/// Returns the table, with at most `most` ranks for each collective and set of ranks.
 pub(super) fn arrival_table(ranks: &BTreeMap<u32, CollectiveKernels>, most: usize) -> Table {
     let columns = &[
         "rank",

@@ -1,4 +1,4 @@
-//! `gpuflame check`: reports doubtful parts of a trace.
+//! `gpuflame check`: reports data in a trace that may be wrong.
 
 use clap::Args;
 

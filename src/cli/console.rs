@@ -1,4 +1,4 @@
-//! Communication of all verbs with the user: stderr, one line per remark, and the exit status.
+//! Messages of all verbs to the user: remarks on stderr, one line each, and the exit status.
 
 use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,31 +8,31 @@ use gpuflame_export::clean_line;
 use gpuflame_model::error::{Error, ErrorKind};
 use gpuflame_os::timed_stderr;
 
-/// Result of a verb that completed its work.
+/// Result of a verb that completed its task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// Success: exit code 0.
     Clean,
-    /// Success, but with a finding that counts as a failure under `--strict` or a similar flag: exit code 1.
+    /// Success, with a finding that counts as a failure under `--strict` or a similar flag: exit code 1.
     Findings,
-    /// Exit code of a command that the verb ran.
+    /// The verb ran a command, which ended with this exit code.
     Status(u8),
 }
 
-/// Options shared by all verbs: output to stderr, and whether to accept truncated input.
+/// Options that all verbs share: what to print on stderr, and whether to accept truncated input.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Console {
     /// Whether to print only errors, and no progress.
     pub(super) quiet: bool,
     /// Whether to accept a truncated file.
     pub(super) accept_cut: bool,
-    /// Maximum time that printing a line may wait for space in stderr. After that time no further lines are written.
-    /// `None`: no limit.
+    /// Maximum time to wait until stderr accepts a line. If it is exceeded, no further lines are written. `None`: no
+    /// limit.
     pub(super) patience: Option<Duration>,
 }
 
 impl Console {
-    /// Prints a remark, in one line.
+    /// Prints a remark as one line.
     pub(super) fn remark(self, text: impl std::fmt::Display) {
         if !self.quiet {
             self.print(&text);
@@ -44,12 +44,12 @@ impl Console {
         self.print(error);
     }
 
-    /// Whether progress may be drawn. Drawing blocks while stderr is full.
+    /// Whether progress may be drawn. While stderr accepts no output, drawing blocks.
     pub(super) fn shows_progress(self) -> bool {
         !self.quiet && self.patience.is_none()
     }
 
-    /// Prints a line. A line that cannot be written (the reader or terminal is gone, the disk is full) is dropped,
+    /// Prints a line. If it cannot be written (the reader or terminal is gone, or the disk is full), it is dropped,
     /// because it must not change the exit status of a verb.
     fn print(self, text: &impl std::fmt::Display) {
         static IS_STALLED: AtomicBool = AtomicBool::new(false);

@@ -103,7 +103,7 @@ impl Convert {
         if let ("csv", Target::File(path)) = (format.word, &self.output)
             && path.extension().is_some()
         {
-            // This file has the definitions of the stack ids in the main file.
+            // This second file lists the stacks to which ids in the main file refer.
             let stacks = Target::File(path.with_extension("stacks.csv"));
             stacks.write(console, |mut out| export::write_stacks_csv(&explained.profile, &mut out))?;
         }
@@ -147,7 +147,7 @@ impl Convert {
             Some(rank) if inputs.len() == 1 => vec![rank],
             Some(_) => return Err(usage_error("`--rank` needs exactly one input")),
             None if inputs.len() == 1 => vec![0],
-            // Ranks only name folders in this case, so files without a rank are numbered in order.
+            // Here ranks only name folders, so files without a rank get numbers in the order in which they are given.
             None => ranks::assign_ranks(inputs, false, SameRank::Refused)
                 .or_else(|_| ranks::assign_ranks(inputs, true, SameRank::Refused))?,
         };
@@ -162,13 +162,14 @@ impl Convert {
     }
 }
 
-/// Files of a data set. The files get their names once all of them are complete; if the set is dropped earlier, they
-/// are removed.
+/// Files of a data set. They get their final names only when all of them are complete. If the set is dropped before
+/// that, they are removed.
 #[derive(Default)]
 struct Partitions(Vec<(PathBuf, Draft)>);
 
 impl Partitions {
-    /// Creates the folder and lets `content` write its file, under a name that DuckDB and Spark ignore.
+    /// Creates the folder and calls `content` to write its file. Until it is complete, the file has a name that
+    /// DuckDB and Spark ignore.
     fn add(
         &mut self,
         partition: PathBuf,
@@ -196,7 +197,8 @@ impl Drop for Partitions {
     fn drop(&mut self) {
         for (partition, draft) in self.0.drain(..) {
             drop(draft);
-            // Only empty folders are removed, up to the folders of the run and the data set.
+            // Removes only folders that are empty: the folder of the rank, and those of the run and of the data set
+            // above it.
             let _ = partition.ancestors().take(3).try_for_each(fs::remove_dir);
         }
     }
@@ -222,14 +224,14 @@ fn read(
     Ok((explained, events))
 }
 
-/// Parser for a format's word. The help lists all formats with their purpose.
+/// Returns a parser for the word of a format. The help text lists all formats with their purpose.
 fn format_parser() -> impl TypedValueParser<Value = &'static Format> {
     let known = FORMATS.iter().map(|format| PossibleValue::new(format.word).help(format.about));
     PossibleValuesParser::new(known)
         .map(|word| gpuflame_offline::formats::format(&word).expect("it is one of the possible values"))
 }
 
-/// Returns the format with the longest ending that `name` has.
+/// Returns the format whose ending `name` has. If several endings match, the longest one counts.
 fn format_by_ending(name: &str) -> Option<&'static Format> {
     let endings =
         FORMATS.iter().flat_map(|format| format.endings.iter().map(move |ending| (ending, *format)));

@@ -1,6 +1,6 @@
-//! Tests truncated recordings, as left by processes that are killed while writing. Complete rows must be read, and
-//! remarks about the missing rest must be right. The tests determine which rows are complete by walking over row
-//! lengths, without the reader.
+//! Tests truncated recordings, as left by processes that were killed while writing. The complete rows must be read,
+//! and the remarks about the missing rest must be right. The tests find out which rows are complete from the lengths
+//! of the rows, without the reader.
 //!
 //! `GPUFLAME_CUTS=1 cargo test -p gpuflame-cli --bins cut::` truncates 100 KB at every byte, which takes a few minutes. CI truncates
 //! at a few hundred positions.
@@ -15,13 +15,13 @@ use gpuflame_offline::run::{ReadOptions, read};
 
 const MIN_RECORDING_BYTES: usize = 100 << 10;
 const HEADER_BYTES: usize = 16;
-/// Size in bytes of a row's tag and length, and of the checksum at the start of a chunk.
+/// Size in bytes of the tag and the length of a row. `CRC_BYTES` is the size of the checksum at the start of a chunk.
 const ROW_HEADER_BYTES: usize = 5;
 const CRC_BYTES: usize = 4;
 const TAG_CHUNK: u8 = 25;
 const TAG_MARK: u8 = 27;
 
-/// A recording, and the expected state at each mark.
+/// A recording, and the counts that a reader must have reached at each mark.
 struct Recording {
     bytes: Vec<u8>,
     marked: Vec<ExpectedAtMark>,
@@ -37,7 +37,7 @@ fn mark(turn: u32) -> CheckpointMark {
     CheckpointMark { began: Nanos(0), time, interval_ms: 1000 + turn, open: u64::from(turn) * 3 }
 }
 
-/// Returns the recording of a process that does not record rows.
+/// Returns the recording of a process that writes sums instead of rows.
 fn sums_recording() -> Recording {
     let mut explain = Explain::default();
     let (mut definitions, mut written) = (Definitions::default(), SumsWriter::default());
@@ -55,7 +55,7 @@ fn sums_recording() -> Recording {
     Recording { bytes, marked }
 }
 
-/// Returns the recording of a process that records rows.
+/// Returns the recording of a process that writes rows.
 fn rows_recording() -> Recording {
     let (mut explain, mut marked) = (Explain::default(), Vec::new());
     let mut writer = Writer::new(Vec::new()).unwrap();
@@ -74,10 +74,10 @@ fn length(bytes: &[u8]) -> usize {
     u32::from_le_bytes(bytes[1..ROW_HEADER_BYTES].try_into().unwrap()) as usize
 }
 
-/// Complete parts of a truncated recording.
+/// The complete rows of a truncated recording.
 #[derive(Debug, Default)]
 struct ValidPrefix {
-    /// Number of rows, including the rows in chunks and the chunks themselves.
+    /// Number of rows: chunks, the rows in chunks, and all other rows.
     rows: usize,
     marks: usize,
     end: usize,
@@ -102,7 +102,7 @@ fn walk(bytes: &[u8]) -> ValidPrefix {
     walked
 }
 
-/// Returns the expected remarks about the truncated recording.
+/// Returns the remarks that a verb must print about the truncated recording.
 fn remarks(bytes: &[u8], walked: &ValidPrefix, mark: Option<&CheckpointMark>) -> Vec<String> {
     let rest = &bytes[walked.end..];
     let cut = (!rest.is_empty()).then(|| {
@@ -132,7 +132,8 @@ fn remarks(bytes: &[u8], walked: &ValidPrefix, mark: Option<&CheckpointMark>) ->
     [cut, ended].into_iter().flatten().collect()
 }
 
-/// Truncates the recording further and further. Rows must be read up to the cut, and sums up to the last mark.
+/// Truncates the recording at ever smaller sizes. Rows must be read up to the cut, and sums up to the last mark
+/// before it.
 fn assert_all_cuts(name: &str, recording: &Recording, are_sums: bool) {
     let Recording { bytes, marked } = recording;
     assert!(bytes.len() >= MIN_RECORDING_BYTES, "{}", bytes.len());

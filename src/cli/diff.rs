@@ -1,5 +1,5 @@
-//! `gpuflame diff`: slowdowns and speedups between two runs, in total, by kernel, by stack and by module, and whether
-//! these changes exceed chance.
+//! `gpuflame diff`: how much slower or faster a run is than another run, in total and by kernel, stack and module,
+//! and whether the change is larger than chance would explain.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -62,7 +62,7 @@ const COLUMNS: [&str; 9] = [
     "name",
 ];
 
-/// Prefix of torch.profiler's module frames.
+/// Prefix of the frames by which torch.profiler shows modules.
 const MODULE_PREFIX: &str = "nn.Module: ";
 
 impl Diff {
@@ -103,7 +103,7 @@ impl Diff {
         Ok(Outcome::Clean)
     }
 
-    /// Builds a table with the largest changes first, whether increases or decreases.
+    /// Builds a table with the largest changes first, no matter whether they are increases or decreases.
     fn comparison_table(&self, name: &'static str, before: &Sums, after: &Sums, hidden: &mut u64) -> Table {
         let mut names: Vec<&String> = before.keys().chain(after.keys()).collect();
         names.sort();
@@ -126,24 +126,24 @@ impl Diff {
     }
 }
 
-/// Whether a change is shown: the counts differ, or the durations differ by more than chance.
+/// Whether a row is shown: the counts differ, or the durations differ by more than chance would explain.
 fn is_changed(a: Durations, b: Durations) -> bool {
     a.count != b.count || (a.nanos != b.nanos && compare_durations(a, b) != DurationChange::Unsure)
 }
 
-/// Returns the share of `all` in those `sums` whose names `other` also contains.
+/// Returns the share of `all` that belongs to those `sums` whose names are also in `other`.
 fn share_in(sums: &Sums, other: &Sums, all: Durations) -> Cell {
     let both = sums.iter().filter(|(name, _)| other.contains_key(*name));
     Cell::share(saturating_sum(both.map(|(_, one)| one.nanos)), all.nanos)
 }
 
-/// Returns the table of the GPUs' time in both runs, in total and per step.
+/// Returns the table of busy and idle time of the GPUs in both runs, in total and per step.
 fn time_table(before: &ComparedRun, after: &ComparedRun) -> Table {
     let mut table = Table::new("run", &["change_ns", "change_percent", "before_ns", "after_ns", "what"]);
     let mut whats: Vec<&str> = before.times.iter().chain(&after.times).map(|(what, _)| *what).collect();
     let mut seen = std::collections::BTreeSet::new();
     whats.retain(|what| seen.insert(*what));
-    // A cause that does not occur has no row in `times`, unless idle time is unknown as a whole.
+    // A cause that did not occur has no row in `times`, which means zero, unless idle time is unknown in that run.
     let get = |run: &ComparedRun, what: &str| {
         let find = |what: &str| run.times.iter().find(|(known, _)| *known == what).map(|(_, nanos)| *nanos);
         find(what).or_else(|| find("idle").map(|_| 0))
@@ -198,17 +198,17 @@ fn cells(name: &str, a: Durations, b: Durations) -> [Cell; 9] {
 
 type Sums = BTreeMap<String, Durations>;
 
-/// A run, reduced to the quantities that are compared.
+/// A run, reduced to the values that are compared.
 struct ComparedRun {
     kernels: Sums,
     stacks: Sums,
-    /// Sums by the modules in a stack; empty if no stack contains a module.
+    /// Sums by the module in a stack; empty if no stack contains a module.
     modules: Sums,
     /// Breakdown of the run's GPU time, in ns.
     times: Vec<(&'static str, u64)>,
     /// Number of steps.
     steps: u64,
-    /// Order of the activities on their streams.
+    /// Result of checking the order of the activities on their streams.
     order: StreamOrder,
     profile: Profile,
 }
@@ -257,7 +257,7 @@ impl ComparedRun {
     }
 }
 
-/// Returns the breakdown of all GPUs' time, including idle time by cause, if there is any.
+/// Returns the breakdown of the time of all GPUs, in ns. It includes idle time by cause, if idle time is known.
 fn time_breakdown(profile: &Profile) -> Vec<(&'static str, u64)> {
     let sum = |of: fn(&DeviceTime) -> u64| saturating_sum(profile.times().iter().map(of));
     let mut times = vec![("wall", sum(|time| time.window)), ("busy", sum(|time| time.busy))];

@@ -1,4 +1,5 @@
-//! Turns a source into a profile with names. Join, sums and names are the same as in the recorded process.
+//! Reads a source and turns it into a profile with names. The join, the sums and the names are computed as in a
+//! recorded process.
 
 use std::collections::BTreeMap;
 
@@ -15,19 +16,19 @@ use gpuflame_offline::run::{ReadOptions, Run};
 use gpuflame_os::memory;
 use gpuflame_traces::import::{Kind, Opened};
 
-/// An explained source.
+/// A source that was read to its end: its profile, and what else was found.
 pub(super) struct Explained {
     pub(super) profile: Profile,
     pub(super) ledger: Ledger,
-    /// Facts found while reading.
+    /// Facts that were found while reading, in addition to the rows.
     pub(super) facts: Facts,
-    /// Number of code frames without a name, by reason.
+    /// Number of code frames that have no name, for each reason.
     pub(super) unnamed: BTreeMap<Unnamed, u64>,
 }
 
 impl Explained {
-    /// Rejects an incomplete recording that breaks off before any GPU work, because drawing it would write an empty
-    /// file.
+    /// Returns an error if the recording is incomplete and breaks off before any GPU work. Drawing it would write an
+    /// empty file.
     ///
     /// # Errors
     /// `Format`, with the next step for the user.
@@ -47,7 +48,7 @@ pub(super) fn explain_sums(source: &Source, reading: ReadOptions, console: Conso
     explain_sums_with(source, reading, console, ())
 }
 
-/// Like `explain_sums`, but also passes everything that is joined to `sink`.
+/// Like `explain_sums`, but also passes every joined activity and launch to `sink`.
 pub(super) fn explain_sums_with(
     source: &Source,
     reading: ReadOptions,
@@ -58,13 +59,13 @@ pub(super) fn explain_sums_with(
     explain_opened(source, source.open()?, &options, console, sink)
 }
 
-/// Returns the memory limit for sums, in bytes, which is the same as in the recorded process. Callers that keep
-/// single activities exceed the limit, and need the stack of every activity.
+/// Returns the memory limit for sums, in bytes, which is the limit in a recorded process. Verbs that keep single
+/// activities do not use this limit, because they need the stack of every activity.
 pub(super) fn max_memory() -> Option<usize> {
     Some(memory::limit_bytes(settings::from_environment().0.max_mem))
 }
 
-/// Reads `source` to its end. Everything that is joined is passed to `sink`, before names are available.
+/// Reads `source` to its end. Passes every joined activity and launch to `sink`, before names are available.
 pub(super) fn explain(
     source: &Source,
     reading: &ReadOptions,
@@ -74,8 +75,8 @@ pub(super) fn explain(
     explain_opened(source, source.open()?, reading, console, sink)
 }
 
-/// Like `explain`, for a source that is already open. The caller chooses which samples are distinguished and what is
-/// displayed.
+/// Like `explain`, for a source that is already open. `options` determines which samples are distinguished and what
+/// is displayed.
 pub(super) fn explain_opened(
     source: &Source,
     opened: Opened,
@@ -87,7 +88,7 @@ pub(super) fn explain_opened(
     let sink = (sink, &mut coverage);
     let (run, facts) = Run::explained(options, sink, |each| source.rows(opened, options, console, each))?;
     let (mut profile, ledger, unnamed, tied) = run.into_parts();
-    // A recording that has only sums has no times of launches.
+    // A recording that contains only sums does not contain the times of launches.
     if !facts.has_only_sums {
         let is_trace = facts.kind != Kind::Recording;
         profile.set_coverage(coverage.coverage(&profile, &facts.steps, is_trace));

@@ -1,4 +1,4 @@
-//! `gpuflame extract`: the GPU operations of a time range, as a table.
+//! `gpuflame extract`: writes the GPU operations of a time range as a table.
 
 use clap::Args;
 
@@ -11,7 +11,7 @@ use gpuflame_export::clean_line;
 use gpuflame_model::error::Result;
 use gpuflame_traces::steps::{Extract as Table, Ops, TimeRange};
 
-/// Number of operations shown as a preview if the table is written to a file.
+/// Number of operations to print as a preview if the table is written to a file.
 const PREVIEW: usize = 5;
 
 /// Write the GPU operations that are entirely within a time range, by start.

@@ -157,8 +157,8 @@ impl Flamegraph {
         }
         let ((before, is_folded), (after, is_folded_too)) =
             (self.read_lines(before, console)?, self.read_lines(after, console)?);
-        // Only folded input can have different names on the two sides, because recordings and traces are named here,
-        // with the same rules.
+        // The frames of recordings and traces are named here, by the same rules. Only folded input has names that
+        // another tool may have written differently.
         if is_folded || is_folded_too {
             explain_mismatch(&before, &after).into_iter().for_each(|what| console.remark(what));
         }
@@ -197,7 +197,7 @@ impl Flamegraph {
         }
     }
 
-    /// Returns the stacks of one input, and whether another tool folded them.
+    /// Returns the stacks of one input, and whether the input itself consists of folded stacks.
     fn read_lines(&self, source: &Source, console: Console) -> Result<(FoldedStacks, bool)> {
         let opened = source.open()?;
         if is_folded(&opened) {
@@ -207,7 +207,7 @@ impl Flamegraph {
         Ok((FoldedStacks::from_profile(&explained.profile, &GPU, &self.options()), false))
     }
 
-    /// Draws stacks that were folded by another tool, unchanged.
+    /// Draws stacks that another tool folded, without changing them.
     fn draw_folded(
         &self,
         input: &Source,
@@ -229,7 +229,7 @@ impl Flamegraph {
     }
 }
 
-/// Explains how to record the data of `view`, if that data is recorded only on request.
+/// Explains how to record the data of `view`; `None` if that data is always recorded.
 fn recording_hint(view: &View) -> Option<&'static str> {
     let views = [
         (&WAITS, "Waits are recorded with GPUFLAME_FORMATS=gfr,wait."),
@@ -252,7 +252,8 @@ fn is_folded(opened: &Opened) -> bool {
     matches!(opened.kind(), Kind::Folded | Kind::ExtendedFolded)
 }
 
-/// Reads folded stacks and adds up duplicates. Each line of extended folded stacks counts as one occurrence.
+/// Reads folded stacks, and adds up lines with the same stack. Each line of extended folded stacks counts as one
+/// occurrence.
 fn read_stacks(source: &Source, opened: Opened, unit: Unit) -> Result<FoldedStacks> {
     let mut stacks =
         FoldedReader { lines: FoldedStacks::default(), scale: if unit == Unit::Micros { 1000 } else { 1 } };

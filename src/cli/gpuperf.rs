@@ -1,5 +1,6 @@
-//! `gpuflame gpuperf`: replaces the runner of eunomia's tutorial by our own verbs `run`, `convert` and `merge`, with
-//! the runner's options, file names and exit code. No root is needed, because stacks are captured inside the process.
+//! `gpuflame gpuperf`: does what the runner of eunomia's tutorial does, by means of the verbs `run`, `convert` and
+//! `merge`. It has the runner's options, file names and exit code. It needs no root, because stacks are captured
+//! inside the process.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -54,11 +55,11 @@ pub(super) struct Gpuperf {
     command: Vec<OsString>,
 }
 
-/// Shells' exit code for a command that SIGINT ended.
+/// Exit code that shells return for a command ended by SIGINT.
 const INTERRUPTED: u8 = 130;
 
 impl Gpuperf {
-    /// Runs this verb. `verb` runs another verb, given its command-line words.
+    /// Runs this verb. `verb` is a function that runs another verb from its command-line words.
     pub(super) fn run(
         &self,
         console: Console,
@@ -130,7 +131,7 @@ struct TempFolder(PathBuf);
 impl TempFolder {
     fn new() -> Result<Self> {
         let folder = std::env::temp_dir().join(format!("gpuflame-gpuperf-{}", std::process::id()));
-        // A `%` in the folder's path would be read as the start of a macro.
+        // `gpuflame run` would take a `%` in the path for the start of a macro.
         if folder.as_os_str().as_encoded_bytes().contains(&b'%') {
             return Err(usage_error(format!(
                 "{} contains a %; set TMPDIR to another folder",
@@ -142,7 +143,7 @@ impl TempFolder {
         Ok(Self(folder))
     }
 
-    /// Returns the largest recording.
+    /// Returns the path of the largest recording in the folder; `None` if there is none.
     fn find_largest_recording(&self) -> Result<Option<PathBuf>> {
         let mut largest = None;
         for entry in fs::read_dir(&self.0)? {
@@ -157,7 +158,7 @@ impl TempFolder {
 
 impl Drop for TempFolder {
     fn drop(&mut self) {
-        // Files that remain are small; the system clears them.
+        // If files remain, they are small, and the system deletes them.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -1,4 +1,4 @@
-//! `gpuflame info`: the contents of a recording, how much of its GPU work is linked to launches, and its losses.
+//! `gpuflame info`: what a recording contains, how much of its GPU work is linked to launches, and what was lost.
 
 use clap::Args;
 
@@ -37,7 +37,8 @@ impl Info {
     }
 }
 
-/// `whole_micros`: whether the times of GPU work are in whole microseconds.
+/// Returns the table of facts. `whole_micros`: whether all times of GPU work are whole microseconds, if that is
+/// known.
 fn fact_table(explained: &Explained, whole_micros: Option<bool>) -> Table {
     let Explained { profile, ledger, .. } = explained;
     let tally = &ledger.tally;
@@ -130,7 +131,7 @@ fn device_table(explained: &Explained) -> Table {
     let mut table = Table::new("devices", &COLUMNS);
     let is_unknown = explained.profile.idle_doubt().is_some();
     for device in &explained.ledger.devices {
-        // A device whose activities have no times has neither busy nor idle time.
+        // If the activities of a device have no times, its busy and idle time are unknown.
         let nanos = |value: Option<u64>| value.map_or(Cell::Nothing, Cell::Nanos);
         let known = device.time.filter(|_| !is_unknown);
         table.add_row([
@@ -146,7 +147,8 @@ fn device_table(explained: &Explained) -> Table {
     table
 }
 
-/// Returns the table of the parts of the run, which add up to the window; `None` if the run has no parts.
+/// Returns the table of start-up, steady part and shutdown, which add up to the window. Returns `None` if the run has
+/// no steady part.
 fn part_table(explained: &Explained) -> Option<Table> {
     let profile = &explained.profile;
     let steady = profile.steady().filter(|_| profile.idle_doubt().is_none())?;
@@ -169,7 +171,7 @@ fn part_table(explained: &Explained) -> Option<Table> {
     Some(table)
 }
 
-/// Returns the table of losses, and of activities that no total includes.
+/// Returns the table of losses, and of activities that are not in any total.
 fn loss_table(explained: &Explained) -> Table {
     let mut table = Table::new("losses", &["lost", "count"]);
     let Activities { untimed, repeated, of_no_call, .. } = explained.ledger.tally.activities;
@@ -182,7 +184,7 @@ fn loss_table(explained: &Explained) -> Table {
     loss("activities_repeated", repeated);
     loss("activities_of_no_call", of_no_call);
     loss("records_damaged", explained.facts.damaged);
-    // Launches captured into a graph are not losses; the table of facts lists them.
+    // A launch captured into a graph is not a loss. The table of facts lists such launches.
     let losses = explained.ledger.losses.iter().filter(|(kind, _)| **kind != Loss::LaunchesCaptured);
     for (kind, count) in losses {
         loss(kind.label(), *count);

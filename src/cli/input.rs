@@ -1,4 +1,4 @@
-//! Opens the inputs of a verb, explains errors, and shows progress.
+//! Opens the inputs of a verb, explains errors in them, and shows the progress of reading.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -22,13 +22,13 @@ use gpuflame_traces::import::{
     RecordingSummary, WriterState,
 };
 
-/// Minimum file size for a progress bar, because smaller files are read before a user could notice the bar.
+/// Minimum file size for a progress bar. Smaller files are read before a user could notice the bar.
 const MIN_PROGRESS_BYTES: u64 = 32 << 20;
-/// Maximum number of unknown categories that messages name.
+/// Maximum number of unknown event categories to name in a message.
 const MAX_CATEGORIES: usize = 5;
-/// Maximum number of GPUs with new numbers that remarks name.
+/// Maximum number of GPUs with changed numbers to name in remarks.
 const MAX_RENUMBERED: usize = 8;
-/// Maximum number of separate remarks about a damaged file.
+/// Maximum number of damaged rows for which a remark is printed.
 const MAX_REMARKS: u64 = 3;
 
 /// Input of a verb.
@@ -55,18 +55,18 @@ impl std::fmt::Display for Source {
     }
 }
 
-/// Facts found while reading a source, in addition to the rows.
+/// Facts that were found while reading a source, in addition to its rows.
 #[derive(Clone, Debug)]
 pub(super) struct Facts {
-    /// Kind of the source.
+    /// Kind of the source, such as a recording or a trace of a certain tool.
     pub(super) kind: Kind,
-    /// Number of records of a recording that are unreadable.
+    /// Number of rows of a recording that could not be read.
     pub(super) damaged: u64,
-    /// Whether a recording has sums instead of single activities.
+    /// Whether the source is a recording that has sums instead of single activities.
     pub(super) has_only_sums: bool,
-    /// State of the process, if the recording has no end row.
+    /// State of the recorded process; `None` if the recording has an end row.
     pub(super) writer_state: Option<WriterState>,
-    /// Link statistics, if the source is another tool's trace.
+    /// Counts of linked and unlinked work; `None` for a recording.
     pub(super) linked: Option<LinkReport>,
     /// Steps of the run, or the windows of a recording without steps.
     pub(super) steps: StepSpans,
@@ -75,14 +75,15 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    /// Gives the correlation ids of another tool's trace to `events`, which shows them instead of our own.
+    /// Passes the correlation ids in another tool's trace to `events`, which then shows them instead of gpuflame's
+    /// own ids.
     pub(super) fn give_source_ids(&mut self, events: &mut JoinedRows) {
         if let Some(linked) = &mut self.linked {
             events.set_source_ids(std::mem::take(&mut linked.file_ids));
         }
     }
 
-    /// Rejects a recording that has only sums, for a verb that needs single activities.
+    /// Returns an error if the recording has only sums. Called by verbs that need single activities.
     ///
     /// # Errors
     /// `Format`.
@@ -90,7 +91,7 @@ impl Facts {
         if self.has_only_sums { Err(sums_only_error(source)) } else { Ok(()) }
     }
 
-    /// Rejects a trace without GPU work, because no verb can show anything from it.
+    /// Returns an error if a trace has no GPU work, because no verb can show anything from it.
     ///
     /// # Errors
     /// `Format`, with the categories that the trace contains instead.
@@ -128,10 +129,12 @@ impl Facts {
 }
 
 impl Source {
-    /// Calls `each` with every row of the source, which is open as `opened`. Prints remarks on damage in a recording.
+    /// Calls `each` with every row of this source, which is open as `opened`. Prints a remark if a recording is
+    /// damaged.
     ///
     /// # Errors
-    /// `Io` or `Format`, with the failure, its location and the next step for the user, if nothing can be read.
+    /// `Io` or `Format` if nothing can be read. The message states the failure, its location and the next step for
+    /// the user.
     pub(super) fn rows(
         &self,
         opened: Opened,
@@ -183,7 +186,7 @@ impl Source {
         Ok(Facts { kind, damaged: 0, has_only_sums, writer_state, linked: Some(linked), steps, world_size })
     }
 
-    /// Opens the source, regardless of its kind.
+    /// Opens the source, of whatever kind.
     pub(super) fn open(&self) -> Result<Opened> {
         match self {
             Self::Stdin if io::stdin().is_terminal() => Err(usage_error(
@@ -228,7 +231,7 @@ impl Source {
     }
 }
 
-/// Returns the error of verbs that need single activities.
+/// Returns the error for a recording that has only sums.
 pub(super) fn sums_only_error(source: &Source) -> Error {
     let what = "has only sums, no single activities: it is the checkpoint of a process that has not exited \
                 normally; flamegraph, top, info, check, merge-ranks, recover, and `convert` to formats of \
@@ -236,7 +239,7 @@ pub(super) fn sums_only_error(source: &Source) -> Error {
     Error::new(ErrorKind::Format, format!("{source}: {what}"))
 }
 
-/// Prints remarks on oddities of a trace that are not errors.
+/// Prints remarks on unusual properties of a trace that are not errors.
 pub(super) fn print_remarks(source: &Source, seen: &ReadCounts, console: Console) {
     if let Some(at) = seen.truncated_at {
         console.remark(format!("{source}: truncated at byte {at}; read {} complete events", seen.events));
@@ -249,7 +252,7 @@ pub(super) fn print_remarks(source: &Source, seen: &ReadCounts, console: Console
     }
 }
 
-/// Prints remarks on launches and slices of a trace that are not unique or not complete.
+/// Prints remarks on launches and slices of a trace that are duplicate or incomplete.
 fn remark_on_links(source: &Source, linked: &LinkReport, console: Console) {
     let remark = |what: String| console.remark(format!("{source}: {what}"));
     if linked.ambiguous_ops > 0 {
@@ -303,8 +306,8 @@ fn remark_on_links(source: &Source, linked: &LinkReport, console: Console) {
     }
 }
 
-/// Describes how much of a backward pass's GPU time is attributed to the forward pass, and how much of all GPU time
-/// the backward pass takes.
+/// Describes which share of the backward pass's GPU time is attributed to the forward pass, and which share of all
+/// GPU time the backward pass takes.
 pub(super) fn describe_backward_pass(backward: u64, attributed: u64, all: u64) -> String {
     let share = 100.0 * attributed as f64 / backward.max(1) as f64;
     let all = 100.0 * backward as f64 / all.max(1) as f64;
@@ -314,7 +317,7 @@ pub(super) fn describe_backward_pass(backward: u64, attributed: u64, all: u64) -
     )
 }
 
-/// Describes the share of the graphs' GPU time that is attributed to the capturing stacks.
+/// Describes which share of the graphs' GPU time is attributed to the stacks that captured the graphs.
 fn describe_captures(coverage: CaptureCoverage) -> String {
     let share = |nanos: u64| 100.0 * nanos as f64 / coverage.total.max(1) as f64;
     let mut text = match coverage.total {
@@ -342,7 +345,7 @@ fn describe_captures(coverage: CaptureCoverage) -> String {
     text
 }
 
-/// Describes the share of a trace's GPU work that has no launch, and the reasons.
+/// Describes which share of a trace's GPU work has no launch, and why.
 fn describe_unlinked(linked: &LinkReport) -> String {
     let without_id = match linked.ops_without_id {
         0 => String::new(),
@@ -368,7 +371,7 @@ fn check_readable(path: &Path) -> Result<()> {
             }
             _ => "is a folder; name a file in it",
         })),
-        // A pipe can be opened only once, so it is not opened for the check.
+        // A pipe can be opened only once, so this check does not open it.
         Ok(metadata) if !metadata.is_file() => Ok(()),
         Ok(_) => match std::fs::File::open(path) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -384,7 +387,7 @@ fn check_readable(path: &Path) -> Result<()> {
     }
 }
 
-/// A progress bar that is shown until it is dropped.
+/// A progress bar, which disappears when this guard is dropped.
 pub(super) struct ProgressGuard(ProgressBar);
 
 impl Drop for ProgressGuard {
@@ -393,7 +396,7 @@ impl Drop for ProgressGuard {
     }
 }
 
-/// Returns `options` with a progress bar, if stderr is a terminal and reading takes long enough.
+/// Adds a progress bar to `options`, if stderr is a terminal and the file is large.
 pub(super) fn with_progress(
     options: Options,
     opened: &Opened,

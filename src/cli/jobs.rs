@@ -1,4 +1,4 @@
-//! Refuses files that are not ranks of one job, and lists the missing ranks, for `merge-ranks`.
+//! For `merge-ranks`: refuses files that are not ranks of one job, and lists the ranks that are missing.
 
 use std::collections::BTreeSet;
 
@@ -8,11 +8,11 @@ use super::report::{Cell, Table};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_offline::analysis::{JobDifference, JobMember, find_difference, find_missing};
 
-/// Returns an error if the members, whose files are `sources`, belong to different programs. If the user has declared
-/// that they are one job, a difference is only a remark.
+/// Returns an error if the members belong to different programs. `sources` are the files of the members. If the user
+/// has declared that the files are one job, prints a remark instead.
 ///
 /// # Errors
-/// `Format`, with the two files, the difference and the next step for the user.
+/// `Format`. The message names two files, their difference and the next step for the user.
 pub(super) fn refuse_different_jobs(
     members: &[JobMember],
     sources: &[String],
@@ -46,8 +46,8 @@ pub(super) fn refuse_different_jobs(
     Err(Error::new(ErrorKind::Format, format!("{what}; {next}")))
 }
 
-/// Prints how many ranks of the job are missing, and returns the table of this. `are_guessed`: the ranks are only the
-/// order of the files, so which ones are missing is unknown.
+/// Prints how many ranks of the job are missing, and returns the table of present and missing ranks. If
+/// `are_guessed`, the ranks are only the order of the files, so it is unknown which ones are missing.
 pub(super) fn report_missing(members: &[JobMember], are_guessed: bool, console: Console) -> Table {
     let ranks: BTreeSet<u32> = members.iter().map(|member| member.rank).collect();
     let world_size = members.iter().find_map(|member| member.world_size);
@@ -86,7 +86,7 @@ fn count_in_ranges(ranges: &[(u32, u32)]) -> u64 {
     ranges.iter().map(|(first, last)| u64::from(last - first) + 1).sum()
 }
 
-/// Lists ranges: `0, 2 to 7`.
+/// Lists ranges of numbers: `0, 2 to 7`.
 fn list_ranges(ranges: &[(u32, u32)]) -> String {
     const MAX_LISTED: usize = 8;
     let range = |(first, last): &(u32, u32)| match last - first {

@@ -1,8 +1,9 @@
-//! The `gpuflame` command, with one file per verb. Each verb reads a recording or a trace, calls the same functions
-//! as the injected library, and writes the results. The verb `run` creates recordings.
+//! The `gpuflame` command, with one file per verb. The verb `run` creates recordings. Every other verb reads a
+//! recording or a trace, calls the same functions as the injected library, and writes the results.
 //!
-//! Code in this module does not compute the meaning of a profile, and the shared library does not contain this
-//! module. Exit codes: 0 success, 1 failure (or `check --strict` found something), 2 invalid command line.
+//! The code here only handles input and output; other crates compute the contents of profiles. The shared library
+//! does not contain this code. Exit codes: 0 success, 1 failure (or `check --strict` found something), 2 invalid
+//! command line.
 
 #![deny(unsafe_code)]
 
@@ -116,7 +117,7 @@ impl Command {
     }
 }
 
-/// Prints help or the version to stdout, or the error in the command line to stderr.
+/// Prints help or the version to stdout. For an invalid command line, prints the error to stderr.
 fn print_usage(error: &clap::Error) -> ExitCode {
     let printed = error.print().and_then(|()| io::stdout().flush());
     if error.use_stderr() {
@@ -131,7 +132,7 @@ fn print_usage(error: &clap::Error) -> ExitCode {
     }
 }
 
-/// Runs a verb as if the user had typed these words.
+/// Runs a verb given as command-line words, as if the user had typed them.
 fn by_words(words: &[OsString], console: Console) -> Result<Outcome> {
     let all = std::iter::once(OsStr::new("gpuflame")).chain(words.iter().map(OsString::as_os_str));
     let mut command = Command::try_parse_from(all).map_err(|error| usage_error(error.to_string()))?;

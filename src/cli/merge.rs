@@ -1,5 +1,5 @@
-//! `gpuflame merge`: merges CPU stacks of an eBPF probe and another tool's GPU trace into one folded file. The flags
-//! are those of the tutorial's `merge_gpu_cpu_trace.py`.
+//! `gpuflame merge`: merges the CPU stacks of an eBPF probe and the GPU trace of another tool into one folded file.
+//! It has the flags of the tutorial's `merge_gpu_cpu_trace.py`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
@@ -92,7 +92,7 @@ impl Merge {
     }
 }
 
-/// Weight of a line of the output.
+/// Weight of a line of the output, in each unit that the user may choose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Weight {
     nanos: u64,
@@ -115,7 +115,8 @@ struct CpuStacks {
     /// Distinct stacks, with `;` between frames.
     texts: Vec<String>,
     ids: HashMap<String, u32>,
-    /// Stack ids by the raw bytes in the file. A job launches from few call sites, so most lines are cache hits.
+    /// Stack ids, keyed by the raw bytes in the file. A job launches from few call sites, so most look-ups are cache
+    /// hits.
     cache: HashMap<Vec<u8>, u32>,
     compat: bool,
 }
@@ -167,7 +168,7 @@ impl Sink for CpuStacks {
     }
 }
 
-/// Splits the last frame off if it holds a correlation id. Returns the remaining frames, and the id if there is one.
+/// Removes the last frame if it holds a correlation id. Returns the other frames, and the id if there is one.
 fn split_correlation(raw: &[u8]) -> (&[u8], Option<u64>) {
     let at = raw.iter().rposition(|&byte| byte == b';').map_or(0, |at| at + 1);
     match std::str::from_utf8(&raw[at..]).ok().and_then(parse_correlation) {
@@ -181,7 +182,7 @@ fn parse_correlation(frame: &str) -> Option<u64> {
 }
 
 impl CpuStacks {
-    /// Adds a stack that was not seen in this form. Returns `None` if no frame of the stack is shown.
+    /// Adds a stack whose bytes are not in the cache. Returns `None` if no frame of the stack is shown.
     fn intern_stack(&mut self, raw: &[u8], last: Option<u64>) -> Option<(u32, Option<u64>)> {
         let (text, inside) = self.shown_frames(&String::from_utf8_lossy(raw));
         if text.is_empty() {
@@ -198,7 +199,7 @@ impl CpuStacks {
         Some((id, last.or(inside)))
     }
 
-    /// Returns the frames to show, and the correlation id that one of the frames may hold.
+    /// Returns the frames to show, and the correlation id if one of the frames holds it.
     fn shown_frames(&self, frames: &str) -> (String, Option<u64>) {
         let mut shown: Vec<String> = Vec::new();
         let (mut id, mut seen_launch) = (None, false);
@@ -222,7 +223,7 @@ impl CpuStacks {
     }
 }
 
-/// GPU work, with the frame that represents the work.
+/// A piece of GPU work, with the frame that shows it.
 #[derive(Debug)]
 struct FramedWork {
     frame: u32,
@@ -232,18 +233,18 @@ struct FramedWork {
 #[derive(Default)]
 struct GpuTrace {
     launches: Vec<Launch>,
-    /// Kernels by correlation id, in file order. Copies and fills are in `others`.
+    /// Kernels by correlation id, in the order of the file. Copies and fills are in `others`.
     kernels: IdMap<u64, Vec<FramedWork>>,
     others: Vec<FramedWork>,
     frames: Vec<String>,
     ids: HashMap<String, u32>,
-    /// Frame ids by kind and raw name, as in the file.
+    /// Frame ids by the raw name in the file, in one map per kind of operation.
     cache: [HashMap<Vec<u8>, u32>; 4],
     count: u64,
     nanos: u64,
     begin: i64,
     end: i64,
-    /// Base of the trace's times, in ns since 1970 (`baseTimeNanoseconds`).
+    /// Time to which the times of the trace may be relative, in ns since 1970 (`baseTimeNanoseconds`).
     base: i64,
 }
 
@@ -269,9 +270,9 @@ impl GpuTrace {
         Ok(gpu)
     }
 
-    /// Moves launch times to the clock of the stacks. Some profilers write times relative to `baseTimeNanoseconds`;
-    /// others state a base but write absolute times. The base is therefore added only if the launches overlap the
-    /// stacks with the base and do not overlap them without it.
+    /// Converts the times of launches to the clock of the stacks. Some profilers write times relative to
+    /// `baseTimeNanoseconds`; others write such a base, but absolute times. So the base is added only if the launches
+    /// overlap the stacks in time with the base, and do not overlap them without it.
     fn align_clock(&mut self, stacks: &[Stack]) {
         let (Some((from, to)), Some((first, last))) =
             (time_range(stacks, |stack| stack.time), self.launch_range())
@@ -355,8 +356,8 @@ fn numeric_id(id: Id<'_>) -> Option<i64> {
 
 type WeightedLines = BTreeMap<String, Weight>;
 
-/// Returns every stack with the work of its launch, followed by the work without a stack, so that all GPU time is
-/// included.
+/// Returns a line for every stack with the work of its launch, and then lines for the work that has no stack. So the
+/// lines include all GPU time.
 fn merge_lines(cpu: &CpuStacks, gpu: &GpuTrace, pairs: &[Option<(usize, Method)>]) -> WeightedLines {
     let mut sums: HashMap<(Option<u32>, Option<u32>), Weight> = HashMap::new();
     let mut add = |stack, work: Option<&FramedWork>| {
@@ -386,10 +387,11 @@ fn merge_lines(cpu: &CpuStacks, gpu: &GpuTrace, pairs: &[Option<(usize, Method)>
     lines
 }
 
-/// Reproduces the tutorial's first script: each stack gets the nearest launch within the tolerance, and the first
-/// kernel with that launch's id.
+/// Reproduces the tutorial's first script. Each stack gets the nearest launch within the tolerance, and the first
+/// kernel with the id of that launch.
 fn merge_as_tutorial(cpu: &CpuStacks, gpu: &GpuTrace, tolerance: u64) -> WeightedLines {
-    // A later launch with the same id replaces the earlier launch and keeps the earlier launch's position.
+    // If two launches have the same id, the later one replaces the earlier one, but at the position of the earlier
+    // one.
     let mut places: HashMap<u64, usize> = HashMap::new();
     let mut launches: Vec<(i64, usize, u64)> = Vec::new();
     for launch in gpu.launches.iter().filter(|launch| launch.correlation > 0) {
@@ -402,7 +404,8 @@ fn merge_as_tutorial(cpu: &CpuStacks, gpu: &GpuTrace, tolerance: u64) -> Weighte
     launches.sort_unstable();
     let nearest = |time: i64| {
         let at = launches.partition_point(|(start, ..)| *start < time);
-        // Of the preceding launches, the first one with the latest time is used.
+        // Among the launches before the stack, the latest time counts. If several launches have this time, the first
+        // is used.
         let before =
             at.checked_sub(1).map(|last| launches.partition_point(|(start, ..)| *start < launches[last].0));
         let near = before.into_iter().chain([at]).filter_map(|at| launches.get(at));
@@ -424,7 +427,8 @@ fn time_range<T>(all: &[T], time: impl Fn(&T) -> i64) -> Option<(i64, i64)> {
     Some((all.iter().map(&time).min()?, all.iter().map(&time).max()?))
 }
 
-/// Prints remarks on the share of matches. If less than half matched, also prints the time ranges of the two clocks.
+/// Prints which share of the stacks has a launch. If it is less than half, also prints the time ranges of the two
+/// clocks.
 fn print_match_share(
     cpu: &CpuStacks,
     gpu: &GpuTrace,
@@ -460,7 +464,7 @@ fn print_match_share(
     }
 }
 
-/// Prints a remark if matching by time is hardly better than chance.
+/// Prints a remark if the matches by time are hardly better than chance.
 fn print_doubts(report: &Report, console: Console) {
     let guessed = report.matched[Method::Order as usize] + report.matched[Method::Time as usize];
     if report.matched[Method::Time as usize] > 0 && report.doubtful * 100 > guessed {

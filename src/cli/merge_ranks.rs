@@ -1,5 +1,5 @@
-//! `gpuflame merge-ranks`: merges recordings or traces of one job into one profile, with a table that shows which
-//! rank delays the rest.
+//! `gpuflame merge-ranks`: merges the recordings or traces of one job into one profile, and writes a table that shows
+//! which rank delays the others.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::IsTerminal;
@@ -80,7 +80,7 @@ pub(super) struct MergeRanks {
     names: NameFlags,
 }
 
-/// Facts about a rank.
+/// Data about a rank.
 struct RankData {
     rank: u32,
     source: String,
@@ -89,17 +89,18 @@ struct RankData {
     idle: Option<u64>,
     time: RankTime,
     linked: (u64, u64),
-    /// Kernels with their GPU time in ns, the heaviest first.
+    /// Kernels with their GPU time in ns, longest time first.
     kernels: Vec<(u64, String)>,
-    /// GPU time in ns of kernels that move data between ranks, by kernel name.
+    /// GPU time in ns of the kernels that move data between ranks, by kernel name.
     collectives: BTreeMap<String, u64>,
-    /// Single kernels that move data between ranks.
+    /// Every execution of a kernel that moves data between ranks.
     arrivals: CollectiveKernels,
     /// Number of ranks of the job, if the file gives it.
     world_size: Option<u32>,
     /// Number of steps, or of windows if there are no steps.
     steps: u64,
-    /// Time in ns for which the host was late, by the source line in which it was; the reason if this is not known.
+    /// Time in ns during which the host was late, by the source line that it executed; or the reason why this is
+    /// unknown.
     late_lines: std::result::Result<BTreeMap<String, u64>, &'static str>,
 }
 
@@ -125,7 +126,7 @@ impl MergeRanks {
             let mut ops = OpCollector::default();
             let explained = match explain_sums_with(source, self.names.read_options(), console, &mut ops) {
                 Ok(explained) => explained,
-                // Continues with the other ranks. If no rank is readable, the last error explains why.
+                // Other ranks may still be readable. If no rank is, the last error is returned.
                 Err(error) if sources.len() > 1 => {
                     console.remark(format!("{error}; rank {rank} is left out"));
                     damaged = Some(error);
@@ -244,7 +245,7 @@ impl MergeRanks {
     }
 }
 
-/// GPU time by launching stack, and the ranks in which the stack occurs.
+/// GPU time of each launching stack, and the ranks in which the stack occurs.
 type StackSums = BTreeMap<String, (u64, BTreeSet<u32>)>;
 
 fn add_stacks(stacks: &mut StackSums, rank: u32, profile: &Profile, names: NameFolding) {
@@ -257,7 +258,7 @@ fn add_stacks(stacks: &mut StackSums, rank: u32, profile: &Profile, names: NameF
     }
 }
 
-/// Adds idle time and the number of gaps, by cause.
+/// Adds the idle time and the number of gaps of a profile to `sums`, by cause.
 fn add_idle(sums: &mut BTreeMap<&'static str, (u64, u64)>, profile: &Profile) {
     for sample in profile.shown_samples(&IDLE) {
         let sum = sums.entry(idle_word(sample)).or_default();
@@ -323,7 +324,7 @@ fn rank_table(all: &[RankData]) -> Table {
     table
 }
 
-/// Creates a progress bar over the files, shown only on a terminal.
+/// Creates a progress bar that counts files. It is visible only on a terminal.
 fn progress_bar(files: usize, console: Console) -> ProgressBar {
     if !console.shows_progress() || files < 2 || !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
@@ -387,7 +388,7 @@ impl RankData {
         JobMember { rank: self.rank, world_size: self.world_size, kernels }
     }
 
-    /// Adds another window or process of the same rank.
+    /// Adds the data of another window or process of the same rank.
     fn add(&mut self, other: Self) {
         self.source = format!("{}, {}", self.source, other.source);
         add_to(&mut self.busy, other.busy);
@@ -419,7 +420,7 @@ impl RankData {
     }
 }
 
-/// Returns the kernels that move data between ranks, on the clock of the file.
+/// Returns every execution of a kernel that moves data between ranks, with times on the clock of the file.
 fn collect_arrivals(
     profile: &Profile,
     ops: &OpCollector,
@@ -444,10 +445,10 @@ fn collect_arrivals(
     arrivals
 }
 
-/// Returns the time for which the host was late, by the source line in which it was.
+/// Returns the time during which the host was late, by the source line that it executed.
 ///
 /// # Errors
-/// The reason why this is not known.
+/// The reason why these times are unknown.
 fn late_lines(
     explained: &Explained,
     names: NameFolding,
@@ -478,14 +479,14 @@ fn late_lines(
     }
 }
 
-/// Returns the name of a function without its place: traces write the place before the name, and gpuflame after it.
+/// Removes the source location from a function's name. Traces write the location before the name, gpuflame after it.
 fn function_name<'a>(function: &'a str, place: &str) -> &'a str {
     let without_place = |(name, place): (&'a str, &str)| place.contains(".py:").then_some(name);
     let ours = || function.strip_suffix(')').and_then(|text| text.rsplit_once(" (")).and_then(without_place);
     function.strip_prefix(place).or_else(ours).unwrap_or(function)
 }
 
-/// A [`Sink`] that stores the start, the duration, the kind and the GPU of each operation.
+/// A [`Sink`] that stores the start, the duration (both in ns), the kind and the GPU of each operation.
 #[derive(Default)]
 struct OpCollector(Vec<(u64, u64, Work, u32)>);
 
@@ -498,14 +499,14 @@ impl Sink for OpCollector {
     fn pending(&mut self, _: CorrelationId, _: Launched) {}
 }
 
-/// Whether the rank at `at` is the straggler.
+/// Whether the rank at index `at` is the straggler.
 fn is_straggler(all: &[RankData], at: usize) -> bool {
     let times: Vec<_> = all.iter().map(|rank| rank.time).collect();
     matches!(compare_ranks(&times)[at].verdict, StragglerVerdict::OthersWait | StragglerVerdict::MostWork)
 }
 
-/// Returns the source line in which the host of the rank at `at` was late for more time than the hosts of the other ranks,
-/// on average.
+/// Returns the source line in which the host of the rank at index `at` was late for longer than the hosts of the
+/// other ranks were on average. If there are several such lines, returns the one with the largest difference.
 ///
 /// # Errors
 /// The reason why no line is named.
@@ -534,8 +535,8 @@ fn find_late_line(all: &[RankData], at: usize) -> std::result::Result<&str, &'st
     }
 }
 
-/// Returns the collective in which the rank at `at` is furthest below the mean of the other ranks. In that collective
-/// the other ranks wait for this rank.
+/// Returns the collective in which the rank at index `at` spends the least time compared with the mean of the other
+/// ranks. In that collective, the other ranks wait for this rank.
 fn find_awaited_collective(all: &[RankData], at: usize) -> Option<&str> {
     let below = |name: &String| {
         let nanos = |rank: &RankData| rank.collectives.get(name).copied().unwrap_or(0);

@@ -1,7 +1,7 @@
-//! Runs every verb on randomly damaged recordings. No verb may panic, whatever the file contains.
+//! Runs every verb on randomly damaged recordings. No verb may panic, whatever a recording contains.
 //!
-//! `GPUFLAME_MUTATIONS=50000 cargo test -p gpuflame-cli --bins mutated` takes half an hour; CI runs only a few mutations. Files that
-//! made a verb panic are kept, and the test names them at the end.
+//! `GPUFLAME_MUTATIONS=50000 cargo test -p gpuflame-cli --bins mutated` takes half an hour; CI runs only a few
+//! mutations. If a file makes a verb panic, the file is kept, and the test names all such files at the end.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,7 +15,7 @@ use gpuflame_model::record::testing::{Rng, each_row_of_cycle};
 use gpuflame_model::record::{CheckpointMark, Chunk, Nanos, SumsWriter, Writer};
 
 const TAG_CHUNK: u8 = 25;
-/// Turns in which a verb once panicked.
+/// Numbers of mutations with which a verb has panicked in the past.
 const REGRESSION_TURNS: [u64; 10] = [783, 5718, 7042, 7630, 20_966, 21_458, 27_572, 33_472, 49_268, 49_384];
 
 /// Returns a recording of rows.
@@ -26,7 +26,7 @@ fn rows_recording() -> Vec<u8> {
     writer.finish().unwrap()
 }
 
-/// Returns the recording of a process that does not record rows.
+/// Returns the recording of a process that writes sums instead of rows.
 fn sums_recording() -> Vec<u8> {
     let mut explain = Explain::default();
     let (mut definitions, mut written) = (Definitions::default(), SumsWriter::default());
@@ -61,7 +61,7 @@ fn mutate(bytes: &mut Vec<u8>, rng: &mut Rng) {
     }
 }
 
-/// Corrects the checksums, so that the reader reaches the damage within chunks.
+/// Corrects the checksums of damaged chunks, so that the reader reads their rows.
 fn repair_checksums(bytes: &mut [u8]) {
     let mut at = 16;
     while let Some(head) = bytes.get(at..at + 9) {
@@ -75,7 +75,7 @@ fn repair_checksums(bytes: &mut [u8]) {
     }
 }
 
-/// Runs all verbs on the file, regardless of their exit status.
+/// Runs all verbs on the file, and ignores their exit status.
 fn run_all_verbs(folder: &Path) {
     let lines = [
         "info in.gfr -o out",

@@ -1,4 +1,5 @@
-//! Flags of verbs that draw views: treatment of numbers in names, and attribution of backward passes and graphs.
+//! Flags of the verbs that draw views: how to treat numbers in names, and where to draw the work of backward passes
+//! and graphs.
 
 use std::path::PathBuf;
 

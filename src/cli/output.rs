@@ -1,4 +1,4 @@
-//! Output of a verb: stdout, or a file that gets its final name once it is complete.
+//! Output of a verb: stdout, or a file that gets its final name only when it is complete.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -25,7 +25,7 @@ impl From<OsString> for Target {
 }
 
 impl Target {
-    /// Returns the `ENDING` of `name.ENDING`, from which a format is guessed.
+    /// Returns the part after the last dot of `name.ENDING`, from which the format is derived.
     pub(super) fn ending(&self) -> Option<&str> {
         match self {
             Self::Stdout => None,
@@ -33,8 +33,8 @@ impl Target {
         }
     }
 
-    /// Calls `content` to write the output. If the file already exists, the complete new file replaces it; on an
-    /// error the existing file stays unchanged.
+    /// Calls `content` to write the output. If the file already exists, the new file replaces it once it is complete.
+    /// On an error, the existing file is unchanged.
     ///
     /// # Errors
     /// Errors of `content`; errors of the file, with its name.
@@ -49,7 +49,8 @@ impl Target {
                 let mut out = BufWriter::with_capacity(1 << 16, Stdout { closed: &mut closed });
                 let written = content(&mut out).and_then(|()| Ok(out.flush()?));
                 drop(out.into_parts());
-                // A closed pipe is not an error, because the reader has enough: `gpuflame top x | head`.
+                // If the reader has closed the pipe, it has read enough, as in `gpuflame top x | head`. So this is
+                // not an error.
                 if closed { Ok(()) } else { written }
             }
             Self::File(path) => {
@@ -61,7 +62,7 @@ impl Target {
     }
 }
 
-/// Standard output, and a flag that is set if the reader is gone.
+/// Standard output, and a flag that is set when the reader has closed it.
 struct Stdout<'a> {
     closed: &'a mut bool,
 }
@@ -84,8 +85,8 @@ fn not_written_error(path: &Path, error: Error) -> Error {
     error.within(format!("{} was not written", path.display()))
 }
 
-/// Writes a file that is either complete or absent. A device or a pipe is written directly, and so are the targets of
-/// the kernel's own names (`/dev/stdout`, `/dev/fd/3`).
+/// Writes a file so that it is either complete or absent. Devices and pipes are written directly. So are files that
+/// are open as descriptors and named by the kernel (`/dev/stdout`, `/dev/fd/3`).
 fn write_file(path: &Path, content: impl FnOnce(&mut (dyn Write + Send)) -> Result<()>) -> Result<()> {
     if is_special(path) {
         let mut out = BufWriter::new(File::options().write(true).open(path)?);
@@ -102,7 +103,7 @@ fn is_special(path: &Path) -> bool {
         || fs::metadata(path).is_ok_and(|metadata| !metadata.is_file())
 }
 
-/// Creates a file next to `path`. The file gets the name `path` when it is published.
+/// Creates a temporary file next to `path`. When it is published, it gets the name `path`.
 ///
 /// # Errors
 /// The folder does not exist, or is not writable.

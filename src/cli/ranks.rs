@@ -1,4 +1,4 @@
-//! Determines which rank of a job a file belongs to.
+//! Determines to which rank of a job a file belongs.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -16,12 +16,12 @@ use gpuflame_traces::steps::Ops;
 use super::console::{Console, usage_error};
 use super::input::Source;
 
-/// Returns the rank of each source: the rank that the source itself states, or the number in its path after the last
-/// `rank`, `worker` or `r`. A single source that states no rank is rank 0.
+/// Returns the rank of each source: the rank that the source itself states, or else the number in its path after the
+/// last `rank`, `worker` or `r`. A single source that states no rank is rank 0.
 ///
 /// # Errors
-/// `Setting` if several sources have the same rank, unless an index next to the sources assigns that rank and
-/// `same_rank` permits it; `Setting` as well if a source has no rank, unless `assume_order` is set.
+/// `Setting` if several sources have the same rank. This is allowed only if an index next to the sources assigns the
+/// ranks, and `same_rank` permits it. Also `Setting` if a source has no rank and `assume_order` is not set.
 pub(super) fn assign_ranks(sources: &[Source], assume_order: bool, same_rank: SameRank) -> Result<Vec<u32>> {
     let in_order = || (0..sources.len() as u32).collect();
     if assume_order {
@@ -75,7 +75,7 @@ pub(super) fn assign_ranks(sources: &[Source], assume_order: bool, same_rank: Sa
     }))
 }
 
-/// Functions that find a file's rank, the best one first.
+/// Functions that find the rank of a file, the most reliable first.
 const GUESSES: [fn(&Path) -> Option<u32>; 5] = [
     rank_from_content,
     |path| rank_after_word(path, "rank"),
@@ -90,20 +90,21 @@ fn has_rank(source: &Source) -> bool {
     matches!(source, Source::File(path) if has_set_file(path)) || find_rank(source).is_some()
 }
 
-/// Returns the rank of a source by itself.
+/// Returns the rank of a source from its own content, its path, or the files next to it; `None` if it has none.
 fn find_rank(source: &Source) -> Option<u32> {
     let Source::File(path) = source else { return None };
     rank_from_set_file(path).flatten().or_else(|| GUESSES.iter().find_map(|guess| guess(path)))
 }
 
-/// Evidence, other than their contents, that sources are ranks of one job.
+/// Evidence, apart from the contents of the sources, that they are ranks of one job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SameJob {
-    /// The user has declared it, by an index next to the sources.
+    /// The user has declared it, by a `ranks.json` next to the sources.
     Declared,
-    /// All sources are recordings with the files that describe their sets, so each process has its rank from its launcher.
+    /// All sources are recordings with a file that lists their set (`x.set.json`), so each process has the rank that
+    /// its launcher gave it.
     Recorded,
-    /// There is none.
+    /// There is no such evidence.
     Unknown,
 }
 
@@ -117,8 +118,8 @@ impl SameJob {
     }
 }
 
-/// Leaves out sources without a rank and without GPU work, if other sources have a rank: such a file comes from a
-/// process that only hands out work, as vLLM's front end does.
+/// Removes sources that have no rank and no GPU work, if other sources have a rank. Such a source comes from a
+/// process that only hands out work, such as vLLM's front end.
 pub(super) fn without_front_ends(sources: Vec<Source>, console: Console) -> Vec<Source> {
     let ranked: Vec<bool> = sources.iter().map(has_rank).collect();
     if ranked.iter().all(|has_rank| *has_rank) || ranked.iter().all(|has_rank| !has_rank) {
@@ -137,7 +138,8 @@ pub(super) fn without_front_ends(sources: Vec<Source>, console: Console) -> Vec<
     sources.into_iter().zip(ranked).filter(is_kept).map(|(source, _)| source).collect()
 }
 
-/// Whether a file has GPU work. A file that cannot be read counts as one with work, so that its error is printed.
+/// Whether a file has GPU work. The result is also true if the file cannot be read, so that its error is printed
+/// later.
 fn has_work(source: &Source) -> bool {
     let Source::File(path) = source else { return true };
     let Some(opened) = path.is_file().then(|| import::open(path)).and_then(|opened| opened.ok()) else {
@@ -150,20 +152,21 @@ fn has_work(source: &Source) -> bool {
     opened.read(&import::Options::default(), &mut ops).is_err() || ops.total > 0
 }
 
-/// Treatment of several files that the index assigns to the same rank.
+/// Treatment of several files to which the index assigns the same rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SameRank {
-    /// The files are combined, as windows or processes of one run.
+    /// Combine the files: they are windows or processes of one run.
     Together,
-    /// The files are rejected, because there is room for only one file.
+    /// Return an error, because each rank can have only one file.
     Refused,
 }
 
-/// Name of the index file, which is next to the files and gives the rank of each: `{"a.json": 0, "b.json": 0,
-/// "c.json": 1}`. Two files with the same rank are parts of one run.
+/// Name of the index file. It is next to the files and gives the rank of each: `{"a.json": 0, "b.json": 0, "c.json":
+/// 1}`. Two files with the same rank are parts of one run.
 const INDEX_FILE: &str = "ranks.json";
 
-/// Returns the ranks from an index next to the files, if the index names all files.
+/// Returns the ranks that an index next to the files gives; `None` if there is no index or it does not name all
+/// files.
 fn ranks_from_index(sources: &[Source]) -> Result<Option<Vec<u32>>> {
     let mut ranks = Vec::new();
     for source in sources {
@@ -182,8 +185,8 @@ fn ranks_from_index(sources: &[Source]) -> Result<Option<Vec<u32>>> {
     Ok(Some(ranks))
 }
 
-/// Returns the ranks from the files next to recordings (`x.set.json` for `x.gfr`), if every recording has such a
-/// file. Processes without a rank are numbered in the order of their files.
+/// Returns the ranks from the files next to recordings (`x.set.json` for `x.gfr`); `None` if a recording has no such
+/// file. If no process has a rank, the files are numbered in their order.
 fn ranks_from_set_files(sources: &[Source]) -> Option<Vec<u32>> {
     let ranks = sources.iter().map(|source| match source {
         Source::File(path) => rank_from_set_file(path),
@@ -196,7 +199,7 @@ fn ranks_from_set_files(sources: &[Source]) -> Option<Vec<u32>> {
     }
 }
 
-/// Returns the rank from the file next to a recording, if that file exists.
+/// Returns the rank from the `.set.json` next to a recording. The outer `None` means that there is no such file.
 fn rank_from_set_file(path: &Path) -> Option<Option<u32>> {
     let name = path.file_name()?;
     let stem = name.as_bytes().strip_suffix(b".gfr")?;
@@ -206,20 +209,21 @@ fn rank_from_set_file(path: &Path) -> Option<Option<u32>> {
     is_of.then(|| set["rank"].as_str().and_then(|rank| rank.parse().ok()))
 }
 
-/// Returns the positions of the first two equal ranks.
+/// Returns the indexes of the first two equal ranks.
 fn find_duplicate(ranks: &[u32]) -> Option<(usize, usize)> {
     let earlier = |at: usize| ranks[..at].iter().position(|rank| *rank == ranks[at]);
     (0..ranks.len()).find_map(|at| Some((earlier(at)?, at)))
 }
 
-/// Returns the rank that a trace states before its events.
+/// Returns the rank that a trace states in front of its events.
 fn rank_from_content(path: &Path) -> Option<u32> {
-    // A pipe can be read only once, so it is not opened here.
+    // A pipe can be read only once, so this function does not open it.
     if path.is_file() { import::open(path).ok()?.rank() } else { None }
 }
 
 /// Returns the number after `word` in a path: `…/rank=3/x.gfr`, `rank-3.json`, `trace_rank_03.json.gz`;
-/// `worker3.1694128201554.pt.trace.json`; `run.r3.json`. The word must be separate, so that `h100_bert` has no rank.
+/// `worker3.1694128201554.pt.trace.json`; `run.r3.json`. The word must not be part of a longer word, so `h100_bert`
+/// has no rank.
 fn rank_after_word(path: &Path, word: &str) -> Option<u32> {
     let text = path.to_string_lossy().to_ascii_lowercase();
     let is_word = |at: &usize| !text[..*at].chars().next_back().is_some_and(char::is_alphanumeric);
@@ -229,8 +233,8 @@ fn rank_after_word(path: &Path, word: &str) -> Option<u32> {
     numbers.last()
 }
 
-/// Returns the rank in a file name of sglang, `1764000000.5-TP-3.trace.json.gz`. Names with a further kind of
-/// parallelism have no rank, because the numbers do not tell how ranks are counted.
+/// Returns the rank in a file name of sglang, `1764000000.5-TP-3.trace.json.gz`. A name that contains another kind of
+/// parallelism too has no rank, because the numbers do not tell how ranks are counted.
 fn rank_of_tensor_parallelism(path: &Path) -> Option<u32> {
     let name = path.file_name()?.to_string_lossy();
     let (before, rank) = name.rsplit_once("-TP-")?;
@@ -244,7 +248,7 @@ fn leading_number(text: &str) -> Option<u32> {
     text[..end].parse().ok()
 }
 
-/// Returns all files below the folders in `sources`, sorted by name; sources that are not folders are returned
+/// Replaces the folders in `sources` by all files below them, sorted by name. Sources that are not folders are
 /// unchanged.
 ///
 /// # Errors

@@ -1,5 +1,5 @@
-//! `gpuflame recover`: writes the files that a process would have written at its exit. The source is the recording
-//! that the process left.
+//! `gpuflame recover`: writes the files that a process would have written at its exit, from the recording that the
+//! process left.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -38,7 +38,7 @@ pub(super) struct Recover {
 
 impl Recover {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
-        // The files replace the files of the library, and get the same permissions.
+        // The files take the place of files of the library, so they get the same permissions.
         file::set_file_mode(settings::from_environment().0.file_mode);
         for input in &self.inputs {
             if recover(input, &Settings::default().formats, self.alive, console)?.is_none() {
@@ -57,8 +57,8 @@ pub(super) struct Recovered {
     pub(super) report: String,
 }
 
-/// Writes the files of a missing exit next to `input`. Returns `None` if the process may still write the files and
-/// `alive` is not set.
+/// Writes next to `input` the files that the process would have written at its exit. Returns `None` if the process
+/// may still be running and write them itself, unless `alive` is set.
 ///
 /// # Errors
 /// `Format` if nothing can be recovered, `Io` if a file cannot be written.
@@ -79,7 +79,8 @@ pub(super) fn recover(
     if facts.writer_state == Some(WriterState::Alive) && !alive {
         return Ok(None);
     }
-    // Only views and the table are written: not the outputs that list every activity or stack, and not the recording.
+    // Only views and the table are written: not the outputs that list every activity or stack, and not the recording
+    // itself.
     let outputs = outputs.iter().filter(|output| matches!(output, Output::View(..) | Output::Table));
     let outputs: Vec<_> = outputs.copied().collect();
     let suffixes: Vec<_> =
@@ -114,12 +115,12 @@ pub(super) fn recover(
     Ok(Some(Recovered { report: describe_process(&profile, &ledger, files.iter()) }))
 }
 
-/// Maximum number of names tried.
+/// Maximum number of sets of file names to try.
 const MAX_FILE_NUMBERS: u32 = 10_000;
 
-/// Returns `NAME.svg` and the other paths for `NAME.gfr`, or `NAME.1.svg` and so on if one of the paths is taken. A
-/// path may be taken by an interrupted exit, or by another process of that name, which may have written only a
-/// recording so far, or may be writing now. All paths get the same number.
+/// Returns the path `NAME.svg` and so on for `NAME.gfr`. If one of the paths is taken, returns `NAME.1.svg` and so
+/// on, with the same number in all paths. A path may be taken by an interrupted exit. It may also be taken by another
+/// process of the same name, which may have written only its recording so far, or may be writing now.
 fn find_free_names(input: &Path, suffixes: &[String]) -> Option<Vec<PathBuf>> {
     let name = input.file_name().unwrap_or_default().as_bytes();
     let name = OsStr::from_bytes(name.strip_suffix(b".gfr").unwrap_or(name));
@@ -131,7 +132,7 @@ fn find_free_names(input: &Path, suffixes: &[String]) -> Option<Vec<PathBuf>> {
     };
     let is_free = |number: &u32| {
         let is_taken = |suffix: &str| named(*number, suffix).symlink_metadata().is_ok();
-        // The recording without a number is the input itself.
+        // Number 0 stands for names without a number, for which the recording is the input itself.
         let is_others = *number > 0 && is_taken(".gfr") || Claim::is_claimed(&named(*number, SET_SUFFIX));
         !is_others && !suffixes.iter().any(|suffix| is_taken(suffix))
     };

@@ -1,5 +1,5 @@
-//! Reports of verbs as tables: aligned text for people, CSV and JSON (nanoseconds, no rounding) for programs. A verb
-//! builds its tables once, and all three formats show the same data.
+//! Reports of verbs as tables: aligned text for people, and CSV and JSON (nanoseconds, not rounded) for programs. A
+//! verb builds its tables once; all three formats show the same data.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::Write;
@@ -47,19 +47,20 @@ pub(super) enum ReportFormat {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Cell {
     Text(String),
-    /// Names of kernels or other work.
+    /// Names of kernels or of other work.
     Kernels(Vec<String>),
     Count(u64),
-    /// A time span.
+    /// A time span in nanoseconds.
     Nanos(u64),
-    /// A signed time span.
+    /// A difference of time spans in nanoseconds.
     Change(i64),
     /// A share in percent.
     Share(f64),
     Nothing,
 }
 
-/// A table: rows, and column names for programs (people see `total_ns` as `total`).
+/// A table: rows, and names of columns. Programs see these names, and people see them without the unit (`total_ns` as
+/// `total`).
 #[derive(Clone, Debug)]
 pub(super) struct Table {
     name: &'static str,
@@ -85,12 +86,12 @@ impl From<&str> for Cell {
 }
 
 impl Cell {
-    /// Returns `part` as a share of `whole`.
+    /// Returns a cell with the share of `part` in `whole`.
     pub(super) fn share(part: u64, whole: u64) -> Self {
         if whole == 0 { Self::Nothing } else { Self::Share(100.0 * part as f64 / whole as f64) }
     }
 
-    /// Removes line breaks and terminal controls from names, because names come from untrusted files.
+    /// Returns the cell without line breaks and terminal controls, which names from untrusted files may contain.
     fn cleaned(self) -> Self {
         match self {
             Self::Text(text) => Self::Text(clean_line(&text).into_owned()),
@@ -101,7 +102,7 @@ impl Cell {
         }
     }
 
-    /// Returns the text for people. Kernels that have a short name are shown with it, and nothing is truncated.
+    /// Returns the text of the cell for people. Kernels with a short name are shown by it. No text is truncated here.
     fn for_people(&self, short: &HashMap<&str, String>) -> String {
         match self {
             Self::Text(text) => text.clone(),
@@ -119,7 +120,7 @@ impl Cell {
         }
     }
 
-    /// Returns the text for CSV. No cell of the text is a formula for spreadsheets.
+    /// Returns the text of the cell for CSV. Spreadsheets never take it for a formula.
     fn for_csv(&self) -> String {
         match self {
             Self::Text(text) => guarded(text).into_owned(),
@@ -143,7 +144,7 @@ impl Cell {
     }
 }
 
-/// Writes `tables`.
+/// Writes `tables` to `out` in the given format.
 pub(super) fn write_tables(tables: &[Table], format: ReportFormat, out: &mut dyn Write) -> Result<()> {
     match format {
         ReportFormat::Text => write_text(tables, out),
@@ -168,7 +169,7 @@ fn write_text(tables: &[Table], out: &mut dyn Write) -> Result<()> {
         let widths: Vec<usize> = (0..table.columns.len())
             .map(|column| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0))
             .collect();
-        // Text is aligned left, numbers are aligned right.
+        // Columns of text are aligned left, columns of numbers right.
         let is_text = |column: usize| {
             table.rows.iter().any(|row| matches!(row[column], Cell::Text(_) | Cell::Kernels(_)))
         };
@@ -183,11 +184,11 @@ fn write_text(tables: &[Table], out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// Maximum number of characters of a name shown to people; longer C++ template names would fill screens.
+/// Maximum number of characters of a name shown to people. Some C++ template names would fill a screen.
 const MAX_NAME_CHARS: usize = 110;
 
-/// Truncates long texts so that distinct texts stay distinct. Texts that would become equal keep the part in which
-/// they first differ. If even that part does not distinguish the texts, they are not truncated.
+/// Truncates long texts, but never to the same result. If truncation would make texts equal, they keep the part in
+/// which they first differ. If that does not distinguish them either, they are not truncated.
 fn shorten_distinctly(lines: &mut [Vec<String>]) {
     let mut alike: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
     for text in lines.iter().flatten().filter(|text| text.chars().count() > MAX_NAME_CHARS) {
@@ -214,8 +215,7 @@ fn shorten_distinctly(lines: &mut [Vec<String>]) {
     }
 }
 
-/// Omits the middle of the text, which is least informative: the important part is at the beginning of kernel names
-/// and at the end of stacks.
+/// Omits the middle of the text. Kernel names are most informative at the beginning, and stacks at the end.
 fn shorten(text: &str) -> String {
     let tail = MAX_NAME_CHARS - MAX_NAME_CHARS / 2 - GAP.len();
     format!(
@@ -225,10 +225,10 @@ fn shorten(text: &str) -> String {
     )
 }
 
-/// Keeps both ends of the text, and a third piece around a position in the middle.
+/// Returns both ends of the text, and a third piece around the position `place`.
 fn shorten_around(text: &str, place: usize) -> String {
     let piece = (MAX_NAME_CHARS - 2 * GAP.len()) / 3;
-    // Text before the difference gives context.
+    // The middle piece begins before the difference, which gives context.
     let middle = substring(text, place.saturating_sub(piece / 3), piece);
     let tail = substring(text, text.chars().count() - piece, piece);
     format!("{}{GAP}{middle}{GAP}{tail}", substring(text, 0, piece))
@@ -240,20 +240,21 @@ fn substring(text: &str, start: usize, count: usize) -> String {
     text.chars().skip(start).take(count).collect()
 }
 
-/// Returns the length in characters of the common prefix of all texts.
+/// Returns the number of characters with which all texts begin alike.
 fn common_prefix_chars(texts: &BTreeSet<&str>) -> usize {
-    // In sorted order, the first and the last text share exactly the prefix that all share.
+    // In sorted order, the first and the last text have the same common prefix as all texts.
     let (first, last) = (texts.first().copied().unwrap_or(""), texts.last().copied().unwrap_or(""));
     first.chars().zip(last.chars()).take_while(|(a, b)| a == b).count()
 }
 
-/// Returns a function that writes names in tables other than reports. The function makes names safe for terminals and
-/// spreadsheets, or leaves them unchanged if the output of another tool must be reproduced exactly.
+/// Returns the function that prepares names for tables other than reports. It makes names safe for terminals and
+/// spreadsheets. If `compat`, it returns names unchanged, because the output of another tool must be reproduced
+/// exactly.
 pub(super) fn name_writer(compat: bool) -> fn(&str) -> String {
     if compat { str::to_owned } else { |name| guarded(&clean_line(name)).into_owned() }
 }
 
-/// Returns a column's name without its unit. People see the unit at each value instead.
+/// Returns the name of a column without its unit. People see the unit at each value instead.
 fn column_title(column: &str) -> &str {
     column.strip_suffix("_ns").or_else(|| column.strip_suffix("_percent")).unwrap_or(column)
 }
@@ -393,17 +394,17 @@ mod tests {
         };
         let (begin, end) = ("b".repeat(90), "e".repeat(90));
         let of = |middle: &str| format!("{begin}{middle}{end}");
-        // Of 110 characters, the two gaps leave 104, so each of the three pieces has 34. Both names have `<` as
-        // character 91, and eleven characters before the difference are shown.
+        // The two gaps take 6 of 110 characters, so each of the three pieces has 34. Both names have `<` as character
+        // 91, and eleven characters before the difference are shown.
         let cut = |middle: &str| {
             let around = format!("{}{middle}{}", "b".repeat(10), "e".repeat(24 - middle.len()));
             format!("{}...{around}...{}", "b".repeat(34), "e".repeat(34))
         };
         let shown = rows(&[of("<float>"), of("<half>"), of("<float>"), "short".to_owned()]);
         assert_eq!(shown, [cut("<float>"), cut("<half>"), cut("<float>"), "short".to_owned()]);
-        // A name without similar names keeps more of both ends.
+        // If no other name is similar, a name keeps longer parts of both ends.
         assert_eq!(rows(&[of("<float>")]), [format!("{}...{}", "b".repeat(55), "e".repeat(52))]);
-        // Three names differ at two positions that are too far apart to show both, so the names are shown in full.
+        // Three names differ at two positions. They are too far apart to show both, so the names are shown in full.
         let far = |one: &str, other: &str| of(&format!("{one}{}{other}", "m".repeat(60)));
         let three = [far("1", "1"), far("1", "2"), far("2", "1")];
         assert_eq!(rows(&three), three);

@@ -1,4 +1,5 @@
-//! `gpuflame settings`: lists the environment variables that the library reads, from the table that it parses.
+//! `gpuflame settings`: lists the environment variables that the library reads. The list comes from the table from
+//! which the library parses them.
 
 use std::fmt::Write as _;
 

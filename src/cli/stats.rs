@@ -1,4 +1,5 @@
-//! `gpuflame stats`: the average step of an inference server, and the bubbles in which the GPU waits.
+//! `gpuflame stats`: the average step of an inference server, and the times in a step in which the GPU waits
+//! (bubbles).
 
 use clap::{Args, ValueEnum};
 
@@ -108,7 +109,7 @@ impl Stats {
     }
 }
 
-/// Parses a number of milliseconds, as people write it. Returns nanoseconds.
+/// Parses a number of milliseconds, which may have decimals. Returns nanoseconds.
 pub(super) fn parse_millis(text: &str) -> Result<i64> {
     let number: f64 = text.parse().unwrap_or(f64::NAN);
     if !(0.0..=9e12).contains(&number) {

@@ -1,5 +1,5 @@
-//! Impossible durations of a run: the table that shows recorded figures next to clamped figures, for all verbs that
-//! show GPU time.
+//! Impossible durations in a run: activities that end after later work of the same stream begins. For all verbs that
+//! show GPU time, a table shows the affected figures as recorded and as clamped to the start of that work.
 
 use super::console::Console;
 use super::explain::Explained;
@@ -9,15 +9,16 @@ use gpuflame_export::work_name;
 use gpuflame_model::profile::{Profile, format_nanos};
 use gpuflame_offline::analysis::{StreamOrder, WorkSpans, check_stream_order};
 
-/// Maximum number of activities whose order is checked by verbs that otherwise keep only sums: about 80 MB.
+/// Maximum number of activities whose order is checked by a verb that otherwise keeps only sums. They take about 80
+/// MB.
 pub(super) const MAX_SPANS: usize = 1 << 20;
 /// Name of the table of impossible durations.
 pub(super) const TABLE: &str = "impossible_durations";
-/// Maximum number of impossible durations that a table lists.
+/// Maximum number of impossible durations to list in a table.
 const MAX_ROWS: usize = 10;
 
-/// Checks the order of the activities in `spans`, and returns a table if a duration is impossible. Prints a remark on
-/// impossible durations, and on activities that were not checked.
+/// Checks the order of the activities in `spans`. Prints a remark if durations are impossible, and if activities were
+/// not checked. Returns the table of impossible durations, if there are any.
 pub(super) fn check_durations(
     source: &Source,
     explained: &Explained,
@@ -35,7 +36,7 @@ pub(super) fn check_durations(
     clamped_table(TABLE, &explained.profile, &order)
 }
 
-/// Prints a remark that names the most impossible duration.
+/// Prints a remark that gives the number of impossible durations and names the first one.
 pub(super) fn remark_impossible(source: &Source, profile: &Profile, order: &StreamOrder, console: Console) {
     let Some(worst) = order.impossible.first() else { return };
     console.remark(format!(
@@ -50,9 +51,9 @@ pub(super) fn remark_impossible(source: &Source, profile: &Profile, order: &Stre
     ));
 }
 
-/// Returns a table of the figures that impossible durations change: as recorded, and with each impossible duration
-/// ending where later work of its stream begins. Returns `None` if no duration is impossible. `start_ns` counts from
-/// the start of the first activity.
+/// Returns a table of the figures that impossible durations change: as recorded, and as they would be if each
+/// impossible duration ended where later work of its stream begins. Returns `None` if no duration is impossible.
+/// `start_ns` counts from the start of the first activity.
 pub(super) fn clamped_table(name: &'static str, profile: &Profile, order: &StreamOrder) -> Option<Table> {
     if order.impossible.is_empty() {
         return None;

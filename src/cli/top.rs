@@ -1,4 +1,4 @@
-//! `gpuflame top`: the most expensive kernels, stacks and launches, heaviest first.
+//! `gpuflame top`: the most expensive kernels, stacks and launches, most expensive first.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
@@ -293,14 +293,14 @@ fn function_table(profile: &Profile, names: NameFolding, most: usize, self_only:
     table
 }
 
-/// Work launched by a source line.
+/// Sums of the work that a source line launched.
 #[derive(Default)]
 struct LineSums {
     values: Values,
     kernels: HashMap<Work, u64>,
 }
 
-/// Maximum number of kernels named per line.
+/// Maximum number of kernels to name per source line.
 const MAX_KERNELS_PER_LINE: usize = 3;
 
 fn line_table(profile: &Profile, names: NameFolding, most: usize) -> Table {
@@ -338,7 +338,7 @@ fn line_table(profile: &Profile, names: NameFolding, most: usize) -> Table {
     table
 }
 
-/// Returns the names of the heaviest kernels, heaviest first: `gemm`, `relu`, `add`, `4 more`.
+/// Returns the names of the kernels with the most GPU time, in that order: `gemm`, `relu`, `add`, `4 more`.
 fn heaviest_kernels(profile: &Profile, kernels: HashMap<Work, u64>) -> Vec<String> {
     let mut sums: HashMap<Cow<'_, str>, u64> = HashMap::new();
     for (work, nanos) in kernels {
@@ -433,7 +433,7 @@ fn idle_table(profile: &Profile, names: NameFolding, most: usize) -> Table {
     table
 }
 
-/// Sums the activities by name over all devices; returns the `most` heaviest sums.
+/// Sums the activities by name over all devices, and returns a table of the `most` largest sums.
 pub(super) fn work_table(profile: &Profile, events: &[&JoinedActivity], most: usize) -> Table {
     let columns = &["total_ns", "share_percent", "count", "avg_ns", "min_ns", "max_ns", "name"];
     let mut table = Table::new("stats", columns);
@@ -460,7 +460,7 @@ pub(super) fn work_table(profile: &Profile, events: &[&JoinedActivity], most: us
     table
 }
 
-/// Returns the delays from the launching call to the start on the GPU, per kind of work, with the largest total
+/// Returns a table of the delays between the launching call and the start on the GPU, by kind of work, largest total
 /// first.
 fn delay_table(delays: &LaunchDelays, profile: &Profile, most: usize) -> Table {
     let mut table =

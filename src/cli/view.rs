@@ -1,4 +1,4 @@
-//! `gpuflame view`: lists single activities as text, in order of time, or draws each stream as a line of letters.
+//! `gpuflame view`: lists single activities as text, in order of time, or draws each stream as a line of characters.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -67,9 +67,10 @@ enum WorkKind {
 
 /// Maximum number of GPUs or streams that an error lists.
 const MAX_LISTED: usize = 16;
-/// Number of letters that represent the entire time.
+/// Number of characters in a line of the timeline, which represents the entire time.
 const TIMELINE_CHARS: usize = 80;
-/// Letters for the busy share of a stretch of the timeline, from entirely idle to entirely busy.
+/// Characters of the timeline, from entirely idle to entirely busy. Each shows the busy share of its part of the
+/// time.
 const BUSY_LETTERS: [char; 5] = ['.', ':', '+', '*', '#'];
 
 impl View {
@@ -133,7 +134,7 @@ impl View {
                 .is_none_or(|name| work_name(profile, activity.work()).contains(name.as_str()))
     }
 
-    /// Returns the error for a request that no activity fulfils, with the values that would find some.
+    /// Returns the error for filters that no activity matches. It names values that activities have.
     fn nothing_shown(&self, events: &JoinedRows) -> Error {
         let activities = events.activities();
         let devices: BTreeSet<u32> = activities.iter().map(|event| event.activity.device.0).collect();
@@ -205,14 +206,14 @@ impl View {
     }
 }
 
-/// Lists the first few numbers.
+/// Lists the first few of the numbers.
 fn list(numbers: &BTreeSet<u32>) -> String {
     let mut text: Vec<String> = numbers.iter().take(MAX_LISTED).map(u32::to_string).collect();
     text.extend((numbers.len() > MAX_LISTED).then(|| "...".to_owned()));
     text.join(", ")
 }
 
-/// Returns the kinds of memory that a copy or a fill read and wrote, as far as they are known.
+/// Returns the kind of memory that a copy or a fill read, and the kind that it wrote, if known.
 fn memory(detail: &Detail) -> [Cell; 2] {
     let (from, to) = match detail {
         Detail::Copy(copy) => (copy.from, copy.to),
@@ -222,7 +223,7 @@ fn memory(detail: &Detail) -> [Cell; 2] {
     [from, to].map(|kind| if kind == MemoryKind::UNKNOWN { Cell::Nothing } else { kind.label().into() })
 }
 
-/// Describes the contents of a recording other than activities.
+/// Describes the contents of a recording other than activities, which this verb does not show.
 fn describe_unshown(profile: &Profile) -> Option<String> {
     let known = profile.dependencies();
     let moves = saturating_sum(profile.samples(&UNIFIED).iter().map(Sample::count));

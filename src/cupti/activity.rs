@@ -1,8 +1,8 @@
 //! Reads activity buffers: turns the bytes of CUPTI's records into rows.
 //!
-//! Only the loaded CUPTI knows the length of its records, so its own `GetNextRecord` steps from record to record. From
-//! each record we read the prefix that all CUPTI versions share, and read later fields only if the record is long
-//! enough to contain them. Times are passed on unchanged; the join checks their validity.
+//! Only the loaded CUPTI knows the length of its records, so its own `GetNextRecord` steps from record to record.
+//! From each record we read the first fields, which are the same in all CUPTI versions. We read a later field only if
+//! the record is long enough to contain it. Times are passed on unchanged; the join checks their validity.
 
 use super::delivery_counts;
 use super::kinds;
@@ -17,21 +17,21 @@ use gpuflame_model::record::{
     GraphId, GraphNodeId, KernelDetail, NameId, Nanos, Row, SetDetail, StreamId, SyncId, SyncRecord, Unified,
 };
 
-/// Counts of a buffer's records.
+/// Result of reading a buffer: counts of its records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadTally {
     /// Number of records that became activity rows.
     pub activities: u64,
-    /// Number of records of a kind that we did not enable, or with an unknown layout. A part of the buffer that CUPTI
-    /// cannot step through counts as one record.
+    /// Number of records with an unknown layout, or of a kind that we did not enable. If CUPTI cannot step through a
+    /// part of the buffer, that part counts as one record.
     pub unreadable: u64,
 }
 
-/// Bit 0 of the flags of copies and fills: the call was asynchronous.
+/// Bit 0 of the flags of copies and fills, which is set if the call was asynchronous.
 const FLAG_ASYNC: u32 = 1;
 
-/// Passes each record in `bytes` to `sink` as a row. The first activity of a kernel with a new name is preceded by the
-/// name's row. `step` is a [`NextRecord`].
+/// Passes each record in `bytes` to `sink` as a row. If the kernel of an activity has a new name, passes the row of
+/// the name first. `step` is a [`NextRecord`].
 ///
 /// # Safety
 /// `bytes` was filled by the library that `step` calls, and the names that its records point to are still readable.
@@ -64,7 +64,7 @@ pub(super) unsafe fn read_records(
     tally
 }
 
-/// Whether `kind` is one of CUPTI's kinds (in 13.5 the last is 57) that we never enable.
+/// Whether `kind` is a kind of CUPTI that we never enable (in 13.5, CUPTI's last kind is 57).
 fn is_foreign_kind(kind: ActivityKind) -> bool {
     const OURS: [ActivityKind; 9] = [
         ActivityKind::CONCURRENT_KERNEL,
@@ -85,12 +85,13 @@ pub(super) fn count_records(bytes: &[u8], step: &NextRecord<'_>) -> u64 {
     RecordIterator::new(bytes, step).count() as u64
 }
 
-/// The loaded library's `cuptiActivityGetNextRecord`, in either version. Takes a buffer, the number of its valid bytes
-/// and the last record (null for the first step), and stores the address of the next record.
+/// The loaded library's `cuptiActivityGetNextRecord`, in either API version. The arguments are a buffer, the number
+/// of its valid bytes, and a pointer to the last record (null at first), which the function replaces by the next
+/// record.
 pub(super) type NextRecord<'a> = dyn Fn(*mut u8, usize, &mut *mut u8) -> Status + 'a;
 
-/// Iterator over the records of a buffer, each with all bytes up to the next record. A final `None` item represents the
-/// part of the buffer that the library cannot step through.
+/// Iterator over the records of a buffer. An item contains all bytes up to the next record. If the library cannot
+/// step through the rest of the buffer, a last item of `None` stands for that rest.
 struct RecordIterator<'a> {
     bytes: &'a [u8],
     base: *mut u8,
@@ -98,7 +99,7 @@ struct RecordIterator<'a> {
     current: WalkState,
 }
 
-/// State of a walk over the records of a buffer.
+/// Current position of a walk over the records of a buffer.
 #[derive(Clone, Copy)]
 enum WalkState {
     Record(*mut u8),
@@ -117,8 +118,8 @@ impl<'a> RecordIterator<'a> {
         walk
     }
 
-    /// Returns the record after `last`. The library's answer is checked: if the next record is not after the last
-    /// record, or not inside the buffer, the walk ends as broken.
+    /// Returns the record after `last`. Checks the library's result: the next record must be after `last` and inside
+    /// the buffer, otherwise the walk ends as `Broken`.
     fn step_after(&self, last: *mut u8) -> WalkState {
         let mut record = last;
         match (self.step)(self.base, self.bytes.len(), &mut record) {
@@ -197,7 +198,7 @@ unsafe fn activity(
     }
 }
 
-/// Returns the row of a record about an event, a wait or unified memory.
+/// Returns the row of a record about an event, a wait or unified memory; `None` for other records.
 fn event_row(record: Record<'_>) -> Option<Row<'static>> {
     match record.kind()? {
         ActivityKind::CUDA_EVENT => {
@@ -242,10 +243,10 @@ fn event_row(record: Record<'_>) -> Option<Row<'static>> {
     }
 }
 
-/// CUPTI's value for "no stream", "no event" and "no record of an event".
+/// Value by which CUPTI marks that a record has no stream, no event or no sync id.
 const NOT_APPLICABLE: u32 = u32::MAX;
 
-/// Returns the number of the recording of an event; `None` if the record lacks this field.
+/// Returns the sync id of an event, which identifies one record of it; `None` if the record lacks this field.
 fn sync_id(record: Record<'_>, offset: usize) -> Option<SyncId> {
     record.field(offset).filter(|id| *id != u64::from(NOT_APPLICABLE)).map(SyncId)
 }
@@ -256,13 +257,13 @@ fn channel(record: Record<'_>, offset: usize) -> Option<u32> {
     if kind == ChannelType::INVALID { None } else { record.field(offset) }
 }
 
-/// Returns the source node from which a graph's node was created or last updated; 0 if the record lacks this field.
+/// Returns the node from which the record's graph node was created or last updated; 0 if the record lacks this field.
 fn source_node(record: Record<'_>, offset: usize) -> GraphNodeId {
     GraphNodeId(record.field(offset + 8).unwrap_or(0))
 }
 
-/// Builds the row of a record from the fields that all kinds of records share, and from the detail of the record's
-/// kind.
+/// Builds the row of a record from `detail` (the fields of its kind) and from the fields that the records of all
+/// kinds have.
 macro_rules! row {
     ($record:ident, $channel:ident, $detail:expr) => {
         Activity {

@@ -1,8 +1,8 @@
-//! [`Api`] is a running CUPTI subscription. It is set up in the only order of calls that works, and is then used to
-//! read, flush and query records.
+//! [`Api`] is an active CUPTI subscription. It makes the set-up calls in the only order that works, and then reads,
+//! flushes and queries records.
 //!
-//! This module handles the differences between CUPTI versions and between the two versions of calls, so that they are
-//! not visible in its interface.
+//! This module hides the differences between CUPTI versions, and between the two API versions of CUPTI's functions,
+//! from its callers.
 
 use super::activity::{self, ReadTally};
 use super::api_version::CuptiFunctions;
@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::Ordering;
 
-/// A CUPTI subscription, which lives as long as the process. Any thread may call its functions, but not while the
+/// A CUPTI subscription, which exists until the process ends. Any thread may call its functions, except while that
 /// thread holds a lock that the [`Tracer`] takes.
 pub struct Api {
     shared: &'static CallbackState,
@@ -41,12 +41,12 @@ pub struct Api {
 /// Domain and id of an enabled callback.
 type CallbackKey = (Domain, CallbackId);
 
-/// Function that registers us for the records for the first time, or takes the records back after other clients have
-/// left them.
+/// Function that registers us for the records, either for the first time or after other clients have left the
+/// records.
 type TakeRecords =
     fn(&'static CallbackState, &Options, Option<&ClientActivity>) -> Result<Vec<String>, SetupRefusal>;
 
-/// Set-up steps that we repeat after another client has owned the records or the subscription.
+/// Set-up steps to repeat after another client has owned the records or the subscription.
 struct ResubscribeSteps {
     subscribe: fn(&'static CallbackState) -> Result<(), SetupRefusal>,
     take_records: TakeRecords,
@@ -54,12 +54,12 @@ struct ResubscribeSteps {
     callbacks: Vec<CallbackKey>,
 }
 
-/// Number of consecutive ids without a name after which a domain is considered to have ended. No CUPTI version so far
-/// has gaps between its ids.
+/// If this many consecutive ids have no name, the last id of a domain is considered found. In all CUPTI versions so
+/// far, the ids have no gaps.
 const MAX_ID_GAP: u32 = 8;
 
 impl Api {
-    /// Subscribes, then sets up attributes, buffers, activity kinds and callbacks, in this order.
+    /// Subscribes to CUPTI, then sets up attributes, buffers, activity kinds and callbacks, in this order.
     ///
     /// If CUPTI refuses the subscription, no further call to the library is allowed, and this function makes none.
     pub(super) fn attach<T: Tracer>(
@@ -68,9 +68,9 @@ impl Api {
         file: PathBuf,
         options: &Options,
     ) -> Result<&'static Self, SetupRefusal> {
-        // The version that does not share is needed for three options. Unified memory counters and the choice of
-        // recorded waits exist only in that version, and only in that version can a client of the old interface take
-        // over a subscription that we release.
+        // Three options need the old API version, in which CUPTI has a single subscriber. Only the old version has
+        // unified-memory counters and the choice of which waits are recorded. And only in the old version can a
+        // client that uses the old interface take over a subscription that we release.
         let asks_for_more = options.events || options.unified || options.deference == Deference::Subscription;
         let shares = driver.is_some_and(|driver| version.can_share(driver)) && !asks_for_more;
         let functions = if shares { functions.shared() } else { functions };
@@ -84,7 +84,8 @@ impl Api {
             functions.forget_error();
         })?;
         let (launches, callbacks) = enable_callbacks::<T>(shared, (version, options), &mut notes);
-        // The walk over callback names queries ids past the last name, which leaves an error that must be cleared.
+        // `named_calls` also queries ids that have no name. Such a query leaves an error in CUPTI, which must be
+        // cleared.
         functions.forget_error();
         detect_other_clients::<T>(&functions, options.deference, &mut notes);
         let resubscribe_steps =
@@ -127,7 +128,7 @@ impl Api {
         self.shared.calls.labels()
     }
 
-    /// Returns the name of any enabled call, as an example for messages.
+    /// Returns the name of an enabled call.
     pub fn label(&self, call: ApiCallId) -> &'static str {
         self.labels().get(usize::from(call.0)).map_or("[unknown call]", String::as_str)
     }
@@ -147,12 +148,13 @@ impl Api {
         unsafe { activity::read_records(filled.bytes(), &step, names, sink) }
     }
 
-    /// Makes CUPTI deliver its buffers before this function returns. CUPTI delivers the buffers whose records are all
-    /// complete or, if `forced`, all buffers; a forced flush loses the records of running work permanently. A flush
-    /// waits for no GPU work. Does nothing before the first API call or context was seen, because CUPTI might hang.
-    /// Does nothing while functions of another client are registered, because that client may have been unloaded.
+    /// Makes CUPTI deliver its buffers before this function returns. CUPTI delivers only the buffers whose records
+    /// are all complete or, if `forced`, all buffers. A forced flush permanently loses the records of running work. A
+    /// flush waits for no GPU work. Does nothing before the first API call or context was seen, because CUPTI might
+    /// hang. Does nothing while functions of another client are registered, because that client may have been
+    /// unloaded.
     ///
-    /// Call from one of our own threads or from an API callback, never from another callback.
+    /// Call from one of our own threads or from the callback of an API call, never from another callback.
     ///
     /// Errors: CUPTI refused the call.
     pub fn flush(&self, forced: bool) -> Result<(), Error> {
@@ -177,8 +179,8 @@ impl Api {
             .map(Nanos)
     }
 
-    /// Runs a query about records if we own the records. If another client owned the records, CUPTI would call that
-    /// client's functions, and would report the records that the other client has lost.
+    /// Runs a query about records if we own the records; otherwise returns `None`. If another client owned the
+    /// records, CUPTI would call the functions of that client, and would count the records that the client has lost.
     fn query_records<R>(&self, question: impl FnOnce(&CuptiFunctions) -> R) -> Option<R> {
         let is_ours = || self.shares_records() || !clients::has_client_functions();
         self.shared.call(|| is_ours().then(|| question(&self.shared.functions))).flatten()
@@ -199,19 +201,20 @@ impl Api {
         clients::other_clients()
     }
 
-    /// Whether we take records back as soon as the client that took them has finished.
+    /// Whether we take records back as soon as the client that took them has finished, without waiting for a window
+    /// to open.
     pub fn reclaims_records(&self) -> bool {
         self.options.deference != Deference::None
     }
 
-    /// Restores the settings that we have changed, after another client took the records without being detected. All
-    /// kinds stay enabled, because the other client may have enabled any kind.
+    /// Restores the settings that we have changed. Called if another client took the records without being detected.
+    /// All activity kinds stay enabled, because that client may have enabled any of them.
     pub fn yield_records(&self) {
         self.shared.call(|| records::release(self.shared, u64::MAX));
     }
 
-    /// Makes CUPTI deliver the records to us again after another client has left them. `decided` is the state of the
-    /// clients on which this decision is based; nothing happens if a client has called since then.
+    /// Makes CUPTI deliver records to us again after another client has left them. `decided` is the state of the
+    /// clients from which the caller concluded this. If a client has made a call since then, nothing happens.
     ///
     /// Call from one of our own threads or a thread of the program, not from a callback.
     ///
@@ -264,10 +267,10 @@ impl Api {
         Ok(())
     }
 
-    /// Switches the callbacks of the calls that create GPU work on or off; they are on at first. While the callback of
-    /// a call is off, the call costs no more than without gpuflame. All other callbacks stay on, especially the
-    /// callbacks that report graph nodes and modules. For a call that is in flight during the switch, CUPTI may report
-    /// only the entry or only the exit.
+    /// Switches the callbacks of the calls that create GPU work on or off; they are on at first. While the callback
+    /// of a call is off, the call costs no more than without gpuflame. All other callbacks stay on, in particular
+    /// those that report graph nodes and modules. If a call is in flight during the switch, CUPTI may report only its
+    /// entry or only its exit.
     ///
     /// Call from one of our own threads, not from a callback.
     ///
@@ -288,8 +291,8 @@ impl Api {
         })
     }
 
-    /// Ends the callbacks. If the subscription is not shared, CUPTI still delivers records after this call, and a last
-    /// flush may follow.
+    /// Ends the callbacks. If the subscription is not shared, CUPTI still delivers records after that, so a last
+    /// flush is possible.
     pub fn unsubscribe(&self) {
         self.shared.calls.clear();
         if !self.shared.subscriber().0.is_null() {
@@ -302,13 +305,13 @@ impl Api {
         super::release();
     }
 
-    /// Permanently stops making CUPTI calls and ignores all callbacks. For a forked child, in which the driver's state
-    /// is not valid. Takes no lock.
+    /// Permanently stops making CUPTI calls, and ignores all callbacks. Used in a forked child, where the driver's
+    /// state is not valid. Takes no lock.
     pub fn retire(&self) {
         self.shared.retire();
     }
 
-    /// Whether this subscription is retired, by [`Self::retire`] or by a fatal error of CUPTI. After that we make no
+    /// Whether this subscription was retired, by [`Self::retire`] or by a fatal error of CUPTI. After that we make no
     /// CUPTI call, and CUPTI delivers nothing.
     pub fn is_retired(&self) -> bool {
         self.shared.is_retired()
@@ -339,7 +342,8 @@ fn take_records<T: Tracer>(
     })
 }
 
-/// Starts to detect other clients, except with a shared subscription, where each client has its own records.
+/// Starts to detect other clients. Does nothing if the subscription is shared, because each client then has its own
+/// records.
 fn detect_other_clients<T: Tracer>(
     functions: &CuptiFunctions,
     deference: Deference,
@@ -356,7 +360,7 @@ fn detect_other_clients<T: Tracer>(
     }
 }
 
-/// Enables all callbacks. Returns the callbacks of the calls that create GPU work, and then all callbacks.
+/// Enables all callbacks. Returns two lists: the callbacks of calls that create GPU work, and all callbacks.
 fn enable_callbacks<T: Tracer>(
     shared: &'static CallbackState,
     (version, options): (Version, &Options),
@@ -400,7 +404,7 @@ fn enable_callbacks<T: Tracer>(
     (launches, all.iter().map(|(domain, id, _)| (*domain, *id)).collect())
 }
 
-/// Returns all calls of both API domains that matter, found by walking the names of all calls.
+/// Returns the calls of both API domains that matter to gpuflame, by querying the names of all calls.
 fn named_calls(functions: &CuptiFunctions, options: &Options) -> Vec<NamedCall> {
     let is_wanted = |kind: &CallKind| match kind {
         CallKind::EventRecord | CallKind::EventWait => options.events,

@@ -10,7 +10,7 @@ use gpuflame_model::record::CorrelationId;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
 
-/// Notifications that the tracers received.
+/// Notifications that the tracers of these tests received.
 static NOTIFICATIONS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 static FILLED: Mutex<Vec<FilledBuffer>> = Mutex::new(Vec::new());
 static BUFFERS: AtomicUsize = AtomicUsize::new(0);
@@ -415,7 +415,7 @@ fn context_creation_and_destruction_are_reported() {
     fake.resource(CallbackId::GRAPH_NODE_CREATED);
     fake.resource(CallbackId::MODULE_LOADED);
     fake.resource(CallbackId::CONTEXT_DESTROY_STARTING);
-    // A graph event without the node's descriptor is not reported.
+    // A graph event that lacks the details of the node is not reported.
     assert_eq!(take_notifications(), ["context created", "context ending"]);
 }
 

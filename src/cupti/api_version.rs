@@ -1,8 +1,9 @@
-//! The CUPTI functions that we call, each in the API version that is in use. CUPTI has two versions of its functions.
+//! The CUPTI functions that gpuflame calls. CUPTI has two API versions of its functions, and this module calls the
+//! functions of the version in use.
 //!
-//! The old version (v1) is for the single subscriber of a process. The calls of the new version (v2), which is complete
-//! from 13.3 on, take the subscriber as an argument, so that several tools can record at once. A process must not mix
-//! the two versions. Only [`ApiVersion`] knows which API version is in use.
+//! The old version (v1) allows a single subscriber per process. The functions of the new version (v2) take the
+//! subscriber as an argument, so that several tools can record at once. The new version is complete from 13.3 on. A
+//! process must not mix the two versions. Only [`ApiVersion`] knows which of them is in use.
 
 use super::version::Version;
 use cupti_sys::callback::SubscriberParams;
@@ -14,14 +15,14 @@ use cupti_sys::{
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
 
-/// A CUPTI library that has every function that we need and whose functions may be called.
+/// A CUPTI library that has every function that we need, and whose functions may be called.
 #[derive(Clone, Copy)]
 pub(super) struct CuptiFunctions {
     library: Library,
     api_version: ApiVersion,
 }
 
-/// The version of the calls in use, chosen once, before the subscription.
+/// API version in use. It is chosen once, before the subscription.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ApiVersion {
     /// v1: the process has one subscriber.
@@ -30,7 +31,7 @@ enum ApiVersion {
     V2,
 }
 
-/// The buffer functions, with the signatures that each API version requires.
+/// Our buffer functions, once with the signatures of each API version.
 pub(super) struct BufferFunctions {
     pub(super) v1: (BufferRequestedFn, BufferCompletedFn),
     pub(super) v2: (BufferRequestedV2Fn, BufferCompletedV2Fn),
@@ -50,7 +51,7 @@ const REQUIRED_V1: [&str; 10] = [
     "cuptiActivityFlushAll",
 ];
 
-/// Functions that [`ApiVersion::V2`] requires in addition. This API version has no flush function of its own.
+/// Functions that [`ApiVersion::V2`] requires in addition. For flushing, the new version uses the old function.
 const REQUIRED_V2: [&str; 5] = [
     "cuptiSubscribe_v2",
     "cuptiActivityRegisterCallbacks_v2",
@@ -103,7 +104,7 @@ impl CuptiFunctions {
         to_result(call!(self.get_version(&raw mut version))).map(|()| Version(version))
     }
 
-    /// Subscribes `callback`.
+    /// Subscribes to CUPTI, with `callback` as the function that CUPTI calls.
     ///
     /// # Safety
     /// `callback` may be called with `userdata` on any thread from now on, until the process ends.
@@ -128,14 +129,15 @@ impl CuptiFunctions {
             }
         };
         if let Err(Status::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED | Status::NOT_COMPATIBLE) = subscribed {
-            // CUPTI still works for the client that owns the subscription, and that client must not see our error.
+            // CUPTI continues to work for the client that owns the subscription. That client must not find the error
+            // of our call.
             self.forget_error();
         }
         subscribed.map(|()| subscriber)
     }
 
-    /// Clears CUPTI's last error of this thread. Otherwise another client might query the error and mistake it for an
-    /// error of its own call.
+    /// Clears CUPTI's last error of this thread. Otherwise another client might query it and mistake it for an error
+    /// of its own call.
     pub(super) fn forget_error(&self) {
         let _ = call!(self.get_last_error());
     }
@@ -213,7 +215,8 @@ impl CuptiFunctions {
         })
     }
 
-    /// Sets whether CUPTI records queries of unfinished events and streams as waits.
+    /// Sets whether CUPTI also records queries of events and streams that have not finished. It records them as
+    /// waits.
     pub(super) fn record_unfinished_queries(&self, on: bool) -> Result<(), Status> {
         to_result(match self.api_version {
             ApiVersion::V1 => call!(self.activity_enable_all_sync_records(u8::from(on))),
@@ -276,7 +279,7 @@ impl CuptiFunctions {
     ) -> Status {
         match self.api_version {
             ApiVersion::V1 => call!(self.activity_get_next_record(buffer, valid, record)),
-            // Without a subscriber, the buffers of the former subscriber can no longer be read.
+            // Without a subscriber, buffers that were filled for the former subscriber can no longer be read.
             ApiVersion::V2 if subscriber.0.is_null() => Status::DISABLED,
             ApiVersion::V2 => call!(self.activity_get_next_record_v2(subscriber, buffer, valid, record)),
         }
@@ -298,13 +301,13 @@ impl CuptiFunctions {
         Ok(dropped as u64)
     }
 
-    /// Returns a graph's id, as used in records.
+    /// Returns the id that records use for a graph.
     pub(super) fn graph_id(&self, graph: *mut c_void) -> Option<u32> {
         let mut id = 0;
         to_result(call!(self.get_graph_id(graph, &raw mut id))).ok().map(|()| id)
     }
 
-    /// Returns a graph node's id, as used in records.
+    /// Returns the id that records use for a graph node.
     pub(super) fn graph_node_id(&self, node: *mut c_void) -> Option<u64> {
         let mut id = 0;
         to_result(call!(self.get_graph_node_id(node, &raw mut id))).ok().map(|()| id)

@@ -1,8 +1,9 @@
-//! The functions that CUPTI calls: on any thread, around any API call, and while it holds its own locks.
+//! The functions of ours that CUPTI calls. CUPTI calls them on any thread, around any API call, and while it holds
+//! locks.
 //!
 //! [`on_event`] runs on every launch. It looks the call up in a flat table, builds a [`Call`] on the stack and passes
-//! the call to the [`Tracer`], which is known at compile time, so that there is no allocation, no lock and no virtual
-//! call. These functions catch panics, because a panic must not unwind into CUPTI's frames.
+//! it to the [`Tracer`]. The type of the tracer is known at compile time. So there is no allocation, no lock and no
+//! virtual call. These functions catch panics, because a panic must not unwind into CUPTI's frames.
 
 use super::activity;
 use super::api_version::BufferFunctions;
@@ -17,7 +18,7 @@ use std::cell::Cell;
 use std::ffi::{CStr, c_void};
 use std::ptr;
 
-/// The callback of a subscription, for all domains.
+/// The function that CUPTI calls for the events of a subscription, in all domains.
 ///
 /// # Safety
 /// `shared` is a `CallbackState` that is never freed; all other arguments are as CUPTI documents them.
@@ -54,7 +55,7 @@ pub(super) unsafe extern "C" fn on_event<T: Tracer>(
     });
 }
 
-/// Handles the entry or the exit of an API call. This is the hot path.
+/// Handles the entry or the exit of an API call. This is the most frequent callback.
 #[inline(always)]
 fn on_api_call<T: Tracer>(shared: &CallbackState, domain: Domain, id: CallbackId, data: &CallbackData) {
     let Some((api, kind)) = shared.calls.look_up(domain, id.0) else { return };
@@ -192,8 +193,7 @@ unsafe extern "C" fn on_buffer_completed<T: Tracer>(
     });
 }
 
-/// Lends CUPTI a buffer for our subscriber (v2 interface). Ignores CUPTI's information about how the buffer will be
-/// used.
+/// Lends CUPTI a buffer for our subscriber (API version v2). Ignores the additional struct about the request.
 ///
 /// # Safety
 /// The requirements of [`on_buffer_requested`] hold.
@@ -207,8 +207,7 @@ unsafe extern "C" fn on_buffer_requested_v2<T: Tracer>(
     unsafe { on_buffer_requested::<T>(buffer, size, max_records) }
 }
 
-/// Takes back a buffer of our subscriber (v2 interface). Ignores CUPTI's information about whose records the buffer
-/// holds.
+/// Takes a buffer of our subscriber back from CUPTI (API version v2). Ignores the additional struct about the buffer.
 ///
 /// # Safety
 /// The requirements of [`on_buffer_completed`] hold.

@@ -14,8 +14,9 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Maximum number of spare buffers, which take 64 KiB each. A spare buffer saves 300 requests, which would all get no
-/// buffer. But if CUPTI's own thread is late to return them, spare buffers would soon take most of the memory.
+/// Maximum number of spare buffers that CUPTI holds at a time. Each takes 64 KiB. One spare buffer replaces 300
+/// requests, each of which would get no buffer. But CUPTI's own thread may return buffers late; without a limit,
+/// spare buffers would then take most of the memory.
 const MAX_SPARES: usize = 16;
 
 /// State shared with CUPTI's callbacks. Created before subscribing and never freed, because a callback may be running
@@ -25,7 +26,8 @@ pub(super) struct CallbackState {
     pub(super) functions: CuptiFunctions,
     /// Whether events and waits are recorded.
     pub(super) events: bool,
-    /// Maximum number of spare buffers that CUPTI gets. Further requests get no buffer, except if CUPTI would crash.
+    /// Maximum number of spare buffers that CUPTI holds at a time. It is unlimited if this CUPTI would crash without
+    /// a buffer.
     pub(super) max_spares: usize,
     /// The subscription; null if there is no subscription.
     pub(super) subscriber: AtomicPtr<c_void>,
@@ -33,10 +35,10 @@ pub(super) struct CallbackState {
     pub(super) has_seen_work: AtomicBool,
     /// Whether CUPTI calls are permanently forbidden.
     pub(super) retired: AtomicBool,
-    /// Whether another client has ended CUPTI. If so, we make no CUPTI call until we subscribe again.
+    /// Whether another client has shut CUPTI down. If so, we make no CUPTI call until we subscribe again.
     pub(super) is_finalized: AtomicBool,
-    /// Number of our threads that are in a CUPTI call, and number of clients that are in cuptiFinalize. None of our
-    /// threads is in a CUPTI call during cuptiFinalize.
+    /// Number of our threads that are in a CUPTI call. `finalizing` is the number of threads that are about to call
+    /// cuptiFinalize or are in it. None of our threads may be in a CUPTI call while another client shuts CUPTI down.
     in_flight: AtomicU32,
     finalizing: AtomicU32,
     /// Id of the process that created this state.
@@ -44,7 +46,7 @@ pub(super) struct CallbackState {
     panicked: AtomicBool,
 }
 
-/// Guard that increments a counter and decrements it when dropped.
+/// Guard that increments a counter when it is created, and decrements the counter when it is dropped.
 pub(super) struct CountGuard<'a>(&'a AtomicU32);
 
 impl<'a> CountGuard<'a> {
@@ -64,7 +66,8 @@ impl Drop for CountGuard<'_> {
 /// has ended.
 pub(super) static LENT_BUFFERS: LentBuffers = LentBuffers::new();
 
-/// State of the current subscription, for the buffer callbacks, because CUPTI passes no pointer of ours to them.
+/// State of the current subscription. The buffer callbacks read it here, because CUPTI passes no pointer of ours to
+/// them.
 static CURRENT: AtomicPtr<CallbackState> = AtomicPtr::new(ptr::null_mut());
 
 /// Returns the state that was last made current.
@@ -104,22 +107,23 @@ impl CallbackState {
         Subscriber(self.subscriber.load(Ordering::Acquire))
     }
 
-    /// Runs `calls`, which calls CUPTI. Returns `None` if no call may be made now.
+    /// Runs `calls`, a function that calls CUPTI. Returns `None` if no CUPTI call is allowed now.
     pub(super) fn call<R>(&self, calls: impl FnOnce() -> R) -> Option<R> {
         self.call_even_if_finalized(|| (!self.is_finalized.load(Ordering::SeqCst)).then(calls)).flatten()
     }
 
-    /// Runs `calls` even if another client has ended CUPTI. CUPTI works again after we have subscribed again.
+    /// Runs `calls` even if another client has shut CUPTI down. Needed for subscribing, which makes CUPTI work again.
     pub(super) fn call_even_if_finalized<R>(&self, calls: impl FnOnce() -> R) -> Option<R> {
         let _in_flight = CountGuard::new(&self.in_flight);
-        // This thread first counts its call and then checks for cuptiFinalize. A client's cuptiFinalize first announces
-        // itself and then reads the count, so at least one of the two sees the other.
+        // This thread counts its call first, and then checks whether a client is in cuptiFinalize. The client's
+        // thread first announces cuptiFinalize, and then reads the number of calls. So at least one of the two
+        // threads sees the other.
         let may_call = !self.is_retired() && self.finalizing.load(Ordering::SeqCst) == 0;
         may_call.then(calls)
     }
 
-    /// Waits until no thread of ours is in a CUPTI call, for at most `limit`, and allows no new call until the result
-    /// is dropped. Called when a client is about to call cuptiFinalize.
+    /// Forbids new CUPTI calls until the returned guard is dropped, and waits at most `limit` for calls of our
+    /// threads to end. Called when a client is about to call cuptiFinalize.
     pub(super) fn block_calls(&self, limit: Duration) -> CountGuard<'_> {
         let finalizing = CountGuard::new(&self.finalizing);
         let begin = Instant::now();
@@ -144,8 +148,8 @@ impl CallbackState {
         self.calls.clear();
     }
 
-    /// Returns a function that steps from record to record with the library's own function. Once this state is retired,
-    /// the returned function ends every walk at once.
+    /// Returns a function that steps from record to record by calling the library. Once this state is retired, the
+    /// returned function ends every walk at once.
     pub(super) fn stepper(&self) -> impl Fn(*mut u8, usize, &mut *mut u8) -> Status {
         move |buffer, valid, record| {
             if self.retired.load(Ordering::Acquire) {
@@ -165,19 +169,19 @@ impl CallbackState {
     }
 
     pub(super) fn note_work(&self) {
-        // The flag is loaded first, because a store in every callback would make all threads compete for one cache
+        // Stores only if the flag is not set yet. If every callback stored, all threads would compete for one cache
         // line.
         if !self.has_seen_work.load(Ordering::Relaxed) {
             self.has_seen_work.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Runs code of the tracer, preserves errno and catches panics. Catching panics costs a table entry but no
-    /// instruction on the normal path.
+    /// Runs code of the tracer, preserves errno and catches panics. If there is no panic, catching costs no
+    /// instruction, only an entry in the unwind table.
     #[inline(always)]
     pub(super) fn guard<T: Tracer>(&self, body: impl FnOnce()) {
         if let Err(panic) = errno::preserve(|| catch_unwind(AssertUnwindSafe(body))) {
-            // The panic's payload is not dropped, because its destructor might panic too.
+            // The payload of the panic is not dropped, because its destructor might panic too.
             std::mem::forget(panic);
             self.panicked::<T>();
         }

@@ -1,7 +1,7 @@
 //! Selects the API calls that matter to gpuflame by their names, and classifies them.
 //!
 //! CUPTI numbers about 1,400 calls, and every release adds calls, so this module contains no list of numbers. At
-//! startup the name of each call is queried once, and the calls that begin GPU work (launches, copies, fills) or end it
+//! startup the name of each call is queried once. Calls that begin GPU work (launches, copies, fills) or end it
 //! (resets) are enabled. Whole domains are never enabled, because they contain frequent calls that do not matter: one
 //! training run made 6.1 million `cudaEventQuery` calls in addition to 1.7 million launches.
 
@@ -10,8 +10,8 @@ use cupti_sys::Domain;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Classifies the call whose name, as `cuptiGetCallbackName` returns it, is `name`; `None` if gpuflame does not need
-/// the call.
+/// Returns the kind of the call with this name, as `cuptiGetCallbackName` returns it; `None` if gpuflame does not
+/// need the call.
 pub fn classify(name: &str) -> Option<CallKind> {
     let label = label(name);
     let verb = label.strip_prefix("cuda").or_else(|| label.strip_prefix("cu"))?;
@@ -43,8 +43,8 @@ pub fn classify(name: &str) -> Option<CallKind> {
     }
 }
 
-/// Classifies a call that creates no GPU work but waits for GPU work, or that is about events or memory; `None` for any
-/// other call. Calls about events are enabled only if the user asks for them.
+/// Returns the kind of a call that creates no GPU work but waits for GPU work, or that is about events or memory.
+/// Returns `None` for any other call. Calls about events are enabled only if the user asks for them.
 pub fn classify_host_call(name: &str) -> Option<CallKind> {
     let label = label(name);
     let verb = label.strip_prefix("cuda").or_else(|| label.strip_prefix("cu"))?;
@@ -72,17 +72,17 @@ pub fn classify_host_call(name: &str) -> Option<CallKind> {
     })
 }
 
-/// Words in names that begin like a launch, a copy or a fill, but only query, describe, or run on the host
-/// (`cudaLaunchHostFunc` has no activity).
+/// Words in the names of calls that do no GPU work, although their names begin like those of a launch, a copy or a
+/// fill. Such calls query or describe something, or run on the host (`cudaLaunchHostFunc` has no activity).
 const SIMILAR_NAMES: [&str; 6] = ["HostFunc", "Node", "Params", "Get", "SetAttribute", "Occupancy"];
 
 fn is_prefetch(verb: &str) -> bool {
     verb.starts_with("Mem") && verb.contains("Prefetch")
 }
 
-/// Returns the name of a call as programmers know it: without version (`_v7000`, `_v2`) and per-thread-stream (`_ptsz`,
-/// `_ptds`) suffixes, without the leading underscores of the functions that nvcc calls for `<<<>>>`, and without the
-/// `64` of calls that once had a second version for 64-bit addresses.
+/// Returns the name of a call as programmers know it. Removes the suffixes of versions (`_v7000`, `_v2`) and of
+/// per-thread streams (`_ptsz`, `_ptds`), the leading underscores of the functions that nvcc calls for `<<<>>>`, and
+/// the `64` of calls that once had a second version for 64-bit addresses.
 pub fn label(name: &str) -> String {
     let mut stem = name.trim_start_matches('_');
     while let Some((rest, suffix)) = stem.rsplit_once('_') {
@@ -102,7 +102,7 @@ fn is_suffix(word: &str) -> bool {
     matches!(word, "ptsz" | "ptds") || word.strip_prefix('v').is_some_and(is_version)
 }
 
-/// Limit of the callback ids that can be looked up. The highest id in CUPTI 13.5 is 876.
+/// Callback ids from this value on cannot be looked up. The highest id in CUPTI 13.5 is 876.
 pub(super) const MAX_CALLBACK_ID: u32 = 2048;
 
 /// Table of calls by domain and callback id. Every callback reads the table, so it is flat and lock-free.
@@ -112,8 +112,8 @@ pub(super) struct CallTable {
     labels: OnceLock<Vec<String>>,
 }
 
-/// Call kinds in the order of their codes. A table entry holds the code above the 16 bits of the label. Code 0 stands
-/// for a call that is not enabled.
+/// Kinds of calls in the order of their codes, which start at 1. A table entry holds the label in its low 16 bits and
+/// the code above. Code 0 stands for a call that is not enabled.
 const KINDS: [CallKind; 21] = [
     CallKind::Launch,
     CallKind::GraphLaunch,
@@ -164,8 +164,8 @@ impl CallTable {
         let _ = self.labels.set(labels);
     }
 
-    /// Returns the label and kind of a call; `None` if the call is not enabled. A look-up costs a load and a bounds
-    /// check.
+    /// Returns the label and the kind of a call; `None` if the call is not enabled. This costs one load and one
+    /// bounds check.
     #[inline]
     pub(super) fn look_up(&self, domain: Domain, id: u32) -> Option<(ApiCallId, CallKind)> {
         let entry = self.entry(domain, id)?.load(Ordering::Relaxed);
@@ -173,12 +173,12 @@ impl CallTable {
         Some((ApiCallId(entry as u16), *KINDS.get(code as usize)?))
     }
 
-    /// Whether a call that edits graphs adds to the graph in its second argument.
+    /// Whether a call that edits graphs adds to an existing graph, which is then its second argument.
     pub(super) fn adds_to_graph(&self, call: ApiCallId) -> bool {
         self.labels().get(usize::from(call.0)).is_some_and(|label| label.contains("GraphAdd"))
     }
 
-    /// Whether a call that waits does not return before all work of a GPU is done.
+    /// Whether a call that waits returns only after all work of a GPU is done.
     pub(super) fn waits_for_all(&self, call: ApiCallId) -> bool {
         let all = ["DeviceSynchronize", "CtxSynchronize", "ThreadSynchronize"];
         let label = self.labels().get(usize::from(call.0));
@@ -208,7 +208,7 @@ fn encode(label: u16, kind: CallKind) -> u32 {
     code << 16 | u32::from(label)
 }
 
-/// An API call that matters, as CUPTI lists it.
+/// An API call that matters to gpuflame, with the ids and the name that CUPTI uses for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NamedCall {
     pub(super) domain: Domain,

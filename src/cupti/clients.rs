@@ -1,8 +1,8 @@
 //! Detects other CUPTI clients in this process by interposing on the functions that they call.
 //!
-//! CUPTI has one subscriber and one pair of buffer functions. The client that registers last gets all records, and the
-//! other clients are not notified. So we [`interpose`] on the few functions that a client calls when it starts and
-//! stops recording. Our functions pass every call on unchanged, and note the call:
+//! CUPTI has one subscriber and one pair of buffer functions. The client that registers its functions last gets all
+//! records, and the other clients are not notified. So we [`interpose`] on the few functions that a client calls when
+//! it starts and stops recording. Each of our functions notes the call and passes it on unchanged:
 //!
 //! ```text
 //! client registers its     before: we disable our kinds, restore the settings that we changed, flush our complete records
@@ -18,15 +18,16 @@
 //!                          after:  we subscribe again
 //! ```
 //!
-//! While we take back records or the clock that a client has left ([`register_unless_called`]), any client's call
-//! waits, for at most one second. If a client has called since we decided to take them back, we take nothing.
+//! While we take back records, or the clock that a client has left ([`register_unless_called`]), calls of other
+//! clients wait, for at most one second. If a client has made a call since we decided to take them back, we take
+//! nothing.
 //!
 //! A client that has finished may free its state and be unloaded while its functions are still registered with CUPTI.
 //! So while functions of a client are registered, we enable no kind, and make no call that lets CUPTI call those
 //! functions ([`has_client_functions`]).
 //!
-//! A client that obtained the address of a function before we interposed is not detected by interposing. Such a client
-//! can be detected only because our records stop arriving ([`DeliveryCounts`](super::DeliveryCounts)).
+//! A client that obtained the address of a function before we interposed cannot be detected in this way. It can be
+//! detected only because our records stop arriving ([`DeliveryCounts`](super::DeliveryCounts)).
 
 use super::callback_state::{CallbackState, current};
 use super::records::{self, kind_bit};
@@ -46,69 +47,70 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time that must pass without a client's call before we take anything back.
+/// Time without a call of any other client that must pass before we take records or the clock back.
 const QUIET_PERIOD: Duration = Duration::from_secs(1);
 
-/// Maximum time for which a client's call waits for us.
+/// Maximum time for which we let a call of another client wait.
 const MAX_CLIENT_WAIT: Duration = Duration::from_secs(1);
 
-/// Time without a new client call after which a call that has not returned counts as left. The client has then left the
-/// call by `longjmp`, or by a switch to another stack.
+/// If a call of a client has not returned, and no other such call was made for this time, the client is considered to
+/// have left the call, by `longjmp` or by switching to another stack.
 const ABANDONED_CALL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Minimum distance in bytes between the stack frame of a client's call and the frame of a call that the client makes
-/// from inside the first call.
+/// Minimum distance in bytes between the stack frames of two nested calls of a client.
 const NESTED_FRAME_BYTES: usize = 1024;
 
-/// State of the other clients that were detected.
+/// State of the other clients, as far as we detected them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClientActivity {
     /// Number of times that a client has registered functions for the records.
     pub takeovers: u64,
     /// Whether a client owns the records now.
     pub own_records: bool,
-    /// Whether any activity kind that a client has enabled is still on.
+    /// Whether an activity kind that a client has enabled is still enabled.
     pub are_recording: bool,
-    /// Whether clients have left records or a clock that we can take back, and no client has called for a while.
+    /// Whether clients have left records or a clock that we can take back, and no client has made a call for a while.
     pub have_finished: bool,
-    /// Whether a client waits for the subscription, after CUPTI has refused its request.
+    /// Whether a client wants the subscription: CUPTI refused its request because we own it.
     pub want_subscription: bool,
-    /// Whether a client's `cuptiFinalize` waits for us.
+    /// Whether a client has called `cuptiFinalize` and waits for us before the call is passed on.
     pub want_finalize: bool,
-    /// Whether a detected client owns the subscription.
+    /// Whether another client owns the subscription.
     pub own_subscription: bool,
-    /// Number of times that a client has called `cuptiFinalize`, which ends CUPTI for all clients in this process.
+    /// Number of times that a client has called `cuptiFinalize`, which shuts CUPTI down for all clients in this
+    /// process.
     pub finalizations: u64,
-    /// Whether no client has called for a while and no call is in flight.
+    /// Whether no client has made a call for a while, and no such call is in flight.
     pub are_quiet: bool,
-    /// Number of clients' calls so far.
+    /// Number of calls that clients have made.
     pub calls: u64,
 }
 
-/// Detected state of the other clients. There is one such state per process, because there is one CUPTI per process.
+/// State of the other clients. There is one for the process, because the process has one CUPTI.
 struct ClientState {
-    /// Number of clients' calls so far, and number of threads that are in a client's call.
+    /// Number of calls that clients have made. `calls_in_flight` is the number of threads that are in such a call.
     calls: AtomicU64,
     calls_in_flight: AtomicU64,
-    /// Time at which a client's call last began or ended, in ms since [`CLOCK_START`].
+    /// Time at which a call of a client last began or ended, in ms since [`CLOCK_START`].
     last_call_ms: AtomicU64,
-    /// Set while we take back records or a clock that clients have left. Clients' calls wait while this flag is set.
+    /// Set while we take back records or a clock that clients have left. Calls of clients wait while it is set.
     is_taking_records: AtomicBool,
 
     takeovers: AtomicU64,
     has_records: AtomicBool,
-    /// Functions for records that another client registered last; null if no client has registered any.
+    /// Buffer functions that a client registered last; null if no client has registered any.
     requested: ClientFunction,
     completed: ClientFunction,
-    /// Timestamp function that a client has registered for its records, and whether CUPTI uses this function now.
+    /// Timestamp function that a client has registered for its records. `clock_is_theirs` is true while CUPTI uses
+    /// it.
     clock: ClientFunction,
     clock_is_theirs: AtomicBool,
-    /// Activity kinds that clients have enabled, one bit each. `has_context_kinds` is set if a client has enabled a
-    /// kind for a single context; we cannot detect when such a kind is disabled again.
+    /// Activity kinds that clients have enabled, one bit each. `has_context_kinds` is true if a client has enabled a
+    /// kind for a single context. We cannot detect when such a kind is disabled again.
     kinds: AtomicU64,
     has_context_kinds: AtomicBool,
-    /// Whether a client has switched any kind since we last owned the records, and whether a client has flushed after
-    /// the switch.
+    /// Whether a client has enabled or disabled any kind since we last owned the records. `is_flushed` is true if a
+    /// client has flushed after that.
     is_switched: AtomicBool,
     is_flushed: AtomicBool,
 
@@ -146,7 +148,7 @@ static CLIENTS: ClientState = ClientState {
 /// A function that a client has registered.
 struct ClientFunction {
     address: AtomicPtr<c_void>,
-    /// [`ModuleId::number`] of the module that contains it; 0 for generated code.
+    /// [`ModuleId::number`] of the module that contains the function; 0 for generated code.
     module: AtomicU64,
 }
 
@@ -168,7 +170,7 @@ impl ClientFunction {
         !self.address.load(SeqCst).is_null()
     }
 
-    /// Returns the address of the function if its module is still loaded. Asks the dynamic linker.
+    /// Returns the address of the function; `None` if its module is no longer loaded. Queries the dynamic linker.
     fn address_if_loaded(&self) -> Option<*mut c_void> {
         let address = self.address.load(SeqCst);
         let module = ModuleId::containing(address.addr()).map_or(0, ModuleId::number);
@@ -191,7 +193,7 @@ pub(super) fn other_clients() -> ClientActivity {
     let are_quiet = is_quiet && !is_any_in_call();
     let own_records = CLIENTS.has_records.load(SeqCst);
     let are_recording = CLIENTS.kinds.load(SeqCst) != 0 || CLIENTS.has_context_kinds.load(SeqCst);
-    // The second condition is needed because many clients are unloaded without a flush.
+    // Clients whose module was unloaded count as done, because many clients are unloaded without a flush.
     let is_done = || {
         CLIENTS.is_switched.load(SeqCst) && CLIENTS.is_flushed.load(SeqCst)
             || CLIENTS.completed.address_if_loaded().is_none()
@@ -215,15 +217,15 @@ pub(super) fn other_clients() -> ClientActivity {
     }
 }
 
-/// Whether a thread is in a client's call.
+/// Whether any thread is in a call of a client.
 fn is_any_in_call() -> bool {
     let since_last = elapsed_ms().saturating_sub(CLIENTS.last_call_ms.load(SeqCst));
     CLIENTS.calls_in_flight.load(SeqCst) > 0 && since_last < ABANDONED_CALL_TIMEOUT.as_millis() as u64
 }
 
-/// Whether functions of a client are registered with CUPTI, for records or as a clock. We must make no CUPTI call that
-/// lets CUPTI call these functions, because the client may have been unloaded, and without gpuflame CUPTI would not
-/// call them.
+/// Whether functions of a client are registered with CUPTI, for records or as a clock. While they are, we must make
+/// no CUPTI call that would make CUPTI call them: the client may have been unloaded, and without gpuflame CUPTI would
+/// not call them.
 pub(super) fn has_client_functions() -> bool {
     CLIENTS.has_records.load(SeqCst) || CLIENTS.clock_is_theirs.load(SeqCst)
 }
@@ -233,8 +235,8 @@ pub(super) fn client_kinds() -> u64 {
     CLIENTS.kinds.load(SeqCst)
 }
 
-/// Runs `take`, which registers us for the records, unless a client has called since the state `decided` was read.
-/// Clients' calls wait while `take` runs. The argument of `take` is true if CUPTI has delivered all records of clients.
+/// Runs `take`, which registers us for the records, unless a client has made a call since `decided` was read. Calls
+/// of clients wait while `take` runs. The argument of `take` is true if CUPTI has delivered all records of clients.
 /// If `take` fails, the client that owned the records gets them back.
 pub(super) fn register_unless_called<R: Default, E>(
     shared: &CallbackState,
@@ -254,7 +256,7 @@ pub(super) fn register_unless_called<R: Default, E>(
         let (had_records, takeovers) = (CLIENTS.has_records.load(SeqCst), CLIENTS.takeovers.load(SeqCst));
         let taken = take(!had_records || CLIENTS.is_flushed.load(SeqCst));
         match taken {
-            // A client's call waits for at most one second, so a client may have registered while `take` was running.
+            // Calls of clients wait for at most one second, so a client may have registered while `take` was running.
             Ok(_) if CLIENTS.takeovers.load(SeqCst) == takeovers => {
                 CLIENTS.has_records.store(false, SeqCst);
                 CLIENTS.is_switched.store(false, SeqCst);
@@ -262,7 +264,7 @@ pub(super) fn register_unless_called<R: Default, E>(
             Err(_) if had_records => {
                 records::release(shared, client_kinds());
                 restore_client_functions(functions.library());
-                // The count is restored, because we have registered the client's functions, not the client itself.
+                // The count is restored, because it was we who registered the client's functions, not the client.
                 CLIENTS.takeovers.store(takeovers, SeqCst);
             }
             _ => {}
@@ -273,7 +275,7 @@ pub(super) fn register_unless_called<R: Default, E>(
     taken
 }
 
-/// CUPTI's clock when no client registers one.
+/// The clock that CUPTI uses if no client registers one.
 unsafe extern "C" fn default_clock() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `now` has room for one `timespec`.
@@ -281,8 +283,9 @@ unsafe extern "C" fn default_clock() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Starts to detect other clients. `yields`: a client that asks for the subscription gets it. `reclaims`: we take the
-/// records back as soon as the client that took them has finished; otherwise we take them back when a window opens.
+/// Starts to detect other clients. If `yields`, a client that asks for the subscription gets it. If `reclaims`, we
+/// take the records back as soon as the client that took them has finished; otherwise we take them back when a window
+/// opens.
 ///
 /// # Errors
 /// The memory of this process cannot be written through its file.
@@ -349,12 +352,13 @@ type Unsubscribe = unsafe extern "C-unwind" fn(Subscriber) -> Status;
 type Finalize = unsafe extern "C-unwind" fn() -> Status;
 
 thread_local! {
-    /// Stack frame of the outermost client's call that this thread is in; 0 if the thread is in no client's call.
+    /// Address of the stack frame of the outermost call of a client on this thread; 0 if the thread is in no such
+    /// call.
     static OUTERMOST_FRAME: Cell<usize> = const { Cell::new(0) };
 }
 
-/// A client's call in flight. A client may leave its call by `longjmp` from a function that CUPTI calls. Such a call
-/// ends when the thread makes another call at the same stack depth.
+/// A call of a client that is in flight. A client may leave its call by `longjmp` from a function that CUPTI calls.
+/// Such a call counts as ended when the thread makes another call at the same stack depth.
 struct ClientCall {
     frame: usize,
 }
@@ -368,16 +372,16 @@ impl ClientCall {
                 CLIENTS.calls_in_flight.fetch_add(1, SeqCst);
                 OUTERMOST_FRAME.set(frame);
             }
-            // Stacks grow downwards, so this call is not nested in the earlier call. The thread has left the earlier
-            // call without returning from it, and the new call takes over its count.
+            // Stacks grow downwards, so this call is not nested in the earlier call: the thread has left the earlier
+            // call without returning from it. The new call takes the place of the earlier call in `calls_in_flight`.
             outermost if frame + NESTED_FRAME_BYTES >= outermost => OUTERMOST_FRAME.set(frame),
             _ => {}
         }
         CLIENTS.calls.fetch_add(1, SeqCst);
         CLIENTS.last_call_ms.store(elapsed_ms(), SeqCst);
         let begin = Instant::now();
-        // The client's thread and our thread each set their own flag before they read the flag of the other thread, so
-        // that at least one of them sees the other.
+        // The client's thread and our thread each set a flag of their own before they read the flag of the other
+        // thread. So at least one of them sees the other.
         while must_wait(shared) && begin.elapsed() < MAX_CLIENT_WAIT {
             thread::sleep(Duration::from_micros(200));
         }
@@ -395,13 +399,14 @@ impl Drop for ClientCall {
     }
 }
 
-/// Whether we are taking the records back on another thread. A forked child inherits the flag but not the thread.
+/// Whether another thread, which is ours, is taking the records back. A forked child inherits the flag but not the
+/// thread.
 fn must_wait(shared: &CallbackState) -> bool {
     CLIENTS.is_taking_records.load(SeqCst) && !threads::is_ours() && !shared.is_retired()
 }
 
-/// Passes a client's call on by running `call` with the CUPTI library that the client meant to call. Thread
-/// cancellation is disabled during the call, because our frames are on the stack.
+/// Passes a call of a client on: runs `call` with the CUPTI library that the client meant to call. Thread
+/// cancellation is disabled meanwhile, because our frames are on the stack.
 fn forward_call(call: impl FnOnce(&'static CallbackState, &Library) -> Status) -> Status {
     // SAFETY: clients' calls are interposed only after we registered for the records, which calls `make_current`.
     let shared = unsafe { current() };
@@ -414,7 +419,7 @@ fn forward_call(call: impl FnOnce(&'static CallbackState, &Library) -> Status) -
     })
 }
 
-/// The library's function, cast to the type by which clients call it.
+/// The library's function, cast to the type with which clients call it.
 macro_rules! library_function {
     ($library:ident.$function:ident as $type:ty) => {
         match $library.$function {
@@ -426,22 +431,23 @@ macro_rules! library_function {
     };
 }
 
-/// Notifies the tracer that another client is about to take over. The tracer handles the notification on one of our own
-/// threads, before the client's call is passed on. If one of our own threads makes the call, the tracer is not
-/// notified, because that thread may be running a function of the client that CUPTI has called.
+/// Notifies the tracer that another client is about to take over. The tracer handles this on one of our own threads,
+/// before the client's call is passed on. If the client's call is made on one of our own threads, the tracer is not
+/// notified, because CUPTI may have called a function of the client on that thread.
 fn notify_takeover<T: Tracer>(shared: &CallbackState, takeover: ClientTakeover) {
     if !T::has_ended() && !shared.is_off() && !threads::is_ours() {
         shared.guard::<T>(|| T::on_client_takeover(takeover));
     }
 }
 
-/// Disables our kinds, restores our settings and flushes our complete records. Returns the kinds that were disabled.
+/// Disables our kinds, restores the settings that we changed, and flushes our complete records. Returns the disabled
+/// kinds.
 fn release_records<T: Tracer>(shared: &CallbackState) -> u64 {
     if has_client_functions() || shared.is_retired() {
         return 0;
     }
-    // The switch is noted first, because a client may leave its call by `longjmp`; the collector then enables our kinds
-    // again.
+    // Noted before the client's call, because the client may leave that call by `longjmp`. The collector then enables
+    // our kinds again.
     note_kind_switched();
     let left = records::release(shared, client_kinds());
     notify_takeover::<T>(shared, ClientTakeover::Records);
@@ -478,8 +484,8 @@ unsafe extern "C-unwind" fn register<T: Tracer>(requested: *mut c_void, complete
     })
 }
 
-/// Interposes on `cuptiActivityRegisterTimestampCallback`. Flushes our records first, because their timestamps are on
-/// the old clock. Our kinds stay disabled after that, because further records of ours would make CUPTI call the
+/// Interposes on `cuptiActivityRegisterTimestampCallback`. Flushes our records first, because their timestamps are
+/// from the old clock. After that our kinds stay disabled, because further records of ours would make CUPTI call the
 /// client's clock.
 unsafe extern "C-unwind" fn register_clock<T: Tracer>(clock: *mut c_void) -> Status {
     forward_call(|shared, library| {
@@ -497,8 +503,8 @@ unsafe extern "C-unwind" fn register_clock<T: Tracer>(clock: *mut c_void) -> Sta
     })
 }
 
-/// Registers the client's clock again. The client registers its clock only once, and cannot know that our clock has
-/// replaced it.
+/// Registers the client's clock again, in place of our clock. The client itself registers its clock only once, and
+/// cannot know that we replaced it.
 fn restore_client_clock(library: &Library) -> Status {
     if !CLIENTS.clock.is_registered() || CLIENTS.clock_is_theirs.load(SeqCst) {
         return Status::SUCCESS;
@@ -532,8 +538,8 @@ fn restore_client_functions(library: &Library) -> Status {
     status
 }
 
-/// Called before a client enables a kind. The client is about to use the records, so it gets them back if it owned them
-/// before.
+/// Called before a client enables a kind, which means that the client is about to use the records. Gives the records
+/// back to the client if it owned them before.
 fn return_records_to_client<T: Tracer>(shared: &CallbackState, library: &Library) {
     if CLIENTS.has_records.load(SeqCst) || !CLIENTS.completed.is_registered() || shared.is_retired() {
         return;
@@ -544,8 +550,8 @@ fn return_records_to_client<T: Tracer>(shared: &CallbackState, library: &Library
     resume_records(shared, left);
 }
 
-/// Notes that a client has switched a kind. The kind may be one that we have enabled too, because CUPTI has one switch
-/// per kind for all clients.
+/// Notes that a client has enabled or disabled a kind. We may have enabled the same kind: CUPTI has one switch per
+/// kind for all clients.
 fn note_kind_switched() {
     CLIENTS.is_flushed.store(false, SeqCst);
     CLIENTS.is_switched.store(true, SeqCst);
@@ -628,8 +634,8 @@ unsafe extern "C-unwind" fn subscribe_v2<T: Tracer>(
     })
 }
 
-/// Makes the client's call to subscribe. If CUPTI refuses the call and we may release our subscription, releases the
-/// subscription and repeats the call.
+/// Passes on a client's request to subscribe. If CUPTI refuses the request and we may release our subscription,
+/// releases the subscription and repeats the request.
 fn subscribe_client<T: Tracer>(
     shared: &CallbackState,
     out: *const Subscriber,
@@ -641,7 +647,7 @@ fn subscribe_client<T: Tracer>(
         CLIENTS.wants_subscription.store(true, SeqCst);
         notify_takeover::<T>(shared, ClientTakeover::Subscription);
         if !has_it() {
-            // Clears the error of the first, refused call.
+            // Clears the error that the refused request left.
             shared.functions.forget_error();
             status = call();
         }
@@ -666,8 +672,8 @@ unsafe extern "C-unwind" fn unsubscribe(subscriber: Subscriber) -> Status {
     })
 }
 
-/// Interposes on `cuptiFinalize`, which removes all registrations and subscriptions, the client's and ours. From just
-/// before the finalization until we subscribe again, we make no CUPTI call.
+/// Interposes on `cuptiFinalize`, which removes all registrations and subscriptions, the client's and ours. We make
+/// no CUPTI call from just before the client's call until we subscribe again.
 unsafe extern "C-unwind" fn finalize<T: Tracer>() -> Status {
     forward_call(|shared, library| {
         let theirs = library_function!(library.finalize as Finalize);

@@ -1,12 +1,12 @@
-//! Tests the state that gpuflame keeps about other clients, against a fake CUPTI.
-//! `tests/host/other_cupti_clients.rs` runs real clients on the simulated stack.
+//! Tests what gpuflame notes about other clients, with a fake CUPTI. `tests/host/other_cupti_clients.rs` runs real
+//! clients with the simulated CUDA and CUPTI libraries.
 
 use super::super::api_version::CuptiFunctions;
 use super::super::fake::{self, FakeCupti};
 use super::super::version::Version;
 use super::*;
 
-/// Creates state as if the fake were attached. The caller holds the only [`FakeCupti`].
+/// Creates callback state as if we had subscribed to the fake. The caller holds the only [`FakeCupti`].
 fn shared() -> CallbackState {
     // SAFETY: the fake's functions may be called at any time.
     let functions = unsafe { CuptiFunctions::new(fake::library()) }.unwrap();
@@ -48,7 +48,8 @@ fn a_child_forked_while_records_are_reclaimed_does_not_wait_for_the_parent() {
     assert!(!must_wait(shared));
 }
 
-/// Checks the case that the frame of an abandoned call is in a part of the stack that the thread's next call reuses.
+/// Checks a call that a thread has left by `longjmp`. The thread's next call reuses the part of the stack where the
+/// frame of the left call was.
 #[test]
 fn an_abandoned_call_ends_with_its_threads_next_call() {
     let _fake = FakeCupti::start(130_001);

@@ -1,5 +1,5 @@
-//! Counts the buffers and callbacks that CUPTI and gpuflame exchange. The counts reveal when another client owns the
-//! records.
+//! Counts the buffers and callbacks that CUPTI and gpuflame exchange. If the counts stop growing, another client may
+//! own the records.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -40,7 +40,7 @@ pub struct DeliveryCounts {
     pub device_waits: u64,
     /// Number of callbacks about a call or a resource that CUPTI made without data.
     pub callbacks_without_data: u64,
-    /// Number of records of kinds that we do not enable. Another client has enabled these kinds, and does not get the
+    /// Number of records of kinds that we do not enable. Another client has enabled those kinds, but we receive its
     /// records.
     pub foreign_records: u64,
 }

@@ -1,8 +1,8 @@
-//! Finds the NVIDIA driver in this process, and the driver's version.
+//! Finds the NVIDIA driver in this process, and reads the driver's version.
 //!
-//! A [`Driver`] proves that `libcuda.so.1` is mapped. Every CUPTI call requires such a proof, because some CUPTI
-//! releases (13.2) crash in their first call if the driver is not mapped. No function of this module initialises CUDA,
-//! except `Driver::gpus`.
+//! A [`Driver`] is proof that `libcuda.so.1` is mapped. Every CUPTI call requires such a proof, because some CUPTI
+//! releases (13.2) crash in their first call if the driver is not mapped. Only `Driver::gpus` initialises CUDA; no
+//! other function of this module does.
 
 use std::ffi::{CStr, c_int, c_void};
 
@@ -12,12 +12,12 @@ pub struct Driver {
     version: Option<u32>,
 }
 
-/// Name by which every program, and CUPTI itself, opens the driver.
+/// File name by which programs, and CUPTI itself, open the driver.
 const FILE: &CStr = c"libcuda.so.1";
 
 impl Driver {
-    /// Returns the driver that this process has mapped already. If the driver is not mapped and `load` is true, maps
-    /// the driver, which runs its initialisers but does not initialise CUDA. Returns `None` if there is no driver.
+    /// Returns the driver that this process has already mapped. If it is not mapped and `load` is true, maps it; this
+    /// runs the driver's initialisers but does not initialise CUDA. Otherwise returns `None`.
     pub fn find(load: bool) -> Option<Self> {
         let how = if load { libc::RTLD_NOW } else { libc::RTLD_NOW | libc::RTLD_NOLOAD };
         // SAFETY: the name ends with NUL, and any program may open the driver.

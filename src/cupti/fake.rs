@@ -1,8 +1,8 @@
-//! A CUPTI made of Rust functions, for tests. It returns the configured statuses, keeps a call log of the calls made to
-//! it, and lets a test play the driver that makes API calls and fills buffers.
+//! A fake CUPTI made of Rust functions, for tests. Each function returns the status that the test configured, and
+//! logs its call. The fake also lets a test play the part of the driver, which makes API calls and fills buffers.
 //!
-//! C functions have no `self`, so only one fake can exist at a time; [`FakeCupti::start`] waits for the end of the
-//! previous one.
+//! C functions have no `self`, so only one fake can exist at a time. [`FakeCupti::start`] waits until the previous
+//! fake has ended.
 
 use cupti_sys::callback::{
     BufferCompleteInfo, CallbackData, GraphData, ResourceData, StateData, SubscriberParams,
@@ -36,7 +36,7 @@ fn with_state<R>(use_it: impl FnOnce(&mut FakeState) -> R) -> R {
     use_it(STATE.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default())
 }
 
-/// Writes `what` to the call log, and returns the status that is configured for `what`, or success.
+/// Adds `what` to the call log, and returns the status that is configured for `what`; success if there is none.
 fn log_call(what: String) -> Status {
     with_state(|state| {
         let refusal = state.refusals.iter().find(|(refused, _)| *refused == what);
@@ -46,7 +46,7 @@ fn log_call(what: String) -> Status {
     })
 }
 
-/// API calls that the fake knows, by domain and id; the ids in between have names that do not matter.
+/// API calls that the fake knows, by domain and id. Ids between them have a name that does not matter.
 const CALLS: [(Domain, u32, &CStr); 14] = [
     (Domain::RUNTIME_API, 3, c"cudaLaunchKernel_v7000"),
     (Domain::RUNTIME_API, 4, c"cudaLaunchKernel_ptsz_v7000"),
@@ -149,7 +149,7 @@ unsafe extern "C" fn set_attribute(
     log_call(format!("attribute {} = {value} ({size} byte)", attribute.0))
 }
 
-/// Returns the value that another client has set.
+/// Returns the attribute value that a test has set, as if another client had set it.
 unsafe extern "C" fn get_attribute(_: ActivityAttribute, size: *mut usize, value: *mut c_void) -> Status {
     // SAFETY: the caller's pointers are valid, and the attributes in use are one byte.
     unsafe { size.write(1) };
@@ -234,7 +234,7 @@ unsafe extern "C" fn timestamp_v2(subscriber: Subscriber, now: *mut u64) -> Stat
     log_call(format!("{}: timestamp", subscriber.0.addr()))
 }
 
-/// The ids of graphs and nodes are their addresses; odd addresses are unknown.
+/// Returns the address of a graph as the graph's id. Odd addresses are unknown graphs.
 unsafe extern "C" fn graph_id(graph: *mut c_void, id: *mut u32) -> Status {
     // SAFETY: the caller provides room for one value.
     unsafe { id.write(graph.addr() as u32) };
@@ -271,7 +271,7 @@ pub(super) fn library() -> Library {
     }
 }
 
-/// Returns the function table including the calls that take a subscriber. The subscriber of these calls is 77.
+/// Returns the function table with the functions of API version v2, which take a subscriber. The subscriber is 77.
 pub(super) fn sharing_library() -> Library {
     Library {
         subscribe_v2: Some(subscribe_v2),
@@ -291,14 +291,14 @@ pub(super) struct FakeCupti {
 }
 
 impl FakeCupti {
-    /// Resets the fake to the given version, without refusals.
+    /// Resets the fake. It has the given version, and refuses nothing.
     pub(super) fn start(version: u32) -> Self {
         let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         with_state(|state| *state = FakeState { version, ..FakeState::default() });
         Self { _alone: alone }
     }
 
-    /// Makes the fake return `status` for `what`, written as in the call log.
+    /// Makes the fake return `status` for the call `what`, written as in the call log.
     pub(super) fn refuse(&self, what: &str, status: Status) {
         with_state(|state| state.refusals.push((what.to_owned(), status)));
     }
@@ -329,7 +329,7 @@ impl FakeCupti {
         self.call_with(domain, id, correlation, result, ptr::null())
     }
 
-    /// Like `call`, with arguments.
+    /// Like `call`, but the callbacks also have the arguments of the call.
     pub(super) fn call_with(
         &self,
         domain: Domain,
@@ -399,7 +399,7 @@ impl FakeCupti {
         unsafe { callback(ptr::with_exposed_provenance_mut(userdata), domain, id, data) };
     }
 
-    /// Requests a buffer.
+    /// Requests a buffer from gpuflame, as CUPTI does.
     pub(super) fn request(&self) -> (*mut u8, usize) {
         let (mut start, mut size, mut most) = (ptr::null_mut(), 0, 1);
         let places = (&raw mut start, &raw mut size, &raw mut most);
@@ -415,7 +415,7 @@ impl FakeCupti {
         (start, size)
     }
 
-    /// Returns a buffer that holds `records` records, all fills.
+    /// Returns a buffer to gpuflame, filled with `records` records of fills.
     pub(super) fn complete(&self, (start, size): (*mut u8, usize), records: usize) {
         for record in 0..records {
             // SAFETY: the test requested a buffer with room for these records.

@@ -1,17 +1,17 @@
 //! Lists the files that may be a usable `libcupti`, in the order in which to try them.
 //!
 //! NVIDIA installs CUPTI in folders that the dynamic linker does not search, and under names other than a plain
-//! `libcupti.so`. The search prefers the copy that matches the libraries that the process already uses. First is the
-//! copy that is already mapped (PyTorch maps CUPTI at import, and two copies must never be active). Then follow the
-//! copy that belongs to the mapped `libcudart`, and a copy in the `site-packages` of a running Python. Other copies on
-//! the machine come last.
+//! `libcupti.so`. The search prefers the copy that matches the libraries that the process already uses. The first
+//! candidate is the copy that is already mapped (PyTorch maps CUPTI at import, and two copies must never be active).
+//! Next are the copy that belongs to the mapped `libcudart`, and a copy in the `site-packages` of a running Python.
+//! Other copies on the machine come last.
 //!
-//! The result depends only on [`SearchEnvironment`] and on which files exist, so that tests can define both.
+//! The result depends only on [`SearchEnvironment`] and on which files exist. Tests can define both.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Inputs of the search, in addition to the files that exist.
+/// Inputs of the search. Which files exist is a further input.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SearchEnvironment {
     /// The file that the user named (`GPUFLAME_CUPTI`); if set, no other file is tried.
@@ -22,7 +22,7 @@ pub struct SearchEnvironment {
     pub driver: Option<u32>,
     /// Roots under which a running Python may be installed: folders with `lib/python3.*/site-packages`.
     pub python: Vec<PathBuf>,
-    /// Folders of CUDA toolkits, best first.
+    /// Folders of CUDA toolkits, preferred folders first.
     pub toolkits: Vec<PathBuf>,
     /// Folders of the system's libraries.
     pub system: Vec<PathBuf>,
@@ -42,13 +42,13 @@ pub struct Candidate {
 pub enum CandidateSource {
     /// The user has named the file.
     Setting,
-    /// The library is already mapped, and must not be mapped a second time from another file.
+    /// The file is already mapped. No other copy of the library may be mapped.
     Mapped,
-    /// The file is in the folder where the mapped `libcudart` has its CUPTI.
+    /// The file is in the folder in which CUPTI is installed together with the mapped `libcudart`.
     NextToRuntime,
     /// The file is in a package of a running Python.
     SitePackages,
-    /// The dynamic linker may find the library by its name.
+    /// The dynamic linker may find the file by its name.
     ByName,
     /// The file is in a CUDA toolkit.
     Toolkit,
@@ -65,15 +65,15 @@ pub struct SearchResult {
     pub folders: Vec<PathBuf>,
 }
 
-/// A major release of CUPTI. The name of the library file contains its number.
+/// A major release of CUPTI. The file name of the library contains the number of the release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct MajorVersion(pub(super) u32);
 
 impl MajorVersion {
-    /// Oldest major release that gpuflame reads, of which it reads only 11.8. The file name of that version contains
-    /// the minor number too.
+    /// Oldest major release that gpuflame supports. Of this release it supports only 11.8, whose file name also
+    /// contains the minor number.
     const OLDEST: Self = Self(11);
-    /// Newest major release when this code was written. It is tried first if the driver's version is unknown.
+    /// Newest major release known to this code. It is tried first if the version of the driver is unknown.
     const NEWEST: Self = Self(13);
 
     /// Returns the file name of the library.
@@ -114,7 +114,7 @@ impl SearchEnvironment {
     }
 
     /// Returns the major releases that the driver can run, best first: the release of the mapped runtime, then the
-    /// driver's own release and all older ones.
+    /// release of the driver, then all older releases.
     pub(super) fn majors(&self) -> Vec<MajorVersion> {
         let newest = self.driver.map_or(MajorVersion::NEWEST, |version| MajorVersion(version / 1000));
         let mut majors: Vec<_> = (MajorVersion::OLDEST.0..=newest.0).rev().map(MajorVersion).collect();
@@ -130,7 +130,8 @@ impl SearchEnvironment {
         self.mapped.iter().filter(|file| has_name(file, "libcudart.so"))
     }
 
-    /// Returns the folders in which pip packages and toolkits keep CUPTI, relative to their `libcudart`.
+    /// Returns the folders in which pip packages and toolkits install CUPTI, relative to the folder of their
+    /// `libcudart`.
     fn runtime_folders(&self) -> impl Iterator<Item = PathBuf> {
         self.runtimes().filter_map(|file| file.parent()).flat_map(|folder| {
             let up = |levels: usize| folder.ancestors().nth(levels).unwrap_or(folder);
@@ -143,8 +144,8 @@ impl SearchEnvironment {
         })
     }
 
-    /// Returns the folders of NVIDIA's Python packages: in each `site-packages` folder from which the process has
-    /// mapped files, and in the `site-packages` folders of the process's Python installation.
+    /// Returns the folders of NVIDIA's Python packages. Searches each `site-packages` folder from which the process
+    /// has mapped files, and the `site-packages` folders of the Python that runs the process.
     fn site_packages(&self) -> Vec<PathBuf> {
         let mapped = self.mapped.iter().filter_map(|file| {
             file.ancestors()

@@ -1,4 +1,4 @@
-//! Tests the search with invented environments, on a tree of empty files.
+//! Tests the search with made-up environments, on a tree of empty files.
 
 use super::*;
 

@@ -1,5 +1,5 @@
-//! Callbacks that are not about launches. Waits, events and memory are read from the arguments of API calls; for
-//! graphs, CUPTI sends resource events. None of these callbacks runs on the path of a launch.
+//! Callbacks that are not about launches. Waits, events and memory are read from the arguments of API calls. Graphs
+//! are reported by CUPTI's resource events. None of these callbacks is made for a launch.
 
 use super::callback_state::{CallbackState, return_value};
 use crate::tracer::{
@@ -36,7 +36,7 @@ pub(super) fn host_call<T: Tracer>(call: &mut Call<'_>, data: &CallbackData) {
     }
 }
 
-/// Reads the address and the size of the memory that a call has allocated.
+/// Reads from the arguments of a call the address and the size of the memory that the call has allocated.
 ///
 /// # Safety
 /// `arguments` are the arguments of a call that has allocated memory of this kind, or null.
@@ -68,7 +68,7 @@ fn event_effect(kind: CallKind, data: &CallbackData) -> Option<HostCallEffect> {
     })
 }
 
-/// Handles a call that creates or changes graphs. The call's arguments provide information that graph events lack.
+/// Handles a call that creates or changes graphs. Its arguments provide information that the graph events lack.
 #[cold]
 pub(super) fn graph_call<T: Tracer>(shared: &CallbackState, call: &Call<'_>, data: &CallbackData) {
     // SAFETY: the calls of these kinds, of either API and any version, have at least two arguments, each of the size of
@@ -91,7 +91,7 @@ pub(super) fn graph_call<T: Tracer>(shared: &CallbackState, call: &Call<'_>, dat
     }
 }
 
-/// Converts CUPTI's resource event about a graph.
+/// Converts a resource event of CUPTI about a graph.
 pub(super) fn graph_event<'a>(
     shared: &CallbackState,
     id: &'a CallbackId,

@@ -1,10 +1,10 @@
-//! Maps CUPTI's numbers of kinds to gpuflame's own numbers, which are stored in recordings. gpuflame's numbers are
-//! needed because a later CUPTI may renumber its kinds, and other vendors use other numbers. A number without a mapping
-//! becomes "other" or "unknown".
+//! Maps CUPTI's numbers of kinds to gpuflame's own numbers, which recordings contain. CUPTI's numbers are not stored,
+//! because a later CUPTI may renumber its kinds, and other vendors use other numbers. A number that is not listed
+//! here becomes "other" or "unknown".
 
 use gpuflame_model::record::{MemoryKind, SyncKind, UnifiedKind};
 
-/// Maps a number of `CUpti_ActivitySynchronizationType`.
+/// Returns the kind of wait for a number of `CUpti_ActivitySynchronizationType`.
 pub(super) fn sync_kind(number: u32) -> SyncKind {
     match number {
         1 => SyncKind::EVENT,
@@ -15,7 +15,7 @@ pub(super) fn sync_kind(number: u32) -> SyncKind {
     }
 }
 
-/// Maps a number of `CUpti_ActivityUnifiedMemoryCounterKind`.
+/// Returns the kind of event for a number of `CUpti_ActivityUnifiedMemoryCounterKind`.
 pub(super) fn unified_kind(number: u32) -> UnifiedKind {
     match number {
         1 => UnifiedKind::HTOD,
@@ -27,7 +27,7 @@ pub(super) fn unified_kind(number: u32) -> UnifiedKind {
     }
 }
 
-/// Maps a number of `CUpti_ActivityMemoryKind`.
+/// Returns the kind of memory for a number of `CUpti_ActivityMemoryKind`.
 pub(super) fn memory_kind(number: u16) -> MemoryKind {
     match number {
         1 => MemoryKind::PAGEABLE,

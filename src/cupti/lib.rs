@@ -1,9 +1,9 @@
-//! The only module that knows NVIDIA CUPTI: it finds the library, distinguishes its releases, sets it up, and knows the
-//! layout of its callbacks and records.
+//! The only module that knows NVIDIA CUPTI. It finds the CUPTI library, handles the differences between its releases,
+//! sets it up, and knows the layout of its callbacks and records.
 //!
-//! The interface of this module has two parts. A [`Tracer`] receives API calls and buffers. An [`Api`] flushes, and turns
-//! buffers into [`Row`](gpuflame_model::record::Row)s. Each error is one sentence. No CUPTI type and no check of a CUPTI
-//! version appears outside this module.
+//! The interface of this module has two parts: a [`Tracer`] receives API calls and buffers, and an [`Api`] flushes
+//! CUPTI and converts buffers to [`Row`](gpuflame_model::record::Row)s. Each error is one sentence. No CUPTI type and
+//! no check of a CUPTI version appears outside this module.
 //!
 //! ```text
 //! find, here -> load -> api -> callback -> tracer          (set up once; then called by CUPTI)
@@ -52,14 +52,15 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Settings of a subscription: the features that CUPTI records, and the location of its library.
+/// Settings of a subscription: what CUPTI records, and where its library is.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// The CUPTI library to use (`GPUFLAME_CUPTI`): a path, or a name for the dynamic linker. Default: `None`, which
-    /// means that CUPTI is searched.
+    /// searches for a library.
     pub library: Option<PathBuf>,
-    /// Whether to load the driver if the program has not loaded it. Set this when the program calls gpuflame, but not
-    /// when gpuflame is injected, because a process without the driver has nothing to record. Default: `false`.
+    /// Whether to load the driver if the program has not loaded it. Set this if the program itself calls gpuflame. Do
+    /// not set it if gpuflame is injected, because a process without the driver has nothing to record. Default:
+    /// `false`.
     pub load_driver: bool,
     /// Whether to record a graph launch as a single activity, without its nodes. This is cheap, but hides which kernels
     /// the graph runs. Default: `false`.
@@ -68,23 +69,23 @@ pub struct Options {
     pub events: bool,
     /// Whether to record transfers of memory that the host and GPUs share, and page faults. Default: `false`.
     pub unified: bool,
-    /// Whether to ignore environment variables that name CUDA's location. This is needed in a process that has more
-    /// rights than the user who started the process. Default: `false`.
+    /// Whether to ignore environment variables that name CUDA's location. Needed if the process has more rights than
+    /// the user who started it. Default: `false`.
     pub without_environment: bool,
-    /// Deference to other clients. Default: [`Deference::Records`].
+    /// Resources that we release to other clients. Default: [`Deference::Records`].
     pub deference: Deference,
 }
 
-/// Which resources we release to other CUPTI clients in the process, and for how long.
+/// Resources that we release to other CUPTI clients in the process, and for how long.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Deference {
-    /// A client that takes the records keeps them until we ask for the records again.
+    /// A client that takes the records keeps them until we take them back, for example because a window opens.
     None,
-    /// A client that takes the records keeps them until that client has finished.
+    /// A client that takes the records keeps them until it has finished.
     #[default]
     Records,
-    /// A client that takes the records keeps them until that client has finished. A client that asks for the
-    /// subscription gets it too.
+    /// A client that takes the records keeps them until it has finished. A client that asks for the subscription gets
+    /// it too.
     Subscription,
 }
 
@@ -92,8 +93,8 @@ pub enum Deference {
 /// process.
 static SUBSCRIBED: AtomicBool = AtomicBool::new(false);
 
-/// Finds CUPTI, subscribes to it, and enables the callbacks that report every call that creates GPU work to `T`. The
-/// first callbacks may arrive before this function returns.
+/// Finds CUPTI, subscribes to it, and enables the callbacks through which `T` is notified of every call that creates
+/// GPU work. The first callbacks may arrive before this function returns.
 ///
 /// The only CUDA call that this function makes is `cuDriverGetVersion`; CUPTI itself initialises the driver.
 ///
@@ -115,7 +116,7 @@ fn find_and_attach<T: Tracer>(options: &Options) -> Result<&'static Api> {
     load::attach::<T>(driver, &process_env::search_environment(driver, options), options)
 }
 
-/// Marks the subscription as ended, which allows another one.
+/// Marks the subscription as ended, so that a new subscription is allowed.
 fn release() {
     SUBSCRIBED.store(false, Ordering::Release);
 }

@@ -1,7 +1,8 @@
-//! Turns the candidates of a search into a running CUPTI, or into one sentence that explains why CUPTI cannot be used.
+//! Tries the files that a search has found, and starts the first CUPTI that works. If none works, the error is one
+//! sentence that explains why.
 //!
-//! If a candidate cannot be used, the reason is stored and the next candidate is tried. Some refusals end the search at
-//! once, because every other copy of CUPTI would be refused too.
+//! If a file cannot be used, the reason is stored and the next file is tried. Some refusals end the search at once,
+//! because CUPTI would refuse every other copy too.
 
 use super::Options;
 use super::api::Api;
@@ -30,7 +31,7 @@ pub(super) enum SkipReason {
     TriedBefore,
     /// The library is older than 11.8.
     TooOld(Version),
-    /// The library is for a later major CUDA release than the driver; the second field is the driver's version.
+    /// The library is for a later major CUDA release than the driver. The second field is the version of the driver.
     NewerThanDriver(Version, u32),
     /// The library was loaded but could not start.
     NotStarted(Version, &'static str, Status),
@@ -54,8 +55,8 @@ pub(super) fn attach<T: Tracer>(
 /// A CUPTI that was loaded but refused to start, and its status.
 pub(super) type StartedLibrary = (Candidate, Version, Status);
 
-/// Like `attach`, but says more: on success, why the CUPTI that works was tried; on failure, which CUPTI refused to
-/// start.
+/// Like `attach`, but returns more: on success, the reason why the working CUPTI was tried; on failure, the CUPTI
+/// that was loaded but refused to start.
 pub(super) fn probe<T: Tracer>(
     driver: Driver,
     environment: &SearchEnvironment,
@@ -72,7 +73,7 @@ pub(super) fn probe<T: Tracer>(
     })
 }
 
-/// Returns the first candidate that works, or why each candidate failed.
+/// Returns the first candidate that works. On failure, returns each candidate with the reason why it was not used.
 fn attach_any<T: Tracer>(
     driver: Driver,
     search: &SearchResult,
@@ -95,8 +96,8 @@ fn attach_any<T: Tracer>(
     Err(tried)
 }
 
-/// Loads, checks and starts one candidate. `seen` holds the files loaded so far. It is needed because for a bare name
-/// the dynamic linker may return a library that was already tried, and a library that has refused us must not be called
+/// Loads, checks and starts one candidate. `seen` holds the files that were loaded so far. For a bare name, the
+/// dynamic linker may return a library that was already tried, and a library that has refused us must not be called
 /// again.
 fn attach_one<T: Tracer>(
     driver: Driver,
@@ -116,9 +117,9 @@ fn attach_one<T: Tracer>(
         .map_err(|SetupRefusal { step, status }| SkipReason::NotStarted(version, step, status))
 }
 
-/// Makes sure that the threads that the library creates from now on are registered, because unregistered threads of the
-/// library would keep a process alive whose own threads have ended. If the library's GOT slot cannot be written, its
-/// threads are not registered and still keep the process alive.
+/// Registers every thread that the library creates from now on. A thread of the library that is not registered keeps
+/// a process alive whose own threads have all ended. If the library's GOT slot cannot be written, its threads are not
+/// registered, and have that effect.
 fn note_threads(library: &Library) {
     if let Some(inside) = library.get_version {
         threads::note_threads_of_tracer();
@@ -142,7 +143,7 @@ fn open(candidate: &Candidate) -> Result<Library, SkipReason> {
     unsafe { Library::open(&file) }.map_err(SkipReason::NotLoaded)
 }
 
-/// Checks all that can be checked without starting the library.
+/// Checks the library as far as possible without starting it.
 ///
 /// Errors: the reason why the library cannot be used.
 pub(super) fn check_library(
@@ -165,8 +166,8 @@ pub(super) fn check_library(
     }
 }
 
-/// Whether no other copy of CUPTI can be expected to work, because CUPTI has started and refused us, or because the
-/// program already uses this copy, which rules out all other copies.
+/// Whether no other copy of CUPTI is expected to work. This is so if CUPTI has started and refused us, or if the
+/// program already uses this copy, because then no other copy may be used.
 fn ends_search(reason: &SkipReason, source: CandidateSource) -> bool {
     match reason {
         SkipReason::NotStarted(_, _, Status::NOT_INITIALIZED | Status::UNKNOWN) => false,
@@ -187,8 +188,8 @@ pub(super) fn failure_error(
         SkipReason::NotStarted(version, step, status) => Some((candidate, *version, *step, *status)),
         _ => None,
     });
-    // If a refusal ended the search, that refusal explains the failure best. Otherwise the refusal of the first
-    // candidate, which is the best one, is reported.
+    // If a refusal ended the search, the message reports that refusal. Otherwise it reports the refusal of the first
+    // candidate, which is the preferred one.
     let ended = tried.last().filter(|(candidate, reason)| ends_search(reason, candidate.source));
     let telling = if ended.is_some() { started.next_back() } else { started.next() };
     if let Some((candidate, version, step, status)) = telling {
@@ -205,7 +206,7 @@ pub(super) fn failure_error(
     Error::new(ErrorKind::NoCupti, not_found_message(environment, search, tried))
 }
 
-/// Returns advice for the user after a refusal.
+/// Returns the advice for the user after CUPTI refused to start.
 fn advice(environment: &SearchEnvironment, status: Status, has_gpu_file: bool) -> String {
     match status {
         Status::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED => match likely_subscriber(&environment.mapped) {
@@ -237,7 +238,7 @@ fn advice(environment: &SearchEnvironment, status: Status, has_gpu_file: bool) -
     }
 }
 
-/// Describes a refusal in words that need no knowledge of profilers.
+/// Describes a refusal in words for users who know nothing about profilers.
 fn status_text(status: Status) -> String {
     match status {
         Status::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED => {
@@ -247,7 +248,7 @@ fn status_text(status: Status) -> String {
     }
 }
 
-/// Guesses which tool has subscribed to CUPTI, by the files that tools map into the process.
+/// Guesses which tool has subscribed to CUPTI, from the files that the process has mapped.
 fn likely_subscriber(mapped: &[PathBuf]) -> Option<&'static str> {
     const TOOLS: [(&str, &str); 8] = [
         ("libToolsInjection", "Nsight Systems (nsys)"),
@@ -270,7 +271,7 @@ fn not_found_message(
 ) -> String {
     let majors = environment.majors();
     let names: Vec<_> = majors.iter().map(|major| major.file()).collect();
-    // If the dynamic linker does not find a bare name, the message needs no reason for that candidate.
+    // Candidates that are bare names are left out if the dynamic linker did not find them: that is the normal case.
     let reasons: Vec<_> = tried
         .iter()
         .filter(|(candidate, reason)| {
@@ -297,7 +298,7 @@ fn not_found_message(
     [vec![what], reasons, vec![next]].concat().join("; ")
 }
 
-/// Lists the first few folders; all folders would fill a screen.
+/// Lists the first few folders, because the list of all folders would fill a screen.
 fn list_folders(folders: &[PathBuf]) -> String {
     const MAX_LISTED: usize = 4;
     let shown: Vec<_> = folders.iter().take(MAX_LISTED).map(|folder| folder.display().to_string()).collect();

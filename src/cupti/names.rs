@@ -1,15 +1,15 @@
 //! Interns kernel names: maps the pointers in activity records to [`NameId`]s.
 //!
 //! CUPTI uses the same pointer in every record of a kernel, so a name is looked up by its pointer first. The pointer
-//! alone does not identify a name, because the address may be reused for another name after the kernel's module is
-//! unloaded. So the bytes of the name are compared each time, which costs a `memcmp` on the collector's thread.
+//! alone does not identify a name: after the kernel's module is unloaded, another name may be at the same address. So
+//! the bytes of the name are also compared each time, which costs a `memcmp` on the collector's thread.
 
 use gpuflame_model::record::{IdMap, NameId, map_bytes};
 use std::collections::HashMap;
 use std::ffi::c_char;
 
-/// Maximum length of a name in bytes. Longer names are truncated, so that a bad pointer cannot make us read without
-/// end.
+/// Maximum length of a name in bytes. Longer names are truncated. Without a limit, a bad pointer could make us read
+/// arbitrarily far.
 const MAX_NAME_BYTES: usize = 64 * 1024;
 
 /// Text that is shown for a kernel without a name.
@@ -18,12 +18,12 @@ const UNNAMED_KERNEL: &str = "[unnamed kernel]";
 /// All kernel names seen so far, each with an id, except names that were removed by [`KernelNames::forget`].
 #[derive(Debug, Default)]
 pub struct KernelNames {
-    /// Index into `names`, by the pointer of the name.
+    /// Index into `names`, by the address of the name's text.
     by_pointer: IdMap<usize, u32>,
     by_bytes: HashMap<Box<[u8]>, u32>,
     names: Vec<KernelName>,
-    /// Indexes of removed names, which can be reused. Ids are never reused, because a record with an old id may still
-    /// be in flight.
+    /// Indexes of removed entries of `names`, which can be reused. Ids are never reused, because a record with an old
+    /// id may still be in flight.
     free: Vec<u32>,
     next: u32,
     text_bytes: usize,
@@ -35,7 +35,7 @@ struct KernelName {
     bytes: Box<[u8]>,
 }
 
-/// Result of a look-up: the id of a name, and the text of the name if the name is new.
+/// Result of a look-up: the id of a name. If the name is new, also its text.
 pub(super) struct InternedName<'a> {
     pub(super) id: NameId,
     pub(super) new_text: Option<std::borrow::Cow<'a, str>>,
@@ -83,7 +83,7 @@ impl KernelNames {
             + 2 * self.text_bytes
     }
 
-    /// Interns the C string at `name`. A null pointer and an empty string both become the same unnamed kernel.
+    /// Interns the C string at `name`. A null pointer and an empty string both stand for the unnamed kernel.
     ///
     /// # Safety
     /// `name` is null, or its bytes are readable now up to a NUL or for 64 KiB.

@@ -1,4 +1,4 @@
-//! Checks for `gpuflame doctor` whether a recording would work here, without recording. Run the check in a separate
+//! Checks whether a recording would work here, without recording (for `gpuflame doctor`). Run the check in a separate
 //! process, because it loads the driver and initialises CUDA.
 
 use std::path::PathBuf;
@@ -20,9 +20,9 @@ pub struct ProbeReport {
     pub driver: Option<u32>,
     /// Names of the GPUs that this process may use, or the driver's status code.
     pub gpus: std::result::Result<Vec<String>, u32>,
-    /// The CUPTI that was loaded, even if it then refused to start.
+    /// The CUPTI that was loaded, which may then have refused to start.
     pub cupti: Option<ProbedCupti>,
-    /// Reason why no work can be recorded.
+    /// Reason why no work can be recorded; `None` if work can be recorded.
     pub refused: Option<(ProbeRefusal, Error)>,
     /// Features that cannot be recorded, one sentence each.
     pub notes: Vec<String>,
@@ -39,12 +39,12 @@ pub struct ProbedCupti {
     pub version: Version,
 }
 
-/// Category of CUPTI's refusal.
+/// Kind of reason for which CUPTI refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbeRefusal {
     /// Another tool owns the subscription.
     OtherTool,
-    /// The user lacks the permission.
+    /// The user is not permitted to use CUPTI.
     Permission,
     /// No CUPTI was found, or CUPTI refused for another reason.
     Other,

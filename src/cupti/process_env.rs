@@ -1,7 +1,7 @@
-//! Collects the facts on which the search for CUPTI depends: the files that this process has mapped, the location of
-//! the process's Python, and the machine's library folders.
+//! Collects the inputs of the search for CUPTI: the files that this process has mapped, where its Python is
+//! installed, and the machine's library folders.
 //!
-//! All facts are read from files and from the dynamic linker, without a CUDA call.
+//! All inputs come from files and from the dynamic linker, without a CUDA call.
 
 use super::Options;
 use super::driver::Driver;
@@ -10,7 +10,7 @@ use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Returns the search environment of this process, which determines where CUPTI is searched.
+/// Returns the inputs of the search for CUPTI in this process.
 pub fn search_environment(driver: Driver, options: &Options) -> SearchEnvironment {
     let variable = |name: &&str| if options.without_environment { None } else { std::env::var_os(name) };
     let named = |names: &[&str]| names.iter().filter_map(variable).map(PathBuf::from).collect();
@@ -25,7 +25,7 @@ pub fn search_environment(driver: Driver, options: &Options) -> SearchEnvironmen
     }
 }
 
-/// Whether the machine has a device file of a GPU: a file of the NVIDIA driver, or the device file of WSL.
+/// Whether the machine has a GPU's device file, either of the NVIDIA driver or of WSL.
 pub(super) fn has_gpu_file() -> bool {
     let numbered = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().as_bytes();
@@ -66,8 +66,9 @@ unsafe extern "C" fn add_mapped_file(
     0
 }
 
-/// Returns the root folders of the Python that runs this process, if Python runs it: the roots of the virtual
-/// environment, of the name with which Python was started, and of Python's executable.
+/// Returns the root folders under which the Python of this process may be installed: the roots of virtual
+/// environments, and, if this program is a Python, the roots of the name with which it was started and of its
+/// executable.
 fn python_roots(environment: Vec<PathBuf>, started_as: Option<PathBuf>) -> Vec<PathBuf> {
     let programs = started_as.into_iter().chain(std::env::current_exe());
     let roots = programs.filter_map(|program| {

@@ -1,5 +1,5 @@
-//! Takes CUPTI's records for us, and leaves them to another client with all settings as that client would have found
-//! them without gpuflame.
+//! Takes CUPTI's records for us, and leaves them to another client. When we leave them, we restore all settings, so
+//! that the client finds them as they would be without gpuflame.
 
 use super::Options;
 use super::callback::buffer_functions;
@@ -17,7 +17,7 @@ pub(super) struct SetupRefusal {
     pub(super) status: Status,
 }
 
-/// Kinds that are always recorded. Kernels are recorded with the kind that keeps them concurrent.
+/// Activity kinds that are always recorded. The kind used for kernels lets kernels run concurrently.
 const BASE_KINDS: [(ActivityKind, &str); 4] = [
     (ActivityKind::CONCURRENT_KERNEL, "kernels"),
     (ActivityKind::MEMCPY, "copies"),
@@ -25,19 +25,18 @@ const BASE_KINDS: [(ActivityKind, &str); 4] = [
     (ActivityKind::MEMSET, "fills"),
 ];
 
-/// Kinds that are recorded in addition if `Options::events` is set.
+/// Activity kinds that are recorded only if `Options::events` is set.
 const EVENT_KINDS: [(ActivityKind, &str); 2] =
     [(ActivityKind::CUDA_EVENT, "events"), (ActivityKind::SYNCHRONIZATION, "waits")];
 
-/// Kinds that are recorded if `Options::unified` is set, and their names in messages when CUPTI refuses them.
+/// Activity kinds that are recorded only if `Options::unified` is set, with the names that messages use for them.
 const UNIFIED_MEMORY_KINDS: [(ActivityKind, &str); 1] =
     [(ActivityKind::UNIFIED_MEMORY_COUNTER, "unified memory")];
 
-/// Attribute that tells CUPTI that buffers are zeroed when it gets them.
+/// Attribute that tells CUPTI that all buffers are already zeroed.
 const ZEROED_BUFFERS: ActivityAttribute = ActivityAttribute::ZEROED_OUT_ACTIVITY_BUFFER;
 
-/// Value of the attribute for zeroed buffers before we set it; [`NOT_SET`] if we have not set the attribute or have
-/// restored it.
+/// Value that [`ZEROED_BUFFERS`] had before we set it; [`NOT_SET`] if we have not set it, or have restored it.
 static ZEROED_BEFORE: AtomicU8 = AtomicU8::new(NOT_SET);
 const NOT_SET: u8 = u8::MAX;
 
@@ -55,8 +54,8 @@ fn enable_kind(shared: &CallbackState, kind: ActivityKind) -> Result<(), Status>
     Ok(())
 }
 
-/// Registers us for the records, for the first time or again. Returns one sentence for each feature that could not be
-/// set up. `is_flushed` is true if CUPTI holds no record of another client.
+/// Registers us for the records, for the first time or again. `is_flushed` is true if CUPTI holds no record of
+/// another client. Returns one sentence for each feature that could not be set up.
 pub(super) fn register<T: Tracer>(
     shared: &'static CallbackState,
     options: &Options,
@@ -71,7 +70,7 @@ pub(super) fn register<T: Tracer>(
     unsafe { functions.register_buffers(subscriber, &buffer_functions::<T>()) }
         .map_err(|status| SetupRefusal { step: "cuptiActivityRegisterCallbacks", status })?;
     if !is_flushed && shared.has_seen_work.load(Ordering::Relaxed) {
-        // Flushes the client's last buffers. Otherwise CUPTI would write our records to these buffers, whose memory the
+        // Flushes the last buffers of the client. Otherwise CUPTI would write our records to those buffers, which the
         // client may have freed.
         let _ = functions.flush(FlushFlag::NONE);
     }
@@ -80,8 +79,8 @@ pub(super) fn register<T: Tracer>(
         let refusal = |(kind, what): &(_, _)| enable_kind(shared, *kind).err().map(|status| (*what, status));
         kinds.iter().filter_map(refusal).collect()
     };
-    // This step must be the first, because with a shared subscription CUPTI refuses to record nodes while another
-    // client records whole graphs, and refuses to record whole graphs while another client records nodes.
+    // This step must be the first. With a shared subscription, CUPTI refuses to record the nodes of graphs while
+    // another client records whole graphs, and refuses to record whole graphs while another client records nodes.
     if options.whole_graphs
         && let Err(status) = enable_kind(shared, ActivityKind::GRAPH_TRACE)
     {
@@ -93,8 +92,8 @@ pub(super) fn register<T: Tracer>(
         return Err(SetupRefusal { step: "cuptiActivityEnable", status: refused[0].1 });
     }
     if options.events {
-        // From 12.8 on, every query of an event that has not happened yet would produce a record, and programs query
-        // events in loops.
+        // From 12.8 on, CUPTI would write a record for every query of an event that has not happened yet, and
+        // programs query events in loops.
         let _ = functions.record_unfinished_queries(false);
         refused.extend(enable(&EVENT_KINDS));
     }
@@ -108,8 +107,8 @@ pub(super) fn register<T: Tracer>(
     Ok(notes)
 }
 
-/// Tells CUPTI that our buffers are already zero, which avoids a memset of every buffer on an application thread. CUPTI
-/// releases without the attribute are only slower.
+/// Tells CUPTI that our buffers are already zero. CUPTI then does not zero each buffer on an application thread.
+/// CUPTI releases that lack the attribute still do so, and are only slower.
 fn declare_buffers_zeroed(shared: &CallbackState) {
     let (functions, subscriber) = (&shared.functions, shared.subscriber());
     if ZEROED_BEFORE.load(Ordering::Acquire) == NOT_SET {
@@ -119,12 +118,13 @@ fn declare_buffers_zeroed(shared: &CallbackState) {
     let _ = functions.set_attribute(subscriber, ZEROED_BUFFERS, 1);
 }
 
-/// Restores all settings that were made only for us, and disables all of our kinds except `theirs`, the kinds that
-/// other clients have enabled. Returns the kinds that were disabled, one bit each. Clears CUPTI's last error, so that
-/// no client sees an error of these calls.
+/// Restores all settings that we made, and disables all of our kinds except `theirs`, the kinds that other clients
+/// have enabled. Returns the kinds that were disabled, one bit each. Clears CUPTI's last error, so that no client
+/// sees an error of these calls.
 ///
-/// CUPTI calls the functions that were registered last for each record of an enabled kind. If our kinds are off, CUPTI
-/// calls a client's functions only for that client's own records, and never after the client has disabled its kinds.
+/// CUPTI calls the functions that were registered last, for each record of an enabled kind. Once our kinds are
+/// disabled, CUPTI calls a client's functions only for that client's own records, and not at all after the client has
+/// disabled its kinds.
 pub(super) fn release(shared: &CallbackState, theirs: u64) -> u64 {
     let functions = &shared.functions;
     let ours = ENABLED_KINDS.fetch_and(theirs, Ordering::AcqRel) & !theirs;
@@ -145,7 +145,7 @@ pub(super) fn release(shared: &CallbackState, theirs: u64) -> u64 {
     ours
 }
 
-/// Undoes [`release`], after CUPTI has refused the call of the client for which we left the records.
+/// Undoes [`release`]. Called if CUPTI has refused the call of the client for which we left the records.
 pub(super) fn resume(shared: &CallbackState, kinds_of_ours: u64) {
     declare_buffers_zeroed(shared);
     if shared.events {
@@ -160,7 +160,8 @@ fn iterate_kinds(set: u64) -> impl Iterator<Item = ActivityKind> {
     (0..u64::BITS).map(ActivityKind).filter(move |kind| set & kind_bit(*kind) != 0)
 }
 
-/// Resets our state to "nothing is set". Called initially, and after a client has ended CUPTI.
+/// Notes that none of our settings is made and no kind is enabled. Called initially, and after a client has shut
+/// CUPTI down.
 pub(super) fn reset() {
     ZEROED_BEFORE.store(NOT_SET, Ordering::Release);
     ENABLED_KINDS.store(0, Ordering::Release);

@@ -1,6 +1,6 @@
-//! CUPTI's two numbering schemes, the capabilities of each version, and its known bugs.
+//! CUPTI's two ways of numbering its versions, the capabilities of each version, and its known bugs.
 //!
-//! All of gpuflame's version checks are here. The checks use the version number that the library itself reports.
+//! All version checks of gpuflame are here. They use the version number that the library itself reports.
 
 use std::fmt;
 
@@ -9,11 +9,11 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Version(pub u32);
 
-/// First API version of each CUDA release, ascending. 11.8, 12.0 and 12.1 share one number.
+/// First API version of each CUDA release, ascending. The releases 11.8, 12.0 and 12.1 have the same number.
 const COUNTER_VERSIONS: [(u32, u32, u32); 8] =
     [(18, 11, 8), (20, 12, 2), (21, 12, 3), (22, 12, 4), (23, 12, 5), (24, 12, 6), (26, 12, 8), (28, 12, 9)];
 
-/// First number of the second numbering scheme.
+/// Smallest version number of the form `MMmmpp`.
 const FIRST_RELEASE_NUMBER: u32 = 130_000;
 
 impl Version {
@@ -31,8 +31,8 @@ impl Version {
         Some((newest.1, newest.2))
     }
 
-    /// Whether this version is made for a later major CUDA release than the driver. Such a CUPTI does not start; a
-    /// CUPTI for a later minor release does. `driver` is in the driver's own numbers (12040 = 12.4).
+    /// Whether this version is for a later major CUDA release than the driver supports. Such a CUPTI does not start,
+    /// whereas a CUPTI for a later minor release does. `driver` is in the driver's own numbers (12040 = 12.4).
     pub fn is_newer_than_driver(self, driver: u32) -> bool {
         self.cuda().is_some_and(|(major, _)| major > driver / 1000)
     }
@@ -42,13 +42,14 @@ impl Version {
         self.0 >= 20
     }
 
-    /// Whether several tools can record at once (from 13.3 on, with a driver of r610 or later, which is for CUDA 13.3).
-    /// `driver` is in the driver's own numbers.
+    /// Whether several tools can record at once. This needs CUPTI 13.3 or later, and driver r610 or later (CUDA
+    /// 13.3). `driver` is in the driver's own numbers.
     pub fn can_share(self, driver: u32) -> bool {
         self.0 >= 130_300 && driver >= 13_030
     }
 
-    /// Whether CUPTI loses and counts records if it gets no buffer (from 12.9 on). Earlier versions crash.
+    /// Whether CUPTI survives a request for which it gets no buffer: it counts and loses the records (12.9 on).
+    /// Earlier versions crash.
     pub fn survives_without_buffer(self) -> bool {
         self.0 >= 28
     }

@@ -1,10 +1,10 @@
-//! The activity table: a CSV file with a row per activity, written in the order in which the join emits activities.
-//! Only names are stored.
+//! The activity table: a CSV file with a row per activity. Each row is written when the join emits the activity, so
+//! only names are stored.
 //!
-//! Rows are in the order in which activities were matched to their launch, which is nearly the order of time. An
-//! unmatched activity has a row with the reason, and losses are counted in rows of kind `lost`. Launches without an
-//! activity have no row. The table of stacks (`stack_table`), to which `stack` and `created_stack` refer, counts
-//! these launches.
+//! Rows are in the order in which activities were matched to their launches, which is nearly the order of time. If an
+//! activity has no launch, its row has the reason. Losses are counted in rows of kind `lost`. Launches without an
+//! activity have no row; the table of stacks (`stack_table`), to which the columns `stack` and `created_stack` refer,
+//! counts them.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -57,15 +57,15 @@ const HEADER: [&str; 34] = [
     "reason",
 ];
 
-/// A [`Sink`] that writes the activity table. Rows that name kernels must be passed to [`ActivityTable::row`] before
-/// the activities that refer to them.
+/// A [`Sink`] that writes the activity table. A row that names a kernel must be passed to [`ActivityTable::row`]
+/// before the activities of that kernel.
 #[derive(Debug)]
 pub struct ActivityTable<W: Write> {
     out: csv::Writer<W>,
-    /// Function that turns a symbol into the displayed name.
+    /// Function that converts a kernel's symbol to the name in the table.
     show: fn(&str) -> String,
     names: IdMap<NameId, String>,
-    /// Whether names were dropped.
+    /// Whether `keep_kernels` dropped names.
     dropped_names: bool,
     record: ByteRecord,
     text: String,
@@ -73,7 +73,7 @@ pub struct ActivityTable<W: Write> {
 }
 
 impl<W: Write> ActivityTable<W> {
-    /// Starts the table. `show` turns a kernel's symbol, as CUPTI reported it, into the name in the table
+    /// Starts the table. `show` converts a kernel's symbol, as CUPTI reported it, to the name in the table
     /// (`symbolize::kernel_name`).
     ///
     /// # Errors
@@ -85,14 +85,14 @@ impl<W: Write> ActivityTable<W> {
         Ok(Self { out, show, names, dropped_names: false, record, text, failed: None })
     }
 
-    /// Stores the name of a kernel, and writes rows for unified memory and losses; ignores all other rows.
+    /// Stores the name of a kernel. Writes rows about unified memory and losses. Ignores all other rows.
     pub fn row(&mut self, row: &Row<'_>) {
         match row {
             Row::Name { id, text } => {
                 self.names.entry(*id).or_insert_with(|| clean::cell(&(self.show)(text)).into_owned());
             }
             Row::Unified(unified) => self.unified(unified),
-            // A captured launch is not a loss, because it runs whenever its graph is launched.
+            // A launch captured into a graph is not a loss, because its work runs whenever the graph is launched.
             Row::Loss { loss: Loss::LaunchesCaptured, .. } => {}
             Row::Loss { loss, count } => self.lost(*loss, *count),
             _ => {}
@@ -116,8 +116,8 @@ impl<W: Write> ActivityTable<W> {
         self.dropped_names = true;
     }
 
-    /// Writes a row for unified memory. The row has no launch, because CUPTI does not report one. For faults, the
-    /// column `value` holds their count.
+    /// Writes a row about unified memory. The row has no launch, because CUPTI reports none. For faults, the column
+    /// `value` holds the number of faults.
     fn unified(&mut self, unified: &Unified) {
         let is_move = unified.kind.is_move();
         self.field("unified");
@@ -142,7 +142,7 @@ impl<W: Write> ActivityTable<W> {
         self.end();
     }
 
-    /// Returns the first error, once. The table is unusable after an error.
+    /// Returns the first error. Later calls return `None`. After an error, the table is unusable.
     pub fn failure(&mut self) -> Option<Error> {
         self.failed.take().map(table::error)
     }
@@ -150,7 +150,7 @@ impl<W: Write> ActivityTable<W> {
     /// Finishes the table and returns the writer.
     ///
     /// # Errors
-    /// The first error since the start. Nothing was written after that error.
+    /// The first error since the table was started. Nothing was written after that error.
     pub fn finish(mut self) -> Result<W> {
         if let Some(error) = self.failed.take() {
             return Err(table::error(error));
@@ -250,7 +250,7 @@ impl<W: Write> ActivityTable<W> {
 }
 
 impl<W: Write> ActivityTable<W> {
-    /// Writes an activity with its correlation id as the source has it.
+    /// Writes an activity, with the correlation id that it has in the source.
     pub fn activity_with_id(&mut self, activity: &Activity, origin: Origin, correlation: Option<u64>) {
         self.name(activity.work());
         self.ids(activity, correlation);
@@ -283,6 +283,6 @@ impl<W: Write> Sink for ActivityTable<W> {
         self.activity_with_id(activity, origin, Some(activity.correlation.0.into()));
     }
 
-    /// Does nothing, because the table of stacks counts launches without an activity.
+    /// Does nothing. The table of stacks counts the launches without an activity.
     fn pending(&mut self, _: CorrelationId, _: Launched) {}
 }

@@ -1,4 +1,4 @@
-//! Cleans names for output, because symbols come from arbitrary binaries and may contain anything.
+//! Cleans names for output. Symbols come from arbitrary binaries, so they may contain any characters.
 
 use std::borrow::Cow;
 
@@ -30,12 +30,12 @@ pub fn frame(name: &str) -> Cow<'_, str> {
     clean.replace(';', "\u{ff1b}").into()
 }
 
-/// Cleans `name` as a field of a table: on one line, and never empty.
+/// Cleans `name` for a field of a table. The result is one line and never empty.
 pub fn text(name: &str) -> String {
     field(name).into_owned()
 }
 
-/// As [`text`], but does not copy names that are already clean. Nearly all names are clean.
+/// Like [`text`], but does not copy names that are already clean. Nearly all names are clean.
 pub(super) fn field(name: &str) -> Cow<'_, str> {
     if is_clean(name.as_bytes()) {
         return name.into();
@@ -48,7 +48,7 @@ pub(super) fn field(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// As `field`, for a table that a spreadsheet might open; see [`guarded`].
+/// Cleans `name` like `field`, and makes it safe in a spreadsheet; see [`guarded`].
 pub fn cell(name: &str) -> Cow<'_, str> {
     match field(name) {
         Cow::Borrowed(clean) => guarded(clean),
@@ -56,15 +56,15 @@ pub fn cell(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// Puts a `'` before text that a spreadsheet might take for a formula, as spreadsheets do themselves, and before text
-/// that already looks like text with such a `'`. A reader recovers the text by removing one `'` if a `=`, `+`, `-` or
-/// `@` follows all leading `'`.
+/// Puts a `'` before text that a spreadsheet might take for a formula, as spreadsheets do themselves. Text that
+/// already looks like the result (a `'` before such text) gets another `'`. To recover the text, a reader removes one
+/// `'` if the `'`s at the start are followed by `=`, `+`, `-` or `@`.
 pub fn guarded(clean: &str) -> Cow<'_, str> {
     let is_formula = clean.trim_start_matches('\'').starts_with(['=', '+', '-', '@']);
     if is_formula { format!("'{clean}").into() } else { clean.into() }
 }
 
-/// Cleans text for a line of a terminal: each character that would control the terminal becomes a blank.
+/// Cleans text for a line of a terminal: replaces each character that would control the terminal by a blank.
 pub fn line(text: &str) -> Cow<'_, str> {
     if text.chars().all(is_printable) {
         return text.into();
@@ -72,8 +72,8 @@ pub fn line(text: &str) -> Cow<'_, str> {
     text.chars().map(|c| if is_printable(c) { c } else { ' ' }).collect()
 }
 
-/// Whether the name is clean, as nearly all names are. Testing character by character takes ten times as long. The
-/// loop has no early exit, so that it compares many bytes at once.
+/// Whether the name is clean, as nearly all names are. This test of bytes takes a tenth of the time of a test of
+/// characters. The loop has no early exit, so that the compiler can compare many bytes at once.
 fn is_clean(name: &[u8]) -> bool {
     let is_trimmed = !matches!(name, [] | [b' ', ..] | [.., b' ']);
     is_trimmed && name.iter().fold(true, |is_clean, byte| is_clean & (b' '..=b'~').contains(byte))
@@ -86,7 +86,7 @@ fn is_printable(c: char) -> bool {
     !(c.is_control() || ends_a_line || is_bidi_control(c) || matches!(c, '\u{fffe}' | '\u{ffff}'))
 }
 
-/// Whether a reader of folded files would take `word` for a weight.
+/// Whether a reader of folded files would take `word` for the weight at the end of a line.
 fn is_number(word: &str) -> bool {
     word.chars().all(|c| c.is_ascii_digit() || matches!(c, '.' | '-' | '+'))
 }
@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(cell("gemm<float, 128>"), "gemm<float, 128>");
     }
 
-    /// Decodes a cell as the comment at `guarded` specifies.
+    /// Decodes a cell as the documentation of `guarded` describes.
     fn read(cell: &str) -> &str {
         match cell.strip_prefix('\'') {
             Some(name) if name.trim_start_matches('\'').starts_with(['=', '+', '-', '@']) => name,

@@ -1,4 +1,4 @@
-//! Colours of frames in pictures: chosen by kind, slightly varied by name.
+//! Colours of frames in pictures. The kind of a frame determines the colour, and its name the shade.
 
 use inferno::flamegraph::color::{Color, PaletteMap};
 
@@ -7,26 +7,26 @@ use super::frame::Label;
 use gpuflame_model::profile::{Cause, ShownFrameKind};
 use gpuflame_model::record::hash_one;
 
-/// Name that `inferno` gives the bottom frame.
+/// Name of the bottom frame in `inferno`.
 const BOTTOM_FRAME: &str = "";
 const BOTTOM_COLOR: Color = Color { r: 205, g: 210, b: 205 };
 
-/// Returns a palette with a colour per frame.
+/// Returns a palette that contains a colour for each of these frames.
 pub fn palette<'a>(labels: impl IntoIterator<Item = Label<'a>>) -> PaletteMap {
     let mut colors = PaletteMap::default();
     for label in labels {
         colors.insert(label.name_first(), color(label.text, label.kind));
     }
-    // `inferno` gives frames without an entry a random colour.
+    // If a frame has no entry in the palette, `inferno` gives it a random colour.
     colors.insert(BOTTOM_FRAME, BOTTOM_COLOR);
     colors.insert(MERGED_FRAME, BOTTOM_COLOR);
     colors
 }
 
-/// Returns warm colours for kernels, yellow for graphs, blue for copies, purple for fills, grey for anything missing,
-/// teal for ranges, pale blue for Python functions and pale green for other CPU frames. Idle time is orange if the
-/// host was late, yellow while a launch was in flight, blue while work waited. The name varies the shade, so that
-/// neighbouring frames can be distinguished.
+/// Returns the colour of a frame: warm colours for kernels, yellow for graphs, blue for copies, purple for fills,
+/// grey for anything missing, teal for ranges, pale blue for Python functions, and pale green for other CPU frames.
+/// Idle time is orange if the host was late, yellow while a launch was in flight, and blue while work waited. The
+/// name determines the shade, so that neighbouring frames can be distinguished.
 fn color(name: &str, kind: ShownFrameKind) -> Color {
     let shade = |range: u64| (hash_one(name) >> 20) % range;
     let (r, g, b) = match kind {

@@ -1,5 +1,5 @@
-//! Composes stacks as frames, root first: the frames below a sample's stack, the stack, and the frames on top of the
-//! stack. All formats use this module, so a stack is the same in each format.
+//! Composes the frames of a sample, root first: the requested root frames, the sample's stack, and the frames on top
+//! of the stack. All formats use this module, so a sample has the same frames in each format.
 
 use std::borrow::Cow;
 
@@ -18,25 +18,25 @@ use gpuflame_model::record::{
 /// Frame between the launch of a graph and the stack that created the graph's node.
 const GRAPH_FRAME: &str = "[graph]";
 
-/// Composes the stacks of a view.
+/// Composes the frames of a view's samples.
 pub struct Composer<'a> {
     profile: &'a Profile,
     view: &'a View,
     graph: GraphStacks,
     names: NameFolding,
-    /// Whether the paths to both calls around an idle gap are shown completely.
+    /// Whether to show the stacks of both calls around an idle gap completely.
     all_frames: bool,
     roots: Roots<'a>,
 }
 
 impl<'a> Composer<'a> {
-    /// Creates a composer of the stacks of `view`.
+    /// Creates a composer for the samples of `view`.
     pub fn new(profile: &'a Profile, view: &'a View, options: &'a Options) -> Self {
         let &Options { graph, names, all_frames, .. } = options;
         Self { profile, view, graph, names, all_frames, roots: Roots::new(profile, view, options) }
     }
 
-    /// Returns the samples of the view, followed by a sample per loss that affects the view.
+    /// Returns the samples of the view, and then one sample for each kind of loss that the view shows.
     pub fn samples(&self) -> impl Iterator<Item = Cow<'a, Sample>> + use<'a> {
         let (profile, view) = (self.profile, self.view);
         let is_shown = |loss| view.lost.iter().any(|(lost, _)| *lost == loss);
@@ -54,7 +54,7 @@ impl<'a> Composer<'a> {
         profile.shown_samples(view).iter().map(Cow::Borrowed).chain(parts).chain(lost)
     }
 
-    /// Returns all frames of a sample.
+    /// Returns all frames of a sample, root first.
     pub fn frames(&self, sample: &Sample) -> Vec<ComposedFrame<'a>> {
         let mut frames = self.root_frames(sample);
         frames.extend(self.stack(sample.site));
@@ -62,9 +62,9 @@ impl<'a> Composer<'a> {
         frames
     }
 
-    /// Returns the frames below the sample's stack.
+    /// Returns the frames before the sample's stack: the requested root frames, and the root mark of the sample.
     pub(super) fn root_frames(&self, sample: &Sample) -> Vec<ComposedFrame<'a>> {
-        // The device and stream of lost samples are unknown.
+        // It is unknown on which device and stream lost work ran.
         let is_lost = |leaf_frame| matches!(leaf_frame, LeafFrame::Lost(_));
         let mut frames = match sample.leaf.frames().any(is_lost) {
             true => Vec::new(),
@@ -84,8 +84,7 @@ impl<'a> Composer<'a> {
         }
     }
 
-    /// Returns the frames of a stack, leaf first, if the stack consists only of frames that the profile knows;
-    /// otherwise `None`.
+    /// Returns the frames of a stack, leaf first, if all of them have an id in the profile; otherwise `None`.
     pub(super) fn profile_frames(
         &self,
         site: SampleSite,
@@ -97,12 +96,12 @@ impl<'a> Composer<'a> {
         profile.shown(context).filter(|_| is_whole).map(|shown| profile.shown_stack(shown))
     }
 
-    /// Returns a frame that the profile knows.
+    /// Returns the frame that has this id in the profile.
     pub(super) fn profile_frame(&self, id: ShownFrameId) -> ComposedFrame<'a> {
         profile_frame(self.profile, id, self.names)
     }
 
-    /// Returns a frame on top of the stack.
+    /// Returns one of the frames on top of a sample's stack.
     pub(super) fn leaf_frame(&self, leaf_frame: LeafFrame, device: Option<DeviceId>) -> ComposedFrame<'a> {
         let profile = self.profile;
         match leaf_frame {
@@ -134,8 +133,8 @@ impl<'a> Composer<'a> {
         }
     }
 
-    /// Appends the frame text of a piece of work to `text`: `[GPU_Kernel]gemm`, or `[GPU1_Kernel]gemm`. Returns the
-    /// kind of the frame and the length of its tag.
+    /// Appends the frame text of a piece of work to `text`: `[GPU_Kernel]gemm`, or `[GPU1_Kernel]gemm` if there are
+    /// several GPUs. Returns the kind of the frame, and the length of the tag in brackets.
     pub(super) fn push_work(
         &self,
         text: &mut String,
@@ -162,15 +161,15 @@ impl<'a> Composer<'a> {
     }
 }
 
-/// Returns a sample of another view, reduced to time and count, with one more frame on top.
+/// Returns a sample of another view with only its time and count, and with `leaf_frame` on top.
 fn with_leaf_frame(sample: &Sample, leaf_frame: Option<LeafFrame>) -> Sample {
     let leaf_frames: Vec<LeafFrame> = sample.leaf.frames().chain(leaf_frame).collect();
     let [amount, count, ..] = sample.values;
     Sample { leaf: Leaf::new(&leaf_frames), stream: None, values: [amount, count, 0, 0], ..*sample }
 }
 
-/// Returns the frames of `site`, root first, by name if known, else by address. Markers for missing frames, or for a
-/// missing stack, are frames too.
+/// Returns the frames of `site`, root first. A frame without a name is shown by its address. If frames or the whole
+/// stack are missing, a frame says so.
 pub fn stack(
     profile: &Profile,
     site: SampleSite,
@@ -203,8 +202,9 @@ pub fn stack(
     }
 }
 
-/// Returns the frames that ran during the pause between two calls, a frame for the functions of which that is not known,
-/// and the frames of each call inside these functions: at most `functions` frames, and the call itself.
+/// Returns the frames of a pause between two calls: first the frames of functions that ran during the whole pause;
+/// then a frame for the functions of which this is uncertain; then the remaining frames of each call, at most
+/// `functions` of them and the call itself.
 fn between(
     profile: &Profile,
     (after, thread, before): (ContextId, Option<ThreadId>, ContextId),
@@ -221,7 +221,7 @@ fn between(
             format!("[between {} and {}]", first[0].text, second[0].text),
         )];
     }
-    // No invocation of a function is in the stacks of two threads.
+    // The stacks of two threads have no frame of the same function invocation, so they share nothing.
     let shared = match thread {
         None => profile.pause(after, before).unwrap_or_default(),
         Some(_) => SharedFrames::default(),
@@ -234,7 +234,7 @@ fn between(
             None => format!("[after, thread {}] ", id.0),
         },
     };
-    // The two calls themselves are never shared, even if they are equal.
+    // The last frame of each stack, which is the call, does not count as shared, even if both are equal.
     let inside =
         |frames: &mut Vec<ComposedFrame<'_>>, shared: usize| shared.min(frames.len().saturating_sub(1));
     let (at, start) = (inside(&mut first, shared.after), inside(&mut second, shared.before));
@@ -253,7 +253,7 @@ fn between(
 
 const CALL_BEFORE_MARK: &str = "[before] ";
 
-/// Returns a frame with a mark before its name.
+/// Returns the frame with `mark` in front of its name.
 fn with_mark<'a>(mark: &str, frame: ComposedFrame<'a>) -> ComposedFrame<'a> {
     ComposedFrame { text: format!("{mark}{}", frame.text).into(), tag: mark.len(), id: None, ..frame }
 }
@@ -288,8 +288,8 @@ fn context_frames(profile: &Profile, context: ContextId, names: NameFolding) -> 
     frames
 }
 
-/// Returns the marker for frames missing below the root of a stack. A stack that was assembled from two stacks has
-/// the marker inside.
+/// Returns the frame that marks missing frames at the root of a stack. A stack that was assembled from two stacks has
+/// no such frame at its root, because the missing frames are inside.
 fn missing_root(profile: &Profile, context: ContextId) -> Option<&'static str> {
     let label = profile.context(context)?.flags.label()?;
     let mut shown = profile.shown(context).into_iter().flat_map(|shown| profile.shown_stack(shown));
@@ -303,7 +303,7 @@ fn profile_frame(profile: &Profile, id: ShownFrameId, names: NameFolding) -> Com
     ComposedFrame { id: Some(id), ..ComposedFrame::new(shown.kind, name) }
 }
 
-/// Returns a frame without a name.
+/// Returns the frame that shows a captured frame without a name.
 fn raw(profile: &Profile, frame: Frame) -> ComposedFrame<'_> {
     match frame.kind() {
         FrameKind::Native { address, .. } => {
@@ -337,7 +337,7 @@ fn idle<'a>(profile: &Profile, cause: Cause, device: Option<DeviceId>) -> Compos
     )
 }
 
-/// Returns `GPU`, or `GPU1` if several GPUs did work.
+/// Returns `GPU`, or for example `GPU1` if several GPUs did work.
 fn gpu(profile: &Profile, device: Option<DeviceId>) -> Cow<'static, str> {
     match device {
         Some(device) if profile.devices().len() > 1 => format!("GPU{}", device.0).into(),
@@ -345,7 +345,7 @@ fn gpu(profile: &Profile, device: Option<DeviceId>) -> Cow<'static, str> {
     }
 }
 
-/// Returns the name of the API call of a context, which is the context's innermost frame that is not a range.
+/// Returns the name of the API call that a context made: its innermost frame that is not a range.
 pub fn call(profile: &Profile, context: ContextId) -> &str {
     let label = || {
         let frames = profile.stack(profile.context(context)?.stack);
@@ -358,8 +358,7 @@ pub fn call(profile: &Profile, context: ContextId) -> &str {
     label().unwrap_or("[call unknown]")
 }
 
-/// Returns the name of a piece of work, without a stack: the kernel's name, the direction of a copy, `memset`, or
-/// `graph`.
+/// Returns the name of a piece of work: the kernel's name, the direction of a copy, `memset`, or `graph`.
 pub fn work_name(profile: &Profile, work: Work) -> Cow<'_, str> {
     match work {
         Work::Kernel(name) => match profile.kernel(name) {
@@ -372,18 +371,18 @@ pub fn work_name(profile: &Profile, work: Work) -> Cow<'_, str> {
     }
 }
 
-/// Returns the unmodified frame texts of `site`, root first. For a graph node, returns the frames of its launch and
-/// of the stack that created it.
+/// Returns the frame texts of `site`, root first and unmodified. For a graph node, returns the frames of the launch
+/// and then those of the stack that created the node.
 pub fn stack_names(profile: &Profile, site: SampleSite) -> Vec<Cow<'_, str>> {
     folded_names(profile, site, NameFolding::Kept)
 }
 
-/// As [`stack_names`], but treats numbers in names as `names` requires.
+/// Like [`stack_names`], but with numbers in names folded as `names` specifies.
 pub fn folded_names(profile: &Profile, site: SampleSite, names: NameFolding) -> Vec<Cow<'_, str>> {
     stack(profile, site, GraphStacks::Both, names).into_iter().map(|frame| frame.text).collect()
 }
 
-/// Returns the place to which an activity is attributed.
+/// Returns the stack to which an activity is attributed.
 pub fn event_site(event: &gpuflame_explain::events::JoinedActivity) -> SampleSite {
     let launch = event.origin.context();
     match (event.activity.created, launch) {

@@ -1,9 +1,10 @@
-//! The text format of the CUPTI tracer in eunomia's tutorial, so that the tutorial's parser and merger work on our
+//! The text format of the CUPTI tracer in eunomia's tutorial, so that the tutorial's parser and merger can read our
 //! recordings.
 //!
-//! If the text is written from stored rows, calls come first, then activities, then waits and recorded events, each
-//! sorted by time. While the application runs, each record is written once it is known, and a launch directly before
-//! its first activity. Kernels keep the names that CUPTI reported. Fields of the format that were not recorded are 0.
+//! In a file made from stored rows, calls come first, then activities, then waits and recorded events. Each of these
+//! groups is sorted by time. In a file written while the application runs, each record is written as soon as it is
+//! known, and a launch directly before its first activity. Kernels have the names that CUPTI reported. Fields of the
+//! format that were not recorded are 0.
 
 use std::io::Write;
 
@@ -15,12 +16,12 @@ use gpuflame_model::record::{
     NameId, Nanos, Row, SyncKind, SyncRecord, ThreadId, Work,
 };
 
-/// Maximum number of stacks whose caller is stored while the application runs (8 MiB). Calls of other stacks have no
-/// name.
+/// Maximum number of stacks whose thread and call are stored while the application runs (8 MiB). Calls from other
+/// stacks are written without a name.
 pub(super) const MAX_CALLERS: usize = 1 << 18;
 
-/// A [`Sink`] that writes the text while the application runs. Rows that other rows refer to must be passed to
-/// [`CuptiText::row`] first.
+/// A [`Sink`] that writes the text while the application runs. If a row refers to another row, the other row must be
+/// passed to [`CuptiText::row`] first.
 #[derive(Debug)]
 pub struct CuptiText<W> {
     out: W,
@@ -28,9 +29,9 @@ pub struct CuptiText<W> {
     labels: IdMap<LabelId, String>,
     callers: IdMap<ContextId, (ThreadId, LabelId)>,
     names: IdMap<NameId, String>,
-    /// Launch of the next activity.
+    /// Launch of the activity that follows.
     matched: Option<Launched>,
-    /// Text of one row. It is written at once.
+    /// Buffer for the text of one row, which is then written.
     text: Vec<u8>,
     failed: Option<Error>,
 }
@@ -42,8 +43,8 @@ impl<W: Write> CuptiText<W> {
         Self { out, process: 0, labels, callers, names, matched: None, text: Vec::new(), failed: None }
     }
 
-    /// Stores rows that other rows refer to, and writes calls that launched nothing, CUPTI's records of waits and
-    /// events, and losses; ignores all other rows.
+    /// Stores rows to which other rows refer. Writes calls that launched nothing, CUPTI's records of waits and
+    /// events, and losses. Ignores all other rows.
     pub fn row(&mut self, row: &Row<'_>) {
         match row {
             Row::Process { id, .. } => self.process = *id,
@@ -74,7 +75,7 @@ impl<W: Write> CuptiText<W> {
         self.names.shrink_to_fit();
     }
 
-    /// Returns the first error, once. The text is unusable after an error.
+    /// Returns the first error. Later calls return `None`. After an error, the text is unusable.
     pub fn failure(&mut self) -> Option<Error> {
         self.failed.take()
     }
@@ -82,15 +83,15 @@ impl<W: Write> CuptiText<W> {
     /// Finishes the text and returns the writer.
     ///
     /// # Errors
-    /// The first error since the start. Nothing was written after that error.
+    /// The first error since the text was started. Nothing was written after that error.
     pub fn finish(self) -> Result<W> {
         self.failed.map_or(Ok(self.out), Err)
     }
 
-    /// Writes a call that waited or concerned an event.
+    /// Writes a call that waited or used an event.
     fn host_call(&mut self, id: CorrelationId, begun: Nanos, nanos: u64, context: ContextId) {
         let label = self.callers.get(&context).and_then(|(_, label)| self.labels.get(label));
-        // A call that starts work is already listed as a launch.
+        // A call that starts work has already been written as a launch.
         if !label.is_some_and(|label| starts_work(label)) {
             self.call(id, begun, nanos, context);
         }
@@ -134,7 +135,7 @@ impl<W: Write> Sink for CuptiText<W> {
     }
 }
 
-/// Whether a waiting call of this name also started work; such a call is a launch.
+/// Whether a waiting call with this name also starts work. Such a call counts as a launch.
 pub(super) fn starts_work(name: &str) -> bool {
     name.contains("Memcpy") || name.contains("Memset")
 }
@@ -144,18 +145,18 @@ fn push_line(text: &mut Vec<u8>, line: std::fmt::Arguments<'_>) {
     let _ = writeln!(text, "{line}");
 }
 
-/// Appends a comment line with a count of lost items.
+/// Appends a comment line with the number of losses of one kind.
 pub fn lost(loss: Loss, count: u64, text: &mut Vec<u8>) {
     push_line(text, format_args!("# lost: {count} {}", loss.label()));
 }
 
-/// A call of the API.
+/// A call of CUDA's API.
 pub struct CallLine<'a> {
-    /// API function.
+    /// Name of the API function.
     pub name: &'a str,
     /// Process id.
     pub process: u32,
-    /// Thread that called.
+    /// Thread that made the call.
     pub thread: ThreadId,
     /// Start of the call.
     pub begun: Nanos,
@@ -185,7 +186,7 @@ impl CallLine<'_> {
     }
 }
 
-/// Appends the line of a synchronization.
+/// Appends the line of a wait.
 pub fn sync(sync: &SyncRecord, text: &mut Vec<u8>) {
     let kind = match sync.kind {
         SyncKind::EVENT => "EVENT_SYNCHRONIZE",
@@ -195,7 +196,7 @@ pub fn sync(sync: &SyncRecord, text: &mut Vec<u8>) {
         _ => "UNKNOWN",
     };
     let (start, end) = (sync.start.0, sync.end.0);
-    // CUPTI's samples print absent values in this form.
+    // The sample programs of CUPTI print absent values as -1.
     let number = |id: Option<u32>| id.map_or_else(|| "-1".to_owned(), |id| id.to_string());
     let (stream, event) = (number(sync.stream.map(|id| id.0)), number(sync.event.map(|id| id.0)));
     push_line(
@@ -210,7 +211,7 @@ pub fn sync(sync: &SyncRecord, text: &mut Vec<u8>) {
     );
 }
 
-/// Appends the line of an event record.
+/// Appends the line of an event that was recorded on a stream.
 pub fn record(record: &EventRecord, text: &mut Vec<u8>) {
     push_line(
         text,

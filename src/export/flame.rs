@@ -1,8 +1,8 @@
-//! The tree of a flame graph: frames by depth, with a weight where a stack ends.
+//! The tree of a flame graph: a node stands for a path of frames, and has a weight if a stack ends there.
 //!
 //! The tree is built once per file, and stacks that begin with the same frames share those frames' nodes. A frame at
-//! which no stack ends or branches off takes 4 bytes. Writing a hundred thousand deep stacks costs these bytes plus
-//! the text of one line, not of all lines at once.
+//! which no stack ends or branches off takes 4 bytes. Writing a hundred thousand deep stacks needs the memory for the
+//! tree and for the text of a single line, not of all lines.
 
 use std::borrow::Cow;
 use std::io;
@@ -21,28 +21,28 @@ use gpuflame_model::record::{Created, DeviceId, IdMap, Work};
 /// Flame graph tree. See the module's documentation.
 pub struct Flame {
     labels: Labels,
-    /// Tree of label numbers.
+    /// Tree whose symbols are the numbers of labels.
     tree: PrefixTree,
-    /// Data of the tree's nodes, at [`NodeId::index`].
+    /// Data of the tree's nodes, indexed by [`NodeId::index`].
     nodes: Vec<FlameNode>,
-    /// All nodes; siblings are adjacent and sorted by name.
+    /// All nodes. Siblings are next to each other and sorted by name.
     order: Vec<NodeId>,
 }
 
 #[derive(Clone, Copy, Default)]
 struct FlameNode {
-    /// Weight of the stack that ends at this node, if a stack ends at it.
+    /// Weight of the stack that ends at this node; `None` if no stack ends here.
     own: Option<u64>,
-    /// Weight of the frame and of all frames above it.
+    /// Weight of all stacks that end at this node or at one of its descendants.
     total: u64,
     /// Index of the first child in `order`, and the number of children.
     children: (u32, u32),
 }
 
-/// Name of frames that are merged because they are too narrow to draw.
+/// Name of a frame that stands for several frames that are too narrow to draw.
 pub(super) const MERGED_FRAME: &str = "[too small to show]";
 
-/// Length of the tag before a kernel's name.
+/// Length of the tag that precedes a kernel's name.
 const TAG: usize = "[GPU_Kernel]".len();
 
 impl Flame {
@@ -55,17 +55,17 @@ impl Flame {
         build.finish()
     }
 
-    /// Total weight.
+    /// Returns the total weight.
     pub(super) fn total(&self) -> u64 {
         self.nodes[NodeId::ROOT.index()].total
     }
 
-    /// All distinct frames.
+    /// Returns all distinct frames.
     pub fn labels(&self) -> impl Iterator<Item = Label<'_>> + Clone {
         self.labels.all()
     }
 
-    /// Distinct frames that [`Flame::lines`] shows.
+    /// Returns the distinct frames that [`Flame::lines`] shows if its `lightest` has this value.
     pub(super) fn labels_from(&self, lightest: u64) -> impl Iterator<Item = Label<'_>> {
         let mut is_shown = vec![false; self.labels.shapes.len()];
         for (node, _, run) in self.tree.nodes() {
@@ -76,9 +76,9 @@ impl Flame {
         self.labels.all().zip(is_shown).filter(|(_, is_shown)| *is_shown).map(|(label, _)| label)
     }
 
-    /// Calls `line` with each stack (frame texts from `text`, separated by `;`) and the stack's weight. Subtrees
-    /// lighter than `lightest` are merged, one merged frame per parent. The depth is unlimited, because the function
-    /// does not recurse.
+    /// Calls `line` with each stack and its weight. A stack is written as its frame texts from `text`, separated by
+    /// `;`. Subtrees lighter than `lightest` are merged into one frame per parent. The function does not recurse, so
+    /// stacks may be of any depth.
     pub fn lines<'a>(
         &'a self,
         lightest: u64,
@@ -119,10 +119,10 @@ impl Flame {
     }
 }
 
-/// A node whose children are being written.
+/// State of writing a node: its children that are not written yet.
 struct Level<'a> {
     left: &'a [NodeId],
-    /// Length of the path to the node.
+    /// Length in bytes of the text of the node's path.
     path: usize,
     small: u64,
 }
@@ -134,13 +134,13 @@ fn push_name(path: &mut String, name: &str) {
     path.push_str(name);
 }
 
-/// Interned texts, cleaned for output.
+/// Distinct frame texts, cleaned for output. The number of a text is its label.
 #[derive(Default)]
 struct Labels {
     texts: StringTable,
-    /// Kind and tag length of each text, by number.
+    /// Kind of frame and length of the tag, by label.
     shapes: Vec<(ShownFrameKind, usize)>,
-    /// Labels of frames that the profile knows. Most frames are known, and they recur in every stack.
+    /// Labels of frames that have an id in the profile. Most frames have one, and they recur in every stack.
     by_frame: Vec<Option<u32>>,
 }
 
@@ -159,7 +159,7 @@ impl Labels {
         (0..self.shapes.len() as u32).map(|label| self.get(label))
     }
 
-    /// Returns the label of a frame that the profile knows; `made` creates the frame on its first occurrence.
+    /// Returns the label of the frame with the id `known`. On the first occurrence of the frame, `made` creates it.
     fn of_profile_frame<'a>(&mut self, known: ShownFrameId, made: impl FnOnce() -> ComposedFrame<'a>) -> u32 {
         let at = known.index();
         if at >= self.by_frame.len() {
@@ -182,7 +182,7 @@ impl Labels {
         label as u32
     }
 
-    /// Rank of each text in sorted order.
+    /// Returns the rank of each text in sorted order.
     fn ranks(&self) -> Vec<u32> {
         let texts: Vec<&str> = self.all().map(|label| label.text).collect();
         let mut ranks = vec![0; texts.len()];
@@ -191,18 +191,18 @@ impl Labels {
     }
 }
 
-/// Labels of the frames on top of stacks, by frame and device.
+/// Labels of the frames on top of samples' stacks, by frame and device.
 #[derive(Default)]
 struct LeafLabels {
-    /// Labels of kernels, of which there may be a hundred thousand.
+    /// Labels of kernels. There may be a hundred thousand kernels.
     kernels: IdMap<Option<DeviceId>, DenseIdMap<u32>>,
     others: IdMap<(LeafFrame, Option<DeviceId>), u32>,
-    /// Buffer for a text.
+    /// Buffer for the text of a frame.
     text: String,
 }
 
 impl LeafLabels {
-    /// Returns the label of a frame; creates the label on the frame's first occurrence.
+    /// Returns the label of a frame. Creates the label on the first occurrence of the frame.
     fn label(
         &mut self,
         labels: &mut Labels,
@@ -225,8 +225,8 @@ impl LeafLabels {
     }
 }
 
-/// Returns a capacity with room for more entries. A full table would double its size, and take three times its size
-/// while it is copied.
+/// Returns `count` plus some room for more entries. If a table became full, it would double in size, and use three
+/// times its size while it is copied.
 fn with_slack(count: usize) -> usize {
     count + count / 16 + 64
 }
@@ -235,17 +235,18 @@ fn with_slack(count: usize) -> usize {
 struct FlameBuilder {
     labels: Labels,
     tree: PrefixTree,
-    /// Data of each node of the tree, as far as weights have reached the node.
+    /// Data of the tree's nodes. Nodes after the last node with a weight have no data yet.
     nodes: Vec<FlameNode>,
-    /// Nodes at which stacks end, by start node and place: most stacks have several samples.
+    /// Nodes at which stacks end, by the node at which the stack starts and its site. Most stacks have several
+    /// samples.
     stacks: IdMap<(NodeId, SiteKey), NodeId>,
     leaf_labels: LeafLabels,
     /// Buffer for the labels of one stack.
     leaf_first: Vec<u32>,
 }
 
-/// A [`SampleSite`] as words that are all initialised. Comparing two places may read bytes that one of the places does not
-/// use, and valgrind reports each branch that depends on such bytes.
+/// A [`SampleSite`] as four numbers that are all initialised. Comparing two `SampleSite`s may read bytes that one of
+/// them does not use, and valgrind reports each branch that depends on such bytes.
 type SiteKey = [u32; 4];
 
 fn site_key(site: SampleSite) -> SiteKey {
@@ -267,8 +268,8 @@ fn site_key(site: SampleSite) -> SiteKey {
 }
 
 impl FlameBuilder {
-    /// Creates a builder with capacity for `samples` samples. Each work has a separate label, so the number of
-    /// samples also bounds the labels.
+    /// Creates a builder with capacity for `samples` samples. Each kind of work has its own label, and there are at
+    /// most as many kinds as samples.
     fn with_capacity(profile: &Profile, samples: usize) -> Self {
         let works = profile.works().iter().take(samples);
         let bytes = works.clone().map(|work| TAG + work_name(profile, work.work).len()).sum();
@@ -301,8 +302,8 @@ impl FlameBuilder {
         *own = Some(own.unwrap_or(0).saturating_add(weight));
     }
 
-    /// Returns the node at which a stack on top of `from` ends. Nearly all stacks consist only of frames that the
-    /// profile knows, and for these frames no text is created for the look-up.
+    /// Returns the node at which a stack ends that starts at the node `from`. In nearly all stacks, all frames have
+    /// an id in the profile. For these, the node is found without creating the texts of the frames.
     fn stack(&mut self, from: NodeId, composer: &Composer<'_>, site: SampleSite) -> NodeId {
         let Some(known) = composer.profile_frames(site) else { return self.path(from, composer.stack(site)) };
         let Self { labels, tree, leaf_first, .. } = self;
@@ -311,7 +312,8 @@ impl FlameBuilder {
         tree.chain(from, leaf_first.iter().rev().copied())
     }
 
-    /// Returns the node at which the leaf frames on top of `from` end. The same few kernels recur on all stacks.
+    /// Returns the node at which the sample's leaf frames end, if they start at `from`. The same few kernels recur on
+    /// all stacks.
     fn leaf_frames(&mut self, from: NodeId, composer: &Composer<'_>, sample: &Sample) -> NodeId {
         let Self { labels, tree, leaf_labels, .. } = self;
         tree.chain(
@@ -341,7 +343,7 @@ impl FlameBuilder {
     }
 }
 
-/// Sorts all nodes by parent and then by name, and stores each parent's range of children.
+/// Sorts all nodes by parent and then by name, and stores for each parent where its children are in this order.
 fn children(tree: &PrefixTree, ranks: &[u32], nodes: &mut [FlameNode]) -> Vec<NodeId> {
     let mut found: Vec<(NodeId, u32, NodeId)> =
         tree.nodes().map(|(node, parent, run)| (parent, ranks[run[0] as usize], node)).collect();
@@ -359,7 +361,8 @@ fn children(tree: &PrefixTree, ranks: &[u32], nodes: &mut [FlameNode]) -> Vec<No
 impl Flame {
     /// Computes the totals of all nodes.
     fn add_up(&mut self) {
-        // Parents are listed before their children, then the totals are summed in reverse order.
+        // Lists parents before their children, so that in reverse order each total is complete before it is added to
+        // the parent's.
         let mut parents = vec![(NodeId::ROOT, NodeId::ROOT)];
         let mut next = 0;
         while let Some(&(node, _)) = parents.get(next) {

@@ -1,10 +1,10 @@
-//! Folded stacks: a line per stack, `main;decode;cudaLaunchKernel;[GPU_Kernel]gemm 3099632`.
+//! Folded stacks: a line for each stack, such as `main;decode;cudaLaunchKernel;[GPU_Kernel]gemm 3099632`.
 //!
 //! Every flame graph tool reads this format. Lines are sorted by the full names of their frames. Comments begin with
-//! `# ` and never end with a number, because some readers look only at the last word of a line.
+//! `# ` and never end with a number, because some readers take a number at the end of any line for a weight.
 //!
-//! Template kernels have short names. If two kernels of the file would share a short name, on any GPU, both keep
-//! their full names, so that sums per kernel are the same with short and with full names.
+//! Kernels of templates have short names. If two kernels of the file would have the same short name, on any GPU, both
+//! have their full names. So sums per kernel are the same with short names and with full names.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -16,9 +16,9 @@ use super::short_names::short_kernels;
 use gpuflame_model::error::Result;
 use gpuflame_model::record::Loss;
 
-/// Folded stacks. The weights add up exactly to the view's total (microseconds are rounded line by line). Stacks
-/// without weight (launches without an activity, activities without times) have a line as well. An empty view
-/// produces an empty file.
+/// Folded stacks. The sum of the weights is exactly the total of the view (if in microseconds, each line is rounded
+/// separately). Stacks with a weight of zero (launches without an activity, activities without times) have a line
+/// too. If the view is empty, the file is empty.
 pub static FOLDED: Format =
     Format::of_views("folded", &[".folded"], write, "A line for each stack and its GPU time (.folded)");
 
@@ -51,7 +51,7 @@ fn shown_name<'a>(label: Label<'a>, short: &HashMap<&str, String>) -> Cow<'a, st
     short.unwrap_or_else(|| label.text())
 }
 
-/// Writes a comment line for each kind of loss.
+/// Writes a comment line for each kind of loss that occurred.
 pub fn lost(losses: impl Iterator<Item = (Loss, u64)>, out: &mut dyn Write) -> Result<()> {
     for (loss, count) in losses {
         writeln!(out, "# lost: {count} {}", loss.label())?;
@@ -59,7 +59,7 @@ pub fn lost(losses: impl Iterator<Item = (Loss, u64)>, out: &mut dyn Write) -> R
     Ok(())
 }
 
-/// The weight as written: nanoseconds, or microseconds rounded half up.
+/// Returns the weight to write: nanoseconds, or microseconds rounded half up.
 pub fn shown(weight: u64, is_micros: bool) -> u64 {
     if is_micros { weight / 1000 + u64::from(weight % 1000 >= 500) } else { weight }
 }

@@ -1,4 +1,4 @@
-//! The description of a file format: the format's name, its file extensions, and the function that writes it.
+//! The description of a file format: its name, its file extensions, and the function that writes it.
 
 use std::cell::OnceCell;
 use std::fmt;
@@ -11,11 +11,11 @@ use gpuflame_model::error::Result;
 use gpuflame_model::error::{Error, ErrorKind};
 use gpuflame_model::profile::{Profile, View};
 
-/// A format of files.
+/// A file format.
 pub struct Format {
     /// Word that selects the format: lower case, no blanks.
     pub word: &'static str,
-    /// Purpose of the format in one sentence, with its usual extension.
+    /// Purpose of the format in a sentence, with its usual file extension.
     pub about: &'static str,
     /// File extensions that select the format, with the dot; the first extension is the default.
     pub endings: &'static [&'static str],
@@ -25,28 +25,28 @@ pub struct Format {
     pub writes: Writes,
 }
 
-/// Input of a format, and the function that writes it.
+/// Function that writes a format. The variant is the input from which the format is made.
 #[derive(Clone, Copy)]
 pub enum Writes {
-    /// The samples of a view, for which sums are sufficient.
+    /// Made from the samples of a view, so sums are sufficient.
     View(DrawView),
-    /// Single activities, sorted.
+    /// Made from single activities, sorted.
     Events(WriteEvents),
 }
 
-/// Draws the samples of a view.
+/// Function that draws the samples of a view.
 pub type DrawView = fn(&Drawing<'_>, &mut dyn Write) -> Result<()>;
 
-/// Writes single activities.
+/// Function that writes single activities.
 pub type WriteEvents = fn(&Profile, &JoinedRows, &Options, &mut (dyn Write + Send)) -> Result<()>;
 
-/// A view to draw, possibly in several formats; all formats share the flame tree.
+/// A view to draw, possibly in several formats. All formats use the same flame graph tree.
 pub struct Drawing<'a> {
-    /// Profile with the samples.
+    /// Profile that contains the samples.
     pub profile: &'a Profile,
     /// View to draw.
     pub view: &'a View,
-    /// Options of all formats.
+    /// Options that apply to all formats.
     pub options: &'a Options,
     flame: OnceCell<Flame>,
 }
@@ -62,7 +62,7 @@ impl<'a> Drawing<'a> {
         self.view
     }
 
-    /// The flame graph, which is built once for all formats.
+    /// Returns the flame graph tree. It is built on first use, once for all formats.
     pub fn flame(&self) -> &Flame {
         self.flame.get_or_init(|| Flame::build(self.profile, self.view, self.options))
     }
@@ -95,12 +95,12 @@ impl Format {
         Self { word, about, endings, is_binary: false, writes: Writes::Events(write) }
     }
 
-    /// Marks the format as binary.
+    /// Returns the format, marked as binary.
     pub const fn binary(self) -> Self {
         Self { is_binary: true, ..self }
     }
 
-    /// Whether the format is made from sums, and therefore supports any view.
+    /// Whether the format is made from the samples of a view, and so can show any view.
     pub fn is_of_views(&self) -> bool {
         matches!(self.writes, Writes::View(_))
     }
@@ -108,12 +108,12 @@ impl Format {
     /// Draws `view`.
     ///
     /// # Errors
-    /// Errors of `out`; `Setting` if the format is not made from sums.
+    /// Errors of `out`; `Setting` if the format is made from single activities.
     pub fn draw(&self, profile: &Profile, view: &View, options: &Options, out: &mut dyn Write) -> Result<()> {
         self.write(&Drawing::new(profile, view, options), out)
     }
 
-    /// Writes a [`Drawing`], which other formats may draw as well.
+    /// Writes `drawing`, which other formats may write too.
     ///
     /// # Errors
     /// As [`Format::draw`].

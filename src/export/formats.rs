@@ -1,11 +1,11 @@
-//! The formats that the recorder writes: all that the shared library has.
+//! The formats that the recorder writes. The shared library contains no other formats.
 
 use super::format::Format;
 
 /// Formats that the recorder writes.
 pub static FORMATS: &[&Format] = &[&super::folded::FOLDED, &super::svg::SVG];
 
-/// The format with this word, of those that the recorder writes.
+/// Returns the format that this word selects, if the recorder writes it.
 pub fn format(word: &str) -> Option<&'static Format> {
     FORMATS.iter().copied().find(|format| format.word == word)
 }

@@ -1,4 +1,4 @@
-//! A frame as formats show it, and the variants of its text.
+//! A frame of an exported stack, and the forms in which formats write its text.
 
 use std::borrow::Cow;
 
@@ -11,11 +11,12 @@ use gpuflame_model::profile::{ShownFrameId, ShownFrameKind};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ComposedFrame<'a> {
     pub(super) kind: ShownFrameKind,
-    /// Text as in a folded stack, before cleaning.
+    /// Text of the frame in a folded stack, before cleaning.
     pub text: Cow<'a, str>,
-    /// Length of the tag at the start of the text: `[GPU_Kernel]` of `[GPU_Kernel]gemm`.
+    /// Length of the tag at the start of the text, such as `[GPU_Kernel]` in `[GPU_Kernel]gemm`.
     pub(super) tag: usize,
-    /// Id in the profile, if the frame has one. The profile stores source and module under this id.
+    /// Id of the frame in the profile, if it has one. The profile stores the frame's source location and module under
+    /// this id.
     pub id: Option<ShownFrameId>,
 }
 
@@ -24,13 +25,14 @@ impl<'a> ComposedFrame<'a> {
         Self { kind, text: text.into(), tag: 0, id: None }
     }
 
-    /// Returns the text for formats that are read again. The text keeps all characters that are allowed between two
-    /// `;`. In such formats a number at the end of the text is not a weight, and numbers are folded on reading.
+    /// Returns the text for formats that gpuflame reads again. It keeps every character that may be between two `;`.
+    /// In these formats, a number at the end of the text is not taken for a weight, and numbers are folded when the
+    /// file is read.
     pub fn exact(&self) -> String {
         clean::text(&self.text).replace(';', "\u{ff1b}")
     }
 
-    /// Returns the kind of frame as a letter: `p` Python, `r` range, `c` call or code.
+    /// Returns a letter for the kind of frame: `p` for Python, `r` for a range, `c` for a call or code.
     pub fn letter(&self) -> char {
         match self.kind {
             ShownFrameKind::Python => 'p',
@@ -40,19 +42,19 @@ impl<'a> ComposedFrame<'a> {
     }
 }
 
-/// Cleaned text of a frame, which formats write in two forms.
+/// Cleaned text of a frame. Formats write it in one of two forms.
 #[derive(Clone, Copy, Debug)]
 pub struct Label<'a> {
     /// Kind of the frame, which decides its colour.
     pub kind: ShownFrameKind,
-    /// Text in the form of folded stacks, with the tag first.
+    /// Text in the form of folded stacks, which begins with the tag.
     pub text: &'a str,
     /// Length of the tag in `text`.
     pub tag: usize,
 }
 
 impl<'a> Label<'a> {
-    /// Creates a label from clean text.
+    /// Creates a label from text that is already clean.
     pub fn new(kind: ShownFrameKind, text: &'a str, tag: usize) -> Self {
         Self { kind, text, tag }
     }
@@ -67,9 +69,10 @@ impl<'a> Label<'a> {
         self.text.split_at_checked(self.tag).filter(|_| self.kind == ShownFrameKind::Kernel)
     }
 
-    /// Returns the text in the form of pictures: `gemm [GPU_Kernel]`. A narrow frame loses the end of its text, and
-    /// its colour already marks a kernel. The text of a template kernel contains both the short and the full name;
-    /// `short_name_svg` turns the two names into the visible text and the tooltip.
+    /// Returns the text in the form of pictures: `gemm [GPU_Kernel]`. The tag is at the end, because a narrow frame
+    /// shows only the start of its text, and its colour already shows that it is a kernel. For the kernel of a
+    /// template, the text contains the short and the full name; `short_name_svg` turns these into the visible text
+    /// and the tooltip.
     pub fn name_first(self) -> Cow<'a, str> {
         match self.text.split_at_checked(self.tag) {
             Some((tag, name)) if !tag.is_empty() && !name.is_empty() => {

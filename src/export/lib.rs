@@ -1,10 +1,10 @@
-//! The exporters turn a [`Profile`](gpuflame_model::profile::Profile) and one of its views, or joined rows, into the bytes of a
-//! file.
+//! The exporters write files. The input is a [`Profile`](gpuflame_model::profile::Profile) and one of its views, or
+//! joined rows.
 //!
-//! Each format is one function and a line of [`FORMATS`] (or, for rows that cannot be stored, one sink). A format can
-//! draw any view without code specific to that view. A format depends on no clock, path or flag: the same input gives
-//! the same bytes, regardless of the order in which CUPTI's buffers arrived. Every format shows lost and unmatched
-//! data: as frames and comments in folded files, as frames and in the subtitle of pictures, as rows in tables.
+//! Each format is one function and one line of [`FORMATS`] (or one sink, if its rows cannot be stored). A format
+//! draws any view without code for that view. A format depends on no clock, path or flag: the same input gives the
+//! same bytes, whatever the order in which CUPTI's buffers arrived. Every format shows lost and unmatched data:
+//! folded files as frames and comments, pictures as frames and in the subtitle, tables as rows.
 
 #![forbid(unsafe_code)]
 

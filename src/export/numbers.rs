@@ -1,18 +1,18 @@
-//! Folds counting numbers in names: `ProfilerStep#5` and `ProfilerStep#6` are the same step twice, and two addresses
-//! of objects are equally irrelevant. Without folding, each number splits a picture into a separate frame, and frames
-//! of one run do not match frames of another run.
+//! Folds numbers in names that only count or identify: `ProfilerStep#5` and `ProfilerStep#6` are the same step, done
+//! twice, and the addresses of two objects do not matter. Without folding, each number would make a separate frame,
+//! and frames of one run would not match frames of another run.
 //!
-//! Folding replaces such a number by `N`. It takes place when a view is drawn. It applies to names that people write
-//! (ranges, annotations, thread labels) and to Python's representation of objects. It never applies to GPU work, code
-//! symbols, operators, files and lines, GPUs and streams, whose digits are part of the name (`AddBackward0`). Rows
-//! and recordings keep names unchanged.
+//! Folding replaces such a number by `N`, at the time a view is drawn. It applies to names that people write (ranges,
+//! annotations, thread labels) and to Python's text representation of objects. It never applies to GPU work, code
+//! symbols, operators, files and lines, GPUs and streams, because their digits are part of the name (`AddBackward0`).
+//! In rows and recordings, names are unchanged.
 
 use std::borrow::Cow;
 
 use super::options::NameFolding;
 use gpuflame_model::profile::ShownFrameKind;
 
-/// Words that mark the number after the word as a counter.
+/// Words after which a number is a counter.
 const COUNTER_WORDS: [&str; 12] = [
     "step",
     "iter",
@@ -31,14 +31,14 @@ const COUNTER_WORDS: [&str; 12] = [
 const COUNTER_SEPARATORS: &[u8] = b" _#:=";
 /// Minimum number of digits of an address.
 const MIN_ADDRESS_DIGITS: usize = 6;
-/// Minimum number of digits of an isolated number that counts as an id.
+/// Minimum number of digits at which a number that is not part of a word counts as an id.
 const MIN_ID_DIGITS: usize = 5;
-/// Prefix that torch.profiler puts before the class of a module.
+/// Prefix that torch.profiler puts before the class name of a module.
 const MODULE_PREFIX: &str = "nn.Module: ";
-/// Replacement of a folded number.
+/// Text that replaces a folded number.
 const FOLDED_NUMBER: &str = "N";
 
-/// Folds the name of a frame of this kind.
+/// Returns the name of a frame with its numbers folded as `names` specifies and as is right for the frame's kind.
 pub(super) fn fold_name(kind: ShownFrameKind, name: Cow<'_, str>, names: NameFolding) -> Cow<'_, str> {
     let fold_part = |name, part| match name {
         Cow::Borrowed(name) => fold_numbers(name, part),
@@ -58,8 +58,8 @@ pub(super) fn fold_name(kind: ShownFrameKind, name: Cow<'_, str>, names: NameFol
     }
 }
 
-/// Returns the offset of an object's representation in the name of a Python frame: `<built-in method f of X object at
-/// 0x7f...>`, either the whole name or after a file and line.
+/// Returns the offset at which the text representation of an object starts in the name of a Python frame, such as
+/// `<built-in method f of X object at 0x7f...>`. It is the whole name, or follows a file and line.
 fn find_repr(name: &str) -> Option<usize> {
     let after = name.find("): ").map_or(0, |at| at + 3);
     name[after..].starts_with('<').then_some(after)
@@ -74,11 +74,11 @@ fn fold_instance(name: Cow<'_, str>) -> Cow<'_, str> {
     }
 }
 
-/// Folds the numbers in the name, starting at byte `from`.
+/// Folds the numbers in `name` that are at or after byte `from`.
 pub(super) fn fold_numbers(name: &str, from: usize) -> Cow<'_, str> {
     let bytes = name.as_bytes();
     let mut folded = String::new();
-    // Everything before `done` has already been copied to `folded`.
+    // `done` is the number of bytes that have already been copied to `folded`.
     let mut done = 0;
     let mut at = from;
     while let Some(digits) = bytes[at..].iter().position(u8::is_ascii_digit).map(|ahead| at + ahead) {
@@ -102,7 +102,7 @@ pub(super) fn fold_numbers(name: &str, from: usize) -> Cow<'_, str> {
     Cow::Owned(folded)
 }
 
-/// Returns the end of the address that begins at `at` (`0x7f19a0c3d2e0`), if an address begins there.
+/// Returns the end of the address that begins at `at` (such as `0x7f19a0c3d2e0`); `None` if no address begins there.
 fn address_end(bytes: &[u8], at: usize) -> Option<usize> {
     let digits = at + 2;
     let end = bytes[at..].starts_with(b"0x").then(|| end_of_run(bytes, digits, u8::is_ascii_hexdigit))?;
@@ -136,7 +136,7 @@ fn ends_with_counter_word(text: &str) -> bool {
         })
 }
 
-/// Returns the end of the run of bytes that `is` accepts.
+/// Returns the end of the run of bytes, starting at `from`, for which `is` returns true.
 fn end_of_run(bytes: &[u8], from: usize, is: impl Fn(&u8) -> bool) -> usize {
     from + bytes[from..].iter().take_while(|byte| is(byte)).count()
 }

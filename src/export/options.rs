@@ -6,10 +6,10 @@ use gpuflame_model::profile::View;
 /// Options for drawing a view.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Weight of a stack, for formats that have a single weight. Default: nanoseconds, or the first value of the
-    /// view.
+    /// Weight of a stack, for formats that write a single weight per stack. Default: nanoseconds, or the first value
+    /// of the view.
     pub unit: Unit,
-    /// Title, for formats that have a title. Default: the view's title.
+    /// Title, for formats that show a title. Default: the view's title.
     pub title: Option<String>,
     /// Name of the recorded program, for formats that include the name. Default: `gpuflame`.
     pub name: Option<String>,
@@ -19,18 +19,18 @@ pub struct Options {
     pub root: Vec<Root>,
     /// Treatment of numbers in names. Default: numbers are folded.
     pub names: NameFolding,
-    /// Whether to show the complete paths to both calls around an idle gap, instead of only the first function that
-    /// the paths do not share. Default: false.
+    /// Whether to show the stacks of both calls around an idle gap completely. Otherwise, of the frames that the
+    /// stacks do not share, only the first function and the call are shown. Default: false.
     pub all_frames: bool,
-    /// Whether folded stacks have the full names of kernels. Default: false, so that kernels have short names unless
-    /// two kernels of the file share a short name.
+    /// Whether kernels have their full names in folded stacks. Otherwise they have short names, unless two kernels of
+    /// the file would have the same short name. Default: false.
     pub whole_kernels: bool,
-    /// Whether lines of single launches omit their last frame, `[correlation N]`. Default: false.
+    /// Whether to omit the last frame, `[correlation N]`, from lines of single launches. Default: false.
     pub without_correlation: bool,
 }
 
 impl Options {
-    /// Heading of the picture: the given one, or the view's.
+    /// Returns the heading of the picture: the title in the options, or else the title of the view.
     pub fn title<'a>(&'a self, view: &View) -> &'a str {
         self.title.as_deref().unwrap_or(view.title)
     }

@@ -1,4 +1,4 @@
-//! Frames at the root of all stacks: process, thread, GPU or stream.
+//! Frames that users can request at the root of all stacks: process, thread, GPU or stream.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,14 +8,14 @@ use super::options::{NameFolding, Options, Root};
 use gpuflame_model::profile::{OTHER_THREADS, Profile, Sample, SampleSite, ShownFrameKind, View};
 use gpuflame_model::record::{DeviceId, GpuContextId, StreamId, ThreadId};
 
-/// The requested root frames, and the data that their names need.
+/// The requested root frames, and the data needed to name them.
 pub(super) struct Roots<'a> {
     profile: &'a Profile,
     wanted: Vec<Root>,
     names: NameFolding,
-    /// Thread names that several threads share.
+    /// Names that more than one thread has.
     shared_names: BTreeSet<&'a str>,
-    /// Stream numbers that several streams share.
+    /// Numbers that more than one stream has.
     shared_streams: BTreeSet<StreamId>,
 }
 
@@ -23,8 +23,8 @@ pub(super) struct Roots<'a> {
 type StreamKey = (GpuContextId, StreamId);
 
 impl<'a> Roots<'a> {
-    /// Selects the root frames that the options request, without those for which the samples of `view` have no data (such
-    /// as a GPU or a stream).
+    /// Selects the root frames that the options request, and the samples of `view` have data for. For example,
+    /// samples of some views have no GPU or no stream.
     pub(super) fn new(profile: &'a Profile, view: &View, options: &Options) -> Self {
         let has = |root: &Root| match root {
             Root::Process | Root::Thread => true,
@@ -76,7 +76,7 @@ impl<'a> Roots<'a> {
         }
         let name = self.profile.thread(id).filter(|name| !name.is_empty());
         if self.names != NameFolding::Kept {
-            // The thread id is omitted, because it differs in every run.
+            // The thread id is omitted, because the same thread has another id in every run.
             return match name {
                 Some(name) => format!("[thread {}]", numbers::fold_numbers(name, 0)),
                 None => "[thread N]".to_owned(),
@@ -100,7 +100,7 @@ impl<'a> Roots<'a> {
     }
 }
 
-/// Returns the names that have more than one owner.
+/// Returns the names that have more than one owner in `all`.
 fn find_shared<O: PartialEq, N: Ord + Copy>(all: impl Iterator<Item = (O, N)>) -> BTreeSet<N> {
     let mut owners: BTreeMap<N, O> = BTreeMap::new();
     let mut shared = BTreeSet::new();

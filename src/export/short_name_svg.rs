@@ -1,14 +1,15 @@
-//! Post-processes `inferno`'s SVG so that kernels are drawn with short names and have full names in their tooltips.
+//! Changes the SVG that `inferno` writes, so that kernels are drawn with short names and have full names in their
+//! tooltips.
 //!
-//! `inferno` knows only one name per frame. So `inferno` receives both names of a template kernel as one name. Frames
-//! are then merged by full name, and short names do not affect any sum. This writer rewrites the picture on its way
-//! to the file: the full name becomes the tooltip and the text for searches, and the short name becomes an attribute
-//! that the picture's script draws. The text of the frame also has the short name, for viewers that do not run the
-//! script, such as a page that shows the picture as an image.
+//! `inferno` knows only one name per frame, so it gets both names of a template kernel as one name. It then merges
+//! frames by full name, and short names do not affect any sum. While the picture is written to the file, this writer
+//! changes each such frame. The full name becomes the tooltip and the text for searches. The short name becomes an
+//! attribute, which the picture's script draws. The text of the frame is also set to the short name, for viewers that
+//! do not run the script, such as a page that shows the picture as an image.
 
 use std::io::{self, Write};
 
-/// Separator of the short name and the full name. No name contains the separator, because cleaning replaces it by a
+/// Separator between the short name and the full name. Names never contain it, because cleaning replaces it by a
 /// blank.
 pub(super) const SEPARATOR: char = '\u{2028}';
 
@@ -17,16 +18,16 @@ const TITLE_END: &str = "</title>";
 const TEXT_END: &str = "</text>";
 const SCRIPT_END: &[u8] = b"</script>";
 const FRAME_END: &[u8] = b"</g>";
-/// End of a text that `inferno` truncated.
+/// Characters at the end of a text that `inferno` truncated.
 const ELLIPSIS: &str = "..";
 
-/// Expression by which the picture's script reads the text of a frame, and the replacement of that expression.
+/// Expression by which the picture's script reads the text of a frame. `READ_DRAWN_NAME` replaces it.
 const READ_TITLE: &str = r#"find_child(e, "title").textContent.replace(/\([^(]*\)$/,"")"#;
 const READ_DRAWN_NAME: &str = "drawn_name(e)";
-/// Condition by which the script's search matches a frame, and the replacement of that condition.
+/// Condition by which the script's search matches a frame. `MATCH_EITHER_NAME` replaces it.
 const MATCH_TITLE: &str = "if (func.match(re)) {";
 const MATCH_EITHER_NAME: &str = "if (func.match(re) || drawn_name(e).match(re)) {";
-/// Function before which the new function is inserted.
+/// Function of the script before which `DRAWN_NAME` is inserted.
 const INSERT_BEFORE: &str = "function g_to_func(e) {";
 const DRAWN_NAME: &str = r#"function drawn_name(e) {
     // A kernel of a template is drawn by its short name.
@@ -35,13 +36,13 @@ const DRAWN_NAME: &str = r#"function drawn_name(e) {
 }
 "#;
 
-/// Writer that rewrites `inferno`'s picture. Text unrelated to kernels passes unchanged. [`ShortNameSvg::finish`]
-/// writes the remainder.
+/// Writer that changes `inferno`'s picture. Text that does not belong to kernels is unchanged.
+/// [`ShortNameSvg::finish`] writes the rest.
 pub(super) struct ShortNameSvg<'a> {
     out: &'a mut dyn Write,
     /// Bytes received since the last complete frame.
     pending: Vec<u8>,
-    /// Whether the script has been written.
+    /// Whether the script has been written, so that frames follow.
     is_in_frames: bool,
 }
 
@@ -58,7 +59,7 @@ impl<'a> ShortNameSvg<'a> {
 
 impl Write for ShortNameSvg<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // An end mark may have begun in the previous bytes.
+        // The end mark may have begun in the bytes that were received before.
         let from = self.pending.len().saturating_sub(SCRIPT_END.len());
         self.pending.extend_from_slice(bytes);
         let mut done = 0;
@@ -84,19 +85,19 @@ impl Write for ShortNameSvg<'_> {
     }
 }
 
-/// Returns the position after the last occurrence of `end`, at or after `from`.
+/// Returns the position after the last occurrence of `end` that begins at or after `from`.
 fn find_last_end(bytes: &[u8], from: usize, end: &[u8]) -> Option<usize> {
     let at = bytes[from..].windows(end.len()).rposition(|window| window == end)?;
     Some(from + at + end.len())
 }
 
-/// Returns the script, in which `drawn_name` replaces the expressions that read a frame's text.
+/// Returns the script with the expressions that read a frame's text replaced by calls of `drawn_name`.
 fn rewrite_script(head: &str) -> String {
     let head = head.replace(READ_TITLE, READ_DRAWN_NAME).replace(MATCH_TITLE, MATCH_EITHER_NAME);
     head.replace(INSERT_BEFORE, &format!("{DRAWN_NAME}{INSERT_BEFORE}"))
 }
 
-/// Returns the frames with the full name as tooltip and the short name as text.
+/// Returns the frames in `text` with full names as tooltips and short names as texts.
 fn rewrite_frames(text: &str) -> String {
     let mut done = String::with_capacity(text.len());
     let mut rest = text;
@@ -105,11 +106,12 @@ fn rewrite_frames(text: &str) -> String {
         let found = title.and_then(|(before, short)| Some((before, short, after.split_once(TITLE_END)?)));
         let Some((before, short, (whole, frame))) = found else { break };
         done.push_str(before);
-        // `inferno` has escaped the name, and the result is also valid in attributes.
+        // `inferno` has already escaped the name, and escaped text is also valid in attributes.
         done.extend(["<title data-short=\"", short, "\">", whole, TITLE_END]);
         let (frame, next) = frame.split_once(TEXT_END).unwrap_or((frame, ""));
         let shown = frame.split_once(SEPARATOR).map_or(frame, |(shown, _)| shown);
-        // Both names together did not fit into the frame, but the short name does.
+        // `inferno` truncated the text because both names together did not fit into the frame, but the short name
+        // alone fits.
         let fits = shown.strip_suffix(ELLIPSIS).filter(|shown| shown.ends_with(&format!(">{short}")));
         done.extend([fits.unwrap_or(shown), TEXT_END]);
         rest = next;

@@ -1,28 +1,28 @@
 //! Shortens kernel names to the form that people use: a name of 250 characters becomes
 //! `vectorized_elementwise_kernel<GeluCUDAKernelImpl>`.
 //!
-//! A template kernel is named by its function and, if a template argument gives it, by its computation, which is the
+//! The short name of a template kernel is its function and, if a template argument gives it, its computation: the
 //! innermost named functor. Namespaces, number types, sizes, layouts, lambdas and parameters are omitted. These rules
 //! apply to the demangler's output and need no list of kernels. Names that cannot be parsed are unchanged. Several
-//! kernels may share a short name, so sums must use the full names.
+//! kernels may have the same short name, so sums must use the full names.
 
 use std::collections::BTreeSet;
 use std::collections::HashMap;
 
-/// Maximum nesting depth of templates that are parsed. Real names have 12 levels, but names come from arbitrary
-/// files.
+/// Maximum nesting depth of templates to parse. Real names have up to 12 levels, but arbitrary files may contain any
+/// name.
 const MAX_DEPTH: usize = 32;
-/// Maximum number of distinct names compared. A picture has a few hundred names, and comparing this many takes a
-/// megabyte.
+/// Maximum number of distinct names for which short names are made. A picture has a few hundred names. Comparing this
+/// many takes a megabyte.
 const MAX_NAMES: usize = 10_000;
 
-/// Returns the short name of a kernel; `None` if the short name is not shorter.
+/// Returns the short name of a kernel; `None` if it would not be shorter.
 pub fn short_kernel(name: &str) -> Option<String> {
     shortened(name).filter(|short| short.len() < name.len())
 }
 
 fn shortened(name: &str) -> Option<String> {
-    // The author of a kernel that is not a template chose the length of its name.
+    // A kernel that is not a template has exactly the name that its author chose, so it is not shortened.
     if !name.contains(['<', '(']) {
         return None;
     }
@@ -35,8 +35,8 @@ fn shortened(name: &str) -> Option<String> {
     Some(computed.map_or_else(|| name.clone(), |functor| format!("{name}<{}>", functor.name)))
 }
 
-/// Returns the short names, for human readers, of those `names` whose short name is unique. Returns an empty map if
-/// there are very many names, because files that only programs read may keep long names.
+/// Returns the short name of each of `names`, unless two names would have the same short name. Returns an empty map
+/// if there are very many names: such files are read only by programs, and may contain long names.
 pub fn short_kernels<'a>(names: impl Iterator<Item = &'a str>) -> HashMap<&'a str, String> {
     let mut different = BTreeSet::new();
     for name in names {
@@ -57,7 +57,7 @@ pub fn short_kernels<'a>(names: impl Iterator<Item = &'a str>) -> HashMap<&'a st
     owners.into_iter().filter_map(|(short, whole)| Some((whole?, short))).collect()
 }
 
-/// Strips the return type of `void at::f<int>(int)`, or a return type that is a template.
+/// Removes the return type `void`, as in `void at::f<int>(int)`, or a return type that is a template.
 fn without_return_type(name: &str) -> Option<&str> {
     let blanks = find_outside_brackets(name, b' ').filter(|at| !name[at + 1..].starts_with("const"));
     let Some(blank) = blanks.last() else { return Some(name) };
@@ -66,7 +66,7 @@ fn without_return_type(name: &str) -> Option<&str> {
     is_type.then(|| &name[blank + 1..])
 }
 
-/// Computation of a kernel, as given by an argument of the kernel's template.
+/// Computation of a kernel, as named by an argument of the kernel's template.
 struct Functor<'a> {
     name: &'a str,
     /// True for a lambda, a function or a type named like a functor; false for any other type.
@@ -85,7 +85,7 @@ impl<'a> Functor<'a> {
     }
 }
 
-/// `at::native::f<int>(int)::{lambda()#1}::operator()`, split into its parts.
+/// A name such as `at::native::f<int>(int)::{lambda()#1}::operator()`, split into its parts.
 struct NamePath<'a> {
     parts: Vec<Part<'a>>,
     has_lambda: bool,
@@ -94,12 +94,12 @@ struct NamePath<'a> {
 #[derive(Clone, Copy)]
 struct Part<'a> {
     name: &'a str,
-    /// Text between `<` and `>`.
+    /// Template arguments: the text between `<` and `>`.
     arguments: &'a str,
 }
 
 impl<'a> NamePath<'a> {
-    /// Parses a path. Returns `None` for other text: a number, `float const*`, `(Kind)1`.
+    /// Parses a name. Returns `None` for text that is not a name, such as a number, `float const*` or `(Kind)1`.
     fn parse(text: &'a str) -> Option<Self> {
         let mut path = Self { parts: Vec::new(), has_lambda: false };
         let mut rest = text;
@@ -114,7 +114,7 @@ impl<'a> NamePath<'a> {
                 path.parts.push(part);
                 rest = after;
             }
-            // Skips parameters of the function that contains a lambda, or of the kernel.
+            // Skips parameters: those of the kernel, or of the function that contains a lambda.
             while rest.starts_with('(') {
                 rest = &rest[closing_bracket(rest)?..];
             }
@@ -126,12 +126,12 @@ impl<'a> NamePath<'a> {
         }
     }
 
-    /// Returns the part that gives the path its name.
+    /// Returns the part that names the function: the last part that is not an operator.
     fn naming_part(&self) -> Option<Part<'a>> {
         self.parts.iter().rev().find(|part| !part.name.starts_with("operator")).copied()
     }
 
-    /// Returns the name of the part. If that name is only `kernel`, the previous part precedes it: `gemvx::kernel`.
+    /// Returns the name of the part `own`. If it is only `kernel`, the part before it is added: `gemvx::kernel`.
     fn distinct_name(&self, own: Part<'a>) -> String {
         let before = self.parts.iter().rev().skip_while(|part| part.name != own.name).nth(1);
         match before.filter(|_| own.name.eq_ignore_ascii_case("kernel")) {
@@ -140,14 +140,14 @@ impl<'a> NamePath<'a> {
         }
     }
 
-    /// Whether the path belongs to a library of containers and layouts.
+    /// Whether the name belongs to a library of containers and layouts.
     fn is_in_data_library(&self) -> bool {
         matches!(self.parts[..], [Part { name: "std" | "cute", .. }, _, ..])
     }
 }
 
 impl<'a> Part<'a> {
-    /// Parses a name with its template arguments. Also returns the remaining text.
+    /// Parses one part of a name, with its template arguments. Also returns the text that follows.
     fn parse(text: &'a str) -> Option<(Self, &'a str)> {
         let is_in_name = |c: char| c.is_alphanumeric() || matches!(c, '_' | '$' | '.' | '~' | '@' | '#');
         let mut end = text.find(|c| !is_in_name(c)).unwrap_or(text.len());
@@ -184,7 +184,7 @@ impl<'a> Part<'a> {
         WORDS.iter().any(|word| self.name.contains(word))
     }
 
-    /// Whether the part is a type of data, of a memory layout or of an access method.
+    /// Whether the part is named like a type of data, of a memory layout or of an access method.
     fn is_data_type(self) -> bool {
         const NAMES: [&str; 14] = [
             "long",
@@ -227,7 +227,7 @@ impl<'a> Part<'a> {
     }
 }
 
-/// Returns the positions of `wanted` in `text` outside all brackets.
+/// Returns the positions at which `wanted` occurs in `text` outside all brackets.
 fn find_outside_brackets(text: &str, wanted: u8) -> impl Iterator<Item = usize> {
     let mut depths = BracketDepth::default();
     text.bytes()
@@ -236,14 +236,14 @@ fn find_outside_brackets(text: &str, wanted: u8) -> impl Iterator<Item = usize> 
         .map(|(at, _)| at)
 }
 
-/// Returns the position after the bracket that closes the bracket at the start of `text`.
+/// Returns the position after the bracket that closes the bracket with which `text` begins.
 fn closing_bracket(text: &str) -> Option<usize> {
     let mut depths = BracketDepth::default();
     text.bytes().position(|byte| depths.next(byte) == 0).map(|at| at + 1)
 }
 
-/// Counter of open brackets. `operator<` and `->` are not brackets but are counted as such. They occur in names of
-/// functions, and the only effect of counting them is that the name is not shortened.
+/// Counter of open brackets. It also counts the `<` of `operator<` and the `>` of `->`, which are not brackets. Only
+/// names of functions contain these, and the only consequence is that such a name is not shortened.
 #[derive(Default)]
 struct BracketDepth {
     depth: usize,
@@ -267,8 +267,8 @@ impl BracketDepth {
 mod tests {
     use super::*;
 
-    /// The names are written as by torch.profiler, Nsight Systems and our own demangler, and come from PyTorch,
-    /// cuBLAS, cuDNN, CUB, vLLM and NCCL.
+    /// The names come from PyTorch, cuBLAS, cuDNN, CUB, vLLM and NCCL, in the forms that torch.profiler, Nsight
+    /// Systems and our own demangler give them.
     #[test]
     fn a_short_name_consists_of_the_function_and_its_functor() {
         for (name, short) in [

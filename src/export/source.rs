@@ -1,4 +1,4 @@
-//! The source location of a stack, and its programming language.
+//! The source line and the programming language of a stack.
 
 use std::borrow::Cow;
 
@@ -7,20 +7,20 @@ use super::frame::ComposedFrame;
 use super::options::{GraphStacks, NameFolding};
 use gpuflame_model::profile::{Profile, SampleSite, ShownFrameKind};
 
-/// A source line that contains a call.
+/// A line of source code, which contains the call by which a stack continues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceLine<'a> {
-    /// Function that contains the line, as its frame is shown.
+    /// Function that contains the line, with the name that its frame shows.
     pub function: Cow<'a, str>,
     /// Programming language; empty if unknown.
     pub language: &'static str,
-    /// Source file, with its folder if known.
+    /// Path of the source file, as far as it is known.
     pub file: &'a str,
     /// Line number.
     pub line: u32,
 }
 
-/// Returns the source line of the innermost frame that has a source line.
+/// Returns the source line of the innermost frame for which one is known.
 pub fn source_line(profile: &Profile, site: SampleSite, names: NameFolding) -> Option<SourceLine<'_>> {
     let mut frames = stack(profile, site, GraphStacks::Both, names);
     while let Some(frame) = frames.pop() {
@@ -34,19 +34,19 @@ pub fn source_line(profile: &Profile, site: SampleSite, names: NameFolding) -> O
     None
 }
 
-/// The line that user code was executing.
+/// The line of user code that was being executed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExecutedLine {
-    /// Source file, with its folder if known.
+    /// Path of the source file, as far as it is known.
     pub file: String,
-    /// Line number. Traces of other tools have the first line of the function.
+    /// Line number. Traces of other tools contain only the first line of the function, which is then used.
     pub line: u32,
-    /// Function that contains the line, as its frame is shown.
+    /// Function that contains the line, with the name that its frame shows.
     pub function: String,
 }
 
-/// Returns the line of the innermost frame of user code. If no frame is user code, returns the line of the innermost frame
-/// that has a line.
+/// Returns the line of the innermost frame of user code. If no frame is user code, returns the line of the innermost
+/// frame for which a line is known.
 pub fn executed_line(profile: &Profile, site: SampleSite, names: NameFolding) -> Option<ExecutedLine> {
     let frames = stack(profile, site, GraphStacks::Both, names);
     let mut innermost = None;
@@ -71,7 +71,7 @@ fn is_library_file(file: &str) -> bool {
     // glibc's files, as its debug information has them: `../sysdeps/unix/..`, `./nptl/..`.
     const GLIBC: [&str; 10] =
         ["nptl/", "sysdeps/", "csu/", "elf/", "io/", "libio/", "malloc/", "misc/", "posix/", "time/"];
-    // The interpreter's own files have no folder in some traces.
+    // In some traces, the names of the interpreter's own files have no folder.
     const FILES: [&str; 6] =
         ["runpy.py", "threading.py", "contextlib.py", "functools.py", "selectors.py", "asyncio/"];
     let of_glibc = file.strip_prefix("./").or_else(|| file.strip_prefix("../"));
@@ -81,10 +81,10 @@ fn is_library_file(file: &str) -> bool {
         || ROOTS.iter().chain(&FILES).any(|start| file.starts_with(start))
 }
 
-/// Innermost frames of a stack, by kind. Parts that were not recorded are absent.
+/// Names of the innermost frames of a stack, one per kind. A name that was not recorded is `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InnermostFrames {
-    /// Call of an API or of a built-in function in which the stack ends.
+    /// Call of an API or of a built-in function, if the stack ends in one.
     pub call: Option<String>,
     /// Innermost function of the program.
     pub function: Option<String>,
@@ -92,12 +92,13 @@ pub struct InnermostFrames {
     pub module: Option<String>,
 }
 
-/// Prefix of torch.profiler's module frames.
+/// Prefix of the frames by which torch.profiler shows modules.
 const MODULE_PREFIX: &str = "nn.Module: ";
-/// Prefix of torch.profiler's frames of functions that are not written in Python.
+/// Prefix of the frames by which torch.profiler shows functions that are not written in Python.
 const BUILT_IN_PREFIX: &str = "<built-in";
 
-/// Returns the innermost frames at a site. Between two calls, a name that differs becomes `[between A and B]`.
+/// Returns the innermost frames at a site. For the time between two calls, the names have the form `[between A and
+/// B]`.
 pub fn innermost_frames(profile: &Profile, site: SampleSite, names: NameFolding) -> InnermostFrames {
     let SampleSite::Between { after, before, .. } = site else {
         return innermost_of_stack(profile, site, names);
@@ -112,7 +113,7 @@ pub fn innermost_frames(profile: &Profile, site: SampleSite, names: NameFolding)
     }
 }
 
-/// Returns the name of the time between two calls that were made in `first` and `second`.
+/// Returns the name for the time between two calls, of which one was made in `first` and one in `second`.
 fn merge_names(first: Option<String>, second: Option<String>) -> Option<String> {
     match (first?, second?) {
         (first, second) if first == second => Some(format!("[between two calls in {first}]")),
@@ -145,7 +146,7 @@ fn innermost_of_stack(profile: &Profile, site: SampleSite, names: NameFolding) -
     }
 }
 
-/// Languages and their file extensions.
+/// Programming languages and the extensions of their source files.
 const LANGUAGES: [(&str, &[&str]); 9] = [
     ("Python", &["py", "pyx"]),
     ("C", &["c", "h"]),
@@ -159,7 +160,7 @@ const LANGUAGES: [(&str, &[&str]); 9] = [
 ];
 
 fn language(kind: ShownFrameKind, file: &str) -> &'static str {
-    // Python code need not come from a file (`<string>`), so its language is known by the kind of frame.
+    // Python code need not come from a file (its file is then `<string>`), so the kind of frame tells the language.
     if kind == ShownFrameKind::Python {
         return "Python";
     }

@@ -27,9 +27,9 @@ const HEADER: [&str; 11] = [
     "line",
 ];
 
-/// Writes a row per stack. The row has thread, call and frames; the number of activities that have the stack as
-/// `stack` and as `created_stack`; the number of the stack's launches without an activity; and the calling source
-/// line, if known.
+/// Writes a row for each stack: thread, call and frames; the number of activities that have the stack as `stack`, and
+/// as `created_stack`; the number of launches on the stack that have no activity; and the source line of the call, if
+/// known.
 ///
 /// # Errors
 /// Errors of `out`.

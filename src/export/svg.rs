@@ -1,4 +1,4 @@
-//! A flame graph as one SVG file with search and zoom in a browser, drawn by the `inferno` crate.
+//! A flame graph as one SVG file, which can be searched and zoomed in a browser. It is drawn by the `inferno` crate.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -16,11 +16,11 @@ use gpuflame_model::error::Result;
 use gpuflame_model::profile::Measure;
 use gpuflame_model::record::Loss;
 
-/// A picture. If no frame has any width, the picture explains why.
+/// A picture. If no frame has any width, the picture contains the reason instead.
 pub static SVG: Format = Format::of_views("svg", &[".svg"], write, "A flame graph (.svg)");
 
-/// Frames narrower than one ten-thousandth of the picture are merged, because no screen shows them. The merge bounds
-/// the size of the file and the cost of drawing it, regardless of the number of stacks.
+/// Frames narrower than 1/10,000 of the picture are merged, because no screen shows them. So the number of stacks
+/// does not determine the size of the file and the time to draw it.
 const MIN_WIDTH_FRACTION: u64 = 10_000;
 
 fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
@@ -54,27 +54,28 @@ fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
     draw(&mut inferno, &lines, out)
 }
 
-/// Draws lines of folded stacks with `inferno`, and shows kernels by their short names.
+/// Draws folded stacks with `inferno`, and shows kernels by their short names.
 pub fn draw(inferno: &mut flamegraph::Options<'_>, lines: &[String], out: &mut dyn Write) -> Result<()> {
     let mut drawn = ShortNameSvg::new(out);
     flamegraph::from_lines(inferno, lines.iter().map(String::as_str), &mut drawn)?;
     Ok(drawn.finish()?)
 }
 
-/// Returns the number of bits by which weights must be reduced so that their sum cannot overflow in `inferno`.
-/// Damaged recordings may contain any value.
+/// Returns the number of bits by which to shift weights to the right, so that their sum cannot overflow in `inferno`.
+/// Damaged recordings may contain any weight.
 pub fn overflow_shift(total: u64, lines: usize) -> u32 {
     let fits = total < 1 << 62;
     if fits { 0 } else { usize::BITS - lines.leading_zeros() + 1 }
 }
 
-/// Draws a picture and discards it, so that libraries complete the one-time look-ups that need the loader's lock.
+/// Draws a picture and discards it. Libraries make some look-ups only once, which need the loader's lock; this makes
+/// them now.
 pub fn draw_once() {
     let mut inferno = inferno_options("", String::new(), Unit::Count, "");
     let _ = draw(&mut inferno, &["a;b 1".to_owned()], &mut std::io::sink());
 }
 
-/// Appends the losses to the subtitle.
+/// Appends the kinds of loss that occurred, with their counts, to the subtitle.
 pub fn add_lost(subtitle: &mut String, lost: impl Iterator<Item = (Loss, u64)>) {
     let mut is_incomplete = false;
     for (loss, count) in lost {
@@ -86,7 +87,7 @@ pub fn add_lost(subtitle: &mut String, lost: impl Iterator<Item = (Loss, u64)>) 
     }
 }
 
-/// Returns the look of all our pictures. `words` is the plural noun for the unit of counts.
+/// Returns the options for the look of all our pictures. `words` is the plural noun for the counted things.
 pub fn inferno_options<'a>(
     title: &str,
     subtitle: String,
@@ -107,7 +108,8 @@ pub fn inferno_options<'a>(
     inferno
 }
 
-/// Writes a picture which states that there is nothing to draw. (`inferno` would return an error.)
+/// Writes a picture that contains only the reason why nothing is drawn. (For no stacks, `inferno` would return an
+/// error.)
 fn write_empty(title: &str, why: &str, subtitle: &str, out: &mut dyn Write) -> Result<()> {
     let text = |y: u32, size: u32, text: &str| {
         format!(

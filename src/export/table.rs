@@ -1,10 +1,10 @@
-//! The summary table as CSV. It has a row per kernel, copy direction or fill on each device, followed by rows for
-//! missing and lost work.
+//! The summary table as CSV. It has a row for each kernel, copy direction and fill on each device. Rows for missing
+//! and lost work follow.
 //!
-//! The column `kind` distinguishes the rows. `kernel`, `copy`, `set` and `graph` rows add up to all work that ran. A
-//! `missing` row is the part of that work that has no time, or that has a reason instead of a stack; launches without
-//! an activity are counted in addition to that work. A `lost` row counts losses that left no other trace. A `unified`
-//! row is unified-memory traffic, in addition to everything else. The file contains no comments.
+//! The column `kind` distinguishes the rows. The rows of kind `kernel`, `copy`, `set` and `graph` add up to all work
+//! that ran. A `missing` row is the part of this work that has no time, or has a reason in place of a stack; but
+//! launches without an activity are not part of this work. A `lost` row counts losses that appear in no other row. A
+//! `unified` row is unified-memory traffic, which no other row includes. The file contains no comments.
 
 use std::cmp::Reverse;
 use std::io::Write;
@@ -34,9 +34,9 @@ const HEADER: [&str; 14] = [
     "symbol",
 ];
 
-/// Writes the summary table of `profile`, sorted by time (largest first), then name and device. `share_percent` is
-/// relative to the durations of all activities on all devices. `symbol` is a kernel's name as CUPTI reported it,
-/// which distinguishes overloads.
+/// Writes the summary table of `profile`, sorted by time (largest first), then name and device. The column
+/// `share_percent` is the share in the durations of all activities on all devices. The column `symbol` is the
+/// kernel's name as CUPTI reported it, which distinguishes overloads.
 ///
 /// # Errors
 /// Errors of `out`.
@@ -68,7 +68,7 @@ pub fn write_csv(profile: &Profile, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-/// A row of work. The buffers are reused, because tables may have a hundred thousand rows.
+/// Row for a kind of work. Its buffers are reused for all rows, because tables may have a hundred thousand rows.
 #[derive(Default)]
 struct TableRow {
     fields: csv::ByteRecord,
@@ -120,7 +120,7 @@ fn other_row(kind: &str, name: &str, count: u64, nanos: u64, total: u64) -> [Str
     row
 }
 
-/// Returns the row for unified memory, which has no share of the time. For faults, `bytes` is empty and `count` is
+/// Returns a row about unified memory, which has no share of the time. For faults, `bytes` is empty and `count` is
 /// the number of faults.
 fn unified_row(sample: &UnifiedSums) -> [String; 14] {
     let mut row: [String; 14] = Default::default();
@@ -136,7 +136,7 @@ fn unified_row(sample: &UnifiedSums) -> [String; 14] {
     row
 }
 
-/// Returns a percentage with four decimal places.
+/// Returns the share of `nanos` in `total`, in percent with four decimal places.
 fn share(nanos: u64, total: u64) -> String {
     let mut text = String::new();
     push_share(&mut text, nanos, total);
@@ -150,7 +150,7 @@ fn push_share(text: &mut String, nanos: u64, total: u64) {
     let mut digits = itoa::Buffer::new();
     text.push_str(digits.format(share / 10_000));
     text.push('.');
-    // The leading digit is added so that zeros are kept, and then removed.
+    // Adding 10,000 puts a digit in front, so that leading zeros are kept. Then the digit is removed.
     text.push_str(&digits.format(10_000 + share % 10_000)[1..]);
 }
 

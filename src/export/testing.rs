@@ -9,7 +9,7 @@ use gpuflame_model::record::{ContextFlags, ContextId, DeviceId, Loss, NameId, Ro
 
 use super::{Format, Options};
 
-/// A profile under construction.
+/// A profile that a test is filling.
 #[derive(Default)]
 pub struct Sketch {
     pub profile: Profile,
@@ -42,7 +42,7 @@ impl Sketch {
         self
     }
 
-    /// Adds a context whose stack is `decode`, at a line of a file.
+    /// Adds a context whose stack is the function `decode`, at a line of a file.
     pub fn located(&mut self, id: u32, file: &str, line: u32) -> &mut Self {
         self.context(id, 0, &[]);
         let profile = &mut self.profile;

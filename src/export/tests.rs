@@ -1,4 +1,4 @@
-//! Tests of files written from hand-made profiles. Small files are compared completely.
+//! Tests of files written from hand-made profiles. If a file is small, its whole content is compared.
 
 use std::io::{self, Write};
 
@@ -65,7 +65,8 @@ fn contexts_that_look_the_same_share_a_line() {
     assert_eq!(folded(&profile, Unit::Nanos), "main;run;[GPU_Kernel]gemm 21\n");
 }
 
-/// Returns a profile of two nodes of a graph that was launched on one stack and created on another.
+/// Returns a profile with two nodes of a graph. The graph was launched on one stack, and its nodes were created on
+/// another.
 fn graph() -> Profile {
     let node = |launch, created| SampleSite::Node { launch, created };
     let (launch, made) = (Ok(ContextId(2)), Created::Context(ContextId(3)));
@@ -122,7 +123,7 @@ main;serve;step;cudaGraphLaunch;[graph];[graph node unknown];[timestamp not coll
     assert_eq!(shown(GraphStacks::Capture), capture);
 }
 
-/// The root of an assembled stack is the root of its other part, which may be complete.
+/// The root of an assembled stack is the root of the other stack, which may be complete.
 #[test]
 fn a_stack_assembled_from_two_gets_no_truncation_marker_at_its_root() {
     let mut sketch = Sketch::new();
@@ -223,7 +224,7 @@ main;[GPU1_Memset] 40
     assert_eq!(folded(&profile, Unit::Nanos), expected);
 }
 
-/// Returns the sums per kernel, by full name. `short` maps short names that occur in the lines to full names.
+/// Returns the sum for each kernel, by full name. `short` maps short names in the lines to full names.
 fn sums<'a>(text: &'a str, short: &[(&'a str, &'a str)]) -> std::collections::BTreeMap<&'a str, u64> {
     let mut sums = std::collections::BTreeMap::new();
     for line in text.lines() {
@@ -251,8 +252,8 @@ fn short_names_leave_sums_per_kernel_unchanged_even_across_gpus() {
     }
     let profile = sketch.done();
     let text = folded(&profile, Unit::Nanos);
-    // This case is computed by hand. One `gemm` on each GPU counts as two kernels; another kernel is called `relu`,
-    // but not in this picture.
+    // This case is computed by hand. There is a kernel `gemm` on each GPU, so two kernels share the short name. The
+    // profile also has a kernel that is called just `relu`, but it is not in this picture.
     for line in ["main;a;[GPU0_Kernel]gemm<float> 10", "main;a;[GPU1_Kernel]gemm<half> 200"] {
         assert!(text.lines().any(|written| written == line), "{text}");
     }
@@ -444,7 +445,7 @@ fn activities_launched_outside_of_a_window_are_not_in_the_table() {
     assert_eq!(lines.len(), 1);
 }
 
-/// A simulated disk with this many bytes left.
+/// A simulated disk with this many free bytes.
 struct Disk(usize);
 
 impl Write for Disk {
@@ -498,7 +499,7 @@ fn a_picture_for_visual_inspection() {
     eprintln!("{}", path.display());
 }
 
-/// Returns a profile of two GPUs, of which the second waited for the first.
+/// Returns a profile of two GPUs, in which the second GPU waited for the first.
 fn idle() -> Profile {
     let mut sketch = Sketch::new();
     sketch.devices = vec![0, 1];
@@ -579,7 +580,7 @@ fn truncated_stacks_of_graph_nodes_are_composed_identically_in_all_formats() {
         .sample(node(4, 3), Leaf::work(GEMM), Some(0), 1, 3)
         .sample(node(2, 99), Leaf::work(GEMM), Some(0), 1, 4)
         .done();
-    // Two truncated stacks may have the same root. The frames shared by a truncated and a complete stack are unknown.
+    // Two truncated stacks may have the same root. Which frames a truncated and a complete stack share is unknown.
     let both = "\
 [stack cut short];serve;step;cudaGraphLaunch;[graph];[graph node unknown];[GPU_Kernel]gemm 4
 [stack cut short];serve;step;cudaGraphLaunch;[graph];capture;cudaLaunchKernel;[GPU_Kernel]gemm 1

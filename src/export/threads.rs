@@ -1,11 +1,11 @@
-//! The process and the threads of a profile.
+//! Ids and names of a profile's process and threads.
 
 use super::clean;
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::ThreadId;
 
-/// Returns the process id, or if that is unknown the smallest thread id. The main thread's id equals the process id,
-/// and the main thread was the first thread.
+/// Returns the process id. If it is unknown, returns the smallest thread id: the id of the main thread equals the
+/// process id, and the main thread was the first thread.
 pub fn process_id(profile: &Profile) -> u32 {
     if let Some((process, _)) = profile.process() {
         return process;
@@ -15,7 +15,7 @@ pub fn process_id(profile: &Profile) -> u32 {
     threads.map(|context| context.thread.0).min().unwrap_or(0)
 }
 
-/// Returns all threads that launched work, sorted, with their names.
+/// Returns the threads that launched work, with their names, sorted by id.
 pub fn launching_threads(profile: &Profile) -> Vec<(ThreadId, String)> {
     let contexts = profile.contexts();
     let mut threads: Vec<_> = contexts

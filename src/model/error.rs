@@ -1,8 +1,8 @@
 //! The error type of the crate: the failure, its location, and the user's next step.
 //!
-//! This module depends on no other module. Lower-level errors are converted in the module in which they occur. An
-//! *absence* (a frame without a name, an activity without a launch) is not an error but a separate value, which is
-//! stored and shown: `profile::Unnamed`, `record::Missing`.
+//! This module depends on no other module. Lower-level errors are converted to this type where they occur.
+//! Missing data (a frame without a name, an activity without a launch) is not an error. It has its own values, which
+//! are stored and shown: `profile::Unnamed`, `record::Missing`.
 
 use std::fmt;
 
@@ -25,7 +25,7 @@ pub enum ErrorKind {
     Io,
     /// A recording or a trace is malformed.
     Format,
-    /// The call is invalid in the present state, for example after the process began to exit.
+    /// The call is invalid in the present state, for example because the process has begun to exit.
     State,
 }
 

@@ -1,4 +1,4 @@
-//! Settings whose value is one of a few words. Only this module defines the words and the default.
+//! Settings whose value is one of a few fixed words. Only this module defines these words and each setting's default.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,18 +12,19 @@ pub enum Unit {
     /// GPU time in nanoseconds. The sum over a folded file is exact.
     #[default]
     Nanos,
-    /// GPU time in microseconds. Each line is rounded separately, half up, so that the sum of a file may differ by up
-    /// to half a microsecond per line.
+    /// GPU time in microseconds. Each line is rounded separately, half up, so the sum of a file can be off by up to
+    /// half a microsecond per line.
     Micros,
     /// Number of activities, plus the number of launches without an activity.
     Count,
 }
 
-/// Stacks to show for a graph node: the stack that launched the graph, or the stack that created the node, by an API
-/// call or by stream capture.
+/// Stacks to show for a graph node: the stack that launched the graph, the stack that created the node (by an
+/// API call or by stream capture), or both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GraphStacks {
-    /// The launching stack, `[graph]`, and the part of the creating stack that differs.
+    /// The launching stack, then `[graph]`, then the frames of the creating stack that are not in the launching
+    /// stack.
     #[default]
     Both,
     /// The stack that created the node. If that stack is unknown, the launching stack and the reason are shown.
@@ -32,12 +33,12 @@ pub enum GraphStacks {
     Launch,
 }
 
-/// Content of a frame at the root of a stack.
+/// Thing that the frame at the root of a stack names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Root {
     /// `[process app 4711]`.
     Process,
-    /// `[thread loader]`, the launching thread. The frame includes the thread id if several threads have the name.
+    /// `[thread loader]`, the launching thread. The frame includes the thread id if several threads have that name.
     Thread,
     /// `[GPU 0]`.
     Device,
@@ -46,14 +47,14 @@ pub enum Root {
     Stream,
 }
 
-/// Treatment of numbers in the names of ranges and Python functions, where they count steps and requests, or identify
-/// objects and threads.
+/// Treatment of numbers in the names of ranges and Python functions. Such numbers count steps and requests, or
+/// identify objects and threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NameFolding {
-    /// Each number becomes `N`, so that all steps share one frame.
+    /// Each number becomes `N`, so that all steps share one frame. Numbers of module instances are kept.
     #[default]
     Folded,
-    /// Like `Folded`, but the numbers of module instances are folded as well: `nn.Module: Layer_17`.
+    /// Like `Folded`, but numbers of module instances, as in `nn.Module: Layer_17`, also become `N`.
     Modules,
     /// Numbers are unchanged.
     Kept,
@@ -73,30 +74,30 @@ pub enum PythonFrames {
     Lines,
 }
 
-/// CUPTI features left to other clients in the process.
+/// CUPTI features that gpuflame leaves to other clients in the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Yield {
-    /// Activity records, if other clients take them, until a window opens.
+    /// If another client takes the activity records, gpuflame takes them back when a window opens.
     Nothing,
-    /// Activity records, while other clients use them.
+    /// If another client takes the activity records, it keeps them until it is done.
     #[default]
     Records,
-    /// Activity records and the callback subscription.
+    /// Same as `Records`. In addition, a client that asks for the callback subscription keeps it until it is done.
     Subscription,
 }
 
-/// Attribution of the work of PyTorch's backward pass.
+/// Stack to which the work of PyTorch's backward pass is attributed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Backward {
     /// The work is attributed to autograd's thread, which launched the work.
     #[default]
     Autograd,
-    /// The work is attributed to the forward pass, if ranges identify the forward operator.
+    /// The work is attributed to the forward pass, if ranges identify the forward operator to which the work belongs.
     Forward,
 }
 
 impl Unit {
-    /// Returns the index of the value of `view` that the options select.
+    /// Returns the index, among the values of `view`, of the value that this unit shows as width.
     pub fn value(self, view: &View) -> usize {
         match self {
             Self::Nanos | Self::Micros => 0,
@@ -104,13 +105,14 @@ impl Unit {
         }
     }
 
-    /// Whether to divide the values of `view` by a thousand, as is done only for nanoseconds.
+    /// Whether to divide the values of `view` by a thousand: only if microseconds are requested and the values are
+    /// nanoseconds.
     pub fn is_micros_of(self, view: &View) -> bool {
         self == Self::Micros && view.values[0].unit == Measure::Nanos
     }
 }
 
-/// Maps the values of a type to their words, which are parsed case-insensitively.
+/// Implements conversion between the values of a type and the words that select them. Parsing ignores case.
 macro_rules! words {
     ($type:ident: $first:ident $first_word:literal $(, $value:ident $word:literal)*) => {
         impl $type {

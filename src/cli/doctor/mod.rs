@@ -1,7 +1,7 @@
-//! `gpuflame doctor`: checks whether programs can be recorded on this machine, and lists obstacles.
+//! `gpuflame doctor`: checks whether programs can be recorded on this machine, and lists what prevents it.
 //!
-//! Checks that could crash or hang run in a separate process (`probe`). That process loads the driver, CUPTI and our
-//! library, and initialises CUDA. No check modifies anything.
+//! Checks that could crash or hang run in a separate process (`probe`). That process loads the driver, CUPTI and
+//! `libgpuflame.so`, and initialises CUDA. No check changes anything.
 
 mod probe;
 
@@ -59,13 +59,13 @@ impl CheckState {
     }
 }
 
-/// Report line for a check.
+/// Result of a check, as one line of the report.
 #[derive(Debug)]
 struct CheckResult {
     state: CheckState,
     what: &'static str,
     found: String,
-    /// Recommended action for the user; empty if no action is needed.
+    /// Action that the user should take; empty if none is needed.
     remedy: String,
 }
 
@@ -218,7 +218,7 @@ fn check_permission(found: &ProbeAnswer) -> Vec<CheckResult> {
     vec![CheckResult::print_error(what, why, remedy)]
 }
 
-/// Checks the library, and whether its version equals the version of this command.
+/// Checks `libgpuflame.so`, and whether it has the same version as this command.
 fn check_library(library: Result<PathBuf>, found: &ProbeAnswer) -> CheckResult {
     let own = env!("CARGO_PKG_VERSION");
     match (library, &found.library) {
@@ -245,7 +245,7 @@ fn check_library(library: Result<PathBuf>, found: &ProbeAnswer) -> CheckResult {
     }
 }
 
-/// Checks whether another library is injected into CUDA programs started from this environment.
+/// Checks whether the environment makes the driver inject another library into CUDA programs.
 fn check_injection() -> CheckResult {
     let Some(path) = std::env::var_os("CUDA_INJECTION64_PATH").map(PathBuf::from) else {
         return CheckResult::ok(
@@ -269,7 +269,7 @@ fn check_injection() -> CheckResult {
     }
 }
 
-/// Lists the settings in the environment, including the invalid settings.
+/// Lists the settings in the environment, including invalid ones.
 fn check_settings(settings: &settings::Settings, warnings: Vec<String>) -> Vec<CheckResult> {
     let mut lines: Vec<_> = warnings
         .into_iter()
@@ -301,14 +301,14 @@ fn check_settings(settings: &settings::Settings, warnings: Vec<String>) -> Vec<C
     lines
 }
 
-/// Checks the destination of the files, and looks for recordings of killed processes in that folder.
+/// Checks the folder to which files are written, and looks there for recordings of killed processes.
 fn check_outputs(outputs: &Outputs, settings: &settings::Settings) -> Vec<CheckResult> {
     let suffixes: Vec<_> = settings.formats.iter().map(|output| output.suffix()).collect();
     let suffixes: Vec<_> = suffixes.iter().map(String::as_str).collect();
     let (paths, _) = outputs.choose_names(&suffixes, |_| false, |_| true);
     let Some(first) = paths.first() else { return Vec::new() };
     let folder = first.parent().unwrap_or(Path::new("/"));
-    // Missing folders are created when files are written, unless an existing ancestor is not a folder.
+    // Missing folders are created when files are written. That fails only if an existing ancestor is not a folder.
     let there = folder.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("/"));
     let mut lines = vec![match Draft::create(&there.join("gpuflame-doctor")) {
         Ok(_) => CheckResult::ok("outputs", format!("files would be written to {}/", folder.display())),

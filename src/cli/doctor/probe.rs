@@ -13,7 +13,7 @@ use gpuflame_cupti::{self as cupti, ProbeRefusal, ProbeReport};
 use gpuflame_model::error::Result;
 use gpuflame_os::library;
 
-/// Maximum time to wait for the answer. A driver takes seconds to start if no other process uses it.
+/// Maximum time to wait for the answer. A driver that no other process uses takes seconds to start.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(60);
 const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -24,10 +24,10 @@ pub(super) struct ProbeAnswer {
     pub(super) driver: Option<u64>,
     pub(super) gpus: std::result::Result<Vec<String>, u64>,
     pub(super) cupti: Option<CuptiAnswer>,
-    /// Kind and message of the refusal, if CUPTI refused.
+    /// Kind and message of CUPTI's refusal; `None` if CUPTI did not refuse.
     pub(super) refused: Option<(String, String)>,
     pub(super) notes: Vec<String>,
-    /// Version of the library, or the reason why the library cannot be loaded.
+    /// Version of `libgpuflame.so`, or the reason why it cannot be loaded.
     pub(super) library: Option<std::result::Result<String, String>>,
 }
 
@@ -50,7 +50,7 @@ pub(super) fn run_probe(library: Option<&Path>) -> std::result::Result<ProbeAnsw
     if let Some(library) = library {
         command.arg("--library").arg(library);
     }
-    // A library injected by the driver would own CUPTI before the probe does.
+    // If the driver injected a library, that library would own CUPTI before the probe could use it.
     command.env_remove("CUDA_INJECTION64_PATH").env_remove("LD_PRELOAD");
     let mut child = command
         .stdin(Stdio::null())
@@ -75,7 +75,7 @@ pub(super) fn run_probe(library: Option<&Path>) -> std::result::Result<ProbeAnsw
             Err(error) => return Err(error.to_string()),
         }
     };
-    // The answer is smaller than a pipe's buffer, so it can be read after the process has ended.
+    // The whole answer fits into the pipe's buffer, so it can be read after the process has ended.
     if let Some(mut pipe) = child.stdout.take() {
         let _ = pipe.read_to_string(&mut answer);
     }
@@ -85,7 +85,7 @@ pub(super) fn run_probe(library: Option<&Path>) -> std::result::Result<ProbeAnsw
     }
 }
 
-/// Runs in the separate process: probes, and writes the findings to `out`.
+/// Runs in the separate process: does the checks, and writes the findings to `out`.
 pub(super) fn print_answer(path: Option<&Path>, out: &mut dyn Write) -> Result<()> {
     let version = path.map(library::library_version);
     let mut answer = match cupti::probe(settings::from_environment().0.cupti) {

@@ -1,5 +1,5 @@
-//! Finds the `libgpuflame.so` for recording a command, and validates the library before the command is run, because
-//! the driver does not report a library that it cannot load.
+//! Finds the `libgpuflame.so` with which to record a command. The library is checked before the command is run,
+//! because the driver does not report a library that it cannot load.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -10,26 +10,26 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_os as host;
 
 const LIBRARY_NAME: &str = "libgpuflame.so";
-/// Preload library that makes the driver load [`LIBRARY_NAME`] from the same folder.
+/// Small library for LD_PRELOAD, which makes the driver load [`LIBRARY_NAME`] from the same folder.
 const PRELOAD_NAME: &str = "libgpuflame-preload.so";
-/// First bytes of a library for this machine: ELF, 64-bit, in the machine's byte order.
+/// First bytes of a library for this machine: the ELF magic number, 64-bit, little-endian.
 const ELF_MAGIC: [u8; 6] = [0x7f, b'E', b'L', b'F', 2, 1];
-/// Value of `e_type` for a shared object, and of `e_machine` for this processor.
+/// Value of `e_type` for a shared object. `ELF_MACHINE` is the value of `e_machine` for this processor.
 const ELF_SHARED_OBJECT: u16 = 3;
 const ELF_MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
-/// Size in bytes of an ELF header, and of a section header.
+/// Size in bytes of an ELF header. The next constant is the size of a section header.
 const ELF_HEADER_BYTES: usize = 64;
 const SECTION_HEADER_BYTES: usize = 64;
-/// Name of the function that the driver calls, as it appears in a string table.
+/// Name of the function that the driver calls, with the zero bytes around it in a string table.
 const ENTRY_POINT: &[u8] = b"\0InitializeInjection\0";
 
-/// Returns the absolute path of the library: `wanted`, or the library that belongs to this command. The latter is in
-/// the same folder as the command, as in a build, or in the neighbouring `lib`, as installed.
+/// Returns the absolute path of the library: `wanted`, or else the library that belongs to this command. That library
+/// is in the same folder as the command (in a build) or in the neighbouring folder `lib` (if installed).
 pub(crate) fn find(wanted: Option<&Path>) -> Result<PathBuf> {
     if let Some(wanted) = wanted {
         return check_library(wanted);
     }
-    // Without /proc, the only source is the kernel's record of how this program was started.
+    // Without /proc, the path of this program is known only from the kernel's record of how it was started.
     let command = std::env::current_exe().ok().or_else(host::program_path).unwrap_or_default();
     let folder = command.parent().unwrap_or(Path::new("."));
     let places = [folder.join(LIBRARY_NAME), folder.join("../lib").join(LIBRARY_NAME)];
@@ -46,9 +46,9 @@ pub(crate) fn find(wanted: Option<&Path>) -> Result<PathBuf> {
     }
 }
 
-/// Returns the names of the symbols that `file` exports and imports. They are in the string table to which the
-/// dynamic symbol table (section type 11) is linked. `head` is the ELF header: 64 bytes, with the location of the
-/// sections from byte 40.
+/// Returns the bytes that contain the names of the symbols that `file` exports and imports. They are the string table
+/// to which the dynamic symbol table (section type 11) is linked. `head` is the ELF header: 64 bytes, with the
+/// location of the section headers from byte 40.
 fn read_symbol_names(file: &File, head: &[u8]) -> std::io::Result<Vec<u8>> {
     let number = |of: &[u8], at: usize, bytes: usize| {
         of[at..at + bytes].iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
@@ -72,18 +72,18 @@ fn read_part(file: &File, from: u64, bytes: u64) -> std::io::Result<Vec<u8>> {
     Ok(part)
 }
 
-/// Whether a path names this library, judging by the file name.
+/// Whether the file name in a path is that of `libgpuflame.so`.
 pub(crate) fn is_ours(path: &OsStr) -> bool {
     let name = Path::new(path).file_name().unwrap_or_default();
     name.as_encoded_bytes().starts_with(LIBRARY_NAME.as_bytes())
 }
 
-/// Returns the library to preload: the small library, if it is installed next to `library`. The small library does
-/// not depend on a C library, so that programs with a C library other than glibc start normally. `library` itself
-/// would abort such programs.
+/// Returns the library to preload. If the small library is installed next to `library`, it is used: it depends on no
+/// C library, so programs with a C library other than glibc start normally. `library` itself would abort such
+/// programs.
 pub(super) fn library_to_preload(library: &Path) -> PathBuf {
     let small = library.with_file_name(PRELOAD_NAME);
-    // The small library loads the file of that name from its own folder.
+    // The small library loads `LIBRARY_NAME` from its own folder, so that file must be `library`.
     let is_beside = library.with_file_name(LIBRARY_NAME).canonicalize().is_ok_and(|named| named == library);
     if is_beside && small.is_file() { small } else { library.to_owned() }
 }
@@ -139,7 +139,7 @@ mod tests {
             let why = refused(&folder.join(name));
             assert!(why.contains(if name == "cut" { "truncated" } else { "not a shared library" }), "{why}");
         }
-        // The section headers are past the end of this truncated file.
+        // In this truncated file, the location of the section headers is past the end.
         let mut astray = whole[..5000].to_vec();
         astray[40..48].fill(0xff);
         std::fs::write(folder.join("astray"), astray).unwrap();

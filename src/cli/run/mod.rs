@@ -1,4 +1,4 @@
-//! `gpuflame run`: runs a command under gpuflame, on the same terminal, and exits with its status.
+//! `gpuflame run`: runs a command with gpuflame, on the same terminal, and exits with the command's status.
 //!
 //! This verb only sets variables, waits, and reads the reports of the command's processes (`GPUFLAME_REPORT`). The
 //! injected library does the recording.
@@ -25,15 +25,15 @@ use process_reports::ProcessReport;
 use setting_flags::SettingPair;
 
 const OUTPUT_VARIABLE: &str = "GPUFLAME_OUTPUT";
-/// Variables that name libraries for the driver and NVTX to inject.
+/// Environment variables that name libraries for the driver and NVTX to load.
 const INJECTION_VARIABLES: [&str; 2] = ["CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"];
 
-/// Maximum time that printing a line may wait for space in stderr.
+/// Maximum time to wait until stderr accepts a line.
 const STDERR_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time allowed for `xdg-open` to notice that it cannot show anything.
+/// Time to wait for `xdg-open` to fail, if it cannot show anything.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Shells' exit codes for a command that does not exist, or that cannot be run.
+/// Exit code that shells return for a command that does not exist. The next constant is for one that cannot be run.
 const NOT_FOUND: u8 = 127;
 const CANNOT_RUN: u8 = 126;
 
@@ -93,7 +93,7 @@ pub(super) struct Run {
 
 impl Run {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
-        // A full pipe must neither prevent the start of the command nor the exit of this process.
+        // If stderr is a full pipe, the command must still start, and this process must still exit.
         let console = Console { patience: Some(STDERR_TIMEOUT), ..console };
         let chosen = self.settings()?;
         let library = library::find(self.library.as_deref())?;
@@ -122,8 +122,8 @@ impl Run {
         Ok(Outcome::Status(child::exit_code(status)))
     }
 
-    /// Prints the reports of the command's processes, and writes the files of processes that ended without exit
-    /// handlers.
+    /// Prints the reports of the command's processes. Writes the files of processes that ended without running their
+    /// exit handlers.
     fn print_summary(
         &self,
         reports: &process_reports::ReportFolder,
@@ -145,15 +145,15 @@ impl Run {
         }
     }
 
-    /// Returns the settings from the options, and the settings from the file that neither options nor environment
-    /// set.
+    /// Returns the settings that the options give, and the settings in the file that neither the options nor the
+    /// environment give.
     fn settings(&self) -> Result<Vec<SettingPair>> {
         let mut chosen = Vec::new();
         if let Some(file) = &self.config {
             chosen = setting_flags::read_config(file)?;
             chosen.retain(|(name, _)| std::env::var_os(name).is_none());
         }
-        // If two settings have the same name, the later one wins.
+        // If a setting occurs twice, the later one applies.
         chosen.extend(
             self.window.as_deref().map(setting_flags::parse_window).transpose()?.into_iter().flatten(),
         );
@@ -163,7 +163,7 @@ impl Run {
         Ok(chosen)
     }
 
-    /// Creates the command, with the variables that make the command's processes record.
+    /// Creates the command, with the environment variables that make its processes record.
     fn command(
         &self,
         library: &Path,
@@ -197,7 +197,7 @@ impl Run {
                 all.push(":");
                 all.push(others);
             }
-            // The small library names the main library to the driver; if possible, it loads the main library
+            // The small library tells the driver which library to load. If possible, it loads that library
             // immediately.
             command.env_remove(driver);
             command.env("LD_PRELOAD", all).env("_GPUFLAME_LOAD", "1");
@@ -205,7 +205,8 @@ impl Run {
             command.env(driver, library);
         }
         command.env(nvtx, library);
-        // A regular file on descriptor 2 receives the ledger only if the command was started with that file.
+        // If stderr (descriptor 2) of a process is a regular file, the ledger goes there only if the command was
+        // started with that file. This variable identifies the file.
         match stderr::file_id_to_pass_on() {
             Some(identity) => command.env(stderr::AT_EXEC_VARIABLE, identity),
             None => command.env_remove(stderr::AT_EXEC_VARIABLE),
@@ -214,7 +215,7 @@ impl Run {
         if let Some(prefix) = &self.output {
             command.env(OUTPUT_VARIABLE, prefix);
         }
-        // A deleted current folder has no path, but the command can still run in that folder.
+        // If the current folder was deleted, it has no path, but the command can still run in it.
         if let Ok(here) = std::env::current_dir() {
             make_absolute(&mut command, &here);
         }
@@ -232,8 +233,7 @@ fn settings_from_environment() -> impl Iterator<Item = SettingPair> {
     std::env::vars_os().filter_map(text).filter(|(name, _)| name.starts_with("GPUFLAME_"))
 }
 
-/// Prefixes relative paths from the options with the current folder, because processes of the command may change
-/// their current folder.
+/// Makes relative paths from the options absolute, because processes of the command may change their current folder.
 fn make_absolute(command: &mut Command, here: &Path) {
     let parts: Vec<_> = here.as_os_str().as_bytes().split(|byte| *byte == b'%').collect();
     let as_prefix = PathBuf::from(OsString::from_vec(parts.join(&b"%%"[..])));
@@ -265,7 +265,8 @@ fn open_picture(left: &[ProcessReport], console: Console) {
     console.remark(format_args!("{why}; open {} in a browser", picture.display()));
 }
 
-/// Whether the child exits successfully or keeps running. Without a desktop, the child is the browser itself.
+/// Whether the child exits successfully or keeps running. On a machine without a desktop, the child itself is the
+/// browser.
 fn opens_picture(mut child: Child) -> bool {
     let deadline = Instant::now() + OPEN_TIMEOUT;
     loop {

@@ -1,6 +1,6 @@
-//! Reports from the processes of a command. Each process that calls CUDA leaves small files about itself in a folder
-//! made for the run (`src/recorder/session/process/launcher_report.rs` has the names of these files). The processes may run
-//! as other users, and may leave any files in the folder.
+//! Reports from the processes of a command. Each process that calls CUDA writes small files about itself to a folder
+//! that was created for the run (`src/recorder/session/process/launcher_report.rs` defines their names). The
+//! processes may run as other users, and may put any other files into the folder.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -20,45 +20,45 @@ use crate::set_file::parse_path;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_os as host;
 
-/// Maximum number of names tried for a folder. Each name that already exists belongs to another run.
+/// Maximum number of folder names to try. If a name exists already, the folder belongs to another run.
 const MAX_FOLDER_NAMES: u32 = 1000;
-/// Folders to try after `TMPDIR`.
+/// Folders in which to create the report folder if that is not possible in `TMPDIR`.
 const FALLBACK_FOLDERS: [&str; 2] = ["/tmp", "/dev/shm"];
-/// Maximum number of files read, and the maximum size of one file. A report has a path for each file that a process
-/// wrote.
+/// Maximum number of files to read. The next constant is the maximum size of one file, which may have a path for each
+/// file that a process wrote.
 const MAX_FILES: usize = 100_000;
 const MAX_FILE_BYTES: u64 = 64 << 20;
-/// Maximum depth of runs within runs, two folders each.
+/// Maximum depth to which runs inside runs are searched. Each level is two folders deep.
 const MAX_DEPTH: u32 = 8;
-/// Maximum time, for all processes together, to wait for an `exec` during which a process has no environment. The
-/// kernel reads the head of the program from the disk in that time. Processes that were started with an empty
-/// environment cost this time once.
+/// Maximum time to wait, for all processes together, until a process has an environment again. During an `exec`,
+/// while the kernel reads the head of the program from the disk, a process has none. If processes were started with
+/// an empty environment, this time is spent once.
 const EXEC_TIMEOUT: Duration = Duration::from_millis(200);
 /// Size in bytes of the largest environment with which Linux starts a program.
 const MAX_ENVIRONMENT_BYTES: usize = 6 << 20;
-/// Maximum number of processes listed one by one.
+/// Maximum number of processes to list with a line each.
 const MAX_LISTED: usize = 20;
-/// Variable that names the run's folder to the processes of the command. If the variable is already set, it names the
-/// folder of another run, or of another program that wants reports.
+/// Variable from which the command's processes know the folder. If it is set when this run starts, it names the
+/// folder of an enclosing run, or of another program that wants the reports.
 pub(super) const REPORT_VARIABLE: &str = "GPUFLAME_REPORT";
 
-/// A folder for reports, removed on drop. A process of another user can create files in the folder, but cannot list
-/// it. That process cannot list the other entries of the parent folder either, and the folder's name is random, so
-/// that only processes of the command know it.
+/// A folder for reports, which is removed on drop. Processes of other users may create files in the folder but cannot
+/// list it. Its name is random, and they cannot list it in the parent folder either. So only processes of the command
+/// know the name.
 pub(super) struct ReportFolder {
     path: PathBuf,
     parent: PathBuf,
-    /// Folder that also receives the reports, once this run has read them.
+    /// Folder to which the reports are moved after this run has read them; `None` if no other program wants them.
     outer: Option<PathBuf>,
 }
 
 impl ReportFolder {
     /// # Errors
-    /// No folder can be created anywhere.
+    /// No folder can be created in any of the places.
     pub(super) fn new() -> Result<Self> {
         let outer = std::env::var_os(REPORT_VARIABLE).and_then(|folder| std::path::absolute(folder).ok());
         let outer = outer.filter(|folder| folder.is_dir());
-        // The path is made absolute because the command may change its current folder.
+        // The path is made absolute, because the command may change its current folder.
         let temporary = std::path::absolute(std::env::temp_dir()).ok();
         let places = outer.iter().cloned().chain(temporary).chain(FALLBACK_FOLDERS.map(PathBuf::from));
         let mut first = None;
@@ -92,7 +92,7 @@ impl ReportFolder {
         &self.path
     }
 
-    /// Reads the reports that exist so far. Skips unreadable files.
+    /// Reads the reports that exist so far. Skips files that cannot be read.
     pub(super) fn read(&self) -> CollectedReports {
         let mut files = Vec::new();
         list_files(&self.path, 0, &mut files);
@@ -106,15 +106,15 @@ impl ReportFolder {
         left
     }
 
-    /// Finds processes of the command that still run. Such a process has the folder's name in the environment with
-    /// which it was started.
+    /// Finds processes of the command that are still running. The environment with which such a process was started
+    /// contains the path of the folder.
     pub(super) fn find_survivors(&self) -> BTreeSet<u32> {
         let setting = [REPORT_VARIABLE.as_bytes(), b"=", self.path.as_os_str().as_encoded_bytes()].concat();
         let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
         let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         let deadline = Instant::now() + EXEC_TIMEOUT;
         let is_set = |variable: &[u8]| {
-            // A run nested in this run has its folder in ours.
+            // If this run starts another run, the folder of that run is inside ours.
             variable.strip_prefix(&setting[..]).is_some_and(|rest| matches!(rest, [] | [b'/', ..]))
         };
         numbers
@@ -122,12 +122,12 @@ impl ReportFolder {
             .collect()
     }
 
-    /// Hands the reports to the enclosing run, or to the other program that wants reports.
+    /// Moves the report files to the folder of the enclosing run, or of the other program that wants them.
     pub(super) fn forward(&self, left: &CollectedReports) {
         let Some(outer) = &self.outer else { return };
         for file in &left.files {
             let Some(name) = file.file_name() else { continue };
-            // Falls back to a copy if the outer folder is on another file system.
+            // If the outer folder is on another file system, the file is copied.
             if fs::rename(file, outer.join(name)).is_err()
                 && let Some((bytes, _)) = read_file(file)
             {
@@ -150,7 +150,7 @@ fn random() -> u64 {
     RandomState::new().hash_one(0)
 }
 
-/// Lists the files in `folder` and in the folders of nested runs.
+/// Lists the files in `folder` and in the folders of runs inside this run.
 fn list_files(folder: &Path, depth: u32, files: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         if files.len() >= MAX_FILES {
@@ -164,7 +164,7 @@ fn list_files(folder: &Path, depth: u32, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// Returns the content and owner of a regular file. Opening a pipe does not block. Pipes are rejected, as are files
+/// Returns the content and the owner of a regular file. Rejects pipes (without blocking when it opens one) and files
 /// without an end.
 fn read_file(path: &Path) -> Option<(Vec<u8>, u32)> {
     let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW;
@@ -178,13 +178,14 @@ fn read_file(path: &Path) -> Option<(Vec<u8>, u32)> {
     Some((bytes, metadata.uid()))
 }
 
-/// Creates a file. If another user has already created a file, link or pipe of that name, the existing entry stays.
+/// Creates a file. If a file, link or pipe of that name exists already, which another user may have created, it is
+/// unchanged.
 fn write_new(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?.write_all(bytes)
 }
 
 /// Returns the environment with which a process was started. During an `exec` the environment is empty for a moment,
-/// so the function reads it again until `deadline`. The environment is always empty for kernel threads and zombies.
+/// so an empty environment is read again until `deadline`. For kernel threads and zombies it is always empty.
 fn environment(process: u32, deadline: Instant) -> Vec<u8> {
     loop {
         let environment = read_environment(process);
@@ -197,8 +198,8 @@ fn environment(process: u32, deadline: Instant) -> Vec<u8> {
     }
 }
 
-/// Reads the environment in a single read. Between two reads the process could switch to another program, and the
-/// result would be truncated.
+/// Reads the environment with a single system call. Between two calls the process could switch to another program,
+/// and the result would be truncated.
 fn read_environment(process: u32) -> std::io::Result<Vec<u8>> {
     let mut variables = vec![0; MAX_ENVIRONMENT_BYTES];
     let read = fs::File::open(format!("/proc/{process}/environ"))?.read(&mut variables)?;
@@ -206,16 +207,18 @@ fn read_environment(process: u32) -> std::io::Result<Vec<u8>> {
     Ok(variables)
 }
 
-/// Files that the processes of a command left in the folder. A session is named by the stem of the session's files.
+/// Contents of the files that the processes of a command left in the folder. Sessions are keyed by the stem of their
+/// file names.
 #[derive(Default)]
 pub(super) struct CollectedReports {
     pub(super) reports: Vec<ProcessReport>,
     reported: BTreeSet<String>,
-    /// Files that remain if a process ends without its exit handlers.
+    /// Output files that the sessions began to write. They are incomplete if a process ended without its exit
+    /// handlers.
     unfinished: Vec<UnfinishedFile>,
     /// Sessions that called CUDA.
     sessions: BTreeMap<String, CudaSession>,
-    /// Reports on sessions that were recovered.
+    /// Reports about recovered sessions, by session.
     recovered: BTreeMap<String, String>,
     files: Vec<PathBuf>,
 }
@@ -224,12 +227,12 @@ pub(super) struct CollectedReports {
 struct UnfinishedFile {
     session: String,
     file: PathBuf,
-    /// Whether the file belongs to this user. Another user must not choose a file that this user reads and writes
-    /// next to.
+    /// Whether the file belongs to this user. A file of another user is not recovered: that user could otherwise
+    /// choose which files this user reads, and where this user writes.
     is_ours: bool,
 }
 
-/// A session that called CUDA.
+/// A session (the recording of one process) that called CUDA.
 struct CudaSession {
     program: String,
     /// Reason why the session could not be recorded.
@@ -266,7 +269,7 @@ impl CollectedReports {
         self.files.push(path);
     }
 
-    /// Recovers the files of processes that ended without exit handlers: killed, or crashed.
+    /// Recovers the files of processes that ended without their exit handlers, because they were killed or crashed.
     pub(super) fn recover(&mut self, recover: impl Fn(&Path) -> Option<Recovered>) {
         let is_reported = |file: &PathBuf| self.reports.iter().any(|report| report.files.contains(file));
         // The file must be regular, because a pipe or a device has no end.
@@ -286,9 +289,9 @@ impl CollectedReports {
         }
     }
 
-    /// Returns the sessions that called CUDA and sent no report, without the processes in `survivors`.
+    /// Returns the sessions that called CUDA but sent no report, except those of processes in `survivors`.
     fn without_report(&self, survivors: &BTreeSet<u32>) -> impl Iterator<Item = (u32, &CudaSession)> {
-        // A remaining file from which nothing was recovered has a separate line.
+        // If a file remains from which nothing was recovered, it has a line of its own.
         let has_left = |session: &String| {
             self.unfinished.iter().any(|begun| begun.session == *session && begun.file.is_file())
         };
@@ -300,7 +303,7 @@ impl CollectedReports {
         silent.filter(|(process, _)| !survivors.contains(process))
     }
 
-    /// Returns lines that sum up the reports. `is_disabled`: the command was started with `GPUFLAME_DISABLE=1`.
+    /// Returns lines that summarize the reports. `is_disabled`: the command was started with `GPUFLAME_DISABLE=1`.
     pub(super) fn lines(&self, survivors: &BTreeSet<u32>, is_disabled: bool) -> Vec<String> {
         let (idle, busy): (Vec<_>, Vec<_>) = self.reports.iter().partition(|report| report.is_idle());
         let mut lines: Vec<_> = busy.iter().take(MAX_LISTED).map(|report| report.line()).collect();
@@ -371,7 +374,7 @@ fn describe_count(count: usize) -> String {
     format!("{count} process{}", if count == 1 { "" } else { "es" })
 }
 
-/// Returns the first `MAX_LISTED` items, and whether there are more items.
+/// Joins the first `MAX_LISTED` items to a text, which also tells whether there are more.
 fn join_listed(items: impl ExactSizeIterator<Item = String>) -> String {
     let more = if items.len() > MAX_LISTED { ", ..." } else { "" };
     items.take(MAX_LISTED).collect::<Vec<_>>().join(", ") + more
@@ -384,9 +387,9 @@ pub(super) struct ProcessReport {
     program: String,
     rank: Option<String>,
     launches: u64,
-    /// Launches made while no window was open, part of `launches`.
+    /// Number of launches made while no window was open. `launches` includes them.
     outside: u64,
-    /// GPUs, each with its number and its busy and idle nanoseconds.
+    /// Number, busy nanoseconds and idle nanoseconds of each GPU.
     gpus: Vec<(u64, u64, u64)>,
     pub(super) files: Vec<PathBuf>,
     /// Whether the report belongs to this user.
@@ -409,7 +412,7 @@ impl ProcessReport {
         })
     }
 
-    /// Whether there is nothing to list because the process launched nothing and wrote nothing.
+    /// Whether the process launched nothing and wrote nothing, so that there is nothing to list.
     fn is_idle(&self) -> bool {
         self.launches == 0 && self.files.is_empty()
     }

@@ -1,5 +1,5 @@
-//! Translates options and settings files into the variables that the library reads. A value that the library would
-//! ignore with a warning is an error here, before the command is run.
+//! Translates options and settings files into the environment variables that the library reads. If the library would
+//! ignore a value with a warning, this is an error here, before the command is run.
 
 use std::fs;
 use std::path::Path;
@@ -10,12 +10,12 @@ use crate::console::usage_error;
 use gpuflame_config::settings::{SETTINGS, nearest, parse};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
-/// A variable and its value.
+/// Name of an environment variable, and its value.
 pub(super) type SettingPair = (String, String);
 
 pub(super) const FLAG_VARIABLE: &str = "GPUFLAME_FLAG";
 
-/// Parts of `--window`, and the variables that they set.
+/// Keys in `--window`, and the environment variables that they set.
 const WINDOW_KEYS: [(&str, &str); 9] = [
     ("delay", "GPUFLAME_DELAY"),
     ("duration", "GPUFLAME_DURATION"),
@@ -27,7 +27,7 @@ const WINDOW_KEYS: [(&str, &str); 9] = [
     ("flag", FLAG_VARIABLE),
     ("signal", "GPUFLAME_SIGNAL"),
 ];
-/// Prefix of all variable names but one. Settings files omit the prefix.
+/// Prefix of all variable names except one. Settings files omit it.
 const PREFIX: &str = "GPUFLAME_";
 /// Value of `--window` for programs that open windows themselves.
 const CONTROLLED_BY_PROGRAM: &str = "off";
@@ -45,7 +45,7 @@ pub(super) fn parse_window(text: &str) -> Result<Vec<SettingPair>> {
     Ok(chosen)
 }
 
-/// Checks that the parts form a valid window. The error is the reason why the parts are invalid.
+/// Checks that the parts of `--window` fit together. The error is the reason why they do not.
 fn check_window(chosen: &[SettingPair]) -> std::result::Result<(), String> {
     let word =
         |name: &str| WINDOW_KEYS.iter().find(|(_, known)| *known == name).map_or("", |(word, _)| *word);
@@ -99,7 +99,7 @@ pub(super) fn parse_cpu_samples(text: &str) -> Result<SettingPair> {
     Ok(chosen)
 }
 
-/// Reads a settings file, which names settings without the prefix, in lower case (`duration = 2.5`).
+/// Reads a settings file, in which names are in lower case and without the prefix (`duration = 2.5`).
 pub(super) fn read_config(path: &Path) -> Result<Vec<SettingPair>> {
     let text = fs::read_to_string(path).map_err(|error| Error::from(error).within(path.display()))?;
     parse_config(&text).map_err(|error| error.within(path.display()))
@@ -120,7 +120,7 @@ fn parse_config(text: &str) -> Result<Vec<SettingPair>> {
     Ok(all)
 }
 
-/// Returns the variable for a key. The key is the variable's name with or without the prefix.
+/// Returns the variable for a key in a settings file. The key is the variable's name, with or without the prefix.
 fn variable_name(key: &str) -> std::result::Result<String, String> {
     let whole = key.to_ascii_uppercase().replace('-', "_");
     let is_known = |name: &str| SETTINGS.iter().any(|setting| setting.name == name);
@@ -152,7 +152,7 @@ fn to_text(key: &str, value: &Value) -> Result<String> {
     })
 }
 
-/// Checks that the library would accept the values. The error is the reason why the library would reject a value.
+/// Checks that the library accepts the values. The error is the reason why it would reject a value.
 fn check(chosen: &[SettingPair]) -> std::result::Result<(), String> {
     if chosen.iter().any(|(_, value)| value.contains('\0')) {
         return Err("it contains a zero byte, which no variable can hold".to_owned());

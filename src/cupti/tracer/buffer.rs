@@ -1,7 +1,7 @@
 //! Memory for activity records, and the ownership of that memory.
 //!
 //! A [`Buffer`] is zeroed memory that the tracer owns. While the vendor's library fills a buffer, this module stores
-//! the buffer as a bare address in a list of loans. When the library returns the buffer, it becomes a [`FilledBuffer`].
+//! only its address and size, in a list of loans. When the library returns the buffer, it becomes a [`FilledBuffer`].
 //! The address and the size that the library passes are checked: a buffer that was not lent is not taken back, and no
 //! more bytes are read than were lent.
 
@@ -10,12 +10,12 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Sum of the sizes of all lent buffers, plus the number of bytes that were ever written in buffers that the tracer
-/// holds.
+/// Memory that all buffers use, in bytes. A lent buffer counts with its size. A buffer that the tracer holds counts
+/// with the number of bytes that were ever written to it.
 static HELD_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Returns the memory that buffers use, in bytes. Lent buffers count in full; of buffers that the tracer holds, only
-/// the bytes count that were ever written.
+/// Returns the memory that all buffers use, in bytes. A lent buffer counts with its size. A buffer that the tracer
+/// holds counts with the number of bytes that were ever written to it, because only those take memory.
 pub fn bytes_held() -> usize {
     HELD_BYTES.load(Ordering::Relaxed)
 }
@@ -23,18 +23,19 @@ pub fn bytes_held() -> usize {
 /// Sum of the sizes of all lent buffers.
 static LENT_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Returns the sum of the sizes of all lent buffers, in bytes. How much of them is written is not known.
+/// Returns the sum of the sizes of all lent buffers, in bytes. It is not known how much of them is written.
 pub fn bytes_lent() -> usize {
     LENT_BYTES.load(Ordering::Relaxed)
 }
 
-/// Bytes that an idle buffer may keep resident once [`MAX_WARM_BYTES`] is used up. Memory beyond this limit is returned
-/// to the kernel, so that memory use does not stay at the level of the largest burst.
+/// Number of bytes that an idle buffer may keep resident once [`MAX_WARM_BYTES`] is used up. If a buffer has more,
+/// its memory is returned to the kernel, so that memory use does not stay at the level of the largest burst.
 const MAX_IDLE_BYTES: usize = 64 << 10;
 
-/// Maximum bytes that idle buffers keep resident in total: two buffers of 1 MiB, between which a steady stream of
-/// records alternates. If the memory of such a buffer were returned to the kernel, the application's threads would
-/// incur 256 page faults when they fill it again, which is 70 ns per record.
+/// Maximum number of bytes that all idle buffers together keep resident. It is enough for two buffers of 1 MiB,
+/// because a steady stream of records alternates between two. If the memory of these buffers were returned to the
+/// kernel, the application's threads would incur 256 page faults each time they fill a buffer, which is 70 ns per
+/// record.
 const MAX_WARM_BYTES: usize = 2 << 20;
 
 /// Resident bytes of idle buffers that hold more than [`MAX_IDLE_BYTES`].
@@ -42,19 +43,18 @@ static WARM_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// Zeroed memory for activity records, aligned to 8 bytes.
 ///
-/// A buffer is allocated with `calloc`, because the vendor's library passes completed buffers to the client that
-/// registered for records last, which may be another client that calls `free` on every buffer. Unwritten parts of a
-/// buffer cost nothing, because the allocator maps a block of this size from the kernel. For the same reason its pages
-/// can be returned to the kernel like those of a mapping. Buffers are freed as rarely as possible, because the first
-/// large block that is freed raises the size up to which the allocator keeps freed memory, including memory that the
-/// application frees.
+/// A buffer is allocated with `calloc`. The vendor's library passes completed buffers to the client that registered
+/// for records last. That may be another client, which calls `free` on every buffer. The allocator maps a block of
+/// this size from the kernel, so unwritten parts of a buffer cost nothing, and its pages can be returned to the
+/// kernel. Buffers are freed as rarely as possible: the first large block that is freed raises the size up to which
+/// the allocator keeps freed memory, including memory that the application frees.
 #[derive(Debug)]
 pub struct Buffer {
     start: NonNull<u64>,
     words: usize,
-    /// Number of bytes that were ever written.
+    /// Number of bytes, from the start, that were ever written.
     written: usize,
-    /// Number of bytes that count towards [`WARM_BYTES`].
+    /// Number of bytes of this buffer that are included in [`WARM_BYTES`].
     warm: usize,
 }
 
@@ -79,12 +79,12 @@ impl Buffer {
         8 * self.words
     }
 
-    /// Number of bytes that were ever written, and so take memory.
+    /// Returns the number of bytes that were ever written, which therefore take memory.
     pub fn resident_bytes(&self) -> usize {
         self.written
     }
 
-    /// Whether this idle buffer may keep all its pages.
+    /// Whether this idle buffer may keep all its pages. If so, adds its bytes to [`WARM_BYTES`].
     fn may_keep_pages(&mut self) -> bool {
         let keep = |warm: usize| Some(warm + self.written).filter(|warm| *warm <= MAX_WARM_BYTES);
         let kept = WARM_BYTES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, keep).is_ok();
@@ -92,8 +92,9 @@ impl Buffer {
         kept
     }
 
-    /// Returns the buffer's whole pages to the kernel, which zeroes them at the next access, and zeroes the parts of
-    /// the buffer that are on pages shared with other blocks. Returns `false` if the kernel refused.
+    /// Returns the pages that lie completely in the buffer to the kernel, so that they are zero at the next access.
+    /// Zeroes the rest of the buffer, which is on pages shared with other blocks. Returns `false` if the kernel
+    /// refused.
     pub fn release_pages(&mut self) -> bool {
         let first = self.start.addr().get();
         let end = first + self.bytes();
@@ -108,8 +109,8 @@ impl Buffer {
         let answer = unsafe { libc::madvise(inner as *mut _, inner_end - inner, libc::MADV_DONTNEED) };
         let written = self.written.div_ceil(8).min(self.words);
         let (before, after) = ((inner - first) / 8, (inner_end - first) / 8);
-        // The content is checked because an allocator of the application may use memory that keeps its content after
-        // `madvise`.
+        // The content is checked because the application may have its own allocator, whose memory may keep its
+        // content after `madvise`.
         if answer != 0 || self.words()[before] != 0 {
             return false;
         }
@@ -141,7 +142,7 @@ impl Drop for Buffer {
     }
 }
 
-/// Records that the library has completed, in the buffer that it filled or in a copy.
+/// Records that the library has completed: the buffer that it filled, or a copy of the records.
 #[derive(Debug)]
 pub struct FilledBuffer {
     content: Content,
@@ -160,7 +161,7 @@ impl FilledBuffer {
         self.valid
     }
 
-    /// Returns the bytes of the records, without the unused rest of the buffer.
+    /// Returns the bytes that hold records, without the unused rest of the buffer.
     pub fn bytes(&self) -> &[u8] {
         let words = match &self.content {
             Content::Original(buffer) => buffer.words(),
@@ -171,8 +172,8 @@ impl FilledBuffer {
         unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<u8>(), valid) }
     }
 
-    /// Copies the records out, so that the buffer is free for reuse at once. Flushes and early deliveries return
-    /// thousands of buffers with few records each.
+    /// Copies the records, so that the buffer can be used again at once. This matters because flushes and early
+    /// deliveries return thousands of buffers with few records each.
     pub fn copy_out(self) -> (Self, Option<Buffer>) {
         let written = self.valid.div_ceil(8);
         let copy = match &self.content {
@@ -182,7 +183,7 @@ impl FilledBuffer {
         (Self { content: Content::Copied(copy), valid: self.valid }, self.recycle())
     }
 
-    /// Returns the buffer for its next use, with all written bytes zeroed; `None` if the records were a copy.
+    /// Returns the buffer with all written bytes zeroed, so that it can be used again; `None` if this is only a copy.
     pub fn recycle(self) -> Option<Buffer> {
         let Content::Original(mut buffer) = self.content else { return None };
         let words = self.valid.div_ceil(8).min(buffer.words);
@@ -193,14 +194,14 @@ impl FilledBuffer {
     }
 }
 
-/// Size of the spare buffer that is lent if the tracer provides no buffer. It has room for about 300 records, which are
-/// counted and lost.
+/// Size of a spare buffer, which is lent if the tracer provides no buffer. It has room for about 300 records, which
+/// are counted but lost.
 const SPARE_BYTES: usize = 64 * 1024;
 
 /// Buffers that the library holds.
 ///
-/// The library's buffer callbacks take the lock of this list while the library holds a lock of its own. So a thread
-/// that holds the lock of this list must not call the library.
+/// The library's buffer callbacks lock this list while the library holds a lock of its own. So a thread that has
+/// locked this list must not call the library.
 #[derive(Debug, Default)]
 pub struct LentBuffers {
     loans: Mutex<Vec<Loan>>,
@@ -218,7 +219,7 @@ struct Loan {
 // SAFETY: a loan owns the memory that it points to, like a box, and is not bound to a thread.
 unsafe impl Send for Loan {}
 
-/// A buffer that the library has returned.
+/// Result of taking back a buffer that the library has returned.
 #[derive(Debug)]
 pub enum ReturnedBuffer {
     /// A buffer of the tracer.
@@ -230,13 +231,13 @@ pub enum ReturnedBuffer {
 }
 
 impl LentBuffers {
-    /// Creates an empty registry.
+    /// Creates an empty list.
     pub const fn new() -> Self {
         Self { loans: Mutex::new(Vec::new()), spares: AtomicUsize::new(0) }
     }
 
-    /// Lends `buffer` or, if it is `None`, a spare buffer. Returns the address and the size of the lent buffer, which
-    /// are both 0 if `max_spares` spare buffers are lent already, or if no memory is left for one.
+    /// Lends `buffer`, or a spare buffer if `buffer` is `None`. Returns the address and the size of the lent buffer.
+    /// Both are 0 if `max_spares` spare buffers are already lent, or if no memory is left for a spare buffer.
     pub fn lend(&self, buffer: Option<Buffer>, max_spares: usize) -> (*mut u8, usize) {
         let is_spare = buffer.is_none();
         if is_spare && self.spares.load(Ordering::Relaxed) >= max_spares {
@@ -247,7 +248,8 @@ impl LentBuffers {
         WARM_BYTES.fetch_sub(warm, Ordering::Relaxed);
         HELD_BYTES.fetch_add(8 * words - written, Ordering::Relaxed);
         let mut loans = self.loans();
-        // If a loan with this address exists, another client has received that buffer and freed it.
+        // If a loan with this address exists, the library has returned that buffer to another client, which has freed
+        // it.
         if let Some(at) = loans.iter().position(|loan| loan.start == start) {
             let freed = loans.swap_remove(at);
             HELD_BYTES.fetch_sub(8 * freed.words, Ordering::Relaxed);
@@ -261,8 +263,8 @@ impl LentBuffers {
         (start.as_ptr().cast(), words * 8)
     }
 
-    /// Returns a spare buffer that is not listed as a loan and so is not recognised when the library returns it. Used
-    /// in a process in which no code may wait for a lock.
+    /// Lends a spare buffer that is not added to the list, and so is not recognised when the library returns it. Used
+    /// in a process in which no thread may wait for a lock.
     pub fn lend_untracked() -> (*mut u8, usize) {
         let Some(buffer) = Buffer::new(SPARE_BYTES) else { return (null_mut(), 0) };
         let Buffer { start, words, .. } = *ManuallyDrop::new(buffer);

@@ -1,26 +1,26 @@
-//! Kinds of the API calls that matter to gpuflame, by the effect of the call.
+//! Kinds of API calls that matter to gpuflame. The effect of a call on the GPU determines its kind.
 
 /// Effect of an API call on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CallKind {
     /// Launches a kernel.
     Launch,
-    /// Launches a graph; one call causes many activities.
+    /// Launches a graph. One such call causes many activities.
     GraphLaunch,
     /// Copies memory.
     Copy {
-        /// Whether the call is synchronous according to its name. (A copy to or from pageable memory may wait even if
-        /// its name says asynchronous.)
+        /// Whether the name of the call says that it is synchronous. (A copy to or from pageable memory may wait even
+        /// if its name says asynchronous.)
         sync: bool,
     },
     /// Fills memory.
     Set {
-        /// Whether the call is synchronous according to its name.
+        /// Whether the name of the call says that it is synchronous.
         sync: bool,
     },
-    /// Resets a device; unflushed records are lost.
+    /// Resets a device. Records that were not flushed before are lost.
     DeviceReset,
-    /// Destroys, resets or releases a context; unflushed records are lost.
+    /// Destroys, resets or releases a context. Records that were not flushed before are lost.
     ContextDestroy,
     /// Asks tools to start recording (`cudaProfilerStart`).
     ProfilerStart,
@@ -28,7 +28,7 @@ pub enum CallKind {
     ProfilerStop,
     /// Adds a node to a graph.
     GraphNode,
-    /// Copies a graph with all its nodes: instantiates or clones it, or adds it to another graph as a node.
+    /// Copies a graph with all its nodes, by instantiating it, cloning it, or adding it to another graph as a node.
     GraphCopy,
     /// Updates an executable graph from another graph.
     GraphUpdate,
@@ -63,7 +63,7 @@ impl CallKind {
         !self.is_control() && !self.is_host_call()
     }
 
-    /// Whether the call causes no activities of its own and ends no context.
+    /// Whether the call waits, or is about events or memory. Such a call causes no activities and ends no context.
     pub fn is_host_call(self) -> bool {
         self.edits_graph()
             || matches!(
@@ -72,17 +72,17 @@ impl CallKind {
             )
     }
 
-    /// Whether the call creates or changes graphs, which run later.
+    /// Whether the call creates or changes graphs, which a later call launches.
     pub fn edits_graph(self) -> bool {
         matches!(self, Self::GraphNode | Self::GraphCopy | Self::GraphUpdate)
     }
 
-    /// Whether the call starts, stops or limits recording. Such calls are reported when they begin.
+    /// Whether the call affects the recording itself. Such calls are reported when they begin.
     pub fn is_control(self) -> bool {
         self.ends_context() || matches!(self, Self::ProfilerStart | Self::ProfilerStop)
     }
 
-    /// Whether the call destroys a context, so that its start is the last chance for a flush.
+    /// Whether the call destroys a context. The start of such a call is the last chance for a flush.
     pub fn ends_context(self) -> bool {
         matches!(self, Self::DeviceReset | Self::ContextDestroy)
     }

@@ -1,7 +1,7 @@
-//! Preserves errno, because errno belongs to the application's last call, and only the application's own calls may
-//! change it.
+//! Preserves errno. The application reads errno after a call of its own, so code of gpuflame must not change it in
+//! between.
 
-/// Runs `action` and restores errno. All code of gpuflame that runs on threads of the application is wrapped in this
+/// Runs `action` and then restores errno. All code of gpuflame on threads of the application runs inside this
 /// function.
 #[inline(always)]
 pub fn preserve<T>(action: impl FnOnce() -> T) -> T {

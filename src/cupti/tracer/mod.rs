@@ -1,5 +1,5 @@
-//! The interface between a vendor's tracing library and gpuflame's recorder: the [`Tracer`], which the library's
-//! callbacks notify, and the types that a tracer receives.
+//! The interface between a vendor's tracing library and gpuflame's recorder. It consists of the [`Tracer`], which is
+//! notified of the library's callbacks, and of the types that a tracer receives.
 //!
 //! `cupti` calls a tracer and `capture` implements one; neither module knows the other. This interface contains no
 //! vendor-specific type.
@@ -20,11 +20,11 @@ use std::ffi::c_char;
 /// Receiver of all notifications of the vendor's library. All functions are associated functions, because there is one
 /// tracer per process.
 ///
-/// Each function may be called on any thread of the application, concurrently, as soon as subscribing has begun. No
-/// function may call the vendor's library. A panic in any of the functions ends tracing (see [`Tracer::panicked`]) and
-/// never reaches the application.
+/// Each function may be called as soon as subscribing has begun, on any thread of the application, and on several
+/// threads at once. No function may call the vendor's library. A panic in any of the functions ends tracing (see
+/// [`Tracer::panicked`]) and never reaches the application.
 pub trait Tracer: 'static {
-    /// Whether [`Tracer::graph`] is wanted. Default: `false`.
+    /// Whether the library should call [`Tracer::graph`]. Default: `false`.
     const GRAPHS: bool = false;
 
     /// An enabled API call begins.
@@ -36,13 +36,13 @@ pub trait Tracer: 'static {
     /// (including by [`Tracer::fatal`]), only its entry or only its exit is reported.
     fn exit(call: &Call<'_>);
 
-    /// Whether the tracer has ended in this process, as in a forked child, in which no code may wait for a lock.
+    /// Whether the tracer has ended in this process. This is so in a forked child, where no code may wait for a lock.
     fn has_ended() -> bool {
         false
     }
 
-    /// The library needs memory for records. If the tracer returns `None`, because no memory is left, the lost records
-    /// are reported to [`Tracer::records_discarded`].
+    /// The library needs memory for records. The tracer returns `None` if no memory is left. Records that are lost as
+    /// a result are reported to [`Tracer::records_discarded`].
     ///
     /// The library holds a lock of its own during this function. So the tracer must not call the library, and must not
     /// take a lock that another thread may hold while it calls the library.
@@ -52,14 +52,14 @@ pub trait Tracer: 'static {
     /// store the records and return. The same rules about locks apply as for [`Tracer::request_buffer`].
     fn buffer_completed(filled: FilledBuffer);
 
-    /// `count` records were returned in memory that was not the tracer's, and are lost.
+    /// `count` records are lost: they were in a buffer that the tracer had not provided.
     fn records_discarded(count: u64);
 
     /// A context was created.
     fn context_created() {}
 
-    /// A context is about to be destroyed. It is too late for a flush, which must be made at the start of the call that
-    /// destroys the context ([`CallKind::ends_context`]).
+    /// A context is about to be destroyed. It is too late for a flush; flush at the start of the call that destroys
+    /// the context ([`CallKind::ends_context`]).
     fn context_ending() {}
 
     /// A graph was created, changed or destroyed on this thread.
@@ -67,21 +67,21 @@ pub trait Tracer: 'static {
         let _ = event;
     }
 
-    /// A call that creates no GPU work begins or ends. The call waits, or is about events or memory. Such calls are
-    /// reported only if the user asks for them.
+    /// A call that creates no GPU work begins or ends: a call that waits, or that is about events or memory. Calls
+    /// about events are reported only if the user asks for them.
     fn host_call(event: HostCallEvent<'_>) {
         let _ = event;
     }
 
-    /// Another client of the library is about to take over the resource that `takeover` names. The tracer must fetch
-    /// the records that it still wants before this function returns, from a thread of its own. Not called inside a
+    /// Another client of the library is about to take over `takeover`. Before this function returns, a thread of the
+    /// tracer's own must fetch the records that the tracer still wants. This function is not called inside a
     /// callback.
     fn on_client_takeover(takeover: ClientTakeover) {
         let _ = takeover;
     }
 
-    /// The library has encountered a fatal error and has finalised itself. No more calls are made to the library, and
-    /// undelivered records are lost.
+    /// The library has had a fatal error and has shut itself down. The library is not called any more, and records
+    /// that it had not delivered are lost.
     fn fatal(reason: &str) {
         let _ = reason;
     }
@@ -94,11 +94,11 @@ pub trait Tracer: 'static {
 /// Resource that another client of the library is about to take over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientTakeover {
-    /// All records from now on.
+    /// All records from then on.
     Records,
-    /// The subscription, which the client gets if we release it.
+    /// The subscription. The client gets it if we release it.
     Subscription,
-    /// The library itself, which then reports and records nothing for any client.
+    /// The library itself: the client shuts it down, and then no client gets callbacks or records.
     Shutdown,
 }
 
@@ -116,10 +116,10 @@ pub struct Call<'a> {
     pub layer: Layer,
     /// Correlation id that the call's activities will carry.
     pub correlation: CorrelationId,
-    /// A word that the library keeps from the `enter` to the `exit` of one call. It is 0 at `enter` until the tracer
-    /// sets it.
+    /// A word that belongs to this call. The library sets it to 0 at `enter`, and keeps the value that the tracer
+    /// stores until `exit`.
     pub slot: &'a Cell<u64>,
-    /// Result of the call at `exit` (`CUresult`, `cudaError_t`), 0 for success. The value is 0 at `enter`.
+    /// Result of the call (`CUresult`, `cudaError_t`), known at `exit`; 0 for success, and always 0 at `enter`.
     pub return_value: u32,
     /// Mangled name of the kernel for launches, valid during the callback; null for other calls.
     pub symbol_name: *const c_char,
@@ -146,50 +146,51 @@ pub enum HostCallEvent<'a> {
 /// Effect of a call that creates no GPU work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostCallEffect {
-    /// The call waited or freed memory, or the call failed.
+    /// The call waited or freed memory, or the call has failed.
     Nothing,
     /// The call allocated memory.
     Allocated {
-        /// The first address of the memory.
+        /// First address of the memory.
         address: u64,
-        /// The size of the memory in bytes.
+        /// Size of the memory in bytes.
         bytes: u64,
     },
-    /// The call was about an event and a stream; these are their handles.
+    /// The call used an event and a stream.
     Event {
-        /// The event.
+        /// Handle of the event.
         event: u64,
-        /// The stream.
+        /// Handle of the stream.
         stream: u64,
     },
 }
 
-/// A change to a graph. Graphs and nodes are identified by the ids that records carry.
+/// A change to a graph. Graphs and nodes are given by the ids that records carry.
 pub enum GraphEvent<'a> {
-    /// A call begins that adds a node or copies a graph.
+    /// A call that adds a node or copies a graph begins.
     CallBegins {
         /// The call.
         call: &'a Call<'a>,
         /// The graph that the call adds to; `None` if the call creates a new graph.
         into: Option<GraphId>,
     },
-    /// The call has returned.
+    /// A call that adds a node or copies a graph has returned.
     CallEnds(&'a Call<'a>),
-    /// A node was created. Either the graph call in flight created the node or, between the `enter` and `exit` of a
-    /// launch, the launch was captured into the node and so has no activity of its own.
+    /// A node was created. If a launch is in flight on this thread, the launch was captured into the node, and so has
+    /// no activity of its own. Otherwise the graph call in flight created the node.
     NodeCreated {
         /// Ids of the graph and the node; `None` if the library does not provide these ids.
         ids: Option<(GraphId, GraphNodeId)>,
-        /// A value in the stack frame of the function that the library called; all deeper frames belong to gpuflame.
+        /// A value in the stack frame of our function that the library called. All frames called from there are
+        /// gpuflame's.
         frame: &'a u32,
     },
-    /// A node was copied. The value is `None` if the library does not provide the ids.
+    /// A node was copied; `None` if the library does not provide the ids of the nodes.
     NodeCloned(Option<ClonedNode>),
     /// A graph is about to be destroyed.
     GraphEnds(GraphId),
-    /// The graph that was last copied on this thread is now an executable graph, identified by this address.
+    /// The graph that was copied last on this thread is now an executable graph, which has this address.
     ExecCreated(u64),
-    /// An executable graph is about to be destroyed.
+    /// The executable graph with this address is about to be destroyed.
     ExecEnds(u64),
     /// An executable graph was updated from a graph.
     ExecUpdated {

@@ -1,4 +1,5 @@
-//! Writes single events, for the exporter of complete recordings and for the live exporter.
+//! Writes single trace events. Used by the exporter of complete recordings and by the exporter that writes while the
+//! application runs (`live`).
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -14,22 +15,22 @@ use gpuflame_model::record::{
     Activity, ContextId, Detail, EventRecord, Missing, Nanos, SyncKind, SyncRecord, ThreadId, Work,
 };
 
-/// Text of consecutive events.
+/// JSON text of consecutive trace events.
 #[derive(Debug)]
 pub struct EventText {
-    /// JSON text of the events that are not written yet.
+    /// Text of the events that are not yet written to the file.
     pub text: Vec<u8>,
-    /// Time that all times are relative to.
+    /// Time to which all times in the text are relative.
     pub base: Nanos,
     pub(super) process: u32,
     written: u64,
 }
 
-/// A call of the API.
+/// A call of CUDA's API.
 pub struct CallEvent<'a> {
-    /// API function.
+    /// Name of the API function.
     pub name: &'a str,
-    /// Thread that called.
+    /// Thread that made the call.
     pub thread: ThreadId,
     /// Start of the call.
     pub begun: Nanos,
@@ -59,8 +60,8 @@ impl EventText {
         ));
     }
 
-    /// Writes a call with `more` arguments. `frame` is the context whose innermost frame in `stackFrames` is the
-    /// call.
+    /// Writes a call. `more` are additional arguments. `frame` is the context whose innermost frame in `stackFrames`
+    /// stands for the call.
     pub fn call(&mut self, call: &CallEvent<'_>, frame: Option<ContextId>, more: Arguments<'_>) {
         let &CallEvent { name, thread, begun, nanos, id } = call;
         let is_driver = name.starts_with("cu") && !name.starts_with("cuda");
@@ -79,7 +80,7 @@ impl EventText {
         self.put(format_args!("\"args\":{{\"correlation\":{id}{more}}}}}"));
     }
 
-    /// Writes the start of the flow from a call to the work that the call started.
+    /// Writes the start of the flow (arrow) from a call to the work that the call started.
     pub fn flow_start(&mut self, id: u64, thread: ThreadId, time: Nanos) {
         let (process, time) = (self.process, self.time(time));
         self.begin();
@@ -89,8 +90,8 @@ impl EventText {
         ));
     }
 
-    /// Writes an activity on a track, with its correlation id, its [`title`] and `more` arguments. `missing` is the reason why the
-    /// activity has no launch.
+    /// Writes an activity on a track, with its correlation id, its [`title`] and the additional arguments `more`.
+    /// `missing` is the reason why the activity has no launch.
     pub fn activity(
         &mut self,
         activity: &Activity,
@@ -142,8 +143,8 @@ impl EventText {
         }
     }
 
-    /// Writes a wait, in Kineto's words, on the stream that waited or that the host waited for. `record` is the
-    /// record of the event that was waited for, if CUPTI reports one.
+    /// Writes a wait, with the names that Kineto uses, on the stream that waited or for which the host waited.
+    /// `record` is the record of the awaited event, if CUPTI reported one.
     pub fn sync(&mut self, sync: &SyncRecord, id: u64, device: u32, record: Option<&EventRecord>) {
         let name = match sync.kind {
             SyncKind::EVENT => "Event Sync",
@@ -174,7 +175,7 @@ impl EventText {
         self.put(format_args!("}}}}"));
     }
 
-    /// Writes an instant on the thread that marked it.
+    /// Writes an instant, on the thread that marked it.
     pub fn mark(&mut self, text: &str, thread: ThreadId, time: Nanos) {
         let (name, process, time) = (json_string(&clean::field(text)), self.process, self.time(time));
         self.begin();
@@ -198,7 +199,7 @@ impl EventText {
 /// Argument that marks a launch without an activity.
 pub const PENDING: &str = ",\"gpuflame\":\"launch_pending\"";
 
-/// Writes the losses, the number of activities without times, and the provenance.
+/// Writes the number of losses of each kind, the number of activities without times, and the provenance.
 pub fn write_metadata(events: &mut EventText, profile: &Profile, untimed: u64) {
     let word = Missing::Untimed.word();
     events.put(format_args!("\"gpuflame\":{{\"missing\":{{\"{word}\":{untimed}}},\"lost\":{{"));
@@ -212,7 +213,7 @@ pub fn write_metadata(events: &mut EventText, profile: &Profile, untimed: u64) {
     events.put(format_args!("]}}"));
 }
 
-/// Writes the names of processes, threads and streams (GPU and number).
+/// Writes the names of the processes, threads and streams. The name of a stream is its GPU and number.
 pub fn write_track_names(
     events: &mut EventText,
     profile: &Profile,
@@ -235,7 +236,7 @@ pub fn write_track_names(
     }
 }
 
-/// Returns the title of work with this name: `gemm`, `Memcpy HtoD` or `Memset`.
+/// Returns the title of a piece of work whose name is `name`: `gemm`, `Memcpy HtoD` or `Memset`.
 pub fn title(work: Work, name: Cow<'_, str>) -> Cow<'_, str> {
     match work {
         Work::Kernel(_) => name,
@@ -245,7 +246,7 @@ pub fn title(work: Work, name: Cow<'_, str>) -> Cow<'_, str> {
     }
 }
 
-/// Time in nanoseconds, displayed exactly as microseconds.
+/// Time in nanoseconds, which is displayed in microseconds with three decimal places, and so exactly.
 pub(super) struct Micros(u64);
 
 impl Display for Micros {

@@ -1,18 +1,18 @@
-//! Lanes are the tracks of a stream. Viewers drop one of two slices that overlap on a track without a word, so work
-//! that overlaps other work of its stream is on a further track.
+//! Lanes are the tracks of one stream. If two slices overlap on a track, viewers silently drop one of them. So work
+//! that overlaps other work of its stream gets a track of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Maximum number of tracks per stream. Work that overlaps even more work of its stream is on the last track.
+/// Maximum number of tracks per stream. If all are in use, further overlapping work is put on the last track.
 const MAX_LANES: usize = 64;
-/// Number of the first track that is not the number of a stream.
+/// First track number for additional tracks. Smaller numbers are the numbers of streams.
 const FIRST_TRACK: u32 = 1 << 30;
 
 /// Assigns work to the lanes of its stream. See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Lanes {
     streams: BTreeMap<(u32, u32), Vec<Lane>>,
-    /// Next track number, by GPU.
+    /// Next number for an additional track, by GPU.
     next_tracks: BTreeMap<u32, u32>,
 }
 
@@ -23,9 +23,9 @@ struct Lane {
 }
 
 impl Lanes {
-    /// Returns the track for work from `start` to `end` on a stream, given as GPU and number. The first track of a
-    /// stream has the number of the stream. Work should come in order of starts; delayed work gets a further track
-    /// even if it overlaps nothing.
+    /// Returns the track for work that runs from `start` to `end`. `stream` is the number of the GPU and of the
+    /// stream. The first track of a stream has the number of the stream. Work should come in the order of its starts.
+    /// Work that comes later than in this order gets an additional track, even if it overlaps nothing.
     pub fn track(&mut self, stream: (u32, u32), start: u64, end: u64) -> u32 {
         let lanes = self.streams.entry(stream).or_default();
         let free = match lanes.iter().position(|lane| lane.end <= start) {
@@ -48,7 +48,7 @@ impl Lanes {
         lanes[free].track
     }
 
-    /// Returns the tracks in addition to the streams' own: GPU, track and name.
+    /// Returns the additional tracks of all streams: GPU, track number and name.
     pub fn names(&self) -> BTreeSet<(u32, u32, String)> {
         let further = self.streams.iter().flat_map(|(&(device, stream), lanes)| {
             lanes.iter().skip(1).enumerate().map(move |(at, lane)| {

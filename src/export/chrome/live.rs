@@ -1,5 +1,5 @@
-//! Chrome's trace events written while the application runs, row by row. Only data that later rows refer to is
-//! stored.
+//! Writes Chrome's trace events while the application runs, row by row. Stores only the data to which later rows
+//! refer.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
@@ -21,11 +21,11 @@ use gpuflame_model::record::{
     NameId, Nanos, Row, ThreadId, Work,
 };
 
-/// Name of calls whose real name was not stored.
+/// Name of a call if its real name was not stored.
 const UNKNOWN: &str = "[call unknown]";
 
-/// A [`Sink`] that writes Chrome's trace events while the application runs. Rows that other rows refer to must be
-/// passed to [`ChromeText::row`] first.
+/// A [`Sink`] that writes Chrome's trace events while the application runs. If a row refers to another row, the other
+/// row must be passed to [`ChromeText::row`] first.
 #[derive(Debug)]
 pub struct ChromeText<W> {
     out: W,
@@ -34,18 +34,18 @@ pub struct ChromeText<W> {
     labels: IdMap<LabelId, String>,
     callers: IdMap<ContextId, (ThreadId, LabelId)>,
     kernels: IdMap<NameId, String>,
-    /// GPU and number of all streams, and the GPU of each context.
+    /// GPU and number of each stream. `devices` has the GPU of each context.
     streams: BTreeSet<(u32, u32)>,
     lanes: Lanes,
     devices: IdMap<GpuContextId, DeviceId>,
     untimed: u64,
-    /// Launch of the next activity.
+    /// Launch of the activity that follows.
     matched: Option<Launched>,
     failed: Option<Error>,
 }
 
 impl<W: Write> ChromeText<W> {
-    /// Starts the file. Times are relative to `base`, and `kernel_name` turns symbols into names.
+    /// Starts the file. Times in the file are relative to `base`. `kernel_name` converts symbols to names.
     pub fn new(out: W, base: Nanos, kernel_name: fn(&str) -> String) -> Self {
         let mut events = EventText::new(base, 0);
         events.put(format_args!(
@@ -68,7 +68,7 @@ impl<W: Write> ChromeText<W> {
         }
     }
 
-    /// Stores rows that other rows refer to; ignores all other rows.
+    /// Stores a row to which later rows refer. Ignores all other rows.
     pub fn row(&mut self, row: &Row<'_>) {
         match row {
             Row::Process { id, .. } => self.events.process = *id,
@@ -91,7 +91,7 @@ impl<W: Write> ChromeText<W> {
         self.kernels.shrink_to_fit();
     }
 
-    /// Returns the first error, once. The file is unusable after an error.
+    /// Returns the first error. Later calls return `None`. After an error, the file is unusable.
     pub fn failure(&mut self) -> Option<Error> {
         self.failed.take()
     }
@@ -99,7 +99,7 @@ impl<W: Write> ChromeText<W> {
     /// Finishes the file with the names that `profile` has at this time, and returns the writer.
     ///
     /// # Errors
-    /// The first error since the start. Nothing was written after that error.
+    /// The first error since the file was started. Nothing was written after that error.
     pub fn finish(mut self, profile: &Profile) -> Result<W> {
         write_track_names(&mut self.events, profile, &self.streams, &self.lanes);
         self.events.put(format_args!("\n],"));
@@ -118,7 +118,7 @@ impl<W: Write> ChromeText<W> {
         self.failed.map_or(Ok(self.out), Err)
     }
 
-    /// Writes a call with `more` arguments. Returns the calling thread.
+    /// Writes a call. `more` are additional arguments. Returns the thread that made the call.
     fn call(&mut self, id: CorrelationId, launched: Launched, nanos: u64, more: &str) -> ThreadId {
         let caller = self.callers.get(&launched.context).copied();
         let name = caller.and_then(|(_, label)| self.labels.get(&label));
@@ -132,7 +132,7 @@ impl<W: Write> ChromeText<W> {
     /// Writes a call that launched nothing.
     fn host_call(&mut self, id: CorrelationId, time: Nanos, nanos: u64, context: ContextId) {
         let label = self.callers.get(&context).and_then(|(_, label)| self.labels.get(label));
-        // A call that starts work is already listed as a launch.
+        // A call that starts work has already been written as a launch.
         if !label.is_some_and(|label| starts_work(label)) {
             self.call(id, Launched { time, duration: 0, context }, nanos, "");
         }
@@ -152,7 +152,7 @@ impl<W: Write> Sink for ChromeText<W> {
     }
 
     fn activity(&mut self, activity: &Activity, origin: Origin) {
-        // A call without a known stack would get a wrong stack when the file is read again.
+        // A call whose stack is unknown is not written: readers of the file would give it a wrong stack.
         if let Some(launched) = self.matched.take().filter(|launched| launched.context != ContextId::NONE) {
             let thread = self.call(activity.correlation, launched, launched.duration.into(), "");
             self.events.flow_start(activity.correlation.0.into(), thread, launched.time);
@@ -215,20 +215,21 @@ impl<W: Write> Sink for ChromeText<W> {
     }
 }
 
-/// Frames written so far, each once. Stacks share the frames of their common path from the root.
+/// Frames that were written so far. Stacks that begin with the same frames share the written frames.
 #[derive(Default)]
 struct WrittenFrames {
     texts: HashMap<String, u32>,
-    /// Numbers of frames by caller, text and kind.
+    /// Numbers of the written frames, by the number of the calling frame, the text and the kind.
     numbers: HashMap<(u32, u32, char), u32>,
     written: bool,
 }
 
-/// Number that root frames have as their parent.
+/// Number that a root frame has in place of the number of a calling frame.
 const NO_PARENT: u32 = 0;
 
 impl WrittenFrames {
-    /// Writes the new frames of a stack, root first. The innermost frame gets the context's id.
+    /// Writes those frames of a stack (root first) that are not written yet. The id of the innermost frame is derived
+    /// from the context.
     fn stack(&mut self, context: ContextId, stack: &[ComposedFrame<'_>], events: &mut EventText) {
         let Some((leaf, callers)) = stack.split_last() else { return };
         let mut parent = NO_PARENT;

@@ -10,7 +10,7 @@ pub enum Cause {
     /// The work had been launched long before and waited for an event, for another device or the host, or for
     /// preceding work.
     Dependency,
-    /// The launch of the next work is unknown, or the clocks contradict each other.
+    /// The launch of the next work is unknown, or the clocks of host and GPU contradict each other.
     Unknown,
 }
 

@@ -6,31 +6,31 @@ use super::sample::{LeafFrame, Sample};
 use super::views::{GPU, IDLE, View};
 use crate::record::{ContextId, FrameKind, Missing};
 
-/// Minimum share of launches with activities, in percent, at which idle time is known.
+/// Minimum share of launches with activities, in percent, at which idle time counts as known.
 const MIN_COVERED_PERCENT: u64 = 95;
-/// Maximum number of steps that a text names.
+/// Maximum number of steps to list in a text.
 const MAX_NAMED_STEPS: usize = 8;
 
-/// Launches with and without GPU work, of a run and of its steps.
+/// Counts of launches with and without GPU work: for the whole run, and by step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Coverage {
     /// Launches of the whole run.
     pub all: LaunchCoverage,
-    /// Whether another tool recorded the run. In a trace, steps without GPU work suggest that records are missing; our own
-    /// recordings count lost records.
+    /// Whether the run is a trace that another tool recorded. In a trace, steps without GPU work suggest that records
+    /// are missing. Recordings of gpuflame need no such guess, because they count lost records.
     pub is_trace: bool,
     /// Number of steps; 0 if the run has no steps.
     pub steps: u64,
-    /// Positions of the steps, from 0, in which too few launches have activities.
+    /// Numbers, counted from 0, of the steps in which too few launches have activities.
     pub uncovered_steps: Vec<u64>,
-    /// Positions of the steps, from 0, in which nothing ran on a GPU.
+    /// Numbers, counted from 0, of the steps in which nothing ran on a GPU.
     pub empty_steps: Vec<u64>,
 }
 
 /// Counts of launches that should have an activity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LaunchCoverage {
-    /// Number of launches, without those that may rightly have no activity.
+    /// Number of launches, without launches that validly have no activity (such as a launch of an empty graph).
     pub launches: u64,
     /// Part of `launches` that has no activity.
     pub uncovered: u64,
@@ -45,7 +45,7 @@ impl LaunchCoverage {
         }
     }
 
-    /// Whether enough launches have activities for a statement on idle time.
+    /// Whether enough launches have activities to report idle time.
     pub fn is_sufficient(self) -> bool {
         let covered = u128::from(self.launches.saturating_sub(self.uncovered));
         covered * 100 >= u128::from(self.launches) * u128::from(MIN_COVERED_PERCENT)
@@ -84,13 +84,13 @@ impl Coverage {
             && u128::from(with_work) * 100 < u128::from(self.steps) * u128::from(MIN_COVERED_PERCENT)
     }
 
-    /// Lists the positions of the steps in which nothing ran on a GPU: `2, 5 to 7, counted from 0`.
+    /// Lists the numbers of the steps in which nothing ran on a GPU: `2, 5 to 7, counted from 0`.
     pub fn list_empty_steps(&self) -> String {
         list_steps(&self.empty_steps)
     }
 }
 
-/// Lists positions: `2, 5 to 7, counted from 0`.
+/// Lists step numbers: `2, 5 to 7, counted from 0`.
 fn list_steps(steps: &[u64]) -> String {
     let mut runs: Vec<(u64, u64)> = Vec::new();
     for &step in steps {
@@ -110,8 +110,9 @@ fn list_steps(steps: &[u64]) -> String {
     named.join(", ")
 }
 
-/// Whether a call should have an activity, by its name. A graph may contain no work, and a copy or fill without an
-/// activity may have no bytes. Calls without a name are taken for launches of kernels.
+/// Whether the API call with this name should have an activity. Launches of graphs, copies and fills need not have
+/// one: a graph may contain no work, and a copy or fill may have a size of 0. A call without a name counts as a
+/// kernel launch.
 fn requires_activity(call: Option<&str>) -> bool {
     call.is_none_or(|call| call.contains("Launch") && !call.contains("Graph"))
 }
@@ -135,7 +136,8 @@ impl Profile {
         }
     }
 
-    /// Derives the coverage of the whole run from the samples, for `matched` launches that have activities.
+    /// Computes the coverage of the whole run, from `matched` launches that have activities, and from the samples of
+    /// launches that have none.
     pub fn count_coverage(&mut self, matched: u64) {
         let mut all = LaunchCoverage::default();
         all.add(matched, true);
@@ -149,7 +151,7 @@ impl Profile {
         self.set_coverage(Coverage { all, ..Coverage::default() });
     }
 
-    /// Returns the samples that outputs show: those of the view, but no idle time if idle time is unknown.
+    /// Returns the samples of `view` that outputs show. If idle time is unknown, the idle view shows none.
     pub fn shown_samples(&self, view: &View) -> &[Sample] {
         if *view == IDLE && self.idle_doubt().is_some() { &[] } else { self.samples(view) }
     }

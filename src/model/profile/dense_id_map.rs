@@ -1,16 +1,18 @@
-//! A map for ids that are assigned consecutively, such as the ids of kernels. It stores values in a vector by id. At
-//! the end of a run all values are looked up several times, in order of id, and a look-up in a hash map of a hundred
-//! thousand entries takes 0.2 us. A file may contain any id, so ids far beyond the vector's end are stored in a map.
+//! A map for ids that are assigned consecutively, such as the ids of kernels. It stores values in a vector, indexed
+//! by id. At the end of a run every value is looked up several times, in order of id. A hash map with a hundred
+//! thousand entries would take 0.2 us per look-up. Because a file may contain any id, ids far beyond the vector's end
+//! go to a hash map.
 
 use crate::record::{IdMap, NameId, map_bytes};
 
-/// Maximum distance beyond the vector's end for which the vector grows to include an id.
+/// Maximum distance of a new id from the vector's end. For an id within this distance the vector grows; other ids go
+/// to the hash map.
 const MAX_GAP: usize = 1024;
-/// Minimum share of used slots: at least one slot in `MAX_SLOTS_PER_VALUE` must be used, otherwise the values move to the
-/// map.
+/// Maximum number of vector slots per stored value. If removals leave fewer values than that, all values move to the
+/// hash map.
 const MAX_SLOTS_PER_VALUE: usize = 4;
 
-/// Map by consecutive ids; see the module's documentation.
+/// Map whose keys are mostly consecutive ids. See the module's documentation.
 #[derive(Clone, Debug)]
 pub struct DenseIdMap<T> {
     dense: Vec<Option<T>>,
@@ -24,7 +26,7 @@ impl<T> Default for DenseIdMap<T> {
 }
 
 impl<T: Copy> DenseIdMap<T> {
-    /// Value of `id`.
+    /// Returns the value of `id`.
     pub fn get(&self, id: NameId) -> Option<&T> {
         let near = self.dense.get(id.0 as usize).and_then(Option::as_ref);
         near.or_else(|| self.sparse.get(&id))
@@ -58,8 +60,8 @@ impl<T: Copy> DenseIdMap<T> {
         self.sparse.retain(|id, _| keep(*id));
         let used = self.dense.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
         self.dense.truncate(used);
-        // If few of many values are kept, the empty slots would take more memory than the values: 12 MB for a million
-        // slots, and twice that while the vector grows.
+        // If only few of many values remain, the empty slots would take more memory than the values: 12 MB for a
+        // million slots, and twice that while the vector grows.
         let near = self.dense.iter().flatten().count();
         if used > MAX_SLOTS_PER_VALUE * near + MAX_GAP {
             let row = (0..).zip(std::mem::take(&mut self.dense));
@@ -69,7 +71,7 @@ impl<T: Copy> DenseIdMap<T> {
         self.sparse.shrink_to_fit();
     }
 
-    /// Returns the values in ascending order of id. Values in the map come last and unordered.
+    /// Returns the values in ascending order of id, except those in the hash map, which come last and unordered.
     pub(super) fn iter(&self) -> impl Iterator<Item = (NameId, &T)> {
         let near = (0..).zip(&self.dense).filter_map(|(at, thing)| Some((NameId(at), thing.as_ref()?)));
         near.chain(self.sparse.iter().map(|(&id, thing)| (id, thing)))
@@ -94,7 +96,8 @@ mod tests {
 
     #[test]
     fn sparse_and_dense_ids_are_found_and_the_first_value_wins() {
-        // The third id is far beyond the end when it is added. Later the vector grows to include its slot.
+        // The third id (2000) is far beyond the vector's end when it is added. Later ids make the vector grow past
+        // that slot.
         let ids = [0, 3, 2000, u32::MAX, 1, 1000, 1990, 2001];
         let mut numbered = DenseIdMap::default();
         ids.into_iter().for_each(|id| numbered.add(NameId(id), id));
@@ -112,7 +115,7 @@ mod tests {
         assert_eq!((numbered.len(), numbered.dense.len(), numbered.values_mut().count()), (2, 4, 2));
     }
 
-    /// A program may generate kernels without end, and only few of them can be kept.
+    /// A program may generate new kernels for as long as it runs, while the profile retains only few of them.
     #[test]
     fn memory_depends_on_retained_entries_not_on_the_number_added() {
         let held = |count: u32| {

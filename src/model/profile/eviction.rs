@@ -1,7 +1,7 @@
 //! Shrinks a profile that must not grow further, by merging stacks, kernels and threads into "other" entries.
 //!
-//! Callers that hold sums re-add the sums under the ids that these functions return. Totals are unchanged, and only
-//! the distinction between the merged stacks (or kernels, or threads) is lost.
+//! These functions return new ids for the merged entries. Callers that hold sums by id add each sum to the sum of its
+//! new id. Totals stay the same; only the distinction between the merged stacks (or kernels, or threads) is lost.
 
 use std::collections::BTreeMap;
 
@@ -11,16 +11,16 @@ use super::{
 };
 use crate::record::{ContextFlags, ContextId, Frame, FrameKind, IdMap, LabelId, NameId, ThreadId, map_bytes};
 
-/// Label of merged stacks.
+/// Name of the frame for merged stacks.
 pub const OTHER_STACKS: &str = "[other stacks]";
-/// Label of merged kernels.
+/// Name of the frame for merged kernels.
 pub const OTHER_KERNELS: &str = "[other kernels]";
-/// Label of merged threads.
+/// Name of the frame for merged threads.
 pub const OTHER_THREADS: &str = "[other threads]";
 
 impl Profile {
-    /// Keeps the contexts selected by `keep`, and only their frames. Returns the replacement for each context that is
-    /// not kept: the merged context of the API function that its stack called.
+    /// Keeps only the contexts selected by `keep`, and the frames of their stacks. Returns a replacement for each
+    /// dropped context: the merged context of the API function that the dropped context's stack called.
     pub fn keep_contexts(&mut self, keep: impl Fn(ContextId) -> bool) -> IdMap<ContextId, ContextId> {
         self.drop_shown();
         let frames = std::mem::take(&mut self.frames);
@@ -31,7 +31,8 @@ impl Profile {
         let mut ids: Vec<ContextId> = contexts.keys().copied().collect();
         ids.sort_unstable();
         let (mut replacements, mut stack) = (IdMap::default(), Vec::new());
-        // New position of each frame that was kept. Hundreds of thousands of stacks share a few thousand frames.
+        // New position of each frame, if already kept. This table saves look-ups by hash: hundreds of thousands of
+        // stacks share a few thousand frames.
         let mut kept_at = vec![None; frames.len()];
         for id in ids {
             let Context { thread, flags, stack: StackId(node) } = contexts[&id];
@@ -60,7 +61,8 @@ impl Profile {
         replacements
     }
 
-    /// Keeps the kernels selected by `keep`. All other kernels are replaced by [`NameId::OTHERS`].
+    /// Keeps only the names of the kernels selected by `keep`. All other kernels belong to [`NameId::OTHERS`] from
+    /// then on.
     pub fn keep_kernels(&mut self, keep: impl Fn(NameId) -> bool) {
         self.kernels.retain(|id| id == NameId::OTHERS || keep(id));
         let others = self.strings.intern(OTHER_KERNELS);
@@ -71,7 +73,7 @@ impl Profile {
         self.drop_shown();
     }
 
-    /// Keeps the names of threads that have a context. Returns the number of dropped names.
+    /// Keeps only the names of threads that have a context. Returns the number of dropped names.
     pub fn keep_threads(&mut self) -> usize {
         let all = self.threads.len();
         let mut of_contexts: Vec<ThreadId> = self.contexts.values().map(|context| context.thread).collect();
@@ -81,8 +83,8 @@ impl Profile {
         all - self.threads.len()
     }
 
-    /// Drops the displayed frames and the samples of every view. The next display rebuilds these frames and samples.
-    /// Ids that are positions may change.
+    /// Drops the displayed frames, the displayed stacks and the samples of every view; all are rebuilt before the
+    /// next output. Ids that are positions in these tables or among the strings may change.
     pub fn drop_shown(&mut self) {
         self.renumbered += 1;
         self.samples = BTreeMap::new();
@@ -95,13 +97,13 @@ impl Profile {
         self.keep_strings();
     }
 
-    /// Returns how often frames, stacks and strings may have been renumbered. Callers that store such ids must check
-    /// this number first.
+    /// Returns the number of times that frames, stacks and strings may have been renumbered. A caller that stores
+    /// their ids must drop the ids when this number has changed.
     pub fn renumbered(&self) -> u32 {
         self.renumbered
     }
 
-    /// Returns the number of contexts that are not merged.
+    /// Returns the number of contexts, without the merged contexts.
     pub fn context_count(&self) -> usize {
         self.contexts.keys().filter(|id| !id.is_others()).count()
     }
@@ -144,10 +146,11 @@ impl Profile {
         2 * self.kernel_text + self.kernels.heap_bytes()
     }
 
-    /// Returns the merged context of all stacks that called `call`, a label.
+    /// Returns the merged context of all stacks that called the API function of `call`, a label frame. Creates the
+    /// context on first use.
     pub fn merged_context(&mut self, call: Option<Frame>) -> ContextId {
         let id = match call.map(Frame::kind) {
-            // Calls have small label numbers, except two special calls.
+            // Labels of API calls have small numbers, except two special labels with the highest numbers.
             Some(FrameKind::Label(LabelId::OTHER_CALL)) => ContextId(ContextId::OTHERS.0 + 1),
             Some(FrameKind::Label(label)) if label.0 < 1 << 16 => {
                 ContextId(ContextId::OTHERS.0 + 2 + label.0)

@@ -1,11 +1,11 @@
-//! A frame of a displayed stack, with its kind. Symbolization sets the kind and drawing uses it, so that no code
-//! infers a kind from brackets in a name.
+//! A frame of a displayed stack, with its kind. Symbolization sets the kind, and drawing reads it. No code guesses a
+//! frame's kind from brackets in its name.
 
 use super::cause::Cause;
 use super::strings::StringId;
 use crate::record::Work;
 
-/// Frame shown in stacks of samples whose Python functions are not certain, instead of the functions.
+/// Frame shown in place of a sample's Python functions, if those functions are uncertain.
 pub const PYTHON_NOT_READ: &str = "[Python frames not read]";
 
 /// Id of a displayed frame: dense, in order of first occurrence.
@@ -19,7 +19,7 @@ impl ShownFrameId {
     }
 }
 
-/// A frame as it is displayed, with all that is known about the frame.
+/// A displayed frame: its kind, its name, and its source location and file if known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ShownFrame {
     /// Kind of thing that the frame represents.
@@ -35,7 +35,7 @@ pub struct ShownFrame {
 }
 
 impl ShownFrame {
-    /// Creates a frame without further details.
+    /// Creates a frame that has only a kind and a name.
     pub fn new(kind: ShownFrameKind, name: StringId) -> Self {
         Self { kind, name, source: None, module: None, unnamed: None }
     }
@@ -44,9 +44,9 @@ impl ShownFrame {
 /// A line of a source file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SourceLocation {
-    /// Path of the file, as completely as known.
+    /// Path of the source file, as complete as it is known.
     pub file: StringId,
-    /// Line that was about to run or that contains the call; 0 if unknown.
+    /// Number of the line that was about to run, or that contains the call; 0 if unknown.
     pub line: u32,
 }
 
@@ -55,11 +55,11 @@ pub struct SourceLocation {
 pub enum Unnamed {
     /// The code has no file: it was generated while the program ran.
     Generated,
-    /// Too many files were mapped at the address, one after another, to know which file the code belongs to.
+    /// Too many files were mapped at the address at different times, so the file of the code is unknown.
     ModuleUnknown,
     /// The file no longer exists.
     FileGone,
-    /// Another file has that path now: the build ids of this file and the loaded file differ.
+    /// Another file is now at the path: its build id differs from the build id of the loaded file.
     FileReplaced,
     /// The file cannot be read, or is not an executable or library.
     FileUnreadable,
@@ -120,7 +120,7 @@ pub enum ShownFrameKind {
     Free,
     /// Time in which a GPU was idle.
     Idle(Cause),
-    /// A mark of gpuflame's own: a stretch of time that belongs to no stack.
+    /// A mark of gpuflame for time that belongs to no stack.
     Marker,
     /// A frame for missing or lost data.
     Loss,

@@ -3,8 +3,9 @@
 use super::Profile;
 
 impl Profile {
-    /// Adds the name of the function at an address. If an address has two names, the first name wins. An empty name
-    /// always wins and marks the function as unknown, because several functions have used the address.
+    /// Adds the name of the function at an address. If an address gets two names, the first name is kept. An empty
+    /// name means that several functions have used the address; it replaces any other name, and the function counts
+    /// as unknown.
     pub(super) fn add_generated(&mut self, address: u64, name: &str) {
         let known = self.generated.entry(address).or_insert_with(|| name.into());
         if name.is_empty() {
@@ -12,7 +13,8 @@ impl Profile {
         }
     }
 
-    /// Returns the name of the function at an address, if its code generator published one.
+    /// Returns the name of the generated function at an address; `None` if the code generator published no name, or
+    /// if several functions have used the address.
     pub fn generated(&self, address: u64) -> Option<&str> {
         self.generated.get(&address).map(AsRef::as_ref).filter(|name: &&str| !name.is_empty())
     }

@@ -1,11 +1,11 @@
-//! The look-up part of an interning table: maps hashes to positions, at 5 bytes per bucket.
+//! The look-up part of an interning table: maps the hash of a value to the value's position, at 5 bytes per bucket.
 //!
-//! The values themselves are stored once, in the caller's `Vec`. A `HashMap` from value to position would store each
-//! value a second time. For stack nodes that second copy would be larger than the node itself.
+//! The values are stored only once, in a `Vec` of the caller. A `HashMap` from value to position would store each
+//! value a second time, and the entry of a stack node in that map would be larger than the node itself.
 
 use hashbrown::HashTable;
 
-/// Maps hashes to positions.
+/// Maps hashes of values to positions of values.
 #[derive(Clone, Debug, Default)]
 pub struct Index(HashTable<u32>);
 
@@ -20,13 +20,13 @@ impl Index {
         self.0.find(hash, |&position| matches(position)).copied()
     }
 
-    /// Adds the position of a value that [`Index::find`] did not find. `hash_of` returns the hash of each value that
-    /// was added earlier.
+    /// Adds the position of a value that [`Index::find`] did not find. `hash_of` returns the hash of the value at a
+    /// given position; growing the table calls it for values that were added earlier.
     pub fn insert(&mut self, hash: u64, position: u32, hash_of: impl Fn(u32) -> u64) {
         self.0.insert_unique(hash, position, |&position| hash_of(position));
     }
 
-    /// Changes the position of an existing value with this hash from `old` to `new`.
+    /// Changes the stored position of the value with this hash from `old` to `new`.
     pub fn replace(&mut self, hash: u64, old: u32, new: u32) {
         *self.0.find_mut(hash, |&position| position == old).expect("it was added") = new;
     }

@@ -1,4 +1,4 @@
-//! JSON string encoding, written by hand because the shared library has no other use for a JSON library.
+//! JSON string encoding. It is written by hand because the shared library does not otherwise need a JSON library.
 
 use std::fmt::Write;
 
@@ -20,7 +20,8 @@ pub fn json_string(text: &str) -> String {
     json_string
 }
 
-/// Whether the character is a bidirectional control. Such a control can make the text after it display backwards.
+/// Whether the character is a bidirectional control, which can reverse the order in which the text after it is
+/// displayed.
 pub fn is_bidi_control(letter: char) -> bool {
     matches!(letter, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

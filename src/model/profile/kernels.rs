@@ -11,7 +11,7 @@ pub(super) type Kernels = DenseIdMap<KernelName>;
 pub(super) struct KernelName {
     /// Name as the tracer reported it.
     pub(super) symbol: StringId,
-    /// Displayed name of the kernel: the demangled name, once it has been set.
+    /// Displayed name of the kernel, usually demangled; `None` until it has been set.
     pub(super) shown: Option<StringId>,
 }
 

@@ -1,17 +1,17 @@
-//! Sums of those samples of a view that have no stack or no time, by reason, and sums of losses. Every export uses
-//! these sums.
+//! Sums of the samples of a view that have no stack or no time, one sum per reason. Also the counts of losses. Every
+//! export uses these sums.
 
 use super::sample::{Sample, Values, add_values};
 use super::{Profile, View};
 use crate::record::{ContextId, Loss, Missing};
 
-/// The reasons, in display order.
+/// Reasons with a sum, in display order.
 const SHOWN: [Missing; 5] =
     [Missing::LaunchedBefore, Missing::DeviceGraph, Missing::NoStack, Missing::Untimed, Missing::Pending];
 
 impl Profile {
-    /// Returns the reasons that apply to samples in `view`, with their sums, in display order. A sample may count for
-    /// two reasons: no stack, and no time.
+    /// Returns each reason that applies to at least one sample of `view`, with the sum of those samples, in display
+    /// order. A sample without stack and time counts for both reasons.
     pub fn missing(&self, view: &View) -> impl Iterator<Item = (Missing, Values)> {
         let mut sums = SHOWN.map(|missing| (missing, Values::default()));
         for sample in self.samples(view) {
@@ -23,22 +23,22 @@ impl Profile {
         sums.into_iter().filter(|(_, [_, count, ..])| *count > 0)
     }
 
-    /// Returns the kinds of loss that occurred, with their counts, in the order of [`Loss::ALL`]. Captured launches
-    /// are not losses, because they run whenever their graph is launched.
+    /// Returns the kinds of loss that occurred, with their counts, in the order of [`Loss::ALL`]. A launch captured
+    /// into a graph is not lost: its work runs whenever the graph is launched.
     pub fn lost(&self) -> impl Iterator<Item = (Loss, u64)> {
         self.losses().filter(|(loss, _)| *loss != Loss::LaunchesCaptured)
     }
 }
 
-/// Returns the launch of a sample. A context whose row was lost (for example with the beginning of a recording) has
-/// no stack.
+/// Returns the launching context of a sample, or the reason why the sample has no stack. A context whose row was lost
+/// (for example with the beginning of a recording) has no stack.
 fn launch(profile: &Profile, sample: &Sample) -> Result<ContextId, Missing> {
     let launch = sample.site.launch();
     launch.and_then(|id| profile.context(id).map(|_| id).ok_or(Missing::NoStack))
 }
 
-/// Whether `missing` applies to a sample. A launch without an activity counts only as pending, even if the launch has
-/// no stack.
+/// Whether `missing` applies to a sample. A launch without an activity counts only as pending, even if it has no
+/// stack.
 fn applies(missing: Missing, launch: Result<ContextId, Missing>, sample: &Sample) -> bool {
     match missing {
         Missing::Untimed | Missing::Pending => sample.leaf.is_missing(missing),

@@ -1,10 +1,11 @@
-//! A profile is the input of all exporters. It holds launching contexts and their stacks, samples of the work that
-//! ran, names (strings), and losses.
+//! A profile is the input of all exporters. It holds launching contexts and their stacks, samples (amounts attributed
+//! to stacks), names (strings), and losses.
 //!
 //! While the program runs, a profile takes the rows that define ids ([`Profile::push`]) and stores each distinct
-//! value once. A stack is a node of a prefix tree, so that another context costs about 16 bytes per frame that it
-//! does not share. Samples come from `aggregate` and names from `symbolize`. Both modules may replace their data
-//! repeatedly as the profile grows. Nothing in this module depends on a clock, a path or a file format.
+//! value once. A stack is a node of a prefix tree, so another context costs about 16 bytes for each frame that its
+//! stack does not share with other stacks. Module `aggregate` sets the samples and module `symbolize` sets the names.
+//! Both may replace their data repeatedly as the profile grows. Nothing in this module depends on a clock, a path or
+//! a file format.
 
 mod cause;
 mod coverage;
@@ -59,7 +60,7 @@ pub fn saturating_sum(values: impl Iterator<Item = u64>) -> u64 {
     values.fold(0, u64::saturating_add)
 }
 
-/// Adds `more` to `sum`, saturating.
+/// Adds `more` to `sum`; saturates on overflow.
 pub fn add_to(sum: &mut u64, more: u64) {
     *sum = sum.saturating_add(more);
 }
@@ -86,7 +87,7 @@ pub struct StackId(NodeId);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ShownStackId(NodeId);
 
-/// Definition of a [`ContextId`].
+/// Thread and stack that a [`ContextId`] stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Context {
     /// Launching thread.
@@ -105,19 +106,19 @@ pub struct Profile {
     frame_index: Index,
     stacks: PrefixTree,
     contexts: IdMap<ContextId, Context>,
-    /// First context with a given stack: per thread, or, if threads are merged, of all threads, stored under thread
-    /// 0.
+    /// First context with a given stack and flags on a given thread. If threads are merged, thread 0 stands for all
+    /// threads.
     first_with: IdMap<(NodeId, ContextFlags, ThreadId), ContextId>,
     labels: IdMap<LabelId, StringId>,
     ranges: IdMap<RangeId, StringId>,
     codes: IdMap<CodeId, python_code::PythonCode>,
-    /// Names of functions without a file, by address.
+    /// Names of generated functions (code without a file), by address.
     generated: BTreeMap<u64, Box<str>>,
     kernels: Kernels,
-    /// Size in bytes of the texts of kernel names.
+    /// Size in bytes that the texts of kernel names take in the string table.
     kernel_text: usize,
     process: Option<(u32, StringId)>,
-    /// Provenance facts, in order of arrival.
+    /// Provenance facts (such as host and driver version), in order of arrival.
     provenance: Vec<(Provenance, String)>,
     threads: BTreeMap<ThreadId, StringId>,
     modules: Vec<Module>,
@@ -137,16 +138,16 @@ pub struct Profile {
     shown_index: Index,
     shown: PrefixTree,
     shown_contexts: IdMap<ContextId, ShownStackId>,
-    /// What the stacks around pauses share, by the calls before and after the pause.
+    /// Number of frames that the stacks before and after a pause share, by the calls before and after the pause.
     pauses: BTreeMap<(ContextId, ContextId), SharedFrames>,
-    /// Number of times that frames, stacks and strings were renumbered.
+    /// Number of times that frames, stacks and strings may have been renumbered.
     renumbered: u32,
 }
 
 /// Filling a profile from rows.
 impl Profile {
-    /// Adds a provenance fact. Duplicates, as in merged recordings, are dropped. The number of facts is limited
-    /// because a recording may hold any number.
+    /// Adds a provenance fact. Merged recordings contain duplicates, which are dropped. The number of facts is
+    /// limited, because a recording may hold any number.
     fn add_provenance(&mut self, what: Provenance, text: &str) {
         let is_known = self.provenance.iter().any(|(known, said)| *known == what && said == text);
         if !is_known && self.provenance.len() < MAX_PROVENANCE_FACTS {
@@ -210,9 +211,9 @@ impl Profile {
         }
     }
 
-    /// Takes a context as [`Profile::push`] does, unless a context with the same stack exists already, on the same
-    /// thread or (with `any_thread`) on any thread. Returns the id to use, which is either the new context's or the
-    /// existing one's. This merging prevents a program that starts a thread per request from filling the profile with
+    /// Takes a context as [`Profile::push`] does, but merges contexts with the same stack and flags on the same
+    /// thread, or (with `any_thread`) on any thread. Returns the id to use: `id`, or the id of the existing context
+    /// with that stack. Without merging, a program that starts a thread per request would fill the profile with
     /// copies of the same stacks.
     pub fn merge_context(
         &mut self,
@@ -260,8 +261,8 @@ impl Profile {
         stacks.chain(NodeId::ROOT, root_first.map(|frame| intern_frame(frames, frame_index, *frame)))
     }
 
-    /// Keeps the first opening and the last closing of a window, so that windows opened for every step do not
-    /// accumulate.
+    /// Records the edge of a window. Only the first opening and the last closing are kept, so that edges do not
+    /// accumulate in a program that opens a window for every step.
     fn add_window(&mut self, edge: WindowEdge, time: Nanos) {
         match self.windows.iter_mut().find(|(kept, _)| *kept == edge) {
             None => self.windows.push((edge, time)),
@@ -283,7 +284,7 @@ fn intern_frame(frames: &mut Vec<Frame>, index: &mut Index, frame: Frame) -> u32
     at
 }
 
-/// Returns the name of a range frame: `[range]step`, or `[range nccl]AllReduce` in a domain.
+/// Returns the name of a range's frame: `[range]step`, or `[range nccl]AllReduce` if the range has the domain `nccl`.
 fn range_frame(domain: &str, text: &str) -> String {
     if domain.is_empty() { format!("[range]{text}") } else { format!("[range {domain}]{text}") }
 }
@@ -404,7 +405,8 @@ impl Profile {
         self.samples.insert(view.word, samples);
     }
 
-    /// Drops the samples of every view and the accompanying sums. The view has no samples until they are set again.
+    /// Drops the samples of every view, and the sums of works, devices and streams. All are empty until they are set
+    /// again.
     pub fn forget_sums(&mut self) {
         self.samples = BTreeMap::new();
         (self.works, self.devices) = (Vec::new(), Vec::new());
@@ -417,26 +419,26 @@ impl Profile {
         self.windows = Vec::new();
     }
 
-    /// Returns the samples of `view`: each stack with the frames at its leaf, once per GPU (and stream).
+    /// Returns the samples of `view`. A stack with the same leaf frames has one sample per GPU (and stream).
     pub fn samples(&self, view: &View) -> &[Sample] {
         self.samples.get(view.word).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether the profile holds anything that only `view` shows. If the view has several parts, the first part does
-    /// not count.
+    /// Whether the profile has samples of `view`. If `view` combines other views, its first part is ignored, because
+    /// every profile has that part.
     pub fn has(&self, view: &View) -> bool {
         let mut others = view.parts.iter().skip(1);
         !self.samples(view).is_empty() || others.any(|(part, _)| self.has(part))
     }
 
-    /// Replaces the statistics of work and devices, which are also kept sorted.
+    /// Replaces the statistics of work and of devices, and sorts both.
     pub fn set_works(&mut self, mut works: Vec<WorkStats>, mut devices: Vec<DeviceUse>) {
         works.sort_unstable_by_key(|w| (w.work, w.device));
         devices.sort_unstable_by_key(|d| d.device);
         (self.works, self.devices) = (works, devices);
     }
 
-    /// Replaces the times of devices and the sums of streams, which are also kept sorted.
+    /// Replaces the times of devices and the sums of streams, and sorts both.
     pub fn set_times(&mut self, mut times: Vec<DeviceTime>, mut streams: Vec<StreamUse>) {
         times.sort_unstable_by_key(|time| time.device);
         streams.sort_unstable();
@@ -448,12 +450,12 @@ impl Profile {
         self.dependencies = dependencies;
     }
 
-    /// Replaces the steady part of the run.
+    /// Replaces the steady part of the run (the run without start-up and shutdown).
     pub fn set_steady(&mut self, steady: Option<SteadyPart>) {
         self.steady = steady;
     }
 
-    /// Returns the steady part of the run; `None` if start-up and shutdown cannot be told from the rest.
+    /// Returns the steady part of the run; `None` if start-up and shutdown could not be distinguished from it.
     pub fn steady(&self) -> Option<SteadyPart> {
         self.steady
     }
@@ -478,7 +480,7 @@ impl Profile {
         &self.works
     }
 
-    /// Returns the devices that ran any work.
+    /// Returns the devices that ran any work, with the sums of that work.
     pub fn devices(&self) -> &[DeviceUse] {
         &self.devices
     }
@@ -566,7 +568,7 @@ impl Profile {
         self.kernels.get(id).is_some_and(|name| name.shown.is_some())
     }
 
-    /// Returns the number of heap bytes that the profile holds. Modules count without their paths.
+    /// Returns the number of heap bytes that the profile holds. The paths of modules are not counted.
     pub fn heap_bytes(&self) -> usize {
         self.strings.heap_bytes()
             + self.context_bytes()

@@ -14,7 +14,7 @@ pub(super) struct PythonCode {
 }
 
 impl PythonCode {
-    /// Returns the function as a row with this id.
+    /// Returns the function as a row with the id `id`.
     fn row(&self, id: CodeId) -> CodeObject<'_> {
         let Self { version, first_line, file, name, lines } = self;
         CodeObject { id, version: *version, first_line: *first_line, file, name, lines }

@@ -1,4 +1,5 @@
-//! A sample: a stack, the frames at its leaf, its place (GPU and stream), and amounts. All views consist of samples.
+//! A sample: a stack, the frames at its leaf, its place (GPU and stream), and its amounts. The data of every view are
+//! samples.
 
 use super::cause::Cause;
 use super::frame::ShownFrameKind;
@@ -11,14 +12,15 @@ use crate::record::{
 /// Maximum number of values per sample.
 pub const MAX_SAMPLE_VALUES: usize = 4;
 
-/// Amounts of a sample, one per entry of its view's [`values`](super::View::values). The first amount determines
-/// widths. The second amount is the number of occurrences, if the view counts occurrences.
+/// Amounts of a sample: one amount per entry of its view's [`values`](super::View::values). The first amount
+/// determines the width of the sample. The second amount is the number of occurrences, if the view counts
+/// occurrences.
 pub type Values = [u64; MAX_SAMPLE_VALUES];
 
 /// A stack of a view, and the amounts attributed to the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Sample {
-    /// Mark at the root, below the stack.
+    /// Mark at the root, before the frames of the stack.
     pub root_mark: Option<RootMark>,
     /// Stack to which the sample is attributed.
     pub site: SampleSite,
@@ -38,7 +40,7 @@ impl Sample {
         Self { root_mark: None, site, leaf, device: None, stream: None, values: [0; MAX_SAMPLE_VALUES] }
     }
 
-    /// Returns the amount in the unit of the view's first value.
+    /// Returns the first amount, in the unit of the view's first value.
     pub fn amount(&self) -> u64 {
         self.values[0]
     }
@@ -93,22 +95,22 @@ pub enum SampleSite {
         /// Origin of the node.
         created: Created,
     },
-    /// Time of a thread between two calls, attributed to neither call.
+    /// Time of a thread between two of its calls. The time is attributed to the pause, not to either call.
     Between {
-        /// Call before the time.
+        /// Call before the pause.
         after: ContextId,
-        /// Thread of the call before, if it differs from the second call's thread. [`ThreadId::OTHERS`] stands for
+        /// Thread of the call `after`, if a different thread made the call `before`. [`ThreadId::OTHERS`] stands for
         /// threads that were merged.
         thread: Option<ThreadId>,
-        /// Call after the time.
+        /// Call after the pause.
         before: ContextId,
     },
-    /// No stack: idle time that no launch ended, or traffic caused by the driver.
+    /// No stack: idle time that was not ended by a launch, or traffic caused by the driver.
     NoStack,
 }
 
 impl SampleSite {
-    /// Returns the launching context, or for [`SampleSite::Between`] the call after.
+    /// Returns the launching context. For [`SampleSite::Between`], that is the context of the call after the pause.
     pub fn launch(self) -> Result<ContextId, Missing> {
         match self {
             Self::Context(context) | Self::Between { before: context, .. } => Ok(context),
@@ -119,7 +121,8 @@ impl SampleSite {
     }
 }
 
-/// Frames on top of a stack, outermost first: no frame, the work that was launched, or a path of several frames.
+/// Frames on top of a sample's stack, outermost first: no frame, the work that was launched, or a path of several
+/// frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Leaf([Option<LeafFrame>; Self::MAX_FRAMES]);
 
@@ -158,18 +161,18 @@ impl Leaf {
     }
 }
 
-/// A frame on top of a stack.
+/// A frame on top of a sample's stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum LeafFrame {
     /// GPU work.
     Work(Work),
     /// Reason why something is unknown.
     Missing(Missing),
-    /// Lost work, which no other frame shows.
+    /// Lost GPU work: work that was counted but not recorded.
     Lost(Loss),
-    /// A GPU was idle because of this cause.
+    /// The GPU was idle because of this cause.
     Idle(Cause),
-    /// A GPU was idle, and no work followed.
+    /// The GPU was idle to the end, because no work followed.
     IdleUntilClose,
     /// Memory of this kind was allocated.
     Allocate(MemoryKind),
@@ -181,6 +184,6 @@ pub enum LeafFrame {
     OnCpu,
     /// The thread was off-CPU, waiting.
     OffCpu,
-    /// Any other frame that has a name.
+    /// Any other frame, by its kind and name.
     Named(ShownFrameKind, StringId),
 }

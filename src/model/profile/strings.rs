@@ -8,12 +8,12 @@ use crate::record::hash_one;
 pub struct StringId(pub(super) u32);
 
 impl StringId {
-    /// Id of the string that was stored as number `at`.
+    /// Returns the id of the string at position `at`, in the order of storing.
     pub fn from_index(at: u32) -> Self {
         Self(at)
     }
 
-    /// Position of the string among all stored ones.
+    /// Returns the position of the string, in the order of storing.
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -35,7 +35,7 @@ impl StringTable {
         Self { text, ends: Vec::with_capacity(count), index: Index::with_capacity(count) }
     }
 
-    /// Returns the id of `text`, which is stored on first occurrence.
+    /// Returns the id of `text`. Stores `text` if the table does not contain it yet.
     pub fn intern(&mut self, text: &str) -> StringId {
         let hash = hash_one(text);
         if let Some(at) = self.index.find(hash, |at| self.get(StringId(at)) == text) {
@@ -48,7 +48,7 @@ impl StringTable {
         StringId(at)
     }
 
-    /// Returns the text of `id`, which must come from this table.
+    /// Returns the text of `id`. The id must come from this table.
     pub fn get(&self, id: StringId) -> &str {
         slice(&self.text, &self.ends, id.0)
     }
@@ -69,7 +69,7 @@ impl StringTable {
     }
 }
 
-/// Returns the memory used by a string: its text, its end offset, and a bucket of the index.
+/// Returns the bytes of memory that a string uses: its text, its end offset, and a bucket of the index.
 pub(super) fn bytes(text: &str) -> usize {
     text.len() + size_of::<usize>() + 6
 }

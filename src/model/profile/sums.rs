@@ -1,5 +1,5 @@
-//! Facts about a run in addition to its stacks: durations per kind of work, sums of devices and streams, and counts
-//! of dependencies.
+//! Sums over a run that exist in addition to its samples: durations per kind of work, totals of devices and streams,
+//! and counts of dependencies.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ impl Dependencies {
         *self == Self::default()
     }
 
-    /// Returns the waits reported by the tracer: the total, and the count per word.
+    /// Returns the number of waits that the tracer reported, and the number for each word of [`SyncKind`].
     pub fn waits(&self) -> (u64, Vec<(&'static str, u64)>) {
         let named = [SyncKind::EVENT, SyncKind::STREAM_WAIT, SyncKind::STREAM, SyncKind::CONTEXT];
         let of = |kind: SyncKind| (kind.word(), self.syncs.get(&kind).copied().unwrap_or(0));
@@ -71,7 +71,8 @@ pub struct DeviceUse {
     pub device: DeviceId,
     /// Number of activities with usable times.
     pub count: u64,
-    /// Sum of the activities' durations, in nanoseconds. The sum exceeds the busy time if activities overlap.
+    /// Sum of the durations of the activities, in nanoseconds. If activities overlap, it exceeds the time in which
+    /// the device was busy.
     pub nanos: u64,
 }
 
@@ -81,12 +82,12 @@ pub struct DeviceUse {
 pub struct StreamUse {
     /// Device of the stream.
     pub device: DeviceId,
-    /// Stream; `None` stands for all streams beyond the first few thousand.
+    /// Stream; `None` if the entry is the sum of all streams beyond the first few thousand.
     pub stream: Option<(GpuContextId, StreamId)>,
     /// Number of activities with usable times.
     pub count: u64,
-    /// Time in which at least one activity of the stream ran, in nanoseconds. The sum of all durations for the streams
-    /// beyond the first few thousand.
+    /// Time in which at least one activity of the stream ran, in nanoseconds. For streams beyond the first few
+    /// thousand, the sum of the durations of all activities.
     pub nanos: u64,
 }
 
@@ -95,15 +96,15 @@ pub struct StreamUse {
 pub struct StepTotals {
     /// Number of steps.
     pub count: u64,
-    /// Smallest number of a step. A step with the number 1 is the first step of its process.
+    /// Smallest number of any step. A value of 1 means that the run includes the first step of its process.
     pub first_number: u64,
     /// Beginning of the first step.
     pub first: Nanos,
     /// Beginning of the last step.
     pub last: Nanos,
-    /// Thread that began one of the steps.
+    /// One of the threads that began steps.
     pub thread: ThreadId,
-    /// Whether other threads began steps as well. Then there are more steps than iterations.
+    /// Whether several threads began steps. If so, one iteration of the program may consist of several steps.
     pub has_several_threads: bool,
 }
 
@@ -123,25 +124,25 @@ impl StepTotals {
 /// The steady part of a run: the program's repeated work, without start-up and shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SteadyPart {
-    /// Evidence for the part.
+    /// Evidence from which the steady part was derived.
     pub rule: SteadyRule,
     /// Beginning of the part; [`Nanos(0)`](Nanos) if the run has no start-up.
     pub begin: Nanos,
-    /// End of the part: the end of the last work that was launched in it.
+    /// End of the part: the end of the last work that was launched in the part.
     pub end: Nanos,
 }
 
 /// Evidence for the steady part of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SteadyRule {
-    /// The part begins with the first step, and ends with the work of the last launch in a step.
+    /// The part begins with the first step and ends when the work of the last launch in a step has ended.
     Steps,
     /// The part is the longest run of a repeated sequence of stacks.
     Repeated,
 }
 
 impl SteadyRule {
-    /// Returns the words for the part in sentences such as `busy 12 % of the 3.7 s of steps`.
+    /// Returns the words that denote the part in sentences such as `busy 12 % of the 3.7 s of steps`.
     pub fn words(self) -> &'static str {
         match self {
             Self::Steps => "steps",
@@ -160,31 +161,31 @@ pub struct BusyIdle {
 }
 
 impl BusyIdle {
-    /// Returns the sum of both times.
+    /// Returns the sum of busy and idle time.
     pub fn window(self) -> u64 {
         self.busy.saturating_add(self.idle)
     }
 }
 
-/// Breakdown of a device's time. `window = busy + idle`.
+/// Breakdown of a device's time, in which `window = busy + idle`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceTime {
     /// Device whose time is broken down.
     pub device: DeviceId,
     /// Nanoseconds in which a window was open, plus the nanoseconds in which recorded work ran after the window
-    /// closed. Without windows (in rows of other tools), the time from the first activity to the last.
+    /// closed. Rows from other tools have no windows; then it is the time from the first activity to the last.
     pub window: u64,
     /// Nanoseconds in which at least one of the device's activities ran.
     pub busy: u64,
     /// Nanoseconds of `window` in which no activity ran.
     pub idle: u64,
-    /// Nanoseconds of activities that were reported too late to be included in `busy`. At most this much of `idle`
-    /// may have been busy.
+    /// Nanoseconds of activities that were reported too late to be added to `busy`. Up to this much of `idle` may
+    /// really have been busy time.
     pub late: u64,
-    /// Number of activities that were reported too late for `busy`.
+    /// Number of activities that were reported too late to be added to `busy`.
     pub late_count: u64,
-    /// Maximum time by which an activity started before the call that launched it. The device's clock is behind the
-    /// host's by at least this much.
+    /// Largest time in nanoseconds by which an activity started before the call that launched it. Since this is
+    /// impossible, the device's clock is behind the host's clock by at least this much.
     pub early: u64,
     /// Number of activities that started before the call that launched them.
     pub early_count: u64,
@@ -192,14 +193,15 @@ pub struct DeviceTime {
     pub first: Nanos,
     /// End time of the last recorded activity.
     pub last: Nanos,
-    /// Parts of `busy` and `idle` before the steady part of the run.
+    /// Parts of `busy` and `idle` that were before the steady part of the run.
     pub start_up: BusyIdle,
-    /// Parts of `busy` and `idle` after the steady part of the run.
+    /// Parts of `busy` and `idle` that were after the steady part of the run.
     pub shutdown: BusyIdle,
 }
 
 impl DeviceTime {
-    /// Returns the device's time in the steady part; its whole time if the run has no steady part.
+    /// Returns the busy and idle time of the device in the steady part of the run. If the run has no steady part,
+    /// returns its times of the whole run.
     pub fn steady(&self) -> BusyIdle {
         let Self { busy, idle, start_up, shutdown, .. } = self;
         BusyIdle {

@@ -1,8 +1,9 @@
-//! A prefix tree: chains of 32-bit symbols that share their common prefix, starting at the root.
+//! A prefix tree. It stores chains of 32-bit symbols, and chains that begin with the same symbols share those
+//! symbols.
 //!
-//! The tree stores stacks of frames, displayed stacks, and flame graphs. A node is a run of symbols in which no chain
-//! ends or branches off. So a chain that shares little with others costs 4 bytes per symbol and about 40 bytes for
-//! its node, whereas a node per symbol would cost 13 to 19 bytes per symbol.
+//! The tree stores stacks of frames, displayed stacks, and flame graphs. Each node holds a run of symbols in which no
+//! chain ends or branches off. A chain that shares little with others therefore costs 4 bytes per symbol and about 40
+//! bytes for its node. With a node per symbol it would cost 13 to 19 bytes per symbol.
 
 use std::hash::Hash;
 use std::ops::Range;
@@ -10,8 +11,8 @@ use std::ops::Range;
 use super::index::Index;
 use crate::record::hash_one;
 
-/// A node of a [`PrefixTree`], which also identifies the chain from the root to the end of the node. Additions to the tree
-/// do not change the chain.
+/// A node of a [`PrefixTree`]. It also identifies a chain: the symbols from the root to the end of the node. Adding
+/// other chains to the tree does not change this chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(u32);
 
@@ -19,7 +20,7 @@ impl NodeId {
     /// The empty chain.
     pub const ROOT: Self = Self(u32::MAX);
 
-    /// Returns the node's position in tables parallel to the tree; the root's position is 0.
+    /// Returns the node's position in tables parallel to the tree. The root has position 0.
     pub fn index(self) -> usize {
         self.0.wrapping_add(1) as usize
     }
@@ -28,7 +29,7 @@ impl NodeId {
 #[derive(Clone, Copy, Debug)]
 struct TreeNode {
     parent: NodeId,
-    /// Start of the node's run in `symbols`, and the length of the run, which is at least 1.
+    /// Start of the node's symbols in `symbols`. Their number, `len`, is at least 1.
     first: u32,
     len: u32,
 }
@@ -44,7 +45,7 @@ impl TreeNode {
 pub struct PrefixTree {
     nodes: Vec<TreeNode>,
     symbols: Vec<u32>,
-    /// Index of nodes by their parent and the first symbol of the node's run.
+    /// Index of nodes, keyed by the parent and the first symbol of the node.
     index: Index,
 }
 
@@ -58,10 +59,11 @@ impl PrefixTree {
         }
     }
 
-    /// Returns the chain `from` extended by `symbols`; adds the chain if needed.
+    /// Returns the node of the chain that consists of the chain of `from` and then `symbols`. Creates the missing
+    /// nodes.
     pub fn chain(&mut self, from: NodeId, symbols: impl IntoIterator<Item = u32>) -> NodeId {
-        // `Peekable` is not used, because moving it stalls on all preceding stores, which costs 0.1 us per chain if
-        // nodes are new.
+        // `Peekable` is not used. Moving it waits for all preceding stores to complete, which costs 0.1 us per chain
+        // when nodes are created.
         let mut symbols = symbols.into_iter();
         let (mut at, mut next) = (from, symbols.next());
         while let Some(first) = next {
@@ -88,13 +90,14 @@ impl PrefixTree {
         runs.flatten()
     }
 
-    /// Returns all nodes except the root, unordered, each with its parent and the symbols that it adds.
+    /// Returns all nodes except the root, in no particular order: the node, its parent, and the symbols that the node
+    /// adds.
     pub fn nodes(&self) -> impl Iterator<Item = (NodeId, NodeId, &[u32])> {
         let node = |(at, node): (u32, &TreeNode)| (NodeId(at), node.parent, &self.symbols[node.run()]);
         (0..).zip(&self.nodes).map(move |(at, it)| node((at, it)))
     }
 
-    /// Returns the symbols that `node` adds to its parent's chain; empty for the root.
+    /// Returns the symbols that `node` adds to the chain of its parent. For the root, returns no symbols.
     pub fn run(&self, node: NodeId) -> &[u32] {
         self.nodes.get(node.0 as usize).map_or(&[], |node| &self.symbols[node.run()])
     }
@@ -104,7 +107,7 @@ impl PrefixTree {
         self.nodes.len()
     }
 
-    /// Returns the number of symbols in all runs.
+    /// Returns the number of symbols in all nodes.
     pub fn symbols(&self) -> usize {
         self.symbols.len()
     }
@@ -114,14 +117,14 @@ impl PrefixTree {
         Self { index: Index::default(), ..self }
     }
 
-    /// Size of the tree in bytes.
+    /// Returns the heap size of the tree in bytes.
     pub fn heap_bytes(&self) -> usize {
         self.nodes.capacity() * size_of::<TreeNode>()
             + self.symbols.capacity() * size_of::<u32>()
             + self.index.heap_bytes()
     }
 
-    /// Returns the node after `parent` whose run begins with `first`; `hash` is the hash of `parent` and `first`.
+    /// Returns the child of `parent` whose symbols begin with `first`. `hash` is the hash of `parent` and `first`.
     fn child(&self, parent: NodeId, first: u32, hash: u64) -> Option<u32> {
         self.index.find(hash, |at| {
             let node = &self.nodes[at as usize];
@@ -129,7 +132,8 @@ impl PrefixTree {
         })
     }
 
-    /// Adds a node with these symbols. No child of `parent` begins with the first symbol.
+    /// Adds a node with the symbols `head` and `tail` below `parent`, which must have no child that begins with
+    /// `head`.
     fn add(&mut self, parent: NodeId, head: u32, tail: impl Iterator<Item = u32>, hash: u64) -> NodeId {
         let (first, at) = (self.symbols.len(), self.nodes.len() as u32);
         self.symbols.push(head);
@@ -141,7 +145,8 @@ impl PrefixTree {
         NodeId(at)
     }
 
-    /// Moves the first `len` symbols of a node's run to a new node. The rest of the run becomes that node's child.
+    /// Splits the node `at`: a new node gets its first `len` symbols, and `at` becomes the child of the new node.
+    /// Returns the new node.
     fn split(&mut self, at: u32, len: u32) -> NodeId {
         let whole = self.nodes[at as usize];
         let hash = self.hash(at);
@@ -183,7 +188,7 @@ mod tests {
         let mut tree = PrefixTree::default();
         let abc = chain(&mut tree, &[1, 2, 3]);
         let abd = chain(&mut tree, &[1, 2, 4]);
-        // The runs are 1 2, 3 and 4.
+        // The nodes hold the symbols 1 2, 3 and 4.
         assert_eq!((tree.node_count(), tree.symbols()), (3, 4));
         assert_eq!(chain(&mut tree, &[1, 2, 3]), abc);
         assert_eq!(tree.symbols_to_root(abd).collect::<Vec<_>>(), [4, 2, 1]);
@@ -208,7 +213,7 @@ mod tests {
         assert_eq!(runs, [&[5][..], &[2, 3], &[1], &[4], &[6]]);
     }
 
-    /// Compares the tree with a table of all chains, on reproducible random input.
+    /// Adds random chains (from a fixed seed) to a tree and to a table, and compares the two.
     #[test]
     fn a_large_random_tree_finds_all_its_chains() {
         let mut state = 7_u32;
@@ -225,7 +230,7 @@ mod tests {
             assert_eq!(chain(&mut tree, symbols), id);
             assert_eq!(*known.entry(symbols).or_insert(id), id, "{symbols:?}");
         }
-        // Every node is needed, because a run ends only at a fork or at the end of a chain.
+        // Every node is needed, because the symbols of a node end only at a fork or at the end of a chain.
         assert!(tree.node_count() <= 2 * known.len());
     }
 }

@@ -1,4 +1,4 @@
-//! GPU activities, with all fields of CUPTI's activity records.
+//! GPU activities. An [`Activity`] holds the fields of CUPTI's activity records.
 
 use super::ids::{
     ContextId, CorrelationId, DeviceId, GpuContextId, GraphId, GraphNodeId, NameId, Nanos, StreamId,
@@ -26,24 +26,25 @@ pub struct Activity {
     pub graph: GraphId,
     /// Node of that graph; 0 if none.
     pub graph_node: GraphNodeId,
-    /// Node from which the activity's node was instantiated or last updated, if the tracer reports it; otherwise 0.
+    /// Node from which `graph_node` was instantiated or last updated; 0 if the tracer does not report it.
     pub source_node: GraphNodeId,
-    /// Whether the GPU itself launched the activity, so that there is no launch on the CPU side.
+    /// Whether the GPU itself launched the activity. Such an activity has no launch on the CPU side.
     pub device_launched: bool,
     /// Origin of the activity's graph node. `None` if the activity is not part of a graph, or if the origin is not
-    /// resolved yet. Recordings do not store the origin, because the graph rows before the activity determine it.
+    /// yet resolved. Recordings do not store the origin; readers derive it from the graph rows that precede the
+    /// activity.
     pub created: Option<Created>,
     /// Kind of work with the fields of that kind: a kernel, a copy, a fill or a graph.
     pub detail: Detail,
 }
 
 impl Activity {
-    /// Returns the GPU time in nanoseconds, or `None` if the times were not collected or run backwards.
+    /// Returns the GPU time in nanoseconds; `None` if the times were not collected, or the end is before the start.
     pub fn duration(&self) -> Option<u64> {
         if self.start.0 == 0 || self.end.0 == 0 { None } else { self.end.0.checked_sub(self.start.0) }
     }
 
-    /// Returns the kind of work without the fields of that kind.
+    /// Returns the kind of work, without the fields that only that kind has.
     pub fn work(&self) -> Work {
         match self.detail {
             Detail::Kernel(k) => Work::Kernel(k.name),
@@ -63,7 +64,7 @@ impl Activity {
     }
 }
 
-/// Work as a flame graph names it: a kernel's name, a copy's direction, or a fill.
+/// Work, as far as flame graphs distinguish it: a kernel by name, a copy by direction, a fill, or a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Work {
     /// A kernel.
@@ -81,7 +82,7 @@ pub enum Work {
 pub enum Created {
     /// The node was created on this stack.
     Context(ContextId),
-    /// The node was created before recording began, or copied from such a node.
+    /// The node was created before recording began, or copied from a node that was.
     BeforeRecording,
     /// The origin is unknown: the tracer did not announce the node, or gpuflame could not store the announcement.
     Unknown,
@@ -142,24 +143,24 @@ pub struct KernelDetail {
 pub struct CopyDetail {
     /// Direction of the copy.
     pub kind: CopyKind,
-    /// Kind of memory read.
+    /// Kind of memory that was read.
     pub from: MemoryKind,
-    /// Kind of memory written.
+    /// Kind of memory that was written.
     pub to: MemoryKind,
-    /// Source and destination GPU, if they differ (peer to peer).
+    /// Source GPU and destination GPU, if the copy is between two GPUs (peer to peer).
     pub peers: Option<(DeviceId, DeviceId)>,
     /// Total bytes.
     pub bytes: u64,
     /// Whether the call returned before the copy was done.
     pub is_async: bool,
-    /// Number of copies; greater than one if the driver combined a batch into one.
+    /// Number of copies that the activity stands for; greater than one if the driver combined a batch of copies.
     pub copies: u32,
 }
 
 /// Parameters of a fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetDetail {
-    /// Kind of memory written.
+    /// Kind of memory that was written.
     pub memory: MemoryKind,
     /// Value that every element was set to.
     pub value: u32,
@@ -170,7 +171,7 @@ pub struct SetDetail {
 }
 
 kinds! {
-    /// Direction of a copy, in CUPTI's numbers. A newer version of CUPTI may send unknown numbers.
+    /// Direction of a copy, in CUPTI's numbers. Newer versions of CUPTI may report numbers that are not listed here.
     CopyKind(u8) {
         /// Host to device.
         HTOD = 1, "HtoD";
@@ -198,7 +199,7 @@ kinds! {
 }
 
 kinds! {
-    /// Kind of memory, in CUPTI's numbers. A newer version of CUPTI may send unknown numbers.
+    /// Kind of memory, in CUPTI's numbers. Newer versions of CUPTI may report numbers that are not listed here.
     MemoryKind(u16) {
         /// CUPTI does not report the kind of memory.
         UNKNOWN = 0, "unknown";

@@ -5,8 +5,8 @@ use super::activity::Created;
 use super::ids::ContextId;
 use super::missing::Missing;
 
-/// A `Result<ContextId, Missing>` (launching context) or a [`Created`] (origin of a node), packed for tables that
-/// hold a caller per sum, stretch or node. The highest bit is always free.
+/// A `Result<ContextId, Missing>` (launching context) or a [`Created`] (origin of a node), packed into 31 bits.
+/// Tables hold one such caller per sum, time span or node, and may use the highest bit for themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Caller(u32);
 
@@ -24,7 +24,7 @@ impl Caller {
     /// The creator of the node is unknown.
     pub const CREATOR_UNKNOWN: Self = Self(MAX_WORD - 3);
 
-    /// Returns the creator of a node, given the context in the node's row.
+    /// Returns the origin of a node as a caller, given the context in the node's row.
     pub fn creator(context: ContextId) -> Self {
         match context {
             ContextId::NONE => Self::CREATOR_UNKNOWN,
@@ -63,12 +63,12 @@ impl Caller {
     }
 }
 
-/// Highest word. Reasons are numbered down from this word, and contexts up from 0.
+/// Highest packed value. Contexts are numbered up from 0, and the reasons are numbered down from this value.
 const MAX_WORD: u32 = (1 << 31) - 1;
 
 impl From<ContextId> for Caller {
-    /// Packs a launch's context, including the two special ids. Only a damaged file has so many contexts that they
-    /// collide with the reasons.
+    /// Packs the context of a launch, which may be one of the two special ids. A context id can collide with the
+    /// number of a reason only in a damaged file, because no program has that many contexts.
     fn from(context: ContextId) -> Self {
         if context.0 < Self::CREATOR_UNKNOWN.0 { Self(context.0) } else { Self::NO_STACK }
     }

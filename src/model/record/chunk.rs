@@ -1,5 +1,5 @@
-//! A chunk: rows that are written in one piece. The chunk's checksum detects that a process died while writing the
-//! chunk.
+//! A chunk: a row that contains other rows, written in one piece. If the process dies while writing a chunk, the
+//! chunk's checksum is wrong.
 
 use std::mem;
 
@@ -7,10 +7,11 @@ use super::Row;
 use super::encode::{append, header, put_mark, put_row, put_writer, tag};
 use super::metadata::{CheckpointMark, RecordingState, WriterId};
 
-/// Size of the tag and length of the chunk row, plus the checksum of the rows in the chunk.
+/// Number of bytes before the first row of a chunk: the tag and length of the chunk row, and the checksum of its
+/// rows.
 const HEADER_BYTES: usize = 5 + 4;
 
-/// Collects rows to be written in one piece. The buffer reserves space for the chunk's own header.
+/// Buffer of rows to write in one piece. It starts with space for the chunk's own header.
 #[derive(Debug)]
 pub struct Chunk(Vec<u8>);
 
@@ -21,13 +22,13 @@ impl Default for Chunk {
 }
 
 impl Chunk {
-    /// Returns the header of a file of chunks.
+    /// Returns the header with which a file of chunks begins.
     pub fn file_header() -> [u8; 16] {
         header(RecordingState::default())
     }
 
-    /// Returns the header for another state. The new header overwrites the existing header, because there may be no
-    /// space to append.
+    /// Returns the file header for `state`. It overwrites the existing header, and so can be written even if the disk
+    /// is full.
     pub fn header(state: RecordingState) -> [u8; 16] {
         header(state)
     }
@@ -57,7 +58,7 @@ impl Chunk {
         append(&mut self.0, |_| tag::MEMORY_EXHAUSTED);
     }
 
-    /// Adds a sums row, whose payload `put` writes.
+    /// Adds a sums row. `put` writes the payload of the row.
     pub(super) fn sums(&mut self, put: impl FnOnce(&mut Vec<u8>)) {
         append(&mut self.0, |out| {
             put(out.0);

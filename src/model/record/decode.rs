@@ -1,4 +1,4 @@
-//! Reads the rows of a recording one at a time, so that the largest row bounds the memory use. Module `encode`
+//! Reads the rows of a recording one at a time, so the largest row determines the memory use. Module `encode`
 //! documents the format.
 
 use std::ffi::OsStr;
@@ -11,24 +11,24 @@ use super::sums::SumsReader;
 use super::*;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Maximum length of a row. No valid row is longer, so a greater length means that the recording is damaged.
+/// Maximum length of a row in bytes. A greater length means that the recording is damaged.
 const MAX_ROW_BYTES: u32 = 64 << 20;
 const HEADER_BYTES: u64 = 16;
 
 /// Reads the rows of a recording.
 ///
-/// A row that is complete but invalid causes an error, and the next call continues after the row. A truncated row
-/// ends the recording: the reader returns one error, then [`Reader::next_row`] returns `None`. Chunks are treated in
-/// the same way.
+/// If a row is complete but invalid, [`Reader::next_row`] returns an error, and its next call returns the following
+/// row. If a row is truncated, the recording ends there: `next_row` returns one error, and then `None`. The same
+/// applies to invalid and truncated chunks.
 #[derive(Debug)]
 pub struct Reader<R: BufRead> {
     input: R,
     payload: Vec<u8>,
     frames: Vec<Frame>,
-    /// Chunk being read, and the read position in the chunk.
+    /// Contents of the current chunk. `chunk_at` is the offset of the next row in it.
     chunk: Vec<u8>,
     chunk_at: usize,
-    /// Offset of the next row in the file.
+    /// Offset in the file of the next row that is not in a chunk.
     position: u64,
     records: u64,
     skipped: u64,
@@ -82,10 +82,11 @@ impl<R: BufRead> Reader<R> {
         })
     }
 
-    /// Returns the next row, or `None` at the end of the recording. Skips rows of kinds unknown to this version.
+    /// Returns the next row, or `None` at the end of the recording. Skips rows whose kind this version does not know.
     ///
     /// # Errors
-    /// `Format` if the row is truncated or invalid, with its number and position; any error of the input.
+    /// `Format` if the row is truncated or invalid (the message has the row's number and offset); any error of the
+    /// input.
     pub fn next_row(&mut self) -> Result<Option<Row<'_>>> {
         loop {
             let Some(tag) = self.read()? else {
@@ -108,12 +109,12 @@ impl<R: BufRead> Reader<R> {
         }
     }
 
-    /// Number of bytes read so far.
+    /// Returns the number of bytes read so far.
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// Whether the last row read is the end row, which the writer appends when the recording is complete.
+    /// Whether the last row read is the end row. The writer appends the end row when the recording is complete.
     pub fn is_complete(&self) -> bool {
         self.is_complete
     }
@@ -123,22 +124,22 @@ impl<R: BufRead> Reader<R> {
         self.is_memory_exhausted
     }
 
-    /// State of the recording, for a recording without an end row.
+    /// Returns the state from the header, which applies to a recording without an end row.
     pub fn state(&self) -> RecordingState {
         self.state
     }
 
-    /// Number of rows skipped because this version does not know their kind.
+    /// Returns the number of rows that were skipped because this version does not know their kind.
     pub fn skipped(&self) -> u64 {
         self.skipped
     }
 
-    /// Last checkpoint mark in the recording.
+    /// Returns the last checkpoint mark read so far.
     pub fn mark(&self) -> Option<&CheckpointMark> {
         self.mark.as_ref()
     }
 
-    /// Identity of the writer, if the recording has a writer row.
+    /// Returns the identity of the writer; `None` if the recording has no writer row.
     pub fn writer(&self) -> Option<&WriterId> {
         self.writer.as_ref()
     }
@@ -148,7 +149,7 @@ impl<R: BufRead> Reader<R> {
         self.sums.has_sums()
     }
 
-    /// Offset at which the last row read starts; for a row in a chunk, the chunk's offset.
+    /// Returns the offset of the last row read. For a row in a chunk, returns the offset of the chunk.
     fn row_offset(&self) -> u64 {
         match self.chunk.len() {
             0 => self.position - 5 - self.payload.len() as u64,
@@ -156,7 +157,7 @@ impl<R: BufRead> Reader<R> {
         }
     }
 
-    /// Verifies the chunk just read, and switches to the rows in the chunk.
+    /// Verifies the checksum of the chunk in the payload. The next calls of `read` then return the rows of the chunk.
     fn open_chunk(&mut self) -> Result<()> {
         let (record, at) = (self.records, self.position - 5 - self.payload.len() as u64);
         let sum = Fields(&self.payload).u32();
@@ -168,7 +169,7 @@ impl<R: BufRead> Reader<R> {
         Ok(())
     }
 
-    /// Processes a row that describes the recording itself.
+    /// Processes a row about the recording itself: a checkpoint mark or the identity of the writer.
     fn apply_metadata(&mut self, tag: u8) -> Result<()> {
         let makes_sense = match tag {
             tag::MARK => {
@@ -189,7 +190,7 @@ impl<R: BufRead> Reader<R> {
         }
     }
 
-    /// Reads the next row's payload and returns its tag.
+    /// Reads the payload of the next row, in a chunk or in the file, and returns the row's tag.
     fn read(&mut self) -> Result<Option<u8>> {
         if self.chunk_at < self.chunk.len() {
             return self.read_inner().map(Some);
@@ -199,7 +200,7 @@ impl<R: BufRead> Reader<R> {
         if self.ended {
             return Ok(None);
         }
-        // The boundaries of the following rows are unknown after any failure below.
+        // After any failure below, the start of the next row is unknown, so no more rows can be read.
         self.ended = true;
         self.records += 1;
         let head = self.fill(5)?;
@@ -227,7 +228,7 @@ impl<R: BufRead> Reader<R> {
         Ok(Some(tag))
     }
 
-    /// Reads the next row of the current chunk.
+    /// Reads the payload of the next row in the current chunk, and returns the row's tag.
     fn read_inner(&mut self) -> Result<u8> {
         self.records += 1;
         let mut fields = Fields(&self.chunk[self.chunk_at..]);
@@ -243,8 +244,8 @@ impl<R: BufRead> Reader<R> {
         Ok(tag)
     }
 
-    /// Reads up to `length` bytes into the payload. The buffer grows with the bytes that the input really provides,
-    /// not with the claimed length.
+    /// Reads up to `length` bytes into the payload and returns their number. The buffer grows with the bytes that are
+    /// really read, because a damaged file may contain any `length`.
     fn fill(&mut self, length: u64) -> Result<u64> {
         self.payload.clear();
         let read = self.input.by_ref().take(length).read_to_end(&mut self.payload);
@@ -273,8 +274,7 @@ fn format_error(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Format, message)
 }
 
-/// Whether this version can interpret the row. A loss row of an unknown kind is treated like a row with an unknown
-/// tag.
+/// Whether this version can interpret the row. Rows of unknown kinds of loss count as rows with unknown tags.
 fn is_known_tag(tag: u8, payload: &[u8]) -> bool {
     match tag {
         tag::LOSS => payload.first().is_none_or(|&loss| loss_of(loss).is_some()),
@@ -298,8 +298,8 @@ fn loss_of(number: u8) -> Option<Loss> {
     Loss::ALL.into_iter().find(|&loss| loss as u8 == number)
 }
 
-/// Decodes the row in `payload`, or returns the reason why the row is invalid. Excess bytes are ignored, because a
-/// later version may have added them.
+/// Decodes the row in `payload`. If the row is invalid, returns the reason. Ignores additional bytes at the end,
+/// because a later version may have added fields.
 fn decode_row<'a>(
     tag: u8,
     payload: &'a [u8],
@@ -414,7 +414,7 @@ fn decode_activity(fields: &mut Fields<'_>) -> Parsed<Activity> {
     }))
 }
 
-/// Decodes all fields of an activity except the detail.
+/// Decodes all fields of an activity except the last one, `detail`.
 fn decode_activity_head(fields: &mut Fields<'_>) -> Option<Activity> {
     Some(Activity {
         correlation: CorrelationId(fields.u32()?),
@@ -641,8 +641,8 @@ fn decode_graph<'a>(tag: u8, fields: &mut Fields<'_>) -> Option<Row<'a>> {
     })
 }
 
-/// Whether a recording ends with the end row, which marks the recording as complete. Recordings of killed processes
-/// have no end row.
+/// Whether the recording at `path` ends with the end row, and so is complete. Recordings of killed processes have no
+/// end row.
 ///
 /// # Errors
 /// Any I/O error of the file.

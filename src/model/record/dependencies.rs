@@ -1,33 +1,35 @@
-//! Dependencies between host and streams, for tools that replay a run. Recordings contain these rows only on request.
+//! Dependencies between the host and streams, for tools that replay a run. A recording contains these rows only on
+//! request.
 //!
-//! A call records an event on a stream, or makes a stream wait for an event; [`EventCall`] holds the call's stack,
-//! time and handles. Under the same correlation id the tracer reports the event by its own number ([`EventRecord`],
-//! [`SyncRecord`]). Handles are reused after an event is destroyed, but the tracer's numbers are not. If the stream was
-//! being captured, the call only became part of a graph, and has an [`EventCall`] but no tracer record.
+//! A call records an event on a stream, or makes a stream wait for an event. An [`EventCall`] holds the call's stack,
+//! time and handles. The tracer reports the same event by a number of its own, in an [`EventRecord`] or
+//! [`SyncRecord`] with the same correlation id. The numbers are needed because handles, unlike numbers, are reused
+//! after an event is destroyed. If the stream was being captured, the call only became part of a graph: it has an
+//! [`EventCall`], but the tracer reports nothing.
 
 use super::ids::{ContextId, CorrelationId, EventId, GpuContextId, Nanos, StreamId, SyncId};
 use super::kinds::kinds;
 
-/// Record of an event on a stream. The event fires once the work already on the stream is done.
+/// A point on a stream at which an event was recorded. The event fires once all earlier work on the stream is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventRecord {
     /// Correlation id of the call.
     pub correlation: CorrelationId,
-    /// GPU context of the stream.
+    /// GPU context that the stream belongs to.
     pub context: GpuContextId,
     /// Stream, by CUPTI's number.
     pub stream: StreamId,
     /// Event, by CUPTI's number.
     pub event: EventId,
-    /// Number of this record of the event, to which waits refer. `None` if the tracer does not report the number
-    /// (CUPTI before 12.8).
+    /// Number that identifies this record of the event; waits refer to it. `None` if the tracer does not report the
+    /// number (CUPTI before 12.8).
     pub sync: Option<SyncId>,
 }
 
-/// A wait of the host, or a request that a stream wait.
+/// A wait of the host, or a call that made a stream wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyncRecord {
-    /// Side that waits (host or stream), and the kind of object waited for.
+    /// Kind of wait: whether the host or a stream waits, and for what kind of object.
     pub kind: SyncKind,
     /// Start time of the call; 0 if CUPTI did not collect the time.
     pub start: Nanos,
@@ -35,22 +37,22 @@ pub struct SyncRecord {
     pub end: Nanos,
     /// Correlation id of the call.
     pub correlation: CorrelationId,
-    /// GPU context that was waited for, or that contains the stream or the event.
+    /// GPU context that was waited for, or to which the stream or the event belongs.
     pub context: GpuContextId,
-    /// Stream that waits for an event, or stream that the host waits for; otherwise `None`.
+    /// Stream that waits for an event, or stream that the host waits for; `None` for other kinds of wait.
     pub stream: Option<StreamId>,
     /// Event that the host or stream waited for, if any.
     pub event: Option<EventId>,
-    /// Number of the record of the event; `None` if the tracer does not report the number.
+    /// Number of the event's record that was waited for; `None` if the tracer does not report the number.
     pub sync: Option<SyncId>,
     /// Return code of the call; 0 means that the work waited for is done.
     pub result: u32,
 }
 
 kinds! {
-    /// Kind of wait, in our own numbers. A later version may write unknown numbers.
+    /// Kind of wait, in gpuflame's own numbers. Later versions may write numbers that are not listed here.
     SyncKind(u32) {
-        /// Any kind of wait without a separate number.
+        /// A kind of wait that has no number here.
         OTHER = 0, "other";
         /// The host waits for an event.
         EVENT = 1, "event";
@@ -65,26 +67,26 @@ kinds! {
     word
 }
 
-/// A successful call about an event. Each such call writes one row.
+/// A successful call that records an event or makes a stream wait for one. Each such call writes one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventCall {
     /// Start time of the call, ns since 1970.
     pub time: Nanos,
-    /// Duration in nanoseconds; `u32::MAX` means that duration or longer.
+    /// Duration in nanoseconds; `u32::MAX` means at least `u32::MAX` nanoseconds.
     pub duration: u32,
     /// Correlation id that the call's [`EventRecord`] or [`SyncRecord`] also carries.
     pub correlation: CorrelationId,
     /// Stack that made the call.
     pub context: ContextId,
-    /// Purpose for which the call uses the event.
+    /// Operation of the call on the event.
     pub event_use: EventUse,
     /// Handle of the event.
     pub event: u64,
-    /// Handle of the stream, as passed by the program: 0 to 2 denote default streams.
+    /// Handle of the stream, as the program passed it. The values 0 to 2 denote default streams.
     pub stream: u64,
 }
 
-/// Use of an event by a call.
+/// Operation of a call on an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum EventUse {

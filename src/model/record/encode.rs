@@ -1,4 +1,4 @@
-//! Writes rows to a recording (`.gfr`). This module documents the format, for `decode` as well.
+//! Writes rows to a recording (`.gfr`). The documentation of the format here also applies to `decode`.
 //!
 //! ```text
 //! recording := "gpuflame" format:u32 state:u32 row*           format is 1; 0 is the same without tags 25 to 28. state:
@@ -63,9 +63,10 @@
 //!
 //! All numbers are little-endian and nothing is aligned.
 //!
-//! A process that does not keep single rows writes a table of sums instead. Each time, the process appends only the
-//! entries that changed. Entries after the last `mark` are incomplete, and readers ignore them. A mark records that
-//! `open` launches had no activity at that time, and that the next mark was due `interval_ms` later.
+//! A process that does not keep single rows writes a table of sums instead. It writes the table again and again, each
+//! time only the entries that changed, by appending them. Entries after the last `mark` may be incomplete, so readers
+//! ignore them. A mark also records that `open` launches had no activity yet, and that the next mark was due
+//! `interval_ms` later.
 //!
 //! ```text
 //! entry  := slot:varint length:u8 key[length] count:u8 value:varint[count]
@@ -152,7 +153,7 @@ pub(super) mod tag {
     pub(crate) const STEP: u8 = 38;
 }
 
-/// Writes rows to a recording one after another. The only buffering is that of `W`.
+/// Writes rows to a recording one after another. Rows are buffered only by `W`.
 #[derive(Debug)]
 pub struct Writer<W: Write> {
     out: W,
@@ -172,7 +173,7 @@ impl<W: Write> Writer<W> {
     /// Appends a row.
     ///
     /// # Errors
-    /// Any error of the writer. After an error the recording ends in a truncated row.
+    /// Any error of the writer. After an error, the recording may end in a truncated row.
     pub fn row(&mut self, row: &Row<'_>) -> Result<()> {
         self.buffer.clear();
         append(&mut self.buffer, |out| put_row(out, row));
@@ -218,7 +219,7 @@ impl<W: Write> Writer<W> {
         Ok(self.out.flush()?)
     }
 
-    /// Writes the end row, flushes `W`, and returns it.
+    /// Writes the end row, flushes `W`, and returns `W`.
     ///
     /// # Errors
     /// Any error of the writer.
@@ -229,7 +230,7 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// Header of every recording.
+/// Returns the header with which every recording begins.
 pub(super) fn header(state: RecordingState) -> [u8; 16] {
     let mut header = [0; 16];
     header[..8].copy_from_slice(MAGIC);
@@ -238,10 +239,10 @@ pub(super) fn header(state: RecordingState) -> [u8; 16] {
     header
 }
 
-/// Appends a row to `bytes`: `put` writes the payload and returns the tag.
+/// Appends a row to `bytes`. `put` writes the row's payload and returns the row's tag.
 pub(super) fn append(bytes: &mut Vec<u8>, put: impl FnOnce(&mut Payload<'_>) -> u8) {
     let start = bytes.len();
-    // Placeholder for the length, which is not known yet.
+    // Placeholder for the tag and the length, which are not known yet.
     bytes.extend([0; 5]);
     bytes[start] = put(&mut Payload(bytes));
     let length = (bytes.len() - start - 5) as u32;
@@ -403,7 +404,7 @@ pub(super) fn put_row(out: &mut Payload<'_>, row: &Row<'_>) -> u8 {
             out.u32(graph.0);
             tag::GRAPH_END
         }
-        // `SumsWriter` writes sums, because it tracks which sums changed.
+        // Only `SumsWriter` writes sums, because it knows which sums changed.
         Row::Sum { .. } => tag::SUMS,
     }
 }
@@ -474,18 +475,18 @@ impl Payload<'_> {
         self
     }
 
-    /// Appends an optional 32-bit number: a flag byte, then the value.
+    /// Appends an optional 32-bit number: a byte that tells whether there is a value, then the value.
     pub fn option(&mut self, value: Option<u32>) -> &mut Self {
         self.u8(u8::from(value.is_some())).u32(value.unwrap_or(0))
     }
 
-    /// Appends an optional 64-bit number: a flag byte, then the value.
+    /// Appends an optional 64-bit number: a byte that tells whether there is a value, then the value.
     pub fn long_option(&mut self, value: Option<u64>) -> &mut Self {
         self.u8(u8::from(value.is_some())).u64(value.unwrap_or(0))
     }
 
-    /// LEB128 encoding: seven bits per byte, lowest bits first. The highest bit of a byte marks that more bytes
-    /// follow.
+    /// Appends a number in LEB128 encoding: seven bits per byte, lowest bits first. The highest bit of a byte is set
+    /// if more bytes follow.
     pub fn varint(&mut self, mut value: u64) -> &mut Self {
         while value >= 0x80 {
             self.0.push(value as u8 | 0x80);

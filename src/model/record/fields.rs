@@ -4,61 +4,61 @@
 pub struct Fields<'a>(pub &'a [u8]);
 
 impl<'a> Fields<'a> {
-    /// Next `length` bytes.
+    /// Returns the next `length` bytes.
     pub fn take(&mut self, length: usize) -> Option<&'a [u8]> {
         self.0.split_off(..length)
     }
 
-    /// Next `N` bytes.
+    /// Returns the next `N` bytes.
     pub fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         self.take(N)?.try_into().ok()
     }
 
-    /// Next byte.
+    /// Returns the next byte.
     pub fn u8(&mut self) -> Option<u8> {
         self.array().map(u8::from_le_bytes)
     }
 
-    /// Next two bytes, little-endian.
+    /// Returns the number in the next two bytes, little-endian.
     pub fn u16(&mut self) -> Option<u16> {
         self.array().map(u16::from_le_bytes)
     }
 
-    /// Next four bytes, little-endian.
+    /// Returns the number in the next four bytes, little-endian.
     pub fn u32(&mut self) -> Option<u32> {
         self.array().map(u32::from_le_bytes)
     }
 
-    /// Next eight bytes, little-endian.
+    /// Returns the number in the next eight bytes, little-endian.
     pub fn u64(&mut self) -> Option<u64> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// Optional 32-bit number: a flag byte, then the value.
+    /// Returns an optional 32-bit number: a byte that tells whether there is a value, then the value.
     pub fn option(&mut self) -> Option<Option<u32>> {
         let (is_there, value) = (self.u8()?, self.u32()?);
         Some((is_there != 0).then_some(value))
     }
 
-    /// Optional 64-bit number: a flag byte, then the value.
+    /// Returns an optional 64-bit number: a byte that tells whether there is a value, then the value.
     pub fn long_option(&mut self) -> Option<Option<u64>> {
         let (is_there, value) = (self.u8()?, self.u64()?);
         Some((is_there != 0).then_some(value))
     }
 
-    /// Byte string: its length in four bytes, then the bytes.
+    /// Returns a byte string: its length in four bytes, then the bytes.
     pub fn bytes(&mut self) -> Option<&'a [u8]> {
         let length = self.u32()?;
         self.take(length as usize)
     }
 
-    /// LEB128 number; `None` if it does not fit into 64 bits.
+    /// Returns a number in LEB128 encoding; `None` if it does not fit into 64 bits.
     pub fn varint(&mut self) -> Option<u64> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
             let byte = self.u8()?;
             let bits = u64::from(byte & 0x7f);
-            // The tenth byte of a varint has room for one bit.
+            // Only one bit of the tenth byte fits into 64 bits.
             if bits << shift >> shift != bits {
                 return None;
             }

@@ -11,11 +11,11 @@
 //! +--------+----------------+----------------------------------------+
 //! ```
 //!
-//! As Linux assigns user-space addresses by default, they fit in 47 bits on x86-64 and in 48 bits on aarch64.
+//! With Linux's default address layout, user-space addresses fit in 47 bits on x86-64 and in 48 bits on aarch64.
 
 use super::ids::{CodeId, LabelId, ModuleEpoch, RangeId};
 
-/// A frame of a stack: a tag and a payload. See the module's drawing.
+/// A frame of a stack: a tag and a payload. The module's documentation shows the layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(transparent)]
 pub struct Frame(pub u64);
@@ -23,37 +23,39 @@ pub struct Frame(pub u64);
 /// A [`Frame`], unpacked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FrameKind {
-    /// Machine code. `address` is the address to look up: for a return address, one byte less.
+    /// Machine code. `address` is the address to look up. For a return address that is one byte before the return
+    /// address.
     Native {
-        /// Address to look up, which is inside the calling instruction.
+        /// Address to look up: an address inside the calling instruction, or the exact address of an interrupted
+        /// frame.
         address: u64,
-        /// Epoch of the module, among all modules that ever occupied the address.
+        /// Epoch of the module, which selects one of the modules that occupied the address at different times.
         epoch: ModuleEpoch,
     },
     /// Text from the label table.
     Label(LabelId),
-    /// An open range.
+    /// A range that was open.
     Range(RangeId),
     /// A Python function.
     Python {
         /// Code object of the function.
         code: CodeId,
-        /// Byte offset into the function's instructions.
+        /// Offset in bytes into the function's instructions.
         at: u32,
     },
-    /// Frame with a tag unknown to this version, as in a newer recording.
+    /// A frame whose tag this version does not know, as in a recording of a newer version.
     Unknown(u8),
 }
 
 /// Kind of thing that the text of a label names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum LabelKind {
-    /// An API call, an operator, or one of our own marks.
+    /// An API call, an operator, or a mark of gpuflame.
     #[default]
     Call,
-    /// A Python function, as named by another tool.
+    /// A Python function that another tool named.
     Python,
-    /// A range or a step, as named by another tool.
+    /// A range or a step that another tool named.
     Range,
 }
 
@@ -73,8 +75,8 @@ impl Frame {
         Self(tag(TAG_RETURN, epoch) | (return_address & ADDRESS_MASK))
     }
 
-    /// Creates a frame of native code interrupted at `address` (below a signal handler). The address is looked up
-    /// unchanged.
+    /// Creates a frame of native code that was interrupted at `address` by a signal. This address is looked up as it
+    /// is.
     pub const fn native_exact(address: u64, epoch: ModuleEpoch) -> Self {
         Self(tag(TAG_EXACT, epoch) | (address & ADDRESS_MASK))
     }
@@ -84,7 +86,7 @@ impl Frame {
         Self((TAG_LABEL << 60) | u64::from(label.0))
     }
 
-    /// Creates a text frame with the kind of thing that the text names.
+    /// Creates a text frame, and sets the kind of thing that its text names.
     pub fn label_of(kind: LabelKind, label: LabelId) -> Self {
         Self(Self::label(label).0 | (kind as u64) << LABEL_KIND_BIT)
     }
@@ -103,12 +105,12 @@ impl Frame {
         Self((TAG_RANGE << 60) | u64::from(range.0))
     }
 
-    /// Creates a Python frame, `at` bytes into the instructions of `code`.
+    /// Creates a frame of the Python function `code`, at `at` bytes into its instructions.
     pub fn python(code: CodeId, at: u32) -> Self {
         Self(TAG_PYTHON << 60 | u64::from(at.min(MAX_INSTRUCTION_OFFSET)) << 32 | u64::from(code.0))
     }
 
-    /// Whether the frame is code of an unknown module.
+    /// Whether the frame is code whose module is unknown.
     pub fn is_of_unknown_module(self) -> bool {
         matches!(self.kind(), FrameKind::Native { epoch: ModuleEpoch::UNKNOWN, .. })
     }

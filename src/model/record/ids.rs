@@ -1,10 +1,10 @@
-//! Newtypes for ids and times, so that a stream cannot be passed as a device.
+//! Types for ids and times, so that for example a stream cannot be passed in place of a device.
 
 use std::fmt;
 
-/// Number that connects an API call to the GPU work that the call caused. The vendor's tracer assigns the numbers per
-/// process in ascending order. They wrap after 2^32 calls, so compare with [`CorrelationId::is_before`], never with
-/// `<`.
+/// Number that connects an API call to the GPU work that the call caused. The vendor's tracer assigns the numbers of
+/// a process in ascending order. The numbers wrap after 2^32 calls, so compare them with
+/// [`CorrelationId::is_before`], never with `<`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct CorrelationId(pub u32);
 
@@ -16,22 +16,22 @@ impl CorrelationId {
     }
 }
 
-/// Interned id of a launch's (native stack, Python stack, ranges, thread). The id is unique within the process. The
-/// launching thread interns each combination once.
+/// Id of what gpuflame knows about the code that made a launch: the native stack, the Python stack, the open ranges
+/// and the thread. The id is unique within the process. A thread interns each combination once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct ContextId(pub u32);
 
 impl ContextId {
-    /// The launch was seen, but its stack could not be recorded (nested inside gpuflame, or out of memory). For the
-    /// other reasons why a launch has no context see [`Caller`](super::Caller).
+    /// The launch was seen, but its stack could not be recorded (the launch was made inside gpuflame, or memory was
+    /// exhausted). [`Caller`](super::Caller) lists the other reasons why a launch has no context.
     pub const NONE: Self = Self(0);
-    /// The launch was made while no window was open. Such a launch is counted but excluded from every output. Our own
+    /// The launch was made while no window was open. It is counted, but excluded from every output. gpuflame's own
     /// capture writes no launch row for it (see [`OutsideLaunches`](super::OutsideLaunches)).
     pub const OUTSIDE: Self = Self(1);
     /// First id that has a context row.
     pub const FIRST: Self = Self(2);
-    /// Stacks merged for lack of memory, regardless of the API function that they called. Each of the ids after this
-    /// id represents the merged stacks of one API function. None of these ids has a row.
+    /// Stacks of any API function that were merged for lack of memory. Each id above this one represents the merged
+    /// stacks of one API function. These ids have no context row.
     pub const OTHERS: Self = Self(0x7f00_0000);
 
     /// Whether the id represents merged stacks.
@@ -40,62 +40,62 @@ impl ContextId {
     }
 }
 
-/// Interned string shared by many rows, usually a kernel's name.
+/// Id of a string that many rows share, usually a kernel's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NameId(pub u32);
 
 impl NameId {
-    /// Kernels merged for lack of memory.
+    /// All kernels that were merged for lack of memory.
     pub const OTHERS: Self = Self(u32::MAX);
 }
 
-/// Frame with text instead of code: an API call, `[graph]`, a loss.
+/// Id of a text that a frame shows instead of code: an API call, `[graph]`, a loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LabelId(pub u32);
 
 impl LabelId {
-    /// API call of unknown name, of which only the effect is known.
+    /// API call whose name is unknown, although its effect was seen.
     pub const OTHER_CALL: Self = Self(u32::MAX);
     /// Label shown for stacks that were merged for lack of memory.
     pub const OTHER_STACKS: Self = Self(u32::MAX - 1);
-    /// Label in stacks of samples whose Python frames are not certain, instead of the interpreter's frames.
+    /// Label shown in place of a sample's Python frames, if those frames are uncertain.
     pub const PYTHON_NOT_READ: Self = Self(u32::MAX - 2);
 }
 
-/// Range named by the application. The id stands for name and domain together.
+/// Id of a range named by the application. Each combination of name and domain has its own id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RangeId(pub u32);
 
 impl RangeId {
-    /// All ranges whose names exceeded the limit.
+    /// All ranges whose names were not stored because there were too many.
     pub const OTHER: Self = Self(0);
 }
 
-/// Python function. The id stands for file, name, first line and line table together.
+/// Id of a Python function. Each combination of file, name, first line and line table has its own id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CodeId(pub u32);
 
 impl CodeId {
-    /// All Python functions beyond the limit.
+    /// All Python functions that were not stored because there were too many.
     pub const OTHER: Self = Self(0);
 }
 
-/// Number that distinguishes modules which occupied overlapping addresses at different times. No two modules that
-/// cover the same address, however far apart in time, have the same epoch. A frame with an address and an epoch
-/// therefore always belongs to one module.
+/// Number that distinguishes modules which occupied overlapping addresses at different times. Two modules that cover
+/// the same address never have the same epoch, however much time is between them. So an address and an epoch together
+/// always identify one module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct ModuleEpoch(pub u16);
 
 impl ModuleEpoch {
-    /// Highest epoch of a module, because frames have 12 bits for the epoch.
+    /// Highest epoch that a module can have. Frames store the epoch in 12 bits, and the values above are special.
     pub const LAST: Self = Self(0xffd);
-    /// Code outside all modules known to the loader: generated, or mapped manually.
+    /// Code outside all modules that the loader knows: code that was generated, or that the program mapped by itself.
     pub const OUTSIDE: Self = Self(0xffe);
-    /// Frame of unknown module, because too many modules occupied the address.
+    /// Code whose module is unknown, because too many modules occupied its address.
     pub const UNKNOWN: Self = Self(0xfff);
 }
 
-/// A kernel thread id (`gettid`), not a pthread handle.
+/// Thread id of the kernel (`gettid`), not a pthread handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct ThreadId(pub u32);
 
@@ -104,7 +104,7 @@ impl ThreadId {
     pub const OTHERS: Self = Self(u32::MAX);
 }
 
-/// Ordinal of a GPU, as the vendor's runtime numbers them in this process.
+/// Number of a GPU, as the vendor's runtime numbers the GPUs in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct DeviceId(pub u32);
 
@@ -116,28 +116,30 @@ pub struct GpuContextId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct StreamId(pub u32);
 
-/// Graph that launched an activity; 0 if none.
+/// Id of the graph that launched an activity; 0 if none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct GraphId(pub u32);
 
-/// Graph node that an activity executes; 0 if none.
+/// Id of the graph node that an activity executes; 0 if none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct GraphNodeId(pub u64);
 
-/// CUDA event, by CUPTI's number. The event's handle is not used, because it may be reused for another event.
+/// CUPTI's number of a CUDA event. The handle of the event does not identify it, because handles are reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct EventId(pub u32);
 
-/// A single record of an event. A program may record an event many times, and each wait refers to a single record.
+/// Number that identifies one recording of an event on a stream. A program may record an event many times, and each
+/// wait refers to one of those records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct SyncId(pub u64);
 
-/// Point in time in nanoseconds since 1970 on the clock of the GPU trace (`CLOCK_REALTIME`), or a time span.
+/// Point in time in nanoseconds since 1970, on the clock of the GPU trace (`CLOCK_REALTIME`). In some places, a time
+/// span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Nanos(pub u64);
 
 impl Nanos {
-    /// Returns the span from `earlier` to `self`; 0 if the clock ran backwards.
+    /// Returns the time from `earlier` to `self`; 0 if `self` is before `earlier`.
     pub fn since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }

@@ -1,5 +1,5 @@
-//! Open enumerations: numeric kinds, which a newer tracer or a later version may extend. A kind that this version
-//! does not know keeps its number.
+//! Kinds that are stored as numbers, and that a newer tracer or a later version of gpuflame may extend. A number that
+//! this version does not know is kept as it is.
 
 /// Generates a type of kinds from one list: a constant for each kind, and the word by which the kind is displayed.
 /// Numbers that are not in the list are displayed as the word after `else`.

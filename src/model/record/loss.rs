@@ -5,7 +5,7 @@
 #[repr(u8)]
 #[non_exhaustive]
 pub enum Loss {
-    /// Launch records dropped because no chunk was free.
+    /// Launch records dropped because no buffer for them was free.
     LaunchesDropped = 1,
     /// Activity records dropped by the tracer itself, or for lack of memory.
     ActivitiesDropped = 2,
@@ -21,40 +21,40 @@ pub enum Loss {
     StacksGuessed = 7,
     /// Stacks whose walk ended before the root.
     StacksCut = 8,
-    /// Asynchronous launches that the driver rejected; no other count includes them. (A synchronous copy that fails
-    /// has already been recorded, and is a launch without an activity.)
+    /// Asynchronous launches that the driver rejected. No other count includes them. (A synchronous copy has already
+    /// been recorded when it fails, so it counts as a launch without an activity.)
     LaunchesFailed = 9,
     /// Launches that only added a node to a graph during capture. Such launches have no activity.
     LaunchesCaptured = 10,
-    /// Graph nodes and copies of nodes that gpuflame could not store, because they had no id or memory was exhausted.
+    /// Graph nodes, and copies of graph nodes, that gpuflame could not store: they had no id, or memory was
+    /// exhausted.
     GraphNodesDropped = 11,
-    /// Ranges that are missing from stacks, have no name, or stay in stacks after their end, because there were too
-    /// many ranges.
+    /// Ranges that are wrong because there were too many ranges: they are missing from stacks, have no name, or stay
+    /// in stacks after their end.
     RangesDropped = 12,
-    /// Calls that waited, used events, allocated or freed, and were dropped because the buffers were full.
+    /// Calls that waited, used events, or allocated or freed memory, and were dropped because the buffers were full.
     HostCallsDropped = 13,
     /// Stacks with a code frame of unknown module, because too many modules occupied the address.
     StacksModuleUnknown = 14,
-    /// Stacks merged into `[other stacks]` for lack of memory. The losses `StacksNotKeptApart`, `KernelsNotKeptApart`
-    /// and `ThreadsNotNamed` belong to a profile and are never in a recording, because the process that explains the
-    /// recording may have more memory.
+    /// Stacks merged into `[other stacks]` for lack of memory. This loss, `KernelsNotKeptApart` and `ThreadsNotNamed`
+    /// occur only in profiles, never in recordings: the process that explains a recording may have enough memory.
     StacksNotKeptApart = 15,
     /// Kernels merged into `[other kernels]` for lack of memory.
     KernelsNotKeptApart = 16,
     /// Threads whose names were dropped for lack of memory.
     ThreadsNotNamed = 17,
-    /// Instants that the program marked faster than the collector could drain them.
+    /// Instants dropped because the program marked them faster than the collector drained them.
     MarksDropped = 18,
     /// Stacks whose Python frames could not be read or stored.
     PythonDropped = 19,
-    /// Stacks whose Python frames do not match the calls of the native frames, so that the Python frames may be in
-    /// the wrong places.
+    /// Stacks whose Python frames do not match the interpreter calls among the native frames, so the Python frames
+    /// may be in the wrong places.
     PythonUnsure = 20,
-    /// CPU samples that arrived faster than the sampler could drain them.
+    /// CPU samples dropped because they arrived faster than the sampler drained them.
     SamplesDropped = 21,
-    /// Off-CPU waits that arrived faster than the sampler could drain them.
+    /// Off-CPU waits dropped because they arrived faster than the sampler drained them.
     BlocksDropped = 22,
-    /// Steps that began faster than the collector could drain them.
+    /// Steps dropped because they began faster than the collector drained them.
     StepsDropped = 23,
 }
 
@@ -86,7 +86,7 @@ impl Loss {
         Self::StepsDropped,
     ];
 
-    /// Whether this loss hides GPU time. Hidden GPU time appears as idle time.
+    /// Whether GPU time is missing because of this loss. Missing GPU time appears as idle time.
     pub fn hides_gpu_time(self) -> bool {
         matches!(self, Self::ActivitiesDropped | Self::ActivitiesUnreadable)
     }

@@ -1,4 +1,5 @@
-//! Metadata of a recording: the identity of its writer, its checkpoint marks, and its state if it has no end row.
+//! Metadata of a recording: the identity of its writer, its checkpoint marks, and the state of a recording without
+//! end row.
 
 use super::Nanos;
 
@@ -18,7 +19,7 @@ pub struct CheckpointMark {
 /// State of a recording that has no end row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordingState {
-    /// Whether a mark was due after the last mark and could not be written.
+    /// Whether another mark was due after the last mark but could not be written.
     pub missed_mark: bool,
     /// Whether the process exited but could not write its outputs.
     pub exited: bool,
@@ -34,16 +35,16 @@ impl RecordingState {
     }
 }
 
-/// Identity of the thread that writes a recording, unique among all threads that ever ran on any machine.
+/// Identity of the thread that writes a recording. It is unique among all threads of all machines at all times.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WriterId {
     /// Process id.
     pub process: u32,
     /// Thread id. After an `exec` the process still exists, but this thread does not.
     pub thread: u32,
-    /// Start time of the thread, in ticks since boot.
+    /// Start time of the thread, in clock ticks since boot.
     pub started: u64,
-    /// PID namespace to which the ids belong.
+    /// Number of the PID namespace in which `process` and `thread` are valid.
     pub namespace: u64,
     /// Boot id, which identifies the machine and the current boot.
     pub boot: String,

@@ -1,22 +1,22 @@
-//! Reasons why a launch or an activity has no partner or no time. The reasons are facts about the data, which are
-//! stored and shown. They are never errors.
+//! Reasons why a launch or an activity has no partner or no time. They are properties of the data, which are stored
+//! and shown, and never errors.
 
-/// Reason why work is shown under a label instead of a stack, or without a weight.
+/// Reason why work is shown under a label instead of its stack, or without a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Missing {
     /// Activity whose launch was made before recording began.
     LaunchedBefore,
-    /// Activity of a graph that the GPU launched by itself.
+    /// Activity of a graph that was launched by the GPU itself.
     DeviceGraph,
-    /// Activity whose launch was not recorded (dropped, or made in a place where no API call is seen), or was
+    /// Activity whose launch was not recorded (it was dropped, or no API call is visible where it was made), or was
     /// recorded without a stack.
     NoStack,
     /// Activity whose start or end was not collected, or whose end precedes its start.
     Untimed,
     /// Launch without an activity so far.
     Pending,
-    /// Activity launched while no window was open. The activity is not exported; only idle time that it ended is
-    /// shown under this label.
+    /// Activity launched while no window was open. The activity itself is not exported. The label appears only for
+    /// idle time that ended when the activity began.
     Outside,
 }
 

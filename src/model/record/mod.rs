@@ -1,6 +1,6 @@
 //! Defines ids, times, frames and rows, and how rows are written to a recording.
 //!
-//! Rows are the interface between the two roles of gpuflame. The recording side (in the application) only produces
+//! Rows are the interface between the two sides of gpuflame. The recording side (in the application) only produces
 //! rows. The explaining side (in the same process or elsewhere) only consumes rows. This module depends on neither
 //! side.
 

@@ -1,4 +1,4 @@
-//! Origin of a recording: facts about the machine, the job and the versions involved.
+//! Origin of a recording: facts about the machine, the job, and the software versions.
 
 use super::kinds::kinds;
 
@@ -11,17 +11,17 @@ kinds! {
         START = 2, "start";
         /// Rank in a multi-process job, if known.
         RANK = 3, "rank";
-        /// GPU of the machine, with the GPU's bus address.
+        /// A GPU of the machine, with its bus address.
         GPU = 4, "gpu";
         /// CUDA version that the driver supports.
         DRIVER = 5, "driver";
-        /// CUPTI's version and file.
+        /// Version and path of the CUPTI library.
         CUPTI = 6, "cupti";
         /// Version of gpuflame that made the recording.
         GPUFLAME = 7, "gpuflame";
         /// Command line, recorded only on request.
         COMMAND = 8, "command line";
-        /// Line of the ledger or of a message that could not be printed.
+        /// A line of the ledger, or of a message, that could not be printed.
         LEDGER = 9, "ledger";
         /// Number of ranks of the job, if known.
         WORLD_SIZE = 10, "world size";

@@ -1,4 +1,4 @@
-//! Rows: the events of a run as plain data. Every module that explains a run consumes rows.
+//! Rows: the events of a run as plain data. Every module that explains a run reads rows.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use super::loss::Loss;
 use super::provenance::Provenance;
 use super::unified::Unified;
 
-/// A row of any kind, as it travels from its source (capture, an importer or a recording) to the consumers.
+/// A row of any kind. Capture, importers and recordings produce rows; the modules that explain a run consume them.
 ///
 /// Rows that define an id (`Name`, `Label`, `Context`, `Module`) precede the first row that uses the id.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,13 +31,13 @@ pub enum Row<'a> {
         id: ContextId,
         /// Launching thread.
         thread: ThreadId,
-        /// Quality of the stack.
+        /// Quality of the stack: whether it is complete and certain.
         flags: ContextFlags,
-        /// Stack, leaf first: the open ranges, innermost first, then the label of the API call, then code.
+        /// Stack, leaf first: the open ranges (innermost first), then the label of the API call, then the code.
         frames: &'a [Frame],
     },
-    /// Text of a [`NameId`], mangled as the tracer reports it. The tracer's text may be non-UTF-8 and is converted
-    /// for this row.
+    /// Text of a [`NameId`]. Kernel names are mangled, as the tracer reports them. If the tracer's text is not UTF-8,
+    /// it has been converted.
     Name {
         /// Id by which activities refer to the name.
         id: NameId,
@@ -62,11 +62,11 @@ pub enum Row<'a> {
     },
     /// Definition of a [`CodeId`].
     Code(CodeObject<'a>),
-    /// Function at an address of frames without a file, as named by the code generator. These rows come last. A
-    /// checkpoint has such a row when the name first becomes known, and another with an empty name when the name
-    /// becomes ambiguous.
+    /// Name of a generated function, which has an address but no file, as published by the code generator. These rows
+    /// come last. A checkpoint contains such a row when the name first becomes known. It contains another row with an
+    /// empty name when another function uses the address, so that the name becomes ambiguous.
     Generated {
-        /// Address of the function, as in frames.
+        /// Address of the function, as frames contain it.
         address: u64,
         /// Function name; may be mangled.
         name: &'a str,
@@ -80,7 +80,7 @@ pub enum Row<'a> {
         /// File name of the program.
         name: &'a str,
     },
-    /// Origin of the recording. A recording may contain several facts of one kind.
+    /// A fact about the origin of the recording. A recording may contain several facts of one kind.
     Provenance {
         /// Kind of fact.
         what: Provenance,
@@ -94,11 +94,11 @@ pub enum Row<'a> {
         /// Thread name (`comm`).
         name: &'a str,
     },
-    /// Stack that a thread was in from a given time on, while the thread made no call. Such rows exist only for times
-    /// in which a GPU was idle.
+    /// Stack in which a thread was from a given time on, while it made no call. Such rows exist only for times in
+    /// which a GPU was idle.
     HostState(HostState),
-    /// A completed call that launched nothing. These rows are interleaved with the launches of their thread in order
-    /// of time.
+    /// A completed call that launched nothing. Such rows and the launches of the same thread are in the order of
+    /// their times.
     HostCallSpan(HostCallSpan),
     /// A CPU sample: a thread was on a CPU.
     Sampled(CpuSample),
@@ -106,19 +106,19 @@ pub enum Row<'a> {
     Blocked(OffCpuWait),
     /// A completed call that waited for a GPU.
     Wait(Wait),
-    /// Memory was allocated, or is about to be freed. Memory rows are in order of occurrence.
+    /// Memory was allocated, or is about to be freed. These rows are in the order in which the calls occurred.
     Memory(MemoryCall),
     /// An event was recorded on a stream, as reported by the tracer.
     EventRecord(EventRecord),
     /// The host or a stream waited, as reported by the tracer.
     Sync(SyncRecord),
-    /// A call recorded an event on a stream, or made a stream wait for it.
+    /// A call recorded an event on a stream, or made a stream wait for an event.
     EventCall(EventCall),
     /// Migration or page faults of unified memory.
     Unified(Unified),
     /// A graph node was created, by an API call or by stream capture.
     GraphNode {
-        /// Graph that owns the node. The node's lifetime ends with the graph's.
+        /// Graph that owns the node. The node exists as long as the graph.
         graph: GraphId,
         /// Node that was created, by CUPTI's number.
         node: GraphNodeId,
@@ -127,20 +127,22 @@ pub enum Row<'a> {
     },
     /// A node was copied; instantiation copies all nodes of a graph.
     GraphClone {
-        /// Graph that owns the copy. An instantiation is made from such a copied graph.
+        /// Graph that owns the copy. To instantiate a graph, CUDA first copies the graph, and then makes the
+        /// instantiation from the copy.
         graph: GraphId,
         /// Copy of the node.
         node: GraphNodeId,
         /// Node that was copied.
         original: GraphNodeId,
     },
-    /// An instantiation took over the operations of another graph's nodes, one by one in the order of the nodes.
+    /// An instantiation was updated from another graph: each of its nodes took over the operation of that graph's
+    /// node at the same position.
     GraphUpdate {
         /// Instantiation that was updated.
         graph: GraphId,
-        /// Graph whose nodes were taken over.
+        /// Graph whose operations were taken over.
         source: GraphId,
-        /// Correlation id of the call. Launches with lower ids ran the previous operations of the instantiation.
+        /// Correlation id of the updating call. Launches with lower ids ran the operations from before the update.
         correlation: CorrelationId,
     },
     /// A graph or an instantiation was destroyed. Work that the graph launched may still be running.
@@ -155,7 +157,7 @@ pub enum Row<'a> {
         /// Time of the edge, ns since 1970.
         time: Nanos,
     },
-    /// Launch callbacks were switched on or off. While they are off, launches are not even counted.
+    /// Launch callbacks were switched on or off. While they are off, launches are neither recorded nor counted.
     CallbacksSwitched {
         /// Whether launch callbacks are on after the switch.
         on: bool,
@@ -166,14 +168,15 @@ pub enum Row<'a> {
     Instant(Instant<'a>),
     /// A step of the program begins.
     Step(Step<'a>),
-    /// A loss. Counts of rows of the same kind add up.
+    /// A loss. The total of a kind of loss is the sum of its rows.
     Loss {
         /// Kind of loss.
         loss: Loss,
-        /// Number of losses since the previous row of this kind.
+        /// Number of losses since the previous row of the same kind of loss.
         count: u64,
     },
-    /// A sum that replaces single rows. Sums come last, and each sum occurs once. Module `encode` documents the keys.
+    /// A sum that replaces single rows. These rows come last, and each sum has one row. Module `encode` documents the
+    /// keys.
     Sum {
         /// Encoded key of the sum.
         key: &'a [u8],
@@ -182,22 +185,22 @@ pub enum Row<'a> {
     },
 }
 
-/// The CPU side of starting GPU work. Every launch writes such a row.
+/// The CPU side of starting GPU work. Every launch produces such a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Launch {
     /// Start time of the API call.
     pub time: Nanos,
-    /// Duration in nanoseconds. `u32::MAX` means that duration or longer; 0 means that the row was written at the
-    /// start of the call.
+    /// Duration in nanoseconds. `u32::MAX` means at least `u32::MAX` nanoseconds. 0 means that the row was written
+    /// when the call started.
     pub duration: u32,
     /// Correlation id that the launch's activities will carry.
     pub correlation: CorrelationId,
-    /// Correlation id of the enclosing call, if this is a driver call that is nested in a runtime call and has a
-    /// separate id; otherwise equal to `correlation`. A row whose `within` differs is an *alias*: the same launch
-    /// under a second id.
+    /// Correlation id of the enclosing call, if this is a driver call inside a runtime call and each of the two has
+    /// its own id; otherwise equal to `correlation`. A row with a different `within` is an *alias*: it gives the
+    /// launch a second id.
     pub within: CorrelationId,
-    /// Launching context: the stack, and everything that belongs to the stack.
+    /// Launching context: the stack, with its ranges and thread.
     pub context: ContextId,
 }
 
@@ -210,45 +213,45 @@ impl Launch {
     }
 }
 
-/// Launches made while no window was open. They are counted but not exported. Their correlation ids let the join
-/// distinguish their activities from those of lost launches. If an id range grows, later rows repeat the range from
-/// its first id.
+/// Launches made while no window was open. They are counted but not exported. If an activity has no launch row, the
+/// join can tell by its correlation id whether one of these launches caused it, or a launch that was lost. If the
+/// range of ids grows, a later row repeats the range from its first id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutsideLaunches {
     /// First correlation id of the range.
     pub first: CorrelationId,
-    /// Last correlation id of the range. Every id in the range without a launch row was used by a launch made outside
-    /// windows.
+    /// Last correlation id of the range. If an id in the range has no launch row, any launch with that id was made
+    /// outside windows.
     pub last: CorrelationId,
-    /// Number of launches not counted by earlier rows. Calls other than launches also use ids in the range.
+    /// Number of launches in the range that earlier rows did not count. The range also contains ids of other calls.
     pub count: u32,
-    /// End time of the last launch.
+    /// Time at which the last of these launches ended.
     pub over: Nanos,
 }
 
-/// Stack that a thread was in, from one moment until the thread's next such row.
+/// Stack in which a thread was, from a given time until the next such row of the thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostState {
-    /// Thread.
+    /// Thread that was in the stack.
     pub thread: ThreadId,
-    /// Start time of this state.
+    /// Time from which the thread was in the stack.
     pub since: Nanos,
-    /// Stack. [`ContextId::NONE`] means that the stack is unknown from then on.
+    /// Stack of the thread. [`ContextId::NONE`] means that the stack is unknown from `since` on.
     pub context: ContextId,
 }
 
-/// A call that waited, allocated or freed. Its fields show what a thread did between its launches.
+/// A call that waited, or that allocated or freed memory. It shows what a thread did between its launches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostCallSpan {
     /// End time of the call.
     pub ended: Nanos,
-    /// Duration in nanoseconds; `u32::MAX` means that duration or longer.
+    /// Duration in nanoseconds; `u32::MAX` means at least `u32::MAX` nanoseconds.
     pub duration: u32,
     /// Stack that made the call.
     pub context: ContextId,
 }
 
-/// Stack of a thread, sampled each time the thread has consumed another `period` of CPU time.
+/// Stack of a thread that was on a CPU. A sample is taken each time the thread has used another `period` of CPU time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuSample {
     /// Time of the sample.
@@ -261,7 +264,7 @@ pub struct CpuSample {
     pub context: ContextId,
 }
 
-/// Time in which a thread was off-CPU voluntarily: the thread slept, or waited for any reason.
+/// A time in which a thread left its CPU voluntarily: the thread slept, or waited for any reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OffCpuWait {
     /// Time at which the thread left the CPU.
@@ -290,7 +293,7 @@ pub struct Wait {
 /// A call that allocates or frees memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryCall {
-    /// End time of the call. For a call that frees, the start time.
+    /// End time of the call; for a call that frees memory, its start time.
     pub time: Nanos,
     /// Correlation id that the tracer assigned to the call.
     pub correlation: CorrelationId,
@@ -310,12 +313,12 @@ pub struct Allocation {
     /// Size in bytes.
     pub bytes: u64,
 }
-/// Quality of a context's stack.
+/// Quality of a context's stack: whether it is complete and certain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct ContextFlags(pub u32);
 
 impl ContextFlags {
-    /// The stack was deeper than the capture buffer, so the frames at the root are missing.
+    /// The stack was deeper than the capture buffer, so the frames closest to the root are missing.
     pub const TRUNCATED: u32 = 1;
     /// At least one frame had no unwind information and was found through its frame pointer.
     pub const GUESSED: u32 = 2;
@@ -343,18 +346,17 @@ impl ContextFlags {
 /// A mapped file that contains code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Module {
-    /// Epoch that distinguishes the module from other modules at the same addresses. [`ModuleEpoch::OUTSIDE`] may
-    /// have several modules at one address.
+    /// Epoch that distinguishes the module from other modules at the same addresses. Only with
+    /// [`ModuleEpoch::OUTSIDE`] may several modules have the same address.
     pub epoch: ModuleEpoch,
     /// First mapped address.
     pub start: u64,
     /// One past the last mapped address.
     pub end: u64,
-    /// Difference between mapped and file addresses: `address - bias` is the address inside the file's own address
-    /// space (ELF virtual address).
+    /// Difference between addresses in memory and addresses in the file: `address - bias` is the ELF virtual address.
     pub bias: u64,
-    /// Path of the file according to the kernel: bytes, possibly non-UTF-8. The path is empty for code without a
-    /// file.
+    /// Path of the file according to the kernel, as bytes that need not be UTF-8. Code without a file has an empty
+    /// path.
     pub path: PathBuf,
     /// GNU build id; empty if the file has none.
     pub build_id: Vec<u8>,
@@ -388,7 +390,7 @@ pub struct Instant<'a> {
     pub text: &'a str,
 }
 
-/// Beginning of a step, such as a training or decoding step. `step_spans` defines the end of a step.
+/// Beginning of a step, such as a training or decoding step. Module `step_spans` determines where steps end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step<'a> {
     /// Time at which the step began.
@@ -397,7 +399,7 @@ pub struct Step<'a> {
     pub end: Option<Nanos>,
     /// Thread that began the step.
     pub thread: ThreadId,
-    /// Number of the step in its process, counted from 1. In a trace, the position of the step.
+    /// Number of the step in its process, counted from 1. In a trace of another tool, the position of the step.
     pub number: u64,
     /// Name of the range that began the step; empty if a call of `gpuflame_step()` began it.
     pub name: &'a str,

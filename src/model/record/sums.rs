@@ -1,5 +1,5 @@
-//! A table of sums that is written repeatedly, each time only the changed entries. Module `encode` documents the
-//! layout.
+//! A table of sums that is written repeatedly. Each time, only the changed entries are written. Module `encode`
+//! documents the layout.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -8,20 +8,20 @@ use super::encode::Payload;
 use super::fields::Fields;
 use super::hash::IdMap;
 
-/// Maximum length of a key, and maximum number of values per key.
+/// Maximum length of a key in bytes, and maximum number of values per key.
 const MAX_KEY_BYTES: usize = 255;
 const MAX_VALUES_PER_KEY: usize = 255;
 /// Approximate size in bytes of a sum without its key and values: slot, length and count.
 const ENTRY_HEADER_BYTES: usize = 4;
 
-/// Writer side of the table. The writer remembers the contents of the file by 16 bytes of hashes per sum. Two keys,
-/// or two states of one sum, with the same 64-bit hash are treated as equal; the chance of this is 1 in 10^9 for
-/// 100,000 sums.
+/// Writer side of the table. To know which sums have changed, the writer stores 16 bytes of hashes per sum. It treats
+/// two keys, or two states of one sum, as equal if their 64-bit hashes are equal. The chance of a wrong match is 1 in
+/// 10^9 for 100,000 sums.
 #[derive(Debug, Default)]
 pub struct SumsWriter {
     slots: IdMap<u64, SumSlot>,
     generation: u32,
-    /// Size in bytes of the whole table in a file.
+    /// Size in bytes that the whole table would have in a new file.
     bytes: usize,
 }
 
@@ -33,7 +33,8 @@ struct SumSlot {
 }
 
 impl SumsWriter {
-    /// Appends the entries of `sums` that changed since the last call. `sums` must yield every entry, changed or not.
+    /// Appends the entries that changed since the last call. `sums` must pass every entry to its argument, changed or
+    /// not.
     pub fn write(&mut self, chunk: &mut Chunk, sums: impl FnOnce(&mut dyn FnMut(&[u8], &[u64]))) {
         self.generation = self.generation.wrapping_add(1);
         self.bytes = 0;
@@ -75,7 +76,7 @@ impl SumsWriter {
         values.iter().for_each(|value| _ = out.varint(*value));
     }
 
-    /// Appends a removal entry for each sum that was not yielded this time.
+    /// Appends a removal entry for each sum that `sums` did not pass this time.
     fn write_removals(&mut self, out: &mut Vec<u8>) {
         let hash_of_removed = hash_of::<[u64]>(&[]);
         for slot in self
@@ -94,8 +95,8 @@ fn varint_len(value: u64) -> usize {
     (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
 }
 
-/// Returns the hash of a key or of values. It is the standard library's strong hash, because sums resemble each
-/// other.
+/// Returns the hash of a key or of values. Sums are similar to each other, so the strong hash of the standard library
+/// is used.
 fn hash_of<T: Hash + ?Sized>(thing: &T) -> u64 {
     let mut hasher = DefaultHasher::new();
     thing.hash(&mut hasher);
@@ -105,7 +106,7 @@ fn hash_of<T: Hash + ?Sized>(thing: &T) -> u64 {
 /// Reader side of the table.
 #[derive(Debug, Default)]
 pub(super) struct SumsReader {
-    /// Entries read since the last mark.
+    /// Payload bytes of the sums rows since the last mark.
     buffered: Vec<u8>,
     sums: Vec<(Box<[u8]>, Vec<u64>)>,
     /// Index of the sum to return next.
@@ -113,13 +114,12 @@ pub(super) struct SumsReader {
 }
 
 impl SumsReader {
-    /// Buffers the payload of a sums row until the next mark.
+    /// Stores the payload of a sums row until the next mark makes it valid.
     pub(super) fn buffer_entries(&mut self, payload: &[u8]) {
         self.buffered.extend(payload);
     }
 
-    /// Applies the buffered entries. Returns false at the first invalid entry; entries before the invalid entry are
-    /// applied.
+    /// Adds the buffered entries to the table. At the first invalid entry, stops and returns false.
     pub(super) fn apply_buffered(&mut self) -> bool {
         let buffered = std::mem::take(&mut self.buffered);
         let mut fields = Fields(&buffered);
@@ -144,7 +144,7 @@ impl SumsReader {
         Some(())
     }
 
-    /// Returns the next valid sum. The reader does not check keys for duplicates; no valid file contains any.
+    /// Returns the next sum that was not removed. Keys are not checked for duplicates; no valid file contains any.
     pub(super) fn next(&mut self) -> Option<(&[u8], &[u64])> {
         while self.sums.get(self.next).is_some_and(|(_, values)| values.is_empty()) {
             self.next += 1;
@@ -210,7 +210,7 @@ mod tests {
             add(&mut file, &mut writer, table, true);
             ends.push((file.len(), table.clone()));
         }
-        // This entry is not followed by a mark.
+        // No mark follows this entry.
         add(&mut file, &mut writer, &vec![(b"a", vec![99, 99])], false);
         for cut in 16..=file.len() {
             let (_, table) = ends.iter().rev().find(|(end, _)| *end <= cut).unwrap();

@@ -1,8 +1,8 @@
-//! Hand-made rows and a reproducible random source, for the unit tests of all modules that read rows.
+//! Hand-made rows and reproducible random numbers, for the unit tests of all modules that read rows.
 
 use super::*;
 
-/// Returns a kernel called `NameId(1)` on device 0.
+/// Returns an activity of the kernel `NameId(1)` on device 0.
 pub fn kernel(correlation: u32, start: u64, end: u64) -> Activity {
     Activity {
         correlation: CorrelationId(correlation),
@@ -28,7 +28,7 @@ pub fn kernel(correlation: u32, start: u64, end: u64) -> Activity {
     }
 }
 
-/// Gives a kernel another name.
+/// Replaces the name of a kernel's activity.
 pub fn named(name: u32, mut activity: Activity) -> Activity {
     if let Detail::Kernel(kernel) = &mut activity.detail {
         kernel.name = NameId(name);
@@ -36,14 +36,14 @@ pub fn named(name: u32, mut activity: Activity) -> Activity {
     activity
 }
 
-/// Returns a copy on device 0.
+/// Returns an activity that is a copy on device 0.
 pub fn copy(correlation: u32, kind: CopyKind, bytes: u64, start: u64, end: u64) -> Activity {
     let (from, to) = (MemoryKind(1), MemoryKind(3));
     let detail = CopyDetail { kind, from, to, peers: None, bytes, is_async: true, copies: 1 };
     Activity { detail: Detail::Copy(detail), ..kernel(correlation, start, end) }
 }
 
-/// Returns a fill on device 0.
+/// Returns an activity that is a fill on device 0.
 pub fn set(correlation: u32, bytes: u64, start: u64, end: u64) -> Activity {
     let detail = SetDetail { memory: MemoryKind(3), value: 0, bytes, is_async: false };
     Activity { detail: Detail::Set(detail), ..kernel(correlation, start, end) }
@@ -60,7 +60,7 @@ pub fn launch(correlation: u32, context: u32) -> Launch {
     }
 }
 
-/// Returns a second id for the launch `within`.
+/// Returns an alias row: `correlation` is a second id of the launch `within`.
 pub fn alias(correlation: u32, within: u32) -> Launch {
     Launch { within: CorrelationId(within), ..launch(correlation, 0) }
 }
@@ -91,8 +91,8 @@ impl Rng {
         keyed.sort_unstable();
         let mut order: Vec<usize> = keyed.into_iter().map(|(_, i)| i).collect();
         for at in 0..order.len() {
-            // Follows the cycle, because the element that belongs here may already have been moved away from its old
-            // place.
+            // Follows the permutation's cycle, because the element that belongs here may already have been moved
+            // elsewhere.
             let mut from = order[at];
             while from < at {
                 from = order[from];
@@ -103,7 +103,8 @@ impl Rng {
     }
 }
 
-/// Yields the rows of one turn of a program that makes calls of all kinds. Equal turns give equal rows.
+/// Yields the rows of iteration `turn` of a program that makes calls of all kinds. The same `turn` always gives the
+/// same rows.
 pub fn each_row_of_cycle(turn: u32, each: &mut dyn FnMut(&Row<'_>)) {
     let rng = &mut Rng::new(u64::from(turn) + 1);
     let mut push = |row: Row<'_>| each(&row);

@@ -190,7 +190,7 @@ fn recording(rows: &[Row<'_>]) -> Vec<u8> {
     writer.finish().unwrap()
 }
 
-/// Length in bytes of the end row, which marks a recording as complete.
+/// Length in bytes of the end row, with which a complete recording ends.
 const WHOLE: usize = 5;
 
 #[test]
@@ -203,7 +203,8 @@ fn a_recording_is_complete_only_with_its_end_row() {
     }
 }
 
-/// Returns the rows (as text, because rows do not outlive the reader) and errors that a reader returns for `bytes`.
+/// Reads `bytes`, and returns the rows and the errors. Rows are returned as text, because they do not outlive the
+/// reader.
 fn read(bytes: &[u8]) -> (Vec<String>, Vec<String>) {
     let (mut rows, mut errors) = (Vec::new(), Vec::new());
     let mut reader = match Reader::new(bytes) {
@@ -348,12 +349,12 @@ fn a_malformed_row_does_not_hide_the_next() {
     assert_eq!(errors[0], "record 2 at byte 0x15 holds text that is not UTF-8");
 }
 
-/// Returns the number of mutations of each kind: `GPUFLAME_MUTATIONS`, for example 50000; 3,000 by default.
+/// Returns how many mutations of each kind to test: the value of `GPUFLAME_MUTATIONS`, such as 50000, or else 3,000.
 fn mutations() -> u64 {
     std::env::var("GPUFLAME_MUTATIONS").map_or(3000, |text| text.parse().unwrap())
 }
 
-/// Overwrites up to nine bytes, starting at `from` or later.
+/// Returns a copy of `whole` in which up to nine bytes at or after `from` are overwritten.
 fn mutated(whole: &[u8], from: usize, rng: &mut Rng) -> Vec<u8> {
     let mut bytes = whole.to_vec();
     for _ in 0..=rng.below(8) {
@@ -373,7 +374,7 @@ fn garbage_is_rejected_without_a_panic() {
     }
 }
 
-/// Returns a checkpoint file of sums in chunks, with the offset and length of each chunk.
+/// Returns a checkpoint file whose chunks contain sums, and the offset and length of each chunk.
 fn of_sums() -> (Vec<u8>, Vec<(usize, usize)>) {
     let mut bytes = Chunk::file_header().to_vec();
     let (mut sums, mut chunks) = (SumsWriter::default(), Vec::new());
@@ -393,8 +394,8 @@ fn of_sums() -> (Vec<u8>, Vec<(usize, usize)>) {
     (bytes, chunks)
 }
 
-/// Recomputes the checksum over the mutated rows, so that the reader sees garbage that the checksum would otherwise
-/// reject.
+/// Recomputes the checksums after the rows are mutated. Otherwise the reader would reject the chunks before it reads
+/// their rows.
 #[test]
 fn garbage_in_sums_with_correct_checksums_is_rejected_without_a_panic() {
     let (whole, chunks) = of_sums();

@@ -1,5 +1,5 @@
-//! Unified-memory traffic in addition to explicit copies: pages that migrate to the processor that touches them, and
-//! faults. The tracer reports no call for this traffic, so these rows have no launch and no stack.
+//! Unified-memory traffic that no explicit copy causes: pages that migrate to the processor that touches them, and
+//! page faults. The tracer reports no call for such traffic, so these rows have no launch and no stack.
 
 use super::ids::{DeviceId, Nanos};
 use super::kinds::kinds;
@@ -17,16 +17,16 @@ pub struct Unified {
     pub end: Nanos,
     /// First address of the memory.
     pub address: u64,
-    /// Source processor. It is a GPU only for some kinds of traffic (see `kind`).
+    /// Source processor: a number of a GPU only for some kinds of traffic (see `kind`).
     pub source: DeviceId,
-    /// Destination processor. It is a GPU only for some kinds of traffic (see `kind`).
+    /// Destination processor: a number of a GPU only for some kinds of traffic (see `kind`).
     pub target: DeviceId,
-    /// Flags of the tracer: the reason for a migration, or the faulting access.
+    /// Flags from the tracer: the reason for a migration, or the kind of access that faulted.
     pub flags: u32,
 }
 
 impl Unified {
-    /// Returns the GPU involved; `None` for host faults, and for kinds that a later tracer added.
+    /// Returns the GPU involved; `None` for faults of the host, and for kinds that this version does not know.
     pub fn device(&self) -> Option<DeviceId> {
         match self.kind {
             UnifiedKind::HTOD | UnifiedKind::DTOD => Some(self.target),
@@ -35,24 +35,25 @@ impl Unified {
         }
     }
 
-    /// Returns the duration in nanoseconds; `None` if the tracer did not report the duration or it is invalid.
+    /// Returns the duration in nanoseconds; `None` if the tracer did not report it, or the end is before the start.
     pub fn duration(&self) -> Option<u64> {
         if self.end.0 == 0 { None } else { self.end.0.checked_sub(self.start.0) }
     }
 }
 
 kinds! {
-    /// Kind of unified-memory event, in our own numbers. A later version may write unknown numbers.
+    /// Kind of unified-memory event, in gpuflame's own numbers. Later versions may write numbers that are not listed
+    /// here.
     UnifiedKind(u32) {
-        /// Any kind of event without a separate number.
+        /// A kind of event that has no number here.
         OTHER = 0, "other";
         /// Bytes migrated to a GPU.
         HTOD = 1, "HtoD";
         /// Bytes migrated to the host.
         DTOH = 2, "DtoH";
-        /// The host touched pages that were elsewhere.
+        /// The host touched pages that were not in host memory.
         CPU_FAULTS = 3, "CPU faults";
-        /// A GPU touched pages that were elsewhere.
+        /// A GPU touched pages that were not in its memory.
         GPU_FAULTS = 4, "GPU faults";
         /// Bytes migrated between GPUs.
         DTOD = 5, "DtoD";

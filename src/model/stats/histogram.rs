@@ -1,24 +1,27 @@
-//! A log-linear histogram of durations, for percentiles per kernel and device.
+//! A log-linear histogram of durations, from which percentiles per kernel and device are computed.
 //!
-//! Values up to 1,024 have a bucket each. Beyond, every power of two is divided into 64 buckets, and a bucket returns
-//! its midpoint: the relative error is at most 1/128 = 0.8 %. Only buckets that were hit are stored (10 bytes each).
-//! Kernels hit a few dozen buckets, while the dense tables of the `hdrhistogram` crate take 80 to 170 KB per name at
-//! this precision over the same range, which a program with a thousand kernels cannot afford inside another process.
+//! Every value up to 1,024 has its own bucket. Above that, every power of two is divided into 64 buckets. A
+//! percentile is the midpoint of its bucket, so the relative error is at most 1/128 = 0.8 %. Only buckets that
+//! contain a value are stored (10 bytes each). A kernel fills a few dozen buckets. The `hdrhistogram` crate stores
+//! dense tables, which at this precision and range take 80 to 170 KB per kernel name; that is too much inside another
+//! process if a program has a thousand kernels.
 
-/// Values up to this one have a bucket each.
+/// Highest value that has its own bucket.
 const LINEAR: u64 = 1 << LINEAR_BITS;
 const LINEAR_BITS: u32 = 10;
-/// Number of buckets per power of two beyond `LINEAR`, as a power of two.
+/// Base-2 logarithm of the number of buckets per power of two above `LINEAR`.
 const SUB_BITS: u32 = 6;
 
 /// A histogram of any `u64` values. See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub struct Histogram {
-    /// Buckets that were hit, ascending, parallel to `counts`: the search then touches only 2 bytes per bucket.
+    /// Buckets that contain a value, ascending. The counts are in a separate vector, so that a search reads only 2
+    /// bytes per bucket.
     buckets: Vec<u16>,
     counts: Vec<u64>,
     total: u64,
-    /// Index of the last bucket hit; kernels take about as long as they did a moment ago.
+    /// Index of the bucket of the last value. It is tried first, because a kernel usually takes about as long as
+    /// before.
     last: usize,
 }
 
@@ -47,13 +50,14 @@ impl Histogram {
         self.last = 0;
     }
 
-    /// Number of values recorded.
+    /// Returns the number of values recorded.
     pub fn count(&self) -> u64 {
         self.total
     }
 
-    /// The `percent`th percentile by nearest rank: the smallest value that at least this share of all values does not
-    /// exceed. Exact up to 1,024, within 0.8 % beyond; 0 if nothing was recorded.
+    /// Returns the `percent`th percentile by nearest rank: the smallest recorded value such that at least `percent`
+    /// percent of all values are not greater. It is exact up to 1,024 and within 0.8 % above. Returns 0 if no value
+    /// was recorded.
     pub fn percentile(&self, percent: u8) -> u64 {
         let rank = (u128::from(self.total) * u128::from(percent)).div_ceil(100).max(1) as u64;
         let mut below = 0;
@@ -66,7 +70,7 @@ impl Histogram {
         0
     }
 
-    /// Heap memory in bytes.
+    /// Returns the heap memory in bytes.
     pub fn heap_bytes(&self) -> usize {
         self.buckets.capacity() * size_of::<u16>() + self.counts.capacity() * size_of::<u64>()
     }
@@ -89,7 +93,7 @@ fn bucket_of(value: u64) -> u16 {
     }
     let octave = value.ilog2();
     let within = (value >> (octave - SUB_BITS)) - (1 << SUB_BITS);
-    // The first bucket beyond begins at 1,024, which has a bucket of its own: hence the 1.
+    // `+ 1`, because the value 1,024 has its own bucket, and the first of the wider buckets starts at the same value.
     (LINEAR + 1 + (u64::from(octave - LINEAR_BITS) << SUB_BITS) + within) as u16
 }
 

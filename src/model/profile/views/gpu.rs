@@ -6,7 +6,7 @@ use super::{Measure, Profile, Value, View, format_nanos, gpus};
 use crate::profile::saturating_sum;
 use crate::record::Loss;
 
-/// GPU time by launching stack. The view includes launches without an activity, with zero time.
+/// GPU time by launching stack. Launches without an activity are included with a time of zero.
 pub static GPU: View = View {
     word: "gpu",
     title: "GPU time by launching stack",
@@ -17,7 +17,8 @@ pub static GPU: View = View {
     ],
     has_devices: true,
     has_streams: true,
-    // These losses are GPU work that no other frame shows: its time is unknown, but its count is known.
+    // These losses are GPU work that has no frame otherwise. The number of lost activities is known, but not their
+    // time.
     lost: &[
         (Loss::ActivitiesDropped, "[GPU activities dropped]"),
         (Loss::ActivitiesUnreadable, "[GPU activities unreadable]"),
@@ -34,7 +35,7 @@ fn nothing(profile: &Profile) -> &'static str {
     }
 }
 
-/// Returns the totals of the view, and the amounts without a stack or a time.
+/// Returns the totals of the view, and the number of activities without a stack or a time.
 fn summary(profile: &Profile) -> String {
     let devices = profile.devices();
     let nanos = devices.iter().fold(0_u64, |sum, device| sum.saturating_add(device.nanos));

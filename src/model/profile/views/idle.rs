@@ -1,12 +1,13 @@
-//! The idle view: GPU idle time by cause and by stack. Idle time is attributed to the stack that the launching thread
-//! was in meanwhile, if known; otherwise to the two calls around the gap, or to the launch that ended the gap.
+//! The idle view: GPU idle time by cause and by stack. Idle time is attributed to the stack in which the launching
+//! thread was during the idle time, if that stack is known. Otherwise it is attributed to the two calls around the
+//! gap, or to the launch that ended the gap.
 
 use std::fmt::Write as _;
 
 use super::{Measure, Profile, Value, View, format_nanos, gpus};
 use crate::profile::{Cause, DeviceTime, LeafFrame, RootMark, Sample};
 
-/// Idle time of whole GPUs, by cause. A gap with several causes counts once for each cause.
+/// Idle time of whole GPUs, by cause. If an idle gap has several causes, it counts as one gap for each cause.
 pub static IDLE: View = View {
     word: "idle",
     title: "GPU idle time by cause and stack",
@@ -18,12 +19,12 @@ pub static IDLE: View = View {
     ..View::PLAIN
 };
 
-/// Reason why start-up and shutdown are not apart.
+/// Text that explains why idle time of start-up and shutdown is not listed separately.
 const NOT_APART: &str =
     "; start-up is not apart: fewer than two steps have work, and no loop has most of the kernels";
 
-/// Returns the word for the cause of a sample of [`IDLE`], or for the edge of the window at which the idle time
-/// occurred.
+/// Returns the word for the cause of the idle time in a sample of [`IDLE`]. Idle time at the edge of a window, or
+/// outside the steady part of the run, has a word for that place instead.
 pub fn idle_word(sample: &Sample) -> &'static str {
     match sample.root_mark {
         Some(RootMark::Opening) => "before_the_first",
@@ -51,8 +52,8 @@ fn nothing(profile: &Profile) -> &'static str {
     }
 }
 
-/// Returns the idle time of the GPUs in the steady part of the run, the share of each cause, and the parts of the run that are
-/// apart.
+/// Returns the idle time of the GPUs in the steady part of the run, the share of each cause, and the durations of
+/// start-up and shutdown.
 fn summary(profile: &Profile) -> String {
     if let Some(doubt) = profile.idle_doubt() {
         return format!("idle time is unknown: {doubt}");

@@ -1,6 +1,7 @@
-//! Views are the ways to look at a run. Each view is a file in this folder and an entry of [`VIEWS`] with its name,
-//! its values, and its one-line summary. The data of a view are [`Sample`](super::Sample)s, which consumers of the
-//! rows put into the profile. Views are independent of formats: every format can draw every view.
+//! Views: the kinds of results that gpuflame shows of a run, such as GPU time or idle time. Each view is a file in
+//! this folder and an entry of [`VIEWS`] with its name, its values, and its one-line summary. The data of a view are
+//! [`Sample`](super::Sample)s. The modules that read the rows of a run put these samples into the profile. Views and
+//! formats are independent: every format can show every view.
 
 mod cpu;
 mod gpu;
@@ -33,37 +34,38 @@ pub fn view(word: &str) -> Option<&'static View> {
     VIEWS.iter().copied().find(|view| view.word == word)
 }
 
-/// A way to look at a run.
+/// A kind of result that gpuflame shows of a run.
 pub struct View {
-    /// Word that selects the view: lower case, no blanks. For all views but the first, the word is also part of the
-    /// file names.
+    /// Word that selects the view: lower case, no blanks. Names of output files contain the word, except those of the
+    /// first view.
     pub word: &'static str,
     /// Heading of the view's picture.
     pub title: &'static str,
-    /// Values that the view's samples count, at most [`MAX_SAMPLE_VALUES`](super::MAX_SAMPLE_VALUES): the amount that
-    /// determines widths, the number of occurrences, and other values.
+    /// Values of the view's samples, at most [`MAX_SAMPLE_VALUES`](super::MAX_SAMPLE_VALUES): first the value that
+    /// determines widths, then the number of occurrences, then other values.
     pub values: &'static [Value],
-    /// Whether the view's samples belong to GPUs.
+    /// Whether each sample of the view belongs to a GPU.
     pub has_devices: bool,
-    /// Whether the view's samples belong to streams.
+    /// Whether each sample of the view belongs to a stream.
     pub has_streams: bool,
-    /// Other views that this view combines, each with the leaf frame to put on the stacks of the other view. The first of
-    /// these views is always present. The samples of this view are the samples of its parts.
+    /// Other views whose samples this view shows together, each with a leaf frame to put on top of that view's
+    /// stacks. The first of these views is present in every profile.
     pub parts: &'static [(&'static View, Option<LeafFrame>)],
     /// Words of the formats in which the view can be written at exit on request.
     pub at_exit: &'static [&'static str],
-    /// Losses that the view would have shown if the lost data had been recorded. Each loss becomes a frame.
+    /// Losses whose lost data belonged to this view. Each such loss is shown as a frame with this name.
     pub lost: &'static [(Loss, &'static str)],
-    /// Returns the text for a picture with nothing to draw.
+    /// Returns the text to show if a picture has no samples to draw.
     pub nothing: fn(&Profile) -> &'static str,
     /// Returns a one-line summary of the amounts. The caller appends the losses.
     pub summary: fn(&Profile) -> String,
-    /// Returns lines to print before the stacks, in formats that have comments.
+    /// Returns lines for formats that have comments. The lines are printed before the stacks.
     pub notes: fn(&Profile) -> Vec<String>,
 }
 
 impl View {
-    /// Defaults that suit most views: drawn at exit on request, no GPUs, no notes, and no losses.
+    /// Defaults that suit most views: written as folded stacks and SVG at exit on request, no GPUs, no notes, no
+    /// losses.
     const PLAIN: Self = Self {
         word: "",
         title: "",
@@ -105,14 +107,14 @@ impl Ord for View {
     }
 }
 
-/// A quantity that the samples of a view count.
+/// A quantity that each sample of a view has.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Value {
     /// Name of the value: lower case, no blanks.
     pub name: &'static str,
     /// Unit of the value.
     pub unit: Measure,
-    /// Words that pictures show after an amount.
+    /// Words that pictures show after an amount of this value, such as `bytes`.
     pub words: &'static str,
 }
 
@@ -144,7 +146,7 @@ impl Measure {
     }
 }
 
-/// Formats a time span with three decimals, in a suitable unit.
+/// Formats a time span with three decimals, in the unit that suits its size.
 pub fn format_nanos(nanos: u64) -> String {
     let (unit, name) = match nanos {
         0..1_000 => return format!("{nanos} ns"),

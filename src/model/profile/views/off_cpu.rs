@@ -3,8 +3,8 @@
 use super::{Measure, Profile, Value, View, format_nanos};
 use crate::record::Loss;
 
-/// Stacks on which launching threads slept or waited, for any reason. Time in which a thread was runnable but another
-/// thread had the CPU is not included.
+/// Waiting time of launching threads by stack, for any reason of waiting or sleeping. Time in which a thread was
+/// ready to run but another thread had the CPU is not included.
 pub static OFF_CPU: View = View {
     word: "off-cpu",
     title: "Time in which launching threads waited, by stack",

@@ -1,5 +1,5 @@
-//! The unified-memory view, by GPU. The tracer reports no launch for this traffic, so the view has no stacks. Tables
-//! include the traffic, but pictures do so only on request.
+//! The unified-memory view, by GPU. The tracer reports no launch for unified-memory traffic, so the view has no
+//! stacks. Tables always include the view, but pictures include it only on request.
 
 use super::{Measure, Profile, Value, View};
 use crate::profile::{LeafFrame, Sample, saturating_sum};
@@ -29,9 +29,9 @@ pub struct UnifiedSums {
     pub kind: UnifiedKind,
     /// GPU involved, if any.
     pub device: Option<DeviceId>,
-    /// Number of records.
+    /// Number of records from the tracer.
     pub count: u64,
-    /// Bytes moved, or number of faults. For unknown kinds, the unit is unknown.
+    /// Number of bytes moved, or number of faults, depending on `kind`. For unknown kinds, the unit is unknown.
     pub value: u64,
     /// Total duration, in ns.
     pub nanos: u64,
