@@ -2,8 +2,9 @@
 //! simulated stack. Prints a line per figure, `name value unit`.
 //!
 //! callgrind counts the instructions inside our callback, from one launch to the next: the benchmark fails if their
-//! number grows with the number of nodes. Times are from the ledger; they do grow with the number of nodes, since
-//! between two launches the (simulated) driver books the nodes and evicts our data from the caches.
+//! number grows with the number of nodes. Times are from the ledger (the counts that gpuflame prints at exit). They do
+//! grow with the number of nodes: between two launches the (simulated) driver handles every node, which evicts our data
+//! from the caches.
 //!
 //!     cargo bench --bench graphs
 #![cfg(target_os = "linux")]

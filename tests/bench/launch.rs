@@ -135,7 +135,8 @@ impl Measured {
     }
 
     fn new(place: &Place, wrong: Vec<usize>, figures: &[Figure], frames: &[usize]) -> Self {
-        // Methods that write records do not return the number of frames, so the number of the capture alone is used.
+        // Methods that write records do not return the number of frames, so the number that the plain capture found is
+        // used.
         let frames = frames.iter().map(|&count| if count == 0 { frames[CAPTURE] } else { count }).collect();
         Self { situation: place.situation, depth: place.depth, figures: figures.to_vec(), frames, wrong }
     }
@@ -381,8 +382,8 @@ fn callbacks(depths: &[usize], simulated: &OnSimulated) -> Table {
     table
 }
 
-/// Maximum slowdown of a thread next to another thread, over all of gpuflame's work at a launch, and the case in which
-/// it occurs.
+/// Returns the largest slowdown that a second thread causes in any part of gpuflame's work at a launch, and the case in
+/// which it occurs.
 fn worst_of_two_threads(methods: &[Method], all: &[Measured], simulated: &OnSimulated) -> (f64, String) {
     let ours = all.iter().flat_map(|place| {
         let figures = place.figures[..=FULL + 1].iter().zip(methods);

@@ -2,7 +2,7 @@
 //!
 //! The number of launches is that of the eBPF tutorial, on one thread, 2 to 32 us apart. Clocks differ by 0, 20 or 100 us,
 //! and one stack in a thousand is lost, so that order alone is not enough. The tutorial's own algorithm (each stack is
-//! compared with all launches) is measured on a part, and scaled.
+//! compared with all launches) runs on a part of the launches, and its time is scaled up.
 
 use std::fmt::Write as _;
 use std::path::Path;

@@ -257,12 +257,12 @@ fn recording_ended_before_the_gpu_only_if_the_times_show_it() {
         let line = text.lines().find(|line| line.contains("launches at the end without an activity"));
         line.unwrap().contains("recording ended before")
     };
-    // Ten launches, 100 us apart, of which the first has a kernel: its work took 60 us from the launch.
+    // Ten launches, 100 us apart. Only the first launch has a kernel, which ended 60 us after the launch.
     let mut events: Vec<_> =
         (0..10).map(|at| call("cudaLaunchKernel", 1 + at, 100.0 * f64::from(at))).collect();
     events.push(kernel("k", 1, 10.25, 50.0));
     assert!(!at_end(&events));
-    // Ten launches within 20 us, of whose kernels of 100 us three ran until the recording ended.
+    // Ten launches within 20 us of kernels of 100 us each. Three of the kernels ran before the recording ended.
     let mut events: Vec<_> =
         (0..10).map(|at| call("cudaLaunchKernel", 1 + at, 2.0 * f64::from(at))).collect();
     events.extend((0..3).map(|at| kernel("k", 1 + at, 10.25 + 100.0 * f64::from(at), 100.0)));
