@@ -299,7 +299,7 @@ fn gap_before_trim_adds_the_gap_before_the_first_kept_operation() {
         out.lines().skip(1).map(|line| line.rsplit_once(',').unwrap().1.to_owned()).collect()
     };
     assert_eq!(bubbles(&[]), ["0.0", "5.0"]);
-    // The gap is 6 us from the end of the trimmed operations, and 8 us from the step's start if nothing was trimmed.
+    // The distance is 6 us after the operations that were left out, and 8 us from the step's start if none were.
     for kind in ["union", "order", "stream"] {
         assert_eq!(bubbles(&["--gap-before-trim", "--bubbles", kind]), ["7.0", "5.0"], "{kind}");
     }

@@ -31,8 +31,8 @@ fn a_client_may_free_buffers_it_took_over_and_the_exit_reports_it() {
     }
 }
 
-/// The program prints a line at the same moment, before any record is flushed, and one pipe receives both lines in
-/// order of time.
+/// When the program takes over the records it also prints a line, before any record is flushed. One pipe receives this
+/// line and gpuflame's line, in order of time.
 #[test]
 fn a_takeover_of_the_records_is_reported_when_it_happens() {
     let program = compile("tests/programs/rival.c", &["-O2"]);
@@ -41,7 +41,8 @@ fn a_takeover_of_the_records_is_reported_when_it_happens() {
     assert!(said < done.stderr.find("rival: flushes").unwrap(), "{}", done.stderr);
 }
 
-/// The client reads the attribute before it takes the records, and again once gpuflame has noticed the takeover.
+/// The client reads a CUPTI attribute that gpuflame sets: once before it takes the records, and again after gpuflame
+/// has noticed the takeover.
 #[test]
 fn a_client_that_took_the_records_sees_none_of_our_cupti_settings() {
     let program = compile("tests/programs/rival.c", &["-O2"]);
@@ -313,7 +314,7 @@ fn gpuflame_subscribes_again_after_a_client_finalizes_cupti() {
     }
 }
 
-/// gpuflame detects the client nevertheless, so that the client sees none of gpuflame's settings and record kinds.
+/// Even with this setting gpuflame detects the client, so the client sees none of gpuflame's settings and record kinds.
 #[test]
 fn with_yield_0_a_client_keeps_the_records_that_it_took() {
     let [program, _] = clients();
