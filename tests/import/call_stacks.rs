@@ -98,7 +98,8 @@ fn expected(trace: &Value) -> Stacks {
         let at = first + slices[first..].iter().position(|slice| *slice == own).unwrap();
         let is_open = |slice: &&Slice| (slice.0 <= start && start < slice.1) || slice.0 == start;
         let open: Vec<&Slice> = slices[..at].iter().filter(is_open).collect();
-        // The functions of the innermost operator are running. A range is opened by functions that return.
+        // The functions in the innermost operator's arguments are running at the launch. The functions in a range's
+        // arguments opened the range and have returned, so ranges are left out.
         let is_range = |slice: &Slice| {
             slice.2 == 1 || slice.4.last().is_some_and(|function| function.ends_with(": __enter__"))
         };
