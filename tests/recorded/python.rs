@@ -357,8 +357,8 @@ fn calls_from_the_cold_part_of_the_evaluator_are_recognized() {
     assert!(!done.stderr.contains("python frames off"), "{}", done.stderr);
 }
 
-/// The first stack decides whether frames are trusted at all; in a later stack the functions are placed at the
-/// outermost call.
+/// The first stack decides whether Python frames are trusted at all. If a later stack does not match, its functions are
+/// placed at the outermost evaluator call.
 #[test]
 fn frames_outside_every_evaluator_call_are_rejected_or_counted_as_unsure() {
     // All 8 Python functions (16 with the layout of CPython 3.9) are outside every native frame.

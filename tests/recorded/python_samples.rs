@@ -106,7 +106,8 @@ fn samples_of_python_programs_name_the_function_that_used_the_time() {
             }
             if what == "loader" {
                 let idle = done.folded_file("out.idle.folded");
-                // Time in which other programs had the processor stays between the two calls.
+                // Idle time in which other programs had the processor is under `[after`, between the two calls; it is
+                // not sampled time.
                 let is_sampled = |frames: &[String]| {
                     frames.last().unwrap().contains("host late")
                         && !frames.iter().any(|frame| frame.starts_with("[after"))
