@@ -74,7 +74,7 @@ int refuse_events(void)
     return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &all);
 }
 
-/* Uses so many milliseconds of the thread's CPU time. */
+/* Uses this many milliseconds of the thread's CPU time. */
 void spin(int milliseconds)
 {
     struct timespec now;
