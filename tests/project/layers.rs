@@ -29,7 +29,7 @@ fn the_demo_builds_without_the_command_and_its_libraries() {
     }
 }
 
-/// The half of the command that reads files can then be built on other systems later.
+/// The half of the command that reads files must need no Unix, so that it can be built on other systems later.
 #[test]
 fn packages_that_explain_files_need_no_unix() {
     let mut command = Command::new(env!("CARGO"));
@@ -61,7 +61,7 @@ fn packages_below(package: &str, edges: &str) -> BTreeSet<String> {
     text.lines().filter_map(|line| Some(line.split(' ').next()?.to_owned())).collect()
 }
 
-/// The tests inside the files count as well.
+/// Imports in the tests inside the source files count, too.
 #[test]
 fn the_modules_of_a_package_have_no_cycle() {
     let mut wrong = Vec::new();
@@ -81,7 +81,8 @@ fn the_modules_of_a_package_have_no_cycle() {
     assert!(wrong.is_empty(), "modules that import each other:\n{}", wrong.join("\n"));
 }
 
-/// At every level: the files and folders of a folder. The tests inside the files do not count.
+/// Checks the files and folders in every folder of a package. Imports in the tests inside the source files do not
+/// count.
 #[test]
 fn the_files_and_folders_of_a_module_import_each_other_without_cycles() {
     // Imports between the files and folders of a module, by the path of the module.

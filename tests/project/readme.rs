@@ -48,8 +48,8 @@ fn the_cost_table_agrees_with_the_performance_page() {
     }
 }
 
-/// gpuflame gives up on a CUPTI that does not answer before the simulation's watchdog aborts the program: a wait at an
-/// exit may itself wait for another wait, each up to the limit.
+/// If CUPTI does not answer, gpuflame's waits must time out before the simulation's watchdog aborts the program. A wait
+/// at an exit may itself wait for another wait, and each may last as long as the limit.
 #[test]
 fn the_simulations_default_watchdog_is_longer_than_two_exit_limits() {
     let setting = SETTINGS.iter().find(|setting| setting.name == "GPUFLAME_EXIT_LIMIT").unwrap();
