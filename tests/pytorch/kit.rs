@@ -13,8 +13,8 @@ use crate::support::{gpuflame, root, scratch};
 /// The kit step's report about these programs, with two GPUs; `None` if PyTorch is not installed.
 fn step(programs: &str, packages: &[&str]) -> Option<Value> {
     let folder = folder()?;
-    // The kit searches Pythons for PyTorch; this Python finds the libraries that stand in for NVIDIA's, beside the
-    // kit's own.
+    // The kit searches Pythons for PyTorch; this Python finds the libraries that stand in for NVIDIA's, in addition to
+    // the kit's libraries.
     let python = scratch("kit-python").join("python");
     let (stand_ins, program) = (folder.join("stand-ins"), folder.join("bin/python"));
     let text = format!(

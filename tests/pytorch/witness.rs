@@ -95,8 +95,8 @@ fn assert_alike(kineto: &Streams, gpuflame: &Streams) {
             let alike =
                 theirs.kind == ours.kind && theirs.extents == ours.extents && theirs.bytes == ours.bytes;
             // CUPTI turns nanoseconds into ticks of the processor, and Kineto turns ticks back into nanoseconds at a
-            // rate that it measures itself: that makes two roundings and two rates. A difference of one nanosecond was
-            // seen.
+            // rate that it measures itself: a duration is therefore off by two roundings and two errors of rates. A
+            // difference of one nanosecond was seen.
             let rounding = 2.0 + theirs.nanos / 1e4;
             // How long a rank waits for another is not the same in two runs.
             let waits = theirs.name.contains("ncclDevKernel");
