@@ -120,8 +120,8 @@ impl Default for CallbackBits {
     }
 }
 
-/// Callbacks and kinds that any client has enabled. libcupti writes these switches, and every API call reads them: a
-/// call without a listener costs two loads.
+/// Callbacks and kinds that at least one client has enabled. libcupti writes these switches, and every API call reads
+/// them: a call without a listener costs two loads.
 #[derive(Debug)]
 pub struct Switches {
     /// Callbacks that a client has enabled.
