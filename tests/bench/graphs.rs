@@ -19,8 +19,8 @@ use std::process::Stdio;
 
 use staged::{built, command, compiled, stage};
 
-/// Layers of eight kernels, and number of timed tokens: at most 1.6 million records, which fit the buffers even if the
-/// collector gets no processor.
+/// Sizes of the graph in layers of eight kernels, and number of timed tokens for each: at most 1.6 million records,
+/// which fit the buffers even if the collector gets no processor.
 const SIZES: [(u32, u32); 3] = [(1, 20_000), (40, 5_000), (400, 500)];
 /// Number of times that all sizes are timed; the best time is used.
 const TURNS: usize = 3;
@@ -70,7 +70,7 @@ fn instructions(program: &Path, folder: &Path, layers: u32) -> f64 {
         &out,
     ];
     run(&tool, program, folder, layers, MADE);
-    // Counts from before the first launch and from after the last launch are in files of their own.
+    // callgrind writes the counts from before the first launch and from after the last launch to separate files.
     let launches = KNOWN_AFTER..=MADE;
     let mut counts =
         launches.map(|launch| summary(&folder.join(format!("{name}.{launch}")))).collect::<Vec<_>>();

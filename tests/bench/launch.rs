@@ -54,9 +54,9 @@ use turns::{Figure, Slice};
 const DEPTHS: [usize; 4] = [16, 32, 64, 128];
 /// Number of captures of the same stack that are timed together.
 const CAPTURES: u32 = 100;
-/// Average number of captures per turn of every stack before the measurement, in the situations where stacks differ.
+/// Average number of captures of each stack per turn, before the measurement begins, in situations where stacks differ.
 const WARM_UP: usize = 4;
-/// Average number of captures per turn of every stack in the measurement.
+/// Average number of captures of each stack per turn, in the measurement.
 const ROUNDS: usize = 2;
 
 /// Stacks and code with which a method is measured.

@@ -69,7 +69,7 @@ fn launches() -> Vec<Launch> {
     (1..=LAUNCHES as u64).map(launch).collect()
 }
 
-/// Seconds of the tutorial's loop over all launches per stack, without its second loop.
+/// Seconds that the tutorial takes in the loop that compares each stack with all launches, without its second loop.
 fn quadratic(launches: &[Launch]) -> f64 {
     let part = 200;
     let begin = Instant::now();

@@ -128,7 +128,7 @@ fn gaps_between_overlapping_kernels_are_not_negative() {
     }
 }
 
-/// A row of 4,000 us, whose successors begin after 25 and 60 us and take 10 us each.
+/// A kernel of 4,000 us. The next two kernels of its stream begin 25 and 60 us after its start and take 10 us each.
 fn impossible() -> Vec<String> {
     let mut events: Vec<_> = (1..=3).map(|id| call("cudaLaunchKernel", id, f64::from(3 * id))).collect();
     events.extend([
@@ -159,7 +159,7 @@ fn an_impossible_duration_is_named_with_recorded_and_clamped_figures_in_every_ve
                 (row["what"].as_str().unwrap().to_owned(), nanos("recorded_ns"), nanos("clamped_ns"))
             })
             .collect::<Vec<_>>();
-        // 25 us of the first row remain, and 10 us of each of its two successors.
+        // The first kernel counts 25 us, and each of the next two counts 10 us.
         let expected = [
             ("all GPU work".to_owned(), 4_020_000, 45_000),
             ("busy time of all GPUs".to_owned(), 4_000_000, 45_000),

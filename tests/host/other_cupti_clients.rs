@@ -117,8 +117,8 @@ fn clients() -> [PathBuf; 2] {
     [compile("tests/programs/client.c", &["-O2"]), compile("tests/programs/client.c", &linked)]
 }
 
-/// Asserts that the program's 50 launches before the client and 70 launches after it are present; of the 40 launches in
-/// between nothing is known.
+/// Asserts that the program's 50 launches before the client and 70 launches after it are present; the 40 launches in
+/// between may be missing.
 fn assert_before_and_after(done: &Done, afters: u64) {
     assert_eq!(nanos_under(done, "[GPU_Kernel]before"), Some(50 * 1000), "{}", done.stderr);
     assert_eq!(nanos_under(done, "[GPU_Kernel]theirs"), None, "{}", done.stderr);
@@ -159,8 +159,8 @@ fn an_opening_window_leaves_the_records_to_an_active_client() {
     assert_eq!(done.ledger("activity records arrive again").len(), 1, "{}", done.stderr);
 }
 
-/// A client that registered before gpuflame was loaded was not intercepted. gpuflame detects such a client by the
-/// record kinds that the client enabled.
+/// gpuflame cannot intercept the calls of a client that registered before gpuflame was loaded. gpuflame detects such a
+/// client by the record kinds that the client enabled.
 #[test]
 fn a_client_that_registered_before_gpuflame_and_gets_no_records_is_reported() {
     let [program, _] = clients();
@@ -173,7 +173,8 @@ fn a_client_that_registered_before_gpuflame_and_gets_no_records_is_reported() {
         done.stderr
     );
     assert_eq!(nanos_under(&done, "[GPU_Kernel]before"), Some(50 * 1000), "{}", done.stderr);
-    // The client disables its own kinds at its end, and each kind has one switch for all clients.
+    // At its end the client disables its kinds, and each kind has one switch for all clients; later records
+    // nevertheless arrive.
     assert_eq!(nanos_under(&done, "[GPU_Kernel]after"), Some(70 * 1000), "{}", done.stderr);
 }
 
@@ -207,8 +208,8 @@ fn a_clients_clock_is_removed_when_the_client_is_done() {
     }
 }
 
-/// The clients flush late; or have slow buffer functions; or switch an activity kind on and off before they register
-/// their buffer functions; or also subscribe to CUPTI's callbacks.
+/// Tests clients that flush late, that have slow buffer functions, that switch an activity kind on and off before they
+/// register their buffer functions, or that also subscribe to CUPTI's callbacks.
 #[test]
 fn late_slow_and_subscribing_clients_get_all_their_records() {
     let [program, _] = clients();
@@ -330,8 +331,8 @@ fn repeats() -> usize {
     std::env::var("GPUFLAME_REPEATS").map_or(1, |count| count.parse().unwrap())
 }
 
-/// A client that is done may free its state and be unloaded. The client's functions are still registered with CUPTI, so
-/// that gpuflame's own kinds, flushes and timestamp queries would call them.
+/// A client that is done may free its state and be unloaded. CUPTI still has the client's functions, and gpuflame's own
+/// record kinds, flushes and timestamp queries would make CUPTI call them.
 #[test]
 fn a_client_that_is_done_is_not_called_again() {
     let [program, plugin, _] = passing();

@@ -158,7 +158,7 @@ impl Rng {
     }
 }
 
-/// A trace of slices that overlap arbitrarily, on few distinct times, so that many begin and end together.
+/// A trace of slices that overlap arbitrarily, with few distinct times, so that many slices begin and end together.
 fn random_trace(seed: u64) -> Value {
     let mut rng = Rng(seed);
     let mut events = Vec::new();
@@ -350,7 +350,8 @@ fn an_end_event_closes_the_innermost_slice_of_its_category_and_name() {
         assert_eq!(stack, "outer", "{category:?} {name:?}");
         assert!(stderr.contains("ignored 1 end without a begin"), "{stderr}");
     }
-    // Ends crosswise: the name decides. Without a name, the innermost slice ends.
+    // The two slices end crosswise. The name of an end event decides which slice it ends; without a name, the innermost
+    // slice ends.
     let crosswise = |name: &str| {
         vec![
             outer("B", 0),

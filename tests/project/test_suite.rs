@@ -81,7 +81,7 @@ fn paths_of_the_repository_in_pages_and_scripts_exist() {
         for word in words.map(|word| word.trim_end_matches(['.', '/'])) {
             let is_path = FOLDERS.iter().any(|folder| word.starts_with(folder)) && !word.contains('*');
             let is_path = is_path && word != MAY_BE_MISSING;
-            // Pages in a folder may count from there.
+            // A path in a page may be relative to the page's folder.
             if is_path && !root().join(word).exists() && !path.with_file_name(word).exists() {
                 wrong.insert(format!("{}: {word}", path.display()));
             }

@@ -35,7 +35,7 @@ struct Fuzz<'a> {
     /// Depth of this dive; after a capture, a depth lower than the present one.
     target: usize,
     climbs: bool,
-    /// Changes which functions appear at which depth.
+    /// Number that selects which functions appear at which depth.
     scene: usize,
     captures_left: usize,
     capture: &'a mut dyn FnMut(),

@@ -67,8 +67,8 @@ fn truth(path: &Path, moment: u64) -> Work {
     work
 }
 
-/// Asserts that folded stacks, which begin with their thread, hold all of `work`, except the launch that each thread
-/// may have been making at that moment, and hold no other work.
+/// Asserts that folded stacks, which begin with their thread's name, hold all of `work` and no other work. The launch
+/// that a thread was making at that moment may be missing.
 fn assert_all_is_there(stacks: &[(Vec<String>, u64)], work: &Work) {
     let mut threads: Vec<u64> = work.keys().map(|(thread, _)| *thread).collect();
     threads.dedup();

@@ -62,7 +62,7 @@ pub enum Phase {
 /// CUpti_TimestampCallbackFunc
 pub type ClientClock = extern "C" fn() -> u64;
 
-/// Callback domains are numbered 1 to 6.
+/// Number of callback domains plus one: domains are numbered from 1 to 6.
 const DOMAINS: usize = 7;
 const WORDS: usize = 14;
 

@@ -94,7 +94,7 @@ extern "C" fn synchronize(id: u32, context: *mut c_void, stream: *mut c_void) {
     }
 }
 
-/// The callback that precedes CUPTI's breakdown.
+/// Makes the STATE callback with which CUPTI reports a fatal error before it breaks down.
 pub(crate) fn fatal_error() {
     if core().is_some_and(|c| c.switches.is_on(STATE, FATAL_ERROR)) {
         let message = c"simulated fatal error".as_ptr();
