@@ -331,7 +331,8 @@ fn stack_at_launch(mut events: Vec<Value>) -> (String, String) {
 fn an_end_event_closes_the_innermost_slice_of_its_category_and_name() {
     let outer = |phase: &str, time| edge(phase, "cpu_op", "outer", time);
     let inner = |phase: &str, category: &str, name: &str, time| edge(phase, category, name, time);
-    // Begin and end of an inner slice of an unknown or missing category close nothing else.
+    // The end event of an inner slice ends that slice and no other one, even if the category or the name is unknown or
+    // missing.
     for (category, name) in [("mylib", "inner"), ("", "inner"), ("mylib", ""), ("", "")] {
         let events = vec![
             outer("B", 0),

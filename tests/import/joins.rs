@@ -231,7 +231,7 @@ fn work_without_a_correlation_id_is_joined_by_flows_and_external_ids() {
         let linked: Vec<&str> = ran.stdout.lines().filter(|line| line.ends_with("10000")).collect();
         assert_eq!(format!("{}\n", linked.join("\n")), stack, "{at}: {}", ran.stdout);
     }
-    // Without any of these, work has no launch, which is not the same as a launch before the trace.
+    // Without any of these links, work has no launch, which is not the same as a launch before the trace.
     let ran = folded("no-ids", &[launch(1, 2, json!({})), kernel(0, 20, place)]);
     assert!(ran.stdout.contains("[no launch stack];[GPU_Kernel]k 10000"), "{}", ran.stdout);
     assert!(

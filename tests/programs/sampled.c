@@ -274,7 +274,7 @@ static int takes(void)
     return 0;
 }
 
-/* Calls that a signal would interrupt, and errno over time spent outside of calls. */
+/* Makes calls that a signal would interrupt, and checks that errno does not change outside of calls. */
 static int calls(void)
 {
     int ends[2], number = 0, interrupted = 0, changed = 0, i;

@@ -95,7 +95,8 @@ fn the_files_and_folders_of_a_module_import_each_other_without_cycles() {
             let product = text.split("#[cfg(test)]\nmod tests").next().unwrap();
             for imported in full_paths(name, &own, product) {
                 let shared = own.iter().zip(&imported).take_while(|(a, b)| a == b).count();
-                // The parent imports its children, and children import items of their parents.
+                // Imports between a parent and its children do not count: a parent imports its children, and children
+                // import items of their parents.
                 if let (Some(from), Some(to)) = (own.get(shared), imported.get(shared)) {
                     let module = modules.entry(own[..shared].join("::")).or_default();
                     module.entry(from.clone()).or_default().insert(to.clone());
@@ -125,7 +126,7 @@ fn module_path(name: &str, package: &Path, path: &Path) -> Vec<String> {
     module
 }
 
-/// Modules and functions that the code of the module `own` names, from the package on.
+/// Full paths, from the package on, of the modules and functions that the code of the module `own` names.
 fn full_paths(name: &str, own: &[String], code: &str) -> BTreeSet<Vec<String>> {
     let mut paths = BTreeSet::new();
     let code: String =

@@ -495,8 +495,8 @@ fn a_program_that_raises_exceptions_and_exhausts_memory_is_recorded_completely()
     check_program("pressure.py", &ONE);
 }
 
-/// Exceptions of PyTorch itself, in the middle of operators, of products and of autograd's threads: an exception leaves
-/// each of these stacks.
+/// PyTorch itself throws exceptions in the middle of operators, in products of matrices and on autograd's threads, so
+/// that an exception unwinds each of these stacks.
 #[test]
 fn launches_that_fail_inside_pytorch_raise_its_errors_and_are_counted() {
     for done in check_program_with("refused.py", &ONE, "launch_fail:every=97") {

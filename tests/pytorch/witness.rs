@@ -86,7 +86,7 @@ fn of_gpuflame(done: &Done, table: &str) -> Streams {
 
 fn assert_alike(kineto: &Streams, gpuflame: &Streams) {
     assert!(kineto.keys().eq(gpuflame.keys()), "{:?} {:?}", kineto.keys(), gpuflame.keys());
-    // One of Kineto's names corresponds to one of ours; Kineto's names include types and parameters.
+    // Each of Kineto's names corresponds to exactly one of ours; Kineto's names include types and parameters.
     let mut names = HashMap::new();
     for (stream, theirs) in kineto {
         let ours = &gpuflame[stream];

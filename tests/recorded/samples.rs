@@ -168,7 +168,7 @@ fn off_cpu_time_equals_the_sleep_and_includes_the_caller() {
     assert!(slept * 100 > taken * 95 && slept <= taken, "{slept} of {taken} ns\n{}", done.stderr);
     let [line] = done.ledger("off cpu")[..] else { panic!("one line of waits\n{}", done.stderr) };
     assert!(line.contains("dropped 0,") && line.ends_with("on 1 threads"), "{line}");
-    // The samples do not include the time that the exit waits for gpuflame itself either.
+    // The samples do not include the time for which the exit waits for gpuflame itself.
     assert!(all.iter().all(|(frames, _)| frames[0] == "main"), "{all:?}");
 }
 

@@ -164,7 +164,7 @@ fn a_refused_start_is_reported_in_the_ledger_file_if_stderr_is_unusable() {
 fn the_ledger_starts_on_a_new_line_after_unfinished_output() {
     let begins = "gpuflame: launches 1000 = matched 1000 ";
     let done = run("unfinished");
-    // The last line of a pipe cannot be read back, so a heading is printed first.
+    // gpuflame cannot read the last line of a pipe back, so it prints a heading first.
     assert!(done.stderr.starts_with("half a linegpuflame: ledger of process "), "{}", done.stderr);
     assert!(done.stderr.contains(&format!("\n{begins}")), "{}", done.stderr);
     for (before, expected) in [("", ""), ("a line\n", "a line\n"), ("half a line", "half a line\n")] {

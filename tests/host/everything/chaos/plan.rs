@@ -94,7 +94,8 @@ impl Plan {
         sometimes(3, "GPUSIM_EARLY", "1".to_owned(), dice);
         sometimes(3, "GPUSIM_EMPTY_BUFFERS", "1".to_owned(), dice);
         sometimes(5, "GPUSIM_ODD_SIZE", "1".to_owned(), dice);
-        // Work has the id of the nested call if the nested call has an id of its own, so nested calls must be on.
+        // With `GPUSIM_CORR=distinct` work has the id of the nested call, so nested calls must then stay on: at most
+        // one of these two settings is made.
         let (name, value) =
             if dice.roll(4) == 0 { ("GPUSIM_NESTED", "0") } else { ("GPUSIM_CORR", "distinct") };
         sometimes(2, name, value.to_owned(), dice);
