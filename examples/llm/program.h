@@ -97,7 +97,7 @@ static struct options parse(int argc, char **argv)
     return options;
 }
 
-/* ---- The model on both sides, shared by all threads, and never written after loading. ---- */
+/* ---- The model on the host and on the GPU, shared by all threads, and never written after loading. ---- */
 
 struct model {
     int layers;

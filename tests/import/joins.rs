@@ -335,7 +335,7 @@ fn launches_of_one_thread_that_share_an_id_are_linked_in_order_within_seconds() 
     }
     let began = Instant::now();
     let ran = folded("one-id", &events);
-    // Debug builds on a busy machine need a few seconds; comparing each with each took minutes.
+    // Debug builds on a busy machine need a few seconds; comparing every launch with every kernel took minutes.
     assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
     assert_eq!(ran.stdout, "cudaLaunchKernel;[GPU_Kernel]k 60000000\n");
     assert!(

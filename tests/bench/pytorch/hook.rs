@@ -37,7 +37,7 @@ struct Measured {
 unsafe impl Send for Measured {}
 
 static MEASURED: Mutex<Option<Measured>> = Mutex::new(None);
-/// Set while the main thread is to be measured and no measurement is in progress.
+/// True while the main thread should be measured and no measurement is in progress.
 static IS_ON: AtomicBool = AtomicBool::new(false);
 
 unsafe extern "C" {
