@@ -1,8 +1,8 @@
-/* Lets an example say where it stands, so that tests can hold a profiler's stacks against it.
+/* Lets an example report its position in the program, so that tests can compare a profiler's stacks with it.
  *
- * The simulated CUDA stack of tests/gpusim exports gpusim_site() and writes what it is told beside
- * each piece of GPU work. On a real CUDA stack the symbol does not exist and all of this does nothing:
- * gpuflame needs none of it, and you can leave it out of a program of your own.
+ * The simulated CUDA stack of tests/gpusim exports gpusim_site() and writes the reported position next to
+ * each piece of GPU work. On a real CUDA stack the symbol does not exist and these macros do nothing.
+ * gpuflame does not need them, and you can leave them out of a program of your own.
  *
  *     OWN_FRAME static void forward(void)
  *     {
@@ -39,7 +39,7 @@ extern "C"
 static __thread char call_site_path[512];
 static __thread size_t call_site_length;
 
-/* Returns the caller's length, for LEAVE. */
+/* Returns the length of the caller's path, to which LEAVE goes back. */
 static inline size_t call_site_enter(const char *function)
 {
     const size_t caller = call_site_length;
@@ -57,7 +57,7 @@ static inline void call_site_leave(size_t caller)
 {
     call_site_length = caller;
     call_site_path[caller] = '\0';
-    /* Not to be moved before the call that came last in the function. */
+    /* Keeps the compiler from moving this before the last call in the function. */
     __asm__ volatile("" ::: "memory");
 }
 

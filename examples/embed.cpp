@@ -1,11 +1,11 @@
-// embed.c in C++: the window is an object, open as long as it lives, also when an exception ends it.
+// embed.c in C++: the window is an object, and is open as long as the object lives; an exception closes it, too.
 //
 //     cargo build --release
 //     c++ -std=c++11 -O2 -g examples/embed.cpp -o embed++ -I include -I /usr/local/cuda/include
 //         -L target/release -lgpuflame -L /usr/local/cuda/lib64 -lcudart -Wl,-rpath,$PWD/target/release
 //     ./embed++
 //
-// The second command is one line. Injected, and on the simulated stack: as embed.c says.
+// The second command is one line. embed.c shows how to inject gpuflame and how to run on the simulated stack.
 
 #include "call_site.h"
 
@@ -30,7 +30,7 @@ static void check(cudaError_t error, const char *call)
         throw std::runtime_error(std::string(call) + ": " + cudaGetErrorString(error));
 }
 
-// Device memory that frees itself.
+// Device memory that its destructor frees.
 class Memory {
 public:
     Memory() : address_(nullptr) { check(cudaMalloc(&address_, bytes), "cudaMalloc"); }
@@ -60,7 +60,7 @@ OWN_FRAME static void warm_up(const Memory &memory)
     LEAVE();
 }
 
-// The part to look at. It need not wait for the GPU: what is launched here is followed to its end.
+// The part of the program to record. It need not wait for the GPU: gpuflame follows launched work to its end.
 OWN_FRAME static void measure(const Memory &memory)
 {
     ENTER();

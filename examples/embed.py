@@ -58,7 +58,7 @@ def measure(memory):
 
 
 def main():
-    # What comes before the first window is recorded by nobody, and not counted: gpuflame is not there yet.
+    # Launches before the first window are neither recorded nor counted: gpuflame is not loaded yet.
     memory = ctypes.c_void_p()
     check(cuda.cudaMalloc(ctypes.byref(memory), ctypes.c_size_t(BYTES)))
     fill(memory)

@@ -1,6 +1,6 @@
-// A decode loop that is captured into a CUDA graph and launched for every token; graph/program.h tells of it.
-// The kernels compute something of no meaning, with about as much to read and write as those they are named
-// after have for one token.
+// A decode loop that is captured into a CUDA graph and launched for every token; see graph/program.h. The kernels
+// compute nothing meaningful, but they read and write about as much per token as the real kernels whose names they
+// have.
 //
 //     examples/build-cuda.sh
 //     CUDA_INJECTION64_PATH=$PWD/target/release/libgpuflame.so target/examples-cuda/graph_decode

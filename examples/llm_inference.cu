@@ -1,14 +1,14 @@
 // A transformer's decode loop in CUDA, small enough to read: the kernels are here, the program that
-// launches them is llm/program.h. They are written to be right and plain, not to be fast.
+// launches them is llm/program.h. The kernels are written to be correct and plain, not fast.
 //
 //     examples/build-cuda.sh
 //     CUDA_INJECTION64_PATH=$PWD/target/release/libgpuflame.so target/examples-cuda/llm_inference --tokens 256
 //
-// --check holds every token's probabilities against a CPU's (llm/reference.h).
+// --check compares every token's probabilities with those that a CPU computes (llm/reference.h).
 
 #include "llm/model.h"
 
-// The sum, or the maximum, of one value per thread; every thread of the block gets it. At most 1,024 threads.
+// Returns, to every thread of the block, the sum or the maximum of one value per thread. At most 1,024 threads.
 template <typename Combine>
 __device__ float across_block(float value, float neutral, Combine combine)
 {
@@ -16,7 +16,7 @@ __device__ float across_block(float value, float neutral, Combine combine)
     const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = (blockDim.x + 31) / 32;
     for (int offset = 16; offset > 0; offset /= 2)
         value = combine(value, __shfl_xor_sync(0xffffffffu, value, offset));
-    __syncthreads(); // of_warp may still be read from the last time
+    __syncthreads(); // other threads may still read of_warp from the previous call
     if (lane == 0)
         of_warp[warp] = value;
     __syncthreads();

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Holds our CUPTI bindings and our unwinder against NVIDIA's own files, without a GPU and without a driver:
+# Checks our CUPTI bindings and our unwinder against NVIDIA's own files, without a GPU and without a driver:
 #   1. every field offset against the headers of each release (compiled C assertions);
-#   2. our walk over activity buffers, with the real library's cuptiActivityGetNextRecord;
-#   3. the API calls that our name pattern picks, from the names that the real library lists;
+#   2. our walk over activity buffers, against the real library's cuptiActivityGetNextRecord;
+#   3. which API calls our name pattern selects from the names that the real library lists;
 #   4. stacks through the real runtime library, against libgcc's.
-# Opt-in: it downloads some 100 MB from PyPI into a scratch folder. Nothing of that is ever committed.
+# Opt-in: it downloads about 100 MB from PyPI into a scratch folder. The downloads are never committed.
 #
 #   tests/cupti-wheels.sh [SCRATCH]      needs pip, unzip, a C compiler; SCRATCH keeps the downloads
 set -euo pipefail

@@ -2,7 +2,7 @@
 # Installs what a test program of another runtime needs, once, into FOLDER or the system, and prints the program that
 # runs or builds it.
 #
-#   tests/runtimes.sh greenlet|numba|pypy|boost|go|java FOLDER   exits with 75, and a sentence, if it cannot be had
+#   tests/runtimes.sh greenlet|numba|pypy|boost|go|java FOLDER   prints why and exits with 75 if it cannot be installed
 #   PYTHON=PROGRAM tests/runtimes.sh greenlet FOLDER             for this Python
 set -euo pipefail
 what=${1:?"usage: tests/runtimes.sh greenlet|numba|pypy|boost|go|java FOLDER"}

@@ -2,7 +2,7 @@
 # Installs NVIDIA's own Python binding, `cuda-bindings` from PyPI, into FOLDER, once, and prints the Python
 # that has it: a client of the driver's interface that we did not write.
 #
-#   tests/third-party.sh FOLDER       exits with 75, and a sentence, if it cannot be had
+#   tests/third-party.sh FOLDER       prints why and exits with 75 if it cannot be installed
 set -euo pipefail
 version=13.0.3
 folder=${1:?"usage: tests/third-party.sh FOLDER"}/cuda-bindings-$version

@@ -1,13 +1,13 @@
 /* A decode loop as servers run it: the step is captured into a CUDA graph once and then launched for every
- * token, so that the CPU makes one call for the whole model. Half way the cache has grown, and the graph is
- * captured anew and put into the place of the old one by an exec update.
+ * token, so that the CPU makes one call for the whole model. Half way the cache has grown: the graph is
+ * captured again, and an exec update replaces the old graph by the new one.
  *
- * What a profiler without the capture's stacks shows of it is one cudaGraphLaunch. gpuflame shows
+ * A profiler that does not have the capture's stacks shows one cudaGraphLaunch. gpuflame shows
  *
  *     main;generate;cudaGraphLaunch;[graph];prepare;capture;step;layer;attention;...;[GPU_Kernel]softmax_kernel
  *
- * graph_decode.cu and graph_decode.c include this after the kernels and what a launch is. It is written in
- * what C99 and C++ have in common.
+ * graph_decode.cu and graph_decode.c define the kernels and the macro LAUNCH, and then include this file. It
+ * uses only what C99 and C++ have in common.
  */
 #ifndef GRAPH_PROGRAM_H
 #define GRAPH_PROGRAM_H
@@ -31,7 +31,7 @@ static void check(cudaError_t error, const char *call)
 
 #define CUDA(call) (CUDA_CALL_SITE(), check((call), #call))
 
-/* The stub that stands for a kernel on the host is a function of the kernel's name, and has a frame. */
+/* A kernel's stub on the host is a function with the kernel's name, and has a frame. */
 #define RUN(kernel, stream, ...) \
     do { \
         const size_t caller = call_site_enter(#kernel); \

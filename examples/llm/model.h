@@ -1,6 +1,6 @@
 /* The model of the inference examples: its size, and its weights, which are random but the same for the
- * same seed. It says nothing of CUDA: the program puts one copy into host memory, for the reference to
- * read, and one onto the GPU. */
+ * same seed. It does not use CUDA: the program puts one copy into host memory, which the reference
+ * reads, and one onto the GPU. */
 #ifndef LLM_MODEL_H
 #define LLM_MODEL_H
 
@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* As small as can be while every kernel still has something to do. */
+/* As small as possible while every kernel still has work. */
 enum {
     DIM = 256,        /* width of the residual stream */
     HEADS = 8,        /* attention heads */
@@ -48,7 +48,7 @@ static inline size_t weight_count(int layers)
     return (size_t)layers * LAYER_FLOATS + OUTER_FLOATS;
 }
 
-/* Points at `count` floats from *next on, and moves *next behind them. */
+/* Returns the address *next, and moves *next past the `count` floats there. */
 static inline float *take(float **next, size_t count)
 {
     float *taken = *next;
@@ -104,7 +104,7 @@ static inline void draw_weights(struct weights *weights, int layers, uint64_t *s
     for (int i = 0; i < layers; i++) {
         struct layer_weights *layer = &weights->layer[i];
         fill(layer->attention_norm, DIM, 1.0f);
-        draw(layer->query, 4 * DIM * DIM, DIM, state); /* and key, value, attention_out behind it */
+        draw(layer->query, 4 * DIM * DIM, DIM, state); /* and key, value, attention_out, which follow it */
         fill(layer->mlp_norm, DIM, 1.0f);
         draw(layer->gate, 2 * HIDDEN * DIM, DIM, state); /* and up */
         draw(layer->down, DIM * HIDDEN, HIDDEN, state);

@@ -1,10 +1,10 @@
 /* The inference examples from the command line down to the kernel launches: a decode loop as servers run
  * it, with a cache of keys and values, one stream that computes and one that copies.
  *
- * llm_inference.cu and llm_inference.c include it after the kernels and what a launch is,
+ * llm_inference.cu and llm_inference.c include it after they have defined the kernels and a launch,
  *     LAUNCH(kernel, blocks, threads, stream)(arguments)
- * so both are the same program, and both must give the same stacks. It is written in what C99 and C++
- * have in common. The functions stand so that a flame graph of them reads well:
+ * so both are the same program, and both must give the same stacks. It uses only what C99 and C++ have
+ * in common. The functions are arranged so that a flame graph of them reads well:
  *
  *     main;serve;generate;decode;forward;layer;attention_block;matmul;matmul_kernel
  */
@@ -34,7 +34,7 @@ static void check(cudaError_t error, const char *call)
 
 #define CUDA(call) (CUDA_CALL_SITE(), check((call), #call))
 
-/* The stub that stands for a kernel on the host is a function of the kernel's name, and has a frame. */
+/* A kernel's stub on the host is a function with the kernel's name, and has a frame. */
 #define RUN(kernel, blocks, threads, stream, ...) \
     do { \
         const size_t caller = call_site_enter(#kernel); \
@@ -97,7 +97,7 @@ static struct options parse(int argc, char **argv)
     return options;
 }
 
-/* ---- The model on both sides, shared by all threads, and never written after loading. ---- */
+/* ---- The model on the host and on the GPU, shared by all threads, and never written after loading. ---- */
 
 struct model {
     int layers;
@@ -119,7 +119,7 @@ OWN_FRAME static void load_model(struct model *model, const struct options *opti
     uint64_t random = options->seed;
 
     model->layers = options->layers;
-    /* Pinned, or the GPU could not read the embeddings behind the program's back. */
+    /* Pinned memory, so that the GPU can read the embeddings while the program continues. */
     CUDA(cudaMallocHost((void **)&model->host_floats, count * sizeof(float)));
     CUDA(cudaMalloc((void **)&model->device_floats, count * sizeof(float)));
     lay_out(&model->host, model->host_floats, model->layers);
@@ -255,7 +255,7 @@ OWN_FRAME static void accumulate(struct session *session, float *x, const float 
     LEAVE();
 }
 
-/* Keys and values of this position join those of the earlier ones. */
+/* Appends the keys and values of this position to those of the earlier positions. */
 OWN_FRAME static void append_to_cache(struct session *session, int layer)
 {
     ENTER();
@@ -319,7 +319,7 @@ OWN_FRAME static void layer(struct session *session, int index)
     LEAVE();
 }
 
-/* The token's embedding, from the host: on the copy stream, but not before x is free. */
+/* Copies the token's embedding from the host, on the copy stream, once x is free. */
 OWN_FRAME static void embed(struct session *session, int token)
 {
     ENTER();
@@ -371,12 +371,12 @@ OWN_FRAME static int sample(struct session *session)
     return token;
 }
 
-/* A new sequence: the cache is empty again. */
+/* Starts a new sequence, with an empty cache. */
 OWN_FRAME static void reset(struct session *session)
 {
     ENTER();
     const size_t bytes = 2 * (size_t)session->model->layers * CONTEXT * DIM * sizeof(float);
-    CUDA(cudaMemsetAsync(session->keys, 0, bytes, session->compute)); /* and values, behind them */
+    CUDA(cudaMemsetAsync(session->keys, 0, bytes, session->compute)); /* and values, which follow them */
     session->position = 0;
     LEAVE();
 }
@@ -461,7 +461,7 @@ OWN_FRAME static void *worker(void *work)
     return NULL;
 }
 
-/* The first sequence is this thread's own. */
+/* This thread generates the first sequence itself. */
 OWN_FRAME static void serve(struct work *works, int threads)
 {
     ENTER();
@@ -486,7 +486,7 @@ static double seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* Floats summed in another order: 1e-5 of a probability is far above that, and far below any mistake. */
+/* The CPU sums floats in another order: 1e-5 of a probability is far above that error, and far below any mistake. */
 static int report_check(const struct work *works, int threads)
 {
     float worst = 0;

@@ -1,5 +1,5 @@
-/* The same arithmetic on the CPU, as plainly as it can be written: what --check holds the kernels
- * against. One call computes one position; the caller says which token stands there. */
+/* The same arithmetic on the CPU, written as plainly as possible: --check compares the kernels with it.
+ * One call computes one position; the caller passes the token at that position. */
 #ifndef LLM_REFERENCE_H
 #define LLM_REFERENCE_H
 
@@ -15,7 +15,7 @@ struct reference {
     float probabilities[VOCABULARY];
 };
 
-/* Whether there was memory for it. */
+/* Returns whether there was enough memory. */
 static inline int reference_open(struct reference *reference, const struct weights *weights, int layers)
 {
     const size_t cache = (size_t)layers * CONTEXT * DIM;
@@ -131,7 +131,7 @@ static inline void reference_mlp(const struct layer_weights *layer, float *x)
         x[i] += out[i];
 }
 
-/* Puts `token` at the next position and leaves the probabilities of the one after it. */
+/* Puts `token` at the next position, and computes the probabilities of the token after it. */
 static inline void reference_forward(struct reference *reference, int token)
 {
     const struct weights *weights = reference->weights;

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Cost of gpuflame per launch of a program whose coroutines take turns, as a table: nanoseconds of the launching thread's
-# processor time, on the simulated stack.
+# Prints a table of gpuflame's cost per launch in a program whose coroutines take turns: nanoseconds of the launching
+# thread's processor time, on the simulated CUDA stack.
 #
 #   cargo build --release && tests/bench/coroutines.sh [--limit NS] [COUNT...]
 #
-# Ends with 1 if a launch costs more than NS extra.
+# Exits with status 1 if gpuflame adds more than NS nanoseconds to a launch.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 limit=

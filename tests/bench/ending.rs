@@ -1,8 +1,8 @@
-//! How long a process with much to write survives SIGTERM: `cargo bench --bench ending`.
+//! Time from SIGTERM to the death of a process that has large outputs to write: `cargo bench --bench ending`.
 //!
 //! The programs have launched from many stacks, or many kernels, on the simulated CUDA stack; their files are written
-//! to the page cache. When the signal arrives, a program is either idle or still launching. Processor time is that of
-//! the thread that writes, from the scheduler's count: other load on the machine only delays the death.
+//! to the page cache. When the signal arrives, a program is either idle or still launching. The processor time is the
+//! scheduler's count for the writing thread, because other load on the machine affects only the time until death.
 //!
 //! `-- bytes`: bytes that checkpoints write per minute, and the share of time that the checkpoint thread takes. This is
 //! measured for programs that launch from ten stacks or from 10,000 stacks that all change each second, and for a
@@ -20,10 +20,10 @@ use std::{fs, thread};
 use staged::{built, command, compiled, stage};
 
 const ROUNDS: usize = 7;
-/// Time until the launches are in a checkpoint, as they are in programs that have run for a while.
+/// Time to wait before the signal, until a checkpoint contains the launches, as in a program that has run for a while.
 const REST: Duration = Duration::from_millis(2500);
 
-/// Command lines of `many`.
+/// Arguments of `many` (ending/many.c), one list per case.
 const CASES: [&[&str]; 7] = [
     &["stacks", "1000"],
     &["stacks", "100000"],
@@ -161,7 +161,7 @@ fn thread_called(child: &Child, name: &str) -> PathBuf {
     threads.flatten().map(|entry| entry.path()).find(is_it).expect("gpuflame is in it")
 }
 
-/// Milliseconds that a thread has run for.
+/// Processor time of a thread in milliseconds.
 fn processor(thread: &Path) -> Option<f64> {
     let text = fs::read_to_string(thread.join("schedstat")).ok()?;
     Some(text.split(' ').next()?.parse::<f64>().ok()? / 1e6)

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Cost of LD_PRELOAD in a shell for each program that it starts, as a table: microseconds, next to the cost of loading an
-# empty library.
+# Prints a table of what LD_PRELOAD in a shell costs each program that the shell starts, in microseconds, next to the
+# cost of loading an empty library.
 #
 #   cargo build --release && tests/bench/exec.sh [--limit US] [TIMES]
 #
-# Ends with 1 if the library made for this purpose, libgpuflame-preload.so, adds more than US.
+# Exits with status 1 if libgpuflame-preload.so, the library made for this purpose, adds more than US microseconds.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 limit=
@@ -16,7 +16,7 @@ target=${CARGO_TARGET_DIR:-$PWD/target}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 gcc -O2 -std=gnu99 tests/bench/exec/exec.c -o "$folder/exec"
-# The empty library has two segments like the stub, one of them writable.
+# Like libgpuflame-preload.so, the empty library has two segments, one of them writable.
 echo 'int nothing = 1;' | gcc -O2 -shared -nostdlib -Wl,-z,norelro -Wl,-z,noseparate-code -x c - -o "$folder/empty.so"
 for library in libgpuflame-preload.so libgpuflame.so; do cp "$target/release/$library" "$folder/"; done
 

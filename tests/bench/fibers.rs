@@ -70,7 +70,7 @@ fn processor_time() -> f64 {
     time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }
 
-/// Nanoseconds per call of `run`, from the third best turn, on which other load had hardly any effect.
+/// Returns the nanoseconds per call of `run` in the third fastest turn, on which other load had hardly any effect.
 fn nanos(mut run: impl FnMut(usize)) -> f64 {
     let mut turns = [0.0; TURNS];
     for turn in &mut turns {

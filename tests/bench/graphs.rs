@@ -2,8 +2,9 @@
 //! simulated stack. Prints a line per figure, `name value unit`.
 //!
 //! callgrind counts the instructions inside our callback, from one launch to the next: the benchmark fails if their
-//! number grows with the number of nodes. Times are from the ledger; they do grow with the number of nodes, since
-//! between two launches the (simulated) driver books the nodes and evicts our data from the caches.
+//! number grows with the number of nodes. Times are from the ledger (the counts that gpuflame prints at exit). They do
+//! grow with the number of nodes: between two launches the (simulated) driver handles every node, which evicts our data
+//! from the caches.
 //!
 //!     cargo bench --bench graphs
 #![cfg(target_os = "linux")]
@@ -18,8 +19,8 @@ use std::process::Stdio;
 
 use staged::{built, command, compiled, stage};
 
-/// Layers of eight kernels, and number of timed tokens: at most 1.6 million records, which fit the buffers even if the
-/// collector gets no processor.
+/// Sizes of the graph in layers of eight kernels, and number of timed tokens for each: at most 1.6 million records,
+/// which fit the buffers even if the collector gets no processor.
 const SIZES: [(u32, u32); 3] = [(1, 20_000), (40, 5_000), (400, 500)];
 /// Number of times that all sizes are timed; the best time is used.
 const TURNS: usize = 3;
@@ -69,7 +70,7 @@ fn instructions(program: &Path, folder: &Path, layers: u32) -> f64 {
         &out,
     ];
     run(&tool, program, folder, layers, MADE);
-    // Counts from before the first launch and from after the last launch are in files of their own.
+    // callgrind writes the counts from before the first launch and from after the last launch to separate files.
     let launches = KNOWN_AFTER..=MADE;
     let mut counts =
         launches.map(|launch| summary(&folder.join(format!("{name}.{launch}")))).collect::<Vec<_>>();

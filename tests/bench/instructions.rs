@@ -50,12 +50,13 @@ const CASES: [Case; 14] = [
     Case { name: "instructions_callback_python_3_11_15_of_70", run: in_python::<0x30b, true>, limit: 2150 },
     Case { name: "instructions_callback_python_3_9_off_70", run: in_python::<0x309, false>, limit: 1120 },
     Case { name: "instructions_callback_python_3_9_15_of_70", run: in_python::<0x309, true>, limit: 2025 },
-    // The case launches in turn from three and six further Python functions, inside twelve functions that stay.
+    // Each launch runs below twelve Python functions that stay on the stack and, in turn, three or six further
+    // functions.
     Case { name: "instructions_callback_python_other_leaf", run: by_turns::<0x30d>, limit: 2370 },
     Case { name: "instructions_callback_python_3_11_other_leaf", run: by_turns::<0x30b>, limit: 2860 },
     Case { name: "instructions_callback_python_3_9_other_leaf", run: by_turns::<0x309>, limit: 2890 },
-    // The case launches three kernels in a row from each of three places, as one line of Python does; native frames
-    // tell which launch comes next.
+    // The case launches three kernels in a row from each of three places, as one line of Python does. Only the native
+    // frames show which of the three launches comes next.
     Case { name: "instructions_callback_python_in_rows", run: in_rows::<0x30d>, limit: 2600 },
 ];
 
@@ -194,7 +195,7 @@ type Evaluate = unsafe extern "C" fn(c_int, unsafe extern "C" fn(*mut c_void), *
 
 static EVALUATE: OnceLock<Evaluate> = OnceLock::new();
 
-/// Calls a function below this number of Python frames.
+/// Calls `then` below `frames` Python frames.
 fn evaluated<const VERSION: u32>(
     frames: c_int,
     is_wanted: bool,
@@ -223,7 +224,8 @@ fn evaluated<const VERSION: u32>(
     assert!(unwind::python::off_reason().is_none(), "{:?}", unwind::python::off_reason());
 }
 
-/// The interpreter that evaluates nothing, for this version of Python, compiled into this program's folder once for all runs.
+/// Returns the path of the stand-in interpreter, which evaluates nothing, for this version of Python. It is compiled
+/// into this program's folder once for all runs.
 fn interpreter(version: u32) -> CString {
     let program = std::env::current_exe().expect("a program has a path");
     let library = program.with_extension(format!("interpreter-{version:x}.so"));
@@ -297,7 +299,7 @@ fn time() -> ExitCode {
             *fastest = fastest.min(text.trim().parse().unwrap_or(f64::INFINITY));
         }
     }
-    // Cases that do more in turn than launching print no time.
+    // Cases that do other work between launches print no time.
     for (case, nanos) in CASES.iter().zip(fastest).filter(|(_, nanos)| nanos.is_finite()) {
         let name = case.name.replace("instructions", "time");
         let _ = writeln!(std::io::stdout(), "{name} {nanos:.1} ns");

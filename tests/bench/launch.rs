@@ -54,9 +54,9 @@ use turns::{Figure, Slice};
 const DEPTHS: [usize; 4] = [16, 32, 64, 128];
 /// Number of captures of the same stack that are timed together.
 const CAPTURES: u32 = 100;
-/// Average number of captures per turn of every stack before the measurement, in the situations where stacks differ.
+/// Average number of captures of each stack per turn, before the measurement begins, in situations where stacks differ.
 const WARM_UP: usize = 4;
-/// Average number of captures per turn of every stack in the measurement.
+/// Average number of captures of each stack per turn, in the measurement.
 const ROUNDS: usize = 2;
 
 /// Stacks and code with which a method is measured.
@@ -135,7 +135,8 @@ impl Measured {
     }
 
     fn new(place: &Place, wrong: Vec<usize>, figures: &[Figure], frames: &[usize]) -> Self {
-        // Methods that write records do not return the number of frames, so the number of the capture alone is used.
+        // Methods that write records do not return the number of frames, so the number that the plain capture found is
+        // used.
         let frames = frames.iter().map(|&count| if count == 0 { frames[CAPTURE] } else { count }).collect();
         Self { situation: place.situation, depth: place.depth, figures: figures.to_vec(), frames, wrong }
     }
@@ -248,7 +249,7 @@ impl OnSimulated {
     fn measure(places: &[Place], libraries: &[Vec<Function>; 2]) -> Self {
         let folder = staged::stage("cuda");
         let runtime = simulated::Runtime::subscribed(&folder);
-        // In the last job the window is closed, so the callback only takes the stack and its id.
+        // In the last job the window is closed, so the callback does its work without the stack and its id.
         let beyond = Place::new(Situation::Hot, 64, libraries);
         let figures = turns::measure(
             places.len() + 1,
@@ -381,8 +382,8 @@ fn callbacks(depths: &[usize], simulated: &OnSimulated) -> Table {
     table
 }
 
-/// Maximum slowdown of a thread next to another thread, over all of gpuflame's work at a launch, and the case in which
-/// it occurs.
+/// Returns the largest slowdown that a second thread causes in any part of gpuflame's work at a launch, and the case in
+/// which it occurs.
 fn worst_of_two_threads(methods: &[Method], all: &[Measured], simulated: &OnSimulated) -> (f64, String) {
     let ours = all.iter().flat_map(|place| {
         let figures = place.figures[..=FULL + 1].iter().zip(methods);

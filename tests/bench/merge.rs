@@ -2,7 +2,7 @@
 //!
 //! The number of launches is that of the eBPF tutorial, on one thread, 2 to 32 us apart. Clocks differ by 0, 20 or 100 us,
 //! and one stack in a thousand is lost, so that order alone is not enough. The tutorial's own algorithm (each stack is
-//! compared with all launches) is measured on a part, and scaled.
+//! compared with all launches) runs on a part of the launches, and its time is scaled up.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -69,7 +69,7 @@ fn launches() -> Vec<Launch> {
     (1..=LAUNCHES as u64).map(launch).collect()
 }
 
-/// Seconds of the tutorial's loop over all launches per stack, without its second loop.
+/// Seconds that the tutorial takes in the loop that compares each stack with all launches, without its second loop.
 fn quadratic(launches: &[Launch]) -> f64 {
     let part = 200;
     let begin = Instant::now();

@@ -2,7 +2,7 @@
 //! (for the real trace's events).
 //!
 //! The events are those of a real trace (`kineto-2023/control.json.gz` in the folder of traces), or else of a made-up
-//! training step. The events are repeated with shifted times and ids, as long as these numbers do not become longer.
+//! training step. The events are repeated with shifted times and ids, as long as these numbers do not need more digits.
 //! Both traces are in Kineto's own layout. Missing bytes are filled by blanks after the events, the same number after
 //! each event.
 

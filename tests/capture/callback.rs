@@ -196,7 +196,7 @@ fn the_callback_records_each_launch_once_and_allocates_nothing() {
     launches_of_python_allocate_nothing();
 }
 
-/// Launches from Python functions, whose leaf differs from the previous launch's.
+/// Launches from Python functions, with another leaf function than in the previous launch.
 #[cfg(target_arch = "x86_64")]
 fn launches_of_python_allocate_nothing() {
     use gpuflame_model::record::FrameKind;

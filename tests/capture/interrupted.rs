@@ -81,7 +81,7 @@ impl Scene {
         Self { _alone: alone, lost: counted() }
     }
 
-    /// Counts of losses since the scene was set.
+    /// Counts of losses since this value was created.
     fn lost(&self) -> Vec<(&'static str, u64)> {
         let more = counted().into_iter().map(|(label, count)| (label, count - self.lost[label]));
         more.filter(|(_, count)| *count > 0).collect()
@@ -99,7 +99,7 @@ fn launches() -> Vec<u32> {
     ids
 }
 
-/// A launch that a handler interrupts on entry, where it runs `there`.
+/// Makes a launch during which a handler interrupts the enter callback and runs `there`.
 #[inline(never)]
 fn interrupted(id: u32, there: fn()) {
     THERE.store(there as *const () as usize, Ordering::Relaxed);
@@ -113,7 +113,7 @@ fn interrupted(id: u32, there: fn()) {
     Capture::exit(&call);
 }
 
-/// A launch that passes through both of CUDA's interfaces.
+/// Makes a launch that passes through both of CUDA's interfaces.
 #[inline(never)]
 fn nested_launch(outer: u32, inner: u32) {
     let (slot, slot_within) = (Cell::new(0), Cell::new(0));

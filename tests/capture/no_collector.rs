@@ -1,7 +1,7 @@
-//! Without a collector: launches are recorded while there is room, counted when there is none, and recorded again after
-//! a read.
+//! Without a collector: launches are recorded while the thread's chunks have room, only counted when they are full, and
+//! recorded again after a read.
 //!
-//! There is one test, in a process of its own: all tests of a process would share the room.
+//! There is one test, in a process of its own: all tests of a process would share that memory.
 
 #[path = "../support/api_call.rs"]
 mod api_call;
@@ -48,7 +48,7 @@ fn launches_without_buffer_space_are_counted_and_later_ones_recorded() {
     assert_eq!(read(), [7]);
     assert_eq!(lost(Loss::LaunchesDropped), dropped + 1);
 
-    // A chunk has room for some 2,700 launches.
+    // A chunk has room for about 2,700 launches.
     const EACH: usize = 3_000;
     (0..EACH as u32).for_each(launch);
     let middle = capture::now();

@@ -28,7 +28,7 @@ impl Rng {
     }
 }
 
-/// Frames that outlive the rows.
+/// Stacks of the launches, as numbers of the labels in `rows`, leaf first.
 const STACKS: [[u32; 3]; 5] = [[3, 1, 0], [3, 2, 0], [4, 1, 0], [4, 2, 0], [3, 2, 1]];
 
 fn frames() -> Vec<[Frame; 3]> {

@@ -124,7 +124,7 @@ fn library_and_recover_outputs_are_owner_only_and_other_verbs_follow_the_umask()
     }
 }
 
-/// The owner of that file could write a script into the picture; root then opens the picture in a browser.
+/// The other user, who owns the old file, could write a script into the picture, which root then opens in a browser.
 #[test]
 fn another_users_world_writable_file_is_replaced_by_an_owner_writable_one() {
     let folder = scratch("cli");

@@ -1,5 +1,5 @@
-//! `merge-ranks` on the files of a job: whether they are of one job, which ranks are missing, and who came last to each
-//! collective.
+//! `merge-ranks` on the files of a job: whether they are of one job, which ranks are missing, and which rank came last
+//! to each collective.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -54,14 +54,14 @@ fn missing_ranks_of_the_job_are_counted_and_listed() {
         (&8.into(), &2.into(), &6.into()),
         "{job}"
     );
-    // A single file has the rank that it gives.
+    // A single file keeps the rank that is stated in it.
     let (tables, remarks) = merge(&folder, &["3.json"]);
     assert_eq!(tables["ranks"][0]["rank"], "3");
     assert!(remarks.contains("7 of 8 ranks are missing: 0 to 2, 4 to 7"), "{remarks}");
-    // Numbers in the order of files do not tell which ranks are missing.
+    // Ranks that are assigned by the order of the files do not show which ranks are missing.
     let (_, remarks) = merge(&folder, &["3.json", "0.json", "--assume-order"]);
     assert!(remarks.contains("6 of 8 ranks are missing; "), "{remarks}");
-    // All are there, or their number is unknown.
+    // Either all ranks are present, or their number is unknown.
     write(&folder, "0.json", &info(0, 2), &[GEMM]);
     write(&folder, "3.json", &info(1, 2), &[GEMM]);
     assert!(!merge(&folder, &["."]).1.contains("missing"));
@@ -69,7 +69,7 @@ fn missing_ranks_of_the_job_are_counted_and_listed() {
     write(&folder, "3.json", r#""rank": 3"#, &[GEMM]);
     let (tables, remarks) = merge(&folder, &["."]);
     assert!(tables["job"][0]["missing"].is_null() && !remarks.contains("missing"), "{remarks}");
-    // Ranks beyond the number of ranks are numbered otherwise.
+    // Rank 5 of a job of 4 ranks: the ranks must be numbered in another way.
     write(&folder, "3.json", &info(5, 4), &[GEMM]);
     let (tables, remarks) = merge(&folder, &["."]);
     assert!(tables["job"][0]["missing"].is_null() && remarks.contains("number them otherwise"), "{remarks}");
@@ -94,12 +94,12 @@ fn files_of_different_programs_are_refused_with_the_difference() {
     ]);
     write(&folder, "rank1.json", &info(1, 8), &[("conv", 0.0, 5.0)]);
     refused(&["rank0.json (rank 0)", "rank1.json (rank 1)", "no kernel runs in both", "ranks.json"]);
-    // The user says that they are one job.
+    // The user states in `ranks.json` that both files belong to one job.
     fs::write(folder.join("ranks.json"), r#"{"rank0.json": 0, "rank1.json": 1}"#).unwrap();
     let (_, remarks) = merge(&folder, &["."]);
     assert!(remarks.contains("no kernel runs in both"), "{remarks}");
     fs::remove_file(folder.join("ranks.json")).unwrap();
-    // Ranks of one program share a kernel, or have none.
+    // Two ranks of one program share a kernel, or one of them has no kernels.
     write(&folder, "rank1.json", &info(1, 8), &[("conv", 0.0, 5.0), ("gemm", 6.0, 5.0)]);
     write(&folder, "rank2.json", &info(2, 8), &[("conv", 0.0, 5.0)]);
     write(&folder, "rank3.json", &info(3, 8), &[]);
@@ -131,7 +131,7 @@ fn the_rank_that_came_last_to_each_collective_is_shown_with_the_wait_of_other_ra
         [Value::from("2"), 2.into(), 3.into(), 80_000.into(), 200_000.into(), 3.into()],
         "{rows:?}"
     );
-    // These end a second apart.
+    // The ranks' all-gathers end a second apart.
     let unknown = row(gather);
     assert!(unknown["rank"].is_null(), "{unknown}");
     let reason = unknown["unknown_because"].as_str().unwrap();

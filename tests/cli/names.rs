@@ -137,7 +137,7 @@ fn odd_trace(folder: &Path, file: &str, kernels: [&str; 2]) {
     trace.write(&folder.join(file));
 }
 
-/// Asserts that none of those names still contains a line break.
+/// Asserts that no name made by `odd` still contains a line break.
 fn assert_one_line_each(text: &str, by: &str) {
     assert_harmless(text, by);
     assert!(text.lines().all(|line| !line.starts_with(['y', 'z'])), "{by}: {text}");

@@ -89,7 +89,7 @@ fn the_forward_thread_is_identified_by_sequence_numbers_and_never_guessed() {
         let ran = gpuflame(&folder, ["flamegraph", "a.json"].iter().chain(&BACKWARD)).ok();
         ran.stdout.lines().filter(|line| line.contains("[backward]")).count()
     };
-    // Another thread has operator 7 as well, but not 8, so thread 2 cannot refer to it.
+    // Another thread has operator 7 as well, but not 8, so the backward pass of thread 2 cannot belong to that thread.
     let mut trace = training();
     operator(&mut trace, "aten::other", 3, (0, 10), 7, 0);
     assert_eq!(back(&trace), 2);
@@ -103,7 +103,7 @@ fn the_forward_thread_is_identified_by_sequence_numbers_and_never_guessed() {
         }));
     }
     assert_eq!(back(&trace), 2);
-    // A later reuse of a number is not the operator that was differentiated earlier.
+    // An operator that reuses the number 7 later is not the operator that was differentiated.
     let mut trace = training();
     operator(&mut trace, "aten::later", 1, (500, 510), 7, 0);
     assert_eq!(back(&trace), 2);

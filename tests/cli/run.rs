@@ -388,7 +388,7 @@ fn a_command_line_that_cannot_be_run_is_rejected_in_one_line() {
     run(&["--library", own, "true"]).fails(1, &["gpuflame is another library, or a program", "--library"]);
     let other = support::cuda().join("libcudart.so.13");
     run(&["--library", other.to_str().unwrap(), "true"]).fails(1, &["is another library, or a program"]);
-    // A misspelt option is not taken for the command to run; options after the command belong to the command.
+    // A misspelt option is not mistaken for the command; options after the command belong to the command.
     let said = run(&["--library", library, "--format", "svg", "true"]);
     assert!(said.code == 2 && said.stderr.contains("--formats"), "{}", said.stderr);
     let ran = run(&["--library", library, "echo", "-o", "--formats", "--", "x"]).ok();
@@ -598,7 +598,7 @@ fn a_musl_program_runs_with_preload() {
     assert_eq!(done.code, Some(5), "{}", done.stderr);
 }
 
-/// In a descendant of the command, the driver's variable is already set by the first process.
+/// The command's first process has already set the variable that the driver reads, so a descendant inherits it.
 #[test]
 fn preload_loads_the_library_at_once_in_descendants_too() {
     let script = "grep -c 'libgpuflame[.]so' /proc/self/maps; true";

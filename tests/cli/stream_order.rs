@@ -128,7 +128,7 @@ fn gaps_between_overlapping_kernels_are_not_negative() {
     }
 }
 
-/// A row of 4,000 us, whose successors begin after 25 and 60 us and take 10 us each.
+/// A kernel of 4,000 us. The next two kernels of its stream begin 25 and 60 us after its start and take 10 us each.
 fn impossible() -> Vec<String> {
     let mut events: Vec<_> = (1..=3).map(|id| call("cudaLaunchKernel", id, f64::from(3 * id))).collect();
     events.extend([
@@ -159,7 +159,7 @@ fn an_impossible_duration_is_named_with_recorded_and_clamped_figures_in_every_ve
                 (row["what"].as_str().unwrap().to_owned(), nanos("recorded_ns"), nanos("clamped_ns"))
             })
             .collect::<Vec<_>>();
-        // 25 us of the first row remain, and 10 us of each of its two successors.
+        // The first kernel counts 25 us, and each of the next two counts 10 us.
         let expected = [
             ("all GPU work".to_owned(), 4_020_000, 45_000),
             ("busy time of all GPUs".to_owned(), 4_000_000, 45_000),
@@ -257,12 +257,12 @@ fn recording_ended_before_the_gpu_only_if_the_times_show_it() {
         let line = text.lines().find(|line| line.contains("launches at the end without an activity"));
         line.unwrap().contains("recording ended before")
     };
-    // Ten launches, 100 us apart, of which the first has a kernel: its work took 60 us from the launch.
+    // Ten launches, 100 us apart. Only the first launch has a kernel, which ended 60 us after the launch.
     let mut events: Vec<_> =
         (0..10).map(|at| call("cudaLaunchKernel", 1 + at, 100.0 * f64::from(at))).collect();
     events.push(kernel("k", 1, 10.25, 50.0));
     assert!(!at_end(&events));
-    // Ten launches within 20 us, of whose kernels of 100 us three ran until the recording ended.
+    // Ten launches within 20 us of kernels of 100 us each. Three of the kernels ran before the recording ended.
     let mut events: Vec<_> =
         (0..10).map(|at| call("cudaLaunchKernel", 1 + at, 2.0 * f64::from(at))).collect();
     events.extend((0..3).map(|at| kernel("k", 1 + at, 10.25 + 100.0 * f64::from(at), 100.0)));

@@ -176,7 +176,7 @@ fn take_terminal() -> std::io::Result<()> {
 #[test]
 fn a_signal_after_the_command_exited_terminates_run() {
     // On a terminal that stops background jobs when they write, `gpuflame run` is stopped after the command's end, as it
-    // prints its line. The shell's `wait` returns 150 while it is.
+    // prints its line. The shell's `wait` returns 150 while `gpuflame run` is stopped.
     let (ours, theirs) = terminal();
     let script = format!(
         "stty tostop; set -m; {} run --library {} -- sh -c 'exit 3' & \

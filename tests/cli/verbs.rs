@@ -493,7 +493,7 @@ fn comparing_stacks_folded_with_different_flags_prints_a_warning() {
     assert!(other_way.contains("1 kernels have short names after and full names before, "), "{other_way}");
     let frames = said("whole.folded", "all.folded");
     assert!(frames.starts_with("gpuflame: the files share 1 kernels but no stack: "), "{frames}");
-    // Nothing is reported for files that fit, nor for programs that have nothing in common.
+    // No warning is printed for files whose names match, nor for programs that have no names in common.
     for (before, after) in
         [("short.folded", "short.folded"), ("whole.folded", "whole.folded"), ("whole.folded", "new.folded")]
     {

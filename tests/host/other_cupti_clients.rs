@@ -31,8 +31,8 @@ fn a_client_may_free_buffers_it_took_over_and_the_exit_reports_it() {
     }
 }
 
-/// The program prints a line at the same moment, before any record is flushed, and one pipe receives both lines in
-/// order of time.
+/// When the program takes over the records it also prints a line, before any record is flushed. One pipe receives this
+/// line and gpuflame's line, in order of time.
 #[test]
 fn a_takeover_of_the_records_is_reported_when_it_happens() {
     let program = compile("tests/programs/rival.c", &["-O2"]);
@@ -41,7 +41,8 @@ fn a_takeover_of_the_records_is_reported_when_it_happens() {
     assert!(said < done.stderr.find("rival: flushes").unwrap(), "{}", done.stderr);
 }
 
-/// The client reads the attribute before it takes the records, and again once gpuflame has noticed the takeover.
+/// The client reads a CUPTI attribute that gpuflame sets: once before it takes the records, and again after gpuflame
+/// has noticed the takeover.
 #[test]
 fn a_client_that_took_the_records_sees_none_of_our_cupti_settings() {
     let program = compile("tests/programs/rival.c", &["-O2"]);
@@ -116,8 +117,8 @@ fn clients() -> [PathBuf; 2] {
     [compile("tests/programs/client.c", &["-O2"]), compile("tests/programs/client.c", &linked)]
 }
 
-/// Asserts that the program's 50 launches before the client and 70 launches after it are present; of the 40 launches in
-/// between nothing is known.
+/// Asserts that the program's 50 launches before the client and 70 launches after it are present; the 40 launches in
+/// between may be missing.
 fn assert_before_and_after(done: &Done, afters: u64) {
     assert_eq!(nanos_under(done, "[GPU_Kernel]before"), Some(50 * 1000), "{}", done.stderr);
     assert_eq!(nanos_under(done, "[GPU_Kernel]theirs"), None, "{}", done.stderr);
@@ -158,8 +159,8 @@ fn an_opening_window_leaves_the_records_to_an_active_client() {
     assert_eq!(done.ledger("activity records arrive again").len(), 1, "{}", done.stderr);
 }
 
-/// A client that registered before gpuflame was loaded was not intercepted. gpuflame detects such a client by the
-/// record kinds that the client enabled.
+/// gpuflame cannot intercept the calls of a client that registered before gpuflame was loaded. gpuflame detects such a
+/// client by the record kinds that the client enabled.
 #[test]
 fn a_client_that_registered_before_gpuflame_and_gets_no_records_is_reported() {
     let [program, _] = clients();
@@ -172,7 +173,8 @@ fn a_client_that_registered_before_gpuflame_and_gets_no_records_is_reported() {
         done.stderr
     );
     assert_eq!(nanos_under(&done, "[GPU_Kernel]before"), Some(50 * 1000), "{}", done.stderr);
-    // The client disables its own kinds at its end, and each kind has one switch for all clients.
+    // At its end the client disables its kinds, and each kind has one switch for all clients; later records
+    // nevertheless arrive.
     assert_eq!(nanos_under(&done, "[GPU_Kernel]after"), Some(70 * 1000), "{}", done.stderr);
 }
 
@@ -206,8 +208,8 @@ fn a_clients_clock_is_removed_when_the_client_is_done() {
     }
 }
 
-/// The clients flush late; or have slow buffer functions; or switch an activity kind on and off before they register
-/// their buffer functions; or also subscribe to CUPTI's callbacks.
+/// Tests clients that flush late, that have slow buffer functions, that switch an activity kind on and off before they
+/// register their buffer functions, or that also subscribe to CUPTI's callbacks.
 #[test]
 fn late_slow_and_subscribing_clients_get_all_their_records() {
     let [program, _] = clients();
@@ -313,7 +315,7 @@ fn gpuflame_subscribes_again_after_a_client_finalizes_cupti() {
     }
 }
 
-/// gpuflame detects the client nevertheless, so that the client sees none of gpuflame's settings and record kinds.
+/// Even with this setting gpuflame detects the client, so the client sees none of gpuflame's settings and record kinds.
 #[test]
 fn with_yield_0_a_client_keeps_the_records_that_it_took() {
     let [program, _] = clients();
@@ -329,8 +331,8 @@ fn repeats() -> usize {
     std::env::var("GPUFLAME_REPEATS").map_or(1, |count| count.parse().unwrap())
 }
 
-/// A client that is done may free its state and be unloaded. The client's functions are still registered with CUPTI, so
-/// that gpuflame's own kinds, flushes and timestamp queries would call them.
+/// A client that is done may free its state and be unloaded. CUPTI still has the client's functions, and gpuflame's own
+/// record kinds, flushes and timestamp queries would make CUPTI call them.
 #[test]
 fn a_client_that_is_done_is_not_called_again() {
     let [program, plugin, _] = passing();

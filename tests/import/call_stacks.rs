@@ -98,7 +98,8 @@ fn expected(trace: &Value) -> Stacks {
         let at = first + slices[first..].iter().position(|slice| *slice == own).unwrap();
         let is_open = |slice: &&Slice| (slice.0 <= start && start < slice.1) || slice.0 == start;
         let open: Vec<&Slice> = slices[..at].iter().filter(is_open).collect();
-        // The functions of the innermost operator are running. A range is opened by functions that return.
+        // The functions in the innermost operator's arguments are running at the launch. The functions in a range's
+        // arguments opened the range and have returned, so ranges are left out.
         let is_range = |slice: &Slice| {
             slice.2 == 1 || slice.4.last().is_some_and(|function| function.ends_with(": __enter__"))
         };
@@ -157,7 +158,7 @@ impl Rng {
     }
 }
 
-/// A trace of slices that overlap arbitrarily, on few distinct times, so that many begin and end together.
+/// A trace of slices that overlap arbitrarily, with few distinct times, so that many slices begin and end together.
 fn random_trace(seed: u64) -> Value {
     let mut rng = Rng(seed);
     let mut events = Vec::new();
@@ -330,7 +331,8 @@ fn stack_at_launch(mut events: Vec<Value>) -> (String, String) {
 fn an_end_event_closes_the_innermost_slice_of_its_category_and_name() {
     let outer = |phase: &str, time| edge(phase, "cpu_op", "outer", time);
     let inner = |phase: &str, category: &str, name: &str, time| edge(phase, category, name, time);
-    // Begin and end of an inner slice of an unknown or missing category close nothing else.
+    // The end event of an inner slice ends that slice and no other one, even if the category or the name is unknown or
+    // missing.
     for (category, name) in [("mylib", "inner"), ("", "inner"), ("mylib", ""), ("", "")] {
         let events = vec![
             outer("B", 0),
@@ -349,7 +351,8 @@ fn an_end_event_closes_the_innermost_slice_of_its_category_and_name() {
         assert_eq!(stack, "outer", "{category:?} {name:?}");
         assert!(stderr.contains("ignored 1 end without a begin"), "{stderr}");
     }
-    // Ends crosswise: the name decides. Without a name, the innermost slice ends.
+    // The two slices end crosswise. The name of an end event decides which slice it ends; without a name, the innermost
+    // slice ends.
     let crosswise = |name: &str| {
         vec![
             outer("B", 0),

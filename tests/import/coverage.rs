@@ -6,7 +6,7 @@ use crate::support::command::gpuflame;
 use crate::support::scratch;
 use crate::support::traces::Trace;
 
-/// Twenty launches at every 100 us. The first `recorded` of them have a kernel of 90 us.
+/// Twenty launches, one every 100 us. The first `recorded` launches have a kernel of 90 us.
 fn launches(recorded: u32) -> Trace {
     let mut trace = Trace::default();
     for id in 1..=20 {

@@ -119,7 +119,7 @@ fn missing_columns_of_nsys_are_named_and_cost_only_their_facts() {
         assert!(ran.stderr.contains(column), "{}", ran.stderr);
     }
     assert_eq!(ran.stderr.lines().count(), 1, "{}", ran.stderr);
-    // Another column has the name, and names are in the table itself.
+    // The kernel's name is in another column, as a text and not as an id of `StringIds`.
     let short = "
         ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL RENAME COLUMN demangledName TO shortName;
         UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET shortName = 'gemm';
@@ -360,7 +360,7 @@ fn databases_without_a_timeline_are_rejected_by_name() {
             gpuflame(&folder, [verb, name]).fails(1, &[&[name], &words[..]].concat());
         }
     }
-    // The tables are there, and nothing was recorded.
+    // The tables exist, but they are empty.
     database(
         &folder,
         "empty.db",

@@ -1,4 +1,4 @@
-//! Facts of a JSON trace that outputs show as the file has them: correlation ids, kinds of copies and memory, names.
+//! Values of a JSON trace that outputs must show unchanged: correlation ids, kinds of copies and memory, names.
 
 use std::fs;
 

@@ -152,11 +152,12 @@ fn one_call_under_many_stacks_is_one_row() {
         (row[key].as_str().unwrap().to_owned(), row["total_ns"].as_u64().unwrap())
     };
     assert_eq!(first("idle_calls", "call"), ("cudaFree".to_owned(), 1_500_000));
-    // From 950 to 1000, from 200 to 250 and during the call; `b` has the same parts.
+    // Idle time under `b`: 50 us before `cudaFree`, the 800 us of the call, and 50 us after it. `a` has 100 us less.
     assert_eq!(first("idle_functions", "function"), ("train.py(9): b".to_owned(), 900_000));
     assert_eq!(first("idle_lines", "line"), ("train.py:9".to_owned(), 900_000));
     assert_eq!(first("idle_modules", "module").0, "train.py");
-    // From 100 to 1020 and from 1100 to 2120, except for two launches of 10 us each.
+    // The GPU is idle from 100 to 1020 and from 1100 to 2120; the two launches of 10 us each in these gaps have another
+    // cause.
     assert_eq!(first("idle_causes", "cause"), ("host_late".to_owned(), 1_920_000));
 }
 

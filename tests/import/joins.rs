@@ -1,5 +1,5 @@
-//! GPU work finds its launch if correlation ids are missing, repeated or shared by several processes; otherwise it has
-//! none, and a remark says so. Expected stacks and times were worked out by hand.
+//! GPU work finds its launch if correlation ids are missing, repeated or shared by several processes; if no launch can
+//! be found, the work is shown without one, and a remark reports it. Expected stacks and times were worked out by hand.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -97,7 +97,7 @@ fn launches_before_the_trace_are_known_by_the_ids_of_their_own_rank() {
     );
 }
 
-/// Two processes with one id each, and a kernel each on their own GPU.
+/// Two processes with the same id, and one kernel for each process, on its own GPU.
 fn two_processes() -> Vec<Value> {
     vec![
         operator("A", 11, 0, 8),
@@ -180,7 +180,7 @@ fn work_without_a_correlation_id_is_joined_by_flows_and_external_ids() {
     let place = json!({"device": 0, "stream": 7});
     let stack = "aten::mm;cudaLaunchKernel;[GPU_Kernel]k 10000\n";
     let traces = [
-        // `ac2g`, directly at the events.
+        // A flow of category `ac2g` starts and ends exactly where the call and the kernel begin.
         vec![
             operator("aten::mm", 1, 0, 8),
             launch(1, 2, json!({})),
@@ -188,7 +188,7 @@ fn work_without_a_correlation_id_is_joined_by_flows_and_external_ids() {
             kernel(0, 20, place.clone()),
             flow("f", 9, 0, 7, 20),
         ],
-        // The flow starts inside the call, and the other operator's launch has no flow.
+        // The flow starts inside the call and ends inside the kernel. The launch of the other operator has no flow.
         vec![
             flow("f", 9, 0, 7, 22),
             flow("s", 9, 1, 1, 3),
@@ -198,13 +198,13 @@ fn work_without_a_correlation_id_is_joined_by_flows_and_external_ids() {
             launch(1, 12, json!({})),
             kernel(0, 20, place.clone()),
         ],
-        // `bind_id` on the events themselves.
+        // The events themselves name their flow by `bind_id`.
         vec![
             operator("aten::mm", 1, 0, 8),
             bound(json!("0x1"), "flow_out", launch(1, 2, json!({}))),
             bound(json!("0x1"), "flow_in", kernel(0, 20, place.clone())),
         ],
-        // The flow's id is the correlation id of one end, and the other end has none.
+        // The flow's id equals the correlation id of one of its two ends; the other end has no correlation id.
         vec![
             operator("aten::mm", 1, 0, 8),
             launch(1, 2, json!({"correlation": 9})),
@@ -219,7 +219,7 @@ fn work_without_a_correlation_id_is_joined_by_flows_and_external_ids() {
             kernel(0, 20, json!({"correlation": 9, "device": 0, "stream": 7})),
             flow("f", 9, 0, 7, 20),
         ],
-        // Nothing but external ids.
+        // The only link between the launch and the kernel is their external id.
         vec![
             operator("aten::mm", 1, 0, 8),
             launch(1, 2, json!({"External id": 25})),
@@ -231,7 +231,7 @@ fn work_without_a_correlation_id_is_joined_by_flows_and_external_ids() {
         let linked: Vec<&str> = ran.stdout.lines().filter(|line| line.ends_with("10000")).collect();
         assert_eq!(format!("{}\n", linked.join("\n")), stack, "{at}: {}", ran.stdout);
     }
-    // Without any of these, work has no launch, which is not the same as a launch before the trace.
+    // Without any of these links, work has no launch, which is not the same as a launch before the trace.
     let ran = folded("no-ids", &[launch(1, 2, json!({})), kernel(0, 20, place)]);
     assert!(ran.stdout.contains("[no launch stack];[GPU_Kernel]k 10000"), "{}", ran.stdout);
     assert!(
@@ -297,7 +297,8 @@ fn flows_of_a_critical_path_do_not_overrule_correlation_ids() {
         operator("aten::mm", 1, 0, 8),
         launch(1, 2, json!({"correlation": 1})),
         kernel(0, 20, json!({"correlation": 1, "device": 0, "stream": 7})),
-        // A wait whose flow ends within the kernel, and whose id is that of an edge of the critical path.
+        // A wait with a flow that ends inside the kernel. The flow's id is the wait's correlation id, and the flow is
+        // an edge of the critical path and not a launch.
         event(
             "cuda_runtime",
             "cudaStreamSynchronize",
@@ -334,7 +335,7 @@ fn launches_of_one_thread_that_share_an_id_are_linked_in_order_within_seconds() 
     }
     let began = Instant::now();
     let ran = folded("one-id", &events);
-    // Debug builds on a busy machine need a few seconds; comparing each with each took minutes.
+    // Debug builds on a busy machine need a few seconds; comparing every launch with every kernel took minutes.
     assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
     assert_eq!(ran.stdout, "cudaLaunchKernel;[GPU_Kernel]k 60000000\n");
     assert!(

@@ -64,7 +64,7 @@ fn nsys_exports_of_any_version_are_linked_within_each_process() {
                         decode;cudaMemcpyAsync;[GPU0_Memcpy HtoD] 40\n";
         assert_eq!(folded(&folder, "report.sqlite"), expected);
     }
-    // Work of 7 of 182 ns has no launch.
+    // 7 of the 182 ns of GPU work have no launch.
     let told = gpuflame(&folder, ["flamegraph", "report.sqlite", "--format", "folded"]).ok().stderr;
     assert!(
         told.contains("1 of 5 GPU operations (3.8 % of the GPU time) have no launch in the trace"),

@@ -357,7 +357,7 @@ fn the_error_for_damage_in_mid_file_gives_its_position_and_not_the_end_of_the_fi
     let mut damaged = whole.clone();
     damaged.insert_str(event, "\"x\":[{\"y\":[{\"z\":[1,");
     fs::write(folder.join("damaged.json"), &damaged).unwrap();
-    // A key follows in the open list, and after it comes a colon.
+    // The next key of the object is then inside the open list, where the colon after it is invalid.
     let colon = damaged.find("[1,\"").map(|at| at + 4 + damaged[at + 4..].find(':').unwrap()).unwrap();
     let ran = gpuflame(&folder, ["info", "damaged.json"]);
     ran.fails(1, &["damaged.json", &format!("damaged at byte {colon},"), "the end of the open value"]);

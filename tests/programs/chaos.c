@@ -5,9 +5,9 @@
  *
  * HOW the process ends: `return`, `exit` on another thread while main launches, `_exit`, `abort`, or the signal of
  * `term` or `kill`. WHEN: `after` its threads are done, or in their `midst`. LINGER: milliseconds for which the process
- * continues before it ends. CHILD: how a child ends that is forked before CUDA starts and does the same with one
- * thread, its stderr in a file `stderr-PID`; `-`: no child. rival: another client of CUPTI asks for the records, as in
- * `rival.c`. CLIENT: a plugin with a client of CUPTI (`passing_client.c`) arrives, finishes and is unloaded, up to
+ * continues before it ends. CHILD: how a child ends. The child is forked before CUDA starts, does the same with one
+ * thread, and writes its stderr to `stderr-PID`; `-`: no child. rival: another client of CUPTI asks for the records, as
+ * in `rival.c`. CLIENT: a plugin with a client of CUPTI (`passing_client.c`) arrives, finishes and is unloaded, up to
  * three times.
  *
  * Before the process ends, it prints the parts of its state that must not change: how often a launch changed errno or
@@ -294,7 +294,7 @@ static void await_workers(void)
     }
 }
 
-/* Whatever CUPTI refuses, for example after a fatal error, it also refuses without gpuflame. */
+/* If CUPTI refuses a call, for example after a fatal error, it also refuses the call without gpuflame. */
 static void client_passes(const char *path, uint64_t *state)
 {
     static const uint32_t kinds[] = {2, 10};

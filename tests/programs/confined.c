@@ -1,8 +1,8 @@
 /* A program that has restricted itself, or gpuflame.
  *
- *     confined depth          prints the bytes of stack that each launch takes: the first of all, and those of another thread, half
- *                             of them each from another stack, and some right after a library was loaded; and six in a
- *                             signal handler on a stack of its own
+ *     confined depth          prints the bytes of stack that each launch takes: the first launch of the process, 19 launches of
+ *                             another thread (nine of them from new stacks, the last six after a library was loaded or
+ *                             unloaded), and six in a signal handler on a stack of its own
  *     confined descriptors    no further descriptor can be opened, from the first launches on
  *     confined threads        gpuflame cannot create a thread
  *     confined memory         eight threads find no memory available, launch 100 times each, and once more with memory available

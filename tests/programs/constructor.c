@@ -1,4 +1,4 @@
-/* A program whose memory ends right after CUDA has started.
+/* A program that runs out of memory right after CUDA has started.
  *
  *     constructor LIBRARY    CUDA starts in the constructor of a library (this file with -DLIBRARY) that is loaded: the loader's
  *                            lock is held until that returns, and threads that wait for it continue without memory

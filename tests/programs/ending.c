@@ -17,13 +17,13 @@
  * child that launches nothing and calls _exit, then abort), `daemon` (a child that calls _exit, and continues alone).
  *
  * WHERE the signal arrives, after main has launched 1,000 kernels: main in `launching`, `malloc`, `sleeping` (where it
- * would continue and print), `loading` (of libraries), `heap` (which it holds by `heap.c`, and launches 1,000 more);
- * `thread`: on another thread, which launches; `signal_stack`: on a small signal stack; `exiting`: in the middle of
- * exit().
+ * would continue and print), `loading` (of libraries), `heap` (main blocks the allocator by `heap.c` and launches 1,000
+ * more); `thread`: on another thread, which launches; `signal_stack`: on a small signal stack; `exiting`: in the middle
+ * of exit().
  * HOW: `twice`: again after 20 ms. `later`: again after 1.5 s, while outputs wait (`filesystem.c`). `own`: main has an
- * action of its own, which prints and exits with code 5. `default`: it restores the default. `ignored`: it is ignored, and
- * main exits with code 6. `forked`: a child that is forked after all that gets it, and main exits with code 6 if the child
- * died of it. `spawned`: the same with a program that main runs. */
+ * action of its own, which prints and exits with code 5. `default`: main restores the default. `ignored`: the signal is
+ * ignored, and main exits with code 6. `forked`: the signal goes to a child that main forks last, and main exits with
+ * code 6 if the child died of the signal. `spawned`: the same with a program that main runs. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 

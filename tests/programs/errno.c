@@ -1,6 +1,6 @@
 /* Sets errno to 77 around every call into gpuflame, whether it succeeds or fails, around calls of NVTX, and around
  * launches, including those of a new thread, cudaProfilerStart and cudaDeviceReset. Prints the calls that changed it.
- * gpuflame is linked, and NVTX is told its name. */
+ * gpuflame is linked, and NVTX is told to load gpuflame. */
 #include "cuda_mini.h"
 #include "gpuflame.h"
 #include "nvtx_mini.h"

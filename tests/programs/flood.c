@@ -6,9 +6,9 @@
  *     flood unloads COUNT PLUGIN     loads and unloads PLUGIN COUNT times, and launches from 500 stacks after each time
  *
  * Before, during and after this flood four functions make launches that matter: `before` and `after` 1,000 times each,
- * `between` at every 64th of the many things, and on a thread of its own `second` once before and 1,000 times after.
- * Every 4,096 launches the program waits until gpuflame has read everything. FLOOD_MIB: MiB that the program allocates
- * itself. */
+ * `between` once per 64 of the many stacks, kernels or threads, and `second`, on a thread of its own, once before the
+ * flood and 1,000 times after it. Every 4,096 launches the program waits until gpuflame has read everything. FLOOD_MIB:
+ * MiB that the program allocates itself. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 

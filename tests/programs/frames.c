@@ -84,7 +84,7 @@ int refuse_reads(void)
     return refuse(SYS_process_vm_readv);
 }
 
-/* Uses so many milliseconds of the thread's CPU time. */
+/* Uses this many milliseconds of the thread's CPU time. */
 void spin(int milliseconds)
 {
     struct timespec now;

@@ -239,7 +239,7 @@ FRAME void forked(int n)
     STAY();
 }
 
-/* Destroys everything, including a context, while the GPU is still running it, many times. */
+/* Many times: destroys a graph, its instantiations, streams and a context while the GPU is still running the graph. */
 FRAME void in_flight(int n)
 {
     const cudaStream_t outer = stream;

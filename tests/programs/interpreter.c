@@ -4,9 +4,9 @@
  *
  * VERSION and THREADS (1: without the global lock) are the version and build that it claims to be. The interpreter's
  * layout is that of 3.9, 3.11 or 3.13: the latest of these that is not newer than VERSION. With COLD, every other call
- * of the evaluator is made from a part of it that the compiler put elsewhere (3.9). With ELSEWHERE, a number, there is
- * one more frame, and from that evaluation on frames claim to be at an address outside all calls of the evaluator (3.9:
- * there are twice as many frames). */
+ * of the evaluator is made from a part of it that the compiler put elsewhere (3.9). ELSEWHERE is the number of an
+ * evaluation: from it on there is one more frame, and frames claim to be at an address outside all calls of the
+ * evaluator (3.9: there are twice as many frames). */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -265,7 +265,7 @@ __attribute__((noinline)) int _PyEval_EvalFrameDefault(int frames, const struct 
     struct frame *before = thread.frame;
     thread.frame = &held;
 #ifdef COLD
-    /* The compiler moves code that it considers cold elsewhere. */
+    /* The compiler moves code that it considers cold to another place. */
     if (frames % 2 == 0) {
         seldom();
         frames = _PyEval_EvalFrameDefault(frames - 1, job) + 1;

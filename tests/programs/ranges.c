@@ -103,7 +103,7 @@ OWN_FRAME static void noisy(nvtxDomainHandle_t noise)
     LAUNCH_AT("main;noisy");
 }
 
-/* Ranges that are started and ended explicitly need not nest. */
+/* Ranges that are started and ended explicitly may overlap without being nested. */
 OWN_FRAME static void started(nvtxDomainHandle_t net)
 {
     nvtxEventAttributes_t text = nvtx_text("request-2");

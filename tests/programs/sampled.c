@@ -8,19 +8,19 @@
  * ends       twenty threads, one after another
  * closes     closes all descriptors from 3 on, and opens its own files under those numbers
  * forks      a child spends time in a function of its own, and ends by _exit(5)
- * calls      sleeps, polls, reads and waits: prints the number of interrupted calls; ends with 3
- * late       between two launches: before_the_second
- * sleeps     the same, but it sleeps: naps
- * locks      waits for a lock that another thread holds for 20 ms: wants_the_lock
- * faults     touches memory for the first time: touches
- * reads      reads from a pipe that another thread writes to after 20 ms: reads_a_pipe
- * refused    the kernel refuses to sample; also if this is the second word
- * takes      sets an action of its own for the last real-time signal while it is sampled: prints how often it arrived then
- * takes_all  has set an action for each of them before
+ * calls      sleeps, polls, reads and waits: prints the number of interrupted calls; ends with code 3
+ * late       spends time in `before_the_second`, between two launches
+ * sleeps     `naps` sleeps between two launches
+ * locks      `wants_the_lock` waits for a lock that another thread holds for 20 ms
+ * faults     `touches` accesses memory for the first time
+ * reads      `reads_a_pipe` reads from a pipe that another thread writes to after 20 ms
+ * refused    the kernel refuses to sample; the second word `refused` has the same effect
+ * takes      sets an action for the last real-time signal while it is sampled; prints how often the signal then arrives
+ * takes_all  sets an action for every real-time signal before it is sampled
  * fixed      does the same amount of work each time, and also prints the processor time of the whole process for it
  *
- * All but `calls` end with 0. The program prints the processor time in nanoseconds that the named functions took; for
- * waits, the wall-clock time. */
+ * All but `calls` end with code 0. The program prints the processor time in nanoseconds that the named functions took;
+ * for waits, the wall-clock time. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -274,7 +274,7 @@ static int takes(void)
     return 0;
 }
 
-/* Calls that a signal would interrupt, and errno over time spent outside of calls. */
+/* Makes calls that a signal would interrupt, and checks that errno does not change outside of calls. */
 static int calls(void)
 {
     int ends[2], number = 0, interrupted = 0, changed = 0, i;

@@ -2,7 +2,7 @@
  * names. Any other call ends the process: with code 99, and its number is printed, or by SIGSYS on a thread that blocks
  * all signals.
  *
- *     sandboxed NAME...     the allowed calls, by name; none: no filter, only the call that would set it is made
+ *     sandboxed NAME...     the allowed calls, by name; without names no filter is set, and seccomp is only queried
  *
  * The program launches from many stacks (of its own thread, of two more threads, and of a stack made by hand), waits,
  * and ends with code 7 or by the signal whose number is in ENDS_BY. */

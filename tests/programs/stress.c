@@ -54,7 +54,7 @@ static void handler(int signal)
     COUNT(handled);
 }
 
-/* Calls `function` with its stack below `top`. The caller's unwind information leads past it. */
+/* Calls `function` with its stack below `top`. The caller's unwind information leads past `top`. */
 OWN_FRAME static void call_on(char *top, void (*function)(void))
 {
     __asm__ volatile("mov %%rsp, %%rbx\n\tmov %0, %%rsp\n\tcall *%1\n\tmov %%rbx, %%rsp"

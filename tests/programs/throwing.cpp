@@ -1,4 +1,4 @@
-// Launches 1,100 kernels of 1,000 ns and ends by an exception that nobody catches, when there is a file `go`.
+// Launches 1,100 kernels of 1,000 ns and ends by an uncaught exception when a file `go` exists.
 #include "cuda_mini.h"
 
 #include <stdexcept>

@@ -29,7 +29,7 @@ fn the_demo_builds_without_the_command_and_its_libraries() {
     }
 }
 
-/// The half of the command that reads files can then be built on other systems later.
+/// The half of the command that reads files must need no Unix, so that it can be built on other systems later.
 #[test]
 fn packages_that_explain_files_need_no_unix() {
     let mut command = Command::new(env!("CARGO"));
@@ -61,7 +61,7 @@ fn packages_below(package: &str, edges: &str) -> BTreeSet<String> {
     text.lines().filter_map(|line| Some(line.split(' ').next()?.to_owned())).collect()
 }
 
-/// The tests inside the files count as well.
+/// Imports in the tests inside the source files count, too.
 #[test]
 fn the_modules_of_a_package_have_no_cycle() {
     let mut wrong = Vec::new();
@@ -81,7 +81,8 @@ fn the_modules_of_a_package_have_no_cycle() {
     assert!(wrong.is_empty(), "modules that import each other:\n{}", wrong.join("\n"));
 }
 
-/// At every level: the files and folders of a folder. The tests inside the files do not count.
+/// Checks the files and folders in every folder of a package. Imports in the tests inside the source files do not
+/// count.
 #[test]
 fn the_files_and_folders_of_a_module_import_each_other_without_cycles() {
     // Imports between the files and folders of a module, by the path of the module.
@@ -94,7 +95,8 @@ fn the_files_and_folders_of_a_module_import_each_other_without_cycles() {
             let product = text.split("#[cfg(test)]\nmod tests").next().unwrap();
             for imported in full_paths(name, &own, product) {
                 let shared = own.iter().zip(&imported).take_while(|(a, b)| a == b).count();
-                // The parent imports its children, and children import items of their parents.
+                // Imports between a parent and its children do not count: a parent imports its children, and children
+                // import items of their parents.
                 if let (Some(from), Some(to)) = (own.get(shared), imported.get(shared)) {
                     let module = modules.entry(own[..shared].join("::")).or_default();
                     module.entry(from.clone()).or_default().insert(to.clone());
@@ -124,7 +126,7 @@ fn module_path(name: &str, package: &Path, path: &Path) -> Vec<String> {
     module
 }
 
-/// Modules and functions that the code of the module `own` names, from the package on.
+/// Full paths, from the package on, of the modules and functions that the code of the module `own` names.
 fn full_paths(name: &str, own: &[String], code: &str) -> BTreeSet<Vec<String>> {
     let mut paths = BTreeSet::new();
     let code: String =

@@ -257,8 +257,8 @@ fn the_library_depends_on_no_command_line_crate() {
     }
 }
 
-/// This must also hold if the library is built together with the command, as in this test and by `cargo build
-/// --release`.
+/// The crates must also be absent if the library is built together with the command, as in this test and by `cargo
+/// build --release`.
 #[test]
 fn the_linker_drops_crates_that_only_the_command_uses() {
     let symbols = readelf("-sW");
@@ -294,7 +294,7 @@ fn the_library_links_only_common_system_libraries() {
     assert!(!needed.is_empty());
 }
 
-/// A disk that hangs would block a thread that waits for it.
+/// If the library called such a function, a disk that hangs would block the calling thread.
 #[test]
 fn the_library_never_calls_fsync_or_similar_functions() {
     let asks = ["fsync", "fdatasync", "sync", "syncfs", "msync", "sync_file_range"];

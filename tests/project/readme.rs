@@ -38,7 +38,7 @@ fn the_cost_table_agrees_with_the_performance_page() {
     let machine =
         page.lines().find_map(|line| line.strip_prefix("Measured on: ")).expect("it names the machine");
     assert!(short.contains(&format!("({machine})")), "{machine}");
-    // The page has one table per situation: the method, then 16, 32 and 64 calls.
+    // The page has one table per situation, with the columns: method, 16, 32 and 64 calls.
     let rows = cells(&page);
     for row in &cells(&short)[2..] {
         let on_page: Vec<_> = rows.iter().filter(|other| other[0] == row[0]).collect();
@@ -48,8 +48,8 @@ fn the_cost_table_agrees_with_the_performance_page() {
     }
 }
 
-/// gpuflame gives up on a CUPTI that does not answer before the simulation's watchdog aborts the program: a wait at an
-/// exit may itself wait for another wait, each up to the limit.
+/// If CUPTI does not answer, gpuflame's waits must time out before the simulation's watchdog aborts the program. A wait
+/// at an exit may itself wait for another wait, and each may last as long as the limit.
 #[test]
 fn the_simulations_default_watchdog_is_longer_than_two_exit_limits() {
     let setting = SETTINGS.iter().find(|setting| setting.name == "GPUFLAME_EXIT_LIMIT").unwrap();

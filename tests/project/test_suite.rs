@@ -22,7 +22,7 @@ fn tests_are_skipped_by_one_function() {
     }
 }
 
-/// Packages, programs, examples, and the words that select tests.
+/// Checks packages, programs, examples, and the words that select tests.
 #[test]
 fn cargo_commands_in_pages_scripts_and_comments_name_existing_tests() {
     let (mut wrong, mut count) = (Vec::new(), 0);
@@ -63,7 +63,7 @@ fn words_after_a_program_on_the_page_of_the_tests_select_tests() {
     assert!(wrong.is_empty(), "tests/README.md: no test matches {wrong:?}");
 }
 
-/// In the pages for contributors and in CI's scripts.
+/// Checks the pages for contributors and CI's scripts.
 #[test]
 fn paths_of_the_repository_in_pages_and_scripts_exist() {
     const FOLDERS: [&str; 8] =
@@ -81,7 +81,7 @@ fn paths_of_the_repository_in_pages_and_scripts_exist() {
         for word in words.map(|word| word.trim_end_matches(['.', '/'])) {
             let is_path = FOLDERS.iter().any(|folder| word.starts_with(folder)) && !word.contains('*');
             let is_path = is_path && word != MAY_BE_MISSING;
-            // Pages in a folder may count from there.
+            // A path in a page may be relative to the page's folder.
             if is_path && !root().join(word).exists() && !path.with_file_name(word).exists() {
                 wrong.insert(format!("{}: {word}", path.display()));
             }

@@ -40,7 +40,7 @@ if "--with-torch" in sys.argv:
     torch.cuda = types.SimpleNamespace(is_available=lambda: True, synchronize=lambda: ORDER.append("synchronize"))
     sys.modules.update({"torch": torch, "torch.profiler": torch.profiler})
 else:
-    sys.modules["torch"] = None  # also where it is installed
+    sys.modules["torch"] = None  # even if PyTorch is installed
 
 from chakra_trace.manager import ChakraTraceManager, get_global_manager  # noqa: E402
 

@@ -11,11 +11,11 @@ const STEPS: u64 = 8;
 /// Frame at which a step begins.
 const STEP: &str = "Decoder.forward_once (decode.py:";
 
-/// How often each piece of work ran, by the frames above it from the step on, and by its name.
+/// How often each piece of work ran, by its frames from the step's frame to the leaf, and by its name.
 type Works = BTreeMap<(String, String), u64>;
 
-/// Work of the eager steps, work of each graph's nodes by the number of the graph, and the names of other work in
-/// graphs.
+/// Returns the work of the eager steps; the work of captured steps, by the number of the graph; and the names of graph
+/// work that belongs to no step.
 fn works(done: &Done) -> (Works, BTreeMap<u64, Works>, BTreeMap<String, u64>) {
     command::gpuflame(&done.folder, ["convert", "out.gfr", "--to", "csv", "-o", "all.csv"]).ok();
     let rows = |table: &str| {

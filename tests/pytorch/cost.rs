@@ -1,5 +1,5 @@
-//! `cost/cost.py --limits`: which figures of a table miss what gpuflame promises. The figures are made up, because a
-//! test must not depend on measurements of the machine.
+//! `cost/cost.py --limits`: which figures of a table exceed the limits that gpuflame promises. The figures are made up,
+//! because a test must not depend on measurements of the machine.
 
 use crate::installed::{folder, run};
 use crate::support::{Way, root, scratch};

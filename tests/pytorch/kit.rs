@@ -13,8 +13,8 @@ use crate::support::{gpuflame, root, scratch};
 /// The kit step's report about these programs, with two GPUs; `None` if PyTorch is not installed.
 fn step(programs: &str, packages: &[&str]) -> Option<Value> {
     let folder = folder()?;
-    // The kit searches Pythons for PyTorch; this Python finds the libraries that stand in for NVIDIA's, beside the
-    // kit's own.
+    // The kit searches Pythons for PyTorch; this Python finds the libraries that stand in for NVIDIA's, in addition to
+    // the kit's libraries.
     let python = scratch("kit-python").join("python");
     let (stand_ins, program) = (folder.join("stand-ins"), folder.join("bin/python"));
     let text = format!(
@@ -71,7 +71,7 @@ fn the_kits_programs_step_runs_programs_with_and_without_gpuflame() {
     assert_held(&step, programs);
 }
 
-/// The remaining programs; two of them need packages that `.ci/long` installs.
+/// Checks the remaining programs; two of them need packages that `.ci/long` installs.
 #[test]
 #[ignore = "takes minutes; .ci/long runs it"]
 fn the_kits_programs_step_runs_the_remaining_programs() {

@@ -53,7 +53,7 @@ fn by_id(events: &[Value]) -> Calls<'_> {
 // CUPTI turns nanoseconds into ticks of the processor, the clock that Kineto asks for, and Kineto turns ticks back into
 // nanoseconds. Durations are therefore off by two roundings and by the error of the two rates, each of which is at
 // first measured to a ten-thousandth. Starts are all off by the same amount, the time between the readings of the two
-// clocks: some 0.1 us, plus the time that the thread was off its processor in between.
+// clocks: about 0.1 us, plus the time that the thread was off its processor in between.
 
 /// Maximum error of a rate: a ten-thousandth.
 const RATE: u64 = 10_000;
@@ -76,7 +76,8 @@ fn assert_kineto_is_true(done: &Done, kineto: &[Value], base: u64) {
     kineto.sort_unstable();
     let truth = ran(done);
     assert_eq!(kineto.len(), truth.len());
-    // How much later than in the truth file each piece of work starts, and how long after the first one.
+    // For each piece of work: how much later it starts than in the truth file, and its start relative to the first
+    // piece.
     let first = truth.iter().map(|work| work[3]).min().unwrap();
     let later = |(theirs, truth): (&[u64; 5], &[u64; 5])| {
         ((base + theirs[3]).cast_signed() - truth[3].cast_signed(), truth[3] - first)

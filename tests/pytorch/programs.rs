@@ -50,7 +50,7 @@ pub(crate) fn told_by(done: &Done, table: &str) -> Works {
     sums
 }
 
-/// Asserts that so many processes took each stack a second time with libgcc and found the same stack.
+/// Asserts that this number of processes captured each stack a second time with libgcc and found the same stack.
 pub(crate) fn assert_verified(done: &Done, processes: usize) {
     let verified = done.ledger("verified: ");
     let same = " captured again, 0 differ from a walk of every frame, 0 differ from libgcc's walk";
@@ -79,7 +79,7 @@ fn check(done: &Done, alone: &Done) {
     assert_eq!(told_by(done, "out.csv"), ran);
 }
 
-/// Driver functions that programs ask for and can do without; PyTorch asks for such a function for memory that is
+/// Driver functions that programs ask for and can do without; PyTorch asks for this one, which serves memory that is
 /// mapped in pieces.
 const DONE_WITHOUT: [&str; 1] = ["cuMemRetainAllocationHandle"];
 
@@ -94,7 +94,7 @@ pub(crate) fn assert_nothing_is_missing(done: &Done) {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
-/// Both ways of loading gpuflame, one with each of two CUPTI versions; `OTHER` has the versions exchanged.
+/// Both ways of loading gpuflame, each with one of two CUPTI versions. `OTHER` has the versions the other way round.
 pub(crate) const ONE: [(Way, &str); 2] = [(Way::Injected, "13.2"), (Way::Preloaded, "13.0")];
 pub(crate) const OTHER: [(Way, &str); 2] = [(Way::Injected, "13.0"), (Way::Preloaded, "13.2")];
 
@@ -154,7 +154,7 @@ fn transformers_models_are_recorded_completely() {
     check_program("transformers_models.py", &every_way());
 }
 
-/// Checks the combinations that the tests below leave out.
+/// Checks the combinations of a way and a version that the tests below leave out.
 #[test]
 #[ignore = "takes minutes; .ci/long runs it"]
 fn every_program_is_recorded_completely_by_each_entry_with_each_cupti_version() {
@@ -189,8 +189,8 @@ fn kernels_of_a_compiled_model_are_under_the_model() {
     }
 }
 
-/// Asserts under which frames the kernels of a compiled model are, and that all kernels in graphs are under the code
-/// that captured them.
+/// Asserts that the kernels of a compiled model are under the expected frames, and that all kernels in graphs are under
+/// the code that captured them.
 fn assert_compiled(done: &Done, has_graphs: bool) {
     let stacks = done.folded();
     let kernels: Vec<_> =
@@ -249,7 +249,7 @@ fn a_training_step_is_recorded_completely() {
             let is_engine = is_engine.iter().any(|begin| name.starts_with(begin));
             assert!(name.ends_with("Backward0") || name == "AccumulateGrad" || is_engine, "{frames:#?}");
         }
-        // A stack can be read as its author thinks of it, from the author's own line down to the kernel.
+        // The stack must read as the author of the program thinks of it, from the author's own line down to the kernel.
         let line = [
             "<module> (train.py:1)",
             "main (train.py:29)",
@@ -495,8 +495,8 @@ fn a_program_that_raises_exceptions_and_exhausts_memory_is_recorded_completely()
     check_program("pressure.py", &ONE);
 }
 
-/// Exceptions of PyTorch itself, in the middle of operators, of products and of autograd's threads: an exception leaves
-/// each of these stacks.
+/// PyTorch itself throws exceptions in the middle of operators, in products of matrices and on autograd's threads, so
+/// that an exception unwinds each of these stacks.
 #[test]
 fn launches_that_fail_inside_pytorch_raise_its_errors_and_are_counted() {
     for done in check_program_with("refused.py", &ONE, "launch_fail:every=97") {

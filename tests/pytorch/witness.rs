@@ -86,7 +86,7 @@ fn of_gpuflame(done: &Done, table: &str) -> Streams {
 
 fn assert_alike(kineto: &Streams, gpuflame: &Streams) {
     assert!(kineto.keys().eq(gpuflame.keys()), "{:?} {:?}", kineto.keys(), gpuflame.keys());
-    // One of Kineto's names corresponds to one of ours; Kineto's names include types and parameters.
+    // Each of Kineto's names corresponds to exactly one of ours; Kineto's names include types and parameters.
     let mut names = HashMap::new();
     for (stream, theirs) in kineto {
         let ours = &gpuflame[stream];
@@ -95,8 +95,8 @@ fn assert_alike(kineto: &Streams, gpuflame: &Streams) {
             let alike =
                 theirs.kind == ours.kind && theirs.extents == ours.extents && theirs.bytes == ours.bytes;
             // CUPTI turns nanoseconds into ticks of the processor, and Kineto turns ticks back into nanoseconds at a
-            // rate that it measures itself: that makes two roundings and two rates. A difference of one nanosecond was
-            // seen.
+            // rate that it measures itself: a duration is therefore off by two roundings and two errors of rates. A
+            // difference of one nanosecond was seen.
             let rounding = 2.0 + theirs.nanos / 1e4;
             // How long a rank waits for another is not the same in two runs.
             let waits = theirs.name.contains("ncclDevKernel");

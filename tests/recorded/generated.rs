@@ -75,7 +75,7 @@ fn invalid_perf_maps_are_skipped_without_blocking() {
     }
 }
 
-/// The process no longer exists when its recording is read.
+/// The recording is read after its process has ended.
 #[test]
 fn a_recording_keeps_the_names_of_generated_code() {
     use crate::support::command::gpuflame;

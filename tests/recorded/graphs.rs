@@ -283,7 +283,7 @@ fn device_launched_graphs_and_unknown_nodes_have_their_own_labels() {
         done.folded().into_iter().find(|(frames, _)| frames.join(";") == stack).map(|(_, weight)| weight)
     };
     let made = "[graph];main;explicitly;build;add_kernel;cudaGraphAddKernelNode";
-    // Only records since 13.0 say that the GPU made the launch.
+    // Only the records of CUPTI 13.0 and later show that the GPU made the launch.
     for (version, label, word) in
         [("13.0", "[device graph]", "device_graph"), ("12.9", "[no launch stack]", "no_launch_stack")]
     {

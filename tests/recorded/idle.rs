@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::support::{Done, Run, Way, compile};
 use serde_json::Value;
 
-/// Idle time by (GPU, function that launched the work that ended it). There is no gap before the first work.
+/// Idle time by (GPU, function that launched the work that ended the gap). There is no gap before the first work.
 type Gaps = BTreeMap<(u64, String), u64>;
 
 fn stall(args: &[&str]) -> Run {
@@ -81,7 +81,8 @@ fn ended_by(frames: &[String]) -> &str {
     let Some(after) = frames.iter().position(|frame| frame.starts_with("[after")) else {
         return functions.last().unwrap();
     };
-    // If both calls were made by one function, only the calls are behind the marks.
+    // If one function made both calls, only the API calls follow the marks `[before]` and `[after`; the function is the
+    // frame in front of the marks.
     let shared = frames[..after].last().unwrap();
     before.unwrap_or(possibly_running(shared).unwrap_or(shared))
 }
@@ -244,7 +245,7 @@ fn a_gpu_clock_that_lags_is_reported() {
     let [line] = line[..] else { panic!("{}", done.stderr) };
     let words: Vec<_> = line.split(' ').collect();
     assert_eq!(words[0], "15", "all that ran there: {line}");
-    // The work begins at least 5 us after its launch, so the clock shows nearly all of its error.
+    // The work begins at least 5 us after its launch, so the ledger shows nearly all of the clock's error.
     let at = words.iter().position(|word| *word == "ns;").unwrap();
     let behind: u64 = words[at - 1].parse().unwrap();
     assert!((49_000_000..50_000_000).contains(&behind), "{line}");

@@ -49,7 +49,7 @@ const CULPRITS: [&str; 6] =
     ["load_batch", "write_checkpoint", "print_metrics", "collect_garbage", "decode_images", "wait_for_data"];
 const OUTER: [&str; 3] = ["run_epochs", "run_phases", "run_batches"];
 
-/// One program per culprit and number of loops, in this language.
+/// Programs in this language: one for each culprit and number of loops.
 fn programs(language: Language) -> impl Iterator<Item = Program> {
     CULPRITS.into_iter().enumerate().map(move |(at, culprit)| Program { language, culprit, outer: at % 4 })
 }
@@ -61,7 +61,7 @@ impl Program {
         [&[root], &OUTER[..self.outer], &["train_step"]].concat()
     }
 
-    /// Body of each function of the chain except the first, innermost first, and of the first.
+    /// Names and bodies of the functions of the chain, from `train_step` outwards to the root.
     fn bodies(&self, twin: Twin) -> Vec<(&'static str, Vec<String>)> {
         let chain = self.chain();
         let work = ["update", "finish"].map(str::to_owned).to_vec();
@@ -195,7 +195,8 @@ fn function(frame: &str) -> String {
     bare.rsplit("::").next().unwrap().trim_end_matches("()").to_owned()
 }
 
-/// Stacks of the idle profile between calls of `finish` and `update`, with the functions' bare names.
+/// Stacks of the idle profile of pauses between a call of `finish` and a call of `update`, with the functions' bare
+/// names.
 fn pauses(done: &Done) -> BTreeSet<String> {
     let stacks = done.folded_file("out.idle.folded").into_iter().map(|(frames, _)| frames);
     let pauses = stacks.filter(|frames| {
@@ -224,7 +225,8 @@ fn interpreters(language: Language) -> Vec<Option<PathBuf>> {
     }
 }
 
-/// Without more data than the launches, a pause in a loop inside a function looks like a pause in a loop around it.
+/// Asserts that, without more data than the launches, a pause in a loop inside a function looks like a pause in a loop
+/// around that function.
 fn assert_twins_are_equal_and_claim_nothing_false(language: Language) {
     for (nth, program) in programs(language).enumerate() {
         let interpreters = interpreters(language);

@@ -162,7 +162,7 @@ fn stacks_outside_a_reloaded_library_are_recorded_once() {
     assert_eq!(done.ledger("stacks "), [format!("{stacks} distinct")], "and that of a wait: {}", done.stderr);
 }
 
-/// To the kernel the loader is the program in this case.
+/// The test starts the loader with the program as its argument, so the kernel regards the loader as the program.
 #[test]
 fn a_program_started_through_the_loader_is_symbolized() {
     let program = compile("tests/programs/odd.c", &["-O2"]);

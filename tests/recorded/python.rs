@@ -106,7 +106,7 @@ fn functions_called_through_perf_trampolines_have_the_same_frames() {
     for (_, python) in known().into_iter().filter(|(version, _)| *version >= (3, 12)) {
         let run = Run::new(&python, Way::Injected).args(["-X", "perf"]);
         let run = run.arg(root().join("tests/programs/frames.py")).env("GPUFLAME_PYTHON", "lines");
-        // With trampolines, the calls of a debug build are deeper than the stack that Python allows itself.
+        // With trampolines, the calls of a debug build need more stack than Python allows itself.
         let is_debug = python.to_str().is_some_and(|name| name.ends_with('d'));
         let done = run.args(is_debug.then_some("[!d]*")).ok();
         assert_as_said(&done);
@@ -311,7 +311,8 @@ fn evaluated(definitions: &[&str]) -> Done {
     evaluates(definitions, None).ok()
 }
 
-/// The same run, before it starts; the second launch is made by a thread whose state is filled with `word`.
+/// Prepares the same run without starting it. With `word`, the second launch is made by a thread whose state is filled
+/// with that word.
 fn evaluates(definitions: &[&str], word: Option<&str>) -> Run {
     let flags = ["-O2", "-shared", "-fPIC"].iter().chain(definitions).copied().collect::<Vec<_>>();
     let interpreter = compile("tests/programs/interpreter.c", &flags);
@@ -357,8 +358,8 @@ fn calls_from_the_cold_part_of_the_evaluator_are_recognized() {
     assert!(!done.stderr.contains("python frames off"), "{}", done.stderr);
 }
 
-/// The first stack decides whether frames are trusted at all; in a later stack the functions are placed at the
-/// outermost call.
+/// The first stack decides whether Python frames are trusted at all. If a later stack does not match, its functions are
+/// placed at the outermost evaluator call.
 #[test]
 fn frames_outside_every_evaluator_call_are_rejected_or_counted_as_unsure() {
     // All 8 Python functions (16 with the layout of CPython 3.9) are outside every native frame.

@@ -88,7 +88,7 @@ fn samples_of_python_programs_name_the_function_that_used_the_time() {
             let rows = if what == "held" { 3 } else { 1 };
             let is_named = top(&functions).into_iter().take(rows).any(|name| culprits.contains(&name));
             assert!(is_named, "{functions:?} {about}");
-            // On a busy machine our thread runs later.
+            // On a busy machine gpuflame's thread reads frames late, so that more samples have no Python frames.
             assert!(not_read < read / 2, "{not_read} of {read} ns {about}");
             for (frames, _) in all.iter().filter(|(frames, _)| !python_frames(frames).is_empty()) {
                 let is_evaluator = |frame: &String| frame.starts_with("_PyEval_EvalFrameDefault");
@@ -106,7 +106,8 @@ fn samples_of_python_programs_name_the_function_that_used_the_time() {
             }
             if what == "loader" {
                 let idle = done.folded_file("out.idle.folded");
-                // Time in which other programs had the processor stays between the two calls.
+                // Idle time in which other programs had the processor is under `[after`, between the two calls; it is
+                // not sampled time.
                 let is_sampled = |frames: &[String]| {
                     frames.last().unwrap().contains("host late")
                         && !frames.iter().any(|frame| frame.starts_with("[after"))
@@ -294,8 +295,8 @@ fn shares_by_py_spy(spy: &str, python: &Path, what: &str) -> Option<BTreeMap<Str
     (all.parse::<f64>().unwrap() > 0.95 * 33e9).then(|| shares(&found))
 }
 
-/// Runs of the same program, because two profilers at once slow each other down. 6,000 samples give a share with a
-/// standard deviation of at most 0.65 points.
+/// gpuflame and py-spy sample separate runs of the same program, because two profilers at once slow each other down.
+/// 6,000 samples give a share with a standard deviation of at most 0.65 points.
 #[test]
 #[ignore = "a minute for each of five programs; .ci/long runs it"]
 fn shares_by_function_are_within_3_points_of_py_spys() {

@@ -107,7 +107,8 @@ fn the_function_that_kept_the_gpu_waiting_is_the_top_idle_stack() {
     let Some(done) = seen(sampled("late", "999").ok()) else { return };
     let idle = done.folded_file("out.idle.folded");
     let late: u64 = idle.iter().map(|(_, nanos)| nanos).sum();
-    // While other programs had the processor, the thread was in no function: that time stays between the two calls.
+    // Time in which other programs had the processor is in no function: it is shown between the two calls, under
+    // `[after`.
     let is_pause = |frames: &[String]| frames.iter().any(|frame| frame.starts_with("[after"));
     let sampled = idle.iter().filter(|(frames, _)| !is_pause(frames));
     let (first, _) = sampled.max_by_key(|(_, nanos)| *nanos).unwrap();
@@ -137,7 +138,7 @@ fn sleeping_locking_reading_and_page_faulting_functions_are_the_top_idle_stack()
     {
         let Some(done) = waiting(what) else { return };
         let idle = done.folded_file("out.idle.folded");
-        // Time in which other programs had the processor stays between the two calls.
+        // Time in which other programs had the processor is shown between the two calls, under `[after`.
         let is_pause = |frames: &[String]| frames.iter().any(|frame| frame.starts_with("[after"));
         let (first, _) =
             idle.iter().filter(|(frames, _)| !is_pause(frames)).max_by_key(|(_, nanos)| *nanos).unwrap();
@@ -167,7 +168,7 @@ fn off_cpu_time_equals_the_sleep_and_includes_the_caller() {
     assert!(slept * 100 > taken * 95 && slept <= taken, "{slept} of {taken} ns\n{}", done.stderr);
     let [line] = done.ledger("off cpu")[..] else { panic!("one line of waits\n{}", done.stderr) };
     assert!(line.contains("dropped 0,") && line.ends_with("on 1 threads"), "{line}");
-    // The samples do not include the time that the exit waits for gpuflame itself either.
+    // The samples do not include the time for which the exit waits for gpuflame itself.
     assert!(all.iter().all(|(frames, _)| frames[0] == "main"), "{all:?}");
 }
 
@@ -253,7 +254,7 @@ fn a_sampling_timer_measures_cpu_shares_without_perf_events() {
         // 100 Hz give 300 samples in 3 s, of which a share of 60 % is found with a standard deviation of 2.8.
         assert!((percent - share).abs() < 8.0, "{frame}: {percent:.2} %\n{}", done.stderr);
     }
-    // One sample stands for all periods that passed within its timer tick.
+    // One sample stands for all sampling periods that passed since the previous timer tick.
     let taken: u64 = done.stdout.trim().parse().unwrap();
     let (_, dropped, got, threads) = line(&done);
     assert!(spun * 100 > taken * 90 && spun < taken + taken / 50, "{spun} of {taken} ns\n{}", done.stderr);

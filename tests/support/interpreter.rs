@@ -5,7 +5,8 @@ use std::os::unix::ffi::OsStrExt;
 
 use crate::support::compile;
 
-/// Calls a function with a pointer below the given number of Python frames: `function_b` is the innermost.
+/// Function `evaluate` of the library: calls the given function, with the given pointer, below the given number of
+/// Python frames. `function_b` is the innermost Python function.
 pub(crate) type Evaluate = extern "C" fn(c_int, extern "C" fn(*mut c_void), *mut c_void) -> c_int;
 
 pub(crate) fn evaluate() -> Evaluate {

@@ -73,7 +73,7 @@ impl Ids {
     }
 }
 
-/// Callback in which `original` is a graph; in all other callbacks it is a node.
+/// Id of the resource callback whose field `original` is a graph; in all other callbacks that field is a node.
 const GRAPH_CLONED: u32 = 11;
 
 fn number(row: &Value, field: &str) -> u64 {
@@ -207,7 +207,7 @@ fn record(bytes: &[u8], name: &Value, ids: &mut Ids) -> String {
     text + if is_timed { " timed" } else { " not timed" }
 }
 
-/// Lines that are not part of a longest common subsequence.
+/// Lists the lines that are not part of a longest common subsequence of both lists.
 fn diff(what: &str, one: &[String], other: &[String]) -> Vec<String> {
     let width = other.len() + 1;
     let mut longest = vec![0_u32; (one.len() + 1) * width];

@@ -12,15 +12,15 @@ pub const ALLOWED_UNDER_CI: &[&str] = &[
     "no other user can run the test program here",
     // Many containers and distributions forbid user namespaces.
     "no user namespace can be created here",
-    // As an ordinary user only. Root must be able to make a control group.
+    // Allowed for an ordinary user only: root must be able to make a control group.
     "only root can make a control group with a memory limit",
-    // As an ordinary user only. Root must be able to mount a file system.
+    // Allowed for an ordinary user only: root must be able to mount a file system.
     "only root can mount the small disk that the test fills",
-    // As an ordinary user, or on a kernel built without BTF or uprobes.
+    // Allowed for an ordinary user, or on a kernel built without BTF or uprobes.
     "probes need root, a kernel with BTF, and the uprobe event source",
-    // Linux before 5.11, and other kernels that run its programs.
+    // Linux before 5.11, and other kernels that run Linux programs, lack this feature.
     "this kernel cannot return system calls as signals (Linux 5.11 and later can)",
-    // The clock source decides, for example on virtual machines that offer only `hpet` or `acpi_pm`.
+    // The reason is the clock source, for example on virtual machines that offer only `hpet` or `acpi_pm`.
     "this machine's clock can only be read by a system call",
     // The traces are too large for the repository.
     "there is no folder of real traces (GPUFLAME_TRACES names one)",

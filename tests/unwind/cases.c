@@ -82,7 +82,7 @@ void in_fault(hook h) { current = h; catch_it(SIGILL, SA_SIGINFO); faulting(); K
 static void on_null_call(int n, siginfo_t *i, void *c) {
     (void)n; (void)i;
     leaf(); leaf();
-    greg_t *r = ((ucontext_t *)c)->uc_mcontext.gregs; /* as if it had returned */
+    greg_t *r = ((ucontext_t *)c)->uc_mcontext.gregs; /* as if the function had returned */
     r[REG_RIP] = *(greg_t *)r[REG_RSP];
     r[REG_RSP] += 8;
 }

@@ -32,10 +32,10 @@ struct Fuzz<'a> {
     functions: &'a [Function],
     depth: usize,
     deepest: usize,
-    /// Depth of this dive; after a capture, a depth lower than the present one.
+    /// Depth to which this dive goes; after a capture, the lower depth to which the climb goes.
     target: usize,
     climbs: bool,
-    /// Changes which functions appear at which depth.
+    /// Number that selects which functions appear at which depth.
     scene: usize,
     captures_left: usize,
     capture: &'a mut dyn FnMut(),

@@ -121,7 +121,7 @@ impl Truth<'_> {
     }
 }
 
-/// Number of stacks captured in one way, and of correct ones.
+/// Number of stacks that were captured in one way, and how many of them were correct.
 #[derive(Debug, Default)]
 struct Score {
     right: usize,
@@ -316,8 +316,8 @@ fn generated_frames_are_walked_to_the_root_for_any_value_of_rbp() {
     }
 }
 
-/// A cached rule may be stale until it is checked. Share of correct stacks without checks: 21 % on the thread's own stack, 18
-/// % on other stacks; with checks: at least 98 %.
+/// A cached rule may be stale until it is checked. Share of correct stacks without such checks: 21 % on the thread's
+/// own stack, 18 % on other stacks; with checks: at least 98 %.
 #[test]
 fn most_stacks_are_right_while_generated_code_is_replaced_in_place() {
     let own = on_the_own_stack(seeds(3), Mix::Walkable, Some(20));

@@ -59,7 +59,7 @@ extern "C-unwind" fn call_lower(
     )
 }
 
-/// Function that the call on another stack must make, and its distance in bytes down the stack.
+/// Function to call on the other stack, and how many bytes further down that stack it is called.
 static CASE: AtomicUsize = AtomicUsize::new(0);
 static BYTES: AtomicUsize = AtomicUsize::new(0);
 

@@ -1,4 +1,4 @@
-/* Launches from N stacks, or N kernels with a name each; prints `ready` and waits for a signal.
+/* Launches from N different stacks, or launches N kernels with different names; prints `ready` and waits for a signal.
  *
  *     many stacks N [on] | names N [on] | again N
  *
@@ -37,7 +37,7 @@ OWN_FRAME static void go_on(long way, int more)
 OWN_FRAME static void left(long way, int more) { go_on(way, more); KEEP; }
 OWN_FRAME static void right(long way, int more) { go_on(way, more); KEEP; }
 
-/* A name as long as those of PyTorch's elementwise kernels. */
+/* A kernel name as long as those of PyTorch's elementwise kernels. */
 static int launch_named(CUmodule module, long number)
 {
     char name[200];

@@ -1,7 +1,7 @@
 /* Nanoseconds per launch:
  *
  *     closed kinds     with the activity kinds that gpuflame records enabled, and no callback
- *     closed window    the same kinds, with gpuflame injected, some seconds after its window closed
+ *     closed window    the same kinds, with gpuflame injected, a few seconds after its window closed
  *
  * Prints the fastest of many turns, because other load on the machine only makes a turn slower. */
 #define GPUFLAME_HEADER_ONLY
@@ -89,7 +89,7 @@ int main(int argc, char **argv)
             return 3;
         launch(10);
         gpuflame_stop();
-        for (turn = 0; turn < 400; turn++) { /* callbacks are off two seconds later */
+        for (turn = 0; turn < 400; turn++) { /* callbacks go off two seconds after the window closed */
             launch(1);
             usleep(10000);
         }

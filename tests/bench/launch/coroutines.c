@@ -69,8 +69,8 @@ int main(int argc, char **argv)
         char *stack = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (stack == MAP_FAILED)
             return 1;
-        /* The coroutine's first function has no caller to return to; below that word are six registers and the
-         * function's address. */
+        /* The top word is the return address of the coroutine's first function, which has no caller. Below it are that
+         * function's address and six registers. */
         top = (uintptr_t *)(stack + STACK) - 1;
         *top = 0;
         *--top = (uintptr_t)coroutine;

@@ -107,7 +107,7 @@ fn recorded(_: &mut Tools) -> Vec<u64> {
     log::last_stack().map(|frames| addresses(&frames[1..])).unwrap_or_default()
 }
 
-/// Creates an API call as the tracer describes it.
+/// Creates the description of an API call, as the tracer passes it to the callback.
 fn call<'a>(tools: &mut Tools, slot: &'a Cell<u64>) -> Call<'a> {
     tools.launches = tools.launches.wrapping_add(1);
     Call {

@@ -37,7 +37,7 @@ struct Measured {
 unsafe impl Send for Measured {}
 
 static MEASURED: Mutex<Option<Measured>> = Mutex::new(None);
-/// Set while the main thread is to be measured and no measurement is in progress.
+/// True while the main thread should be measured and no measurement is in progress.
 static IS_ON: AtomicBool = AtomicBool::new(false);
 
 unsafe extern "C" {
@@ -66,8 +66,9 @@ unsafe extern "C" fn posix_memalign(place: *mut *mut c_void, align: usize, size:
     0
 }
 
-/// Starts to measure the main thread, which must be the caller: every method in turn on every stack, with a comparison
-/// of their results, or only the method at this index of the table. Returns false if the index does not exist.
+/// Starts to measure the main thread, which must be the caller. If `alone` is negative, every method captures every
+/// stack in turn, and their results are compared; otherwise only the method with the index `alone` in the table is
+/// measured. Returns false if there is no such method.
 #[unsafe(no_mangle)]
 extern "C" fn hook_begin(alone: c_int) -> bool {
     gpuflame_unwind::prepare();

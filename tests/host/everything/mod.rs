@@ -1,4 +1,5 @@
-//! Programs that do everything at once, chosen by a number or for as long as wanted.
+//! Programs that do everything at once: `chaos` runs programs chosen by numbers, `stress` runs one program for a given
+//! time.
 
 mod chaos;
 mod stress;

@@ -31,15 +31,15 @@ fn stressed(flags: &[&str]) -> Done {
     run.arg(seconds()).arg(plugin("red")).arg(plugin("green")).ok()
 }
 
-/// Numbers of its own actions that the program prints.
+/// Number of times that the program did each of its actions, by name, as it prints them at its end.
 fn counts(done: &Done) -> BTreeMap<&str, u64> {
     let parts = done.stdout.lines().filter_map(|line| line.split_once(' '));
     parts.map(|(what, count)| (what, count.parse().unwrap())).collect()
 }
 
 /// The call site and the work in the truth file to which a stack belongs. The site is searched from the leaf end,
-/// because a hand-made stack has no root, and neither has a stack that wrong unwind information leads out of. Only a
-/// plugin's module may be unknown.
+/// because two kinds of stacks have no root: hand-made stacks, and stacks that wrong unwind information leads out of.
+/// Only a plugin's module may be unknown.
 fn site_of(mut frames: Vec<String>, truth: &Truth) -> (String, String) {
     let work = frames.pop().unwrap();
     frames.retain(|frame| frame != "cudaLaunchKernel");

@@ -175,7 +175,8 @@ fn moments(folder: &Path) -> Option<(u64, u64)> {
     reader.mark().map(|mark| (mark.began.0, mark.time.0))
 }
 
-/// A worker may call `_exit` soon after its first launch. The second checkpoint would only come in a year.
+/// A worker may call `_exit` soon after its first launch. In this test the second checkpoint would only be written
+/// after 1,000 s.
 #[test]
 fn the_first_checkpoint_is_written_100_ms_after_the_first_launch() {
     let is_soon = |_| {
@@ -411,8 +412,8 @@ fn an_oversized_checkpoint_is_rewritten() {
         launches += 1;
         assert!(lengths.len() < 2000, "{lengths:?}");
     }
-    // The file grows to at most twice the size that it has after a complete rewrite, plus one step, because its size is
-    // only sampled.
+    // The file grows to at most twice its size after a complete rewrite. One step is added to the limit because the
+    // test only samples the size.
     let (anew, most) = (lengths.last().unwrap(), lengths.iter().max().unwrap());
     let step = lengths.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).max().unwrap();
     assert!(*most <= 2 * anew + step, "{lengths:?}");
@@ -577,7 +578,8 @@ fn a_hanging_output_is_reported_and_the_process_still_dies_of_its_signal() {
     assert_eq!(done.ledger("writing the outputs makes no progress").len(), 1, "{}", done.stderr);
     assert_eq!(done.ledger("wrote "), [""; 0], "{}", done.stderr);
     cli(&done.folder, &["recover", FILE]).ok();
-    // The output keeps its name, unless a file before the hanging one has taken that name.
+    // `recover` writes `out.folded`, or `out.1.folded` if the process had already created files under the first name
+    // before it hung.
     let name = if done.folder.join("out.1.folded").exists() { "out.1.folded" } else { "out.folded" };
     assert_eq!(launches_in(&done.folder, name), 1100);
 }

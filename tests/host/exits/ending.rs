@@ -157,7 +157,8 @@ fn a_signal_inside_malloc_leaves_the_files() {
 }
 
 /// The stopped thread may hold the lock of any of the allocator's arenas, for any length of time, because none of our
-/// threads allocates or frees memory in them. The simulated CUPTI allocates to answer, so it is part of the check.
+/// threads allocates or frees memory in them. The simulated CUPTI allocates memory to answer a call, so this test
+/// covers it too.
 #[test]
 fn a_signal_on_a_thread_that_holds_the_heap_lock_leaves_the_files() {
     let library = compile("tests/programs/heap.c", &["-O2", "-shared", "-fPIC", "-Wl,--as-needed"]);

@@ -1,5 +1,5 @@
-//! A program's own handlers of SIGINT, SIGTERM and SIGHUP: the program sees and calls them as without gpuflame, and a signal
-//! that it sends itself again after restoring the default ends it with its files written.
+//! A program's own handlers of SIGINT, SIGTERM and SIGHUP: the program sees and calls them as without gpuflame, and if
+//! it restores the default and sends itself the signal again, the signal ends it after its files are written.
 //!
 //! The program is `tests/programs/handlers.c`; its kernels take 1,000 ns.
 

@@ -67,8 +67,8 @@ fn truth(path: &Path, moment: u64) -> Work {
     work
 }
 
-/// Asserts that folded stacks, which begin with their thread, hold all of `work`, except the launch that each thread
-/// may have been making at that moment, and hold no other work.
+/// Asserts that folded stacks, which begin with their thread's name, hold all of `work` and no other work. The launch
+/// that a thread was making at that moment may be missing.
 fn assert_all_is_there(stacks: &[(Vec<String>, u64)], work: &Work) {
     let mut threads: Vec<u64> = work.keys().map(|(thread, _)| *thread).collect();
     threads.dedup();
@@ -101,8 +101,8 @@ fn assert_all_is_there(stacks: &[(Vec<String>, u64)], work: &Work) {
     }
 }
 
-/// Ledger counts and stacks of the recovered file of a process that was killed at `ended`. Asserts that the file's last mark
-/// is no older than the file states, plus the time that a loaded machine takes to write it.
+/// Ledger counts and stacks of the recovered file of a process that was killed at `ended`. Asserts that the file's last
+/// mark is at most as old as the file states, plus the time that a loaded machine takes to write the mark.
 fn recovered(folder: &Path, name: &str, ended: u64) -> (u64, Vec<(Vec<String>, u64)>) {
     let file = std::io::BufReader::new(fs::File::open(folder.join(name)).unwrap());
     let mut reader = gpuflame_model::record::Reader::new(file).unwrap();

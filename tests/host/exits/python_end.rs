@@ -116,7 +116,8 @@ fn a_forked_python_child_exits_even_if_the_loader_lock_was_held() {
     }
 }
 
-/// Python has restored the signal's default action by then, so the signal would end the process at once.
+/// While gpuflame writes its files, Python has already restored the signal's default action, so that a second signal
+/// would end the process at once.
 #[test]
 fn a_second_interrupt_while_files_are_written_loses_nothing() {
     for python in all() {

@@ -32,7 +32,7 @@ fn assert_its_own(done: &Done, files: usize) {
 /// Asserts that the recording and the table are complete, whatever happened to the descriptors.
 fn assert_all_written(done: &Done, launches: u64) {
     let folded = done.file("out.folded");
-    // The frame between the two is the mode's function, inlined.
+    // Between `main` and `work` is the frame of the mode's function, which the compiler inlined.
     let values =
         folded.lines().map(|line| match line.split_once(";work;cudaLaunchKernel;[GPU_Kernel]step_d1000 ") {
             Some((outer, nanos)) if outer.starts_with("main") => nanos.parse::<u64>().unwrap(),
@@ -164,7 +164,7 @@ fn a_refused_start_is_reported_in_the_ledger_file_if_stderr_is_unusable() {
 fn the_ledger_starts_on_a_new_line_after_unfinished_output() {
     let begins = "gpuflame: launches 1000 = matched 1000 ";
     let done = run("unfinished");
-    // The last line of a pipe cannot be read back, so a heading is printed first.
+    // gpuflame cannot read the last line of a pipe back, so it prints a heading first.
     assert!(done.stderr.starts_with("half a linegpuflame: ledger of process "), "{}", done.stderr);
     assert!(done.stderr.contains(&format!("\n{begins}")), "{}", done.stderr);
     for (before, expected) in [("", ""), ("a line\n", "a line\n"), ("half a line", "half a line\n")] {
@@ -204,7 +204,7 @@ fn closed_descriptors_0_1_and_2_are_not_reused() {
     assert_eq!((done.stdout.as_str(), done.stderr.as_str()), ("", ""));
 }
 
-/// If the exit hangs, a signal ends the program.
+/// If the exit hangs, a signal ends the program, and the test fails.
 #[test]
 fn a_full_unread_stderr_pipe_does_not_hang_the_exit() {
     let done = run("full");

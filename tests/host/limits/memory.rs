@@ -8,7 +8,8 @@ use std::sync::OnceLock;
 use crate::support::{Run, Way, compile};
 
 const MIB: f64 = 1024.0 * 1024.0;
-/// Maximum memory held by any program, and the addition for each distinct (context, name, device).
+/// Maximum memory that gpuflame may hold in any program, in bytes, and the addition for each distinct (context, name,
+/// device).
 const MOST: f64 = 64.0 * MIB;
 const MOST_PER_CELL: f64 = 256.0;
 /// Maximum growth after more launches of the same kind.
@@ -148,7 +149,7 @@ fn eight_threads_launching_flat_out_hold_at_most_64_mib() {
 const MOST_UNCOUNTED: f64 = 10.0 * MIB;
 
 /// Runs `load` with eight threads, which launch faster than the collector can read, below `ceiling`. Checks memory, the
-/// sums, and that losses are stated. Returns the share of launches that met their activities.
+/// sums, and that losses are stated. Returns the share of launches that were matched with their activities.
 fn assert_behind_below(ceiling: usize, asked: u64) -> f64 {
     let most = |run: Run| {
         let args = format!("--watch 1 --launches {asked}");

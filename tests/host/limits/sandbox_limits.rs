@@ -22,8 +22,8 @@ fn a_thread_with_a_pending_cancel_ends_after_its_first_launch_is_recorded() {
     }
 }
 
-/// The first call sets gpuflame up, with gpuflame's frames on that thread's stack; these frames may only be unwound
-/// once they have returned.
+/// The first call sets gpuflame up, so gpuflame's frames are on that thread's stack. The cancellation may unwind the
+/// stack only after these frames have returned.
 #[test]
 fn a_cancel_pending_during_set_up_takes_effect_after_the_first_call() {
     let program = compile("tests/programs/cancelled.c", &["-O2"]);
@@ -302,8 +302,9 @@ fn a_first_call_uses_at_most_8_kib_of_stack_and_launches_4_kib() {
     assert_eq!(more.len(), 26);
     assert!(more[..2].iter().all(|more| (200..=8 << 10).contains(more)), "{more:?}");
     assert!(more[2..20].iter().all(|more| (200..=4 << 10).contains(more)), "{more:?}");
-    // The first launch on an alternate stack learns unwind rules below the frame of the walk of the thread's own stack.
-    // Keeping that frame off the alternate stack would cost each launch 40 instructions.
+    // During the first launch on an alternate stack unwind rules are learned, in a call from the function that walks a
+    // thread's own stack; the frame of that function is on the alternate stack as well. To keep it off the alternate
+    // stack would cost each launch 40 instructions.
     assert!((200..=4608).contains(&more[20]), "{more:?}");
     assert!(more[21..].iter().all(|more| (200..=4 << 10).contains(more)), "{more:?}");
 }

@@ -57,8 +57,8 @@ impl Shown {
         self.0.push((by.to_owned(), text));
     }
 
-    /// Adds a file, as a table or a text according to its name; any other file may hold any bytes except these names
-    /// unchanged.
+    /// Adds a file that is UTF-8, as a table or as a text according to its name. A file with other bytes must not
+    /// contain the unchanged names.
     fn file(&mut self, path: &Path) {
         let name = path.display().to_string();
         let bytes = fs::read(path).unwrap();

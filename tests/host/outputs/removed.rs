@@ -93,7 +93,7 @@ fn a_recording_lost_with_its_folder_is_reported_as_not_written() {
     assert!(refused.len() == 1 && refused[0].contains("deep/out.gfr"), "{}", done.stderr);
 }
 
-/// A killed process leaves its file in the new folder, and a message names the removed one.
+/// A killed process leaves its file in the new folder, and a message names the removed folder.
 #[test]
 fn checkpoints_continue_in_a_new_folder_after_theirs_was_removed() {
     let mut running = Running::of(prepare("folded"));

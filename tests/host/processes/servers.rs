@@ -34,8 +34,8 @@ fn signal(to: i32, signal: i32) {
 }
 
 /// Runs a server until it has launched, waits for `after`, then stops it: by SIGTERM to the server alone, or by SIGINT to its
-/// group, as Ctrl+C in a terminal does. The time in between must make no difference, whether it covers the first checkpoint
-/// or not.
+/// group, as Ctrl+C in a terminal does. The length of `after` must make no difference, whether the first checkpoint is
+/// written in that time or not.
 fn stopped(way: Way, args: &[&str], serving: usize, by: i32, after: Duration) -> (Done, Vec<u32>) {
     let run = Run::new(Path::new("python3"), way).arg(root().join("tests/programs/served.py"));
     let run = run.args(args.iter().copied()).env("GPUFLAME_OUTPUT", "out-%p").env("GPUFLAME_UNIT", "ns");

@@ -119,7 +119,8 @@ fn assert_exact(done: &Done) -> Vec<usize> {
     counts
 }
 
-/// Runs the program with `threads` threads until its windows have opened and closed, as `until` waits for.
+/// Runs the program with `threads` threads, and stops it once `until` returns, after the windows have opened and
+/// closed.
 fn while_it_runs(threads: &str, settings: &[(&str, &str)], until: impl FnOnce(&mut Running)) -> Done {
     let mut running = Running::of(run(&["run", threads], settings));
     until(&mut running);

@@ -13,7 +13,7 @@ from model import Gpt, settle, steps
 
 RANKS = 2
 # TRACE=NAME: each rank runs under PyTorch's own profiler, which writes NAME0.json and NAME1.json. LEAVES=1: rank 1 ends
-# after its first step, without telling the other rank. PATIENT=1: the other rank is then left running alone.
+# after its first step without notifying the other rank. PATIENT=1: the other rank is then not ended.
 
 
 def more_work(x):

@@ -2,7 +2,7 @@
 // A kernel begins when its stream is free; it ends when its duration has passed since the last rank was ready, on all
 // ranks at the same time. No byte is moved. Times are known when work is submitted: in real NCCL the kernel waits for
 // the other ranks, here the launch waits. Collectives that are captured into a graph wait for no rank, and take the
-// time that their name tells.
+// time that their name states.
 #include "launch.h"
 #include <errno.h>
 #include <fcntl.h>

@@ -147,7 +147,8 @@ fn wants_api_record(domain: u32, depth: u32) -> bool {
     SWITCHES.kinds.load(Relaxed) & (1 << kind) != 0
 }
 
-/// The real stack may hang when a callback calls CUDA; only synchronising calls are allowed.
+/// Aborts, in strict mode, if a client's function calls CUDA, because the real stack may hang then. Only synchronising
+/// calls inside an API callback are allowed.
 #[cold]
 fn check_reentry(call: &Call, client: Client) {
     // SAFETY: an API call's name is a literal.

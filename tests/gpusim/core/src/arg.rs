@@ -76,7 +76,8 @@ impl Text {
     }
 }
 
-/// A literal that ends in one NUL, as the macros that declare API functions derive it from a name.
+/// Converts a literal, which must end in its only NUL, to a C string. The macros that declare API functions derive such
+/// literals from names.
 pub const fn literal(with_nul: &'static str) -> &'static CStr {
     match CStr::from_bytes_with_nul(with_nul.as_bytes()) {
         Ok(name) => name,

@@ -94,7 +94,8 @@ pub fn waited(
     });
 }
 
-/// Correlation id as in the records of work: the nested call's own id, if the nested call has one.
+/// Correlation id of the present call, as the records of work have it: the nested call's own id, if the nested call has
+/// one.
 fn correlation() -> u32 {
     let thread = thread::current();
     match thread.nested_correlation.get() {
@@ -113,14 +114,14 @@ fn note(dependency: Dependency) {
     }
 }
 
-/// Adds a line to the truth file, if requested.
+/// Adds a line to the truth file of dependencies and moves, if that file was requested.
 pub(crate) fn tell(line: &str) {
     if let Some(mut truth) = truth() {
         truth.write_all(line.as_bytes()).unwrap_or_else(|e| crate::abort!("truth file: {e}"));
     }
 }
 
-/// The truth file, if requested. Each line is written at once, since there are few lines.
+/// The truth file of dependencies and moves, if requested. Each line is written at once, since there are few lines.
 fn truth() -> Option<&'static File> {
     static TRUTH: OnceLock<Option<File>> = OnceLock::new();
     let create = || {

@@ -92,7 +92,8 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// Parses a list such as `enable:10=35,launch_fail:every=100,zero_ts`. The error is a message.
+    /// Parses a list such as `enable:10=35,launch_fail:every=100,zero_ts`. If the list is invalid, the error is a
+    /// message for the user.
     pub fn parse(text: &str) -> Result<Faults, String> {
         let mut faults = Faults::default();
         for item in text.split(',').map(str::trim).filter(|i| !i.is_empty()) {

@@ -136,7 +136,7 @@ pub fn note_graph(stream: &'static Stream, graph: u32, span: (u64, u64)) {
     run(stream, order, span, NodeRun { graph, ..NodeRun::default() }, true);
 }
 
-/// Notes work whose times are known in the truth file and, if enabled, as a record.
+/// Writes work, whose times are known, to the truth file and, if a client enabled its kind, to a record.
 fn run(stream: &'static Stream, order: Order, (start, end): (u64, u64), node: NodeRun, recorded: bool) {
     let thread = thread::current();
     let settings = settings::get();

@@ -24,8 +24,8 @@ struct Space {
     live: BTreeMap<u64, (u64, Memory)>,
     /// Freed device ranges by length, for reuse.
     spare: BTreeMap<u64, Vec<u64>>,
-    /// Memory of graphs by its start: live from the node that allocates it to the one that frees it, and never reused
-    /// otherwise.
+    /// Length of each graph's memory by its start. The memory is live from the node that allocates it to the node that
+    /// frees it, and its addresses are never used for anything else.
     of_graphs: BTreeMap<u64, u64>,
     /// Bytes per element of each array, by its start.
     arrays: BTreeMap<u64, usize>,

@@ -62,7 +62,7 @@ pub enum Phase {
 /// CUpti_TimestampCallbackFunc
 pub type ClientClock = extern "C" fn() -> u64;
 
-/// Callback domains are numbered 1 to 6.
+/// Number of callback domains plus one: domains are numbered from 1 to 6.
 const DOMAINS: usize = 7;
 const WORDS: usize = 14;
 
@@ -120,8 +120,8 @@ impl Default for CallbackBits {
     }
 }
 
-/// Callbacks and kinds that any client has enabled. libcupti writes these switches, and every API call reads them: a
-/// call without a listener costs two loads.
+/// Callbacks and kinds that at least one client has enabled. libcupti writes these switches, and every API call reads
+/// them: a call without a listener costs two loads.
 #[derive(Debug)]
 pub struct Switches {
     /// Callbacks that a client has enabled.

@@ -40,7 +40,7 @@ impl Sum {
     }
 }
 
-/// Sums per key number: of all work, and of work that had no record or whose record was lost.
+/// Sums per key number: those of all work, and those of work that had no record or whose record was lost.
 #[derive(Clone, Copy, Default)]
 struct Row {
     all: Sum,

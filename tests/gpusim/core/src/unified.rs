@@ -51,7 +51,7 @@ pub fn forget(start: u64, bytes: u64) {
     }
 }
 
-/// Moves those pages of a range that are not at `target` to it (`None`: the host), in the stream's order.
+/// Moves the pages of a range that are not yet at `target` (`None`: the host) to `target`, in the stream's order.
 pub fn prefetch(stream: &'static Stream, start: u64, bytes: u64, target: Option<u32>) {
     let mut pages = PAGES.lock().unwrap_or_else(PoisonError::into_inner);
     let (mut at, end) = (start / PAGE, (start + bytes).div_ceil(PAGE));

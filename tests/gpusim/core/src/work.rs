@@ -50,9 +50,9 @@ impl WorkKind {
 pub enum Memory {
     /// Plain host memory.
     Pageable = 1,
-    /// Device memory.
+    /// Page-locked (pinned) host memory.
     Pinned = 2,
-    /// On a device.
+    /// Memory on a device.
     Device = 3,
     /// Device memory in a texture's layout.
     Array = 4,

@@ -1,4 +1,4 @@
-//! Arrays, textures and surfaces: each function calls the driver's.
+//! Arrays, textures and surfaces: each function calls the driver's equivalent function.
 
 use crate::link::Driver;
 use crate::memory::Extent;

@@ -1,4 +1,4 @@
-//! Objects shared between processes: each function calls the driver's and makes no callbacks.
+//! Objects shared between processes: each function calls the driver's equivalent function and makes no callbacks.
 
 use crate::link::{self, Driver};
 use crate::runtime_api::{check, remember};

@@ -65,7 +65,7 @@ fn look_up(function: Handle) -> Option<Registered> {
     }
 }
 
-/// A handle of which programs only know that it is not NULL.
+/// Returns a handle that is not NULL; programs do nothing else with it.
 fn some_handle() -> *mut Handle {
     static CELL: usize = 0;
     (&raw const CELL).cast_mut().cast()

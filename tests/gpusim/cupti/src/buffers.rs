@@ -125,7 +125,7 @@ pub(crate) struct Buffer {
     records: u32,
     limit: u32,
     progress: &'static Progress,
-    /// The work behind the records, kept for the truth file only.
+    /// Work that the records describe, kept only for the truth file.
     pub(crate) works: Vec<Work>,
 }
 
@@ -214,7 +214,8 @@ impl Buffer {
         self.owner.buffers.out.fetch_sub(1, Relaxed);
     }
 
-    /// Returns the buffer to the client. The caller has settled its works.
+    /// Returns the buffer to the client. The caller has already noted the outcome of the buffer's work in the truth
+    /// file.
     pub(crate) fn hand_back(self) {
         self.owner.buffers.out.fetch_sub(1, Relaxed);
         SPARE_PROGRESS.lock().unwrap_or_else(PoisonError::into_inner).push(self.progress);

@@ -94,7 +94,7 @@ extern "C" fn synchronize(id: u32, context: *mut c_void, stream: *mut c_void) {
     }
 }
 
-/// The callback that precedes CUPTI's breakdown.
+/// Makes the STATE callback with which CUPTI reports a fatal error before it breaks down.
 pub(crate) fn fatal_error() {
     if core().is_some_and(|c| c.switches.is_on(STATE, FATAL_ERROR)) {
         let message = c"simulated fatal error".as_ptr();
@@ -108,7 +108,8 @@ fn comes_without_data(domain: u32) -> bool {
     (is_api_call || domain == RESOURCE) && settings::get().faults.comes_without_data(is_api_call)
 }
 
-/// Calls each client that has enabled the callback. `data` is built for each client's place.
+/// Calls each client that has enabled the callback. `data` builds the callback's data for the place of a client in the
+/// table of subscribers.
 fn tell<T>(client: Client, domain: u32, id: u32, data: impl Fn(usize) -> T) {
     let Some(core) = core() else { return };
     let before = (core.swap_client)(client);

@@ -75,8 +75,9 @@ impl Player {
     }
 }
 
-/// Plays rows until the call that began before them ends, or without end. A nested call is nested on this stack too, since a
-/// client may use the stack pointer to decide whether a call is still in progress.
+/// Plays rows until the EXIT row of the call that is being played or, outside of calls, until the recording ends. A
+/// nested call is nested on this stack too, since a client may use the stack pointer to decide whether a call is still
+/// in progress.
 fn serve(inbox: &Receiver<Value>, answer: &Sender<Result<(), String>>) {
     while let Ok(row) = inbox.recv() {
         if row["call"] == "exit" {

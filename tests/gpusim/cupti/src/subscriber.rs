@@ -1,5 +1,5 @@
 //! Subscribers, and the callbacks and kinds that each has enabled. The first place in the table belongs to the old
-//! interface, whose calls about records name no subscriber, so all such calls count as the same client's. The other
+//! interface: its calls about records do not name a subscriber, so all of them count as calls of one client. The other
 //! places are for cuptiSubscribe_v2, each with kinds, buffers and attributes of its own; a place is never reused.
 
 use crate::buffers::Registration;
@@ -46,7 +46,7 @@ pub(crate) static ALL: [Subscriber; MOST_SUBSCRIBERS] =
 /// The client that the old interface's calls about records refer to.
 pub(crate) static GLOBAL: &Subscriber = &ALL[0];
 
-/// Domains other than those of the APIs, and the last id of each.
+/// Callback domains other than the two API domains, each with its last callback id.
 const OTHER_DOMAINS: [(u32, u32); 4] = [(3, 25), (4, 2), (5, 130), (6, 3)];
 
 impl Subscriber {

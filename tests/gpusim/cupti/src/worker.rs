@@ -149,7 +149,7 @@ struct Worker {
     held: Vec<Buffer>,
     /// State of the random numbers; 0 if buffers keep their order.
     random: u64,
-    /// Time until which the GPU's work is done.
+    /// Time up to which the GPU's work is done.
     now: u64,
 }
 

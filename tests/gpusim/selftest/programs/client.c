@@ -5,10 +5,11 @@
  *   CLIENT_FLUSH=1        flag of FlushAll at exit; none: no flush; now: at each API EXIT as well
  *   CLIENT_IN=...         what to do inside callbacks, see act_inside
  *   CLIENT_RETURN=0       what InitializeInjection returns
- *   CLIENT_STACK=1            logs the stack at ENTER   CLIENT_INSIST=1         goes on after a failed subscribe
+ *   CLIENT_STACK=1            logs the stack at ENTER   CLIENT_INSIST=1         continues after a failed subscribe
  *   CLIENT_THREADS=0      attribute 9               CLIENT_CLOCK=1               timestamps since boot; ticks: of 2.6 GHz
  *   CLIENT_EXTERNAL=3:42,5:43   kind:id of external ids to push on the thread that initialises
- *   CLIENT_OF_CONTEXT=2:+10,1:-1   of the context with this number, once it is there (callback 3:1): records of the kind, or none
+ *   CLIENT_OF_CONTEXT=2:+10,1:-1   when the context with this number is created (callback 3:1), enables (+) or disables (-)
+ *                            the kind for it
  * The declarations are our own. */
 #define _GNU_SOURCE
 #include <dlfcn.h>

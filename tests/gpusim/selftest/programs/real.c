@@ -1,4 +1,4 @@
-/* For the real clock: waits, queries and events around a kernel of 100 ms; prints what it saw, in ms. */
+/* For the real clock: waits, queries and events around a kernel of 100 ms; prints the measured times in ms. */
 #include "cuda_mini.h"
 #include <stdio.h>
 #include <stdlib.h>

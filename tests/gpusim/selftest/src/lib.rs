@@ -23,7 +23,7 @@ pub struct Run {
 pub struct Outcome {
     /// Exit code; `None` after a signal.
     pub code: Option<i32>,
-    /// Signal that ended it.
+    /// Signal that ended the program, if any.
     pub signal: Option<i32>,
     /// Standard output.
     pub stdout: String,
@@ -31,18 +31,18 @@ pub struct Outcome {
     pub stderr: String,
     /// Lines of the client's log.
     pub log: Vec<Line>,
-    /// The detailed truth.
+    /// Rows of the detailed truth file.
     pub truth: Vec<Value>,
-    /// Sums of the truth, the totals last.
+    /// Rows of the truth file's summary; the last row has the totals.
     pub summary: Vec<Value>,
 }
 
 /// A line of the client's log: a word, then `key=value` or plain words.
 #[derive(Clone, Debug)]
 pub struct Line {
-    /// `record`
+    /// First word of the line, such as `record`.
     pub what: String,
-    /// `kind` -> `10`
+    /// Values by key, such as `10` by `kind`.
     pub fields: HashMap<String, String>,
     /// The whole line.
     pub text: String,
@@ -57,12 +57,12 @@ impl Line {
         Line { what, fields, text: text.to_owned() }
     }
 
-    /// A field as a number; panics if it is not one.
+    /// Value of a field as a number; panics if the field is not a number.
     pub fn number(&self, key: &str) -> u64 {
         self.str(key).parse().unwrap_or_else(|_| panic!("{key} is no number in: {}", self.text))
     }
 
-    /// A field; panics if it is missing.
+    /// Value of a field; panics if the field is missing.
     pub fn str(&self, key: &str) -> &str {
         self.fields.get(key).unwrap_or_else(|| panic!("no {key} in: {}", self.text))
     }
@@ -91,13 +91,13 @@ impl Run {
         Run { command, scratch }
     }
 
-    /// Sets a variable.
+    /// Sets an environment variable.
     pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Run {
         self.command.env(name, value);
         self
     }
 
-    /// Injects the client, with these activity kinds and callbacks.
+    /// Injects the client and enables these activity kinds and callbacks.
     pub fn client(self, kinds: &str, callbacks: &str) -> Run {
         let client = program("client.so");
         self.env("CUDA_INJECTION64_PATH", client)
@@ -105,7 +105,7 @@ impl Run {
             .env("CLIENT_CALLBACKS", callbacks)
     }
 
-    /// Runs it to its end; panics after 30 s.
+    /// Runs the program to its end; panics after 30 s.
     pub fn outcome(self) -> Outcome {
         let scratch = self.scratch.clone();
         let (status, stdout, stderr) = self.finish(LIMIT).expect("the program ends");
@@ -130,7 +130,7 @@ impl Run {
         outcome
     }
 
-    /// True if the program still runs after `time`; it is then killed.
+    /// Whether the program still runs after `time`. The program is then killed.
     pub fn hangs_for(self, time: Duration) -> bool {
         self.finish(time).is_none()
     }
@@ -178,7 +178,7 @@ impl Outcome {
         &self.summary.last().expect("a summary")["totals"]
     }
 
-    /// A total.
+    /// Value of the total `name` in the summary.
     pub fn total(&self, name: &str) -> u64 {
         self.totals()[name].as_u64().unwrap_or_else(|| panic!("no {name} in {}", self.totals()))
     }

@@ -166,8 +166,8 @@ fn a_buffer_not_aligned_to_eight_bytes_aborts() {
 
 #[test]
 fn too_few_buffers_drop_records() {
-    // A buffer of 1080 bytes holds 5 kernels of 216; while its kernels of 20 ms run, it is not given
-    // back, and launching takes no time.
+    // A buffer of 1080 bytes holds 5 kernel records of 216 bytes. While these kernels of 20 ms run, the buffer is not
+    // returned to the client; all launches are made in that time.
     let run = Run::new("launches", &["1", "100"]).client("10", "2:211").env("GPUSIM_CLOCK", "real");
     let run = run.env("GPUSIM_KERNELS", "even_d100=20ms,odd_d250=20ms").env("CLIENT_BUFFER", "1080");
     let outcome = run.env("GPUSIM_MAX_BUFFERS", "3").outcome().expect_success();

@@ -62,7 +62,7 @@ fn both_stream_id_functions_return_the_id_in_the_records() {
     assert!(all("result", 0) && all("own", 7) && all("bad", 20) && all("nowhere", 1), "{told:?}");
 }
 
-/// There is a kernel of context 1; of context 2 there are four kernels and a copy.
+/// The program runs one kernel in context 1, and four kernels and a copy in context 2.
 #[test]
 fn records_can_be_enabled_for_one_context() {
     let of_context = |kinds: &str, said: &str| {

@@ -1,4 +1,5 @@
-//! Graphs: which events are announced and when, the fields of node records, and what the truth file says of both sites.
+//! Graphs: which events are announced and when, the fields of node records, and the launch site and creation site in
+//! the truth file.
 
 use gpusim_selftest::{Line, Outcome, Run};
 

@@ -1,4 +1,4 @@
-//! Many launches: exact accounts, bounded memory, and the price of a launch.
+//! Many launches: exact counts, bounded memory, and the cost of a launch.
 
 use gpusim_selftest::{Outcome, Run};
 

@@ -11,7 +11,7 @@ use super::account::{Account, NO_STACK, Piece, Sums};
 use super::plan::{Plan, is_without_a_word};
 use crate::support::Done;
 
-/// A process that has ended: either the process started for a number, or the child that it forked first.
+/// A process that has ended: either the process that the test started, or the first child that it forked.
 pub(super) struct Ended<'a> {
     pub(super) plan: &'a Plan,
     pub(super) how: &'a str,
@@ -232,7 +232,7 @@ impl Ended<'_> {
                 assert!(remark.contains(&missing), "{missing}: {remark}");
                 (mark.time.0, u64::from(mark.interval_ms))
             }
-            // Rows are written as they arrive, so there is no mark.
+            // Rows are written as they arrive, so there is no checkpoint mark.
             None => {
                 let missing =
                     "launches of the last second, and activities that CUPTI had not handed over, are missing";

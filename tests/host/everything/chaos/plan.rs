@@ -94,7 +94,8 @@ impl Plan {
         sometimes(3, "GPUSIM_EARLY", "1".to_owned(), dice);
         sometimes(3, "GPUSIM_EMPTY_BUFFERS", "1".to_owned(), dice);
         sometimes(5, "GPUSIM_ODD_SIZE", "1".to_owned(), dice);
-        // Work has the id of the nested call if the nested call has an id of its own, so nested calls must be on.
+        // With `GPUSIM_CORR=distinct` work has the id of the nested call, so nested calls must then stay on: at most
+        // one of these two settings is made.
         let (name, value) =
             if dice.roll(4) == 0 { ("GPUSIM_NESTED", "0") } else { ("GPUSIM_CORR", "distinct") };
         sometimes(2, name, value.to_owned(), dice);
@@ -108,17 +109,17 @@ impl Plan {
             sometimes(20, "GPUSIM_OTHER_SUBSCRIBER", "1".to_owned(), dice);
         }
         let mut faults: Vec<_> = FAULTS.iter().filter(|_| dice.roll(6) == 0).copied().collect();
-        // The rival's way of counting stops at record kinds that CUPTI itself does not know, and the rival frees the buffers
-        // that it is handed.
+        // Two faults also break the other client: it stops counting at a record of a kind that CUPTI itself does not
+        // know, and it frees every buffer that it receives.
         let is_for_both =
             |fault: &str| !fault.starts_with("unknown_kind") && !fault.starts_with("buffer_twice");
         faults.retain(|fault| !has_rival || is_for_both(fault));
         if dice.roll(3) == 0 {
             faults.push(dice.pick(&TROUBLES));
         }
-        // The read would hang on the tracer's own thread, with and without gpuflame.
+        // With this fault the other client's read would hang on CUPTI's own thread, with and without gpuflame.
         faults.retain(|fault| !(has_rival && fault.starts_with("read_hangs")));
-        // The client's own flush would not return with this fault either.
+        // With this fault the other client's flush would never return, with and without gpuflame.
         faults.retain(|fault| !(passes(seed) && fault.starts_with("flush_hangs")));
         settings.push(("GPUSIM_FAULTS", faults.join(",")));
         settings
