@@ -11,7 +11,7 @@ use crate::recorded_launches::{LaunchId, RecordedLaunch, RecordedLaunches};
 /// the function that made the launch call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum StackComparison {
-    /// Both stacks have the same frames, from the call to `main` or the thread's function.
+    /// Both stacks have the same frames, from the function that made the call to `main` or to the thread's function.
     Same,
     /// The outside stack ends early, because a frame pointer led nowhere. The frames that it has are the same as in the
     /// inside stack.
@@ -80,7 +80,7 @@ pub(crate) struct LaunchComparison {
     pub(crate) stacks: BTreeMap<StackComparison, u64>,
     /// For each launch, the delay in ns from the time that the probe saw to the time that the library recorded; sorted.
     pub(crate) delays_ns: Vec<i64>,
-    /// A launch whose stacks differ, to show as an example.
+    /// Id of a launch whose two stacks differ, which is shown as an example.
     pub(crate) example: Option<LaunchId>,
 }
 
@@ -193,7 +193,7 @@ pub(crate) fn compare_stacks(
 }
 
 /// Whether these rootward frames of an outside stack may be the frames below `main`: frames of the C library, and after
-/// them any others that frame pointers lead to.
+/// them any frames to which frame pointers lead.
 fn is_below_main(places: &[FileLocation], files: &Files) -> bool {
     places.first().is_none_or(|place| place.file == FileLocation::UNKNOWN || is_libc(*place, files))
 }

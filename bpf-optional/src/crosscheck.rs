@@ -224,7 +224,7 @@ fn describe_grade(grade: &Grade) -> String {
     )
 }
 
-/// Prints the figures from which `accuracy` makes its tables.
+/// Prints the figures from which the tool `accuracy` makes its tables.
 fn print_figures(verdict: &LaunchComparison, probed: &ProbedLaunches, inside: &RecordedLaunches, ahead: i64) {
     for (way, name) in [(MatchMethod::Order, "order"), (MatchMethod::Nearest, "nearest")] {
         let Grade { launches, wrong_launches, wrong_stacks, nanos, wrong_nanos } =

@@ -1,4 +1,4 @@
-//! Finds the functions of a file that begin GPU work, to which probes are attached.
+//! Finds the functions of a file that begin GPU work. Probes are attached to these functions.
 
 use object::read::elf::{ElfFile64, FileHeader as _};
 use object::{Endianness, Object as _, ObjectSegment as _, ObjectSymbol as _, SymbolKind};
@@ -65,7 +65,8 @@ impl CudaExtent {
 
 const MARKER_FUNCTION: &str = "gpuflame_launch_marker";
 
-/// Searches a file whose contents are `bytes` for CUDA's functions and the functions that the user named.
+/// Searches the file with the contents `bytes` for CUDA's functions that begin GPU work, and for the functions that the
+/// user named.
 pub(crate) fn find_entry_points(bytes: &[u8], named: &[&str]) -> Result<ProbeTargets, object::Error> {
     let elf = ElfFile64::<Endianness>::parse(bytes)?;
     let symbols = functions(&elf);
@@ -132,7 +133,7 @@ pub(crate) fn segments(bytes: &[u8]) -> Vec<Segment> {
     ElfFile64::<Endianness>::parse(bytes).map(|elf| read_segments(&elf)).unwrap_or_default()
 }
 
-/// Returns the file offset of an address in the file's own address space.
+/// Returns the file offset of a virtual address of the ELF file.
 pub(crate) fn file_offset(segments: &[Segment], address: u64) -> Option<u64> {
     let segment = segments.iter().find(|(start, end, _)| (*start..*end).contains(&address))?;
     Some(address - segment.0 + segment.2)

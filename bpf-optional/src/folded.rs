@@ -15,7 +15,7 @@ pub(crate) struct FoldedOptions {
     /// Whether to write a line for each launch (`TIME COMM PID TID CPU main;cudaLaunchKernel;[correlation 7]`).
     /// Default: false, so that each stack has a line with the number of its launches.
     pub(crate) extended: bool,
-    /// Whether to include calls that CUDA made as a part of other calls. Default: false.
+    /// Whether to include nested calls, which CUDA itself made as a part of other calls. Default: false.
     pub(crate) nested: bool,
 }
 

@@ -17,7 +17,7 @@ pub(crate) enum MatchMethod {
     Nearest,
 }
 
-/// How well a method matches.
+/// Numbers of launches that a method matched, and matched wrongly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Grade {
     pub(crate) launches: u64,

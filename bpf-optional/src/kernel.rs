@@ -16,7 +16,7 @@ use crate::wire::{FileId, KernelRecord};
 /// Programs that `rebuild` compiled from `bpf/probe.bpf.c` for x86-64.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../bpf/probe.bpf.o");
 
-/// Which processes and functions to watch, and how.
+/// Options: the processes and functions to watch, and the size of the buffer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct WatchOptions {
     /// Whether to watch every process. Default: false, so that only the processes named by
@@ -82,7 +82,7 @@ impl KernelPrograms {
         Ok(Self { ebpf, events })
     }
 
-    /// Watches this process, and all processes that it forks from now on.
+    /// Starts to watch the process `pid`, and all processes that it forks from now on.
     pub(crate) fn follow(&mut self, pid: u32) -> Result<()> {
         let map = self.ebpf.map_mut("FOLLOWED").ok_or_else(|| missing_in_object("FOLLOWED"))?;
         let mut followed: HashMap<_, u32, u8> =
@@ -155,7 +155,8 @@ fn uprobe<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut UProbe> 
     program(ebpf, name)
 }
 
-/// Checks whether this machine has everything that the programs need. The error tells how to get what is missing.
+/// Checks whether this machine has everything that the programs need. The error names the remedy if something is
+/// missing.
 fn check_requirements() -> Result<()> {
     if !cfg!(target_arch = "x86_64") {
         return Err(state_error("the probes are built for x86-64 only".into()));

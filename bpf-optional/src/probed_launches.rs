@@ -36,7 +36,7 @@ pub(crate) struct Launch {
 
 const _: () = assert!(size_of::<Launch>() == 48, "Launch grew: one is kept for every launch");
 
-/// All launches that were seen, and the tables that they refer to.
+/// All launches that the probes saw, and the tables to which the launches refer.
 #[derive(Debug, Default)]
 pub(crate) struct ProbedLaunches {
     pub(crate) launches: Vec<Launch>,

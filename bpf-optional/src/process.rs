@@ -41,7 +41,8 @@ pub(crate) fn start_paused(words: &[OsString], environment: &[(&str, OsString)])
         // The kernel programs stop a process in each `exec`, until its libraries are probed.
         gpuflame_os::child::keep_running_while_stopped();
         let status = gpuflame_os::child::run(&mut command);
-        // The child has its own copies; closing ours signals the end of the command.
+        // The child has its own copies of these pipe ends. After ours are closed, the pipe `over` reaches its end when
+        // the child ends.
         drop((to_us, from_us, ends));
         status
     });

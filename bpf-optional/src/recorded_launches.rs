@@ -19,7 +19,7 @@ pub(crate) struct RecordedLaunch {
     /// Time of the launch on `CLOCK_REALTIME`, in ns.
     pub(crate) time: u64,
     pub(crate) tid: u32,
-    /// Stack of the launch, leaf first, as places in files.
+    /// Stack of the launch, leaf first. Each frame is a file and an offset in it.
     pub(crate) stack: std::rc::Rc<Vec<FileLocation>>,
     /// Whether the stack is complete.
     pub(crate) is_complete: bool,

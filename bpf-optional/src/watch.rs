@@ -134,7 +134,7 @@ impl Watcher {
         }
     }
 
-    /// Handles the mapping of a file that was never seen, or a process that has become another program.
+    /// Handles the mapping of a file that was never seen before, or a process that executes a new program.
     fn handle_new_mapping(&mut self, head: &RecordHeader, mapping: &Mapping) {
         let Mapping { start, end, offset, file, stopped } = *mapping;
         // Also inspect the files that the process had mapped before it was watched. Only this finds a program into
@@ -191,7 +191,7 @@ impl Watcher {
             .map(|named| named.symbol.as_str())
             .collect();
         let bytes = MappedFile::map(file)?;
-        // A file that is not an ELF file has no functions that could be called.
+        // A file that is not an ELF file has no functions to probe.
         let Ok(found) = entry_points::find_entry_points(bytes.bytes(), &named) else {
             return Ok(CudaExtent::None);
         };

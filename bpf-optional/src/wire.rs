@@ -15,7 +15,7 @@ pub(crate) struct RecordHeader {
     pub(crate) comm: [u8; 16],
 }
 
-/// A record of any kind.
+/// Content of a record, by the kind of the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KernelRecord<'a> {
     /// A call of a probed function has begun.

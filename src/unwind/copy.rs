@@ -1,4 +1,4 @@
-//! Reads a stack that is not the thread's own through a copy.
+//! Reads stacks other than the thread's own, such as coroutine stacks. They are read through a copy.
 //!
 //! A coroutine's stack or a signal stack may have been unmapped, protected, or joined by a neighbouring mapping since
 //! the previous capture of that stack. The frames on such a stack may also mislead the walk: if a host switches stacks
@@ -18,7 +18,7 @@ use std::ptr::NonNull;
 
 use super::memory;
 
-/// Number of bytes below its stack pointer in which a leaf function may keep data (the ABI's red zone).
+/// Size of the ABI's red zone: a leaf function may keep data in this number of bytes below its stack pointer.
 pub(crate) const RED_ZONE: u64 = 128;
 
 /// Minimum and maximum size in bytes of the first copy. Between these limits the size is the number of bytes that the
@@ -34,7 +34,7 @@ const MAX_CAPTURE_BYTES: usize = 2 * MAX_STACK_BYTES;
 
 const PAGE: u64 = 4096;
 
-/// The copy of the stack that a capture is on. Zeroed memory is a valid empty copy.
+/// A copy of the stack on which a capture runs. Zeroed memory is a valid empty copy.
 #[derive(Debug, Default)]
 pub(crate) struct StackCopy {
     buffer: Option<NonNull<u8>>,
@@ -44,7 +44,7 @@ pub(crate) struct StackCopy {
     length: usize,
     /// Whether the copy reaches the end of the stack.
     is_complete: bool,
-    /// Number of copied bytes that the present walk has used, and the number that the last walk used.
+    /// Number of copied bytes that the present walk has used so far, and number that the last walk used.
     used: usize,
     used_before: usize,
     /// Number of bytes that this capture may still copy.

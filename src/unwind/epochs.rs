@@ -1,4 +1,5 @@
-//! A permanent list of every object that a capture has seen or the module map has listed, with its address range.
+//! A permanent list of loaded objects with their address ranges. It contains every object in which a capture has found
+//! a frame, and every object that the module map has listed.
 //!
 //! One address may belong to many objects (libraries) in turn, as they are loaded and unloaded; often the same few
 //! objects alternate. So each object at each address range has a number, its *epoch*, and a frame contains the epoch of
@@ -103,7 +104,7 @@ fn in_bucket(bucket: &AtomicPtr<EpochEntry>) -> impl Iterator<Item = &'static Ep
     std::iter::successors(follow(bucket.load(Ordering::Acquire)), move |entry| follow(entry.previous))
 }
 
-/// All entries added after `last`, oldest first; all entries if `last` is `None`.
+/// Returns the entries that were added after `last`, oldest first. Returns all entries if `last` is `None`.
 pub(super) fn entries_after(last: Option<&'static EpochEntry>) -> impl Iterator<Item = &'static EpochEntry> {
     let next = last.map_or(&FIRST, |last| &last.next);
     // SAFETY: linked entries are fully written, and are never unmapped.

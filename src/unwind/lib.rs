@@ -108,7 +108,7 @@
 //!     `plugins_that_alternate_at_one_address_keep_their_names` and the tests after it in `recorded/modules.rs`;
 //!     `overlapping_objects_have_different_epochs` of `epochs`; stacks:
 //!     `stacks_stay_equal_while_other_libraries_are_loaded_and_unloaded` of `unwind/modules.rs`).
-//! 16. A module that cannot be determined is reported as unknown, and counted
+//! 16. A frame whose module cannot be determined is reported as unknown, and counted
 //!     (`launches_from_an_address_with_too_many_files_are_unknown_and_counted` of `recorded/modules.rs`,
 //!     `an_address_in_two_files_mapped_outside_the_loader_is_unresolved` of `symbolize`).
 //!
@@ -201,7 +201,7 @@ pub fn poll() -> bool {
     loader::poll() != before
 }
 
-/// Which leading frames (at the leaf side) to omit. Usually these are the frames of the callback that captures.
+/// Leading frames (at the leaf side) to omit, usually those of the callback that captures.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum Skip {
     /// Keep all frames, beginning with the function that called [`Unwinder::capture`].
@@ -260,11 +260,11 @@ impl Captured<'_> {
     }
 }
 
-/// Number of registers with which a walk of a copied stack starts.
+/// Number of registers that are passed to [`CopyUnwinder::walk`].
 pub const REGISTERS: usize = 17;
 
-/// Walks stacks of other threads. Each walk uses a copy of the stack and registers that the kernel made, as
-/// `perf_event_open` does for samples.
+/// Walks stacks of other threads. Each walk reads a copy of the thread's stack and registers that the kernel has made,
+/// for example for a sample of `perf_event_open`.
 ///
 /// A walk reads nothing from the original stack, because the thread has continued to run. If the copy is too short, the
 /// stack is cut where the copy ends. Python frames are not included: see [`python::OtherThreads`]. Code may have been
@@ -334,9 +334,9 @@ impl Unwinder {
 
     /// Captures the stack of the calling thread, beginning at the caller of this function.
     ///
-    /// A capture inside a capture of the same unwinder (from a signal handler) returns no frames and does not disturb
-    /// the outer capture; its result is flagged as [`ContextFlags::CUT`]. The caller must make sure that no handler
-    /// captures while the frames are still in use.
+    /// If a signal handler interrupts a capture and captures with the same unwinder, the inner capture returns no
+    /// frames, is flagged as [`ContextFlags::CUT`], and does not disturb the outer capture. The caller must make sure
+    /// that no handler captures while the returned frames are still in use.
     #[inline(always)]
     pub fn capture(&mut self, skip: Skip) -> Captured<'_> {
         self.engine.capture(skip)
@@ -352,7 +352,7 @@ impl Unwinder {
 
     /// Caches the stack that [`Unwinder::capture_with_cache`] captured last, and returns its number, which is less than
     /// [`Unwinder::MAX_CACHED_STACKS`]. The stack that had this number before is evicted. `None` if the stack cannot be
-    /// cached, or if the last insertion was so recent that another would cost too much.
+    /// cached, or if too few captures were made since the last insertion.
     #[inline(always)]
     pub fn cache_last(&mut self) -> Option<usize> {
         self.engine.cache_last()

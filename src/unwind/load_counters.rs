@@ -65,7 +65,8 @@ pub(super) fn read_under_lock(counters: LoaderCounters) -> Option<u64> {
     (numbers as u32 == counters.loaded()).then_some(numbers)
 }
 
-/// Notes numbers from [`read_under_lock`]. Call after publishing the state that belongs to these numbers.
+/// Stores the counters that [`read_under_lock`] returned, for later calls of [`is_unchanged`]. Call after publishing
+/// the loader state that belongs to them.
 pub(super) fn note(numbers: Option<u64>) {
     if let Some(numbers) = numbers {
         LAST_NUMBERS.store(numbers, Ordering::Release);

@@ -148,7 +148,7 @@ pub(super) fn prepare() {
     unsafe { unmap(page, PAGE) };
 }
 
-/// Id of this process. The function makes a system call only the first time it is called in each process.
+/// Returns the id of this process. Makes a system call only at the first call in each process.
 fn this_process() -> i64 {
     // SAFETY: the pointer is null, or points to a word in a mapping that is never unmapped.
     let kept = unsafe { PROCESS.load(Ordering::Acquire).as_ref() };

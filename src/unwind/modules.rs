@@ -1,4 +1,4 @@
-//! The module map: records which file was mapped at which address, while the modules are loaded.
+//! The module map records which file is mapped at which address. It does so while the modules are still loaded.
 //!
 //! A housekeeping thread owns the map and polls it for new modules, which come from two sources. The first source is
 //! the permanent list of objects (see `epochs`), to which captures add objects, and to which the map adds all objects
@@ -134,8 +134,8 @@ fn with_full_path(mut module: Module) -> Module {
     module
 }
 
-/// The program's file, which is mapped at `start`. If the program was started through the loader (`ld.so program`),
-/// `/proc/self/exe` is the loader instead of the program.
+/// Returns the path of the program's file, which is mapped at `start`. `/proc/self/exe` is used only if this fails,
+/// because it is the loader if the program was started through the loader (`ld.so program`).
 fn program_path(start: u64) -> PathBuf {
     let maps = fs::read("/proc/self/maps").unwrap_or_default();
     let mapping = ProcMapping::all(&maps).find(|mapping| (mapping.start..mapping.end).contains(&start));

@@ -17,11 +17,11 @@ const CAPACITY: usize = 1024;
 const MAX_NOTED_PAGES: usize = 1024;
 pub(super) const PAGE: u64 = 4096;
 
-/// A page outside all objects that a capture reached.
+/// A note: a capture reached code on this page, which is outside all objects.
 #[derive(Clone, Copy)]
 pub(super) struct OutsideNote {
     pub(super) page: u64,
-    /// The loader's state when the capture left the note.
+    /// The loader's state when the capture wrote the note.
     pub(super) state: LoaderState,
 }
 
@@ -36,7 +36,8 @@ struct RingSlot {
 // SAFETY: `turn` passes the note to one writer or one reader at a time.
 unsafe impl Sync for RingSlot {}
 
-/// The pending notes, in the order of their positions.
+/// A ring of pending notes. `head` is the position of the oldest note, and `tail` is the position of the next note to
+/// be written.
 struct NoteRing {
     slots: [RingSlot; CAPACITY],
     head: AtomicUsize,
@@ -77,7 +78,7 @@ pub(super) fn notes_lost() -> u64 {
     LOST.load(Ordering::Relaxed)
 }
 
-/// The value of `turn` at which `position` may be written.
+/// Returns the value of a slot's `turn` at which `position` may be written.
 fn write_turn(position: usize) -> usize {
     position / CAPACITY * 2
 }

@@ -25,7 +25,7 @@ use gpuflame_model::record::{ContextFlags, Frame, ModuleEpoch};
 /// signature.
 const ADDRESS: u64 = (1 << 48) - 1;
 
-/// One thread's engine.
+/// The state with which one thread unwinds its stacks.
 pub(super) struct ThreadEngine {
     /// The loader state that `unwinder` was built for.
     listed_state: Option<LoaderState>,

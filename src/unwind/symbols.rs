@@ -86,7 +86,7 @@ impl<'a> Exports<'a> {
         None
     }
 
-    /// The symbol at this index, if the symbol has that name and is defined in this object.
+    /// Returns the symbol at the index `at`, if it has this name and is defined in this object.
     fn symbol(&self, at: usize, name: &str) -> Option<ExportedSymbol> {
         let symbol = self.symbols.get(at.checked_mul(SYMBOL_BYTES)?..)?.get(..SYMBOL_BYTES)?;
         let text = self.strings.get(read_u32(symbol, 0)? as usize..)?;

@@ -30,7 +30,7 @@ pub struct Verifier {
     theirs: NonNull<Addresses>,
 }
 
-/// Look-up addresses of the frames that libgcc found, leaf first.
+/// Look-up addresses (see [`look_up_address`]) of the frames that libgcc found, leaf first.
 struct Addresses {
     list: [u64; MAX_FRAMES],
     count: usize,
@@ -84,7 +84,8 @@ impl Drop for Verifier {
     }
 }
 
-/// The look-up address of a frame. If the frame made a call, this address is inside the call instruction.
+/// Returns the look-up address of a frame. If the frame's function made a call, this address is inside the call
+/// instruction.
 fn look_up_address(frame: &Frame) -> u64 {
     match frame.kind() {
         FrameKind::Native { address, .. } => address,
@@ -118,7 +119,7 @@ unsafe extern "C" fn note(context: *mut c_void, addresses: *mut c_void) -> c_int
     let pc = unsafe { _Unwind_GetIPInfo(context, &mut is_exact) } as u64;
     // SAFETY: libgcc passed this context for the duration of the callback.
     let sp = unsafe { _Unwind_GetCFA(context) } as u64;
-    // libgcc reports an invalid return address as one more frame.
+    // libgcc reports an invalid return address as an additional frame, which is not counted.
     let is_code = pc.wrapping_sub(1) >> 47 == 0;
     if (sp > found.below || found.count > 0) && is_code && found.count < MAX_FRAMES {
         found.list[found.count] = if is_exact != 0 { pc } else { pc - 1 };

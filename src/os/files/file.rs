@@ -121,7 +121,7 @@ fn remove_file_of_entry(own: *mut TemporaryPath) {
     }
 }
 
-/// What happened to a file's name while the file was written.
+/// Result of checking whether a file's name still refers to the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileLocation {
     /// The name still refers to the file.
@@ -218,7 +218,7 @@ impl Draft {
         self.appender.take().unwrap_or_else(|| Appender::new(&self.path, self.identity, None))
     }
 
-    /// Takes the open file back from a writer that is finished.
+    /// Stores the open file in the draft again. Call when its writer is finished.
     pub fn return_appender(&mut self, appender: Appender) {
         self.appender = Some(appender);
     }
@@ -260,7 +260,7 @@ impl Draft {
         FileId::from_path(path).is_ok_and(|identity| identity == self.identity)
     }
 
-    /// Replaces this draft by a copy of `file`, in the folder of the draft's target.
+    /// Replaces this draft by a new draft in the target's folder, with the content of `file`.
     fn restore(&mut self, file: &File) -> io::Result<()> {
         if let Some(folder) = self.target.parent() {
             fs::create_dir_all(folder)?;
@@ -307,7 +307,7 @@ impl Draft {
             match fs::rename(&self.path, target) {
                 Err(error) if error.kind() == ErrorKind::CrossesDevices => {
                     let copied = copy(&self.path, target);
-                    // Dropping this draft removes the original only if the copy is complete.
+                    // If the copy failed, dropping this draft must not remove the original file.
                     self.published = copied.is_err();
                     return copied;
                 }
@@ -351,7 +351,7 @@ impl Draft {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 Err(error) if error.kind() == ErrorKind::CrossesDevices => {
                     let copied = copy_to_new(&self.path, &name);
-                    // Dropping this draft removes the original only if the copy is complete.
+                    // If the copy failed, dropping this draft must not remove the original file.
                     self.published = copied.is_err();
                     return copied;
                 }

@@ -58,7 +58,7 @@ pub struct GrowthLimits {
     pub patience: Duration,
 }
 
-/// What happens to the part of an abandoned file that was written.
+/// Treatment of the written part of an abandoned file.
 #[derive(Debug)]
 pub enum OnAbandon {
     /// The file is removed, because it takes up disk space and is of no use.
@@ -88,13 +88,13 @@ struct FileState {
     spare: Vec<u8>,
     /// Path and identity of the file.
     file: Option<(PathBuf, FileId)>,
-    /// The file was abandoned, and its thread no longer writes to it.
+    /// The file was abandoned but still exists, and the writing thread no longer writes to it.
     is_abandoned: bool,
     /// The file must be created, because there is data that must be stored.
     is_needed: bool,
     /// All data was handed over, and no more will follow.
     is_ended: bool,
-    /// The [`FileFeed`] was dropped before the end, so the file is to be removed.
+    /// The [`FileFeed`] was dropped before the end, so the file must be removed.
     is_dropped: bool,
     /// The thread has finished.
     has_thread_finished: bool,
@@ -180,7 +180,7 @@ impl GrowingFile {
         }
     }
 
-    /// Removes the remainder of an abandoned file, because the caller needs its disk space. On a file system that
+    /// Removes the written part of an abandoned file, so that the caller can use its disk space. On a file system that
     /// hangs, the file stays. Returns true if a file was removed.
     pub fn remove_abandoned(&self) -> bool {
         let Some((path, identity)) = self.take_abandoned() else { return false };
@@ -489,7 +489,7 @@ mod tests {
         feed.finish(LONG).unwrap().keep();
         assert_eq!(fs::read(&path).unwrap(), b"early late");
         fs::remove_file(&path).unwrap();
-        // When the memory bound is reached, the file must be created to take the data.
+        // When the limit on unwritten data is reached, the file must be created, so that data can be written.
         let (_file, mut feed) = begin();
         for _ in 0..8 {
             feed.write_all(&[b'.'; BLOCK_BYTES]).unwrap();

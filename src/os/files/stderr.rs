@@ -76,7 +76,8 @@ pub fn remember_file_at_exec() {
     FILE_AT_EXEC.get_or_init(|| current_file().ok());
 }
 
-/// The value of [`AT_EXEC_VARIABLE`] for a program that inherits descriptor 2; `None` if descriptor 2 is closed.
+/// Returns the value of [`AT_EXEC_VARIABLE`] for a program that will inherit descriptor 2; `None` if descriptor 2 is
+/// closed.
 pub fn file_id_to_pass_on() -> Option<String> {
     current_file().ok().map(|identity| identity.to_string())
 }
@@ -108,7 +109,7 @@ pub fn write(text: &[u8], patience: Duration) -> bool {
     });
     match spawned {
         Ok(()) => waits.recv_timeout(patience).unwrap_or(true),
-        // If no thread can be created, this thread writes the text, with a limit on the patience.
+        // If no thread can be created, the calling thread writes the text, for at most `MAX_WRITE_TIME`.
         Err(_) => write_here(text, patience.min(MAX_WRITE_TIME)),
     }
 }

@@ -20,8 +20,8 @@ const RESERVE_SLICE_BYTES: usize = 16 << 10;
 
 pub(super) struct Pool {
     is_taken: AtomicBool,
-    /// List of blocks that were freed while another thread was in the pool. The first word of each block points to the
-    /// next block.
+    /// List of blocks that were freed while another thread was using the pool. The first word of each block points to
+    /// the next block.
     returned: AtomicPtr<u8>,
     /// For each class, a list of slabs with free blocks. Some slabs in the list may have become full.
     slabs: [Slabs; SizeClass::COUNT],
@@ -359,8 +359,8 @@ mod tests {
             give_back(blocks.iter().copied());
             assert!(!pool.slabs[class_of(100).0].first().unwrap().is_empty());
         });
-        // The next thread in the pool returns these blocks to their slab, which is then empty and available to any
-        // class.
+        // The next thread that uses the pool returns these blocks to their slab, which is then empty and available to
+        // any class.
         let other = take(pool, 64, 1);
         assert_eq!(slabs_of(&other), slabs_of(&blocks));
         give_back(other);

@@ -201,7 +201,7 @@ impl InheritedActions {
     }
 }
 
-/// The calling thread's signal mask before it was changed, which is restored on drop.
+/// The signal mask that the calling thread had before it was changed. The mask is restored on drop.
 struct SignalMask(libc::sigset_t);
 
 impl SignalMask {

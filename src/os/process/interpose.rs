@@ -377,7 +377,8 @@ impl<'a> LoadedModule<'a> {
         for (table, size, first) in tables {
             let (Some(table), Some(size)) = (self.table(table), self.value(size)) else { continue };
             for at in (first..size / RELOCATION_BYTES).map(|index| table + RELOCATION_BYTES * index) {
-                // An entry has the address of the slot, the type, and the symbol's index.
+                // A relocation entry contains the address of the slot, the type of the relocation, and the symbol's
+                // index.
                 let Some(symbol) = self.memory.number(at + 12) else { break };
                 let Some((_, name)) = symbols.iter().find(|(named, _)| *named == symbol) else { continue };
                 let is_address =

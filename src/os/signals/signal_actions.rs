@@ -23,8 +23,8 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::process::interpose::{self, Interposition};
 
-/// The signals that end a process and that we handle: SIGINT from a terminal, SIGTERM from `kill` and job runners, and
-/// SIGHUP from a terminal that goes away.
+/// The signals that we handle. Their default action ends the process: SIGINT comes from a terminal, SIGTERM from `kill`
+/// and job runners, and SIGHUP from a terminal that goes away.
 pub const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
 /// Flag in `sa_flags` by which the C library tells the kernel that `sa_restorer` is set. The kernel returns the flag

@@ -116,7 +116,7 @@ impl std::fmt::Display for OffReason {
 static IS_ENABLED: AtomicBool = AtomicBool::new(false);
 /// The interpreter; null if none was found.
 static INTERPRETER: AtomicPtr<Interpreter> = AtomicPtr::new(null_mut());
-/// Why Python frames are off, encoded by `to_word`; 0 if Python frames are on.
+/// Reason why Python frames are off, encoded by `to_word`; 0 if Python frames are on.
 static OFF_REASON: AtomicU32 = AtomicU32::new(0);
 /// The loader's state at the last search for an interpreter, as a word.
 static LAST_SEARCH: AtomicU64 = AtomicU64::new(u64::MAX);
@@ -126,7 +126,7 @@ pub(super) fn set_enabled(enabled: bool) {
     IS_ENABLED.store(enabled, Ordering::Relaxed);
 }
 
-/// Why Python frames are off; `None` if Python frames are on.
+/// Reason why Python frames are off; `None` if Python frames are on.
 pub(super) fn off_reason() -> Option<OffReason> {
     OffReason::from_word(OFF_REASON.load(Ordering::Relaxed))
 }
@@ -143,8 +143,8 @@ pub(super) fn turn_off(why: OffReason) {
     let _ = OFF_REASON.compare_exchange(0, why.to_word(), Ordering::AcqRel, Ordering::Relaxed);
 }
 
-/// Returns the interpreter of this process, if there is a readable one. The function searches only if objects were
-/// loaded or unloaded since the last search. Safe inside a callback.
+/// Returns the interpreter of this process, if there is one whose frames can be read. Searches for it only if objects
+/// were loaded or unloaded since the last search. Safe inside a callback.
 #[cold]
 pub(super) fn interpreter() -> Option<&'static Interpreter> {
     if !IS_ENABLED.load(Ordering::Relaxed) || OFF_REASON.load(Ordering::Relaxed) != 0 {

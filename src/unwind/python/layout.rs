@@ -67,7 +67,7 @@ impl FrameLayout {
     }
 }
 
-/// What a frame's position field contains.
+/// Meaning of a frame's position field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unit {
     /// An index of an instruction in the code object; multiply it by this number of bytes.
@@ -283,20 +283,20 @@ const COOKIE: &[u8; 8] = b"xdebugpy";
 struct DebugOffsets {
     version: u16,
     thread: usize,
-    /// Offset of `previous`, `executable` and `instr_ptr`, in this order.
+    /// Offset of three entries: `previous`, `executable` and `instr_ptr`, in this order.
     frame: usize,
     owner: usize,
-    /// Offset of `filename`, `name`, `qualname`, `linetable` and `firstlineno`, in this order.
+    /// Offset of five entries: `filename`, `name`, `qualname`, `linetable` and `firstlineno`, in this order.
     code: usize,
     instructions: usize,
     kind: usize,
     /// Offset of `ob_size` and `ob_sval`.
     bytes: usize,
-    /// Offset of `state`, `length` and the size of an ASCII-only string.
+    /// Offset of three entries: `state`, `length` and the size of an ASCII-only string, in this order.
     text: usize,
 }
 
-/// Table offsets of all versions that publish their layout.
+/// Offsets in the published table, for all versions that publish their layout.
 const DEBUG_OFFSETS: [DebugOffsets; 3] = [
     DebugOffsets {
         version: 0x030d,

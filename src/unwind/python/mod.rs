@@ -69,7 +69,7 @@ pub fn off_reason() -> Option<OffReason> {
 pub struct PythonUnwinder {
     state: NonNull<PythonState>,
     interpreter: &'static Interpreter,
-    /// The loader's unload count when the interpreter was last seen to be loaded.
+    /// The loader's unload count when it was last checked that the interpreter is loaded.
     unloads: u32,
 }
 
@@ -108,7 +108,7 @@ pub struct MergedStack<'a> {
     pub is_cut: bool,
 }
 
-/// Whether any stack of Python frames has agreed with its native frames.
+/// Whether, for any stack so far, the Python frames agreed with the native frames.
 static HAS_AGREED: AtomicBool = AtomicBool::new(false);
 
 impl PythonUnwinder {
@@ -219,8 +219,8 @@ impl PythonUnwinder {
     pub fn words(&self) -> (usize, impl Iterator<Item = u64>) {
         // SAFETY: the state is mapped as long as `self` lives, and is used by this thread only.
         let walk = &unsafe { self.state.as_ref() }.walk;
-        // The word includes whether an evaluator call starts at the frame, because the same frames may belong to more
-        // or fewer calls.
+        // The word also tells whether an evaluator call starts at the frame, because the same Python frames may be
+        // spread over more or fewer evaluator calls.
         let word = |item: &walk::InterpreterFrame| item.frame.0 | u64::from(item.boundary != 0) << 63;
         (walk.unchanged, walk.items[walk.unchanged..walk.count].iter().map(word))
     }

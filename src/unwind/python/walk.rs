@@ -19,8 +19,7 @@ use gpuflame_model::record::{CodeId, Frame};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, align(64))]
 pub(super) struct InterpreterFrame {
-    /// The frame's link to the previous frame, together with the adjacent word of the frame itself: see
-    /// [`layout::FrameLayout::link`].
+    /// The frame's link to the previous frame and the adjacent word of the frame: see [`layout::FrameLayout::link`].
     link: u128,
     /// Identifies the code object if it has no version number.
     fingerprint: CodeFingerprint,
@@ -314,8 +313,9 @@ impl<'a, F: Fn(usize) -> &'a InterpreterFrame> ReachedFrames<F> {
             match layout.frame.boundary {
                 Boundary::Each => {}
                 Boundary::Shim if item.boundary == 0 => {}
-                // The flag was just compared as part of the frame. In all other cases the call was readable, or no
-                // field of the call is compared.
+                // The frame is not the first of its call, so the call stays the same. (The flag itself was compared as
+                // a part of the frame.) In the cases below, the memory of the call was readable at the earlier walk, or
+                // no field of the call is read.
                 Boundary::Flag(_) if owner(item.at, layout).to_ne_bytes()[0] == 0 => {}
                 Boundary::Shim => {
                     let next = index.checked_sub(1).map_or(self.head.root, |before| (self.item)(before).at);
@@ -603,8 +603,8 @@ impl PythonWalk {
         Ok(())
     }
 
-    /// Finds the code object in the thread's table. Adds the object if it is new, or if another object was at its
-    /// address.
+    /// Returns the slot of the code object in the thread's table. Adds the object if it is new, or if the slot contains
+    /// another object that was at the same address.
     fn find(
         &mut self,
         code: u64,
@@ -896,7 +896,7 @@ pub(super) mod tests {
         }
     }
 
-    /// A thread's walk state, stored in a memory mapping as outside tests.
+    /// A thread's walk state, stored in a memory mapping of its own as in `PythonUnwinder`.
     pub(in crate::python) struct MappedWalk(std::ptr::NonNull<PythonWalk>);
 
     impl MappedWalk {

@@ -213,7 +213,7 @@ impl WalkCache {
 }
 
 impl WalkCacheMemory {
-    /// Whether the thread is still in the frames of a cached walk.
+    /// Whether the thread's frames are the same as those of the cached walk `number`.
     #[inline(always)]
     fn matches(&self, number: usize, walk: &PythonWalk, interpreter: &Interpreter, thread: u64) -> bool {
         let cached = &self.walks[number];

@@ -48,10 +48,11 @@ pub(super) struct UnwindRow<'a> {
     pub(super) is_signal: bool,
 }
 
-/// Runs unwind programs in storage of its own. Each thread has one compiler.
+/// Runs unwind programs and compiles them to rules. Each thread has its own compiler, which contains all storage that
+/// it needs.
 pub(super) struct Compiler {
     context: UnwindContext<usize, UnwindStorage>,
-    /// The unwind program being run. It is stored in this struct to save stack space.
+    /// The unwind program that is being run. It is stored here to save stack space.
     found: Option<FoundFde>,
     /// State of the present walk's checks whether rules of generated code are still up to date.
     pub(super) checks: Checks,

@@ -91,7 +91,8 @@ impl WalkerState {
         let mut state = loader::current();
         for _ in 0..MAX_ATTEMPTS {
             self.walk_once(registers, stack, state);
-            // Rules of an older loader state may have been overwritten during the walk.
+            // If the loader's state changed during the walk, rules that the walk used may have been overwritten, so
+            // walk again.
             let now = loader_state::latest();
             if now == state {
                 return;
@@ -197,7 +198,8 @@ impl Words for CopiedStack<'_> {
             return None;
         }
         let slot = cfa.wrapping_sub(saved);
-        // Directly after the `pop` that restored rbp, the unwind information still locates rbp in the popped slot.
+        // Directly after the `pop` that restored rbp, the unwind information still states that rbp is saved in the
+        // popped slot.
         let was_popped = sp == self.base && (sp.saturating_sub(RED_ZONE)..sp).contains(&slot);
         let saved = if was_popped { self.bp } else { self.word(sp, slot)? };
         Some((saved, self.word_at(cfa - 8)?))

@@ -10,7 +10,7 @@ use super::super::memory::copy_mapped;
 /// Where an epilogue leaves its frame. Both distances are in words of eight bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Epilogue {
-    /// Distance from the frame's stack pointer to the caller's stack pointer.
+    /// Distance from the frame's stack pointer up to the caller's stack pointer.
     pub(super) words: u16,
     /// Distance of the saved rbp below the caller's stack pointer; 1 if rbp was not saved.
     pub(super) saved: u16,
@@ -24,7 +24,7 @@ impl Epilogue {
     pub(super) const MAX_WORDS: u16 = (1 << 9) - 1;
     pub(super) const MAX_SAVED: u16 = (1 << 5) - 1;
 
-    /// The epilogue that follows the call returning to `pc`, if there is one.
+    /// Reads the epilogue at the return address `pc`, if there is one.
     pub(super) fn after_call(pc: u64) -> Option<Self> {
         let mut code = [0; MAX_BYTES];
         // SAFETY: `code` is writable for its full length.

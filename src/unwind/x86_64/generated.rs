@@ -116,7 +116,7 @@ impl Checks {
         self.found > 0
     }
 
-    /// Reports that the walk reached an address that has no rule yet.
+    /// Notes that the walk reached an address without a rule.
     pub(super) fn note_new_address(&mut self) {
         self.is_surprised |= self.is_trusting;
     }

@@ -41,7 +41,7 @@ const MAX_WORDS: usize = 2 * MAX_FRAMES + 1;
 
 /// The last stack of a thread. [`LastStack::prepare`] turns zeroed memory into a valid, empty cache.
 ///
-/// The data of one frame is spread over several arrays, because verification visits all frames on every capture and
+/// The data of each frame is spread over several arrays, because every capture verifies all frames, and verification
 /// needs only 12 bytes per frame. The root is the last element, so frames that stay on the stack keep their index.
 /// Stack addresses are stored as offsets from the stack's low end.
 #[repr(C)]
@@ -192,7 +192,7 @@ impl LastStack {
         by_returns.max(by_words)
     }
 
-    /// The leafmost frame whose callers, up to the root, all have unchanged return addresses.
+    /// Returns the leafmost frame for which all callers up to the root have unchanged return addresses.
     #[inline(always)]
     fn first_with_unchanged_returns(&self) -> usize {
         // The return address into the leafmost frame itself need not be checked: a walk that reaches the frame has read
@@ -264,8 +264,7 @@ impl LastStack {
         self.end = end;
     }
 
-    /// Records the words of the last walk now, instead of waiting until the next capture finds the outer frames
-    /// unchanged.
+    /// Records the words of the last walk now, instead of at the next capture.
     pub(super) fn record_steps_now(&mut self, steps: &[WalkStep; MAX_FRAMES]) {
         let pending = std::mem::take(&mut self.pending);
         if let Some((leaf, _)) = steps[..pending].split_first() {
@@ -393,7 +392,7 @@ impl LastStack {
         self.word_readers[at] = (self.leafmost - 1) as u16;
     }
 
-    /// Returns a nonzero value if the return address of `caller` has changed.
+    /// Returns a nonzero value if the return address into `caller` has changed in memory.
     #[inline(always)]
     fn return_change(&self, caller: &StepTarget) -> u64 {
         self.word(caller.sp.wrapping_sub(8)) ^ caller.pc

@@ -45,12 +45,12 @@ pub(super) use stack_cache::STACKS;
 /// Maximum number of times that a capture is repeated because objects were unloaded during it.
 const MAX_ATTEMPTS: usize = 3;
 
-/// One thread's engine, stored in its own memory mapping.
+/// The state with which one thread unwinds its stacks, stored in its own memory mapping.
 #[derive(Debug)]
 pub(super) struct ThreadEngine(NonNull<Engine>);
 
-/// Per-thread state for walking stacks. The large arrays come last, and their pages are touched only as far as stacks
-/// reach.
+/// Per-thread state for walking stacks. The large arrays come last. Of their pages, only those are touched that the
+/// depth of the thread's stacks requires.
 #[repr(C)]
 pub(super) struct Engine {
     /// Set while a capture runs. A capture in a signal handler that interrupts this capture sees the flag and returns
@@ -62,7 +62,7 @@ pub(super) struct Engine {
     leaf: usize,
     /// Index of the leafmost frame that this stack shares with the stack of the previous capture.
     joined: usize,
-    /// Number of frames that the previous capture returned, and number that this capture returned.
+    /// Number of frames that the previous capture returned, and number of frames that this capture returned.
     returned: [usize; 2],
     flags: ContextFlags,
     /// Whether the present capture may return the number of a cached stack, and the caller's hint for finding this
@@ -213,7 +213,8 @@ impl Engine {
             if self.flags.0 != 0 {
                 self.recheck_generated(entry, state);
             }
-            // Rules of an older loader state may have been overwritten during the walk.
+            // If the loader's state changed during the walk, rules that the walk used may have been overwritten, so
+            // capture again.
             let now = loader_state::latest();
             if now == state {
                 return;
@@ -247,8 +248,8 @@ impl Engine {
             _ => MAX_FRAMES,
         };
         if walked.count > joined {
-            // The stack has more than `MAX_FRAMES` frames, so the outermost frames are omitted, and no part is shared
-            // with the last stack.
+            // The new frames and the joined frames together are more than `MAX_FRAMES`. Capture again without the last
+            // stack, so that the outermost frames are omitted.
             self.last_stack.clear(state);
             return self.recapture(entry, state);
         }

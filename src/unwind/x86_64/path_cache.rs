@@ -28,7 +28,8 @@ pub(super) struct PathCache([CachedPath; PATHS]);
 
 #[repr(C)]
 struct CachedPath {
-    /// Start of the path. The key also contains the stack pointer, which distinguishes paths that share code.
+    /// Start of the path: a look-up pc and a stack pointer. The stack pointer distinguishes paths that start at the
+    /// same code.
     lookup_pc: u64,
     sp: u64,
     /// The loader's unload count when the path was stored.

@@ -17,7 +17,7 @@
 use super::epilogue::Epilogue;
 use gpuflame_model::record::{Frame, ModuleEpoch};
 
-/// A rule by which a walk leaves a frame. See the module's drawing.
+/// A rule by which a walk leaves a frame. See the drawing in the module's documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub(super) struct Rule(pub(super) u64);
@@ -181,8 +181,8 @@ impl Rule {
         }
     }
 
-    /// Whether the code of this frame may be replaced without a load or unload. This is true for code that has no
-    /// unwind information and is outside all objects, such as code that the program generates.
+    /// Whether the code of this frame may be replaced without loading or unloading an object. This is true for code
+    /// that has no unwind information and is outside all objects, such as code that the program generates.
     pub(super) fn may_be_replaced(self) -> bool {
         let epoch = self.0 >> EPOCH_SHIFT & EPOCH;
         self.kind() == RuleKind::Unknown && epoch == u64::from(ModuleEpoch::OUTSIDE.0) & EPOCH

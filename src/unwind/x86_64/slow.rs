@@ -22,7 +22,7 @@ use gpuflame_model::record::ModuleEpoch;
 
 /// Result of leaving a frame in the slow walk.
 enum Leaving {
-    /// The caller's registers, and whether the caller was interrupted instead of calling.
+    /// The caller's registers, and whether a signal interrupted the caller (if not, it made a call).
     To(Registers, bool),
     End(WalkEnd),
     /// The frame has no unwind information.
@@ -90,7 +90,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Leaves a frame without unwind information in the same way as the plain walk.
+    /// Computes the caller's registers of a frame without unwind information, in the same way as the plain walk.
     fn without_information(
         &mut self,
         registers: &Registers,

@@ -85,7 +85,7 @@ struct CachedStack {
     is_generated: bool,
     /// Number of words that the stack's walk read.
     len: u16,
-    /// Sample words from the leaf half of the stack, where stacks with the same beginning usually differ.
+    /// Sample words from the leaf half of the stack. Stacks with the same starting state usually differ there.
     probes: [u64; PROBES],
     /// Addresses of the words, as offsets in words from the low end of the first frame's red zone.
     word_offsets: [u16; MAX_WORDS],
@@ -181,8 +181,8 @@ impl StackCache {
         self.backoff.can_insert()
     }
 
-    /// Caches the stack in `last_stack`, whose leaf is `leaf`, and returns its number. `None` if the stack cannot be
-    /// cached.
+    /// Caches the stack that `last_stack` contains, whose leaf is the frame `leaf`, and returns its number. `None` if
+    /// the stack cannot be cached.
     #[inline(never)]
     pub(super) fn insert(
         &mut self,
@@ -222,7 +222,7 @@ impl StackCache {
         Some(number)
     }
 
-    /// Evicts all stacks with a frame in code that may be replaced.
+    /// Evicts all stacks that have a frame in code that may be replaced.
     pub(super) fn evict_generated(&mut self) {
         // SAFETY: `insert` mapped the stacks, they stay mapped as long as `self` lives, and only this thread uses them.
         let Some(contents) = self.contents.map(|mut contents| unsafe { contents.as_mut() }) else { return };
@@ -295,7 +295,7 @@ impl CachedStack {
                 u16::try_from(offset / 8).ok().filter(|_| offset % 8 == 0)?;
             count += 1;
         }
-        // The addresses are sorted, so that each cache line of the stack is read once, from one end to the other.
+        // Sort the addresses, so that a look-up reads the stack's cache lines in order and each only once.
         self.word_offsets[..count].sort_unstable();
         let last = *self.word_offsets[..count].last()?;
         let cache = count.next_multiple_of(BLOCK_WORDS);

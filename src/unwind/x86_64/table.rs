@@ -27,7 +27,7 @@ use crate::memory;
 
 /// Number of slots of the first table, which takes 128 KiB.
 const MIN_CAPACITY: usize = 8192;
-/// Maximum probe distance of a key from its home slot.
+/// Number of slots that are searched for a key, starting at the key's home slot.
 const MAX_PROBES: usize = 32;
 
 const EMPTY: u64 = 0;
@@ -322,7 +322,8 @@ mod tests {
     fn a_claimed_unwritten_slot_is_neither_read_nor_waited_for() {
         let (table, now) = (table(64), LoaderState::new(5, 1));
         let key = key(0x4000, now);
-        // Simulate a slot claimed by a thread that was preempted, or that does not exist in a forked child.
+        // Simulate a slot that is claimed by a preempted thread, or in a forked child, by a thread that no longer
+        // exists.
         table.probe_slots(key)[0].key.store(CLAIMED, Ordering::Relaxed);
         assert_eq!(table.get(0x4000, now), None);
         assert_eq!(table.put(key, rule(1), now), Insertion::Done);

@@ -331,7 +331,7 @@ pub(super) fn by_frame_pointer(sp: u64, bp: u64, words: &mut impl Words) -> Resu
     if !bp.is_multiple_of(8) || bp < sp {
         return Err(WalkEnd::NoInformation);
     }
-    // The upper word is read first, because the lower word is readable if the upper one is.
+    // Read the upper word (the return address) first: if it is readable, so is the lower one.
     let pc = words.word(sp, bp.wrapping_add(8)).ok_or(WalkEnd::NoInformation)?;
     let saved = words.word(sp, bp).ok_or(WalkEnd::Lost)?;
     Ok((pc, bp.wrapping_add(16), saved))
@@ -357,8 +357,8 @@ fn realigned(rule: Rule, from: Cursor, words: &mut impl Words) -> StepResult {
     caller_cursor(pc, cfa, words.word(from.sp, from.bp).ok_or(WalkEnd::Lost)?)
 }
 
-/// Continues at the code that a signal interrupted, whose registers the kernel saved. This code may be on another
-/// stack.
+/// Continues at the code that a signal interrupted, with the registers that the kernel saved. This code may be on
+/// another stack.
 #[cold]
 #[inline(never)]
 fn interrupted(from: Cursor, words: &mut impl Words) -> StepResult {

@@ -13,7 +13,7 @@ pub(super) enum WalkEnd {
     Lost,
     /// The stack has more than `MAX_FRAMES` frames.
     TooDeep,
-    /// The walk began on the thread's own stack, and a signal frame led it to another stack.
+    /// The walk began on the thread's own stack, and the code that a signal interrupted is on another stack.
     Elsewhere,
     /// The walk reached the frame with this index of the last stack, and the last stack is unchanged from this frame to
     /// the root.

@@ -32,7 +32,7 @@ pub(super) trait Words {
     fn enter_interrupted(&mut self, from: u64, sp: u64) -> Result<(), WalkEnd>;
 }
 
-/// The words of the thread's own stack, from its stack pointer to its end, read in place.
+/// Reads words of the thread's own stack in place, from the stack pointer to the stack's end.
 pub(super) struct DirectStack {
     hi: u64,
 }
@@ -71,7 +71,7 @@ impl Words for DirectStack {
     #[inline(always)]
     fn saved_and_return(&mut self, sp: u64, cfa: u64, saved: u64) -> Option<(u64, u64)> {
         let slot = cfa.wrapping_sub(saved);
-        // The slot is at or below the return address, so only the lower bound is left to check.
+        // The slot is not above the return address, so only the slot's lower bound must still be checked.
         if !(self.can_be_caller_sp(sp, cfa) & (slot >= sp.wrapping_sub(RED_ZONE))) {
             return None;
         }

@@ -1,4 +1,4 @@
-//! A hash table, by address, of the code objects that a thread's walks have reached.
+//! A hash table of the code objects that a thread's walks have reached, keyed by address.
 
 use std::ptr::NonNull;
 

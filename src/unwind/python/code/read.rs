@@ -74,7 +74,8 @@ impl CodeParts {
         if version == 0 {
             for (object, bytes) in [(name, 64), (file, 64), (lines, 24)] {
                 let mut head = [0; 64];
-                // The first words of an object are its reference count and its type. The shortest string has 41 bytes.
+                // Skip the first two words of the object, which are its reference count and its type. If fewer bytes
+                // than wanted are readable, use 40 bytes, because the shortest string has 41.
                 let is_copied = copy_into(object, &mut head[..bytes]) || copy_into(object, &mut head[..40]);
                 let (words, _) = head[16..].as_chunks::<8>();
                 hash = words
@@ -143,7 +144,7 @@ fn word(bytes: &[u8], at: u64) -> Option<u64> {
     bytes.get(at as usize..)?.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes))
 }
 
-/// Passes the beginning of a string as UTF-8 to `each`. `None` if the string is unreadable.
+/// Calls `each` with pieces of the beginning of a string, converted to UTF-8. `None` if the string is unreadable.
 fn letters(text: u64, layout: &Layout, mut each: impl FnMut(&[u8])) -> Option<()> {
     let mut head = [0; 40];
     if !copy_into(text, &mut head) {
