@@ -1,6 +1,6 @@
-//! Address spaces: which file was mapped at which addresses, so that an address can be converted to a place in a
-//! file. Changes of the mappings are followed as they happen, because a process may have ended by the time names are
-//! looked up.
+//! Address spaces: which file was mapped at which addresses of a process, so that an address can be converted to a file
+//! and an offset in it. Changes of the mappings are recorded as they happen, because a process may have ended by the
+//! time names are looked up.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::wire::FileId;
 /// Number of a file in [`Files`].
 pub(crate) type FileNumber = u32;
 
-/// A place in a file, or an address to which one of the special numbers below applies.
+/// A file and an offset in it; or an address, if `file` is one of the special numbers below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct FileLocation {
     pub(crate) file: FileNumber,
@@ -19,7 +19,7 @@ pub(crate) struct FileLocation {
 }
 
 impl FileLocation {
-    /// Number for addresses at which no file is mapped: code generated at run time, or an invalid stack.
+    /// Number for addresses at which no file is mapped: the code was generated at run time, or the stack is invalid.
     pub(crate) const UNKNOWN: FileNumber = u32::MAX;
     /// Number for addresses of the kernel.
     pub(crate) const KERNEL: FileNumber = u32::MAX - 1;
@@ -36,10 +36,11 @@ pub(crate) struct Files {
 pub(crate) struct File {
     /// Path of the file.
     pub(crate) path: PathBuf,
-    /// Path by which the file can be opened. Another process may see another file under `path`.
+    /// Path by which this program can open the file. The path `path` may lead to another file, because it is the path
+    /// as the watched process sees it.
     pub(crate) open: PathBuf,
     pub(crate) api: CudaExtent,
-    /// Descriptor that keeps `open` valid.
+    /// Descriptor of the open file, without which the path `open` would be invalid.
     _descriptor: Option<std::fs::File>,
 }
 
@@ -52,12 +53,12 @@ impl Files {
         self.files.get(number as usize)
     }
 
-    /// Returns the file with that path.
+    /// Returns the number of the file with that path.
     pub(crate) fn find_by_path(&self, path: &Path) -> Option<FileNumber> {
         self.files.iter().position(|file| file.path == path).map(|at| at as FileNumber)
     }
 
-    /// Adds a file, which `opened` has open.
+    /// Adds a file. `opened` is the open file.
     pub(crate) fn add(
         &mut self,
         id: FileId,
@@ -85,7 +86,7 @@ impl Files {
 
 #[cfg(test)]
 impl Files {
-    /// Returns a table of one file, which is never opened.
+    /// Returns a table that contains one file. The file is never opened.
     pub(crate) fn with_unopened(path: &str) -> Self {
         let mut files = Self::default();
         files.add_unopened(path);
@@ -110,9 +111,10 @@ fn is_same_file(one: &std::fs::Metadata, other: &std::fs::Metadata) -> bool {
 /// Mappings of one process.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AddressSpace {
-    /// Mappings by first address, as one past the last address, the offset in the file, and the number of the file.
+    /// Mappings, keyed by their first address. Each value consists of the address after the mapping's last byte, the
+    /// mapping's offset in the file, and the number of the file.
     mappings: BTreeMap<u64, (u64, u64, FileNumber)>,
-    /// Number of changes so far.
+    /// Number of changes of the mappings so far.
     pub(crate) version: u32,
 }
 
@@ -133,7 +135,7 @@ impl AddressSpace {
         self.version += 1;
     }
 
-    /// Returns the place in a file that is mapped at `address`.
+    /// Returns the file that is mapped at `address`, and the offset in it.
     pub(crate) fn locate(&self, address: u64) -> FileLocation {
         match self.mappings.range(..=address).next_back() {
             Some((start, (end, offset, file))) if address < *end => {
@@ -154,7 +156,7 @@ pub(crate) struct MapsLine {
     pub(crate) path: PathBuf,
 }
 
-/// Returns the code that is mapped in a process at present.
+/// Returns the mappings of code that a process has at present.
 pub(crate) fn read_maps(pid: u32) -> std::io::Result<Vec<MapsLine>> {
     let text = std::fs::read(Path::new("/proc").join(pid.to_string()).join("maps"))?;
     Ok(String::from_utf8_lossy(&text).lines().filter_map(parse_maps_line).collect())
@@ -169,7 +171,7 @@ fn parse_maps_line(line: &str) -> Option<MapsLine> {
     let (major, minor) = words.next()?.split_once(':')?;
     let inode = words.next()?.parse().ok()?;
     let path = words.next()?.trim_start();
-    // This is the kernel's own number of a device: 12 bits for the major number and 20 bits for the minor number.
+    // The kernel's internal form of a device number: 12 bits for the major number and 20 bits for the minor number.
     let device = (hex(major)? << 20 | hex(minor)?) as u32;
     (is_code && path.starts_with('/')).then(|| MapsLine {
         start: hex(start).unwrap_or(0),

@@ -1,5 +1,5 @@
-//! Compares two accounts of the same launches one by one: the launches that probes saw from outside, and the launches
-//! that the library recorded inside.
+//! Compares two records of the same launches one by one: the launches that probes saw from outside the process, and the
+//! launches that the library recorded inside the process.
 
 use std::collections::BTreeMap;
 
@@ -7,19 +7,22 @@ use crate::address_spaces::{FileLocation, Files};
 use crate::probed_launches::{Launch, ProbedLaunches};
 use crate::recorded_launches::{LaunchId, RecordedLaunch, RecordedLaunches};
 
-/// Result of comparing the two stacks of one launch, leaf first, from the place that made the call.
+/// Result of comparing the outside and the inside stack of one launch. The stacks are compared leaf first, starting at
+/// the function that made the launch call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum StackComparison {
-    /// Both stacks have the same frames, from the call to `main` or the thread's function.
+    /// Both stacks have the same frames, from the function that made the call to `main` or to the thread's function.
     Same,
-    /// Both stacks are the same as far as the outside stack goes. The outside stack ends early, because a frame
-    /// pointer led nowhere.
+    /// The outside stack ends early, because a frame pointer led nowhere. The frames that it has are the same as in the
+    /// inside stack.
     EndsEarly,
-    /// The outside stack skips frames that keep no frame pointer. Its remaining frames are in the same order.
+    /// The outside stack lacks frames of functions that keep no frame pointer. Its other frames are in the same order
+    /// as in the inside stack.
     SkipsFrames,
     /// The library could not capture its complete stack, and has marked the stack as truncated.
     TruncatedInside,
-    /// Both stacks start at the same place, but a frame pointer led to an address that is not code.
+    /// The outside stack contains addresses that are not code, because a frame pointer led to other data. Its other
+    /// frames are in the same order as in the inside stack.
     NonCodeAddress,
     /// The stacks belong to different calls.
     Differ,
@@ -35,7 +38,7 @@ impl StackComparison {
         Self::Differ,
     ];
 
-    /// Whether both stacks can be right.
+    /// Whether both stacks may belong to the same call.
     pub(crate) fn is_consistent(self) -> bool {
         self != Self::Differ
     }
@@ -55,38 +58,42 @@ impl StackComparison {
 /// Result of comparing all launches.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LaunchComparison {
-    /// Number of launches that either side has: launches with an id count once, and outside launches without an id
-    /// count as well.
+    /// Number of launches that at least one side has. A launch that both sides have counts once; outside launches
+    /// without an id count too.
     pub(crate) launches: u64,
-    /// Launches seen outside; launches recorded inside; and launches on both sides with the same thread, order and
-    /// stack.
+    /// Number of launches seen outside.
     pub(crate) probe: u64,
+    /// Number of launches recorded inside.
     pub(crate) inside: u64,
+    /// Number of launches on both sides with the same thread, the same order and consistent stacks.
     pub(crate) agree: u64,
-    /// Launches seen only outside: with an id, and without an id.
+    /// Number of launches with an id that were seen only outside.
     pub(crate) probe_only: u64,
+    /// Number of launches without an id, which can be seen only outside.
     pub(crate) without_id: u64,
-    /// Launches recorded only inside.
+    /// Number of launches recorded only inside.
     pub(crate) inside_only: u64,
-    /// Launches on both sides that have another thread, or another position in the order of their thread.
+    /// Number of launches that the two sides assign to different threads.
     pub(crate) other_thread: u64,
+    /// Number of launches that have different positions among the launches of their thread on the two sides.
     pub(crate) other_order: u64,
     pub(crate) stacks: BTreeMap<StackComparison, u64>,
-    /// Delays, in nanoseconds and sorted, between the outside time of a launch and its time in the library.
+    /// For each launch, the delay in ns from the time that the probe saw to the time that the library recorded; sorted.
     pub(crate) delays_ns: Vec<i64>,
-    /// A launch whose stacks differ, to show as an example.
+    /// Id of a launch whose two stacks differ, which is shown as an example.
     pub(crate) example: Option<LaunchId>,
 }
 
 impl LaunchComparison {
-    /// Whether both accounts agree. Launches that failed, or that the library counts as lost, are not a difference.
+    /// Whether both sides have the same launches. Up to `explained` launches may be missing inside, because the library
+    /// counts them as lost or as made while no window was open.
     pub(crate) fn accounts_agree(&self, explained: u64) -> bool {
         let alone = self.probe_only + self.without_id;
         self.agree + alone == self.launches && alone <= explained && self.inside_only == 0
     }
 }
 
-/// Compares the launches. `ahead` is how much the realtime clock is ahead of the monotonic clock.
+/// Compares all launches. `ahead` is the realtime clock minus the monotonic clock, in ns.
 pub(crate) fn compare(probed: &ProbedLaunches, inside: &RecordedLaunches, ahead: i64) -> LaunchComparison {
     let mut verdict =
         LaunchComparison { inside: inside.launches.len() as u64, ..LaunchComparison::default() };
@@ -120,8 +127,8 @@ pub(crate) fn compare(probed: &ProbedLaunches, inside: &RecordedLaunches, ahead:
     verdict
 }
 
-/// Returns launches whose position among the launches of their thread differs if they are sorted by the library's
-/// times.
+/// Returns the launches whose position among the launches of their thread depends on whether the probes' times or the
+/// library's times are used for sorting.
 fn find_out_of_order(
     outer: &BTreeMap<LaunchId, &Launch>,
     inside: &RecordedLaunches,
@@ -145,8 +152,8 @@ fn find_out_of_order(
     wrong
 }
 
-/// Compares the stacks of one launch. The first place of the outside stack is the function itself. The second place
-/// is the function's caller, which is always right, because the call pushed it onto the stack.
+/// Compares the stacks of one launch. The first frame of the outside stack is the probed function. The second frame is
+/// its caller, which is always right, because the call pushed the return address onto the stack.
 pub(crate) fn compare_stacks(
     outer: &[FileLocation],
     recorded: &RecordedLaunch,
@@ -156,7 +163,7 @@ pub(crate) fn compare_stacks(
         outer.iter().filter(|place| place.file != FileLocation::KERNEL).skip(1).copied().collect();
     let inner = &recorded.stack;
     let Some(caller) = user.first() else { return StackComparison::EndsEarly };
-    // The library has frames of CUDA's own above the caller if it could not omit them.
+    // If the library could not omit CUDA's own frames, its stack has such frames leafward of the caller.
     let Some(at) = inner.iter().position(|place| place == caller) else { return StackComparison::Differ };
     if !inner[..at].iter().all(|place| is_cuda(*place, files)) {
         return StackComparison::Differ;
@@ -185,12 +192,14 @@ pub(crate) fn compare_stacks(
     }
 }
 
-/// Whether frame pointers can find these places below `main`: frames of the C library, and any frames after those.
+/// Whether these rootward frames of an outside stack may be the frames below `main`: frames of the C library, and after
+/// them any frames to which frame pointers lead.
 fn is_below_main(places: &[FileLocation], files: &Files) -> bool {
     places.first().is_none_or(|place| place.file == FileLocation::UNKNOWN || is_libc(*place, files))
 }
 
-/// Returns a stack without the C library's frames below `main` or a thread's function, which keep no frame pointers.
+/// Returns a stack without the C library's frames below `main` or below a thread's function. These frames keep no frame
+/// pointers.
 fn without_libc_frames<'a>(stack: &'a [FileLocation], files: &Files) -> &'a [FileLocation] {
     let is_libc = |place: &FileLocation| is_libc(*place, files);
     let below = match stack {

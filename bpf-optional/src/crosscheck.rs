@@ -1,4 +1,5 @@
-//! `gpuflame-bpf crosscheck`: watches a command from outside, records it inside, and compares the two accounts.
+//! `gpuflame-bpf crosscheck`: watches a command's launches from outside its process, records them inside with
+//! libgpuflame, and compares the two records.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -130,8 +131,8 @@ impl Drop for TempFolder {
     }
 }
 
-/// Returns how much the realtime clock is ahead of the monotonic clock. Of several measurements, the one that took
-/// the least time is used.
+/// Returns the realtime clock minus the monotonic clock, in ns. Measures several times, and returns the measurement
+/// that took the least time.
 fn realtime_ahead() -> i64 {
     let read = |clock| {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -148,7 +149,7 @@ fn realtime_ahead() -> i64 {
     tries.min().map_or(0, |(_, ahead)| ahead)
 }
 
-/// Swaps two consecutive launches on a thread that have different stacks.
+/// Swaps the records of two consecutive launches of one thread that have different stacks.
 fn swap_two(inside: &mut RecordedLaunches) {
     let ids: Vec<_> = inside.launches.keys().copied().collect();
     let pair = ids.windows(2).find(|pair| {
@@ -223,7 +224,7 @@ fn describe_grade(grade: &Grade) -> String {
     )
 }
 
-/// Prints the figures from which `accuracy` makes its tables.
+/// Prints the figures from which the tool `accuracy` makes its tables.
 fn print_figures(verdict: &LaunchComparison, probed: &ProbedLaunches, inside: &RecordedLaunches, ahead: i64) {
     for (way, name) in [(MatchMethod::Order, "order"), (MatchMethod::Nearest, "nearest")] {
         let Grade { launches, wrong_launches, wrong_stacks, nanos, wrong_nanos } =

@@ -1,4 +1,4 @@
-//! Finds the functions of a file that begin GPU work, to which probes are attached.
+//! Finds the functions of a file that begin GPU work. Probes are attached to these functions.
 
 use object::read::elf::{ElfFile64, FileHeader as _};
 use object::{Endianness, Object as _, ObjectSegment as _, ObjectSymbol as _, SymbolKind};
@@ -12,9 +12,10 @@ pub(crate) enum EntryKind {
     Graph,
     /// The function copies or fills memory.
     Copy,
-    /// The function passes correlation ids: `gpuflame_launch_marker`.
+    /// The function is `gpuflame_launch_marker`, which the library inside the process calls with a launch's correlation
+    /// id.
     Marker,
-    /// The user named the function.
+    /// The user named the function, so its effect is unknown.
     Named,
 }
 
@@ -27,14 +28,15 @@ pub(crate) struct EntryPoint {
     pub(crate) offset: u64,
 }
 
-/// Properties of a file that matter for probing.
+/// The functions to probe in a file, and the part of the file that belongs to CUDA.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ProbeTargets {
     pub(crate) entries: Vec<EntryPoint>,
     pub(crate) api: CudaExtent,
 }
 
-/// Part of the file that belongs to CUDA. Calls from that part are nested in a call into that part.
+/// Part of the file that belongs to CUDA. A probed call that is made from this part is nested: it is a part of another
+/// CUDA call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum CudaExtent {
     /// The file is not one of CUDA's libraries.
@@ -42,8 +44,8 @@ pub(crate) enum CudaExtent {
     None,
     /// The whole file belongs to CUDA: `libcudart.so`, `libcuda.so`, `libcupti.so`.
     WholeFile,
-    /// `libcudart_static.a` was linked into the file. These ranges of the file are the functions of that library, in
-    /// order.
+    /// `libcudart_static.a` was linked into the file. These ranges of file offsets, in ascending order, are the
+    /// functions of that library.
     Parts(Vec<(u64, u64)>),
 }
 
@@ -63,7 +65,8 @@ impl CudaExtent {
 
 const MARKER_FUNCTION: &str = "gpuflame_launch_marker";
 
-/// Searches a file whose contents are `bytes` for CUDA's functions and the functions that the user named.
+/// Searches the file with the contents `bytes` for CUDA's functions that begin GPU work, and for the functions that the
+/// user named.
 pub(crate) fn find_entry_points(bytes: &[u8], named: &[&str]) -> Result<ProbeTargets, object::Error> {
     let elf = ElfFile64::<Endianness>::parse(bytes)?;
     let symbols = functions(&elf);
@@ -95,7 +98,8 @@ pub(crate) fn find_entry_points(bytes: &[u8], named: &[&str]) -> Result<ProbeTar
 pub(crate) fn classify(symbol: &str) -> Option<EntryKind> {
     let bare = symbol.trim_start_matches('_');
     let verb = bare.strip_prefix("cuda").or_else(|| bare.strip_prefix("cu"))?;
-    // Functions with these words only query, describe, or run on the host.
+    // Functions with one of these words in their name start no GPU work: they only query or describe something, or run
+    // code on the host.
     const OTHERS: [&str; 6] = ["HostFunc", "Node", "Params", "Get", "Attribute", "Occupancy"];
     if OTHERS.iter().any(|word| verb.contains(word)) {
         None
@@ -110,7 +114,7 @@ pub(crate) fn classify(symbol: &str) -> Option<EntryKind> {
     }
 }
 
-/// Whether the library is the runtime, the driver, or a library that calls back from them.
+/// Whether the library with this file name is CUDA's runtime, its driver, or CUPTI, whose callbacks they call.
 fn is_cuda(name: &str) -> bool {
     ["libcudart.so", "libcuda.so", "libcupti.so"].iter().any(|library| name.starts_with(library))
 }
@@ -129,7 +133,7 @@ pub(crate) fn segments(bytes: &[u8]) -> Vec<Segment> {
     ElfFile64::<Endianness>::parse(bytes).map(|elf| read_segments(&elf)).unwrap_or_default()
 }
 
-/// Returns the file offset of an address in the file's own address space.
+/// Returns the file offset of a virtual address of the ELF file.
 pub(crate) fn file_offset(segments: &[Segment], address: u64) -> Option<u64> {
     let segment = segments.iter().find(|(start, end, _)| (*start..*end).contains(&address))?;
     Some(address - segment.0 + segment.2)
@@ -160,8 +164,8 @@ fn functions<'a>(elf: &ElfFile64<'a>) -> Vec<FunctionSymbol<'a>> {
         .collect()
 }
 
-/// Returns the ranges of a static runtime's functions: its API, and the functions to which NVIDIA gave meaningless
-/// names.
+/// Returns the ranges of the functions of a static CUDA runtime: the functions of its API, and internal functions, to
+/// which NVIDIA gave meaningless names.
 fn static_runtime_ranges(symbols: &[FunctionSymbol<'_>]) -> Vec<(u64, u64)> {
     let is_part = |name: &str| {
         name.starts_with("cuda") || name.starts_with("__cuda") || name.starts_with("libcudart_static_")
@@ -175,7 +179,7 @@ fn static_runtime_ranges(symbols: &[FunctionSymbol<'_>]) -> Vec<(u64, u64)> {
     parts
 }
 
-/// Returns the name that a library gives itself.
+/// Returns the library's name for itself (`DT_SONAME`).
 fn soname(elf: &ElfFile64<'_>) -> Option<String> {
     let endian = elf.endian();
     let (header, data) = (elf.elf_header(), elf.data());

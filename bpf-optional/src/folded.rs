@@ -1,4 +1,4 @@
-//! Writes the launches as folded stacks: a line for each stack, or, in the extended form, a line for each launch.
+//! Writes the launches as folded stacks: one line per stack, or in the extended form, one line per launch.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -15,7 +15,7 @@ pub(crate) struct FoldedOptions {
     /// Whether to write a line for each launch (`TIME COMM PID TID CPU main;cudaLaunchKernel;[correlation 7]`).
     /// Default: false, so that each stack has a line with the number of its launches.
     pub(crate) extended: bool,
-    /// Whether to include calls that CUDA made as a part of other calls. Default: false.
+    /// Whether to include nested calls, which CUDA itself made as a part of other calls. Default: false.
     pub(crate) nested: bool,
 }
 
@@ -51,7 +51,7 @@ fn is_shown(launch: &Launch, options: FoldedOptions) -> bool {
     options.nested || !launch.nested
 }
 
-/// Returns the stacks of these launches as text, by stack and probe.
+/// Returns the stacks of these launches as text, keyed by the numbers of stack and probe.
 fn stack_texts(probed: &ProbedLaunches, launches: &[&Launch]) -> BTreeMap<(u32, u32), String> {
     let mut names = Symbols::new();
     let mut texts = BTreeMap::new();
@@ -61,8 +61,8 @@ fn stack_texts(probed: &ProbedLaunches, launches: &[&Launch]) -> BTreeMap<(u32, 
     texts
 }
 
-/// Returns a stack whose last frame is the function's name as it was probed. If one address has several names, the
-/// probed name is used.
+/// Returns the stack of a launch as text. The last frame has the name under which the function was probed, even if the
+/// function's address has several names.
 fn stack_text(probed: &ProbedLaunches, launch: &Launch, names: &mut Symbols) -> String {
     let places = probed.stacks.get(launch.stack);
     let kernel = places.iter().take_while(|place| place.file == FileLocation::KERNEL).count();

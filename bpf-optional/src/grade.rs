@@ -1,5 +1,5 @@
-//! Measures how reliably stacks can be matched to kernels by time, as other tools do. The measurement uses launches
-//! whose ids are known.
+//! Measures how often matching stacks to kernels by order or time, as other tools do, goes wrong. The launches in this
+//! measurement have known ids, so the right match is known.
 
 use std::collections::HashMap;
 
@@ -9,21 +9,22 @@ use crate::recorded_launches::{LaunchId, RecordedLaunches};
 /// Method of matching stacks to launches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MatchMethod {
-    /// The nth stack belongs to the nth launch of the process. The tutorial does this if there are as many stacks as
+    /// The nth stack is matched to the nth launch of the process. The tutorial does this if there are as many stacks as
     /// launches.
     Order,
-    /// A stack belongs to the launch nearest in time, at most 10 ms away. The tutorial does this if the numbers
-    /// differ.
+    /// A stack is matched to the launch that is nearest in time, at most 10 ms away. The tutorial does this if there
+    /// are more stacks than launches, or fewer.
     Nearest,
 }
 
-/// Result of a method.
+/// Numbers of launches that a method matched, and matched wrongly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Grade {
     pub(crate) launches: u64,
-    /// Number of launches matched to the stack of another launch.
+    /// Number of launches that the method matched to the stack of another launch.
     pub(crate) wrong_launches: u64,
-    /// Number of such launches for which the two stacks differ, so that their work is drawn in the wrong place.
+    /// Number of these launches whose own stack differs from the matched stack, so that their work is drawn in the
+    /// wrong place.
     pub(crate) wrong_stacks: u64,
     pub(crate) nanos: u64,
     /// GPU time of the work drawn in the wrong place, in ns.
@@ -32,8 +33,8 @@ pub(crate) struct Grade {
 
 const TOLERANCE_NS: u64 = 10_000_000;
 
-/// Grades a method. `ahead` is how much the realtime clock is ahead of the monotonic clock; the method receives this
-/// exact value.
+/// Grades a method. `ahead` is the realtime clock minus the monotonic clock, in ns. The method uses this exact value to
+/// convert times.
 pub(crate) fn grade(
     probed: &ProbedLaunches,
     inside: &RecordedLaunches,
@@ -97,7 +98,8 @@ mod tests {
     use super::*;
     use crate::recorded_launches::RecordedLaunch;
 
-    /// Returns two threads whose calls begin in the order 1, 2 and are recorded inside in the order 2, 1.
+    /// Returns launches of two threads. The probes see the calls in the order 1, 2, and the library records them in the
+    /// order 2, 1.
     fn crossed() -> (ProbedLaunches, RecordedLaunches) {
         let (mut probed, mut inside) = (ProbedLaunches::default(), RecordedLaunches::default());
         for (id, probe, recorded, nanos) in [(1, 100, 900, 30), (2, 200, 300, 70), (3, 5_000, 5_100, 100)] {

@@ -1,5 +1,5 @@
-//! The half that runs in the kernel. This module loads and attaches the programs, reads their records, and unloads
-//! them on drop. Nothing is pinned, so the kernel removes everything when the process ends, however it ends.
+//! Controls the eBPF programs, which run in the kernel: loads and attaches them, reads their records, and unloads them
+//! on drop. Nothing is pinned, so the kernel removes everything when this process ends, even after a crash.
 
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::wire::{FileId, KernelRecord};
 /// Programs that `rebuild` compiled from `bpf/probe.bpf.c` for x86-64.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../bpf/probe.bpf.o");
 
-/// Options of watching.
+/// Options: the processes and functions to watch, and the size of the buffer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct WatchOptions {
     /// Whether to watch every process. Default: false, so that only the processes named by
@@ -27,7 +27,7 @@ pub(crate) struct WatchOptions {
     /// Whether to probe copies and fills as well. Default: false, because they are three quarters of all probes, and
     /// removing a probe takes 100 ms.
     pub(crate) copies: bool,
-    /// Maximum size of unread records in MiB; a power of two. Default: 64.
+    /// Size in MiB of the buffer for unread records; a power of two. Default: 64.
     pub(crate) buffer_mib: Option<u32>,
 }
 
@@ -52,7 +52,7 @@ impl std::fmt::Debug for KernelPrograms {
 }
 
 impl KernelPrograms {
-    /// Loads the programs, and attaches the programs that see mappings and the creation of processes.
+    /// Loads all programs, and attaches those that see new mappings and new processes.
     pub(crate) fn load(watched: WatchOptions) -> Result<Self> {
         check_requirements()?;
         let btf = Btf::from_sys_fs().map_err(|error| kernel_error("read the kernel's types", &error))?;
@@ -82,7 +82,7 @@ impl KernelPrograms {
         Ok(Self { ebpf, events })
     }
 
-    /// Watches this process, and all processes that it forks from now on.
+    /// Starts to watch the process `pid`, and all processes that it forks from now on.
     pub(crate) fn follow(&mut self, pid: u32) -> Result<()> {
         let map = self.ebpf.map_mut("FOLLOWED").ok_or_else(|| missing_in_object("FOLLOWED"))?;
         let mut followed: HashMap<_, u32, u8> =
@@ -90,7 +90,7 @@ impl KernelPrograms {
         followed.insert(pid, 1, 0).map_err(|error| kernel_error("follow a process", &error))
     }
 
-    /// Stops no more processes because of mapping this file.
+    /// Marks this file as known. From now on, the kernel programs do not stop a process that maps it.
     pub(crate) fn add_known_file(&mut self, file: FileId) -> Result<()> {
         let map = self.ebpf.map_mut("KNOWN").ok_or_else(|| missing_in_object("KNOWN"))?;
         let mut known: HashMap<_, [u8; 16], u8> =
@@ -137,7 +137,7 @@ impl KernelPrograms {
     }
 }
 
-/// Whether a record was parsed. An invalid record is detected here instead of being skipped silently.
+/// Whether a record was parsed. In debug builds, an invalid record is an error instead of being skipped silently.
 pub(crate) fn is_parsed(record: &Option<(crate::wire::RecordHeader, KernelRecord<'_>)>) -> bool {
     debug_assert!(record.is_some(), "the programs in the kernel and src/wire.rs differ");
     record.is_some()
@@ -155,7 +155,8 @@ fn uprobe<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut UProbe> 
     program(ebpf, name)
 }
 
-/// Checks whether this machine lacks anything that the programs need. The error says what would help.
+/// Checks whether this machine has everything that the programs need. The error names the remedy if something is
+/// missing.
 fn check_requirements() -> Result<()> {
     if !cfg!(target_arch = "x86_64") {
         return Err(state_error("the probes are built for x86-64 only".into()));
@@ -184,7 +185,7 @@ fn own_namespace() -> Result<u32> {
     Ok(std::fs::metadata("/proc/self/ns/pid")?.ino() as u32)
 }
 
-/// Converts an error of the kernel to one line: the failed action, the errno, and the remedy.
+/// Converts an error of the kernel to a message of one line: the failed action, the errno, and the remedy.
 fn kernel_error(what: &str, error: &(dyn std::error::Error + 'static)) -> Error {
     let mut last = error;
     let mut why = error.to_string();

@@ -1,4 +1,4 @@
-//! Names of places in files; each place is looked up once.
+//! Looks up the function names for offsets in files. Each offset is looked up once.
 
 use std::collections::HashMap;
 
@@ -7,11 +7,11 @@ use blazesym::symbolize::{Input, Sym, Symbolized, Symbolizer};
 
 use crate::address_spaces::{FileLocation, Files};
 
-/// Looks up the names of places.
+/// Looks up function names, and caches the results.
 #[derive(Debug)]
 pub(crate) struct Symbols {
     symbolizer: Symbolizer,
-    /// Frames of a place, outermost first. Inlined functions have separate frames.
+    /// Function names for an offset in a file, outermost function first. Inlined functions have separate names.
     cache: HashMap<FileLocation, Vec<String>>,
 }
 
@@ -20,7 +20,7 @@ impl Symbols {
         Self { symbolizer: Symbolizer::new(), cache: HashMap::new() }
     }
 
-    /// Returns the frames of `places`, root first. The `places` themselves are leaf first.
+    /// Returns the function names for the stack `places`, root first. `places` is leaf first.
     pub(crate) fn frames(&mut self, files: &Files, places: &[FileLocation]) -> Vec<String> {
         places.iter().rev().flat_map(|place| self.look_up(files, *place).to_owned()).collect()
     }
@@ -59,7 +59,7 @@ fn symbol_frames(symbol: &Sym<'_>) -> Vec<String> {
     outer.chain(symbol.inlined.iter().map(|inlined| &inlined.name)).map(|name| clean_name(name)).collect()
 }
 
-/// Returns a name without characters that would end the frame or the line that contains the name.
+/// Returns a name without the characters that end a frame or a line of a folded stack.
 pub(crate) fn clean_name(name: &str) -> String {
     name.replace(';', ":").replace(['\n', '\r'], " ")
 }

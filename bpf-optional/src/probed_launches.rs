@@ -1,4 +1,4 @@
-//! The launches that the probes saw, in 48 bytes per launch, because a job may make millions of launches from few
+//! The launches that the probes saw. A launch takes 48 bytes, because a job may make millions of launches from few
 //! places.
 
 use std::collections::{HashMap, HashSet};
@@ -14,7 +14,7 @@ pub(crate) struct Probe {
     pub(crate) kind: EntryKind,
 }
 
-/// A call that a probe saw.
+/// A call of a probed function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Launch {
     /// Time of the call on `CLOCK_MONOTONIC`, in ns.
@@ -36,7 +36,7 @@ pub(crate) struct Launch {
 
 const _: () = assert!(size_of::<Launch>() == 48, "Launch grew: one is kept for every launch");
 
-/// All launches that were seen, and the tables that they refer to.
+/// All launches that the probes saw, and the tables to which the launches refer.
 #[derive(Debug, Default)]
 pub(crate) struct ProbedLaunches {
     pub(crate) launches: Vec<Launch>,
@@ -45,13 +45,13 @@ pub(crate) struct ProbedLaunches {
     /// Stacks, leaf first.
     pub(crate) stacks: InternTable<Vec<FileLocation>>,
     pub(crate) files: Files,
-    /// Ids of copies and fills, if copies and fills are not probed.
+    /// Process ids and correlation ids of copies and fills, if copies and fills are not probed.
     pub(crate) copies: HashSet<(u32, u32)>,
-    /// Number of ids that arrived for a thread whose call no probe had seen.
+    /// Number of correlation ids that could not be assigned, because no probe had seen a call of their thread.
     pub(crate) unmatched_markers: u64,
 }
 
-/// Distinct values, each stored once and identified by a number.
+/// A table in which equal values are stored once. A value is identified by its number.
 #[derive(Debug)]
 pub(crate) struct InternTable<T> {
     values: Vec<T>,

@@ -1,4 +1,4 @@
-//! Processes: a command that waits before its first instruction until it is watched, signals, and waiting for the
+//! Starts a command that waits before its first instruction until it is watched; handles signals; and waits for the
 //! first of several events.
 
 use std::ffi::OsString;
@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
-/// A command whose process was started, but has not executed the program yet.
+/// A command whose process exists, but waits before it executes the program.
 #[derive(Debug)]
 pub(crate) struct PausedCommand {
     pub(crate) pid: u32,
@@ -22,12 +22,12 @@ pub(crate) struct PausedCommand {
 /// A command that runs.
 #[derive(Debug)]
 pub(crate) struct RunningCommand {
-    /// Pipe that reaches its end when the command ends.
+    /// Pipe that is closed when the command ends.
     over: PipeReader,
     thread: JoinHandle<std::io::Result<ExitStatus>>,
 }
 
-/// Starts a command that waits: its process exists, but has not executed the program yet.
+/// Starts the process of a command. The process waits before it executes the program.
 pub(crate) fn start_paused(words: &[OsString], environment: &[(&str, OsString)]) -> Result<PausedCommand> {
     let (mut from_child, to_us) = std::io::pipe()?;
     let (from_us, go) = std::io::pipe()?;
@@ -38,10 +38,11 @@ pub(crate) fn start_paused(words: &[OsString], environment: &[(&str, OsString)])
     // SAFETY: the child calls only getpid, write and read, which are async-signal-safe.
     unsafe { command.pre_exec(move || wait_for_go(to_parent, from_parent)) };
     let thread = std::thread::spawn(move || {
-        // The probes stop a process in each `exec`, until its libraries are watched.
+        // The kernel programs stop a process in each `exec`, until its libraries are probed.
         gpuflame_os::child::keep_running_while_stopped();
         let status = gpuflame_os::child::run(&mut command);
-        // The child has its own copies; closing ours signals the end of the command.
+        // The child has its own copies of these pipe ends. After ours are closed, the pipe `over` reaches its end when
+        // the child ends.
         drop((to_us, from_us, ends));
         status
     });
@@ -64,7 +65,7 @@ fn wait_for_go(to_parent: RawFd, from_parent: RawFd) -> std::io::Result<()> {
         let pid = libc::getpid().to_ne_bytes();
         libc::write(to_parent, pid.as_ptr().cast(), pid.len());
         let mut word = 0_u8;
-        // If the parent has ended, the program is not executed, because no process would watch it.
+        // If the read fails, the parent has ended. The program is then not executed, because no process would watch it.
         match libc::read(from_parent, (&raw mut word).cast(), 1) {
             1 => Ok(()),
             _ => Err(std::io::ErrorKind::BrokenPipe.into()),
@@ -75,7 +76,7 @@ fn wait_for_go(to_parent: RawFd, from_parent: RawFd) -> std::io::Result<()> {
 impl PausedCommand {
     /// Lets the waiting process execute the program.
     pub(crate) fn start(mut self) -> RunningCommand {
-        // If the process was killed meanwhile, the byte is never read, and the error does not matter.
+        // If the process was killed meanwhile, no process reads this byte, and the error does not matter.
         let _ = self.go.write_all(b"!");
         self.running
     }
@@ -141,7 +142,7 @@ extern "C" fn on_signal(_signal: i32) {
     INTERRUPTED.store(true, Ordering::Relaxed);
 }
 
-/// Makes SIGINT and SIGTERM end the recording instead of this program.
+/// Installs a handler by which SIGINT and SIGTERM end the recording, but not this program.
 pub(crate) fn catch_interrupts() {
     // SAFETY: all-zero is a valid `sigaction`; the handler stores to an atomic and does nothing else.
     unsafe {

@@ -74,7 +74,8 @@ fn parse_buffer_size(text: &str) -> std::result::Result<u32, String> {
     }
 }
 
-/// Variable that makes a library inside the process call the marker.
+/// Environment variable that makes libgpuflame in the watched process call the probed function `gpuflame_launch_marker`
+/// for each launch.
 pub(crate) const MARKER_VARIABLE: &str = "GPUFLAME_LAUNCH_MARKER";
 
 impl Record {
@@ -83,7 +84,7 @@ impl Record {
         if self.pid.is_none() && !self.all && self.command.is_empty() {
             return Err(Error::new(ErrorKind::Setting, "give a command, --pid or --all"));
         }
-        // An output that cannot be written is detected before the command is run.
+        // Open the output first, so that an output that cannot be written is reported before the command runs.
         let mut out = self.open_output()?;
         let watched = WatchOptions {
             all: self.all,
@@ -129,7 +130,7 @@ impl Record {
     }
 }
 
-/// Returns the reason why there are no launches.
+/// Returns a message with the reason why no function was probed.
 fn nothing_probed(command: &[OsString], code: u8) -> String {
     let what = match command.first() {
         Some(word) => format!("{} ended with {code} and", word.display()),
@@ -141,7 +142,7 @@ fn nothing_probed(command: &[OsString], code: u8) -> String {
     )
 }
 
-/// Returns the counts, as one line.
+/// Returns a line with the numbers of launches and of dropped records.
 fn summary(probed: &ProbedLaunches, dropped: &DropCounts, written: usize) -> String {
     let outermost = probed.launches.iter().filter(|launch| !launch.nested).count();
     let known = probed.launches.iter().filter(|launch| launch.correlation.is_some()).count();
@@ -175,7 +176,7 @@ pub(crate) fn watch_command(
         }
     }
     let status = running.status(command)?;
-    // Reads the last records of the command.
+    // Read the last records of the command.
     watch.read();
     Ok(gpuflame_os::child::exit_code(status))
 }
@@ -211,6 +212,6 @@ fn watch_all(watch: &mut Watcher) -> Result<u8> {
 /// Prints a line for the user.
 pub(crate) fn print_message(text: &str) {
     let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    // If the reader or terminal of stderr has gone away, the recording must not end.
+    // Ignore errors, because the recording must not end if stderr's reader or terminal has gone away.
     let _ = std::io::stderr().write_all(format!("gpuflame-bpf: {line}\n").as_bytes());
 }

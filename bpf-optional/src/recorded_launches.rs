@@ -1,4 +1,5 @@
-//! Reads what libgpuflame.so recorded of the same processes: the other half of a cross-check.
+//! Reads the recordings that libgpuflame.so made inside the watched processes, for comparing them with the probes'
+//! records.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -12,17 +13,17 @@ use crate::address_spaces::{FileLocation, FileNumber, Files};
 use crate::entry_points::{self, Segment};
 use crate::mapped_file::MappedFile;
 
-/// A launch as the library recorded it.
+/// A launch that the library recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RecordedLaunch {
     /// Time of the launch on `CLOCK_REALTIME`, in ns.
     pub(crate) time: u64,
     pub(crate) tid: u32,
-    /// Stack of the launch, leaf first, as places in files.
+    /// Stack of the launch, leaf first. Each frame is a file and an offset in it.
     pub(crate) stack: std::rc::Rc<Vec<FileLocation>>,
     /// Whether the stack is complete.
     pub(crate) is_complete: bool,
-    /// GPU work of the launch: the first kernel's name, and the time of all its work.
+    /// GPU work of the launch: the name of its first kernel, and the GPU time in ns of all its work.
     pub(crate) work: Option<(String, u64)>,
 }
 
@@ -105,7 +106,7 @@ fn is_launch_loss(loss: Loss) -> bool {
     matches!(loss, Loss::LaunchesDropped | Loss::LaunchesFailed | Loss::LaunchesCaptured | Loss::StacksNested)
 }
 
-/// The files that a process had mapped, as the process's recording names them.
+/// The files that a process had mapped, according to its recording.
 struct ModuleFiles<'a> {
     files: &'a Files,
     modules: Vec<gpuflame_model::record::Module>,
@@ -141,8 +142,8 @@ impl ModuleFiles<'_> {
     }
 }
 
-/// Returns the known file for a path. The loader may use another path for a file than the kernel (`/lib` for
-/// `/usr/lib`).
+/// Returns the number of the file in `files` that has this path, and the file's segments. Resolves symbolic links
+/// first, because the loader's path of a file may differ from the kernel's path (`/lib` instead of `/usr/lib`).
 fn resolve_path(path: &Path, files: &Files) -> Option<(FileNumber, Vec<Segment>)> {
     let path = std::fs::canonicalize(path).ok()?;
     let bytes = MappedFile::map(&File::open(&path).ok()?).ok()?;

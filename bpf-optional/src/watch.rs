@@ -1,5 +1,5 @@
-//! Reads the kernel's records as they arrive: stores launches, follows address spaces, and inspects every new file
-//! while the process that mapped the file is stopped.
+//! Processes the records of the kernel programs as they arrive: stores launches, updates address spaces, and attaches
+//! probes to every new file while the process that mapped the file is stopped.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -15,7 +15,7 @@ use crate::probed_launches::{Launch, Probe, ProbedLaunches};
 use crate::process;
 use crate::wire::{self, FileId, KernelRecord, Mapping, ProbeHit, RecordHeader};
 
-/// `LIB:SYMBOL`, as the user named it.
+/// A function that the user wants to probe, given as `LIB:SYMBOL`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct UserProbe {
     pub(crate) library: String,
@@ -23,7 +23,8 @@ pub(crate) struct UserProbe {
 }
 
 impl UserProbe {
-    /// Whether `path` is the named file. The user gives the complete path, or the beginning of the file name.
+    /// Whether `path` is the file that the user named, either by its complete path or by the beginning of its file
+    /// name.
     fn matches(&self, path: &Path) -> bool {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if self.library.contains('/') {
@@ -42,11 +43,11 @@ pub(crate) struct Watcher {
     copies: bool,
     spaces: HashMap<u64, AddressSpace>,
     probed: ProbedLaunches,
-    /// Index of the last launch of each thread, to which a marker refers.
+    /// For each thread, the index of its last launch. A marker assigns its correlation id to this launch.
     last_launch: HashMap<u32, usize>,
-    /// Numbers of raw stacks, keyed by the address space and the version of that space.
+    /// Numbers of stacks, keyed by the address space, the version of the address space, and the bytes of the raw stack.
     stack_ids: HashMap<(u64, u32, Vec<u8>), u32>,
-    /// Problems with files, each to be reported once.
+    /// Messages about problems with files, without duplicates.
     pub(crate) remarks: Vec<String>,
 }
 
@@ -66,17 +67,18 @@ impl Watcher {
         })
     }
 
-    /// Watches a process from now on.
+    /// Starts to watch a process.
     pub(crate) fn follow(&mut self, pid: u32) -> Result<()> {
         self.kernel.follow(pid)
     }
 
-    /// Inspects all files that a running process has mapped.
+    /// Attaches probes to all files that a running process has mapped.
     pub(crate) fn inspect_process(&mut self, pid: u32) {
         self.inspect_mappings(pid);
     }
 
-    /// Inspects all mapped files of a process, and returns its address space; empty if the process is gone.
+    /// Attaches probes to all files that a process has mapped, and returns its address space, which is empty if the
+    /// process has ended.
     fn inspect_mappings(&mut self, pid: u32) -> AddressSpace {
         let mut space = AddressSpace::default();
         for line in address_spaces::read_maps(pid).unwrap_or_default() {
@@ -103,8 +105,8 @@ impl Watcher {
 
     /// Processes all records that have arrived.
     pub(crate) fn read(&mut self) {
-        // Mappings that stopped their process are copied out first, so that files can be inspected after the round of
-        // records.
+        // Collect the mappings of new files, whose processes are stopped. Their files are inspected after the loop,
+        // because `kernel` is borrowed during the loop.
         let mut stopped = Vec::new();
         let Self { kernel, spaces, probed, last_launch, copies, stack_ids, .. } = self;
         let mut handler = RecordHandler { spaces, probed, last_launch, copies: *copies, stack_ids };
@@ -132,11 +134,11 @@ impl Watcher {
         }
     }
 
-    /// Handles the mapping of a file that was never seen, or a process that has become another program.
+    /// Handles the mapping of a file that was never seen before, or a process that executes a new program.
     fn handle_new_mapping(&mut self, head: &RecordHeader, mapping: &Mapping) {
         let Mapping { start, end, offset, file, stopped } = *mapping;
-        // Inspects files that were mapped before the watch began. This is the only way to find a program that
-        // contains the runtime.
+        // Also inspect the files that the process had mapped before it was watched. Only this finds a program into
+        // which CUDA's runtime is linked.
         if !self.spaces.contains_key(&head.space) || end == 0 {
             let space = self.inspect_mappings(head.pid);
             self.spaces.insert(head.space, space);
@@ -157,7 +159,8 @@ impl Watcher {
         }
     }
 
-    /// Attaches probes to the functions of interest in the file at `line`. Returns `None` if the file is gone.
+    /// Attaches probes to the functions of the mapped file `line` that begin GPU work or that the user named. Returns
+    /// the file's number, or `None` if the file no longer exists.
     fn inspect_file(&mut self, pid: u32, line: &MapsLine) -> Option<FileNumber> {
         if let Some(number) = self.probed.files.number(line.file) {
             return Some(number);
@@ -188,7 +191,7 @@ impl Watcher {
             .map(|named| named.symbol.as_str())
             .collect();
         let bytes = MappedFile::map(file)?;
-        // A file that is not an ELF file has no functions that could be called.
+        // A file that is not an ELF file has no functions to probe.
         let Ok(found) = entry_points::find_entry_points(bytes.bytes(), &named) else {
             return Ok(CudaExtent::None);
         };
@@ -204,7 +207,7 @@ impl Watcher {
     }
 }
 
-/// State that records change.
+/// The parts of a [`Watcher`] that processing a record changes.
 struct RecordHandler<'a> {
     spaces: &'a mut HashMap<u64, AddressSpace>,
     probed: &'a mut ProbedLaunches,
@@ -214,8 +217,8 @@ struct RecordHandler<'a> {
 }
 
 impl RecordHandler<'_> {
-    /// Returns the address space of a process. For a process that ran before the watch began, the space is read when
-    /// it is first needed.
+    /// Returns the address space of a process. If the process was running before it was watched, reads its mappings the
+    /// first time.
     fn space(&mut self, head: &RecordHeader) -> &mut AddressSpace {
         let files = &self.probed.files;
         self.spaces.entry(head.space).or_insert_with(|| read_space(head.pid, |file| files.number(file)))
@@ -245,8 +248,8 @@ impl RecordHandler<'_> {
         }
     }
 
-    /// Assigns a correlation id to a launch. CUPTI calls back at the beginning of the outermost call, before nested
-    /// calls begin.
+    /// Assigns a correlation id to the last launch of the thread. This is the right launch, because CUPTI's callback
+    /// runs at the beginning of the outermost call, before nested calls begin.
     fn on_marker(&mut self, head: &RecordHeader, correlation: u32, is_copy: bool) {
         if is_copy && !self.copies {
             self.probed.copies.insert((head.pid, correlation));
@@ -268,10 +271,12 @@ impl RecordHandler<'_> {
         }
     }
 
-    /// Records a mapping. Returns false if the file is not known.
+    /// Adds a mapping to its address space. Returns false if more has to be done: the file is not known and must be
+    /// inspected, or the process is stopped and must be resumed.
     fn on_mapping(&mut self, head: &RecordHeader, mapping: &Mapping) -> bool {
         if mapping.end == 0 {
-            // The new space may have the number of a space that no longer exists.
+            // The process executes a new program. Its new address space may have the same number as one that no longer
+            // exists.
             self.spaces.remove(&head.space);
             return false;
         }
@@ -292,7 +297,8 @@ impl RecordHandler<'_> {
             .map(|address| FileLocation { file: FileLocation::KERNEL, offset: address });
         let mut places: Vec<FileLocation> = kernel.collect();
         places.extend(user_addresses(hit).into_iter().enumerate().map(|(at, address)| {
-            // All addresses except the function's own are return addresses, which may be past the end of the caller.
+            // All addresses except the first are return addresses, which may be past the end of the calling function.
+            // So look up the byte before them.
             space.locate(address - u64::from(at > 0))
         }));
         let number = self.probed.stacks.intern(places);
@@ -301,8 +307,8 @@ impl RecordHandler<'_> {
     }
 }
 
-/// Returns the addresses of the user stack. Before Linux 6.11 the kernel omits the caller of a function that is at
-/// its first instruction, because the frame pointer is still the caller's at that point.
+/// Returns the addresses of the user stack. Inserts the caller if it is missing: at a function's first instruction, the
+/// frame pointer is still the caller's, so kernels before Linux 6.11 skip the caller.
 fn user_addresses(hit: &ProbeHit<'_>) -> Vec<u64> {
     let mut addresses: Vec<u64> = wire::addresses(hit.user).filter(|address| *address != 0).collect();
     if hit.caller != 0 && addresses.get(1) != Some(&hit.caller) {
@@ -321,7 +327,8 @@ fn read_space(pid: u32, number: impl Fn(FileId) -> Option<FileNumber>) -> Addres
     space
 }
 
-/// Returns the name of a thread: up to fifteen bytes, without blanks, because a blank would end the column.
+/// Returns the name of a thread (up to fifteen bytes). Blanks are replaced, because a blank would end the column in the
+/// output.
 fn thread_name(bytes: &[u8; 16]) -> String {
     let bytes = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
     let text = String::from_utf8_lossy(bytes);

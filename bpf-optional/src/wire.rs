@@ -10,21 +10,21 @@ pub(crate) struct RecordHeader {
     pub(crate) cpu: u32,
     /// Time on `CLOCK_MONOTONIC`, in nanoseconds.
     pub(crate) time: u64,
-    /// Identifier of the address space.
+    /// Number that identifies the process's address space.
     pub(crate) space: u64,
     pub(crate) comm: [u8; 16],
 }
 
-/// A record of any kind.
+/// Content of a record, by the kind of the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KernelRecord<'a> {
     /// A call of a probed function has begun.
     Hit(ProbeHit<'a>),
-    /// Correlation id of the call that the thread is making.
+    /// The library inside the process has reported the correlation id of the call that the thread is making.
     Marker { correlation: u32, is_copy: bool },
     /// Code of a file was mapped.
     Mapping(Mapping),
-    /// A process was created, with the mappings of its parent.
+    /// A process was created. It has the same mappings as its parent.
     Fork { child: u32, space: u64 },
 }
 
@@ -34,7 +34,8 @@ pub(crate) struct ProbeHit<'a> {
     pub(crate) probe: u64,
     /// Address to which the call returns.
     pub(crate) caller: u64,
-    /// Addresses of eight bytes each: the function itself, then the return addresses, innermost first.
+    /// The user stack, as addresses of eight bytes each: the probed function, then the return addresses, innermost
+    /// first.
     pub(crate) user: &'a [u8],
     /// Addresses of the kernel stack, in the same form.
     pub(crate) kernel: &'a [u8],
@@ -51,7 +52,7 @@ pub(crate) struct Mapping {
     pub(crate) stopped: bool,
 }
 
-/// Identity of a file, as the kernel knows it.
+/// The kernel's identification of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct FileId {
     pub(crate) inode: u64,
@@ -109,7 +110,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<(RecordHeader, KernelRecord<'_>)> {
 }
 
 fn parse_hit(bytes: &[u8]) -> Option<ProbeHit<'_>> {
-    // A negative number of bytes is an error code: the kernel could not take the stack.
+    // A negative number instead of a number of bytes is an error code: the kernel could not read the stack.
     let taken = |at: usize| u32_at(bytes, at).map(|bytes| usize::try_from(bytes as i32).unwrap_or(0));
     let (user, kernel) = (taken(HEADER_BYTES + 24)?, taken(HEADER_BYTES + 28)?);
     Some(ProbeHit {

@@ -1,19 +1,21 @@
 //! Reads the wall clock, which may be set at any time, together with the monotonic clock, which cannot be set.
 
-/// Maximum time that reading both clocks may take, in ns. Readings that take longer do not belong to one moment.
+/// Maximum time in ns that reading both clocks may take. If it takes longer, the two readings are not from the same
+/// moment.
 const MAX_READ_NS: u64 = 1_000_000;
 
 /// Readings of both clocks at one moment, in ns.
 #[derive(Clone, Copy, Debug)]
 pub struct ClockPair {
-    /// Wall-clock time since 1970.
+    /// Wall clock, in ns since 1970.
     pub time: u64,
-    /// Time of the monotonic clock.
+    /// Monotonic clock, in ns.
     pub steady: u64,
 }
 
 impl ClockPair {
-    /// Reads both clocks. `None` if the thread lost its processor between the readings.
+    /// Reads both clocks. `None` if the readings took longer than `MAX_READ_NS`, because the thread lost its processor
+    /// meanwhile.
     pub fn now() -> Option<Self> {
         let before = read(libc::CLOCK_MONOTONIC);
         let time = read(libc::CLOCK_REALTIME);

@@ -1,6 +1,6 @@
-//! Registers our mappings with a leak checker. A leak checker, such as a sanitizer's at exit, searches the heap, stacks
-//! and variables, but not mappings: memory that only a mapping points to counts as lost, and the process exits with the
-//! sanitizer's exit code.
+//! Registers our mappings with a leak checker, such as the one that a sanitizer runs at exit. A leak checker searches
+//! the heap, stacks and variables for pointers, but not mappings. If only a mapping pointed to some memory, that memory
+//! would count as lost, and the process would exit with the sanitizer's exit code.
 
 use std::ffi::c_void;
 use std::mem;
@@ -20,8 +20,7 @@ pub fn find_leak_checker() {
     REGISTER_ROOT.store(found, Ordering::Release);
 }
 
-/// Declares this mapping, which is never unmapped, as a root, so that memory that the mapping points to does not count
-/// as lost.
+/// Registers a mapping that is never unmapped, so that the leak checker also searches this mapping for pointers.
 pub fn register_root(mapping: NonNull<u8>, size: usize) {
     let register = REGISTER_ROOT.load(Ordering::Acquire);
     if !register.is_null() {

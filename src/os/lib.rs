@@ -1,15 +1,15 @@
-//! The operating system's services, for the process in which gpuflame is a guest and for the command. The services are
-//! calls at exit and in forked children, threads that receive no signals except the signals that they wait for,
-//! messages on stderr, files that are complete or absent, memory use and the memory limit, and whether the process that
-//! writes a file is still running.
+//! Services of the operating system, for the library inside the application's process and for the `gpuflame` command.
+//! They include: functions that are called at exit and in forked children; threads that receive no signals other than
+//! those that they wait for; messages on stderr; files that appear only when they are complete; memory use and the
+//! memory limit; and a check whether the process that writes a file is still running.
 //!
 //! Other packages name a module without its folder: `gpuflame_os::file`.
 //!
-//! This module does not know what is recorded, and is not used on the hot path.
+//! This crate does not depend on what is recorded, and its code does not run on the hot path of a launch.
 
 #![allow(unsafe_code)]
 
-/// Whether the process has privileges that the user who started it lacks. If so, that user's settings must be ignored.
+/// Whether the process has more privileges than the user who started it. If so, that user's settings must be ignored.
 pub fn is_privileged() -> bool {
     // SAFETY: the call takes any number.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
@@ -21,7 +21,7 @@ pub fn user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// Path by which this program was started, for systems without `/proc`.
+/// Path by which this program was started. It is available even without `/proc`.
 pub fn program_path() -> Option<std::path::PathBuf> {
     use std::os::unix::ffi::OsStrExt as _;
     // SAFETY: the call takes any number.

@@ -1,4 +1,4 @@
-//! Lists folders without the application's heap, which `opendir` would use.
+//! Lists the contents of folders. `opendir` is not used, because it allocates from the application's heap.
 
 use std::ffi::OsString;
 use std::mem::MaybeUninit;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags, RawDir};
 
-/// The names in a folder, in the system's order. Empty if the folder cannot be read.
+/// Returns the names in a folder, in the order in which the kernel lists them. Empty if the folder cannot be read.
 pub fn entry_names(folder: &Path) -> Vec<OsString> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(open) = rustix::fs::open(folder, flags, Mode::empty()) else { return Vec::new() };

@@ -1,18 +1,19 @@
-//! The limit on gpuflame's memory: the user's setting, or else a part of the memory that this process may use.
+//! The limit on gpuflame's own memory: the user's setting, or by default a share of the memory that this process may
+//! use.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 const MIB: usize = 1 << 20;
-/// Memory limit if the user sets none.
+/// Maximum of the default memory limit, in bytes.
 const DEFAULT_LIMIT_BYTES: usize = 256 * MIB;
-/// Minimum memory limit: the memory that gpuflame uses in a program that launches from a few stacks and a few threads,
-/// plus a margin.
+/// Minimum memory limit, in bytes: the memory that gpuflame needs in a program with few stacks and few launching
+/// threads, plus a margin.
 const MIN_LIMIT_BYTES: usize = 24 * MIB;
-/// Divisor for gpuflame's share of the control group's memory.
+/// By default gpuflame may use the control group's memory limit divided by this number.
 const CGROUP_DIVISOR: u64 = 10;
 
-/// The memory limit of this process, in bytes.
+/// Returns the limit on gpuflame's memory in this process, in bytes. `asked` is the user's setting.
 pub fn limit_bytes(asked: Option<usize>) -> usize {
     choose_limit(asked, || {
         let group = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -45,7 +46,8 @@ fn cgroup_limit(groups: &str, read: impl Fn(&Path) -> Option<String>) -> Option<
         Some((PathBuf::from(root), path.trim_start_matches('/').to_owned(), file))
     });
     let limits = files.flat_map(|(root, path, file)| {
-        // In a container, `path` is often the path as seen outside the container, and inside only the root exists.
+        // In a container, `path` is often the group's path outside the container, while inside only the root group
+        // exists.
         let around = Path::new(&path).ancestors().map(|group| root.join(group).join(file));
         around.filter_map(|file| read(&file)?.trim().parse::<u64>().ok()).collect::<Vec<_>>()
     });
@@ -86,7 +88,7 @@ mod tests {
         assert_eq!(cgroup_limit_of(old, &[root]), Some(500));
     }
 
-    /// Returns the limit that follows from the user's setting and the control group's limit. All are in MiB.
+    /// Returns the memory limit for this user setting and this limit of the control group. All three are in MiB.
     fn mib(asked: Option<usize>, limit: Option<u64>) -> usize {
         choose_limit(asked.map(|asked| asked * MIB), || limit.map(|limit| limit * MIB as u64)) / MIB
     }

@@ -1,15 +1,15 @@
-//! Flags by which every thread can learn that memory has run out. Setting and reading these flags takes no lock and
-//! allocates nothing.
+//! Flags that tell every thread that memory has run out. Setting and reading these flags takes no lock and allocates
+//! nothing.
 
 use std::time::Duration;
 
 use crate::process::futex::EventFlags;
 
-/// Flags: memory has run out, and one of our threads has stopped for lack of memory.
+/// The flags. `SHORT`: memory has run out. `THREAD_STOPPED`: one of our threads has stopped for lack of memory.
 static STATE: EventFlags = EventFlags::new();
 const SHORT: u32 = 1;
 const THREAD_STOPPED: u32 = 2;
-/// Flag: sleeping threads wake, and no thread sleeps again.
+/// Flag: [`sleep_unless_short`] no longer sleeps, and sleeping threads wake.
 const SLEEPS_ENDED: u32 = 4;
 
 /// Records that memory has run out. Further memory comes from the heap's reserve.
@@ -22,7 +22,7 @@ pub fn is_short() -> bool {
     STATE.has(SHORT)
 }
 
-/// Sleeps for `pause`, or until memory has run out, or until the process ends.
+/// Sleeps for `pause`. Wakes earlier if memory runs out, or if [`end_sleeps`] is called.
 pub fn sleep_unless_short(pause: Duration) {
     let known = STATE.get();
     if known & (SHORT | SLEEPS_ENDED) == 0 {
@@ -30,12 +30,13 @@ pub fn sleep_unless_short(pause: Duration) {
     }
 }
 
-/// Ends all sleeps of [`sleep_unless_short`] permanently, because the process ends.
+/// Wakes all threads in [`sleep_unless_short`], and makes all later calls return at once. Call when the process ends.
 pub fn end_sleeps() {
     STATE.set(SLEEPS_ENDED);
 }
 
-/// Records that one of our threads has stopped for lack of memory. The stopped thread may hold a lock.
+/// Records that one of our threads has stopped for lack of memory. From now on, a lock may stay locked, because the
+/// stopped thread may hold it.
 pub fn set_thread_stopped() {
     STATE.set(SHORT | THREAD_STOPPED);
 }

@@ -1,8 +1,8 @@
 //! Bounds of the stack that a thread was started on.
 //!
-//! The bounds are queried once per thread, because this stack stays mapped as long as the thread runs. Any other stack (a
-//! coroutine's, a signal stack) may be unmapped or resized at any moment, so the bounds of such stacks are neither queried
-//! nor cached: see `copy`.
+//! The bounds are queried once per thread, because this stack stays mapped as long as the thread runs. Any other stack
+//! (a coroutine's, a signal stack) may be unmapped or resized at any moment, so the bounds of such stacks are neither
+//! queried nor cached: see `copy`.
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -26,14 +26,14 @@ impl StackBounds {
     }
 }
 
-/// Maximum size assumed for the main thread's stack if its limit is larger or absent.
+/// Size in bytes assumed for the main thread's stack if its limit (`RLIMIT_STACK`) is larger than this, or unknown.
 const MAX_MAIN_STACK_BYTES: u64 = 64 << 20;
 
-/// `__libc_stack_end`: the top of the main thread's stack. The pointer is null until [`prepare`], and stays null if libc
-/// does not export the symbol.
+/// `__libc_stack_end`: the top of the main thread's stack. The pointer is null until [`prepare`], and stays null if
+/// libc does not export the symbol.
 static STACK_END: AtomicPtr<u64> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Looks up symbols now, because they cannot be looked up later, inside a callback.
+/// Looks up `__libc_stack_end` now, because `dlsym` cannot be called later, inside a callback.
 pub(crate) fn prepare() {
     // SAFETY: the name is a C string; dlsym has no other requirement.
     let end = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_stack_end".as_ptr()) };
@@ -49,8 +49,8 @@ fn query_stack() -> Option<StackBounds> {
     thread_stack()
 }
 
-/// Bounds of the main thread's stack, determined without parsing `/proc/self/maps`, as `pthread_getattr_np` does for the
-/// main thread.
+/// Returns the bounds of the main thread's stack, from the stack's top and its size limit. For the main thread,
+/// `pthread_getattr_np` would parse `/proc/self/maps`, which this function avoids.
 fn main_stack() -> Option<StackBounds> {
     let end = STACK_END.load(Ordering::Relaxed);
     if end.is_null() {
@@ -64,7 +64,8 @@ fn main_stack() -> Option<StackBounds> {
     let size = if known { limit.rlim_cur.min(MAX_MAIN_STACK_BYTES) } else { MAX_MAIN_STACK_BYTES };
     let here = (&raw const limit) as u64;
     let stack = StackBounds { lo: hi.saturating_sub(size), hi };
-    // After a fork from another thread, the child's only thread has the process's id, but does not run on the main stack.
+    // If a thread other than the main thread forked, the child's only thread has the process's id (so it looks like the
+    // main thread), but does not run on the main stack.
     stack.contains(here).then_some(stack)
 }
 

@@ -1,40 +1,43 @@
 //! Back-off for the stack caches: limits the cost of look-ups and insertions in programs whose stacks do not
 //! repeat.
 //!
-//! Insertions are paid from a budget that look-ups earn. At most one insertion is allowed per eight look-ups, and fewer as
-//! long as the evicted entries had never been hit. A miss costs twice the confidence that a hit restores. While the
-//! confidence is low, only one look-up in sixteen is made.
+//! Each look-up adds 1 to a budget, and each insertion subtracts its cost from the budget. The cost is at least eight,
+//! so there is at most one insertion per eight look-ups. The cost rises while insertions evict entries that were never
+//! hit. A sum of misses controls the look-ups: a miss adds 2, and a hit subtracts 1. While the sum is high, only one
+//! look-up in sixteen is made.
 
-/// Number of look-ups per insertion: the minimum, and the maximum (reached while evicted entries had never been hit).
+/// Minimum and maximum cost of an insertion, in look-ups. The cost reaches the maximum if one insertion after another
+/// evicts an entry that was never hit.
 const MIN_INSERT_COST: u32 = 8;
 const MAX_INSERT_COST: u32 = 128;
 /// Maximum budget, in look-ups.
 const MAX_BUDGET: u32 = 64 * MIN_INSERT_COST;
-/// Weight of a miss, compared with a weight of 1 for a hit, and the maximum of the weighted sum.
+/// Number that a miss adds to the sum `misses` (a hit subtracts 1), and the maximum of the sum.
 const MISS_WEIGHT: u32 = 2;
 const MAX_MISSES: u32 = 64;
-/// Weighted sum from which on only one look-up in sixteen is made; each hit among these look-ups has the weight `BACKOFF_HIT_WEIGHT`. If
-/// a program's stacks begin to repeat, as when the program goes from capturing a graph to launching it, look-ups are
-/// trusted again after about 64 of them.
+/// Value of the sum `misses` from which on only one look-up in sixteen is made; each hit then subtracts
+/// `BACKOFF_HIT_WEIGHT`. If a program's stacks begin to repeat (for example after the program has captured a graph and
+/// now launches it), every look-up is made again after about 64 captures.
 const BACKOFF_MISSES: u32 = MAX_MISSES / 2;
 const BACKOFF_HIT_WEIGHT: u32 = 8;
 /// Maximum value of an entry's hit count.
 const MAX_HITS: u8 = 3;
 
-/// The budget, and the confidence that look-ups will hit. Zeroed memory is valid.
+/// The budget for insertions, and the sum of misses. Zeroed memory is a valid initial state.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(super) struct CacheBackoff {
     budget: u32,
-    /// Cost of an insertion in excess of `MIN_INSERT_COST`.
+    /// Cost of an insertion, in look-ups, minus `MIN_INSERT_COST`.
     extra_insert_cost: u32,
     misses: u32,
-    /// Number of possible look-ups, including skipped ones.
+    /// Number of look-ups that were made or skipped so far, modulo 2^32.
     lookups: u32,
 }
 
 impl CacheBackoff {
-    /// Counts a capture that could use the cache. Returns whether to make the look-up.
+    /// Counts a capture that could use the cache. Returns true if the capture should look its stack up, and false if it
+    /// should skip the look-up.
     #[inline(always)]
     pub(super) fn may_look_up(&mut self) -> bool {
         self.budget = (self.budget + 1).min(MAX_BUDGET);
@@ -50,7 +53,7 @@ impl CacheBackoff {
             (self.misses.saturating_sub(weight), self.extra_insert_cost / 2);
     }
 
-    /// Records a miss: the stack differed from the entry that it was compared with.
+    /// Records a miss: the captured stack differed from the cached entry that it was compared with.
     #[inline(always)]
     pub(super) fn record_miss(&mut self) {
         self.misses = (self.misses + MISS_WEIGHT).min(MAX_MISSES);
@@ -84,14 +87,14 @@ impl CacheBackoff {
     }
 }
 
-/// Counts a hit of one entry of a set.
+/// Increments the hit count of one cache entry, up to `MAX_HITS`.
 #[inline(always)]
 pub(super) fn count_hit(hits: &mut u8) {
     *hits = (*hits + 1).min(MAX_HITS);
 }
 
-/// Chooses the slot for a new entry with this tag, by the tags (0 for a free slot) and the hit counts of the set. Also
-/// returns whether the new entry evicts an entry that was never hit.
+/// Chooses the slot of a set for a new entry with this tag: a free slot (tag 0) if there is one, otherwise the slot
+/// whose entry has the lowest hit count. Also returns whether the new entry evicts an entry that has no hits.
 pub(super) fn choose_way<const WAYS: usize>(
     tags: &mut [u32; WAYS],
     hits: &mut [u8; WAYS],

@@ -1,38 +1,40 @@
-//! Reads a stack that is not the thread's own through a copy.
+//! Reads stacks other than the thread's own, such as coroutine stacks. They are read through a copy.
 //!
-//! A coroutine's stack or a signal stack may have been unmapped, protected, or joined by a neighbouring mapping since a
-//! capture last looked at it. The frames on such a stack may also lead astray: a host that switches stacks by hand has
-//! callers whose unwind information points beyond the stack's end. So no word of such a stack is read in place. The kernel
-//! copies the stack from the stack pointer upwards, checks every page as it copies, and the walk reads the copy. Nothing
-//! about a stack is remembered between captures, so 2,000 fibers cost as much as one.
+//! A coroutine's stack or a signal stack may have been unmapped, protected, or joined by a neighbouring mapping since
+//! the previous capture of that stack. The frames on such a stack may also mislead the walk: if a host switches stacks
+//! by hand, unwind information of its outermost frames may point beyond the stack's end. So no word of such a stack is
+//! read in place. The kernel copies the stack from the stack pointer upwards, checks every page as it copies, and the
+//! walk reads the copy. Nothing about a stack is remembered between captures, so 2,000 fibers cost as much as one.
 //!
-//! Stacks that match an earlier stack need no copy: `x86_64/foreign_path_cache.rs` explains when a word of such a stack may be read in
-//! place anyway.
+//! Stacks that match an earlier stack need no copy: `x86_64/foreign_path_cache.rs` explains when a word of such a stack
+//! may be read in place anyway.
 //!
-//! A stack is copied only as far as the walk needs it. The first copy has as many bytes as the last walk used, then the
-//! copy doubles. Each copy extends to the end of a page, which costs no more than copying a part of the page. The stack
-//! ends at an unreadable page, or after 8 MiB. So a capture makes at most 14 of these system calls per stack, and nearly
-//! always one.
+//! A stack is copied only as far as the walk needs it. The first copy has as many bytes as the last walk used; if that
+//! is too little, the copy is doubled until the walk ends. Each copy extends to the end of a page, which costs no more
+//! than copying a part of the page. The stack ends at an unreadable page, or after 8 MiB. So a capture makes at most 14
+//! of these system calls per stack, and nearly always one.
 
 use std::ptr::NonNull;
 
 use super::memory;
 
-/// Number of bytes below its stack pointer in which a leaf function may keep data (the ABI's red zone).
+/// Size of the ABI's red zone: a leaf function may keep data in this number of bytes below its stack pointer.
 pub(crate) const RED_ZONE: u64 = 128;
 
-/// Size in bytes of the first copy: the minimum, and the maximum that is used if the last walk used that much.
+/// Minimum and maximum size in bytes of the first copy. Between these limits the size is the number of bytes that the
+/// last walk used.
 const FIRST_COPY_BYTES: std::ops::RangeInclusive<usize> = 1 << 10..=64 << 10;
-/// Initial size of the copy's buffer.
+/// Initial size in bytes of the buffer that holds the copy.
 const MIN_BUFFER_BYTES: usize = 64 << 10;
 /// Maximum number of bytes copied per stack.
 const MAX_STACK_BYTES: usize = 8 << 20;
-/// Maximum number of bytes copied per capture, even if the capture's signal frames claim to lead to many stacks.
+/// Maximum number of bytes copied per capture. A stack may contain signal frames that seem to lead to many other
+/// stacks, and each of these would be copied.
 const MAX_CAPTURE_BYTES: usize = 2 * MAX_STACK_BYTES;
 
 const PAGE: u64 = 4096;
 
-/// The copy of the stack that a capture is on. Zeroed memory is a valid empty copy.
+/// A copy of the stack on which a capture runs. Zeroed memory is a valid empty copy.
 #[derive(Debug, Default)]
 pub(crate) struct StackCopy {
     buffer: Option<NonNull<u8>>,
@@ -40,9 +42,9 @@ pub(crate) struct StackCopy {
     /// Stack address of the copied bytes, and the number of copied bytes.
     base: u64,
     length: usize,
-    /// Whether the stack ends where the copy ends, so that the copy is complete.
+    /// Whether the copy reaches the end of the stack.
     is_complete: bool,
-    /// Number of copied bytes that the present walk has used, and the number that the last walk used.
+    /// Number of copied bytes that the present walk has used so far, and number that the last walk used.
     used: usize,
     used_before: usize,
     /// Number of bytes that this capture may still copy.
@@ -55,7 +57,7 @@ impl StackCopy {
         (self.length, self.remaining) = (0, MAX_CAPTURE_BYTES);
     }
 
-    /// Moves to the stack that contains `sp`. Returns whether the stack is readable at `sp`.
+    /// Starts a copy of the stack that contains `sp`. Returns false if the stack is not readable at `sp`.
     pub(crate) fn enter(&mut self, sp: u64) -> bool {
         if sp >> 47 != 0 {
             return false;
@@ -146,8 +148,8 @@ impl StackCopy {
 mod tests {
     use super::*;
 
-    /// Runs `look` on an empty copy and a test stack: `pages` of words that contain their own addresses, between two
-    /// unreadable pages.
+    /// Runs `look` with an empty copy and the bounds of a test stack. The test stack has `pages` pages between two
+    /// unreadable pages, and each of its words contains the word's own address.
     fn with_stack(pages: usize, look: impl FnOnce(&mut StackCopy, u64, u64)) {
         let bytes = (pages + 2) * PAGE as usize;
         let memory = memory::map(bytes).expect("memory for the pages");

@@ -1,15 +1,18 @@
-//! A permanent list of every object that a capture has seen or the module map has listed, with its address range.
+//! A permanent list of loaded objects with their address ranges. It contains every object in which a capture has found
+//! a frame, and every object that the module map has listed.
 //!
-//! An address may belong to many objects in turn, often to the same few again and again. Each file at each address range
-//! has a number, its *epoch*, and frames carry this epoch. The epoch differs from those of all objects that ever overlapped
-//! the file's range. So a frame identifies its object no matter how much later the frame is resolved. A stack without
-//! frames of changing objects is the same stack before and after a change. An object that is loaded again at the same
-//! address gets its old epoch. (An object is identified by its address range, path and build id. Function names are derived
-//! from nothing else, so objects that are equal in these have equal names.)
+//! One address may belong to many objects (libraries) in turn, as they are loaded and unloaded; often the same few
+//! objects alternate. So each object at each address range has a number, its *epoch*, and a frame contains the epoch of
+//! its object. No two objects whose ranges overlap have the same epoch. So address and epoch together identify the
+//! object of a frame, no matter how much later the frame is resolved. If other objects are loaded or unloaded, a stack
+//! stays equal to its earlier captures. An object that is loaded again at the same address gets its old epoch. (An
+//! object is identified by its address range, path and build id. Function names depend on nothing else, so objects that
+//! agree in these three have the same function names.)
 //!
-//! Objects are added from inside callbacks, while the loader's lock is held. So only one thread at a time adds objects, and
-//! a signal handler that interrupts this thread is rejected. Entries are never changed or removed, so readers need no lock.
-//! Objects that do not fit get the epoch for "unknown module", because no name is better than a wrong name.
+//! Objects are added from inside callbacks, while the loader's lock is held. So only one thread at a time adds objects.
+//! A signal handler that interrupts this thread cannot add an object and gets no epoch. Entries are never changed or
+//! removed, so readers need no lock. Objects for which no space is left get the epoch for "unknown module", because no
+//! function name is better than a wrong one.
 
 use std::cell::UnsafeCell;
 use std::ptr::{null, null_mut};
@@ -20,7 +23,8 @@ use super::loader_state::LoaderState;
 use super::memory;
 use gpuflame_model::record::ModuleEpoch;
 
-/// Size of one mapping, and maximum number of mappings: 4 MiB in total, for about 20,000 objects.
+/// Size in bytes of one mapping for entries, and maximum number of mappings: 4 MiB in total, which hold about 20,000
+/// objects.
 const CHUNK_BYTES: usize = 64 << 10;
 const MAX_CHUNKS: usize = 64;
 /// Maximum length of a path in bytes: the longest path that Linux can open.
@@ -37,7 +41,7 @@ pub(super) struct EpochEntry {
     pub(super) epoch: ModuleEpoch,
     path_length: u16,
     build_id_length: u16,
-    /// The latest loader state in which the object was seen at this address.
+    /// The latest loader state in which the object was loaded at this address.
     state: AtomicU64,
     /// The next entry in the order of insertion.
     next: AtomicPtr<EpochEntry>,
@@ -49,7 +53,7 @@ pub(super) struct EpochEntry {
 unsafe impl Sync for EpochEntry {}
 
 static FIRST: AtomicPtr<EpochEntry> = AtomicPtr::new(null_mut());
-/// The newest entry of each bucket; the start address selects the bucket.
+/// The newest entry of each hash bucket. An object's start address selects the bucket.
 static BUCKETS: [AtomicPtr<EpochEntry>; 1024] = [const { AtomicPtr::new(null_mut()) }; 1024];
 
 /// Free memory for the next entry. It is owned by the thread that set `IS_ADDING`.
@@ -69,8 +73,8 @@ struct Arena {
     last: *const EpochEntry,
 }
 
-/// Returns the epoch of `object` in the loader's present state. Call while the loader's lock is held. `None` in a signal
-/// handler that interrupted its own thread while the thread was adding an object.
+/// Returns the epoch of `object` in the loader's present state. Call while the loader's lock is held. Returns `None` if
+/// a signal handler calls this function after it has interrupted its own thread in the middle of adding an object.
 pub(super) fn epoch_of(object: &Object, state: LoaderState) -> Option<ModuleEpoch> {
     let bucket = &BUCKETS[(object.start.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54) as usize];
     let was_found = |entry: &&EpochEntry| {
@@ -100,7 +104,7 @@ fn in_bucket(bucket: &AtomicPtr<EpochEntry>) -> impl Iterator<Item = &'static Ep
     std::iter::successors(follow(bucket.load(Ordering::Acquire)), move |entry| follow(entry.previous))
 }
 
-/// All entries added after `last`, oldest first; all entries if `last` is `None`.
+/// Returns the entries that were added after `last`, oldest first. Returns all entries if `last` is `None`.
 pub(super) fn entries_after(last: Option<&'static EpochEntry>) -> impl Iterator<Item = &'static EpochEntry> {
     let next = last.map_or(&FIRST, |last| &last.next);
     // SAFETY: linked entries are fully written, and are never unmapped.
@@ -109,7 +113,7 @@ pub(super) fn entries_after(last: Option<&'static EpochEntry>) -> impl Iterator<
 }
 
 impl Arena {
-    /// Adds an object. `None` if memory or epochs are used up.
+    /// Adds an object to the list. `None` if no memory or no epoch is left for the object.
     fn add(
         &mut self,
         object: &Object,

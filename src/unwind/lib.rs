@@ -1,11 +1,11 @@
 //! Stack unwinding: turns registers and memory into code addresses.
 //!
-//! An [`Unwinder`] belongs to a thread and captures that thread's own stack, from inside a callback that may run anywhere:
-//! under the program's allocator, in a signal handler, on a coroutine's stack. So a capture takes no lock that is held for
-//! long, and allocates nothing. In its steady state a capture makes no system call on a thread's own stack, and nearly
-//! always one on any other stack. A capture reads no word outside the stack that it runs on. On x86-64 the frames equal
-//! those of libgcc's unwinder; in code without unwind information the unwinder follows frame pointers and flags the stack
-//! as guessed.
+//! An [`Unwinder`] belongs to a thread and captures that thread's own stack, from inside a callback that may run
+//! anywhere: under the program's allocator, in a signal handler, on a coroutine's stack. So a capture takes no lock
+//! that another thread may hold for long, and allocates nothing. Once rules and caches are filled, a capture on the
+//! thread's own stack makes no system call, and a capture on any other stack nearly always makes one. A capture reads
+//! no word outside the stack that it runs on. On x86-64 the frames are the same as those of libgcc's unwinder. In code
+//! without unwind information the unwinder follows frame pointers and flags the stack as guessed.
 //!
 //! [`ModuleMap`] remembers which file was mapped at which address, so that addresses can be symbolized later.
 //! [`python`] inserts Python frames among the native ones.
@@ -16,94 +16,105 @@
 //!
 //! # Why it cannot crash its host
 //!
-//! Unwind information may be wrong, a host may switch stacks by hand, and a return address may be any value. So a walk may
-//! be led to any address; only the walk's *reads* are guaranteed to be safe, whatever address it is led to. Each premise
-//! names the test that checks it (in `tests/` if the premise names a file, else in the module).
+//! Unwind information may be wrong, a host may switch stacks by hand, and a return address may be any value. So a walk
+//! may arrive at any address, and each of the walk's *reads* must be safe for any address. The numbered statements
+//! below explain why this is so. Each statement names the tests that check it. If a path like `unwind/foreign.rs` is
+//! given, the test is in that file of `tests/`; otherwise it is in the named module.
 //!
-//! **A stack is read in place only if it is the thread's own, and only in the range from the stack pointer at which the
-//! capture began, less the red zone of 128 bytes, to the stack's end.**
+//! **A stack is read in place only if it is the thread's own, and only in one range: from 128 bytes (the red zone)
+//! below the stack pointer at which the capture began, up to the stack's end.**
 //!
-//! 1. That range is mapped and stays mapped while the capture runs: our own frames are directly below it, and the frames of
-//!    the thread's callers are in it, up to the frame in which the thread began
-//!    (`a_threads_locals_are_within_its_stack_bounds` of `bounds`; the main thread: `unwind/main_thread.rs`). A host that
-//!    unmapped pages between a thread's stack pointer and the stack's end would break this premise; no such host is known.
-//! 2. The walk checks every address against that range. A plain rule, a realigned frame, a register rule or an expression
-//!    may yield any address or stack pointer. The caller's stack pointer must be above the frame's and not beyond the end;
-//!    otherwise the walk ends and the stack is flagged as cut (`x86_64/words.rs`;
-//!    `walking_with_broken_unwind_information_is_safe` of `unwind/foreign.rs`, with 21 kinds of wrong information).
-//! 3. A signal frame may lead to any stack. If the frame leads upwards on the same stack, the walk continues; if it leads
-//!    to another stack, the walk starts over through the copy
+//! 1. That range is mapped and stays mapped while the capture runs: our own frames are directly below it, and the
+//!    frames of the thread's callers are in it, up to the frame in which the thread began
+//!    (`a_threads_locals_are_within_its_stack_bounds` of `bounds`; the main thread: `unwind/main_thread.rs`). A host
+//!    that unmapped pages between a thread's stack pointer and the stack's end would make this statement false; no such
+//!    host is known.
+//! 2. The walk checks every address against that range. Whether a frame is left by a plain rule, a rule for a realigned
+//!    frame, a register rule or an expression: each of these may yield any address or stack pointer. The caller's stack
+//!    pointer must be above the frame's stack pointer and not beyond the stack's end; otherwise the walk ends and the
+//!    stack is flagged as cut (`x86_64/words.rs`; `walking_with_broken_unwind_information_is_safe` of
+//!    `unwind/foreign.rs`, with 21 kinds of wrong information).
+//! 3. The code that a signal interrupted may be on any stack. If that code is further up on the same stack, the walk
+//!    continues; if it is on another stack, the walk starts over and reads all stacks through a copy
 //!    (`a_walk_continues_from_a_signal_stack_to_the_interrupted_stack`).
-//! 4. The last-stack cache reads only words that an earlier walk of the thread's own stack read, in frames above the present stack
-//!    pointer, and only in a capture that begins on that stack (`cached_and_uncached_walks_give_equal_stacks` of
-//!    `unwind/fuzz.rs`; greenlets, which move parts of a stack aside, in `host/runtimes.rs`). The same holds for the cache
-//!    of whole stacks, whose entries begin at exactly the stack pointer at which such a walk began
+//! 4. The last-stack cache reads only words in frames above the present stack pointer that an earlier walk of the
+//!    thread's own stack read before. It does so only in a capture that begins on the thread's own stack
+//!    (`cached_and_uncached_walks_give_equal_stacks` of `unwind/fuzz.rs`; greenlets, which move parts of a stack aside,
+//!    in `host/runtimes.rs`). The same holds for the cache of whole stacks: an entry is compared only if the capture
+//!    begins at exactly the stack pointer at which the entry's walk began
 //!    (`a_repeated_stacks_number_refers_to_an_equal_stack` of `unwind/fuzz.rs`).
-//! 5. Expressions terminate, because they are limited to 256 operations and fixed memory (`sp_for_ever` and `cfa_for_ever`,
-//!    tested as in 2).
+//! 5. Expressions terminate, because they are limited to 256 operations and fixed memory (`sp_for_ever` and
+//!    `cfa_for_ever`, tested as in 2).
 //!
-//! **A capture that begins on another stack, or is led to another stack, reads every stack, the thread's own included,
-//! through a copy that the kernel makes.** The only words read in place are **words on the page that the capture's own
-//! frames reach up to**, and only if these words are unchanged since such a copy was walked to the stack's end.
+//! **If a capture begins on a stack other than the thread's own, or reaches one, it reads all stacks (including the
+//! thread's own) through a copy that the kernel makes.** There is one exception: **words on the page that contains the
+//! capture's own outermost frame** are read in place, if a walk through a copy read equal words up to the stack's end
+//! before.
 //!
-//! 6. The kernel checks each page when it copies, so there are no cached bounds that could be out of date
+//! 6. The kernel checks each page when it copies the page, so no bounds are cached that could be out of date
 //!    (`a_stack_is_walked_to_its_end_whatever_is_mapped_above_it` of `unwind/foreign.rs`,
 //!    `a_page_made_unreadable_since_the_last_capture_is_not_read` of `copy`; compared with libgcc:
 //!    `stacks_of_short_lived_fibers_match_libgccs_walk` of `recorded/verify.rs`).
 //! 7. A walk through the copy stays in the readable range that starts at the walk's stack pointer and ends at the first
 //!    gap, at most 8 MiB later; a capture copies at most 16 MiB
-//!    (`words_are_read_from_the_red_zone_to_the_first_unreadable_page`, `a_capture_copies_at_most_its_limit` of `copy`).
-//! 8. Stacks of one page are read without a copy if they match a stack that was walked through a copy before. That page
-//!    contains our own frames, so no other thread can unmap the page without crashing the program anyway
-//!    (`x86_64/foreign_path_cache.rs`; `a_foreign_path_never_reads_past_the_stack_pointers_page`,
+//!    (`words_are_read_from_the_red_zone_to_the_first_unreadable_page`, `a_capture_copies_at_most_its_limit` of
+//!    `copy`).
+//! 8. A stack whose frames are on one page is read without a copy if it matches a stack that was walked through a copy
+//!    before. That page contains our own frames, so no other thread can unmap the page without crashing the program
+//!    anyway (`x86_64/foreign_path_cache.rs`; `a_foreign_path_never_reads_past_the_stack_pointers_page`,
 //!    `a_foreign_path_is_followed_only_with_the_same_frame_pointer` in that file; compared with the copy:
-//!    `cached_paths_on_foreign_stacks_equal_uncached_walks` of `unwind/fuzz.rs`; a page that comes and goes:
-//!    `pages_protected_by_another_thread_are_not_read` of `host/generated.rs`).
-//! 9. The cost of a capture does not depend on the number of stacks: a capture makes at most one copying system call, and
-//!    opens no file (`a_capture_on_any_of_2000_fibers_takes_one_system_call`,
+//!    `cached_paths_on_foreign_stacks_equal_uncached_walks` of `unwind/fuzz.rs`; a page that another thread protects
+//!    and unprotects: `pages_protected_by_another_thread_are_not_read` of `host/generated.rs`).
+//! 9. The cost of a capture does not depend on the number of stacks: a capture makes at most one copying system call,
+//!    and opens no file (`a_capture_on_any_of_2000_fibers_takes_one_system_call`,
 //!    `fibers_with_equal_stacks_are_copied_only_if_their_frames_exceed_a_page` of `unwind/fibers.rs`).
-//! 10. If a sandbox refuses the copying system call, memory is read through a file; if the sandbox refuses the file too,
-//!     the stack is flagged as cut. The host's errno is preserved (`unwind/sandboxed.rs`).
+//! 10. If a sandbox refuses the copying system call, memory is read through a file; if the sandbox refuses the file
+//!     too, the stack is flagged as cut. The host's errno is preserved (`unwind/sandboxed.rs`).
 //!
-//! **Only addresses that user space can have are looked up**, so that no encoded value is mistaken for an address.
+//! **Only addresses of user space (below 2^47) are looked up**, because the rule table and frames use the upper bits
+//! for other data.
 //!
-//! 11. A return address of 0 ends a stack. A return address beyond 2^47 cuts the stack before the rule table is consulted,
-//!     because the table's keys have a tag in those bits (`return_to_nearly_an_address`, tested as in 2).
+//! 11. A return address of 0 ends a stack. A return address beyond 2^47 cuts the stack before the rule table is
+//!     consulted, because the table's keys have a tag in those bits (`return_to_nearly_an_address`, tested as in 2).
 //!
-//! **Code is read through the kernel**, since code without unwind information may be unmapped or replaced at any time
-//! (`x86_64/generated.rs`). Every address that the code's instructions lead to is checked against the stack's bounds, and
-//! so is rbp, which may have any value in such code (`generated_frames_are_walked_to_the_root_for_any_value_of_rbp`,
+//! **Machine code is read through a system call**, never in place, since code without unwind information may be
+//! unmapped or replaced at any time (`x86_64/generated.rs`). Every stack address that is derived from the code's
+//! instructions is checked against the stack's bounds. The same check covers rbp, which may have any value in such code
+//! (`generated_frames_are_walked_to_the_root_for_any_value_of_rbp`,
 //! `unwalkable_generated_frames_do_not_crash_the_unwinder` of `unwind/generated.rs`).
 //!
-//! **An object is read only while the loader's lock is held**, so that no other thread unloads the object, whatever address
-//! led to it.
+//! **The memory of a loaded object is read only while the loader's lock is held**, so that no other thread can unload
+//! the object meanwhile. An address on a stack may be garbage, so it may be in any object.
 //!
 //! 12. This rule covers the object's headers, unwind information, build id and name
 //!     (`unloading_an_object_that_stack_garbage_points_to_is_harmless` of `unwind/unloaded.rs`).
-//! 13. No thread waits forever for the loader; `loader` explains why. While no object is loaded or unloaded, captures of
-//!     known code do not query the loader (`a_self_checking_capture_does_not_wait_for_the_loader` of `unwind/unload.rs`).
+//! 13. No thread waits forever for the loader; `loader` explains why. While no object is loaded or unloaded, captures
+//!     of known code do not query the loader (`a_self_checking_capture_does_not_wait_for_the_loader` of
+//!     `unwind/unload.rs`).
 //!
 //! # Why no frame has a wrong name
 //!
-//! 14. Every load and unload, in any namespace, changes the loader's counters, and each capture compares them. So no rule
-//!     is used for code that replaced the code for which the rule was made (`a_self_checking_capture_needs_no_poll`,
-//!     `a_library_loaded_at_an_address_without_rules_is_recognised_at_once`,
-//!     `more_unloads_than_tags_do_not_revive_old_rules` of `unwind/unload.rs`). A change during a capture is detected at
-//!     the end of the capture (`threads_sharing_rules_during_loads_and_unloads_agree_with_libgcc`;
-//!     `a_rule_read_without_an_intervening_unload_is_current` of `x86_64/table.rs`). Each rule that a thread caches along
-//!     its paths is valid for one address in one loader state (`a_path_is_used_from_its_third_walk_on` of
-//!     `x86_64/path_cache.rs`; compared with the plain walk: the fuzzer of 4).
-//! 15. An epoch permanently belongs to one file at one address, and frames carry the epoch. So neither a name nor a stack
-//!     depends on which thread looked it up, or when (names: `plugins_that_alternate_at_one_address_keep_their_names` and
-//!     the tests after it in `recorded/modules.rs`; `overlapping_objects_have_different_epochs` of `epochs`; stacks:
+//! 14. Every load and unload, in any namespace, changes the loader's counters, and each capture compares them. So a
+//!     rule is never applied to other code that was loaded later at the same address
+//!     (`a_self_checking_capture_needs_no_poll`, `a_library_loaded_at_an_address_without_rules_is_recognised_at_once`,
+//!     `more_unloads_than_tags_do_not_revive_old_rules` of `unwind/unload.rs`). A load or unload during a capture is
+//!     detected at the end of the capture (`threads_sharing_rules_during_loads_and_unloads_agree_with_libgcc`;
+//!     `a_rule_read_without_an_intervening_unload_is_current` of `x86_64/table.rs`). Each rule in a thread's path cache
+//!     is used only for the address and the loader state for which it was stored
+//!     (`a_path_is_used_from_its_third_walk_on` of `x86_64/path_cache.rs`; compared with the plain walk: the fuzzer of
+//!     4).
+//! 15. An epoch permanently belongs to one file at one address, and frames carry the epoch. So function names and the
+//!     equality of stacks do not depend on the thread that looked them up, or on the time of the look-up (names:
+//!     `plugins_that_alternate_at_one_address_keep_their_names` and the tests after it in `recorded/modules.rs`;
+//!     `overlapping_objects_have_different_epochs` of `epochs`; stacks:
 //!     `stacks_stay_equal_while_other_libraries_are_loaded_and_unloaded` of `unwind/modules.rs`).
-//! 16. A module that cannot be determined is reported as unknown, and counted
+//! 16. A frame whose module cannot be determined is reported as unknown, and counted
 //!     (`launches_from_an_address_with_too_many_files_are_unknown_and_counted` of `recorded/modules.rs`,
 //!     `an_address_in_two_files_mapped_outside_the_loader_is_unresolved` of `symbolize`).
 //!
-//! Not covered: a program that replaces libc's `dl_iterate_phdr` by a function that does not take the loader's lock; files
-//! that a program maps by hand, one in place of another, while no object is loaded or unloaded; and `portable`, which reads
-//! unwind information of objects that may be unloaded.
+//! Three cases are not covered: a program that replaces libc's `dl_iterate_phdr` by a function that does not take the
+//! loader's lock; a program that maps a file by hand in place of another while no object is loaded or unloaded; and the
+//! engine `portable`, which reads unwind information of objects that may be unloaded meanwhile.
 //!
 //! ```
 //! use gpuflame_unwind::{Skip, Unwinder};
@@ -118,8 +129,8 @@ use std::ops::Range;
 
 use gpuflame_model::record::{ContextFlags, Frame};
 
-// On x86-64 only our own engine uses all of these four modules. The portable engine does not need them fully, because
-// framehop finds objects by itself.
+// Only our own engine for x86-64 uses everything in these modules. The portable engine needs only a part of them,
+// because framehop finds objects by itself.
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 mod bounds;
 mod cache_backoff;
@@ -162,8 +173,8 @@ pub use verify::{Verifier, VerifyResult};
 /// Maximum number of frames per captured stack. If the stack is deeper, its root-side frames are omitted.
 pub const MAX_FRAMES: usize = 1024;
 
-/// Looks up symbols that cannot be looked up inside a callback. Call when the library is loaded, on any thread; captures
-/// before this call are slower, but correct.
+/// Looks up symbols of the C library that cannot be looked up later, inside a callback. Call when the library is
+/// loaded, on any thread; captures before this call are slower, but correct.
 pub fn prepare() {
     object_lookup::prepare();
     loader::prepare();
@@ -171,7 +182,8 @@ pub fn prepare() {
     memory::prepare();
 }
 
-/// Makes this process find objects as with a glibc before 2.35, whatever version is installed. For tests.
+/// Makes this process look up objects in the way that is used with a glibc before 2.35, whatever version is installed.
+/// For tests.
 #[doc(hidden)]
 pub fn emulate_older_glibc() {
     object_lookup::disable_find_object();
@@ -180,27 +192,28 @@ pub fn emulate_older_glibc() {
 /// Asks the loader whether objects were loaded or unloaded (about 12 ns). Returns whether an object has been loaded or
 /// unloaded since any thread last asked.
 ///
-/// Rules for unloaded code are dropped when the unload is noticed, either by a poll or by any capture that reaches an
-/// address without a rule. Between an unload and that moment, code that is loaded at the very same address may be unwound
-/// by the rules of the unloaded code, and get its name. Call this function after a `dlclose` that you know of, poll it from
-/// a housekeeping thread every few milliseconds, or set [`Unwinder::check_every_capture`].
+/// Rules for unloaded code are dropped when the unload is noticed: by this function, or by any capture that reaches an
+/// address without a rule. Until then, other code that is loaded at the same address may be unwound by the rules of the
+/// unloaded code, and may get the name of the unloaded code. Call this function after a `dlclose` that you know of,
+/// poll it from a housekeeping thread every few milliseconds, or set [`Unwinder::check_every_capture`].
 pub fn poll() -> bool {
     let before = loader_state::latest();
     loader::poll() != before
 }
 
-/// Leading frames (leaf side) to omit: the frames of the callback that captures.
+/// Leading frames (at the leaf side) to omit, usually those of the callback that captures.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum Skip {
     /// Keep all frames, beginning with the function that called [`Unwinder::capture`].
     #[default]
     None,
-    /// Omit this number of frames. Inlining changes the number of frames per function.
+    /// Omit this number of frames. Inlined functions have no frame of their own, so the number depends on the compiler.
     Count(usize),
     /// Omit all leading frames whose code is in this range, such as that of our own library.
     Inside(Range<u64>),
-    /// Omit the frames up to and including the frame that contains this stack address. A callback passes the address of a
-    /// local variable to omit itself. A frame reaches from its own stack pointer to its caller's.
+    /// Omit the frames up to and including the frame that contains this stack address. A callback passes the address of
+    /// a local variable to omit its own frame. A frame extends from its own stack pointer to its caller's stack
+    /// pointer.
     UpTo(u64),
 }
 
@@ -209,9 +222,9 @@ pub enum Skip {
 pub struct Captured<'a> {
     /// The frames of the stack, leaf first.
     pub frames: &'a [Frame],
-    /// Number of frames at the root end (the end of `frames`) that are unchanged since the previous capture.
+    /// Number of frames at the end of `frames` (the root side) that are unchanged since the previous capture.
     pub unchanged: usize,
-    /// Quality of the stack.
+    /// Whether the stack is truncated, cut or guessed.
     pub flags: ContextFlags,
     /// Stack positions of the frames.
     #[doc(hidden)]
@@ -221,7 +234,7 @@ pub struct Captured<'a> {
 /// The result of [`Unwinder::capture_with_cache`].
 #[derive(Debug)]
 pub enum CachedCapture<'a> {
-    /// The stack is the cached stack with this number (from [`Unwinder::cache_last`]), equal frame by frame.
+    /// The stack is equal, frame by frame, to the cached stack with this number (from [`Unwinder::cache_last`]).
     Hit(usize),
     /// A stack that is not in the cache.
     Miss(Captured<'a>),
@@ -236,7 +249,7 @@ impl Captured<'_> {
         positions: StackPositions::NONE,
     };
 
-    /// The frames' stack pointers. A frame reaches from its own stack pointer to its caller's.
+    /// The frames' stack pointers. A frame extends from its own stack pointer to its caller's stack pointer.
     pub fn stack_pointers(&self) -> impl Iterator<Item = u64> {
         self.positions.last_frames(self.frames.len())
     }
@@ -247,11 +260,11 @@ impl Captured<'_> {
     }
 }
 
-/// Number of registers with which a walk of a copied stack starts.
+/// Number of registers that are passed to [`CopyUnwinder::walk`].
 pub const REGISTERS: usize = 17;
 
-/// Walks stacks of other threads. Each walk uses a copy of the stack and registers that the kernel made, as
-/// `perf_event_open` does for samples.
+/// Walks stacks of other threads. Each walk reads a copy of the thread's stack and registers that the kernel has made,
+/// for example for a sample of `perf_event_open`.
 ///
 /// A walk reads nothing from the original stack, because the thread has continued to run. If the copy is too short, the
 /// stack is cut where the copy ends. Python frames are not included: see [`python::OtherThreads`]. Code may have been
@@ -260,21 +273,21 @@ pub const REGISTERS: usize = 17;
 pub struct CopyUnwinder(engine::CopyWalker);
 
 impl CopyUnwinder {
-    /// Creates an unwinder in its own memory mapping. `None` if the kernel refuses the memory, and on machines other than
-    /// x86-64.
+    /// Creates an unwinder in its own memory mapping. `None` if the kernel refuses the memory, and on machines other
+    /// than x86-64.
     pub fn new() -> Option<Self> {
         engine::CopyWalker::new().map(Self)
     }
 
-    /// Checks which objects are loaded; call before each round of walks. If an object was unloaded since the last call,
-    /// copied addresses may belong to this object instead of the one loaded now, so all stacks of this round are flagged as
-    /// guessed.
+    /// Checks whether objects were unloaded since the last call. Call before each batch of walks. If an object was
+    /// unloaded, addresses in the copied stacks may belong to that object instead of the one that is loaded there now,
+    /// so all stacks are flagged as guessed until the next call.
     pub fn check_loaded_objects(&mut self) {
         self.0.check_loaded_objects();
     }
 
-    /// Walks the stack of a thread that was interrupted with these registers (rax to r15 and the instruction pointer, in
-    /// DWARF order). `stack` is the memory above the thread's stack pointer.
+    /// Walks the stack of a thread that had these register values when its stack was copied (rax to r15 and the
+    /// instruction pointer, in DWARF order). `stack` is the copied memory, starting at the thread's stack pointer.
     pub fn walk(&mut self, registers: &[u64; REGISTERS], stack: &[u8]) -> Captured<'_> {
         self.0.walk(registers, stack)
     }
@@ -306,39 +319,40 @@ impl Unwinder {
         Some(Self { engine: engine::ThreadEngine::new()? })
     }
 
-    /// Sets whether every capture checks if objects were unloaded. The check costs two loads of the loader's own counters
-    /// if these were found (glibc), else about 12 ns and a short loader lock. Default: no; see [`poll`].
+    /// Sets whether every capture checks if objects were unloaded. If the loader's own counters were found (glibc), the
+    /// check only loads these two counters; else it takes about 12 ns and a short loader lock. Default: no; see
+    /// [`poll`].
     pub fn check_every_capture(&mut self, check: bool) {
         self.engine.check_every_capture(check);
     }
 
-    /// Sets whether the last stack is cached, so that only new frames are walked. Default: yes. Without the cache, every
-    /// capture walks to the root. The frames are the same with and without it, so either mode can check the other.
+    /// Sets whether the last stack is cached, so that only new frames are walked. Default: yes. Without the cache,
+    /// every capture walks to the root. The frames are the same with and without the cache, so tests can compare both.
     pub fn use_caches(&mut self, enabled: bool) {
         self.engine.use_caches(enabled);
     }
 
     /// Captures the stack of the calling thread, beginning at the caller of this function.
     ///
-    /// A capture inside a capture of the same unwinder (from a signal handler) returns no frames and does not disturb the
-    /// outer capture; its result is flagged as [`ContextFlags::CUT`]. The caller must make sure that no handler captures
-    /// while the frames are still in use.
+    /// If a signal handler interrupts a capture and captures with the same unwinder, the inner capture returns no
+    /// frames, is flagged as [`ContextFlags::CUT`], and does not disturb the outer capture. The caller must make sure
+    /// that no handler captures while the returned frames are still in use.
     #[inline(always)]
     pub fn capture(&mut self, skip: Skip) -> Captured<'_> {
         self.engine.capture(skip)
     }
 
-    /// As [`Unwinder::capture`], but does not walk a stack that [`Unwinder::cache_last`] has cached: the stack's number is
-    /// returned instead. `hint` is an additional value that distinguishes stacks, such as the launched kernel; it must be
-    /// equal for equal stacks.
+    /// As [`Unwinder::capture`], but does not walk a stack that [`Unwinder::cache_last`] has cached: the stack's number
+    /// is returned instead. `hint` is an additional value that distinguishes stacks, such as the address of the
+    /// launched kernel. A stack is found again only with the hint with which it was cached.
     #[inline(always)]
     pub fn capture_with_cache(&mut self, skip: Skip, hint: u64) -> CachedCapture<'_> {
         self.engine.capture_with_cache(skip, hint)
     }
 
     /// Caches the stack that [`Unwinder::capture_with_cache`] captured last, and returns its number, which is less than
-    /// [`Unwinder::MAX_CACHED_STACKS`]. The stack that had this number before is evicted. `None` if the stack cannot be cached, or
-    /// if the last insertion was so recent that another would cost too much.
+    /// [`Unwinder::MAX_CACHED_STACKS`]. The stack that had this number before is evicted. `None` if the stack cannot be
+    /// cached, or if too few captures were made since the last insertion.
     #[inline(always)]
     pub fn cache_last(&mut self) -> Option<usize> {
         self.engine.cache_last()

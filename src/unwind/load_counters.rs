@@ -1,20 +1,22 @@
-//! Detects with two loads, and without a lock, whether objects were loaded or unloaded since the loader was last queried.
+//! Detects with two loads, and without a lock, whether objects were loaded or unloaded since the loader was last
+//! queried.
 //!
-//! `dl_iterate_phdr` would report loads and unloads, but takes the loader's lock, for which all launching threads would
-//! contend. glibc keeps two counters in `_rtld_global`: how many objects were ever loaded, and how many objects of the
-//! program's own namespace are loaded now. The counters' offsets are not part of any interface. So they are searched for
-//! once, by the pattern of the data around them (see [`find`]), and every later [`read_under_lock`] checks them against the
-//! loader's own answer. If the counters are not found, or ever contradict the loader, [`is_unchanged`] returns false
-//! permanently, and every capture asks the loader.
+//! `dl_iterate_phdr` would report loads and unloads too, but it takes the loader's lock, and all launching threads
+//! would contend for that lock. glibc keeps two counters in `_rtld_global`: how many objects were ever loaded, and how
+//! many objects of the program's own namespace are loaded now. The counters' offsets are not part of any interface. So
+//! the counters are searched for once, by the pattern of the data around them (see [`find`]), and every later
+//! [`read_under_lock`] compares them with the numbers that `dl_iterate_phdr` reports. If the counters are not found, or
+//! ever differ from these numbers, [`is_unchanged`] always returns false from then on, and every capture queries the
+//! loader.
 //!
 //! ```text
 //! _rtld_global: { map of the program | loaded now: u32 | … } namespace 0, … namespace 15
 //!               | namespaces in use | lock | lock that dl_iterate_phdr holds | [lock] | ever loaded: u64 | …
 //! ```
 //!
-//! A thread that runs code of a new object has synchronized with the thread that loaded the object, and so sees the new
-//! counters. Objects in other namespaces (`dlmopen`) are counted when they are loaded, but not when they are unloaded; as
-//! long as such objects exist, the loader is queried every time.
+//! A thread that runs code of a newly loaded object has synchronized with the thread that loaded the object, and so
+//! sees the new values of the counters. The counters include the loads of objects in other namespaces (`dlmopen`), but
+//! not their unloads. As long as another namespace contains objects, every capture queries the loader.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -26,18 +28,19 @@ use super::loader_state::LoaderCounters;
 static EVER_LOADED: AtomicPtr<u64> = AtomicPtr::new(null_mut());
 /// Address of the number of objects loaded in the program's namespace. Valid if `EVER_LOADED` is not null.
 static LOADED_NOW: AtomicPtr<u32> = AtomicPtr::new(null_mut());
-/// Both numbers as read at the last query of the loader.
+/// Both counters, packed into one word, as they were at the last query of the loader.
 static LAST_NUMBERS: AtomicU64 = AtomicU64::new(0);
 
-/// Whether both numbers are the same as at the last call of [`note`].
+/// Whether both counters have the same values as at the last call of [`note`].
 #[inline(always)]
 pub(super) fn is_unchanged() -> bool {
-    // Load the noted numbers first, because the state that belongs to them was published before they were noted.
+    // Load the noted numbers before the counters: the loader state that belongs to these numbers was published before
+    // they were noted, so a match proves that this state is current.
     let noted = LAST_NUMBERS.load(Ordering::Acquire);
     numbers().is_some_and(|numbers| numbers == noted)
 }
 
-/// Both numbers packed into one word.
+/// Returns both counters packed into one word. `None` if the counters were not found.
 #[inline(always)]
 fn numbers() -> Option<u64> {
     let ever = EVER_LOADED.load(Ordering::Acquire);
@@ -51,8 +54,8 @@ fn numbers() -> Option<u64> {
     Some(ever << 32 | u64::from(now))
 }
 
-/// Reads the numbers while the loader's lock is held. `None` if they contradict the loader's counters, or if
-/// another namespace contains objects.
+/// Reads both counters while the loader's lock is held. `None` if they differ from `counters` (the numbers that the
+/// loader reports), or if another namespace contains objects.
 pub(super) fn read_under_lock(counters: LoaderCounters) -> Option<u64> {
     let numbers = numbers()?;
     if (numbers >> 32) as u32 != counters.loads() {
@@ -62,18 +65,21 @@ pub(super) fn read_under_lock(counters: LoaderCounters) -> Option<u64> {
     (numbers as u32 == counters.loaded()).then_some(numbers)
 }
 
-/// Notes numbers from [`read_under_lock`]. Call after publishing the state that belongs to these numbers.
+/// Stores the counters that [`read_under_lock`] returned, for later calls of [`is_unchanged`]. Call after publishing
+/// the loader state that belongs to them.
 pub(super) fn note(numbers: Option<u64>) {
     if let Some(numbers) = numbers {
         LAST_NUMBERS.store(numbers, Ordering::Release);
     }
 }
 
-/// Searches for the counters. Called by a visitor of `dl_iterate_phdr`, which runs under the loader's lock; `counters` are the
-/// counters that the visitor was passed. `global` is `_rtld_global`, which is `bytes` bytes long.
+/// Searches for the counters in `_rtld_global`, which starts at `global` and is `bytes` bytes long. Call from a visitor
+/// of `dl_iterate_phdr`, which runs under the loader's lock; `counters` are the numbers that the loader passed to the
+/// visitor.
 ///
-/// A match is a number equal to the counter of loads that follows a plausible number of namespaces and two or three
-/// recursive mutexes, the second of which is held by this thread. There must be exactly one match.
+/// The counter of loads is found as a word with the expected value that directly follows these data: a plausible number
+/// of namespaces, and two or three recursive mutexes, of which this thread holds the second. The search succeeds only
+/// if exactly one word matches.
 ///
 /// # Safety
 /// The `bytes` bytes from `global` on must be readable, and `global` must be aligned to 8 bytes.
@@ -81,8 +87,8 @@ pub(super) unsafe fn find(global: *mut c_void, bytes: usize, counters: LoaderCou
     // SAFETY: the caller guarantees that these words are readable. The loader's lock is held, so no word of
     // interest changes.
     let words = unsafe { std::slice::from_raw_parts(global.cast::<AtomicU64>(), bytes / 8) };
-    // Other threads may start to wait for the lock meanwhile, which changes words of it, so take a copy in which each word
-    // is read only once.
+    // Other threads may start to wait for the lock meanwhile, which changes words of the lock. So take a copy, for
+    // which each word is read only once.
     let mut copy = [0; MAX_WORDS];
     copy.iter_mut().zip(words).for_each(|(copied, word)| *copied = word.load(Ordering::Relaxed));
     let words = &copy[..words.len().min(MAX_WORDS)];
@@ -108,7 +114,7 @@ fn is_load_counter(words: &[u64], at: usize, counters: LoaderCounters, thread: u
     const NAMESPACES: std::ops::RangeInclusive<u64> = 1..=16;
     let is_recursive = |mutex: &[u64]| mutex[2] as u32 == libc::PTHREAD_MUTEX_RECURSIVE as u32;
     let is_ours = |mutex: &[u64]| mutex[0] >> 32 != 0 && mutex[1] as u32 == thread;
-    // Since 2.35, glibc has three locks at this place; before 2.35, it had two.
+    // glibc has three locks before the counter since version 2.35, and two before that version.
     let locks = |count: usize| {
         let before = at.checked_sub(count * MUTEX_WORDS + 1).map(|from| &words[from..at]);
         before.is_some_and(|before| {

@@ -1,25 +1,28 @@
 //! The dynamic loader's state: which objects are loaded, and whether that has changed.
 //!
-//! The loader is queried by `dl_iterate_phdr`, which is safe inside a callback, even while another thread is in `dlopen`.
-//! If glibc's own object counters were found (see `load_counters`), [`current`] queries the loader only when these counters have
-//! changed. The latest known state is in `loader_state`; `object_lookup` maps an address to its object.
+//! The loader is queried by `dl_iterate_phdr`, which is safe inside a callback, even while another thread is in
+//! `dlopen`. If glibc's own object counters were found (see `load_counters`), [`current`] queries the loader only when
+//! these counters have changed. The latest known state is in `loader_state`; `object_lookup` maps an address to its
+//! object.
 //!
-//! While a visitor of `dl_iterate_phdr` runs, no object can be loaded or unloaded, in any namespace: glibc maps, lists,
-//! unlists and unmaps objects, and frees their names, under the one lock that it holds while the visitor runs. So the
-//! contents of an object are read only inside [`with_lock`] and [`visit`]: an address on a stack may be garbage, and another
-//! thread may unload the object around such an address at any time.
+//! While a visitor (callback) of `dl_iterate_phdr` runs, no object can be loaded or unloaded in any namespace, because
+//! glibc holds a lock during the visit, and takes the same lock to map, list, unlist and unmap objects and to free
+//! their names. The contents of an object are read only inside [`with_lock`] and [`visit`]. Without the lock, another
+//! thread could unload the object at any time, because an address on a stack may be garbage and does not prove that the
+//! object is in use.
 //!
-//! No thread waits forever for that lock. The loader runs no code of the program under the lock (constructors, destructors
-//! and resolvers run before or after). The lock is recursive, so a signal handler may enter the loader on the thread that
-//! holds the lock. Our visitors take no other lock and do not allocate. Two cases remain: a visitor of the program's own
-//! that waits for a launching thread, and an allocator that launches while it holds a lock that the loader's `free` needs.
+//! No thread waits forever for that lock. The loader runs no code of the program under the lock (constructors,
+//! destructors and resolvers run before or after). The lock is recursive, so a signal handler may enter the loader on
+//! the thread that holds the lock. Our visitors take no other lock and do not allocate. A deadlock remains possible in
+//! two cases: a visitor of the program's own waits for a launching thread, or an allocator launches GPU work while it
+//! holds a lock that the loader's `free` needs.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
 use super::load_counters;
 use super::loader_state::{self, LoaderCounters, LoaderState};
 
-/// Returns the present state. Costs two loads, and a query to the loader if an object was loaded or unloaded.
+/// Returns the present state. This takes two loads; only if an object was loaded or unloaded, the loader is queried.
 #[inline(always)]
 pub(crate) fn current() -> LoaderState {
     if load_counters::is_unchanged() { loader_state::latest() } else { poll() }
@@ -32,7 +35,8 @@ pub(crate) fn poll() -> LoaderState {
     with_lock(|state| state).unwrap_or_else(loader_state::latest)
 }
 
-/// Calls `inside` with the loader's state. This state is published as the latest, and cannot change until `inside` returns.
+/// Takes the loader's lock and calls `inside` with the loader's state, which cannot change until `inside` returns. Also
+/// publishes this state as the latest. `None` if the lock could not be taken.
 pub(crate) fn with_lock<T>(inside: impl FnOnce(LoaderState) -> T) -> Option<T> {
     let mut inside = Some(inside);
     let mut result = None;
@@ -56,8 +60,8 @@ fn loader_counters(info: &libc::dl_phdr_info) -> LoaderCounters {
 pub(crate) fn prepare() {
     if let Some((global, bytes)) = loader_data() {
         iterate(|info| {
-            // SAFETY: `bytes` is the variable's size according to the loader, and the variable is aligned for the pointers
-            // in it.
+            // SAFETY: `bytes` is the variable's size according to the loader, and the variable is aligned for the
+            // pointers in it.
             unsafe { load_counters::find(global, bytes, loader_counters(info)) };
             Visit::Stop
         });
@@ -99,7 +103,7 @@ pub(crate) struct Object {
     pub start: u64,
     /// Address after the last mapped byte.
     pub end: u64,
-    /// Difference between the mapped addresses and the addresses in the file.
+    /// Mapped address minus address in the file, which is the same for all bytes of the object.
     pub bias: u64,
     /// The loader's name for the object: a path, an empty string for the program, or a made-up name for the vdso.
     name: *const c_char,
@@ -136,7 +140,7 @@ impl Object {
         }
     }
 
-    /// Creates the object with these program headers.
+    /// Describes the object with these program headers.
     ///
     /// # Safety
     /// The arguments must be the loader's description of one loaded object, and the loader's lock must be held.
@@ -153,7 +157,8 @@ impl Object {
         object
     }
 
-    /// Creates the object that is mapped from `start` on, if the object's first page contains its program headers.
+    /// Describes the object that is mapped from `start` on. `None` if the object's first page does not contain its
+    /// program headers.
     ///
     /// # Safety
     /// The arguments must be the loader's description of one loaded object, and the loader's lock must be held.
@@ -188,27 +193,27 @@ impl Object {
         unsafe { CStr::from_ptr(self.name) }
     }
 
-    /// The object's `.eh_frame_hdr`, and the rest of that segment.
+    /// The bytes from the object's `.eh_frame_hdr` to the end of the segment that contains it.
     pub(crate) fn eh_frame_hdr(&self) -> Option<&'static [u8]> {
         let header = self.headers().iter().find(|header| header.p_type == libc::PT_GNU_EH_FRAME)?;
         self.rest_of_segment(self.bias.wrapping_add(header.p_vaddr))
     }
 
-    /// The object's dynamic section, and the rest of that segment.
+    /// The bytes from the object's dynamic section to the end of the segment that contains it.
     pub(crate) fn dynamic(&self) -> Option<&'static [u8]> {
         let header = self.headers().iter().find(|header| header.p_type == libc::PT_DYNAMIC)?;
         self.rest_of_segment(self.bias.wrapping_add(header.p_vaddr))
     }
 
-    /// The bytes from `address` to the end of its loaded segment.
+    /// The bytes from `address` to the end of the loaded segment that contains the address.
     pub(crate) fn rest_of_segment(&self, address: u64) -> Option<&'static [u8]> {
         let left =
             self.headers().iter().filter(|header| header.p_type == libc::PT_LOAD).find_map(|header| {
                 let into = address.wrapping_sub(self.bias.wrapping_add(header.p_vaddr));
                 (header.p_flags & libc::PF_R != 0 && into < header.p_memsz).then(|| header.p_memsz - into)
             })?;
-        // SAFETY: these bytes are in a loaded, readable segment of an object, and are used only while the loader's lock is
-        // held.
+        // SAFETY: these bytes are in a loaded, readable segment of an object, and are used only while the loader's lock
+        // is held.
         Some(unsafe { std::slice::from_raw_parts(address as *const u8, left as usize) })
     }
 
@@ -246,7 +251,7 @@ fn program_headers(start: u64) -> Option<(*const libc::Elf64_Phdr, usize)> {
     (is_elf && fits).then(|| ((start + header.e_phoff) as *const _, usize::from(header.e_phnum)))
 }
 
-/// The description of an `NT_GNU_BUILD_ID` note among `notes`.
+/// The build id in `notes`, the contents of a note segment: the bytes of its `NT_GNU_BUILD_ID` note.
 fn gnu_build_id(mut notes: &[u8]) -> Option<&[u8]> {
     const BUILD_ID: u32 = 3;
     loop {
@@ -290,8 +295,8 @@ fn iterate<F: FnMut(&libc::dl_phdr_info) -> Visit>(mut visitor: F) {
         let visitor = unsafe { &mut *visitor.cast::<F>() };
         // SAFETY: the loader passes a valid description, and glibc fills all its fields.
         let info = unsafe { &*info };
-        // A panic must not unwind through the loader's frames, because that would abort the process while the loader's lock
-        // is held.
+        // A panic must not unwind through the loader's frames, because that would abort the process while the loader's
+        // lock is held.
         let wish = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| visitor(info)));
         c_int::from(!matches!(wish, Ok(Visit::Next)))
     }
@@ -306,7 +311,7 @@ mod tests {
     #[test]
     fn the_loader_is_found_unchanged_through_glibcs_counter() {
         prepare();
-        // Another test may load an object in between, but not every time.
+        // Another test may load an object between the two calls, but not in every attempt.
         let unchanged = |_: i32| {
             poll();
             load_counters::is_unchanged()

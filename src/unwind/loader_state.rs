@@ -1,17 +1,18 @@
 //! The latest known loader state, stored in one word that every capture loads.
 //!
-//! A thread that gets a newer state from the loader (see `loader`) publishes the state in this word. Every rule, every note
-//! and every copy of the loader's list belongs to one state.
+//! A thread that gets a newer state from the loader (see `loader`) publishes the state in this word. Unwind rules,
+//! notes about code outside all objects, and copies of the loader's list are each valid for one loader state.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The `dlpi_adds` and `dlpi_subs` that `dl_iterate_phdr` passes. Equal pairs mean that nothing was loaded or
-/// unloaded in between.
+/// The `dlpi_adds` and `dlpi_subs` that `dl_iterate_phdr` passes. If two such pairs are equal, nothing was loaded or
+/// unloaded between them.
 ///
-/// Nothing else may be concluded from these counters. `dlpi_adds` counts loads. `dlpi_subs` should count unloads, but glibc
-/// computes it as `dlpi_adds` minus the number of loaded objects, and for a namespace other than the program's (`dlmopen`)
-/// glibc subtracts that number once per object in the namespace, so `dlpi_subs` jumps back and forth. Still, each unload
-/// increases `dlpi_subs`, and each load increases `dlpi_adds`, so no change leaves both counters as they were.
+/// Nothing else may be concluded from these counters. `dlpi_adds` counts loads. `dlpi_subs` should count unloads, but
+/// glibc computes it as `dlpi_adds` minus the number of loaded objects. For a namespace other than the program's
+/// (`dlmopen`), glibc subtracts that number once per object in the namespace, so `dlpi_subs` jumps back and forth.
+/// Still, each load increases `dlpi_adds` and each unload increases `dlpi_subs`, so every load or unload changes the
+/// pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct LoaderCounters {
     loads: u32,
@@ -66,20 +67,22 @@ impl LoaderState {
 
 /// The latest state that any thread has seen; 0 until the first query of the loader.
 static LATEST: AtomicU64 = AtomicU64::new(0);
-/// The loader's counters for the state in `LATEST`, and whether all objects were known to be in the program's namespace.
+/// The loader's counters for the state in `LATEST`, and whether all objects were known to be in the program's
+/// namespace.
 static COUNTERS: AtomicU64 = AtomicU64::new(0);
 static HAD_ONE_NAMESPACE: AtomicBool = AtomicBool::new(false);
 
-/// Returns the latest state that any thread has seen, with one load.
+/// Returns the latest state that any thread has seen. This takes one load.
 #[inline(always)]
 pub(crate) fn latest() -> LoaderState {
     LoaderState(LATEST.load(Ordering::Acquire))
 }
 
-/// Converts the loader's counters to a state, and publishes the state. Call while the loader's lock is held, because the
-/// lock serializes these calls. `has_one_namespace` means that all objects are in the program's namespace.
+/// Converts the loader's counters to a state, and publishes the state. Call while the loader's lock is held, because
+/// the lock serializes these calls. `has_one_namespace` means that all objects are in the program's namespace.
 ///
-/// If a signal handler queries the loader during this call, one extra unload is counted, which is harmless.
+/// If a signal handler queries the loader during this call, one unload too many is counted, which only makes caches
+/// drop valid rules.
 pub(super) fn publish(counters: LoaderCounters, has_one_namespace: bool) -> LoaderState {
     let last = COUNTERS.load(Ordering::Relaxed);
     if counters.as_word() == last {

@@ -1,9 +1,9 @@
 //! Memory that is mapped directly from the kernel.
 //!
-//! The callback runs inside the host program, possibly inside its allocator (programs whose malloc launches a kernel do
-//! exist), so no code on the callback's path may call `malloc`. The only exception is a thread's first launch, which calls
-//! `malloc` to query the bounds of the thread's stack. All memory that `unwind` and `capture` need per thread or per
-//! process is mapped by this module, zeroed. Every byte is counted, and the ledger prints the sum.
+//! The callback runs inside the host program, possibly inside the program's allocator (some programs launch a kernel in
+//! `malloc`), so no code that the callback runs may call `malloc`. The only exception is a thread's first launch, which
+//! calls `malloc` to query the bounds of the thread's stack. All memory that `unwind` and `capture` need per thread or
+//! per process is mapped by this module, zeroed. Every byte is counted, and the ledger prints the sum.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicUsize, Ordering};
@@ -22,12 +22,12 @@ pub fn map(bytes: usize) -> Option<NonNull<u8>> {
     Some(memory)
 }
 
-/// Counts `bytes` bytes of memory from [`reserve`] as used from now on.
+/// Adds `bytes` bytes of memory from [`reserve`] to [`bytes_held`], because they are used from now on.
 pub fn count_used(bytes: usize) {
     HELD.fetch_add(bytes, Ordering::Relaxed);
 }
 
-/// As [`map`], but does not count the memory yet, because most of it may never be touched.
+/// As [`map`], but does not add the memory to [`bytes_held`] yet, because most of it may never be touched.
 pub fn reserve(bytes: usize) -> Option<NonNull<u8>> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -48,7 +48,7 @@ pub unsafe fn unmap(memory: NonNull<u8>, bytes: usize) {
     unsafe { release(memory, bytes, bytes) };
 }
 
-/// Releases memory from [`reserve`], of which `counted` bytes were counted.
+/// Releases memory from [`reserve`]. `counted` is the number of its bytes that were passed to [`count_used`].
 ///
 /// # Safety
 /// The conditions of [`unmap`] apply.
@@ -68,9 +68,10 @@ pub unsafe fn word(address: u64) -> u64 {
     unsafe { (address as *const u64).read_unaligned() }
 }
 
-/// Copies up to `bytes` bytes from `address` to `to`, as far as they are readable at this moment, and returns the number of
-/// copied bytes. The kernel checks the pages, so any address may be passed. A copy takes one system call, or three other
-/// calls if a sandbox of this process refuses `process_vm_readv`. The host's errno is preserved.
+/// Copies up to `bytes` bytes from `address` to `to` and returns the number of copied bytes. The copy ends at the first
+/// byte that is not readable at this moment. The kernel checks the pages, so any address may be passed. A copy takes
+/// one system call (`process_vm_readv`), or three other calls if a sandbox of this process refuses that call. The
+/// host's errno is preserved.
 ///
 /// # Safety
 /// `bytes` bytes at `to` must be writable.
@@ -101,8 +102,8 @@ pub unsafe fn copy_mapped(address: u64, to: *mut u8, bytes: usize) -> usize {
 /// Whether `process_vm_readv` was refused, by an old container's system call filter or by an old kernel.
 static IS_SYSCALL_REFUSED: AtomicBool = AtomicBool::new(false);
 
-/// Whether a copy needs a descriptor, because `process_vm_readv` was refused. Then no thread should copy often: while the
-/// descriptor is open, files that the host opens get other numbers than usual.
+/// Whether a copy has to open a file, because `process_vm_readv` was refused. If so, no thread should copy often: as
+/// long as our file is open, the files that the host opens get other descriptor numbers than usual.
 pub(super) fn needs_descriptor() -> bool {
     IS_SYSCALL_REFUSED.load(Ordering::Relaxed)
 }
@@ -112,8 +113,8 @@ pub(super) fn needs_descriptor() -> bool {
 unsafe fn copy_by_syscall(address: u64, to: *mut u8, bytes: usize) -> i64 {
     let local = libc::iovec { iov_base: to.cast(), iov_len: bytes };
     let remote = libc::iovec { iov_base: address as *mut _, iov_len: bytes };
-    // The arguments are full-width registers: the upper half of a narrower argument may contain garbage, which the kernel
-    // would read.
+    // Pass 64-bit arguments: the upper half of the register of a narrower argument may contain garbage, which the
+    // kernel would read.
     let (one, none) = (1 as libc::c_ulong, 0 as libc::c_ulong);
     let this = this_process();
     // SAFETY: the caller guarantees that `to` is writable; the kernel checks the source address itself.
@@ -122,10 +123,12 @@ unsafe fn copy_by_syscall(address: u64, to: *mut u8, bytes: usize) -> i64 {
     }
 }
 
-/// A page that contains the process's id, and that the kernel zeroes in a forked child. Null if unavailable.
+/// A page that contains the process's id, and that the kernel fills with zeroes in a forked child. Null if the kernel
+/// does not support such pages.
 static PROCESS: AtomicPtr<AtomicI64> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Maps the page with the process's id, which saves a system call per copy. Call when the library is loaded.
+/// Maps the page that contains the process's id, so that a copy needs no `getpid` system call. Call when the library is
+/// loaded.
 pub(super) fn prepare() {
     const PAGE: usize = 4096;
     if !PROCESS.load(Ordering::Relaxed).is_null() {
@@ -140,11 +143,12 @@ pub(super) fn prepare() {
             return;
         }
     }
-    // SAFETY: this mapping of ours has that size and is not in use: the kernel is too old, or another thread was faster.
+    // SAFETY: this mapping of ours has that size and is not in use: the kernel is too old, or another thread was
+    // faster.
     unsafe { unmap(page, PAGE) };
 }
 
-/// Id of this process. The function makes a system call only the first time it is called in each process.
+/// Returns the id of this process. Makes a system call only at the first call in each process.
 fn this_process() -> i64 {
     // SAFETY: the pointer is null, or points to a word in a mapping that is never unmapped.
     let kept = unsafe { PROCESS.load(Ordering::Acquire).as_ref() };
@@ -159,15 +163,17 @@ fn this_process() -> i64 {
     id
 }
 
-/// As [`copy_by_syscall`], but reads through the file that shows this process's memory. The file is opened each time, because
-/// the host could close a long-lived descriptor of ours and reuse its number for another file. Like a debugger, this
-/// function also reads pages without read permission, so a stack may seem to end in zeroes.
+/// As [`copy_by_syscall`], but reads through the file that shows this process's memory. The file is opened each time,
+/// because the host could close a long-lived descriptor of ours and reuse its number for another file. Like a debugger,
+/// this function also reads pages without read permission, so the guard page at a stack's end may look like a part of
+/// the stack that contains zeroes.
 ///
 /// # Safety
 /// `bytes` bytes at `to` must be writable.
 unsafe fn copy_by_file(address: u64, to: *mut u8, bytes: usize) -> i64 {
     let (path, flags) = (c"/proc/self/mem".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
-    // SAFETY: the path is a C string. The call goes through `syscall`, because libc's functions are cancellation points.
+    // SAFETY: the path is a C string. The call goes through `syscall`, because libc's functions are cancellation
+    // points.
     let file = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path, flags, 0) };
     if file < 0 {
         return -1;

@@ -1,9 +1,9 @@
-//! The module map: records which file was mapped at which address, while the modules are loaded.
+//! The module map records which file is mapped at which address. It does so while the modules are still loaded.
 //!
-//! The map belongs to a housekeeping thread, which polls the map for two kinds of news. The first are objects that
-//! captures, or the map itself (when it lists the loader's objects), have added to the permanent list (see `epochs`). The
-//! second are pages of code outside all objects, about which captures left notes (see `outside_pages`). Function names are resolved
-//! elsewhere.
+//! A housekeeping thread owns the map and polls it for new modules, which come from two sources. The first source is
+//! the permanent list of objects (see `epochs`), to which captures add objects, and to which the map adds all objects
+//! that the loader lists. The second source are notes that captures leave about pages of code outside all objects (see
+//! `outside_pages`). Function names are resolved elsewhere.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -20,11 +20,11 @@ use gpuflame_model::record::{Module, ModuleEpoch};
 /// All modules seen so far by the process.
 #[derive(Debug, Default)]
 pub struct ModuleMap {
-    /// The last object that was reported.
+    /// The last entry of the permanent list that was reported.
     last_reported: Option<&'static EpochEntry>,
     /// The loader's state when the map last listed the loader's objects.
     listed: Option<LoaderState>,
-    /// Modules reported for code outside all objects, and the number of notes that had been lost by then.
+    /// Modules reported for code outside all objects, and the number of notes that were lost until the last refresh.
     outside: Vec<Module>,
     notes_lost: u64,
 }
@@ -35,12 +35,12 @@ impl ModuleMap {
         Self::default()
     }
 
-    /// Appends every module that is new since the last call to `new`, in order of appearance. The call is cheap (about 12
-    /// ns) if nothing changed, so call it every few milliseconds.
+    /// Appends every module that is new since the last call to `new`, in order of appearance. The call is cheap (about
+    /// 12 ns) if nothing changed, so call it every few milliseconds.
     ///
     /// A frame belongs to the module that covers the frame's address and has the frame's epoch. Only for
-    /// [`ModuleEpoch::OUTSIDE`] there may be several such modules, and then the right module is unknown. Generated code has
-    /// an empty path. Do not call inside a callback.
+    /// [`ModuleEpoch::OUTSIDE`], several modules may cover the address; then it is unknown which of them is the right
+    /// one. Generated code has an empty path. Do not call inside a callback.
     pub fn refresh(&mut self, new: &mut Vec<Module>) {
         let state = loader::poll();
         if self.listed != Some(state) {
@@ -66,9 +66,9 @@ impl ModuleMap {
         });
     }
 
-    /// Processes the captures' notes on code outside all objects. If objects were loaded or unloaded since a note was
-    /// written, another file may be mapped at the note's page by now; then a module without a path marks the page as
-    /// unknown.
+    /// Processes the captures' notes about code outside all objects. If objects were loaded or unloaded since a note
+    /// was written, another file may be mapped at the note's page by now. In that case a module without a path is
+    /// reported, which marks the page as unknown.
     fn read_notes(&mut self, state: LoaderState, new: &mut Vec<Module>) {
         let mut notes = Vec::new();
         outside_pages::drain(|note| notes.push(note));
@@ -110,14 +110,15 @@ fn module_of_entry(entry: &EpochEntry) -> Module {
     }
 }
 
-/// A module for code outside all objects whose file cannot be determined.
+/// A module for code outside all objects whose file is unknown.
 fn unknown_module(range: Range<u64>) -> Module {
     let Range { start, end } = range;
     Module { epoch: ModuleEpoch::OUTSIDE, start, end, bias: 0, path: PathBuf::new(), build_id: Vec::new() }
 }
 
-/// Completes a module's path. The loader names the program "", and the vdso by a nonexistent file. The loader names other
-/// objects as they were requested, perhaps relative to the working directory at the time of loading.
+/// Completes a module's path. The loader's name for the program is "", and its name for the vdso is not an existing
+/// file. Its name for any other object is the path by which the object was requested, which may be relative to the
+/// working directory at the time of loading.
 fn with_full_path(mut module: Module) -> Module {
     let name = module.path.as_os_str().as_bytes();
     if name.is_empty() {
@@ -133,12 +134,13 @@ fn with_full_path(mut module: Module) -> Module {
     module
 }
 
-/// The program's file, which is mapped at `start`. If the program was started through the loader (`ld.so program`),
-/// `/proc/self/exe` is the loader instead of the program.
+/// Returns the path of the program's file, which is mapped at `start`. `/proc/self/exe` is used only if this fails,
+/// because it is the loader if the program was started through the loader (`ld.so program`).
 fn program_path(start: u64) -> PathBuf {
     let maps = fs::read("/proc/self/maps").unwrap_or_default();
     let mapping = ProcMapping::all(&maps).find(|mapping| (mapping.start..mapping.end).contains(&start));
-    // The kernel escapes unusual characters in this file, so a path with a backslash is not used.
+    // The kernel escapes unusual characters in this file with a backslash, so a path that contains a backslash is not
+    // used.
     match mapping.filter(|mapping| mapping.name.starts_with(b"/") && !mapping.name.contains(&b'\\')) {
         Some(mapping) => OsStr::from_bytes(mapping.name).into(),
         None => fs::read_link("/proc/self/exe").unwrap_or_default(),

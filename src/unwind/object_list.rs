@@ -1,12 +1,13 @@
 //! A copy of the list of loaded objects, sorted by address, for glibc before 2.35, which has no `_dl_find_object`.
 //!
-//! Without this copy, every address without a rule would make the loader walk its whole list under its lock, which takes 2
-//! us. So after each load or unload the list is copied and sorted, and addresses are looked up in the copy.
+//! Without this copy, for every address without an unwind rule the loader would have to walk its whole list under its
+//! lock, which takes 2 us. So after each load or unload the list is copied and sorted, and addresses are looked up in
+//! the copy.
 //!
-//! No thread waits. One thread at a time copies the list; any other thread that needs the copy meanwhile asks the loader. A
-//! reader checks a sequence number before and after it reads (a seqlock): the number is odd while the copy is being
-//! written, and different after the copy has changed. All memory is static, so nothing is allocated, and no old copy must
-//! be kept for a reader that may still use it.
+//! No thread waits. One thread at a time copies the list. Any other thread that needs the copy meanwhile asks the
+//! loader instead. A reader checks a sequence number before and after it reads (a seqlock): the number is odd while the
+//! copy is being written, and different after the copy has changed. All memory is static, so nothing is allocated or
+//! freed.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
@@ -14,7 +15,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use super::loader::{self, Object, Visit};
 use super::loader_state::LoaderState;
 
-/// Maximum number of objects. In a process with more objects, the loader is asked for every address without a rule.
+/// Maximum number of objects in the copy. In a process with more objects, the loader is asked about every address
+/// without an unwind rule.
 const MAX_OBJECTS: usize = 1024;
 /// Number of words per object in the sorted copy.
 const WORDS_PER_OBJECT: usize = 6;
@@ -32,7 +34,8 @@ struct ObjectList {
 
 static LIST: ObjectList = ObjectList::new();
 
-/// Buffer for sorting the list before the list is copied. It is owned by the thread that set `IS_WRITING`.
+/// Buffer in which the loader's list is sorted, before the sorted list is published as the new copy. The thread that
+/// set `IS_WRITING` owns the buffer.
 static SORT_BUFFER: SortBuffer = SortBuffer(UnsafeCell::new([Object::NONE; MAX_OBJECTS]));
 static IS_WRITING: AtomicBool = AtomicBool::new(false);
 
@@ -41,7 +44,7 @@ struct SortBuffer(UnsafeCell<[Object; MAX_OBJECTS]>);
 // SAFETY: only `refresh` accesses the buffer, while its thread owns `IS_WRITING`.
 unsafe impl Sync for SortBuffer {}
 
-/// The copy cannot answer, so the caller must ask the loader.
+/// Error: the copy of the list cannot be used now, so the caller must ask the loader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MustAskLoader;
 
@@ -57,7 +60,7 @@ pub(super) fn find_object(address: u64, state: LoaderState) -> Result<Option<Obj
     }
 }
 
-/// Copies the loader's list in its present state, unless another thread is already copying the list.
+/// Copies the loader's list, which is in the state `state`, unless another thread is already copying the list.
 #[cold]
 fn refresh(state: LoaderState) {
     if IS_WRITING.swap(true, Ordering::Acquire) {
@@ -114,7 +117,8 @@ impl ObjectList {
     fn publish(&self, objects: &[Object], state: LoaderState) {
         let sequence = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(sequence + 1, Ordering::Relaxed);
-        // Because of this fence, a reader that sees a word stored below also sees the odd number, or a later one.
+        // Because of this fence, a reader that sees a word stored below also sees the odd sequence number, or a later
+        // one.
         fence(Ordering::Release);
         for (slots, object) in self.objects.iter().zip(objects) {
             for (slot, word) in slots.iter().zip(object.to_words()) {
@@ -156,7 +160,8 @@ mod tests {
         assert_eq!(LIST.look_up(4096, LoaderState::new(u32::MAX, 1)).err(), Some(MustAskLoader));
     }
 
-    /// Writes one list after another; each word contains the number of the list that it belongs to.
+    /// Publishes many different lists while another thread looks objects up. Each word contains the number of its list,
+    /// so words of different lists in one answer would be noticed.
     #[test]
     fn an_object_list_copy_read_during_a_write_is_not_trusted() {
         const OBJECTS: u64 = 40;

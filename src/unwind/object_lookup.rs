@@ -1,9 +1,10 @@
 //! Maps an address to its loaded object, from inside a callback, possibly while another thread is in `dlopen`.
 //!
 //! `_dl_find_object` (glibc 2.35 and newer) may be called inside a callback. `dladdr`, `dlsym` and `dlopen` may not,
-//! because they wait for the loader's main lock. So [`prepare`] looks `_dl_find_object` up at load time; if it is missing,
-//! a copy of the loader's list replaces it (see `object_list`). `_dl_find_object` takes no lock and may return an object that
-//! is just being unmapped, so it is called, and its result is used, only while the loader's lock is held.
+//! because they wait for the loader's main lock. So [`prepare`] looks `_dl_find_object` up at load time; if it is
+//! missing, a copy of the loader's list replaces it (see `object_list`). `_dl_find_object` takes no lock and may return
+//! an object that is just being unmapped, so it is called, and its result is used, only while the loader's lock is
+//! held.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -52,9 +53,9 @@ pub(crate) fn prepare() {
     }
 }
 
-/// Returns the loader's state, and the result of `look` for the object that contains `address` in that state, if there is
-/// such an object. The object cannot be unloaded while `look` runs. `None` if the loader's lock could not be taken. Safe
-/// inside a callback.
+/// Finds the loaded object that contains `address` and calls `look` with it. Returns the loader's state and the result
+/// of `look`, if there is such an object. The object cannot be unloaded while `look` runs. `None` if the loader's lock
+/// could not be taken. Safe inside a callback.
 pub(crate) fn with_object_at<T>(
     address: u64,
     look: impl FnOnce(&Object, LoaderState) -> T,
@@ -62,7 +63,7 @@ pub(crate) fn with_object_at<T>(
     loader::with_lock(|state| (state, object_at(address, state).map(|object| look(&object, state))))
 }
 
-/// The object that contains `address` in the present state, if any. Call while the loader's lock is held.
+/// Returns the object that contains `address` in the present state, if any. Call while the loader's lock is held.
 fn object_at(address: u64, state: LoaderState) -> Option<Object> {
     let find = FIND_OBJECT.load(Ordering::Relaxed);
     let found = if find.is_null() {
@@ -73,8 +74,9 @@ fn object_at(address: u64, state: LoaderState) -> Option<Object> {
     found.unwrap_or_else(|MustAskLoader| Object::find_listed(address))
 }
 
-/// Asks `_dl_find_object`. An address that `_dl_find_object` does not know may still be in the loader's list, because an
-/// object's resolvers run while the object is being loaded, before `_dl_find_object` knows the object.
+/// Asks `_dl_find_object` for the object that contains `address`. If `_dl_find_object` finds no object, the loader's
+/// list may still contain one: an object's resolvers run while the object is being loaded, before `_dl_find_object`
+/// knows the object.
 fn call_find_object(find: *mut c_void, address: u64) -> Result<Option<Object>, MustAskLoader> {
     // SAFETY: `find` is glibc's `_dl_find_object`, which has this type.
     let find = unsafe { std::mem::transmute::<*mut c_void, FindObject>(find) };

@@ -1,8 +1,10 @@
-//! Notes from captures to the module map about code outside all objects. Such code was generated, or mapped by hand.
+//! Notes by which captures inform the module map about code outside all loaded objects. Such code was generated at run
+//! time, or its file was mapped by hand.
 //!
-//! When a capture misses the rule table on a page for the first time (per loader state), it leaves a note, from inside the
-//! callback: it takes no lock, allocates nothing, and writes to a fixed ring. The module map drains the ring. If the ring
-//! is full, the note is counted as lost, and the next miss on that page tries again.
+//! A capture writes a note when it reaches an address on such a page for which the rule table has no rule; it writes
+//! one note per page and loader state. Captures run inside callbacks, so writing a note takes no lock and allocates
+//! nothing: notes are written to a ring of fixed size. The module map reads the ring. If the ring is full, the note is
+//! counted as lost, and the next capture without a rule on that page tries again.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -11,20 +13,21 @@ use super::loader_state::LoaderState;
 
 /// Capacity of the ring, in notes.
 const CAPACITY: usize = 1024;
-/// Number of pages that are remembered as already noted.
+/// Number of slots in which pages are remembered for which a note was already written.
 const MAX_NOTED_PAGES: usize = 1024;
 pub(super) const PAGE: u64 = 4096;
 
-/// A page outside all objects that a capture reached.
+/// A note: a capture reached code on this page, which is outside all objects.
 #[derive(Clone, Copy)]
 pub(super) struct OutsideNote {
     pub(super) page: u64,
-    /// The loader's state when the capture left the note.
+    /// The loader's state when the capture wrote the note.
     pub(super) state: LoaderState,
 }
 
-/// A slot of the ring. The slot's `turn` decides which thread may use it: if `turn` equals a position's write turn, that
-/// position's writer; if it is one more, that position's reader.
+/// A slot of the ring, which is used for many positions in turn. The slot's `turn` decides which thread may use it: if
+/// `turn` equals the write turn of a position, the thread that writes that position; if `turn` is one more, the thread
+/// that reads that position.
 struct RingSlot {
     turn: AtomicUsize,
     note: UnsafeCell<OutsideNote>,
@@ -33,7 +36,8 @@ struct RingSlot {
 // SAFETY: `turn` passes the note to one writer or one reader at a time.
 unsafe impl Sync for RingSlot {}
 
-/// The pending notes, in the order of their positions.
+/// A ring of pending notes. `head` is the position of the oldest note, and `tail` is the position of the next note to
+/// be written.
 struct NoteRing {
     slots: [RingSlot; CAPACITY],
     head: AtomicUsize,
@@ -44,8 +48,8 @@ static RING: NoteRing = NoteRing::new();
 static LOST: AtomicU64 = AtomicU64::new(0);
 static NOTED_PAGES: [AtomicU64; MAX_NOTED_PAGES] = [const { AtomicU64::new(0) }; MAX_NOTED_PAGES];
 
-/// Notes that the stack contains `address`, which is not in any object, so its code was generated or mapped by hand. Writes
-/// one note per page.
+/// Writes a note that a stack contains `address`, which is not in any object, unless a note about its page was already
+/// written.
 pub(super) fn note(address: u64, state: LoaderState) {
     let page = address & !(PAGE - 1);
     let mark = page | (u64::from(state.unloads()) << 48);
@@ -74,7 +78,7 @@ pub(super) fn notes_lost() -> u64 {
     LOST.load(Ordering::Relaxed)
 }
 
-/// The value of `turn` at which `position` may be written.
+/// Returns the value of a slot's `turn` at which `position` may be written.
 fn write_turn(position: usize) -> usize {
     position / CAPACITY * 2
 }
@@ -125,8 +129,8 @@ impl NoteRing {
             if slot.turn.load(Ordering::Acquire) != write_turn(position) + 1 {
                 return;
             }
-            // SAFETY: the turn proves that the note is written. There is one reader, and no thread writes this slot before
-            // the turn advances.
+            // SAFETY: the turn proves that the note is written. There is one reader, and no thread writes this slot
+            // before the turn advances.
             read(unsafe { *slot.note.get() });
             self.head.store(position + 1, Ordering::Relaxed);
             slot.turn.store(write_turn(position) + 2, Ordering::Release);

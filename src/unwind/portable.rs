@@ -1,8 +1,9 @@
-//! The unwinding engine for machines other than x86-64: framehop behind the same interface.
+//! The unwinding engine for machines other than x86-64. It wraps the crate framehop and has the same interface as the
+//! engine for x86-64.
 //!
-//! This engine makes gpuflame build and work beyond x86-64. It is slower (see the performance page), and when objects are
-//! loaded or unloaded, it allocates inside the callback that notices the change. framehop has an unwinder for aarch64 only;
-//! on other machines a capture is empty and flagged as cut.
+//! This engine makes gpuflame build and work beyond x86-64. It is slower (see the performance page), and when objects
+//! are loaded or unloaded, it allocates inside the callback that notices the change. framehop has an unwinder for
+//! aarch64 only; on other machines a capture is empty and flagged as cut.
 
 use std::fmt;
 use std::ops::Range;
@@ -20,10 +21,11 @@ use super::{CachedCapture, Captured, MAX_FRAMES, Skip, epochs, memory, outside_p
 pub(super) const STACKS: usize = 1;
 use gpuflame_model::record::{ContextFlags, Frame, ModuleEpoch};
 
-/// Address bits of a return address: the bits above these 48 may carry a pointer signature.
+/// Mask of the lower 48 bits of a return address, which are the address. The bits above may contain a pointer
+/// signature.
 const ADDRESS: u64 = (1 << 48) - 1;
 
-/// One thread's engine.
+/// The state with which one thread unwinds its stacks.
 pub(super) struct ThreadEngine {
     /// The loader state that `unwinder` was built for.
     listed_state: Option<LoaderState>,

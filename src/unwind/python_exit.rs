@@ -1,17 +1,17 @@
-//! Notifies about the end of a Python interpreter that runs a whole program, as `python train.py` does. After an uncaught
-//! KeyboardInterrupt, CPython finalizes itself, resets SIGINT to its default action and sends SIGINT to its own process, so
-//! the C library's exit handlers never run. The callbacks that CPython calls last of all (`Py_AtExit`) are the only
-//! opportunity to act before the process dies.
+//! Calls a function when a Python interpreter ends that runs a whole program, as in `python train.py`. After an
+//! uncaught KeyboardInterrupt, CPython finalizes itself, resets SIGINT to its default action and sends SIGINT to its
+//! own process, so the C library's exit handlers never run. CPython's own exit callbacks (`Py_AtExit`), which it calls
+//! at the end of finalization, are then the only opportunity to act before the process dies.
 //!
-//! A program that embeds CPython may finalize the interpreter and continue to run. The stack distinguishes the two cases.
-//! Only functions that run a whole program, and return its exit code, end the process by a signal; when one of these
-//! functions finalizes the interpreter, that function is on the stack.
+//! A program that embeds CPython may finalize the interpreter and continue to run. The stack distinguishes the two
+//! cases. Only a few functions of CPython run a whole program and may end the process by a signal. If such a function
+//! finalizes the interpreter, the function is on the stack.
 //!
-//! Two CPython functions are called. The first reads a flag. The second stores a pointer in a table of 32, since CPython
-//! 3.12 under a lock that is held for this store alone. Before 3.12 only the GIL serializes the store, and the thread that
-//! makes the first CUDA call has usually released the GIL: if another thread registers a callback within those few
-//! instructions, one of the two callbacks is lost. Modules that register a callback do so when they are imported, if at
-//! all.
+//! This module calls two functions of CPython. The first reads a flag. The second stores a pointer in a table with 32
+//! entries. Since CPython 3.12, the second function takes a lock that is held for nothing but this store. Before 3.12
+//! only the GIL serializes the store, and the thread that makes the first CUDA call has usually released the GIL. So if
+//! another thread registers a callback within the same few instructions, one of the two callbacks is lost. This is
+//! unlikely, because the few modules that register a callback do so when they are imported.
 
 use std::ffi::c_int;
 use std::sync::OnceLock;
@@ -21,8 +21,8 @@ use super::symbols::{ExportedSymbol, Exports};
 use super::{Skip, Unwinder};
 use gpuflame_model::record::FrameKind;
 
-/// Functions that run a whole program. The second and third function call `Py_RunMain`, which may have been inlined into
-/// them.
+/// Functions that run a whole program. The second and third function call `Py_RunMain`, which may have been inlined
+/// into them.
 const PROGRAMS: [&str; 3] = ["Py_RunMain", "Py_BytesMain", "Py_Main"];
 
 /// The callback to run at the end of the interpreter.
@@ -34,18 +34,19 @@ struct ExitCallback {
 
 static EXIT_CALLBACK: OnceLock<ExitCallback> = OnceLock::new();
 
-/// The exports of an interpreter that this module needs.
+/// The exported functions of an interpreter that this module needs.
 struct InterpreterExports {
     is_initialized: extern "C" fn() -> c_int,
     at_exit: extern "C" fn(extern "C" fn()) -> c_int,
     programs: [Option<ExportedSymbol>; PROGRAMS.len()],
 }
 
-/// Registers `callback` to be called when this process's interpreter ends. `callback` is called only if the interpreter runs the
-/// whole program, and if `is_due` returns true at that time. Call once, after the interpreter was initialized, and not
-/// inside a callback. Returns false if there is no interpreter, or if its table is full. A forked child inherits the
-/// registration. In the child `is_due` must return false: another thread may have held the loader's lock at the fork, and
-/// that lock is never released in the child.
+/// Registers `callback` to be called when this process's interpreter ends. `callback` is called only if the interpreter
+/// runs the whole program, and if `is_due` returns true at that time. Call once, after the interpreter was initialized,
+/// and not inside a callback. Returns false if there is no interpreter, or if its table of callbacks is full. A forked
+/// child inherits the registration. In the child `is_due` must return false, because a stack is captured before
+/// `callback` is called, and the capture takes the loader's lock: if another thread held this lock at the time of the
+/// fork, the lock is never released in the child.
 pub fn call_at_program_exit(is_due: fn() -> bool, callback: fn()) -> bool {
     let found = loader::with_lock(|_| {
         let mut found = None;
@@ -64,7 +65,8 @@ pub fn call_at_program_exit(is_due: fn() -> bool, callback: fn()) -> bool {
         && at_exit(on_finalize) == 0
 }
 
-/// The interpreter in the object with these exports. Call while the loader's lock is held.
+/// Returns the interpreter functions of the object with these exports, if the object contains CPython. Call while the
+/// loader's lock is held.
 fn find_interpreter(exports: &Exports<'_>) -> Option<InterpreterExports> {
     exports.find("_PyRuntime")?;
     let address = |name| Some(exports.find(name)?.address as usize);

@@ -1,8 +1,8 @@
 //! Reads an object's exported symbols from the object's own tables.
 //!
-//! `dlsym` cannot be used, because it takes the loader's load lock, which a thread may hold while the thread runs a
-//! constructor that launches. Like all contents of an object, the tables are read only while the lock of `dl_iterate_phdr`
-//! is held.
+//! `dlsym` cannot be used, because it takes the loader's load lock, and a thread may hold that lock while it runs a
+//! constructor that launches GPU work. Like all contents of an object, the tables are read only while the lock of
+//! `dl_iterate_phdr` is held.
 
 use super::loader::Object;
 
@@ -37,15 +37,16 @@ pub(super) struct Exports<'a> {
 }
 
 impl<'a> Exports<'a> {
-    /// The symbol tables of `object`. `None` if the object exports nothing, or has only the hash table format that was
-    /// usual before 2006.
+    /// Finds the symbol tables of `object`. `None` if the object exports nothing, or has no GNU hash table, but only
+    /// the older format that was usual before 2006.
     pub(super) fn read(object: &'a Object) -> Option<Self> {
         let dynamic = object.dynamic()?;
         let entry = |tag: u64| {
             let (entries, _) = dynamic.as_chunks::<16>();
             let halves = entries.iter().map(|entry| (read_u64(entry, 0), read_u64(entry, 8)));
             let found = halves.take_while(|(tag, _)| *tag != Some(0)).find(|(found, _)| *found == Some(tag));
-            // glibc relocates this entry to an address in most objects; other C libraries' loaders never do.
+            // For most objects, glibc has replaced the offset in this entry by an address. The loaders of other C
+            // libraries never do so.
             let at = found?.1?;
             object.rest_of_segment(if object.contains(at) { at } else { object.bias.wrapping_add(at) })
         };
@@ -69,7 +70,7 @@ impl<'a> Exports<'a> {
         }
         let from = 4 + 2 * blooms as usize;
         let mut at = word(from + hash.checked_rem(buckets)? as usize)?;
-        // An empty bucket contains 0; the last link of a hash chain is odd.
+        // An empty bucket contains 0. The last entry of a hash chain is odd.
         while at >= first {
             let link = word(from + buckets as usize + (at - first) as usize)?;
             if link | 1 == hash | 1
@@ -85,7 +86,7 @@ impl<'a> Exports<'a> {
         None
     }
 
-    /// The symbol at this index, if the symbol has that name and is defined in this object.
+    /// Returns the symbol at the index `at`, if it has this name and is defined in this object.
     fn symbol(&self, at: usize, name: &str) -> Option<ExportedSymbol> {
         let symbol = self.symbols.get(at.checked_mul(SYMBOL_BYTES)?..)?.get(..SYMBOL_BYTES)?;
         let text = self.strings.get(read_u32(symbol, 0)? as usize..)?;

@@ -1,13 +1,15 @@
 //! One pointer per thread that can be read inside any callback.
 //!
-//! Rust's `thread_local!` in a library calls the loader at each access. The *initial-exec* model needs only one load, but
-//! it takes space in a static reserve that is small (1,664 bytes in glibc) and shared by all libraries loaded late: once
-//! other libraries have used up the reserve, a library with this model cannot be loaded at all. With *TLS descriptors* the
-//! loader decides. If the reserve has space for the library's block, an access is a load and a call of two instructions, 1
-//! ns more than initial-exec; else the loader finds each thread's block at each access, and allocates it at the thread's
-//! first access. The block holds all of the library's thread-locals: these eight bytes of ours, and about 330 bytes of the
-//! standard library and other crates, which the callback never touches. In an executable the linker turns the access into
-//! one load. Stable Rust has no switch for the TLS model, so the variable and its access are written in assembly.
+//! Rust's `thread_local!` in a library calls the loader at each access. The *initial-exec* model needs only one load
+//! per access, but its variables take space in a static reserve. The reserve is small (1,664 bytes in glibc), and all
+//! libraries that are loaded at run time share it: once other libraries have used up the reserve, a library with this
+//! model cannot be loaded at all. With *TLS descriptors*, the loader chooses the kind of access when it loads the
+//! library. If the reserve has space for the library's block of thread-locals, an access is a load and a call of two
+//! instructions, which takes 1 ns more than initial-exec. Otherwise the loader searches for the thread's block at each
+//! access, and allocates the block at the thread's first access. The block holds all of the library's thread-locals:
+//! these eight bytes of ours, and about 330 bytes of the standard library and other crates, which the callback never
+//! touches. In an executable the linker turns the access into one load. Stable Rust has no switch for the TLS model, so
+//! the variable and its access are written in assembly.
 
 #[cfg(target_arch = "x86_64")]
 mod by_descriptor {
@@ -24,13 +26,13 @@ mod by_descriptor {
         ".popsection",
     );
 
-    /// Offset of this variable from the thread's block, which fs points to.
+    /// Offset of this variable from the address in the register fs, which points to the calling thread's control block.
     #[inline(always)]
     fn offset() -> usize {
         let offset;
-        // SAFETY: these are the psABI's two instructions, which the linker may replace by a constant. The called function
-        // preserves all registers but rax; before glibc 2.40 it does not preserve vector registers when it has to allocate
-        // the thread's block.
+        // SAFETY: these are the psABI's two instructions, which the linker may replace by a constant. The called
+        // function preserves all registers but rax; before glibc 2.40 it does not preserve vector registers when it has
+        // to allocate the thread's block.
         unsafe {
             std::arch::asm!(
                 "leaq gpuflame_thread_0_1@tlsdesc(%rip), %rax",

@@ -1,7 +1,8 @@
-//! Captures a stack again, by the plain walk and by libgcc, and checks whether all three results agree.
+//! Captures a stack two more times, by our walk without caches and by libgcc, and checks whether all three results
+//! agree.
 //!
-//! Verification is for users who want proof on their own programs (`GPUFLAME_VERIFY`), and for bug reports. It costs about
-//! 20 us per stack; libgcc may take the loader's lock and allocate.
+//! Verification is for users who want to check the stacks of their own programs (`GPUFLAME_VERIFY`), and for bug
+//! reports. It costs about 20 us per stack; libgcc may take the loader's lock and allocate.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
@@ -9,13 +10,14 @@ use std::ptr::NonNull;
 use super::{Captured, MAX_FRAMES, Skip, Unwinder, memory};
 use gpuflame_model::record::{ContextFlags, Frame, FrameKind};
 
-/// The result of capturing a stack again.
+/// Whether the two other captures of a stack agree with the first capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VerifyResult {
-    /// Whether the plain walk of every frame gives the same stack. If the stack is truncated, it must agree as far as both
-    /// walks reach.
+    /// Whether our walk without caches gives the same stack. If the stack is truncated, only the frames that both
+    /// captures contain must agree.
     pub plain_agrees: bool,
-    /// Whether libgcc gives the same stack as far as libgcc can unwind: it stops at code without unwind information.
+    /// Whether libgcc gives the same stack. libgcc stops at code without unwind information; in stacks with such code,
+    /// only the frames that libgcc finds must agree.
     pub libgcc_agrees: bool,
 }
 
@@ -23,11 +25,12 @@ pub struct VerifyResult {
 #[derive(Debug)]
 pub struct Verifier {
     plain: Unwinder,
-    /// Addresses that libgcc found, in their own mapping, because small thread stacks have no space for them.
+    /// Addresses that libgcc found. They are stored in their own mapping, because small thread stacks have no space for
+    /// them.
     theirs: NonNull<Addresses>,
 }
 
-/// Look-up addresses of the frames that libgcc found, leaf first.
+/// Look-up addresses (see [`look_up_address`]) of the frames that libgcc found, leaf first.
 struct Addresses {
     list: [u64; MAX_FRAMES],
     count: usize,
@@ -43,14 +46,15 @@ impl Verifier {
         Some(Self { plain, theirs: memory::map(size_of::<Addresses>())?.cast() })
     }
 
-    /// Captures the frames above the frame that contains `below` again, and compares these frames with `captured`.
+    /// Captures again the frames above (rootward of) the frame that contains the address `below`, and compares them
+    /// with `captured`.
     #[cold]
     #[inline(never)]
     pub fn verify(&mut self, captured: &Captured<'_>, below: u64) -> VerifyResult {
         let again = self.plain.capture(Skip::UpTo(below));
         let plain_agrees = if again.flags.has(ContextFlags::TRUNCATED) {
-            // This capture began further leafward than the first, so it omits more of the root, and does not know what was
-            // guessed at the root.
+            // The second capture began further leafward than the first, so it omits more frames at the root, and does
+            // not know whether the omitted frames were guessed.
             captured.frames.starts_with(again.frames)
                 && (captured.flags.has(ContextFlags::GUESSED) || !again.flags.has(ContextFlags::GUESSED))
         } else {
@@ -80,7 +84,8 @@ impl Drop for Verifier {
     }
 }
 
-/// The look-up address of a frame. If the frame made a call, this address is inside the call instruction.
+/// Returns the look-up address of a frame. If the frame's function made a call, this address is inside the call
+/// instruction.
 fn look_up_address(frame: &Frame) -> u64 {
     match frame.kind() {
         FrameKind::Native { address, .. } => address,
@@ -114,7 +119,7 @@ unsafe extern "C" fn note(context: *mut c_void, addresses: *mut c_void) -> c_int
     let pc = unsafe { _Unwind_GetIPInfo(context, &mut is_exact) } as u64;
     // SAFETY: libgcc passed this context for the duration of the callback.
     let sp = unsafe { _Unwind_GetCFA(context) } as u64;
-    // libgcc reports an invalid return address as one more frame.
+    // libgcc reports an invalid return address as an additional frame, which is not counted.
     let is_code = pc.wrapping_sub(1) >> 47 == 0;
     if (sp > found.below || found.count > 0) && is_code && found.count < MAX_FRAMES {
         found.list[found.count] = if is_exact != 0 { pc } else { pc - 1 };

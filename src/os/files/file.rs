@@ -1,8 +1,8 @@
 //! A draft is a new file under a temporary name next to its final name. The library and the command create all their
 //! files as drafts, with the permissions of [`set_file_mode`], and rename the drafts once they are complete. Symbolic
-//! links under these names are never followed. No incomplete file therefore ever has the name of a result, and a failed
-//! write leaves no file. Only recordings grow under their final name, because the part that a killed process wrote can
-//! be read.
+//! links under these names are never followed. So a file under a final name is always complete, and a failed write
+//! leaves no file. Only recordings are written under their final name from the start, because a part of a recording can
+//! be read if the process is killed.
 
 use std::ffi::{CString, OsString};
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
@@ -18,18 +18,18 @@ use crate::process::descriptor::{Appender, FileId, enlarge_table, move_out_of_re
 use crate::process::process_liveness;
 use gpuflame_model::error::Result;
 
-/// Permissions of new files, from which the umask is removed. Unless `set_file_mode` was called, only the owner has
-/// access. Stacks and names reveal much about a program.
+/// Permissions of new files, before the umask is applied. By default only the owner has access, because stacks and
+/// names reveal much about a program.
 static FILE_MODE: AtomicU32 = AtomicU32::new(0o600);
-/// Permissions of files that a user requests from the command. Other commands create their files with the same
-/// permissions.
+/// Permissions of the files that the `gpuflame` command creates on request. Most other programs create their files with
+/// the same permissions.
 pub const COMMAND_FILE_MODE: u32 = 0o666;
-/// Maximum number of bytes to read from a claim.
+/// Maximum number of bytes that are read from a claim (see [`Claim`]).
 const MAX_CLAIM_BYTES: u64 = 256;
-/// Maximum number of temporary names to try. A temporary name that is taken belongs to another process.
+/// Maximum number of temporary names that are tried for one file, because each name may be taken by another process.
 const MAX_NAME_ATTEMPTS: u32 = 1000;
 
-/// Sets the permissions of files created from now on, as for `chmod`.
+/// Sets the permissions of files created from now on, as a mode like that of `chmod`.
 pub fn set_file_mode(mode: u32) {
     FILE_MODE.store(mode, Ordering::Relaxed);
 }
@@ -47,33 +47,34 @@ pub fn write_complete(target: &Path, content: impl FnOnce(&mut DraftWriter) -> R
 /// Buffered writer to a draft. At most one writer may exist per draft.
 pub type DraftWriter = BufWriter<Appender>;
 
-/// Size of the buffer, in bytes. The descriptor is checked once per buffer.
+/// Size of the buffer, in bytes. Each time a full buffer is written, the appender checks its descriptor once.
 const WRITE_BUFFER_BYTES: usize = 1 << 16;
 
-/// A file under a temporary name, which is removed unless it is published.
+/// A new file, usually under a temporary name. The file is removed on drop unless it was published or kept.
 #[derive(Debug)]
 pub struct Draft {
     path: PathBuf,
     target: PathBuf,
     identity: FileId,
-    /// The open file, unless a writer owns it.
+    /// The open file. `None` while a writer owns it.
     appender: Option<Appender>,
     published: bool,
-    /// Entry in the table of temporary files, if the file has a temporary name.
+    /// The file's entry in the table of temporary files, if the file has a temporary name.
     temporary: TemporaryFile,
 }
 
-/// Temporary files of this process, which are removed when memory runs out and the threads that write the files stop.
-/// Files that do not fit into the table are not removed.
+/// Temporary files of this process. When memory runs out, the threads that write files stop, and the files in this
+/// table are removed. If the table is full, further files are not removed in that case.
 static TEMPORARY_FILES: [AtomicPtr<TemporaryPath>; 64] = [const { AtomicPtr::new(null_mut()) }; 64];
 
 struct TemporaryPath {
-    /// Process that owns the file. A forked child inherits the table, but the files in it belong to the child's parent.
+    /// Id of the process that owns the file. A forked child inherits the table, but the files in it belong to its
+    /// parent.
     process: u32,
     path: CString,
 }
 
-/// An entry in [`TEMPORARY_FILES`], removed on drop.
+/// A file's entry in [`TEMPORARY_FILES`], which is removed on drop.
 #[derive(Debug, Default)]
 struct TemporaryFile(Option<&'static AtomicPtr<TemporaryPath>>);
 
@@ -109,7 +110,8 @@ pub fn remove_temporary_files() {
     TEMPORARY_FILES.iter().for_each(|slot| remove_file_of_entry(slot.swap(null_mut(), Ordering::AcqRel)));
 }
 
-/// Removes the file of an entry that was removed from the table. The memory of the entry is leaked.
+/// Removes the file of an entry that was removed from the table, if this process owns the file. The memory of the entry
+/// is leaked.
 fn remove_file_of_entry(own: *mut TemporaryPath) {
     // SAFETY: `own` is null, or was made from a box that is never freed after its entry was removed for this call.
     let Some(own) = (unsafe { own.as_ref() }) else { return };
@@ -119,14 +121,14 @@ fn remove_file_of_entry(own: *mut TemporaryPath) {
     }
 }
 
-/// State of a file's name after the file was written.
+/// Result of checking whether a file's name still refers to the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileLocation {
     /// The name still refers to the file.
     InPlace,
     /// The file has another name now, for example because its folder was renamed.
     Moved,
-    /// The file had no name any more, because it was removed. Its content was copied from the open file to a new file.
+    /// The file had been removed from its folder. Its content was copied from the open descriptor to a new file.
     Restored,
 }
 
@@ -136,8 +138,8 @@ impl Draft {
     /// # Errors
     /// Errors of creating a file in the folder, or all temporary names are taken.
     pub fn create(target: &Path) -> io::Result<Self> {
-        // A temporary name is taken if a process with our id runs in another container, or if such a process was
-        // killed.
+        // Temporary names contain the process id. A name may still be taken by a process with the same id in another
+        // container, or by one that was killed.
         for attempt in 0..MAX_NAME_ATTEMPTS {
             let path = temporary_path(target, attempt);
             match Self::create_at(path, target) {
@@ -159,7 +161,7 @@ impl Draft {
 
     fn create_at(path: PathBuf, target: &Path) -> io::Result<Self> {
         enlarge_table();
-        // The file is opened for reading as well, because the content of a removed file is only available through its
+        // Open the file for reading as well, because if the file is removed, its content is only available through this
         // descriptor.
         let file = OpenOptions::new()
             .read(true)
@@ -190,7 +192,7 @@ impl Draft {
         self.identity
     }
 
-    /// Lets `content` write the whole file.
+    /// Calls `content` to write the whole file.
     ///
     /// # Errors
     /// Errors of `content`, and of writing the file.
@@ -200,7 +202,7 @@ impl Draft {
         Ok(out.flush()?)
     }
 
-    /// Keeps the file as it is, under its present name.
+    /// Ends the draft without removing its file, which keeps its present name.
     pub fn keep(mut self) {
         self.temporary = TemporaryFile::default();
         self.published = true;
@@ -216,14 +218,14 @@ impl Draft {
         self.appender.take().unwrap_or_else(|| Appender::new(&self.path, self.identity, None))
     }
 
-    /// Takes the open file back from a writer that is finished.
+    /// Stores the open file in the draft again. Call when its writer is finished.
     pub fn return_appender(&mut self, appender: Appender) {
         self.appender = Some(appender);
     }
 
-    /// Finds the file if its name no longer refers to it, which can happen while the file grows for hours. Call before
-    /// publishing. If the file was removed, its content is copied from its descriptor to the name that the file was
-    /// created for.
+    /// Checks whether the file's name still refers to the file, and finds the file's new name if not. The name may have
+    /// changed, because the file may have grown for hours. If the file was removed, its content is copied from its
+    /// descriptor to a new file under the name that the draft was created for. Call before publishing.
     ///
     /// # Errors
     /// The file was removed and its descriptor is closed, so that the content is lost; or errors of the file system.
@@ -258,12 +260,12 @@ impl Draft {
         FileId::from_path(path).is_ok_and(|identity| identity == self.identity)
     }
 
-    /// Replaces this draft by a copy of `file`, in the folder of the draft's target.
+    /// Replaces this draft by a new draft in the target's folder, with the content of `file`.
     fn restore(&mut self, file: &File) -> io::Result<()> {
         if let Some(folder) = self.target.parent() {
             fs::create_dir_all(folder)?;
         }
-        // A file that grew under its final name is useful before it is complete.
+        // If the file was created under its final name, the copy gets the final name from the start too.
         let grows_in_place = self.path == self.target;
         let in_place = grows_in_place.then(|| Self::create_in_place(&self.target).ok()).flatten();
         let mut copy = match in_place {
@@ -276,14 +278,14 @@ impl Draft {
         io::copy(&mut from, &mut out)?;
         out.flush()?;
         drop(out);
-        // The old draft has no name any more, so dropping it must not remove a file.
+        // The old draft's file no longer exists, so dropping the draft must not remove any file.
         self.published = true;
         *self = copy;
         Ok(())
     }
 
-    /// Gives the file its final name. If a file of the same owner is replaced, the new file gets the replaced file's
-    /// permissions.
+    /// Gives the file its final name. If this replaces a file of the same owner, the new file gets the permissions of
+    /// the old one.
     ///
     /// # Errors
     /// Errors of the file system.
@@ -292,8 +294,8 @@ impl Draft {
         self.publish_as(&target)
     }
 
-    /// Gives the file a final name other than the name that it was created for. If the new name is on another file
-    /// system, the file is copied.
+    /// Gives the file the final name `target`, which may differ from the name that the draft was created for. If
+    /// `target` is on another file system, the file is copied.
     ///
     /// # Errors
     /// Errors of the file system.
@@ -305,7 +307,7 @@ impl Draft {
             match fs::rename(&self.path, target) {
                 Err(error) if error.kind() == ErrorKind::CrossesDevices => {
                     let copied = copy(&self.path, target);
-                    // Dropping this draft removes the original only if the copy is complete.
+                    // If the copy failed, dropping this draft must not remove the original file.
                     self.published = copied.is_err();
                     return copied;
                 }
@@ -319,7 +321,8 @@ impl Draft {
 
 /// Publishing without replacing existing files.
 impl Draft {
-    /// Gives the file a final name that is not taken: its target, or the target with a number. Returns the final name.
+    /// Gives the file a final name that is not taken: the name that the draft was created for, or the same name with a
+    /// number. Returns the final name.
     ///
     /// # Errors
     /// Errors of the file system.
@@ -328,7 +331,8 @@ impl Draft {
         self.publish_new_as(&target)
     }
 
-    /// Publishes as [`Draft::publish_new`] does, under a name other than the name that the file was created for.
+    /// As [`Draft::publish_new`], but under the name `target`, which may differ from the name that the draft was
+    /// created for.
     ///
     /// # Errors
     /// Errors of the file system.
@@ -347,7 +351,7 @@ impl Draft {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 Err(error) if error.kind() == ErrorKind::CrossesDevices => {
                     let copied = copy_to_new(&self.path, &name);
-                    // Dropping this draft removes the original only if the copy is complete.
+                    // If the copy failed, dropping this draft must not remove the original file.
                     self.published = copied.is_err();
                     return copied;
                 }
@@ -361,7 +365,7 @@ impl Draft {
     }
 }
 
-/// The name with the given number: `out.svg`, `out.1.svg` ...
+/// Returns the name with the given number: `out.svg` for 0, `out.1.svg` for 1, and so on.
 fn numbered_path(target: &Path, number: u32) -> PathBuf {
     if number == 0 {
         return target.to_owned();
@@ -376,8 +380,9 @@ fn numbered_path(target: &Path, number: u32) -> PathBuf {
 }
 
 /// Renames a file, unless the new name is taken. glibc has `renameat2` only since 2.28, so the system call is made
-/// directly. On file systems that do not support `renameat2`, a hard link has the same effect; on file systems without
-/// hard links, the new name is checked before a rename.
+/// directly. If the file system does not support `renameat2`, a hard link under the new name is made instead, which has
+/// the same effect. If it does not support hard links either, the file is renamed after a check that the new name is
+/// not taken.
 fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
     let paths = [from, to].map(|path| CString::new(path.as_os_str().as_bytes()));
     let [Ok(old), Ok(new)] = &paths else { return Err(ErrorKind::InvalidInput.into()) };
@@ -431,10 +436,10 @@ fn copy_to_draft(from: &Path, target: &Path) -> io::Result<Draft> {
     Ok(draft)
 }
 
-/// The permissions of the file at `target`, for `draft`, which replaces that file. `None` if there is no such file, or
-/// if the file belongs to another user: that user may have made the file writable for all users, and our file would be
-/// writable for all users as well. If the group of the two files differs, members of the group get the permissions of
-/// all other users.
+/// Returns the permissions of the file at `target`, which `draft` will replace, so that `draft` can get the same.
+/// `None` if there is no file at `target`, or if it belongs to another user: that user may have made it writable for
+/// all users, and then our file would be writable for all users too. If the two files belong to different groups, the
+/// group gets only the permissions that all other users have.
 fn inherited_permissions(target: &Path, draft: &Path) -> Option<Permissions> {
     let old = target.symlink_metadata().ok().filter(Metadata::is_file)?;
     let new = draft.symlink_metadata().ok().filter(|new| new.uid() == old.uid())?;
@@ -445,17 +450,17 @@ fn inherited_permissions(target: &Path, draft: &Path) -> Option<Permissions> {
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        // The name may refer to another process's file by now.
+        // Check the identity, because the name may refer to another process's file by now.
         if !self.published && self.is_at(&self.path) {
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// A claim is a small file, `NAME.part`, by which a process reserves a name and the related names before it creates the
-/// files of these names. If several processes want the same name, one process gets the claim, and the other processes
-/// fail at once without waiting. The claim identifies its process, so that claims of killed processes are reused. The
-/// claim is removed on drop.
+/// A claim is a small file, `NAME.part`, by which a process reserves the name `NAME` and related names before it
+/// creates files under these names. If several processes want the same name, one of them gets the claim, and the others
+/// fail at once without waiting. The file contains the identity of its process, so that the claim of a killed process
+/// can be replaced. The claim is removed on drop.
 #[derive(Debug)]
 pub struct Claim {
     path: PathBuf,
@@ -467,8 +472,8 @@ impl Claim {
     /// Claims the name `target`.
     ///
     /// # Errors
-    /// Errors of creating a file in the folder, or the name is claimed by another process that runs, or whose state
-    /// this process cannot determine.
+    /// Errors of creating a file in the folder; or the name is claimed by another process that is still running, or of
+    /// which this process cannot determine whether it is running.
     pub fn acquire(target: &Path) -> io::Result<Self> {
         let path = claim_path(target);
         let made = match Draft::create_at(path.clone(), &path) {
@@ -478,7 +483,8 @@ impl Claim {
             made => made,
         };
         let mut draft = made?;
-        // A claim that stays empty, for example because the disk is full, counts as a claim of a running process.
+        // Ignore errors: if the claim stays empty, for example because the disk is full, it counts as a claim of a
+        // running process.
         let _ = draft
             .fill(|out| Ok(out.write_all(process_liveness::ThreadIdentity::current().to_line().as_bytes())?));
         draft.keep();
@@ -511,8 +517,8 @@ fn remove_dead_claim(path: &Path) -> bool {
     if !is_of_nobody(path) {
         return false;
     }
-    // Two processes may find the same dead claim, and only one process succeeds in renaming it. Without the rename, the
-    // second process might remove the new claim of the first process.
+    // Two processes may find the same claim of an ended process, and only one of them succeeds in renaming it. Without
+    // the rename, the second process might remove the claim that the first process has created meanwhile.
     let aside = temporary_path(path, 0);
     if rename_to_new(path, &aside).is_err() {
         return false;
@@ -524,7 +530,7 @@ fn remove_dead_claim(path: &Path) -> bool {
     false
 }
 
-/// The thread that made the claim, if the file identifies it.
+/// Returns the identity of the thread that made the claim, if the file contains it.
 fn read_claim_owner(path: &Path) -> Option<process_liveness::ThreadIdentity> {
     let file =
         OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path).ok()?;
@@ -657,8 +663,8 @@ mod tests {
             assert_eq!(libc::waitpid(child, null_mut(), 0), child);
         }
         assert_eq!(names(&folder).len(), 4);
-        // This removes files as the child does, but only these two files, because other tests have temporary files in
-        // this process.
+        // Do the same as the child, but only for these two files, because other tests have temporary files in this
+        // process.
         for own in [draft.temporary.0, claim._temporary.0] {
             let own = own.unwrap().swap(null_mut(), Ordering::AcqRel);
             remove_file_of_entry(own);
@@ -727,7 +733,8 @@ mod tests {
         fs::remove_dir_all(folder).unwrap();
     }
 
-    /// The draft of a recording is published in this way when the program chooses another folder for its files.
+    /// A recording's draft is published to another folder if the program chooses another folder for its files after the
+    /// draft was created.
     #[test]
     fn a_draft_can_be_published_to_another_folder_or_file_system() {
         let (here, elsewhere) = (folder("file-here"), Path::new("/dev/shm"));

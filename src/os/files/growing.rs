@@ -1,11 +1,11 @@
-//! A growing file is a file that is written while the application runs, by a thread of its own. A file system may be
-//! slow or hang forever. No thread of the application blocks on the file system, and neither does the thread that feeds
-//! the file.
+//! A growing file is written while the application runs, by a separate thread. A file system may be slow or hang
+//! forever, so only this thread calls it: neither the application's threads nor the thread that produces the data
+//! ("feeds the file") block on the file system.
 //!
-//! Blocks that are not written yet are kept in memory, up to a bound. When the bound is reached, the feeding thread
-//! waits as long as the file makes progress. If the file makes no progress for a given time, it is abandoned. No file
-//! is created before the first row that needs a file ([`GrowingFile::create_file`]), so a process that launches nothing
-//! leaves no file.
+//! Blocks that are not written yet are kept in memory, up to a limit. If the limit is reached, the feeding thread waits
+//! for room as long as blocks are being written. If no block is written for a given time, the file is abandoned. The
+//! file is created only when the first row must be stored ([`GrowingFile::create_file`]), so a process that launches
+//! nothing leaves no file.
 //!
 //! ```text
 //! FileFeed -blocks, up to the bound-> GrowingFile -its thread-> Appender
@@ -27,42 +27,43 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 
 /// Size of a block, in bytes.
 const BLOCK_BYTES: usize = 1 << 16;
-/// Number of pending blocks that the queue has capacity for from the start. A thread that hands over a block must not
-/// allocate a longer queue, because memory may have run out.
+/// Initial capacity of the queue of pending blocks. The capacity must be sufficient, because a thread that hands over a
+/// block may be unable to enlarge the queue after memory has run out.
 const QUEUE_BLOCKS: usize = 64;
 /// Stack size of the writing thread, which opens files and writes.
 const STACK_BYTES: usize = 256 << 10;
-/// Maximum wait for a dropped file to be removed.
+/// Maximum time that dropping a [`FileFeed`] waits until the file is removed.
 const REMOVAL_TIMEOUT: Duration = Duration::from_millis(100);
-/// Interval between two checks whether the file makes progress.
+/// Interval between two checks whether blocks are being written.
 const PROGRESS_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Handle to a growing file that shows its progress and, after it was abandoned, gives access to its remainder.
+/// Handle to a growing file, by which callers create the file, wait for its data to be written, and change or remove
+/// the file after it was abandoned.
 #[derive(Clone, Debug)]
 pub struct GrowingFile(Arc<SharedFile>);
 
-/// Input end of a growing file. If the feed is dropped before [`FileFeed::finish`], the file is removed.
+/// Writer of data to a growing file. If it is dropped before [`FileFeed::finish`] was called, the file is removed.
 #[derive(Debug)]
 pub struct FileFeed {
     file: GrowingFile,
     block: Vec<u8>,
 }
 
-/// Limits on the amount of unwritten data and on the wait for room.
+/// Maximum amount of unwritten data, and maximum time to wait for room.
 #[derive(Clone, Copy, Debug)]
 pub struct GrowthLimits {
     /// Maximum number of bytes that are not yet written to the file system.
     pub pending: usize,
-    /// Maximum time without progress, while there is no room for more data.
+    /// Maximum time to wait for room if no block is written meanwhile. After this time the file is abandoned.
     pub patience: Duration,
 }
 
-/// Treatment of a file that is abandoned.
+/// Treatment of the written part of an abandoned file.
 #[derive(Debug)]
 pub enum OnAbandon {
     /// The file is removed, because it takes up disk space and is of no use.
     Remove,
-    /// The part of the file that was written stays, and the first bytes of the file are replaced with these bytes.
+    /// The file stays, and its first bytes are overwritten with these bytes.
     Keep(Vec<u8>),
 }
 
@@ -70,41 +71,42 @@ pub enum OnAbandon {
 struct SharedFile {
     limits: GrowthLimits,
     state: Mutex<FileState>,
-    /// Signalled when a block can be written, or when the file ends.
+    /// Signalled when there is work for the writing thread: a block to write, or the end of the file.
     work_available: Condvar,
-    /// Signalled when a block was written, or when no more blocks will be written.
+    /// Signalled after a block was written, and when no more blocks will be written.
     progressed: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct FileState {
     pending: VecDeque<Vec<u8>>,
-    /// Size of the pending blocks and of the block that is being written.
+    /// Size in bytes of the pending blocks, including the block that is being written.
     bytes: usize,
-    /// Number of times that the file has made progress.
+    /// Number of steps completed so far: creating the file, writing a block, and completing the file are one step each.
     steps: u64,
     /// An empty block, whose memory is reused.
     spare: Vec<u8>,
     /// Path and identity of the file.
     file: Option<(PathBuf, FileId)>,
-    /// The file was abandoned, and its thread no longer writes to it.
+    /// The file was abandoned but still exists, and the writing thread no longer writes to it.
     is_abandoned: bool,
-    /// There is data to write, so the file is created.
+    /// The file must be created, because there is data that must be stored.
     is_needed: bool,
-    /// All data was handed over.
+    /// All data was handed over, and no more will follow.
     is_ended: bool,
-    /// The feed was dropped, so the data is of no use.
+    /// The [`FileFeed`] was dropped before the end, so the file must be removed.
     is_dropped: bool,
     /// The thread has finished.
     has_thread_finished: bool,
-    /// The file, once it is complete.
+    /// The completed file; `None` until then.
     complete: Option<Draft>,
     /// Reason why no more blocks are written.
     failure: Option<Error>,
 }
 
 impl GrowingFile {
-    /// Starts a thread that creates a file by `open` once the file is needed, and writes all rows to the file.
+    /// Starts a thread that creates a file by `open` as soon as the file is needed, and then writes all data to the
+    /// file.
     pub fn start(
         limits: GrowthLimits,
         on_abandon: OnAbandon,
@@ -121,8 +123,8 @@ impl GrowingFile {
         let own = file.clone();
         let spawned = threads::spawn(c"gpuflame-rows", STACK_BYTES, move || {
             threads::note_ours();
-            // The first wait on a lock takes the loader's lock, which a stopped thread may hold later, so the first
-            // wait is made now.
+            // A thread's first wait on a condition variable takes the loader's lock. Wait once now, because later a
+            // stopped thread may hold that lock.
             Condvar::new().wait_for(&mut Mutex::new(()).lock(), Duration::from_millis(1));
             if own.is_needed() {
                 match open() {
@@ -140,8 +142,8 @@ impl GrowingFile {
         (file.clone(), FileFeed { file, block: Vec::with_capacity(BLOCK_BYTES) })
     }
 
-    /// Creates the file, if it does not exist yet, because rows must survive the process from now on. Does not wait for
-    /// the file system.
+    /// Tells the writing thread to create the file, if it does not exist yet. Call when there are rows that must
+    /// survive the end of the process. Does not wait for the file system.
     pub fn create_file(&self) {
         let mut state = self.0.state.lock();
         if !std::mem::replace(&mut state.is_needed, true) {
@@ -149,7 +151,7 @@ impl GrowingFile {
         }
     }
 
-    /// Waits until the file is needed. Returns false if the file is never needed.
+    /// Waits until the file must be created. Returns false if the file ends or is abandoned without being needed.
     fn is_needed(&self) -> bool {
         let mut state = self.0.state.lock();
         while !state.is_needed && !state.is_ended && state.failure.is_none() {
@@ -163,22 +165,22 @@ impl GrowingFile {
         self.0.state.lock().file.as_ref().map(|(path, _)| path.clone())
     }
 
-    /// Waits until all data that was handed over is written. Stops waiting after `patience` without progress.
+    /// Waits until all data that was handed over is written. Stops waiting if nothing is written for `patience`.
     pub fn wait_until_written(&self, patience: Duration) {
         let mut state = self.0.state.lock();
         self.wait_until(&mut state, patience, &|state| state.bytes == 0 && state.file.is_some());
     }
 
-    /// Waits until the file exists, if it is needed. Abandons the file if it does not exist after `patience`.
+    /// If the file is needed, waits until it exists. If it does not exist after `patience`, abandons it.
     pub fn wait_until_created(&self, patience: Duration) {
         let mut state = self.0.state.lock();
         if state.is_needed {
-            // The reason is kept, and returned when the file ends.
+            // Ignore the error here: it is stored, and [`FileFeed::finish`] returns it.
             let _ = self.wait_or_abandon(&mut state, patience, &|state| state.file.is_some());
         }
     }
 
-    /// Removes the remainder of an abandoned file, because the caller needs its disk space. On a file system that
+    /// Removes the written part of an abandoned file, so that the caller can use its disk space. On a file system that
     /// hangs, the file stays. Returns true if a file was removed.
     pub fn remove_abandoned(&self) -> bool {
         let Some((path, identity)) = self.take_abandoned() else { return false };
@@ -192,15 +194,16 @@ impl GrowingFile {
         }
     }
 
-    /// Takes the path and identity of an abandoned file, so that only this caller changes the file.
+    /// Takes the path and identity of an abandoned file. Each later caller gets `None`, so only one caller changes the
+    /// file.
     fn take_abandoned(&self) -> Option<(PathBuf, FileId)> {
         let mut state = self.0.state.lock();
         let is_abandoned = state.is_abandoned;
         state.file.take_if(|_| is_abandoned)
     }
 
-    /// Waits until `is_so` holds, or until no more blocks will be written. Returns false if the file has made no
-    /// progress for `patience`.
+    /// Waits until `is_so` returns true, or until no more blocks will be written. Returns false if no step was
+    /// completed for `patience`.
     fn wait_until(
         &self,
         state: &mut MutexGuard<'_, FileState>,
@@ -220,7 +223,7 @@ impl GrowingFile {
         true
     }
 
-    /// Waits as [`GrowingFile::wait_until`] does, and abandons the file if the file makes no progress.
+    /// As [`GrowingFile::wait_until`], but abandons the file if no step was completed for `patience`.
     fn wait_or_abandon(
         &self,
         state: &mut MutexGuard<'_, FileState>,
@@ -234,7 +237,7 @@ impl GrowingFile {
         state.failure.clone().map_or(Ok(()), Err)
     }
 
-    /// Abandons the file. The error is kept as the reason, unless an earlier error is the reason already.
+    /// Abandons the file. Stores `error` as the reason, unless an earlier error is stored already.
     fn abandon(&self, state: &mut FileState, error: Error) {
         state.failure.get_or_insert(error);
         state.pending.clear();
@@ -246,19 +249,19 @@ impl GrowingFile {
         self.abandon(&mut self.0.state.lock(), error);
     }
 
-    /// Hands over `block`, and leaves an empty block in its place.
+    /// Hands `block` over to the writing thread, and replaces it by an empty block.
     fn push(&self, block: &mut Vec<u8>) -> Result<()> {
         let GrowthLimits { pending, patience } = self.0.limits;
         let mut state = self.0.state.lock();
         if state.bytes >= pending {
-            // Only writing to the file makes room, so the file must be created now.
+            // Room becomes free only if blocks are written, so the file must be created now.
             state.is_needed = true;
             self.0.work_available.notify_one();
         }
         self.wait_or_abandon(&mut state, patience, &|state| state.bytes < pending)?;
         state.bytes += block.len();
-        // Small blocks arrive once or twice per second. They are merged, so that each small block does not take the
-        // memory of a whole block.
+        // Small blocks arrive once or twice per second. Append them to the last pending block, because each block in
+        // the queue takes the memory of a full block.
         match state.pending.back_mut().filter(|last| last.len() + block.len() <= BLOCK_BYTES) {
             Some(last) => {
                 last.extend_from_slice(block);
@@ -273,7 +276,7 @@ impl GrowingFile {
         Ok(())
     }
 
-    /// Loop of the writing thread, once the file is created.
+    /// Writes blocks until the file ends or is abandoned. The writing thread calls this after creating the file.
     fn write(&self, mut draft: Draft, on_abandon: OnAbandon) {
         let mut out = draft.appender();
         let mut state = self.0.state.lock();
@@ -299,7 +302,7 @@ impl GrowingFile {
             state.complete = Some(draft);
             return self.note_progress(&mut state);
         };
-        // The file is removed before waiting threads are notified, so that its disk space is free by then.
+        // Remove the file before notifying waiting threads, so that its disk space is free when they continue.
         let is_dropped = self.0.state.lock().is_dropped;
         let stays = if is_dropped { OnAbandon::Remove } else { on_abandon }.apply(draft);
         let mut state = self.0.state.lock();
@@ -308,7 +311,7 @@ impl GrowingFile {
         self.abandon(&mut state, error);
     }
 
-    /// The next block to write. `None` if no more blocks follow.
+    /// Waits for the next block to write. `None` if no more blocks follow.
     fn next_block(&self, state: &mut MutexGuard<'_, FileState>) -> Option<Vec<u8>> {
         while state.failure.is_none() {
             match state.pending.pop_front() {
@@ -337,10 +340,11 @@ impl OnAbandon {
 }
 
 impl FileFeed {
-    /// Ends the file, and returns it with all data that was fed to it. The writing thread no longer writes to the file.
+    /// Ends the file, waits until all data is written, and returns the file. The writing thread no longer uses the
+    /// file.
     ///
     /// # Errors
-    /// Errors of the file system, or the file has made no progress for `patience`.
+    /// Errors of the file system, or nothing was written for `patience`.
     pub fn finish(mut self, patience: Duration) -> Result<Draft> {
         self.flush_block()?;
         let mut state = self.file.0.state.lock();
@@ -355,7 +359,7 @@ impl FileFeed {
     }
 }
 
-/// A flush hands the data over, and does not wait until it is written.
+/// `flush` hands the data over to the writing thread, and does not wait until the data is written.
 impl Write for FileFeed {
     /// This method is not inlined, because it has many callers.
     #[inline(never)]
@@ -383,7 +387,7 @@ impl Drop for FileFeed {
         }
         state.is_dropped = true;
         self.file.abandon(&mut state, Error::new(ErrorKind::State, "the file was abandoned"));
-        // The file is usually removed by the time `drop` returns.
+        // Wait a short time, so that the file is usually removed when `drop` returns.
         let began = Instant::now();
         while !state.has_thread_finished && began.elapsed() < REMOVAL_TIMEOUT {
             self.file.0.progressed.wait_for(&mut state, PROGRESS_POLL_INTERVAL);
@@ -424,7 +428,7 @@ mod tests {
         (file, feed)
     }
 
-    /// A million bytes, in pieces of many sizes.
+    /// Returns a million bytes, in pieces of many sizes.
     fn pieces() -> impl Iterator<Item = Vec<u8>> {
         (0..1000_u32).map(|piece| vec![piece as u8; (piece as usize * 7919) % 2003])
     }
@@ -485,7 +489,7 @@ mod tests {
         feed.finish(LONG).unwrap().keep();
         assert_eq!(fs::read(&path).unwrap(), b"early late");
         fs::remove_file(&path).unwrap();
-        // When the memory bound is reached, the file must be created to take the data.
+        // When the limit on unwritten data is reached, the file must be created, so that data can be written.
         let (_file, mut feed) = begin();
         for _ in 0..8 {
             feed.write_all(&[b'.'; BLOCK_BYTES]).unwrap();
@@ -499,7 +503,7 @@ mod tests {
     fn all_data_fed_is_written_in_order() {
         let folder = folder("growing-all");
         let (open, opens) = channel();
-        // A thread that waits for a processor makes no progress, so the patience is long.
+        // Use a long patience, because on a busy machine the writing thread may have to wait for a processor.
         let limits = GrowthLimits { patience: LONG, ..BOUNDS };
         let (file, mut feed) = held_within(limits, &folder.join("x"), OnAbandon::Remove, opens);
         assert_eq!(file.path(), None);
@@ -526,7 +530,7 @@ mod tests {
         let (open, opens) = channel();
         let (file, mut feed) = held(&folder.join("x"), OnAbandon::Keep(b"HEAD".to_vec()), opens);
         let block = vec![b'.'; BLOCK_BYTES];
-        // The feed keeps the last block until more data arrives.
+        // The feed hands a block over only when more data arrives.
         for _ in 0..4 {
             feed.write_all(&block).unwrap();
         }

@@ -1,4 +1,5 @@
-//! Files that are complete or absent, files that grow while the application runs, and messages on stderr and stdout.
+//! Files that appear only when they are complete, files that grow while the application runs, and messages on stderr
+//! and stdout.
 
 pub mod file;
 pub mod growing;

@@ -1,17 +1,17 @@
-//! Descriptor 2 of the application, on which gpuflame prints its messages and the ledger.
+//! Writes gpuflame's messages and the ledger to the application's descriptor 2.
 //!
-//! Descriptor 2 may be a full pipe without a reader, closed, or a data file of the application's. A thread of ours
-//! therefore writes the messages, never more bytes at once than a pipe accepts, and the caller waits for that thread
-//! only up to a time limit. `O_NONBLOCK` is never set, because the flag belongs to the open file, which other processes
-//! share, including the user's shell.
+//! Descriptor 2 may be closed, a full pipe that no process reads, or a data file of the application. So a separate
+//! thread writes the messages, never more bytes at once than a pipe accepts, and the caller waits for this thread only
+//! up to a time limit. `O_NONBLOCK` is never set, because this flag belongs to the open file, and other processes, such
+//! as the user's shell, share the open file. Messages may be written if descriptor 2 is one of these:
 //!
 //! ```text
 //! any file                 open for appending, or descriptor 2 when the process or `gpuflame run` started
 //! pipe, socket, device     also if it was descriptor 2 when CUDA started, is a terminal, or is the same as stdout
 //! ```
 //!
-//! Messages are written to no other file. If an application closes descriptor 2, the next file that it opens gets the
-//! number 2, and that file contains the application's data.
+//! All other files might contain the application's data: if an application closes descriptor 2, the next file that it
+//! opens gets the number 2.
 
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
@@ -26,30 +26,30 @@ use crate::is_privileged;
 use crate::process::descriptor::{self, FileId};
 use crate::process::{host_signals, threads};
 
-/// Identity of descriptor 2 when CUDA started; `None` if it was closed.
+/// Identity of the file that was descriptor 2 when CUDA started; `None` if descriptor 2 was closed.
 static FILE_AT_START: OnceLock<Option<FileId>> = OnceLock::new();
-/// Identity of descriptor 2 when the process or `gpuflame run` started; `None` if it is unknown.
+/// Identity of the file that was descriptor 2 when the process or `gpuflame run` started; `None` if it is unknown.
 static FILE_AT_EXEC: OnceLock<Option<FileId>> = OnceLock::new();
 
-/// Environment variable in which `gpuflame run` and the preloaded library pass on the identity of descriptor 2.
+/// Environment variable by which `gpuflame run` and the preloaded library tell child processes the identity of
+/// descriptor 2.
 pub const AT_EXEC_VARIABLE: &str = "_GPUFLAME_STDERR";
 
-/// Maximum size of a write. A pipe accepts this many bytes completely or not at all, and does not block the writer once
-/// the pipe reports room.
+/// Maximum number of bytes per write. A pipe accepts up to this number of bytes as a whole or not at all, and such a
+/// write does not block if `poll` has reported room.
 pub(super) const MAX_WRITE_BYTES: usize = libc::PIPE_BUF;
-/// Maximum time for which a thread tries to write.
+/// Maximum time for which the writing thread tries to write a text.
 const MAX_WRITE_TIME: Duration = Duration::from_secs(5);
-/// Interval between two checks of a pipe whose readiness cannot be polled.
+/// Interval between two checks whether a pipe has room, if `poll` cannot be used.
 const PIPE_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Whether a text may continue a line that another writer has not finished.
+/// Whether a text must start on its own line even if it is not known whether the last line on descriptor 2 is finished.
+/// If that line is known to be unfinished, a line feed is always written before the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LineStart {
-    /// The text may continue the last line only if the state of that line is unknown and descriptor 2 is not a
-    /// terminal.
+    /// If the state of the last line is unknown, no line feed is written before the text.
     Message,
-    /// The text may not continue the last line, even if the state of that line is unknown, unless descriptor 2 is a
-    /// pipe or socket.
+    /// If the state of the last line is unknown and descriptor 2 is a terminal, a line feed is written before the text.
     OwnLine,
 }
 
@@ -61,8 +61,8 @@ enum LastLine {
     Unknown,
 }
 
-/// Remembers which file descriptor 2 is now. Call this before all other functions, because a data file that gets the
-/// number 2 later is not stderr.
+/// Remembers which file is descriptor 2 now. Call before all other functions. A data file that gets the number 2 later
+/// is then not mistaken for stderr.
 pub fn remember_file() {
     FILE_AT_START.get_or_init(|| current_file().ok());
     FILE_AT_EXEC.get_or_init(|| {
@@ -71,23 +71,25 @@ pub fn remember_file() {
     });
 }
 
-/// Remembers which file descriptor 2 is when the process starts. Call before `main`.
+/// Remembers which file is descriptor 2 when the process starts. Call before `main`.
 pub fn remember_file_at_exec() {
     FILE_AT_EXEC.get_or_init(|| current_file().ok());
 }
 
-/// The value of [`AT_EXEC_VARIABLE`] for a program that inherits descriptor 2; `None` if descriptor 2 is closed.
+/// Returns the value of [`AT_EXEC_VARIABLE`] for a program that will inherit descriptor 2; `None` if descriptor 2 is
+/// closed.
 pub fn file_id_to_pass_on() -> Option<String> {
     current_file().ok().map(|identity| identity.to_string())
 }
 
-/// True if descriptor 2, as it is now, is a place for messages.
+/// Whether messages may be written to the file that is descriptor 2 now.
 pub fn takes_messages() -> bool {
     descriptor::stat_descriptor(libc::STDERR_FILENO).is_ok_and(|facts| is_for_messages(&facts))
 }
 
-/// True if descriptor 2 is a pipe or socket. The last line on a pipe or socket may be unfinished, so a text that must
-/// start on its own line needs a heading line that may be lost.
+/// Whether descriptor 2 is a pipe or socket. The last line on a pipe or socket may be unfinished. So a text that must
+/// start on its own line needs a heading line before it: if the last line is unfinished, only the heading is attached
+/// to it.
 pub fn hides_last_line() -> bool {
     descriptor::stat_descriptor(libc::STDERR_FILENO)
         .is_ok_and(|facts| last_line(&facts) == LastLine::Unknown && !is_terminal())
@@ -107,19 +109,20 @@ pub fn write(text: &[u8], patience: Duration) -> bool {
     });
     match spawned {
         Ok(()) => waits.recv_timeout(patience).unwrap_or(true),
-        // If no thread can be created, this thread writes the text, with a limit on the patience.
+        // If no thread can be created, the calling thread writes the text, for at most `MAX_WRITE_TIME`.
         Err(_) => write_here(text, patience.min(MAX_WRITE_TIME)),
     }
 }
 
 /// Writes `text` on the calling thread, without heap memory and without a lock, and stops when `patience` is over.
-/// SIGPIPE is not sent if a check finds no reader. Returns false if the text was not written completely.
+/// Checks first whether a pipe has a reader, so that no SIGPIPE is raised. Returns false if the text was not written
+/// completely.
 pub fn write_here(text: &[u8], patience: Duration) -> bool {
     host_signals::with_all_blocked(|| write_chunks(text, LineStart::Message, patience)).is_ok()
 }
 
-/// Writes `text` as [`write_here`] does, but does not continue another writer's line. The last line on a pipe or socket
-/// cannot be read; see [`hides_last_line`].
+/// As [`write_here`], but starts `text` on its own line if possible. On a pipe or socket the last line cannot be read;
+/// see [`hides_last_line`].
 pub fn write_on_own_line(text: &[u8], patience: Duration) -> bool {
     host_signals::with_all_blocked(|| write_chunks(text, LineStart::OwnLine, patience)).is_ok()
 }
@@ -146,8 +149,9 @@ fn write_chunks(mut text: &[u8], start: LineStart, patience: Duration) -> io::Re
     Ok(())
 }
 
-/// Writes the first lines of `text` at once, after a line feed if needed. Returns the number of bytes of `text` that
-/// were written. This function is not inlined, because its buffer would take stack space in callers that do not write.
+/// Writes as many of the first lines of `text` as fit into one write, after a line feed if needed. Returns the number
+/// of bytes of `text` that were written. Not inlined, because its buffer would take stack space in the caller even if
+/// nothing is written.
 #[inline(never)]
 fn write_chunk(text: &[u8], needs_line_feed: bool) -> io::Result<usize> {
     let mut buffer = [b'\n'; MAX_WRITE_BYTES];
@@ -167,8 +171,8 @@ fn write_chunk(text: &[u8], needs_line_feed: bool) -> io::Result<usize> {
         .map_err(|_| io::Error::last_os_error())
 }
 
-/// Length of the complete lines that can be written at once, so that no other writer's text appears between the lines.
-/// If the first line is too long, the length of a part of that line.
+/// Returns the length in bytes of the complete lines at the start of `text` that fit into one write, so that no other
+/// writer's text appears between them. If even the first line does not fit, returns the length of its part that fits.
 pub(super) fn leading_lines_bytes(text: &[u8]) -> usize {
     let most = &text[..text.len().min(MAX_WRITE_BYTES)];
     if most.len() == text.len() {
@@ -177,7 +181,7 @@ pub(super) fn leading_lines_bytes(text: &[u8]) -> usize {
     most.iter().rposition(|&byte| byte == b'\n').map_or(most.len(), |at| at + 1)
 }
 
-/// True if a text with this start rule must begin with a line feed.
+/// Whether a line feed must be written before a text that starts by the rule `start`.
 fn starts_in_a_line(facts: &libc::stat, start: LineStart) -> bool {
     match last_line(facts) {
         LastLine::Finished => false,
@@ -200,8 +204,8 @@ fn last_line(facts: &libc::stat) -> LastLine {
     }
 }
 
-/// The byte before the position of the next write to a regular file; `None` if the next write is at the start of the
-/// file.
+/// Returns the byte before the position at which the next write to a regular file begins. `None` if this is the start
+/// of the file.
 fn last_byte(facts: &libc::stat) -> io::Result<Option<u8>> {
     let position = match is_appended() {
         true => facts.st_size,
@@ -211,7 +215,8 @@ fn last_byte(facts: &libc::stat) -> io::Result<Option<u8>> {
     let Some(before) = u64::try_from(position).map_err(io::Error::other)?.checked_sub(1) else {
         return Ok(None);
     };
-    // The file is opened again, because descriptor 2 is rarely readable, and its position is shared.
+    // Open the file again for reading, because descriptor 2 is rarely readable, and reading through it would move its
+    // position, which other processes share.
     let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open("/proc/self/fd/2")?;
     if FileId::from_file(&file)? != FileId::from_stat(facts) {
         return Err(ErrorKind::NotFound.into());
@@ -235,7 +240,7 @@ pub(super) fn wait_for_room(number: c_int, deadline: Instant) -> io::Result<()> 
             }
             Ok(_) => return Ok(()),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            // A seccomp filter refuses the call, because otherwise `poll` fails only for lack of memory.
+            // A seccomp filter refuses the call. (The only other reason for an error would be a lack of memory.)
             Err(_) => return wait_without_poll(number, deadline),
         }
     }
@@ -263,8 +268,8 @@ fn poll(asked: &mut libc::pollfd, milliseconds: i32) -> io::Result<i32> {
     }
 }
 
-/// Waits until the number of bytes in a pipe shows that the pipe has room. Other files are assumed to have room,
-/// because regular files always have room and a terminal rarely stops.
+/// Waits for room without `poll`, by looking at the number of bytes in a pipe. Other files are assumed to have room:
+/// regular files always have, and a terminal is rarely stopped.
 fn wait_without_poll(number: c_int, deadline: Instant) -> io::Result<()> {
     let is_pipe = descriptor::stat_descriptor(number)?.st_mode & libc::S_IFMT == libc::S_IFIFO;
     while is_pipe && !pipe_has_room(number) {
@@ -276,19 +281,19 @@ fn wait_without_poll(number: c_int, deadline: Instant) -> io::Result<()> {
     Ok(())
 }
 
-/// True if at most half of the pipe is used. The other half is not counted as room, because the pages of a pipe may be
-/// partly full.
+/// Whether at most half of the pipe's capacity is used. More than half may mean that the pipe is full, because a pipe's
+/// pages may be only partly filled.
 fn pipe_has_room(number: c_int) -> bool {
     let mut held: c_int = 0;
     // SAFETY: FIONREAD writes one int, for which there is room, and F_GETPIPE_SZ takes no pointer.
     let (result, size) = unsafe {
         (libc::ioctl(number, libc::FIONREAD, &raw mut held), libc::fcntl(number, libc::F_GETPIPE_SZ))
     };
-    // If a filter refuses one of these calls, messages must still be printed.
+    // If a filter refuses one of these calls, assume that there is room, so that messages are printed.
     result != 0 || size < 0 || held <= size / 2
 }
 
-/// True if messages may be written to the file; see the table in the module's documentation.
+/// Whether messages may be written to the file; see the table in the module's documentation.
 fn is_for_messages(facts: &libc::stat) -> bool {
     let identity = Some(FileId::from_stat(facts));
     let known = |place: &OnceLock<Option<FileId>>| place.get().copied().flatten();

@@ -1,15 +1,15 @@
-//! Size classes of blocks.
+//! Size classes: the block sizes that the heap allocates.
 
 use std::alloc::Layout;
 
 use super::pages::PAGE_BYTES;
 
-/// A size class of blocks. There are classes of 16 to 128 bytes in steps of 16, and four classes for each larger power
-/// of two, up to 64 KiB.
+/// The index of a size class. The classes have block sizes of 16 to 128 bytes in steps of 16, and above that four sizes
+/// per doubling, up to 64 KiB.
 ///
-/// A size that is a multiple of its alignment gets a class whose size is a multiple of that alignment as well. Slabs
-/// start at page boundaries, so each block is aligned to every power of two that divides the block's size, up to the
-/// size of a page.
+/// If a requested size is a multiple of the requested alignment, the size of its class is a multiple of the alignment
+/// too. Slabs start at page boundaries, so each block is aligned to every power of two that divides the block's size,
+/// up to the size of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SizeClass(pub(super) usize);
 
@@ -17,9 +17,10 @@ impl SizeClass {
     pub(super) const COUNT: usize = 8 + 4 * 9;
     pub(super) const MAX_BYTES: usize = 64 << 10;
 
-    /// The class for `layout`. `None` if a block of this layout gets its own mapping.
+    /// Returns the class for `layout`. `None` if a block of this layout gets its own mapping.
     pub(super) fn for_layout(layout: Layout) -> Option<Self> {
-        // Rust limits sizes, rounded up to their alignment, to half of the address space.
+        // This cannot overflow, because in Rust a size rounded up to its alignment is at most half of the address
+        // space.
         let last = layout.size().max(1).next_multiple_of(layout.align()) - 1;
         match last {
             _ if last >= Self::MAX_BYTES || layout.align() > PAGE_BYTES => None,
@@ -51,7 +52,7 @@ mod tests {
                 let class = SizeClass::for_layout(Layout::from_size_align(size, align).unwrap()).unwrap();
                 assert_eq!(class.bytes(), bytes, "{size} bytes");
             }
-            // Above 128 bytes, rounding up to a class wastes an eighth on average, and at most a quarter.
+            // Above 128 bytes, rounding up to the size of a class wastes at most a quarter, and an eighth on average.
             assert!(before < 128 || bytes - before <= before / 4);
             before = bytes;
         }

@@ -1,10 +1,10 @@
-//! The heap of the shared library, separate from the application's heap, from which we never allocate.
+//! The shared library's own heap. The library never allocates from the application's heap.
 //!
-//! The application's heap cannot be relied on. A thread that a signal has stopped forever may hold the lock of the
-//! application's heap, and then no other thread can allocate or free; an allocator that replaces the application's heap
-//! may itself launch kernels; and the memory of that heap may be overwritten by bugs. In our heap no thread waits for
-//! another thread. A thread that repeatedly finds a pool in use maps the memory that it needs, and adds blocks to free
-//! to a list of that pool.
+//! The application's heap cannot be relied on, for three reasons. A thread that a signal has stopped forever may hold
+//! the heap's lock, and then no other thread can allocate or free. An allocator that replaces the application's heap
+//! may itself launch kernels. And bugs of the application may overwrite the heap's data. In our heap no thread waits
+//! for another thread: if a thread repeatedly finds a pool in use, it maps memory for its allocation, and adds a block
+//! that it frees to a list of that pool.
 //!
 //! ```text
 //! small: pool ─┬─ class of 16 bytes:  slabs, each with its free blocks
@@ -16,10 +16,11 @@
 //! no more mappings: the reserve, a part of the library's own image
 //! ```
 //!
-//! A block returns to the slab that it was cut from, whichever thread frees the block. The memory of a burst of
-//! allocations is therefore returned to the kernel when the burst is over.
+//! A freed block returns to the slab that it was cut from, whichever thread frees it. So after a burst of allocations,
+//! slabs become empty, and their memory is returned to the kernel.
 //!
-//! Only the shared library's own allocator uses this heap; in other builds nothing is allocated, and all counts stay 0.
+//! Only the shared library uses this heap as its allocator. In other builds nothing is allocated here, and all counts
+//! stay 0.
 
 mod class;
 mod pages;
@@ -38,17 +39,17 @@ pub use pages::populate_pages_at_once;
 static HELD_BYTES: AtomicUsize = AtomicUsize::new(0);
 static PEAK_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Bytes that are allocated now.
+/// Number of bytes that are allocated now.
 pub fn held_bytes() -> usize {
     HELD_BYTES.load(Ordering::Relaxed)
 }
 
-/// Maximum of [`held_bytes`] since the last [`take_peak_bytes`].
+/// Maximum of [`held_bytes`] since the last call of [`take_peak_bytes`].
 pub fn peak_bytes() -> usize {
     PEAK_BYTES.load(Ordering::Relaxed)
 }
 
-/// Returns [`peak_bytes`], and begins to look for the next maximum.
+/// Returns [`peak_bytes`], and resets the maximum to the present value of [`held_bytes`].
 pub fn take_peak_bytes() -> usize {
     PEAK_BYTES.swap(held_bytes(), Ordering::Relaxed)
 }
@@ -69,10 +70,11 @@ pub fn alloc(layout: Layout) -> *mut u8 {
     let block = match SizeClass::for_layout(layout) {
         Some(class) => {
             let taken = pool::current_pool().allocate(class).or_else(|| slab::map_alone(class));
-            // The block has the size of its class, because it may later be freed and reused for its class.
+            // Take a block of the full class size, because it may be freed later and then reused for any size of its
+            // class.
             taken.or_else(|| reserve::allocate(class.bytes()))
         }
-        // Pages have a larger alignment than any caller requests.
+        // No caller requests a larger alignment than that of a page.
         None if layout.align() > PAGE_BYTES => None,
         None => pages::map(layout.size()).or_else(|| reserve::allocate(layout.size())),
     };
@@ -85,7 +87,7 @@ pub fn alloc(layout: Layout) -> *mut u8 {
 /// Allocates zeroed memory for `layout`. Returns null if no memory is left.
 pub fn alloc_zeroed(layout: Layout) -> *mut u8 {
     let block = alloc(layout);
-    // Larger blocks are already zero, because each larger block is a new mapping, or a part of the reserve that was
+    // Blocks without a class are already zero, because each of them is a new mapping, or a part of the reserve that was
     // never used.
     if !block.is_null() && SizeClass::for_layout(layout).is_some() {
         // SAFETY: the block has that many bytes.
@@ -117,7 +119,8 @@ pub unsafe fn dealloc(block: *mut u8, layout: Layout) {
     }
 }
 
-/// Moves the content to a block of another size. Returns null if no memory is left; the old block is then unchanged.
+/// Changes the size of a block, which may move its content to another address. Returns null if no memory is left; the
+/// old block is then unchanged.
 ///
 /// # Safety
 /// As for [`dealloc`]; `size` is not 0.
@@ -148,7 +151,7 @@ pub unsafe fn realloc(block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
 mod tests {
     use super::*;
 
-    /// Allocates a block and fills it with a byte that distinguishes it.
+    /// Allocates a block and fills it with `byte`, so that overlapping blocks are noticed.
     fn fill(size: usize, align: usize, byte: u8) -> (*mut u8, Layout, u8) {
         let layout = Layout::from_size_align(size, align).unwrap();
         let block = alloc(layout);
@@ -187,8 +190,8 @@ mod tests {
         }
     }
 
-    /// Other tests allocate at the same time, but less than these failed allocations. Alignments above a page are
-    /// refused.
+    /// Other tests allocate at the same time, but much less than the size of these failed allocations. Alignments above
+    /// a page are refused.
     #[test]
     fn a_failed_allocation_is_not_counted() {
         const HUGE: usize = 1 << 40;
@@ -200,8 +203,8 @@ mod tests {
     #[test]
     fn freed_blocks_are_reused_and_zeroed_on_request() {
         let layout = Layout::from_size_align(40_000, 8).unwrap();
-        // Other tests use the heap at the same time, so only some of many freed blocks are allocated again; at least
-        // one block must be.
+        // Other tests use the heap at the same time, so not all freed blocks are allocated again; but at least one of
+        // them must be.
         let first: Vec<_> = (0..50).map(|_| fill(40_000, 8, 0xab).0).collect();
         // SAFETY: the blocks were allocated just now.
         first.iter().for_each(|block| unsafe { dealloc(*block, layout) });

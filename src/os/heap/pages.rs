@@ -5,16 +5,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(super) const PAGE_BYTES: usize = 4096;
 
-/// Rounds up to whole pages. No layout is so large that the rounding overflows.
+/// Rounds up to whole pages. The result does not overflow, because the size of a layout is limited.
 pub(super) fn round_up_to_pages(bytes: usize) -> usize {
     bytes.next_multiple_of(PAGE_BYTES)
 }
 
-/// Whether pages are populated when they are mapped. If each page is populated only when it is touched, populating
-/// takes three times as long.
+/// Whether pages are populated (get physical memory) already when they are mapped. Populating each page only when it is
+/// first touched takes three times as long.
 static POPULATES_AT_ONCE: AtomicBool = AtomicBool::new(false);
 
-/// From now on, speed matters more than memory that may stay unused. May be called in a signal handler.
+/// Makes the heap populate new pages as soon as they are mapped: this is faster, but also populates pages that may
+/// never be used. May be called in a signal handler.
 pub fn populate_pages_at_once() {
     POPULATES_AT_ONCE.store(true, Ordering::Relaxed);
 }
@@ -23,7 +24,7 @@ pub(super) fn populates_at_once() -> bool {
     POPULATES_AT_ONCE.load(Ordering::Relaxed)
 }
 
-/// Maps new pages, which are zero. After [`populate_pages_at_once`], the pages are populated at once.
+/// Maps new pages, which contain zeros. After [`populate_pages_at_once`] was called, the pages are populated at once.
 pub(super) fn map(bytes: usize) -> Option<NonNull<u8>> {
     map_as(round_up_to_pages(bytes), if populates_at_once() { libc::MAP_POPULATE } else { 0 })
 }
@@ -42,8 +43,8 @@ fn mapped(at: *mut libc::c_void) -> Option<NonNull<u8>> {
     })
 }
 
-/// Maps new pages at a multiple of `align`. The kernel cannot map at a given alignment, so more pages are mapped, and
-/// the surplus on both sides is unmapped.
+/// Maps new pages whose address is a multiple of `align`. `mmap` cannot be asked for an alignment, so more pages are
+/// mapped than needed, and the surplus on both sides is unmapped.
 pub(super) fn map_aligned(bytes: usize, align: usize) -> Option<NonNull<u8>> {
     let around = map_as(bytes + align - PAGE_BYTES, 0)?;
     let before = around.addr().get().wrapping_neg() % align;
@@ -67,7 +68,8 @@ pub(super) unsafe fn unmap(block: *mut u8, bytes: usize) {
     unsafe { libc::munmap(block.cast(), round_up_to_pages(bytes)) };
 }
 
-/// Grows or shrinks a mapping, which may move it. Nothing is copied.
+/// Grows or shrinks a mapping, which may change its address. The pages themselves are moved, without copying their
+/// content.
 ///
 /// # Safety
 /// `block` is the start of a mapping of `from` bytes, which only the caller uses.
@@ -78,8 +80,8 @@ pub(super) unsafe fn remap(block: *mut u8, from: usize, to: usize) -> Option<Non
     })
 }
 
-/// Gives the kernel advice on mapped pages. A kernel that does not know the advice, or cannot apply it to these pages,
-/// refuses; no code depends on its effect.
+/// Calls `madvise` for mapped pages. Errors are ignored, because no code depends on the effect: a kernel may not know
+/// the advice, or be unable to apply it to these pages.
 ///
 /// # Safety
 /// The pages belong to the caller. If the advice is to discard their content, the caller does not need the content.

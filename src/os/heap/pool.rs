@@ -1,4 +1,4 @@
-//! A pool owns all slabs of a group of threads. Only one thread at a time uses a pool.
+//! A pool owns all slabs from which a group of threads allocates. Only one thread at a time uses a pool.
 
 use std::cell::Cell;
 use std::ptr::{NonNull, null_mut};
@@ -10,42 +10,43 @@ use super::reserve;
 use super::slab::{Blocks, Slab, Slabs, chunk_owner, map_chunk};
 use crate::process::threads;
 
-/// Number of attempts to enter a pool. If all attempts fail, the block gets its own mapping instead.
+/// Number of attempts to get exclusive use of a pool. If all attempts fail, the block gets its own mapping instead.
 const MAX_ATTEMPTS: u32 = 1000;
 /// Maximum number of empty slabs that keep their pages (2 MiB in all), so that recurring allocations need no system
 /// call.
 const MAX_RESIDENT_SLABS: u32 = 16;
-/// Minimum number of bytes that a class takes from the reserve at once.
+/// Minimum number of bytes that are taken from the reserve at once for blocks of one class.
 const RESERVE_SLICE_BYTES: usize = 16 << 10;
 
 pub(super) struct Pool {
     is_taken: AtomicBool,
-    /// List of blocks that were freed while another thread was in the pool. The first word of each block points to the
-    /// next block.
+    /// List of blocks that were freed while another thread was using the pool. The first word of each block points to
+    /// the next block.
     returned: AtomicPtr<u8>,
-    /// Slabs with room for blocks, by class. Some of these slabs may be full by now.
+    /// For each class, a list of slabs with free blocks. Some slabs in the list may have become full.
     slabs: [Slabs; SizeClass::COUNT],
-    /// Empty slabs that keep their pages, and their number.
+    /// Empty slabs whose pages still have memory, and the number of these slabs.
     kept: Slabs,
     kept_count: Cell<u32>,
     /// Empty slabs whose pages were returned to the kernel.
     bare: Slabs,
-    /// Blocks from the reserve, by class.
+    /// For each class, free blocks and uncut memory from the reserve.
     last: [Blocks; SizeClass::COUNT],
 }
 
 // SAFETY: the cells are only used by the thread that has set `is_taken`.
 unsafe impl Sync for Pool {}
 
-/// The pool of the application's threads, which a signal may stop anywhere, and the pool of our threads.
+/// Two pools: one for the application's threads, and one for our own threads. They are separate because a signal may
+/// stop a thread of the application forever while it uses its pool.
 static POOLS: [Pool; 2] = [const { Pool::new() }; 2];
 
-/// The calling thread's pool.
+/// Returns the pool of the calling thread.
 pub(super) fn current_pool() -> &'static Pool {
     &POOLS[usize::from(threads::is_ours())]
 }
 
-/// The pool that a block belongs to. `None` if the block has its own mapping.
+/// Returns the pool that a block belongs to. `None` if the block has its own mapping.
 ///
 /// # Safety
 /// The block has the size of a class, is not part of the reserve, and was not freed.
@@ -67,13 +68,14 @@ impl Pool {
         }
     }
 
-    /// Allocates a block. `None` if another thread is in the pool, perhaps forever, or if no memory is left.
+    /// Allocates a block. `None` if another thread keeps using the pool, perhaps forever, or if no memory is left.
     pub(super) fn allocate(&'static self, class: SizeClass) -> Option<NonNull<u8>> {
         let take = || self.allocate_from_slabs(class).or_else(|| self.allocate_slow(class));
         self.with_lock(MAX_ATTEMPTS, take).flatten()
     }
 
-    /// Frees a block now or, if another thread is in the pool, when a thread next enters the pool.
+    /// Frees a block. If another thread is using the pool, adds the block to the list `returned`, and a thread that
+    /// uses the pool later frees it.
     ///
     /// # Safety
     /// The block is part of a chunk of this pool, and is no longer used.
@@ -94,13 +96,13 @@ impl Pool {
         let _ = self.returned.fetch_update(Ordering::Release, Ordering::Relaxed, link);
     }
 
-    /// Frees a block of the reserve. If another thread stays in the pool, the block is lost.
+    /// Frees a block of the reserve. If another thread keeps using the pool, the block is never reused.
     pub(super) fn free_reserve_block(&self, block: NonNull<u8>, class: SizeClass) {
         self.with_lock(MAX_ATTEMPTS, || self.last[class.0].push(block));
     }
 
-    /// Runs `body` while the calling thread is the only thread in the pool. `None` if another thread is in the pool,
-    /// perhaps forever.
+    /// Gets exclusive use of the pool and runs `body`. Makes `tries` attempts. `None` if another thread was using the
+    /// pool at each attempt.
     fn with_lock<T>(&self, tries: u32, body: impl FnOnce() -> T) -> Option<T> {
         let take = |_| {
             let taken =
@@ -143,7 +145,7 @@ impl Pool {
         found.or_else(|| self.allocate_from_new_slab(class)).or_else(from_new_slice)
     }
 
-    /// Starts an empty slab for this class, and takes its first block.
+    /// Assigns an empty slab to this class, and allocates the slab's first block.
     fn allocate_from_new_slab(&'static self, class: SizeClass) -> Option<NonNull<u8>> {
         let slab = self.empty_slab()?;
         slab.assign_class(class);
@@ -198,7 +200,8 @@ impl Pool {
         }
     }
 
-    /// Returns the blocks that were freed while another thread was in the pool.
+    /// Returns the blocks in the list `returned` to their slabs. These blocks were freed while another thread was using
+    /// the pool.
     fn drain_returned(&self) {
         if self.returned.load(Ordering::Relaxed).is_null() {
             return;
@@ -249,7 +252,7 @@ mod tests {
         blocks.into_iter().for_each(|block| unsafe { owning_pool(block).unwrap().free(block) });
     }
 
-    /// Number of resident pages among the pages that these blocks start in.
+    /// Returns how many of the pages in which these blocks start have physical memory.
     fn resident(blocks: &[NonNull<u8>]) -> usize {
         let pages: BTreeSet<_> = blocks.iter().map(|block| block.addr().get() & !(PAGE_BYTES - 1)).collect();
         let is_resident = |page: &usize| {
@@ -266,7 +269,8 @@ mod tests {
         blocks.iter().map(|block| block.addr().get() / SLAB_BYTES).collect()
     }
 
-    /// Numbers of empty slabs with and without their pages.
+    /// Returns the number of empty slabs whose pages have memory, and the number of those whose pages were returned to
+    /// the kernel.
     fn empty(pool: &'static Pool) -> [usize; 2] {
         let mut counts = [0; 2];
         for (slabs, count) in [&pool.kept, &pool.bare].into_iter().zip(&mut counts) {
@@ -284,14 +288,14 @@ mod tests {
         // slab of the next chunk.
         let blocks = take(pool, PAGE_BYTES, 31 + 31 * 32 + 31);
         assert_eq!([slabs_of(&blocks).len(), resident(&blocks)], [33, blocks.len()]);
-        // The last block of each slab is freed later.
+        // Free all blocks except for the last block of each slab.
         let (last, others): (Vec<_>, Vec<_>) =
             blocks.iter().partition(|block| block.addr().get() % SLAB_BYTES == SLAB_BYTES - PAGE_BYTES);
         give_back(others.into_iter().copied());
         assert_eq!(resident(&blocks), blocks.len());
         give_back(last.into_iter().copied());
-        // The slabs that were emptied first keep their pages, and one of these slabs is the first slab of a chunk,
-        // which is a page shorter.
+        // The slabs that became empty first keep their pages. One of them is the first slab of a chunk, which is a page
+        // shorter.
         assert_eq!(resident(&blocks), MAX_RESIDENT_SLABS as usize * 32 - 1);
         assert_eq!(empty(pool), [MAX_RESIDENT_SLABS as usize, 64 - MAX_RESIDENT_SLABS as usize]);
     }
@@ -326,7 +330,7 @@ mod tests {
             assert!(bytes.iter().all(|byte| *byte == size as u8), "{size} bytes");
         };
         for turn in 0..60_000 {
-            // The number of allocated blocks rises and falls alternately.
+            // Let the number of allocated blocks rise and fall alternately.
             if live.is_empty() || next(8) < if turn % 20_000 < 10_000 { 5 } else { 3 } {
                 let size = 1 << next(16);
                 let block = pool.allocate(class_of(size)).unwrap();
@@ -355,8 +359,8 @@ mod tests {
             give_back(blocks.iter().copied());
             assert!(!pool.slabs[class_of(100).0].first().unwrap().is_empty());
         });
-        // The next thread in the pool returns these blocks to their slab, which is then empty and available to any
-        // class.
+        // The next thread that uses the pool returns these blocks to their slab, which is then empty and available to
+        // any class.
         let other = take(pool, 64, 1);
         assert_eq!(slabs_of(&other), slabs_of(&blocks));
         give_back(other);
@@ -372,7 +376,7 @@ mod tests {
                 let sends = sends.clone();
                 scope.spawn(move || {
                     for turn in 0..20_000 {
-                        // A thread that cannot enter the pool within its attempts would map a block.
+                        // If no attempt to use the pool succeeds, no block is sent; the heap would map one instead.
                         if let Some(block) = pool.allocate(class_of(1 << (turn % 14))) {
                             sends[turn % 4].send(block.expose_provenance().get()).unwrap();
                         }

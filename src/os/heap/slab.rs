@@ -1,4 +1,4 @@
-//! A slab is a range of memory that blocks of one class are cut from; a chunk is a mapping of 32 slabs.
+//! A slab is a range of memory that is cut into blocks of one size class. A chunk is a mapping that contains 32 slabs.
 //!
 //! ```text
 //! a multiple of 4 MiB
@@ -8,8 +8,8 @@
 //! ╰─ slab 31
 //! ```
 //!
-//! The address of the first page of a chunk can therefore be computed from the address of a block. If that page has
-//! only zeros, the block has its own mapping.
+//! Because of this alignment, the address of a chunk's first page can be computed from the address of any block in the
+//! chunk. A block with its own mapping has a page of zeros at the address that is computed in this way.
 
 use std::cell::Cell;
 use std::mem::offset_of;
@@ -21,8 +21,9 @@ use crate::leaks;
 
 /// Size of a slab, in bytes: the unit in which memory is assigned to a class and returned to the kernel.
 pub(super) const SLAB_BYTES: usize = 128 << 10;
-/// Size of a chunk, in bytes. A chunk reserves address space early, because later no more may be mapped, and its pages take
-/// no memory until they are written to. For comparison, the C library reserves 64 MiB per thread.
+/// Size of a chunk, in bytes. A chunk is large so that address space is reserved early, because later the kernel may
+/// refuse to map more. Its pages take no memory until they are written to. For comparison, the C library reserves 64
+/// MiB per thread.
 const CHUNK_BYTES: usize = 4 << 20;
 const CHUNK_SLABS: usize = CHUNK_BYTES / SLAB_BYTES;
 
@@ -35,8 +36,8 @@ struct Chunk<Owner: 'static> {
 
 const _: () = assert!(size_of::<Chunk<()>>() <= PAGE_BYTES, "slab 0 begins after the first page");
 
-/// Maps a chunk and returns its slabs. Huge pages are disabled, because they would populate memory that no block uses
-/// yet.
+/// Maps a chunk and returns its slabs. Huge pages are disabled for the chunk, because they would take memory for blocks
+/// that are not used yet.
 pub(super) fn map_chunk<Owner>(owner: &'static Owner) -> Option<&'static [Slab]> {
     let start = pages::map_aligned(CHUNK_BYTES, CHUNK_BYTES)?;
     // SAFETY: the pages are new and hold no data yet.
@@ -48,7 +49,7 @@ pub(super) fn map_chunk<Owner>(owner: &'static Owner) -> Option<&'static [Slab]>
     Some(&piece.slabs)
 }
 
-/// The owner of the chunk that a block is part of. `None` if the block has its own mapping.
+/// Returns the owner of the chunk that a block is part of. `None` if the block has its own mapping.
 ///
 /// # Safety
 /// The block has the size of a class, is not part of the reserve, and was not freed; all chunks have owners of this
@@ -60,7 +61,7 @@ pub(super) unsafe fn chunk_owner<Owner>(block: NonNull<u8>) -> Option<&'static O
     unsafe { (*piece).owner.get() }
 }
 
-/// Maps a block of a class on its own, after a page of zeros.
+/// Maps memory for a single block of a class. A page of zeros precedes the block.
 pub(super) fn map_alone(class: SizeClass) -> Option<NonNull<u8>> {
     let start = pages::map_aligned(PAGE_BYTES + round_up_to_pages(class.bytes()), CHUNK_BYTES)?;
     // SAFETY: the mapping is longer than a page.
@@ -88,7 +89,7 @@ impl Blocks {
         Self { free: Cell::new(null_mut()), next: Cell::new(0), end: Cell::new(0) }
     }
 
-    /// Cuts the next blocks from this memory.
+    /// Sets the memory from which the next blocks are cut.
     pub(super) fn cut_from(&self, start: NonNull<u8>, bytes: usize) {
         self.next.set(start.addr().get());
         self.end.set(start.addr().get() + bytes);
@@ -117,7 +118,7 @@ impl Blocks {
     }
 }
 
-/// State of a slab. Only the thread that is in the owning pool uses this state.
+/// State of a slab. Only the thread that has exclusive use of the owning pool may access it.
 #[repr(align(64))]
 pub(super) struct Slab {
     blocks: Blocks,
@@ -131,7 +132,7 @@ pub(super) struct Slab {
 }
 
 impl Slab {
-    /// The slab that a block is part of.
+    /// Returns the slab that a block is part of.
     ///
     /// # Safety
     /// The block is part of a chunk.
@@ -141,7 +142,7 @@ impl Slab {
         unsafe { &(*with_exposed_provenance::<Chunk<()>>(start)).slabs[within / SLAB_BYTES] }
     }
 
-    /// Start and length of the slab's memory.
+    /// Returns the start and the length in bytes of the slab's memory.
     fn memory(&self) -> (NonNull<u8>, usize) {
         let at = NonNull::from_ref(self).addr().get();
         let (piece, within) = (at & !(CHUNK_BYTES - 1), at % CHUNK_BYTES);
@@ -152,7 +153,7 @@ impl Slab {
         (unsafe { NonNull::new_unchecked(start) }, SLAB_BYTES - skipped)
     }
 
-    /// Cuts blocks of this class from the slab from now on.
+    /// Assigns the slab to this class, so that blocks of this class are cut from it.
     pub(super) fn assign_class(&self, class: SizeClass) {
         let (start, bytes) = self.memory();
         self.blocks.free.set(null_mut());
@@ -161,7 +162,7 @@ impl Slab {
         self.bytes.set(class.bytes() as u32);
     }
 
-    /// Gives the kernel advice on the slab's pages.
+    /// Calls `madvise` for the slab's pages.
     ///
     /// # Safety
     /// No block of the slab is allocated.

@@ -1,5 +1,5 @@
-//! Keeps thread cancellation, which belongs to the application, away from our frames. The C library unwinds a cancelled
-//! thread by an exception of its own, and this exception must not pass through Rust.
+//! Makes sure that no thread is cancelled inside our code, if the application cancels threads (`pthread_cancel`). The C
+//! library unwinds a cancelled thread by an exception, and this exception must not pass through Rust frames.
 
 use libc::c_int;
 
@@ -9,9 +9,9 @@ unsafe extern "C" {
     fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
 }
 
-/// Runs `body` with cancellation disabled on this thread. A request that arrives meanwhile takes effect at the next
-/// cancellation point after `body`. Use it for code that makes system calls. The code path of a launch whose stack is
-/// cached has no cancellation point and does not need it.
+/// Runs `body` with cancellation disabled on this thread. A cancellation request that arrives meanwhile takes effect at
+/// the next cancellation point after `body`. Use this function for code that makes system calls. The code path of a
+/// launch whose stack is cached contains no cancellation point, so it need not be wrapped.
 pub fn without_cancellation<T>(body: impl FnOnce() -> T) -> T {
     struct PreviousState(c_int);
     // The destructor restores the state even if an exception of the application passes through.

@@ -1,5 +1,6 @@
-//! Runs a command as a shell does: on the same terminal, with the signals that are meant for the command, and with the
-//! same inherited state that this process has inherited. The result is the command's status.
+//! Runs a command as a shell does: the command uses the same terminal, gets the signals that are meant for it, and
+//! inherits the same state (signal actions, signal mask, descriptors) that this process inherited. The result is the
+//! command's exit status.
 //!
 //! ```text
 //! start --spawn--> command runs --ends--> signals have their earlier actions again; status
@@ -15,14 +16,15 @@ use std::process::{Command, ExitStatus};
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
-/// Signals that the terminal sends to this process and to the command. The command decides how to react, and this
-/// process runs until the command ends.
+/// Signals that the terminal sends to both this process and the command. The command decides how to react; this process
+/// keeps running until the command ends.
 const TERMINAL_SIGNALS: [i32; 2] = [libc::SIGINT, libc::SIGQUIT];
-/// Signals that a sender sends to this process only, and that are meant for the command.
+/// Signals that other processes send to this process only, but that are meant for the command. They are forwarded to
+/// it.
 const FORWARDED_SIGNALS: [i32; 5] =
     [libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2, libc::SIGALRM];
-/// Stop signal that the terminal sends to this process and to the command. This process stops only when the command
-/// stops.
+/// Stop signal that the terminal sends to both this process and the command. This process stops only after the command
+/// has stopped.
 const TERMINAL_STOP_SIGNAL: i32 = libc::SIGTSTP;
 const HANDLED_SIGNALS: [i32; 8] = {
     let [interrupt, quit] = TERMINAL_SIGNALS;
@@ -30,34 +32,34 @@ const HANDLED_SIGNALS: [i32; 8] = {
     [interrupt, quit, terminate, hang_up, first, second, alarm, TERMINAL_STOP_SIGNAL]
 };
 const STANDARD_DESCRIPTORS: [i32; 3] = [libc::STDIN_FILENO, libc::STDOUT_FILENO, libc::STDERR_FILENO];
-/// Interval between two checks of a stopped command.
+/// Interval in ns between two checks whether a stopped command was continued.
 const STATE_POLL_INTERVAL_NS: i64 = 50_000_000;
 
-/// Process id of the command; 0 before it is started and after its end.
+/// Process id of the command; 0 before the command is started and after it has ended.
 static CHILD_PROCESS: AtomicI32 = AtomicI32::new(0);
-/// Signals to pass on that arrived before the command was started, as bits.
+/// Signals to forward that arrived before the command was started, as a bit mask.
 static EARLY_SIGNALS: AtomicU64 = AtomicU64::new(0);
-/// Signals that this process received, as bits.
+/// Signals that this process received, as a bit mask.
 static RECEIVED_SIGNALS: AtomicU64 = AtomicU64::new(0);
-/// Process id of the process that called [`run`]. This id distinguishes that process from the child, which has the same
-/// handlers between fork and exec.
+/// Process id of the process that called [`run`]. The signal handler needs it, because between fork and exec the child
+/// has the same handler.
 static OWNER_PROCESS: AtomicU32 = AtomicU32::new(0);
-/// Signals that the child received between fork and exec, as bits.
+/// Signals that the child received between fork and exec, as a bit mask.
 static SIGNALS_BEFORE_EXEC: AtomicU64 = AtomicU64::new(0);
 static WAS_CONTINUED: AtomicBool = AtomicBool::new(false);
 static WAS_INTERRUPTED: AtomicBool = AtomicBool::new(false);
 static FORWARDS_INTERRUPTS: AtomicBool = AtomicBool::new(false);
 static KEEPS_RUNNING: AtomicBool = AtomicBool::new(false);
 
-/// State that Rust's runtime changes before `main`: the runtime ignores SIGPIPE, and opens `/dev/null` in place of
-/// closed standard descriptors.
+/// Whether SIGPIPE was ignored when this process started. This must be noted early, because before `main` Rust's
+/// runtime ignores SIGPIPE, and opens `/dev/null` in place of closed standard descriptors.
 static SIGPIPE_IS_IGNORED: AtomicBool = AtomicBool::new(false);
-/// Standard descriptors that were closed, as bits.
+/// Standard descriptors that were closed when this process started, as a bit mask.
 static CLOSED_DESCRIPTORS: AtomicU32 = AtomicU32::new(0);
 
-/// Notes the state that Rust's runtime is about to change. Call from a constructor (`.init_array`) of the program,
-/// because constructors run before the runtime starts. Without the call, the command gets SIGPIPE's default action and
-/// open standard descriptors.
+/// Notes the inherited state that Rust's runtime is about to change. Call from a constructor (`.init_array`) of the
+/// program, because constructors run before the runtime starts. Without this call, the command gets the default action
+/// for SIGPIPE, and `/dev/null` in place of closed standard descriptors.
 pub extern "C" fn note_inherited() {
     SIGPIPE_IS_IGNORED.store(
         current_action(libc::SIGPIPE).is_some_and(|action| action.sa_sigaction == libc::SIG_IGN),
@@ -79,7 +81,7 @@ pub fn run(command: &mut Command) -> io::Result<ExitStatus> {
     OWNER_PROCESS.store(std::process::id(), Ordering::SeqCst);
     let inherited = InheritedActions::read_current();
     let blocked = SignalMask::block_all();
-    // If SIGCHLD is ignored, the kernel reaps the command, and the command's status is lost.
+    // If SIGCHLD were ignored, the kernel would reap the command, and its status would be lost.
     set_action(libc::SIGCHLD, libc::SIG_DFL, 0);
     let keeps_running = KEEPS_RUNNING.load(Ordering::SeqCst);
     for signal in
@@ -105,7 +107,7 @@ pub fn run(command: &mut Command) -> io::Result<ExitStatus> {
     drop(blocked);
     let ended = spawned.and_then(|mut child| {
         wait_for_end(child.id() as i32);
-        // The command is reaped, so another process may get this id from now on.
+        // The command is about to be reaped, and then another process may get this id.
         CHILD_PROCESS.store(0, Ordering::SeqCst);
         child.wait()
     });
@@ -113,30 +115,31 @@ pub fn run(command: &mut Command) -> io::Result<ExitStatus> {
     ended
 }
 
-/// Passes SIGINT on to the command if another process sent it, because a sender that wants to end both processes may
-/// know only this process. (A terminal sends SIGINT to both processes.)
+/// Makes this process forward SIGINT to the command if another process sent it. The sender may want to end both
+/// processes, but know only this one. (A terminal sends SIGINT to both processes, so then it is not forwarded.)
 pub fn forward_interrupts() {
     FORWARDS_INTERRUPTS.store(true, Ordering::SeqCst);
 }
 
-/// Keeps this process running while the command is stopped, because this process stops and continues the command
-/// itself.
+/// Keeps this process running while the command is stopped. Needed if this process itself stops and continues the
+/// command.
 pub fn keep_running_while_stopped() {
     KEEPS_RUNNING.store(true, Ordering::SeqCst);
 }
 
-/// Whether SIGINT arrived while a command ran. The command decided how to react.
+/// Whether SIGINT arrived while the command was running. (Whether it ended the command was the command's decision.)
 pub fn was_interrupted() -> bool {
     WAS_INTERRUPTED.load(Ordering::SeqCst)
 }
 
-/// The status as a shell reports it: the exit code, or 128 plus the number of the fatal signal.
+/// Converts an exit status to the number that a shell reports: the exit code, or 128 plus the number of the fatal
+/// signal.
 pub fn exit_code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     code.unwrap_or(1) as u8
 }
 
-/// Signal actions before [`run`] changed them.
+/// The signal actions that this process had before [`run`] changed them.
 #[derive(Clone)]
 struct InheritedActions {
     handled: [Option<libc::sigaction>; HANDLED_SIGNALS.len()],
@@ -156,7 +159,8 @@ impl InheritedActions {
         self.action(signal).is_some_and(|action| action.sa_sigaction == libc::SIG_DFL)
     }
 
-    /// Restores, in the child before `exec`, the actions, descriptors and mask that this process was started with.
+    /// Restores the signal actions, descriptors and signal mask that this process was started with. Call in the child
+    /// before `exec`.
     fn restore_in_child(&self, mask: libc::sigset_t) {
         for (signal, action) in HANDLED_SIGNALS.iter().zip(&self.handled) {
             restore_action(*signal, action.as_ref());
@@ -180,9 +184,9 @@ impl InheritedActions {
         );
     }
 
-    /// Restores the actions after the command's end, because from now on these signals are meant for this process. The
-    /// signal that ended the command may have been sent to both processes. If that signal has not arrived in this
-    /// process yet, its first arrival has no effect.
+    /// Restores the signal actions after the command has ended, because from now on these signals are meant for this
+    /// process. One exception: the signal that ended the command may have been sent to both processes and may arrive
+    /// here late. If this process has not received it yet, its next arrival has no effect.
     fn restore(&self, ended: Option<ExitStatus>) {
         let fatal = ended.map_or(0, |status| i32::from(exit_code(status)) - 128);
         for (signal, action) in HANDLED_SIGNALS.iter().zip(&self.handled) {
@@ -197,7 +201,7 @@ impl InheritedActions {
     }
 }
 
-/// The calling thread's signal mask before it was changed, which is restored on drop.
+/// The signal mask that the calling thread had before it was changed. The mask is restored on drop.
 struct SignalMask(libc::sigset_t);
 
 impl SignalMask {
@@ -224,8 +228,8 @@ fn set_mask(mask: &libc::sigset_t) {
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mask, null_mut()) };
 }
 
-/// Closes a standard descriptor that Rust's runtime opened on `/dev/null`. If the descriptor was replaced since, as by
-/// [`Command::stdin`], it stays open.
+/// Closes a standard descriptor if it still refers to `/dev/null`, which Rust's runtime opened in place of a closed
+/// one. A descriptor that was replaced since then, for example by [`Command::stdin`], stays open.
 fn close_if_placeholder(number: i32) {
     // SAFETY: all-zero is a valid `stat`.
     let (mut found, mut placeholder): (libc::stat, libc::stat) = unsafe { std::mem::zeroed() };
@@ -242,12 +246,12 @@ fn close_if_placeholder(number: i32) {
 /// A change of the command's state.
 enum StateChange {
     Ended,
-    /// The command was stopped by this signal, and is not continued yet.
+    /// The command was stopped by this signal, and has not been continued yet.
     Stopped(i32),
 }
 
-/// Waits until the process has ended, and does not reap it. When the process is stopped, this process stops as well,
-/// unless it has to keep running.
+/// Waits until the process has ended, without reaping it. When that process is stopped, this process stops as well,
+/// unless [`keep_running_while_stopped`] was called.
 fn wait_for_end(process: i32) {
     let stops = if KEEPS_RUNNING.load(Ordering::SeqCst) { 0 } else { libc::WSTOPPED };
     while let Some(StateChange::Stopped(signal)) = wait_for_change(process, stops) {
@@ -255,8 +259,9 @@ fn wait_for_end(process: i32) {
     }
 }
 
-/// Waits for the end of the process or, with WSTOPPED, until the process is stopped, and leaves the change to be found
-/// by another wait. `None` if the process cannot be waited for or, with WNOHANG, if its state has not changed.
+/// Waits until the process has ended or, if `options` contains WSTOPPED, until it is stopped. The change is not
+/// consumed, so the next wait finds it again. `None` if the process cannot be waited for or, with WNOHANG, if its state
+/// has not changed.
 fn wait_for_change(process: i32, options: i32) -> Option<StateChange> {
     let options = options | libc::WEXITED | libc::WNOWAIT;
     loop {
@@ -276,7 +281,7 @@ fn wait_for_change(process: i32, options: i32) -> Option<StateChange> {
     }
 }
 
-/// Stops this process by `signal`, as the command was stopped, until this process or the command is continued.
+/// Stops this process by `signal`, the signal that stopped the command, until this process or the command is continued.
 fn stop_with_command(command: i32, signal: i32) {
     let watcher = spawn_continue_watcher(command);
     let continued = current_action(libc::SIGCONT);
@@ -284,10 +289,11 @@ fn stop_with_command(command: i32, signal: i32) {
     WAS_CONTINUED.store(false, Ordering::SeqCst);
     set_action(libc::SIGCONT, note_continued as *const () as usize, libc::SA_RESTART);
     set_action(TERMINAL_STOP_SIGNAL, libc::SIG_DFL, 0);
-    // A shell that continues both processes has continued the command before this process runs again.
+    // Check first whether the command is still stopped: the shell may have continued both processes meanwhile.
     if is_stopped(command) {
         raise(signal);
-        // If no shell controls the process group, the kernel ignores all stop signals except SIGSTOP.
+        // If no shell controls the process group, the kernel ignores all stop signals except SIGSTOP, so use SIGSTOP
+        // then.
         if !WAS_CONTINUED.load(Ordering::SeqCst) && is_stopped(command) {
             raise(libc::SIGSTOP);
         }
@@ -312,7 +318,8 @@ fn stop_with_command(command: i32, signal: i32) {
     }
 }
 
-/// Waits until a stopped process is continued or ends, and leaves the change to be found again.
+/// Waits until a stopped process is continued or has ended. The change is not consumed, so the next wait finds it
+/// again.
 fn wait_until_continued(process: i32) {
     // SAFETY: all-zero is a valid `siginfo_t`.
     let mut found: libc::siginfo_t = unsafe { std::mem::zeroed() };
@@ -332,9 +339,9 @@ fn raise(signal: i32) {
     unsafe { libc::raise(signal) };
 }
 
-/// Starts a helper process that continues this process if only the command is continued or killed, because a stopped
-/// process cannot notice that itself. `None` if there is no `/proc` to observe the command with, or if no process can
-/// be created.
+/// Starts a helper process that watches the stopped command. If the command is continued or killed, the helper
+/// continues this process, which cannot notice the change itself because it is stopped. `None` if the helper cannot
+/// watch the command, because there is no `/proc`, or if no process can be created.
 fn spawn_continue_watcher(command: i32) -> Option<i32> {
     // SAFETY: getpid has no preconditions.
     let owner = unsafe { libc::getpid() };
@@ -349,8 +356,8 @@ fn spawn_continue_watcher(command: i32) -> Option<i32> {
             let pause = libc::timespec { tv_sec: 0, tv_nsec: STATE_POLL_INTERVAL_NS };
             while libc::getppid() == owner {
                 if read_state(&stat).is_some_and(|state| state != stopped) {
-                    // SIGCONT is sent repeatedly, because the owner may not have stopped yet. The owner ends this
-                    // helper process once the owner runs.
+                    // Send SIGCONT again and again, because the owner may not have stopped yet. When the owner runs
+                    // again, it ends this helper process.
                     libc::kill(owner, libc::SIGCONT);
                 }
                 libc::nanosleep(&pause, null_mut());
@@ -364,8 +371,8 @@ fn spawn_continue_watcher(command: i32) -> Option<i32> {
     }
 }
 
-/// The letter of a process's state in its `/proc/PID/stat`. The letter `t`, for a process that a debugger has stopped,
-/// is returned as `T`. Allocates nothing.
+/// Reads the letter for a process's state from its `/proc/PID/stat`. Returns `T` also for the letter `t`, which means
+/// that a debugger has stopped the process. Allocates nothing.
 fn read_state(stat: &std::ffi::CStr) -> Option<u8> {
     let mut text = [0_u8; 256];
     // SAFETY: the path is a C string, and read writes at most the length of `text`.
@@ -375,7 +382,8 @@ fn read_state(stat: &std::ffi::CStr) -> Option<u8> {
         libc::close(file);
         usize::try_from(length).ok()?
     };
-    // The name before the state, in parentheses, may contain any characters, including a parenthesis.
+    // The state follows the name in parentheses. The name may contain any characters, including parentheses, so search
+    // for the last one.
     let name_end = text[..length].iter().rposition(|byte| *byte == b')')?;
     text.get(name_end + 2).map(u8::to_ascii_uppercase)
 }
@@ -424,8 +432,8 @@ fn is_forwarded(signal: i32, is_from_process: bool) -> bool {
         libc::SIGINT => is_from_process && FORWARDS_INTERRUPTS.load(Ordering::SeqCst),
         libc::SIGQUIT => false,
         TERMINAL_STOP_SIGNAL => is_from_process,
-        // If the kernel sent the signal, the terminal went away. The command then gets the signal as well, unless only
-        // the session leader gets it.
+        // If the kernel sent the signal, the terminal went away. The command has got the signal as well, unless the
+        // kernel sent it only to the session leader, which is this process.
         libc::SIGTERM | libc::SIGHUP => is_from_process || leads_session(),
         _ => true,
     }
@@ -437,8 +445,8 @@ extern "C" fn note_continued(_signal: i32) {
 
 extern "C" fn do_nothing(_signal: i32) {}
 
-/// Whether a terminal that goes away notifies only this process. This is the case if this process leads the session, as
-/// on a terminal of `ssh -t` or of a container.
+/// Whether this process leads the session, as on a terminal of `ssh -t` or of a container. If so, the kernel notifies
+/// only this process when the terminal goes away.
 fn leads_session() -> bool {
     // SAFETY: neither call has preconditions.
     unsafe { libc::getsid(0) == libc::getpid() }
@@ -458,12 +466,12 @@ fn restore_action(signal: i32, action: Option<&libc::sigaction>) {
     }
 }
 
-/// Handles a signal by [`on_signal`].
+/// Installs [`on_signal`] as the handler of a signal.
 fn install_handler(signal: i32) {
     set_action(signal, on_signal as *const () as usize, libc::SA_SIGINFO | libc::SA_RESTART);
 }
 
-/// Sets an action: the default, ignoring the signal, or a handler whose type matches the flags.
+/// Sets the action of a signal. `action` is SIG_DFL, SIG_IGN, or a handler whose type matches `flags`.
 fn set_action(signal: i32, action: usize, flags: i32) {
     // SAFETY: all-zero is a valid `sigaction`.
     let mut new: libc::sigaction = unsafe { std::mem::zeroed() };

@@ -1,11 +1,11 @@
-//! Descriptors belong to the host. If the host closed a descriptor that we keep (`for (i = 3; i < 256; i++) close(i)`),
-//! the next file that the host opens would get the same number, and our output would be written into that file. We
-//! therefore use numbers that hosts do not reach, and check before each write whether the descriptor still refers to
-//! our file.
+//! Protects files that we keep open. The host may close any descriptor (`for (i = 3; i < 256; i++) close(i)`). If it
+//! closed one of ours, the next file that the host opens would get the same number, and we would write our output into
+//! that file. So we move our files to high numbers that such loops do not reach, and check before each write whether
+//! the descriptor still refers to our file.
 //!
-//! This module protects only descriptors that we keep. The kernel always assigns the lowest free number first. A file
-//! has that number until the file is moved to a higher number or, if the file is only read (`/proc`, a module's names),
-//! until the file is closed, usually after tens of microseconds.
+//! A file is not protected directly after it was opened, because the kernel assigns the lowest free number first. The
+//! file keeps this number until we move it to a higher one. A file that we only read (`/proc`, a module's names) is not
+//! moved, and keeps its low number until it is closed, usually after tens of microseconds.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -15,13 +15,13 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// First descriptor number that we use. Loops that close descriptors mostly end at 255 or 1,023, and new files of the
-/// host get the lowest free number.
+/// Minimum number of descriptors that we keep. Loops that close descriptors mostly end at 255 or 1,023, and the host's
+/// new files get the lowest free numbers.
 const MIN_DESCRIPTOR: i32 = 1000;
 
-/// Makes the kernel enlarge the descriptor table to numbers from 1,000 on, once. Call before opening a file
-/// whose descriptor will be moved to such a number: in a process with threads, the first such move takes 10 to 30 ms, and
-/// the file would keep its low number during that time.
+/// Makes the kernel enlarge the process's descriptor table, so that it has room for numbers from 1,000 on; later calls
+/// do nothing. Call before opening a file that will be moved to such a number. Otherwise the first move enlarges the
+/// table, which takes 10 to 30 ms in a process with threads, and the file would have its low number during that time.
 pub fn enlarge_table() {
     static IS_MADE: AtomicBool = AtomicBool::new(false);
     if !IS_MADE.load(Ordering::Acquire) {
@@ -31,8 +31,9 @@ pub fn enlarge_table() {
     }
 }
 
-/// Moves an open file to a number from 1,000 on. If the limit on open files is lower, the file at least gets a number
-/// other than those of standard input, output and error, which a program may have closed and may open again.
+/// Moves an open file to a number from 1,000 on. If the process's limit on open files is lower, the file gets a number
+/// from 3 on. So it never has a number of standard input, output or error, which a program may have closed and may open
+/// again.
 pub fn move_out_of_reach(file: File) -> File {
     for first in [MIN_DESCRIPTOR, 3] {
         // SAFETY: the descriptor is open while `file` is alive.
@@ -56,7 +57,7 @@ impl fmt::Display for FileId {
     }
 }
 
-/// Reads the kernel's facts about the file that is open under this number.
+/// Returns the kernel's description (`stat`) of the file that is open under this number.
 ///
 /// # Errors
 /// No file is open under this number.
@@ -71,7 +72,7 @@ pub fn stat_descriptor(number: i32) -> io::Result<libc::stat> {
 }
 
 impl FileId {
-    /// Identity of an open file.
+    /// Returns the identity of an open file.
     ///
     /// # Errors
     /// Errors of the file system.
@@ -79,7 +80,7 @@ impl FileId {
         Self::from_descriptor(file.as_raw_fd())
     }
 
-    /// Identity of the file that is open under this number, ours or the host's.
+    /// Returns the identity of the file that is open under this number, whether it is ours or the host's.
     ///
     /// # Errors
     /// No file is open under this number.
@@ -92,7 +93,7 @@ impl FileId {
         Self(facts.st_dev, facts.st_ino)
     }
 
-    /// Identity of the file at `path`. A symbolic link is not followed.
+    /// Returns the identity of the file at `path`. A symbolic link is not followed.
     ///
     /// # Errors
     /// Errors of the file system.
@@ -108,20 +109,20 @@ impl FileId {
     }
 }
 
-/// Appends to a file. Before each write the appender checks whether the descriptor still refers to the file. If the
-/// descriptor refers to another file, or if its number is one that the host may reach, the appender opens the file
-/// again. Use an appender with a buffer.
+/// Appends to a file. Before each write, the appender checks whether its descriptor still refers to the file. If not,
+/// or if the appender has no descriptor with a high number, it opens the file again for this write. Use an appender
+/// with a buffer.
 #[derive(Debug)]
 pub struct Appender {
     path: PathBuf,
     identity: FileId,
-    /// The open file, at [`MIN_DESCRIPTOR`] or above. A host that has dropped its privileges cannot open the file
-    /// again.
+    /// The open file, if its number is at least [`MIN_DESCRIPTOR`]. The file is kept open because it may be impossible
+    /// to open it again, for example if the host has dropped its privileges.
     kept: Option<File>,
 }
 
 impl Appender {
-    /// Creates an appender to the file at `path` with this identity. `open` is the same file, open for appending.
+    /// Creates an appender to the file that has this path and identity. `open` is the same file, open for appending.
     pub fn new(path: &Path, identity: FileId, open: Option<File>) -> Self {
         Self { path: path.to_owned(), identity, kept: open.filter(is_out_of_reach) }
     }
@@ -134,7 +135,7 @@ impl Appender {
         self.open_with(OpenOptions::new().append(true))
     }
 
-    /// Overwrites the start of the file with `bytes`, which needs no additional disk space.
+    /// Overwrites the start of the file with `bytes`. This needs no additional disk space.
     ///
     /// # Errors
     /// As for [`Appender::open`], and errors of writing.
@@ -157,13 +158,13 @@ impl Appender {
         FileId::from_file(file).is_ok_and(|identity| identity == self.identity)
     }
 
-    /// The open file, if its descriptor was kept and still refers to our file.
+    /// Returns the open file, if its descriptor was kept and still refers to our file.
     pub fn open_file(&self) -> Option<&File> {
         self.kept.as_ref().filter(|file| self.is_ours(file))
     }
 
-    /// Takes the kept descriptor, if it still refers to our file. Otherwise the number belongs to the host and must not
-    /// be closed.
+    /// Removes the open file from the appender and returns it, if its descriptor still refers to our file. If not, the
+    /// number belongs to the host, so it must not be closed.
     fn take_file(&mut self) -> Option<File> {
         let file = self.kept.take()?;
         if self.is_ours(&file) {
@@ -178,7 +179,7 @@ fn is_out_of_reach(file: &File) -> bool {
     file.as_raw_fd() >= MIN_DESCRIPTOR
 }
 
-/// Number of bytes written by all appenders.
+/// Number of bytes that all appenders have written.
 static APPENDED_BYTES: AtomicU64 = AtomicU64::new(0);
 
 /// Number of bytes written to our files so far.

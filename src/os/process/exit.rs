@@ -1,10 +1,10 @@
-//! Actions at an ordinary exit of the process, by `exit`, by a return from `main` or by `quick_exit`. For a forked
-//! worker process, `_exit` is the ordinary exit.
+//! Runs actions when the process exits in an ordinary way: by `exit`, by a return from `main`, or by `quick_exit`. A
+//! forked worker process ends by `_exit`, so for such a process `_exit` counts as an ordinary exit too.
 //!
-//! Before glibc 2.41, several threads may be in `exit` at once. Each handler runs on one of these threads, and a thread
-//! that finds no handler left ends the process, even if the other threads are still running their handlers. Until our
-//! action is done, each thread that runs our handler therefore registers the handler again, so that every other exiting
-//! thread finds our handler and waits in it as well.
+//! Before glibc 2.41, several threads may be in `exit` at the same time. Each handler runs on one of these threads, and
+//! a thread that finds no more handlers ends the process, even if the other threads are still running theirs. So each
+//! thread that runs our handler first registers it again, until our action is done. Every other exiting thread then
+//! finds our handler, and waits in it until the action is done.
 
 use std::ffi::c_int;
 use std::sync::OnceLock;
@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::interpose::{self, Interposition};
 use super::process_liveness;
 
-/// Number of times that the handler is registered from the start. This number of threads may exit before the first of
-/// them has registered the handler again. The number is small, because glibc fails when several threads exit and more
-/// than 32 handlers are registered in all.
+/// Number of times that the handler is registered at first. It limits how many threads may exit at the same time before
+/// the first of them has registered the handler again. The number is small, because glibc fails if several threads exit
+/// and more than 32 handlers are registered in total.
 const INITIAL_REGISTRATIONS: usize = 4;
 
 static EARLY_ACTION: RegisteredAction = RegisteredAction::none();
@@ -24,7 +24,7 @@ static LATE_ACTION: RegisteredAction = RegisteredAction::none();
 /// An action at exit, and whether it is done.
 #[derive(Clone, Copy)]
 pub struct ExitAction {
-    /// Performs the action, or waits until another thread has performed it. Called several times.
+    /// Performs the action, or waits until another thread has performed it. May be called several times.
     pub action: fn(),
     /// Whether the action is done.
     pub is_done: fn() -> bool,
@@ -51,7 +51,8 @@ unsafe extern "C" {
     fn at_quick_exit(action: extern "C" fn()) -> libc::c_int;
 }
 
-/// Registers `call` for the exit of the process, on the exiting thread, after all handlers that are registered later.
+/// Registers `call` to run on the exiting thread when the process exits. It runs after all handlers that are registered
+/// later than this call.
 pub fn call_at_exit(call: ExitAction) {
     if LATE_ACTION.0.set(call).is_ok() {
         (0..INITIAL_REGISTRATIONS).for_each(|_| {
@@ -61,26 +62,26 @@ pub fn call_at_exit(call: ExitAction) {
     }
 }
 
-/// Registers `call` to run before all handlers that were registered until now.
+/// Registers `call` to run when the process exits, before all handlers that were registered earlier than this call.
 pub fn call_early_at_exit(call: ExitAction) {
     if EARLY_ACTION.0.set(call).is_ok() {
         (0..INITIAL_REGISTRATIONS).for_each(|_| register_early());
     }
 }
 
-/// Action of a forked worker before it ends by `_exit`.
+/// Action that runs in a forked worker process before it ends by `_exit`.
 struct WorkerExit {
     process: libc::pid_t,
     action: fn(),
 }
 
 static WORKER: OnceLock<WorkerExit> = OnceLock::new();
-/// The C library's `_exit`.
+/// Address of the C library's `_exit`.
 static ORIGINAL_EXIT: AtomicUsize = AtomicUsize::new(0);
 
-/// Interposes on `_exit` in a forked worker process, so that `action` is called before (`multiprocessing` ends its
-/// workers by `_exit`). `action` may be called in a signal handler, and while the program holds any lock. Call once. In
-/// a process that is not a forked worker nothing is interposed, because a program that calls `_exit` in such a process
+/// In a forked worker process, interposes on `_exit`, so that `action` is called before the process ends. (Python's
+/// `multiprocessing` ends its workers by `_exit`.) `action` may be called in a signal handler, and while the program
+/// holds any lock. Call once. In any other process nothing is interposed, because a program that calls `_exit` there
 /// wants to end at once.
 pub fn call_at_worker_exit(action: fn()) {
     let name = c"_exit";
@@ -94,12 +95,12 @@ pub fn call_at_worker_exit(action: fn()) {
     let ours: unsafe extern "C" fn(c_int) -> ! = exit_worker;
     let places =
         ["_exit", "_Exit"].map(|name| Interposition { name, original: theirs, replacement: ours as usize });
-    // If `_exit` cannot be interposed, it ends the process without our action, and the checkpoint remains.
+    // If `_exit` cannot be interposed, the process ends without our action, and the last checkpoint file remains.
     let _ = interpose::replace_functions(&places);
 }
 
-/// Process id. The kernel is asked directly, because the C library of a child made by `vfork` may return the id of the
-/// child's parent.
+/// Returns the process id. The kernel is asked directly, because in a child made by `vfork`, the C library may return
+/// the parent's id.
 fn process_id() -> libc::pid_t {
     // SAFETY: the call has no preconditions.
     unsafe { libc::syscall(libc::SYS_getpid) as libc::pid_t }
@@ -108,8 +109,8 @@ fn process_id() -> libc::pid_t {
 /// `_exit`, as the program calls it.
 unsafe extern "C" fn exit_worker(status: c_int) -> ! {
     let is_worker = |worker: &&WorkerExit| worker.process == process_id();
-    // On an alternate signal stack, on which crash handlers run, the action is skipped: that stack may be too small,
-    // and the checkpoint has the sums.
+    // Skip the action on an alternate signal stack, on which crash handlers run: this stack may be too small, and the
+    // last checkpoint contains the sums anyway.
     if let Some(worker) = WORKER.get().filter(is_worker).filter(|_| !is_on_alternate_stack()) {
         // A panic must not reach the program.
         let _ = std::panic::catch_unwind(worker.action);
@@ -131,7 +132,7 @@ fn is_on_alternate_stack() -> bool {
     stack.ss_flags & libc::SS_ONSTACK != 0
 }
 
-/// Ends the process as `exit(0)` does, on the calling thread.
+/// Ends the process by calling `exit(0)` on this thread.
 pub fn exit() -> ! {
     // SAFETY: the caller has decided that the process ends.
     unsafe { libc::exit(0) }

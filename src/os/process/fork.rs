@@ -1,17 +1,17 @@
-//! Forked children, which inherit neither the driver's state nor our collector.
+//! Support for forked children. A child can use neither the parent's CUDA driver state nor our collector thread.
 
 use std::ops::Range;
 
-/// Registers `action`, which the C library's `fork` calls in each child, on the child's only thread. `action` may only
-/// do what is permitted in a forked child, so it must take no lock and allocate nothing.
+/// Registers `action`, which the C library's `fork` will call in each child, on the child's only thread. `action` must
+/// take no lock and allocate nothing, because neither is permitted in a forked child.
 pub fn on_fork_in_child(action: extern "C" fn()) {
     // SAFETY: `action` is never unloaded (see `pinning::pin_library`), and the caller guarantees that it only does what
     // a child may do.
     unsafe { libc::pthread_atfork(None, None, Some(action)) };
 }
 
-/// Makes the kernel replace `pages` by zeros in all children, however they are forked. Returns false if the kernel
-/// cannot do this (before 4.14).
+/// Makes the kernel fill `pages` with zeros in every forked child, even if the child is not created by the C library's
+/// `fork`. Returns false if the kernel cannot do this (before 4.14).
 ///
 /// # Safety
 /// `pages` must be whole pages that belong to the caller, are not mapped from a file, and may become zero in a child.

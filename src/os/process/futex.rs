@@ -1,15 +1,15 @@
-//! Words that threads sleep on until the words change. Both the sleeping and the waking code may run in a signal
-//! handler, so they use no lock and no heap memory.
+//! Words in memory on which threads sleep until the word changes. The code that sleeps and the code that wakes may both
+//! run in a signal handler, so they use no lock and no heap memory.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Bits that are set once and never cleared, with a way to wait for them.
+/// Flags that are set once and never cleared. Threads can wait until a flag is set.
 #[derive(Debug)]
 pub struct EventFlags(AtomicU32);
 
 impl EventFlags {
-    /// Creates a word without any bit set.
+    /// Creates flags of which none is set.
     pub const fn new() -> Self {
         Self(AtomicU32::new(0))
     }
@@ -30,7 +30,7 @@ impl EventFlags {
         wake(&self.0);
     }
 
-    /// Sleeps while the word equals `known`, for at most `patience`. May return earlier for other reasons.
+    /// Sleeps for at most `patience` while the set bits equal `known`. May also return early for other reasons.
     pub fn wait(&self, known: u32, patience: Option<Duration>) {
         wait(&self.0, known, patience);
     }
@@ -42,7 +42,7 @@ impl Default for EventFlags {
     }
 }
 
-/// Wakes threads, and counts the notifications.
+/// A counter of notifications. Threads can wait for the next notification.
 #[derive(Debug)]
 pub struct EventCount(AtomicU32);
 
@@ -57,13 +57,13 @@ impl EventCount {
         self.0.load(Ordering::SeqCst)
     }
 
-    /// Adds a notification, which wakes all waiting threads. May be called in a signal handler.
+    /// Counts a notification and wakes all waiting threads. May be called in a signal handler.
     pub fn notify_all(&self) {
         self.0.fetch_add(1, Ordering::SeqCst);
         wake(&self.0);
     }
 
-    /// Sleeps for at most `patience`, unless there were more than `known` notifications. May return earlier for other
+    /// Sleeps for at most `patience` while the number of notifications equals `known`. May also return early for other
     /// reasons.
     pub fn wait(&self, known: u32, patience: Option<Duration>) {
         wait(&self.0, known, patience);

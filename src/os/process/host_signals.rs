@@ -1,8 +1,8 @@
-//! Signals belong to the application. None of our threads handles a signal, and the application's signal handlers may
-//! interrupt our code anywhere, or leave our code by a jump.
+//! Protects our code against the application's signal handlers. Such a handler may interrupt our code anywhere on an
+//! application's thread, and may leave it by a jump (`longjmp`). It never runs on our own threads.
 
-/// Runs `body` with all signals blocked. A thread that `body` creates therefore never runs the application's signal
-/// handlers, and no handler on the calling thread jumps out of `body`.
+/// Runs `body` with all signals blocked. So no signal handler on the calling thread jumps out of `body`. A thread that
+/// `body` creates inherits the blocked signals, and so never runs the application's handlers.
 pub fn with_all_blocked<T>(body: impl FnOnce() -> T) -> T {
     // SAFETY: all-zero is a valid signal set; sigfillset writes to the first, pthread_sigmask to the second.
     let old = unsafe {
@@ -18,10 +18,10 @@ pub fn with_all_blocked<T>(body: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Whether a thread that is now at stack address `at` has jumped out of the code that it ran at stack address `inside`.
-/// If it has not jumped, it is in a signal handler, which runs deeper than the interrupted code, with the kernel's
-/// frame in between, or on the alternate signal stack. Returns true only if the jump is certain. Takes several
-/// microseconds.
+/// Whether a thread has left code of ours by a jump. The thread ran that code at the stack address `inside`, and now
+/// runs at the stack address `at`. If it has not jumped, it must be in a signal handler now. The handler then runs on
+/// the alternate signal stack, or deeper on the same stack, with the kernel's signal frame between the two addresses.
+/// Returns true only if the thread has certainly jumped. Takes several microseconds.
 pub fn has_jumped_out(inside: usize, at: usize) -> bool {
     // SAFETY: all-zero is a valid `stack_t`.
     let mut alternate: libc::stack_t = unsafe { std::mem::zeroed() };
@@ -38,12 +38,12 @@ pub fn has_jumped_out(inside: usize, at: usize) -> bool {
     at >= inside || !has_signal_frame(inside, at)
 }
 
-/// Maximum distance of the kernel's frame below the interrupted code, in bytes: several times the stack that gpuflame
-/// itself needs, and the largest processor state, 11 KiB.
+/// Maximum distance in bytes from `inside` down to the kernel's signal frame. It covers several times the stack that
+/// gpuflame itself needs, and the largest processor state (11 KiB).
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 const MAX_FRAME_DISTANCE_BYTES: usize = 64 << 10;
 
-/// Whether the kernel's frame for a signal may be between the two addresses. The frame starts with the address of the
+/// Whether a signal frame of the kernel may be between the two addresses. Such a frame starts with the address of the
 /// code that returns from handlers, which the C library has registered with the kernel.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 fn has_signal_frame(inside: usize, at: usize) -> bool {
@@ -59,8 +59,8 @@ fn has_signal_frame(inside: usize, at: usize) -> bool {
         let is_unmapped =
             || std::io::Error::last_os_error().raw_os_error().is_some_and(|error| error == libc::EFAULT);
         let Ok(read) = usize::try_from(read) else {
-            // If there is unmapped memory in between, the two addresses are on different stacks. On any other error,
-            // reading may not be permitted.
+            // If memory between the two addresses is unmapped, they are on different stacks. Any other error may mean
+            // that the call is not permitted, and then a signal frame cannot be ruled out.
             return !is_unmapped();
         };
         if words[..read / 8].iter().any(|word| *word != 0 && returns.contains(word)) {
@@ -79,8 +79,8 @@ fn has_signal_frame(_inside: usize, _at: usize) -> bool {
     true
 }
 
-/// Addresses of the code by which handlers return, by signal. There is usually only one such address, plus one for each
-/// language runtime that sets handlers without the C library.
+/// Returns, for each signal, the address of the code by which its handler returns. Usually all handlers set through the
+/// C library have the same address, and a language runtime that sets handlers without the C library has another one.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 fn return_addresses() -> [usize; 64] {
     /// The kernel's `sigaction`.

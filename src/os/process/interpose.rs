@@ -1,18 +1,20 @@
-//! An interposer that replaces functions of a loaded library by ours, both for callers that look the functions up from
-//! now on and for callers whose table the dynamic linker has already filled.
+//! Replaces functions of a loaded library by ours ("interposes on" them). This affects callers that look the functions
+//! up from now on, and callers for which the dynamic linker has already stored the functions' addresses.
 //!
 //! ```text
 //! a module that is loaded later, dlsym --> symbol of the library: its value is exchanged
 //! a module that is loaded already      --> its slot for the function: the address in it is exchanged
 //! ```
 //!
-//! Callers that saved an address before the replacement still call the library's function, and so does gpuflame.
+//! A caller that saved a function's address before the replacement still calls the library's function. So gpuflame can
+//! still call it too.
 //!
-//! The interposer writes only words that the linker itself wrote or reads, in this process's private copy of the page,
-//! through `/proc/self/mem`. Writing to that file also changes pages that the linker has made read-only, and returns an
-//! error if it is not permitted. No page therefore changes its protection while other threads use it, and no write can
-//! fault. Tables and slots of modules are read through the same file, because a program may have protected or unmapped
-//! their pages. All reads and writes happen inside `dl_iterate_phdr`, while the linker loads and unloads nothing.
+//! This module changes only words that the linker itself writes or reads. It writes to them through the file
+//! `/proc/self/mem`, which changes this process's private copy of the page. A write to that file succeeds even if the
+//! linker has made the page read-only, and returns an error if it is not permitted. So no page has to be made writable
+//! while other threads use it, and no write can fault. Tables and slots of modules are read through the same file,
+//! because a program may have protected or unmapped their pages. All reads and writes happen inside `dl_iterate_phdr`,
+//! while the linker loads and unloads nothing.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, c_int, c_void};
@@ -35,15 +37,15 @@ pub struct Interposition {
     pub replacement: usize,
 }
 
-/// Replaces the functions of all `places`, which belong to one library. Returns the number of words written.
-/// A word is a module's slot or a symbol's value. If a word cannot be written, it keeps its value, and the modules that
-/// use it go on calling the library's function.
+/// Replaces the functions of all `places`, which must belong to one library. Returns the number of words that were
+/// changed; each word is a module's slot or a symbol's value. If a word cannot be written, it keeps its value, and the
+/// modules that use it still call the library's function.
 ///
 /// # Errors
 /// The file `/proc/self/mem` cannot be written, or the library is not found.
 pub fn replace_functions(places: &[Interposition]) -> io::Result<usize> {
-    // Signals are blocked, because a signal handler of the program that jumped out of the visit would leave the
-    // linker's lock locked.
+    // Block signals: if a signal handler of the program jumped out of `dl_iterate_phdr`, the linker's lock would stay
+    // locked.
     host_signals::with_all_blocked(|| replace_all(places))
 }
 
@@ -73,8 +75,8 @@ fn replace_all(places: &[Interposition]) -> io::Result<usize> {
     Ok(written)
 }
 
-/// Replaces the function `name` in the slots of the module that contains the address `inside`. That module calls `ours`
-/// from now on, and every other module calls the same function as before. Returns the number of slots.
+/// Replaces the function `name` only for the module that contains the address `inside`: from now on this module calls
+/// `ours`, and every other module calls the same function as before. Returns the number of slots that were changed.
 ///
 /// # Errors
 /// The file `/proc/self/mem` cannot be written.
@@ -95,12 +97,13 @@ fn replace_slots(inside: usize, name: &str, ours: usize) -> io::Result<usize> {
     Ok(written)
 }
 
-/// This process's memory as a file, `/proc/self/mem`. The host may close any descriptor, and open a file of its own
-/// under the same number.
+/// The open file `/proc/self/mem`, which contains this process's memory. Its identity is stored, because the host may
+/// close any descriptor and open a file of its own under the same number.
 struct ProcessMemory {
     file: ManuallyDrop<File>,
     identity: FileId,
-    /// Cache of the pages that were read last. Tables are read in order, and several tables are read at the same time.
+    /// Cache of the pages that were read last. It has several entries, because several tables are read alternately,
+    /// each from its start to its end.
     pages: RefCell<PageCache>,
 }
 
@@ -129,8 +132,8 @@ impl ProcessMemory {
         self.bytes(at).map(u32::from_ne_bytes)
     }
 
-    /// The bytes at an address; `None` if the address is not mapped. Writes made since the page was read into the cache
-    /// may be missing.
+    /// Returns the bytes at an address; `None` if the address is not mapped. The bytes may come from the cache, and
+    /// then lack changes that were made since the page was read.
     fn bytes<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
         let offset = at % PAGE_BYTES;
         if let Some(end) = offset.checked_add(N).filter(|end| *end <= PAGE_BYTES) {
@@ -172,7 +175,7 @@ impl ProcessMemory {
         bytes.all(|(index, byte)| self.byte(at + index) == Some(*byte))
     }
 
-    /// The C string at an address, if it ends within `MAX_NAME_BYTES`.
+    /// Returns the C string at an address, if it ends within `MAX_NAME_BYTES`.
     fn string(&self, at: usize) -> Option<Vec<u8>> {
         let bytes: Vec<u8> =
             (0..MAX_NAME_BYTES).map_while(|index| self.byte(at + index).filter(|byte| *byte != 0)).collect();
@@ -200,11 +203,11 @@ impl Drop for ProcessMemory {
     }
 }
 
-/// A module during `dl_iterate_phdr`, which keeps it loaded.
+/// A loaded module. It cannot be unloaded, because this value exists only inside `dl_iterate_phdr`.
 struct LoadedModule<'a> {
     memory: &'a ProcessMemory,
     base: usize,
-    /// Addresses and sizes of the module's code and data.
+    /// Start address and size in bytes of each segment of the module's code and data.
     spans: Vec<(usize, usize)>,
     file: Vec<u8>,
     dynamic: Vec<(usize, usize)>,
@@ -226,14 +229,15 @@ const MAX_NAME_BYTES: usize = 4096;
 const SYMBOL_BYTES: usize = 24;
 const RELOCATION_BYTES: usize = 24;
 
-/// Relocations that write a symbol's address to a word: a pointer, a slot of a table, and a slot for calls.
+/// Types of relocations that write a symbol's address to a word: to a pointer, to a slot of a table, and to a slot for
+/// calls.
 #[cfg(target_arch = "x86_64")]
 const ADDRESS_RELOCATIONS: [u32; 3] = [1, 6, 7];
 #[cfg(not(target_arch = "x86_64"))]
 const ADDRESS_RELOCATIONS: [u32; 3] = [257, 1025, 1026];
 
 impl<'a> LoadedModule<'a> {
-    /// The module that the linker describes. `None` if the module has no dynamic section.
+    /// Creates the module from the linker's description. `None` if the module has no dynamic section.
     fn from_linker(info: &libc::dl_phdr_info, memory: &'a ProcessMemory) -> Option<Self> {
         let base = usize::try_from(info.dlpi_addr).ok()?;
         // SAFETY: the pointer refers to the linker's array of that length, which stays valid during the visit.
@@ -258,15 +262,15 @@ impl<'a> LoadedModule<'a> {
         self.dynamic.iter().find(|pair| pair.0 == tag).map(|pair| pair.1)
     }
 
-    /// The address of a table. When the linker loads a module, it adds the module's base to the address, unless the
-    /// module's dynamic section is read-only.
+    /// Returns the address of a table. When the linker loads a module, it adds the module's base to the address in the
+    /// dynamic section, unless that section is read-only; then the base is added here.
     fn table(&self, tag: usize) -> Option<usize> {
         let address = self.value(tag)?;
         let address = if address < self.base { address + self.base } else { address };
         self.covers(address).then_some(address)
     }
 
-    /// Name under which other modules depend on this module: its SONAME, or else its file name.
+    /// Returns the name by which other modules refer to this module as a dependency: its SONAME, or else its file name.
     fn own_name(&self) -> Vec<u8> {
         let soname =
             self.value(DT_SONAME).and_then(|at| self.memory.string(self.table(DT_STRTAB)?.checked_add(at)?));
@@ -284,7 +288,7 @@ impl<'a> LoadedModule<'a> {
         needed.any(|&(_, at)| self.has_string(at, name))
     }
 
-    /// Exchanges the value of the exported symbol.
+    /// Replaces the value of the exported symbol by the address of our function.
     fn replace_export(&self, place: &Interposition, write: &mut dyn FnMut(usize, usize)) -> Option<()> {
         let symbols = self.table(DT_SYMTAB)?;
         self.visit_hashed_symbols(place.name, &mut |symbol| {
@@ -296,7 +300,7 @@ impl<'a> LoadedModule<'a> {
         })
     }
 
-    /// Passes to `look` the index of each symbol with this name in the hash table that the linker searches.
+    /// Calls `look` with the index of each symbol that has this name in the hash table that the linker searches.
     fn visit_hashed_symbols(&self, name: &str, look: &mut dyn FnMut(u32)) -> Option<()> {
         let (hashes, symbols) = (self.table(DT_GNU_HASH)?, self.table(DT_SYMTAB)?);
         let hash =
@@ -321,8 +325,9 @@ impl<'a> LoadedModule<'a> {
         Some(())
     }
 
-    /// Indices of the symbols with these names that the module's slots may refer to. Imported symbols precede the
-    /// symbols in the hash table, except functions whose address the program compares, which are in the hash table.
+    /// Returns the symbols with these names to which the module's slots may refer, as (index of the symbol, index of
+    /// the name). Most imported symbols precede the symbols in the hash table. Functions whose address the program
+    /// compares are in the hash table.
     fn referenced_symbols(&self, names: &[&str]) -> Vec<(u32, usize)> {
         let mut found = Vec::new();
         let Some(symbols) = self.table(DT_SYMTAB) else { return found };
@@ -348,8 +353,8 @@ impl<'a> LoadedModule<'a> {
         found
     }
 
-    /// Exchanges slots that the linker has already filled. Slots that the linker fills at the first call do not contain
-    /// the function's address yet, and will get our function's address.
+    /// Replaces the functions' addresses in the slots that the linker has already filled. Slots that the linker fills
+    /// at the first call need no change: the linker will store our function's address there.
     fn exchange_slots(&self, places: &[Interposition], write: &mut dyn FnMut(usize, usize)) {
         let names: Vec<_> = places.iter().map(|place| place.name).collect();
         self.visit_slots(&names, &mut |slot, at| {
@@ -359,9 +364,9 @@ impl<'a> LoadedModule<'a> {
         });
     }
 
-    /// Passes to `look` the slots for functions with these names, filled or not, and the index of the name. Slots are
-    /// found by the symbols of their relocations, because machine-learning libraries have hundreds of thousands of
-    /// slots, and most of these slots need not be read.
+    /// Calls `look` with each slot for a function with one of these names, whether the slot is filled or not, and with
+    /// the index of the name. The slots are found by the symbols of their relocations. So most slots need not be read,
+    /// which matters because machine-learning libraries have hundreds of thousands of them.
     fn visit_slots(&self, names: &[&str], look: &mut dyn FnMut(usize, usize)) {
         let symbols = self.referenced_symbols(names);
         if symbols.is_empty() {
@@ -372,7 +377,8 @@ impl<'a> LoadedModule<'a> {
         for (table, size, first) in tables {
             let (Some(table), Some(size)) = (self.table(table), self.value(size)) else { continue };
             for at in (first..size / RELOCATION_BYTES).map(|index| table + RELOCATION_BYTES * index) {
-                // An entry has the address of the slot, the type, and the symbol's index.
+                // A relocation entry contains the address of the slot, the type of the relocation, and the symbol's
+                // index.
                 let Some(symbol) = self.memory.number(at + 12) else { break };
                 let Some((_, name)) = symbols.iter().find(|(named, _)| *named == symbol) else { continue };
                 let is_address =
@@ -386,7 +392,7 @@ impl<'a> LoadedModule<'a> {
     }
 }
 
-/// Passes all modules to `look`. No module is loaded or unloaded meanwhile.
+/// Calls `look` with each module. No module is loaded or unloaded meanwhile.
 fn visit_modules(memory: &ProcessMemory, look: &mut dyn FnMut(&LoadedModule<'_>)) {
     type Visitor<'a> = (&'a ProcessMemory, &'a mut dyn FnMut(&LoadedModule<'_>));
     unsafe extern "C" fn step(info: *mut libc::dl_phdr_info, _size: usize, visitor: *mut c_void) -> c_int {
@@ -452,7 +458,7 @@ mod tests {
         assert_eq!(replace_functions(&[place]).unwrap(), 0, "all done");
     }
 
-    /// The module whose slots change is this program. `dlsym` does not read slots.
+    /// The test changes slots of this program. `dlsym` does not read slots, so it still finds the library's function.
     #[test]
     fn a_function_replaced_in_one_modules_slots_is_still_found_by_dlsym() {
         unsafe extern "C" {

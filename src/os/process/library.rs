@@ -4,8 +4,8 @@ use std::ffi::{CStr, CString, c_char};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// The version that a `libgpuflame.so` reports. Call in a process that may crash, because the file is loaded and its
-/// code runs.
+/// Returns the version that a `libgpuflame.so` reports. This function loads the file and runs its code, so call it only
+/// in a process that may crash.
 ///
 /// # Errors
 /// The dynamic linker's message, or a message that the file is another library.
@@ -31,14 +31,14 @@ pub fn library_version(path: &Path) -> Result<String, String> {
     Ok(unsafe { text(version()) })
 }
 
-/// The version of the C library, such as `2.36`.
+/// Returns the version of the C library, such as `2.36`.
 #[cfg(target_env = "gnu")]
 pub fn c_library() -> String {
     // SAFETY: the result is a C string that lives forever.
     unsafe { text(libc::gnu_get_libc_version()) }
 }
 
-/// The version of a C library that is not glibc is unknown.
+/// Returns a text instead of a version, because only glibc's version can be determined.
 #[cfg(not(target_env = "gnu"))]
 pub fn c_library() -> String {
     "not glibc".to_owned()

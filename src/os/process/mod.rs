@@ -1,5 +1,5 @@
-//! The process that gpuflame is a guest in: its threads, stacks, descriptors, libraries, forks and exits, and the processes
-//! that the command starts.
+//! Services for the application's process, in which gpuflame is a guest: its threads, stacks, descriptors, libraries,
+//! forks and exits. Also the processes that the `gpuflame` command starts.
 
 pub mod cancel;
 pub mod child;

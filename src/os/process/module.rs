@@ -1,5 +1,6 @@
-//! A module is code that the dynamic linker has loaded: the program, a library, a plugin. A function pointer is valid
-//! only while its module is loaded, and another module may be loaded at the same address afterwards.
+//! Identifies loaded modules. A module is code that the dynamic linker has loaded: the program, a library, or a plugin.
+//! A function pointer is valid only while its module is loaded; afterwards, another module may be loaded at the same
+//! address.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -11,7 +12,7 @@ use std::num::NonZeroU64;
 pub struct ModuleId(NonZeroU64);
 
 impl ModuleId {
-    /// Id of the module that contains `address`. `None` for generated code, and for unmapped memory.
+    /// Returns the id of the module that contains `address`. `None` for generated code, and for unmapped memory.
     pub fn containing(address: usize) -> Option<Self> {
         let mut search = ModuleSearch { address, found: None };
         // SAFETY: `visit` is called only until this returns, with the pointer to `search`.
@@ -61,7 +62,8 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, search: 
     1
 }
 
-/// Whether a byte can be read at `address`. Returns false if the kernel refuses the call.
+/// Whether the byte at `address` can be read. Also returns false if the kernel refuses the system call that checks
+/// this.
 pub fn is_readable(address: usize) -> bool {
     let mut byte = 0_u8;
     let local = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };

@@ -1,7 +1,7 @@
-//! Keeps the library loaded.
+//! Keeps libgpuflame loaded until the process ends.
 
-/// Pins the library that contains this code, because threads, callbacks and exit handlers use its code until the
-/// process ends.
+/// Makes sure that the library that contains this code is never unloaded, because threads, callbacks and exit handlers
+/// use its code until the process ends.
 pub fn pin_library() {
     // SAFETY: all-zero is a valid `Dl_info`.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };

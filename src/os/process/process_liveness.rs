@@ -1,4 +1,4 @@
-//! Tells the reader of a file, in another process, whether the thread that writes the file is still running.
+//! Allows the reader of a file to check whether the thread that writes the file, in another process, is still running.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ pub struct ThreadIdentity {
     pub process: u32,
     /// Thread id.
     pub thread: u32,
-    /// Start time, in clock ticks since the machine started.
+    /// Start time of the thread, in clock ticks since the machine started.
     pub started: u64,
     /// PID namespace that the process id and thread id belong to. Each container has its own namespace.
     pub namespace: u64,
@@ -28,7 +28,7 @@ impl ThreadIdentity {
         Self { process, thread, started, namespace: pid_namespace(), boot: boot_id() }
     }
 
-    /// Formats the identity as a line, for a file that names its writer.
+    /// Formats the identity as a line, which is stored in a file to identify the file's writer.
     pub fn to_line(&self) -> String {
         let Self { process, thread, started, namespace, boot } = self;
         format!("{process} {thread} {started} {namespace} {boot}\n")
@@ -54,7 +54,7 @@ impl ThreadIdentity {
     }
 }
 
-/// Start time of a thread. The start time distinguishes the thread from an ended thread that had the same number.
+/// Returns the start time of a thread. It distinguishes the thread from an ended thread that had the same number.
 fn start_time(process: u32, thread: u32) -> Option<u64> {
     // In `stat`, the state is field 3 and the start time is field 22.
     let stat = threads::read_stat(process, thread as i32)?;
@@ -65,8 +65,8 @@ fn start_time(process: u32, thread: u32) -> Option<u64> {
     fields.nth(18)?.parse().ok()
 }
 
-/// Whether this process was forked and still runs its parent's program. Worker processes do so, and usually end by
-/// `_exit`.
+/// Whether this process was forked and has not executed another program since. This is typical of worker processes,
+/// which usually end by `_exit`.
 pub fn is_forked() -> bool {
     /// Flag from the kernel's `sched.h`. The flags of a process are field 9 of `stat`.
     const PF_FORKNOEXEC: u64 = 0x40;

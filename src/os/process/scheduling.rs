@@ -1,12 +1,14 @@
-//! Sets where and when our threads run. A thread inherits the scheduling of its creator, and the thread that makes the
-//! first CUDA call may be bound to one processor, or be in a real-time scheduling class.
+//! Sets the processors, scheduling class and priority of our threads. This is necessary because a thread inherits these
+//! settings from its creator: the thread that makes the first CUDA call, which may be bound to one processor, or be in
+//! a real-time scheduling class.
 
 use std::mem::{size_of, zeroed};
 
 use libc::{CPU_SETSIZE, PRIO_PROCESS, cpu_set_t, sched_param};
 
-/// Sets the calling thread's affinity to the union over `threads`, which are threads of this process, its scheduling
-/// class to the default, and its nice value to the process's. Settings that the kernel refuses are left unchanged.
+/// Lets the calling thread run on every processor on which any of `threads` may run; these must be threads of this
+/// process. Also sets the calling thread's scheduling class to the default, and its nice value to that of the process.
+/// Settings that the kernel refuses are left unchanged.
 pub fn apply_process_scheduling(threads: &[i32]) {
     // SAFETY: all-zero is a valid `cpu_set_t`, the empty set.
     let mut allowed: cpu_set_t = unsafe { zeroed() };
@@ -33,16 +35,16 @@ pub fn apply_process_scheduling(threads: &[i32]) {
     unsafe { libc::setpriority(PRIO_PROCESS, 0, libc::getpriority(PRIO_PROCESS, std::process::id())) };
 }
 
-/// Lets the calling thread, which must be ours and use little CPU time, run before the other threads on its processor, if
-/// the kernel permits that.
+/// Gives the calling thread a higher priority than the other threads on its processor, if the kernel permits that. The
+/// thread must be one of gpuflame's own, and must use little CPU time.
 pub fn run_first() {
     const NICE: i32 = -10;
     // SAFETY: the call takes any number; 0 means the calling thread.
     unsafe { libc::setpriority(PRIO_PROCESS, 0, NICE) };
 }
 
-/// Runs `body` with the calling thread, which must be ours, restricted to one processor. If the process may not use the
-/// processor, the thread is not restricted.
+/// Runs `body` on the given processor. Call on one of gpuflame's own threads. If the process may not use that
+/// processor, `body` runs without this restriction.
 pub fn run_on<T>(processor: u32, body: impl FnOnce() -> T) -> T {
     // SAFETY: all-zero is a valid `cpu_set_t`, the empty set.
     let [mut before, mut one]: [cpu_set_t; 2] = unsafe { zeroed() };
@@ -62,7 +64,8 @@ pub fn run_on<T>(processor: u32, body: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Whether a thread of this process is in a scheduling class that shares its processor with other threads.
+/// Whether a thread of this process is in a scheduling class whose threads share a processor (that is, not in a
+/// real-time class).
 pub fn shares_its_processor(thread: i32) -> bool {
     // SAFETY: the call has no preconditions.
     let class = unsafe { libc::sched_getscheduler(thread) };

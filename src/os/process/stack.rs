@@ -1,14 +1,15 @@
-//! Runs code on a stack of our own if the code needs more stack than an application's thread may have left. For
-//! example, a coroutine that makes the first CUDA call may have a stack of 64 KiB, and set-up takes 45 KiB of stack.
+//! Runs code on a separate stack, because the code may need more stack than an application's thread has left. For
+//! example, a coroutine that makes the first CUDA call may have a stack of 64 KiB, and gpuflame's set-up takes 45 KiB
+//! of stack.
 
 use std::ptr::null_mut;
 
-/// Size of the stack, which is the usual stack size of a main thread. Unused pages take no memory.
+/// Size of the stack in bytes: the usual size of a main thread's stack. Unused pages take no memory.
 const STACK_BYTES: usize = 8 << 20;
-/// Size of the inaccessible guard at the lower end of the stack.
+/// Size in bytes of the inaccessible guard area at the lower end of the stack.
 const GUARD_BYTES: usize = 4096;
 
-/// Runs `body` with `argument` on a stack of ours, or on the thread's own stack if no stack can be mapped. `body` must
+/// Runs `body` with `argument` on a newly mapped stack, or on the thread's own stack if none can be mapped. `body` must
 /// not panic.
 pub fn run_on_own_stack<G: Copy, T>(argument: G, body: fn(G) -> T) -> T {
     let mut job = StackJob { body, argument, result: None };
@@ -66,7 +67,8 @@ unsafe extern "C" {
     fn call_on(top: *mut u8, function: unsafe extern "C" fn(*mut u8), argument: *mut u8);
 }
 
-// The CFI finds this frame by rbp, so that unwinders continue in the caller, on the old stack.
+// The unwind information (CFI) describes this frame relative to rbp, so unwinders continue at the caller, on the old
+// stack.
 #[cfg(target_arch = "x86_64")]
 std::arch::global_asm!(
     ".pushsection .text.gpuflame_call_on_0_1,\"ax\",@progbits",
@@ -102,7 +104,7 @@ unsafe fn call_on(_: *mut u8, function: unsafe extern "C" fn(*mut u8), argument:
 mod tests {
     use super::*;
 
-    /// An address in the frame of this function.
+    /// Returns an address in the stack frame of this function.
     #[inline(never)]
     fn here() -> usize {
         let place = std::hint::black_box(0_u8);

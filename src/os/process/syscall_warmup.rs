@@ -1,17 +1,18 @@
-//! Makes each system call that a session needs later once during set-up.
+//! During set-up, makes each kind of system call once that a recording session needs later.
 //!
-//! A program may enter a sandbox after its start, with a seccomp filter that allows only the system calls observed
-//! until then. Every kind of system call is therefore made before set-up ends, in a form without effect, so that the
-//! observer sees the call. A filter that would kill the process at its end thus kills the process at its start.
-//! `docs/inside-the-process.md` lists all system calls; this module makes the calls that no other part of set-up makes.
+//! Some sandboxes observe which system calls a program makes when it starts, and then allow only these calls, by a
+//! seccomp filter. So every kind of system call is made before set-up ends, in a form that has no effect, and the
+//! sandbox will allow it later. If a filter is already active and kills the process for such a call, this happens at
+//! the start instead of at the end of the run. `docs/inside-the-process.md` lists all system calls; this module makes
+//! those that no other part of set-up makes.
 
 use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut};
 
 use super::threads;
 
-/// Makes each call once. The results of the calls do not matter, and neither does errno, which our entry points
-/// preserve.
+/// Makes each call once. The results of the calls are ignored. The calls may change errno, but our entry points restore
+/// it.
 pub fn make_all_once(takes_samples: bool) {
     make_common_calls();
     if takes_samples {
@@ -50,10 +51,10 @@ fn make_common_calls() {
         // These calls are needed at the first launch, when files and their folders are created.
         libc::mkdir(nothing, 0);
         libc::write(-1, null(), 0);
-        // A process that is ended by a signal finally sends this signal to itself.
+        // When a signal ends the process, our handler finally sends the signal to its own thread again.
         libc::syscall(libc::SYS_tgkill, libc::getpid(), threads::current_id(), 0);
-        // These calls are needed if the main thread launches late, for signals with an alternate stack, if stderr was
-        // replaced, and for maps of generated code.
+        // These calls are needed if the main thread launches after set-up, if a handler uses an alternate signal stack,
+        // if stderr was replaced, and for maps of generated code.
         libc::getrlimit(libc::RLIMIT_STACK, MaybeUninit::<libc::rlimit>::uninit().as_mut_ptr());
         libc::sigaltstack(null(), null_mut());
         libc::isatty(-1);
@@ -62,8 +63,8 @@ fn make_common_calls() {
         libc::syscall(libc::SYS_sched_setscheduler, -1, 0, null::<u8>());
         // This call is sometimes needed when a lock is taken.
         libc::sched_yield();
-        // Our threads make these calls when they first run, which is after set-up on a busy machine. No process has the
-        // number -1, and 99 is not a kind of priority.
+        // Our threads make these calls when they first run, which may be after set-up on a busy machine. The calls have
+        // no effect, because no process has the number -1, and 99 is not a valid kind of priority.
         libc::prctl(-1);
         libc::sched_getaffinity(-1, 0, null_mut());
         libc::sched_setaffinity(-1, 0, null());
@@ -76,8 +77,8 @@ fn make_common_calls() {
     }
 }
 
-/// Makes the calls for sampling a thread, which are otherwise first made at the thread's first launch. They sample by
-/// kernel events or, if kernel events are not available, by a timer.
+/// Makes the system calls that sampling needs, which otherwise would first be made at a thread's first launch. A thread
+/// is sampled by kernel events (`perf_event_open`) or, if these are not available, by a timer.
 fn make_sampling_calls() {
     let (none, nothing) = (-1 as libc::c_long, null::<u8>());
     // SAFETY: a call without attributes creates no event, and no clock and no timer has the number -1.

@@ -1,5 +1,5 @@
-//! Starts gpuflame's threads, and reads the kernel's data about the threads of this process: their CPU time, and which
-//! threads are still running.
+//! Starts gpuflame's own threads, and reads the kernel's data about all threads of this process: their CPU time, and
+//! whether they are still running.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::cell::Cell;
@@ -17,10 +17,11 @@ use super::futex::EventFlags;
 use super::{host_signals, scheduling};
 use crate::listing;
 
-/// Stack size of a thread that needs nothing special, as in the standard library.
+/// Default stack size of a thread in bytes, the same as in the standard library.
 pub const DEFAULT_STACK_BYTES: usize = 2 << 20;
 
-/// Number of the calling thread. The system call is made directly, because glibc has `gettid` only since 2.30.
+/// Returns the thread id of the calling thread. The system call is made directly, because glibc has `gettid` only since
+/// 2.30.
 pub fn current_id() -> i32 {
     // SAFETY: the call has no preconditions.
     unsafe { libc::syscall(libc::SYS_gettid) as i32 }
@@ -34,7 +35,8 @@ pub fn uptime_ms() -> u64 {
     now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
 }
 
-/// CPU time of one thread. A thread that waits for an event that never happens uses no CPU time.
+/// Measures the CPU time of one thread. If the CPU time does not increase, the thread may be waiting for an event that
+/// never happens.
 #[derive(Debug)]
 pub struct CpuClock(AtomicI32);
 
@@ -44,7 +46,7 @@ impl CpuClock {
         Self(AtomicI32::new(0))
     }
 
-    /// Follows the calling thread from now on.
+    /// Makes this clock measure the calling thread from now on.
     pub fn follow_this_thread(&self) {
         let mut clock = 0;
         // SAFETY: the call writes to `clock`.
@@ -53,10 +55,11 @@ impl CpuClock {
         }
     }
 
-    /// CPU time of the followed thread so far; zero if no thread is followed yet. May be called in a signal handler.
+    /// Returns the CPU time that the measured thread has used so far; zero if no thread is measured yet. May be called
+    /// in a signal handler.
     pub fn elapsed(&self) -> Duration {
         let clock = self.0.load(Ordering::Acquire);
-        // No thread has a clock with the id 0, which is the id of the wall clock.
+        // 0 means that no thread is measured: it is the id of the wall clock, so no thread's clock has it.
         if clock == 0 {
             return Duration::ZERO;
         }
@@ -73,28 +76,30 @@ impl Default for CpuClock {
     }
 }
 
-/// Identity of a thread. The kernel gives the number of an ended thread to a new thread, which has a later start time.
+/// Identity of a thread. The number alone is not sufficient, because the kernel may give the number of an ended thread
+/// to a new one. The new thread has a later start time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ThreadKey {
     number: i32,
-    /// Clock ticks from the start of the machine to the start of the thread.
+    /// Start time of the thread, in clock ticks since the machine started.
     started: u64,
 }
 
 impl ThreadKey {
-    /// Identity of the thread with this number. `None` if the thread has ended, or if `/proc` is not mounted.
+    /// Returns the identity of the thread with this number. `None` if the thread has ended, or if `/proc` is not
+    /// mounted.
     fn of_thread(number: i32) -> Option<Self> {
         let started = read_stat(std::process::id(), number)?.split_whitespace().nth(19)?.parse().ok()?;
         Some(Self { number, started })
     }
 }
 
-/// Threads that exist only because gpuflame records: gpuflame's own threads, and the threads that the tracer created
-/// after gpuflame was loaded. A thread that does not fit into the table counts as the program's.
+/// Threads that exist only because gpuflame records: gpuflame's own threads, and the threads that the tracer (CUPTI)
+/// created after gpuflame was loaded. If the table is full, further threads count as the program's.
 static OUR_THREADS: [ThreadSlot; 256] =
     [const { ThreadSlot { number: AtomicI32::new(0), started: AtomicU64::new(0) } }; 256];
 
-/// An entry of the table, for a [`ThreadKey`].
+/// An entry of the table, which stores a [`ThreadKey`].
 struct ThreadSlot {
     /// Thread number; 0 if the entry is free; [`CLAIMED`] if the entry is about to be written.
     number: AtomicI32,
@@ -104,8 +109,8 @@ struct ThreadSlot {
 const CLAIMED: i32 = -1;
 
 impl ThreadSlot {
-    /// Writes the identity to this entry, if the entry is free. Takes no lock, because a signal handler that never
-    /// returns may stop a thread of the tracer at any time.
+    /// Writes the identity to this entry if the entry is free, and returns whether it was. Takes no lock, because a
+    /// signal handler that never returns may stop a thread of the tracer at any time.
     fn claim(&self, identity: ThreadKey) -> bool {
         let is_claimed =
             self.number.compare_exchange(0, CLAIMED, Ordering::Acquire, Ordering::Relaxed).is_ok();
@@ -122,7 +127,7 @@ impl ThreadSlot {
     }
 }
 
-/// Process whose tracer creates threads through [`create_for_tracer`]. In a forked child no threads are noted.
+/// Id of the process in which [`create_for_tracer`] notes threads. In a forked child it notes none.
 static TRACER_PROCESS: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
@@ -134,13 +139,13 @@ pub fn is_ours() -> bool {
     IS_OURS.get()
 }
 
-/// Starts a detached thread that runs `body` with all signals blocked. A panic ends only that thread.
+/// Starts a detached thread that runs `body` with all signals blocked. A panic in `body` ends only this thread.
 ///
 /// `std::thread` is not used, because its threads register destructors of thread-local variables with the C library.
 /// The C library aborts the process if it has no memory for a destructor, and it waits for the loader's lock.
 ///
 /// # Errors
-/// The system has no room for another thread.
+/// The system cannot create another thread.
 pub fn spawn(name: &'static CStr, stack: usize, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let start = Box::into_raw(Box::new(ThreadStart { name, body: Box::new(body) }));
     // SAFETY: `run` receives the pointer that it expects, once.
@@ -153,7 +158,7 @@ pub fn spawn(name: &'static CStr, stack: usize, body: impl FnOnce() + Send + 'st
     Err(io::Error::from_raw_os_error(error))
 }
 
-/// Argument of a thread that [`spawn`] starts.
+/// Data that [`spawn`] passes to the new thread.
 struct ThreadStart {
     name: &'static CStr,
     body: Box<dyn FnOnce() + Send>,
@@ -170,7 +175,8 @@ extern "C-unwind" fn run(start: *mut c_void) -> *mut c_void {
     null_mut()
 }
 
-/// Creates a detached thread that calls `start` with `argument`. Returns an error number, or 0.
+/// Creates a detached thread that calls `start` with `argument`. `stack` is its stack size in bytes. Returns 0, or an
+/// error number.
 ///
 /// # Safety
 /// `start` may be called with `argument` on another thread.
@@ -192,8 +198,8 @@ unsafe fn create_detached(stack: usize, start: ThreadFunction, argument: *mut c_
     }
 }
 
-/// Notes the calling thread, which [`spawn`] started and which keeps running, and gives it the affinity and scheduling
-/// of the process, whatever the affinity and scheduling of the thread that started it.
+/// Notes the calling thread as one of gpuflame's own, and gives it the affinity and scheduling of the process instead
+/// of those that it inherited from its creator. Call on a thread that [`spawn`] started and that keeps running.
 pub fn note_ours() {
     IS_OURS.set(true);
     note_calling_thread();
@@ -206,14 +212,14 @@ fn note_calling_thread() {
     }
 }
 
-/// Lets [`create_for_tracer`] note threads in this process.
+/// Makes [`create_for_tracer`] note the threads that it creates in this process.
 pub fn note_threads_of_tracer() {
     TRACER_PROCESS.store(std::process::id(), Ordering::Release);
 }
 
-/// `pthread_create` for a tracer: notes the new threads as threads that exist only because gpuflame records. No other
-/// sign proves that a thread belongs to the tracer, because a program may start threads that block all signals at the
-/// same moment.
+/// Replacement for `pthread_create` in the tracer (CUPTI). Notes each new thread as one that exists only because
+/// gpuflame records. The tracer's threads cannot be recognized in any other way: they block all signals, but the
+/// program may start such threads at the same moment too.
 ///
 /// # Safety
 /// As for `pthread_create`.
@@ -243,7 +249,7 @@ pub unsafe extern "C" fn create_for_tracer(
     error
 }
 
-/// Type of a thread's function, which `pthread_exit` may unwind.
+/// Type of a thread's start function. `pthread_exit` may unwind it.
 type ThreadFunction = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
 
 unsafe extern "C" {
@@ -255,7 +261,7 @@ unsafe extern "C" {
     ) -> i32;
 }
 
-/// Argument of a thread that the tracer creates.
+/// Data that [`create_for_tracer`] passes to the new thread.
 struct TracerStart {
     start: ThreadFunction,
     argument: *mut c_void,
@@ -265,15 +271,16 @@ impl TracerStart {
     const LAYOUT: Layout = Layout::new::<Self>();
 }
 
-/// `pthread_exit` in `start` unwinds this frame, which has nothing to drop by then.
+/// Start function of a thread that the tracer creates. If `start` calls `pthread_exit`, this frame is unwound, so it
+/// must hold nothing to drop while `start` runs.
 extern "C-unwind" fn run_for_tracer(block: *mut c_void) -> *mut c_void {
     let block = block.cast::<TracerStart>();
     // SAFETY: `create_for_tracer` wrote the block and handed it to this thread.
     let TracerStart { start, argument } = unsafe { block.read() };
     // SAFETY: `create_for_tracer` allocated the block with this layout.
     unsafe { dealloc(block.cast(), TracerStart::LAYOUT) };
-    // Signals are blocked, because one of the program's signal handlers could jump out of this code. A panic must not
-    // reach the tracer.
+    // Block signals, because a signal handler of the program could jump out of this code. Catch panics, because a panic
+    // must not reach the tracer.
     host_signals::with_all_blocked(|| drop(catch_unwind(note_calling_thread)));
     start(argument)
 }
@@ -286,19 +293,19 @@ pub fn park_forever() -> ! {
     }
 }
 
-/// Whether a thread of this process is gpuflame's or was created by the tracer.
+/// Whether this thread of this process was started by gpuflame or by the tracer.
 pub fn is_thread_ours(thread: i32) -> bool {
     let is_ours = |identity: ThreadKey| OUR_THREADS.iter().any(|place| place.holds(identity));
     ThreadKey::of_thread(thread).is_some_and(is_ours)
 }
 
-/// Whether the main thread has ended, and all other threads are gpuflame's or were created by the tracer.
+/// Whether the main thread has ended, and all remaining threads were started by gpuflame or by the tracer.
 pub fn are_only_ours_left() -> bool {
     let main = std::process::id() as i32;
     has_main_ended() && thread_ids().into_iter().all(|thread| thread == main || is_thread_ours(thread))
 }
 
-/// Numbers of all threads of this process.
+/// Returns the numbers of all threads of this process.
 pub fn thread_ids() -> Vec<i32> {
     listing::entry_names(Path::new("/proc/self/task"))
         .iter()
@@ -312,11 +319,12 @@ fn has_main_ended() -> bool {
     read_stat(main, main as i32).is_some_and(|stat| stat.starts_with('Z'))
 }
 
-/// Fields of a thread's `stat` in `/proc`, starting with field 3, which is the thread's state. `None` if the thread has
-/// ended.
+/// Returns the fields of a thread's `stat` file in `/proc`, starting with field 3, which is the thread's state. `None`
+/// if the thread has ended.
 pub fn read_stat(process: u32, thread: i32) -> Option<String> {
     let stat = fs::read(format!("/proc/{process}/task/{thread}/stat")).ok()?;
-    // The name before the state may contain any characters, including a parenthesis.
+    // The state follows the name in parentheses. The name may contain any characters, including parentheses, so search
+    // for the last one.
     let name_ends = stat.iter().rposition(|byte| *byte == b')')?;
     Some(String::from_utf8_lossy(&stat[name_ends + 1..]).trim_start().to_owned())
 }
@@ -327,7 +335,7 @@ mod tests {
 
     use super::*;
 
-    /// Signals that the calling thread blocks.
+    /// Returns the signals that the calling thread blocks, as a bit mask.
     fn blocked() -> u64 {
         let status = fs::read_to_string(format!("/proc/self/task/{}/status", current_id())).unwrap();
         let set = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();

@@ -1,8 +1,9 @@
-//! Handles the signals that ask a process to end, if the application has left them at their default action.
+//! Handles the signals by which a process is asked to end (such as SIGTERM), if the application has left them at their
+//! default action.
 //!
-//! This module only delays the kernel's action: the thread that receives the signal executes nothing more of the
-//! application, the process dies of the signal, and the parent process sees this signal as the cause. The caller of
-//! [`handle_fatal_signals`] decides what happens before the process dies.
+//! The handler only delays the kernel's action. The thread that receives the signal executes no more code of the
+//! application. Then the process dies of the same signal, so its parent process sees this signal as the cause of death.
+//! The callbacks that are passed to [`handle_fatal_signals`] determine what happens before the process dies.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -14,9 +15,9 @@ use crate::process::threads;
 /// no heap memory, and not wait for a thread of the application.
 #[derive(Clone, Copy)]
 pub struct FatalSignalHandler {
-    /// Called for each of these signals that arrives.
+    /// Called with the signal's number each time that one of these signals arrives.
     pub on_signal: fn(i32),
-    /// Called once on each thread that received a signal. Waits on that thread for the end of the process.
+    /// Called once on each thread that received one of these signals. Must block this thread until the process ends.
     pub wait: fn(i32) -> !,
 }
 
@@ -27,12 +28,12 @@ struct Installed {
 
 static INSTALLED: OnceLock<Installed> = OnceLock::new();
 
-/// Numbers of the threads that wait in [`FatalSignalHandler::wait`]. Threads that do not fit into the table wait as
-/// well, but each further signal on such a thread calls [`FatalSignalHandler::wait`] again.
+/// Numbers of the threads that are in [`FatalSignalHandler::wait`]. If the table is full, further threads wait as well,
+/// but each further signal on such a thread calls [`FatalSignalHandler::wait`] again.
 static WAITING_THREADS: [AtomicI32; 64] = [const { AtomicI32::new(0) }; 64];
 
-/// Handles each of [`SIGNALS`] whose action is the default now or becomes the default later. Call once. In the first
-/// process of a container the default is to ignore these signals, and none of them is handled.
+/// Installs the handler for each of [`SIGNALS`] whose action is the default now or becomes the default later. Call
+/// once. Does nothing in the first process of a container, where the default is to ignore these signals.
 pub fn handle_fatal_signals(handler: FatalSignalHandler) {
     let process = std::process::id();
     if process != 1 && INSTALLED.set(Installed { process, handler }).is_ok() {
@@ -40,8 +41,9 @@ pub fn handle_fatal_signals(handler: FatalSignalHandler) {
     }
 }
 
-/// Handles signals whose action has become the default by a call that is not interposed. Call when the program has
-/// ended and only its exit remains. Has no effect in a process that has not called [`handle_fatal_signals`].
+/// Installs the handler also for signals whose action has become the default by a call that is not interposed. Call
+/// when the program has ended and only its exit remains. Has no effect in a process that has not called
+/// [`handle_fatal_signals`].
 pub fn handle_new_defaults() {
     if INSTALLED.get().is_some_and(|installed| installed.process == std::process::id()) {
         signal_actions::handle_current_defaults();
@@ -49,8 +51,9 @@ pub fn handle_new_defaults() {
 }
 
 extern "C" fn on_signal(signal: i32) {
-    // One of the program's own handlers has called this handler, which the program had found installed earlier. Without
-    // gpuflame the program would have found the default action, and would have called nothing.
+    // If our handler is not installed, the kernel has not called it. Then one of the program's own handlers has called
+    // it, because the program had found our handler installed earlier and saved its address. Without gpuflame the
+    // program would have found the default action and called nothing, so return.
     if !signal_actions::is_installed(signal) {
         return;
     }
@@ -58,7 +61,7 @@ extern "C" fn on_signal(signal: i32) {
     let own = INSTALLED.get().filter(|installed| installed.process == std::process::id());
     let Some(Installed { handler, .. }) = own else { die(signal) };
     (handler.on_signal)(signal);
-    // A thread that is waiting already returns from this handler to its wait.
+    // If this thread was in `wait` already, this handler interrupted it, and returns to it.
     if note_waiting(threads::current_id()) {
         let foreign = SIGNALS.iter().filter(|signal| !signal_actions::is_installed(**signal));
         foreign.for_each(|signal| change_mask(libc::SIG_BLOCK, *signal));
@@ -66,7 +69,7 @@ extern "C" fn on_signal(signal: i32) {
     }
 }
 
-/// Notes that the thread waits. Returns false if the thread is waiting already.
+/// Notes that the thread is going to wait. Returns false if the thread is waiting already.
 fn note_waiting(thread: i32) -> bool {
     if WAITING_THREADS.iter().any(|place| place.load(Ordering::Acquire) == thread) {
         return false;
@@ -88,7 +91,8 @@ fn change_mask(how: i32, signal: i32) {
     }
 }
 
-/// Ends the process by the default action of a signal that ends processes. May be called in a signal handler.
+/// Ends the process by a signal: restores the signal's default action, and sends the signal to the calling thread. May
+/// be called in a signal handler.
 pub fn die(signal: i32) -> ! {
     signal_actions::restore_default(signal);
     // SAFETY: the signal is sent to the calling thread, and delivered once it is unblocked.

@@ -1,8 +1,8 @@
-//! The actions of the signals that end a process, as the kernel has them and as the program sees them.
+//! The actions of the signals that end a process. The kernel's action may differ from the action that the program sees.
 //!
-//! Our handler is installed while the program's action is the default. Some programs restore the default later: uvicorn
-//! and CPython restore it and then send themselves the signal again. `sigaction` and `signal` are therefore interposed
-//! for these signals, and the program's view remains the same as without gpuflame:
+//! Our handler is installed while the program's action is the default. Some programs set the default later: uvicorn and
+//! CPython do so, and then send themselves the signal again. So `sigaction` and `signal` are interposed for these
+//! signals, in such a way that the program sees the same actions as without gpuflame:
 //!
 //! ```text
 //! the program ...      the kernel gets          the program's view
@@ -11,9 +11,10 @@
 //! asks                                          the kernel's action; the default if that is our handler
 //! ```
 //!
-//! The kernel's action is the only state, so an action that was set by a system call, or by a function of the C library
-//! that is not interposed, is respected as well. A program that queries the action by such a call finds our handler. If
-//! the program's own handler then calls our handler, [`is_installed`] is false, and our handler returns.
+//! Which action is set is stored only in the kernel. So an action that the program sets by a direct system call, or by
+//! a function of the C library that is not interposed, is respected as well. But a program that queries the action by
+//! such a call finds our handler. The program may later set its own handler, which calls the handler that it found. In
+//! this case [`is_installed`] returns false, and our handler returns without effect.
 //!
 //! All functions may be called in a signal handler, so they use no lock and no heap memory.
 
@@ -22,12 +23,12 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::process::interpose::{self, Interposition};
 
-/// The signals that end a process and that we handle: SIGINT from a terminal, SIGTERM from `kill` and job runners, and
-/// SIGHUP from a terminal that goes away.
+/// The signals that we handle. Their default action ends the process: SIGINT comes from a terminal, SIGTERM from `kill`
+/// and job runners, and SIGHUP from a terminal that goes away.
 pub const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
-/// Flag by which the C library tells the kernel that `sa_restorer` is set. The kernel returns this flag with the
-/// action.
+/// Flag in `sa_flags` by which the C library tells the kernel that `sa_restorer` is set. The kernel returns the flag
+/// with the action.
 const SA_RESTORER: i32 = 0x0400_0000;
 
 type Sigaction = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
@@ -35,14 +36,14 @@ type Signal = unsafe extern "C" fn(c_int, libc::sighandler_t) -> libc::sighandle
 
 /// Address of our handler; 0 if no handler is set yet.
 static HANDLER: AtomicUsize = AtomicUsize::new(0);
-/// Process in which the handler was installed. A forked child inherits the handler, but installs it for no further
-/// signals.
+/// Id of the process in which the handler was installed. A forked child inherits the handler, but does not install it
+/// for further signals.
 static OWNER_PROCESS: AtomicU32 = AtomicU32::new(0);
 /// Addresses of the C library's functions; 0 while they are not interposed.
 static ORIGINAL_SIGACTION: AtomicUsize = AtomicUsize::new(0);
 static ORIGINAL_SIGNAL: AtomicUsize = AtomicUsize::new(0);
 
-/// Defaults as the program set them, for each of [`SIGNALS`].
+/// For each of [`SIGNALS`], the default action with the flags and mask that the program set.
 static DEFAULT_ACTIONS: [DefaultAction; SIGNALS.len()] = [const { DefaultAction::new() }; SIGNALS.len()];
 
 /// A default action. Its flags and mask have no effect, but `sigaction` returns them.
@@ -58,7 +59,7 @@ impl DefaultAction {
         Self { flags: AtomicI32::new(0), mask: AtomicU64::new(0), restorer: AtomicUsize::new(0) }
     }
 
-    /// The default action of a signal that we handle; `None` for other signals.
+    /// Returns the stored default action of a signal that we handle; `None` for other signals.
     fn for_signal(signal: i32) -> Option<&'static Self> {
         SIGNALS.iter().position(|ours| *ours == signal).map(|at| &DEFAULT_ACTIONS[at])
     }
@@ -71,7 +72,7 @@ impl DefaultAction {
         self.restorer.store(action.sa_restorer.map_or(0, |restorer| restorer as usize), Ordering::Relaxed);
     }
 
-    /// Sets the default that `sigaction` returns after the program has set `action`.
+    /// Stores what `sigaction` must return from now on, after the program has set `action`, which is a default action.
     fn set_by_program(&self, action: &libc::sigaction, restorer: Option<extern "C" fn()>) {
         let mut kept = *action;
         if restorer.is_some() {
@@ -97,17 +98,17 @@ impl DefaultAction {
     }
 }
 
-/// Installs `handler` for each of [`SIGNALS`] whose action is the default now. From now on, also installs `handler`
-/// whenever the program sets the default. Call once.
+/// Installs `handler` for each of [`SIGNALS`] whose action is the default now, and later for each whose action the
+/// program sets to the default. Call once.
 pub fn handle_default_signals(handler: extern "C" fn(i32)) {
     HANDLER.store(handler as usize, Ordering::Release);
     OWNER_PROCESS.store(std::process::id(), Ordering::Release);
     handle_current_defaults();
-    // If interposing fails, the program's calls reach the C library's functions as before.
+    // Ignore an error: if interposing fails, the program still calls the C library's functions.
     let _ = interpose();
 }
 
-/// Installs the handler for signals whose action has become the default without an interposed call.
+/// Installs the handler for signals whose action has become the default by a call that is not interposed.
 pub fn handle_current_defaults() {
     for signal in SIGNALS.into_iter().filter(|_| is_active()) {
         let action = current_action(signal).filter(|action| action.sa_sigaction == libc::SIG_DFL);
@@ -124,9 +125,10 @@ pub fn is_installed(signal: i32) -> bool {
     current_action(signal).is_some_and(|action| is_ours(&action))
 }
 
-/// Sets the default action in the kernel permanently. Call only to end the process.
+/// Sets the default action in the kernel, and stops installing our handler for later defaults. Call only to end the
+/// process.
 pub fn restore_default(signal: i32) {
-    // From now on, a thread of the program that sets the default really gets the default, not our handler.
+    // From now on, if a thread of the program sets the default, the kernel gets the default instead of our handler.
     let _ = OWNER_PROCESS.compare_exchange(std::process::id(), 0, Ordering::AcqRel, Ordering::Relaxed);
     // SAFETY: the action is valid.
     unsafe { original_sigaction()(signal, &default_action(), std::ptr::null_mut()) };
@@ -146,12 +148,13 @@ fn default_action() -> libc::sigaction {
     unsafe { std::mem::zeroed() }
 }
 
-/// The action with our handler.
+/// Returns the action that installs our handler.
 fn our_action() -> libc::sigaction {
     let mut action = default_action();
     action.sa_sigaction = HANDLER.load(Ordering::Acquire);
-    // A second signal must reach the thread that waits for the end, if there is no other thread. The application's
-    // handlers must not run on that thread any more.
+    // SA_NODEFER, and a mask without [`SIGNALS`]: a second signal must reach the thread that waits for the end of the
+    // process, even if there is no other thread. All other signals are masked, because the application's handlers must
+    // no longer run on this thread.
     action.sa_flags = libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART;
     // SAFETY: both calls write to the mask of a local action.
     unsafe {
@@ -169,7 +172,7 @@ fn current_action(signal: i32) -> Option<libc::sigaction> {
     (unsafe { original_sigaction()(signal, std::ptr::null(), &mut action) } == 0).then_some(action)
 }
 
-/// The C library's `sigaction`. A call by name may reach our interposed `sigaction` instead.
+/// Returns the C library's `sigaction`. A call by name might reach our own `sigaction` instead.
 fn original_sigaction() -> Sigaction {
     match ORIGINAL_SIGACTION.load(Ordering::Acquire) {
         0 => libc::sigaction,
@@ -207,7 +210,7 @@ fn interpose() -> std::io::Result<()> {
     interpose::replace_functions(&NAMES.map(place)).map(drop)
 }
 
-/// `sigaction`, as the program calls it.
+/// Replacement for `sigaction`, which the program's calls reach.
 unsafe extern "C" fn sigaction(
     signal: c_int,
     new: *const libc::sigaction,
@@ -247,13 +250,13 @@ unsafe extern "C" fn sigaction(
     result
 }
 
-/// The function by which signal handlers return. The C library adds this function to each action that it sets.
+/// Returns the function by which signal handlers return. The C library adds this function to each action that it sets.
 fn current_restorer(signal: i32) -> Option<extern "C" fn()> {
     current_action(signal)
         .and_then(|action| action.sa_restorer.filter(|_| action.sa_flags & SA_RESTORER != 0))
 }
 
-/// `signal`, as the program calls it.
+/// Replacement for `signal`, which the program's calls reach.
 unsafe extern "C" fn signal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t {
     if handler == libc::SIG_DFL && DefaultAction::for_signal(signal).is_some() && is_active() {
         let (mut new, mut old) = (default_action(), default_action());

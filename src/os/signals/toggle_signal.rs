@@ -1,5 +1,5 @@
-//! A signal by which a user or another process opens and closes windows, if the application has left it at its default
-//! action.
+//! Handles a signal by which a user or another process opens and closes recording windows. The signal is used only if
+//! the application has left it at its default action.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 static TOGGLES: AtomicU32 = AtomicU32::new(0);
 static ON_TOGGLE: OnceLock<fn()> = OnceLock::new();
 
-/// Counts arrivals of this signal from now on, and calls `on_toggle` for each arrival, in a signal handler that may
-/// interrupt any code. Returns false if the signal has a handler or is ignored; its action is then left unchanged.
+/// Installs a handler that counts the arrivals of this signal and calls `on_toggle` for each. `on_toggle` runs inside
+/// the signal handler, which may interrupt any code. Returns false if the signal already has a handler or is ignored;
+/// its action is then left unchanged.
 pub fn install(signal: i32, on_toggle: fn()) -> bool {
     let _ = ON_TOGGLE.set(on_toggle);
     // SAFETY: all-zero is a valid `sigaction`.

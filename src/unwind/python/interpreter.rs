@@ -1,8 +1,8 @@
 //! Finds the interpreter of this process, if there is one, in a program or library that exports `_PyRuntime`.
 //!
-//! The interpreter is searched for when a stack is new and the loader's state has changed. So programs without Python pay
-//! nothing for known stacks, and embedding programs may load Python at any time. Once an interpreter is found, whether it
-//! is readable or not, the result is permanent.
+//! The search runs when a thread captures a stack that is not in its cache, and objects were loaded since the last
+//! search. So programs without Python pay nothing for cached stacks, and a program that embeds Python may load it at
+//! any time. Once an interpreter is found, the result is permanent, even if its frames cannot be read.
 
 use std::ffi::CStr;
 use std::ops::Range;
@@ -17,7 +17,7 @@ use crate::symbols::{ExportedSymbol, Exports};
 #[cfg(target_arch = "x86_64")]
 use crate::x86_64::cold::cold_part;
 
-/// An interpreter with readable frames. It is never freed.
+/// An interpreter whose frames can be read. This value is never freed.
 #[derive(Debug)]
 pub(super) struct Interpreter {
     pub(super) layout: Layout,
@@ -25,12 +25,13 @@ pub(super) struct Interpreter {
     pub(super) runtime: u64,
     /// Size of `_PyRuntime` in bytes.
     pub(super) runtime_bytes: u64,
-    /// How to find the states of other threads, if that is known.
+    /// Offsets for finding the states of other threads. `None` if they are not known for this version.
     pub(super) thread_list: Option<ThreadList>,
     /// `PyGILState_GetThisThreadState`, which returns the state of the calling thread, or null. The function reads
     /// thread-local storage, so its result is correct whichever thread holds the GIL.
     pub(super) this_thread: unsafe extern "C" fn() -> *mut u8,
-    /// The types of code objects, strings and bytes, and of frames in versions in which frames are objects.
+    /// Addresses of the types of code objects, strings and bytes, and of the type of frames in versions in which frames
+    /// are objects.
     pub(super) types: Types,
     /// Address ranges of `_PyEval_EvalFrameDefault` and of its cold part. The cold part is empty in most builds, and a
     /// fifth of the function in profile-guided builds such as Debian's and conda's.
@@ -53,7 +54,7 @@ pub enum OffReason {
     Version(u16),
     /// CPython without its global lock (GIL).
     FreeThreaded,
-    /// The interpreter's own layout table contradicts its version.
+    /// The table in which the interpreter publishes its layout does not match its version.
     Table,
     /// The interpreter does not export the symbols that this module requires.
     Exports,
@@ -61,7 +62,7 @@ pub enum OffReason {
     PyPy,
     /// The memory of a thread's frames did not contain valid frames.
     Unreadable,
-    /// The first captured stack did not match its native frames.
+    /// The Python frames of the first captured stack did not match its native frames.
     Mismatch,
 }
 
@@ -115,9 +116,9 @@ impl std::fmt::Display for OffReason {
 static IS_ENABLED: AtomicBool = AtomicBool::new(false);
 /// The interpreter; null if none was found.
 static INTERPRETER: AtomicPtr<Interpreter> = AtomicPtr::new(null_mut());
-/// Why Python frames are off, encoded by `to_word`; 0 if Python frames are on.
+/// Reason why Python frames are off, encoded by `to_word`; 0 if Python frames are on.
 static OFF_REASON: AtomicU32 = AtomicU32::new(0);
-/// The loader's state at the last search for an interpreter.
+/// The loader's state at the last search for an interpreter, as a word.
 static LAST_SEARCH: AtomicU64 = AtomicU64::new(u64::MAX);
 
 /// Sets whether Python frames are recorded from now on.
@@ -125,7 +126,7 @@ pub(super) fn set_enabled(enabled: bool) {
     IS_ENABLED.store(enabled, Ordering::Relaxed);
 }
 
-/// Why Python frames are off; `None` if Python frames are on.
+/// Reason why Python frames are off; `None` if Python frames are on.
 pub(super) fn off_reason() -> Option<OffReason> {
     OffReason::from_word(OFF_REASON.load(Ordering::Relaxed))
 }
@@ -136,14 +137,14 @@ pub(super) fn is_off() -> bool {
     OFF_REASON.load(Ordering::Relaxed) != 0
 }
 
-/// Permanently stops recording Python frames in this process.
+/// Stops recording Python frames in this process, permanently. `why` is the reason.
 #[cold]
 pub(super) fn turn_off(why: OffReason) {
     let _ = OFF_REASON.compare_exchange(0, why.to_word(), Ordering::AcqRel, Ordering::Relaxed);
 }
 
-/// Returns the interpreter of this process, if there is a readable one. The function searches only if objects were loaded
-/// or unloaded since the last search. Safe inside a callback.
+/// Returns the interpreter of this process, if there is one whose frames can be read. Searches for it only if objects
+/// were loaded or unloaded since the last search. Safe inside a callback.
 #[cold]
 pub(super) fn interpreter() -> Option<&'static Interpreter> {
     if !IS_ENABLED.load(Ordering::Relaxed) || OFF_REASON.load(Ordering::Relaxed) != 0 {
@@ -154,12 +155,12 @@ pub(super) fn interpreter() -> Option<&'static Interpreter> {
         search();
         LAST_SEARCH.store(state, Ordering::Relaxed);
     }
-    // SAFETY: the pointer is null, or points to an interpreter that was written before its address was published, and that
-    // is never unmapped.
+    // SAFETY: the pointer is null, or points to an interpreter that was written before its address was published, and
+    // that is never unmapped.
     unsafe { INTERPRETER.load(Ordering::Acquire).as_ref() }
 }
 
-/// Whether the interpreter is still loaded. Called after objects were loaded or unloaded.
+/// Whether the interpreter is still loaded. Call after objects were unloaded.
 #[cold]
 pub(super) fn is_loaded(interpreter: &Interpreter) -> bool {
     let mut is_loaded = false;
@@ -208,8 +209,8 @@ fn publish(interpreter: Interpreter) {
     }
 }
 
-/// The interpreter in the object with these exports. `None` if the object has no interpreter. Call while the loader's lock
-/// is held.
+/// Looks for an interpreter in the object with these exports. `None` if the object contains none; an error if it
+/// contains an interpreter whose frames cannot be read. Call while the loader's lock is held.
 fn examine(object: &Object, exports: &Exports<'_>) -> Option<Result<Interpreter, OffReason>> {
     if exports.find("pypy_main_startup").is_some() {
         return Some(Err(OffReason::PyPy));
@@ -218,7 +219,8 @@ fn examine(object: &Object, exports: &Exports<'_>) -> Option<Result<Interpreter,
     Some(read_interpreter(object, exports, runtime))
 }
 
-/// Not merged with the loop over all objects, because this function takes stack space, of which a thread may have little.
+/// Not inlined into the loop over all objects, because this function needs much stack space, and a thread may have
+/// little.
 #[cold]
 #[inline(never)]
 fn read_interpreter(
@@ -260,8 +262,9 @@ fn evaluator(object: &Object, exports: &Exports<'_>) -> Option<[Range<u64>; 2]> 
     Some([hot, cold.unwrap_or(0..0)])
 }
 
-/// Address of the symbol as the program and its libraries resolve it. This address matters because a program that is not
-/// position-independent has copies of its libraries' variables.
+/// Returns the address to which the program and its libraries resolve the symbol. It may differ from the symbol's
+/// address in the library itself, because a program that is not position-independent has its own copies of libraries'
+/// variables.
 fn resolve_symbol(name: &str) -> Option<u64> {
     let mut found = None;
     loader::visit(|object| {
@@ -285,16 +288,16 @@ fn layout(exports: &Exports<'_>, runtime: ExportedSymbol) -> Result<(Layout, Opt
     Ok((layout, ThreadList::for_version(version, &table)))
 }
 
-/// The version number, as in `0x030b07f0`. Since 3.11 CPython exports it as a variable; before 3.11 it is parsed from the
-/// version string.
+/// Returns CPython's version number, such as `0x030b07f0`. Since 3.11, CPython exports the number as a variable. Before
+/// 3.11, the number is parsed from the version string.
 fn version(exports: &Exports<'_>) -> Option<u64> {
     if let Some(version) = exports.find("Py_Version").filter(|version| version.bytes == 8) {
         // SAFETY: this is an exported variable of eight bytes, and the loader's lock is held.
         return Some(unsafe { memory::word(version.address) });
     }
     let text = exports.find("Py_GetVersion")?.address;
-    // SAFETY: the function that CPython exports under this name takes no argument, returns a static C string, and needs no
-    // lock of Python's.
+    // SAFETY: the function that CPython exports under this name takes no argument, returns a static C string, and needs
+    // no lock of Python's.
     let text = unsafe {
         let text =
             std::mem::transmute::<usize, unsafe extern "C" fn() -> *const std::ffi::c_char>(text as usize)();
@@ -303,7 +306,7 @@ fn version(exports: &Exports<'_>) -> Option<u64> {
     parsed(text.to_str().ok()?)
 }
 
-/// Parses `3.9.18 (main, ...)`, up to the minor version.
+/// Parses the major and minor version from a version string like `3.9.18 (main, ...)`.
 fn parsed(text: &str) -> Option<u64> {
     let mut numbers = text.split(|letter: char| !letter.is_ascii_digit()).map(str::parse::<u64>);
     let (major, minor) = (numbers.next()?.ok()?, numbers.next()?.ok()?);

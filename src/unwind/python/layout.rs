@@ -1,9 +1,9 @@
-//! Offsets in bytes of the fields that a walk reads in CPython's objects, as data for each version.
+//! For each version of CPython: the offsets in bytes of the fields that a walk reads in CPython's objects.
 //!
-//! The offsets for versions up to 3.12 were taken from the headers of each version, and later releases of the same version
-//! keep these offsets. From 3.13 on, the interpreter publishes the offsets itself, in a table at the start of `_PyRuntime`
-//! whose own layout depends on the version. The layout of a version that is not listed here is not guessed: frames of such
-//! a version are not recorded.
+//! The offsets for versions up to 3.12 were taken from the headers of each version, and later releases of the same
+//! version keep these offsets. From 3.13 on, the interpreter publishes the offsets itself, in a table at the start of
+//! `_PyRuntime`. The layout of this table also depends on the version. The layout of a version that is not listed here
+//! is not guessed, and frames of such a version are not recorded.
 //!
 //! ```text
 //! 3.9, 3.10   thread -> frame -> f_back -> ...                          each frame is one evaluator call
@@ -19,9 +19,11 @@
 pub(crate) struct Layout {
     /// Major and minor version, as in `0x030b`.
     pub version: u16,
-    /// Offset in `_PyRuntime` of the thread that finalizes the interpreter, once there is such a thread.
+    /// Offset in `_PyRuntime` of a pointer to the thread that finalizes the interpreter. The pointer is null until
+    /// finalization begins.
     pub(super) finalizing: u32,
-    /// Offset in a thread's state of its innermost frame, or in versions with cframes of its innermost cframe.
+    /// Offset in a thread's state of the pointer to its innermost frame, or in versions with cframes, to its innermost
+    /// cframe.
     pub(super) thread: u32,
     pub(super) cframe: Option<CFrame>,
     pub(super) frame: FrameLayout,
@@ -40,13 +42,13 @@ pub(super) struct CFrame {
 /// Offsets in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FrameLayout {
-    /// Number of bytes of a frame that are read.
+    /// Number of bytes from the start of a frame that must be readable for a walk.
     pub(super) bytes: u32,
     pub(super) previous: u32,
     pub(super) code: u32,
     pub(super) position: u32,
-    /// Offset of sixteen bytes that are compared at once: `previous`, and whichever of `code` and `position` is adjacent to
-    /// it.
+    /// Offset of two adjacent words that are compared at once: one is `previous`, the other is `code` or `position`,
+    /// depending on the version.
     pub(super) link: u32,
     /// Offset of the byte that identifies the frame's owner.
     pub(super) owner: u32,
@@ -55,7 +57,8 @@ pub(super) struct FrameLayout {
 }
 
 impl FrameLayout {
-    /// Returns this frame layout, of 3.12 or later, with the offsets that all of these versions share as constants.
+    /// Returns the same frame layout with constants in place of the offsets that are equal in all versions since 3.12.
+    /// Call only for 3.12 or later.
     #[inline(always)]
     const fn with_shim_constants(&self) -> Self {
         let (previous, code, position, link) = (8, 0, 56, 0);
@@ -64,12 +67,12 @@ impl FrameLayout {
     }
 }
 
-/// The unit of a frame's position.
+/// Meaning of a frame's position field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unit {
-    /// The position is an index; multiply it by this number of bytes.
+    /// An index of an instruction in the code object; multiply it by this number of bytes.
     Index(u32),
-    /// The position is an address in the code object.
+    /// The address of an instruction in the code object.
     Address,
 }
 
@@ -78,18 +81,20 @@ pub(super) enum Unit {
 pub(super) enum Boundary {
     /// Each frame is the first frame of a call.
     Each,
-    /// A nonzero byte at this offset marks the first frame of a call. The byte after it is the owner.
+    /// A byte at this offset in the frame is nonzero if the frame is the first frame of a call. The byte after it is
+    /// the owner.
     Flag(u32),
-    /// The frame before the first frame of a call is a shim of the evaluator.
+    /// The frame outside the first frame of a call is a shim, a frame of the evaluator instead of a function.
     Shim,
 }
 
-/// The values of [`FrameLayout::owner`] that matter. Frames with larger values do not belong to functions either.
+/// Values of the owner byte: frames of generators, and frames of the evaluator (shims). Frames with larger values do
+/// not belong to functions either.
 pub(super) const OWNED_BY_GENERATOR: u8 = 1;
 pub(super) const OWNED_BY_EVALUATOR: u8 = 3;
 
-/// The bits of [`FrameLayout::code`] that are not part of the address. Since 3.14 these bits encode how the frame holds the code
-/// object.
+/// The bits of a frame's reference to its code object that are not part of the address. Since 3.14 these bits encode
+/// how the frame holds the code object.
 pub(super) const HOLD_BITS: u64 = 3;
 #[cfg(test)]
 pub(super) const FIRST_WITH_HOLD_BITS: u16 = 0x030e;
@@ -105,22 +110,23 @@ pub(super) struct CodeLayout {
     pub(super) first_line: u32,
     /// Offset of the instructions; 0 if the instructions are not inside the object.
     pub(super) instructions: u32,
-    /// Offset of the number of instructions before the first one at which a frame is complete; 0 if frames are always
-    /// complete.
+    /// Offset of the number of instructions that precede the first instruction at which a frame is complete. 0 if
+    /// frames are always complete in this version.
     pub(super) traceable: u32,
-    /// Offset of a four-byte version number, unique per code object; 0 if the layout has no such number.
+    /// Offset of a four-byte version number that is unique per code object. 0 if this version of CPython has no such
+    /// number.
     pub(super) version: u32,
 }
 
 /// Offsets in a string or bytes object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TextLayout {
-    /// Offset of the characters in an ASCII-only string, and in any other string.
+    /// Offset of the characters in a string with only ASCII characters, and in any other string.
     pub(super) ascii: u32,
     pub(super) wide: u32,
 }
 
-/// Offsets of the fields that lead to the states of all of the process's Python threads.
+/// Offsets of the fields through which the states of all Python threads of the process are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ThreadList {
     /// In `_PyRuntime`: the first interpreter.
@@ -134,14 +140,15 @@ pub(super) struct ThreadList {
 }
 
 impl ThreadList {
-    /// The offsets of a version, which is given as in `0x030b07f0`; `table` is the start of `_PyRuntime`. `None` if they are
-    /// not known.
+    /// Returns the offsets for a version number such as `0x030b07f0`. `table` is the start of `_PyRuntime`. `None` if
+    /// the offsets are not known.
     pub(super) fn for_version(version: u64, table: &[u8; TABLE_BYTES]) -> Option<Self> {
         let known = |interpreters, threads, identity| {
             Some(Self { interpreters, next_interpreter: 0, threads, next: 8, identity })
         };
         let version = (version >> 16) as u16;
-        // The distance from the thread's frame to its number in the table, which has three more fields in between since 3.15.
+        // Distance in the table from the entry of the thread's frame to the entry of the thread's number. Since 3.15
+        // there are three more entries between them.
         let identity = match version {
             0x0309 | 0x030a => return known(32, 8, 176),
             0x030b => return known(40, 16, 152),
@@ -182,7 +189,8 @@ const BEFORE_3_11: Layout = Layout {
         code: 32,
         position: 104,
         link: 24,
-        // This offset is of a byte of the object's type, because this version has no owner byte.
+        // This version has no owner byte, so this offset refers to a byte of the pointer to the object's type, which
+        // never changes.
         owner: 8,
         unit: Unit::Index(1),
         boundary: Boundary::Each,
@@ -200,7 +208,7 @@ const BEFORE_3_11: Layout = Layout {
     text: TextLayout { ascii: 48, wide: 72 },
 };
 
-/// Layouts of all versions that are known from headers.
+/// Layouts of the versions whose offsets were taken from CPython's headers.
 const FROM_HEADERS: [Layout; 4] = [
     BEFORE_3_11,
     Layout {
@@ -267,28 +275,28 @@ const FROM_HEADERS: [Layout; 4] = [
 /// Maximum number of bytes of a code object that are read.
 pub(super) const MAX_CODE_BYTES: usize = 256;
 
-/// Number of bytes that are read of the table that 3.13 and later publish.
+/// Number of bytes that are read from the table that 3.13 and later publish.
 pub(super) const TABLE_BYTES: usize = 744;
 const COOKIE: &[u8; 8] = b"xdebugpy";
 
-/// Offsets in the published table of one version.
+/// For one version: offsets in the published table of the entries that are read.
 struct DebugOffsets {
     version: u16,
     thread: usize,
-    /// Offset of `previous`, `executable` and `instr_ptr`, in this order.
+    /// Offset of three entries: `previous`, `executable` and `instr_ptr`, in this order.
     frame: usize,
     owner: usize,
-    /// Offset of `filename`, `name`, `qualname`, `linetable` and `firstlineno`, in this order.
+    /// Offset of five entries: `filename`, `name`, `qualname`, `linetable` and `firstlineno`, in this order.
     code: usize,
     instructions: usize,
     kind: usize,
     /// Offset of `ob_size` and `ob_sval`.
     bytes: usize,
-    /// Offset of `state`, `length` and the size of an ASCII-only string.
+    /// Offset of three entries: `state`, `length` and the size of an ASCII-only string, in this order.
     text: usize,
 }
 
-/// Table offsets of all versions that publish their layout.
+/// Offsets in the published table, for all versions that publish their layout.
 const DEBUG_OFFSETS: [DebugOffsets; 3] = [
     DebugOffsets {
         version: 0x030d,
@@ -337,7 +345,7 @@ pub(super) enum UnknownLayout {
 }
 
 impl Layout {
-    /// The layout of a version that is known from headers; the version is given as in `0x030b`.
+    /// Returns the layout of a version in [`FROM_HEADERS`]. The version is a number such as `0x030b`.
     pub(super) const fn from_headers(version: u16) -> Self {
         let mut at = 0;
         while FROM_HEADERS[at].version != version {
@@ -346,7 +354,8 @@ impl Layout {
         FROM_HEADERS[at]
     }
 
-    /// The layout of a version, which is given as in `0x030b07f0`; `table` is the start of the interpreter's `_PyRuntime`.
+    /// Returns the layout for a version number such as `0x030b07f0`. `table` is the start of the interpreter's
+    /// `_PyRuntime`.
     pub(super) fn for_version(version: u64, table: &[u8; TABLE_BYTES]) -> Result<Self, UnknownLayout> {
         let version = (version >> 16) as u16;
         match DEBUG_OFFSETS.iter().find(|offsets| offsets.version == version) {
@@ -357,7 +366,8 @@ impl Layout {
         }
     }
 
-    /// Returns this layout (3.12 or later), with the offsets that all of these versions share as compile-time constants.
+    /// Returns the same layout with compile-time constants in place of the offsets that are equal in all versions since
+    /// 3.12. Call only for 3.12 or later.
     #[inline(always)]
     pub(super) fn with_shim_constants(&self) -> Self {
         debug_assert!(self.has_shims());
@@ -368,7 +378,7 @@ impl Layout {
         self.frame == self.frame.with_shim_constants()
     }
 
-    /// The layout according to the table of 3.13 and later.
+    /// Creates the layout from the table that 3.13 and later publish.
     fn from_debug_offsets(offsets: &DebugOffsets, table: &[u8; TABLE_BYTES]) -> Result<Self, UnknownLayout> {
         let (words, _) = table.as_chunks::<8>();
         let word = |at: usize| u64::from_ne_bytes(words[at / 8]);
@@ -378,7 +388,8 @@ impl Layout {
         if word(16) != 0 {
             return Err(UnknownLayout::FreeThreaded);
         }
-        // Check that the fields with fixed offsets are at these offsets: the type, and the length of strings and bytes.
+        // Check the fields for which this module assumes the same offset in all versions: the type, and the length of
+        // strings and bytes.
         let is_as_before = word(offsets.kind) == TYPE
             && word(offsets.bytes) == LENGTH
             && word(offsets.bytes + 8) == BYTES
@@ -427,7 +438,7 @@ impl Layout {
             .ok_or(UnknownLayout::Table)
     }
 
-    /// Whether all fields that a walk reads are within the bytes of a frame and of a code object that are read.
+    /// Whether all fields that a walk reads are within the first `bytes` bytes of a frame and of a code object.
     fn is_within(&self) -> bool {
         let Self { frame, code, .. } = self;
         [frame.previous, frame.code, frame.position].iter().all(|at| at + 8 <= frame.bytes)
@@ -444,7 +455,8 @@ impl Layout {
 mod tests {
     use super::*;
 
-    /// Fields and offsets as in the headers of CPython 3.13.0, 3.14.10 and 3.15.2 on x86-64.
+    /// Words of the published table, as (offset in the table, value), from the headers of CPython 3.13.0, 3.14.10 and
+    /// 3.15.2 on x86-64.
     const TABLES: [&[(usize, u64)]; 3] = [
         &[
             (8, 0x030d_00f0),

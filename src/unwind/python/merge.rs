@@ -1,9 +1,10 @@
-//! Merges the native and Python frames of one stack: each native frame of the evaluator is replaced by the Python frames
-//! that it was evaluating. The merge is done once for each distinct pair of stacks.
+//! Merges the native and Python frames of one stack: each native frame of the evaluator is replaced by the Python
+//! frames that it was evaluating. The merge is done once for each distinct pair of stacks.
 //!
-//! Since 3.11, one evaluator call runs many Python frames, and the frames lead to an address on the C stack for each call:
-//! the native frame around that address is the call, whatever the name of its function. Before 3.11, each call runs one
-//! Python frame, and calls and Python frames are paired by counting from the innermost one.
+//! Since 3.11, one call of the evaluator runs many Python frames. For each call, the Python frames lead to an address
+//! on the C stack. The native frame that contains this address is the frame of the call, whatever the name of its
+//! function. Before 3.11, each call of the evaluator runs one Python frame, and calls and Python frames are paired by
+//! counting from the innermost one.
 
 use std::ops::Range;
 
@@ -20,21 +21,21 @@ pub(super) struct StackPair<'a> {
     pub(super) native: &'a [Frame],
     /// Python frames, root first.
     pub(super) items: &'a [InterpreterFrame],
-    /// Whether frames are missing at the root of either stack.
+    /// Whether the native or the Python stack lacks frames at the root.
     pub(super) is_partial: bool,
     /// Address ranges of the evaluator's code: its main part, and its cold part.
     pub(super) evaluator: &'a [Range<u64>; 2],
 }
 
-/// How far native and Python frames agree on the evaluator calls.
+/// Whether native and Python frames show the same evaluator calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Agreement {
     /// Each evaluator call is in both the native and the Python stack.
     Complete,
-    /// There are more native calls at the root. These calls belong to another interpreter, or to the stack below a
-    /// greenlet.
+    /// The native stack has more calls at the root than the Python stack. These calls belong to another interpreter, or
+    /// to the stack below a greenlet.
     MoreNative,
-    /// Some Python frames are not inside any native frame.
+    /// Some Python frames belong to no native frame.
     None,
 }
 
@@ -63,7 +64,7 @@ impl<'a> MergedFrames<'a> {
     }
 }
 
-/// The frames of the innermost evaluator call, and the frames of the calls around it.
+/// Splits Python frames into the frames of the innermost evaluator call, and the frames of the calls around it.
 fn innermost(items: &[InterpreterFrame]) -> (&[InterpreterFrame], &[InterpreterFrame]) {
     let first = items.iter().rposition(|item| item.boundary != 0);
     let (around, group) = items.split_at(first.unwrap_or(0));
@@ -71,7 +72,8 @@ fn innermost(items: &[InterpreterFrame]) -> (&[InterpreterFrame], &[InterpreterF
 }
 
 impl StackPair<'_> {
-    /// Returns the merged stack, and how far both stacks agree. `stack_pointers` are the stack pointers of the native frames.
+    /// Returns the merged stack, and whether both stacks agree. `stack_pointers` are the stack pointers of the native
+    /// frames.
     pub(super) fn merge<'a>(
         &self,
         stack_pointers: impl Iterator<Item = u64>,
@@ -85,13 +87,14 @@ impl StackPair<'_> {
             self.at_outermost_call(&mut out);
             return (out.finish(), Agreement::None);
         }
-        // The native frames of these calls are among the frames that are missing at the root.
+        // The native stack lacks frames at the root, and the calls of the remaining Python frames are among the missing
+        // frames.
         out.push_python(left);
         (out.finish(), agreement)
     }
 
-    /// Pairs Python frames with native frames by the addresses inside native frames. Returns the Python frames that are not
-    /// inside any native frame.
+    /// Replaces each native frame that contains the address of an evaluator call by the Python frames of that call.
+    /// Returns the Python frames for whose call no native frame was found.
     fn by_address(
         &self,
         stack_pointers: impl Iterator<Item = u64>,
@@ -116,8 +119,8 @@ impl StackPair<'_> {
         (left, Agreement::Complete)
     }
 
-    /// Pairs Python frames with native calls by counting, since each call runs one Python frame. If there are more native
-    /// calls than Python frames, the outer calls belong to another thread state.
+    /// Replaces the native frames of evaluator calls by Python frames, one for one, from the innermost on. If there are
+    /// more calls than Python frames, the outer calls belong to another thread state, and stay native.
     fn by_count(&self, out: &mut MergedFrames<'_>) -> (&[InterpreterFrame], Agreement) {
         let mut left = self.items;
         let mut calls = 0;
@@ -135,7 +138,8 @@ impl StackPair<'_> {
         (left, if is_complete { Agreement::Complete } else { Agreement::MoreNative })
     }
 
-    /// Inserts all Python frames at the outermost native frame of the evaluator, because no better place is known.
+    /// Replaces the outermost native frame of the evaluator by all Python frames, because no better place is known for
+    /// them.
     fn at_outermost_call(&self, out: &mut MergedFrames<'_>) {
         let outermost = self.native.iter().rposition(|native| self.is_evaluator(*native));
         for (at, native) in self.native.iter().enumerate() {
@@ -168,8 +172,8 @@ mod tests {
 
     const EVALUATOR: [Range<u64>; 2] = [0x5000..0x6000, 0x1000..0x1100];
 
-    /// Merges test stacks, which are given leaf first. In `native`, letters are native frames: `E` is the evaluator, `C`
-    /// its cold part. Python frames are numbers (`-` for a hidden frame), each with its boundary.
+    /// Merges test stacks, which are given leaf first. In `native`, each letter is a native frame: `E` is the
+    /// evaluator, `C` its cold part. In `python`, each frame is a number (`-` for a hidden frame) and its boundary.
     fn merged(native: &str, python: &[(&str, u64)], is_partial: bool) -> (String, Agreement) {
         let address = |letter: char| match letter {
             'E' => 0x5800,
@@ -236,7 +240,7 @@ mod tests {
         let python = [("1", SOMEWHERE), ("2", SOMEWHERE)];
         assert_eq!(merged("aEbEc", &python, false), sure("a1b2c"));
         assert_eq!(merged("aEbEcEd", &python, false), ("a1b2cEd".to_owned(), Agreement::MoreNative));
-        // The calls may be made from either part of the evaluator.
+        // A function call may be in the main part or in the cold part of the evaluator.
         assert_eq!(merged("aCbEc", &python, false), sure("a1b2c"));
     }
 

@@ -1,8 +1,8 @@
-//! Python frames, which CPython keeps for the calling thread. They are read from memory and merged with the native frames.
+//! Reads the Python frames of the calling thread from CPython's memory, and merges them with the native frames.
 //!
-//! A walk calls a single Python function, which reads thread-local storage (before 3.11, `interpreter` also calls a function that
-//! returns the version string). No function is called that takes the GIL or counts references. The frames of a thread do
-//! not change while the thread is inside a call, whichever thread holds the GIL.
+//! A walk calls only one function of CPython, which reads thread-local storage (before 3.11, `interpreter` also calls a
+//! function that returns the version string). No function is called that takes the GIL or counts references. The frames
+//! of a thread do not change while the thread is inside a call to a C function, even if another thread holds the GIL.
 //!
 //! * `interpreter`: finds the interpreter of this process, its version and whether its frames can be read.
 //! * `layout`: lists the offsets of the fields to read, as data for each version.
@@ -15,19 +15,19 @@
 //!
 //! # What it relies on, and what it checks
 //!
-//! 1. Frames of a version whose layout is not known are not read, and neither are those of an interpreter that publishes a
-//!    different layout than its version has (`layout`).
-//! 2. A pointer is followed only to pages that the kernel has reported readable (`pages`). So a corrupted chain of frames
-//!    ends the walk, and the recording of Python frames, but does no other harm.
-//! 3. A code object, its name, file and line table must have their expected types. The types are compared by address when a
-//!    walk first reaches the object (`code`).
-//! 4. The native stack must agree with the Python frames. Since 3.11, the addresses on the C stack to which frames refer
-//!    must be inside native frames; before 3.11, there must be as many evaluator calls as Python frames (`merge`). If a
-//!    stack disagrees before any stack has agreed, Python frames are switched off.
-//! 5. When the interpreter is finalized, it frees other threads' frames. It sets a flag before it frees them, and once the
-//!    flag is set, only the finalizing thread's frames are read. One case is not excluded: if the kernel preempts a thread
-//!    in the middle of a walk (about 50 ns) for as long as the interpreter takes from setting the flag to unmapping that
-//!    thread's frames, then the walk reads freed memory.
+//! 1. Frames are read only if the layout of the CPython version is known, and if the layout that the interpreter
+//!    publishes matches it (`layout`).
+//! 2. A pointer is followed only to pages that the kernel has reported readable (`pages`). So if the chain of frames is
+//!    corrupted, the walk ends and Python frames are no longer recorded, but there is no other harm.
+//! 3. A code object, its name, file and line table must have their expected types. The types are compared by address
+//!    when a walk first reaches the object (`code`).
+//! 4. The native stack must agree with the Python frames. Since 3.11, the C stack addresses to which the Python frames
+//!    lead must be inside native frames; before 3.11, there must be as many evaluator calls as Python frames (`merge`).
+//!    If the two disagree for a stack, and no earlier stack has agreed, Python frames are switched off.
+//! 5. When the interpreter is finalized, it frees the frames of other threads. It sets a flag before it frees them, and
+//!    once the flag is set, only the finalizing thread's frames are read. One case is not excluded: the kernel preempts
+//!    a thread in the middle of a walk (which takes about 50 ns), and before that thread continues, the interpreter
+//!    sets the flag and unmaps the thread's frames. Then the walk reads freed memory.
 
 mod code;
 mod interpreter;
@@ -58,8 +58,8 @@ pub fn set_enabled(enabled: bool) {
     interpreter::set_enabled(enabled);
 }
 
-/// Why Python frames are missing although the process has an interpreter. `None` if they are not missing, or if there is no
-/// interpreter.
+/// The reason why Python frames are not recorded although the process has an interpreter. `None` if they are recorded,
+/// or if there is no interpreter.
 pub fn off_reason() -> Option<OffReason> {
     interpreter::off_reason()
 }
@@ -69,11 +69,12 @@ pub fn off_reason() -> Option<OffReason> {
 pub struct PythonUnwinder {
     state: NonNull<PythonState>,
     interpreter: &'static Interpreter,
-    /// The loader's unload count when the interpreter was last seen to be loaded.
+    /// The loader's unload count when it was last checked that the interpreter is loaded.
     unloads: u32,
 }
 
-/// Per-thread state, stored in its own mapping, whose pages are touched only as far as the thread's stacks reach.
+/// Per-thread state, stored in its own memory mapping. Only those pages of the mapping are touched that the depth of
+/// the thread's stacks requires.
 #[repr(C)]
 struct PythonState {
     walk: PythonWalk,
@@ -84,13 +85,14 @@ struct PythonState {
 /// Result of a walk along the Python frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WalkOutcome {
-    /// The frames are those of the cached walk with this number; the last walk itself is unchanged.
+    /// The frames are the same as in the cached walk with this number. The stored frames of the last walk are not
+    /// replaced.
     Cached(usize),
     /// The frames are the same as in the last walk.
     Unchanged,
     /// The frames differ from those of the last walk.
     Changed,
-    /// There is no Python frame, because the thread is not Python's, or is not in Python code now.
+    /// There is no Python frame, because the thread does not belong to Python, or runs no Python code now.
     NoFrames,
     /// The frames could not be read, because their chain is corrupted, or because the kernel refused memory.
     Unreadable,
@@ -106,12 +108,12 @@ pub struct MergedStack<'a> {
     pub is_cut: bool,
 }
 
-/// Whether any stack of Python frames has agreed with its native frames.
+/// Whether, for any stack so far, the Python frames agreed with the native frames.
 static HAS_AGREED: AtomicBool = AtomicBool::new(false);
 
 impl PythonUnwinder {
-    /// Creates the state for the calling thread, if the process has a readable interpreter. Searches for an interpreter if
-    /// objects were loaded since the last search.
+    /// Creates the state for the calling thread, if the process has a readable interpreter. Searches for an interpreter
+    /// if objects were loaded since the last search.
     #[cold]
     pub fn of_this_thread() -> Option<Self> {
         let interpreter = interpreter::interpreter()?;
@@ -122,8 +124,8 @@ impl PythonUnwinder {
         Some(Self { state, interpreter, unloads: interpreter::unloads() })
     }
 
-    /// Walks along the frames. `native` identifies the thread's native frames as far as they are known. `number` assigns a
-    /// number to a code object that is new to the thread.
+    /// Walks along the frames. `native` is a value that identifies the thread's native frames, as far as these are
+    /// known. `number` returns the number for a code object that is new to the thread.
     #[inline(always)]
     pub fn walk(&mut self, native: usize, number: impl FnMut(Description<'_>) -> CodeId) -> WalkOutcome {
         let Self { interpreter, .. } = *self;
@@ -141,8 +143,8 @@ impl PythonUnwinder {
         self.walk_changed(thread, number)
     }
 
-    /// Address of the calling thread's Python state; 0 if the thread has no such state, or if the state must not be read
-    /// now.
+    /// Returns the address of the calling thread's Python state. Returns 0 if the thread has no such state, or if the
+    /// state must not be read now.
     #[inline(always)]
     fn readable_thread(&mut self) -> u64 {
         let is_usable =
@@ -155,20 +157,21 @@ impl PythonUnwinder {
     /// Walks along the frames without the cache of walks.
     #[cold]
     pub fn walk_uncached(&mut self, number: impl FnMut(Description<'_>) -> CodeId) -> WalkOutcome {
-        // Read the thread's state again, because a native walk may have happened in between.
+        // Get the thread's state again, because it may have become unreadable since the last walk.
         let thread = self.readable_thread();
         self.walk_changed(thread, number)
     }
 
-    /// Caches the last walk, if the back-off allows it, and returns its number.
+    /// Caches the last walk and returns its number. `None` if the back-off allows no insertion, or if the walk cannot
+    /// be cached.
     #[inline(always)]
     pub fn cache_last(&mut self) -> Option<usize> {
         let PythonState { walk, walk_cache, .. } = self.state();
         if walk_cache.can_insert() { walk_cache.insert(walk) } else { None }
     }
 
-    /// Walks along changed frames; `thread` is 0 if no frame may be read. Not inlined, because this function needs more
-    /// registers than are available.
+    /// Walks along the frames after they were found to have changed. `thread` is 0 if no frame may be read. Not
+    /// inlined, because this function needs more registers than are available.
     #[inline(never)]
     fn walk_changed(
         &mut self,
@@ -210,14 +213,14 @@ impl PythonUnwinder {
         WalkOutcome::Unreadable
     }
 
-    /// Number of frames at the root that the last walk shares with the walk before it, and the words that identify the
-    /// other frames, outermost first.
+    /// Returns the number of frames at the root that the last walk shares with the walk before it, and for each other
+    /// frame a word that identifies it, outermost first.
     #[inline(always)]
     pub fn words(&self) -> (usize, impl Iterator<Item = u64>) {
         // SAFETY: the state is mapped as long as `self` lives, and is used by this thread only.
         let walk = &unsafe { self.state.as_ref() }.walk;
-        // The word includes whether an evaluator call starts at the frame, because the same frames may belong to more or
-        // fewer calls.
+        // The word also tells whether an evaluator call starts at the frame, because the same Python frames may be
+        // spread over more or fewer evaluator calls.
         let word = |item: &walk::InterpreterFrame| item.frame.0 | u64::from(item.boundary != 0) << 63;
         (walk.unchanged, walk.items[walk.unchanged..walk.count].iter().map(word))
     }
@@ -236,7 +239,8 @@ impl PythonUnwinder {
         let (frames, agreement) = stacks.merge(captured.stack_pointers(), MergedFrames::new(merged));
         match agreement {
             Agreement::Complete => HAS_AGREED.store(true, Ordering::Relaxed),
-            // This agreement is possible at the first launch of a program that launches only from greenlets.
+            // This does not prove a mismatch, because it also occurs at the first launch of a program that launches
+            // only from greenlets.
             Agreement::MoreNative => {}
             Agreement::None if HAS_AGREED.load(Ordering::Relaxed) => {}
             Agreement::None => interpreter::turn_off(OffReason::Mismatch),
@@ -250,7 +254,8 @@ impl PythonUnwinder {
     }
 }
 
-/// Whether another thread is finalizing the interpreter, which frees the frames of all other threads.
+/// Whether a thread other than `thread` is finalizing the interpreter. Finalization frees the frames of all other
+/// threads.
 #[inline(always)]
 fn is_ending(interpreter: &Interpreter, thread: u64) -> bool {
     let place = interpreter.runtime + u64::from(interpreter.layout.finalizing);

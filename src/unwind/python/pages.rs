@@ -1,10 +1,10 @@
 //! Reads memory through pointers that may be corrupted.
 //!
-//! A page is read in place once the kernel has reported the page readable. Before that, and so whenever a walk first
-//! reaches an object, memory is read through a copy that the kernel makes (`memory::copy_mapped`), which fails for
-//! unmapped memory. A page that was readable may have been unmapped since, but an intact chain of frames never leads to
-//! such a page, because Python does not free memory that the chain uses. The remaining risk is a chain that is corrupted
-//! and also leads to memory where frames once were.
+//! Memory on a page is read in place only after the kernel has reported the page as readable. Until then, memory is
+//! read through a copy that the kernel makes (`memory::copy_mapped`), which fails for unmapped memory. A page that was
+//! readable may have been unmapped since. But an intact chain of frames never leads to such a page, because Python does
+//! not free memory that the chain uses. One risk remains: a chain that is corrupted, and leads to an unmapped page on
+//! which frames once were.
 
 use crate::memory;
 
@@ -12,7 +12,7 @@ use crate::memory;
 const MIN_ADDRESS: u64 = 4096;
 const END_ADDRESS: u64 = 1 << 47;
 
-/// Readable pages of the stacks and heaps that contain a thread's frames.
+/// The pages that the kernel has reported as readable: pages of the stacks and heaps that contain a thread's frames.
 #[repr(C)]
 pub(super) struct ReadablePages {
     /// Number of the page that was last checked.
@@ -25,8 +25,8 @@ const PAGES: usize = 1024;
 const PAGE_BITS: u32 = 12;
 
 impl ReadablePages {
-    /// Whether `bytes` bytes (less than a page) may be read at `address`. The address must be aligned as Python's objects
-    /// are.
+    /// Whether `bytes` bytes (less than a page) at `address` are readable. Returns false for an address that is not
+    /// aligned to 8 bytes, because all of Python's objects are.
     #[inline(always)]
     pub(super) fn are_readable(&mut self, address: u64, bytes: u32) -> bool {
         let end = address.wrapping_add(u64::from(bytes) - 1);
@@ -58,14 +58,15 @@ impl ReadablePages {
     }
 }
 
-/// Copies the memory at `address` to `to`. Returns false unless all of the memory is readable.
+/// Fills `to` with the memory from `address` on. Returns false if any of this memory is not readable.
 pub(super) fn copy_into(address: u64, to: &mut [u8]) -> bool {
     // SAFETY: the slice is writable for its whole length.
     let copied = |to: &mut [u8]| unsafe { memory::copy_mapped(address, to.as_mut_ptr(), to.len()) };
     (MIN_ADDRESS..END_ADDRESS).contains(&address) && copied(to) == to.len()
 }
 
-/// Copies the memory at `address` to `to`, as far as it is readable. Returns the number of copied bytes.
+/// Fills `to` with the memory from `address` on, up to the first byte that is not readable. Returns the number of
+/// copied bytes.
 pub(super) fn copy_readable(address: u64, to: &mut [u8]) -> usize {
     // SAFETY: the slice is writable for its whole length.
     unsafe { memory::copy_mapped(address, to.as_mut_ptr(), to.len()) }

@@ -1,10 +1,11 @@
 //! Walks the Python frames of the calling thread, from the innermost one outwards.
 //!
-//! Only the calling thread pushes and pops its own frames. The thread is inside a call, and each frame holds a reference to
-//! its code object, so the frames do not change, whichever thread holds the GIL. The frames of the last walk are stored,
-//! root first. While the same frames are at the same addresses, they are only compared. If the leaf differs, new frames are
-//! followed until they lead to a frame of the last walk. From that frame on, all frames are compared again, with
-//! independent loads, and the frames that are unchanged up to the root are kept.
+//! A thread's frames are pushed and popped only by the thread itself. During a walk the thread is inside a call, and
+//! each frame holds a reference to its code object. So the frames do not change, even if another thread holds the GIL.
+//! The frames of the last walk are stored, root first. If the thread's innermost frame is the same as in the last walk,
+//! the frames are only compared. Otherwise new frames are followed until they lead to a frame of the last walk. From
+//! that frame to the root, the stored frames are compared with memory, by loads that do not depend on each other; those
+//! that are unchanged up to the root are kept.
 
 use super::code::{self, CodeFingerprint, CodeTable, CodeTexts, Description, Scratch, version_of};
 use super::interpreter::Interpreter;
@@ -14,28 +15,27 @@ use crate::MAX_FRAMES;
 use crate::memory::word;
 use gpuflame_model::record::{CodeId, Frame};
 
-/// A Python frame as the walk found it.
+/// A Python frame, with everything that later walks compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, align(64))]
 pub(super) struct InterpreterFrame {
-    /// The frame's link to the previous frame, together with the adjacent word of the frame itself: see
-    /// [`layout::FrameLayout::link`].
+    /// The frame's link to the previous frame and the adjacent word of the frame: see [`layout::FrameLayout::link`].
     link: u128,
     /// Identifies the code object if it has no version number.
     fingerprint: CodeFingerprint,
     /// Address of the frame.
     pub(super) at: u64,
-    /// The word through which the frame refers to its code object.
+    /// The frame's reference to its code object: the object's address, with tag bits in some versions.
     holds: u64,
     pub(super) position: u64,
     /// For the first frame of an evaluator call, an address on the C stack inside the native frame of that call, or
     /// [`SOMEWHERE`]. For any other frame, 0.
     pub(super) boundary: u64,
-    /// The frame as recorded in stacks; 0 if the frame is hidden, as Python hides it too.
+    /// The frame as it is recorded in stacks. 0 if the frame is hidden, because Python hides it too.
     pub(super) frame: Frame,
     /// The version number that Python gave the code object; 0 if Python gave none.
     version: u32,
-    /// The owner byte of the frame. If a byte marks the first frame of a call, that byte too.
+    /// The owner byte of the frame, and in versions with a byte that marks the first frame of a call, also that byte.
     owner: u16,
 }
 
@@ -44,8 +44,8 @@ const _: () = assert!(
     "InterpreterFrame grew: every frame of every launch compares one (two cache lines)"
 );
 
-/// The code object to which `holds` refers. Tag bits are masked only for layouts that may have such bits, so the compiler
-/// can omit the mask for others.
+/// Returns the address of the code object to which `holds` refers. Tag bits are masked only for layouts that may have
+/// them, so the compiler can omit the mask for other layouts.
 #[inline(always)]
 fn code_of(holds: u64, layout: &Layout) -> u64 {
     match layout.frame.boundary {
@@ -55,7 +55,8 @@ fn code_of(holds: u64, layout: &Layout) -> u64 {
 }
 
 impl InterpreterFrame {
-    /// Whether this is a frame with this reference to its code object, at this position.
+    /// Whether this item is a frame with the same reference to its code object and the same position, and the code
+    /// object is unchanged.
     ///
     /// # Safety
     /// A frame must refer to that code object, or its address must have been readable when this item was filled.
@@ -68,8 +69,8 @@ impl InterpreterFrame {
         is_same && (self.version != 0 || unsafe { self.fingerprint.has_same_texts(layout, texts) })
     }
 
-    /// Whether the frame is unchanged except for the texts of its code object: it has the same previous frame, code object,
-    /// position and owner.
+    /// Whether the frame is unchanged except for the texts of its code object: it has the same previous frame, code
+    /// object, position and owner.
     ///
     /// # Safety
     /// `at` must be the address of a frame.
@@ -88,11 +89,11 @@ impl InterpreterFrame {
             && unsafe { self.has_same_code(self.holds, layout) }
     }
 
-    /// Whether the memory at the code object's address still contains that object, except for its texts.
+    /// Whether the memory at the code object's address still contains the same code object. Its texts are not compared.
     ///
     /// # Safety
-    /// A frame must refer to the code object by this word, or the object's address must have been readable when this item
-    /// was filled.
+    /// A frame must refer to the code object by this word, or the object's address must have been readable when this
+    /// item was filled.
     #[inline(always)]
     unsafe fn has_same_code(&self, holds: u64, layout: &Layout) -> bool {
         match if layout.code.version == 0 { 0 } else { self.version } {
@@ -104,7 +105,7 @@ impl InterpreterFrame {
     }
 }
 
-/// The sixteen bytes at this address.
+/// Reads the sixteen bytes at this address.
 ///
 /// # Safety
 /// The sixteen bytes must be readable.
@@ -114,7 +115,8 @@ unsafe fn pair(address: u64) -> u128 {
     unsafe { (address as *const u128).read_unaligned() }
 }
 
-/// The owner byte of a readable frame. If a byte marks the first frame of a call, both bytes.
+/// Returns the owner byte of a readable frame, and in versions with a byte that marks the first frame of a call, also
+/// that byte.
 #[inline(always)]
 fn owner(frame: u64, layout: &Layout) -> u16 {
     let owner = frame + u64::from(layout.frame.owner);
@@ -127,7 +129,7 @@ fn owner(frame: u64, layout: &Layout) -> u16 {
     }
 }
 
-/// Position of a readable frame in its code object.
+/// Returns the position of a readable frame in its code object.
 #[inline(always)]
 fn position_in(frame: u64, layout: &Layout) -> u64 {
     // SAFETY: the caller has checked that the frame is readable.
@@ -139,7 +141,7 @@ fn position_in(frame: u64, layout: &Layout) -> u64 {
 }
 
 impl InterpreterFrame {
-    /// A frame at address `at` of which only the place in a merged stack is known. No walk compares such a frame.
+    /// Creates a frame that is used only for merging stacks. It lacks the data that walks compare.
     pub(super) fn for_merge(at: u64, frame: Frame, boundary: u64) -> Self {
         let (link, holds, position, version, owner) = (0, 0, 0, 0, 0);
         Self {
@@ -156,8 +158,8 @@ impl InterpreterFrame {
     }
 }
 
-/// The frame as recorded in stacks, of a Python frame at `position` of the code object at `code`, which has this number and
-/// this number of instruction bytes before its first complete instruction.
+/// Returns the frame as it is recorded in stacks. The Python frame is at `position` of the code object at `code`. The
+/// other arguments are the number of this code object, and its number of instruction bytes before a frame is complete.
 #[inline(always)]
 pub(super) fn recorded_frame(
     (code, position): (u64, u64),
@@ -181,13 +183,13 @@ pub(super) fn recorded_frame(
     }
 }
 
-/// A boundary whose address on the C stack is unknown.
+/// Value of a boundary whose address on the C stack is not known.
 pub(super) const SOMEWHERE: u64 = 1;
 
 /// The reason why a walk failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WalkError {
-    /// A pointer to a frame or code object led to other memory.
+    /// A pointer that should lead to a frame or code object led to something else.
     Garbage,
     /// The kernel refused to map memory.
     Memory,
@@ -200,7 +202,7 @@ pub(super) struct PythonWalk {
     /// Number of `items` that the last walk filled in.
     pub(super) count: usize,
     pub(super) is_cut: bool,
-    /// Number of frames at the root that are the same as in the walk before the last, at the same positions.
+    /// Number of frames at the root that the last walk shares with the walk before it, at the same positions.
     pub(super) unchanged: usize,
     pub(super) head: ThreadHead,
     pages: ReadablePages,
@@ -209,20 +211,21 @@ pub(super) struct PythonWalk {
     pub(super) items: [InterpreterFrame; MAX_FRAMES],
     /// The frames that a walk has followed so far, leaf first.
     links: [Link; MAX_FRAMES],
-    /// Index of the item that may be at an address, by [`slot_of`] the address. The index is a hint that must be checked.
+    /// For each slot ([`slot_of`] an address), the index of an item that may be the frame at this address. The index is
+    /// only a hint, and must be checked.
     slots: [u16; SLOT_COUNT],
     scratch: Scratch,
 }
 
 const SLOT_COUNT: usize = 256;
 
-/// The slot in `slots` for the frame at this address. Frames are aligned to eight bytes and longer than 64 bytes.
+/// Returns the slot in `slots` for the frame at this address.
 #[inline(always)]
 fn slot_of(frame: u64) -> usize {
     (frame.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as usize
 }
 
-/// A frame that a walk passed on its way to the root.
+/// A frame that the present walk has followed.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct Link {
@@ -234,15 +237,15 @@ struct Link {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub(super) struct ThreadHead {
-    /// The thread state; 0 if no walk may be compared with this one, because some memory that this walk passed was
-    /// unreadable.
+    /// Address of the thread state. 0 if later walks must not be compared with this walk, because some memory that this
+    /// walk needed was unreadable, or because the walk was cut.
     pub(super) thread: u64,
     cframe: u64,
     /// Address of the evaluator's frame around the outermost function; 0 if there is no such frame.
     root: u64,
 }
 
-/// Frames and starting point of an earlier walk, with methods that check whether the thread is still in these frames.
+/// The starting point and the frames of an earlier walk. Its methods check whether the thread is still in these frames.
 pub(super) struct ReachedFrames<F> {
     pub(super) head: ThreadHead,
     pub(super) count: usize,
@@ -251,11 +254,12 @@ pub(super) struct ReachedFrames<F> {
 }
 
 impl<'a, F: Fn(usize) -> &'a InterpreterFrame> ReachedFrames<F> {
-    /// Whether the thread is still in these frames: frames at the same addresses, and the same functions except for their
-    /// texts.
+    /// Whether the thread is still in these frames: its frames have the same addresses, functions and positions. The
+    /// functions' texts are not compared.
     #[inline(always)]
     pub(super) fn are_still(&self, interpreter: &Interpreter, thread: u64) -> bool {
-        // Before 3.12 more fields are compared. The offsets are passed as constants, which saves ten instructions per frame.
+        // The offsets of versions before 3.12 are passed as constants, because more fields are compared in these
+        // versions, and constants save ten instructions per frame.
         match interpreter.layout.version {
             0x0309 => self.are_still_by(const { &Layout::from_headers(0x0309) }, thread),
             0x030a => self.are_still_by(const { &Layout::from_headers(0x030a) }, thread),
@@ -285,18 +289,21 @@ impl<'a, F: Fn(usize) -> &'a InterpreterFrame> ReachedFrames<F> {
         item(count - 1).at == at && unsafe { self.changed(layout, &mut cframe) } == 0
     }
 
-    /// Number of frames from the root up to and including the innermost changed frame; 0 if no frame has changed. `cframe`
-    /// is the innermost frame's evaluator call on entry, and the changed frame's evaluator call on return.
+    /// Returns the number of frames from the root up to and including the innermost changed frame; 0 if no frame has
+    /// changed. On entry, `cframe` must be the evaluator call of the innermost frame. On return, it is the evaluator
+    /// call of the changed frame.
     ///
     /// # Safety
-    /// All memory that the walk passed must have been readable, and the thread's frames must lead to the innermost frame.
+    /// All memory that the walk passed must have been readable, and the thread's frames must lead to the innermost
+    /// frame.
     #[inline(always)]
     unsafe fn changed(&self, layout: &Layout, cframe: &mut u64) -> usize {
         // SAFETY: all of this memory was readable at the earlier walk, at the same addresses.
         let part = |object: u64, offset: u32| unsafe { word(object + u64::from(offset)) };
         // SAFETY: all of this memory was readable at the earlier walk, at the same addresses.
         let byte = |object: u64, offset: u32| unsafe { ((object + u64::from(offset)) as *const u8).read() };
-        // All addresses are known in advance, and so is which frame each frame links to, so no load waits for another.
+        // The addresses of all frames are known from the earlier walk, so no load has to wait for the result of another
+        // load.
         for index in (0..self.count).rev() {
             let item = (self.item)(index);
             // SAFETY: this is a frame of the thread, because the frame before it links to it.
@@ -306,8 +313,9 @@ impl<'a, F: Fn(usize) -> &'a InterpreterFrame> ReachedFrames<F> {
             match layout.frame.boundary {
                 Boundary::Each => {}
                 Boundary::Shim if item.boundary == 0 => {}
-                // The flag was just compared as part of the frame. In all other cases the call was readable, or no field of
-                // the call is compared.
+                // The frame is not the first of its call, so the call stays the same. (The flag itself was compared as
+                // a part of the frame.) In the cases below, the memory of the call was readable at the earlier walk, or
+                // no field of the call is read.
                 Boundary::Flag(_) if owner(item.at, layout).to_ne_bytes()[0] == 0 => {}
                 Boundary::Shim => {
                     let next = index.checked_sub(1).map_or(self.head.root, |before| (self.item)(before).at);
@@ -348,7 +356,7 @@ impl<'a, F: Fn(usize) -> &'a InterpreterFrame> ReachedFrames<F> {
 }
 
 impl PythonWalk {
-    /// Whether the thread is in the frames of the last walk, with the same addresses and the same functions.
+    /// Whether the thread's frames are the same as in the last walk, including the texts of their functions.
     #[inline(always)]
     pub(super) fn is_as_before(&mut self, interpreter: &Interpreter, thread: u64) -> bool {
         // SAFETY: the texts belong to code objects that were just found to be the same.
@@ -356,15 +364,15 @@ impl PythonWalk {
             && unsafe { self.texts.are_as_before(&interpreter.layout) }
     }
 
-    /// The last walk's first `count` frames, counted from the root.
+    /// Returns the starting point and the first `count` frames (from the root) of the last walk.
     #[inline(always)]
     fn reached<'a>(&'a self, count: usize) -> ReachedFrames<impl Fn(usize) -> &'a InterpreterFrame> {
         let items = &self.items[..count];
         ReachedFrames { head: self.head, count: items.len(), item: move |index: usize| &items[index] }
     }
 
-    /// Walks along the frames, and returns whether they are the same as in the last walk. `number` assigns a number to a
-    /// code object that is new to the thread.
+    /// Walks along the frames, and returns whether they are the same as in the last walk. `number` returns the number
+    /// for a code object that is new to the thread.
     #[inline(always)]
     pub(super) fn run(
         &mut self,
@@ -372,7 +380,7 @@ impl PythonWalk {
         thread: u64,
         number: &mut impl FnMut(Description<'_>) -> CodeId,
     ) -> Result<bool, WalkError> {
-        // Entries refer to texts by number, so the entries must be dropped together with the texts.
+        // Entries of the table refer to texts by number, so all entries must be dropped together with the texts.
         if self.texts.are_full() {
             self.table = CodeTable::new().ok_or(WalkError::Memory)?;
             self.texts.clear();
@@ -396,8 +404,8 @@ impl PythonWalk {
         Ok(is_same)
     }
 
-    /// Number of frames, counted from the root, whose texts are unchanged, among the `joined` frames that are shared with
-    /// the last walk.
+    /// Returns how many of the `joined` frames that are shared with the last walk have unchanged texts, counted from
+    /// the root up to the first frame with changed texts.
     #[inline(always)]
     fn count_with_same_texts(&mut self, joined: usize, layout: &Layout) -> usize {
         let Self { items, texts, .. } = self;
@@ -408,8 +416,8 @@ impl PythonWalk {
         items[..joined].iter().position(is_other).unwrap_or(joined)
     }
 
-    /// Follows the frames to the root, or until all remaining frames are those of the last walk. Returns the number of
-    /// these shared frames, and the number of frames that were followed.
+    /// Follows the frames to the root, or to the first frame from which on all frames are unchanged since the last
+    /// walk. Returns the number of these unchanged frames, and the number of frames that were followed.
     #[inline(always)]
     fn follow(&mut self, interpreter: &Interpreter, thread: u64) -> Result<(usize, usize), WalkError> {
         let layout = &interpreter.layout.frame;
@@ -429,9 +437,11 @@ impl PythonWalk {
         (self.is_cut, self.head) = (false, ThreadHead { thread, cframe, root: last.root });
         while at != 0 {
             let index = usize::from(self.slots[slot_of(at)]);
-            // If a stack is too deep, its outermost frames are omitted, so the stack must be followed up to that limit.
+            // If the stack is deeper than `MAX_FRAMES`, its outermost frames are omitted. To find out, the walk must
+            // not join the last walk, but follow the frames up to that limit.
             if index < known && count + index < MAX_FRAMES && self.items[index].at == at {
-                // SAFETY: the frames led to a frame that the last walk reached, and all memory of that walk was readable.
+                // SAFETY: the frames led to a frame that the last walk reached, and all memory of that walk was
+                // readable.
                 let left = unsafe { self.reached(index + 1).changed_in(&interpreter.layout, &mut cframe) };
                 if left == 0 {
                     return Ok((index + 1, count));
@@ -458,7 +468,8 @@ impl PythonWalk {
                 }
                 match self.links[..count].last_mut() {
                     Some(link) if link.boundary == 0 => link.boundary = at,
-                    // This frame belongs to a call without a function's frame, or is the outermost frame.
+                    // This evaluator frame belongs to a call in which no function has a frame, or is the outermost
+                    // frame.
                     _ => root = at,
                 }
                 at = next;
@@ -490,7 +501,8 @@ impl PythonWalk {
         Ok((0, count))
     }
 
-    /// Fills an item for the frame at `link`. Returns whether the last walk had the same frame at this position.
+    /// Fills item number `item` with the frame at `link`. Returns whether the last walk had the same frame in this
+    /// item.
     #[inline(always)]
     fn visit(
         &mut self,
@@ -504,8 +516,8 @@ impl PythonWalk {
         let part = |offset: u32| unsafe { word(link.at + u64::from(offset)) };
         let owner = owner(link.at, layout);
         let (holds, position) = (part(layout.frame.code), position_in(link.at, layout));
-        // SAFETY: the frame is readable; memory of the last walk's code object is read only if the frame still refers to
-        // that object.
+        // SAFETY: the frame is readable; memory of the last walk's code object is read only if the frame still refers
+        // to that object.
         let is_reached =
             item < self.count && unsafe { self.items[item].is((holds, position), layout, &mut self.texts) };
         if !is_reached {
@@ -526,7 +538,7 @@ impl PythonWalk {
         Ok(is_same)
     }
 
-    /// Address and position of a thread's innermost Python frame.
+    /// Returns the address and position of a thread's innermost Python frame.
     #[inline(always)]
     pub(super) fn innermost(&mut self, interpreter: &Interpreter, thread: u64) -> Option<(u64, u64)> {
         let layout = &interpreter.layout;
@@ -542,12 +554,12 @@ impl PythonWalk {
         (self.count, self.unchanged) = (0, 0);
     }
 
-    /// The word at `offset` of an object whose address is not verified.
+    /// Reads the word at `offset` of an object, after checking that its memory is readable.
     fn word(&mut self, object: u64, offset: u32) -> Result<u64, WalkError> {
         self.word_of(object, offset + 8, offset)
     }
 
-    /// As [`PythonWalk::word`], for an object of `bytes` bytes.
+    /// As [`PythonWalk::word`], but checks that the first `bytes` bytes of the object are readable.
     #[inline(always)]
     fn word_of(&mut self, object: u64, bytes: u32, offset: u32) -> Result<u64, WalkError> {
         if !self.pages.are_readable(object, bytes) {
@@ -557,7 +569,7 @@ impl PythonWalk {
         Ok(unsafe { word(object + u64::from(offset)) })
     }
 
-    /// Fills an item without reusing anything of the last walk.
+    /// Fills an item completely, without reusing data of the last walk.
     #[inline(never)]
     fn fill(
         &mut self,
@@ -591,7 +603,8 @@ impl PythonWalk {
         Ok(())
     }
 
-    /// Finds the code object in the thread's table. Adds the object if it is new, or if another object was at its address.
+    /// Returns the slot of the code object in the thread's table. Adds the object if it is new, or if the slot contains
+    /// another object that was at the same address.
     fn find(
         &mut self,
         code: u64,
@@ -641,7 +654,7 @@ pub(super) mod tests {
     /// Size in bytes of each synthetic object.
     const ROOM: u64 = 256;
 
-    /// A function that is being evaluated in the synthetic interpreter.
+    /// A function call that the synthetic interpreter is evaluating.
     #[derive(Clone, Copy, Debug)]
     pub(in crate::python) struct Call {
         slot: usize,
@@ -714,7 +727,7 @@ pub(super) mod tests {
             self.at(2 + 2 * SLOTS + number)
         }
 
-        /// Address of a code object, its name, its line table or a path.
+        /// Returns the address of a code object (`part` 0), its name (1), its line table (2) or its path (3).
         fn code(&self, code: usize, part: usize) -> u64 {
             self.at(2 + 3 * SLOTS + part * CODES + code)
         }
@@ -742,7 +755,7 @@ pub(super) mod tests {
             self.set(text, start.into(), letters.as_bytes());
         }
 
-        /// Replaces a code object by another function.
+        /// Overwrites a code object with that of another function.
         fn write_code(&mut self, code: usize) {
             let layout = self.interpreter.layout;
             let [object, name, lines, path] = [0, 1, 2, 3].map(|part| self.code(code, part));
@@ -840,7 +853,7 @@ pub(super) mod tests {
             self.calls.extend(call);
         }
 
-        /// Applies a random change to the frames, as a program may between two launches.
+        /// Applies a random change to the frames, of the kinds that a program makes between two launches.
         pub(in crate::python) fn step_program(&mut self) {
             let count = self.calls.len();
             let (leaf, any) = (count.saturating_sub(1), self.below(count));
@@ -883,7 +896,7 @@ pub(super) mod tests {
         }
     }
 
-    /// A thread's walk state, in a mapping as in production.
+    /// A thread's walk state, stored in a memory mapping of its own as in `PythonUnwinder`.
     pub(in crate::python) struct MappedWalk(std::ptr::NonNull<PythonWalk>);
 
     impl MappedWalk {
@@ -920,7 +933,7 @@ pub(super) mod tests {
         }
     }
 
-    /// The complete result of a walk.
+    /// Returns everything that a walk found, in a form that can be compared.
     fn found(walk: &PythonWalk) -> impl PartialEq + std::fmt::Debug + use<> {
         let item = |item: &InterpreterFrame| {
             let InterpreterFrame { at, link, holds, position, boundary, frame, version, owner, .. } = *item;
@@ -934,7 +947,7 @@ pub(super) mod tests {
         walk.items[..walk.count].iter().map(|item| (item.frame.0, item.boundary != 0)).collect()
     }
 
-    /// All kinds of layouts, each with whether a frame of the evaluator is around the outermost function.
+    /// All kinds of layouts. The flag tells whether a frame of the evaluator is outside the outermost function.
     pub(in crate::python) fn layouts() -> [(Layout, bool); 8] {
         let of = Layout::from_headers;
         let shims = Layout { cframe: None, ..of(0x030c) };
@@ -951,8 +964,8 @@ pub(super) mod tests {
         ]
     }
 
-    /// Compares repeated walks with fresh walks. Returns the number of walks that kept frames although other frames had
-    /// changed.
+    /// Compares walks that reuse the last walk with walks that reuse nothing. Returns the number of walks that kept
+    /// some frames although other frames had changed.
     fn compare(made: &mut FakeInterpreter, steps: usize) -> usize {
         let (mut again, mut numbers) = (MappedWalk::new(), Numbers::default());
         let walk = again.walk();

@@ -1,14 +1,15 @@
 //! A cache of the thread's earlier Python walks, each identified by a number.
 //!
-//! A program launches from the same few hundred places again and again. If the thread's frames are those of a cached walk,
-//! no frame has to be looked up or hashed: the walk's number identifies them all. A cached walk is verified frame by frame,
-//! in the same way as the last walk, starting at the innermost frame; each comparison proves that the next frame may be
-//! read.
+//! A program launches from the same few hundred places again and again. If the thread's frames are the same as in a
+//! cached walk, no frame has to be looked up or hashed, because the walk's number identifies the whole stack. A cached
+//! walk is compared with memory frame by frame, starting at the innermost frame. Each comparison proves that the next
+//! frame may be read.
 //!
-//! Frames that several walks share are stored once, as in a tree, so a look-up reads mostly the memory that the previous
-//! look-up read. A look-up first tries the walk that last followed the previous two walks under these native frames; then
-//! it tries the walks whose innermost frame has the thread's address and position. At most one walk is inserted per eight
-//! look-ups, and walks that are never hit make insertions more expensive, so programs whose walks do not repeat pay little.
+//! Frames that several walks share are stored once, as in a tree, so a look-up reads mostly the same memory as the
+//! previous look-up. A look-up first tries the predicted walk: the walk that came next when the same two walks preceded
+//! it and the native frames were the same. If the prediction fails, the look-up tries the walks whose innermost frame
+//! has the same address and position as the thread's innermost frame. At most one walk is inserted per eight look-ups,
+//! and insertions become rarer while inserted walks are never hit. So programs whose walks do not repeat pay little.
 
 use std::ptr::NonNull;
 
@@ -17,19 +18,19 @@ use super::walk::{InterpreterFrame, PythonWalk, ReachedFrames, ThreadHead};
 use crate::cache_backoff::{CacheBackoff, choose_way, count_hit};
 use crate::memory;
 
-/// Number of cached walks per thread, in an 8-way set-associative cache. With their frames the walks take 800 KiB, of which
-/// a program touches only the part that it uses.
+/// Number of cached walks per thread. The cache is 8-way set-associative. Together with their frames, the walks take
+/// 800 KiB, and a thread touches only the part that it uses.
 pub const WALKS: usize = SETS * WAYS;
 const SETS: usize = 64;
 const WAYS: usize = 8;
-/// Maximum number of frames of all walks together. If this number is reached, the cache is emptied.
+/// Maximum number of different frames of all cached walks together. If this number is reached, the cache is emptied.
 const MAX_FRAMES: usize = 4096;
-/// Number of slots in the hash table for finding frames.
+/// Number of slots in the hash table of all stored frames.
 const FRAME_SLOTS: usize = 2 * MAX_FRAMES;
 /// Maximum number of frames per walk, and maximum number of texts that identify the walk's code objects (see `code`).
 const MAX_FRAMES_PER_WALK: usize = 80;
 const MAX_TEXTS_PER_WALK: usize = 32;
-/// Number of slots in the table that predicts a walk from the previous two walks and the native frames.
+/// Number of slots in the table that predicts the next walk from the previous two walks and the native frames.
 const FOLLOWERS: usize = 1024;
 /// Maximum number of walks compared per look-up, in addition to the predicted walk.
 const MAX_TRIED_WALKS: usize = 4;
@@ -40,13 +41,13 @@ const MAX_TRIED_WALKS: usize = 4;
 pub(super) struct WalkCache {
     /// The cache's memory, which is mapped when the first walk is inserted.
     contents: Option<NonNull<WalkCacheMemory>>,
-    /// Number of bytes of `contents` in use.
+    /// Number of bytes of `contents` that are counted as used.
     used: usize,
     /// Numbers of the last two walks that were hit or inserted.
     last: [u16; 2],
-    /// Value that identifies the thread's native frames as far as they are known.
+    /// Value that identifies the thread's native frames, as far as these are known.
     native: usize,
-    /// Number of frames of all walks that are stored.
+    /// Number of stored frames of all walks together.
     frames: usize,
     backoff: CacheBackoff,
 }
@@ -58,12 +59,12 @@ struct WalkCacheMemory {
     walks: [CachedWalk; WALKS],
     /// For each hash slot, the number of a frame plus 1; 0 for a free slot.
     frame_slots: [u16; FRAME_SLOTS],
-    /// For each frame, the number of the frame around it plus 1; 0 for an outermost frame.
+    /// For each frame, the number of its caller's frame plus 1; 0 for an outermost frame.
     around: [u16; MAX_FRAMES],
     frames: [InterpreterFrame; MAX_FRAMES],
 }
 
-/// The cached walks of one hash set.
+/// Tags and hit counts of the walks in one set of the cache.
 #[repr(C)]
 struct WalkSet {
     /// Hashes of the walks' innermost frames; 0 marks a free slot.
@@ -90,14 +91,15 @@ const _: () = assert!(
 );
 
 impl WalkCache {
-    /// Sets the thread's native frames, as far as they are known. Called early, so that the value does not occupy a
-    /// register.
+    /// Sets the value that identifies the thread's native frames. This is a separate function so that the value does
+    /// not occupy a register during the walk.
     #[inline(always)]
     pub(super) fn set_native(&mut self, native: usize) {
         self.native = native;
     }
 
-    /// Returns the number of the cached walk whose frames the thread is in, if there is such a walk.
+    /// Returns the number of a cached walk that has the same frames as the thread. `None` if there is no such walk, or
+    /// if the back-off skips the look-up.
     #[inline(always)]
     pub(super) fn look_up(
         &mut self,
@@ -143,7 +145,7 @@ impl WalkCache {
         if self.contents.is_none() {
             self.contents = memory::reserve(size_of::<WalkCacheMemory>()).map(NonNull::cast);
             if self.contents.is_none() {
-                // A later insertion tries to reserve the memory again, less and less often.
+                // The next insertion tries again to reserve the memory. The back-off makes these attempts rarer.
                 self.backoff.raise_insert_cost();
                 return None;
             }
@@ -179,7 +181,7 @@ impl WalkCache {
         Some(number)
     }
 
-    /// Empties the cache, for example because the texts that its entries refer to are dropped.
+    /// Empties the cache. This is necessary when the texts to which its entries refer are dropped.
     #[cold]
     pub(super) fn clear(&mut self) {
         // SAFETY: `insert` mapped the walks, they stay mapped as long as `self` lives, and only this thread uses them.
@@ -191,7 +193,8 @@ impl WalkCache {
         self.frames = 0;
     }
 
-    /// Counts newly used memory. The count is an upper bound, because evicted entries are reused.
+    /// Counts newly used memory. The count is an upper bound, because a new entry may reuse the memory of an evicted
+    /// one.
     fn count_memory(&mut self, bytes: usize) {
         let bytes = bytes.min(size_of::<WalkCacheMemory>() - self.used);
         memory::count_used(bytes);
@@ -210,7 +213,7 @@ impl WalkCache {
 }
 
 impl WalkCacheMemory {
-    /// Whether the thread is still in the frames of a cached walk.
+    /// Whether the thread's frames are the same as those of the cached walk `number`.
     #[inline(always)]
     fn matches(&self, number: usize, walk: &PythonWalk, interpreter: &Interpreter, thread: u64) -> bool {
         let cached = &self.walks[number];
@@ -222,7 +225,7 @@ impl WalkCacheMemory {
             && unsafe { walk.texts.are_as_cached(texts, &interpreter.layout) }
     }
 
-    /// Finds the walk whose frames the thread is in, other than the walk that was already tried.
+    /// Looks for a cached walk with the same frames as the thread. Skips the walk `tried`, which was already compared.
     #[inline(never)]
     fn find_other(
         &self,
@@ -245,7 +248,7 @@ impl WalkCacheMemory {
         number
     }
 
-    /// The number of a frame inside the frame `around`. Stores the frame if it is new.
+    /// Returns the number of a frame whose caller's frame is `around`. Stores the frame if it is new.
     fn intern_frame(&mut self, item: &InterpreterFrame, around: u16, count: &mut usize) -> u16 {
         let mut slot = mix(item.at ^ u64::from(around), item.position) as usize % FRAME_SLOTS;
         while let Some(number) = self.frame_slots[slot].checked_sub(1) {
@@ -261,7 +264,7 @@ impl WalkCacheMemory {
         number
     }
 
-    /// Stores a walk. Returns its number, and whether it evicted a walk that was never hit.
+    /// Stores a walk. Returns its number, and whether it replaced a walk that has no hits.
     fn put(&mut self, (set_index, tag): (usize, u32), cached: CachedWalk) -> (usize, bool) {
         let set = &mut self.sets[set_index];
         let walks = &mut self.walks[set_index * WAYS..][..WAYS];
@@ -278,7 +281,8 @@ impl WalkCacheMemory {
     }
 }
 
-/// The set of walks with this innermost frame, and their tag in that set.
+/// Returns the index of the set that stores walks with this innermost frame, and the tag that these walks have in the
+/// set.
 #[inline(always)]
 fn set_and_tag(at: u64, position: u64) -> (usize, u32) {
     let mixed = mix(at, position);
@@ -291,8 +295,9 @@ fn mix(one: u64, other: u64) -> u64 {
     mixed ^ mixed >> 29
 }
 
-/// Slot of the prediction for the walk that follows the last two walks under these native frames. One line of Python
-/// usually launches several kernels in a row, and the native frames distinguish these launches.
+/// Returns the slot that predicts the next walk, after the last two walks and with these native frames. The native
+/// frames are included because one line of Python usually launches several kernels in a row, and only the native frames
+/// distinguish these launches.
 #[inline(always)]
 fn follower_slot(last: [u16; 2], native: usize) -> usize {
     (usize::from(last[0]).wrapping_mul(97) ^ usize::from(last[1]) ^ native.wrapping_mul(389)) % FOLLOWERS
@@ -303,8 +308,8 @@ mod tests {
     use super::super::walk::tests::{FakeInterpreter, MappedWalk, Numbers, layouts, words};
     use super::*;
 
-    /// Simulates a thread that returns to earlier places or continues, and compares each recognized walk with a fresh walk.
-    /// Returns the number of recognized walks.
+    /// Simulates a thread that changes its frames and sometimes returns to earlier ones. Compares each walk that the
+    /// cache recognizes with a walk without caches. Returns the number of recognized walks.
     fn compare(made: &mut FakeInterpreter, steps: usize) -> usize {
         let (mut mapped, mut walks, mut numbers) =
             (MappedWalk::new(), WalkCache::default(), Numbers::default());

@@ -1,24 +1,25 @@
 //! Finds the cold part of a function: code that the compiler expects to run rarely, and moved elsewhere.
 //!
-//! No table that is loaded into memory names the cold part (`f.cold` is a local symbol), but it has its own unwind
-//! information. The cold part is recognized by the branches between the two parts: one from the function to an address
-//! outside any known function, and one from that address back into the function. The instructions are not decoded, because
-//! nearly all byte sequences that only look like a branch lead to no code.
+//! No symbol table that is loaded into memory contains the cold part (`f.cold` is a local symbol), but the cold part
+//! has its own unwind information. A piece of code is taken for the cold part if the function branches to its start,
+//! and it branches back into the middle of the function. To find the branches, the bytes are searched for branch
+//! opcodes without decoding the instructions, because nearly all byte sequences that only look like a branch have a
+//! target outside all code.
 
 use std::ops::Range;
 
 use super::compile::function;
 use crate::loader::Object;
 
-/// Maximum number of branch targets examined. Real functions have one or two cold parts, and few byte sequences that look
-/// like branches.
+/// Maximum number of branch targets that are examined per function. Real functions have one or two cold parts, and few
+/// byte sequences that only look like branches.
 const MAX_CANDIDATES: usize = 16;
 
 /// The cold part of the function `hot`. Call while the loader's lock is held.
 pub(crate) fn cold_part(object: &Object, hot: &Range<u64>) -> Option<Range<u64>> {
     let mut candidates: [(Range<u64>, u32); MAX_CANDIDATES] = std::array::from_fn(|_| (0..0, 0));
     for target in branches(object, hot)?.filter(|(target, _)| !hot.contains(target)) {
-        // Skip unconditional jumps, because an unconditional jump may be a function's tail call.
+        // Skip unconditional jumps, because they may be tail calls to other functions.
         let (target, true) = target else { continue };
         let Some(part) = function(object, target).filter(|part| !overlap(part, hot)) else { continue };
         let candidate = candidates.iter_mut().find(|(known, count)| *known == part || *count == 0);
@@ -39,7 +40,8 @@ fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
     a.start < b.end && b.start < a.end
 }
 
-/// Targets of all branches with four-byte displacements, and whether the branch is conditional.
+/// Returns the targets of all branches in `code` that have a four-byte displacement, and whether each branch is
+/// conditional.
 fn branches(object: &Object, code: &Range<u64>) -> Option<impl Iterator<Item = (u64, bool)>> {
     let bytes = object.rest_of_segment(code.start)?.get(..(code.end - code.start) as usize)?;
     let start = code.start;

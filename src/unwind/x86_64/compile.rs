@@ -1,7 +1,7 @@
-//! Compiles `.eh_frame` to rules. For the rare frame that no rule can describe, the frame's unwind program is run in full.
+//! Compiles the unwind programs in `.eh_frame` to compact rules. A few frames cannot be described by such a rule; for
+//! these frames, `slow` runs the unwind program at each walk.
 //!
-//! All storage has a fixed size, because a miss of the rule table happens inside the host program, perhaps inside its
-//! allocator.
+//! All storage has a fixed size, because rules are compiled inside the host program, perhaps inside its allocator.
 
 use std::ops::Range;
 
@@ -17,8 +17,9 @@ use crate::loader::Object;
 
 type Bytes = EndianSlice<'static, LittleEndian>;
 
-/// Storage for one unwind program: rules for 18 registers (a frame that the kernel pushes has 17) and 6 remembered rows. A
-/// row is copied on the stack of the launching thread, which may be small.
+/// Storage for running one unwind program: rules for 18 registers (a frame that the kernel pushes has 17), and 6 rows
+/// that the program may save with `DW_CFA_remember_state`. The storage is small, because a row is copied on the stack
+/// of the launching thread, which may be small.
 pub(super) struct UnwindStorage;
 
 impl UnwindContextStorage<usize> for UnwindStorage {
@@ -32,24 +33,28 @@ impl EvaluationStorage<Bytes> for UnwindStorage {
     type Result = [gimli::Piece<Bytes>; 1];
 }
 
-/// Maximum number of operations per expression. No real unwind expression has more operations, except for an endless loop.
+/// Maximum number of operations per expression. No real unwind expression has more operations, except for an endless
+/// loop.
 const MAX_OPERATIONS: u32 = 256;
 
-/// The unwind information of one frame, and the row that applies to the requested address.
+/// The unwind information of one frame: the row of its unwind program that applies to the requested address, and what
+/// is needed to evaluate the row's expressions.
 pub(super) struct UnwindRow<'a> {
     section: EhFrame<Bytes>,
     encoding: gimli::Encoding,
     pub(super) row: &'a UnwindTableRow<usize, UnwindStorage>,
-    /// Whether this frame is a signal trampoline, so that its caller was interrupted and did not call it.
+    /// Whether this frame is a signal trampoline: the function above it did not call it, but was interrupted by a
+    /// signal.
     pub(super) is_signal: bool,
 }
 
-/// Runs unwind programs in storage of its own. Each thread has one compiler.
+/// Runs unwind programs and compiles them to rules. Each thread has its own compiler, which contains all storage that
+/// it needs.
 pub(super) struct Compiler {
     context: UnwindContext<usize, UnwindStorage>,
-    /// The unwind program being run. It is stored in this struct to save stack space.
+    /// The unwind program that is being run. It is stored here to save stack space.
     found: Option<FoundFde>,
-    /// The rules of generated code that the present walk compares with the code in memory.
+    /// State of the present walk's checks whether rules of generated code are still up to date.
     pub(super) checks: Checks,
 }
 
@@ -64,8 +69,8 @@ impl Compiler {
         self.run(address)
     }
 
-    /// Runs the found program up to `address`. This function is not merged with the search, because each takes 1 KiB of the
-    /// stack, which may be small.
+    /// Runs the unwind program in `found` up to `address`. This function and the search for the program are separate
+    /// functions that are not inlined, because each needs 1 KiB of the stack, and the stack may be small.
     #[inline(never)]
     fn run(&mut self, address: u64) -> Option<UnwindRow<'_>> {
         let (section, bases, fde) = self.found.as_ref()?;
@@ -77,8 +82,8 @@ impl Compiler {
         Some(UnwindRow { section: *section, encoding, row, is_signal: fde.is_signal_trampoline() })
     }
 
-    /// Compiles the rule for the frame in `object` with the instruction pointer `pc` and the look-up address
-    /// `address` (one less if `pc` is a return address).
+    /// Compiles the rule for a frame whose code is in `object` and whose instruction pointer is `pc`. `address` is the
+    /// address to look up: `pc - 1` if `pc` is a return address, otherwise `pc`.
     #[inline(never)]
     pub(super) fn rule(&mut self, object: &Object, address: u64, pc: u64) -> Option<Rule> {
         match self.row(object, address) {
@@ -88,14 +93,16 @@ impl Compiler {
     }
 }
 
-/// Whether `pc`, a return address without unwind information before it, is the first byte of a function. No call can have
-/// pushed such an address, so the frame is the bottom of a stack that `makecontext` or similar code set up.
+/// Whether `pc` is the first byte of a function. Call for a return address whose call instruction would be in code
+/// without unwind information. No call pushes the address of a function's first byte, so the frame is the outermost
+/// frame of a stack that `makecontext` or similar code set up.
 #[inline(never)]
 pub(super) fn is_handwritten(object: &Object, pc: u64) -> bool {
     find_fde(object, pc).is_some_and(|(_, _, fde)| fde.initial_address() == pc)
 }
 
-/// The function, or the part of a split function, that contains `address`.
+/// Address range of the function that contains `address`. If the function is split, this is the range of the part that
+/// contains `address`.
 pub(super) fn function(object: &Object, address: u64) -> Option<Range<u64>> {
     let (_, _, fde) = find_fde(object, address)?;
     Some(fde.initial_address()..fde.initial_address().checked_add(fde.len())?)
@@ -103,7 +110,8 @@ pub(super) fn function(object: &Object, address: u64) -> Option<Range<u64>> {
 
 type Fde = FrameDescriptionEntry<Bytes>;
 
-/// The description of a function's frame (an FDE), and the section that contains it.
+/// A function's entry in `.eh_frame` (its FDE), with the section that contains the entry and the section's base
+/// addresses.
 type FoundFde = (EhFrame<Bytes>, BaseAddresses, Fde);
 
 /// Stores the result of [`find_fde`] in `found`.
@@ -112,7 +120,7 @@ fn store_fde(object: &Object, address: u64, found: &mut Option<FoundFde>) {
     *found = find_fde(object, address);
 }
 
-/// The description of the function that contains `address`.
+/// Finds the FDE of the function that contains `address`.
 fn find_fde(object: &Object, address: u64) -> Option<FoundFde> {
     let header = object.eh_frame_hdr()?;
     let bases = BaseAddresses::default().set_eh_frame_hdr(header.as_ptr() as u64);
@@ -132,7 +140,7 @@ fn find_fde(object: &Object, address: u64) -> Option<FoundFde> {
     Some((section, bases, fde))
 }
 
-/// Finds a function's description without a binary search table.
+/// Finds a function's FDE by reading the whole section, for an object without a binary search table.
 #[cold]
 #[inline(never)]
 fn find_fde_by_scan(section: &EhFrame<Bytes>, bases: &BaseAddresses, address: u64) -> Option<Fde> {
@@ -140,8 +148,8 @@ fn find_fde_by_scan(section: &EhFrame<Bytes>, bases: &BaseAddresses, address: u6
 }
 
 impl UnwindRow<'_> {
-    /// Converts this row to a rule. This function is not merged with the code that runs the program, because that code
-    /// needs stack space itself.
+    /// Converts this row to a rule. This function is not inlined into the code that runs the unwind program, so that
+    /// not both need stack space at the same time.
     #[inline(never)]
     fn rule(&self, pc: u64, is_exact: bool) -> Rule {
         if self.is_signal {
@@ -158,13 +166,14 @@ impl UnwindRow<'_> {
         self.step(pc, is_exact).or_else(|| self.realigned()).unwrap_or(Rule::SLOW)
     }
 
-    /// The row as a plain step, if a plain step describes the row fully.
+    /// Converts this row to the rule of a plain step. `None` if a plain step cannot express everything in the row.
     fn step(&self, pc: u64, is_exact: bool) -> Option<Rule> {
         let (from_bp, offset) = match self.row.cfa() {
             CfaRule::RegisterAndOffset { register, offset } if *register == X86_64::RSP => (false, *offset),
             CfaRule::RegisterAndOffset { register, offset } if *register == X86_64::RBP => (true, *offset),
             CfaRule::RegisterAndOffset { .. } => return None,
-            // This is the linker's rule for the PLT, whose result is constant for a given pc.
+            // The linker describes the CFA in PLT code by an expression. For a given pc, its result is always `rsp + n`
+            // with the same `n`.
             CfaRule::Expression(_) if !is_exact => return None,
             CfaRule::Expression(expression) => (false, self.constant_above_rsp(expression, pc)?),
         };
@@ -178,8 +187,8 @@ impl UnwindRow<'_> {
         Some(Rule::step(from_bp, i32::try_from(offset).ok()?, saved))
     }
 
-    /// The rule for a function that realigned its stack and stored its CFA in memory: CFA = `*(rbp + n)`, with rbp saved at
-    /// `*rbp`. Such functions are 5 to 11 % of the code of the large GPU libraries.
+    /// The rule for a function that realigned its stack and stored its CFA in memory: CFA = `*(rbp + n)`, with rbp
+    /// saved at `*rbp`. Such functions are 5 to 11 % of the code of the large GPU libraries.
     fn realigned(&self) -> Option<Rule> {
         let CfaRule::Expression(cfa) = self.row.cfa() else { return None };
         let offset = self.offset_then_deref(cfa, X86_64::RBP)?;
@@ -187,8 +196,8 @@ impl UnwindRow<'_> {
         (self.offset_only(&saved, X86_64::RBP)? == 0).then(|| Rule::realigned(offset))
     }
 
-    /// Whether this is the frame that the Linux kernel pushes for a signal, with the registers at their offsets in
-    /// `sigcontext`.
+    /// Whether this row describes the frame that the Linux kernel pushes for a signal, with all registers at their
+    /// usual offsets in `sigcontext`.
     fn is_kernel_frame(&self) -> bool {
         let at = |register, offset| match self.row.register(register) {
             Some(RegisterRule::Expression(saved)) => {
@@ -202,7 +211,7 @@ impl UnwindRow<'_> {
             && at(X86_64::RBP, UCONTEXT_RBP)
     }
 
-    /// `n`, if the expression is exactly `register + n`.
+    /// Returns `n` if the expression is exactly `register + n`.
     fn offset_only(&self, expression: &UnwindExpression<usize>, register: Register) -> Option<i32> {
         let mut operations = self.bytes(expression)?.operations(self.encoding);
         let first = operations.next().ok()??;
@@ -210,7 +219,7 @@ impl UnwindRow<'_> {
         (end.is_none()).then(|| register_offset(&first, register))?
     }
 
-    /// `n`, if the expression is exactly `*(register + n)`.
+    /// Returns `n` if the expression is exactly `*(register + n)`.
     fn offset_then_deref(&self, expression: &UnwindExpression<usize>, register: Register) -> Option<i32> {
         let mut operations = self.bytes(expression)?.operations(self.encoding);
         let first = operations.next().ok()??;
@@ -221,8 +230,8 @@ impl UnwindRow<'_> {
         (end.is_none()).then(|| register_offset(&first, register))?
     }
 
-    /// `n`, if the expression evaluates to `rsp + n` at this `pc` for any rsp. The expression is evaluated with two values
-    /// of rsp.
+    /// Returns `n` if the expression evaluates to `rsp + n` at this `pc`, whatever the value of rsp. To test this, the
+    /// expression is evaluated with two values of rsp.
     fn constant_above_rsp(&self, expression: &UnwindExpression<usize>, pc: u64) -> Option<i64> {
         let at = |rsp: u64| {
             let registers = |register| match register {
@@ -236,7 +245,7 @@ impl UnwindRow<'_> {
         (at(0x1230) == Some(offset)).then_some(offset)
     }
 
-    /// The value of an expression, given the values of registers and memory.
+    /// Returns the value of an expression, which may read registers and memory.
     pub(super) fn evaluate(
         &self,
         expression: &UnwindExpression<usize>,

@@ -1,7 +1,8 @@
-//! Walks another thread's stack, from copies of the stack and of the thread's registers that the kernel made at one moment.
+//! Walks another thread's stack, from copies of the stack and of the thread's registers that the kernel made at one
+//! moment.
 //!
-//! The thread has continued to run since the copy was made, so no word is read from the original stack: words outside the
-//! copy are unknown, and the stack is cut where the copy ends.
+//! The thread has continued to run since the copy was made, so no word is read from the original stack: words outside
+//! the copy are unknown, and the stack is cut where the copy ends.
 
 use std::ptr::NonNull;
 
@@ -29,8 +30,8 @@ unsafe impl Send for CopyWalker {}
 #[repr(C)]
 struct WalkerState {
     flags: ContextFlags,
-    /// The loader's unload count at the last look, and whether objects had been unloaded between the last look and the one
-    /// before.
+    /// The loader's unload count at the last call of `check_loaded_objects`, and whether that call found that objects
+    /// had been unloaded since the call before it.
     unloads: u32,
     had_unloads: bool,
     count: usize,
@@ -57,8 +58,8 @@ impl CopyWalker {
         state.had_unloads = unloads != std::mem::replace(&mut state.unloads, unloads);
     }
 
-    /// Walks from the point at which a thread had these registers (in DWARF order). `stack` is the memory above the
-    /// thread's stack pointer.
+    /// Walks the stack of a thread that had these register values (in DWARF order) when its stack was copied. `stack`
+    /// is the copied memory, starting at the thread's stack pointer.
     pub(crate) fn walk(&mut self, registers: &[u64; 17], stack: &[u8]) -> Captured<'_> {
         // SAFETY: the state is mapped as long as `self` lives, and is used only through `self`.
         let state = unsafe { self.0.as_mut() };
@@ -90,7 +91,8 @@ impl WalkerState {
         let mut state = loader::current();
         for _ in 0..MAX_ATTEMPTS {
             self.walk_once(registers, stack, state);
-            // Rules of an older loader state may have been overwritten during the walk.
+            // If the loader's state changed during the walk, rules that the walk used may have been overwritten, so
+            // walk again.
             let now = loader_state::latest();
             if now == state {
                 return;
@@ -104,13 +106,14 @@ impl WalkerState {
 
     fn walk_once(&mut self, registers: &[u64; 17], stack: &[u8], state: LoaderState) {
         let at = CopiedRegisters(registers);
-        // This address is not in user space code, but for example in the vsyscall page of old kernels, so it is not looked
-        // up.
+        // The thread was not in user space code, but for example in the vsyscall page of old kernels. Such an address
+        // is not looked up.
         if check_return_address(at.pc(), at.sp()).is_err() {
             (self.count, self.flags) = (0, ContextFlags(ContextFlags::CUT));
             return;
         }
-        // This walk runs on a thread of ours, on which a system call per frame of generated code does not matter.
+        // This walk runs on one of gpuflame's own threads, so it may make a system call per frame of generated code to
+        // check the rules.
         self.compiler.checks = Checks::all();
         let mut words = CopiedStack { base: at.sp(), stack, bp: at.bp() };
         let mut walk = Walk::new(state, &mut self.compiler, &mut self.steps, None);
@@ -195,13 +198,15 @@ impl Words for CopiedStack<'_> {
             return None;
         }
         let slot = cfa.wrapping_sub(saved);
-        // Directly after the `pop` that restored rbp, the unwind information still locates rbp in the popped slot.
+        // Directly after the `pop` that restored rbp, the unwind information still states that rbp is saved in the
+        // popped slot.
         let was_popped = sp == self.base && (sp.saturating_sub(RED_ZONE)..sp).contains(&slot);
         let saved = if was_popped { self.bp } else { self.word(sp, slot)? };
         Some((saved, self.word_at(cfa - 8)?))
     }
 
-    /// Accepts a signal frame that leads to this stack, because there is no copy of any other stack.
+    /// Moves to the code that a signal interrupted, if that code is further up on this stack. There is no copy of any
+    /// other stack.
     fn enter_interrupted(&mut self, from: u64, sp: u64) -> Result<(), WalkEnd> {
         if sp > from && self.word_at(sp).is_some() { Ok(()) } else { Err(WalkEnd::Lost) }
     }

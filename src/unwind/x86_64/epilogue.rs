@@ -1,29 +1,30 @@
-//! Unwinds code that has no unwind information and returns directly after its call: the instructions after the call reveal
-//! the caller.
+//! Unwinds a function without unwind information that returns soon after its call. The instructions after the call (the
+//! epilogue) show where the caller's stack frame is.
 //!
-//! Code generated at run time often has neither unwind information nor a frame pointer. CPython's trampolines for `perf`
-//! consist of a call and an epilogue, and so do thunks. Only code after a return address is read, so the instructions that
-//! are read are those that will run.
+//! Code generated at run time often has neither unwind information nor a frame pointer. CPython's trampolines for
+//! `perf`, and thunks, consist of a call and an epilogue. The code is read from the return address on, so the
+//! instructions that are read are exactly those that will run next.
 
 use super::super::memory::copy_mapped;
 
-/// How an epilogue leaves its frame, in words of eight bytes each.
+/// Where an epilogue leaves its frame. Both distances are in words of eight bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Epilogue {
-    /// Distance from the frame's stack pointer to the caller's stack pointer.
+    /// Distance from the frame's stack pointer up to the caller's stack pointer.
     pub(super) words: u16,
     /// Distance of the saved rbp below the caller's stack pointer; 1 if rbp was not saved.
     pub(super) saved: u16,
 }
 
-/// Maximum length of an epilogue in bytes: an instruction that releases stack space, pops of six registers, and a return.
+/// Maximum length of an epilogue in bytes: an instruction that releases stack space, pops of six registers, and a
+/// return.
 const MAX_BYTES: usize = 24;
 
 impl Epilogue {
     pub(super) const MAX_WORDS: u16 = (1 << 9) - 1;
     pub(super) const MAX_SAVED: u16 = (1 << 5) - 1;
 
-    /// The epilogue that follows the call returning to `pc`, if there is one.
+    /// Reads the epilogue at the return address `pc`, if there is one.
     pub(super) fn after_call(pc: u64) -> Option<Self> {
         let mut code = [0; MAX_BYTES];
         // SAFETY: `code` is writable for its full length.

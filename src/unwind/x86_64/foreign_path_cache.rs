@@ -1,16 +1,18 @@
-//! A cache of the paths that walks took on stacks other than the thread's own (coroutines), so that a walk along
-//! the same path reads the stack in frame_pc. Copying such a stack through the kernel (`unwind::copy`) costs a launch at least
-//! 2 us: for the call itself, for the cache lines that the call evicts, and for the return predictions that it spoils.
-//! Programs whose coroutines take turns launch from the same few places in each coroutine.
+//! A cache of the paths that walks took on stacks other than the thread's own (coroutines). A later walk along the same
+//! path reads the stack in place. Without the cache, the stack is copied through the kernel (`unwind::copy`), which
+//! takes at least 2 us per launch: for the system call itself, for the cache lines that the call evicts, and for the
+//! return predictions that it spoils. The cache works because programs with many coroutines launch from the same few
+//! places in each coroutine.
 //!
-//! A path is the result of a walk through a copy that took plain steps only and reached the root. It consists of each
-//! frame's offset above the first frame, return address and rule. A path does not include which stack was walked, so
-//! thousands of coroutines that do the same share one path. A path is stored once it has been seen twice.
+//! A path is the result of a walk through a copy that took only plain steps and reached the root. For each frame, the
+//! path contains three values: the frame's offset above the first frame, its return address, and its rule. The path
+//! does not contain the address of the stack, so thousands of coroutines with the same frames share one path. A path is
+//! stored when a walk takes it for the second time.
 //!
-//! All words of a path are on the page that our own frames reach up to, and no thread can unmap that page without crashing
-//! us. A stack of more than one page is copied each time. Asking the kernel whether a page is readable would cost a tenth
-//! of a copy, but the page may be unmapped between the kernel's answer and the read, if memory that looks like the earlier
-//! stack is no longer in use.
+//! All words of a path are on the page that contains our own outermost frame, and no thread can unmap that page without
+//! crashing us. If a stack's frames extend beyond that page, the stack is copied each time. One could ask the kernel
+//! whether the next page is readable, for a tenth of the cost of a copy. But if that page is no longer in use and only
+//! looks like the earlier stack, another thread may unmap it between the kernel's answer and the read.
 //!
 //! If a stack differs from the path, the walk starts over through a copy.
 
@@ -24,7 +26,8 @@ use super::walk_end::WalkEnd;
 use crate::loader_state::LoaderState;
 use crate::memory;
 
-/// Number of cached paths. The cache has 256 KiB, and only the part in use is touched, on threads with such stacks.
+/// Number of cached paths per thread. The cache has 256 KiB, and exists only on threads that launch from coroutines. A
+/// thread touches only the paths that it uses.
 const PATHS: usize = 128;
 /// Maximum number of frames per path.
 const MAX_PATH_FRAMES: usize = 84;
@@ -37,12 +40,12 @@ pub(super) struct ForeignPathCache(Option<NonNull<[ForeignPath; PATHS]>>);
 #[derive(Debug)]
 #[repr(C)]
 struct ForeignPath {
-    /// Address of the first frame, and the stack pointer's offset in its page. The offset suffices, because stacks start at
-    /// page boundaries.
+    /// Address of the first frame, and the stack pointer's offset in its page. The offset suffices, because stacks
+    /// start at page boundaries.
     pc: u64,
     offset: u64,
-    /// Offset of the outermost frame's end from the first frame; if the outermost frame has no return address, the offset
-    /// of its stack pointer.
+    /// Offset in bytes from the first frame's stack pointer to the outermost frame's end. If the outermost frame has no
+    /// return address, the offset to the outermost frame's stack pointer.
     end_offset: u64,
     /// The loader's unload count when the path was stored.
     unloads: u32,
@@ -58,14 +61,14 @@ const _: () = assert!(size_of::<ForeignPath>() == 2048, "a page holds two paths"
 #[repr(C)]
 struct CachedFrame {
     pc: u64,
-    /// Offset of the frame above the first frame.
+    /// Distance in bytes from the first frame's stack pointer up to this frame's stack pointer.
     above: u64,
     rule: Rule,
 }
 
 impl ForeignPathCache {
-    /// Walks along the path that starts at `entry`, and writes the steps, leaf first. `None` if there is no such path, or
-    /// if the stack differs from the path.
+    /// Follows the cached path that starts at `entry`, and writes the steps, leaf first. `None` if no path is cached
+    /// for `entry`, or if the stack differs from the path.
     #[inline]
     pub(super) fn follow(
         &self,
@@ -84,7 +87,8 @@ impl ForeignPathCache {
         Some(WalkResult { count: path.len as usize, end, is_guessed: false, is_plain: false })
     }
 
-    /// Records the result of a walk through a copy. The second record of the same path makes it usable.
+    /// Records the result of a walk through a copy. The first walk along a path only reserves the slot for the path;
+    /// the second one stores the path.
     #[inline(never)]
     pub(super) fn insert(&mut self, steps: &[WalkStep], end: WalkEnd, state: LoaderState) {
         let Some((first, end_of_walk)) = steps.first().zip(end_of_walk(steps, end)) else { return };
@@ -114,14 +118,14 @@ impl ForeignPathCache {
     }
 }
 
-/// End address of the walk's outermost frame, if the walk may become a path.
+/// Returns the end address of the walk's outermost frame. `None` if this walk cannot be cached as a path.
 fn end_of_walk(steps: &[WalkStep], end: WalkEnd) -> Option<u64> {
     let (root, others) = steps.split_last()?;
     let first = steps.first()?;
     let end_of_walk = match end {
         WalkEnd::ZeroReturn(end_of_walk) if root.rule.is_plain() => end_of_walk,
         WalkEnd::Bottom => root.sp,
-        // This kind of end depends only on the value of rbp, and reads no memory.
+        // Whether a walk ends in this way depends only on the value of rbp, and on no word in memory.
         WalkEnd::NoInformation
             if root.rule.kind() == RuleKind::Unknown
                 && !root.rule.may_be_replaced()
@@ -138,14 +142,14 @@ fn end_of_walk(steps: &[WalkStep], end: WalkEnd) -> Option<u64> {
     (is_plain && is_even(end_of_walk) && is_near && steps.len() <= MAX_PATH_FRAMES).then_some(end_of_walk)
 }
 
-/// End of the page that contains the word below `sp`, and so contains our own frames.
+/// End of the page that contains the word below `sp`. Our own frames are on that page.
 #[inline(always)]
 fn page_end(sp: u64) -> u64 {
     sp.next_multiple_of(PAGE)
 }
 
-/// Whether rbp cannot point to a saved rbp, for a frame at `sp`. If so, rbp is not followed in code without unwind
-/// information.
+/// Whether the value `bp` cannot be the address of a saved rbp, for a frame at `sp`. If so, a walk does not follow rbp
+/// in code without unwind information.
 fn is_not_frame_pointer(bp: u64, sp: u64) -> bool {
     !bp.is_multiple_of(8) || bp < sp
 }
@@ -169,8 +173,8 @@ impl ForeignPath {
                 return None;
             }
             *step = WalkStep { pc: frame_pc, sp, bp, rule: cached.rule };
-            // SAFETY: `insert` keeps only paths whose words are in our own frames or on the page that our own frames reach
-            // up to.
+            // SAFETY: `insert` keeps only paths whose words are in our own frames or on the page that our own frames
+            // reach up to.
             let (saved, pc) = unsafe { (memory::word(cfa - cached.rule.saved()), memory::word(cfa - 8)) };
             (frame_pc, bp) = (pc, select_unpredictable(cached.rule.restores_bp(), saved, bp));
         }
@@ -179,7 +183,8 @@ impl ForeignPath {
         if frame_pc == root.pc { self.end(root.rule, (sp, bp), first + self.end_offset, state) } else { None }
     }
 
-    /// How the outermost frame, at `sp`, ends the walk. `None` if the walk does not end as the stored walk did.
+    /// Returns how the walk ends at its outermost frame, whose stack pointer is `sp`. `None` if the walk does not end
+    /// in the same way as the stored walk.
     #[inline(always)]
     fn end(&self, rule: Rule, (sp, bp): (u64, u64), end_of_walk: u64, state: LoaderState) -> Option<WalkEnd> {
         match rule.kind() {
@@ -221,8 +226,8 @@ mod tests {
     const FIRST: u64 = 0x1000;
     const WORDS: usize = 2 * PAGE as usize / 8;
 
-    /// Two pages of a stack and one page above them, with an entry right below `sp`. From `sp` on there are frames of 16
-    /// bytes, each of which returns into the code of the next frame.
+    /// A test stack of two pages, and one page above it. The stub's registers are stored right below `sp`. From `sp` on
+    /// there are frames of 16 bytes each, and each frame's return address is in the code of the next frame.
     struct Stack {
         memory: NonNull<u8>,
         sp: u64,
@@ -276,13 +281,13 @@ mod tests {
         Rule::step(false, 16, 1)
     }
 
-    /// The result of walking the stack through a copy.
+    /// Returns the result that a walk of the test stack through a copy would have.
     fn walked(stack: &Stack, frames: usize) -> (Vec<WalkStep>, WalkEnd) {
         let step = |at| WalkStep { pc: FIRST + at, sp: stack.sp + 16 * at, bp: 0, rule: rule() };
         ((0..frames as u64).map(step).collect(), WalkEnd::ZeroReturn(stack.sp + 16 * frames as u64))
     }
 
-    /// The paths of a thread that has walked this stack twice.
+    /// Returns the cache of a thread that has walked this stack twice.
     fn filled(stack: &Stack, frames: usize) -> ForeignPathCache {
         let mut paths = ForeignPathCache::default();
         let (steps, end) = walked(stack, frames);
@@ -355,8 +360,8 @@ mod tests {
 
     #[test]
     fn a_foreign_path_never_reads_past_the_stack_pointers_page() {
-        // The outermost frame's return address is the last word of the first page, the first word of the second page, or
-        // further up.
+        // The three cases put the outermost frame's return address into the last word of the first page, the first word
+        // of the second page, and a later word.
         for (above, is_cached) in [(0, true), (8, false), (64, false)] {
             let stack = Stack::new(6, above);
             let mut paths = filled(&stack, 6);

@@ -1,44 +1,45 @@
-//! Back-off for the checks whether the rules of generated code still match the code's instructions.
+//! Decides how often to check whether the rules of generated code still match the code's instructions.
 //!
-//! The rule for code without unwind information is derived from the code's instructions (see `epilogue`), and a program may
-//! replace generated code at its address at any time. Only the kernel can read code safely, which costs a system call per
-//! frame. That is too much for every capture, so a thread checks the rules of a stack
+//! The rule for code without unwind information is derived from the code's instructions (see `epilogue`), and a program
+//! may replace generated code at its address at any time. Only the kernel can read code safely, which costs a system
+//! call per frame. That is too much for every capture, so a thread checks the rules of a stack
 //!
-//! * in the first capture with such code, and after each check that found no replaced code again twice as many captures
-//!   later, up to 4,096;
-//! * 64 times as often while the walk fails at or after such code, or gets from such code to an address that no walk has
-//!   seen before, since an out-of-date rule leads into the middle of a frame;
+//! * in the first capture of a stack with such code, and then at intervals that each check without replaced code
+//!   doubles, up to 4,096 captures;
+//! * 64 times as often while stacks are suspicious: the walk fails at or after such code, or arrives from such code at
+//!   an address that has no rule yet. Both happen if a rule is out of date, since it leads into the middle of a frame;
 //! * in the next capture after a check that found replaced code.
 //!
-//! After a check that found replaced code, the stack is walked a second time, without caches. Another thread's caches may
-//! depend on the old rule, so replacements are counted, and threads compare this count at stacks with such code. Until a
-//! check, a stack may be wrong from the replaced code on; like every stack with generated code it is marked as guessed.
+//! After a check that found replaced code, the stack is walked a second time, without caches. The caches of other
+//! threads may depend on the old rule. So a global counter counts replacements, and each thread compares this counter
+//! with its own at each stack with generated code. Until the next check, a stack may be wrong from the replaced code
+//! on; like every stack with generated code, such a stack is flagged as guessed.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Number of replacements that any thread has found, modulo 2^32.
+/// Number of times that a thread found code that was replaced, in all threads together, modulo 2^32.
 static REPLACEMENTS: AtomicU32 = AtomicU32::new(0);
 
-/// Weight of a capture with a suspicious stack, compared with 1 for any other capture.
+/// Number that a capture of a suspicious stack adds to `captures`. Any other capture of generated code adds 1.
 const SUSPICIOUS: u32 = 64;
 /// Binary logarithm of the maximum number of captures between two checks.
 const MAX_BACK_OFF: u32 = 12;
 /// Maximum number of rules checked per walk.
 const MAX_CHECKS: u32 = 256;
 
-/// Back-off of one thread. Zeroed memory is a valid initial state.
+/// One thread's state for deciding when to check rules of generated code. Zeroed memory is a valid initial state.
 #[derive(Debug, Default)]
 pub(super) struct RecheckBackoff {
-    /// Number of captures since the last check, by weight.
+    /// Number of captures with generated code since the last check. A suspicious stack counts as `SUSPICIOUS` captures.
     captures: u32,
     /// Binary logarithm of the number of captures between two checks.
     back_off: u32,
-    /// Number of replacements that this thread's caches already account for.
+    /// Value of `REPLACEMENTS` that this thread's caches already take into account.
     replacements: u32,
     is_due: bool,
 }
 
-/// The checks of generated code's rules in one walk.
+/// State of the checks that one walk makes on rules of generated code.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Checks {
     /// Number of rules that the walk may still check.
@@ -47,7 +48,7 @@ pub(super) struct Checks {
     found: u32,
     /// Whether the walk reached generated code.
     pub(super) reached_generated: bool,
-    /// Whether the walk used a rule without checking it.
+    /// Whether the walk used a rule of generated code without checking it.
     is_trusting: bool,
     /// Whether the walk reached an address without a rule after it had used an unchecked rule.
     is_surprised: bool,
@@ -61,20 +62,21 @@ impl RecheckBackoff {
         self.is_due || self.is_outdated()
     }
 
-    /// Whether another thread has found a replacement that this thread's caches do not account for.
+    /// Whether another thread has found replaced code that this thread's caches do not take into account yet.
     fn is_outdated(&self) -> bool {
         self.replacements != REPLACEMENTS.load(Ordering::Acquire)
     }
 
-    /// Begins a walk without caches. Returns the checks of this walk, and whether another thread has found a replacement
-    /// that this thread's caches may depend on.
+    /// Call before a walk without caches. Returns the state of this walk's checks. Also returns whether another thread
+    /// has found replaced code since the last call, so that this thread's caches may be out of date.
     pub(super) fn begin(&mut self) -> (Checks, bool) {
         let replacements = REPLACEMENTS.load(Ordering::Acquire);
         let is_outdated = std::mem::replace(&mut self.replacements, replacements) != replacements;
         (Checks { remaining: if self.is_due { MAX_CHECKS } else { 0 }, ..Checks::default() }, is_outdated)
     }
 
-    /// Adjusts the back-off to the outcome of the walk.
+    /// Ends a walk that began with [`begin`](Self::begin). If the walk checked rules, sets the interval until the next
+    /// check.
     pub(super) fn end(&mut self, checks: Checks) {
         if !self.is_due {
             return;
@@ -89,12 +91,12 @@ impl RecheckBackoff {
 }
 
 impl Checks {
-    /// Creates the state of a walk that may check the maximum number of rules.
+    /// Creates the state for a walk that checks its rules of generated code, up to `MAX_CHECKS` rules.
     pub(super) fn all() -> Self {
         Self { remaining: MAX_CHECKS, ..Self::default() }
     }
 
-    /// Whether the walk may check one more rule.
+    /// Records that the walk reached generated code. Returns true if the walk may check the rule of this code.
     pub(super) fn start_check(&mut self) -> bool {
         self.reached_generated = true;
         self.is_trusting |= self.remaining == 0;
@@ -103,7 +105,7 @@ impl Checks {
         may_check
     }
 
-    /// Reports that a checked rule is out of date, and with it all caches that depend on the rule.
+    /// Counts a checked rule that is out of date, so that all threads drop what they have cached about generated code.
     pub(super) fn report_replacement(&mut self) {
         self.found += 1;
         REPLACEMENTS.fetch_add(1, Ordering::AcqRel);
@@ -114,12 +116,13 @@ impl Checks {
         self.found > 0
     }
 
-    /// Reports that the walk reached an address that has no rule yet.
+    /// Notes that the walk reached an address without a rule.
     pub(super) fn note_new_address(&mut self) {
         self.is_surprised |= self.is_trusting;
     }
 
-    /// Whether an unchecked rule may have led a walk astray. `is_cut` tells whether the walk was cut.
+    /// Whether the walk may be wrong because of an unchecked rule that is out of date. `is_cut` tells whether the walk
+    /// was cut.
     pub(super) fn are_suspicious(&self, is_cut: bool) -> bool {
         self.is_trusting && (self.is_surprised || is_cut)
     }
@@ -129,7 +132,8 @@ impl Checks {
 mod tests {
     use super::*;
 
-    /// Returns the numbers of the captures that check; the captures in `replaced` find replaced code.
+    /// Simulates `captures` captures, and returns the numbers of those that check their rules. The captures in
+    /// `replaced` find replaced code.
     fn checked(
         recheck: &mut RecheckBackoff,
         captures: u32,
@@ -153,7 +157,8 @@ mod tests {
     #[test]
     fn checks_without_a_finding_become_rarer_and_a_finding_resets_the_back_off() {
         let mut recheck = RecheckBackoff::default();
-        // Another test of this process may find a replacement, which makes captures walk again, but not check.
+        // Another test in this process may find replaced code meanwhile. That makes captures walk again, but does not
+        // make them check rules.
         assert_eq!(checked(&mut recheck, 40, &[7], false), [1, 3, 7, 8, 10, 14, 22, 38]);
         for _ in 0..MAX_BACK_OFF {
             recheck.back_off = MAX_BACK_OFF;

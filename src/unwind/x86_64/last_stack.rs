@@ -1,26 +1,28 @@
-//! A cache of the thread's last stack, which checks which outer part of it is unchanged.
+//! A cache of the thread's last stack. At the next capture, the cache finds out which outer part of that stack is
+//! unchanged.
 //!
-//! An unwind is a function of the state that it starts from (pc, sp, rbp), of the rules, and of the stack words that it
-//! reads. So if a new walk reaches a state that the last walk was in, and all words that the last walk read from that state
-//! to the root are unchanged, then the rest of the stack is the same, step by step. None of this is a heuristic. These are
-//! the rules:
+//! The result of a walk depends only on its starting state (pc, sp, rbp), on the unwind rules, and on the stack words
+//! that it reads. So if a new walk reaches a state that the last walk was in, and all words that the last walk read
+//! from that state to the root are unchanged, then the rest of the stack is the same, step by step. None of this is a
+//! heuristic. The cache follows these principles:
 //!
-//! * A walk must *reach* the state. It is not enough to find the state in memory, because words of returned frames often
-//!   stay unchanged.
-//! * rbp counts only if it is *live*, that is, if a rule further out reads rbp before another rule restores it. In code
-//!   without frame pointers rbp is an ordinary register with a different value every time.
-//! * Words are verified from the root inwards, before the walk, with independent loads and a single exit. The walk then
-//!   compares one stack pointer per frame.
-//! * Frames below the stack pointer have returned, whatever values their words have.
-//! * The newest frames return first. So the words of a walk are recorded only when the next capture finds that all frames
-//!   outside those words are unchanged, and only up to the first changed word. If stacks have no frames in common, the cache
-//!   therefore costs no more than a plain walk and needs no back-off.
-//! * Only words of the thread's own stack are stored, because that stack stays mapped. Other stacks are walked without the
-//!   cache.
+//! * A walk must *reach* the state. It is not enough that the words in memory match, because the words of a frame often
+//!   stay unchanged after its function has returned.
+//! * The value of rbp must match only if it is *live*, that is, if a rule further out reads rbp before another rule
+//!   restores it. In code without frame pointers, rbp is an ordinary register with a different value every time.
+//! * Words are verified before the walk, in order from the root to the leaf, with loads that do not depend on each
+//!   other; verification stops at the first changed word. The walk then compares only one stack pointer per frame.
+//! * Frames below the stack pointer have returned, even if their words are unchanged.
+//! * The newest frames are the first to return, so recording their words would often be wasted work. A walk's words are
+//!   therefore recorded only at the next capture: from the root up to the first changed word, and only if all frames
+//!   further out are unchanged. If stacks have no frames in common, a capture with the cache thus costs no more than a
+//!   plain walk, and the cache needs no back-off.
+//! * Only words of the thread's own stack are stored, because this stack stays mapped. Other stacks are walked without
+//!   this cache.
 //! * The instructions of generated code affect the walk too, but the cache does not verify them: see `generated`.
-//! * A signal frame and the frame it interrupted are barriers: neither of them, nor any frame leafward of them, is stored.
-//!   A stack is not stored at all if it has a frame that needs the slow walk (each capture of such a stack is a slow walk),
-//!   if it was cut for any reason other than rbp, or if it is too deep.
+//! * A signal frame and the frame that the signal interrupted are barriers: these two frames, and all frames leafward
+//!   of them, are not stored. A stack is not stored at all if it has a frame that needs the slow walk (each capture of
+//!   such a stack is a slow walk), if it was cut for any reason other than rbp, or if it is too deep.
 //! * When an object is loaded or unloaded, the whole cache is dropped.
 
 use super::ADDRESS;
@@ -33,29 +35,31 @@ use crate::loader_state::LoaderState;
 use crate::memory::word;
 use gpuflame_model::record::Frame;
 
-/// Maximum number of stored words. A step reads at most two words in addition to the return address: rbp, and the CFA of a
-/// realigned frame. One more slot is a dummy for a word that does not matter.
+/// Maximum number of stored words. A step reads at most two words in addition to the return address: rbp, and the CFA
+/// of a realigned frame. The additional slot receives words that are not needed, so that storing needs no branch.
 const MAX_WORDS: usize = 2 * MAX_FRAMES + 1;
 
 /// The last stack of a thread. [`LastStack::prepare`] turns zeroed memory into a valid, empty cache.
 ///
-/// The data of one frame is spread over several arrays, because verification visits all frames on every capture and needs
-/// only 12 bytes per frame. The root is the last element, so frames that stay on the stack keep their index. Stack
-/// addresses are stored as offsets from the stack's low end.
+/// The data of each frame is spread over several arrays, because every capture verifies all frames, and verification
+/// needs only 12 bytes per frame. The root is the last element, so frames that stay on the stack keep their index.
+/// Stack addresses are stored as offsets from the stack's low end.
 #[repr(C)]
 pub(super) struct LastStack {
     /// The loader state to which the walk's rules belong.
     loader_state: LoaderState,
-    /// Mask of a frame's address bits. The mask is loaded from memory, because a compiler would rebuild the constant for
-    /// every four frames.
+    /// Mask of a frame's address bits. The mask is loaded from memory, because a compiler would rebuild the constant
+    /// for every four frames.
     mask: u64,
     /// The thread's own stack.
     stack: StackBounds,
-    /// Index of the leafmost frame that a walk can join; `MAX_FRAMES` if there is no such frame.
+    /// Index of the leafmost recorded frame, which is the leafmost frame that a new walk can join. `MAX_FRAMES` if no
+    /// frame is recorded.
     leafmost: usize,
-    /// Number of words other than return addresses that the walk read from `leafmost` to the root.
+    /// Number of words that the walk read in the frames from `leafmost` to the root, without the return addresses.
     word_count: usize,
-    /// Number of steps of the last walk, leafward of `leafmost`, whose words are not yet recorded.
+    /// Number of steps of the last walk whose words are not recorded yet. They are the steps of the frames leafward of
+    /// `leafmost`.
     pending: usize,
     /// The way in which the last walk ended.
     end: WalkEnd,
@@ -63,22 +67,25 @@ pub(super) struct LastStack {
     is_cut: bool,
     /// The captured frames. From `leafmost` on, these elements contain return addresses only.
     pub(super) frames: [Frame; MAX_FRAMES],
-    /// The frames' stack pointers. The word directly below each stack pointer is the return address in `frames`.
+    /// The frames' stack pointers, as offsets. The word directly below each stack pointer is the return address in
+    /// `frames`.
     offsets: [u32; MAX_FRAMES],
     states: [FrameState; MAX_FRAMES],
-    /// Words other than return addresses that steps read, root first: their addresses, values and reading frames.
+    /// The words that steps read, without the return addresses, root first: address (as an offset) and value of each
+    /// word, and index of the frame whose step read it.
     word_offsets: [u32; MAX_WORDS],
     word_values: [u64; MAX_WORDS],
     word_readers: [u16; MAX_WORDS],
 }
 
-/// The state at a frame, other than pc and sp, that determines the frame's callers.
+/// The state at a frame that, together with pc and sp, determines the frame's callers.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct FrameState {
     bp: u64,
-    /// Number of words other than return addresses read from this frame to the root, and three flags: whether `bp` affects
-    /// any step from this frame to the root, and the marks of those steps.
+    /// In the lower half, the number of words that the steps from this frame to the root read, without the return
+    /// addresses. Above it, three flags about these steps: whether `bp` affects any of them, whether any of them is a
+    /// guess, and whether any of them is in code that may be replaced.
     rest: u64,
 }
 
@@ -91,7 +98,7 @@ pub(super) struct UnchangedSuffix<'a> {
     next_sp: u64,
 }
 
-/// The caller to which a step led; the words of the step's own frame are being recorded.
+/// The caller at which a step arrived, while the words that the step read are being recorded.
 #[derive(Clone, Copy, Debug)]
 struct StepTarget {
     pc: u64,
@@ -99,7 +106,8 @@ struct StepTarget {
     state: FrameState,
 }
 
-/// Everything that determined a stack: the starting pc and sp, rbp if it matters, and the words that the walk read.
+/// Everything that determines the result of a walk: the starting pc and sp, rbp if its value matters, and the words
+/// that the walk reads.
 pub(super) struct WalkInputs<'a> {
     pub(super) pc: u64,
     pub(super) sp: u64,
@@ -147,8 +155,8 @@ impl LastStack {
         }
     }
 
-    /// Returns the unchanged part of the last stack for a capture at stack pointer `sp`. `steps` are the steps of the last
-    /// walk.
+    /// Returns the part of the last stack that is unchanged, for a capture that begins at the stack pointer `sp`.
+    /// `steps` are the steps of the last walk.
     #[inline(always)]
     pub(super) fn verify(&mut self, steps: &[WalkStep; MAX_FRAMES], sp: u64) -> UnchangedSuffix<'_> {
         if self.sp(self.leafmost) < sp {
@@ -164,7 +172,7 @@ impl LastStack {
         UnchangedSuffix { next, next_sp: self.sp(next), last_stack: self }
     }
 
-    /// Forgets frames that have returned: the stack now ends above these frames, and our own frames overwrite them.
+    /// Forgets the frames below `sp`. Their functions have returned, and our own frames overwrite them.
     fn drop_returned(&mut self, sp: u64) {
         while self.sp(self.leafmost) < sp {
             self.leafmost += 1;
@@ -178,16 +186,17 @@ impl LastStack {
         let by_returns = self.first_with_unchanged_returns();
         let by_words = match self.word_readers[..self.word_count].get(self.count_unchanged_words()) {
             None => self.leafmost,
-            // The frame that read a changed word is not valid any more; the caller of that frame still is.
+            // The frame whose step read the changed word is no longer valid, but the caller of that frame still is.
             Some(reader) => usize::from(*reader) + 1,
         };
         by_returns.max(by_words)
     }
 
-    /// The leafmost frame whose callers, up to the root, all have unchanged return addresses.
+    /// Returns the leafmost frame for which all callers up to the root have unchanged return addresses.
     #[inline(always)]
     fn first_with_unchanged_returns(&self) -> usize {
-        // The return address into the leafmost frame itself need not be unchanged.
+        // The return address into the leafmost frame itself need not be checked: a walk that reaches the frame has read
+        // it.
         let callers = (self.leafmost + 1).min(MAX_FRAMES)..MAX_FRAMES;
         let (offset_chunks, offsets) = self.offsets[callers.clone()].as_rchunks::<4>();
         let (frame_chunks, frames) = self.frames[callers].as_rchunks::<4>();
@@ -207,7 +216,7 @@ impl LastStack {
         at.saturating_sub(1).max(self.leafmost)
     }
 
-    /// Number of words other than return addresses that are unchanged, counted from the root.
+    /// Number of unchanged words from the root up to the first changed one, without the return addresses.
     #[inline(always)]
     fn count_unchanged_words(&self) -> usize {
         let offsets = &self.word_offsets[..self.word_count];
@@ -235,8 +244,8 @@ impl LastStack {
         unsafe { word(address) }
     }
 
-    /// Stores a walk of the thread's own stack that ended with `end` after `count` steps. The steps and the joined frames
-    /// together are at most `MAX_FRAMES`.
+    /// Notes that a walk of the thread's own stack ended with `end` after `count` steps; the words of these steps are
+    /// recorded later. The steps and the frames that the walk joined are at most `MAX_FRAMES` together.
     #[inline(always)]
     pub(super) fn extend(&mut self, count: usize, end: WalkEnd) {
         match end {
@@ -255,7 +264,7 @@ impl LastStack {
         self.end = end;
     }
 
-    /// Records the words of the last walk now, instead of waiting until the next capture finds the outer frames unchanged.
+    /// Records the words of the last walk now, instead of at the next capture.
     pub(super) fn record_steps_now(&mut self, steps: &[WalkStep; MAX_FRAMES]) {
         let pending = std::mem::take(&mut self.pending);
         if let Some((leaf, _)) = steps[..pending].split_first() {
@@ -263,7 +272,8 @@ impl LastStack {
         }
     }
 
-    /// Everything that the last walk read, starting at its leaf, the frame `leaf`. `None` if part of it was not stored.
+    /// Returns everything that determined the last stack, whose leaf is the frame `leaf`. `None` if a part of it was
+    /// not recorded.
     pub(super) fn walk_inputs(&self, leaf: usize) -> Option<WalkInputs<'_>> {
         let is_complete = self.leafmost == leaf && leaf < MAX_FRAMES && self.pending == 0;
         is_complete.then(|| {
@@ -306,8 +316,9 @@ impl LastStack {
         self.leafmost
     }
 
-    /// Returns the state at the frame of a plain step to `caller`, and a nonzero value if one of the step's words has
-    /// changed. Like the step itself, this function has no branch that depends on the rule.
+    /// Records the word that a plain step to `caller` read. Returns the state at the frame that the step left, and a
+    /// nonzero value if a word that the step read has changed. Like the step itself, this function has no branch that
+    /// depends on the rule.
     #[inline(always)]
     fn record_plain_step(&mut self, step: &WalkStep, caller: &StepTarget) -> (FrameState, u64) {
         let bp_slot = caller.sp.wrapping_sub(step.rule.saved());
@@ -321,7 +332,8 @@ impl LastStack {
         (state, bp_change | self.return_change(caller))
     }
 
-    /// As [`LastStack::record_plain_step`], for a step that is not plain or that is the root. `None` for a barrier.
+    /// As [`LastStack::record_plain_step`], for a step that is not plain, and for the step of the root. `None` if the
+    /// frame is a barrier.
     #[cold]
     fn record_special_step(
         &mut self,
@@ -355,7 +367,8 @@ impl LastStack {
             RuleKind::Step | RuleKind::Unknown => {}
             RuleKind::Realigned => note(step.bp.wrapping_add_signed(step.rule.offset()), caller.sp),
         }
-        // Return addresses are compared per frame, but there is no frame beyond the root to compare with.
+        // A frame's return address is stored in the element of its caller. The root has no caller, so record its return
+        // address as an ordinary word.
         if is_root {
             note(caller.sp.wrapping_sub(8), caller.pc);
         }
@@ -371,7 +384,7 @@ impl LastStack {
         Some((FrameState::new(step.bp, words, is_bp_live, marks), change))
     }
 
-    /// Records word number `at`, which the next frame read.
+    /// Stores word number `at`, which the step of the frame directly leafward of `leafmost` read.
     #[inline(always)]
     fn record_word(&mut self, at: usize, address: u64, value: u64) {
         self.word_offsets[at] = address.wrapping_sub(self.stack.lo) as u32;
@@ -379,7 +392,7 @@ impl LastStack {
         self.word_readers[at] = (self.leafmost - 1) as u16;
     }
 
-    /// Returns a nonzero value if the return address of `caller` has changed.
+    /// Returns a nonzero value if the return address into `caller` has changed in memory.
     #[inline(always)]
     fn return_change(&self, caller: &StepTarget) -> u64 {
         self.word(caller.sp.wrapping_sub(8)) ^ caller.pc
@@ -418,10 +431,10 @@ impl LastStack {
 }
 
 impl FrameState {
-    /// The state of a walk that has gone beyond the root.
+    /// The state beyond the root, where no frame is left.
     const NONE: Self = Self { bp: 0, rest: 0 };
     const BP_IS_LIVE: u64 = 1 << 32;
-    /// Marks of a step: the step was a guess, and the step's code may be replaced.
+    /// Flags of a step: the step was a guess; the frame's code may be replaced.
     const IS_GUESSED: u64 = 1 << 33;
     const IS_GENERATED: u64 = 1 << 34;
 
@@ -430,7 +443,7 @@ impl FrameState {
         Self { bp, rest: words as u64 | u64::from(is_bp_live) << 32 | marks }
     }
 
-    /// Marks of a step by `rule`.
+    /// Returns these two flags for a step by `rule`.
     fn marks_of(rule: Rule) -> u64 {
         let mark = |is_so: bool, mark| if is_so { mark } else { 0 };
         mark(rule.kind() == RuleKind::Unknown, Self::IS_GUESSED)

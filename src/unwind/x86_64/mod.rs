@@ -1,5 +1,6 @@
-//! The unwinding engine for x86-64: a table with one compact rule per return address, and the walk that uses this table.
-//! `last_stack` caches the thread's last stack; `path_cache` caches the sequences of rules that the thread's walks followed.
+//! The unwinding engine for x86-64: a table with one compact rule per return address, and the walk that uses this
+//! table. `last_stack` caches the thread's last stack. `path_cache` caches the sequences of rules that the thread's
+//! walks used, and `stack_cache` caches whole stacks.
 
 pub(super) mod cold;
 mod compile;
@@ -44,26 +45,28 @@ pub(super) use stack_cache::STACKS;
 /// Maximum number of times that a capture is repeated because objects were unloaded during it.
 const MAX_ATTEMPTS: usize = 3;
 
-/// One thread's engine, stored in its own memory mapping.
+/// The state with which one thread unwinds its stacks, stored in its own memory mapping.
 #[derive(Debug)]
 pub(super) struct ThreadEngine(NonNull<Engine>);
 
-/// Per-thread state for walking stacks. The large arrays come last, and their pages are touched only as far as stacks
-/// reach.
+/// Per-thread state for walking stacks. The large arrays come last. Of their pages, only those are touched that the
+/// depth of the thread's stacks requires.
 #[repr(C)]
 pub(super) struct Engine {
-    /// Set while a capture runs, because a signal handler may start another capture meanwhile.
+    /// Set while a capture runs. A capture in a signal handler that interrupts this capture sees the flag and returns
+    /// without result.
     is_busy: BusyFlag,
     checks_every_capture: bool,
     is_uncached: bool,
     /// Index of the leaf in `last_stack.frames`; the root is the last element.
     leaf: usize,
-    /// Index of the leafmost frame that this stack shares with that of the previous capture.
+    /// Index of the leafmost frame that this stack shares with the stack of the previous capture.
     joined: usize,
-    /// Number of frames that the previous capture returned, and number that this capture returned.
+    /// Number of frames that the previous capture returned, and number of frames that this capture returned.
     returned: [usize; 2],
     flags: ContextFlags,
-    /// Whether a cached stack may be returned by its number, and the hint for finding that stack.
+    /// Whether the present capture may return the number of a cached stack, and the caller's hint for finding this
+    /// stack.
     may_hit: bool,
     hint: u64,
     /// Number of the cached stack that the last capture hit.
@@ -72,12 +75,12 @@ pub(super) struct Engine {
     stack_cache: StackCache,
     /// The thread's own stack.
     bounds: StackBounds,
-    /// Copy of the stack that the thread is on, if the thread is not on its own stack.
+    /// Copy of the stack that the thread runs on, if this is a stack other than the thread's own.
     copy: StackCopy,
-    /// Paths to the root that earlier walks of such other stacks found.
+    /// Paths to the root that earlier walks found on stacks other than the thread's own.
     foreign_paths: ForeignPathCache,
     compiler: Compiler,
-    /// The steps that were walked, leaf first: the steps of the frames leafward of `joined`.
+    /// The steps of the last walk, leaf first. They are the steps of the frames leafward of `joined`.
     steps: [WalkStep; MAX_FRAMES],
     last_stack: LastStack,
     path_cache: PathCache,
@@ -180,7 +183,8 @@ impl Engine {
         }
         if self.may_hit {
             let hit = self.stack_cache.look_up(entry, self.hint, state, &mut self.recheck);
-            // A cache hit by rules of an older loader state proves nothing about the present code.
+            // If the loader's state has changed since the capture began, the hit depends on rules that may be out of
+            // date.
             self.hit = hit.filter(|_| loader_state::latest() == state);
             if self.hit.is_some() {
                 return;
@@ -193,15 +197,15 @@ impl Engine {
         }
     }
 
-    /// Captures a stack that is not the thread's own. This function is not inlined, because its frame would take room on
-    /// that stack, which may be small.
+    /// Captures a stack that is not the thread's own. This function is not inlined, so that its callers need less space
+    /// on that stack, which may be small.
     #[inline(never)]
     fn capture_on_foreign_stack(&mut self, entry: &StubRegisters, state: LoaderState) {
         self.capture_foreign(entry, state);
         self.confirm(entry, state);
     }
 
-    /// Captures again if the first result may differ from the present stack.
+    /// Captures again if rules or caches that the first capture used may have been out of date.
     #[cold]
     #[inline(never)]
     fn confirm(&mut self, entry: &StubRegisters, mut state: LoaderState) {
@@ -209,7 +213,8 @@ impl Engine {
             if self.flags.0 != 0 {
                 self.recheck_generated(entry, state);
             }
-            // Rules of an older loader state may have been overwritten during the walk.
+            // If the loader's state changed during the walk, rules that the walk used may have been overwritten, so
+            // capture again.
             let now = loader_state::latest();
             if now == state {
                 return;
@@ -219,7 +224,7 @@ impl Engine {
                 self.recapture(entry, state);
             }
         }
-        // Objects are loaded and unloaded all the time, so hold the loader's lock for one capture.
+        // Objects were loaded or unloaded during every attempt, so hold the loader's lock during one more capture.
         if loader::with_lock(|state| self.recapture(entry, state)).is_none() {
             self.last_stack.clear(state);
             self.flags.0 |= ContextFlags::GUESSED;
@@ -243,15 +248,16 @@ impl Engine {
             _ => MAX_FRAMES,
         };
         if walked.count > joined {
-            // The stack has more than `MAX_FRAMES` frames, so the outermost frames are omitted, and no part is shared with
-            // the last stack.
+            // The new frames and the joined frames together are more than `MAX_FRAMES`. Capture again without the last
+            // stack, so that the outermost frames are omitted.
             self.last_stack.clear(state);
             return self.recapture(entry, state);
         }
         self.store_walk(&walked, joined, state);
     }
 
-    /// Captures a stack with replaceable code again if rules or caches may be out of date.
+    /// Captures again if the stack contains code that may be replaced, and either the rules of this code are due for a
+    /// check, or another thread has found replaced code.
     #[cold]
     #[inline(never)]
     fn recheck_generated(&mut self, entry: &StubRegisters, state: LoaderState) {
@@ -272,8 +278,8 @@ impl Engine {
         self.recheck.end(checks);
     }
 
-    /// Captures without the last stack, along a cached path or through a copy. Used for a stack other than the thread's own, and
-    /// for the thread's own stack if a signal handler's stack leads back to it.
+    /// Captures a stack along a cached path or through a copy, without the last-stack cache. Call if the capture begins
+    /// on a stack other than the thread's own, or if the walk of the thread's own stack arrived at another stack.
     #[inline(never)]
     fn capture_foreign(&mut self, entry: &StubRegisters, state: LoaderState) {
         self.last_stack.clear(state);
@@ -283,7 +289,7 @@ impl Engine {
         self.store_walk(&walked, MAX_FRAMES, state);
     }
 
-    /// Walks through a copy of the stack, and offers the path to `foreign_paths`.
+    /// Walks through a copy of the stack, and records the walk in `foreign_paths`.
     #[cold]
     #[inline(never)]
     fn walk_copy(&mut self, entry: &StubRegisters, state: LoaderState) -> WalkResult {
@@ -296,7 +302,8 @@ impl Engine {
         walked
     }
 
-    /// Stores the path of a walk, starting at the step from which on no stored path matched.
+    /// Stores the rest of a walk's path in `path_cache`, starting at the step `lost_at`, from which on no stored path
+    /// matched.
     #[inline(always)]
     fn cache_path(&mut self, lost_at: Option<usize>, walked: &WalkResult, state: LoaderState) {
         let steps = lost_at.and_then(|lost_at| self.steps[..walked.count].get(lost_at..)).unwrap_or_default();
@@ -306,7 +313,7 @@ impl Engine {
         }
     }
 
-    /// Caches the last stack, if the whole stack may be cached, and returns its number.
+    /// Stores the last stack in `stack_cache` and returns its number. `None` if the stack cannot be cached.
     #[cold]
     #[inline(never)]
     fn cache_last(&mut self) -> Option<usize> {
@@ -314,7 +321,8 @@ impl Engine {
         self.stack_cache.insert(&self.last_stack, self.leaf, self.hint, self.last_stack.loader_state())
     }
 
-    /// Captures again, on either kind of stack. This function is not inlined, since it is rarely called.
+    /// Captures again, whether the thread is on its own stack or on another. This function is not inlined, since it is
+    /// rarely called.
     #[cold]
     #[inline(never)]
     fn recapture(&mut self, entry: &StubRegisters, state: LoaderState) {
@@ -325,7 +333,8 @@ impl Engine {
         }
     }
 
-    /// Converts the steps of a walk to frames, which are leafward of the frames that the walk joined.
+    /// Converts the steps of a walk to frames. Stores them in front of (leafward of) the frame `joined` of the last
+    /// stack, at which the walk arrived.
     #[inline(always)]
     fn store_walk(&mut self, walked: &WalkResult, joined: usize, state: LoaderState) {
         self.joined = joined;
@@ -410,7 +419,7 @@ impl std::fmt::Debug for StackPositions<'_> {
     }
 }
 
-/// A [`JoinTarget`] that knows no state: the walk continues to the root.
+/// A [`JoinTarget`] without known frames, so the walk continues to the root.
 struct NeverJoins;
 
 impl JoinTarget for NeverJoins {

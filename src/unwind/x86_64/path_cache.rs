@@ -1,22 +1,23 @@
-//! A cache of the rule sequences that the thread's walks used, so that a walk along the same path needs no table
-//! look-ups.
+//! A cache of the sequences of rules that the thread's walks used. A later walk through the same frames needs no
+//! look-ups in the rule table.
 //!
-//! Each rule is found by a return address, and the next return address is found by that rule. This is a chain of dependent
-//! loads, most of which miss the L1 cache in a program that does anything between two captures. Yet a program launches from
-//! the same few hundred stacks, again and again. So the rules of a path are stored one after another, each with its return
-//! address. Then the next rule is available before the return address has been read: the processor predicts that the two
-//! match and verifies the match later. In PyTorch training steps, the cached paths make a capture a quarter faster.
+//! Without this cache, a walk looks up a rule by a return address, and needs that rule to find the next return address.
+//! This is a chain of dependent loads, and in a real program, which does other work between two captures, most of them
+//! miss the L1 cache. But programs launch from the same few hundred stacks again and again. So the rules of a path are
+//! stored one after another, each with its return address. The walk can then use the next rule before the return
+//! address has been read: the processor predicts that the return address matches the rule, and verifies the prediction
+//! later. In PyTorch training steps, the cached paths make a capture a quarter faster.
 //!
-//! The cache cannot lead a walk astray. A rule is used only for the exact address for which it was stored, in the loader
-//! state in which it was stored, so the cached rule equals the rule in the table. When a walk leaves its cached path, the
-//! walk looks for another cached path that starts at that point. If there is none, the walk uses the table for the rest of
-//! the stack, and the path from that point on is stored if a walk takes it a second time. So stacks that never recur cost
-//! one look-up.
+//! The cache never changes the result of a walk. A cached rule is used only for the address and in the loader state for
+//! which it was stored, so it equals the rule in the table. When a walk leaves its cached path, it looks for another
+//! cached path that starts at that point. If there is none, the walk uses the table for the rest of the stack. The path
+//! from that point on is stored when a walk takes it for the second time. So a stack that never recurs costs only one
+//! look-up in this cache.
 
 use super::rule::Rule;
 use crate::loader_state::LoaderState;
 
-/// Number of cached paths. The cache has 128 KiB, of which a program touches only the part that it uses.
+/// Number of cached paths per thread. The cache has 128 KiB, and a thread touches only the paths that it uses.
 const PATHS: usize = 256;
 /// Maximum number of steps per path. A longer path continues in another entry of the cache.
 const MAX_STEPS: usize = 30;
@@ -27,7 +28,8 @@ pub(super) struct PathCache([CachedPath; PATHS]);
 
 #[repr(C)]
 struct CachedPath {
-    /// Start of the path. The key also contains the stack pointer, which distinguishes paths that share code.
+    /// Start of the path: a look-up pc and a stack pointer. The stack pointer distinguishes paths that start at the
+    /// same code.
     lookup_pc: u64,
     sp: u64,
     /// The loader's unload count when the path was stored.
@@ -49,19 +51,21 @@ struct CachedRule {
     rule: Rule,
 }
 
-/// The cached path that leads one walk.
+/// Provides one walk with rules from cached paths.
 pub(super) struct PathFollower<'a> {
     path_cache: Option<&'a PathCache>,
     unloads: u32,
     /// The rest of the path that the walk is on.
     rest: &'a [CachedRule],
-    /// Number of steps after which no cached path continued.
+    /// Number of steps after which the walk left its cached path and found no other one. `None` if this has not
+    /// happened.
     lost_at: Option<usize>,
 }
 
 impl PathCache {
-    /// Stores the path of a walk that lost its path at this address and stack pointer, if a walk takes the path a second
-    /// time. `rules` yields the return addresses from that point on and their rules, which are plain.
+    /// Stores the path that starts at this address and stack pointer, where a walk found no cached path. The first walk
+    /// along a path only reserves the slot for the path; the second one stores the rules. `rules` yields the return
+    /// addresses of the path and their rules, which must be plain.
     #[inline(never)]
     pub(super) fn insert(
         &mut self,
@@ -97,14 +101,15 @@ fn slot_of(lookup_pc: u64, sp: u64) -> usize {
 }
 
 impl<'a> PathFollower<'a> {
-    /// Creates the follower of a walk in the loader state `state`. Without `path_cache` no cached path leads the walk.
+    /// Creates the follower for one walk in the loader state `state`. If `path_cache` is `None`, the walk finds no
+    /// cached path.
     #[inline(always)]
     pub(super) fn new(path_cache: Option<&'a PathCache>, state: LoaderState) -> Self {
         Self { path_cache, unloads: state.unloads(), rest: &[], lost_at: None }
     }
 
-    /// Returns the rule for this address and stack pointer, which the walk reached after `count` steps, if a cached path
-    /// continues from that point.
+    /// Returns the rule for the frame with this address and stack pointer, which the walk reached after `count` steps.
+    /// `None` if no cached path contains the rule.
     #[inline(always)]
     pub(super) fn rule(&mut self, (lookup_pc, sp): (u64, u64), count: usize) -> Option<Rule> {
         match self.rest {
@@ -116,8 +121,8 @@ impl<'a> PathFollower<'a> {
         }
     }
 
-    /// Looks for a cached path that starts at this address and stack pointer. If there is none, the rest of the walk looks
-    /// up every rule in the table and does not ask the cache again.
+    /// Looks for a cached path that starts at this address and stack pointer. If there is none, the rest of the walk
+    /// looks up every rule in the table and does not use this cache again.
     #[inline(always)]
     fn enter_path(
         &mut self,
@@ -135,12 +140,13 @@ impl<'a> PathFollower<'a> {
         Some(cached.rule)
     }
 
-    /// Discards the path, because a rule was just compiled that may hold for this walk only.
+    /// Stops following cached paths, and prevents this walk's path from being stored. Call after compiling a rule,
+    /// because the new rule may be valid for this walk only.
     pub(super) fn discard_path(&mut self) {
         (self.path_cache, self.rest, self.lost_at) = (None, &[], None);
     }
 
-    /// The step from which on no cached path was known.
+    /// Number of steps after which no cached path was found, if this happened.
     #[inline(always)]
     pub(super) fn lost_at(self) -> Option<usize> {
         self.lost_at
@@ -164,15 +170,15 @@ mod tests {
         rule: Rule,
     }
 
-    /// A path of `count` frames of 16 bytes each, the first at the address `from`.
+    /// Returns a path of `count` frames of 16 bytes each. The code address of the first frame is `from`.
     fn path(from: u64, sp: u64, count: u64) -> Vec<Step> {
         let step =
             |at| Step { lookup_pc: from + at, sp: sp + 16 * at, rule: Rule::step(false, 16 + at as i32, 1) };
         (0..count).map(step).collect()
     }
 
-    /// Number of leading steps whose rule is cached (and checked to be correct by this function), and the step at which the
-    /// lead is then lost.
+    /// Returns the number of leading steps whose rule is cached, and the step from which on no cached path was found.
+    /// Also asserts that the cached rules are correct.
     fn follow(path_cache: &PathCache, steps: &[Step], state: LoaderState) -> (usize, Option<usize>) {
         let mut follower = PathFollower::new(Some(path_cache), state);
         let mut cached = 0;
@@ -208,7 +214,8 @@ mod tests {
         // After an unload the address may hold other code. A load invalidates no path.
         assert_eq!(follow(&path_cache, &steps, LoaderState::new(0, 1)), (0, Some(0)));
         assert_eq!(follow(&path_cache, &steps, LoaderState::new(1, 0)), (12, None));
-        // The same code at another stack depth is as often as not on another path.
+        // A path that starts at the same code with another stack pointer often continues differently, so it is another
+        // path.
         assert_eq!(follow(&path_cache, &path(0x1000, 0x6000, 12), state), (0, Some(0)));
     }
 

@@ -1,4 +1,4 @@
-//! A rule describes in one word how a walk leaves a frame.
+//! A rule describes in one 64-bit word how a walk gets from a frame to the frame's caller ("leaves the frame").
 //!
 //! ```text
 //!  63  60 59          48 47   46   45           32 31                              0
@@ -7,16 +7,17 @@
 //! +------+--------------+----+----+---------------+---------------------------------+
 //! ```
 //!
-//! A *step* rule (kind 0) covers nearly all code. The canonical frame address (CFA, the caller's stack pointer) is `rsp +
-//! offset`, or `rbp + offset` if BP is set. The return address is at `CFA - 8`. The frame saved rbp at `CFA - 8k`, or did
-//! not save it if k is 1; so the word at `CFA - 8k` is readable in any case, and the walk needs no branch. The other kinds
-//! cover the remaining code. The module epoch is that of the code's object, in the same bits as in a frame. EX is set only
-//! in the copy of a rule that a walk stores, and means that the frame was interrupted and did not call.
+//! A *step* rule (kind 0) covers nearly all code. The canonical frame address (CFA, the caller's stack pointer) is `rsp
+//! + offset`, or `rbp + offset` if BP is set. The return address is at `CFA - 8`. The frame saved rbp at `CFA - 8k`; if
+//! k is 1, it did not save rbp. The word at `CFA - 8k` is thus readable in any case, and the walk needs no branch. The
+//! other kinds cover the remaining code. The module epoch is the epoch of the object that contains the code; it has the
+//! same bits in a [`Frame`]. EX is never set in the table: a walk sets it in its own copy of the rule if the frame's
+//! function was interrupted by a signal instead of making a call.
 
 use super::epilogue::Epilogue;
 use gpuflame_model::record::{Frame, ModuleEpoch};
 
-/// A rule by which a walk leaves a frame. See the module's drawing.
+/// A rule by which a walk leaves a frame. See the drawing in the module's documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub(super) struct Rule(pub(super) u64);
@@ -34,13 +35,15 @@ pub(super) enum RuleKind {
     End = 8,
     /// A frame that realigned its stack: CFA = `*(rbp + offset)`, and rbp was saved at `*rbp`.
     Realigned = 9,
-    /// A signal trampoline: the kernel left a `ucontext_t` at rsp, which has the registers at the offsets below.
+    /// A signal trampoline: at rsp is a `ucontext_t` from the kernel, which contains the registers of the interrupted
+    /// code at the offsets below.
     Signal = 10,
-    /// A frame without unwind information. The offset field contains the load count at which the lack was found. The field
-    /// `k` describes how the epilogue after the call leaves the frame (`epilogue`), if there is one.
+    /// A frame without unwind information. The offset field contains the number of objects loaded so far when no unwind
+    /// information was found, because an object that is loaded later may provide it. If an epilogue follows the call,
+    /// the field `k` describes how this epilogue leaves the frame (see `epilogue`).
     Unknown = 11,
-    /// Any frame that the other kinds cannot describe: the plain walk, which follows only rip, rsp and rbp, is abandoned,
-    /// and the slow walk starts from the beginning and follows all registers.
+    /// Any frame that the other kinds cannot describe. At such a frame the plain walk, which follows only rip, rsp and
+    /// rbp, is abandoned, and the slow walk starts from the beginning and follows all registers.
     Slow = 12,
 }
 
@@ -59,11 +62,11 @@ const SAVED_SHIFT: u32 = 32;
 const SAVED: u64 = 0x3fff;
 
 impl Rule {
-    /// Maximum value of a step's `saved`, so that rbp is at most 128 KiB below the CFA.
+    /// Maximum value of a step's `saved`, in words. It allows that rbp is saved at most 128 KiB below the CFA.
     pub(super) const MAX_SAVED: u16 = SAVED as u16;
 
-    /// Creates the rule of a step. The CFA is rsp + `offset`, or rbp + `offset` if `from_bp`. The caller's rbp was saved at
-    /// CFA - 8 * `saved`; a `saved` of 1 means that rbp was not saved.
+    /// Creates the rule of a step. The CFA is rsp + `offset`, or rbp + `offset` if `from_bp`. The caller's rbp was
+    /// saved at CFA - 8 * `saved`; a `saved` of 1 means that rbp was not saved.
     pub(super) fn step(from_bp: bool, offset: i32, saved: u16) -> Self {
         debug_assert!(saved <= Self::MAX_SAVED);
         let base = if from_bp { BP } else { 0 };
@@ -75,8 +78,8 @@ impl Rule {
         Self(self.0 & !(EPOCH << EPOCH_SHIFT) | (u64::from(epoch.0) & EPOCH) << EPOCH_SHIFT)
     }
 
-    /// Returns the frame for address `pc`, which this rule leaves. Like a step, this function has no branch: rules and
-    /// frames have the epoch in the same bits, and the rule's mark of an exact address only has to be shifted.
+    /// Returns the [`Frame`] for the address `pc` with the epoch of this rule. Like a step, this function has no
+    /// branch: rules and frames have the epoch in the same bits, and the bit EX of the rule only has to be shifted.
     #[inline(always)]
     pub(super) fn frame(self, pc: u64) -> Frame {
         const EXACT_FRAME: u64 = Frame::native_exact(0, ModuleEpoch(0)).0;
@@ -89,12 +92,12 @@ impl Rule {
         Self((RuleKind::Realigned as u64) << KIND_SHIFT | u64::from(offset as u32))
     }
 
-    /// Creates the rule of code for which no unwind information was found when `loads` objects had been loaded.
+    /// Creates the rule for code without unwind information. `loads` is the number of objects loaded so far.
     pub(super) fn unknown(loads: u32) -> Self {
         Self((RuleKind::Unknown as u64) << KIND_SHIFT | u64::from(loads))
     }
 
-    /// As [`Rule::unknown`], for a frame that this epilogue leaves.
+    /// As [`Rule::unknown`], for a call that is followed by this epilogue.
     pub(super) fn unknown_with(loads: u32, Epilogue { words, saved }: Epilogue) -> Self {
         const _: () =
             assert!(SAVED == (Epilogue::MAX_WORDS as u64 + 1) * (Epilogue::MAX_SAVED as u64 + 1) - 1);
@@ -118,7 +121,7 @@ impl Rule {
         self.0 as i64 >= 0
     }
 
-    /// Whether this is a plain step out of a frame that called, and was not interrupted.
+    /// Whether this is a plain step, and the frame's function made a call instead of being interrupted.
     #[inline(always)]
     pub(super) fn is_plain(self) -> bool {
         self.0 & (1 << 63 | EXACT) == 0
@@ -145,19 +148,20 @@ impl Rule {
         i64::from(self.0 as i32)
     }
 
-    /// Distance of the saved rbp below the CFA, in bytes. If rbp was not saved, this is the distance of the return address.
+    /// Distance of the saved rbp below the CFA, in bytes. If rbp was not saved, this is 8, the distance of the return
+    /// address.
     #[inline(always)]
     pub(super) fn saved(self) -> u64 {
         (self.0 >> SAVED_SHIFT & SAVED) * 8
     }
 
-    /// Whether the caller's rbp was saved, so that it may differ from the frame's own rbp.
+    /// Whether the frame saved the caller's rbp. If not, the caller has the same rbp as the frame.
     #[inline(always)]
     pub(super) fn restores_bp(self) -> bool {
         self.saved() > 8
     }
 
-    /// Whether the caller's position depends on the frame's rbp.
+    /// Whether the frame's rbp is needed to find the caller's frame.
     pub(super) fn reads_bp(self) -> bool {
         match self.kind() {
             RuleKind::Realigned => true,
@@ -166,8 +170,8 @@ impl Rule {
         }
     }
 
-    /// Address of the word that contains the caller's rbp, for a frame with the rbp `bp` whose caller's stack pointer is
-    /// `cfa`. `None` if the frame did not save rbp, so that the caller's rbp equals `bp`.
+    /// Address of the word that contains the caller's rbp, for a frame with the rbp `bp` whose caller's stack pointer
+    /// is `cfa`. `None` if the frame did not save rbp, so that the caller's rbp equals `bp`.
     pub(super) fn bp_slot(self, bp: u64, cfa: u64) -> Option<u64> {
         let below_cfa = |bytes: u64| (bytes > 8).then(|| cfa.wrapping_sub(bytes));
         match (self.kind(), self.epilogue()) {
@@ -177,24 +181,25 @@ impl Rule {
         }
     }
 
-    /// Whether the code of this frame may be replaced without a load or unload. This is true for code that has no unwind
-    /// information and is outside all objects, such as code that the program generates.
+    /// Whether the code of this frame may be replaced without loading or unloading an object. This is true for code
+    /// that has no unwind information and is outside all objects, such as code that the program generates.
     pub(super) fn may_be_replaced(self) -> bool {
         let epoch = self.0 >> EPOCH_SHIFT & EPOCH;
         self.kind() == RuleKind::Unknown && epoch == u64::from(ModuleEpoch::OUTSIDE.0) & EPOCH
     }
 
-    /// Returns this rule, with a mark if the frame's address is not a return address.
+    /// Returns this rule, with EX set if `is_exact`: the frame's address is not a return address, but an interrupted
+    /// instruction.
     pub(super) fn at_exact(self, is_exact: bool) -> Self {
         if is_exact { Self(self.0 | EXACT) } else { self }
     }
 
-    /// Whether the frame's address is not a return address.
+    /// Whether the frame's address is an interrupted instruction instead of a return address.
     pub(super) fn is_exact(self) -> bool {
         self.0 & EXACT != 0
     }
 
-    /// The load count at which this [`RuleKind::Unknown`] rule was created.
+    /// Number of objects that had been loaded when this [`RuleKind::Unknown`] rule was created.
     pub(super) fn loads(self) -> u32 {
         self.0 as u32
     }

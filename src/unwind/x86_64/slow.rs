@@ -1,8 +1,9 @@
-//! The walk with all registers, for stacks with a frame that no compact rule can describe.
+//! The slow walk, which follows all registers. It is used for stacks with a frame that no compact rule can describe.
 //!
-//! Such frames are rare (0.3 % of the code of the worst library, nearly all of it code that makes no call). For example,
-//! the dynamic loader's lazy binding keeps its frame in rbx, and hand-written assembly follows no convention. The walk
-//! starts over at the stub, whose registers are known, and runs every unwind program in full.
+//! Such frames are rare: at most 0.3 % of a library's code has them, and nearly all of this code makes no call.
+//! Examples are the dynamic loader's function for lazy binding, which keeps its frame's address in rbx, and
+//! hand-written assembly, which follows no convention. The slow walk starts over at the stub, where all registers are
+//! known, and runs the unwind program of every frame.
 
 use std::cell::RefCell;
 
@@ -21,7 +22,7 @@ use gpuflame_model::record::ModuleEpoch;
 
 /// Result of leaving a frame in the slow walk.
 enum Leaving {
-    /// The caller's registers, and whether the caller was interrupted instead of calling.
+    /// The caller's registers, and whether a signal interrupted the caller (if not, it made a call).
     To(Registers, bool),
     End(WalkEnd),
     /// The frame has no unwind information.
@@ -61,7 +62,8 @@ impl Walk<'_> {
         self.result(MAX_FRAMES, WalkEnd::TooDeep, false)
     }
 
-    /// Leaves the frame. Also returns the epoch of the object that contains the frame's code.
+    /// Computes the caller's registers of the frame with these registers. Also returns the epoch of the object that
+    /// contains the frame's code.
     fn leave(
         &mut self,
         registers: &Registers,
@@ -88,7 +90,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Leaves a frame without unwind information in the same way as the plain walk.
+    /// Computes the caller's registers of a frame without unwind information, in the same way as the plain walk.
     fn without_information(
         &mut self,
         registers: &Registers,
@@ -109,8 +111,8 @@ impl Walk<'_> {
     }
 }
 
-/// Applies one row to all registers. This function is not merged with the code that finds the row, because each needs stack
-/// space.
+/// Computes the caller's registers by one row of an unwind program. This function is not inlined into the code that
+/// finds the row, so that not both need stack space at the same time.
 #[inline(never)]
 fn leave_by(row: &UnwindRow<'_>, registers: &Registers, words: &mut impl Words) -> Leaving {
     match row.row.register(X86_64::RA) {
@@ -141,7 +143,8 @@ fn leave_by(row: &UnwindRow<'_>, registers: &Registers, words: &mut impl Words) 
             None => caller.forget(*register),
         }
     }
-    // Whatever the rules state, a frame's caller must be above the frame; only a signal frame leads to another stack.
+    // Check the result, since unwind information may be wrong: a caller's frame must be above the called frame, except
+    // at a signal frame, which may lead to another stack.
     let is_above = row.is_signal || words.borrow_mut().can_be_caller_sp(registers.sp(), caller.sp());
     if is_above { Leaving::To(caller, row.is_signal) } else { Leaving::End(WalkEnd::Lost) }
 }

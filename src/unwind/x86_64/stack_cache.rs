@@ -1,20 +1,22 @@
-//! A cache of the thread's stacks. Each stack is stored as one hash over all words that a walk of the stack read.
+//! A cache of the thread's whole stacks. For each stack it stores one hash over all words that a walk of the stack
+//! read.
 //!
-//! An unwind is a function of the state that it starts from, of the rules, and of the words that it reads (see `last_stack`). So
-//! if a capture starts in the same state as an earlier walk, and the words that this walk read are unchanged, then the
-//! stack is the same as the walk's and need not be walked or looked up again. Programs launch from the same few hundred
-//! stacks again and again.
+//! The result of a walk depends only on its starting state, on the unwind rules, and on the words that it reads (see
+//! `last_stack`). So if a capture starts in the same state as an earlier walk, and the words that the earlier walk read
+//! are unchanged, then the stack is the same. It need not be walked again, and the caller can use the number that it
+//! got for this stack before. Programs launch from the same few hundred stacks again and again.
 //!
-//! The words are hashed, not stored. So a look-up reads two bytes of cache memory per word, while the last-stack cache and
-//! `path_cache` read thirty. The program has to load again whatever a launch evicts from the L1 cache, and in a training step
-//! of PyTorch this takes as long as the walk itself. Four 64-bit hash lanes run side by side, so a stack with other words
-//! at the same addresses is mistaken for a cached one with probability 5e-20. At a million such look-ups per second, that
-//! happens once in 500,000 years.
+//! The words' values are not stored, only their hash. So a look-up reads two bytes of this cache per word, while
+//! `last_stack` and `path_cache` read thirty. This matters because the program has to reload all its data that a
+//! capture evicts from the L1 cache. In a training step of PyTorch, reloading takes as long as the walk itself. The
+//! hash has four 64-bit lanes that are computed in parallel. A stack with other words at the same addresses is mistaken
+//! for the cached one with probability 5e-20. At a million such look-ups per second, that happens once in 500,000
+//! years.
 //!
-//! Several stacks may start in one state. Their hashes distinguish these stacks, and a hint (what is launched) narrows down
-//! which of them to try. The first stack tried is the one that last followed the previously hit stack. While more than a
-//! third of the comparisons fail, only one look-up in sixteen is made, and at most one stack is inserted per eight
-//! captures. So stacks that never recur cost little.
+//! Several cached stacks may have the same starting state. Their hashes distinguish them. To compute fewer hashes, a
+//! look-up considers only stacks with the caller's hint (what is launched). It begins with the stack that was hit next
+//! the last time that the previous stack was hit. While more than a third of the comparisons fail, only one look-up in
+//! sixteen is made. At most one stack is inserted per eight captures. So stacks that never recur cost little.
 
 use std::ptr::NonNull;
 
@@ -26,15 +28,15 @@ use crate::copy::RED_ZONE;
 use crate::loader_state::LoaderState;
 use crate::memory::{self, word};
 
-/// Number of cached stacks per thread, in an 8-way set-associative cache of 512 KiB, of which a program touches only the
-/// part that it uses.
+/// Number of cached stacks per thread. The cache is 8-way set-associative and has 512 KiB. A thread touches only the
+/// stacks that it uses.
 pub(crate) const STACKS: usize = SETS * WAYS;
 const SETS: usize = 64;
 const WAYS: usize = 8;
-/// Maximum number of words per stack, which is a multiple of the hash's block size.
+/// Maximum number of words per stack. It must be a multiple of the number of words that the hash processes at once.
 const MAX_WORDS: usize = 58 * BLOCK_WORDS;
 const BLOCK_WORDS: usize = 8;
-/// Number of words that are compared before the full hash is computed.
+/// Number of sample words that are compared before the hash over all words is computed.
 const PROBES: usize = 4;
 /// Maximum number of stacks hashed per look-up.
 const MAX_HASHED_STACKS: usize = 4;
@@ -45,7 +47,7 @@ const MAX_HASHED_STACKS: usize = 4;
 pub(super) struct StackCache {
     /// The cache's memory, which is mapped when the first stack is inserted.
     contents: Option<NonNull<StackCacheMemory>>,
-    /// Number of bytes of `contents` in use.
+    /// Number of bytes of `contents` that are counted as used.
     used: usize,
     /// Number of the stack that was hit last.
     last: usize,
@@ -59,13 +61,13 @@ struct StackCacheMemory {
     stacks: [CachedStack; STACKS],
 }
 
-/// The cached stacks of one hash set.
+/// Tags, followers and hit counts of the stacks in one set of the cache.
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct StackSet {
     /// Hashes of the stacks' starting states; 0 marks a free slot.
     tags: [u32; WAYS],
-    /// For each stack, the stack that was hit next after its latest hit.
+    /// For each stack, the number of the stack that was hit next, after the latest hit of the former.
     followers: [u16; WAYS],
     /// Number of recent hits per stack, at most 3; each insertion into the set subtracts one from every stack's number.
     hits: [u8; WAYS],
@@ -83,17 +85,17 @@ struct CachedStack {
     is_generated: bool,
     /// Number of words that the stack's walk read.
     len: u16,
-    /// Sample words from the leaf half of the stack, where stacks with the same beginning usually differ.
+    /// Sample words from the leaf half of the stack. Stacks with the same starting state usually differ there.
     probes: [u64; PROBES],
-    /// Addresses of the words, in units of words above the low end of the first frame's red zone.
+    /// Addresses of the words, as offsets in words from the low end of the first frame's red zone.
     word_offsets: [u16; MAX_WORDS],
 }
 
 const _: () = assert!(size_of::<CachedStack>() == 1024, "a stack begins at a cache line");
-/// Unit of memory accounting, in bytes: the size of the stacks of one set.
+/// Size in bytes of the stacks of one set. Used memory is counted in units of this size.
 const SET_BYTES: usize = WAYS * size_of::<CachedStack>();
 
-/// The key of a cached stack, which is everything that is known about a stack before any word of it is read.
+/// The key of a cached stack: its starting state and hint, which are known before any word of the stack is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 struct StackKey {
@@ -105,14 +107,14 @@ struct StackKey {
 }
 
 impl StackKey {
-    /// A starting state that no stack has.
+    /// The key of an evicted stack, which no captured stack has.
     const EMPTY: Self = Self { pc: 0, sp: 0, hint: 0, state: 0 };
 
     fn new(pc: u64, sp: u64, hint: u64, state: LoaderState) -> Self {
         Self { pc, sp, hint, state: state.as_word() }
     }
 
-    /// The set that this starting state belongs to, and its tag in that set.
+    /// Index of the set that stores stacks with this key, and the tag that these stacks have in the set.
     #[inline(always)]
     fn set_and_tag(&self) -> (usize, u32) {
         let mixed = (self.pc ^ self.sp.rotate_left(32) ^ self.hint.rotate_left(16))
@@ -122,8 +124,9 @@ impl StackKey {
 }
 
 impl StackCache {
-    /// Returns the number of the cached stack that starts at `entry`. `None` for a miss, or if `recheck` requests a
-    /// check.
+    /// Returns the number of the cached stack that equals the present stack, which starts at `entry`. `None` if no
+    /// cached stack does, if the back-off skips the look-up, or if the rules of the stack's generated code are due for
+    /// a check.
     #[inline(always)]
     pub(super) fn look_up(
         &mut self,
@@ -178,7 +181,8 @@ impl StackCache {
         self.backoff.can_insert()
     }
 
-    /// Caches the stack in `last_stack`, whose leaf is `leaf`, and returns its number. `None` if the stack cannot be cached.
+    /// Caches the stack that `last_stack` contains, whose leaf is the frame `leaf`, and returns its number. `None` if
+    /// the stack cannot be cached.
     #[inline(never)]
     pub(super) fn insert(
         &mut self,
@@ -200,7 +204,7 @@ impl StackCache {
         if self.contents.is_none() {
             self.contents = memory::reserve(size_of::<StackCacheMemory>()).map(NonNull::cast);
             if self.contents.is_none() {
-                // A later insertion tries to reserve the memory again, less and less often.
+                // The next insertion tries again to reserve the memory. The back-off makes these attempts rarer.
                 self.backoff.raise_insert_cost();
             }
         }
@@ -218,7 +222,7 @@ impl StackCache {
         Some(number)
     }
 
-    /// Evicts all stacks with a frame in code that may be replaced.
+    /// Evicts all stacks that have a frame in code that may be replaced.
     pub(super) fn evict_generated(&mut self) {
         // SAFETY: `insert` mapped the stacks, they stay mapped as long as `self` lives, and only this thread uses them.
         let Some(contents) = self.contents.map(|mut contents| unsafe { contents.as_mut() }) else { return };
@@ -255,7 +259,7 @@ impl StackCacheMemory {
         self.sets[stack.key.set_and_tag().0].tags == [0; WAYS]
     }
 
-    /// Stores a stack. Returns its number, and whether it evicted a stack that was never hit.
+    /// Stores a stack. Returns the stack's number, and whether the stack replaced a stack that has no hits.
     fn put(&mut self, stack: &CachedStack) -> (usize, bool) {
         let (set_index, tag) = stack.key.set_and_tag();
         let set = &mut self.sets[set_index];
@@ -272,15 +276,15 @@ impl StackCacheMemory {
 }
 
 impl CachedStack {
-    /// Creates a stack with this starting state, with rbp if it matters, and without words.
+    /// Creates a stack with this key and without words. `bp` is the starting value of rbp if it matters.
     fn with_key(key: StackKey, bp: Option<u64>) -> Self {
         let (bp_matters, bp) = (bp.is_some(), bp.unwrap_or_default());
         let (hash, probes, word_offsets) = ([0; 2], [0; PROBES], [0; MAX_WORDS]);
         Self { key, bp, hash, bp_matters, is_generated: false, len: 0, probes, word_offsets }
     }
 
-    /// Records the addresses of the words that the walk read. `None` if there are too many words, or if they are too far
-    /// apart.
+    /// Stores the addresses of the words that the walk read, and the hash of their present values. `None` if there are
+    /// too many words, or if they are too far apart.
     fn fill(&mut self, words: impl Iterator<Item = u64>) -> Option<()> {
         let sp = self.key.sp;
         let base = sp.wrapping_sub(RED_ZONE);
@@ -291,7 +295,7 @@ impl CachedStack {
                 u16::try_from(offset / 8).ok().filter(|_| offset % 8 == 0)?;
             count += 1;
         }
-        // The addresses are sorted, so that each cache line of the stack is read once, from one end to the other.
+        // Sort the addresses, so that a look-up reads the stack's cache lines in order and each only once.
         self.word_offsets[..count].sort_unstable();
         let last = *self.word_offsets[..count].last()?;
         let cache = count.next_multiple_of(BLOCK_WORDS);
@@ -301,8 +305,8 @@ impl CachedStack {
         Some(())
     }
 
-    /// Whether this is the stack that starts at `key`. Returns `None`, without hashing, if the key or a sample word
-    /// differs.
+    /// Whether the present stack, with this key and rbp, equals this cached stack. Returns `None`, without hashing, if
+    /// the key, rbp or a sample word differs.
     #[inline(always)]
     fn matches(&self, key: &StackKey, bp: u64) -> Option<bool> {
         let has_key = self.key == *key && (self.bp == bp || !self.bp_matters);
@@ -317,12 +321,12 @@ impl CachedStack {
         std::array::from_fn(|probe| self.word(sp, self.word_offsets[len * (probe + 1) / (2 * PROBES + 1)]))
     }
 
-    /// The word at `offset` of this stack, provided that the stack starts at `sp`, as it did when the word was first read.
+    /// Reads the word at `offset` of this stack. `sp` must be the stack pointer at which the stack's walk started.
     #[inline(always)]
     fn word(&self, sp: u64, offset: u16) -> u64 {
         let base = sp.wrapping_sub(RED_ZONE);
-        // SAFETY: a walk that started at this stack pointer read the word at this address of the thread's own stack: memory
-        // above the stack pointer is in use, and our own frames are in the red zone below the stack pointer.
+        // SAFETY: a walk that started at this stack pointer read the word at this address of the thread's own stack:
+        // memory above the stack pointer is in use, and our own frames are in the red zone below the stack pointer.
         unsafe { word(base.wrapping_add(8 * u64::from(offset))) }
     }
 
@@ -360,7 +364,7 @@ mod tests {
 
     const WORDS: usize = 21;
 
-    /// A test stack of words; a capture starts below it.
+    /// A test stack. A capture starts directly below `words`.
     #[repr(C)]
     struct TestStack {
         below: [u64; 16],
@@ -376,7 +380,7 @@ mod tests {
     }
 
     impl TestStack {
-        /// The present test stack, as if a walk had read every word of it.
+        /// Returns the cache entry for the present test stack, as if a walk had read every word of the stack.
         fn stack(&self, hint: u64, bp: Option<u64>) -> CachedStack {
             let key = StackKey::new(self.entry.pc, self.entry.sp(), hint, LoaderState::default());
             let words = self.words.iter().map(|word| std::ptr::from_ref(word).expose_provenance() as u64);

@@ -1,7 +1,8 @@
 //! The entry point of a capture: saves the caller's registers before compiled code changes their values.
 //!
-//! With these registers saved, every start address is a return address, so the first frame is looked up like all other
-//! frames. The callee-saved registers are in memory for the rare frame that needs more than rsp and rbp.
+//! The walk starts at the stub's return address, so the first frame is looked up by a return address like all other
+//! frames. The stub stores the callee-saved registers in memory, for the rare frame whose unwind program needs more
+//! than rsp and rbp.
 
 use super::Engine;
 
@@ -15,7 +16,7 @@ pub(super) struct StubRegisters {
     pub(super) r12: u64,
     pub(super) rbx: u64,
     pub(super) rbp: u64,
-    /// Return address of the stub, which is in the first frame.
+    /// Return address of the stub. It is the code address of the first frame.
     pub(super) pc: u64,
 }
 

@@ -1,21 +1,23 @@
 //! All rules compiled so far, in a hash table shared by all threads.
 //!
-//! The table uses open addressing over 16-byte slots `{key, rule}`. The key is a *look-up pc*, the look-up address plus one, so
-//! that the look-up pc of a return address is the return address itself (walks look up no address beyond 2^47). The upper bits
-//! of the key contain the low 16 bits of the loader's unload count, so that an unload invalidates every older rule at once:
-//! the slots of older rules are then free for reuse. No thread waits for another:
+//! The table uses open addressing over 16-byte slots `{key, rule}`. The lower 48 bits of a key are the *look-up pc*.
+//! For a return address, the look-up pc is the return address itself; for an interrupted instruction, it is the
+//! instruction's address plus one (walks look up no address beyond 2^47). The upper 16 bits of the key are the low 16
+//! bits of the loader's unload count. So an unload invalidates every older rule at once, and the slots of older rules
+//! are free for reuse. No thread waits for another:
 //!
-//! * A writer claims a slot by compare-and-swap, stores the rule, then stores the key with Release. A writer also claims a
-//!   slot that has this very key, to replace an *unknown* rule by a better one; otherwise a writer that is preempted
-//!   between reading the key and storing the rule could leave a rule from before an unload under a key from after the
-//!   unload.
-//! * A reader loads the key with Acquire, then the rule. While a slot's key has the present unload count, no writer writes
-//!   the slot again, except to replace an unknown rule.
-//! * Only a newer rule reuses a slot, after the count advanced. A reader that may have hit such a slot finds the count
-//!   changed at the end of its capture and starts over (see `Engine::capture_idle`), so one check per capture replaces one
-//!   check per frame. All reads of the capture were checked against the stack's bounds.
-//! * A table that fills up is replaced by a table twice as large. The old table is never freed, because readers may still
-//!   use it; all old tables together are smaller than the new one.
+//! * A writer claims a slot by compare-and-swap, stores the rule, then stores the key with Release. A writer claims the
+//!   slot even if the slot has the right key already and only its *unknown* rule is replaced by a better one.
+//!   Otherwise, if the writer were preempted between reading the key and storing the rule, it could store a rule from
+//!   before an unload under a key from after the unload.
+//! * A reader loads the key with Acquire, then the rule. As long as a slot's key has the present unload count, no
+//!   writer changes the slot, except to replace an unknown rule.
+//! * A slot is reused only after the unload count has advanced, and only for a newer rule. A reader may read a slot
+//!   while it is being reused. At the end of its capture, this reader finds that the unload count has changed, and
+//!   starts over (see `Engine::capture_idle`). So one check per capture replaces one check per frame. Until then, a
+//!   wrong rule does no harm, because all reads of a capture are checked against the stack's bounds.
+//! * A table that fills up is replaced by a table twice as large. The old table is never freed, because readers may
+//!   still use it; all old tables together are smaller than the new one.
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
@@ -25,14 +27,14 @@ use crate::memory;
 
 /// Number of slots of the first table, which takes 128 KiB.
 const MIN_CAPACITY: usize = 8192;
-/// Maximum probe distance of a key from its home slot.
+/// Number of slots that are searched for a key, starting at the key's home slot.
 const MAX_PROBES: usize = 32;
 
 const EMPTY: u64 = 0;
 const CLAIMED: u64 = 1;
 
-/// Hash multiplier. The multiplier is shifted so that the key's tag drops out of the hash, and a walk need not wait for the
-/// tag.
+/// Multiplier of the hash. It is shifted by 16 bits so that the key's tag does not affect the hash, and a walk can
+/// compute the hash before it has loaded the tag.
 const HASH_MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15 << 16;
 
 #[repr(C, align(16))]
@@ -46,11 +48,12 @@ const _: () = assert!(size_of::<RuleSlot>() == 16, "four rules fit a cache line"
 /// The header of a table. In memory, `capacity + MAX_PROBES` slots follow the header.
 #[repr(C, align(64))]
 pub(super) struct RuleTable {
-    /// Mask for those bits of a hash that are the home slot's byte offset from the first slot.
+    /// Mask of the bits of a hash that give the key's home slot, as a byte offset from the first slot.
     homes: u64,
-    /// The unload count above the 16 bits in the keys. A table is used in one era only, so no tag recurs.
+    /// The unload count without its low 16 bits, which are the keys' tags. A table is used in one era only, so no tag
+    /// recurs.
     era: u32,
-    /// The unload count to which `live` refers.
+    /// The unload count when the rules counted by `live` were stored.
     unloads: AtomicU32,
     /// Number of rules that were stored under the unload count in `unloads`.
     live: AtomicU32,
@@ -59,7 +62,7 @@ pub(super) struct RuleTable {
 static CURRENT: AtomicPtr<RuleTable> = AtomicPtr::new(std::ptr::null_mut());
 static IS_GROWING: AtomicBool = AtomicBool::new(false);
 
-/// The part of a key that distinguishes loader states (the tag).
+/// The tag: the upper 16 bits of a key, which distinguish loader states.
 #[inline(always)]
 fn tag(state: LoaderState) -> u64 {
     u64::from(state.unloads()) << 48
@@ -72,12 +75,12 @@ fn key(lookup_pc: u64, state: LoaderState) -> u64 {
     lookup_pc | tag(state)
 }
 
-/// Whether the key `found` was written before an unload that `key` accounts for.
+/// Whether the key `found` is from an earlier loader state than `key`: an object was unloaded between the two.
 fn is_older(found: u64, key: u64) -> bool {
     ((key >> 48) as u16).wrapping_sub((found >> 48) as u16) as i16 > 0
 }
 
-/// The present table, which the first call creates. `None` if there is no memory for a table.
+/// Returns the present table; the first call creates it. `None` if there is no memory for a table.
 #[inline(always)]
 pub(super) fn current(state: LoaderState) -> Option<&'static RuleTable> {
     // SAFETY: a published table is never freed.
@@ -91,8 +94,8 @@ fn era(state: LoaderState) -> u32 {
     state.unloads() >> 16
 }
 
-/// Publishes a table of `capacity` slots in place of `old`, with the valid rules of `old`. Returns `None` if another thread
-/// is already replacing `old`.
+/// Replaces the table `old` by a new table of `capacity` slots that contains the valid rules of `old`. Returns `None`
+/// if another thread is already replacing `old`.
 #[cold]
 fn replace(old: Option<&RuleTable>, capacity: usize, state: LoaderState) -> Option<&'static RuleTable> {
     if IS_GROWING.swap(true, Ordering::Acquire) {
@@ -140,17 +143,17 @@ impl RuleTable {
         self.homes as usize / size_of::<RuleSlot>() + 1
     }
 
-    /// The slots that may contain the rule for the look-up pc in `key`.
+    /// Returns the slots that may contain the rule for the look-up pc in `key`.
     #[inline(always)]
     fn probe_slots(&self, key: u64) -> &[RuleSlot] {
         let home = key.wrapping_mul(HASH_MULTIPLIER) >> 32 & self.homes;
         let slots = std::ptr::from_ref(self).wrapping_add(1).cast::<RuleSlot>();
-        // SAFETY: `map` placed `capacity + MAX_PROBES` slots after the header, and the home is one of the first `capacity`
-        // slots, at a multiple of the slot size.
+        // SAFETY: `map` placed `capacity + MAX_PROBES` slots after the header, and the home is one of the first
+        // `capacity` slots, at a multiple of the slot size.
         unsafe { std::slice::from_raw_parts(slots.byte_add(home as usize), MAX_PROBES) }
     }
 
-    /// The rule for `lookup_pc` that was stored in the loader state `state`, if any.
+    /// Returns the rule for `lookup_pc` that is valid in the loader state `state`, if the table contains one.
     #[inline(always)]
     pub(super) fn get(&self, lookup_pc: u64, state: LoaderState) -> Option<Rule> {
         let key = key(lookup_pc, state);
@@ -175,16 +178,16 @@ impl RuleTable {
         None
     }
 
-    /// Stores `rule` under `key`, in the slot that has this key if there is one. The store may fail for lack of space; then
-    /// the next walk compiles the rule again.
+    /// Stores `rule` under `key`, in the slot that has this key, or in a free slot. If no slot is free, the rule is not
+    /// stored, and the next walk compiles it again.
     pub(super) fn put(&self, key: u64, rule: Rule, state: LoaderState) -> Insertion {
         for slot in self.probe_slots(key) {
             let found = slot.key.load(Ordering::Acquire);
             if found == key && slot.rule.load(Ordering::Acquire) == rule.0 {
                 return Insertion::Done;
             }
-            // A slot with this very key must be claimed too, because a newer rule may have reused the slot after its key
-            // was read.
+            // Even a slot that already has this key must be claimed, because another thread may have reused the slot
+            // for a newer rule after `found` was loaded.
             let is_free = found == EMPTY || found == key || (found != CLAIMED && is_older(found, key));
             if is_free
                 && slot.key.compare_exchange(found, CLAIMED, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -198,8 +201,8 @@ impl RuleTable {
         Insertion::Failed
     }
 
-    /// Counts a new rule of the present loader state. Threads that race may lose a count, which is harmless because the
-    /// count is only a hint.
+    /// Counts a new rule of the present loader state, and returns the number of such rules. If two threads count at the
+    /// same time, one count may be lost, which is harmless because the number only decides when the table grows.
     fn count(&self, state: LoaderState) -> usize {
         if self.unloads.swap(state.unloads(), Ordering::Relaxed) != state.unloads() {
             self.live.store(0, Ordering::Relaxed);
@@ -301,7 +304,7 @@ mod tests {
             for thread in 0..4u64 {
                 scope.spawn(move || {
                     for n in 1..=2000 {
-                        // Half of the places are the same for all threads.
+                        // Half of the addresses are the same for all threads.
                         let lookup_pc = if n % 2 == 0 { n << 4 } else { n << 4 | (thread + 1) << 30 };
                         table.put(key(lookup_pc, now), rule(lookup_pc >> 4), now);
                         let found = table.get(lookup_pc, now);
@@ -319,15 +322,16 @@ mod tests {
     fn a_claimed_unwritten_slot_is_neither_read_nor_waited_for() {
         let (table, now) = (table(64), LoaderState::new(5, 1));
         let key = key(0x4000, now);
-        // Simulate a slot claimed by a thread that was preempted, or that does not exist in a forked child.
+        // Simulate a slot that is claimed by a preempted thread, or in a forked child, by a thread that no longer
+        // exists.
         table.probe_slots(key)[0].key.store(CLAIMED, Ordering::Relaxed);
         assert_eq!(table.get(0x4000, now), None);
         assert_eq!(table.put(key, rule(1), now), Insertion::Done);
         assert_eq!(table.get(0x4000, now), Some(rule(1)));
     }
 
-    /// Checks the protocol of captures: if no unload happened while a rule was read, the rule was stored since the last
-    /// unload, even if all slots are constantly reused from older rules.
+    /// Checks the promise on which captures rely: if no unload happens while a rule is read, the rule was stored after
+    /// the last unload, even if all slots with older rules are constantly reused.
     #[test]
     fn a_rule_read_without_an_intervening_unload_is_current() {
         const PCS: u64 = 40;
@@ -342,7 +346,7 @@ mod tests {
         let pcs = || (1..=PCS).cycle().take_while(|_| !is_over.load(Ordering::Relaxed));
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                // The count is limited by the era of one table.
+                // The count stays below 2^16, so that all of it belongs to one era and one table is used.
                 for count in 0..60_000 {
                     unloads.store(count, Ordering::Release);
                     (1..=PCS).for_each(store);

@@ -1,7 +1,7 @@
 //! The plain walk: one rule per frame, from the stub's caller to the root.
 //!
-//! The walk reads nothing but the stack, through [`Words`]. Frames that no compact rule can describe (see `rule`) are left
-//! to `slow`, which starts over with all registers.
+//! The walk reads only words of the stack, through [`Words`]. If it reaches a frame that no compact rule can describe
+//! (see `rule`), the walk is repeated by `slow`, which follows all registers.
 
 use std::hint::select_unpredictable;
 
@@ -19,11 +19,11 @@ use crate::loader_state::LoaderState;
 use crate::{MAX_FRAMES, epochs, object_lookup, outside_pages};
 use gpuflame_model::record::ModuleEpoch;
 
-/// A frame that the walk reached, with the full state that determines the frame's callers.
+/// A frame that the walk reached: the registers and the rule that determine the frame's callers.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct WalkStep {
-    /// The return address into the frame, or the instruction at which it was interrupted.
+    /// The return address into the frame's function, or the instruction at which a signal interrupted the function.
     pub(super) pc: u64,
     pub(super) sp: u64,
     pub(super) bp: u64,
@@ -32,8 +32,9 @@ pub(super) struct WalkStep {
 }
 
 impl WalkStep {
-    /// Copies the step word by word, in the widths in which the walk wrote the step a moment ago. The wider loads that
-    /// compilers prefer would stall until those writes have left the processor's store buffer, which takes 5 ns per frame.
+    /// Copies the step with one load per word, because the walk has just written it with one store per word. Compilers
+    /// prefer wider loads, but a load that is wider than a recent store stalls until the store has left the processor's
+    /// store buffer, which takes 5 ns per frame.
     #[inline(always)]
     pub(super) fn by_words(&self) -> Self {
         let read = |word: &u64| {
@@ -44,9 +45,9 @@ impl WalkStep {
     }
 }
 
-/// A set of states from which on the rest of the stack is known.
+/// A set of frames from which on the rest of the stack is known, so that a walk can end there.
 pub(super) trait JoinTarget {
-    /// Returns the known frame that `cursor` has reached, if any. The walk calls this function for every frame, leaf first.
+    /// Returns the known frame at which `cursor` is, if any. The walk calls this function for every frame, leaf first.
     fn reached(&mut self, cursor: &Cursor) -> Option<usize>;
 }
 
@@ -56,23 +57,24 @@ pub(super) struct WalkResult {
     /// Number of steps that the walk wrote.
     pub(super) count: usize,
     pub(super) end: WalkEnd,
-    /// Whether at least one step trusted a frame pointer for lack of unwind information.
+    /// Whether at least one frame had no unwind information, so that the step from this frame was a guess.
     pub(super) is_guessed: bool,
-    /// Whether all steps followed rules, on the thread's own stack, so that the last-stack cache may store the walk.
+    /// Whether the walk was on the thread's own stack and all its steps followed compact rules. Only such a walk may be
+    /// stored in the last-stack cache.
     pub(super) is_plain: bool,
 }
 
 /// The frame at which a walk is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cursor {
-    /// The key of the frame's rule (see `table`): the return address, or the address of the interrupted instruction plus
-    /// one.
+    /// The key of the frame's rule (see `table`): the return address, or the address of the interrupted instruction
+    /// plus one.
     lookup_pc: u64,
     pub(super) sp: u64,
     pub(super) bp: u64,
-    /// 1 if a signal interrupted the frame's function, 0 if that function made a call. This field is a full word, because
-    /// a byte would be stored as a byte but loaded together with its padding, and such a load stalls until the store has
-    /// left the store buffer: at least 5 ns per frame.
+    /// 1 if a signal interrupted the frame's function, 0 if that function made a call. This field is a full word for
+    /// speed: a byte would be stored as a byte but loaded together with its padding. Such a load stalls until the store
+    /// has left the store buffer, which takes at least 5 ns per frame.
     exact: u64,
 }
 
@@ -89,13 +91,13 @@ impl Cursor {
         self.lookup_pc.wrapping_sub(self.exact)
     }
 
-    /// Whether the frame was interrupted, instead of calling.
+    /// Whether a signal interrupted the frame's function. If not, the function made a call.
     #[inline(always)]
     pub(super) fn is_exact(&self) -> bool {
         self.exact != 0
     }
 
-    /// The epilogue after the frame's call, according to the present code.
+    /// Reads the epilogue that now follows the frame's call in memory, if there is one.
     fn epilogue(&self) -> Option<Epilogue> {
         if self.is_exact() { None } else { Epilogue::after_call(self.lookup_pc) }
     }
@@ -126,7 +128,7 @@ impl WalkStart for StubRegisters {
     }
 }
 
-/// The caller to which a step led, or the reason why the walk ends.
+/// The caller at which a step arrived, or the reason why the walk ends.
 pub(super) type StepResult = Result<Cursor, WalkEnd>;
 
 /// The state of a walk, borrowed from the thread's engine.
@@ -135,9 +137,9 @@ pub(super) struct Walk<'a> {
     pub(super) compiler: &'a mut Compiler,
     pub(super) steps: &'a mut [WalkStep; MAX_FRAMES],
     pub(super) is_guessed: bool,
-    /// The cached paths that earlier walks of this thread took.
+    /// Cached paths of earlier walks of this thread. `None` if the walk must not use them.
     pub(super) path_cache: Option<&'a PathCache>,
-    /// The step from which on no cached path led the walk.
+    /// Number of steps after which the walk found no cached path, if this happened.
     pub(super) lost_at: Option<usize>,
 }
 
@@ -153,8 +155,8 @@ impl<'a> Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Walks from `entry` on, reading through `words`, until `join` knows the rest of the stack. Writes the steps, leaf
-    /// first.
+    /// Walks from `entry` on, reading through `words`, to the root or to a frame that `join` knows. Writes the steps,
+    /// leaf first.
     #[inline(always)]
     pub(super) fn run<W: Words>(
         &mut self,
@@ -166,7 +168,8 @@ impl Walk<'_> {
         if let Err(end) = words.begin(cursor.sp) {
             return self.result(0, end, false);
         }
-        // As often as not, this stack is the same as in the previous capture, so prepare nothing more before this check.
+        // In about half of all captures the stack is the same as in the previous capture, so check this before anything
+        // else is prepared.
         if let Some(frame) = join.reached(&cursor) {
             return self.result(0, WalkEnd::Joined(frame), W::IS_OWN_STACK);
         }
@@ -176,7 +179,7 @@ impl Walk<'_> {
         walked
     }
 
-    /// Walks from `entry` on, which is not a state that `join` knows.
+    /// Walks from `entry` on, if `join` does not know the first frame.
     #[inline(always)]
     fn run_along<W: Words>(
         &mut self,
@@ -222,7 +225,7 @@ impl Walk<'_> {
         WalkResult { count, end, is_guessed: self.is_guessed, is_plain }
     }
 
-    /// The rule for the address at `cursor`.
+    /// Returns the rule for the frame at `cursor`, from the table or newly compiled.
     pub(super) fn rule(&mut self, cursor: Cursor) -> Rule {
         let cached = table::current(self.state).and_then(|table| table.get(cursor.lookup_pc, self.state));
         match cached {
@@ -231,7 +234,8 @@ impl Walk<'_> {
         }
     }
 
-    /// As [`Walk::compile`], for a walk that `follower` leads. `follower` does not learn rules that are new in this walk.
+    /// As [`Walk::compile`], for a walk with a `follower`. Also makes sure that this walk's path is not cached, because
+    /// it contains a new rule.
     #[cold]
     #[inline(never)]
     fn compile_off_path(&mut self, follower: &mut PathFollower<'_>, cursor: Cursor) -> Rule {
@@ -240,7 +244,7 @@ impl Walk<'_> {
         self.compile(cursor)
     }
 
-    /// Compiles the rule for the address at `cursor`, and stores the rule for all threads.
+    /// Compiles the rule for the frame at `cursor`, and stores the rule in the table for all threads.
     #[cold]
     #[inline(never)]
     fn compile(&mut self, cursor: Cursor) -> Rule {
@@ -260,7 +264,8 @@ impl Walk<'_> {
             Some(epilogue) => Rule::unknown_with(state.loads(), epilogue),
             None => Rule::unknown(state.loads()),
         });
-        // A signal handler may be unable to get the epoch. Then the next capture asks for it again.
+        // In a signal handler, `epoch_of` may return no epoch. Then the rule is not stored, and the next capture
+        // compiles it again.
         let Some(epoch) = epoch else { return rule.in_epoch(ModuleEpoch::UNKNOWN) };
         let rule = rule.in_epoch(epoch);
         self.compiler.checks.reached_generated |= rule.may_be_replaced();
@@ -268,8 +273,8 @@ impl Walk<'_> {
         rule
     }
 
-    /// Returns `rule`, or compiles a new rule if an object was loaded since, because that object may be at this address, or
-    /// if the code was replaced.
+    /// Returns `rule` if it is still valid, otherwise compiles a new rule. An [`RuleKind::Unknown`] rule is invalid if
+    /// an object was loaded later, because that object may be at this address, or if generated code was replaced.
     #[inline]
     fn refresh_rule(&mut self, rule: Rule, cursor: Cursor, follower: &mut PathFollower<'_>) -> Rule {
         let is_old = rule.kind() == RuleKind::Unknown && rule.loads() != self.state.loads();
@@ -294,7 +299,8 @@ impl Walk<'_> {
         is_replaced
     }
 
-    /// Leaves a frame without unwind information, either by its epilogue, or by rbp if rbp can be a frame pointer at all.
+    /// Takes the step from a frame without unwind information. Uses the epilogue if the rule contains one, otherwise
+    /// rbp if its value can be a frame pointer.
     #[cold]
     #[inline(never)]
     pub(super) fn unknown(&mut self, rule: Rule, from: Cursor, words: &mut impl Words) -> StepResult {
@@ -307,7 +313,7 @@ impl Walk<'_> {
     }
 }
 
-/// The caller's pc, sp and rbp according to the epilogue's instructions.
+/// Returns the caller's pc, sp and rbp according to the epilogue's instructions.
 fn by_epilogue(
     Epilogue { words: popped, saved }: Epilogue,
     from: Cursor,
@@ -319,19 +325,20 @@ fn by_epilogue(
     Ok((pc, cfa, if saved > 1 { bp } else { from.bp }))
 }
 
-/// The caller's pc, sp and rbp, if `bp` can point to a saved frame pointer with the return address above it.
+/// Returns the caller's pc, sp and rbp, if `bp` can be the address of a saved frame pointer with the return address
+/// above it.
 pub(super) fn by_frame_pointer(sp: u64, bp: u64, words: &mut impl Words) -> Result<(u64, u64, u64), WalkEnd> {
     if !bp.is_multiple_of(8) || bp < sp {
         return Err(WalkEnd::NoInformation);
     }
-    // The upper word is read first, because the lower word is readable if the upper one is.
+    // Read the upper word (the return address) first: if it is readable, so is the lower one.
     let pc = words.word(sp, bp.wrapping_add(8)).ok_or(WalkEnd::NoInformation)?;
     let saved = words.word(sp, bp).ok_or(WalkEnd::Lost)?;
     Ok((pc, bp.wrapping_add(16), saved))
 }
 
-/// Takes a plain step, without a branch that depends on the rule: stacks differ, and a mispredicted branch costs more than
-/// the step.
+/// Takes a plain step, without a branch that depends on the rule: which rule comes next differs from stack to stack,
+/// and a mispredicted branch costs more than the step.
 #[inline(always)]
 fn step(rule: Rule, from: Cursor, words: &mut impl Words) -> StepResult {
     let base = select_unpredictable(rule.is_bp_based(), from.bp, from.sp);
@@ -350,14 +357,16 @@ fn realigned(rule: Rule, from: Cursor, words: &mut impl Words) -> StepResult {
     caller_cursor(pc, cfa, words.word(from.sp, from.bp).ok_or(WalkEnd::Lost)?)
 }
 
-/// Continues at the code that a signal interrupted, whose registers the kernel saved. This code may be on another stack.
+/// Continues at the code that a signal interrupted, with the registers that the kernel saved. This code may be on
+/// another stack.
 #[cold]
 #[inline(never)]
 fn interrupted(from: Cursor, words: &mut impl Words) -> StepResult {
     let mut saved = |offset| words.word(from.sp, from.sp.wrapping_add(offset)).ok_or(WalkEnd::Lost);
     let (pc, sp, bp) = (saved(UCONTEXT_RIP)?, saved(UCONTEXT_RSP)?, saved(UCONTEXT_RBP)?);
     words.enter_interrupted(from.sp, sp)?;
-    // An address of 0 comes from a call of a null pointer. libgcc also ends the walk at such an address.
+    // The interrupted instruction is at address 0 after a call of a null function pointer. libgcc also ends the walk at
+    // such an address.
     check_return_address(pc, sp)?;
     Ok(Cursor { lookup_pc: pc.wrapping_add(1), sp, bp, exact: 1 })
 }

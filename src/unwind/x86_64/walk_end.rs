@@ -5,16 +5,17 @@
 pub(super) enum WalkEnd {
     /// The walk reached the outermost frame, according to the unwind information.
     Bottom,
-    /// The return address was 0. This return address is stored directly below the given address.
+    /// A return address was 0. The value is the address directly above the word with this return address.
     ZeroReturn(u64),
-    /// The frame has no unwind information, and rbp is not a frame pointer. This was decided without reading memory.
+    /// The last frame has no unwind information, and the value of rbp cannot be a frame pointer.
     NoInformation,
-    /// An address was out of bounds, or an unwind program failed.
+    /// The walk needed a word outside the stack's bounds, or an unwind program failed.
     Lost,
     /// The stack has more than `MAX_FRAMES` frames.
     TooDeep,
-    /// The walk began on the thread's own stack, and a signal frame led it to another stack.
+    /// The walk began on the thread's own stack, and the code that a signal interrupted is on another stack.
     Elsewhere,
-    /// The walk reached this frame of the last stack, whose part from this frame outwards is unchanged.
+    /// The walk reached the frame with this index of the last stack, and the last stack is unchanged from this frame to
+    /// the root.
     Joined(usize),
 }

@@ -1,7 +1,8 @@
 //! Reads the stack that a walk is on, either in place or through a copy.
 //!
-//! Unwind information may be wrong, and return addresses may be any value, so this module checks each address that a walk
-//! requests against the stack. The module `unwind` explains why this check is enough.
+//! Unwind information may be wrong, and return addresses may be any value. So this module checks for each address that
+//! a walk requests whether it is on the stack. The documentation of the crate `unwind` explains why this check is
+//! enough.
 
 use super::walk_end::WalkEnd;
 use crate::bounds::StackBounds;
@@ -13,7 +14,7 @@ pub(super) trait Words {
     /// Whether this stack is the thread's own.
     const IS_OWN_STACK: bool;
 
-    /// Moves to the stack that contains `sp`, the stack pointer at which a walk begins.
+    /// Prepares reading from the stack that contains `sp`, the stack pointer at which a walk begins.
     fn begin(&mut self, sp: u64) -> Result<(), WalkEnd>;
 
     /// The word at `address`, if a frame at `sp` may have stored a word at that address.
@@ -26,18 +27,19 @@ pub(super) trait Words {
     /// cannot be the stack pointer of the caller of a frame at `sp`.
     fn saved_and_return(&mut self, sp: u64, cfa: u64, saved: u64) -> Option<(u64, u64)>;
 
-    /// Moves from the signal frame at `from` to the interrupted code, whose stack pointer is `sp`.
+    /// Prepares reading from the stack of the code that a signal interrupted. `from` is the stack pointer of the signal
+    /// frame, and `sp` the stack pointer of the interrupted code.
     fn enter_interrupted(&mut self, from: u64, sp: u64) -> Result<(), WalkEnd>;
 }
 
-/// The words of the thread's own stack, from its stack pointer to its end, read in place.
+/// Reads words of the thread's own stack in place, from the stack pointer to the stack's end.
 pub(super) struct DirectStack {
     hi: u64,
 }
 
 impl DirectStack {
-    /// The part of `stack`, the thread's own stack, that is above `sp`. `stack` contains `sp` and extends below `sp`, where
-    /// our own frames are.
+    /// Creates a reader of the part of `stack` above `sp`. `stack` is the thread's own stack and contains `sp`; our own
+    /// frames are below `sp`.
     #[inline(always)]
     pub(super) fn above(sp: u64, stack: StackBounds) -> Self {
         debug_assert!(stack.contains(sp));
@@ -56,8 +58,8 @@ impl Words for DirectStack {
     #[inline(always)]
     fn word(&mut self, sp: u64, address: u64) -> Option<u64> {
         let is_there = (address >= sp.wrapping_sub(RED_ZONE)) & (address <= self.hi.wrapping_sub(8));
-        // SAFETY: every `sp` of a walk is at least the `sp` at which the walk began, so the word is in the used part of the
-        // thread's own stack.
+        // SAFETY: every `sp` of a walk is at least the `sp` at which the walk began, so the word is in the used part of
+        // the thread's own stack.
         is_there.then(|| unsafe { memory::word(address) })
     }
 
@@ -69,7 +71,7 @@ impl Words for DirectStack {
     #[inline(always)]
     fn saved_and_return(&mut self, sp: u64, cfa: u64, saved: u64) -> Option<(u64, u64)> {
         let slot = cfa.wrapping_sub(saved);
-        // The slot is at or below the return address, so only the lower bound is left to check.
+        // The slot is not above the return address, so only the slot's lower bound must still be checked.
         if !(self.can_be_caller_sp(sp, cfa) & (slot >= sp.wrapping_sub(RED_ZONE))) {
             return None;
         }

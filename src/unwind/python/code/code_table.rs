@@ -1,4 +1,4 @@
-//! A hash table, by address, of the code objects that a thread's walks have reached.
+//! A hash table of the code objects that a thread's walks have reached, keyed by address.
 
 use std::ptr::NonNull;
 
@@ -6,8 +6,8 @@ use super::CachedCode;
 use crate::memory;
 
 const MIN_SLOTS: usize = 256;
-/// Maximum number of slots: 2.5 MiB, for 16,384 code objects. If a thread's walks reach more code objects, the table
-/// forgets them all.
+/// Maximum number of slots, which take 2.5 MiB and hold 16,384 code objects. If a thread's walks reach more code
+/// objects, the table is emptied.
 const MAX_SLOTS: usize = 1 << 15;
 
 /// The code objects that a thread's walks have reached.
@@ -30,7 +30,7 @@ impl CodeTable {
         unsafe { self.slots.add(slot as usize).as_ref() }
     }
 
-    /// Slot of the code object at `code`, or the empty slot in which to store that object.
+    /// Returns the slot of the code object at the address `code`, or the empty slot in which to store that object.
     #[inline]
     pub(in crate::python) fn find(&self, code: u64) -> u32 {
         let mask = self.capacity - 1;
@@ -48,13 +48,14 @@ impl CodeTable {
         self.get(slot).code == 0
     }
 
-    /// Whether one more entry requires a call of [`CodeTable::reserve`], which moves the entries.
+    /// Whether [`CodeTable::reserve`] must be called before one more entry is added.
     pub(in crate::python) fn is_full(&self) -> bool {
         2 * (self.used + 1) > self.capacity
     }
 
-    /// Makes room for more entries, and keeps either all present entries or none of them. Old slot numbers stay in range,
-    /// but may refer to another code object. Returns false if the kernel refuses the memory.
+    /// Makes room for more entries: doubles the capacity, or empties the table if it has the maximum capacity. Slot
+    /// numbers from before this call stay in range, but may now refer to another code object. Returns false if the
+    /// kernel refuses the memory.
     #[cold]
     pub(in crate::python) fn reserve(&mut self) -> bool {
         let keeps = 2 * self.capacity <= MAX_SLOTS;

@@ -1,43 +1,46 @@
-//! Detects whether the contents of paths, and of names without a cached hash, have changed.
+//! Detects changes of code objects' paths and names: checks whether the string at an address still has the same
+//! contents.
 
 use super::MAX_TEXT_CHARS;
 use crate::memory;
 use crate::python::layout::{self, Layout};
 
-/// Texts that are compared at most once per walk: paths, which many functions share, and names whose hash Python has not
-/// computed.
+/// The texts of the code objects that a thread's walks have reached: the path of each code object, and some names
+/// without a cached hash. Many functions share a path, so each text is compared only once per walk.
 #[repr(C)]
 pub(in crate::python) struct CodeTexts {
     /// Number of walks so far.
     walk: u64,
     count: usize,
-    /// For each pair of texts, the last walk in which the pair was found unchanged.
+    /// For each pair of texts, the number of the last walk in which the pair was found unchanged.
     unchanged_in: [u64; MAX_PAIRS],
-    /// Numbers of the pairs compared in the last walk, each listed once.
+    /// Numbers of the pairs that were compared in the last walk, without duplicates.
     in_walk: [u16; MAX_PAIRS],
     count_in_walk: usize,
     pairs: [TextPair; MAX_PAIRS],
 }
 
-/// Addresses of a path and a name, either of which may be null, and the contents of both.
+/// Addresses of a path and a name (each may be null), and the hash of their contents.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct TextPair {
     path: u64,
     name: u64,
     hash: u64,
-    /// Number of stored letters of the path; 0 if the path's hash must be compared instead.
+    /// Number of letters in `letters`, which is the length of the path. 0 if the letters are not stored, and the hash
+    /// is compared instead.
     count: u64,
     letters: [u8; MAX_STORED_LETTERS],
 }
 
-/// Maximum number of letters stored of a path. Longer paths are compared by their hash, at three times the cost.
+/// Maximum length of a path whose letters are stored. Longer paths are compared by their hash, which takes three times
+/// as long.
 const MAX_STORED_LETTERS: usize = 224;
 
 const MAX_PAIRS: usize = 2048;
 
 impl CodeTexts {
-    /// Starts a new walk, in which any text may have changed.
+    /// Starts a new walk. All texts have to be compared again, since any of them may have changed.
     #[inline(always)]
     pub(in crate::python) fn forget(&mut self) {
         self.walk += 1;
@@ -49,12 +52,13 @@ impl CodeTexts {
         self.count >= MAX_PAIRS
     }
 
-    /// Removes all pairs. Callers that hold the numbers of pairs must drop these numbers.
+    /// Removes all pairs. The numbers of pairs become invalid, so the caller must drop everything that contains such
+    /// numbers.
     pub(in crate::python) fn clear(&mut self) {
         (self.count, self.count_in_walk) = (0, 0);
     }
 
-    /// Returns the number of this pair of texts. `None` if there are too many pairs.
+    /// Returns the number of this pair of texts, and stores the pair if it is new. `None` if there are too many pairs.
     ///
     /// # Safety
     /// Each text must be null or a readable string.
@@ -97,7 +101,7 @@ impl CodeTexts {
         &self.in_walk[..self.count_in_walk.min(MAX_PAIRS)]
     }
 
-    /// Whether the pairs of texts with these numbers are unchanged.
+    /// Whether all pairs of texts with these numbers are unchanged.
     ///
     /// # Safety
     /// Each text must be a string, or at least readable memory.
@@ -107,7 +111,7 @@ impl CodeTexts {
         numbers.is_empty() || unsafe { self.have_same_letters(numbers, layout) }
     }
 
-    /// Whether all texts of the last walk are unchanged.
+    /// Whether all texts that were compared in the last walk are unchanged.
     ///
     /// # Safety
     /// Each text must be a string, or at least readable memory.
@@ -117,8 +121,8 @@ impl CodeTexts {
         unsafe { self.are_as_cached(self.in_walk(), layout) }
     }
 
-    /// As [`CodeTexts::are_as_cached`], but requires at least one number. Not inlined, so that this function does not take a
-    /// register if there are no numbers.
+    /// As [`CodeTexts::are_as_cached`], but requires at least one number. Not inlined, so that the usual case without
+    /// numbers needs no register for this function.
     ///
     /// # Safety
     /// The conditions of [`CodeTexts::are_as_cached`] apply.
@@ -145,7 +149,8 @@ impl CodeTexts {
         unchanged_in == self.walk || unsafe { self.compare(number, layout) }
     }
 
-    /// Compares a pair of texts. If the pair is unchanged, it is not compared again in this walk.
+    /// Compares a pair of texts with its stored contents. If the pair is unchanged, notes that it need not be compared
+    /// again in this walk.
     ///
     /// # Safety
     /// The conditions of [`CodeTexts::are_unchanged`] apply.
@@ -176,7 +181,7 @@ impl TextPair {
         }
     }
 
-    /// Stores the path's letters, if they are ASCII, and at least eight and at most `MAX_STORED_LETTERS`.
+    /// Stores the path's letters, if all of them are ASCII and their number is from 8 to `MAX_STORED_LETTERS`.
     ///
     /// # Safety
     /// The path must be a readable string.
@@ -209,7 +214,7 @@ impl TextPair {
         // letters.
         unsafe {
             match self.count {
-                // Most paths have this length, and are compared without a loop.
+                // Most paths have a length in this range; they are compared without a loop.
                 33..=64 => are_same::<32>(theirs, ours) && self.has_same_end(theirs, ours),
                 _ => self.has_same_end(theirs, ours) && self.has_same_beginning(theirs, ours),
             }
@@ -272,7 +277,8 @@ unsafe fn hash_pair(path: u64, name: u64, layout: &Layout) -> u64 {
     if name == 0 { of(path) } else { of(path).rotate_left(32) ^ of(name) }
 }
 
-/// Hash of a string. It covers all letters up to the limit, two words at a time, without a dependency between the steps.
+/// Hash of a string. The hash covers all letters up to the limit. It is computed from two words at a time, and no step
+/// depends on the result of another.
 ///
 /// # Safety
 /// `text` must be null, or point to readable memory, which need not be a string.
@@ -281,8 +287,8 @@ unsafe fn hash_letters(text: u64, layout: &Layout) -> u64 {
     if text == 0 {
         return 0;
     }
-    // SAFETY: the caller guarantees that the text is readable; a string ends with a zero byte, and objects are aligned to
-    // eight bytes.
+    // SAFETY: the caller guarantees that the text is readable; a string ends with a zero byte, and objects are aligned
+    // to eight bytes.
     let word = |at: u64| unsafe { memory::word(text + at) };
     let (length, state) = (word(layout::LENGTH).min(MAX_TEXT_CHARS as u64), word(layout::STATE) as u32);
     let (kind, is_ascii) = (u64::from(state >> 2 & 7), state >> 6 & 1 != 0);
@@ -308,7 +314,7 @@ unsafe fn hash_letters(text: u64, layout: &Layout) -> u64 {
     hash.wrapping_add(mix(word(end - 16), word(end - 8), salt))
 }
 
-/// Combines two words in a way that depends on their position.
+/// Hashes two words with a salt. The salt depends on the words' position in the string.
 #[inline(always)]
 fn mix(one: u64, other: u64, salt: u64) -> u64 {
     let product = u128::from(one ^ 0x9e37_79b9_7f4a_7c15) * u128::from(other ^ salt);

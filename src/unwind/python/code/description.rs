@@ -1,8 +1,9 @@
-//! The description of a code object.
+//! The description of a code object: version, first line, file, name and line table.
 
 use super::{MAX_LINE_TABLE_BYTES, MAX_TEXT_CHARS};
 
-/// The description of a code object as bytes. The description identifies the object in the whole process.
+/// The description of a code object as bytes. Two code objects of the process with equal descriptions are treated as
+/// the same.
 ///
 /// ```text
 /// version:u16 0:u16 first_line:u32 file_length:u32 name_length:u32 file name lines

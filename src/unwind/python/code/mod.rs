@@ -1,21 +1,24 @@
-//! Code objects: this module identifies code objects, and reads their names.
+//! Identifies CPython's code objects (a code object describes one function), and reads their names.
 //!
-//! An address alone does not identify a code object, because most short-lived functions get the address of a freed one. So
-//! a code object that was seen before is recognized by its address; by the addresses of its name, file and line table; by
-//! its first line; and by the version number that CPython gives each code object since 3.12, which is unique. A code object
-//! without a version number is recognized by the contents of its name, file and line table: the hash that Python caches in
-//! the name, or the name's letters if 3.11 has not computed the hash; the whole path (once per walk and file); and the
-//! length, beginning, middle and end of the line table. So a function is never shown under the name of a freed function at
-//! its address. Before 3.12 there is one exception: a function with the same name, file and first line as a freed function,
-//! all of whose parts have the same addresses, is mistaken for the freed function if the line tables differ only between
-//! the compared places.
+//! An address alone does not identify a code object, because most short-lived functions get the address of a freed one.
+//! So a code object is recognized as one that was seen before only if these data are the same: its address; the
+//! addresses of its name, file and line table; its first line; and the version number that CPython gives each code
+//! object since 3.12, which is unique. If a code object has no version number, the contents of its name, file and line
+//! table are compared instead. Of the name, the hash that Python caches is compared, or the letters if 3.11 has not
+//! computed the hash. Of the file, the whole path is compared (once per walk and file). Of the line table, the length,
+//! the beginning, the middle and the end are compared. So a function is never shown under the name of a freed function
+//! at its address. Before 3.12 there is one exception: a function is mistaken for a freed one if it has the same name,
+//! file and first line, if all its parts have the same addresses, and if the line tables differ only in parts that are
+//! not compared.
 //!
-//! CPython 3.12 can notify about destroyed code objects (`PyCode_AddWatcher`), but a watcher must be registered by a thread
-//! that holds the GIL, once per interpreter. That takes a pending call (`Py_AddPendingCall`), which runs in the middle of
-//! the program's code at an unpredictable time. Comparing the object's contents needs neither a watcher nor the GIL.
+//! Since 3.12, CPython can call a watcher when a code object is destroyed (`PyCode_AddWatcher`). But the watcher must
+//! be registered by a thread that holds the GIL, once per interpreter. To get onto such a thread, gpuflame would need a
+//! pending call (`Py_AddPendingCall`), which runs in the middle of the program's code at an unpredictable time.
+//! Comparing the object's contents needs neither a watcher nor the GIL.
 //!
-//! A new code object is copied through the kernel, the type of each part is checked, and a description is stored. The
-//! memory of a code object is not read again unless the object still has the same addresses.
+//! A new code object is copied through the kernel, the type of each part is checked, and a description is stored.
+//! Later, the object's name, file and line table are read in place only if the object still refers to them by the same
+//! addresses.
 
 mod code_table;
 mod code_texts;
@@ -30,13 +33,14 @@ pub(super) use code_texts::CodeTexts;
 pub use description::Description;
 pub(super) use read::{Scratch, copy_parts, read};
 
-/// Maximum number of letters of a name or path that are stored.
+/// Maximum number of letters of a name or path that are stored. Longer texts are truncated.
 const MAX_TEXT_CHARS: usize = 1024;
-/// Maximum length of a line table in bytes. A longer line table, of a function of about 10,000 lines, is omitted.
+/// Maximum length of a line table in bytes. Longer line tables, of functions with more than about 10,000 lines, are
+/// omitted.
 const MAX_LINE_TABLE_BYTES: usize = 32 << 10;
 
-/// Distinguishes a code object from other objects at its address, for versions in which Python does not number
-/// code objects.
+/// Data that distinguish a code object from other code objects at the same address, if Python gives the code object no
+/// version number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(super) struct CodeFingerprint {
@@ -46,8 +50,8 @@ pub(super) struct CodeFingerprint {
     first_line: u64,
     /// Length of the line table in bytes.
     length: u64,
-    /// Hash of the words whose offsets are below, of the first line, and of the line table's first word. Comparing each
-    /// word separately would need as many more loads, and loads dominate the cost of a comparison.
+    /// Hash of the words at `offsets`, of the first line, and of the line table's first word. If the words themselves
+    /// were stored, a comparison would have to load each of them, and loads dominate the cost of a comparison.
     words: u64,
     offsets: WordOffsets,
 }
@@ -58,10 +62,11 @@ pub(super) struct CodeFingerprint {
 struct WordOffsets(u64);
 
 impl WordOffsets {
-    /// `in_name`: offsets of the second and third word of the name's letters, which together with the first word contain
-    /// the whole name. They are used if Python has not computed the name's hash, as often in 3.11; 0 if Python has.
-    /// `end_of_lines`: offset of the line table's last word. `texts`: number in [`CodeTexts`] of the path, and of the name if
-    /// three words cannot contain the whole name.
+    /// Packs the offsets. `second` and `third` are the offsets of the second and third word of the name's letters,
+    /// which together with the first word contain the whole name. They are used if Python has not computed the name's
+    /// hash (which is frequent in 3.11), and are 0 if Python has computed it. `end_of_lines` is the offset of the line
+    /// table's last word. `texts` is the number of the pair in [`CodeTexts`] that contains the path, and also the name
+    /// if three words cannot contain the whole name.
     fn new([second, third]: [u16; 2], end_of_lines: u16, texts: u16) -> Self {
         let parts = [end_of_lines, texts, third, second];
         Self(parts.iter().fold(0, |all, part| all << 16 | u64::from(*part)))
@@ -93,17 +98,18 @@ const _: () = assert!(
     "CodeFingerprint grew: every frame of every launch compares one"
 );
 
-/// In versions before this one, all names have a hash.
+/// First version in which a code object's name may have no hash yet.
 const FIRST_WITHOUT_NAME_HASH: u16 = 0x030b;
 
-/// A line table length that does not occur. A fingerprint with this length never matches, so the object is read anew each time.
+/// Length of the line table in a fingerprint that must never match. No line table has this length, so the object is
+/// read again in each walk.
 const NEVER_MATCHES: u64 = u64::MAX;
-/// Stands in for the name and line table of an object with the length `NEVER_MATCHES`. No code object has its name or line table at
-/// this address, and the memory is readable.
+/// Readable memory to which a fingerprint with the length `NEVER_MATCHES` refers instead of a name and a line table. No
+/// code object has its name or line table at this address.
 static NO_OBJECT: [u64; 8] = [0; 8];
 
 impl CodeFingerprint {
-    /// The fingerprint of a code object with these parts.
+    /// Computes the fingerprint of a code object with these parts.
     ///
     /// # Safety
     /// Each part must be null, or a readable string or bytes object.
@@ -136,15 +142,15 @@ impl CodeFingerprint {
         Self { words: unsafe { fingerprint.hash_words(first_line, layout) }, ..fingerprint }
     }
 
-    /// Whether the object at `code` has this fingerprint, not counting the texts.
+    /// Whether the object at `code` has this fingerprint. The texts in [`CodeTexts`] are not compared.
     ///
     /// # Safety
-    /// A frame must refer to the object. If an earlier walk reached the object, it is enough that the object's memory is
-    /// readable.
+    /// A frame must refer to the object. If an earlier walk reached the object, it is enough that the object's memory
+    /// is readable.
     #[inline(always)]
     pub(super) unsafe fn matches_except_texts(&self, code: u64, layout: &Layout) -> bool {
-        // SAFETY: the caller guarantees that the object is readable; its parts were readable when a walk first reached the
-        // object.
+        // SAFETY: the caller guarantees that the object is readable; its parts were readable when a walk first reached
+        // the object.
         unsafe {
             // A shorter line table may end at the end of mapped memory, so check its length before its words.
             self.has_same_objects(code, layout)
@@ -153,8 +159,8 @@ impl CodeFingerprint {
         }
     }
 
-    /// Whether the path still has the same letters. If the name is compared together with the path, whether the name has
-    /// too. `texts` caches the results of this walk.
+    /// Whether the path still has the same letters, and also the name if it is stored in the same pair of texts.
+    /// `texts` caches the results of the comparisons in this walk.
     ///
     /// # Safety
     /// The texts must belong to a code object that has all other parts of this fingerprint.
@@ -164,7 +170,7 @@ impl CodeFingerprint {
         unsafe { texts.are_unchanged(self.offsets.texts(), layout) }
     }
 
-    /// Whether the object at `code` has the same parts, compared by address.
+    /// Whether the name, file and line table of the object at `code` have the same addresses as in this fingerprint.
     ///
     /// # Safety
     /// The object must be readable.
@@ -176,14 +182,14 @@ impl CodeFingerprint {
         word(parts.name) == self.name && word(parts.file) == self.file && word(parts.lines) == self.lines
     }
 
-    /// Hash of the words of the name and the line table, and of the object's first line.
+    /// Computes the hash over the words of the name and the line table, and over the object's first line.
     ///
     /// # Safety
     /// The name and the line table must be readable, and the line table must be as long as it was.
     #[inline(always)]
     unsafe fn hash_words(&self, first_line: u64, layout: &Layout) -> u64 {
-        // SAFETY: the caller guarantees that both are readable. Both end with a zero byte, and objects are aligned to eight
-        // bytes. If the name is now shorter, at most the first bytes of the next object in its pool are read.
+        // SAFETY: the caller guarantees that both are readable. Both end with a zero byte, and objects are aligned to
+        // eight bytes. If the name is now shorter, at most the first bytes of the next object in its pool are read.
         let word = |object: u64, at: u64| unsafe { memory::word(object + at) };
         let and = |all: u64, word: u64| all.rotate_left(13) ^ word;
         let offsets = self.offsets;
@@ -201,9 +207,9 @@ impl CodeFingerprint {
     }
 }
 
-/// Offsets of the second and third of three words that together contain the whole name with its final zero byte, or 0 if
-/// Python has computed the name's hash. `None` if Python has not computed the hash, and the name has more than 23 letters
-/// or is not ASCII.
+/// Returns two offsets in the name: of the second and the third of three words that together contain the whole name
+/// with its final zero byte. Both are 0 if Python has computed the name's hash. `None` if Python has not computed the
+/// hash, and the name has more than 23 letters or is not ASCII.
 ///
 /// # Safety
 /// `name` must be a readable string.
@@ -228,22 +234,24 @@ pub(super) struct CachedCode {
     pub(super) fingerprint: CodeFingerprint,
     /// The version number that Python gave the code object; 0 if Python gave none.
     pub(super) version: u32,
-    /// Number of the code object in this process.
+    /// Number that this process has given the code object.
     pub(super) number: u32,
-    /// Number of instruction bytes before the first instruction at which a frame is complete.
+    /// Number of instruction bytes before the first instruction at which a frame of the function is complete. Before
+    /// that, Python hides the frame.
     pub(super) traceable: u32,
 }
 
 impl CachedCode {
-    /// Whether the object at `code` is the object of this entry. `texts` caches the results of this walk.
+    /// Whether the object at `code` is the code object of this entry. `texts` caches the results of the comparisons in
+    /// this walk.
     ///
     /// # Safety
-    /// A frame must refer to the object. If an earlier walk reached the object, it is enough that the object's memory is
-    /// readable.
+    /// A frame must refer to the object. If an earlier walk reached the object, it is enough that the object's memory
+    /// is readable.
     #[inline(always)]
     pub(super) unsafe fn matches(&self, code: u64, layout: &Layout, texts: &mut CodeTexts) -> bool {
-        // A null pointer would match an empty slot, but is not an object: a frame under construction has no code object
-        // yet.
+        // A frame under construction has a null pointer instead of a code object. The null pointer would match an empty
+        // slot.
         if self.code != code || code == 0 {
             return false;
         }

@@ -15,7 +15,7 @@ pub(in crate::python) struct Scratch {
 }
 
 impl Scratch {
-    /// Allocates a buffer. Use on a gpuflame thread.
+    /// Allocates a buffer on the heap. Call only on gpuflame's own threads.
     pub(in crate::python) fn allocate() -> Box<Self> {
         // SAFETY: zeroes are valid bytes.
         unsafe { Box::new_zeroed().assume_init() }
@@ -28,7 +28,8 @@ struct DescriptionWriter<'a> {
     at: usize,
 }
 
-/// The parts of a code object, as copied: addresses of texts, which are 0 for a missing part, and numbers.
+/// The parts of a code object, copied from its memory: the addresses of its texts (0 if a part is missing), and its
+/// numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::python) struct CodeParts {
     name: u64,
@@ -62,8 +63,9 @@ pub(in crate::python) fn copy_parts(code: u64, layout: &Layout, types: &Types) -
 }
 
 impl CodeParts {
-    /// A hash of the parts and, if Python has not numbered the code object, of the beginnings of its name and path and of
-    /// the length of its line table. Everything is read through the kernel, so the object may have been freed.
+    /// Hash that distinguishes code objects. It covers these parts, and if the code object has no version number, also
+    /// the beginnings of its name and path and the length of its line table. All memory is read through the kernel, so
+    /// the object may have been freed.
     pub(in crate::python) fn hash(&self) -> u64 {
         let Self { name, file, lines, first_line, version, traceable } = *self;
         let numbers = [name, file, lines, u64::from(first_line) << 32 | u64::from(version), traceable.into()];
@@ -72,7 +74,8 @@ impl CodeParts {
         if version == 0 {
             for (object, bytes) in [(name, 64), (file, 64), (lines, 24)] {
                 let mut head = [0; 64];
-                // The first words of an object are its reference count and its type. The shortest string has 41 bytes.
+                // Skip the first two words of the object, which are its reference count and its type. If fewer bytes
+                // than wanted are readable, use 40 bytes, because the shortest string has 41.
                 let is_copied = copy_into(object, &mut head[..bytes]) || copy_into(object, &mut head[..40]);
                 let (words, _) = head[16..].as_chunks::<8>();
                 hash = words
@@ -83,8 +86,8 @@ impl CodeParts {
         hash
     }
 
-    /// Writes the description of the code object. Everything is read through the kernel. Parts that are missing or have
-    /// another type are 0 afterwards.
+    /// Writes the description of the code object. All memory is read through the kernel. Sets the addresses of parts
+    /// that are missing or have another type to 0.
     pub(in crate::python) fn describe<'a>(
         &mut self,
         layout: &Layout,
@@ -131,7 +134,7 @@ pub(in crate::python) fn read<'a>(
     Some((cached, description))
 }
 
-/// Whether there is an object of exactly this type at the address.
+/// Whether the object at the address `object` has exactly the type `kind`.
 fn is_of(object: u64, kind: u64) -> bool {
     let mut head = [0; 40];
     copy_into(object, &mut head) && word(&head, layout::TYPE) == Some(kind)
@@ -141,7 +144,7 @@ fn word(bytes: &[u8], at: u64) -> Option<u64> {
     bytes.get(at as usize..)?.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes))
 }
 
-/// Passes the beginning of a string as UTF-8 to `each`. `None` if the string is unreadable.
+/// Calls `each` with pieces of the beginning of a string, converted to UTF-8. `None` if the string is unreadable.
 fn letters(text: u64, layout: &Layout, mut each: impl FnMut(&[u8])) -> Option<()> {
     let mut head = [0; 40];
     if !copy_into(text, &mut head) {
