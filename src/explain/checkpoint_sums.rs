@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::ceiling::IdMapping;
+use super::memory_limit::IdMapping;
 use super::{Explain, Ledger, Snapshot, Stacks, WindowSums};
 use crate::graphs::NodeTally;
 use crate::join::{Activities, Launched, Launches, Origin, Sink, Tally};

@@ -22,11 +22,11 @@ pub mod join;
 pub mod symbolize;
 pub mod timeline;
 
-mod ceiling;
 mod checkpoint_sums;
 mod contexts;
 mod definitions;
 mod ledger;
+mod memory_limit;
 mod per_window;
 mod set_description;
 #[cfg(test)]
@@ -40,8 +40,6 @@ use crate::aggregate::{Aggregate, HostSums};
 use crate::graphs::Graphs;
 use crate::join::{Join, Sink, Tally};
 use crate::timeline::Timeline;
-pub use ceiling::DroppedDefinitions;
-use ceiling::{DroppedCounts, IdMapping};
 use checkpoint_sums::CheckpointSums;
 use contexts::Contexts;
 pub use contexts::Stacks;
@@ -52,6 +50,8 @@ use gpuflame_model::record::{
     Nanos, OffCpuWait, Row, ThreadId, Wait,
 };
 pub use ledger::{Device, Host, Ledger, MergedWork, Sum};
+pub use memory_limit::DroppedDefinitions;
+use memory_limit::{DroppedCounts, IdMapping};
 pub use per_window::{LateArrivals, PerWindowSums, WindowSums};
 pub use set_description::{describe_process, describe_set, json_path};
 
@@ -108,7 +108,7 @@ impl Explain {
     pub fn new(options: Options) -> Self {
         Self {
             aggregate: if options.by_stream { Aggregate::by_stream() } else { Aggregate::default() },
-            join: options.ceiling.map_or_else(Join::default, |bytes| Join::new(ceiling::limits(bytes))),
+            join: options.ceiling.map_or_else(Join::default, |bytes| Join::new(memory_limit::limits(bytes))),
             contexts: Contexts::new(options.merge_threads),
             timeline: options
                 .ceiling

@@ -54,7 +54,7 @@ pub mod testing;
 
 pub use files::{file, growing, stderr, stdout, timed_stderr};
 pub use process::{
-    cancel, child, descriptor, exit, fork, futex, host_signals, interpose, library, module, pinning,
+    cancel, child, descriptor, exit, fork_hooks, futex, host_signals, interpose, library, module, pinning,
     process_liveness, scheduling, stack, syscall_warmup, threads,
 };
 pub use sampling::{cpu_timer, perf, wake};

@@ -29,8 +29,8 @@
 //!
 //! The [`Sink`] decides how to use the pairs of launch and activity (cells, idle time, replay).
 
-mod by_id;
 mod duplicates;
+mod launch_index;
 mod muted;
 mod orphans;
 mod outside;
@@ -44,11 +44,11 @@ pub use gpuflame_model::record::Missing;
 pub use sink::{Launched, Origin, Sink};
 pub use tally::{Activities, Launches, Tally};
 
-use by_id::{ById, IdEntry, LookUp, MatchState};
 use duplicates::DuplicateDetector;
 use gpuflame_model::record::{
     self, Activity, ContextId, CorrelationId, GraphId, Launch, Nanos, Row, WindowEdge,
 };
+use launch_index::{ById, IdEntry, LookUp, MatchState};
 use muted::MutedPeriods;
 use orphans::{Chain, Orphans};
 use outside::OutsideRanges;

@@ -11,7 +11,7 @@
 
 use std::collections::VecDeque;
 
-use super::idle_cause::IdleCulprit;
+use super::idle_culprit::IdleCulprit;
 use super::stretches::LaunchSpan;
 use gpuflame_model::record::{ContextId, IdMap, ThreadId, map_bytes};
 

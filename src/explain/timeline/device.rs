@@ -1,9 +1,9 @@
 //! The account of one device from its first moment to its last: every nanosecond of the device's window is busy or idle.
 
-use super::blame::split_by_cause;
 use super::call_history::{CallHistory, CulpritThreads};
 use super::host_states::HostStates;
-use super::idle_cause::{IdleAmount, IdleCause, IdleCulprit};
+use super::idle_cause::split_by_cause;
+use super::idle_culprit::{IdleAmount, IdleCause, IdleCulprit};
 use super::sample_history::SampleHistory;
 use super::steady::{CutPiece, Cuts};
 use super::streams::StreamSums;

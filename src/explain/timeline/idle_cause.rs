@@ -1,81 +1,38 @@
-//! Targets that idle time is charged to.
+//! Determines the cause of a gap: the host was late, the launch took time, or the work waited for other work.
 
+use super::stretches::LaunchSpan;
 use gpuflame_model::profile::Cause;
-use gpuflame_model::record::{Caller, ContextId, ThreadId};
 
-/// Code to which a part of the idle time is attributed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum IdleCulprit {
-    /// A call: usually the launch that ended the gap, or the state of the launching thread during the gap.
-    Caller(Caller),
-    /// Whatever the launching thread did between two calls.
-    Pause {
-        after: ContextId,
-        /// Thread that made the first call, if another thread made it.
-        thread: Option<ThreadId>,
-        before: ContextId,
-    },
-}
+/// Maximum time in ns from the return of a launch call until its work begins, if nothing delays the work. Work that a free
+/// GPU can start begins about 3 to 10 us after the call began, and the call itself takes most of this time.
+pub(super) const MAX_DELIVERY_NS: u64 = 10_000;
 
-/// Target that a part of the idle time is charged to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum IdleCause {
-    /// Part of a gap between two pieces of work.
-    Between(IdleCulprit, Cause),
-    /// Part of the time until the first work in a window.
-    Opening(IdleCulprit, Cause),
-    /// Time from the last work in a window until the window closed. This time is charged to no code.
-    Closing,
-}
-
-impl IdleCulprit {
-    /// Replaces the time between two calls by the second of these calls.
-    pub(super) fn without_pause(self) -> Self {
-        match self {
-            Self::Pause { before, .. } => Self::Caller(before.into()),
-            other => other,
-        }
+/// Splits the gap `from..to` among its causes. The gap ended at `start` (which is later than `to` if the window closed
+/// before), by work that `call` launched. The parts add up to the gap:
+///
+/// ```text
+///   busy |from                                               to=start| busy
+///              time|---- the call ----|returned    + DELIVERY
+///        | host late | ------- launch latency ------- | dependency |
+/// ```
+///
+/// A call that began before `from` was not late. If the call returned long before the work began, the work was waiting in
+/// the queue, so the whole gap is dependency. If according to the clocks the work began before its launch, the host was
+/// late for the whole gap, provided that the gap is longer than the clock error; otherwise the cause is unknown.
+pub(super) fn split_by_cause(from: u64, to: u64, start: u64, call: &LaunchSpan) -> [(Cause, u64); 3] {
+    let contradiction = call.time.saturating_sub(start);
+    if call.time == 0 || contradiction > to - from {
+        return [(Cause::Unknown, to - from), (Cause::HostLate, 0), (Cause::LaunchLatency, 0)];
     }
-}
-
-impl IdleCause {
-    /// Returns the cause without the edge of a window at which it occurred.
-    pub(super) fn without_edge(self) -> Self {
-        match self {
-            Self::Opening(culprit, cause) => Self::Between(culprit, cause),
-            other => other,
-        }
-    }
-
-    /// Replaces the blamed code by the code that `culprit` returns for it.
-    pub(super) fn map_culprit(self, culprit: impl Fn(IdleCulprit) -> IdleCulprit) -> Self {
-        match self {
-            Self::Between(blamed, cause) => Self::Between(culprit(blamed), cause),
-            Self::Opening(blamed, cause) => Self::Opening(culprit(blamed), cause),
-            Self::Closing => Self::Closing,
-        }
-    }
-}
-
-/// Idle time of a single charge.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct IdleAmount {
-    pub(super) nanos: u64,
-    /// Number of gaps, which is usually 1. If a gap is divided, the number is 1 for its longest piece and 0 for all other
-    /// pieces, so that the sum is the number of gaps.
-    pub(super) gaps: u64,
-    /// Stack of a sample or a wait inside the idle time. With a stack, `nanos` is the time that the sample or wait
-    /// represents, which does not add to the idle time.
-    pub(super) context: Option<ContextId>,
-}
-
-impl IdleAmount {
-    pub(super) fn gap(nanos: u64) -> Self {
-        Self { nanos, gaps: 1, context: None }
-    }
-
-    /// Creates the value for a sample or a wait inside time that is charged separately.
-    pub(super) fn attributed((context, nanos): (ContextId, u64)) -> Self {
-        Self { nanos, gaps: 0, context: Some(context) }
-    }
+    let called = call.time.clamp(from, to);
+    let delivered = match call.duration {
+        // The call was synchronous, or took more than four seconds, so the work began while the call was in progress.
+        0 | u32::MAX => to,
+        duration => call.time.saturating_add(u64::from(duration) + MAX_DELIVERY_NS).clamp(called, to),
+    };
+    [
+        (Cause::HostLate, called - from),
+        (Cause::LaunchLatency, delivered - called),
+        (Cause::Dependency, to - delivered),
+    ]
 }

@@ -22,11 +22,11 @@
 //! per device (`stretches`). Activities that arrive too late for that buffer are counted as late. Then some busy time is
 //! reported as idle, at most as much as the duration of the late work.
 
-mod blame;
 mod call_history;
 mod device;
 mod host_states;
 mod idle_cause;
+mod idle_culprit;
 mod sample_history;
 mod steady;
 mod streams;
@@ -50,7 +50,7 @@ use gpuflame_model::record::{
     OffCpuWait, Row, Step, ThreadId, WindowEdge, map_bytes,
 };
 use host_states::HostStates;
-use idle_cause::{IdleAmount, IdleCause, IdleCulprit};
+use idle_culprit::{IdleAmount, IdleCause, IdleCulprit};
 use sample_history::{SampleHistory, divide_idle};
 use steady::{Cuts, FoundPart, RepeatedLaunches};
 use stretches::LaunchSpan;

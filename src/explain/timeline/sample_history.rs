@@ -9,7 +9,7 @@
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 
-use super::idle_cause::IdleAmount;
+use super::idle_culprit::IdleAmount;
 use gpuflame_model::record::{ContextId, CpuSample, IdMap, OffCpuWait, ThreadId, map_bytes};
 
 /// Maximum number of samples (16 bytes each) and of waits (24 bytes each). Gaps are accounted for soon after they have

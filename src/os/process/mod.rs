@@ -5,7 +5,7 @@ pub mod cancel;
 pub mod child;
 pub mod descriptor;
 pub mod exit;
-pub mod fork;
+pub mod fork_hooks;
 pub mod futex;
 pub mod host_signals;
 pub mod interpose;

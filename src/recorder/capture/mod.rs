@@ -28,7 +28,7 @@ pub use logs::buffers::{
     are_many_filled, count_filled, next_filled, oldest_completed, recycle, release_ready_memory,
 };
 pub use logs::log::refill_chunks;
-pub use logs::memory_limit::bytes_held;
+pub use logs::unread_limit::bytes_held;
 pub use other_calls::graphs::drain_graphs;
 pub use other_calls::host_calls::{HostCallDetails, drain_host_calls, select_host_call_details};
 pub use ranges::nvtx::NvtxTable;
@@ -39,7 +39,7 @@ pub use threads::drain::{
     any_in_flight, drain, drain_before, drain_noted, mark_unread, marked_is_read, note_unread,
     windows_without_pending_launches,
 };
-pub use threads::forks;
+pub use threads::forked_child;
 pub use threads::python::{drain_codes, number_of as number_of_code};
 pub use threads::thread_counters::VerifiedStacks;
 pub use threads::totals::{calls, cost, graph_cost, losses, verified};
@@ -48,7 +48,7 @@ pub use threads::verifying::verify_every;
 /// Limits memory to `ceiling` bytes: a sixteenth for the ids of each thread's stacks, an eighth for unread launches,
 /// and the rest for unread activities. Rows that do not fit are lost and counted.
 pub fn limit_memory(ceiling: usize) {
-    logs::memory_limit::set(ceiling);
+    logs::unread_limit::set(ceiling);
     ids::intern::limit_memory(ceiling / 16);
     logs::log::limit_memory(ceiling / 8);
 }

@@ -21,7 +21,6 @@
 //!    ^-- sampler: the thread that samples the stacks of launching threads, on request
 //! ```
 
-mod budget;
 mod clients;
 mod collect;
 mod gil_waits;
@@ -31,12 +30,13 @@ mod ranges;
 mod run;
 mod sampled_stacks;
 mod sampler;
+mod sampler_budget;
 
 use std::ffi::OsStr;
 
 pub use crate::capture::NvtxTable;
 use crate::capture::notices::{self, Notice};
-use crate::capture::{self, forks};
+use crate::capture::{self, forked_child};
 use crate::control::{lifecycle, output_override, steps, window};
 use gpuflame_config::Outputs;
 use gpuflame_config::settings;
@@ -56,7 +56,7 @@ use run::{set_up, stage};
 /// gpuflame. If the setup fails, prints one line.
 pub fn inject() {
     // In a forked child, even our own locks may be locked forever, so this check comes first.
-    if forks::is_over() || environment::forbids_recording() {
+    if forked_child::is_over() || environment::forbids_recording() {
         return;
     }
     prepare_process();
@@ -74,7 +74,7 @@ pub fn inject() {
 
 /// Prints why nothing is recorded, if the code that loads this library has found a reason.
 pub fn refuse(why: &str) {
-    if !forks::is_over() && !environment::forbids_recording() {
+    if !forked_child::is_over() && !environment::forbids_recording() {
         stderr::remember_file();
         let report = environment::settings().0.report;
         launcher_report::note_refusal(report.as_deref(), &Error::new(ErrorKind::State, why));
@@ -94,7 +94,7 @@ pub fn refuse(why: &str) {
 /// `NoDriver`, `NoCupti` or `CuptiRefused` if nothing can be recorded; `State` in a process that is ending or was
 /// forked. The program can ignore the error, because all other calls then do nothing.
 pub fn start() -> Result<()> {
-    if forks::is_over() {
+    if forked_child::is_over() {
         return Err(lifecycle::over_error());
     }
     prepare_process();
@@ -138,7 +138,7 @@ pub fn is_active() -> bool {
 /// # Errors
 /// `State` in a process that is ending or was forked.
 pub fn step() -> Result<()> {
-    if forks::is_over() {
+    if forked_child::is_over() {
         return Err(lifecycle::over_error());
     }
     begin_step("");
@@ -178,7 +178,7 @@ pub fn mark(text: &str) -> Result<()> {
 /// `Setting` for an empty prefix; `State` while a window is open. The output is unchanged then.
 pub fn set_output(prefix: impl AsRef<OsStr>) -> Result<()> {
     let prefix = prefix.as_ref();
-    if forks::is_over() {
+    if forked_child::is_over() {
         return Err(lifecycle::over_error());
     }
     if prefix.is_empty() {
@@ -239,7 +239,7 @@ impl Drop for Window {
 
 /// Prepares the process for the first call to CUPTI.
 fn prepare_process() {
-    forks::note_session_begin();
+    forked_child::note_session_begin();
     notices::set_listener(on_notice);
 }
 

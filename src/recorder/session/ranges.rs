@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 use std::marker::PhantomData;
 
-use crate::capture::forks;
+use crate::capture::forked_child;
 use crate::capture::{self, NvtxTable, PopResult, RangeDomain, RangeName};
 use crate::control::lifecycle;
 use gpuflame_config::settings::Nvtx;
@@ -13,10 +13,10 @@ use crate::session::process::environment;
 
 /// Opens a range on this thread. Until [`range_pop`], the range is a frame in the stack of every launch of this thread.
 pub fn range_push(name: &CStr) -> Result<()> {
-    if forks::is_over() {
+    if forked_child::is_over() {
         return Err(lifecycle::over_error());
     }
-    forks::install_handler();
+    forked_child::install_handler();
     // If there is no room for the range, it is counted as dropped.
     let _ = capture::push_range(RangeDomain::USER, RangeName::Text(name.to_bytes()));
     Ok(())
@@ -24,7 +24,7 @@ pub fn range_push(name: &CStr) -> Result<()> {
 
 /// Closes the range that [`range_push`] opened last on this thread.
 pub fn range_pop() -> Result<()> {
-    if forks::is_over() {
+    if forked_child::is_over() {
         return Err(lifecycle::over_error());
     }
     match capture::pop_range(RangeDomain::USER) {
@@ -39,10 +39,10 @@ pub fn range_pop() -> Result<()> {
 /// Attaches to NVTX, unless the settings forbid it. NVTX calls this when it injects gpuflame, which may be before all
 /// CUDA calls or in a program without CUDA calls. Sets up no session.
 pub fn inject_nvtx(table: NvtxTable) {
-    if forks::is_over() || environment::forbids_recording() {
+    if forked_child::is_over() || environment::forbids_recording() {
         return;
     }
-    forks::install_handler();
+    forked_child::install_handler();
     let Nvtx::Without(ignored) = environment::settings().0.nvtx else { return };
     capture::ignore_domains(&ignored);
     table.attach();
@@ -64,9 +64,9 @@ pub struct Range {
 /// distinct names are fine; one name per step of a long run is too many. Ranges for which there is no room are counted
 /// as [`Loss::RangesDropped`](gpuflame_model::record::Loss::RangesDropped).
 pub fn range(name: &str) -> Range {
-    let is_open = !forks::is_over();
+    let is_open = !forked_child::is_over();
     if is_open {
-        forks::install_handler();
+        forked_child::install_handler();
         // If there is no room for the range, it is counted as dropped. The guard closes it like any other range.
         let _ = capture::push_range(RangeDomain::USER, RangeName::Text(name.as_bytes()));
     }

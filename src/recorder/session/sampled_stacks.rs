@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use super::budget::Budget;
+use super::sampler_budget::Budget;
 use crate::capture;
 use gpuflame_model::record::{ContextFlags, Frame, ThreadId};
 use gpuflame_model::stats::Histogram;

@@ -26,9 +26,9 @@ use gpuflame_os::cpu_timer::{self, CpuTimer};
 use gpuflame_os::perf::{self, PerfEvent, PerfRecord, REGISTERS, ThreadSample};
 use gpuflame_os::{scheduling, threads, wake};
 
-use super::budget::Budget;
 use super::gil_waits::GilWaits;
 use super::sampled_stacks::{PythonCounts, ReadStack, StackReader, waits_for_gil};
+use super::sampler_budget::Budget;
 use crate::session::process::messages::print_from_app;
 use crate::session::process::panic::disable_after_panic;
 use crate::session::process::shutdown;

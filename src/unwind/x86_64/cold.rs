@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use super::compile::function;
+use super::compile_eh_frame::function;
 use crate::loader::Object;
 
 /// Maximum number of branch targets that are examined per function. Real functions have one or two cold parts, and few

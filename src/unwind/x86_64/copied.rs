@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 
 use gimli::X86_64;
 
-use super::compile::Compiler;
+use super::compile_eh_frame::Compiler;
 use super::generated::Checks;
 use super::registers::Registers;
 use super::walk::{Cursor, Walk, WalkResult, WalkStart, WalkStep, check_return_address};

@@ -3,7 +3,7 @@
 //! walks used, and `stack_cache` caches whole stacks.
 
 pub(super) mod cold;
-mod compile;
+mod compile_eh_frame;
 mod copied;
 mod epilogue;
 mod foreign_path_cache;
@@ -23,7 +23,7 @@ mod words;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering, compiler_fence};
 
-use self::compile::Compiler;
+use self::compile_eh_frame::Compiler;
 use self::foreign_path_cache::ForeignPathCache;
 use self::generated::RecheckBackoff;
 use self::last_stack::LastStack;

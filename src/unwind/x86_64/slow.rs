@@ -9,7 +9,7 @@ use std::cell::RefCell;
 
 use gimli::{CfaRule, RegisterRule, X86_64};
 
-use super::compile::{UnwindRow, is_handwritten};
+use super::compile_eh_frame::{UnwindRow, is_handwritten};
 use super::registers::Registers;
 use super::rule::Rule;
 use super::walk::{Cursor, Walk, WalkResult, WalkStart, WalkStep, check_return_address};

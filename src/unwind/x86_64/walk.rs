@@ -5,7 +5,7 @@
 
 use std::hint::select_unpredictable;
 
-use super::compile::Compiler;
+use super::compile_eh_frame::Compiler;
 use super::epilogue::Epilogue;
 use super::path_cache::{PathCache, PathFollower};
 use super::registers::Registers;

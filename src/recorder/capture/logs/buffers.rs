@@ -17,7 +17,7 @@ use gpuflame_cupti::tracer::{self, Buffer, FilledBuffer};
 use gpuflame_model::record::Nanos;
 
 use super::handover::{SlotPool, TakeAllStack};
-use super::{log, memory_limit};
+use super::{log, unread_limit};
 use crate::capture::clock;
 
 /// Maximum size of a buffer in bytes. NVIDIA recommends 1 to 10 MB. Since CUPTI 13 every launching thread fills a
@@ -82,7 +82,7 @@ static CYCLE: BufferCycle = BufferCycle {
 /// Returns a buffer for the tracer to fill; `None` if there is no room for even a small buffer.
 pub(crate) fn request() -> Option<Buffer> {
     let buffer = find_or_create();
-    memory_limit::note_activities_lost(buffer.is_none());
+    unread_limit::note_activities_lost(buffer.is_none());
     buffer
 }
 
@@ -101,23 +101,23 @@ fn find_or_create() -> Option<Buffer> {
 /// Whether the lent buffers stay within their share of the memory limit if another buffer of `bytes` is lent. They have
 /// a limit because most of a lent buffer may be unused.
 fn may_lend(bytes: usize) -> bool {
-    tracer::bytes_lent() + bytes <= memory_limit::bytes() / RESERVED_DIVISOR
+    tracer::bytes_lent() + bytes <= unread_limit::bytes() / RESERVED_DIVISOR
 }
 
 /// Whether the memory of all buffers may grow by `bytes`.
 fn has_room(bytes: usize) -> bool {
-    bytes == 0 || memory_limit::has_room(bytes) || tracer::bytes_held() + bytes <= reserved_bytes()
+    bytes == 0 || unread_limit::has_room(bytes) || tracer::bytes_held() + bytes <= reserved_bytes()
 }
 
 /// Memory in bytes that buffers may take even if other data have used up the limit: the share of full-size buffers, and
 /// in addition two small buffers per log. Each thread has one or two logs.
 fn reserved_bytes() -> usize {
-    memory_limit::bytes() / RESERVED_DIVISOR + 2 * SMALL_BUFFER_BYTES * log::count_logs()
+    unread_limit::bytes() / RESERVED_DIVISOR + 2 * SMALL_BUFFER_BYTES * log::count_logs()
 }
 
 /// Size in bytes of a full-size buffer under the user's memory limit.
 fn buffer_bytes() -> usize {
-    let share = memory_limit::bytes() / BUFFER_DIVISOR;
+    let share = unread_limit::bytes() / BUFFER_DIVISOR;
     share.clamp(SMALL_BUFFER_BYTES, MAX_BUFFER_BYTES) / SMALL_BUFFER_BYTES * SMALL_BUFFER_BYTES
 }
 
@@ -150,7 +150,7 @@ pub(crate) fn completed(filled: FilledBuffer) -> bool {
 
 /// Whether enough filled buffers are waiting to be read that the collector should be woken.
 pub fn are_many_filled() -> bool {
-    let share = memory_limit::bytes() / BUFFER_DIVISOR / buffer_bytes();
+    let share = unread_limit::bytes() / BUFFER_DIVISOR / buffer_bytes();
     count_filled() >= (2 * share).clamp(2, MAX_FILLED_BEFORE_WAKE)
 }
 

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering}
 
 use gpuflame_unwind::memory;
 
-use super::memory_limit;
+use super::unread_limit;
 
 const CHUNK_BYTES: usize = 64 << 10;
 /// Number of words per chunk. It is a multiple of 3, the number of words in a launch, so that launches fill a chunk
@@ -117,7 +117,7 @@ pub fn refill_chunks() {
 fn create_chunk() -> Option<NonNull<LogChunk>> {
     let created = POOL.created.load(Ordering::Relaxed).saturating_sub(POOL.logs.load(Ordering::Relaxed));
     let is_reserved = created < MAX_READY_CHUNKS;
-    let has_room = || created < CHUNK_LIMIT.load(Ordering::Relaxed) && memory_limit::has_room(CHUNK_BYTES);
+    let has_room = || created < CHUNK_LIMIT.load(Ordering::Relaxed) && unread_limit::has_room(CHUNK_BYTES);
     if !is_reserved && !has_room() {
         return None;
     }
@@ -218,7 +218,7 @@ impl LogWriter {
             return None;
         }
         let fresh = match self.chunk {
-            Some(_) if memory_limit::are_activities_lost(CHUNK_BYTES) => return None,
+            Some(_) if unread_limit::are_activities_lost(CHUNK_BYTES) => return None,
             Some(_) => take_chunk(),
             None => take_first_chunk(),
         }?;

@@ -5,4 +5,4 @@ pub(super) mod buffers;
 pub(super) mod common_log;
 pub(super) mod handover;
 pub(super) mod log;
-pub(super) mod memory_limit;
+pub(super) mod unread_limit;

@@ -11,7 +11,7 @@ use gpuflame_model::record::{Loss, RangeId};
 
 use crate::capture::ids::range_names::{RangeDomain, RangeName, domain, intern, with_step_name};
 use crate::capture::notices::{self, Notice};
-use crate::capture::threads::forks;
+use crate::capture::threads::forked_child;
 use crate::capture::threads::open_ranges::{MAX_SERIAL, SERIAL_BITS};
 use crate::capture::threads::thread::{EntryGuard, EntryRefusal, ThreadState, all};
 
@@ -20,7 +20,7 @@ const PAGE_BITS: u32 = 12;
 /// Opens a range on this thread, which [`pop_range`] closes. Returns the number of ranges of the same domain that are
 /// open around the new range; `None` if the range could not be stored.
 pub fn push_range(domain: RangeDomain, name: RangeName<'_>) -> Option<usize> {
-    if domain == RangeDomain::IGNORED || forks::is_over() {
+    if domain == RangeDomain::IGNORED || forked_child::is_over() {
         return None;
     }
     let Some(mut entered) = EntryGuard::new(from_ref(&domain).addr()) else {
@@ -72,7 +72,7 @@ pub enum PopResult {
 
 /// Closes the range of this domain that was pushed last on this thread.
 pub fn pop_range(domain: RangeDomain) -> PopResult {
-    if domain == RangeDomain::IGNORED || forks::is_over() {
+    if domain == RangeDomain::IGNORED || forked_child::is_over() {
         return PopResult::NoneOpen;
     }
     let Some(mut entered) = EntryGuard::new(from_ref(&domain).addr()) else {
@@ -98,7 +98,7 @@ pub fn pop_range(domain: RangeDomain) -> PopResult {
 /// Opens a range on this thread, which any thread may close with [`end_range`]. Returns the id of the range; 0 = the
 /// range could not be stored.
 pub fn start_range(domain: RangeDomain, name: RangeName<'_>) -> u64 {
-    if domain == RangeDomain::IGNORED || forks::is_over() {
+    if domain == RangeDomain::IGNORED || forked_child::is_over() {
         return 0;
     }
     let Some(mut entered) = EntryGuard::new(from_ref(&domain).addr()) else {
@@ -122,7 +122,7 @@ pub fn start_range(domain: RangeDomain, name: RangeName<'_>) -> u64 {
 
 /// Closes the range with this id. May be called on any thread. Invalid ids are ignored.
 pub fn end_range(id: u64) {
-    if id == 0 || forks::is_over() {
+    if id == 0 || forked_child::is_over() {
         return;
     }
     let (page, serial) = (id >> SERIAL_BITS, id as u32 & MAX_SERIAL);
@@ -146,12 +146,12 @@ pub fn end_range(id: u64) {
 
 /// Returns the id of a range name. Returns `None` if the domain is excluded or recording is over.
 pub(super) fn register(domain: RangeDomain, name: RangeName<'_>) -> Option<RangeId> {
-    (domain != RangeDomain::IGNORED && !forks::is_over()).then(|| intern(domain, name))
+    (domain != RangeDomain::IGNORED && !forked_child::is_over()).then(|| intern(domain, name))
 }
 
 /// Returns the domain with this name; [`RangeDomain::IGNORED`] if recording is over.
 pub(super) fn create_domain(name: RangeName<'_>) -> RangeDomain {
-    if forks::is_over() { RangeDomain::IGNORED } else { domain(name) }
+    if forked_child::is_over() { RangeDomain::IGNORED } else { domain(name) }
 }
 
 /// Returns the page number of a thread's state. It is the part of a range's id that identifies the thread of the range.

@@ -4,7 +4,7 @@ pub(super) mod calls;
 pub(super) mod cost;
 pub(super) mod counter;
 pub(super) mod drain;
-pub mod forks;
+pub mod forked_child;
 pub(super) mod open_ranges;
 pub(super) mod outside;
 pub(super) mod python;

@@ -13,7 +13,7 @@ use std::thread::ThreadId;
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::capture::forks;
+use crate::capture::forked_child;
 use crate::control::lifecycle;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_os::stack;
@@ -83,12 +83,12 @@ fn create_session(set_up: fn() -> Result<&'static Session>) -> Result<&'static S
 
 /// Returns the session if it is running; otherwise an error.
 pub(crate) fn running_session() -> Result<&'static Session> {
-    if forks::is_over() {
+    if forked_child::is_over() {
         return Err(lifecycle::over_error());
     }
     // A child may have been forked while a thread held the stage's lock, but only after a session was requested. So
     // without a request, the lock is free.
-    if !forks::session_has_begun() {
+    if !forked_child::session_has_begun() {
         return Err(no_session());
     }
     match &*STAGE.lock() {

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::control::lifecycle;
 use gpuflame_cupti::tracer::errno;
-use gpuflame_os::{fork, pinning};
+use gpuflame_os::{fork_hooks, pinning};
 
 use super::thread;
 
@@ -35,11 +35,11 @@ pub fn install_handler() {
     pinning::pin_library();
     // SAFETY: `lifecycle::page()` consists of whole pages that contain only one atomic of ours, for which zero is a
     // valid value.
-    if unsafe { fork::wipe_on_fork(lifecycle::page()) } {
+    if unsafe { fork_hooks::wipe_on_fork(lifecycle::page()) } {
         lifecycle::note_children_find_zeroes();
     }
     thread::prepare();
-    fork::on_fork_in_child(on_fork);
+    fork_hooks::on_fork_in_child(on_fork);
 }
 
 /// Fork handler that runs in a child. It waits for no lock and allocates nothing.
