@@ -83,7 +83,7 @@ pub(super) struct Flamegraph {
 enum PythonFrames {
     #[default]
     Auto,
-    FoldedStacks,
+    Lines,
     Only,
 }
 
@@ -190,7 +190,7 @@ impl Flamegraph {
         ReadOptions {
             by_stream,
             internal_frames: self.internal_frames,
-            python_lines: self.python == PythonFrames::FoldedStacks,
+            python_lines: self.python == PythonFrames::Lines,
             python_only: self.python == PythonFrames::Only,
             max_memory: max_memory(),
             ..self.names.read_options()

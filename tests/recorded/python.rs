@@ -516,6 +516,9 @@ fn hiding_frames_does_not_change_the_time_of_a_kernel() {
     let shown: BTreeMap<_, _> = drawn("shown.folded", &[]).collect();
     let all: BTreeMap<_, _> = drawn("all.folded", &["--all-frames"]).collect();
     let only: BTreeMap<_, _> = drawn("only.folded", &["--python", "only"]).collect();
+    // With lines, a function called from two lines has two frames.
+    let lines: BTreeMap<_, _> = drawn("lines.folded", &["--python", "lines"]).collect();
+    assert!(shown.keys().eq(lines.keys()) && shown != lines);
     assert!(shown.len() > 20 && shown.keys().eq(all.keys()) && shown.keys().eq(only.keys()));
     for (kernel, (frames, nanos)) in &shown {
         let ((all, all_nanos), (only, only_nanos)) = (&all[kernel], &only[kernel]);
