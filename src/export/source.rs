@@ -86,9 +86,9 @@ fn is_library_file(file: &str) -> bool {
 pub struct InnermostFrames {
     /// Call of an API or of a built-in function, if the stack ends in one.
     pub call: Option<String>,
-    /// Innermost function of the program.
+    /// Innermost function whose name is known, or else the innermost address (`libcublasLt.so.13+0x71ba61d`).
     pub function: Option<String>,
-    /// Innermost module of PyTorch, or the file that contains the function.
+    /// Innermost module of PyTorch, or the file that contains the innermost function, whether its name is known or not.
     pub module: Option<String>,
 }
 
@@ -130,7 +130,9 @@ fn innermost_of_stack(profile: &Profile, site: SampleSite, names: NameFolding) -
             && !frame.text.starts_with(MODULE_PREFIX)
     };
     let is_call = |frame: &&ComposedFrame<'_>| frame.kind == ShownFrameKind::Call || is_built_in(frame);
-    let function = frames.iter().rev().find(is_function);
+    let innermost = frames.iter().rev().find(is_function);
+    let is_named = |frame: &&ComposedFrame<'_>| !frame.text.contains("+0x");
+    let function = frames.iter().rev().filter(is_function).find(is_named).or(innermost);
     let torch_module = frames.iter().rev().find(|frame| frame.text.starts_with(MODULE_PREFIX));
     let file = |frame: &ComposedFrame<'_>| {
         let shown = profile.shown_frame(frame.id?);
@@ -142,7 +144,7 @@ fn innermost_of_stack(profile: &Profile, site: SampleSite, names: NameFolding) -
         function: function.map(|frame| frame.text.to_string()),
         module: torch_module
             .map(|frame| frame.text[MODULE_PREFIX.len()..].to_owned())
-            .or_else(|| function.and_then(file)),
+            .or_else(|| innermost.and_then(file)),
     }
 }
 
