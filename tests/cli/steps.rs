@@ -177,7 +177,7 @@ fn unreadable_or_unaverageable_traces_are_explained_and_leave_no_file() {
     fs::write(folder.join("trace.json"), "").unwrap();
     both(1, &["trace.json", "is empty", "was the program that wrote it stopped"]);
     fs::write(folder.join("trace.json"), "{\"traceEvents\": [{\"ph\": \"X\"").unwrap();
-    both(1, &["trace.json", "truncated at byte 27, in event 0", "the 0 events before it are complete"]);
+    both(1, &["trace.json", "truncated at byte 27, in event 0", "no event before it is complete"]);
     fs::write(folder.join("trace.json"), "{\"schema\": \"1.0.1\", \"nodes\": []}").unwrap();
     both(1, &["trace.json", "execution trace", "give the Kineto trace of the same run"]);
     fs::write(folder.join("trace.json"), "{\"name\": \"package\", \"version\": 1}").unwrap();

@@ -135,7 +135,7 @@ fn is_damage(kind: std::io::ErrorKind) -> bool {
 /// Describes the events before a truncation, and how to read them.
 fn describe_complete(events: u64) -> String {
     match events {
-        0 => "the 0 events before it are complete".to_owned(),
+        0 => "no event before it is complete, so copy or record the file again".to_owned(),
         _ => format!("the {events} events before it are complete, and `--accept-cut` reads them"),
     }
 }
