@@ -16,7 +16,7 @@ use std::sync::OnceLock;
 
 use recordings::Recording;
 use serde_json::Value;
-use support::{Run, Way, compile, root, scratch, skip};
+use support::{Run, Way, command, compile, root, scratch, skip};
 
 /// A tiny program: its source, its argument, and the source's lines about launches, kernels, and copies and fills.
 struct Program {
@@ -348,4 +348,47 @@ fn a_folder_of_recordings_is_compared_program_by_program() {
         "{found:#?}"
     );
     assert!(records[1].starts_with("streams: + record"), "{found:#?}");
+}
+
+/// Rows of a table of `gpuflame top --by kernels` for a recording of a variant.
+fn kernels(recording: &str) -> Vec<Value> {
+    let folder = root().join("tests/golden/hw/NVIDIA_H100_80GB_HBM3-580.159.04/variants");
+    let args = ["top", recording, "--by", "kernels", "-n", "0", "-f", "json"];
+    let tables: Value = serde_json::from_str(&command::gpuflame(&folder, args).ok().stdout).unwrap();
+    tables["kernels"].as_array().unwrap().clone()
+}
+
+/// Number of runs, and nanoseconds, of the kernels whose names contain a word.
+fn sum_of(rows: &[Value], word: &str) -> (u64, u64) {
+    let rows = rows.iter().filter(|row| row["name"].as_str().unwrap().contains(word));
+    rows.fold((0, 0), |(count, nanos), row| {
+        (count + row["count"].as_u64().unwrap(), nanos + row["total_ns"].as_u64().unwrap())
+    })
+}
+
+#[test]
+fn recordings_from_hardware_stay_readable_and_healthy() {
+    for size in ["small", "large"] {
+        let runs = |variant: &str| {
+            let recording = format!("{size}-{variant}.gfr.gz");
+            let folder = root().join("tests/golden/hw/NVIDIA_H100_80GB_HBM3-580.159.04/variants");
+            command::gpuflame(&folder, ["check", "--strict", &recording]).ok();
+            let rows = kernels(&recording);
+            (sum_of(&rows, "spin_kernel"), sum_of(&rows, "layer_norm"))
+        };
+        // 17 steps of 4 layers, in each of which one kernel spins and two normalise. A graph ran 3 steps more before its
+        // capture.
+        let (eager, norms) = runs("eager");
+        assert_eq!((eager.0, norms.0), (17 * 4, 17 * 8), "{size}");
+        for variant in ["double", "stream", "sync"] {
+            let (spins, norms) = runs(variant);
+            assert_eq!((spins.0, norms.0), (17 * 4, 17 * 8), "{size} {variant}");
+            // Only `double` spins twice as long; the GPU's clock is not constant.
+            let factor = spins.1 as f64 / eager.1 as f64;
+            let expected = if variant == "double" { 2.0 } else { 1.0 };
+            assert!((factor - expected).abs() < 0.1, "{size} {variant}: {factor}");
+        }
+        let (spins, norms) = runs("graph");
+        assert_eq!((spins.0, norms.0), (20 * 4, 20 * 8), "{size}");
+    }
 }
