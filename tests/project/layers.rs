@@ -266,7 +266,7 @@ fn rust_files(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Module of a file: `src/explain/join/by_id.rs` belongs to `join`; the root of a package belongs to no module.
+/// Module of a file: `src/explain/join/launch_index.rs` belongs to `join`; the root of a package belongs to no module.
 fn module_of(package: &Path, path: &Path) -> Option<String> {
     let first = path.strip_prefix(package).unwrap().components().next().unwrap();
     let first = first.as_os_str().to_str().unwrap();
