@@ -165,6 +165,7 @@ struct ThreadStart {
 }
 
 extern "C-unwind" fn run(start: *mut c_void) -> *mut c_void {
+    wait_for_memory();
     IS_OURS.set(true);
     // SAFETY: `spawn` made the box and handed it to this thread.
     let ThreadStart { name, body } = *unsafe { Box::from_raw(start.cast::<ThreadStart>()) };
@@ -173,6 +174,27 @@ extern "C-unwind" fn run(start: *mut c_void) -> *mut c_void {
     // A panic must not reach the C library.
     let _ = catch_unwind(AssertUnwindSafe(body));
     null_mut()
+}
+
+/// Waits until the C library has memory for the calling thread's thread-local variables. It allocates them when a thread
+/// first uses one, and aborts the process if it cannot.
+fn wait_for_memory() {
+    // The library's own variables take 0.4 KiB, and the thread's list of all libraries 16 bytes per library.
+    const SIZES: [usize; 2] = [1 << 10, 8 << 10];
+    let pause = libc::timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+    loop {
+        // SAFETY: each block is freed once. The C library then has these blocks for its next allocations.
+        let has_memory = unsafe {
+            let blocks = SIZES.map(|bytes| libc::malloc(bytes));
+            blocks.iter().for_each(|block| libc::free(*block));
+            blocks.iter().all(|block| !block.is_null())
+        };
+        if has_memory {
+            return;
+        }
+        // SAFETY: the pause is valid, and the remaining time is not requested.
+        unsafe { libc::nanosleep(&raw const pause, null_mut()) };
+    }
 }
 
 /// Creates a detached thread that calls `start` with `argument`. `stack` is its stack size in bytes. Returns 0, or an
