@@ -8,8 +8,9 @@ use std::ptr::null_mut;
 
 /// Names whose newest form has different arguments than an older form, with the version that introduced the newest
 /// form.
-const CHANGED: [(&str, &str, i32); 2] = [
+const CHANGED: [(&str, &str, i32); 3] = [
     ("cuCtxCreate", "cuCtxCreate_v4", 12050),
+    ("cuCtxSynchronize", "cuCtxSynchronize_v2", 13000),
     ("cuStreamGetCaptureInfo", "cuStreamGetCaptureInfo_v3", 12030),
 ];
 
@@ -47,9 +48,10 @@ fn get(name: Text, address: Out<*mut c_void>, version: i32, flags: u64) -> Resul
 /// Exported names that this name can stand for, best first.
 fn candidates(name: &str, version: i32, flags: u64) -> Vec<CString> {
     let mut names = Vec::new();
-    let changed = CHANGED.iter().find(|(n, _, since)| *n == name && version >= *since);
+    let changed = CHANGED.iter().find(|(n, ..)| *n == name);
     names.extend(changed.map(|(_, newest, _)| (*newest).to_owned()));
     names.extend(["_v2", ""].map(|suffix| format!("{name}{suffix}")));
+    names.retain(|n| changed.is_none_or(|(_, newest, since)| n != newest || version >= *since));
     let twins = |n: &String| ["_ptsz", "_ptds"].map(|suffix| format!("{n}{suffix}"));
     if flags & PER_THREAD_STREAM != 0 {
         names = names.iter().flat_map(twins).chain(names.iter().cloned()).collect();
