@@ -357,22 +357,25 @@ fn is_apart(sample: &Sample) -> bool {
 }
 
 /// Returns tables of the idle time by cause, call, function, line and module, each of which sums a culprit over all stacks,
-/// and the table by cause and stack. The tables between the first and the last are about the steady part of the run alone.
+/// and the table by cause and stack. The tables between the first and the last are about the steady part of the run alone, if
+/// a GPU was idle in it.
 fn idle_tables(profile: &Profile, names: NameFolding, most: usize) -> [Table; 6] {
     let mut causes = HashMap::new();
     let mut sums: [IdleSums; 4] = Default::default();
-    let mut steady = 0_u64;
+    let samples = profile.shown_samples(&IDLE);
+    let has_steady = samples.iter().any(|sample| !is_apart(sample) && sample.amount() > 0);
+    let mut summed = 0_u64;
     let count = |sums: &mut IdleSums, key, sample: &Sample| {
         let sum = sums.entry(key).or_default();
         add_to(&mut sum.0, sample.amount());
         add_to(&mut sum.1, sample.count());
     };
-    for sample in profile.shown_samples(&IDLE) {
+    for sample in samples {
         count(&mut causes, Some(idle_word(sample).to_owned()), sample);
-        if is_apart(sample) {
+        if has_steady && is_apart(sample) {
             continue;
         }
-        add_to(&mut steady, sample.amount());
+        add_to(&mut summed, sample.amount());
         let innermost = innermost_frames(profile, sample.site, names);
         let line = executed_line(profile, sample.site, names).map(|it| format!("{}:{}", it.file, it.line));
         let keys = [innermost.call, innermost.function, line, innermost.module];
@@ -383,10 +386,10 @@ fn idle_tables(profile: &Profile, names: NameFolding, most: usize) -> [Table; 6]
     let table = |name, columns, sums, total| idle_sum_table(Table::new(name, columns), sums, total, most);
     [
         table("idle_causes", &["total_ns", "share_percent", "gaps", "cause"], causes, total),
-        table("idle_calls", &["total_ns", "share_percent", "gaps", "call"], calls, steady),
-        table("idle_functions", &["total_ns", "share_percent", "gaps", "function"], functions, steady),
-        table("idle_lines", &["total_ns", "share_percent", "gaps", "line"], lines, steady),
-        table("idle_modules", &["total_ns", "share_percent", "gaps", "module"], modules, steady),
+        table("idle_calls", &["total_ns", "share_percent", "gaps", "call"], calls, summed),
+        table("idle_functions", &["total_ns", "share_percent", "gaps", "function"], functions, summed),
+        table("idle_lines", &["total_ns", "share_percent", "gaps", "line"], lines, summed),
+        table("idle_modules", &["total_ns", "share_percent", "gaps", "module"], modules, summed),
         idle_table(profile, names, most),
     ]
 }
