@@ -7,6 +7,7 @@ mod support;
 
 mod captured;
 mod cost;
+mod faults;
 mod installed;
 mod kit;
 mod one_run;

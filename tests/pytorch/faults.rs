@@ -1,0 +1,114 @@
+//! Training loops with a planted fault: a verb names the function and the line of the fault in its first three rows, and no
+//! table of idle time names the start-up. The lines are those that `programs/faults.py` marks.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::installed::{folder, run};
+use crate::support::command::gpuflame;
+use crate::support::{Done, Way, root, skip};
+
+/// Line of `faults.py` that causes a fault.
+fn line_of(fault: &str) -> String {
+    let path = root().join("tests/pytorch/programs/faults.py");
+    let text = fs::read_to_string(&path).unwrap();
+    let at = text.lines().position(|line| line.ends_with(&format!("# {fault}"))).unwrap();
+    format!("{}:{}", path.display(), at + 1)
+}
+
+/// Runs a loop with CPU samples and waits; `None` if the kernel refuses them.
+fn sampled(fault: &str) -> Option<Done> {
+    let run = run(folder()?, "faults.py", Way::Injected).arg(fault).env("GPUSIM_NDEV", "2");
+    let run = run.env("GPUFLAME_CPU_SAMPLES", "99").env("GPUFLAME_OFF_CPU", "1").env("GPUSIM_TRUTH", "");
+    let run = run.env("GPUFLAME_FORMATS", "gfr");
+    let done = match fault {
+        "straggler" => {
+            let run = run.env("NVTX_INJECTION64_PATH", crate::support::gpuflame());
+            run.env("GPUFLAME_OUTPUT", "rank%r").env("GPUFLAME_STEP_RANGE", "step").ok()
+        }
+        _ => run.env("GPUFLAME_OUTPUT", "out").ok(),
+    };
+    for setting in ["GPUFLAME_CPU_SAMPLES: ", "GPUFLAME_OFF_CPU: "] {
+        if !done.ledger(setting).is_empty() {
+            skip(&format!("the kernel refuses samples: {}", done.stderr));
+            return None;
+        }
+    }
+    Some(done)
+}
+
+/// The first three rows of each table of `gpuflame top`.
+fn top(done: &Done, by: &str) -> Value {
+    let ran = gpuflame(&done.folder, ["top", "out.gfr", "--by", by, "-n", "3", "-f", "json"]).ok();
+    serde_json::from_str(&ran.stdout).unwrap()
+}
+
+fn column<'a>(tables: &'a Value, table: &str, column: &str) -> Vec<&'a str> {
+    let rows = tables[table].as_array().unwrap();
+    rows.iter().map(|row| row[column].as_str().unwrap_or_default()).collect()
+}
+
+/// A function of the program that keeps the GPU waiting in each step.
+fn assert_idle_in(fault: &str, function: &str) {
+    let Some(done) = sampled(fault) else { return };
+    let tables = top(&done, "idle");
+    let functions = column(&tables, "idle_functions", "function");
+    assert!(functions.iter().any(|name| name.starts_with(&format!("{function} (faults.py"))), "{tables:#}");
+    assert!(column(&tables, "idle_lines", "line").contains(&&*line_of(fault)), "{tables:#}");
+    let stacks = column(&tables, "idle", "stack");
+    assert!(stacks[0].contains(function), "{tables:#}");
+}
+
+#[test]
+fn a_slow_data_loader_is_named() {
+    assert_idle_in("loader", "decode");
+}
+
+#[test]
+fn pauses_of_the_garbage_collector_are_named() {
+    assert_idle_in("collector", "metrics");
+}
+
+#[test]
+fn a_warm_up_is_no_part_of_the_steps() {
+    let Some(done) = sampled("warmup") else { return };
+    let tables = top(&done, "idle");
+    assert!(column(&tables, "idle_causes", "cause").contains(&"start_up"), "{tables:#}");
+    for (table, name) in [("idle_functions", "function"), ("idle_lines", "line")] {
+        let names = column(&tables, table, name);
+        let is_warm_up = |name: &&str| name.starts_with("prepare") || *name == line_of("warmup");
+        assert_eq!(names.iter().find(|name| is_warm_up(name)), None, "{tables:#}");
+    }
+}
+
+#[test]
+fn a_loop_of_tiny_kernels_is_named_by_its_line() {
+    let Some(done) = sampled("tiny") else { return };
+    let tables = top(&done, "line");
+    let row = tables["line"].as_array().unwrap().iter().find(|row| row["line"] == *line_of("tiny")).unwrap();
+    assert_eq!(
+        (row["count"].as_u64(), row["function"].as_str().unwrap().split(' ').next()),
+        (Some(40 * 400), Some("augment"))
+    );
+}
+
+#[test]
+fn copies_from_pageable_memory_are_named_by_their_line() {
+    let Some(done) = sampled("pageable") else { return };
+    let tables = top(&done, "line");
+    let row = tables["line"].as_array().unwrap().first().unwrap();
+    assert_eq!(row["line"], *line_of("pageable"), "{tables:#}");
+    assert!(row["kernels"].to_string().contains("HtoD"), "{tables:#}");
+}
+
+#[test]
+fn a_straggler_is_named_with_the_line_that_makes_it_late() {
+    let Some(done) = sampled("straggler") else { return };
+    let merged = gpuflame(&done.folder, ["merge-ranks", "rank0.gfr", "rank1.gfr", "--format", "json"]).ok();
+    let merged: Value = serde_json::from_str(&merged.stdout).unwrap();
+    let ranks = &merged["ranks"];
+    let of_both = |column: &str| [0, 1].map(|rank| ranks[rank][column].as_str().unwrap_or_default());
+    assert!(of_both("straggler")[0].is_empty() && !of_both("straggler")[1].is_empty(), "{merged:#}");
+    assert_eq!(of_both("host_line")[1], format!("{} (validate)", line_of("straggler")), "{merged:#}");
+}
