@@ -507,7 +507,6 @@ fn pairs_match_the_oracle_for_rows_in_any_order() {
         let mut rng = Rng::new(seed);
         let first = if seed % 3 == 0 { u32::MAX - 100 } else { rng.next_u64() as u32 };
         let (mut rows, truth) = play(&mut rng, first, 300);
-        // The launches of a thread are its calls in order, but the very first id must be known from the start.
         rng.shuffle(&mut rows, 2000);
         check_against(&truth, &run(Limits::default(), &rows).0);
     }

@@ -12,7 +12,7 @@ use super::windows::WindowSpans;
 use gpuflame_model::profile::{BusyIdle, Cause, DeviceTime, SteadyPart};
 use gpuflame_model::record::{Activity, Caller, ContextId, DeviceId, Nanos, ThreadId};
 
-/// Data, other than the work itself, that the account needs.
+/// What the account of a device's busy and idle time needs, apart from the activities themselves.
 pub(super) struct AccountInputs<'a> {
     pub(super) windows: &'a WindowSpans,
     pub(super) host_states: &'a HostStates,

@@ -169,7 +169,8 @@ mod tests {
         compare_arrivals(&ranks).remove("all").expect("two ranks have it")
     }
 
-    /// A rank that came last: rank, number of times, and the two sums in us.
+    /// A rank that came last: its number, how often it was last, and two sums in us: how long after the second last rank
+    /// it came, and how long the other ranks waited for it.
     type Late = (u32, u64, u64, u64);
 
     /// Returns the ranks, the number of collectives and the ranks that came last.

@@ -104,8 +104,8 @@ impl TraceCollector {
         }
     }
 
-    /// Returns the processes that are parts of a merged trace although they are given as numbers: a process that made
-    /// no call, and whose operations give a device with a number other than that of the process.
+    /// Returns the processes that are parts of a merged trace although their process field is a number and not a text
+    /// such as `[TP01] 0`. Such a process made no call, and the device of its operations has another number.
     fn numbered_parts(
         &self,
         calling: &BTreeSet<u32>,

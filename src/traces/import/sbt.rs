@@ -149,7 +149,7 @@ impl<'a> SbtRecord<'a> {
                 thread: if self.stack.0.is_empty() { Id::None } else { Id::Number(self.thread.into()) },
                 stack: Text::from(&*self.stack.0),
                 stack_kinds: Text::from(&*self.stack.1),
-                // The launch is pending even without a kernel, because the type of the event marks it as a launch.
+                // The type of the event marks the call as a launch, so it counts as one even without a kernel.
                 pending: correlation.is_some(),
                 ..Call::default()
             }),

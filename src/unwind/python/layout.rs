@@ -283,10 +283,11 @@ const COOKIE: &[u8; 8] = b"xdebugpy";
 struct DebugOffsets {
     version: u16,
     thread: usize,
-    /// Offset of three entries: `previous`, `executable` and `instr_ptr`, in this order.
+    /// Offset in the table of three consecutive entries about frames: `previous`, `executable` and `instr_ptr`.
     frame: usize,
     owner: usize,
-    /// Offset of five entries: `filename`, `name`, `qualname`, `linetable` and `firstlineno`, in this order.
+    /// Offset in the table of five consecutive entries about code: `filename`, `name`, `qualname`, `linetable` and
+    /// `firstlineno`.
     code: usize,
     instructions: usize,
     kind: usize,

@@ -196,7 +196,7 @@ impl OtherThreads {
         if !is_same {
             return None;
         }
-        // The positions are those of the first read, which is nearest to the sample.
+        // The first read was made closest in time to the sample, so the frames have its instruction positions.
         (self.frames, self.is_cut) = (first, before);
         Some(())
     }

@@ -398,8 +398,8 @@ fn a_sandbox_that_allows_the_documented_system_calls_loses_nothing() {
     assert_eq!(done.signal, Some(libc::SIGSYS), "{}", done.stderr);
 }
 
-/// System calls, traced by strace, of a program that sets its filter after its first launch, when the runtime's own
-/// set-up is over. Some calls are refused, so that the library makes other calls instead.
+/// Traces with strace the system calls of a program that installs a seccomp filter after its first launch, when the runtime
+/// has finished its own set-up. Some calls are refused, so that the library makes other calls instead.
 #[test]
 fn no_new_kind_of_system_call_is_made_after_set_up() {
     if Command::new("strace").arg("-V").output().is_err() {

@@ -289,7 +289,7 @@ fn abandon_state(thread: &ThreadState) -> bool {
     true
 }
 
-/// Records the calling thread's id and name, before the thread's first context. The name is recorded now because the
+/// Writes the calling thread's id and name to the log of launch stacks, before the thread's first stack. The name is recorded now because the
 /// thread may have ended when the collector reads its rows. If the thread opens a range before a session is set up, the
 /// log has no room yet, and the thread is announced with its first context instead.
 pub(crate) fn announce(id: ThreadId, thread: &ThreadState, contexts: &mut LogWriter) {
