@@ -41,6 +41,7 @@ fn run(tool: &[&str], program: &Path, folder: &Path, layers: u32, tokens: u32) -
         .current_dir(folder)
         .env("CUDA_INJECTION64_PATH", built("libgpuflame.so"))
         .env("GPUFLAME_OUTPUT", "out-%p")
+        .env("GPUFLAME_VERBOSE", "1")
         .stdin(Stdio::null());
     let output = command.output().expect("the program runs; instructions are counted by valgrind");
     let ledger = String::from_utf8_lossy(&output.stderr).into_owned();

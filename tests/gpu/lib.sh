@@ -144,7 +144,7 @@ plainly() { # FOLDER COMMAND..
 # With KIT_VERIFY=1 gpuflame takes every stack twice. With KIT_TRUTH=0, for timings, the simulated stack keeps no
 # account.
 under_gpuflame() { # FOLDER COMMAND..
-    local folder=$1 settings=(CUDA_INJECTION64_PATH="$KIT_GPUFLAME" GPUFLAME_OUTPUT=out)
+    local folder=$1 settings=(CUDA_INJECTION64_PATH="$KIT_GPUFLAME" GPUFLAME_OUTPUT=out GPUFLAME_VERBOSE=1)
     shift
     # If gpuflame's own search did not find the libcupti that the kit found (see the step "right"), the rest is still
     # measured with the kit's.

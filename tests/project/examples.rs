@@ -136,7 +136,7 @@ fn the_demo_writes_its_files_and_prints_the_cuda_stack_it_used() {
         suffixes.iter().map(|path| path.extension().unwrap().to_str().unwrap()).collect();
     suffixes.sort_unstable();
     assert_eq!(suffixes, ["csv", "folded", "folded", "json", "svg", "svg"], "{stdout}{stderr}");
-    assert!(stderr.contains("gpuflame: launches ") && stdout.contains("matmul_kernel"), "{stdout}{stderr}");
+    assert!(stderr.contains("gpuflame: complete: ") && stdout.contains("matmul_kernel"), "{stdout}{stderr}");
 }
 
 /// Builds an example with the examples' own script; `None` if this machine has no nvcc and cannot get one.

@@ -159,6 +159,8 @@ impl Run {
         // SAFETY: between fork and exec only `signal` is called, which is async-signal-safe.
         unsafe { command.pre_exec(defaults) };
         command.env("GPUFLAME_OUTPUT", "out").env("GPUSIM_TRUTH", "summary:truth.json");
+        // Most tests read the ledger.
+        command.env("GPUFLAME_VERBOSE", "1");
         let mut run = Self { command, folder };
         run.libraries(cuda());
         match way {

@@ -208,8 +208,16 @@ pub const SETTINGS: &[Setting] = &[
         name: "GPUFLAME_QUIET",
         values: SWITCH_VALUES,
         default: "0",
-        help: "1: do not print the ledger and warnings to stderr; a failure is still printed, in one line.",
+        help: "1: do not print the summary and warnings to stderr; a failure is still printed, in one line.",
         apply: |settings, value| parse_switch(value).map(|on| settings.quiet = on),
+    },
+    Setting {
+        name: "GPUFLAME_VERBOSE",
+        values: SWITCH_VALUES,
+        default: "0",
+        help: "1: print the ledger to stderr before the summary: all counts, in lines for scripts. If the \
+               ledger is not printed, it is in the recording.",
+        apply: |settings, value| parse_switch(value).map(|on| settings.verbose = on),
     },
     Setting {
         name: "GPUFLAME_INTERNAL_FRAMES",

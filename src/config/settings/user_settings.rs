@@ -59,8 +59,10 @@ pub struct Settings {
     pub signal: Option<i32>,
     /// Whether `cudaProfilerStart` and `cudaProfilerStop` open and close windows.
     pub profiler_calls: bool,
-    /// Whether the ledger and warnings are not printed on stderr.
+    /// Whether the summary and warnings are not printed on stderr.
     pub quiet: bool,
+    /// Whether the ledger is printed on stderr, before the summary.
+    pub verbose: bool,
     /// Whether frames inside the vendor's libraries are shown.
     pub internal_frames: bool,
     /// Treatment of Python frames: whether and how they are shown.
@@ -135,6 +137,7 @@ impl Settings {
             signal: None,
             profiler_calls: false,
             quiet: false,
+            verbose: false,
             internal_frames: false,
             python: PythonFrames::default(),
             backward: Backward::default(),

@@ -37,6 +37,7 @@ pub(crate) fn added_per_launch<const N: usize>(cuda: &Path, settings: [&[(&str, 
         command.arg(LAUNCHES.to_string()).current_dir(&folder).stdin(Stdio::null());
         if let Some(settings) = with {
             command.env("CUDA_INJECTION64_PATH", built("libgpuflame.so")).env("GPUFLAME_OUTPUT", "out-%p");
+            command.env("GPUFLAME_VERBOSE", "1");
             command.envs(settings.iter().copied());
         }
         command.stderr(Stdio::piped());

@@ -145,7 +145,7 @@ fn messages_held_during_the_run_appear_at_exit_or_in_the_ledger_file() {
     let done = run_as(&command, folder, |run| run.env("LD_PRELOAD", gpuflame()));
     assert_eq!(done.file("captured"), "");
     let mut lines = done.stderr.lines();
-    assert!(lines.next().unwrap().starts_with("gpuflame: ledger of process "), "{}", done.stderr);
+    assert!(lines.next().unwrap().starts_with("gpuflame: results of process "), "{}", done.stderr);
     assert!(lines.next().unwrap().starts_with(warning), "{}", done.stderr);
     assert_whole_ledger(&done.stderr);
     assert!(!done.folder.join("out.ledger.txt").exists());
@@ -165,7 +165,7 @@ fn the_ledger_starts_on_a_new_line_after_unfinished_output() {
     let begins = "gpuflame: launches 1000 = matched 1000 ";
     let done = run("unfinished");
     // gpuflame cannot read the last line of a pipe back, so it prints a heading first.
-    assert!(done.stderr.starts_with("half a linegpuflame: ledger of process "), "{}", done.stderr);
+    assert!(done.stderr.starts_with("half a linegpuflame: results of process "), "{}", done.stderr);
     assert!(done.stderr.contains(&format!("\n{begins}")), "{}", done.stderr);
     for (before, expected) in [("", ""), ("a line\n", "a line\n"), ("half a line", "half a line\n")] {
         let (command, folder) = prepare("launches").into_command();

@@ -422,13 +422,15 @@ impl Pipeline {
     /// Returns the ledger lines about windows that have their own files.
     pub(crate) fn windows_lines(&mut self, rendered: Option<&RenderedWindows>) -> Vec<String> {
         let Some(apart) = self.rows.explain.per_window() else { return Vec::new() };
-        let LateArrivals { launches, activities, nanos } = apart.late();
-        let late = format!(
-            "windows {}, late: {launches} launches, {activities} activities, {nanos} ns arrived after their \
-             window's files were written",
-            apart.opened()
-        );
-        [Some(late), rendered.and_then(RenderedWindows::ledger_line)].into_iter().flatten().collect()
+        let line = late_line(apart);
+        [Some(line), rendered.and_then(RenderedWindows::ledger_line)].into_iter().flatten().collect()
+    }
+
+    /// Returns the line about rows that are missing from the files of their window; `None` if there are none.
+    pub(crate) fn late_line(&mut self) -> Option<String> {
+        let apart = self.rows.explain.per_window()?;
+        let LateArrivals { launches, activities, .. } = apart.late();
+        (launches + activities > 0).then(|| late_line(apart))
     }
 
     /// Stops accepting rows and computes the final sums. Hands over the remaining windows. The growing outputs receive
@@ -564,6 +566,15 @@ impl Pipeline {
     pub(crate) fn outputs(&mut self) -> (&mut Profile, &mut GrowingOutputs) {
         (self.rows.explain.profile_mut(), &mut self.rows.growing)
     }
+}
+
+fn late_line(apart: &PerWindowSums) -> String {
+    let LateArrivals { launches, activities, nanos } = apart.late();
+    format!(
+        "windows {}, late: {launches} launches, {activities} activities, {nanos} ns arrived after their \
+         window's files were written",
+        apart.opened()
+    )
 }
 
 /// Whether a loss of this kind proves that the process launched something.

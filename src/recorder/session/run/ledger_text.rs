@@ -1,11 +1,12 @@
-//! The ledger as text, which is printed to stderr at exit: launches and activities that were seen, losses, and
-//! gpuflame's own cost. Scripts parse the ledger, so its lines keep their wording and order.
+//! The ledger as text: launches and activities that were seen, losses, and gpuflame's own cost. It is printed to stderr at
+//! exit on request, and is otherwise in the recording. Scripts parse the ledger, so its lines keep their wording and order.
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::fmt::Write;
 
 use crate::capture::{self, CallbackCost, VerifiedStacks};
+use gpuflame_config::RenamedOutput;
 use gpuflame_cupti::DeliveryCounts;
 use gpuflame_explain::{Device, Host, Ledger};
 use gpuflame_model::profile::views::UnifiedSums;
@@ -57,9 +58,7 @@ pub(super) fn text(
     lines.push(own_cost(capture::cost(), held));
     lines.extend(graph_cost(ledger.tally.launches.graphs));
     lines.extend(verified_stacks(capture::verified()));
-    lines.extend(report.renamed.iter().map(|rename| {
-        format!("{} is taken; wrote {} instead", rename.intended.display(), rename.actual.display())
-    }));
+    lines.extend(report.renamed.iter().map(renamed_file));
     lines.extend(report.notes.iter().cloned());
     lines.extend(further);
     lines.extend(report.written.iter().map(|path| format!("wrote {}", path.display())));
@@ -67,6 +66,24 @@ pub(super) fn text(
         text.push_str(&messages::format_line(line));
         text
     })
+}
+
+/// Returns the lines of the ledger that are printed even if the ledger is not: causes of missing or wrong results that the
+/// summary does not name, and names of files that differ from what the user asked for.
+pub(super) fn remarks(
+    ledger: &Ledger,
+    profile: &Profile,
+    report: &WriteReport,
+    (traffic, times_lost): (DeliveryCounts, TimesLost),
+) -> Vec<String> {
+    let mut lines: Vec<_> = missing_records_hint(ledger, times_lost.records).into_iter().collect();
+    lines.extend(subscription_loans(times_lost.subscription));
+    lines.extend(foreign_buffers(traffic));
+    lines.extend(python::off_reason().and_then(|_| python_functions(profile)));
+    lines.extend(profile.times().iter().flat_map(doubtful_times));
+    lines.extend(report.renamed.iter().map(renamed_file));
+    lines.extend(report.notes.iter().cloned());
+    lines
 }
 
 /// Returns a line with every kind of loss. Kinds that did not occur are listed as well, so that scripts can rely on the
@@ -257,6 +274,14 @@ fn device_lines(device: &Device, profile: &Profile) -> Option<Vec<String>> {
         ],
     };
     lines.push(busiest_streams(profile, time, &gpu));
+    lines.extend(doubtful_times(time));
+    Some(lines)
+}
+
+/// Returns lines about activities of a device that came too late, or began before their launch.
+fn doubtful_times(time: &DeviceTime) -> Vec<String> {
+    let gpu = format!("GPU {}", time.device.0);
+    let mut lines = Vec::new();
     if time.late_count > 0 {
         lines.push(format!(
             "{gpu} late: {} activities came too late to count as busy, {} ns",
@@ -269,7 +294,12 @@ fn device_lines(device: &Device, profile: &Profile) -> Option<Vec<String>> {
             time.early_count, time.early
         ));
     }
-    Some(lines)
+    lines
+}
+
+/// Returns a line about a file that has another name than intended.
+fn renamed_file(rename: &RenamedOutput) -> String {
+    format!("{} is taken; wrote {} instead", rename.intended.display(), rename.actual.display())
 }
 
 /// Returns text with the busy share of a device in the steady part of the run, and the length of the other parts.
@@ -305,7 +335,8 @@ fn busiest_streams(profile: &Profile, time: &DeviceTime, gpu: &str) -> String {
     line
 }
 
-fn percent(part: u64, whole: u64) -> f64 {
+/// Returns `part` in percent of `whole`; 0 if `whole` is 0.
+pub(super) fn percent(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 }
 }
 

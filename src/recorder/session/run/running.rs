@@ -25,6 +25,7 @@ use gpuflame_unwind::ModuleMap;
 
 use super::ledger_text;
 use super::stats::{Stats, StatsExchange};
+use super::summary_text;
 use crate::session::clients::callback_switch::CallbackSwitch;
 use crate::session::clients::other_clients::OtherClients;
 use crate::session::collect::checkpoint::{Checkpoint, CheckpointSource};
@@ -55,6 +56,8 @@ const CONTEXT_END_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum time for which the checkpoint's thread waits while the collector makes no progress. After this time, the
 /// checkpoint's thread reads the rows itself.
 const CHECKPOINT_READ_TIMEOUT: Duration = Duration::from_millis(200);
+
+const NOTHING_LAUNCHED: &str = "nothing was launched, and no file is written";
 
 /// Maximum time by which printing the ledger may delay the exit.
 const LEDGER_PRINT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -385,8 +388,8 @@ impl Session {
         report
     }
 
-    /// Returns the ledger as it is printed; an empty text if the settings disable the ledger. If `report` has no files,
-    /// lines about files are omitted.
+    /// Returns the ledger; an empty text if the settings disable all messages. If `report` has no files, lines about files
+    /// are omitted.
     fn ledger_text(
         &self,
         pipeline: &mut Pipeline,
@@ -401,10 +404,38 @@ impl Session {
         further.extend(pipeline.clock_line());
         further.extend(pipeline.windows_lines(rendered));
         if !pipeline.has_work() {
-            further.push("nothing was launched, and no file is written".to_owned());
+            further.push(NOTHING_LAUNCHED.to_owned());
         }
         let clients = (self.api.delivery_counts(), self.clients.times_lost());
         ledger_text::text(ledger, pipeline.outputs().0, (report, further), held, clients)
+    }
+
+    /// Returns the summary that is printed at exit; an empty text if the settings disable all messages. Without the ledger,
+    /// remarks from the ledger precede the summary.
+    fn summary_text(
+        &self,
+        pipeline: &mut Pipeline,
+        (ledger, has_ledger): (&Ledger, bool),
+        report: &WriteReport,
+        rendered: Option<&RenderedWindows>,
+    ) -> String {
+        if self.settings.quiet {
+            return String::new();
+        }
+        let has_work = pipeline.has_work();
+        let mut lines = Vec::new();
+        if !has_ledger {
+            lines.extend(pipeline.clock_line().into_iter().chain(pipeline.late_line()));
+            let clients = (self.api.delivery_counts(), self.clients.times_lost());
+            lines.extend(ledger_text::remarks(ledger, pipeline.outputs().0, report, clients));
+            lines.extend((!has_work).then(|| NOTHING_LAUNCHED.to_owned()));
+        }
+        if has_work {
+            let of_windows = rendered.iter().flat_map(|rendered| &rendered.report.written);
+            let files: Vec<_> = report.written.iter().chain(of_windows).map(PathBuf::as_path).collect();
+            lines.extend(summary_text::lines(ledger, pipeline.outputs().0, &files));
+        }
+        lines.iter().map(|line| messages::format_line(line)).collect()
     }
 
     /// Writes text that could not be printed on stderr to a file next to the outputs. Returns the path of the file. If
@@ -455,11 +486,11 @@ fn end_checkpoint(checkpoint: &Checkpoint, work: u64, all_is_written: bool) {
     }
 }
 
-/// Prints the ledger. If stderr may end in an unfinished line, prints a heading first, so that the first line of the
-/// ledger is not appended to the unfinished line.
-fn print_ledger(text: &str) -> bool {
+/// Prints the ledger and the summary. If stderr may end in an unfinished line, prints a heading first, so that the first
+/// line of `text` is not appended to the unfinished line.
+fn print_results(text: &str) -> bool {
     let heading = (!text.is_empty() && stderr::hides_last_line())
-        .then(|| messages::format_line(&format!("ledger of process {}", std::process::id())));
+        .then(|| messages::format_line(&format!("results of process {}", std::process::id())));
     let text = heading.unwrap_or_default() + text;
     stderr::write_on_own_line(text.as_bytes(), LEDGER_PRINT_TIMEOUT)
 }
@@ -660,7 +691,8 @@ impl ShutdownSteps for Session {
         let has_work = pipeline.has_work();
         let is_printed = stderr::takes_messages();
         let unprinted = messages::take_unprinted();
-        if has_work && !is_printed {
+        // If the ledger is not printed, it is in the recording.
+        if has_work && !(is_printed && self.settings.verbose) {
             let ledger =
                 self.ledger_text(&mut pipeline, (&ledger, held), &WriteReport::default(), rendered.as_ref());
             let text = unprinted.clone() + &ledger;
@@ -679,9 +711,12 @@ impl ShutdownSteps for Session {
                 report.failures.is_empty() && (self.window_outputs.is_none() || rendered.is_some());
             end_checkpoint(checkpoint, pipeline.rows_of_work(), is_complete);
         }
-        let text = unprinted
-            + &messages::take_unprinted()
-            + &self.ledger_text(&mut pipeline, (&ledger, held), &report, rendered.as_ref());
+        let mut text = unprinted + &messages::take_unprinted();
+        let has_ledger = self.settings.verbose || !is_printed;
+        if has_ledger {
+            text += &self.ledger_text(&mut pipeline, (&ledger, held), &report, rendered.as_ref());
+        }
+        text += &self.summary_text(&mut pipeline, (&ledger, has_ledger), &report, rendered.as_ref());
         // A process that has launched nothing writes no file.
         let file = if is_printed || !has_work { None } else { self.write_unprinted(&text, &report) };
         let files =
@@ -692,7 +727,7 @@ impl ShutdownSteps for Session {
             describe_process(profile, &ledger, files)
         });
         let mut rest = String::new();
-        if is_printed && !print_ledger(&text) {
+        if is_printed && !print_results(&text) {
             rest = text;
         }
         // A message that was added since `take_unprinted` was last called is about the folder of reports.

@@ -1,0 +1,575 @@
+//! The summary that is printed to stderr at exit, in five lines: how busy the GPUs were, why they were idle, the most
+//! expensive GPU work, whether the results are complete, and the file to open. The ledger has the figures in full.
+
+use std::borrow::Cow;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use gpuflame_explain::Ledger;
+use gpuflame_export::short_names::short_kernel;
+use gpuflame_export::{InnermostFrames, NameFolding, innermost_frames};
+use gpuflame_model::profile::views::{IDLE, idle_word};
+use gpuflame_model::profile::{
+    Cause, DeviceTime, Profile, RootMark, Sample, SampleSite, add_to, format_nanos, saturating_sum,
+};
+use gpuflame_model::record::{ContextId, Loss, Provenance, Work};
+
+use super::ledger_text::percent;
+
+/// Maximum number of GPUs, and of kinds of GPU work, that are listed.
+const MAX_GPUS: usize = 8;
+const MAX_WORKS: usize = 3;
+/// Maximum number of stacks, longest idle time first, among which the place with most idle time is searched.
+const MAX_IDLE_STACKS: usize = 4096;
+
+const MEMORY_WAS_SHORT: &str = "memory was short, raise GPUFLAME_MAX_MEM";
+
+/// Returns the lines of the summary. `files` are all files that were written. If a launcher gave the process a rank, each
+/// line names the rank and the process, because all ranks print to the same terminal.
+pub(super) fn lines(ledger: &Ledger, profile: &Profile, files: &[&Path]) -> Vec<String> {
+    let mut lines = vec![busy_line(ledger, profile)];
+    lines.extend(idle_line(profile));
+    lines.extend(work_line(profile));
+    lines.push(complete_line(ledger, profile));
+    lines.extend(next_file_line(profile, files));
+    if let Some((_, rank)) = profile.provenance().find(|(what, _)| *what == Provenance::RANK) {
+        let process = std::process::id();
+        lines.iter_mut().for_each(|line| *line = format!("rank {rank}, process {process}: {line}"));
+    }
+    lines
+}
+
+/// Whether GPUs may have been busy for longer than their busy time: work was lost, came too late to count, or has no
+/// record.
+fn is_busy_time_incomplete(ledger: &Ledger, profile: &Profile) -> bool {
+    profile.coverage().all.uncovered > 0
+        || ledger.tally.activities.untimed > 0
+        || profile.losses().any(|(loss, _)| loss.hides_gpu_time())
+        || profile.times().iter().any(|time| time.late_count > 0)
+}
+
+fn sum_times(profile: &Profile, of: fn(&DeviceTime) -> u64) -> u64 {
+    saturating_sum(profile.times().iter().map(of))
+}
+
+/// Returns the line with the busy share of each GPU in the steady part of the run.
+fn busy_line(ledger: &Ledger, profile: &Profile) -> String {
+    let times = profile.times();
+    if times.is_empty() {
+        let what = if profile.devices().is_empty() { "no GPU work" } else { "no time of any GPU work" };
+        return format!("{what} was recorded");
+    }
+    let least = if is_busy_time_incomplete(ledger, profile) { "at least " } else { "" };
+    let shares = times.iter().take(MAX_GPUS).map(|time| {
+        let (device, steady) = (time.device.0, time.steady());
+        let share = percent(steady.busy, steady.window());
+        format!("GPU {device} busy {least}{share:.1} % of {}", format_nanos(steady.window()))
+    });
+    let mut line = shares.collect::<Vec<_>>().join(", ");
+    if let Some(more) = times.len().checked_sub(MAX_GPUS).filter(|more| *more > 0) {
+        line += &format!(", and {more} more GPUs");
+    }
+    let longest = |of: fn(&DeviceTime) -> u64| format_nanos(times.iter().map(of).max().unwrap_or_default());
+    line + &match profile.steady() {
+        Some(steady) => format!(
+            " of {}, without {} of start-up and {} of shutdown",
+            steady.rule.words(),
+            longest(|time| time.start_up.window()),
+            longest(|time| time.shutdown.window())
+        ),
+        None => ", start-up and shutdown included".to_owned(),
+    }
+}
+
+/// Returns the line with the largest cause of idle time in the steady part of the run, and the place with most of it.
+/// Returns `None` if no GPU time is known.
+fn idle_line(profile: &Profile) -> Option<String> {
+    if profile.times().is_empty() {
+        return None;
+    }
+    if let Some(doubt) = profile.idle_doubt() {
+        return Some(format!("idle time is unknown: {doubt}"));
+    }
+    let is_steady =
+        |sample: &&Sample| !matches!(sample.root_mark, Some(RootMark::StartUp | RootMark::Shutdown));
+    let mut causes: BTreeMap<&str, u64> = BTreeMap::new();
+    let samples = || profile.samples(&IDLE).iter().filter(is_steady);
+    samples().for_each(|sample| add_to(causes.entry(idle_word(sample)).or_default(), sample.amount()));
+    let idle = sum_times(profile, |time| time.steady().idle);
+    let Some((cause, nanos)) =
+        causes.into_iter().max_by_key(|(_, nanos)| *nanos).filter(|(_, nanos)| *nanos > 0)
+    else {
+        return Some(format!("idle {}", format_nanos(idle)));
+    };
+    let share = percent(nanos, idle);
+    let mut line = format!("idle {}: {share:.1} % {}", format_nanos(idle), cause_words(cause));
+    let mut stacks: Vec<_> = samples().filter(|sample| idle_word(sample) == cause).collect();
+    stacks.sort_unstable_by_key(|sample| Reverse(sample.amount()));
+    let mut places: BTreeMap<String, u64> = BTreeMap::new();
+    for sample in stacks.into_iter().take(MAX_IDLE_STACKS) {
+        let Some(place) = place(profile, sample.site, cause == Cause::HostLate.word()) else { continue };
+        add_to(places.entry(place).or_default(), sample.amount());
+    }
+    if let Some((place, part)) = places.into_iter().max_by_key(|(_, part)| *part) {
+        line += &format!(" ({:.1} % {place})", percent(part, idle));
+    }
+    Some(line)
+}
+
+/// Returns the words for the word of a cause, or of a place at the edge of a window.
+fn cause_words(word: &'static str) -> &'static str {
+    match word {
+        "before_the_first" => "before the first work",
+        "after_the_last" => "after the last work",
+        _ => Cause::ALL.into_iter().find(|cause| cause.word() == word).map_or(word, Cause::label),
+    }
+}
+
+/// Returns the place of idle time: `between cudaMalloc and cudaMemcpy in upload`, or `before cudaLaunchKernel in decode`.
+/// Returns `None` if it is unknown.
+fn place(profile: &Profile, site: SampleSite, is_thread_there: bool) -> Option<String> {
+    let innermost = |site| {
+        let InnermostFrames { call, function, .. } = innermost_frames(profile, site, NameFolding::Kept);
+        // An address names no place that a reader could find.
+        (call, function.filter(|name| !name.contains("0x")))
+    };
+    let in_function = |function: Option<String>| function.map_or(String::new(), |name| format!(" in {name}"));
+    if let SampleSite::Between { after, before, .. } = site {
+        let [first, second] =
+            [after, before].map(|context: ContextId| innermost(SampleSite::Context(context)));
+        let (inner, outer) = if first.1 == second.1 { (None, second.1) } else { (first.1, second.1) };
+        return Some(format!(
+            "between {}{} and {}{}",
+            first.0?,
+            in_function(inner),
+            second.0?,
+            in_function(outer)
+        ));
+    }
+    match innermost(site) {
+        (Some(call), function) => {
+            let at = if is_thread_there { "at" } else { "before" };
+            Some(format!("{at} {call}{}", in_function(function)))
+        }
+        (None, function) => Some(format!("in {}", function?)),
+    }
+}
+
+/// Returns the line with the most expensive GPU work, kernels, copies and fills alike, over all GPUs; `None` if no work
+/// has a time.
+fn work_line(profile: &Profile) -> Option<String> {
+    let mut sums: BTreeMap<Cow<'_, str>, u64> = BTreeMap::new();
+    for work in profile.works() {
+        let name = match work.work {
+            Work::Kernel(id) => profile.kernel(id).unwrap_or("unnamed kernels").into(),
+            Work::Copy(kind) => format!("{} copies", kind.label()).into(),
+            Work::Set => "fills".into(),
+            Work::Graph => "graphs".into(),
+        };
+        add_to(sums.entry(name).or_default(), work.weight.nanos);
+    }
+    let all = saturating_sum(sums.values().copied());
+    if all == 0 {
+        return None;
+    }
+    let mut sums: Vec<_> = sums.into_iter().collect();
+    sums.sort_by_key(|(_, nanos)| Reverse(*nanos));
+    let rest = sums.split_off(sums.len().min(MAX_WORKS));
+    let share = |nanos| percent(nanos, all);
+    let mut parts: Vec<_> = sums
+        .iter()
+        .map(|(name, nanos)| {
+            let name = short_kernel(name).map_or_else(|| name.clone(), Cow::from);
+            format!("{:.1} % {name}", share(*nanos))
+        })
+        .collect();
+    if !rest.is_empty() {
+        let nanos = saturating_sum(rest.iter().map(|(_, nanos)| *nanos));
+        parts.push(format!("{:.1} % in {} more", share(nanos), rest.len()));
+    }
+    Some(format!("GPU work {}: {}", format_nanos(all), parts.join(", ")))
+}
+
+/// Returns the line that states whether anything was lost, with the reasons.
+fn complete_line(ledger: &Ledger, profile: &Profile) -> String {
+    let tally = &ledger.tally;
+    let uncovered = profile.coverage().all.uncovered;
+    let (mut lost, mut details, mut reasons) = (Vec::new(), Vec::new(), Vec::new());
+    let mut note = |is_lost: bool, count: u64, what: &str, reason: &'static str| {
+        if count > 0 {
+            let list = if is_lost { &mut lost } else { &mut details };
+            list.push(format!("{} {what}", grouped(count)));
+            if !reason.is_empty() && !reasons.contains(&reason) {
+                reasons.push(reason);
+            }
+        }
+    };
+    note(
+        true,
+        uncovered,
+        "launches without GPU work",
+        "it was not finished at the exit, or CUPTI did not report it",
+    );
+    for (loss, count) in profile.lost() {
+        note(!is_detail(loss), count, &loss.label().replace('_', " "), reason(loss));
+    }
+    note(true, tally.activities.untimed, "activities without times", "CUPTI reported none");
+    note(true, tally.activities.of_no_call, "activities with impossible correlation ids", "");
+    note(false, tally.activities.no_stack, "activities without a launch stack", "");
+    note(false, tally.activities.launched_before, "activities launched before recording", "");
+    note(false, tally.launches.pending.saturating_sub(uncovered), "empty copies or graphs", "");
+    note(false, tally.launches.outside, "launches outside the windows", "");
+    let launches = grouped(ledger.launches().total);
+    let mut line = match lost.is_empty() {
+        true => format!("complete: {launches} launches, none lost"),
+        false => format!("not complete: {launches} launches; lost: {}", lost.join(", ")),
+    };
+    if !details.is_empty() {
+        line += &format!("; {}", details.join(", "));
+    }
+    if !reasons.is_empty() {
+        line += &format!(" ({})", reasons.join("; "));
+    }
+    line
+}
+
+/// Whether a loss only affects the detail of stacks and names, or is not a loss of gpuflame's. All launches and their GPU
+/// work are in the results nevertheless.
+fn is_detail(loss: Loss) -> bool {
+    use Loss::{
+        KernelsNotKeptApart, LaunchesFailed, PythonDropped, PythonUnsure, StacksCut, StacksGuessed,
+        StacksModuleUnknown, StacksNotKeptApart, StacksTruncated, ThreadsNotNamed,
+    };
+    matches!(
+        loss,
+        StacksTruncated
+            | StacksGuessed
+            | StacksCut
+            | StacksModuleUnknown
+            | StacksNotKeptApart
+            | KernelsNotKeptApart
+            | ThreadsNotNamed
+            | PythonDropped
+            | PythonUnsure
+            | LaunchesFailed
+    )
+}
+
+/// Returns the reason for a loss, and what avoids it; empty if the name of the loss says everything.
+fn reason(loss: Loss) -> &'static str {
+    use Loss::{
+        ActivitiesDropped, ActivitiesUnreadable, BlocksDropped, GraphNodesDropped, HostCallsDropped,
+        KernelsNotKeptApart, LaunchesDropped, MarksDropped, RangesDropped, SamplesDropped, StacksDropped,
+        StacksNested, StacksNotKeptApart, StepsDropped, ThreadsNotNamed,
+    };
+    match loss {
+        LaunchesDropped | ActivitiesDropped | StacksDropped | GraphNodesDropped | StacksNotKeptApart
+        | KernelsNotKeptApart | ThreadsNotNamed => MEMORY_WAS_SHORT,
+        ActivitiesUnreadable => "CUPTI's records have an unknown layout",
+        StacksNested => "launched by signal handlers",
+        HostCallsDropped | MarksDropped | SamplesDropped | BlocksDropped | StepsDropped | RangesDropped => {
+            "too many at once"
+        }
+        _ => "",
+    }
+}
+
+/// Formats a number with commas: `9,216`.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Returns the line with the file to open next: the picture of idle time if the GPUs were mostly idle, otherwise the
+/// picture of GPU time. Returns `None` if no file was written.
+fn next_file_line(profile: &Profile, files: &[&Path]) -> Option<String> {
+    let (busy, window) =
+        (sum_times(profile, |time| time.steady().busy), sum_times(profile, |time| time.steady().window()));
+    let is_mostly_idle = profile.idle_doubt().is_none() && busy < window.saturating_sub(busy);
+    let length = |file: &&&Path| file.as_os_str().len();
+    let ends = |end: &'static str| {
+        files.iter().filter(move |file| file.as_os_str().as_encoded_bytes().ends_with(end.as_bytes()))
+    };
+    // The name of each view's picture is the name of the picture of GPU time with a word before its end.
+    let idle = ends(".idle.svg").max_by_key(length).filter(|_| is_mostly_idle);
+    let file = idle.or_else(|| ends(".svg").min_by_key(length)).or_else(|| files.first())?;
+    let more = files.len() - 1;
+    let verb =
+        if file.as_os_str().as_encoded_bytes().ends_with(b".gfr") { "run `gpuflame top` on" } else { "open" };
+    let others = match more {
+        0 => String::new(),
+        1 => "; 1 more file was written".to_owned(),
+        more => format!("; {more} more files were written"),
+    };
+    Some(format!("next: {verb} {}{others}", file.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpuflame_export::testing::{GEMM, RELU, Sketch};
+    use gpuflame_model::profile::{
+        Coverage, LaunchCoverage, Leaf, LeafFrame, ShownFrame, ShownFrameKind, SteadyPart, SteadyRule,
+    };
+    use gpuflame_model::record::{CopyKind, DeviceId, Missing, Nanos, Row, ThreadId};
+
+    fn device_time(device: u32, busy: u64, idle: u64) -> DeviceTime {
+        DeviceTime {
+            device: DeviceId(device),
+            window: busy + idle,
+            busy,
+            idle,
+            late: 0,
+            late_count: 0,
+            early: 0,
+            early_count: 0,
+            first: Nanos(0),
+            last: Nanos(busy + idle),
+            start_up: Default::default(),
+            shutdown: Default::default(),
+        }
+    }
+
+    /// Adds a context whose stack is `function`, which makes the call `call`.
+    fn add_call(profile: &mut Profile, id: u32, function: &str, call: &str) -> ContextId {
+        let id = ContextId(id);
+        profile.push(&Row::Context { id, thread: ThreadId(1), flags: Default::default(), frames: &[] });
+        let shown = [(ShownFrameKind::Code, function), (ShownFrameKind::Call, call)].map(|(kind, name)| {
+            let frame = ShownFrame::new(kind, profile.intern(name));
+            profile.intern_shown(frame)
+        });
+        profile.set_shown(id, shown);
+        id
+    }
+
+    fn idle(site: SampleSite, cause: Cause, nanos: u64) -> Sample {
+        let mut sample = Sample::new(site, Leaf::new(&[LeafFrame::Idle(cause)]));
+        (sample.device, sample.values) = (Some(DeviceId(0)), [nanos, 1, 0, 0]);
+        sample
+    }
+
+    fn between(after: ContextId, before: ContextId) -> SampleSite {
+        SampleSite::Between { after, thread: None, before }
+    }
+
+    /// A ledger of `launches` launches, all of which have an activity.
+    fn complete_ledger(launches: u64) -> Ledger {
+        let mut ledger = Ledger::default();
+        (ledger.tally.launches.seen, ledger.tally.launches.matched) = (launches, launches);
+        (ledger.tally.activities.seen, ledger.tally.activities.matched) = (launches, launches);
+        ledger
+    }
+
+    fn shown(ledger: &Ledger, profile: &Profile, files: &[&str]) -> Vec<String> {
+        let files: Vec<_> = files.iter().map(Path::new).collect();
+        lines(ledger, profile, &files)
+    }
+
+    const FILES: [&str; 5] = ["/x/o.folded", "/x/o.svg", "/x/o.csv", "/x/o.idle.folded", "/x/o.idle.svg"];
+
+    #[test]
+    fn an_idle_program_gets_the_largest_cause_the_calls_around_it_and_the_idle_picture() {
+        let mut profile = Sketch::new().stats(GEMM, 0, 4, 1_000_000, 0).done();
+        let [malloc, copy] = [(1, "cudaMalloc"), (2, "cudaMemcpy")]
+            .map(|(id, call)| add_call(&mut profile, id, "upload", call));
+        let launch = add_call(&mut profile, 3, "decode", "cudaLaunchKernel");
+        profile.set_times(vec![device_time(0, 1_000_000, 9_000_000)], Vec::new());
+        // The host was late for 6 of 9 ms, of which 3 + 2 ms are between the same calls: 66.7 % and 55.6 %.
+        let samples = vec![
+            idle(between(malloc, copy), Cause::HostLate, 3_000_000),
+            Sample {
+                root_mark: Some(RootMark::Opening),
+                ..idle(SampleSite::Context(launch), Cause::HostLate, 500_000)
+            },
+            idle(between(copy, launch), Cause::HostLate, 1_000_000),
+            Sample { device: Some(DeviceId(1)), ..idle(between(malloc, copy), Cause::HostLate, 2_000_000) },
+            idle(SampleSite::Context(launch), Cause::LaunchLatency, 2_500_000),
+        ];
+        profile.set_samples(&IDLE, samples);
+        let expected = [
+            "GPU 0 busy 10.0 % of 10.000 ms, start-up and shutdown included",
+            "idle 9.000 ms: 66.7 % host late (55.6 % between cudaMalloc and cudaMemcpy in upload)",
+            "GPU work 1.000 ms: 100.0 % gemm",
+            "complete: 9,216 launches, none lost",
+            "next: open /x/o.idle.svg; 4 more files were written",
+        ];
+        assert_eq!(shown(&complete_ledger(9216), &profile, &FILES), expected);
+    }
+
+    #[test]
+    fn idle_time_before_a_launch_names_the_launch() {
+        let mut profile = Profile::default();
+        let launch = add_call(&mut profile, 3, "decode", "cudaLaunchKernel");
+        let address = add_call(&mut profile, 4, "libx.so+0x12", "cuLaunchKernel");
+        profile.set_times(vec![device_time(0, 5, 5_000)], Vec::new());
+        let line = |profile: &mut Profile, site, cause| {
+            profile.set_samples(&IDLE, vec![idle(site, cause, 5_000)]);
+            idle_line(profile).unwrap()
+        };
+        let context = SampleSite::Context(launch);
+        assert_eq!(
+            line(&mut profile, context, Cause::LaunchLatency),
+            "idle 5.000 us: 100.0 % launch latency (100.0 % before cudaLaunchKernel in decode)"
+        );
+        assert_eq!(
+            line(&mut profile, context, Cause::HostLate),
+            "idle 5.000 us: 100.0 % host late (100.0 % at cudaLaunchKernel in decode)"
+        );
+        assert_eq!(
+            line(&mut profile, between(launch, address), Cause::HostLate),
+            "idle 5.000 us: 100.0 % host late (100.0 % between cudaLaunchKernel in decode and cuLaunchKernel)"
+        );
+        assert_eq!(
+            line(&mut profile, SampleSite::NoStack, Cause::Dependency),
+            "idle 5.000 us: 100.0 % dependency or sync"
+        );
+    }
+
+    #[test]
+    fn a_copy_bound_program_lists_its_copies_first() {
+        let mut sketch = Sketch::new();
+        sketch.stats(Work::Copy(CopyKind::HTOD), 0, 9, 6_000_000, 0);
+        sketch.stats(Work::Copy(CopyKind::HTOD), 1, 9, 2_400_000, 0);
+        sketch.stats(GEMM, 0, 9, 900_000, 0).stats(RELU, 0, 9, 400_000, 0);
+        sketch.stats(Work::Set, 0, 1, 200_000, 0).stats(Work::Copy(CopyKind::DTOH), 0, 1, 100_000, 0);
+        let profile = sketch.done();
+        // 8.4 of 10 ms are copies to the GPUs.
+        let expected = "GPU work 10.000 ms: 84.0 % HtoD copies, 9.0 % gemm, 4.0 % relu, 3.0 % in 2 more";
+        assert_eq!(work_line(&profile).unwrap(), expected);
+    }
+
+    #[test]
+    fn several_gpus_share_a_line_and_the_steady_part_is_named() {
+        let mut profile = Sketch::new().done();
+        let mut times = vec![device_time(0, 900, 100), device_time(1, 200, 800)];
+        times[0].start_up.idle = 100;
+        times[1].start_up.idle = 100;
+        times[1].shutdown.busy = 100;
+        profile.set_times(times, Vec::new());
+        profile.set_steady(Some(SteadyPart { rule: SteadyRule::Steps, begin: Nanos(100), end: Nanos(900) }));
+        let expected = "GPU 0 busy 100.0 % of 900 ns, GPU 1 busy 12.5 % of 800 ns of steps, \
+                        without 100 ns of start-up and 100 ns of shutdown";
+        assert_eq!(busy_line(&complete_ledger(3), &profile), expected);
+        // 1,000 of 1,700 ns are busy, so the first picture is that of GPU time.
+        let files = FILES.map(Path::new);
+        assert_eq!(
+            next_file_line(&profile, &files).unwrap(),
+            "next: open /x/o.svg; 4 more files were written"
+        );
+        let times = (0..10).map(|device| device_time(device, 1, 1)).collect();
+        profile.set_times(times, Vec::new());
+        assert!(
+            busy_line(&complete_ledger(3), &profile).contains("GPU 7 busy 50.0 % of 2 ns, and 2 more GPUs")
+        );
+    }
+
+    #[test]
+    fn losses_are_listed_with_their_reasons_and_make_the_busy_share_a_minimum() {
+        let mut sketch = Sketch::new();
+        sketch.lost(Loss::LaunchesDropped, 1200).lost(Loss::ActivitiesDropped, 5).lost(Loss::StacksCut, 3);
+        let mut profile = sketch.lost(Loss::LaunchesCaptured, 7).done();
+        profile.set_times(vec![device_time(0, 3, 1)], Vec::new());
+        let mut ledger = complete_ledger(100);
+        ledger.losses = profile.losses().collect();
+        ledger.tally.activities.no_stack = 2;
+        assert_eq!(
+            complete_line(&ledger, &profile),
+            "not complete: 1,300 launches; lost: 1,200 launches dropped, 5 activities dropped; 3 stacks cut, \
+             2 activities without a launch stack (memory was short, raise GPUFLAME_MAX_MEM)"
+        );
+        assert_eq!(
+            busy_line(&ledger, &profile),
+            "GPU 0 busy at least 75.0 % of 4 ns, start-up and shutdown included"
+        );
+    }
+
+    #[test]
+    fn each_kind_of_loss_is_in_the_summary() {
+        for loss in Loss::ALL {
+            let profile = Sketch::new().lost(loss, 4321).done();
+            let mut ledger = complete_ledger(1);
+            ledger.losses = profile.losses().collect();
+            let line = complete_line(&ledger, &profile);
+            // Launches captured into a graph run when the graph is launched, so they are not lost.
+            assert_eq!(line.contains("4,321"), loss != Loss::LaunchesCaptured, "{loss:?}: {line}");
+            let is_complete = is_detail(loss) || loss == Loss::LaunchesCaptured;
+            assert_eq!(line.starts_with("complete: "), is_complete, "{line}");
+        }
+    }
+
+    #[test]
+    fn withheld_idle_time_has_its_reason() {
+        let mut profile = Sketch::new().done();
+        profile.set_times(vec![device_time(0, 10, 90)], Vec::new());
+        let all = LaunchCoverage { launches: 20, uncovered: 18 };
+        profile.set_coverage(Coverage { all, ..Coverage::default() });
+        let mut ledger = complete_ledger(20);
+        (ledger.tally.launches.matched, ledger.tally.launches.pending) = (1, 19);
+        let expected = [
+            "GPU 0 busy at least 10.0 % of 100 ns, start-up and shutdown included",
+            "idle time is unknown: 18 of 20 launches have no activity",
+            "not complete: 20 launches; lost: 18 launches without GPU work; 1 empty copies or graphs \
+             (it was not finished at the exit, or CUPTI did not report it)",
+            "next: open /x/o.svg; 4 more files were written",
+        ];
+        assert_eq!(shown(&ledger, &profile, &FILES), expected);
+    }
+
+    #[test]
+    fn a_run_without_gpu_work_has_no_lines_about_work() {
+        let mut ledger = Ledger::default();
+        (ledger.tally.launches.seen, ledger.tally.launches.outside) = (40, 40);
+        let expected = [
+            "no GPU work was recorded",
+            "complete: 40 launches, none lost; 40 launches outside the windows",
+            "next: run `gpuflame top` on /x/o.gfr",
+        ];
+        assert_eq!(shown(&ledger, &Profile::default(), &["/x/o.gfr"]), expected);
+    }
+
+    #[test]
+    fn work_without_times_has_no_share_and_counts_as_lost() {
+        let profile = Sketch::new().done();
+        let mut ledger = complete_ledger(2);
+        ledger.tally.activities.untimed = 2;
+        let expected = [
+            "no time of any GPU work was recorded",
+            "not complete: 2 launches; lost: 2 activities without times (CUPTI reported none)",
+        ];
+        assert_eq!(shown(&ledger, &profile, &[]), expected);
+    }
+
+    #[test]
+    fn each_line_of_a_rank_names_the_rank_and_the_process() {
+        let mut profile = Profile::default();
+        profile.push(&Row::Provenance { what: Provenance::RANK, text: "3" });
+        let prefix = format!("rank 3, process {}: ", std::process::id());
+        let found = shown(&complete_ledger(1), &profile, &["o.svg"]);
+        assert_eq!(found[1], format!("{prefix}complete: 1 launches, none lost"));
+        assert!(found.len() == 3 && found.iter().all(|line| line.starts_with(&prefix)), "{found:?}");
+    }
+
+    #[test]
+    fn idle_time_without_a_stack_has_only_a_cause() {
+        let mut profile = Profile::default();
+        profile.set_times(vec![device_time(0, 0, 70)], Vec::new());
+        profile.set_samples(&IDLE, vec![idle(SampleSite::Missing(Missing::NoStack), Cause::Unknown, 70)]);
+        assert_eq!(idle_line(&profile).unwrap(), "idle 70 ns: 100.0 % unknown");
+        profile.set_samples(&IDLE, Vec::new());
+        assert_eq!(idle_line(&profile).unwrap(), "idle 70 ns");
+    }
+
+    #[test]
+    fn numbers_are_grouped_by_three_digits() {
+        let found = [0, 999, 1000, 1_234_567].map(grouped);
+        assert_eq!(found, ["0", "999", "1,000", "1,234,567"]);
+    }
+}
