@@ -5,7 +5,7 @@ and asyncio. The kernels do nothing.
     gpuflame run python examples/python_frames.py                           # on a GPU
     tests/gpusim/run env CUDA_INJECTION64_PATH=$PWD/target/release/libgpuflame.so python examples/python_frames.py    # without one
 
-Each kernel of gpuflame-python.PID.svg stands under the functions that launched it. GPUFLAME_PYTHON=lines shows the lines
+Each kernel of python_frames.PID.svg stands under the functions that launched it. GPUFLAME_PYTHON=lines shows the lines
 that were executed; `gpuflame top --by line` adds up GPU time by line.
 """
 

@@ -341,7 +341,7 @@ mod tests {
             &["h100_bert.json", "h200_bert.json"][..],
             &["a.gfr", "b.gfr"],
             &["x1.gfr", "y2.gfr"],
-            &["gpuflame-app.4711.gfr", "gpuflame-app.4712.gfr"],
+            &["app.4711.gfr", "app.4712.gfr"],
             &["crank1.json", "crank2.json"],
             &["1764.5-TP-0-DP-1.trace.json.gz", "1764.5-TP-0-DP-0.trace.json.gz"],
             &["bench_tp4.json", "bench_tp8.json"],

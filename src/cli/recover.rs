@@ -26,7 +26,7 @@ use gpuflame_traces::import::{Kind, WriterState};
 /// written at its exit: NAME.folded, NAME.svg, NAME.csv, idle time and NAME.set.json. If one of these files
 /// exists already, all new files get a number.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  gpuflame recover gpuflame-app.4711.gfr")]
+#[command(after_help = "Example:\n  gpuflame recover app.4711.gfr")]
 pub(super) struct Recover {
     /// Recordings that processes have left.
     #[arg(required = true)]

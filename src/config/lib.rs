@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod outputs;
+mod python_program;
 pub mod schedule;
 pub mod settings;
 

@@ -5,6 +5,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use super::python_program::python_program;
+
 /// Values for the macros of a path prefix.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PrefixMacros {
@@ -12,7 +14,7 @@ pub struct PrefixMacros {
     pub process: u32,
     /// `%h`: the host name.
     pub host: String,
-    /// `%e`: the program's file name.
+    /// `%e`: the program's file name; for a Python program, the name of its script or module.
     pub program: OsString,
     /// `%t`: the time of the injection, in seconds since 1970.
     pub time: u64,
@@ -35,6 +37,15 @@ const RANK_VARIABLES: [(&str, Option<&str>); 6] = [
 impl PrefixMacros {
     /// Returns the values for this process.
     pub fn from_process() -> Self {
+        let file = Self::from_executable();
+        let command_line = || std::fs::read("/proc/self/cmdline").unwrap_or_default();
+        let program = python_program(&file.program, command_line).unwrap_or_else(|| file.program.clone());
+        Self { program, environment: std::env::vars_os().collect(), ..file }
+    }
+
+    /// Returns the values that the user who starts the process cannot choose. Neither the environment nor the command line
+    /// is read.
+    pub fn from_executable() -> Self {
         let program = std::env::current_exe().ok();
         let program = program.as_deref().and_then(Path::file_name);
         let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
@@ -43,7 +54,7 @@ impl PrefixMacros {
             host: host(),
             program: program.unwrap_or(OsStr::new("unknown")).to_owned(),
             time: since_1970.map_or(0, |time| time.as_secs()),
-            environment: std::env::vars_os().collect(),
+            environment: BTreeMap::new(),
         }
     }
 

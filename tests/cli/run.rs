@@ -64,7 +64,7 @@ fn an_output_folder_is_created_and_gets_files_of_the_default_name() {
     let done = run(&["-o", "new/", "--formats", "svg"], &[program().to_str().unwrap(), "quick"]).done();
     let [line] = said(&done, "ending (process ")[..] else { panic!("{}", done.stderr) };
     let process = line.split("process ").nth(1).unwrap().split(')').next().unwrap();
-    let picture = done.folder.join(format!("new/gpuflame-ending.{process}.svg"));
+    let picture = done.folder.join(format!("new/ending.{process}.svg"));
     assert!(picture.exists() && line.ends_with(&format!("; {}", picture.display())), "{}", done.stderr);
 }
 

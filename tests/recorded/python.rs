@@ -63,6 +63,25 @@ fn assert_stacks_as_said(done: &Done) {
     }
 }
 
+/// The files have the name of the script, in the default place too, and so has the program in the set file.
+#[test]
+fn files_of_a_python_program_have_the_name_of_its_script() {
+    let (_, python) = known().into_iter().next().unwrap();
+    let done = program(&python, "tests/programs/frames.py").env("GPUFLAME_OUTPUT", "new/").ok();
+    let mut names: Vec<_> =
+        done.folder.join("new").read_dir().unwrap().map(|file| file.unwrap().file_name()).collect();
+    names.sort();
+    let names: Vec<_> = names.iter().map(|name| name.to_str().unwrap()).collect();
+    let process = names[0].split('.').nth(1).unwrap();
+    let ends = ["csv", "folded", "idle.folded", "idle.svg", "set.json", "svg"];
+    assert_eq!(names, ends.map(|end| format!("frames.{process}.{end}")), "{}", done.stderr);
+    let about: Value = serde_json::from_str(&done.file(&format!("new/frames.{process}.set.json"))).unwrap();
+    assert_eq!(
+        (about["program"].as_str(), about["process"].to_string()),
+        (Some("frames"), process.to_owned())
+    );
+}
+
 /// Asserts the same, and that nothing was lost.
 fn assert_as_said(done: &Done) {
     assert_stacks_as_said(done);

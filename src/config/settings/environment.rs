@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn the_defaults_are_unchanged() {
         let default = Settings::default();
-        assert_eq!(default.output, "gpuflame-%e.%p");
+        assert_eq!(default.output, "%e.%p");
         let [folded, svg] = ["folded", "svg"].map(|format| Output::View(&GPU, format));
         let [idle_folded, idle_svg] = ["folded", "svg"].map(|format| Output::View(&IDLE, format));
         let formats = [folded, svg, Output::Table, idle_folded, idle_svg];
@@ -171,7 +171,7 @@ mod tests {
     fn an_output_folder_gets_the_default_file_name() {
         let output = |text| parse_pairs(&[("GPUFLAME_OUTPUT", text)]).0.output;
         let found = ["out/", "/", "out/x", "out", "."].map(output);
-        assert_eq!(found, ["out/gpuflame-%e.%p", "/gpuflame-%e.%p", "out/x", "out", "."]);
+        assert_eq!(found, ["out/%e.%p", "/%e.%p", "out/x", "out", "."]);
     }
 
     #[test]

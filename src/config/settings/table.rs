@@ -48,8 +48,8 @@ pub const SETTINGS: &[Setting] = &[
         values: "path prefix",
         default: DEFAULT_OUTPUT,
         help: "Path prefix of the output files; each file adds its suffix. A prefix that ends in / is a \
-               folder and gets the default name. %p process id, %h host, %e program, %t start time, %n first \
-               free number, %r rank, %w window number (each window gets its own files), %q{NAME} environment \
+               folder and gets the default name. %p process id, %h host, %e program (of Python: script or module), %t \
+               start time, %n first free number, %r rank, %w window number (each window gets its own files), %q{NAME} environment \
                variable, %% percent sign.",
         apply: |settings, value| {
             if value.is_empty() {
@@ -477,7 +477,7 @@ pub const SETTINGS: &[Setting] = &[
 ];
 
 /// Default path prefix of the output files.
-const DEFAULT_OUTPUT: &str = "gpuflame-%e.%p";
+const DEFAULT_OUTPUT: &str = "%e.%p";
 
 /// The only variable whose name does not begin with `GPUFLAME_`.
 pub(super) const TRACE_FILE: &str = "CUPTI_TRACE_OUTPUT_FILE";

@@ -32,6 +32,7 @@ use crate::session::outputs::growing_outputs::GrowingOutputs;
 use crate::session::outputs::output_files::WriteReport;
 use crate::session::outputs::provenance;
 use crate::session::outputs::window_output_queue::{RenderedWindows, WindowOutputQueue};
+use crate::session::process::environment::facts;
 use crate::session::process::progress;
 use crate::session::sampler::{SampleKind, SampledStack, Sampler};
 
@@ -106,9 +107,8 @@ impl Pipeline {
 
     /// Records the provenance, and the definitions to which any later row may refer: names of API calls, and modules.
     pub(crate) fn begin(&mut self, api: &Api, settings: &Settings, modules: &[Module]) {
-        let program = std::env::current_exe().unwrap_or_default();
-        let name = program.file_name().unwrap_or_default().to_string_lossy();
-        self.rows.push(&Row::Process { id: std::process::id(), name: &name });
+        let program = facts().program;
+        self.rows.push(&Row::Process { id: std::process::id(), name: &program.to_string_lossy() });
         provenance::list_facts(api, settings.command_line, |row| self.rows.push(row));
         for (at, text) in api.labels().iter().enumerate() {
             self.rows.push(&Row::Label { id: LabelId(at as u32), text });

@@ -17,9 +17,5 @@ pub(crate) fn settings() -> (Settings, Vec<String>) {
 
 /// Returns the values of the macros in a path prefix.
 pub(crate) fn facts() -> PrefixMacros {
-    let mut facts = PrefixMacros::from_process();
-    if host::is_privileged() {
-        facts.environment.clear();
-    }
-    facts
+    if host::is_privileged() { PrefixMacros::from_executable() } else { PrefixMacros::from_process() }
 }
