@@ -32,6 +32,7 @@ pub mod stack_table;
 pub mod svg;
 pub mod table;
 pub mod threads;
+mod title;
 
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]

@@ -12,6 +12,7 @@ use super::format::{Drawing, Format};
 use super::frame::Label;
 use super::options::Unit;
 use super::short_name_svg::ShortNameSvg;
+use super::title::picture_title;
 use gpuflame_model::error::Result;
 use gpuflame_model::profile::Measure;
 use gpuflame_model::record::Loss;
@@ -27,10 +28,10 @@ fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
     let &Drawing { profile, view, options, .. } = drawing;
     let mut subtitle = (view.summary)(profile);
     add_lost(&mut subtitle, profile.lost());
-    let title = options.title(view);
+    let title = options.title.clone().unwrap_or_else(|| picture_title(profile, view));
     let flame = drawing.flame();
     if flame.total() == 0 {
-        return write_empty(title, (view.nothing)(profile), &subtitle, out);
+        return write_empty(&title, (view.nothing)(profile), &subtitle, out);
     }
     let lightest = flame.total() / MIN_WIDTH_FRACTION;
     let mut lines = Vec::new();
@@ -47,7 +48,7 @@ fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
         Measure::Nanos => options.unit,
         Measure::Bytes | Measure::Count => Unit::Count,
     };
-    let mut inferno = inferno_options(title, subtitle, unit, value.words);
+    let mut inferno = inferno_options(&title, subtitle, unit, value.words);
     inferno.palette_map = Some(&mut colors);
     inferno.min_width = 100.0 / MIN_WIDTH_FRACTION as f64;
     inferno.factor *= (1_u128 << shift) as f64;

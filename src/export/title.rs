@@ -1,0 +1,125 @@
+//! The title of a picture: what it shows, and of which run. A picture is often passed on without its file name.
+
+use std::fmt::Write as _;
+
+use gpuflame_model::profile::{DeviceTime, Profile, View, format_nanos, saturating_sum};
+use gpuflame_model::record::Provenance;
+
+/// Maximum length of the program's name in a title, in characters.
+const MAX_PROGRAM_CHARS: usize = 40;
+
+/// Returns the title of a picture of `view`: `GPU time by launching stack: train, rank 3, GPU 0 busy 34.5 % of 3.700 s,
+/// 2026-11-23T02:45:09Z`. Facts that are unknown are omitted. Traces of other tools name no program, so their pictures
+/// have the title of the view.
+pub(super) fn picture_title(profile: &Profile, view: &View) -> String {
+    let mut title = view.title.to_owned();
+    let Some((_, program)) = profile.process().filter(|(_, program)| !program.is_empty()) else {
+        return title;
+    };
+    title.push_str(": ");
+    title.extend(program.chars().take(MAX_PROGRAM_CHARS));
+    if program.chars().nth(MAX_PROGRAM_CHARS).is_some() {
+        title.push('…');
+    }
+    let facts = |wanted| profile.provenance().filter(move |(what, _)| *what == wanted).map(|(_, text)| text);
+    match facts(Provenance::RANK).count() {
+        0 => {}
+        1 => facts(Provenance::RANK).for_each(|rank| {
+            let _ = write!(title, ", rank {rank}");
+        }),
+        ranks => {
+            let _ = write!(title, ", {ranks} ranks");
+        }
+    }
+    if let [first, rest @ ..] = profile.times() {
+        let _ = match rest.len() {
+            0 => write!(title, ", GPU {}", first.device.0),
+            more => write!(title, ", {} GPUs", more + 1),
+        };
+        title.push_str(&busy_words(profile));
+    }
+    if let Some(start) = facts(Provenance::START).next() {
+        let _ = write!(title, ", {start}");
+    }
+    title
+}
+
+/// Returns the busy share of all GPUs in the steady part of the run, with its length; only the length, if idle time is
+/// unknown.
+fn busy_words(profile: &Profile) -> String {
+    let sum = |of: fn(&DeviceTime) -> u64| saturating_sum(profile.times().iter().map(of));
+    let longest = profile.times().iter().map(|time| time.steady().window()).max().unwrap_or_default();
+    let (busy, window) = (sum(|time| time.steady().busy), sum(|time| time.steady().window()));
+    let length = format_nanos(longest);
+    match profile.idle_doubt().is_none() && window > 0 {
+        true => format!(" busy {:.1} % of {length}", 100.0 * busy as f64 / window as f64),
+        false => format!(", {length}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpuflame_model::profile::views::GPU;
+    use gpuflame_model::profile::{BusyIdle, Coverage, LaunchCoverage};
+    use gpuflame_model::record::{DeviceId, Nanos, Row};
+
+    fn device_time(device: u32, busy: u64, idle: u64) -> DeviceTime {
+        DeviceTime {
+            device: DeviceId(device),
+            window: busy + idle,
+            busy,
+            idle,
+            late: 0,
+            late_count: 0,
+            early: 0,
+            early_count: 0,
+            first: Nanos(0),
+            last: Nanos(busy + idle),
+            start_up: BusyIdle { busy: 0, idle: 20 },
+            shutdown: BusyIdle::default(),
+        }
+    }
+
+    fn recorded(name: &str, facts: &[(Provenance, &str)]) -> Profile {
+        let mut profile = Profile::default();
+        profile.push(&Row::Process { id: 7, name });
+        for &(what, text) in facts {
+            profile.push(&Row::Provenance { what, text });
+        }
+        profile
+    }
+
+    #[test]
+    fn a_picture_names_program_rank_gpu_busy_share_length_and_date() {
+        let facts = [(Provenance::RANK, "3"), (Provenance::START, "2026-11-23T02:45:09Z")];
+        let mut profile = recorded("train", &facts);
+        // 30 of the 100 ns after the start-up are busy.
+        profile.set_times(vec![device_time(0, 30, 90)], Vec::new());
+        let expected =
+            "GPU time by launching stack: train, rank 3, GPU 0 busy 30.0 % of 100 ns, 2026-11-23T02:45:09Z";
+        assert_eq!(picture_title(&profile, &GPU), expected);
+    }
+
+    #[test]
+    fn unknown_facts_are_omitted_from_titles() {
+        assert_eq!(picture_title(&Profile::default(), &GPU), GPU.title);
+        assert_eq!(picture_title(&recorded("app", &[]), &GPU), "GPU time by launching stack: app");
+        let long = "x".repeat(41);
+        let expected = format!("GPU time by launching stack: {}…", &long[1..]);
+        assert_eq!(picture_title(&recorded(&long, &[]), &GPU), expected);
+        let mut profile = recorded("app", &[]);
+        profile.set_times(vec![device_time(1, 30, 90)], Vec::new());
+        let all = LaunchCoverage { launches: 2, uncovered: 1 };
+        profile.set_coverage(Coverage { all, ..Coverage::default() });
+        assert_eq!(picture_title(&profile, &GPU), "GPU time by launching stack: app, GPU 1, 100 ns");
+    }
+
+    #[test]
+    fn several_ranks_and_gpus_are_counted() {
+        let mut profile = recorded("app", &[(Provenance::RANK, "0"), (Provenance::RANK, "1")]);
+        profile.set_times(vec![device_time(0, 100, 20), device_time(1, 20, 100)], Vec::new());
+        let expected = "GPU time by launching stack: app, 2 ranks, 2 GPUs busy 60.0 % of 100 ns";
+        assert_eq!(picture_title(&profile, &GPU), expected);
+    }
+}
