@@ -147,7 +147,11 @@ impl RepeatedLaunches {
         }
         let mut stacks: Vec<(StackKey, StackTimes)> =
             self.stacks.iter().map(|(&context, times)| (StackKey::new(context, profile), *times)).collect();
-        stacks.sort_unstable_by_key(|(key, _)| *key);
+        // Equal stacks are merged in an order that does not depend on the order of the map, because the result depends on it.
+        stacks.sort_unstable_by_key(|(key, times)| {
+            let all = times.all();
+            (*key, all.first, all.last, all.count, all.nanos)
+        });
         stacks.dedup_by(|(key, times), (kept, sum)| {
             let is_same = key == kept;
             if is_same {
@@ -190,15 +194,15 @@ impl RepeatedLaunches {
 }
 
 impl Launches {
-    /// Adds launches that follow or overlap these.
-    fn append(&mut self, later: &Self) {
-        let pause = later.first.saturating_sub(self.last);
-        self.max_pause = self.max_pause.max(later.max_pause).max(pause);
-        self.first = self.first.min(later.first);
-        self.last = self.last.max(later.last);
-        self.end = self.end.max(later.end);
-        self.count += later.count;
-        self.nanos = self.nanos.saturating_add(later.nanos);
+    /// Adds other launches. The result does not depend on which of both is added to the other.
+    fn append(&mut self, other: &Self) {
+        let pause = self.first.max(other.first).saturating_sub(self.last.min(other.last));
+        self.max_pause = self.max_pause.max(other.max_pause).max(pause);
+        self.first = self.first.min(other.first);
+        self.last = self.last.max(other.last);
+        self.end = self.end.max(other.end);
+        self.count += other.count;
+        self.nanos = self.nanos.saturating_add(other.nanos);
     }
 
     fn span(&self) -> u64 {
