@@ -486,7 +486,7 @@ mod tests {
         };
         let count = times.len();
         let orders: [&dyn Fn(usize) -> usize; 3] = [&|at| at, &|at| count - 1 - at, &|at| at * 5 % count];
-        assert_eq!(orders.map(|order| found(order)), [Some((2500, 2657)); 3]);
+        assert_eq!(orders.map(found), [Some((2500, 2657)); 3]);
     }
 
     #[test]
