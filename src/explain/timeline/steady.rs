@@ -4,9 +4,9 @@
 //! If the program marks several steps, the part begins with the first step, and ends when the work of the last launch in a step has
 //! ended. Otherwise the part is the longest run of a repeated sequence of stacks. A sequence is found without storing launches:
 //! a loop launches each of its stacks once per iteration, so the stack that launches kernels for the longest time, at least
-//! three times, stands for the loop. Launches before a pause of more than half of the remaining time belong to the start-up,
-//! such as a step that warms up, and launches after such a pause to the shutdown; this is known of the first and last few
-//! launches of a stack. Repeated stacks that are launched during at least half of the loop's time belong to the loop as well.
+//! three times, stands for the loop. If more than half of the time passes between its first launch and the second one, the
+//! first one belongs to the start-up, such as a step that warms up; and likewise the last one to the shutdown. Repeated
+//! stacks that are launched during at least half of the loop's time belong to the loop as well.
 //! The part lasts from their first launch until the work of their last launch has ended. A loop with less than half of all
 //! kernels, and less than half of their GPU time, is a detail of the run, such as the layers of a single forward pass: then
 //! there is no steady part.
@@ -41,8 +41,8 @@ pub(super) struct FoundPart {
     pub(super) is_over: bool,
 }
 
-/// Number of first and last launches that are known of a stack.
-const KNOWN: usize = 4;
+/// Number of first and last launches that are known of a stack. Each costs 24 bytes per stack.
+const KNOWN: usize = 2;
 
 /// Launches of a stack. Sums, minima and maxima only, so that the order of arrival does not matter.
 #[derive(Clone, Copy, Debug)]
@@ -245,10 +245,11 @@ impl StackTimes {
         }
         let (first, (last, end)) = (self.first[from], self.last[to]);
         let mut known: Vec<u64> = self.first.iter().copied().chain(self.last.iter().map(|l| l.0)).collect();
-        known.retain(|time| (first..=last).contains(time));
         known.sort_unstable();
         known.dedup();
-        (known.len() >= MIN_REPEATS && last > first).then_some(Repeated { first, last, end })
+        let left = self.count.saturating_sub((from + to) as u64);
+        let is_repeated = known.len() >= MIN_REPEATS && left >= MIN_REPEATS as u64 && last > first;
+        is_repeated.then_some(Repeated { first, last, end })
     }
 }
 
