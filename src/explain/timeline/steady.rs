@@ -1,15 +1,15 @@
-//! Finds the steady part of a run, in which the program does its repeated work; the time before it is the start-up, and the time
-//! after it the shutdown.
+//! Finds the steady part of a run, in which the program repeats its work. The time before the steady part is the start-up, and
+//! the time after it the shutdown.
 //!
 //! If the program marks several steps, the part begins with the first step, and ends when the work of the last launch in a step has
 //! ended. Otherwise the part is the longest run of a repeated sequence of stacks. A sequence is found without storing launches:
 //! a loop launches each of its stacks once per iteration, so the stack that launches kernels for the longest time, at least
-//! three times, stands for the loop. If more than half of the time passes between its first launch and the second one, the
-//! first one belongs to the start-up, such as a step that warms up; and likewise the last one to the shutdown. Repeated
-//! stacks that are launched during at least half of the loop's time belong to the loop as well.
-//! The part lasts from their first launch until the work of their last launch has ended. A loop with less than half of all
-//! kernels, and less than half of their GPU time, is a detail of the run, such as the layers of a single forward pass: then
-//! there is no steady part.
+//! three times, stands for the loop. If more than half of that time passes between the stack's first and second launch, the
+//! first launch belongs to the start-up, for example to a step that warms up. Likewise the last launch can belong to the
+//! shutdown. Repeated stacks that are launched during at least half of the loop's time belong to the loop as well. The part
+//! lasts from their first launch until the work of their last launch has ended. A loop with less than half of all kernels,
+//! and less than half of their GPU time, is a detail of the run, such as the layers of a single forward pass: then there is
+//! no steady part.
 //!
 //! The result does not depend on the order in which work arrives, which differs between the library and a reader of its
 //! recording.
@@ -44,7 +44,7 @@ pub(super) struct FoundPart {
 /// Number of first and last launches that are known of a stack. Each costs 24 bytes per stack.
 const KNOWN: usize = 2;
 
-/// Launches of a stack. Sums, minima and maxima only, so that the order of arrival does not matter.
+/// Launches of a stack. All fields are sums, minima or maxima, which do not depend on the order of arrival.
 #[derive(Clone, Copy, Debug)]
 struct StackTimes {
     /// Times of the first launches, ascending; the last entry is repeated if there are fewer.
@@ -59,7 +59,7 @@ struct StackTimes {
     computes: bool,
 }
 
-/// Launches of a stack that repeat.
+/// Launches of a stack in the loop, without those of the start-up and the shutdown.
 #[derive(Clone, Copy, Debug)]
 struct Repeated {
     first: u64,
@@ -229,7 +229,7 @@ impl StackTimes {
         self.add_sums(other);
     }
 
-    /// The launches without those of the start-up and the shutdown; `None` if fewer than three are left.
+    /// Returns the launches in the loop; `None` if the stack is launched fewer than three times.
     fn repeated(&self) -> Option<Repeated> {
         let is_long = |pause: u64, rest: u64| pause > rest / 2;
         let (mut from, mut to) = (0, 0);
