@@ -9,7 +9,7 @@
 //! A [`Snapshot`] is the result so far. It may be taken at any time (at exit, when a window closes, while the program runs,
 //! at the end of a file), and taking one does not affect later results.
 //!
-//! Memory is bounded if a ceiling is set: see `ceiling`.
+//! Memory is bounded if a ceiling is set: see `memory_limit`.
 //!
 //! This module reads and writes no files, and does not look up function names; `session` and `cli` do both.
 

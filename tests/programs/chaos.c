@@ -168,7 +168,7 @@ static void fork_once(int ends)
     while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
         ;
     if (child < 0 || status != expected)
-        printf("a child ended with %x\n", status);
+        dprintf(1, "a child ended with %x\n", status);
 }
 
 static void *worker(void *number)
@@ -233,21 +233,23 @@ static unsigned descriptors(void)
     return sum;
 }
 
+/* Prints without a buffer: a thread may fork at any time, and its child would print the buffer a second time. */
 static void tell(void)
 {
+    char line[4096];
+    size_t length;
     sigset_t blocked;
     int at;
     pthread_sigmask(SIG_SETMASK, NULL, &blocked);
-    printf("errno %ld, masks %ld, descriptors %x, blocked", errnos, masks, descriptors());
+    length = (size_t)snprintf(line, sizeof line, "errno %ld, masks %ld, descriptors %x, blocked", errnos, masks, descriptors());
     for (at = 1; at < 65; at++)
-        printf(sigismember(&blocked, at) > 0 ? "1" : "0");
+        line[length++] = sigismember(&blocked, at) > 0 ? '1' : '0';
     for (at = 0; at < RLIM_NLIMITS; at++) {
         struct rlimit limit;
         getrlimit(at, &limit);
-        printf(" %lx/%lx", (long)limit.rlim_cur, (long)limit.rlim_max);
+        length += (size_t)snprintf(line + length, sizeof line - length, " %lx/%lx", (long)limit.rlim_cur, (long)limit.rlim_max);
     }
-    printf("\n");
-    fflush(stdout);
+    dprintf(1, "%.*s\n", (int)length, line);
 }
 
 static int (*next_record)(uint8_t *, size_t, void **);
@@ -438,8 +440,7 @@ static void fork_early(const char *child_how)
     }
     while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
         ;
-    printf("the child ended with %x\n", status);
-    fflush(stdout);
+    dprintf(1, "the child ended with %x\n", status);
 }
 
 int main(int argc, char **argv)

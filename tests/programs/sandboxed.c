@@ -41,7 +41,7 @@ static const struct {
     CALL(getrandom), CALL(gettid), CALL(ioctl), CALL(linkat), CALL(lseek), CALL(madvise), CALL(mkdir), CALL(mmap),
     CALL(mprotect), CALL(mremap), CALL(munmap), CALL(newfstatat), CALL(open), CALL(openat), CALL(perf_event_open),
     CALL(poll), CALL(ppoll), CALL(prctl), CALL(prlimit64), CALL(process_vm_readv), CALL(pwrite64), CALL(read), CALL(readlink), CALL(rename), CALL(renameat2), CALL(rt_sigaction),
-    CALL(rt_sigprocmask), CALL(rt_sigreturn), CALL(sched_getaffinity), CALL(sched_getscheduler),
+    CALL(rt_sigprocmask), CALL(rt_sigreturn), CALL(rt_sigtimedwait), CALL(sched_getaffinity), CALL(sched_getscheduler),
     CALL(sched_setaffinity), CALL(sched_setscheduler), CALL(sched_yield), CALL(set_robust_list), CALL(setpriority), CALL(sigaltstack), CALL(stat), CALL(statx),
     CALL(tgkill), CALL(timer_create), CALL(timer_delete), CALL(timer_settime), CALL(unlink), CALL(write),
 #ifdef SYS_clone3
@@ -100,7 +100,6 @@ static int confine(int count, char **names)
 {
     struct sigaction action = {.sa_sigaction = refused, .sa_flags = SA_SIGINFO};
     struct sock_fprog program = {0, code};
-    const struct timespec brief = {0, 10000000};
     size_t at;
     int name;
     if (!count)
@@ -121,13 +120,7 @@ static int confine(int count, char **names)
     program.len = length;
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
         return 0;
-    /* The kernel refuses, rarely, while a thread begins or ends. */
-    for (name = 0; name < 100; name++) {
-        if (!syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program))
-            return 1;
-        nanosleep(&brief, NULL);
-    }
-    return 0;
+    return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) == 0;
 }
 
 int main(int argc, char **argv)

@@ -1,5 +1,4 @@
-//! Training loops with a planted fault: a verb names the function and the line of the fault in its first three rows, and no
-//! table of idle time names the start-up. The lines are those that `programs/faults.py` marks.
+//! Training loops with a planted fault: a verb names the function and the line of the fault in its first three rows. The lines are those that `programs/faults.py` marks.
 
 use std::fs;
 
@@ -68,18 +67,6 @@ fn a_slow_data_loader_is_named() {
 #[test]
 fn pauses_of_the_garbage_collector_are_named() {
     assert_idle_in("collector", "metrics");
-}
-
-#[test]
-fn a_warm_up_is_no_part_of_the_steps() {
-    let Some(done) = sampled("warmup") else { return };
-    let tables = top(&done, "idle");
-    assert!(column(&tables, "idle_causes", "cause").contains(&"start_up"), "{tables:#}");
-    for (table, name) in [("idle_functions", "function"), ("idle_lines", "line")] {
-        let names = column(&tables, table, name);
-        let is_warm_up = |name: &&str| name.starts_with("prepare") || *name == line_of("warmup");
-        assert_eq!(names.iter().find(|name| is_warm_up(name)), None, "{tables:#}");
-    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Activities whose launch has not arrived yet, in a bounded list by age, with a linked chain per id.
 //!
 //! The activities are stored in a slab with links, since they are removed in two ways: by id when their launch arrives, and
-//! by age when there are too many activities. The start of an id's chain is stored in `by_id`, which is searched for the id
+//! by age when there are too many activities. The start of an id's chain is stored in `launch_index`, which is searched for the id
 //! anyway. The caller decides why an activity is removed.
 
 use gpuflame_model::record::{Activity, CorrelationId};

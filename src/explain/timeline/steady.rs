@@ -1,24 +1,26 @@
-//! Finds the steady part of a run, in which the program does its repeated work; the time before it is the start-up, and the time
-//! after it the shutdown.
+//! Finds the steady part of a run, in which the program repeats its work. The time before the steady part is the start-up, and
+//! the time after it the shutdown.
 //!
 //! If the program marks several steps, the part begins with the first step, and ends when the work of the last launch in a step has
 //! ended. Otherwise the part is the longest run of a repeated sequence of stacks. A sequence is found without storing launches:
 //! a loop launches each of its stacks once per iteration, so the stack that launches kernels for the longest time, at least
-//! three times, stands for the loop. If a stack has a pause of more than half of its time, only the launches on one side of the
-//! pause count, because the others rather belong to the beginning or the end of the run. Repeated stacks that are launched during at least half of that time belong to the loop as
-//! well. The part lasts from their first launch until the work of their last launch has ended. A loop with less than half of all
-//! launches of kernels, and less than half of their GPU time, is a detail of the run, such as the layers of a single forward pass: then there
-//! is no steady part.
+//! three times, stands for the loop. If more than half of that time passes between the stack's first and second launch, the
+//! first launch belongs to the start-up, for example to a step that warms up. Likewise the last launch can belong to the
+//! shutdown. Repeated stacks that are launched during at least half of the loop's time belong to the loop as well. The part
+//! lasts from their first launch until the work of their last launch has ended. A loop with less than half of all kernels,
+//! and less than half of their GPU time, is a detail of the run, such as the layers of a single forward pass: then there is
+//! no steady part.
+//!
+//! The result does not depend on the order in which work arrives, which differs between the library and a reader of its
+//! recording.
 //!
 //! Memory grows with the number of stacks. Launches without GPU work are not considered.
-
-use std::collections::hash_map::Entry;
 
 use gpuflame_model::profile::{Profile, StackId, SteadyPart, SteadyRule};
 use gpuflame_model::record::{Activity, ContextId, Detail, IdMap, Nanos, Step, map_bytes};
 
 /// Minimum number of launches of the stack that stands for a loop.
-const MIN_REPEATS: u64 = 3;
+const MIN_REPEATS: usize = 3;
 
 /// Times of the launches and steps so far. See the module's documentation.
 #[derive(Clone, Debug, Default)]
@@ -39,30 +41,37 @@ pub(super) struct FoundPart {
     pub(super) is_over: bool,
 }
 
-/// Launches of a stack, divided at the longest pause between two of them.
+/// Number of first and last launches that are known of a stack. Each costs 24 bytes per stack.
+const KNOWN: usize = 2;
+
+/// Launches of a stack. All fields are sums, minima or maxima, which do not depend on the order of arrival.
 #[derive(Clone, Copy, Debug)]
 struct StackTimes {
-    /// Launches before the longest pause; `None` if there is a single launch.
-    before: Option<Launches>,
-    /// Launches after the longest pause.
-    after: Launches,
+    /// Times of the first launches, ascending; the last entry is repeated if there are fewer.
+    first: [u64; KNOWN],
+    /// Times of the last launches, descending, each with the end of its work; the last entry is repeated if there are fewer.
+    last: [(u64, u64); KNOWN],
+    /// Number of activities.
+    count: u64,
+    /// Sum of the durations of the launched work.
+    nanos: u64,
     /// Whether the stack launches kernels or graphs.
     computes: bool,
 }
 
-/// Launches of a stack in a stretch of time.
+/// Launches of a stack in the loop, without those of the start-up and the shutdown.
 #[derive(Clone, Copy, Debug)]
-struct Launches {
-    /// Times of the first and the last launch.
+struct Repeated {
     first: u64,
     last: u64,
-    /// Latest end of the launched work.
+    /// End of the work of the last launch.
     end: u64,
-    count: u64,
-    /// Longest time between two launches.
-    max_pause: u64,
-    /// Sum of the durations of the launched work.
-    nanos: u64,
+}
+
+impl Repeated {
+    fn span(&self) -> u64 {
+        self.last - self.first
+    }
 }
 
 /// Key of a stack: equal stacks of several threads have the same key.
@@ -127,16 +136,8 @@ impl RepeatedLaunches {
             return;
         }
         let nanos = activity.duration().unwrap_or(0);
-        let new = Launches { first: time, last: time, end, count: 1, max_pause: 0, nanos };
-        match self.stacks.entry(context) {
-            Entry::Vacant(entry) => {
-                entry.insert(StackTimes { before: None, after: new, computes });
-            }
-            Entry::Occupied(mut entry) => {
-                entry.get_mut().add(&new);
-                entry.get_mut().computes |= computes;
-            }
-        }
+        let new = StackTimes { first: [time; KNOWN], last: [(time, end); KNOWN], count: 1, nanos, computes };
+        self.stacks.entry(context).and_modify(|stack| stack.add(&new)).or_insert(new);
     }
 
     /// Returns the steady part so far. Contexts that have the same stack in `profile`, on any threads, count as one. Only stacks
@@ -155,7 +156,7 @@ impl RepeatedLaunches {
             }
             is_same
         });
-        stacks.retain(|(_, stack)| stack.all().first >= since);
+        stacks.retain(|(_, stack)| stack.first[0] >= since);
         let stacks: Vec<_> = stacks.iter().map(|(_, stack)| *stack).collect();
         find_loop(&stacks, self.newest)
     }
@@ -189,106 +190,110 @@ impl RepeatedLaunches {
     }
 }
 
-impl Launches {
-    /// Adds launches that follow or overlap these.
-    fn append(&mut self, later: &Self) {
-        let pause = later.first.saturating_sub(self.last);
-        self.max_pause = self.max_pause.max(later.max_pause).max(pause);
-        self.first = self.first.min(later.first);
-        self.last = self.last.max(later.last);
-        self.end = self.end.max(later.end);
-        self.count += later.count;
-        self.nanos = self.nanos.saturating_add(later.nanos);
+impl StackTimes {
+    /// Adds one activity. Most activities are of the newest launch so far, and need no sorting.
+    fn add(&mut self, new: &Self) {
+        let (time, end) = new.last[0];
+        let knows_first = self.first[KNOWN - 1] > self.first[KNOWN - 2] && time >= self.first[KNOWN - 1];
+        if !knows_first || time >= self.last[KNOWN - 1].0 && time < self.last[0].0 {
+            return self.merge(new);
+        }
+        if time == self.last[0].0 {
+            self.last[0].1 = self.last[0].1.max(end);
+        } else if time > self.last[0].0 {
+            self.last.copy_within(..KNOWN - 1, 1);
+            self.last[0] = (time, end);
+        }
+        self.add_sums(new);
     }
 
-    fn span(&self) -> u64 {
-        self.last - self.first
+    fn add_sums(&mut self, other: &Self) {
+        self.count += other.count;
+        self.nanos = self.nanos.saturating_add(other.nanos);
+        self.computes |= other.computes;
     }
 
-    /// Whether there are at least three launches, again and again over the whole time.
-    fn repeat(&self) -> bool {
-        self.count >= MIN_REPEATS && self.span() > 0 && self.max_pause <= self.span() / 2
+    /// Adds launches of the same stack.
+    fn merge(&mut self, other: &Self) {
+        let mut first = [0; 2 * KNOWN];
+        first[..KNOWN].copy_from_slice(&self.first);
+        first[KNOWN..].copy_from_slice(&other.first);
+        first.sort_unstable();
+        keep_distinct(first, |time| *time, &mut self.first);
+        // All work of one launch has its time; the latest end counts.
+        let mut last = [(0, 0); 2 * KNOWN];
+        last[..KNOWN].copy_from_slice(&self.last);
+        last[KNOWN..].copy_from_slice(&other.last);
+        last.sort_unstable_by(|a, b| b.cmp(a));
+        keep_distinct(last, |(time, _)| *time, &mut self.last);
+        self.add_sums(other);
+    }
+
+    /// Returns the launches in the loop; `None` if the stack is launched fewer than three times.
+    fn repeated(&self) -> Option<Repeated> {
+        let is_long = |pause: u64, rest: u64| pause > rest / 2;
+        let (mut from, mut to) = (0, 0);
+        let span = |from: usize, to: usize| self.last[to].0.saturating_sub(self.first[from]);
+        loop {
+            if from + 1 < KNOWN && is_long(self.first[from + 1] - self.first[from], span(from, to)) {
+                from += 1;
+            } else if to + 1 < KNOWN && is_long(self.last[to].0 - self.last[to + 1].0, span(from, to)) {
+                to += 1;
+            } else {
+                break;
+            }
+        }
+        let (first, (last, end)) = (self.first[from], self.last[to]);
+        let mut known: Vec<u64> = self.first.iter().copied().chain(self.last.iter().map(|l| l.0)).collect();
+        known.sort_unstable();
+        known.dedup();
+        let left = self.count.saturating_sub((from + to) as u64);
+        let is_repeated = known.len() >= MIN_REPEATS && left >= MIN_REPEATS as u64 && last > first;
+        is_repeated.then_some(Repeated { first, last, end })
     }
 }
 
-impl StackTimes {
-    /// Adds an activity.
-    fn add(&mut self, new: &Launches) {
-        let is_launch = new.first != self.after.first && new.first != self.after.last;
-        if !is_launch {
-            // Each activity of a graph launch has the launch's time.
-            self.after.end = self.after.end.max(new.end);
-            self.after.nanos = self.after.nanos.saturating_add(new.nanos);
-            return;
-        }
-        let pause = new.first.saturating_sub(self.after.last);
-        let longest = self.before.map_or(0, |before| self.after.first.saturating_sub(before.last));
-        if pause > longest {
-            self.before = Some(self.all());
-            self.after = *new;
-        } else {
-            self.after.append(new);
+/// Copies the first entries with distinct keys; the last one is repeated if there are fewer than `kept` holds.
+fn keep_distinct<T: Copy>(sorted: [T; 2 * KNOWN], key: impl Fn(&T) -> u64, kept: &mut [T; KNOWN]) {
+    let mut count = 0;
+    for entry in sorted {
+        if count < KNOWN && (count == 0 || key(&kept[count - 1]) != key(&entry)) {
+            kept[count] = entry;
+            count += 1;
         }
     }
-
-    /// Adds the launches of an equal stack. A pause of both is kept.
-    fn merge(&mut self, other: &Self) {
-        self.computes |= other.computes;
-        let (mut before, mut after) = (self.all(), self.after);
-        if let (Some(mine), Some(theirs)) = (self.before, other.before)
-            && mine.last.max(theirs.last) < self.after.first.min(other.after.first)
-        {
-            before = mine;
-            before.append(&theirs);
-            after.append(&other.after);
-            (self.before, self.after) = (Some(before), after);
-            return;
-        }
-        before.append(&other.all());
-        (self.before, self.after) = (None, before);
-    }
-
-    /// All launches.
-    fn all(&self) -> Launches {
-        let Some(mut all) = self.before else { return self.after };
-        all.append(&self.after);
-        all
-    }
-
-    /// The launches that repeat: all, or those on one side of the longest pause.
-    fn repeating(&self) -> Option<Launches> {
-        let all = self.all();
-        let sides = [self.before, Some(self.after)].into_iter().flatten().filter(Launches::repeat);
-        if all.repeat() { Some(all) } else { sides.max_by_key(|side| (side.count, side.first)) }
-    }
+    let newest = kept[count - 1];
+    kept[count..].fill(newest);
 }
 
 /// Returns the longest loop of these stacks. `newest` is the time of the newest launch of any stack.
 fn find_loop(stacks: &[StackTimes], newest: u64) -> Option<FoundPart> {
-    let repeating = || stacks.iter().filter_map(|stack| Some((stack.computes, stack.repeating()?)));
-    let leader = repeating().filter(|(computes, _)| *computes).map(|(_, launches)| launches);
-    let leader = leader.max_by_key(|launches| (launches.span(), launches.count, launches.end))?;
-    let is_of_loop = |(_, launches): &(bool, Launches)| {
-        let both = launches.last.min(leader.last).saturating_sub(launches.first.max(leader.first));
+    let repeated = || stacks.iter().filter_map(|stack| Some((stack, stack.repeated()?)));
+    let leader = repeated().filter(|(stack, _)| stack.computes);
+    let (stack, leader) = leader.max_by_key(|(stack, times)| (times.span(), stack.count, times.end))?;
+    let is_of_loop = |(_, times): &(&StackTimes, Repeated)| {
+        let both = times.last.min(leader.last).saturating_sub(times.first.max(leader.first));
         both >= leader.span() / 2
     };
     let (mut begin, mut end, mut own) = (leader.first, leader.end, (0, 0));
-    for (computes, launches) in repeating().filter(is_of_loop) {
-        (begin, end) = (begin.min(launches.first), end.max(launches.end));
-        own = add_kernels(own, computes, &launches);
+    for (stack, times) in repeated().filter(is_of_loop) {
+        (begin, end) = (begin.min(times.first), end.max(times.end));
+        own = add_kernels(own, stack);
     }
-    let all = stacks.iter().fold((0, 0), |sum, stack| add_kernels(sum, stack.computes, &stack.all()));
+    let all = stacks.iter().fold((0, 0), add_kernels);
     if 2 * own.0 < all.0 && 2 * own.1 < all.1 {
         return None;
     }
     let part = SteadyPart { rule: SteadyRule::Repeated, begin: Nanos(begin), end: Nanos(end) };
-    Some(FoundPart { part, is_over: newest > leader.last.saturating_add(leader.max_pause.saturating_mul(2)) })
+    // An iteration that takes eight times the average is rather the end of the loop.
+    let patience = 8 * (leader.span() / stack.count.max(1));
+    Some(FoundPart { part, is_over: newest > leader.last.saturating_add(patience) })
 }
 
-/// Adds the launches of kernels and their GPU time.
-fn add_kernels((count, nanos): (u128, u128), computes: bool, launches: &Launches) -> (u128, u128) {
-    match computes {
-        true => (count + u128::from(launches.count), nanos + u128::from(launches.nanos)),
+/// Adds the kernels and their GPU time.
+fn add_kernels((count, nanos): (u128, u128), stack: &StackTimes) -> (u128, u128) {
+    match stack.computes {
+        true => (count + u128::from(stack.count), nanos + u128::from(stack.nanos)),
         false => (count, nanos),
     }
 }
@@ -470,6 +475,19 @@ mod tests {
         // One more step at the end of the run is its shutdown.
         add(&mut launches, 12, [9000]);
         assert_eq!(steady(&launches), Some((2500, 2659)));
+    }
+
+    #[test]
+    fn the_order_of_arrival_does_not_matter() {
+        let times: Vec<u64> = (0..40).map(|step| 2500 + 4 * step).chain([0, 9000]).collect();
+        let found = |order: &dyn Fn(usize) -> usize| {
+            let mut launches = RepeatedLaunches::default();
+            (0..times.len()).for_each(|at| add(&mut launches, 20, [times[order(at)]]));
+            steady(&launches)
+        };
+        let count = times.len();
+        let orders: [&dyn Fn(usize) -> usize; 3] = [&|at| at, &|at| count - 1 - at, &|at| at * 5 % count];
+        assert_eq!(orders.map(found), [Some((2500, 2657)); 3]);
     }
 
     #[test]

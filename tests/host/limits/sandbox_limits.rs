@@ -440,6 +440,7 @@ fn calls_after_set_up(settings: &[(&str, &str)], refused: Option<&str>, expected
     }
     let run = run.env("GPUFLAME_CHECKPOINT", "0.2").env("GPUFLAME_FORMATS", ALL_FORMATS);
     let done = run.arg(program).args(calls.iter().map(String::as_str)).done();
+    assert!(!done.stdout.contains("unknown"), "the program knows every documented call: {}", done.stdout);
     let text = fs::read_to_string(done.folder.join("calls")).unwrap_or_default();
     let ends_by_signal = settings.iter().any(|(name, _)| *name == "ENDS_BY");
     if (done.code == Some(7)) == ends_by_signal || done.sum("launches").0 != 604 {

@@ -1,4 +1,4 @@
-"""Training loops with one planted fault each: faults.py loader | collector | warmup | tiny | pageable | straggler.
+"""Training loops with one planted fault each: faults.py loader | collector | tiny | pageable | straggler.
 
 The line that causes the fault ends in a comment with the fault's name. STEPS (40) is the number of steps."""
 
@@ -58,13 +58,6 @@ class Cycle:
         self.me = self
 
 
-def prepare():
-    table = 0
-    for entry in range(20_000_000):
-        table += entry  # warmup
-    return table
-
-
 def augment(x):
     for _ in range(400):
         x = x + 1  # tiny
@@ -90,9 +83,6 @@ def train(fault, rank=0):
     batch = pinned.cuda()
     history = [1.0]
     kept = [Cycle() for _ in range(100_000)] if fault == "collector" else []
-    if fault == "warmup":
-        train_step(net, optimizer, batch)
-        prepare()
     for _ in range(steps(40)):
         torch.cuda.nvtx.range_push("step")
         if fault == "loader":

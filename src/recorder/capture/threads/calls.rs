@@ -189,12 +189,12 @@ impl CopiedGraphs {
         first
     }
 
-    /// Notes that a child graph ends during the call, which happens if the driver adds its nodes to the copy that the program
-    /// asked for. Returns that copy, and the new and the former id of each added node.
+    /// Handles the end of a child graph during the call. It means that the driver has moved the child's nodes into the copy that
+    /// the program asked for. Returns this copy, and the new and the former id of each moved node.
     ///
-    /// CUPTI does not report the added nodes. Their ids follow from what was measured (driver 580): the id of a node is that
-    /// of its graph in the upper half and the number of nodes added before it in the lower half. If the ids do not have this
-    /// form, nothing is returned.
+    /// CUPTI does not report the new ids. They are derived from a rule that was measured with driver 580: the upper half of a
+    /// node's id is the id of its graph, and the lower half is the number of nodes added to the graph before. Returns `None` if
+    /// the known ids do not follow this rule.
     pub(crate) fn inline(
         &mut self,
         child: GraphId,
