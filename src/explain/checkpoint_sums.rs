@@ -140,7 +140,7 @@ impl Sink for PendingToWindow<'_> {
 }
 
 /// Passes all sums of a snapshot to `each`, as pairs of key and values.
-fn sums(
+pub(super) fn sums(
     profile: &Profile,
     ledger: &Ledger,
     windows: &[(WindowEdge, Nanos)],

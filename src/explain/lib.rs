@@ -25,6 +25,7 @@ pub mod timeline;
 mod checkpoint_sums;
 mod contexts;
 mod definitions;
+mod finished_sums;
 mod ledger;
 mod memory_limit;
 mod per_window;
@@ -44,6 +45,7 @@ use checkpoint_sums::CheckpointSums;
 use contexts::Contexts;
 pub use contexts::Stacks;
 pub use definitions::Definitions;
+pub use finished_sums::FinishedSums;
 use gpuflame_model::profile::{Profile, StepTotals};
 use gpuflame_model::record::{
     Activity, ContextId, CpuSample, EventCall, HostCallSpan, HostState, IdMap, Launch, Loss, MemoryCall,

@@ -124,7 +124,7 @@ impl<R: BufRead> Reader<R> {
         self.is_memory_exhausted
     }
 
-    /// Returns the state from the header, which applies to a recording without an end row.
+    /// Returns the state from the header. Its flags about a process that died apply to a recording without an end row.
     pub fn state(&self) -> RecordingState {
         self.state
     }

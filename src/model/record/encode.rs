@@ -3,7 +3,8 @@
 //! ```text
 //! recording := "gpuflame" format:u32 state:u32 row*           format is 1; 0 is the same without tags 25 to 28. state:
 //!                                                             bit 0 while a mark that was due cannot be written; bit 1
-//!                                                             also once the process exited and could not write its files
+//!                                                             also once the process exited and could not write its files;
+//!                                                             bit 2 if these are the sums of a process that exited
 //! row       := tag:u8 length:u32 payload[length]              unknown tags are skipped by their length; payloads of
 //!                                                             known tags may grow at the end
 //!  tag  payload

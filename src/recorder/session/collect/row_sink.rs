@@ -48,7 +48,7 @@ impl RowSink {
         Self {
             explain: Explain::new(explain::Options {
                 by_stream: settings.root.contains(&Root::Stream),
-                merge_threads: !settings.root.contains(&Root::Thread) && !settings.lists_calls(),
+                merge_threads: settings.merges_threads(),
                 ceiling: Some(ceiling),
                 per_window: outputs.has_windows().then_some(settings.max_windows),
             }),

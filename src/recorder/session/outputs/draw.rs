@@ -1,12 +1,14 @@
 //! Writes the outputs of a profile in the formats that the settings ask for.
 
+use std::cell::Cell;
 use std::io::Write;
 use std::path::Path;
 
+use crate::capture;
 use gpuflame_config::Outputs;
 use gpuflame_config::settings::{Output, Settings};
 use gpuflame_explain::symbolize::SymbolizeOptions;
-use gpuflame_explain::{Ledger, describe_set};
+use gpuflame_explain::{FinishedSums, Ledger, describe_set};
 use gpuflame_export::{self as export, Drawing};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::options::{Backward, PythonFrames};
@@ -26,16 +28,17 @@ pub(crate) fn symbolize_options(settings: &Settings) -> SymbolizeOptions {
 }
 
 /// Writes a profile, whose frames have names already, in the formats `wanted`. `ours` is a file of the same set that
-/// already exists. `growing` contains the outputs that were written while the application ran. The files cover all
-/// windows, or only `window`.
+/// already exists; the sums replace it if `is_replaceable`. `growing` contains the outputs that were written while the application ran.
+/// The files cover all windows, or only `window`. `has_failed`: whether other outputs could not be written.
 pub(crate) fn write_files(
     profile: &Profile,
     settings: &Settings,
     wanted: &[Output],
-    (outputs, ours): (&Outputs, Option<&Path>),
-    (window, ledger): (Option<u64>, &Ledger),
+    (outputs, ours, is_replaceable): (&Outputs, Option<&Path>, bool),
+    (window, ledger, has_failed): (Option<u64>, &Ledger, bool),
     mut growing: Option<&mut GrowingOutputs>,
 ) -> WriteReport {
+    let has_failed = Cell::new(has_failed);
     let Settings { unit, graph, ref root, .. } = *settings;
     // If the process's settings ask for frames of threads, each thread keeps its own frame. Only the command merges
     // threads with similar names, when it compares runs.
@@ -60,6 +63,17 @@ pub(crate) fn write_files(
             output_files::write_file(path, |out| export::write_stacks_csv(profile, out))
                 .map(WrittenFile::from)
         }
+        Output::Sums => {
+            drawing = None;
+            let sums = FinishedSums {
+                profile,
+                ledger,
+                are_threads_merged: settings.merges_threads(),
+                outputs_failed: has_failed.get(),
+                time: capture::now(),
+            };
+            output_files::write_replacing(path, ours.filter(|_| is_replaceable), |out| sums.write(out)).map(WrittenFile::from)
+        }
         Output::Activities | Output::Chrome | Output::CuptiText | Output::Recording => growing
             .map_or_else(|| Err(never_opened_error()), |growing| growing.publish(output, path, profile)),
     };
@@ -70,6 +84,7 @@ pub(crate) fn write_files(
                 && growing.as_mut().is_some_and(|growing| growing.remove_failed_recording());
             if has_room { make(output, path, None) } else { Err(error) }
         })
+        .inspect_err(|_| has_failed.set(true))
     };
     output_files::write_all(wanted, outputs, ours, made, |files| describe_set(profile, ledger, window, files))
 }

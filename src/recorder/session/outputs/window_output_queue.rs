@@ -225,14 +225,15 @@ impl WindowRenderer {
             profile.push(&Row::Generated { address, name: &name });
         }
         self.symbolizer.name(profile);
-        let is_drawn = |output: &Output| !output.is_streamed() && *output != Output::Stacks;
+        let is_drawn =
+            |output: &Output| !output.is_streamed() && !matches!(output, Output::Stacks | Output::Sums);
         let wanted: Vec<_> = settings.formats.iter().copied().filter(is_drawn).collect();
         Ok(draw::write_files(
             profile,
             settings,
             &wanted,
-            (outputs, None),
-            (Some(output.number), &ledger),
+            (outputs, None, false),
+            (Some(output.number), &ledger, false),
             None,
         ))
     }
