@@ -19,6 +19,9 @@ pub struct FinishedSums<'a> {
     pub profile: &'a Profile,
     /// Ledger of the run.
     pub ledger: &'a Ledger,
+    /// Rows with the functions of native frames, which [`Symbolizer::take_rows`](crate::symbolize::Symbolizer::take_rows)
+    /// returned.
+    pub functions: &'a [u8],
     /// Whether stacks of several threads were merged. Stacks are then written without a thread.
     pub are_threads_merged: bool,
     /// Whether the process could not write its other outputs. The recording is then one from which they can be
@@ -34,10 +37,11 @@ impl FinishedSums<'_> {
     /// # Errors
     /// Any error of `out`.
     pub fn write(&self, out: &mut dyn Write) -> Result<()> {
-        let Self { profile, ledger, are_threads_merged, outputs_failed, time } = *self;
+        let Self { profile, ledger, functions, are_threads_merged, outputs_failed, time } = *self;
         let state =
             RecordingState { missed_mark: false, exited: outputs_failed, finished: !outputs_failed };
         out.write_all(&Chunk::header(state))?;
+        out.write_all(functions)?;
         let mut chunk = Chunk::default();
         for (address, name) in profile.generated_names() {
             chunk.row(&Row::Generated { address, name });

@@ -24,6 +24,7 @@ mod recording;
 mod roots;
 mod samples;
 mod steps;
+mod sums;
 mod third_party;
 mod threads;
 mod unified;

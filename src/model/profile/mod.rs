@@ -12,6 +12,7 @@ mod coverage;
 mod dense_id_map;
 mod eviction;
 mod frame;
+mod functions;
 mod generated;
 mod index;
 mod json_string;
@@ -114,6 +115,8 @@ pub struct Profile {
     codes: IdMap<CodeId, python_code::PythonCode>,
     /// Names of generated functions (code without a file), by address.
     generated: BTreeMap<u64, Box<str>>,
+    /// Functions at native frames, as the recorded process found them.
+    functions: BTreeMap<Frame, functions::Functions>,
     kernels: Kernels,
     /// Size in bytes that the texts of kernel names take in the string table.
     kernel_text: usize,
@@ -175,6 +178,7 @@ impl Profile {
             }
             Row::Code(code) => self.add_code(code),
             Row::Generated { address, name } => self.add_generated(*address, name),
+            Row::Function { frame, function } => self.add_function(*frame, function),
             Row::Process { id, name } => {
                 let name = self.strings.intern(name);
                 self.process.get_or_insert((*id, name));
@@ -577,6 +581,7 @@ impl Profile {
             + map_bytes(&self.ranges)
             + self.code_bytes()
             + self.generated_bytes()
+            + self.function_bytes()
             + self.kernels.heap_bytes()
             + self.modules.capacity() * size_of::<Module>()
             + self.works.capacity() * size_of::<WorkStats>()

@@ -52,6 +52,9 @@
 //!  37   blocked   time:u64 duration:u64 thread:u32 context:u32                 a thread waited off-CPU
 //!  38   step      time:u64 end:u64 thread:u32 number:u64 name:text             a step of the program begins; an end of 0
 //!                                                                              is not known
+//!  39   function  frame:u64 start:u64 line:u32 name:text file:text             a function at a native frame, found at the
+//!                                                                              exit; those inlined into it follow; no
+//!                                                                              name: the file has no symbol
 //!
 //! detail    := 0:u8 name:u32 grid:u32[3] block:u32[3] registers:u16 static_shared:u32 dynamic_shared:u32
 //!            | 1:u8 kind:u8 from:u16 to:u16 bytes:u64 async:u8 peer_from:option peer_to:option
@@ -152,6 +155,7 @@ pub(super) mod tag {
     pub(crate) const SAMPLED: u8 = 36;
     pub(crate) const BLOCKED: u8 = 37;
     pub(crate) const STEP: u8 = 38;
+    pub(crate) const FUNCTION: u8 = 39;
 }
 
 /// Writes rows to a recording one after another. Rows are buffered only by `W`.
@@ -302,6 +306,11 @@ pub(super) fn put_row(out: &mut Payload<'_>, row: &Row<'_>) -> u8 {
         Row::Generated { address, name } => {
             out.u64(*address).bytes(name.as_bytes());
             tag::GENERATED
+        }
+        Row::Function { frame, function } => {
+            out.u64(frame.0).u64(function.start).u32(function.line);
+            out.bytes(function.name.as_bytes()).bytes(function.file.as_bytes());
+            tag::FUNCTION
         }
         Row::Process { id, name } => {
             out.u32(*id).bytes(name.as_bytes());

@@ -27,18 +27,30 @@ pub(crate) fn symbolize_options(settings: &Settings) -> SymbolizeOptions {
     }
 }
 
+/// What the recording of the sums needs besides the profile.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct SumsOptions<'a> {
+    /// Rows with the functions of native frames.
+    pub(crate) functions: &'a [u8],
+    /// Whether the recording may replace the file that already exists.
+    pub(crate) is_replaceable: bool,
+    /// Whether other outputs could not be written.
+    pub(crate) has_failed: bool,
+}
+
 /// Writes a profile, whose frames have names already, in the formats `wanted`. `ours` is a file of the same set that
-/// already exists; the sums replace it if `is_replaceable`. `growing` contains the outputs that were written while the application ran.
-/// The files cover all windows, or only `window`. `has_failed`: whether other outputs could not be written.
+/// already exists. `growing` contains the outputs that were written while the application ran. The files cover all
+/// windows, or only `window`.
 pub(crate) fn write_files(
     profile: &Profile,
     settings: &Settings,
     wanted: &[Output],
-    (outputs, ours, is_replaceable): (&Outputs, Option<&Path>, bool),
-    (window, ledger, has_failed): (Option<u64>, &Ledger, bool),
+    (outputs, ours): (&Outputs, Option<&Path>),
+    (window, ledger): (Option<u64>, &Ledger),
+    sums: SumsOptions<'_>,
     mut growing: Option<&mut GrowingOutputs>,
 ) -> WriteReport {
-    let has_failed = Cell::new(has_failed);
+    let has_failed = Cell::new(sums.has_failed);
     let Settings { unit, graph, ref root, .. } = *settings;
     // If the process's settings ask for frames of threads, each thread keeps its own frame. Only the command merges
     // threads with similar names, when it compares runs.
@@ -65,14 +77,16 @@ pub(crate) fn write_files(
         }
         Output::Sums => {
             drawing = None;
-            let sums = FinishedSums {
+            let content = FinishedSums {
                 profile,
                 ledger,
+                functions: sums.functions,
                 are_threads_merged: settings.merges_threads(),
                 outputs_failed: has_failed.get(),
                 time: capture::now(),
             };
-            output_files::write_replacing(path, ours.filter(|_| is_replaceable), |out| sums.write(out)).map(WrittenFile::from)
+            let ours = ours.filter(|_| sums.is_replaceable);
+            output_files::write_replacing(path, ours, |out| content.write(out)).map(WrittenFile::from)
         }
         Output::Activities | Output::Chrome | Output::CuptiText | Output::Recording => growing
             .map_or_else(|| Err(never_opened_error()), |growing| growing.publish(output, path, profile)),

@@ -232,8 +232,9 @@ impl WindowRenderer {
             profile,
             settings,
             &wanted,
-            (outputs, None, false),
-            (Some(output.number), &ledger, false),
+            (outputs, None),
+            (Some(output.number), &ledger),
+            draw::SumsOptions::default(),
             None,
         ))
     }

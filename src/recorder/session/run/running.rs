@@ -357,8 +357,14 @@ impl Session {
             // All other formats are drawn per window, by the queue of window outputs.
             wanted.retain(|output| output.is_streamed() || matches!(output, Output::Stacks | Output::Sums));
         }
+        let mut functions = Vec::new();
         if wanted.iter().any(|output| output.has_names()) {
-            Symbolizer::new(draw::symbolize_options(&self.settings)).name(profile);
+            let options = draw::symbolize_options(&self.settings);
+            let has_sums = wanted.contains(&Output::Sums);
+            let mut symbolizer =
+                if has_sums { Symbolizer::with_rows(options) } else { Symbolizer::new(options) };
+            symbolizer.name(profile);
+            functions = symbolizer.take_rows();
         }
         let checkpoint = self.checkpoint.as_ref();
         let kept = || checkpoint.and_then(Checkpoint::path);
@@ -371,8 +377,9 @@ impl Session {
             profile,
             &self.settings,
             &wanted,
-            (&outputs, ours.as_deref(), is_replaceable),
-            (None, ledger, has_failed),
+            (&outputs, ours.as_deref()),
+            (None, ledger),
+            draw::SumsOptions { functions: &functions, is_replaceable, has_failed },
             Some(&mut *growing),
         );
         growing.mark_failed_recording_ended();
