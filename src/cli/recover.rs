@@ -89,12 +89,7 @@ impl Recovery {
 ///
 /// # Errors
 /// `Format` if nothing can be recovered, `Io` if a file cannot be written.
-pub(super) fn recover(
-    input: &Path,
-    outputs: &[Output],
-    alive: bool,
-    console: Console,
-) -> Result<Recovery> {
+pub(super) fn recover(input: &Path, outputs: &[Output], alive: bool, console: Console) -> Result<Recovery> {
     let source = Source::File(input.to_owned());
     let opened = source.open()?;
     if opened.kind() != Kind::Recording {

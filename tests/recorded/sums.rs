@@ -25,7 +25,11 @@ fn sums_read_the_same_without_the_program_and_its_libraries() {
     let (library, stripped) = (plugin("red"), plugin("gone"));
     assert!(Command::new("strip").arg("--strip-all").arg(&stripped).status().unwrap().success());
     let done = Run::new(&program, Way::Injected).arg(&library).arg(&stripped).ok();
-    assert!(done.file("out.folded").contains("main;run;plugin_run;inner_red;"), "{}", done.file("out.folded"));
+    assert!(
+        done.file("out.folded").contains("main;run;plugin_run;inner_red;"),
+        "{}",
+        done.file("out.folded")
+    );
     for file in [&program, &library, &stripped] {
         fs::remove_file(file).unwrap();
     }
@@ -52,7 +56,8 @@ fn a_finished_recording_is_told_from_the_checkpoint_of_a_killed_process() {
     assert_eq!(info.stderr, "");
     let check = gpuflame(folder, ["check", "out.gfr"]).ok().stdout;
     assert!(!check.contains("ended without"), "{check}");
-    gpuflame(folder, ["recover", "out.gfr"]).fails(1, &["out.gfr: its process has written its files at its exit"]);
+    gpuflame(folder, ["recover", "out.gfr"])
+        .fails(1, &["out.gfr: its process has written its files at its exit"]);
     let doctor = gpuflame(folder, ["doctor"]).stdout;
     assert!(doctor.contains("no process has left one in that folder"), "{doctor}");
     fs::write(folder.join("cut.gfr"), &bytes[..bytes.len() - 1]).unwrap();
@@ -84,4 +89,29 @@ fn sums_can_be_switched_off_and_a_recording_of_every_row_replaces_them() {
     assert!(is_there(&run("sums")));
     let rows = run("sums,gfr");
     assert!(gpuflame(&rows.folder, ["view", "out.gfr"]).ok().stdout.contains("step_d1000"));
+}
+
+/// Keeps the tables `total`, `kernels` and `stacks`, without their `run` table: idle time differs between two runs.
+fn compared(folder: &Path, after: &str) -> serde_json::Value {
+    let report = gpuflame(folder, ["diff", "out.gfr", after, "-n", "0", "--format", "json"]).ok().stdout;
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    assert!(report["kernels"].as_array().is_some_and(|rows| !rows.is_empty()), "{report}");
+    ["total", "matched", "kernels", "stacks"].map(|table| report[table].clone()).into_iter().collect()
+}
+
+#[test]
+fn diff_of_sums_equals_diff_of_rows() {
+    let program = compile("tests/programs/plugins.c", &["-O2"]);
+    let (red, far) = (plugin("red"), plugin("far"));
+    let run = |formats, plugins: &[&Path]| {
+        let run = Run::new(&program, Way::Injected).env("GPUFLAME_FORMATS", formats);
+        plugins.iter().fold(run, |run, plugin| run.arg(plugin)).ok()
+    };
+    let [sums, rows] = ["sums", "gfr"].map(|formats| {
+        let before = run(formats, &[&red, &red, &red, &red, &red, &red]);
+        let after = run(formats, &[&red, &red, &far, &far, &far, &far, &far]);
+        fs::copy(after.folder.join("out.gfr"), before.folder.join("after.gfr")).unwrap();
+        compared(&before.folder, "after.gfr")
+    });
+    assert_eq!(sums, rows);
 }

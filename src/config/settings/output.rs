@@ -38,7 +38,14 @@ impl Output {
         let (first, others) = VIEWS.split_first().expect("there is a view");
         let mut all: Vec<_> = drawn(first).chain([Self::Table]).collect();
         all.extend(others.iter().copied().flat_map(drawn));
-        all.extend([Self::Activities, Self::Stacks, Self::Chrome, Self::CuptiText, Self::Recording, Self::Sums]);
+        all.extend([
+            Self::Activities,
+            Self::Stacks,
+            Self::Chrome,
+            Self::CuptiText,
+            Self::Recording,
+            Self::Sums,
+        ]);
         all
     }
 

@@ -38,8 +38,8 @@ use gpuflame_model::profile::{
     SourceLocation, StringId, Unnamed,
 };
 use gpuflame_model::record::{
-    Chunk, CodeId, ContextId, Frame, FrameFunction, FrameKind, IdMap, LabelId, LabelKind, NameId, RangeId, Row,
-    hash_one,
+    Chunk, CodeId, ContextId, Frame, FrameFunction, FrameKind, IdMap, LabelId, LabelKind, NameId, RangeId,
+    Row, hash_one,
 };
 use modules::ModuleIndex;
 

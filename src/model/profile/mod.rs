@@ -41,8 +41,8 @@ pub use pauses::SharedFrames;
 pub use sample::{Leaf, LeafFrame, MAX_SAMPLE_VALUES, RootMark, Sample, SampleSite, Values, add_values};
 pub use strings::{StringId, StringTable};
 pub use sums::{
-    BusyIdle, Dependencies, DeviceTime, DeviceUse, SteadyPart, SteadyRule, StepTotals, StreamUse, Weight,
-    WorkStats,
+    BusyIdle, Dependencies, DeviceTime, DeviceUse, DurationSpread, SteadyPart, SteadyRule, StepTotals,
+    StreamUse, Weight, WorkStats,
 };
 pub use views::{Measure, VIEWS, Value, View, format_nanos};
 
@@ -131,6 +131,7 @@ pub struct Profile {
     /// Samples of each view, keyed by the view's word.
     samples: BTreeMap<&'static str, Vec<Sample>>,
     works: Vec<WorkStats>,
+    spreads: Vec<DurationSpread>,
     devices: Vec<DeviceUse>,
     times: Vec<DeviceTime>,
     dependencies: Dependencies,
@@ -413,7 +414,7 @@ impl Profile {
     /// again.
     pub fn forget_sums(&mut self) {
         self.samples = BTreeMap::new();
-        (self.works, self.devices) = (Vec::new(), Vec::new());
+        (self.works, self.devices, self.spreads) = (Vec::new(), Vec::new(), Vec::new());
         (self.times, self.streams) = (Vec::new(), Vec::new());
         (self.steps, self.steady) = (StepTotals::default(), None);
     }
@@ -440,6 +441,16 @@ impl Profile {
         works.sort_unstable_by_key(|w| (w.work, w.device));
         devices.sort_unstable_by_key(|d| d.device);
         (self.works, self.devices) = (works, devices);
+    }
+
+    /// Replaces the durations by stack and kind of work.
+    pub fn set_spreads(&mut self, spreads: Vec<DurationSpread>) {
+        self.spreads = spreads;
+    }
+
+    /// Returns the durations by stack and kind of work, if they were kept.
+    pub fn spreads(&self) -> &[DurationSpread] {
+        &self.spreads
     }
 
     /// Replaces the times of devices and the sums of streams, and sorts both.
@@ -585,6 +596,7 @@ impl Profile {
             + self.kernels.heap_bytes()
             + self.modules.capacity() * size_of::<Module>()
             + self.works.capacity() * size_of::<WorkStats>()
+            + self.spreads.capacity() * size_of::<DurationSpread>()
             + self.streams.capacity() * size_of::<StreamUse>()
     }
 }

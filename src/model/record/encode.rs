@@ -94,6 +94,8 @@
 //!         | 14:u8   steps: count first_number, begin of the first and of the last, each as seconds and nanoseconds
 //!         | 15:u8   steady part: rule (0 steps, 1 repeated), begin and end, each as seconds and nanoseconds
 //!         | 16:u8 device:u32                   its time before and after the steady part: busy idle busy idle
+//!         | 17:u8 place tip device:option stream    a work under a stack, once the process has exited: count nanoseconds,
+//!                                              sum of squared nanoseconds in three parts of 42 bits, lowest first
 //! base   := 0 none, 1 opening, 2 closing, 3 start-up, 4 shutdown (`RootMark`)
 //! view   := 0 gpu, 1 idle, 2 wait, 3 alloc, 4 unified, 5 cpu, 6 off-cpu, 7 together (nothing)
 //! place  := 0:u8 caller:u32 | 1:u8 launched:u32 created:u32 | 2:u8                a stack; both stacks of a graph node; no stack

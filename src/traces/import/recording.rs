@@ -65,7 +65,10 @@ pub fn recording(
         let state = reader.state();
         if state.finished && !reader.is_complete() {
             damaged += 1;
-            remark(Error::new(ErrorKind::Format, "its process exited normally, but the end of the file is missing"));
+            remark(Error::new(
+                ErrorKind::Format,
+                "its process exited normally, but the end of the file is missing",
+            ));
         }
         let is_unfinished = !reader.is_complete() && !state.finished;
         let writer_state = is_unfinished.then(|| match reader.is_memory_exhausted() {

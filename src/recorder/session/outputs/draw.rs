@@ -93,12 +93,13 @@ pub(crate) fn write_files(
     };
     // If there is no disk space for a file, a failed recording is removed to make room, and the file is written again.
     let made = |output: Output, path: &Path| {
-        make(output, path, growing.as_deref_mut()).or_else(|error| {
-            let has_room = !output.is_streamed()
-                && growing.as_mut().is_some_and(|growing| growing.remove_failed_recording());
-            if has_room { make(output, path, None) } else { Err(error) }
-        })
-        .inspect_err(|_| has_failed.set(true))
+        make(output, path, growing.as_deref_mut())
+            .or_else(|error| {
+                let has_room = !output.is_streamed()
+                    && growing.as_mut().is_some_and(|growing| growing.remove_failed_recording());
+                if has_room { make(output, path, None) } else { Err(error) }
+            })
+            .inspect_err(|_| has_failed.set(true))
     };
     output_files::write_all(wanted, outputs, ours, made, |files| describe_set(profile, ledger, window, files))
 }
