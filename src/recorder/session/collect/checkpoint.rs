@@ -253,11 +253,11 @@ impl Checkpoint {
             .then(|| written.path.clone())
     }
 
-    /// Whether the file is still there under its name, so that the final sums may replace it. False if a thread is
-    /// blocked in the file's file system.
-    pub(crate) fn is_replaceable(&self) -> bool {
-        let file_state = self.file.try_lock_for(WRITE_TIMEOUT);
-        file_state.is_some_and(|state| state.written.as_ref().is_some_and(CurrentFile::has_its_name))
+    /// Whether the file is still there under its name, so that the final sums may replace it. Returns `None` if a thread
+    /// is blocked in the file's file system.
+    pub(crate) fn is_replaceable(&self) -> Option<bool> {
+        let file_state = self.file.try_lock_for(WRITE_TIMEOUT)?;
+        Some(file_state.written.as_ref().is_some_and(CurrentFile::has_its_name))
     }
 
     /// Removes the file, because the outputs contain everything that is in it. If the final sums have replaced the file

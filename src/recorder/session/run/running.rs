@@ -368,8 +368,20 @@ impl Session {
         }
         let checkpoint = self.checkpoint.as_ref();
         let kept = || checkpoint.and_then(Checkpoint::path);
-        let is_replaceable =
-            wanted.contains(&Output::Sums) && checkpoint.is_some_and(Checkpoint::is_replaceable);
+        let mut is_replaceable = false;
+        if wanted.contains(&Output::Sums)
+            && let Some(checkpoint) = checkpoint
+        {
+            match checkpoint.is_replaceable() {
+                Some(is_there) => is_replaceable = is_there,
+                None => {
+                    print_from_own(
+                        "a file system blocks the checkpoint; the sums of the run are not written",
+                    );
+                    wanted.retain(|output| *output != Output::Sums);
+                }
+            }
+        }
         let ours = progress::call_foreign(|| growing.wait_for_recording_path()).or_else(kept);
         let chosen = output_override::get();
         let outputs = chosen.as_ref().unwrap_or(&self.outputs).for_all_windows();
