@@ -40,21 +40,29 @@ impl Recover {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         // The files take the place of files of the library, so they get the same permissions.
         file::set_file_mode(settings::from_environment().0.file_mode);
+        let (mut any, mut finished) = (false, Vec::new());
         for input in &self.inputs {
-            let why = match recover(input, &Settings::default().formats, self.alive, console)? {
-                Recovery::Written(_) => continue,
+            match recover(input, &Settings::default().formats, self.alive, console)? {
+                Recovery::Written(_) => any = true,
                 Recovery::StillRunning => {
-                    "its process is still running and will write its files at exit; use --alive to write \
-                     them now"
+                    let why = "its process is still running and will write its files at exit; use --alive to \
+                               write them now";
+                    return Err(Error::new(ErrorKind::Format, format!("{}: {why}", input.display())));
                 }
-                Recovery::Finished => {
-                    "its process has written its files at its exit; `gpuflame flamegraph` and `gpuflame convert` \
-                     write others from it"
-                }
-            };
-            return Err(Error::new(ErrorKind::Format, format!("{}: {why}", input.display())));
+                Recovery::Finished => finished.push(input),
+            }
         }
-        Ok(Outcome::Clean)
+        let why = "its process has written its files at its exit; `gpuflame flamegraph` and `gpuflame convert` \
+                   write others from it";
+        match finished.first() {
+            Some(first) if !any => Err(Error::new(ErrorKind::Format, format!("{}: {why}", first.display()))),
+            Some(first) => {
+                let count = finished.len();
+                console.remark(format!("skipped {count} files, first {}: {why}", first.display()));
+                Ok(Outcome::Clean)
+            }
+            None => Ok(Outcome::Clean),
+        }
     }
 }
 
