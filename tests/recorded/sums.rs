@@ -44,7 +44,7 @@ fn finished() -> Done {
 }
 
 #[test]
-fn a_finished_recording_is_told_from_the_checkpoint_of_a_killed_process() {
+fn a_finished_recording_differs_from_the_checkpoint_of_a_killed_process() {
     let done = finished();
     let folder = &done.folder;
     let bytes = fs::read(folder.join("out.gfr")).unwrap();
