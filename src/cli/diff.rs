@@ -15,7 +15,8 @@ use gpuflame_explain::events::JoinedRows;
 use gpuflame_export::{clean_frame, event_site, folded_names, work_name};
 use gpuflame_model::error::Result;
 use gpuflame_model::profile::views::{IDLE, idle_word};
-use gpuflame_model::profile::{DeviceTime, Profile, SampleSite, saturating_sum};
+use gpuflame_model::profile::{DeviceTime, DurationSpread, Profile, SampleSite, saturating_sum};
+use gpuflame_model::record::Work;
 use gpuflame_offline::analysis::{
     DurationChange, Durations, StreamOrder, WorkSpans, check_stream_order, compare_durations,
 };
@@ -218,15 +219,16 @@ impl ComparedRun {
         let mut events = JoinedRows::default();
         let Explained { profile, facts, .. } = explain(source, &flags.read_options(), console, &mut events)?;
         facts.require_work(source)?;
-        facts.require_rows(source)?;
+        // A run that has exited left the durations by stack and kernel, a checkpoint did not.
+        if profile.spreads().is_empty() {
+            facts.require_rows(source)?;
+        }
         let spans = WorkSpans::from_events(&events);
         let order = check_stream_order(&profile, spans, facts.linked.as_ref());
         remark_impossible(source, &profile, &order, console);
         let (mut kernels, mut stacks, mut modules) = (Sums::new(), Sums::new(), Sums::new());
         let mut known: HashMap<SampleSite, (String, Option<String>)> = HashMap::new();
-        for event in events.activities() {
-            let Some(nanos) = event.activity.duration() else { continue };
-            let place = event_site(event);
+        let mut add = |place: SampleSite, work: Work, durations: Durations| {
             let (stack, module) = known.entry(place).or_insert_with(|| {
                 let frames = folded_names(&profile, place, flags.names());
                 let frames: Vec<_> = frames.iter().map(|name| clean_frame(name)).collect();
@@ -234,14 +236,26 @@ impl ComparedRun {
                     frames.iter().filter_map(|name| name.strip_prefix(MODULE_PREFIX)).collect();
                 (frames.join(";"), (!modules.is_empty()).then(|| modules.join(";")))
             });
-            stacks.entry(stack.clone()).or_default().add(nanos);
+            stacks.entry(stack.clone()).or_default().add_all(durations);
             if let Some(module) = module {
-                modules.entry(module.clone()).or_default().add(nanos);
+                modules.entry(module.clone()).or_default().add_all(durations);
             }
-            kernels.entry(work_name(&profile, event.activity.work()).into_owned()).or_default().add(nanos);
+            kernels.entry(work_name(&profile, work).into_owned()).or_default().add_all(durations);
+        };
+        for event in events.activities() {
+            let Some(nanos) = event.activity.duration() else { continue };
+            add(event_site(event), event.activity.work(), Durations::one(nanos));
+        }
+        for spread in profile.spreads() {
+            let DurationSpread { site, work, count, nanos, squares, .. } = *spread;
+            add(site, work, Durations::from_sums(count, nanos, squares));
         }
         let times = time_breakdown(&profile);
-        Ok(Self { kernels, stacks, modules, times, steps: facts.steps.spans().len() as u64, order, profile })
+        let steps = match facts.has_only_sums {
+            true => profile.steps().count,
+            false => facts.steps.spans().len() as u64,
+        };
+        Ok(Self { kernels, stacks, modules, times, steps, order, profile })
     }
 
     fn impossible_table(&self, name: &'static str) -> Option<Table> {

@@ -45,6 +45,15 @@ fn fact_table(explained: &Explained, whole_micros: Option<bool>) -> Table {
     let mut table = Table::new("facts", &["what", "value"]);
     let mut fact = |what: &str, value: Cell| table.add_row([what.into(), value]);
     fact("kind", Cell::from(explained.facts.kind.description()));
+    if explained.facts.has_only_sums {
+        fact(
+            "contents",
+            Cell::from(match explained.facts.is_finished {
+                true => "the sums of the run, no single activities",
+                false => "the sums up to the last checkpoint, no single activities",
+            }),
+        );
+    }
     if let Some(schema) = explained.facts.linked.as_ref().and_then(|linked| linked.counts.schema.as_deref()) {
         fact("schema version", Cell::from(schema));
     }

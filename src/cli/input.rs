@@ -64,6 +64,8 @@ pub(super) struct Facts {
     pub(super) damaged: u64,
     /// Whether the source is a recording that has sums instead of single activities.
     pub(super) has_only_sums: bool,
+    /// Whether the source has the sums of a process that exited and wrote its files.
+    pub(super) is_finished: bool,
     /// State of the recorded process; `None` if the recording has an end row.
     pub(super) writer_state: Option<WriterState>,
     /// Counts of linked and unlinked work; `None` for a recording.
@@ -88,7 +90,7 @@ impl Facts {
     /// # Errors
     /// `Format`.
     pub(super) fn require_rows(&self, source: &Source) -> Result<()> {
-        if self.has_only_sums { Err(sums_only_error(source)) } else { Ok(()) }
+        if self.has_only_sums { Err(sums_only_error(source, self.is_finished)) } else { Ok(()) }
     }
 
     /// Returns an error if a trace has no GPU work, because no verb can show anything from it.
@@ -160,14 +162,23 @@ impl Source {
         };
         if kind == Kind::Recording {
             let mut world_size = None;
-            let RecordingSummary { damaged, has_only_sums, writer_state, .. } =
+            let RecordingSummary { damaged, has_only_sums, is_finished, writer_state, .. } =
                 self.recording(opened, &options, console, &mut |row| {
                     if let Row::Provenance { what: Provenance::WORLD_SIZE, text } = row {
                         world_size = text.parse().ok().filter(|size| *size > 0);
                     }
                     each(row);
                 })?;
-            return Ok(Facts { kind, damaged, has_only_sums, writer_state, linked: None, steps, world_size });
+            return Ok(Facts {
+                kind,
+                damaged,
+                has_only_sums,
+                is_finished,
+                writer_state,
+                linked: None,
+                steps,
+                world_size,
+            });
         }
         let linked = import::rows(opened, &options, each)?;
         print_remarks(self, &linked.counts, console);
@@ -183,7 +194,17 @@ impl Source {
             console.remark(format!("{self}: {}", describe_captures(coverage)));
         }
         let (has_only_sums, writer_state) = (false, None);
-        Ok(Facts { kind, damaged: 0, has_only_sums, writer_state, linked: Some(linked), steps, world_size })
+        let is_finished = false;
+        Ok(Facts {
+            kind,
+            damaged: 0,
+            has_only_sums,
+            is_finished,
+            writer_state,
+            linked: Some(linked),
+            steps,
+            world_size,
+        })
     }
 
     /// Opens the source, of whatever kind.
@@ -231,11 +252,19 @@ impl Source {
     }
 }
 
-/// Returns the error for a recording that has only sums.
-pub(super) fn sums_only_error(source: &Source) -> Error {
-    let what = "has only sums, no single activities: it is the checkpoint of a process that has not exited \
-                normally; flamegraph, top, info, check, merge-ranks, recover, and `convert` to formats of \
-                sums can read it; GPUFLAME_FORMATS=gfr records activities";
+/// Returns the error for a recording that has only sums. `is_finished`: whether its process exited and wrote its files.
+pub(super) fn sums_only_error(source: &Source, is_finished: bool) -> Error {
+    let what = match is_finished {
+        true => {
+            "has the sums of the run, but no single activities, which are needed here; record them with \
+             `gpuflame run --formats gfr PROGRAM`"
+        }
+        false => {
+            "has only sums, no single activities: it is the checkpoint of a process that has not exited \
+             normally; flamegraph, top, info, check, merge-ranks, recover, and `convert` to formats of \
+             sums can read it; GPUFLAME_FORMATS=gfr records activities"
+        }
+    };
     Error::new(ErrorKind::Format, format!("{source}: {what}"))
 }
 

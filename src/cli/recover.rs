@@ -40,14 +40,29 @@ impl Recover {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         // The files take the place of files of the library, so they get the same permissions.
         file::set_file_mode(settings::from_environment().0.file_mode);
+        let (mut any, mut finished) = (false, Vec::new());
         for input in &self.inputs {
-            if recover(input, &Settings::default().formats, self.alive, console)?.is_none() {
-                let why = "its process is still running and will write its files at exit; use --alive to \
-                           write them now";
-                return Err(Error::new(ErrorKind::Format, format!("{}: {why}", input.display())));
+            match recover(input, &Settings::default().formats, self.alive, console)? {
+                Recovery::Written(_) => any = true,
+                Recovery::StillRunning => {
+                    let why = "its process is still running and will write its files at exit; use --alive to \
+                               write them now";
+                    return Err(Error::new(ErrorKind::Format, format!("{}: {why}", input.display())));
+                }
+                Recovery::Finished => finished.push(input),
             }
         }
-        Ok(Outcome::Clean)
+        let why = "its process has written its files at its exit; `gpuflame flamegraph` and `gpuflame convert` \
+                   write others from it";
+        match finished.first() {
+            Some(first) if !any => Err(Error::new(ErrorKind::Format, format!("{}: {why}", first.display()))),
+            Some(first) => {
+                let count = finished.len();
+                console.remark(format!("skipped {count} files, first {}: {why}", first.display()));
+                Ok(Outcome::Clean)
+            }
+            None => Ok(Outcome::Clean),
+        }
     }
 }
 
@@ -57,17 +72,32 @@ pub(super) struct Recovered {
     pub(super) report: String,
 }
 
-/// Writes next to `input` the files that the process would have written at its exit. Returns `None` if the process
-/// may still be running and write them itself, unless `alive` is set.
+/// Outcome of an attempt to recover a file.
+pub(super) enum Recovery {
+    /// The files were written.
+    Written(Recovered),
+    /// Nothing was written, because the process may still be running and write its files itself.
+    StillRunning,
+    /// Nothing was written, because the process exited and wrote its files, of which `input` is one.
+    Finished,
+}
+
+impl Recovery {
+    /// Returns the result, if files were written.
+    pub(super) fn written(self) -> Option<Recovered> {
+        match self {
+            Self::Written(recovered) => Some(recovered),
+            Self::StillRunning | Self::Finished => None,
+        }
+    }
+}
+
+/// Writes next to `input` the files that the process would have written at its exit. If the process may still be
+/// running, this requires `alive`.
 ///
 /// # Errors
 /// `Format` if nothing can be recovered, `Io` if a file cannot be written.
-pub(super) fn recover(
-    input: &Path,
-    outputs: &[Output],
-    alive: bool,
-    console: Console,
-) -> Result<Option<Recovered>> {
+pub(super) fn recover(input: &Path, outputs: &[Output], alive: bool, console: Console) -> Result<Recovery> {
     let source = Source::File(input.to_owned());
     let opened = source.open()?;
     if opened.kind() != Kind::Recording {
@@ -77,7 +107,10 @@ pub(super) fn recover(
     let options = ReadOptions { max_memory: max_memory(), ..ReadOptions::default() };
     let Explained { profile, ledger, facts, .. } = explain_opened(&source, opened, &options, console, ())?;
     if facts.writer_state == Some(WriterState::Alive) && !alive {
-        return Ok(None);
+        return Ok(Recovery::StillRunning);
+    }
+    if facts.is_finished {
+        return Ok(Recovery::Finished);
     }
     // Only views and the table are written: not the outputs that list every activity or stack, and not the recording
     // itself.
@@ -112,7 +145,7 @@ pub(super) fn recover(
     let text = describe_set(&profile, &ledger, None, &all);
     Target::File(about.clone()).write(console, |out| Ok(out.write_all(text.as_bytes())?))?;
     files.push(about);
-    Ok(Some(Recovered { report: describe_process(&profile, &ledger, files.iter()) }))
+    Ok(Recovery::Written(Recovered { report: describe_process(&profile, &ledger, files.iter()) }))
 }
 
 /// Maximum number of sets of file names to try.

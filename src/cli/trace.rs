@@ -42,8 +42,9 @@ pub(super) fn read_trace(
     let (options, _bar) = with_progress(options, &opened, console);
     let seen = if kind == Kind::Recording {
         let mut events = RecordedEvents::new(sink);
-        if source.recording(opened, &options, console, &mut |row| events.add_row(row))?.has_only_sums {
-            return Err(sums_only_error(source));
+        let read = source.recording(opened, &options, console, &mut |row| events.add_row(row))?;
+        if read.has_only_sums {
+            return Err(sums_only_error(source, read.is_finished));
         }
         events.add_steps();
         ReadCounts { untimed: events.untimed, ..ReadCounts::default() }

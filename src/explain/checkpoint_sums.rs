@@ -8,8 +8,8 @@ use super::{Explain, Ledger, Snapshot, Stacks, WindowSums};
 use crate::graphs::NodeTally;
 use crate::join::{Activities, Launched, Launches, Origin, Sink, Tally};
 use gpuflame_model::profile::{
-    BusyIdle, Cause, Dependencies, DeviceTime, DeviceUse, Leaf, LeafFrame, Profile, RootMark, Sample,
-    SampleSite, SteadyPart, SteadyRule, StepTotals, StreamUse, VIEWS, Weight, WorkStats, add_values,
+    BusyIdle, Cause, Dependencies, DeviceTime, DeviceUse, DurationSpread, Leaf, LeafFrame, Profile, RootMark,
+    Sample, SampleSite, SteadyPart, SteadyRule, StepTotals, StreamUse, VIEWS, Weight, WorkStats, add_values,
 };
 use gpuflame_model::record::{
     Activity, Caller, Chunk, ContextId, CopyKind, CorrelationId, DeviceId, Fields, GpuContextId, IdMap, Loss,
@@ -35,10 +35,14 @@ mod kind {
     pub(super) const STEPS: u8 = 14;
     pub(super) const STEADY: u8 = 15;
     pub(super) const TIME_PARTS: u8 = 16;
+    pub(super) const SPREAD: u8 = 17;
 }
 
 /// Upper limit for the total of the sums in a file. No real run can exceed this limit, and below it no addition overflows.
 const MAX_TOTAL: u64 = 1 << 62;
+/// Number of bits of a part of a sum of squares. Three parts have 126 bits: more squares than a process can sum.
+const SQUARES_PART_BITS: u32 = 42;
+const SQUARES_PART_MASK: u64 = (1 << SQUARES_PART_BITS) - 1;
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 const STEADY_RULES: [SteadyRule; 2] = [SteadyRule::Steps, SteadyRule::Repeated];
 
@@ -140,7 +144,7 @@ impl Sink for PendingToWindow<'_> {
 }
 
 /// Passes all sums of a snapshot to `each`, as pairs of key and values.
-fn sums(
+pub(super) fn sums(
     profile: &Profile,
     ledger: &Ledger,
     windows: &[(WindowEdge, Nanos)],
@@ -168,6 +172,16 @@ fn sums(
             out.u32(work.device.0);
         };
         sum(kind::WORK, &put, &values);
+    }
+    for spread in profile.spreads() {
+        let put = |out: &mut Payload<'_>| {
+            put_site(out, spread.site);
+            put_leaf_frame(out, LeafFrame::Work(spread.work));
+            out.option(spread.device.map(|device| device.0));
+            put_stream(out, spread.stream);
+        };
+        let [low, middle, high] = split_squares(spread.squares);
+        sum(kind::SPREAD, &put, &[spread.count, spread.nanos, low, middle, high]);
     }
     for device in profile.devices() {
         sum(kind::DEVICE, &|out| _ = out.u32(device.device.0), &[device.count, device.nanos]);
@@ -221,6 +235,17 @@ fn step_values(steps: StepTotals) -> [u64; 8] {
     let ([first_s, first_ns], [last_s, last_ns]) = (split_time(first), split_time(last));
     let (thread, several) = (thread.0.into(), has_several_threads.into());
     [count, first_number, first_s, first_ns, last_s, last_ns, thread, several]
+}
+
+/// Splits a sum of squares into parts that are small enough for [`MAX_TOTAL`], as in [`step_values`].
+fn split_squares(squares: u128) -> [u64; 3] {
+    [0, 1, 2].map(|part| (squares >> (part * SQUARES_PART_BITS)) as u64 & SQUARES_PART_MASK)
+}
+
+fn join_squares(parts: [u64; 3]) -> Option<u128> {
+    let is_part = |part: &u64| *part <= SQUARES_PART_MASK;
+    let add = |sum: u128, part: &u64| sum << SQUARES_PART_BITS | u128::from(*part);
+    parts.iter().all(is_part).then(|| parts.iter().rev().fold(0, add))
 }
 
 fn split_time(time: Nanos) -> [u64; 2] {
@@ -282,7 +307,15 @@ fn tally_values(tally: &Tally) -> [u64; 18] {
 fn put_sample(out: &mut Payload<'_>, view: u8, sample: &Sample) {
     let root_mark = ROOT_MARKS.iter().position(|root_mark| *root_mark == sample.root_mark).unwrap_or(0);
     out.u8(view).u8(root_mark as u8);
-    match sample.site {
+    put_site(out, sample.site);
+    out.u8(sample.leaf.frames().count() as u8);
+    sample.leaf.frames().for_each(|leaf_frame| put_leaf_frame(out, leaf_frame));
+    out.option(sample.device.map(|device| device.0));
+    put_stream(out, sample.stream);
+}
+
+fn put_site(out: &mut Payload<'_>, site: SampleSite) {
+    match site {
         SampleSite::Context(context) => out.u8(0).u32(Caller::from(context).bits()),
         SampleSite::Missing(missing) => out.u8(0).u32(Caller::from(Err(missing)).bits()),
         SampleSite::Node { launch, created } => {
@@ -293,10 +326,6 @@ fn put_sample(out: &mut Payload<'_>, view: u8, sample: &Sample) {
             out.u8(3).u32(after.0).option(thread.map(|thread| thread.0)).u32(before.0)
         }
     };
-    out.u8(sample.leaf.frames().count() as u8);
-    sample.leaf.frames().for_each(|leaf_frame| put_leaf_frame(out, leaf_frame));
-    out.option(sample.device.map(|device| device.0));
-    put_stream(out, sample.stream);
 }
 
 fn put_leaf_frame(out: &mut Payload<'_>, leaf_frame: LeafFrame) {
@@ -336,6 +365,7 @@ pub(super) struct CheckpointSums {
     /// Samples by the index of their view in [`VIEWS`].
     samples: BTreeMap<usize, Vec<Sample>>,
     works: Vec<WorkStats>,
+    spreads: Vec<DurationSpread>,
     devices: Vec<DeviceUse>,
     times: Vec<DeviceTime>,
     streams: Vec<StreamUse>,
@@ -378,6 +408,13 @@ impl CheckpointSums {
                 let LeafFrame::Work(work) = decode_leaf_frame(key)? else { return None };
                 let (device, weight) = (DeviceId(key.u32()?), Weight { count, nanos, bytes });
                 self.works.push(WorkStats { work, device, weight, min, max, percentiles: [p50, p95, p99] });
+            }
+            (kind::SPREAD, &[count, nanos, low, middle, high]) => {
+                let site = map_contexts(decode_site(key)?, first);
+                let LeafFrame::Work(work) = decode_leaf_frame(key)? else { return None };
+                let (device, stream) = (key.option()?.map(DeviceId), decode_stream(key)?);
+                let squares = join_squares([low, middle, high])?;
+                self.spreads.push(DurationSpread { site, work, device, stream, count, nanos, squares });
             }
             (kind::DEVICE, &[count, nanos]) => {
                 self.devices.push(DeviceUse { device: DeviceId(key.u32()?), count, nanos });
@@ -467,6 +504,7 @@ impl CheckpointSums {
             profile.set_samples(VIEWS[view], merge_samples(samples.clone()));
         }
         profile.set_works(self.works.clone(), self.devices.clone());
+        profile.set_spreads(self.spreads.clone());
         let mut times = self.times.clone();
         for time in &mut times {
             let [start_up, shutdown] = self.time_parts.get(&time.device).copied().unwrap_or_default();
@@ -497,6 +535,12 @@ impl CheckpointSums {
             sample.site = map_contexts(sample.site, known);
             let frames: Vec<_> = sample.leaf.frames().map(leaf_frame).collect();
             sample.leaf = Leaf::new(&frames);
+        }
+        for spread in &mut self.spreads {
+            spread.site = map_contexts(spread.site, known);
+            if let Work::Kernel(name) = &mut spread.work {
+                *name = kernel(*name);
+            }
         }
         let mut works: BTreeMap<(Work, DeviceId), WorkStats> = BTreeMap::new();
         for mut stats in std::mem::take(&mut self.works) {

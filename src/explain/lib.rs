@@ -25,6 +25,7 @@ pub mod timeline;
 mod checkpoint_sums;
 mod contexts;
 mod definitions;
+mod finished_sums;
 mod ledger;
 mod memory_limit;
 mod per_window;
@@ -44,6 +45,7 @@ use checkpoint_sums::CheckpointSums;
 use contexts::Contexts;
 pub use contexts::Stacks;
 pub use definitions::Definitions;
+pub use finished_sums::FinishedSums;
 use gpuflame_model::profile::{Profile, StepTotals};
 use gpuflame_model::record::{
     Activity, ContextId, CpuSample, EventCall, HostCallSpan, HostState, IdMap, Launch, Loss, MemoryCall,
@@ -67,6 +69,8 @@ pub struct Options {
     /// Whether to treat the same stack on two threads as one context. Required in a live process, because the profile of a
     /// program that creates a thread per request must not grow with each thread. Default: no.
     pub merge_threads: bool,
+    /// Whether to sum the squares of durations by stack and kind of work, for the final result. Default: no.
+    pub has_squares: bool,
     /// Maximum number of windows that are summed separately; each window is removed when its work is over. Default: none.
     pub per_window: Option<u64>,
     /// Memory ceiling in bytes, for all memory that gpuflame uses. Default: no limit.
@@ -106,8 +110,12 @@ pub struct Snapshot<'a> {
 impl Explain {
     /// Creates an empty `Explain`.
     pub fn new(options: Options) -> Self {
+        let aggregate = if options.by_stream { Aggregate::by_stream() } else { Aggregate::default() };
         Self {
-            aggregate: if options.by_stream { Aggregate::by_stream() } else { Aggregate::default() },
+            aggregate: match options.has_squares {
+                true => aggregate.with_squares(),
+                false => aggregate,
+            },
             join: options.ceiling.map_or_else(Join::default, |bytes| Join::new(memory_limit::limits(bytes))),
             contexts: Contexts::new(options.merge_threads),
             timeline: options
@@ -321,18 +329,19 @@ impl Explain {
     /// `counted` contains losses that are counted outside of rows: the total so far for each kind.
     pub fn snapshot(&mut self, counted: &[(Loss, u64)], sink: &mut impl Sink) -> Snapshot<'_> {
         let sums = (self.aggregate.clone(), self.timeline.clone());
-        self.totals(sums, counted, sink)
+        self.totals(sums, false, counted, sink)
     }
 
     /// Returns the final result, when no more rows will arrive. This avoids the copy of the sums that a snapshot makes.
     pub fn finish(&mut self, counted: &[(Loss, u64)], sink: &mut impl Sink) -> Snapshot<'_> {
         let sums = (mem::take(&mut self.aggregate), mem::take(&mut self.timeline));
-        self.totals(sums, counted, sink)
+        self.totals(sums, true, counted, sink)
     }
 
     fn totals(
         &mut self,
         (mut aggregate, mut timeline): (Aggregate, Timeline),
+        is_final: bool,
         counted: &[(Loss, u64)],
         sink: &mut impl Sink,
     ) -> Snapshot<'_> {
@@ -362,6 +371,9 @@ impl Explain {
             Some(checkpoint) => checkpoint.fill(profile),
             None => {
                 aggregate.fill(profile);
+                if is_final {
+                    profile.set_spreads(aggregate.spreads());
+                }
                 timeline.end(profile);
                 self.host.fill(profile);
                 profile.set_steps(self.steps);

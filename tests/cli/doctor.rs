@@ -78,7 +78,7 @@ fn doctor_reports_ok_on_every_line_on_a_working_machine() {
         .has("library", "ok", &["libgpuflame.so", concat!("version ", env!("CARGO_PKG_VERSION"))])
         .has("glibc", "ok", &["."])
         .has("injection", "ok", &["not set"])
-        .has("settings", "ok", &["from the start, and write folded, svg, csv, idle -> "])
+        .has("settings", "ok", &["from the start, and write folded, svg, csv, idle, sums -> "])
         .has("outputs", "ok", &["files would be written to "])
         .has("checkpoints", "ok", &["no process"])
         .has("offline", "ok", &["need no GPU"]);

@@ -5,10 +5,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
+use gpuflame_model::record::Reader;
+
 use crate::support::{Done, Run};
 
 /// Checkpoint of a process that dies without running its exit handlers.
 pub(crate) const FILE: &str = "out.gfr";
+
+/// Whether there is a recording whose head says that it has the sums of a process that exited.
+pub(crate) fn is_finished(path: &Path) -> bool {
+    let head = fs::read(path).unwrap_or_default();
+    Reader::new(&head[..]).is_ok_and(|reader| reader.state().finished)
+}
 
 /// A running program, and the folder that it runs in.
 pub(crate) struct Running {

@@ -25,6 +25,7 @@ mod roots;
 mod samples;
 mod steps;
 mod summary;
+mod sums;
 mod third_party;
 mod threads;
 mod unified;

@@ -55,7 +55,7 @@ pub(super) struct Run {
     #[arg(short, long, value_name = "PREFIX")]
     output: Option<PathBuf>,
     /// Formats to write, as in GPUFLAME_FORMATS: folded, svg, csv, idle, wait, alloc, cpu, off-cpu, together,
-    /// activities, chrome, cupti-text, gfr.
+    /// activities, chrome, cupti-text, gfr, sums.
     #[arg(long, value_name = "LIST")]
     formats: Option<String>,
     /// Recording window, as a list of delay=SECONDS, duration=SECONDS, repeat=TIMES, steps=FROM..TO,
@@ -136,7 +136,7 @@ impl Run {
         file::set_file_mode(settings.file_mode);
         left.recover(|file| {
             let recovered = recover(file, &settings.formats, false, console);
-            recovered.inspect_err(|error| console.print_error(error)).ok().flatten()
+            recovered.inspect_err(|error| console.print_error(error)).ok()?.written()
         });
         reports.forward(&left);
         left.lines(&reports.find_survivors(), settings.disable).iter().for_each(|line| console.remark(line));

@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(default.output, "%e.%p");
         let [folded, svg] = ["folded", "svg"].map(|format| Output::View(&GPU, format));
         let [idle_folded, idle_svg] = ["folded", "svg"].map(|format| Output::View(&IDLE, format));
-        let formats = [folded, svg, Output::Table, idle_folded, idle_svg];
+        let formats = [folded, svg, Output::Table, idle_folded, idle_svg, Output::Sums];
         assert_eq!(default.formats, formats);
         assert_eq!((default.unit, default.graph), (Unit::Nanos, GraphStacks::Both));
         assert_eq!((default.enabled, default.nvtx), (true, Nvtx::Without(Vec::new())));
@@ -294,8 +294,8 @@ mod tests {
             [
                 "GPUFLAME_DURATION=0: expected a number of seconds above 0, a year at most, not `0`; using the default (unset)",
                 "GPUFLAME_FORMATS=png: `png` is not one of folded, svg, csv, idle, wait, alloc, cpu, \
-                 off-cpu, together, activities, chrome, cupti-text, gfr; using the default \
-                 (folded,svg,csv,idle)",
+                 off-cpu, together, activities, chrome, cupti-text, gfr, sums; using the default \
+                 (folded,svg,csv,idle,sums)",
                 "GPUFLAME_MAX_LAUNCHES=many: expected a whole number, 1 or more, not `many`; using the \
                  default (unset)",
                 "GPUFLAME_NVTX=NCCL: `NCCL` is not one of 0, 1, -DOMAIN; using the default (1)",
@@ -308,6 +308,14 @@ mod tests {
                 "GPUFLAME_UNIT=hours: `hours` is not one of ns, us, count; using the default (ns)",
             ]
         );
+    }
+
+    #[test]
+    fn a_recording_of_every_row_takes_the_place_of_the_sums() {
+        let formats = |value| parse_pairs(&[("GPUFLAME_FORMATS", value)]).0.formats;
+        assert_eq!(formats("sums,gfr"), [Output::Recording]);
+        assert_eq!(formats("sums"), [Output::Sums]);
+        assert_eq!(Output::Sums.suffix(), ".gfr");
     }
 
     #[test]
@@ -328,8 +336,8 @@ mod tests {
             warnings,
             [
                 "GPUFLAME_FORMATS=svg,png,gfr,pdf: `png` and `pdf` are not among folded, svg, csv, idle, \
-                 wait, alloc, cpu, off-cpu, together, activities, chrome, cupti-text, gfr; using the other \
-                 items",
+                 wait, alloc, cpu, off-cpu, together, activities, chrome, cupti-text, gfr, sums; using the \
+                 other items",
                 "GPUFLAME_NVTX=-NCCL,CCCL: `CCCL` is not one of 0, 1, -DOMAIN; using the other items",
                 "GPUFLAME_ROOT=thread,host: `host` is not one of process, thread, device, stream; using the \
                  other items",

@@ -27,6 +27,8 @@ pub enum Output {
     CuptiText,
     /// Recording of every row, from which the command can make the other outputs later.
     Recording,
+    /// Recording of the sums of the run, from which the command can make the outputs that need no single activities.
+    Sums,
 }
 
 impl Output {
@@ -36,7 +38,14 @@ impl Output {
         let (first, others) = VIEWS.split_first().expect("there is a view");
         let mut all: Vec<_> = drawn(first).chain([Self::Table]).collect();
         all.extend(others.iter().copied().flat_map(drawn));
-        all.extend([Self::Activities, Self::Stacks, Self::Chrome, Self::CuptiText, Self::Recording]);
+        all.extend([
+            Self::Activities,
+            Self::Stacks,
+            Self::Chrome,
+            Self::CuptiText,
+            Self::Recording,
+            Self::Sums,
+        ]);
         all
     }
 
@@ -62,6 +71,7 @@ impl Output {
             Self::Chrome => "chrome",
             Self::CuptiText => "cupti-text",
             Self::Recording => "gfr",
+            Self::Sums => "sums",
         }
     }
 
@@ -74,6 +84,7 @@ impl Output {
             Self::Stacks => ".stacks.csv".to_owned(),
             Self::Chrome => ".json".to_owned(),
             Self::CuptiText => ".cupti.txt".to_owned(),
+            Self::Sums => Self::Recording.suffix(),
             Self::Table | Self::Recording => format!(".{}", self.word()),
         }
     }

@@ -61,13 +61,13 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "GPUFLAME_FORMATS",
-        values: "comma-separated: folded, svg, csv, idle, wait, alloc, cpu, off-cpu, together, activities, chrome, cupti-text, gfr",
-        default: "folded,svg,csv,idle",
+        values: "comma-separated: folded, svg, csv, idle, wait, alloc, cpu, off-cpu, together, activities, chrome, cupti-text, gfr, sums",
+        default: "folded,svg,csv,idle,sums",
         help: "Files to write at exit: folded stacks, flame graph (svg), table by kernel (csv); flame graphs \
                and folded stacks of GPU idle time, of the host's waits for a GPU, of memory allocated and \
                freed, of CPU time, of off-CPU time, and of GPU, CPU and waiting time together; tables of all \
                activities and of their stacks, Chrome trace events, text of the CUPTI tracer of eunomia's \
-               tutorial, recording (gfr). wait and alloc add a callback to every call that they record.",
+               tutorial, recording of every call and activity (gfr), or only of the sums of the run (sums). wait and alloc add a callback to every call that they record.",
         apply: |settings, value| {
             let (chosen, refused) = formats(value);
             if !chosen.is_empty() {
@@ -517,7 +517,8 @@ fn nvtx(value: &str) -> (Option<Nvtx>, Option<InvalidValue>) {
     }
 }
 
-/// Parses the list of output files. Returns the outputs in the order of [`Output::all`], without duplicates.
+/// Parses the list of output files. Returns the outputs in the order of [`Output::all`], without duplicates. A recording
+/// of all rows contains the sums, and has the same name, so it takes their place.
 fn formats(value: &str) -> (Vec<Output>, Option<InvalidValue>) {
     let all = Output::all();
     let understand =
@@ -529,7 +530,11 @@ fn formats(value: &str) -> (Vec<Output>, Option<InvalidValue>) {
             Some(InvalidValue::All(format!("expected at least one of {}", known_formats()))),
         );
     }
-    (all.into_iter().filter(|output| words.contains(&output.word())).collect(), refused)
+    let mut chosen: Vec<_> = all.into_iter().filter(|output| words.contains(&output.word())).collect();
+    if chosen.contains(&Output::Recording) {
+        chosen.retain(|output| *output != Output::Sums);
+    }
+    (chosen, refused)
 }
 
 fn known_formats() -> String {

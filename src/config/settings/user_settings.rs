@@ -172,6 +172,11 @@ impl Settings {
         self.trace_file.is_some() || tables.iter().any(|table| self.formats.contains(table))
     }
 
+    /// Whether the same stack on several threads is one stack in the sums.
+    pub fn merges_threads(&self) -> bool {
+        !self.root.contains(&Root::Thread) && !self.lists_calls()
+    }
+
     /// Whether the settings restrict when a window is open. Otherwise one window is open from the start to the end.
     pub fn has_window_limits(&self) -> bool {
         let by_time = !self.delay.is_zero() || self.duration.is_some();

@@ -16,7 +16,7 @@ pub use host::HostSums;
 use crate::join::{Launched, Origin, Sink};
 use gpuflame_model::profile::views::GPU;
 use gpuflame_model::profile::{
-    DeviceUse, Leaf, MAX_SAMPLE_VALUES, Profile, Sample, SampleSite, Weight, WorkStats,
+    DeviceUse, DurationSpread, Leaf, MAX_SAMPLE_VALUES, Profile, Sample, SampleSite, Weight, WorkStats,
 };
 use gpuflame_model::record::{
     Activity, Caller, ContextId, CorrelationId, Created, DeviceId, GpuContextId, IdMap, Missing, StreamId,
@@ -36,6 +36,9 @@ pub struct Aggregate {
     series_index: IdMap<(LaunchOutcome, Option<DeviceId>), u32>,
     cells: Vec<(Cell, Weight)>,
     cell_index: IdMap<Cell, u32>,
+    /// Whether squared durations are summed. `squares` has such a sum for each cell, or is empty.
+    has_squares: bool,
+    squares: Vec<u128>,
     sum_cache: SumCache,
     /// Sites of graph nodes. `node_index` maps the launch and the creation of a node to the position of its site.
     nodes: Vec<SampleSite>,
@@ -121,10 +124,31 @@ impl Aggregate {
         Self { by_stream: true, ..Self::default() }
     }
 
+    /// Also sums the squares of durations.
+    #[must_use]
+    pub fn with_squares(self) -> Self {
+        Self { has_squares: true, ..self }
+    }
+
     /// Replaces the sums in `profile` by the current sums.
     pub fn fill(&self, profile: &mut Profile) {
         profile.set_samples(&GPU, self.samples());
         profile.set_works(self.works(), self.devices.clone());
+    }
+
+    /// Durations by stack and kind of work, if squares are summed.
+    pub fn spreads(&self) -> Vec<DurationSpread> {
+        let mut spreads = Vec::with_capacity(self.squares.len());
+        for ((cell, weight), &squares) in self.cells.iter().zip(&self.squares) {
+            let Lane { series, stream } = self.lane_of(*cell);
+            let Series { outcome: LaunchOutcome::Work(work), device, .. } = self.series[series as usize]
+            else {
+                continue;
+            };
+            let (site, Weight { count, nanos, .. }) = (self.site_of(cell.site), *weight);
+            spreads.push(DurationSpread { site, work, device, stream, count, nanos, squares });
+        }
+        spreads
     }
 
     /// Number of distinct (context, work, device) triples.
@@ -144,6 +168,7 @@ impl Aggregate {
         self.sum_cache.heap_bytes()
             + map_bytes(&self.cell_index)
             + self.cells.capacity() * size_of::<(Cell, Weight)>()
+            + self.squares.capacity() * size_of::<u128>()
             + map_bytes(&self.series_index)
             + map_bytes(&self.node_index)
             + map_bytes(&self.lane_index)
@@ -153,12 +178,16 @@ impl Aggregate {
             + self.series.iter().map(|s| s.durations.heap_bytes()).sum::<usize>()
     }
 
+    fn lane_of(&self, cell: Cell) -> Lane {
+        match self.by_stream {
+            true => self.lanes[cell.series as usize],
+            false => Lane { series: cell.series, stream: None },
+        }
+    }
+
     fn samples(&self) -> Vec<Sample> {
         let sample = |&(cell, weight): &(Cell, Weight)| {
-            let lane = match self.by_stream {
-                true => self.lanes[cell.series as usize],
-                false => Lane { series: cell.series, stream: None },
-            };
+            let lane = self.lane_of(cell);
             let Series { outcome, device, .. } = self.series[lane.series as usize];
             let mut values = [0; MAX_SAMPLE_VALUES];
             values[..3].copy_from_slice(&[weight.nanos, weight.count, weight.bytes]);
@@ -187,7 +216,14 @@ impl Aggregate {
         };
         self.series[series as usize].add(weight);
         add(&mut self.cells[cell as usize].1, weight);
+        self.add_squares(cell, u128::from(weight.nanos).pow(2));
         series as usize
+    }
+
+    fn add_squares(&mut self, cell: u32, squares: u128) {
+        if let Some(sum) = self.squares.get_mut(cell as usize) {
+            *sum = sum.saturating_add(squares);
+        }
     }
 
     /// Finds or creates the cell and the series of `key`, without the cache.
@@ -199,9 +235,13 @@ impl Aggregate {
     }
 
     fn cell(&mut self, cell: Cell) -> u32 {
-        let cells = &mut self.cells;
+        let (cells, squares) = (&mut self.cells, &mut self.squares);
+        let has_squares = self.has_squares;
         *self.cell_index.entry(cell).or_insert_with(|| {
             cells.push((cell, Weight::default()));
+            if has_squares {
+                squares.push(0);
+            }
             (cells.len() - 1) as u32
         })
     }

@@ -8,14 +8,15 @@ use gpuflame_model::record::{Caller, ContextId, Created, IdMap, NameId, Work, ma
 impl Aggregate {
     /// Replaces each context and kernel by the one that `context` or `kernel` returns for it, and recomputes the sums.
     pub fn rename(&mut self, context: impl Fn(ContextId) -> ContextId, kernel: impl Fn(NameId) -> NameId) {
-        let new = Self { by_stream: self.by_stream, devices: self.devices.clone(), ..Self::default() };
-        let Self { lanes, series, cells, nodes, .. } = std::mem::replace(self, new);
+        let Self { by_stream, has_squares, .. } = *self;
+        let new = Self { by_stream, has_squares, devices: self.devices.clone(), ..Self::default() };
+        let Self { lanes, series, cells, squares, nodes, .. } = std::mem::replace(self, new);
         let series: Vec<u32> = series.into_iter().map(|series| self.merge_series(series, &kernel)).collect();
         let lanes: Vec<u32> = match self.by_stream {
             true => lanes.iter().map(|lane| self.lane(series[lane.series as usize], lane.stream)).collect(),
             false => series,
         };
-        for (Cell { site, series }, weight) in cells {
+        for (at, (Cell { site, series }, weight)) in cells.into_iter().enumerate() {
             let site = if site.0 & NODE == 0 {
                 let caller = Caller::from_bits(site.0);
                 caller.launched().map_or(caller, |id| context(id).into()).into()
@@ -29,6 +30,7 @@ impl Aggregate {
             };
             let cell = self.cell(Cell { site, series: lanes[series as usize] });
             add(&mut self.cells[cell as usize].1, weight);
+            self.add_squares(cell, squares.get(at).copied().unwrap_or(0));
         }
     }
 
@@ -64,6 +66,7 @@ impl Aggregate {
     pub fn cell_bytes(&self) -> usize {
         map_bytes(&self.cell_index)
             + self.cells.capacity() * size_of::<(Cell, Weight)>()
+            + self.squares.capacity() * size_of::<u128>()
             + map_bytes(&self.node_index)
             + self.nodes.capacity() * size_of::<SampleSite>()
     }

@@ -38,7 +38,8 @@ use gpuflame_model::profile::{
     SourceLocation, StringId, Unnamed,
 };
 use gpuflame_model::record::{
-    CodeId, ContextId, Frame, FrameKind, IdMap, LabelId, LabelKind, NameId, RangeId, hash_one,
+    Chunk, CodeId, ContextId, Frame, FrameFunction, FrameKind, IdMap, LabelId, LabelKind, NameId, RangeId,
+    Row, hash_one,
 };
 use modules::ModuleIndex;
 
@@ -72,7 +73,40 @@ pub struct Symbolizer {
     tied: BackwardTime,
     /// Value of [`Profile::renumbered`] when the profile was last named.
     renumbered: u32,
+    /// Rows with the functions that were found in files; `None` if nobody wants them.
+    found: Option<FunctionRows>,
 }
+
+/// Rows that name frames of a profile, for a recording of it.
+#[derive(Debug, Default)]
+struct FunctionRows {
+    chunk: Chunk,
+    /// Chunks that are complete.
+    bytes: Vec<u8>,
+}
+
+impl FunctionRows {
+    /// Adds rows for a frame, if its file was queried. Other reasons than a missing symbol are not written, because the
+    /// file may be found where the recording is read.
+    fn add(&mut self, frame: Frame, found: &FrameToName) {
+        let FrameToName::Code { symbols: Some(symbols), module: Some(_), .. } = found else { return };
+        let mut add = |function| self.chunk.row(&Row::Function { frame, function });
+        match symbols {
+            Ok(functions) => functions.iter().for_each(|it| {
+                let (file, line) = it.source.as_ref().map_or(("", 0), |(file, line)| (&**file, *line));
+                add(FrameFunction { name: &it.name, start: it.start.unwrap_or(0), file, line });
+            }),
+            Err(Unnamed::NoSymbol) => add(FrameFunction::default()),
+            Err(_) => {}
+        }
+        if self.chunk.len() >= MAX_CHUNK_BYTES {
+            self.bytes.extend(self.chunk.take());
+        }
+    }
+}
+
+/// Minimum size in bytes at which a chunk of rows with functions is complete.
+const MAX_CHUNK_BYTES: usize = 1 << 20;
 
 /// Names of a frame, outermost first: the function that has code of its own, then the functions inlined into it.
 #[derive(Clone, Debug)]
@@ -103,10 +137,25 @@ impl Symbolizer {
         Self { options, ..Self::default() }
     }
 
+    /// Creates a symbolizer that also makes rows with the functions that it finds.
+    pub fn with_rows(options: SymbolizeOptions) -> Self {
+        Self { found: Some(FunctionRows::default()), ..Self::new(options) }
+    }
+
+    /// Returns the rows with the functions that were found in files, as bytes of a recording.
+    pub fn take_rows(&mut self) -> Vec<u8> {
+        let Some(FunctionRows { mut chunk, mut bytes }) = self.found.take() else { return Vec::new() };
+        if !chunk.is_empty() {
+            bytes.extend(chunk.take());
+        }
+        bytes
+    }
+
     /// Names all frames, kernels and stacks of `profile` that have no name yet.
     pub fn name(&mut self, profile: &mut Profile) {
         if self.renumbered != profile.renumbered() {
-            *self = Self { renumbered: profile.renumbered(), ..Self::new(self.options) };
+            let found = self.found.is_some().then(FunctionRows::default);
+            *self = Self { renumbered: profile.renumbered(), found, ..Self::new(self.options) };
         }
         self.name_kernels(profile);
         self.name_frames(profile);
@@ -133,7 +182,10 @@ impl Symbolizer {
         &self.misses
     }
 
-    fn count_if_unnamed(&mut self, found: &FrameToName) {
+    fn note_found(&mut self, frame: Frame, found: &FrameToName) {
+        if let Some(rows) = &mut self.found {
+            rows.add(frame, found);
+        }
         if let FrameToName::Code { symbols: Some(Err(why)), .. } = found {
             *self.misses.entry(*why).or_default() += 1;
         }
@@ -159,8 +211,8 @@ impl Symbolizer {
         let frames = profile.frames()[known..].to_vec();
         let internal = self.options.internal_frames;
         let found = find_symbols(&frames, profile, |origin| internal || origin == CodeOrigin::Code);
-        for found in found {
-            self.count_if_unnamed(&found);
+        for (frame, found) in frames.into_iter().zip(found) {
+            self.note_found(frame, &found);
             self.frames.push(name_frame(profile, found, &self.options));
         }
     }
@@ -211,8 +263,9 @@ impl Symbolizer {
         seen.sort_unstable();
         seen.dedup();
         let frames: Vec<Frame> = seen.iter().map(|at| profile.frames()[*at]).collect();
-        for (at, found) in seen.into_iter().zip(find_symbols(&frames, profile, |_| true)) {
-            self.count_if_unnamed(&found);
+        let found = find_symbols(&frames, profile, |_| true);
+        for ((at, frame), found) in seen.into_iter().zip(frames).zip(found) {
+            self.note_found(frame, &found);
             self.frames[at] = name_frame(profile, found, &self.options);
         }
     }
@@ -313,8 +366,8 @@ enum FrameToName {
     Unknown(u8),
 }
 
-/// Finds the symbols of frames. Queries each file once, for all of its addresses, if `is_asked` returns true for the file's
-/// origin.
+/// Finds the symbols of frames: in the profile, if the recorded process found them, or else in files. Queries each file
+/// once, for all of its addresses, if `is_asked` returns true for the file's origin.
 fn find_symbols(
     frames: &[Frame],
     profile: &Profile,
@@ -332,6 +385,11 @@ fn find_symbols(
             FrameKind::Unknown(tag) => FrameToName::Unknown(tag),
             FrameKind::Native { address, epoch } => {
                 let module = map.find(address, epoch).map(|m| (m, address.wrapping_sub(modules[m].bias)));
+                if let Some(functions) = profile.functions(*frame).filter(|_| module.is_some()) {
+                    let symbols = Some(stored_symbols(functions));
+                    found.push(FrameToName::Code { symbols, module, address });
+                    continue;
+                }
                 let is_asked =
                     module.is_none_or(|(module, _)| is_asked(CodeOrigin::from_path(&modules[module].path)));
                 if let Some((module, in_file)) = module.filter(|_| is_asked) {
@@ -358,6 +416,17 @@ fn find_symbols(
     }
     found.iter_mut().for_each(|found| found.look_up_generated(profile));
     found
+}
+
+/// Converts functions that the recorded process found.
+fn stored_symbols<'a>(functions: impl Iterator<Item = FrameFunction<'a>>) -> Symbols {
+    let symbols = functions.filter(|function| !function.name.is_empty()).map(|function| FunctionSymbol {
+        name: function.name.to_owned(),
+        start: (function.start != 0).then_some(function.start),
+        source: (!function.file.is_empty()).then(|| (function.file.to_owned(), function.line)),
+    });
+    let symbols: Vec<_> = symbols.collect();
+    if symbols.is_empty() { Err(Unnamed::NoSymbol) } else { Ok(symbols) }
 }
 
 impl FrameToName {

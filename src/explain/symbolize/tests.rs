@@ -7,7 +7,7 @@ use std::process::Command;
 use super::*;
 use crate::skip::skip;
 use gpuflame_model::record::{
-    CodeObject, ContextFlags, ContextId, LabelId, Module, ModuleEpoch, NameId, RangeId, Row, ThreadId,
+    CodeObject, ContextFlags, ContextId, LabelId, Module, ModuleEpoch, NameId, RangeId, Reader, Row, ThreadId,
 };
 
 /// Modules of this process that contain code, as `capture` would describe them (without build ids).
@@ -407,4 +407,39 @@ fn garbage_instead_of_a_file_gives_no_names() {
             "{why:?}"
         );
     }
+}
+
+/// Reads rows of a recording into a profile.
+fn push_rows(profile: &mut Profile, rows: &[u8]) {
+    let file = [&Chunk::file_header()[..], rows].concat();
+    let mut reader = Reader::new(&file[..]).unwrap();
+    while let Some(row) = reader.next_row().unwrap() {
+        profile.push(&row);
+    }
+}
+
+#[test]
+fn rows_with_functions_name_frames_whose_files_are_gone() {
+    let address = a_function_to_find as fn() -> u64 as usize as u64;
+    let libc = libc::getpid as unsafe extern "C" fn() -> libc::pid_t as usize as u64;
+    let (mut modules, addresses) = (own_modules(), [address + 4, libc + 1]);
+    let mut symbolizer = Symbolizer::with_rows(ALL);
+    let mut there = profile_of(&modules, &addresses);
+    symbolizer.name(&mut there);
+    let rows = symbolizer.take_rows();
+    for module in &mut modules {
+        module.path = Path::new("/gone").join(module.path.strip_prefix("/").unwrap());
+    }
+    let described = |profile: &Profile| -> Vec<_> {
+        let text = |id| profile.strings().get(id).to_owned();
+        let source = |frame: &ShownFrame| frame.source.map(|source| (text(source.file), source.line));
+        frames(profile).iter().map(|frame| (text(frame.name), source(frame), frame.unnamed)).collect()
+    };
+    let mut elsewhere = profile_of(&modules, &addresses);
+    Symbolizer::new(ALL).name(&mut elsewhere);
+    assert_ne!(described(&elsewhere), described(&there));
+    let mut elsewhere = profile_of(&modules, &addresses);
+    push_rows(&mut elsewhere, &rows);
+    Symbolizer::new(ALL).name(&mut elsewhere);
+    assert_eq!(described(&elsewhere), described(&there));
 }

@@ -19,6 +19,11 @@ impl Profile {
         self.generated.get(&address).map(AsRef::as_ref).filter(|name: &&str| !name.is_empty())
     }
 
+    /// Returns all names of generated functions, by address. A name is empty if several functions were at the address.
+    pub fn generated_names(&self) -> impl Iterator<Item = (u64, &str)> {
+        self.generated.iter().map(|(address, name)| (*address, &**name))
+    }
+
     /// Returns the heap size of the names of generated functions.
     pub(super) fn generated_bytes(&self) -> usize {
         let names: usize = self.generated.values().map(|name| name.len()).sum();

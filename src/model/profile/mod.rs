@@ -12,6 +12,7 @@ mod coverage;
 mod dense_id_map;
 mod eviction;
 mod frame;
+mod functions;
 mod generated;
 mod index;
 mod json_string;
@@ -40,8 +41,8 @@ pub use pauses::SharedFrames;
 pub use sample::{Leaf, LeafFrame, MAX_SAMPLE_VALUES, RootMark, Sample, SampleSite, Values, add_values};
 pub use strings::{StringId, StringTable};
 pub use sums::{
-    BusyIdle, Dependencies, DeviceTime, DeviceUse, SteadyPart, SteadyRule, StepTotals, StreamUse, Weight,
-    WorkStats,
+    BusyIdle, Dependencies, DeviceTime, DeviceUse, DurationSpread, SteadyPart, SteadyRule, StepTotals,
+    StreamUse, Weight, WorkStats,
 };
 pub use views::{Measure, VIEWS, Value, View, format_nanos};
 
@@ -114,6 +115,8 @@ pub struct Profile {
     codes: IdMap<CodeId, python_code::PythonCode>,
     /// Names of generated functions (code without a file), by address.
     generated: BTreeMap<u64, Box<str>>,
+    /// Functions at native frames, as the recorded process found them.
+    functions: BTreeMap<Frame, functions::Functions>,
     kernels: Kernels,
     /// Size in bytes that the texts of kernel names take in the string table.
     kernel_text: usize,
@@ -128,6 +131,7 @@ pub struct Profile {
     /// Samples of each view, keyed by the view's word.
     samples: BTreeMap<&'static str, Vec<Sample>>,
     works: Vec<WorkStats>,
+    spreads: Vec<DurationSpread>,
     devices: Vec<DeviceUse>,
     times: Vec<DeviceTime>,
     dependencies: Dependencies,
@@ -175,6 +179,7 @@ impl Profile {
             }
             Row::Code(code) => self.add_code(code),
             Row::Generated { address, name } => self.add_generated(*address, name),
+            Row::Function { frame, function } => self.add_function(*frame, function),
             Row::Process { id, name } => {
                 let name = self.strings.intern(name);
                 self.process.get_or_insert((*id, name));
@@ -409,7 +414,7 @@ impl Profile {
     /// again.
     pub fn forget_sums(&mut self) {
         self.samples = BTreeMap::new();
-        (self.works, self.devices) = (Vec::new(), Vec::new());
+        (self.works, self.devices, self.spreads) = (Vec::new(), Vec::new(), Vec::new());
         (self.times, self.streams) = (Vec::new(), Vec::new());
         (self.steps, self.steady) = (StepTotals::default(), None);
     }
@@ -436,6 +441,16 @@ impl Profile {
         works.sort_unstable_by_key(|w| (w.work, w.device));
         devices.sort_unstable_by_key(|d| d.device);
         (self.works, self.devices) = (works, devices);
+    }
+
+    /// Replaces the durations by stack and kind of work.
+    pub fn set_spreads(&mut self, spreads: Vec<DurationSpread>) {
+        self.spreads = spreads;
+    }
+
+    /// Returns the durations by stack and kind of work, if they were kept.
+    pub fn spreads(&self) -> &[DurationSpread] {
+        &self.spreads
     }
 
     /// Replaces the times of devices and the sums of streams, and sorts both.
@@ -577,9 +592,11 @@ impl Profile {
             + map_bytes(&self.ranges)
             + self.code_bytes()
             + self.generated_bytes()
+            + self.function_bytes()
             + self.kernels.heap_bytes()
             + self.modules.capacity() * size_of::<Module>()
             + self.works.capacity() * size_of::<WorkStats>()
+            + self.spreads.capacity() * size_of::<DurationSpread>()
             + self.streams.capacity() * size_of::<StreamUse>()
     }
 }

@@ -3,7 +3,27 @@
 
 use std::collections::BTreeMap;
 
+use super::sample::SampleSite;
 use crate::record::{DeviceId, GpuContextId, Nanos, Step, StreamId, SyncKind, ThreadId, Work};
+
+/// Durations of one kind of work under one stack, on one GPU (and stream).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DurationSpread {
+    /// Stack of the work.
+    pub site: SampleSite,
+    /// Kind of work.
+    pub work: Work,
+    /// GPU that ran the work, if it is known.
+    pub device: Option<DeviceId>,
+    /// Stream of the work, if streams are kept apart.
+    pub stream: Option<(GpuContextId, StreamId)>,
+    /// Number of durations.
+    pub count: u64,
+    /// Sum of the durations, in nanoseconds.
+    pub nanos: u64,
+    /// Sum of the squared durations.
+    pub squares: u128,
+}
 
 /// Number of activities, with their total time and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -124,7 +124,7 @@ impl<R: BufRead> Reader<R> {
         self.is_memory_exhausted
     }
 
-    /// Returns the state from the header, which applies to a recording without an end row.
+    /// Returns the state from the header. Its flags about a process that died apply to a recording without an end row.
     pub fn state(&self) -> RecordingState {
         self.state
     }
@@ -289,7 +289,8 @@ fn is_known_tag(tag: u8, payload: &[u8]) -> bool {
         | tag::GENERATED
         | tag::SAMPLED
         | tag::BLOCKED
-        | tag::STEP => true,
+        | tag::STEP
+        | tag::FUNCTION => true,
         _ => false,
     }
 }
@@ -320,6 +321,7 @@ fn decode_row<'a>(
         tag::RANGE => decode_range(&mut fields)?,
         tag::CODE => decode_code(&mut fields)?.map(Row::Code),
         tag::GENERATED => decode_generated(&mut fields)?,
+        tag::FUNCTION => decode_function(&mut fields)?,
         tag::HOST_STATE => decode_host_state(&mut fields).map(Row::HostState),
         tag::HOST_CALL_SPAN => decode_host_call_span(&mut fields).map(Row::HostCallSpan),
         tag::SAMPLED => decode_sampled(&mut fields).map(Row::Sampled),
@@ -496,6 +498,16 @@ fn decode_generated<'a>(fields: &mut Fields<'a>) -> Parsed<Row<'a>> {
     let (Some(address), Some(name)) = (fields.u64(), fields.bytes()) else { return Ok(None) };
     let name = std::str::from_utf8(name).map_err(|_| "holds text that is not UTF-8")?;
     Ok(Some(Row::Generated { address, name }))
+}
+
+fn decode_function<'a>(fields: &mut Fields<'a>) -> Parsed<Row<'a>> {
+    let (Some(frame), Some(start), Some(line)) = (fields.u64(), fields.u64(), fields.u32()) else {
+        return Ok(None);
+    };
+    let (Some(name), Some(file)) = (fields.bytes(), fields.bytes()) else { return Ok(None) };
+    let text = |bytes| std::str::from_utf8(bytes).map_err(|_| "holds text that is not UTF-8");
+    let function = FrameFunction { name: text(name)?, start, file: text(file)?, line };
+    Ok(Some(Row::Function { frame: Frame(frame), function }))
 }
 
 fn decode_instant<'a>(fields: &mut Fields<'a>) -> Parsed<Row<'a>> {

@@ -3,7 +3,8 @@
 //! ```text
 //! recording := "gpuflame" format:u32 state:u32 row*           format is 1; 0 is the same without tags 25 to 28. state:
 //!                                                             bit 0 while a mark that was due cannot be written; bit 1
-//!                                                             also once the process exited and could not write its files
+//!                                                             also once the process exited and could not write its files;
+//!                                                             bit 2 if these are the sums of a process that exited
 //! row       := tag:u8 length:u32 payload[length]              unknown tags are skipped by their length; payloads of
 //!                                                             known tags may grow at the end
 //!  tag  payload
@@ -51,6 +52,9 @@
 //!  37   blocked   time:u64 duration:u64 thread:u32 context:u32                 a thread waited off-CPU
 //!  38   step      time:u64 end:u64 thread:u32 number:u64 name:text             a step of the program begins; an end of 0
 //!                                                                              is not known
+//!  39   function  frame:u64 start:u64 line:u32 name:text file:text             a function at a native frame, found at the
+//!                                                                              exit; those inlined into it follow; no
+//!                                                                              name: the file has no symbol
 //!
 //! detail    := 0:u8 name:u32 grid:u32[3] block:u32[3] registers:u16 static_shared:u32 dynamic_shared:u32
 //!            | 1:u8 kind:u8 from:u16 to:u16 bytes:u64 async:u8 peer_from:option peer_to:option
@@ -90,6 +94,8 @@
 //!         | 14:u8   steps: count first_number, begin of the first and of the last, each as seconds and nanoseconds
 //!         | 15:u8   steady part: rule (0 steps, 1 repeated), begin and end, each as seconds and nanoseconds
 //!         | 16:u8 device:u32                   its time before and after the steady part: busy idle busy idle
+//!         | 17:u8 place tip device:option stream    a work under a stack, once the process has exited: count nanoseconds,
+//!                                              sum of squared nanoseconds in three parts of 42 bits, lowest first
 //! base   := 0 none, 1 opening, 2 closing, 3 start-up, 4 shutdown (`RootMark`)
 //! view   := 0 gpu, 1 idle, 2 wait, 3 alloc, 4 unified, 5 cpu, 6 off-cpu, 7 together (nothing)
 //! place  := 0:u8 caller:u32 | 1:u8 launched:u32 created:u32 | 2:u8                a stack; both stacks of a graph node; no stack
@@ -151,6 +157,7 @@ pub(super) mod tag {
     pub(crate) const SAMPLED: u8 = 36;
     pub(crate) const BLOCKED: u8 = 37;
     pub(crate) const STEP: u8 = 38;
+    pub(crate) const FUNCTION: u8 = 39;
 }
 
 /// Writes rows to a recording one after another. Rows are buffered only by `W`.
@@ -301,6 +308,11 @@ pub(super) fn put_row(out: &mut Payload<'_>, row: &Row<'_>) -> u8 {
         Row::Generated { address, name } => {
             out.u64(*address).bytes(name.as_bytes());
             tag::GENERATED
+        }
+        Row::Function { frame, function } => {
+            out.u64(frame.0).u64(function.start).u32(function.line);
+            out.bytes(function.name.as_bytes()).bytes(function.file.as_bytes());
+            tag::FUNCTION
         }
         Row::Process { id, name } => {
             out.u32(*id).bytes(name.as_bytes());

@@ -16,22 +16,25 @@ pub struct CheckpointMark {
     pub open: u64,
 }
 
-/// State of a recording that has no end row.
+/// State of a recording, in its header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordingState {
     /// Whether another mark was due after the last mark but could not be written.
     pub missed_mark: bool,
     /// Whether the process exited but could not write its outputs.
     pub exited: bool,
+    /// Whether the recording has the sums of a process that exited and wrote its outputs. Such a recording has an end
+    /// row.
+    pub finished: bool,
 }
 
 impl RecordingState {
     pub(super) fn bits(self) -> u32 {
-        u32::from(self.missed_mark) | u32::from(self.exited) << 1
+        u32::from(self.missed_mark) | u32::from(self.exited) << 1 | u32::from(self.finished) << 2
     }
 
     pub(super) fn from_bits(bits: u32) -> Self {
-        Self { missed_mark: bits & 1 != 0, exited: bits & 2 != 0 }
+        Self { missed_mark: bits & 1 != 0, exited: bits & 2 != 0, finished: bits & 4 != 0 }
     }
 }
 

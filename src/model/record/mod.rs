@@ -50,8 +50,8 @@ pub use metadata::{CheckpointMark, RecordingState, WriterId};
 pub use missing::Missing;
 pub use provenance::Provenance;
 pub use rows::{
-    Allocation, CodeObject, ContextFlags, CpuSample, HostCallSpan, HostState, Instant, Launch, MemoryCall,
-    Module, OffCpuWait, OutsideLaunches, Row, Step, Wait, WindowEdge,
+    Allocation, CodeObject, ContextFlags, CpuSample, FrameFunction, HostCallSpan, HostState, Instant, Launch,
+    MemoryCall, Module, OffCpuWait, OutsideLaunches, Row, Step, Wait, WindowEdge,
 };
 pub use step_spans::StepSpans;
 pub use sums::SumsWriter;

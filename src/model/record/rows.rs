@@ -71,6 +71,14 @@ pub enum Row<'a> {
         /// Function name; may be mangled.
         name: &'a str,
     },
+    /// A function at a native frame, as the process found it in the frame's file at its exit. The first row of a frame
+    /// has the function that has code of its own; further rows have the functions inlined into it, outermost first.
+    Function {
+        /// The frame.
+        frame: Frame,
+        /// The function. The name is empty if the file has no symbol for the frame.
+        function: FrameFunction<'a>,
+    },
     /// A mapped file that contains code.
     Module(Module),
     /// The recorded process.
@@ -377,6 +385,19 @@ pub struct CodeObject<'a> {
     pub name: &'a str,
     /// Line table of the function's instructions; empty if unknown.
     pub lines: &'a [u8],
+}
+
+/// A function at a native frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FrameFunction<'a> {
+    /// Name of the function; may be mangled.
+    pub name: &'a str,
+    /// Address in the frame's file at which the function begins; 0 if unknown.
+    pub start: u64,
+    /// Path of the source file; empty if unknown.
+    pub file: &'a str,
+    /// Line in the source file; 0 if unknown.
+    pub line: u32,
 }
 
 /// An instant named by the program.

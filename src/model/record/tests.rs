@@ -60,6 +60,13 @@ fn all_kinds(frames: &[Frame]) -> Vec<Row<'_>> {
             lines: &[0x80, 0, 0xff],
         }),
         Row::Generated { address: 0x7f00_0000_1234, name: "py::größe:/srv/modèle.py" },
+        Row::Function {
+            frame: Frame::native_exact(0x7f00_0000_1234, ModuleEpoch(7)),
+            function: FrameFunction {
+                name: "_ZN3größe", start: 1 << 40, file: "/srv/modèle.cc", line: 12
+            },
+        },
+        Row::Function { frame: Frame::native(9, ModuleEpoch(0)), function: FrameFunction::default() },
         Row::Process { id: 4711, name: "app" },
         Row::Provenance { what: Provenance::HOST, text: "knöten7" },
         Row::Provenance { what: Provenance(u32::MAX), text: "" },

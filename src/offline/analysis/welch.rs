@@ -21,6 +21,28 @@ impl Durations {
         self.squares += (nanos as f64 - before) * (nanos as f64 - self.mean());
     }
 
+    /// Creates a single duration.
+    pub fn one(nanos: u64) -> Self {
+        Self { count: 1, nanos, squares: 0.0 }
+    }
+
+    /// Creates the durations with this number, sum, and sum of squares.
+    pub fn from_sums(count: u64, nanos: u64, squares: u128) -> Self {
+        let (all, number) = (u128::from(nanos).pow(2), u128::from(count.max(1)));
+        // The whole numbers are subtracted first, because they may be large and nearly equal.
+        let whole = squares.saturating_sub(all / number) as f64;
+        let squares = (whole - (all % number) as f64 / number as f64).max(0.0);
+        Self { count, nanos, squares }
+    }
+
+    /// Adds all durations of `other`, as [`Durations::add`] does with each of them.
+    pub fn add_all(&mut self, other: Self) {
+        let (count, distance) = (self.count + other.count, self.mean() - other.mean());
+        let between = self.count as f64 * other.count as f64 / count.max(1) as f64;
+        self.squares += other.squares + distance * distance * between;
+        (self.count, self.nanos) = (count, self.nanos.saturating_add(other.nanos));
+    }
+
     /// Returns the sum of `self` and `other`. The spread of the sum contains only the spread within `self` and within
     /// `other`, because two kinds of work have two means.
     #[must_use]
@@ -131,6 +153,21 @@ mod tests {
         let mut durations = Durations::default();
         all.iter().for_each(|&nanos| durations.add(nanos));
         durations
+    }
+
+    #[test]
+    fn sums_of_squares_give_the_same_spread_as_single_durations() {
+        let all: Vec<u64> = (0..1000).map(|number| 1_000_000_000 + number * number % 977).collect();
+        let (mut one_by_one, mut joined) = (Durations::default(), Durations::default());
+        all.iter().for_each(|nanos| one_by_one.add(*nanos));
+        for part in all.chunks(300) {
+            let squares = part.iter().map(|nanos| u128::from(*nanos).pow(2)).sum();
+            joined.add_all(Durations::from_sums(part.len() as u64, part.iter().sum(), squares));
+        }
+        assert_eq!((joined.count, joined.nanos), (one_by_one.count, one_by_one.nanos));
+        let error = (joined.squares - one_by_one.squares).abs() / one_by_one.squares;
+        assert!(error < 1e-6, "{error}");
+        assert_eq!(Durations::from_sums(3, 3_000_003, 3 * 1_000_001_u128.pow(2)).squares, 0.0);
     }
 
     #[test]

@@ -14,6 +14,8 @@ pub struct RecordingSummary {
     pub skipped: u64,
     /// Whether the recording has sums instead of single activities.
     pub has_only_sums: bool,
+    /// Whether the recording has the sums of a process that exited and wrote its files.
+    pub is_finished: bool,
     /// State of the process that wrote the recording, if the recording has no end row.
     pub writer_state: Option<WriterState>,
 }
@@ -61,7 +63,15 @@ pub fn recording(
             }
         }
         let state = reader.state();
-        let writer_state = (!reader.is_complete()).then(|| match reader.is_memory_exhausted() {
+        if state.finished && !reader.is_complete() {
+            damaged += 1;
+            remark(Error::new(
+                ErrorKind::Format,
+                "its process exited normally, but the end of the file is missing",
+            ));
+        }
+        let is_unfinished = !reader.is_complete() && !state.finished;
+        let writer_state = is_unfinished.then(|| match reader.is_memory_exhausted() {
             true => WriterState::OutOfMemory,
             false if state.exited => WriterState::OutputsFailed,
             false => match reader.writer().and_then(is_alive) {
@@ -78,6 +88,7 @@ pub fn recording(
             damaged,
             skipped: reader.skipped(),
             has_only_sums: reader.has_sums(),
+            is_finished: state.finished,
             writer_state,
         })
     })
@@ -89,7 +100,7 @@ pub fn recording(
 fn describe_missing(
     writer_state: WriterState,
     mark: Option<&CheckpointMark>,
-    RecordingState { missed_mark, exited }: RecordingState,
+    RecordingState { missed_mark, exited, .. }: RecordingState,
 ) -> String {
     let after = mark.map(|mark| format!("after {:.1} s", mark.time.since(mark.began) as f64 / 1e9));
     let later = after.as_ref().map(|after| format!(", {after} or later")).unwrap_or_default();
@@ -147,7 +158,7 @@ mod tests {
         let mark =
             CheckpointMark { began: Nanos(1_000), time: Nanos(12_345_000_000), interval_ms: 1500, open: 7 };
         let [on_time, late, over] = [(false, false), (true, false), (false, true)]
-            .map(|(missed_mark, exited)| RecordingState { missed_mark, exited });
+            .map(|(missed_mark, exited)| RecordingState { missed_mark, exited, finished: false });
         let describe = |writer_state, state| describe_missing(writer_state, Some(&mark), state);
         assert_eq!(
             describe(WriterState::Gone, on_time),
@@ -183,7 +194,7 @@ mod tests {
              missing"
         );
         assert_eq!(
-            describe(WriterState::OutputsFailed, RecordingState { missed_mark: true, exited: true }),
+            describe(WriterState::OutputsFailed, RecordingState { missed_mark: true, ..over }),
             "its process exited but could not write its files, after 12.3 s or later; the file could no longer be \
              written: everything after that, and 7 activities that CUPTI still held, are missing"
         );

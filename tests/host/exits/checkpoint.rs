@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use gpuflame_model::record::Reader;
 
 use crate::faults::bad_input::Disk;
-use crate::running::{FILE, Running, send};
+use crate::running::{FILE, Running, is_finished, send};
 use crate::support::command::{Ran, gpuflame as command};
 use crate::support::{Done, Run, Way, compile, scratch};
 
@@ -228,11 +228,13 @@ fn a_process_that_launches_nothing_writes_no_file() {
 }
 
 #[test]
-fn the_checkpoint_is_removed_after_exit_and_after_sigterm() {
+fn the_sums_replace_the_checkpoint_after_exit_and_after_sigterm() {
     let done = ends("exit");
     assert_eq!((done.code, done.sum("launches").0), (Some(7), 1100), "{}", done.stderr);
-    let expected = ["out.csv", "out.folded", "out.idle.folded", "out.idle.svg", "out.set.json", "out.svg"];
+    let drawn = ["out.csv", "out.folded", "out.gfr", "out.idle.folded", "out.idle.svg"];
+    let expected = [&drawn[..], &["out.set.json", "out.svg"]].concat();
     assert_eq!(names(&done.folder), expected);
+    assert!(is_finished(&done.folder.join(FILE)));
     let mut running = Running::of(left("exit"));
     running.until(1100);
     let done = running.signalled(libc::SIGTERM);
@@ -618,7 +620,7 @@ fn the_exit_updates_the_checkpoint_only_if_something_changed() {
         let_outputs_go(&running.folder);
         let done = running.ended();
         assert_eq!((done.code, done.sum("launches").0), (Some(7), 1100 + u64::from(more)), "{}", done.stderr);
-        assert!(!names(&done.folder).contains(&FILE.to_owned()));
+        assert!(is_finished(&done.folder.join(FILE)));
     }
 }
 

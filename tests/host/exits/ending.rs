@@ -51,7 +51,7 @@ fn assert_written(done: &Done) -> u64 {
     assert_eq!(nanos, 1000 * (activities["matched"] + activities["no_launch_stack"]), "{}", done.stderr);
     let ours = folded.iter().filter(|(frames, _)| frames.contains(&"launch".to_owned()));
     assert_eq!(ours.map(|(_, nanos)| nanos).sum::<u64>(), 1000 * activities["matched"], "{folded:?}");
-    assert_eq!(done.ledger("wrote ").len(), 5, "{}", done.stderr);
+    assert_eq!(done.ledger("wrote ").len(), 6, "{}", done.stderr);
     assert!(done.file("out.svg").trim_end().ends_with("</svg>"));
     launches - became["outside"]
 }

@@ -23,7 +23,7 @@ fn assert_written(done: &Done, launches: u64) {
     let nanos: u64 = done.folded().iter().map(|(_, nanos)| nanos).sum();
     assert_eq!(nanos, 1000 * launches, "{}", done.stderr);
     assert_eq!(done.sum("launches").1["matched"], launches, "{}", done.stderr);
-    assert_eq!(done.ledger("wrote ").len(), 5, "{}", done.stderr);
+    assert_eq!(done.ledger("wrote ").len(), 6, "{}", done.stderr);
 }
 
 #[test]

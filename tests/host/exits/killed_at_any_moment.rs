@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::running::{FILE, Running, send, starved_for};
+use crate::running::{FILE, Running, is_finished, send, starved_for};
 use crate::support::command::gpuflame as command;
 use crate::support::{Done, Run, Way, compile, root, skip};
 
@@ -231,7 +231,7 @@ fn python_workers_killed_at_any_moment_lose_no_completed_launch() {
                     true => recovered(&done.folder, &left, before - starved),
                     false => (before, done.folded_file(&format!("out-{worker}.folded"))),
                 };
-                assert_eq!(done.folder.join(left).exists(), signal == libc::SIGKILL);
+                assert_eq!(is_finished(&done.folder.join(left)), signal != libc::SIGKILL);
                 let truth_file = done.folder.join(format!("truth-{worker}.jsonl"));
                 assert_all_is_there(&stacks, &truth(&truth_file, moment));
             }

@@ -306,11 +306,18 @@ fn streamed_outputs_share_the_line_about_an_unwritable_path() {
 }
 
 /// Files written by default.
-const WRITTEN: [&str; 6] =
-    ["out.csv", "out.folded", "out.idle.folded", "out.idle.svg", "out.set.json", "out.svg"];
+const WRITTEN: [&str; 7] =
+    ["out.csv", "out.folded", "out.gfr", "out.idle.folded", "out.idle.svg", "out.set.json", "out.svg"];
 /// Files written by default if the name without a number is taken.
-const NUMBERED: [&str; 6] =
-    ["out.1.csv", "out.1.folded", "out.1.idle.folded", "out.1.idle.svg", "out.1.set.json", "out.1.svg"];
+const NUMBERED: [&str; 7] = [
+    "out.1.csv",
+    "out.1.folded",
+    "out.1.gfr",
+    "out.1.idle.folded",
+    "out.1.idle.svg",
+    "out.1.set.json",
+    "out.1.svg",
+];
 
 #[test]
 fn an_existing_file_is_kept_and_the_ledger_names_the_numbered_one() {
@@ -322,7 +329,7 @@ fn an_existing_file_is_kept_and_the_ledger_names_the_numbered_one() {
     assert_eq!(files(&folder), [&NUMBERED[..], &["out.csv"]].concat());
     let expected = format!("gpuflame: {0}/out.csv is taken; wrote {0}/out.1.csv instead\n", folder.display());
     assert!(done.stderr.contains(&expected), "{}", done.stderr);
-    assert_eq!(done.ledger("wrote ").len(), 5);
+    assert_eq!(done.ledger("wrote ").len(), 6);
 }
 
 /// Paths are bytes: bytes that are not UTF-8 are neither replaced nor dropped.
@@ -407,8 +414,8 @@ fn processes_that_exit_together_write_to_different_names() {
     let mut wrote: Vec<_> = all.iter().flat_map(|done| done.ledger("wrote ")).collect();
     wrote.sort();
     wrote.dedup();
-    assert_eq!(wrote.len(), 5 * runs, "{wrote:?}");
-    assert_eq!(files(&folder).len(), 6 * runs, "{:?}", files(&folder));
+    assert_eq!(wrote.len(), 6 * runs, "{wrote:?}");
+    assert_eq!(files(&folder).len(), 7 * runs, "{:?}", files(&folder));
 }
 
 /// A mounted file system of `kib` KiB, unmounted on drop. `new` returns `None` and prints a sentence if this machine cannot

@@ -42,7 +42,7 @@ fn children_forked_after_launches_write_nothing_and_end_as_without_gpuflame() {
         assert_eq!(done.folded().iter().map(|(_, nanos)| nanos).sum::<u64>(), 1000 * launches, "{context}");
         let files = fs::read_dir(&done.folder).unwrap().map(|file| file.unwrap().file_name());
         let ours = files.map(|name| name.into_string().unwrap()).filter(|name| name.contains("out"));
-        assert_eq!(ours.count(), 6, "{context}");
+        assert_eq!(ours.count(), 7, "{context}");
     }
 }
 

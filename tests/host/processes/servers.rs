@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::running::is_finished;
 use crate::support::{Done, Run, Way, root, skip};
 
 /// Number of launches of each process that launches.
@@ -57,7 +58,7 @@ fn assert_all_files(done: &Done, server: u32) {
     }
     let stacks = done.folded_file(&format!("out-{server}.folded"));
     assert_eq!(stacks.iter().map(|(_, nanos)| nanos).sum::<u64>(), 1000 * LAUNCHES, "{stacks:?}");
-    assert!(!done.folder.join(format!("out-{server}.gfr")).exists(), "{}", done.stderr);
+    assert!(is_finished(&done.folder.join(format!("out-{server}.gfr"))), "{}", done.stderr);
 }
 
 fn assert_leaves_files(args: &[&str], serving: usize) {

@@ -248,12 +248,20 @@ impl Checkpoint {
         let is_late = file_state.is_late || self.work.load(Ordering::Acquire) != work;
         let written = file_state.written.as_ref()?;
         written
-            .write_state(RecordingState { missed_mark: is_late, exited: true })
+            .write_state(RecordingState { missed_mark: is_late, exited: true, finished: false })
             .is_ok()
             .then(|| written.path.clone())
     }
 
-    /// Removes the file, because the outputs contain everything that is in it.
+    /// Whether the file is still there under its name, so that the final sums may replace it. Returns `None` if a thread
+    /// is blocked in the file's file system.
+    pub(crate) fn is_replaceable(&self) -> Option<bool> {
+        let file_state = self.file.try_lock_for(WRITE_TIMEOUT)?;
+        Some(file_state.written.as_ref().is_some_and(CurrentFile::has_its_name))
+    }
+
+    /// Removes the file, because the outputs contain everything that is in it. If the final sums have replaced the file
+    /// under its name, they stay.
     pub(crate) fn remove(&self) {
         // If a thread is blocked in a file system, it holds this lock. In this case the file stays.
         let Some(mut file_state) = self.file.try_lock_for(WRITE_TIMEOUT) else { return };
@@ -387,7 +395,8 @@ impl Checkpoint {
             return;
         };
         if *was_late != is_late {
-            let result = written.write_state(RecordingState { missed_mark: is_late, exited: false });
+            let state = RecordingState { missed_mark: is_late, ..RecordingState::default() };
+            let result = written.write_state(state);
             *was_late = is_late && result.is_ok();
         }
     }

@@ -14,7 +14,7 @@ use crate::control::window;
 use crate::session::outputs::growing_outputs::GrowingOutputs;
 use crate::session::sampler::Sampler;
 use gpuflame_config::Outputs;
-use gpuflame_config::settings::Settings;
+use gpuflame_config::settings::{Output, Settings};
 use gpuflame_explain::{self as explain, Explain, symbolize};
 use gpuflame_model::options::Root;
 use gpuflame_model::record::{Activity, Nanos, Row, ThreadId};
@@ -48,7 +48,8 @@ impl RowSink {
         Self {
             explain: Explain::new(explain::Options {
                 by_stream: settings.root.contains(&Root::Stream),
-                merge_threads: !settings.root.contains(&Root::Thread) && !settings.lists_calls(),
+                merge_threads: settings.merges_threads(),
+                has_squares: settings.formats.contains(&Output::Sums),
                 ceiling: Some(ceiling),
                 per_window: outputs.has_windows().then_some(settings.max_windows),
             }),

@@ -1,12 +1,14 @@
 //! Writes the outputs of a profile in the formats that the settings ask for.
 
+use std::cell::Cell;
 use std::io::Write;
 use std::path::Path;
 
+use crate::capture;
 use gpuflame_config::Outputs;
 use gpuflame_config::settings::{Output, Settings};
 use gpuflame_explain::symbolize::SymbolizeOptions;
-use gpuflame_explain::{Ledger, describe_set};
+use gpuflame_explain::{FinishedSums, Ledger, describe_set};
 use gpuflame_export::{self as export, Drawing};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::options::{Backward, PythonFrames};
@@ -25,6 +27,17 @@ pub(crate) fn symbolize_options(settings: &Settings) -> SymbolizeOptions {
     }
 }
 
+/// What the recording of the sums needs besides the profile.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct SumsOptions<'a> {
+    /// Rows with the functions of native frames.
+    pub(crate) functions: &'a [u8],
+    /// Whether the recording may replace the file that already exists.
+    pub(crate) is_replaceable: bool,
+    /// Whether other outputs could not be written.
+    pub(crate) has_failed: bool,
+}
+
 /// Writes a profile, whose frames have names already, in the formats `wanted`. `ours` is a file of the same set that
 /// already exists. `growing` contains the outputs that were written while the application ran. The files cover all
 /// windows, or only `window`.
@@ -34,8 +47,10 @@ pub(crate) fn write_files(
     wanted: &[Output],
     (outputs, ours): (&Outputs, Option<&Path>),
     (window, ledger): (Option<u64>, &Ledger),
+    sums: SumsOptions<'_>,
     mut growing: Option<&mut GrowingOutputs>,
 ) -> WriteReport {
+    let has_failed = Cell::new(sums.has_failed);
     let Settings { unit, graph, ref root, .. } = *settings;
     // If the process's settings ask for frames of threads, each thread keeps its own frame. Only the command merges
     // threads with similar names, when it compares runs.
@@ -60,16 +75,31 @@ pub(crate) fn write_files(
             output_files::write_file(path, |out| export::write_stacks_csv(profile, out))
                 .map(WrittenFile::from)
         }
+        Output::Sums => {
+            drawing = None;
+            let content = FinishedSums {
+                profile,
+                ledger,
+                functions: sums.functions,
+                are_threads_merged: settings.merges_threads(),
+                outputs_failed: has_failed.get(),
+                time: capture::now(),
+            };
+            let ours = ours.filter(|_| sums.is_replaceable);
+            output_files::write_replacing(path, ours, |out| content.write(out)).map(WrittenFile::from)
+        }
         Output::Activities | Output::Chrome | Output::CuptiText | Output::Recording => growing
             .map_or_else(|| Err(never_opened_error()), |growing| growing.publish(output, path, profile)),
     };
     // If there is no disk space for a file, a failed recording is removed to make room, and the file is written again.
     let made = |output: Output, path: &Path| {
-        make(output, path, growing.as_deref_mut()).or_else(|error| {
-            let has_room = !output.is_streamed()
-                && growing.as_mut().is_some_and(|growing| growing.remove_failed_recording());
-            if has_room { make(output, path, None) } else { Err(error) }
-        })
+        make(output, path, growing.as_deref_mut())
+            .or_else(|error| {
+                let has_room = !output.is_streamed()
+                    && growing.as_mut().is_some_and(|growing| growing.remove_failed_recording());
+                if has_room { make(output, path, None) } else { Err(error) }
+            })
+            .inspect_err(|_| has_failed.set(true))
     };
     output_files::write_all(wanted, outputs, ours, made, |files| describe_set(profile, ledger, window, files))
 }

@@ -215,7 +215,7 @@ impl GrowingOutputs {
 
     /// States in the head of a failed recording that the process has exited.
     pub(crate) fn mark_failed_recording_ended(&mut self) {
-        let over = RecordingState { missed_mark: true, exited: true };
+        let over = RecordingState { missed_mark: true, exited: true, finished: false };
         self.failed_recording.take().iter().for_each(|left| left.overwrite_abandoned(&Chunk::header(over)));
     }
 
@@ -346,7 +346,7 @@ fn begin_recording(outputs: &Outputs, settings: &Settings, bounds: GrowthLimits)
         launcher_report::note_file(report.as_deref(), draft.path(), capture::now());
         Ok(draft)
     };
-    let late = RecordingState { missed_mark: true, exited: false };
+    let late = RecordingState { missed_mark: true, ..RecordingState::default() };
     GrowingFile::start(bounds, OnAbandon::Keep(Chunk::header(late).to_vec()), Box::new(open))
 }
 

@@ -23,6 +23,8 @@ pub(crate) struct WriteReport {
     pub(crate) failures: Vec<String>,
     /// Messages about files that were removed or moved while they were written.
     pub(crate) notes: Vec<String>,
+    /// The recording of the sums, if it was written.
+    pub(crate) sums: Option<PathBuf>,
     /// The file that describes the set of outputs, if it was written.
     pub(super) about: Option<PathBuf>,
 }
@@ -53,7 +55,8 @@ pub(super) fn write_all(
     let suffixes: Vec<_> = wanted.iter().map(|output| output.suffix()).collect();
     // The name of the recording must be free as well, even if no recording is written: a recording that another process
     // has left behind may still be converted to files with its name.
-    let left = (!wanted.contains(&Output::Recording)).then(|| Output::Recording.suffix());
+    let has_recording = wanted.contains(&Output::Recording) || wanted.contains(&Output::Sums);
+    let left = (!has_recording).then(|| Output::Recording.suffix());
     let suffixes = suffixes.iter().map(String::as_str).chain([SET_SUFFIX]).chain(left.as_deref());
     let suffixes: Vec<_> = suffixes.collect();
     if wanted.is_empty() {
@@ -87,6 +90,9 @@ pub(super) fn write_all(
                     report.renamed.push(RenamedOutput { intended: path, actual: used.clone() });
                 }
                 report.notes.extend(note);
+                if *output == Output::Sums {
+                    report.sums = Some(used.clone());
+                }
                 report.written.push(used);
                 continue;
             }
@@ -122,13 +128,31 @@ fn failure_message(error: &str, names: &[String]) -> String {
     )
 }
 
-/// Writes a file completely or not at all. Returns its path, which differs from `path` if that name is taken. Creates
-/// the folders of the path only if the file cannot be created otherwise, because there may be a thousand windows, each
-/// with its files.
+/// Writes a file completely or not at all. Returns its path, which differs from `path` if that name is taken.
 pub(super) fn write_file(
     path: &Path,
     content: impl FnOnce(&mut file::DraftWriter) -> Result<()>,
 ) -> Result<PathBuf> {
+    Ok(write_draft(path, content)?.publish_new()?)
+}
+
+/// Like `write_file`, but replaces the file at `path` if it is `ours`.
+pub(super) fn write_replacing(
+    path: &Path,
+    ours: Option<&Path>,
+    content: impl FnOnce(&mut file::DraftWriter) -> Result<()>,
+) -> Result<PathBuf> {
+    let draft = write_draft(path, content)?;
+    if ours != Some(path) {
+        return Ok(draft.publish_new()?);
+    }
+    draft.publish()?;
+    Ok(path.to_owned())
+}
+
+/// Writes a complete file under a temporary name. Creates the folders of the path only if the file cannot be created
+/// otherwise, because there may be a thousand windows, each with its files.
+fn write_draft(path: &Path, content: impl FnOnce(&mut file::DraftWriter) -> Result<()>) -> Result<Draft> {
     let draft = match Draft::create(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             make_folders(path)?;
@@ -138,7 +162,7 @@ pub(super) fn write_file(
     };
     let mut draft = draft?;
     draft.fill(content)?;
-    Ok(draft.publish_new()?)
+    Ok(draft)
 }
 
 /// Writes text that could not be printed on stderr to a file next to the outputs of `report`. If `report` has no

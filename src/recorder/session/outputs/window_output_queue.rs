@@ -225,7 +225,8 @@ impl WindowRenderer {
             profile.push(&Row::Generated { address, name: &name });
         }
         self.symbolizer.name(profile);
-        let is_drawn = |output: &Output| !output.is_streamed() && *output != Output::Stacks;
+        let is_drawn =
+            |output: &Output| !output.is_streamed() && !matches!(output, Output::Stacks | Output::Sums);
         let wanted: Vec<_> = settings.formats.iter().copied().filter(is_drawn).collect();
         Ok(draw::write_files(
             profile,
@@ -233,6 +234,7 @@ impl WindowRenderer {
             &wanted,
             (outputs, None),
             (Some(output.number), &ledger),
+            draw::SumsOptions::default(),
             None,
         ))
     }

@@ -352,17 +352,39 @@ impl Session {
         }
     }
 
-    fn write_files(&self, pipeline: &mut Pipeline, ledger: &Ledger) -> WriteReport {
+    /// Writes the files of the run. `has_failed`: whether files of windows could not be written.
+    fn write_files(&self, pipeline: &mut Pipeline, ledger: &Ledger, has_failed: bool) -> WriteReport {
         let (profile, growing) = pipeline.outputs();
         let mut wanted = self.settings.formats.clone();
         if self.window_outputs.is_some() {
             // All other formats are drawn per window, by the queue of window outputs.
-            wanted.retain(|output| output.is_streamed() || *output == Output::Stacks);
+            wanted.retain(|output| output.is_streamed() || matches!(output, Output::Stacks | Output::Sums));
         }
+        let mut functions = Vec::new();
         if wanted.iter().any(|output| output.has_names()) {
-            Symbolizer::new(draw::symbolize_options(&self.settings)).name(profile);
+            let options = draw::symbolize_options(&self.settings);
+            let has_sums = wanted.contains(&Output::Sums);
+            let mut symbolizer =
+                if has_sums { Symbolizer::with_rows(options) } else { Symbolizer::new(options) };
+            symbolizer.name(profile);
+            functions = symbolizer.take_rows();
         }
-        let kept = || self.checkpoint.as_ref().and_then(Checkpoint::path);
+        let checkpoint = self.checkpoint.as_ref();
+        let kept = || checkpoint.and_then(Checkpoint::path);
+        let mut is_replaceable = false;
+        if wanted.contains(&Output::Sums)
+            && let Some(checkpoint) = checkpoint
+        {
+            match checkpoint.is_replaceable() {
+                Some(is_there) => is_replaceable = is_there,
+                None => {
+                    print_from_own(
+                        "a file system blocks the checkpoint; the sums of the run are not written",
+                    );
+                    wanted.retain(|output| *output != Output::Sums);
+                }
+            }
+        }
         let ours = progress::call_foreign(|| growing.wait_for_recording_path()).or_else(kept);
         let chosen = output_override::get();
         let outputs = chosen.as_ref().unwrap_or(&self.outputs).for_all_windows();
@@ -372,6 +394,7 @@ impl Session {
             &wanted,
             (&outputs, ours.as_deref()),
             (None, ledger),
+            draw::SumsOptions { functions: &functions, is_replaceable, has_failed },
             Some(&mut *growing),
         );
         growing.mark_failed_recording_ended();
@@ -472,13 +495,18 @@ impl Session {
     }
 }
 
-/// Removes the checkpoint if the output files contain everything that it contains. Otherwise keeps the checkpoint and
-/// prints its path.
-fn end_checkpoint(checkpoint: &Checkpoint, work: u64, all_is_written: bool) {
-    if all_is_written {
-        return checkpoint.remove();
-    }
-    if let Some(kept) = checkpoint.keep(work) {
+/// Removes the checkpoint if the output files, or the final sums in the file `sums`, contain everything that it contains.
+/// Otherwise keeps the checkpoint. Prints the path of the file from which missing outputs can be recovered.
+fn end_checkpoint(checkpoint: Option<&Checkpoint>, work: u64, all_is_written: bool, sums: Option<&Path>) {
+    let kept = match (checkpoint, all_is_written || sums.is_some()) {
+        (Some(checkpoint), true) => {
+            checkpoint.remove();
+            None
+        }
+        (Some(checkpoint), false) => checkpoint.keep(work),
+        (None, _) => None,
+    };
+    if !all_is_written && let Some(kept) = sums.or(kept.as_deref()) {
         let kept = kept.display();
         print_from_own(&format!(
             "the results are saved in {kept}: run `gpuflame recover {kept}` once the files can be written"
@@ -700,17 +728,19 @@ impl ShutdownSteps for Session {
             let growing = pipeline.outputs().1;
             lines.for_each(|text| growing.write_row(&Row::Provenance { what: Provenance::LEDGER, text }));
         }
+        let has_failed = match &rendered {
+            Some(rendered) => !rendered.report.failures.is_empty(),
+            None => self.window_outputs.is_some(),
+        };
         let mut report = match has_work {
-            true => self.write_files(&mut pipeline, &ledger),
+            true => self.write_files(&mut pipeline, &ledger, has_failed),
             false => pipeline.discard_outputs(),
         };
         report.failures.extend(rendered.iter().flat_map(|rendered| rendered.report.failures.clone()));
         report.failures.iter().for_each(|failure| print_from_own(failure));
-        if let Some(checkpoint) = &self.checkpoint {
-            let is_complete =
-                report.failures.is_empty() && (self.window_outputs.is_none() || rendered.is_some());
-            end_checkpoint(checkpoint, pipeline.rows_of_work(), is_complete);
-        }
+        let is_complete = report.failures.is_empty() && !has_failed;
+        let sums = report.sums.as_deref();
+        end_checkpoint(self.checkpoint.as_ref(), pipeline.rows_of_work(), is_complete, sums);
         let mut text = unprinted + &messages::take_unprinted();
         let has_ledger = self.settings.verbose || !is_printed;
         if has_ledger {

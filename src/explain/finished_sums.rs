@@ -1,0 +1,120 @@
+//! The recording of a process that has exited and stores no rows: all definitions and sums of the run. It has the layout
+//! of a checkpoint, but is written once, and ends with an end row.
+
+use std::io::Write;
+
+use super::checkpoint_sums::sums;
+use super::{Definitions, Ledger};
+use gpuflame_model::error::Result;
+use gpuflame_model::profile::Profile;
+use gpuflame_model::record::{CheckpointMark, Chunk, Nanos, RecordingState, Row, SumsWriter, WindowEdge};
+
+/// Maximum size in bytes of a piece of definitions that is assembled in memory.
+const MAX_PIECE_BYTES: usize = 1 << 20;
+
+/// Content of the recording.
+#[derive(Clone, Copy, Debug)]
+pub struct FinishedSums<'a> {
+    /// Profile with the final sums.
+    pub profile: &'a Profile,
+    /// Ledger of the run.
+    pub ledger: &'a Ledger,
+    /// Rows with the functions of native frames, which [`Symbolizer::take_rows`](crate::symbolize::Symbolizer::take_rows)
+    /// returned.
+    pub functions: &'a [u8],
+    /// Whether stacks of several threads were merged. Stacks are then written without a thread.
+    pub are_threads_merged: bool,
+    /// Whether the process could not write its other outputs. The recording is then one from which they can be
+    /// recovered, and has no end row.
+    pub outputs_failed: bool,
+    /// Time of the end of recording.
+    pub time: Nanos,
+}
+
+impl FinishedSums<'_> {
+    /// Writes the recording.
+    ///
+    /// # Errors
+    /// Any error of `out`.
+    pub fn write(&self, out: &mut dyn Write) -> Result<()> {
+        let Self { profile, ledger, functions, are_threads_merged, outputs_failed, time } = *self;
+        let state = RecordingState { missed_mark: false, exited: outputs_failed, finished: !outputs_failed };
+        out.write_all(&Chunk::header(state))?;
+        out.write_all(functions)?;
+        let mut chunk = Chunk::default();
+        for (address, name) in profile.generated_names() {
+            chunk.row(&Row::Generated { address, name });
+        }
+        let mut definitions = Definitions::default();
+        while !definitions.write(profile, are_threads_merged, &mut chunk, MAX_PIECE_BYTES) {
+            out.write_all(&chunk.take())?;
+        }
+        SumsWriter::default().write(&mut chunk, |each| sums(profile, ledger, profile.windows(), each));
+        let opened = profile.windows().iter().find(|(edge, _)| *edge == WindowEdge::Open);
+        let began = opened.map_or(time, |(_, opened)| *opened);
+        chunk.mark(&CheckpointMark { began, time, interval_ms: 0, open: ledger.tally.launches.open() });
+        if !outputs_failed {
+            chunk.end();
+        }
+        Ok(out.write_all(&chunk.take())?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Explain, Options, Snapshot};
+    use super::*;
+    use gpuflame_model::profile::VIEWS;
+    use gpuflame_model::record::Reader;
+    use gpuflame_model::record::testing::each_row_of_cycle;
+
+    /// All data from which outputs are made, as text.
+    fn described(profile: &Profile, ledger: &Ledger) -> String {
+        let samples: Vec<_> = VIEWS.iter().map(|view| profile.samples(view)).collect();
+        let beside =
+            (profile.works(), profile.devices(), profile.times(), profile.streams(), profile.windows());
+        format!("{ledger:?}\n{samples:?}\n{beside:?}\n{:?}", profile.spreads())
+    }
+
+    fn file(outputs_failed: bool) -> (Vec<u8>, String) {
+        let mut explain = Explain::new(Options { has_squares: true, ..Options::default() });
+        (0..30).for_each(|turn| each_row_of_cycle(turn, &mut |row| explain.push(row, &mut ())));
+        let Snapshot { profile, ledger } = explain.finish(&[], &mut ());
+        assert!(!profile.spreads().is_empty());
+        let squares: u128 = profile.spreads().iter().map(|spread| spread.squares).sum();
+        let bound: u128 = profile.spreads().iter().map(|spread| u128::from(spread.nanos).pow(2)).sum();
+        assert!(squares > 0 && squares < bound, "{squares}");
+        let mut file = Vec::new();
+        let sums = FinishedSums {
+            profile,
+            ledger: &ledger,
+            functions: &[],
+            are_threads_merged: false,
+            outputs_failed,
+            time: Nanos(7),
+        };
+        sums.write(&mut file).unwrap();
+        (file, described(profile, &ledger))
+    }
+
+    #[test]
+    fn finished_sums_read_back_equal_the_final_result() {
+        let (file, expected) = file(false);
+        let (mut explain, mut reader) = (Explain::default(), Reader::new(&file[..]).unwrap());
+        while let Some(row) = reader.next_row().unwrap() {
+            explain.push(&row, &mut ());
+        }
+        assert!(reader.is_complete() && reader.state().finished && !reader.state().exited);
+        let Snapshot { profile, ledger } = explain.snapshot(&[], &mut ());
+        assert_eq!(described(profile, &ledger), expected);
+    }
+
+    #[test]
+    fn sums_of_a_process_without_its_other_outputs_can_be_recovered() {
+        let (file, _) = file(true);
+        let mut reader = Reader::new(&file[..]).unwrap();
+        while reader.next_row().unwrap().is_some() {}
+        assert!(!reader.is_complete() && reader.state().exited && !reader.state().finished);
+        assert!(reader.has_sums() && reader.mark().is_some());
+    }
+}

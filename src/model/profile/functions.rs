@@ -1,0 +1,47 @@
+//! Functions at native frames, as the recorded process found them in its files at its exit.
+
+use super::Profile;
+use crate::record::{Frame, FrameFunction};
+
+/// Functions at a frame: the function that has code of its own, and the functions inlined into it, outermost first.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Functions {
+    all: Vec<StoredFunction>,
+    bytes: usize,
+}
+
+#[derive(Clone, Debug)]
+struct StoredFunction {
+    name: Box<str>,
+    file: Box<str>,
+    start: u64,
+    line: u32,
+}
+
+impl Profile {
+    /// Adds a function at a frame.
+    pub(super) fn add_function(&mut self, frame: Frame, function: &FrameFunction<'_>) {
+        let FrameFunction { name, start, file, line } = *function;
+        let known = self.functions.entry(frame).or_default();
+        known.bytes += name.len() + file.len() + size_of::<StoredFunction>();
+        known.all.push(StoredFunction { name: name.into(), file: file.into(), start, line });
+    }
+
+    /// Returns the functions at a frame, as the recorded process found them; `None` if the recording does not have
+    /// them. A function without a name means that the frame's file has no symbol for the frame.
+    pub fn functions(&self, frame: Frame) -> Option<impl Iterator<Item = FrameFunction<'_>>> {
+        let functions = self.functions.get(&frame)?.all.iter();
+        Some(functions.map(|StoredFunction { name, file, start, line }| FrameFunction {
+            name,
+            start: *start,
+            file,
+            line: *line,
+        }))
+    }
+
+    /// Returns the heap size of the functions.
+    pub(super) fn function_bytes(&self) -> usize {
+        let bytes: usize = self.functions.values().map(|functions| functions.bytes).sum();
+        bytes + self.functions.len() * size_of::<(Frame, Functions)>()
+    }
+}
