@@ -36,7 +36,7 @@ use gpuflame_offline::formats::{FoldedStacks, write_lines_folded, write_lines_sv
 /// rank to enter a collective waits for no other rank, and all other ranks wait for it, whether its GPU had
 /// more work or its CPU was late with launches. If not all ranks communicate, the straggler is the rank with
 /// the most work. It is named only if its steps differ from those of the other ranks by more than chance (p <
-/// 0.01, at least ten steps), together with the collective in which the other ranks wait most. `host_line` is
+/// 0.01, by the order of their durations, at least ten steps), together with the collective in which the other ranks wait most. `host_line` is
 /// the source line in which its host was late for more time than in the other ranks; it needs samples (`run
 /// --cpu-samples 99 --off-cpu`) or a trace with Python functions. Steps are those of the program or the
 /// profiler, otherwise windows. `vs_median` is the difference from the median rank; a few percent mean that no
@@ -158,7 +158,7 @@ impl MergeRanks {
         if let Some(output) = &self.output {
             self.profile(&merged, output, console)?;
         }
-        if compare_ranks(&all.iter().map(|rank| rank.time).collect::<Vec<_>>())
+        if compare_ranks(&all.iter().map(|rank| &rank.time).collect::<Vec<_>>())
             .iter()
             .any(|one| one.verdict == StragglerVerdict::Unsure)
         {
@@ -293,7 +293,7 @@ fn rank_table(all: &[RankData]) -> Table {
         "source",
     ];
     let mut table = Table::new("ranks", columns);
-    let times: Vec<_> = all.iter().map(|rank| rank.time).collect();
+    let times: Vec<_> = all.iter().map(|rank| &rank.time).collect();
     for ((at, rank), standing) in all.iter().enumerate().zip(compare_ranks(&times)) {
         let mut held = standing.verdict.mark().to_owned();
         if let (StragglerVerdict::OthersWait, Some(name)) =
@@ -393,7 +393,7 @@ impl RankData {
         self.source = format!("{}, {}", self.source, other.source);
         add_to(&mut self.busy, other.busy);
         self.idle = self.idle.zip(other.idle).map(|(one, other)| one.saturating_add(other));
-        self.time = self.time.and(other.time);
+        self.time.merge(other.time);
         self.linked = (self.linked.0 + other.linked.0, self.linked.1 + other.linked.1);
         let mut sums: BTreeMap<String, u64> = BTreeMap::new();
         let kernels = self.kernels.drain(..).chain(other.kernels);
@@ -501,7 +501,7 @@ impl Sink for OpCollector {
 
 /// Whether the rank at index `at` is the straggler.
 fn is_straggler(all: &[RankData], at: usize) -> bool {
-    let times: Vec<_> = all.iter().map(|rank| rank.time).collect();
+    let times: Vec<_> = all.iter().map(|rank| &rank.time).collect();
     matches!(compare_ranks(&times)[at].verdict, StragglerVerdict::OthersWait | StragglerVerdict::MostWork)
 }
 

@@ -9,6 +9,8 @@ mod coverage;
 mod delays;
 mod findings;
 mod jobs;
+mod mann_whitney;
+
 mod stragglers;
 mod stream_order;
 mod welch;

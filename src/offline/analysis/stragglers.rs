@@ -4,15 +4,16 @@
 //! had more work or its CPU was late with launches. So the straggler is the rank with the least communication time.
 //! If not all ranks communicate, the straggler is the rank with the most work. A rank is named only if the difference
 //! is not due to chance: its steps must differ significantly from the steps of the other ranks, with at least ten
-//! steps on each side. Clocks of different ranks are never compared.
+//! steps on each side. Steps are compared by their order, not by their sum: in the first step, a rank may wait longer
+//! for the start of the straggler than in all other steps together. Clocks of different ranks are never compared.
 
 use super::communication::CommunicationFilter;
-use super::welch::{Durations, differ_at_one_percent};
+use super::mann_whitney::{differ_at_one_percent, mean_positions};
 use gpuflame_model::profile::add_to;
 use gpuflame_model::record::Work;
 
 /// GPU time of a rank, split into work and communication.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct RankTime {
     /// Time of work other than communication, in ns.
     pub work: u64,
@@ -23,16 +24,16 @@ pub struct RankTime {
 }
 
 /// Durations of a rank's steps.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepTimes {
-    /// Durations of work other than communication, one per step.
-    pub work: Durations,
-    /// Durations of communication, one per step.
-    pub communication: Durations,
+    /// Durations of work other than communication, one per step, in ns.
+    pub work: Vec<u64>,
+    /// Durations of communication, one per step, in ns.
+    pub communication: Vec<u64>,
 }
 
 /// Minimum number of steps on each side of a comparison.
-const MIN_STEPS: u64 = 10;
+const MIN_STEPS: usize = 10;
 
 impl RankTime {
     /// Adds steps, each given as (start, end). An operation is given as (start, duration, whether it communicates).
@@ -44,20 +45,17 @@ impl RankTime {
             for &(_, nanos, communicates) in ops[first..].iter().take_while(|op| op.0 < end) {
                 add_to(if communicates { &mut communication } else { &mut work }, nanos);
             }
-            self.steps.work.add(work);
-            self.steps.communication.add(communication);
+            self.steps.work.push(work);
+            self.steps.communication.push(communication);
         }
     }
 
-    /// Returns the sum of `self` and `other`, which are windows or processes of one rank.
-    #[must_use]
-    pub fn and(self, other: Self) -> Self {
-        let steps = StepTimes {
-            work: self.steps.work.and(other.steps.work),
-            communication: self.steps.communication.and(other.steps.communication),
-        };
-        let communication = self.communication.saturating_add(other.communication);
-        Self { work: self.work.saturating_add(other.work), communication, steps }
+    /// Adds the time of another window or process of this rank.
+    pub fn merge(&mut self, mut other: Self) {
+        add_to(&mut self.work, other.work);
+        add_to(&mut self.communication, other.communication);
+        self.steps.work.append(&mut other.steps.work);
+        self.steps.communication.append(&mut other.steps.communication);
     }
 
     /// Adds GPU time of a kind of work named `name`.
@@ -102,33 +100,41 @@ impl StragglerVerdict {
 }
 
 /// Compares the ranks. The results are in the order of `ranks`.
-pub fn compare_ranks(ranks: &[RankTime]) -> Vec<RankComparison> {
+pub fn compare_ranks(ranks: &[&RankTime]) -> Vec<RankComparison> {
     let all_communicate = ranks.iter().all(|rank| rank.communication > 0);
     let compared = |rank: &RankTime| if all_communicate { rank.communication } else { rank.work };
-    let mut sorted: Vec<u64> = ranks.iter().map(compared).collect();
+    let totals: Vec<u64> = ranks.iter().map(|rank| compared(rank)).collect();
+    let mut sorted = totals.clone();
     sorted.sort_unstable();
     let (Some(&min), Some(&max)) = (sorted.first(), sorted.last()) else { return Vec::new() };
     let median = sorted[(sorted.len() - 1) / 2];
-    let steps = |rank: &RankTime| if all_communicate { rank.steps.communication } else { rank.steps.work };
+    let steps: Vec<&[u64]> = ranks
+        .iter()
+        .map(|rank| if all_communicate { &*rank.steps.communication } else { &*rank.steps.work })
+        .collect();
+    let has_steps = steps.iter().all(|steps| steps.len() >= MIN_STEPS);
+    let standings = match has_steps {
+        true => mean_positions(&steps),
+        false => totals.iter().map(|&nanos| nanos as f64).collect(),
+    };
+    let straggling = match all_communicate {
+        true => standings.iter().copied().fold(f64::INFINITY, f64::min),
+        false => standings.iter().copied().fold(0.0, f64::max),
+    };
     let is_sure = |at: usize| {
-        let own = steps(&ranks[at]);
-        let others = ranks.iter().enumerate().filter(|(other, _)| *other != at);
-        let others = others.map(|(_, rank)| steps(rank)).reduce(Durations::and).unwrap_or_default();
-        own.count >= MIN_STEPS && others.count >= MIN_STEPS && differ_at_one_percent(own, others)
+        let others = [&steps[..at], &steps[at + 1..]].concat().concat();
+        has_steps && differ_at_one_percent(steps[at], &others)
     };
-    let comparison = |(at, rank): (usize, &RankTime)| RankComparison {
-        to_median_percent: (median > 0)
-            .then(|| 100.0 * (compared(rank) as f64 - median as f64) / median as f64),
-        verdict: match all_communicate {
-            _ if min == max => StragglerVerdict::NotStraggler,
-            true if rank.communication > min => StragglerVerdict::NotStraggler,
-            false if rank.work < max => StragglerVerdict::NotStraggler,
-            _ if !is_sure(at) => StragglerVerdict::Unsure,
-            true => StragglerVerdict::OthersWait,
-            false => StragglerVerdict::MostWork,
-        },
+    let verdict = |at: usize| match all_communicate {
+        _ if min == max || standings[at] != straggling => StragglerVerdict::NotStraggler,
+        _ if !is_sure(at) => StragglerVerdict::Unsure,
+        true => StragglerVerdict::OthersWait,
+        false => StragglerVerdict::MostWork,
     };
-    ranks.iter().enumerate().map(comparison).collect()
+    let percent = |nanos: u64| (median > 0).then(|| 100.0 * (nanos as f64 - median as f64) / median as f64);
+    (0..ranks.len())
+        .map(|at| RankComparison { to_median_percent: percent(totals[at]), verdict: verdict(at) })
+        .collect()
 }
 
 #[cfg(test)]
@@ -137,12 +143,12 @@ mod tests {
     use gpuflame_model::record::NameId;
 
     /// Returns ten steps, each a tenth of `nanos`, alternately plus and minus `spread`.
-    fn steps(nanos: u64, spread: u64) -> Durations {
-        let mut durations = Durations::default();
-        (0..10).for_each(|step| {
-            durations.add(if step % 2 == 0 { nanos / 10 + spread } else { nanos / 10 - spread })
-        });
-        durations
+    fn steps(nanos: u64, spread: u64) -> Vec<u64> {
+        (0..10).map(|step| if step % 2 == 0 { nanos / 10 + spread } else { nanos / 10 - spread }).collect()
+    }
+
+    fn compare(ranks: &[RankTime]) -> Vec<RankComparison> {
+        compare_ranks(&ranks.iter().collect::<Vec<_>>())
     }
 
     fn time(work: u64, communication: u64, spread: u64) -> RankTime {
@@ -152,28 +158,38 @@ mod tests {
 
     fn verdicts(ranks: &[(u64, u64)]) -> Vec<StragglerVerdict> {
         let ranks: Vec<_> = ranks.iter().map(|&(work, communication)| time(work, communication, 0)).collect();
-        compare_ranks(&ranks).iter().map(|comparison| comparison.verdict).collect()
+        compare(&ranks).iter().map(|comparison| comparison.verdict).collect()
     }
 
     #[test]
     fn no_straggler_is_named_if_it_may_be_chance_or_there_are_few_steps() {
-        let verdicts =
-            |ranks: &[RankTime]| compare_ranks(ranks).iter().map(|one| one.verdict).collect::<Vec<_>>();
+        let verdicts = |ranks: &[RankTime]| compare(ranks).iter().map(|one| one.verdict).collect::<Vec<_>>();
         let near = [time(10, 1000, 40), time(10, 990, 40), time(10, 1010, 40)];
         assert_eq!(
             verdicts(&near),
             [StragglerVerdict::NotStraggler, StragglerVerdict::Unsure, StragglerVerdict::NotStraggler]
         );
-        let far = [time(10, 1000, 40), time(10, 500, 40), time(10, 1010, 40)];
+        let far = [time(10, 1000, 20), time(10, 500, 20), time(10, 1010, 20)];
         assert_eq!(
             verdicts(&far),
             [StragglerVerdict::NotStraggler, StragglerVerdict::OthersWait, StragglerVerdict::NotStraggler]
         );
-        let without = far.map(|rank| RankTime { steps: StepTimes::default(), ..rank });
+        let without = far.clone().map(|rank| RankTime { steps: StepTimes::default(), ..rank });
         assert_eq!(
             verdicts(&without),
             [StragglerVerdict::NotStraggler, StragglerVerdict::Unsure, StragglerVerdict::NotStraggler]
         );
+    }
+
+    #[test]
+    fn a_first_step_that_waits_for_the_start_of_the_straggler_does_not_hide_it() {
+        let (mut early, late) = (time(10, 1000, 0), time(10, 20, 0));
+        let mut late = RankTime { communication: 755_018, ..late };
+        late.steps.communication[0] = 755_000;
+        early.steps.communication[0] = 6;
+        use StragglerVerdict::{NotStraggler, OthersWait};
+        let verdicts: Vec<_> = compare(&[early, late]).iter().map(|one| one.verdict).collect();
+        assert_eq!(verdicts, [NotStraggler, OthersWait]);
     }
 
     #[test]
@@ -192,9 +208,9 @@ mod tests {
     #[test]
     fn the_median_of_an_even_number_of_ranks_is_the_lower_one() {
         let ranks = [10, 20, 30, 40].map(|work| RankTime { work, ..RankTime::default() });
-        let percents = compare_ranks(&ranks).iter().map(|one| one.to_median_percent).collect::<Vec<_>>();
+        let percents = compare(&ranks).iter().map(|one| one.to_median_percent).collect::<Vec<_>>();
         assert_eq!(percents, [Some(-50.0), Some(0.0), Some(50.0), Some(100.0)]);
-        assert_eq!(compare_ranks(&[RankTime::default()])[0].to_median_percent, None);
+        assert_eq!(compare(&[RankTime::default()])[0].to_median_percent, None);
     }
 
     #[test]

@@ -97,13 +97,6 @@ impl DurationChange {
 const MIN_DURATIONS: u64 = 5;
 /// Two-sided quantile of the normal distribution for a probability of 0.001.
 const Z_ONE_IN_1000: f64 = 3.2905;
-/// Two-sided quantile of the normal distribution for a probability of 0.01.
-const Z_ONE_IN_100: f64 = 2.5758;
-
-/// Whether two averages differ at a significance level of 0.01, two-sided.
-pub(super) fn differ_at_one_percent(one: Durations, other: Durations) -> bool {
-    one.count.min(other.count) > 1 && differs_beyond(one, other, Z_ONE_IN_100)
-}
 
 /// Compares `after` with `before`.
 pub fn compare_durations(before: Durations, after: Durations) -> DurationChange {
@@ -179,7 +172,7 @@ mod tests {
         }
         // Values from printed tables for p = 0.01, two-sided.
         for (freedom, table) in [(8.0, 3.355), (18.0, 2.878), (120.0, 2.617)] {
-            let found = critical_t(freedom, Z_ONE_IN_100);
+            let found = critical_t(freedom, 2.5758);
             assert!((found - table).abs() < 0.005 * table, "{freedom}: {found}");
         }
         let freedom = degrees_of_freedom(durations(&[1, 2, 3, 4, 5]), durations(&[10, 20, 30, 40, 50]));

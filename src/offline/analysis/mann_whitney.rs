@@ -1,0 +1,85 @@
+//! Compares two sets of durations by their order alone, with the rank sum test of Mann, Whitney and Wilcoxon. A single
+//! duration of any length hardly changes the result, for example a first step that waits for the start of another rank.
+
+/// Two-sided quantile of the normal distribution for a probability of 0.01.
+const Z_ONE_IN_100: f64 = 2.5758;
+
+/// Returns the average position of each set's durations among the durations of all sets, from 0 (the shortest of all)
+/// to 1 (the longest of all). Equal durations share the average of their positions. 0.5 for an empty set.
+pub(super) fn mean_positions(sets: &[&[u64]]) -> Vec<f64> {
+    let mut all: Vec<(u64, usize)> = sets
+        .iter()
+        .enumerate()
+        .flat_map(|(set, nanos)| nanos.iter().map(move |&nanos| (nanos, set)))
+        .collect();
+    all.sort_unstable();
+    let mut sums = vec![0.0; sets.len()];
+    let mut before = 0;
+    for equal in all.chunk_by(|a, b| a.0 == b.0) {
+        let position = before as f64 + equal.len() as f64 / 2.0;
+        equal.iter().for_each(|&(_, set)| sums[set] += position);
+        before += equal.len();
+    }
+    let mean = |(sum, set): (f64, &&[u64])| match set.len() {
+        0 => 0.5,
+        count => sum / count as f64 / all.len() as f64,
+    };
+    sums.into_iter().zip(sets).map(mean).collect()
+}
+
+/// Whether the durations of `one` tend to be shorter or longer than those of `other`, at a significance level of 0.01,
+/// two-sided. The normal distribution is close enough from about ten durations on each side.
+pub(super) fn differ_at_one_percent(one: &[u64], other: &[u64]) -> bool {
+    let (n, m) = (one.len() as f64, other.len() as f64);
+    let mut all: Vec<u64> = one.iter().chain(other).copied().collect();
+    all.sort_unstable();
+    let ties: f64 =
+        all.chunk_by(|a, b| a == b).map(|equal| (equal.len() as f64).powi(3) - equal.len() as f64).sum();
+    let total = n + m;
+    // Variance of the number of pairs in which the duration of `one` is the longer one, less what equal durations take.
+    let variance = n * m / 12.0 * (total + 1.0 - ties / (total * (total - 1.0)));
+    // Half the total of pairs is expected. Positions are those of `mean_positions`, hence the n / 2.
+    let position = mean_positions(&[one, other])[0] * total;
+    let pairs = n * (position - n / 2.0);
+    variance > 0.0 && (pairs - n * m / 2.0).abs() / variance.sqrt() > Z_ONE_IN_100
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_count_from_the_shortest_duration_and_equal_ones_share_theirs() {
+        // Sorted: 1 | 2 2 | 9. Positions (middle of each): 0.5, 2, 2, 3.5, of 4.
+        assert_eq!(mean_positions(&[&[2, 1], &[9, 2], &[]]), [2.5 / 8.0, 5.5 / 8.0, 0.5]);
+    }
+
+    #[test]
+    fn sets_differ_from_the_quantile_on() {
+        // Five and five without overlap: U = 0, expected 12.5, variance 25 * 11 / 12 = 22.92, z = 2.611.
+        assert!(differ_at_one_percent(&[1, 2, 3, 4, 5], &[6, 7, 8, 9, 10]));
+        assert!(differ_at_one_percent(&[6, 7, 8, 9, 10], &[1, 2, 3, 4, 5]));
+        // One pair the other way: U = 1, z = 11.5 / 4.787 = 2.402.
+        assert!(!differ_at_one_percent(&[1, 2, 3, 4, 6], &[5, 7, 8, 9, 10]));
+    }
+
+    #[test]
+    fn equal_durations_lower_the_variance() {
+        // 4 of 10 are 0 on one side, 10 of 10 on the other; 14 and 6 equal ones. U = 10 * 10 * 0.6 + 0.5 * 10 * 4 = 80,
+        // expected 50; variance 100 / 12 * (21 - (14^3 - 14 + 6^3 - 6) / 380) = 110.5; z = 2.854.
+        let (mixed, zeros) = ([0, 0, 0, 0, 1, 1, 1, 1, 1, 1], [0; 10]);
+        assert!(differ_at_one_percent(&mixed, &zeros));
+        // 5 of 10: U = 75, variance 100 / 12 * (21 - (15^3 - 15 + 5^3 - 5) / 380) = 98.7; z = 2.517.
+        let mixed = [0, 0, 0, 0, 0, 1, 1, 1, 1, 1];
+        assert!(!differ_at_one_percent(&mixed, &zeros));
+        assert!(!differ_at_one_percent(&zeros, &zeros), "all are equal");
+    }
+
+    #[test]
+    fn one_long_duration_hides_no_difference() {
+        let waits = vec![50_000; 40];
+        let mut short = vec![6; 39];
+        short.push(755_000_000);
+        assert!(differ_at_one_percent(&short, &waits));
+    }
+}
