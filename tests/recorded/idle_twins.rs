@@ -7,7 +7,8 @@
 //! ```
 //!
 //! `update` begins GPU work, `finish` waits for it, and the culprit makes no CUDA call. Without samples, the two idle
-//! profiles must be equal, and must not claim that `train_step` was running during the pause.
+//! profiles must be equal, and must not claim that `train_step` was running during the pause. With samples, `top --by idle`
+//! must name the culprit first, and the idle profile must have it inside `train_step` in one twin and outside in the other.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -15,8 +16,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use serde_json::Value;
+
+use crate::support::command::gpuflame;
 use crate::support::pythons::pythons;
-use crate::support::{Done, Run, Way, cuda, scratch};
+use crate::support::{Done, Run, Way, cuda, scratch, skip};
 
 /// Number of iterations of the loop.
 const ITERATIONS: usize = 5;
@@ -43,6 +47,8 @@ struct Program {
     culprit: &'static str,
     /// Number of functions between `main` and `train_step`, each with a loop.
     outer: usize,
+    /// Whether the culprit computes; otherwise it sleeps.
+    computes: bool,
 }
 
 const CULPRITS: [&str; 6] =
@@ -51,7 +57,8 @@ const OUTER: [&str; 3] = ["run_epochs", "run_phases", "run_batches"];
 
 /// Programs in this language: one for each culprit and number of loops.
 fn programs(language: Language) -> impl Iterator<Item = Program> {
-    CULPRITS.into_iter().enumerate().map(move |(at, culprit)| Program { language, culprit, outer: at % 4 })
+    let program = move |(at, culprit)| Program { language, culprit, outer: at % 4, computes: at % 2 == 1 };
+    CULPRITS.into_iter().enumerate().map(program)
 }
 
 impl Program {
@@ -108,11 +115,17 @@ impl Program {
                  cudart.cudaMalloc(ctypes.byref(memory), 64)\n\
                  def update():\n    cudart.cudaMemsetAsync(memory, 0, 64, None)\n\
                  def finish():\n    cudart.cudaDeviceSynchronize()\n\
-                 def {}():\n    time.sleep({millis} / 1000)\n",
-                self.culprit
+                 def {}():\n    {}\n",
+                self.culprit,
+                match self.computes {
+                    true => format!(
+                        "end = time.monotonic() + {millis} / 1000\n    while time.monotonic() < end: pass"
+                    ),
+                    false => format!("time.sleep({millis} / 1000)"),
+                }
             ),
             Language::Rust => format!(
-                "use std::{{ffi::c_void, hint::black_box, thread::sleep, time::Duration}};\n\
+                "use std::{{ffi::c_void, hint::black_box, thread::sleep, time::{{Duration, Instant}}}};\n\
                  #[link(name = \"cudart\")] unsafe extern \"C\" {{\n\
                  fn cudaMalloc(at: *mut *mut c_void, size: usize) -> i32;\n\
                  fn cudaMemsetAsync(at: *mut c_void, value: i32, size: usize, stream: *mut c_void) -> i32;\n\
@@ -120,18 +133,28 @@ impl Program {
                  static mut MEMORY: *mut c_void = std::ptr::null_mut();\n\
                  #[inline(never)] fn update() {{ unsafe {{ cudaMemsetAsync(MEMORY, 0, 64, std::ptr::null_mut()) }}; black_box(()); }}\n\
                  #[inline(never)] fn finish() {{ unsafe {{ cudaDeviceSynchronize() }}; black_box(()); }}\n\
-                 #[inline(never)] fn {}() {{ sleep(Duration::from_millis({millis})); black_box(()); }}\n",
-                self.culprit
+                 #[inline(never)] fn {}() {{ let pause = Duration::from_millis({millis}); {}; black_box(()); }}\n",
+                self.culprit,
+                match self.computes {
+                    true => "let start = Instant::now(); while start.elapsed() < pause {}",
+                    false => "sleep(pause)",
+                }
             ),
             Language::C | Language::Cpp => format!(
-                "#include \"cuda_mini.h\"\n#include <unistd.h>\n\
+                "#include \"cuda_mini.h\"\n#include <time.h>\n#include <unistd.h>\n\
                  #define OWN __attribute__((noinline, noclone)) static\n\
                  #define KEEP __asm__ volatile(\"\" ::: \"memory\");\n\
                  static void *memory;\n\
                  OWN void update(void) {{ cudaMemsetAsync(memory, 0, 64, 0); KEEP }}\n\
                  OWN void finish(void) {{ cudaDeviceSynchronize(); KEEP }}\n\
-                 OWN void {}(void) {{ usleep({millis} * 1000); KEEP }}\n",
-                self.culprit
+                 OWN double now(void) {{ struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); \
+                 return t.tv_sec * 1e3 + t.tv_nsec / 1e6; }}\n\
+                 OWN void {}(void) {{ {} KEEP }}\n",
+                self.culprit,
+                match self.computes {
+                    true => format!("double end = now() + {millis}; while (now() < end) KEEP"),
+                    false => format!("usleep({millis} * 1000);"),
+                }
             ),
         };
         for (name, body) in self.bodies(twin) {
@@ -262,6 +285,69 @@ fn pauses_in_rust_programs_claim_nothing_that_the_launches_do_not_prove() {
 #[test]
 fn pauses_in_python_programs_claim_nothing_that_the_launches_do_not_prove() {
     assert_twins_are_equal_and_claim_nothing_false(Language::Python);
+}
+
+/// A run with samples of CPU time and of waits whose pauses take 1.25 s in all; `None` if the kernel refuses samples.
+fn sampled(program: &Program, twin: Twin, python: Option<&Path>) -> Option<Done> {
+    let run = program.build(twin, 250, python).env("GPUFLAME_FORMATS", "idle,gfr");
+    let done = run.env("GPUFLAME_CPU_SAMPLES", "99").env("GPUFLAME_OFF_CPU", "1").ok();
+    for setting in ["GPUFLAME_CPU_SAMPLES: ", "GPUFLAME_OFF_CPU: "] {
+        if let Some(why) = done.ledger(setting).first() {
+            skip(&format!("the kernel refuses samples: {why}"));
+            return None;
+        }
+    }
+    Some(done)
+}
+
+/// Asserts that samples name the culprit first, inside or outside `train_step` as it was.
+fn assert_the_culprit_is_named(programs: impl Iterator<Item = Program>) {
+    for (nth, program) in programs.enumerate() {
+        let interpreters = interpreters(program.language);
+        let python = interpreters[nth % interpreters.len()].as_deref();
+        for twin in [Twin::Inside, Twin::Around] {
+            let Some(done) = sampled(&program, twin, python) else { return };
+            let top =
+                gpuflame(&done.folder, ["top", "out.gfr", "--by", "idle", "-n", "1", "-f", "json"]).ok();
+            let tables: Value = serde_json::from_str(&top.stdout).unwrap();
+            let first = tables["idle_functions"][0]["function"].as_str().unwrap_or_default();
+            assert_eq!(function(first), program.culprit, "{program:?} {twin:?} {python:?}\n{tables:#}");
+            let stacks = done.folded_file("out.idle.folded");
+            let is_culprit = |frame: &String| function(frame) == program.culprit;
+            let (frames, _) = stacks
+                .iter()
+                .filter(|(frames, _)| frames.iter().any(is_culprit))
+                .max_by_key(|(_, nanos)| *nanos)
+                .unwrap();
+            // Functions of the interpreter and of the C library stand between and behind these.
+            let chain = program.chain();
+            let around = match twin {
+                Twin::Inside => &chain[..],
+                Twin::Around => &chain[..chain.len() - 1],
+            };
+            let expected: Vec<_> = around.iter().chain([&program.culprit]).copied().collect();
+            let known = |name: &String| chain.contains(&&**name) || *name == program.culprit;
+            let found: Vec<_> = frames.iter().map(|frame| function(frame)).filter(known).collect();
+            assert_eq!(found, expected, "{program:?} {twin:?} {python:?}\n{frames:?}");
+        }
+    }
+}
+
+#[test]
+fn samples_name_the_culprit_of_a_pause_in_each_language() {
+    let languages = [Language::C, Language::Cpp, Language::Rust, Language::Python];
+    assert_the_culprit_is_named(
+        languages.into_iter().enumerate().filter_map(|(nth, one)| programs(one).nth(nth)),
+    );
+}
+
+#[test]
+#[ignore = "takes two minutes; .ci/long runs it"]
+fn samples_name_the_culprit_of_a_pause_in_each_of_thirty_programs() {
+    // Python twice, so that each version runs with a culprit that computes and with one that sleeps.
+    let languages = [Language::C, Language::Cpp, Language::Rust, Language::Python];
+    let other = programs(Language::Python).map(|program| Program { computes: !program.computes, ..program });
+    assert_the_culprit_is_named(languages.into_iter().flat_map(programs).chain(other));
 }
 
 /// A thread runs coroutines one after the other. All begin with `work`, which starts work, waits for it and returns, and
