@@ -6,6 +6,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use super::python_program::python_program;
+use gpuflame_model::sorting;
 
 /// Values for the macros of a path prefix.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -40,7 +41,7 @@ impl PrefixMacros {
         let file = Self::from_executable();
         let command_line = || std::fs::read("/proc/self/cmdline").unwrap_or_default();
         let program = python_program(&file.program, command_line).unwrap_or_else(|| file.program.clone());
-        Self { program, environment: std::env::vars_os().collect(), ..file }
+        Self { program, environment: sorting::into_map(std::env::vars_os()), ..file }
     }
 
     /// Returns the values that the user who starts the process cannot choose. Neither the environment nor the command line

@@ -11,6 +11,8 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use gpuflame_model::sorting;
+
 /// Inputs of the search. Which files exist is a further input.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SearchEnvironment {
@@ -229,7 +231,7 @@ pub(super) fn list_entries(folder: &Path, prefix: &str) -> Vec<PathBuf> {
         .filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix))
         .map(|entry| entry.path())
         .collect();
-    found.sort_by_cached_key(|path| std::cmp::Reverse(version_numbers(path)));
+    sorting::sort_by_key(&mut found, |path| std::cmp::Reverse(version_numbers(path)));
     found
 }
 

@@ -16,6 +16,7 @@ use gpuflame_model::record::{
     MemoryKind, Missing, NameId, Nanos, Payload, Row, StreamId, SumsWriter, SyncKind, ThreadId, UnifiedKind,
     WindowEdge, Work,
 };
+use gpuflame_model::sorting;
 
 /// First byte of a key, which is the kind of sum.
 mod kind {
@@ -98,7 +99,7 @@ impl Explain {
         }
         let WindowSums { edges, aggregate, timeline, host, tally, nodes, steps, .. } = part;
         let profile = &mut self.profile;
-        profile.set_losses(counted.iter().copied().collect());
+        profile.set_losses(sorting::into_map(counted.iter().copied()));
         aggregate.fill(profile);
         timeline.end(profile);
         host.fill(profile);

@@ -12,6 +12,7 @@ use gpuflame_model::profile::{
     Cause, Dependencies, DeviceTime, DeviceUse, LeafFrame, Profile, RootMark, Sample, StepTotals,
 };
 use gpuflame_model::record::{ContextId, DeviceId, Loss, NameId, Work};
+use gpuflame_model::sorting;
 
 /// Counts of everything that was recorded, by outcome. See the module's documentation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -135,7 +136,7 @@ impl Ledger {
         Self {
             tally,
             nodes,
-            losses: profile.losses().collect(),
+            losses: sorting::into_map(profile.losses()),
             stacks,
             devices: profile.devices().iter().map(|work| Device::new(profile, *work)).collect(),
             host: Host::new(profile, held),

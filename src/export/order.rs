@@ -15,19 +15,20 @@ const MAX_COMPARED: usize = 32;
 
 /// Returns the indexes of `texts` in the byte order of the texts. Equal texts keep their order.
 pub(super) fn sort_indices(texts: &[&str]) -> Vec<u32> {
-    sort_within(std::iter::once(0..texts.len()), texts)
+    let all = 0..texts.len();
+    sort_within(vec![all], texts)
 }
 
 /// Sorts the texts within each range in `parts`. No text moves to another range. Returns the indexes in the new
 /// order.
-pub(super) fn sort_within(parts: impl IntoIterator<Item = Range<usize>>, texts: &[&str]) -> Vec<u32> {
+pub(super) fn sort_within(parts: Vec<Range<usize>>, texts: &[&str]) -> Vec<u32> {
     let mut sorted: Vec<(u64, u32)> = (0..texts.len() as u32).map(|at| (0, at)).collect();
     // The second number of each pair is the number of first bytes in which all texts of the range are equal.
     let mut parts: Vec<_> = parts.into_iter().map(|part| (part, 0)).collect();
     while let Some((part, prefix_len)) = parts.pop() {
         let all = &mut sorted[part.clone()];
         if all.len() <= MAX_COMPARED {
-            all.sort_unstable_by_key(|(_, at)| (suffix(texts, *at, prefix_len), *at));
+            sort_by_suffix(texts, all, prefix_len);
             continue;
         }
         let shared = prefix_len + common_prefix(texts, all, prefix_len);
@@ -40,13 +41,18 @@ pub(super) fn sort_within(parts: impl IntoIterator<Item = Range<usize>>, texts: 
             // The number is padded with zeros, so it does not distinguish the end of a text from zero bytes in the
             // text.
             if word & 0xff == 0 {
-                all[run].sort_unstable_by_key(|(_, at)| (suffix(texts, *at, shared), *at));
+                sort_by_suffix(texts, &mut all[run], shared);
             } else {
                 parts.push((part.start + run.start..part.start + run.end, shared + 8));
             }
         }
     }
     sorted.into_iter().map(|(_, at)| at).collect()
+}
+
+/// Sorts texts whose first `prefix_len` bytes are equal.
+fn sort_by_suffix(texts: &[&str], all: &mut [(u64, u32)], prefix_len: usize) {
+    all.sort_unstable_by_key(|(_, at)| (suffix(texts, *at, prefix_len), *at));
 }
 
 /// Returns the bytes of a text that follow its first `prefix_len` bytes, which must exist.
@@ -110,7 +116,7 @@ mod tests {
 
     #[test]
     fn ranges_are_sorted_in_place() {
-        assert_eq!(sort_within([0..2, 3..5], &["b", "a", "0", "d", "c"]), [1, 0, 2, 4, 3]);
+        assert_eq!(sort_within(vec![0..2, 3..5], &["b", "a", "0", "d", "c"]), [1, 0, 2, 4, 3]);
     }
 
     /// Sorts short pseudo-random texts made of few letters, so that many texts are equal to another text or a prefix

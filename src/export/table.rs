@@ -16,6 +16,7 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::views::{GPU, UnifiedSums, unified};
 use gpuflame_model::profile::{Profile, ShownFrameKind, WorkStats};
 use gpuflame_model::record::Work;
+use gpuflame_model::sorting;
 
 const HEADER: [&str; 14] = [
     "kind",
@@ -45,7 +46,7 @@ pub fn write_csv(profile: &Profile, out: &mut impl Write) -> Result<()> {
     table.write_record(HEADER).map_err(error)?;
     let total = profile.works().iter().fold(0_u64, |sum, work| sum.saturating_add(work.weight.nanos));
     let mut works: Vec<_> = profile.works().iter().collect();
-    works.sort_unstable_by_key(|work| (Reverse(work.weight.nanos), work.device, work.work));
+    sorting::sort_by_key(&mut works, |work| (Reverse(work.weight.nanos), work.device, work.work));
     let names: Vec<_> = works.iter().map(|work| work_name(profile, work.work)).collect();
     let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
     let mut row = TableRow::default();

@@ -3,6 +3,7 @@
 use super::clean;
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::ThreadId;
+use gpuflame_model::sorting;
 
 /// Returns the process id. If it is unknown, returns the smallest thread id: the id of the main thread equals the
 /// process id, and the main thread was the first thread.
@@ -18,12 +19,7 @@ pub fn process_id(profile: &Profile) -> u32 {
 /// Returns the threads that launched work, with their names, sorted by id.
 pub fn launching_threads(profile: &Profile) -> Vec<(ThreadId, String)> {
     let contexts = profile.contexts();
-    let mut threads: Vec<_> = contexts
-        .iter()
-        .filter_map(|context| Some(profile.context(*context)?.thread))
-        .map(|thread| (thread, clean::text(profile.thread(thread).unwrap_or("thread"))))
-        .collect();
-    threads.sort();
-    threads.dedup();
-    threads
+    let threads = contexts.iter().filter_map(|context| Some(profile.context(*context)?.thread));
+    let name = |thread| (thread, clean::text(profile.thread(thread).unwrap_or("thread")));
+    sorting::into_set(threads).into_iter().map(name).collect()
 }

@@ -7,4 +7,5 @@ pub mod error;
 pub mod options;
 pub mod profile;
 pub mod record;
+pub mod sorting;
 pub mod stats;

@@ -7,6 +7,7 @@
 use super::parsers::InvalidValue;
 use super::table::{PATH_SETTINGS, SETTINGS, Setting, TRACE_FILE};
 use super::user_settings::Settings;
+use gpuflame_model::sorting;
 
 /// Reads the settings of this process from its environment. See [`parse`].
 pub fn from_environment() -> (Settings, Vec<String>) {
@@ -29,7 +30,7 @@ pub fn parse(pairs: impl IntoIterator<Item = (String, String)>) -> (Settings, Ve
     let mut settings = Settings::default();
     let mut warnings = Vec::new();
     let mut pairs: Vec<_> = pairs.into_iter().collect();
-    pairs.sort();
+    sorting::sort(&mut pairs);
     for (name, value) in pairs {
         match SETTINGS.iter().find(|setting| setting.name == name) {
             Some(setting) => {

@@ -21,6 +21,7 @@ use super::Launched;
 use super::duplicates::ActivityHash;
 use super::orphans::Chain;
 use gpuflame_model::record::{Activity, CorrelationId, GraphId, IdMap, map_bytes};
+use gpuflame_model::sorting;
 
 /// State of a correlation id.
 #[derive(Clone, Copy, Debug)]
@@ -350,7 +351,7 @@ impl RecentIds {
     /// Passes all entries to `each`, in the order of their ids unless ids wrapped.
     fn for_each(&self, mut each: impl FnMut(CorrelationId, &IdEntry)) {
         let mut pages: Vec<&IdPage> = self.pages.iter().flatten().map(|page| &**page).collect();
-        pages.sort_by_key(|page| page.first.0);
+        sorting::sort_by_key(&mut pages, |page| page.first.0);
         for page in pages {
             for (at, entry) in (0..).zip(&page.entries) {
                 if let Some(entry) = entry {

@@ -5,6 +5,7 @@
 //! loader does not know has one epoch. If several files were mapped at an address of such code, the module is unknown.
 
 use gpuflame_model::record::{Module, ModuleEpoch};
+use gpuflame_model::sorting;
 
 /// Modules, searchable by address.
 pub(super) struct ModuleIndex<'a> {
@@ -19,7 +20,7 @@ pub(super) struct ModuleIndex<'a> {
 impl<'a> ModuleIndex<'a> {
     pub(super) fn new(modules: &'a [Module]) -> Self {
         let mut by_start: Vec<usize> = (0..modules.len()).collect();
-        by_start.sort_by_key(|&at| modules[at].start);
+        sorting::sort_by_key(&mut by_start, |&at| modules[at].start);
         let reach = by_start.iter().scan(0, |reach, &at| {
             *reach = modules[at].end.max(*reach);
             Some(*reach)

@@ -162,7 +162,7 @@ pub(super) fn divide_idle(
     idle: IdleAmount,
     mut found: Vec<(ContextId, u64)>,
 ) -> Vec<(Option<ContextId>, IdleAmount)> {
-    found.sort_by_key(|(context, nanos)| (Reverse(*nanos), context.0));
+    found.sort_unstable_by_key(|(context, nanos)| (Reverse(*nanos), context.0));
     let sampled: u64 = found.iter().map(|(_, nanos)| *nanos).sum();
     let mut left = idle.nanos;
     let mut parts: Vec<(Option<ContextId>, IdleAmount)> = found

@@ -18,6 +18,7 @@
 
 use gpuflame_model::profile::{Profile, StackId, SteadyPart, SteadyRule};
 use gpuflame_model::record::{Activity, ContextId, Detail, IdMap, Nanos, Step, map_bytes};
+use gpuflame_model::sorting;
 
 /// Minimum number of launches of the stack that stands for a loop.
 const MIN_REPEATS: usize = 3;
@@ -148,7 +149,7 @@ impl RepeatedLaunches {
         }
         let mut stacks: Vec<(StackKey, StackTimes)> =
             self.stacks.iter().map(|(&context, times)| (StackKey::new(context, profile), *times)).collect();
-        stacks.sort_unstable_by_key(|(key, _)| *key);
+        sorting::sort_by_key(&mut stacks, |(key, _)| *key);
         stacks.dedup_by(|(key, times), (kept, sum)| {
             let is_same = key == kept;
             if is_same {

@@ -14,6 +14,7 @@ use gpuflame_model::profile::{Profile, ShownFrameKind, json_string};
 use gpuflame_model::record::{
     Activity, ContextId, Detail, EventRecord, Missing, Nanos, SyncKind, SyncRecord, ThreadId, Work,
 };
+use gpuflame_model::sorting;
 
 /// JSON text of consecutive trace events.
 #[derive(Debug)]
@@ -225,7 +226,7 @@ pub fn write_track_names(
     for (thread, name) in threads::launching_threads(profile) {
         events.name("thread_name", process, thread.0, &name);
     }
-    for device in streams.iter().map(|(device, _)| *device).collect::<BTreeSet<_>>() {
+    for device in sorting::into_set(streams.iter().map(|(device, _)| *device)) {
         events.name("process_name", device, 0, &format!("GPU {device}"));
     }
     for &(device, stream) in streams {

@@ -3,6 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use gpuflame_model::sorting;
+
 /// Maximum number of tracks per stream. If all are in use, further overlapping work is put on the last track.
 const MAX_LANES: usize = 64;
 /// First track number for additional tracks. Smaller numbers are the numbers of streams.
@@ -56,7 +58,7 @@ impl Lanes {
                 (device, lane.track, format!("stream {stream} (overlapping{number})"))
             })
         });
-        further.collect()
+        sorting::into_set(further)
     }
 }
 

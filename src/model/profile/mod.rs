@@ -52,6 +52,7 @@ use crate::record::{
     CodeId, ContextFlags, ContextId, Frame, IdMap, LabelId, Loss, Module, NameId, Nanos, Provenance, RangeId,
     Row, ThreadId, WindowEdge, hash_one, map_bytes,
 };
+use crate::sorting;
 pub use dense_id_map::DenseIdMap;
 pub use index::Index;
 pub use tree::{NodeId, PrefixTree};
@@ -371,7 +372,7 @@ impl Profile {
     /// Returns all kernel names as the tracer reported them, in ascending order of id.
     pub fn kernels(&self) -> Vec<(NameId, StringId)> {
         let mut kernels: Vec<_> = self.kernels.iter().map(|(id, name)| (id, name.symbol)).collect();
-        kernels.sort_unstable();
+        sorting::sort(&mut kernels);
         kernels
     }
 
@@ -438,8 +439,8 @@ impl Profile {
 
     /// Replaces the statistics of work and of devices, and sorts both.
     pub fn set_works(&mut self, mut works: Vec<WorkStats>, mut devices: Vec<DeviceUse>) {
-        works.sort_unstable_by_key(|w| (w.work, w.device));
-        devices.sort_unstable_by_key(|d| d.device);
+        sorting::sort_by_key(&mut works, |w| (w.work, w.device));
+        sorting::sort_by_key(&mut devices, |d| d.device);
         (self.works, self.devices) = (works, devices);
     }
 
@@ -455,8 +456,8 @@ impl Profile {
 
     /// Replaces the times of devices and the sums of streams, and sorts both.
     pub fn set_times(&mut self, mut times: Vec<DeviceTime>, mut streams: Vec<StreamUse>) {
-        times.sort_unstable_by_key(|time| time.device);
-        streams.sort_unstable();
+        sorting::sort_by_key(&mut times, |time| time.device);
+        sorting::sort(&mut streams);
         (self.times, self.streams) = (times, streams);
     }
 

@@ -1,7 +1,5 @@
 //! Functions that ran during a pause between two calls of a thread, as derived from the stacks of the two calls.
 
-use std::collections::BTreeSet;
-
 use super::{Profile, SampleSite};
 use crate::record::ContextId;
 
@@ -19,9 +17,9 @@ pub struct SharedFrames {
 }
 
 impl Profile {
-    /// Returns every distinct site of a sample, of all views.
-    pub fn sites(&self) -> BTreeSet<SampleSite> {
-        self.samples.values().flatten().map(|sample| sample.site).collect()
+    /// Returns the sites of the samples of all views, with duplicates.
+    pub fn sites(&self) -> impl Iterator<Item = SampleSite> {
+        self.samples.values().flatten().map(|sample| sample.site)
     }
 
     /// Replaces the shared frames, which are keyed by the calls before and after each pause.

@@ -15,6 +15,7 @@ use std::fs::File;
 use std::io::{self, BufReader, ErrorKind, Read as _, Seek as _};
 
 use super::{Answers, MAX_DUMP_RECORDS, MAX_NAME_BYTES};
+use gpuflame_model::sorting;
 
 const MAGIC: u32 = 0x4A69_5444;
 /// Kind of a record about a function that was generated.
@@ -54,7 +55,7 @@ pub(super) fn read(file: &mut BufReader<File>, answers: &mut Answers) -> io::Res
     if moved.is_empty() || !is_all {
         return Ok(is_all);
     }
-    moved.sort_by_key(|moved| moved.index);
+    sorting::sort_by_key(&mut moved, |moved| moved.index);
     file.rewind()?;
     stop_at_truncation(records(file, |file, kind, rest| {
         if kind != FUNCTION_RECORD || rest < FUNCTION_FIELDS_BYTES {

@@ -18,6 +18,7 @@ use super::files::is_generated;
 use super::modules::ModuleIndex;
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::FrameKind;
+use gpuflame_model::sorting;
 
 /// Maximum number of bytes read from a map, which is enough for a million functions.
 const MAX_MAP_BYTES: u64 = 64 << 20;
@@ -63,7 +64,7 @@ pub fn generated_addresses(profile: &Profile, known: usize) -> BTreeSet<u64> {
         }
         _ => None,
     };
-    profile.frames().iter().skip(known).filter_map(address).collect()
+    sorting::into_set(profile.frames().iter().skip(known).filter_map(address))
 }
 
 impl GeneratedCodeSources {

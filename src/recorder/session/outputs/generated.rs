@@ -12,6 +12,7 @@ use crate::session::process::messages::print_from_own;
 use gpuflame_explain::symbolize::{GeneratedCodeSources, GeneratedNames, generated_addresses};
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::Row;
+use gpuflame_model::sorting;
 use gpuflame_os as host;
 
 /// Looks up names of generated code, each address only once.
@@ -86,7 +87,7 @@ fn sources() -> GeneratedCodeSources {
     let lines = maps.split(|byte| *byte == b'\n').filter(|line| line.ends_with(dump.as_bytes()));
     let paths = lines.filter_map(|line| Some(&line[line.iter().position(|byte| *byte == b'/')?..]));
     let paths = paths.map(|path| PathBuf::from(OsStr::from_bytes(path)));
-    let dumps = paths.chain([PathBuf::from(format!("/tmp{dump}"))]).collect::<BTreeSet<_>>();
+    let dumps = sorting::into_set(paths.chain([PathBuf::from(format!("/tmp{dump}"))]));
     GeneratedCodeSources {
         maps: vec![PathBuf::from(format!("/tmp/perf-{process}.map"))],
         dumps: dumps.into_iter().collect(),

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use gpuflame_cupti::Api;
 use gpuflame_model::record::{Provenance, Row};
+use gpuflame_model::sorting;
 use gpuflame_os::{date, listing};
 
 use crate::session::process::environment::facts;
@@ -40,7 +41,7 @@ pub(crate) fn list_facts(api: &Api, with_command: bool, mut each: impl FnMut(&Ro
 /// Returns the name and the bus address of each GPU, in the order of the addresses.
 fn gpus(folder: &Path) -> Vec<String> {
     let mut places: Vec<_> = listing::entry_names(folder).iter().map(|name| folder.join(name)).collect();
-    places.sort();
+    sorting::sort(&mut places);
     let named = places.iter().map(|place| {
         let text = fs::read_to_string(place.join("information")).unwrap_or_default();
         let model = text.lines().find_map(|line| line.strip_prefix("Model:")).map_or("?", str::trim);

@@ -14,6 +14,7 @@ use gpuflame_model::profile::{
     BusyIdle, DeviceTime, OTHER_KERNELS, OTHER_STACKS, Profile, SteadyPart, StreamUse, saturating_sum,
 };
 use gpuflame_model::record::{Frame, FrameKind, Loss, Missing};
+use gpuflame_model::sorting;
 use gpuflame_unwind::python;
 
 use super::stats::{KernelTime, longest_kernels};
@@ -323,7 +324,7 @@ fn busy_share(time: &DeviceTime, steady: Option<SteadyPart>) -> String {
 fn busiest_streams(profile: &Profile, time: &DeviceTime, gpu: &str) -> String {
     let mut streams: Vec<_> =
         profile.streams().iter().filter(|stream| stream.device == time.device).collect();
-    streams.sort_by_key(|stream| (Reverse(stream.nanos), stream.stream));
+    sorting::sort_by_key(&mut streams, |stream| (Reverse(stream.nanos), stream.stream));
     let mut line = format!("{gpu} streams: {}", streams.len());
     for StreamUse { stream, count, nanos, .. } in streams.iter().take(MAX_LISTED) {
         let name = match stream {

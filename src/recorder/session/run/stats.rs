@@ -10,6 +10,7 @@ use crate::control::{steps, window};
 use gpuflame_explain::{Ledger, Snapshot};
 use gpuflame_model::profile::{Profile, StringId, WorkStats};
 use gpuflame_model::record::Work;
+use gpuflame_model::sorting;
 
 /// Results of a run so far, over all windows.
 #[derive(Clone, Debug)]
@@ -77,7 +78,7 @@ impl Stats {
 fn all_kernels(profile: &Profile) -> Vec<KernelTime> {
     let sums = KernelSums::from_profile(profile);
     let mut all: Vec<_> = sums.each(profile).collect();
-    all.sort_unstable();
+    sorting::sort(&mut all);
     all.into_iter().map(KernelTime::from).collect()
 }
 
@@ -111,7 +112,7 @@ impl KernelSums {
             _ => None,
         };
         let mut sums: Vec<_> = profile.works().iter().filter_map(sum).collect();
-        sums.sort_unstable();
+        sorting::sort(&mut sums);
         Self(sums)
     }
 

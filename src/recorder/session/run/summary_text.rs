@@ -14,6 +14,7 @@ use gpuflame_model::profile::{
     Cause, DeviceTime, Profile, RootMark, Sample, SampleSite, add_to, format_nanos, saturating_sum,
 };
 use gpuflame_model::record::{ContextId, Loss, Provenance, Work};
+use gpuflame_model::sorting;
 
 use super::ledger_text::percent;
 
@@ -105,7 +106,7 @@ fn idle_line(profile: &Profile) -> Option<String> {
     let share = percent(nanos, idle);
     let mut line = format!("idle {}: {share:.1} % {}", format_nanos(idle), cause_words(cause));
     let mut stacks: Vec<_> = samples().filter(|sample| idle_word(sample) == cause).collect();
-    stacks.sort_unstable_by_key(|sample| Reverse(sample.amount()));
+    sorting::sort_by_key(&mut stacks, |sample| Reverse(sample.amount()));
     let mut places: BTreeMap<String, u64> = BTreeMap::new();
     for sample in stacks.into_iter().take(MAX_IDLE_STACKS) {
         let Some(place) = place(profile, sample.site, cause == Cause::HostLate.word()) else { continue };
@@ -174,7 +175,7 @@ fn work_line(profile: &Profile) -> Option<String> {
         return None;
     }
     let mut sums: Vec<_> = sums.into_iter().collect();
-    sums.sort_by_key(|(_, nanos)| Reverse(*nanos));
+    sorting::sort_by_key(&mut sums, |(_, nanos)| Reverse(*nanos));
     let rest = sums.split_off(sums.len().min(MAX_WORKS));
     let share = |nanos| percent(nanos, all);
     let mut parts: Vec<_> = sums

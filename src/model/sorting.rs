@@ -1,0 +1,109 @@
+//! Sorts lists that are short or rarely sorted. All element types share one instance of the standard library's sort.
+//!
+//! A sort from the standard library is compiled anew for each element type and each comparison, which adds 3 to 13 KB of
+//! code each time. These functions add about 300 bytes. They sort a list of positions, which needs 4 bytes per element
+//! and a call through a pointer per comparison. Use the standard library's sort if a list has many thousand elements or
+//! is sorted while rows are read.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Sorts `items`. Equal items keep their order.
+pub fn sort<T: Ord>(items: &mut [T]) {
+    sort_by(items, T::cmp);
+}
+
+/// Sorts `items` by `key`, which is computed twice per comparison. Items with equal keys keep their order.
+pub fn sort_by_key<T, K: Ord>(items: &mut [T], key: impl Fn(&T) -> K) {
+    sort_by(items, |a, b| key(a).cmp(&key(b)));
+}
+
+/// Sorts `items` by `compare`. Items that compare as equal keep their order.
+pub fn sort_by<T>(items: &mut [T], compare: impl Fn(&T, &T) -> Ordering) {
+    let positions = sorted_positions(items.len(), &|a, b| compare(&items[a], &items[b]));
+    move_to_order(positions, &mut |a, b| items.swap(a, b));
+}
+
+/// Inserts the entries one by one. If a key repeats, its last value counts. `collect` would sort the entries first, with
+/// an instance of the sort for this type.
+pub fn into_map<K: Ord, V>(entries: impl IntoIterator<Item = (K, V)>) -> BTreeMap<K, V> {
+    let mut map = BTreeMap::new();
+    map.extend(entries);
+    map
+}
+
+/// Inserts the items one by one, for the same reason as [`into_map`].
+pub fn into_set<T: Ord>(items: impl IntoIterator<Item = T>) -> BTreeSet<T> {
+    let mut set = BTreeSet::new();
+    set.extend(items);
+    set
+}
+
+/// Returns the position of each item, in sorted order.
+#[inline(never)]
+fn sorted_positions(count: usize, compare: &dyn Fn(usize, usize) -> Ordering) -> Vec<u32> {
+    let count = u32::try_from(count).expect("a short list");
+    let mut positions: Vec<u32> = (0..count).collect();
+    positions.sort_unstable_by(|&a, &b| compare(a as usize, b as usize).then(a.cmp(&b)));
+    positions
+}
+
+/// Calls `swap` until each place holds the item whose position before the first call is in `positions`.
+#[inline(never)]
+fn move_to_order(mut positions: Vec<u32>, swap: &mut dyn FnMut(usize, usize)) {
+    for first in 0..positions.len() {
+        let mut place = first;
+        // Each place is marked as filled by its own position.
+        loop {
+            let from = std::mem::replace(&mut positions[place], place as u32) as usize;
+            if from == first {
+                break;
+            }
+            swap(place, from);
+            place = from;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn items_are_sorted_and_equal_items_keep_their_order() {
+        let mut items = ["d", "b1", "a1", "c", "b2", "a2", "b3"];
+        sort_by_key(&mut items, |item| item.as_bytes()[0]);
+        assert_eq!(items, ["a1", "a2", "b1", "b2", "b3", "c", "d"]);
+        sort_by(&mut items, |a, b| b.as_bytes()[0].cmp(&a.as_bytes()[0]));
+        assert_eq!(items, ["d", "c", "b1", "b2", "b3", "a1", "a2"]);
+        sort(&mut items);
+        assert_eq!(items, ["a1", "a2", "b1", "b2", "b3", "c", "d"]);
+    }
+
+    #[test]
+    fn every_order_of_five_items_is_sorted() {
+        for number in 0..5_usize.pow(5) {
+            let digits: Vec<usize> = (0..5).map(|at| number / 5_usize.pow(at) % 5).collect();
+            let count = |digit| digits.iter().filter(|other| **other == digit).count();
+            let expected: Vec<usize> = (0..5).flat_map(|digit| vec![digit; count(digit)]).collect();
+            let mut items = digits.clone();
+            sort(&mut items);
+            assert_eq!(items, expected, "{digits:?}");
+        }
+    }
+
+    #[test]
+    fn the_last_value_of_a_repeated_key_is_in_the_map() {
+        let map = into_map([("b", 1), ("a", 2), ("b", 3)]);
+        assert_eq!(map.into_iter().collect::<Vec<_>>(), [("a", 2), ("b", 3)]);
+        assert_eq!(into_set([2, 1, 2]).into_iter().collect::<Vec<_>>(), [1, 2]);
+    }
+
+    #[test]
+    fn lists_of_no_item_and_of_one_item_are_unchanged() {
+        sort::<u32>(&mut []);
+        let mut one = ["a"];
+        sort(&mut one);
+        assert_eq!(one, ["a"]);
+    }
+}
