@@ -135,7 +135,7 @@ fn the_demo_writes_its_files_and_prints_the_cuda_stack_it_used() {
     let mut suffixes: Vec<_> =
         suffixes.iter().map(|path| path.extension().unwrap().to_str().unwrap()).collect();
     suffixes.sort_unstable();
-    assert_eq!(suffixes, ["csv", "folded", "folded", "json", "svg", "svg"], "{stdout}{stderr}");
+    assert_eq!(suffixes, ["csv", "folded", "folded", "gfr", "json", "svg", "svg"], "{stdout}{stderr}");
     assert!(stderr.contains("gpuflame: complete: ") && stdout.contains("matmul_kernel"), "{stdout}{stderr}");
 }
 

@@ -101,7 +101,7 @@ fn idle_line(profile: &Profile) -> Option<String> {
     let Some((cause, nanos)) =
         causes.into_iter().max_by_key(|(_, nanos)| *nanos).filter(|(_, nanos)| *nanos > 0)
     else {
-        return Some(format!("idle {}", format_nanos(idle)));
+        return Some("idle: none in this part".to_owned()).filter(|_| idle == 0);
     };
     let share = percent(nanos, idle);
     let mut line = format!("idle {}: {share:.1} % {}", format_nanos(idle), cause_words(cause));
