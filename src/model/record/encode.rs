@@ -188,6 +188,8 @@ pub struct Writer<W: Write> {
     out: W,
     buffer: Vec<u8>,
     packer: Packer,
+    /// Number of bytes written.
+    written: u64,
 }
 
 impl<W: Write> Writer<W> {
@@ -196,8 +198,9 @@ impl<W: Write> Writer<W> {
     /// # Errors
     /// Any error of `out`.
     pub fn new(mut out: W) -> Result<Self> {
-        out.write_all(&header(RecordingState::default()))?;
-        Ok(Self { out, buffer: Vec::new(), packer: Packer::default() })
+        let header = header(RecordingState::default());
+        out.write_all(&header)?;
+        Ok(Self { out, buffer: Vec::new(), packer: Packer::default(), written: header.len() as u64 })
     }
 
     /// Appends a row.
@@ -244,7 +247,7 @@ impl<W: Write> Writer<W> {
     }
 
     fn write_pack(&mut self) -> Result<()> {
-        if self.packer.is_empty() {
+        if self.packer.len() == 0 {
             return Ok(());
         }
         let mut packer = std::mem::take(&mut self.packer);
@@ -259,7 +262,13 @@ impl<W: Write> Writer<W> {
     fn write_now(&mut self, put: impl FnOnce(&mut Payload<'_>) -> u8) -> Result<()> {
         self.buffer.clear();
         append(&mut self.buffer, put);
+        self.written += self.buffer.len() as u64;
         Ok(self.out.write_all(&self.buffer)?)
+    }
+
+    /// Returns the number of bytes of all rows so far, those that wait to be packed included.
+    pub fn bytes(&self) -> u64 {
+        self.written + self.packer.len() as u64
     }
 
     /// Flushes all rows to the file.

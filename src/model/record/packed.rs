@@ -137,8 +137,9 @@ impl Packer {
         out.0.append(&mut self.entries);
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+    /// Returns the number of bytes that wait to be written.
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
     }
 }
 
