@@ -15,7 +15,8 @@ use gpuflame_export::{self as export, FOLDED, Options, SVG};
 use gpuflame_model::profile::Profile;
 use gpuflame_model::profile::views::GPU;
 use gpuflame_model::record::{
-    Activity, ContextId, CorrelationId, GraphId, GraphNodeId, Launch, Nanos, Reader, Row, WindowEdge, Writer,
+    Activity, ContextId, CorrelationId, GraphId, GraphNodeId, Launch, Loss, Nanos, Reader, Row, WindowEdge,
+    Writer,
 };
 
 fn record(program: &str, args: &[&str], variables: &[(&str, &str)]) -> Done {
@@ -271,6 +272,36 @@ fn recordings_of_format_1_stay_readable() {
         }
         assert_eq!((reader.skipped(), rows), (0, if has_rows { launches } else { 0 }), "{name}");
     }
+}
+
+/// `load` launches 3 x 6,000 kernels; packed rows of a launch and its activity take 5 to 16 bytes.
+#[test]
+fn a_recording_stays_within_its_limit_and_counts_the_rows_left_out() {
+    let args = ["--threads", "3", "--launches", "6000"];
+    let done = record("tests/programs/load.c", &args, &[("GPUFLAME_MAX_FILE", "40K")]);
+    // The other files are complete.
+    done.assert_exact();
+    let size = fs::metadata(done.folder.join("out.gfr")).unwrap().len();
+    // A pack of rows is written as a whole, and the ledger and names of threads follow.
+    assert!((40 << 10..60 << 10).contains(&size), "{size}");
+    let mut reader = Reader::new(BufReader::new(File::open(done.folder.join("out.gfr")).unwrap())).unwrap();
+    let (mut work, mut left_out) = (0, 0);
+    while let Some(row) = reader.next_row().unwrap() {
+        match row {
+            Row::Launch(_) | Row::Activity(_) => work += 1,
+            Row::Loss { loss: Loss::RowsOverLimit, count } => left_out += count,
+            _ => {}
+        }
+    }
+    assert!(reader.is_complete());
+    // Definitions that came after the limit are left out as well.
+    let (seen, _) = done.sum("activities");
+    assert!(work > 5_000 && (2 * seen - work..2 * seen).contains(&left_out), "{work} {left_out} {seen}");
+    let note = format!("{left_out} rows were left out, because the recording reached GPUFLAME_MAX_FILE");
+    assert!(done.stderr.contains(&note), "{}", done.stderr);
+    // A reader lists the loss.
+    let info = command(&done.folder, ["info", "out.gfr", "--format", "csv"]).ok().stdout;
+    assert!(info.contains(&format!("rows_over_limit,{left_out}\n")), "{info}");
 }
 
 /// An id that is read from a file must be checked before it is used as an index: activities with an impossible id have

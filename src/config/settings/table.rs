@@ -160,6 +160,17 @@ pub const SETTINGS: &[Setting] = &[
         },
     },
     Setting {
+        name: "GPUFLAME_MAX_FILE",
+        values: "bytes, optionally with K, M or G",
+        default: "",
+        help: "Maximum size of the recording of every call and activity (gfr). Later rows are left out of it and \
+               counted (rows_over_limit); the other files are complete.",
+        apply: |settings, value| {
+            settings.max_file = if value.is_empty() { None } else { Some(parse_bytes(value)? as u64) };
+            Ok(())
+        },
+    },
+    Setting {
         name: "GPUFLAME_MAX_WINDOWS",
         values: "number",
         default: "1000",

@@ -49,6 +49,8 @@ pub struct Settings {
     /// Maximum number of bytes written to files while a window is open that the settings open. The window closes when
     /// this number is reached.
     pub max_bytes: Option<u64>,
+    /// Maximum number of bytes of the recording of every row; `None`: no limit. Later rows are counted, not written.
+    pub max_file: Option<u64>,
     /// Maximum number of windows that get their own files, if the prefix asks for files per window.
     pub max_windows: u64,
     /// Permission bits of the output files, as for `chmod`.
@@ -131,6 +133,7 @@ impl Settings {
             step_range: None,
             max_launches: None,
             max_bytes: None,
+            max_file: None,
             max_windows: 0,
             file_mode: 0,
             flag: None,

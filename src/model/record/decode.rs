@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt as _;
 
 use super::encode::{FORMAT, MAGIC, tag};
 use super::fields::Fields;
+use super::packed::{Packed, Unpacker};
 use super::sums::SumsReader;
 use super::*;
 use crate::error::{Error, ErrorKind, Result};
@@ -28,6 +29,7 @@ pub struct Reader<R: BufRead> {
     /// Contents of the current chunk. `chunk_at` is the offset of the next row in it.
     chunk: Vec<u8>,
     chunk_at: usize,
+    unpacker: Unpacker,
     /// Offset in the file of the next row that is not in a chunk.
     position: u64,
     records: u64,
@@ -69,6 +71,7 @@ impl<R: BufRead> Reader<R> {
             frames: Vec::new(),
             chunk: Vec::new(),
             chunk_at: 0,
+            unpacker: Unpacker::default(),
             position: HEADER_BYTES,
             records: 0,
             skipped: 0,
@@ -89,6 +92,9 @@ impl<R: BufRead> Reader<R> {
     /// input.
     pub fn next_row(&mut self) -> Result<Option<Row<'_>>> {
         loop {
+            if self.unpacker.has_next() {
+                return self.next_packed().map(Some);
+            }
             let Some(tag) = self.read()? else {
                 return Ok(self.sums.next().map(|(key, values)| Row::Sum { key, values }));
             };
@@ -97,6 +103,7 @@ impl<R: BufRead> Reader<R> {
                 tag::END => {}
                 tag::MEMORY_EXHAUSTED => self.is_memory_exhausted = true,
                 tag::CHUNK if self.chunk_at == self.chunk.len() => self.open_chunk()?,
+                tag::PACKED => self.open_pack()?,
                 tag::SUMS => self.sums.buffer_entries(&self.payload),
                 tag::MARK | tag::WRITER => self.apply_metadata(tag)?,
                 _ if !is_known_tag(tag, &self.payload) => self.skipped += 1,
@@ -167,6 +174,26 @@ impl<R: BufRead> Reader<R> {
         std::mem::swap(&mut self.chunk, &mut self.payload);
         self.chunk_at = 4;
         Ok(())
+    }
+
+    /// Prepares to read the rows of the pack in the payload.
+    fn open_pack(&mut self) -> Result<()> {
+        // The rows of the pack are counted one by one.
+        self.records -= 1;
+        match self.unpacker.open(&mut self.payload) {
+            true => Ok(()),
+            false => Err(invalid_row(self.records, self.position, "is invalid")),
+        }
+    }
+
+    fn next_packed(&mut self) -> Result<Row<'_>> {
+        self.records += 1;
+        let (record, at) = (self.records, self.position - 5 - self.unpacker.len() as u64);
+        match self.unpacker.next() {
+            Ok(Packed::Launch(launch)) => Ok(Row::Launch(launch)),
+            Ok(Packed::Activity(activity)) => Ok(Row::Activity(activity)),
+            Err(what) => Err(invalid_row(record, at, what)),
+        }
     }
 
     /// Processes a row about the recording itself: a checkpoint mark or the identity of the writer.
@@ -400,7 +427,7 @@ fn decode_host_state(fields: &mut Fields<'_>) -> Option<HostState> {
 /// Result of parsing; `Ok(None)` if the payload is too short.
 type Parsed<T> = std::result::Result<Option<T>, &'static str>;
 
-fn decode_activity(fields: &mut Fields<'_>) -> Parsed<Activity> {
+pub(super) fn decode_activity(fields: &mut Fields<'_>) -> Parsed<Activity> {
     let Some(mut activity) = decode_activity_head(fields) else { return Ok(None) };
     let Some(kind) = fields.u8() else { return Ok(None) };
     let detail = match kind {

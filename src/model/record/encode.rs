@@ -1,10 +1,11 @@
 //! Writes rows to a recording (`.gfr`). The documentation of the format here also applies to `decode`.
 //!
 //! ```text
-//! recording := "gpuflame" format:u32 state:u32 row*           format is 1; 0 is the same without tags 25 to 28. state:
-//!                                                             bit 0 while a mark that was due cannot be written; bit 1
-//!                                                             also once the process exited and could not write its files;
-//!                                                             bit 2 if these are the sums of a process that exited
+//! recording := "gpuflame" format:u32 state:u32 row*           format is 2; 1 is the same without tag 40, and 0 also
+//!                                                             without tags 25 to 28. state: bit 0 while a mark that
+//!                                                             was due cannot be written; bit 1 also once the process
+//!                                                             exited and could not write its files; bit 2 if these
+//!                                                             are the sums of a process that exited
 //! row       := tag:u8 length:u32 payload[length]              unknown tags are skipped by their length; payloads of
 //!                                                             known tags may grow at the end
 //!  tag  payload
@@ -55,6 +56,7 @@
 //!  39   function  frame:u64 start:u64 line:u32 name:text file:text             a function at a native frame, found at the
 //!                                                                              exit; those inlined into it follow; no
 //!                                                                              name: the file has no symbol
+//!  40   packed    stored:varint entry*                                        launches and activities in few bytes
 //!
 //! detail    := 0:u8 name:u32 grid:u32[3] block:u32[3] registers:u16 static_shared:u32 dynamic_shared:u32
 //!            | 1:u8 kind:u8 from:u16 to:u16 bytes:u64 async:u8 peer_from:option peer_to:option
@@ -106,16 +108,34 @@
 //!           order of `Missing`; 5 idle, 0 to 3 in the order of `Cause`; 6 idle to the end; 7 allocated, 8 freed, by
 //!           kind of memory; 9 freed, kind unknown; 10 unified, by kind; 11 lost, by loss
 //! ```
+//!
+//! Packed rows are stored as differences from the rows of the same kind before them in the same pack; the first ones as
+//! differences from 0. The fields of an activity other than its id and times are its shape. Shapes are numbered in the
+//! order of their appearance in the file, and `stored` is the number of those in the packs before. Before the shape with
+//! number 0, 1024, 2048, ... all earlier shapes are forgotten.
+//!
+//! ```text
+//! entry      := head:u8 fields        the lowest two bits of the head tell the kind
+//!   0 launch     time:difference duration:varint correlation:difference? within:difference? context:varint?
+//!   1 activity   back:varint times    its shape is the one `back` numbers before the next
+//!   2 activity   payload times        the payload of an activity row: its shape, with id and times of 0
+//! times      := correlation:difference? start:difference end:difference
+//!           start minus the end of the activity before; end minus start. A field is missing if a bit of the head is set:
+//!           bit 2: the correlation is the one before plus 1; bit 3: within is the correlation (otherwise it is the
+//!           difference from that); bit 4: the context is the one before
+//! difference := varint                modulo 2^64, with the sign in the lowest bit: 0, -1, 1, -2, ... as 0, 1, 2, 3, ...
+//! ```
 
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt as _;
 
 use super::metadata::{CheckpointMark, RecordingState, WriterId};
+use super::packed::Packer;
 use super::{Activity, Allocation, Detail, Launch, MemoryKind, Module, Row, WindowEdge};
 use crate::error::Result;
 
 pub(super) const MAGIC: &[u8; 8] = b"gpuflame";
-pub(super) const FORMAT: u32 = 1;
+pub(super) const FORMAT: u32 = 2;
 
 /// Tags of the rows, as listed above.
 pub(super) mod tag {
@@ -158,13 +178,18 @@ pub(super) mod tag {
     pub(crate) const BLOCKED: u8 = 37;
     pub(crate) const STEP: u8 = 38;
     pub(crate) const FUNCTION: u8 = 39;
+    pub(crate) const PACKED: u8 = 40;
 }
 
-/// Writes rows to a recording one after another. Rows are buffered only by `W`.
+/// Writes rows to a recording one after another. Launches and activities wait until a pack of them is full, or another
+/// row or a flush follows. All else is buffered only by `W`.
 #[derive(Debug)]
 pub struct Writer<W: Write> {
     out: W,
     buffer: Vec<u8>,
+    packer: Packer,
+    /// Number of bytes written.
+    written: u64,
 }
 
 impl<W: Write> Writer<W> {
@@ -173,8 +198,9 @@ impl<W: Write> Writer<W> {
     /// # Errors
     /// Any error of `out`.
     pub fn new(mut out: W) -> Result<Self> {
-        out.write_all(&header(RecordingState::default()))?;
-        Ok(Self { out, buffer: Vec::new() })
+        let header = header(RecordingState::default());
+        out.write_all(&header)?;
+        Ok(Self { out, buffer: Vec::new(), packer: Packer::default(), written: header.len() as u64 })
     }
 
     /// Appends a row.
@@ -182,10 +208,12 @@ impl<W: Write> Writer<W> {
     /// # Errors
     /// Any error of the writer. After an error, the recording may end in a truncated row.
     pub fn row(&mut self, row: &Row<'_>) -> Result<()> {
-        self.buffer.clear();
-        append(&mut self.buffer, |out| put_row(out, row));
-        self.out.write_all(&self.buffer)?;
-        Ok(())
+        match row {
+            Row::Launch(launch) => self.packer.launch(launch),
+            Row::Activity(activity) => self.packer.activity(activity),
+            _ => return self.put(|out| put_row(out, row)),
+        }
+        if self.packer.is_full() { self.write_pack() } else { Ok(()) }
     }
 
     /// Writes the identity of the writer.
@@ -193,7 +221,7 @@ impl<W: Write> Writer<W> {
     /// # Errors
     /// Any error of the writer.
     pub fn writer(&mut self, id: &WriterId) -> Result<()> {
-        self.about(|out| put_writer(out, id))
+        self.put(|out| put_writer(out, id))
     }
 
     /// Writes a checkpoint mark: everything that happened before `mark.time` has been written.
@@ -201,7 +229,7 @@ impl<W: Write> Writer<W> {
     /// # Errors
     /// Any error of the writer.
     pub fn mark(&mut self, mark: &CheckpointMark) -> Result<()> {
-        self.about(|out| put_mark(out, mark))
+        self.put(|out| put_mark(out, mark))
     }
 
     /// Records that recording stopped for lack of memory while the process continues to run.
@@ -209,13 +237,38 @@ impl<W: Write> Writer<W> {
     /// # Errors
     /// Any error of the writer.
     pub fn memory_exhausted(&mut self) -> Result<()> {
-        self.about(|_| tag::MEMORY_EXHAUSTED)
+        self.put(|_| tag::MEMORY_EXHAUSTED)
     }
 
-    fn about(&mut self, put: impl FnOnce(&mut Payload<'_>) -> u8) -> Result<()> {
+    /// Writes a row of its own, after the rows that wait to be packed.
+    fn put(&mut self, put: impl FnOnce(&mut Payload<'_>) -> u8) -> Result<()> {
+        self.write_pack()?;
+        self.write_now(put)
+    }
+
+    fn write_pack(&mut self) -> Result<()> {
+        if self.packer.len() == 0 {
+            return Ok(());
+        }
+        let mut packer = std::mem::take(&mut self.packer);
+        let written = self.write_now(|out| {
+            packer.take(out);
+            tag::PACKED
+        });
+        self.packer = packer;
+        written
+    }
+
+    fn write_now(&mut self, put: impl FnOnce(&mut Payload<'_>) -> u8) -> Result<()> {
         self.buffer.clear();
         append(&mut self.buffer, put);
+        self.written += self.buffer.len() as u64;
         Ok(self.out.write_all(&self.buffer)?)
+    }
+
+    /// Returns the number of bytes of all rows so far, those that wait to be packed included.
+    pub fn bytes(&self) -> u64 {
+        self.written + self.packer.len() as u64
     }
 
     /// Flushes all rows to the file.
@@ -223,6 +276,7 @@ impl<W: Write> Writer<W> {
     /// # Errors
     /// Any error of the writer.
     pub fn flush(&mut self) -> Result<()> {
+        self.write_pack()?;
         Ok(self.out.flush()?)
     }
 
@@ -231,7 +285,7 @@ impl<W: Write> Writer<W> {
     /// # Errors
     /// Any error of the writer.
     pub fn finish(mut self) -> Result<W> {
-        self.out.write_all(&[tag::END, 0, 0, 0, 0])?;
+        self.put(|_| tag::END)?;
         self.out.flush()?;
         Ok(self.out)
     }
@@ -426,7 +480,7 @@ fn put_launch(out: &mut Payload<'_>, launch: &Launch) {
     out.u32(launch.correlation.0).u32(launch.within.0).u32(launch.context.0);
 }
 
-fn put_activity(out: &mut Payload<'_>, activity: &Activity) {
+pub(super) fn put_activity(out: &mut Payload<'_>, activity: &Activity) {
     out.u32(activity.correlation.0).u32(activity.device.0).u32(activity.context.0).u32(activity.stream.0);
     out.option(activity.channel).u64(activity.start.0).u64(activity.end.0);
     out.u32(activity.graph.0).u64(activity.graph_node.0).u64(activity.source_node.0);
@@ -505,6 +559,12 @@ impl Payload<'_> {
             value >>= 7;
         }
         self.u8(value as u8)
+    }
+
+    /// Appends the difference `value - base`, modulo 2^64, with the sign in the lowest bit.
+    pub fn difference(&mut self, value: u64, base: u64) -> &mut Self {
+        let difference = value.wrapping_sub(base) as i64;
+        self.varint((difference << 1 ^ difference >> 63) as u64)
     }
 
     /// Appends a byte string: its length in four bytes, then the bytes.

@@ -52,6 +52,12 @@ impl<'a> Fields<'a> {
         self.take(length as usize)
     }
 
+    /// Returns a number that was stored as the difference from `base`.
+    pub fn difference(&mut self, base: u64) -> Option<u64> {
+        let difference = self.varint()?;
+        Some(base.wrapping_add(difference >> 1 ^ (difference & 1).wrapping_neg()))
+    }
+
     /// Returns a number in LEB128 encoding; `None` if it does not fit into 64 bits.
     pub fn varint(&mut self) -> Option<u64> {
         let mut value = 0;

@@ -56,11 +56,14 @@ pub enum Loss {
     BlocksDropped = 22,
     /// Steps dropped because they began faster than the collector drained them.
     StepsDropped = 23,
+    /// Rows left out of the recording because it reached `GPUFLAME_MAX_FILE`. Occurs only in recordings: the other files
+    /// of the process contain these rows.
+    RowsOverLimit = 24,
 }
 
 impl Loss {
     /// All kinds of loss, in the order in which the ledger prints the kinds.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::LaunchesDropped,
         Self::ActivitiesDropped,
         Self::ActivitiesUnreadable,
@@ -84,11 +87,12 @@ impl Loss {
         Self::SamplesDropped,
         Self::BlocksDropped,
         Self::StepsDropped,
+        Self::RowsOverLimit,
     ];
 
     /// Whether GPU time is missing because of this loss. Missing GPU time appears as idle time.
     pub fn hides_gpu_time(self) -> bool {
-        matches!(self, Self::ActivitiesDropped | Self::ActivitiesUnreadable)
+        matches!(self, Self::ActivitiesDropped | Self::ActivitiesUnreadable | Self::RowsOverLimit)
     }
 
     /// Returns the word for ledgers and tables: lower case, no blanks.
@@ -117,6 +121,7 @@ impl Loss {
             Self::SamplesDropped => "samples_dropped",
             Self::BlocksDropped => "blocks_dropped",
             Self::StepsDropped => "steps_dropped",
+            Self::RowsOverLimit => "rows_over_limit",
         }
     }
 }

@@ -18,6 +18,7 @@ mod kinds;
 mod loss;
 mod metadata;
 mod missing;
+mod packed;
 mod provenance;
 mod rows;
 mod step_spans;

@@ -20,7 +20,7 @@ use gpuflame_export::{ActivityTable, ChromeText, CuptiText};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{
-    self, Activity, CheckpointMark, Chunk, CorrelationId, Instant, NameId, Nanos, RecordingState, Row,
+    self, Activity, CheckpointMark, Chunk, CorrelationId, Instant, Loss, NameId, Nanos, RecordingState, Row,
     WriterId,
 };
 use gpuflame_os::file::{Draft, FileLocation};
@@ -55,6 +55,9 @@ pub(crate) struct GrowingOutputs {
     texts: Vec<(TextTarget, GrowingOutput<CuptiText<TextOut>>)>,
     opened: SystemTime,
     recording: GrowingOutput<record::Writer<FileFeed>>,
+    /// Maximum number of bytes of the recording, and the number of rows left out because it was reached.
+    max_recording_bytes: u64,
+    rows_left_out: u64,
     began: Nanos,
     /// Whether the recording names its writer. `has_unmarked_rows` states whether rows follow the recording's last
     /// mark.
@@ -120,6 +123,8 @@ impl GrowingOutputs {
                 }),
                 false => GrowingOutput::None,
             },
+            max_recording_bytes: settings.max_file.unwrap_or(u64::MAX),
+            rows_left_out: 0,
             began: capture::now(),
             is_named: false,
             has_unmarked_rows: false,
@@ -173,6 +178,10 @@ impl GrowingOutputs {
         }
         self.for_each_text(|text| text.row(row));
         if let GrowingOutput::Open(_, writer) = &mut self.recording {
+            if writer.bytes() >= self.max_recording_bytes && !is_kept_beyond_limit(row) {
+                self.rows_left_out += 1;
+                return;
+            }
             self.has_unmarked_rows = true;
             if let Err(error) = writer.row(row) {
                 self.fail_recording(error);
@@ -249,8 +258,30 @@ impl GrowingOutputs {
                 let (_, text) = named.ok_or_else(never_opened_error)?;
                 text.publish(path, self.stall_limit, |text| text.finish()?.into_file())
             }
-            _ => self.recording.publish(path, self.stall_limit, record::Writer::finish),
+            _ => self.publish_recording(path),
         }
+    }
+
+    fn publish_recording(&mut self, path: &Path) -> Result<WrittenFile> {
+        let count = self.rows_left_out;
+        let written = self.recording.publish(path, self.stall_limit, |mut writer| {
+            if count > 0 {
+                writer.row(&Row::Loss { loss: Loss::RowsOverLimit, count })?;
+            }
+            writer.finish()
+        });
+        written.map(|file| {
+            let limit = || {
+                format!(
+                    "{}: {count} rows were left out, because the recording reached GPUFLAME_MAX_FILE; the other files \
+                     are complete",
+                    file.path.display()
+                )
+            };
+            let notes = file.note.iter().cloned().chain((count > 0).then(limit));
+            let note = notes.reduce(|first, second| format!("{first}; {second}"));
+            WrittenFile { path: file.path.clone(), note }
+        })
     }
 
     /// Finishes the text that the tutorial's variable asks for. Returns the path of the text, and an error if the text
@@ -319,6 +350,20 @@ impl GrowingOutputs {
             self.activities = GrowingOutput::Failed(error);
         }
     }
+}
+
+/// Whether the row is written although the recording has reached its limit. There are few such rows, and they say what the
+/// recording covers.
+fn is_kept_beyond_limit(row: &Row<'_>) -> bool {
+    matches!(
+        row,
+        Row::Loss { .. }
+            | Row::Provenance { .. }
+            | Row::Window { .. }
+            | Row::CallbacksSwitched { .. }
+            | Row::Process { .. }
+            | Row::Thread { .. }
+    )
 }
 
 /// Returns the identity of the calling thread, as the writer of a recording.
@@ -551,7 +596,7 @@ mod tests {
         let yesterday = SystemTime::now() - Duration::from_secs(86_400);
         File::options().write(true).open(&path).unwrap().set_modified(yesterday).unwrap();
         let [mut first, mut second] = [(); 2].map(|()| GrowingOutputs::open(&outputs, &settings, 24 << 20));
-        first.write_row(&Row::Loss { loss: gpuflame_model::record::Loss::LaunchesDropped, count: 7 });
+        first.write_row(&Row::Loss { loss: Loss::LaunchesDropped, count: 7 });
         assert_eq!(first.publish_trace(Duration::ZERO).unwrap().0, path);
         let text = fs::read_to_string(&path).unwrap();
         assert!(text.starts_with("# lost: 7 "), "{text}");

@@ -261,14 +261,15 @@ fn is_detail(loss: Loss) -> bool {
 fn reason(loss: Loss) -> &'static str {
     use Loss::{
         ActivitiesDropped, ActivitiesUnreadable, BlocksDropped, GraphNodesDropped, HostCallsDropped,
-        KernelsNotKeptApart, LaunchesDropped, MarksDropped, RangesDropped, SamplesDropped, StacksDropped,
-        StacksNested, StacksNotKeptApart, StepsDropped, ThreadsNotNamed,
+        KernelsNotKeptApart, LaunchesDropped, MarksDropped, RangesDropped, RowsOverLimit, SamplesDropped,
+        StacksDropped, StacksNested, StacksNotKeptApart, StepsDropped, ThreadsNotNamed,
     };
     match loss {
         LaunchesDropped | ActivitiesDropped | StacksDropped | GraphNodesDropped | StacksNotKeptApart
         | KernelsNotKeptApart | ThreadsNotNamed => MEMORY_WAS_SHORT,
         ActivitiesUnreadable => "CUPTI's records have an unknown layout",
         StacksNested => "launched by signal handlers",
+        RowsOverLimit => "the recording reached GPUFLAME_MAX_FILE",
         HostCallsDropped | MarksDropped | SamplesDropped | BlocksDropped | StepsDropped | RangesDropped => {
             "too many at once"
         }
