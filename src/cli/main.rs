@@ -29,6 +29,7 @@ mod merge_ranks;
 #[cfg(test)]
 mod mutated;
 mod name_flags;
+mod near_misses;
 mod output;
 mod ranks;
 mod recorded_steps;
