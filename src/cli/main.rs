@@ -40,6 +40,7 @@ mod set_file;
 mod settings;
 mod stats;
 mod stream_times;
+mod times;
 mod top;
 mod trace;
 mod view;
