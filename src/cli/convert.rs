@@ -257,7 +257,7 @@ fn format_parser() -> impl TypedValueParser<Value = &'static Format> {
 /// Lists the ending and the word of every format: `.folded (folded), .svg (svg)`.
 fn list_endings() -> String {
     let with_word = |format: &&Format| Some(format!("{} ({})", format.endings.first()?, format.word));
-    FORMATS.iter().filter_map(|format| with_word(format)).collect::<Vec<_>>().join(", ")
+    FORMATS.iter().filter_map(with_word).collect::<Vec<_>>().join(", ")
 }
 
 /// Returns the format whose ending `name` has. If several endings match, the longest one counts.

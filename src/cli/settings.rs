@@ -1,5 +1,5 @@
 //! `gpuflame settings`: lists the environment variables that the library reads. The list comes from the table from
-//! which the library parses them. Which of them a user needs first is known only here, so that the library stays small.
+//! which the library parses them. Their order and groups are only here, so that the library stays small.
 
 use std::fmt::Write as _;
 

@@ -49,7 +49,7 @@ pub(super) fn complete(command: Command) -> Command {
     ))
 }
 
-/// Lists the verbs by group, with what each does.
+/// Lists the verbs and their purposes, by group.
 fn grouped_verbs(command: &Command) -> String {
     let mut text = String::new();
     let mut add = |title: &str, verbs: &[&str]| {

@@ -275,7 +275,7 @@ fn reason(loss: Loss) -> &'static str {
     }
 }
 
-/// Formats a count of `what`, of which the first plural becomes a singular for 1: `1 launch without GPU work`.
+/// Formats a count of `what`. For 1, the first plural in `what` becomes a singular: `1 launch without GPU work`.
 fn counted(count: u64, what: &str) -> String {
     let plural = what.split_once("s ").or_else(|| Some((what.strip_suffix('s')?, "")));
     let (Some((one, rest)), 1) = (plural, count) else { return grouped(count) + " " + what };
