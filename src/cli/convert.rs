@@ -15,7 +15,7 @@ use super::name_flags::NameFlags;
 use super::output::Target;
 use super::ranks::{self, SameRank};
 use gpuflame_explain::events::JoinedRows;
-use gpuflame_export::{self as export, Format, Writes};
+use gpuflame_export::{self as export, Format, Unit, Writes};
 use gpuflame_model::error::{Error, Result};
 use gpuflame_model::profile::View;
 use gpuflame_model::profile::views::GPU;
@@ -23,13 +23,16 @@ use gpuflame_offline::formats::FORMATS;
 use gpuflame_offline::run::ReadOptions;
 use gpuflame_os::file::Draft;
 
+/// Formats whose weights have the unit of `--unit`.
+const UNIT_FORMATS: [&str; 3] = ["folded", "svg", "speedscope"];
+
 /// Convert a recording or trace to the format of another tool.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  gpuflame convert run.gfr -o run.pftrace\n  \
-    gpuflame convert trace.json.gz --to chrome | gzip > small.json.gz\n  \
-    gpuflame convert job/ --to parquet -o data --run A")]
+    gpuflame convert trace.json.gz --format chrome | gzip > small.json.gz\n  \
+    gpuflame convert job/ --format parquet -o data --run A")]
 pub(super) struct Convert {
-    /// Recording or trace (`-`: standard input); with `--to parquet`, several files or a folder.
+    /// Recording or trace (`-`: standard input); with `--format parquet`, several files or a folder.
     #[arg(required_unless_present = "from")]
     inputs: Vec<Source>,
     /// Input, given as an option.
@@ -39,9 +42,19 @@ pub(super) struct Convert {
     /// `run=RUN/rank=N/activities.parquet` is created.
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: Target,
-    /// Output format [default: by the file extension of FILE].
-    #[arg(short, long, visible_alias = "format", value_name = "FORMAT", value_parser = format_parser())]
+    /// Output format [default: by the ending of FILE].
+    #[arg(
+        short = 'f',
+        long = "format",
+        visible_alias = "to",
+        visible_short_alias = 't',
+        value_name = "FORMAT",
+        value_parser = format_parser()
+    )]
     to: Option<&'static Format>,
+    /// Unit of a stack's weight, for the formats folded, svg and speedscope: ns, us, or count [default: ns].
+    #[arg(short, long)]
+    unit: Option<Unit>,
     /// View to write, for formats of sums: gpu, idle, wait, alloc, unified, cpu, off-cpu or together.
     #[arg(long, value_name = "VIEW", default_value = "gpu", value_parser = parse_view)]
     view: &'static View,
@@ -77,13 +90,20 @@ impl Convert {
         }
         let [input] = &inputs[..] else {
             return Err(usage_error(
-                "several inputs need `--to parquet -o FOLDER`, or `gpuflame merge-ranks`",
+                "several inputs need `--format parquet -o FOLDER`, or `gpuflame merge-ranks`",
             ));
         };
         if self.view != &GPU && !format.is_of_views() {
             return Err(usage_error(format!(
                 "{} contains single activities, not views; drop `--view`",
                 format.word
+            )));
+        }
+        if self.unit.is_some() && !UNIT_FORMATS.contains(&format.word) {
+            return Err(usage_error(format!(
+                "--unit: {} has units of its own; --unit applies to {}",
+                format.word,
+                UNIT_FORMATS.join(", ")
             )));
         }
         if format.is_binary && self.output == Target::Stdout && stdout().is_terminal() {
@@ -97,6 +117,7 @@ impl Convert {
             names: self.names.names(),
             whole_kernels: self.internal_frames || self.names.whole_kernels(),
             without_correlation: self.no_correlation,
+            unit: self.unit.unwrap_or_default(),
             ..options(input)
         };
         self.output.write(console, |out| write(format, self.view, &options, &explained, &events, out))?;
@@ -120,12 +141,14 @@ impl Convert {
             Target::File(path) => format_by_ending(&path.to_string_lossy()),
         };
         self.to.or_else(by_name).ok_or_else(|| match &self.output {
-            Target::Stdout => {
-                usage_error("name an output format: `--to chrome`, `--to pprof`, … (see --help)")
-            }
+            Target::Stdout => usage_error(format!(
+                "name an output format, such as `--format chrome`; formats: {}",
+                FORMATS.iter().map(|format| format.word).collect::<Vec<_>>().join(", ")
+            )),
             Target::File(path) => usage_error(format!(
-                "{}: unknown file extension; add `--to chrome`, `--to pprof`, … (see --help)",
-                path.display()
+                "{}: unknown file extension; end the name in {}, or add --format, such as `--format chrome`",
+                path.display(),
+                list_endings()
             )),
         })
     }
@@ -229,6 +252,12 @@ fn format_parser() -> impl TypedValueParser<Value = &'static Format> {
     let known = FORMATS.iter().map(|format| PossibleValue::new(format.word).help(format.about));
     PossibleValuesParser::new(known)
         .map(|word| gpuflame_offline::formats::format(&word).expect("it is one of the possible values"))
+}
+
+/// Lists the ending and the word of every format: `.folded (folded), .svg (svg)`.
+fn list_endings() -> String {
+    let with_word = |format: &&Format| Some(format!("{} ({})", format.endings.first()?, format.word));
+    FORMATS.iter().filter_map(with_word).collect::<Vec<_>>().join(", ")
 }
 
 /// Returns the format whose ending `name` has. If several endings match, the longest one counts.

@@ -5,7 +5,7 @@ use clap::Args;
 use super::console::{Console, Outcome, usage_error};
 use super::input::Source;
 use super::output::Target;
-use super::stats::parse_millis;
+use super::times::parse_millis;
 use super::trace::{self, TraceFlags};
 use gpuflame_model::error::Result;
 use gpuflame_traces::steps::{DecodeSteps as Steps, Framework};
@@ -15,34 +15,33 @@ use gpuflame_traces::steps::{DecodeSteps as Steps, Framework};
 /// For sglang and vllm, a step is the time between two entries into the scheduler's function, within the
 /// first half of the trace. For fastdeploy, it is the profiler's step.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  gpuflame decode-steps vllm trace.json.gz --output-csv steps.csv")]
+#[command(after_help = "Example:\n  gpuflame decode-steps vllm trace.json.gz -o steps.csv")]
 pub(super) struct DecodeSteps {
     /// Framework: sglang, vllm or fastdeploy (fd).
     framework: Framework,
     /// Trace (`-`: standard input).
     input: Source,
-    /// File for the milliseconds of each step.
-    #[arg(long, value_name = "FILE")]
-    output_csv: Option<Target>,
-    /// Minimum length of a step, in milliseconds.
-    #[arg(long, value_name = "MS", default_value = "10", value_parser = parse_millis)]
-    min_ms: i64,
-    /// Maximum length of a step, in milliseconds.
-    #[arg(long, value_name = "MS", default_value = "30", value_parser = parse_millis)]
-    max_ms: i64,
+    /// File for the milliseconds of each step, as CSV.
+    #[arg(short, long, alias = "output-csv", value_name = "FILE")]
+    output: Option<Target>,
+    /// Minimum length of a step, such as `500us` or `2ms`. Without a unit: milliseconds.
+    #[arg(long, alias = "min-ms", value_name = "TIME", default_value = "10ms", value_parser = parse_millis)]
+    min: i64,
+    /// Maximum length of a step. Without a unit: milliseconds.
+    #[arg(long, alias = "max-ms", value_name = "TIME", default_value = "30ms", value_parser = parse_millis)]
+    max: i64,
     #[command(flatten)]
     how: TraceFlags,
 }
 
 impl DecodeSteps {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
-        if self.min_ms > self.max_ms {
-            return Err(usage_error("--min-ms is above --max-ms; swap them"));
+        if self.min > self.max {
+            return Err(usage_error("--min is above --max; swap them"));
         }
         let mut steps = Steps::new(self.framework);
         trace::read_trace(&self.input, &self.how, console, &mut steps)?;
-        let latencies =
-            steps.latencies(self.min_ms, self.max_ms).map_err(|error| error.within(&self.input))?;
+        let latencies = steps.latencies(self.min, self.max).map_err(|error| error.within(&self.input))?;
         Target::Stdout.write(console, |out| {
             writeln!(out, "{:9} {}", "Count:", latencies.all().len())?;
             for (name, millis) in latencies.rows() {
@@ -50,7 +49,7 @@ impl DecodeSteps {
             }
             Ok(())
         })?;
-        if let Some(target) = &self.output_csv {
+        if let Some(target) = &self.output {
             target.write(console, |mut out| latencies.write(&mut out))?;
         }
         Ok(Outcome::Clean)

@@ -48,7 +48,7 @@ pub(super) struct Diff {
     #[command(flatten)]
     names: NameFlags,
     #[command(flatten)]
-    report: ReportFlags,
+    pub(super) report: ReportFlags,
 }
 
 const COLUMNS: [&str; 9] = [

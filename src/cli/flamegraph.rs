@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 
 use super::console::{Console, Outcome, usage_error};
 use super::explain::{explain_opened, max_memory};
-use super::input::Source;
+use super::input::{Source, print_remarks};
 use super::name_flags::NameFlags;
 use super::output::Target;
 use gpuflame_export::{self, FOLDED, GraphStacks, Root, SVG, Unit};
@@ -15,7 +15,8 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::View;
 use gpuflame_model::profile::views::{self, CPU, GPU, IDLE, MEMORY, OFF_CPU, TOGETHER, UNIFIED, WAITS};
 use gpuflame_offline::formats::{
-    FoldedStacks, explain_mismatch, write_diff_folded, write_diff_svg, write_lines_folded, write_lines_svg,
+    FORMATS, FoldedStacks, explain_mismatch, write_diff_folded, write_diff_svg, write_lines_folded,
+    write_lines_svg,
 };
 use gpuflame_offline::run::ReadOptions;
 use gpuflame_traces::import::{self, Event, Kind, Opened, Wants};
@@ -103,8 +104,13 @@ impl Flamegraph {
             (None, None | Some("folded" | "txt" | "collapsed")) => PictureFormat::Folded,
             (None, Some("svg")) => PictureFormat::Svg,
             (None, Some(ending)) => {
-                let what = format!("cannot write .{ending} files; end the name in .svg or .folded, or use");
-                return Err(usage_error(format!("{what} --format")));
+                let with_dot = format!(".{ending}");
+                let is_known = FORMATS.iter().any(|format| format.endings.contains(&with_dot.as_str()));
+                let convert = if is_known { "; `gpuflame convert` writes that format" } else { "" };
+                return Err(usage_error(format!(
+                    "cannot write .{ending} files; end the name in .svg or .folded (.txt, .collapsed), or use \
+                     --format{convert}"
+                )));
             }
         };
         if format == PictureFormat::Svg && self.output.is_none() && stdout().is_terminal() {
@@ -201,7 +207,7 @@ impl Flamegraph {
     fn read_lines(&self, source: &Source, console: Console) -> Result<(FoldedStacks, bool)> {
         let opened = source.open()?;
         if is_folded(&opened) {
-            return Ok((read_stacks(source, opened, self.unit)?, true));
+            return Ok((read_stacks(source, opened, self.unit, console)?, true));
         }
         let explained = explain_opened(source, opened, &self.read_options(), console, ())?;
         Ok((FoldedStacks::from_profile(&explained.profile, &GPU, &self.options()), false))
@@ -221,7 +227,7 @@ impl Flamegraph {
                 "{input}: folded stacks have no views; drop --idle, --wait, --alloc or --view"
             )));
         }
-        let lines = read_stacks(input, opened, self.unit)?;
+        let lines = read_stacks(input, opened, self.unit, console)?;
         target.write(console, |out| match format {
             PictureFormat::Folded => write_lines_folded(&lines, self.unit, out),
             PictureFormat::Svg => write_lines_svg(&lines, &self.options(), out),
@@ -254,10 +260,11 @@ fn is_folded(opened: &Opened) -> bool {
 
 /// Reads folded stacks, and adds up lines with the same stack. Each line of extended folded stacks counts as one
 /// occurrence.
-fn read_stacks(source: &Source, opened: Opened, unit: Unit) -> Result<FoldedStacks> {
+fn read_stacks(source: &Source, opened: Opened, unit: Unit, console: Console) -> Result<FoldedStacks> {
     let mut stacks =
         FoldedReader { lines: FoldedStacks::default(), scale: if unit == Unit::Micros { 1000 } else { 1 } };
-    opened.read(&import::Options::default(), &mut stacks)?;
+    let options = import::Options { accept_cut: console.accept_cut, ..import::Options::default() };
+    print_remarks(source, &opened.read(&options, &mut stacks)?, console);
     if stacks.lines.is_empty() {
         return Err(Error::new(ErrorKind::Format, format!("{source}: contains no stacks")));
     }

@@ -20,7 +20,7 @@ pub(super) struct Info {
     /// Recording or trace (`-`: standard input).
     input: Source,
     #[command(flatten)]
-    report: ReportFlags,
+    pub(super) report: ReportFlags,
 }
 
 impl Info {
@@ -83,7 +83,7 @@ fn fact_table(explained: &Explained, whole_micros: Option<bool>) -> Table {
     }
     let part = match profile.steady() {
         Some(steady) => steady.rule.words(),
-        None => "none: fewer than two steps have work, and no loop has most of the kernels",
+        None => "unknown: it takes two steps with work, or a loop with most of the kernels",
     };
     fact("steady part", Cell::from(part));
     if let Some(doubt) = profile.idle_doubt() {

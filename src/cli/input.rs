@@ -11,6 +11,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::console::{Console, usage_error};
+use super::near_misses::{near_misses, quoted};
 use super::report::group_digits;
 use gpuflame_explain::events::JoinedRows;
 use gpuflame_model::error::{Error, ErrorKind, Result};
@@ -390,6 +391,21 @@ fn describe_unlinked(linked: &LinkReport) -> String {
     )
 }
 
+/// Maximum number of files of a folder among which similar names are searched.
+const MAX_FILES: usize = 1000;
+
+/// Lists files in the folder of `path` whose names are similar; `None` if there are none.
+fn similar_files(path: &Path) -> Option<String> {
+    let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let files = std::fs::read_dir(folder.unwrap_or(Path::new("."))).ok()?.take(MAX_FILES);
+    let files = files.filter_map(|file| Some(file.ok()?.path()).filter(|path| path.is_file()));
+    let names: Vec<String> = files.filter_map(|path| Some(path.file_name()?.to_str()?.to_owned())).collect();
+    let near = near_misses(path.file_name()?.to_str()?, names.iter().map(String::as_str));
+    let paths: Vec<String> =
+        near.into_iter().map(|name| path.with_file_name(name).display().to_string()).collect();
+    (!paths.is_empty()).then(|| quoted(&paths.iter().map(String::as_str).collect::<Vec<_>>()))
+}
+
 /// Explains why a path cannot be read as a file.
 fn check_readable(path: &Path) -> Result<()> {
     let refuse = |what: &str| Error::new(ErrorKind::Io, format!("{}: {what}", path.display()));
@@ -410,7 +426,10 @@ fn check_readable(path: &Path) -> Result<()> {
             Ok(_) => Ok(()),
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Err(refuse("no such file; name a recording (`gpuflame run --formats gfr` makes one) or a trace"))
+            Err(refuse(&match similar_files(path).as_deref() {
+                Some(similar) => format!("no such file; did you mean {similar}?"),
+                None => "no such file; name a recording (`gpuflame run` makes one) or a trace".to_owned(),
+            }))
         }
         Err(error) => Err(refuse(&error.to_string())),
     }

@@ -29,6 +29,7 @@ mod merge_ranks;
 #[cfg(test)]
 mod mutated;
 mod name_flags;
+mod near_misses;
 mod output;
 mod ranks;
 mod recorded_steps;
@@ -39,27 +40,33 @@ mod set_file;
 mod settings;
 mod stats;
 mod stream_times;
+mod times;
 mod top;
 mod trace;
+mod usage;
 mod view;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use console::{Console, Outcome, usage_error};
 use gpuflame_model::error::{ErrorKind, Result};
 use gpuflame_os::file;
+use output::Target;
+use report::ReportFormat;
 
 /// GPU flame graphs: every nanosecond of GPU time under the CPU stack that launched it.
 ///
-/// Reads recordings of gpuflame (GPUFLAME_FORMATS=gfr) and traces of other tools: torch.profiler and other
+/// Records programs, and reads recordings (NAME.gfr) and traces of other tools: torch.profiler and other
 /// Chrome traces, Nsight Systems, rocprofv3 and more, plain or compressed. `-` is standard input or output.
 #[derive(Debug, Parser)]
 #[command(name = "gpuflame", version, max_term_width = 100)]
-#[command(after_help = "Exit codes: 0 success; 1 failure, or a problem found by `doctor` or `check \
+#[command(after_help = "`gpuflame VERB --help` shows the options of a verb, with examples.\n\n\
+                        Exit codes: 0 success; 1 failure, or a problem found by `doctor` or `check \
                         --strict`; 2 invalid command line.")]
 struct Command {
     #[command(subcommand)]
@@ -67,9 +74,12 @@ struct Command {
     /// Print errors only: no progress and no remarks.
     #[arg(short, long, global = true)]
     quiet: bool,
-    /// Read a truncated trace up to its last complete event, and print where it ends.
-    #[arg(long, global = true)]
+    /// Read truncated input. This spelling, before the verb, is from earlier versions.
+    #[arg(long, hide = true)]
     accept_cut: bool,
+    /// Reason why the options do not fit together.
+    #[arg(skip)]
+    refusal: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -95,7 +105,8 @@ enum Verb {
 }
 
 fn main() -> ExitCode {
-    let command = match Command::try_parse() {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let command = match Command::from_words(&words) {
         Ok(command) => command,
         Err(error) => return print_usage(&error),
     };
@@ -112,8 +123,68 @@ fn main() -> ExitCode {
 }
 
 impl Command {
+    /// Parses a command line, which begins with the program's name.
+    fn from_words(words: &[OsString]) -> std::result::Result<Self, clap::Error> {
+        let mut parser = usage::complete(Self::command());
+        let matches = parser.try_get_matches_from_mut(words);
+        let matches = matches.map_err(|error| usage::advise(error, &parser, words))?;
+        let mut command = Self::from_arg_matches(&matches)?;
+        if let Some((name, verb)) = matches.subcommand() {
+            command.refusal = command.add_shared_options(name, verb).err();
+        }
+        Ok(command)
+    }
+
+    /// Reads the options of a verb that `usage` adds, and derives the format of tables from the output file.
+    fn add_shared_options(&mut self, name: &str, verb: &ArgMatches) -> std::result::Result<(), String> {
+        match verb.try_get_one::<bool>(usage::ACCEPT_CUT) {
+            Ok(accept_cut) => self.accept_cut |= accept_cut.copied().unwrap_or(false),
+            Err(_) if self.accept_cut => {
+                return Err(format!("--accept-cut has no meaning for `{name}`, which reads no trace"));
+            }
+            Err(_) => {}
+        }
+        if let Some((format, output)) = self.verb.tables()
+            && verb.value_source("format") != Some(ValueSource::CommandLine)
+        {
+            *format = format_by_ending(output)?;
+        }
+        Ok(())
+    }
+
     fn console(&self) -> Console {
         Console { quiet: self.quiet, accept_cut: self.accept_cut, patience: None }
+    }
+}
+
+impl Verb {
+    /// Returns the format of the verb's tables and their file, if it writes tables.
+    fn tables(&mut self) -> Option<(&mut ReportFormat, &Target)> {
+        let report = match self {
+            Self::Check(verb) => &mut verb.report,
+            Self::Diff(verb) => &mut verb.report,
+            Self::Doctor(verb) => &mut verb.report,
+            Self::Info(verb) => &mut verb.report,
+            Self::MergeRanks(verb) => return Some((&mut verb.format, &verb.table)),
+            Self::Settings(verb) => &mut verb.report,
+            Self::Top(verb) => &mut verb.report,
+            Self::View(verb) => &mut verb.report,
+            _ => return None,
+        };
+        Some((&mut report.format, &report.output))
+    }
+}
+
+/// Returns the format of tables for the ending of their file; text if the name has none.
+fn format_by_ending(output: &Target) -> std::result::Result<ReportFormat, String> {
+    let ending = output.ending().map(str::to_ascii_lowercase);
+    match ending.as_deref() {
+        None | Some("txt") => Ok(ReportFormat::Text),
+        Some("csv") => Ok(ReportFormat::Csv),
+        Some("json") => Ok(ReportFormat::Json),
+        Some(ending) => Err(format!(
+            "cannot write tables as .{ending}; end the name in .txt, .csv or .json, or use --format"
+        )),
     }
 }
 
@@ -134,14 +205,18 @@ fn print_usage(error: &clap::Error) -> ExitCode {
 
 /// Runs a verb given as command-line words, as if the user had typed them.
 fn by_words(words: &[OsString], console: Console) -> Result<Outcome> {
-    let all = std::iter::once(OsStr::new("gpuflame")).chain(words.iter().map(OsString::as_os_str));
-    let mut command = Command::try_parse_from(all).map_err(|error| usage_error(error.to_string()))?;
+    let all: Vec<OsString> =
+        std::iter::once(OsString::from("gpuflame")).chain(words.iter().cloned()).collect();
+    let mut command = Command::from_words(&all).map_err(|error| usage_error(error.to_string()))?;
     (command.quiet, command.accept_cut) = (console.quiet, console.accept_cut);
     dispatch(&command)
 }
 
 fn dispatch(command: &Command) -> Result<Outcome> {
     let console = command.console();
+    if let Some(why) = &command.refusal {
+        return Err(usage_error(why.as_str()));
+    }
     match &command.verb {
         Verb::Check(verb) => verb.run(console),
         Verb::Convert(verb) => verb.run(console),

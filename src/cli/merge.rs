@@ -6,10 +6,11 @@ use std::io::Write;
 
 use clap::Args;
 
-use super::console::{Console, Outcome, usage_error};
+use super::console::{Console, Outcome};
 use super::input::{Source, print_remarks, with_progress};
 use super::output::Target;
 use super::report::group_digits;
+use super::times::{parse_millis, parse_offset};
 use gpuflame_export::{Unit, clean_frame};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::{add_to, format_nanos, saturating_sum};
@@ -34,18 +35,18 @@ pub(super) struct Merge {
     /// Output file for the folded stacks.
     #[arg(short, long, default_value = "merged_trace.folded")]
     output: Target,
-    /// Maximum time between a stack and its launch, in milliseconds.
-    #[arg(short, long, default_value_t = 10.0, overrides_with = "tolerance")]
-    tolerance: f64,
+    /// Maximum time between a stack and its launch, such as `10ms` or `500us`. Without a unit: milliseconds.
+    #[arg(short, long, default_value = "10ms", overrides_with = "tolerance", value_name = "TIME", value_parser = parse_millis)]
+    tolerance: i64,
     /// Print a summary.
     #[arg(short, long)]
     summary: bool,
     /// Weight of a stack: ns, us, or count (of kernels).
     #[arg(short, long, default_value_t)]
     unit: Unit,
-    /// Offset added to the times of the stacks, in microseconds.
-    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true, value_name = "US")]
-    offset: f64,
+    /// Offset added to the times of the stacks, such as `-2ms`. Without a unit: microseconds.
+    #[arg(long, default_value = "0", allow_hyphen_values = true, value_name = "TIME", value_parser = parse_offset)]
+    offset: i64,
     /// Reproduce the tutorial's first script with its errors: each stack takes the nearest launch, which
     /// several stacks may take, and only one of the launch's kernels; each stack counts 1; launch stubs lose
     /// their names.
@@ -55,19 +56,14 @@ pub(super) struct Merge {
 
 impl Merge {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
-        if !self.tolerance.is_finite() || self.tolerance < 0.0 || !self.offset.is_finite() {
-            return Err(usage_error(
-                "--tolerance must be 0 or more milliseconds, and --offset a finite number",
-            ));
-        }
         let cpu = CpuStacks::read(&self.cpu, self.seed1_compat, console)?;
         let mut gpu = GpuTrace::read(&self.gpu, console)?;
         gpu.align_clock(&cpu.stacks);
-        let tolerance = (self.tolerance * 1e6) as u64;
+        let tolerance = self.tolerance.unsigned_abs();
         let (lines, report) = if self.seed1_compat {
             (merge_as_tutorial(&cpu, &gpu, tolerance), None)
         } else {
-            let options = merge::Options { tolerance, offset: (self.offset * 1e3) as i64 };
+            let options = merge::Options { tolerance, offset: self.offset };
             let (pairs, report) = merge::merge(&cpu.stacks, &gpu.launches, &options);
             (merge_lines(&cpu, &gpu, &pairs), Some(report))
         };

@@ -59,10 +59,10 @@ pub(super) struct MergeRanks {
     output: Option<Target>,
     /// Output file for the tables (`-`: standard output).
     #[arg(long, value_name = "FILE", default_value = "-")]
-    table: Target,
+    pub(super) table: Target,
     /// Format of the tables.
     #[arg(short, long, default_value = "text")]
-    format: ReportFormat,
+    pub(super) format: ReportFormat,
     /// Maximum number of kernels per rank, and of stacks over all ranks; 0: all.
     #[arg(short, long, default_value_t = 3)]
     number: usize,
@@ -204,7 +204,11 @@ impl MergeRanks {
                 output.write(console, |out| write_lines_folded(merged, self.unit, out))
             }
             Some(other) => {
-                let message = format!("cannot write the profile as .{other}; use .folded or .svg");
+                let tables =
+                    if matches!(other, "csv" | "json") { "; --table FILE writes the tables" } else { "" };
+                let message = format!(
+                    "cannot write the profile as .{other}; end the name in .folded, .txt or .svg{tables}"
+                );
                 Err(Error::new(ErrorKind::Setting, message))
             }
         }

@@ -5,11 +5,16 @@ use clap::{Args, ValueEnum};
 
 use super::console::{Console, Outcome, usage_error};
 use super::input::Source;
+use super::near_misses::{near_misses, quoted};
 use super::output::Target;
 use super::report::name_writer;
+use super::times::parse_millis;
 use super::trace::{self, TraceFlags};
 use gpuflame_model::error::Result;
 use gpuflame_traces::steps::{Bubbles, Ops, Stats as Table, StatsOptions};
+
+/// TRIM if none is given, as in kernel_extractor. Traces need not have it.
+const DEFAULT_TRIM: &str = "recover_decode_task";
 
 /// Average the GPU operations of equal steps, and the idle time before each operation.
 ///
@@ -23,20 +28,27 @@ pub(super) struct Stats {
     /// Trace or recording (`-`: standard input).
     input: Source,
     /// CSV file to write (`-`: standard output).
-    output: Target,
+    #[arg(required_unless_present = "file")]
+    output: Option<Target>,
     /// Remove the operations before the first one in a step whose name contains TRIM, and count times from
     /// that one (`none`: remove nothing).
-    #[arg(value_name = "TRIM", default_value = "recover_decode_task")]
+    #[arg(value_name = "TRIM", default_value = DEFAULT_TRIM)]
     trim: String,
-    /// Maximum length of a step, in milliseconds: longer steps are prefill, not decoding.
+    /// Maximum length of a step, such as `30ms`: longer steps are prefill, not decoding. Without a unit: milliseconds.
     #[arg(value_name = "MAX_MS", default_value = "30", value_parser = parse_millis)]
     longest: i64,
-    /// Same as MAX_MS, and takes precedence over it.
-    #[arg(long, value_name = "MS", value_parser = parse_millis)]
-    max_ms: Option<i64>,
-    /// Minimum length of a step, in milliseconds.
-    #[arg(long, value_name = "MS", default_value = "0", value_parser = parse_millis)]
-    min_ms: i64,
+    /// Same as OUTPUT, as other verbs have it. OUTPUT, TRIM and MAX_MS are then options too.
+    #[arg(short = 'o', long = "output", value_name = "FILE", id = "file", conflicts_with = "output")]
+    file: Option<Target>,
+    /// Same as TRIM.
+    #[arg(long = "trim", value_name = "TRIM", id = "trim-option", conflicts_with = "trim")]
+    trim_option: Option<String>,
+    /// Same as MAX_MS, and takes precedence over it. Without a unit: milliseconds.
+    #[arg(long, alias = "max-ms", value_name = "TIME", value_parser = parse_millis)]
+    max: Option<i64>,
+    /// Minimum length of a step, such as `500us` or `2ms`. Without a unit: milliseconds.
+    #[arg(long, alias = "min-ms", value_name = "TIME", default_value = "0ms", value_parser = parse_millis)]
+    min: i64,
     /// Definition of a bubble.
     #[arg(long, value_enum, default_value = "union")]
     bubbles: BubbleStart,
@@ -65,13 +77,15 @@ enum BubbleStart {
 
 impl Stats {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
-        let max = self.max_ms.unwrap_or(self.longest);
-        if self.min_ms > max {
-            return Err(usage_error("--min-ms is above the maximum length (MAX_MS or --max-ms); swap them"));
+        let max = self.max.unwrap_or(self.longest);
+        if self.min > max {
+            return Err(usage_error("--min is above the maximum length (MAX_MS or --max); swap them"));
         }
+        let output =
+            self.file.as_ref().or(self.output.as_ref()).ok_or_else(|| usage_error("name a CSV file"))?;
         let options = StatsOptions {
-            trim: Some(self.trim.clone()).filter(|trim| !trim.eq_ignore_ascii_case("none")),
-            min: self.min_ms,
+            trim: Some(self.trim().to_owned()).filter(|trim| !trim.eq_ignore_ascii_case("none")),
+            min: self.min,
             max,
             bubbles: match self.bubbles {
                 BubbleStart::Union => Bubbles::Union,
@@ -83,10 +97,29 @@ impl Stats {
         };
         let mut ops = Ops::with_steps().with_exact_times(self.compat);
         trace::read_trace(&self.input, &self.how, console, &mut ops)?;
+        self.remark_on_trim(&ops, console);
         let table = Table::new(ops, &options).map_err(|error| error.within(&self.input))?;
-        self.output.write(console, |mut out| table.write(name_writer(self.compat), &mut out))?;
+        output.write(console, |mut out| table.write(name_writer(self.compat), &mut out))?;
         self.report(&table, console);
         Ok(Outcome::Clean)
+    }
+
+    /// Prints a remark if the user named an operation for TRIM that the trace does not have.
+    fn remark_on_trim(&self, ops: &Ops, console: Console) {
+        let trim = self.trim();
+        let names = || (0..ops.names.len() as u32).map(|number| ops.names.text(number));
+        let is_off = trim.eq_ignore_ascii_case("none") || trim == DEFAULT_TRIM;
+        if is_off || names().any(|name| name.contains(trim)) {
+            return;
+        }
+        let near = near_misses(trim, names());
+        let advice =
+            if near.is_empty() { String::new() } else { format!("; did you mean {}?", quoted(&near)) };
+        console.remark(format!("no operation has `{trim}` in its name, so nothing is trimmed{advice}"));
+    }
+
+    fn trim(&self) -> &str {
+        self.trim_option.as_ref().unwrap_or(&self.trim)
     }
 
     fn report(&self, table: &Table, console: Console) {
@@ -96,7 +129,7 @@ impl Stats {
             report.averaged, report.steps, report.in_bounds, report.with_ops, report.ops
         ));
         if report.untrimmed > 0 {
-            let (count, trim) = (report.untrimmed, &self.trim);
+            let (count, trim) = (report.untrimmed, self.trim());
             console
                 .remark(format!("skipped {count} steps without a `{trim}` operation (other steps have one)"));
         }
@@ -107,13 +140,4 @@ impl Stats {
             ));
         }
     }
-}
-
-/// Parses a number of milliseconds, which may have decimals. Returns nanoseconds.
-pub(super) fn parse_millis(text: &str) -> Result<i64> {
-    let number: f64 = text.parse().unwrap_or(f64::NAN);
-    if !(0.0..=9e12).contains(&number) {
-        return Err(usage_error(format!("expected a number of milliseconds, not `{text}`")));
-    }
-    Ok((number * 1e6).round() as i64)
 }

@@ -9,6 +9,7 @@ use super::console::{Console, Outcome};
 use super::explain::{Explained, explain};
 use super::input::Source;
 use super::name_flags::NameFlags;
+use super::near_misses::{near_misses, quoted};
 use super::report::{Cell, ReportFlags, Table};
 use super::stream_times::{MAX_SPANS, check_durations};
 use gpuflame_explain::events::{JoinedActivity, JoinedRows};
@@ -53,23 +54,28 @@ pub(super) struct Top {
     #[arg(long)]
     as_hta: bool,
     #[command(flatten)]
-    report: ReportFlags,
+    pub(super) report: ReportFlags,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Ranking {
     /// Kernels, copies and fills by GPU time.
+    #[value(alias = "kernel")]
     Kernels,
     /// Launching stacks by GPU time.
+    #[value(alias = "stack")]
     Stacks,
     /// Source lines by the GPU time that they launched. Each stack counts for its innermost line of user code:
     /// lines of the interpreter, of installed packages and of PyTorch count only if there is no other line.
+    #[value(alias = "lines")]
     Line,
     /// Functions by the GPU time launched in them and their callees, next to the CPU time and waiting time of
     /// the launching threads, if these were recorded (`run --cpu-samples 99 --off-cpu`). A function counts
     /// once per stack. With --self, a stack counts only for its innermost function.
+    #[value(alias = "functions")]
     Function,
     /// Time between the launching call and the start on the GPU.
+    #[value(alias = "delays")]
     Delay,
     /// Idle time of GPUs, by cause, by call, by function, by line, by module, and then by cause and stack. If the
     /// launching thread was late, the time is shown under the stack that this thread was in, if the trace has it, or
@@ -78,6 +84,7 @@ enum Ranking {
     Idle,
     /// Communication between GPUs, by GPU and by stack: its time, and the exposed part, during which no
     /// computation ran.
+    #[value(alias = "communication")]
     Comm,
 }
 
@@ -97,6 +104,10 @@ impl Top {
         if self.by.contains(&Ranking::Delay) || self.by.contains(&Ranking::Comm) {
             explained.facts.require_rows(&self.input)?;
         }
+        if self.by.contains(&Ranking::Comm) {
+            self.require_communication(&explained.profile)?;
+        }
+        self.remark_on_unused(console);
         let names = self.names.names();
         let most = if self.number == 0 { usize::MAX } else { self.number };
         let mut tables = Vec::new();
@@ -110,7 +121,9 @@ impl Top {
                 Ranking::Line => tables.push(line_table(&explained.profile, names, most)),
                 Ranking::Idle => tables.extend(idle_tables(&explained.profile, names, most)),
                 Ranking::Delay => tables.push(delay_table(&delays, &explained.profile, most)),
-                Ranking::Comm => tables.extend(self.communication_tables(&explained, events.as_mut(), most)),
+                Ranking::Comm => {
+                    tables.extend(self.communication_tables(&explained, events.as_mut(), most, console))
+                }
             }
         }
         tables.extend(check_durations(&self.input, &explained, spans, console));
@@ -120,11 +133,45 @@ impl Top {
 }
 
 impl Top {
+    /// Prints a remark for each option that the chosen rankings do not use.
+    fn remark_on_unused(&self, console: Console) {
+        let options = [
+            (self.self_only, "--self", Ranking::Function, "function"),
+            (!self.comm.is_empty(), "--comm", Ranking::Comm, "comm"),
+            (self.as_hta, "--as-hta", Ranking::Comm, "comm"),
+        ];
+        for (is_given, option, by, word) in options {
+            if is_given && !self.by.contains(&by) {
+                console.remark(format!("{option} has no effect without --by {word}"));
+            }
+        }
+    }
+
+    /// Returns an error if no kernel has a name with one of the patterns of `--comm`.
+    ///
+    /// # Errors
+    /// `Format`, with similar names.
+    fn require_communication(&self, profile: &Profile) -> Result<()> {
+        let works = profile.works().iter().map(|work| work_name(profile, work.work));
+        let names: BTreeSet<Cow<'_, str>> = works.collect();
+        let is_known =
+            |pattern: &str| names.iter().any(|name| name.to_lowercase().contains(&pattern.to_lowercase()));
+        let Some(pattern) = self.comm.iter().find(|pattern| !is_known(pattern)) else { return Ok(()) };
+        let near = near_misses(pattern, names.iter().map(AsRef::as_ref));
+        let advice = match near.is_empty() {
+            true => "`gpuflame top` lists the kernels".to_owned(),
+            false => format!("did you mean {}?", quoted(&near)),
+        };
+        let what = format!("{}: --comm {pattern}: no kernel has that in its name; {advice}", self.input);
+        Err(Error::new(ErrorKind::Format, what))
+    }
+
     fn communication_tables(
         &self,
         explained: &Explained,
         events: Option<&mut JoinedRows>,
         most: usize,
+        console: Console,
     ) -> [Table; 2] {
         let Explained { profile, facts, .. } = explained;
         let linked = facts.linked.as_ref();
@@ -178,6 +225,12 @@ impl Top {
                 Cell::share(hidden, sum.all),
                 Cell::Nanos(sum.computation),
             ]);
+        }
+        if devices.values().all(|sum| sum.all == 0) {
+            console.remark(format!(
+                "{}: no kernel counts as communication; `--comm PATTERN` chooses kernels by name",
+                self.input
+            ));
         }
         let exposed = saturating_sum(devices.values().map(|sum| sum.exposed));
         for (place, share) in places {

@@ -1,6 +1,6 @@
 //! `gpuflame view`: lists single activities as text, in order of time, or draws each stream as a line of characters.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::io::Write;
 
 use clap::Args;
@@ -8,7 +8,9 @@ use clap::Args;
 use super::console::{Console, Outcome, usage_error};
 use super::explain::explain;
 use super::input::Source;
-use super::report::{self, Cell, ReportFlags, Table};
+use super::near_misses::{near_misses, quoted};
+use super::report::{self, Cell, ReportFlags, Table, group_digits};
+use super::times::parse_micros;
 use super::top;
 use gpuflame_explain::events::{JoinedActivity, JoinedRows};
 use gpuflame_export::{event_site, stack_names, work_name};
@@ -20,7 +22,7 @@ use gpuflame_offline::run::ReadOptions;
 
 /// Show single activities, or a timeline of streams.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  gpuflame view run.gfr --kind kernel --from 1000 --to 2000\n  \
+#[command(after_help = "Examples:\n  gpuflame view run.gfr --kind kernel --from 1ms --to 2ms\n  \
     gpuflame view trace.json.gz --stats --name gemm\n  \
     gpuflame view trace.json.gz --timeline")]
 pub(super) struct View {
@@ -47,14 +49,15 @@ pub(super) struct View {
     /// Show only this stream.
     #[arg(long)]
     stream: Option<u32>,
-    /// Show only activities that begin at or after this time, in microseconds since the first activity.
-    #[arg(long, value_name = "US")]
-    from: Option<f64>,
-    /// Show only activities that begin before this time, in microseconds since the first activity.
-    #[arg(long, value_name = "US")]
-    to: Option<f64>,
+    /// Show only activities that begin at or after this time since the first activity: `10ms`, `1.5s` or `200us`.
+    /// Without a unit: microseconds.
+    #[arg(long, value_name = "TIME", value_parser = parse_micros)]
+    from: Option<i64>,
+    /// Show only activities that begin before this time since the first activity.
+    #[arg(long, value_name = "TIME", value_parser = parse_micros)]
+    to: Option<i64>,
     #[command(flatten)]
-    report: ReportFlags,
+    pub(super) report: ReportFlags,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -65,8 +68,32 @@ enum WorkKind {
     Graph,
 }
 
+impl WorkKind {
+    const ALL: [Self; 4] = [Self::Kernel, Self::Copy, Self::Set, Self::Graph];
+
+    fn of_work(work: Work) -> Self {
+        match work {
+            Work::Kernel(_) => Self::Kernel,
+            Work::Copy(_) => Self::Copy,
+            Work::Set => Self::Set,
+            Work::Graph => Self::Graph,
+        }
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::Kernel => "kernel",
+            Self::Copy => "copy",
+            Self::Set => "set",
+            Self::Graph => "graph",
+        }
+    }
+}
+
 /// Maximum number of GPUs or streams that an error lists.
 const MAX_LISTED: usize = 16;
+/// Maximum number of names that an error lists if none is similar to the wanted one.
+const MAX_NAMES: usize = 3;
 /// Number of characters in a line of the timeline, which represents the entire time.
 const TIMELINE_CHARS: usize = 80;
 /// Characters of the timeline, from entirely idle to entirely busy. Each shows the busy share of its part of the
@@ -78,6 +105,7 @@ impl View {
         if let (Some(from), Some(to)) = (self.from, self.to)
             && from >= to
         {
+            let [from, to] = [from, to].map(|time| format_nanos(time.unsigned_abs()));
             return Err(usage_error(format!("--from {from} is not before --to {to}")));
         }
         let mut events = JoinedRows::default();
@@ -92,7 +120,7 @@ impl View {
         let wanted: Vec<&JoinedActivity> =
             events.activities().iter().filter(|event| self.wants(profile, event, zero)).collect();
         if wanted.is_empty() {
-            return Err(self.nothing_shown(&events));
+            return Err(self.nothing_shown(profile, &events, zero));
         }
         self.report.output.write(console, |out| {
             if self.timeline {
@@ -116,18 +144,12 @@ impl View {
 
     fn wants(&self, profile: &Profile, event: &JoinedActivity, zero: u64) -> bool {
         let activity = &event.activity;
-        let kind = match activity.work() {
-            Work::Kernel(_) => WorkKind::Kernel,
-            Work::Copy(_) => WorkKind::Copy,
-            Work::Set => WorkKind::Set,
-            Work::Graph => WorkKind::Graph,
-        };
-        let micros = activity.start.0.saturating_sub(zero) as f64 / 1e3;
-        (self.kind.is_empty() || self.kind.contains(&kind))
+        let since = activity.start.0.saturating_sub(zero);
+        (self.kind.is_empty() || self.kind.contains(&WorkKind::of_work(activity.work())))
             && self.device.is_none_or(|device| activity.device == DeviceId(device))
             && self.stream.is_none_or(|stream| activity.stream == StreamId(stream))
-            && self.from.is_none_or(|from| micros >= from)
-            && self.to.is_none_or(|to| micros < to)
+            && self.from.is_none_or(|from| since >= from.unsigned_abs())
+            && self.to.is_none_or(|to| since < to.unsigned_abs())
             && self
                 .name
                 .as_ref()
@@ -135,7 +157,7 @@ impl View {
     }
 
     /// Returns the error for filters that no activity matches. It names values that activities have.
-    fn nothing_shown(&self, events: &JoinedRows) -> Error {
+    fn nothing_shown(&self, profile: &Profile, events: &JoinedRows, zero: u64) -> Error {
         let activities = events.activities();
         let devices: BTreeSet<u32> = activities.iter().map(|event| event.activity.device.0).collect();
         let on_device = |event: &&JoinedActivity| {
@@ -153,12 +175,45 @@ impl View {
             (_, Some(stream)) if !streams.contains(&stream) => {
                 format!("no activity ran on stream {stream}; those with activities: {}", list(&streams))
             }
-            _ => format!(
-                "none of its {} activities fulfils all conditions; drop --kind, --name, --from or --to",
-                activities.len()
-            ),
+            _ => self.unmatched(profile, activities, zero).unwrap_or_else(|| {
+                format!(
+                    "none of its {} activities fulfils all conditions; drop a condition",
+                    activities.len()
+                )
+            }),
         };
         Error::new(ErrorKind::Format, format!("{}: {what}", self.input))
+    }
+
+    /// Describes the first condition that no activity matches, and values that would match; `None` if each condition
+    /// alone matches an activity.
+    fn unmatched(&self, profile: &Profile, activities: &[JoinedActivity], zero: u64) -> Option<String> {
+        let all = || format!("none of its {} activities", group_digits(activities.len() as u64));
+        let kinds = || activities.iter().map(|event| WorkKind::of_work(event.activity.work()));
+        if !self.kind.is_empty() && !kinds().any(|kind| self.kind.contains(&kind)) {
+            let known = WorkKind::ALL.into_iter().filter(|kind| kinds().any(|one| one == *kind));
+            let known: Vec<_> = known.map(WorkKind::word).collect();
+            return Some(format!("--kind: {} has that kind; there are: {}", all(), known.join(", ")));
+        }
+        let works: HashSet<Work> = activities.iter().map(|event| event.activity.work()).collect();
+        let names: BTreeSet<_> = works.into_iter().map(|work| work_name(profile, work)).collect();
+        if let Some(wanted) = &self.name
+            && !names.iter().any(|name| name.contains(wanted.as_str()))
+        {
+            let near = near_misses(wanted, names.iter().map(AsRef::as_ref));
+            let known = match near.is_empty() {
+                true => {
+                    let some: Vec<&str> = names.iter().take(MAX_NAMES).map(AsRef::as_ref).collect();
+                    format!("names include {}", quoted(&some))
+                }
+                false => format!("did you mean {}?", quoted(&near)),
+            };
+            return Some(format!("--name {wanted}: {} has that in its name; {known}", all()));
+        }
+        let last = activities.iter().map(|event| event.activity.start.0.saturating_sub(zero)).max()?;
+        let is_past = self.from.is_some_and(|from| from.unsigned_abs() > last);
+        (is_past || self.to == Some(0))
+            .then(|| format!("{} begins in that time; they begin from 0 to {}", all(), format_nanos(last)))
     }
 
     fn most(&self) -> usize {

@@ -217,8 +217,8 @@ fn the_format_is_chosen_by_the_file_extension_or_an_option() {
     assert!(fs::read_to_string(folder.join("out.json")).unwrap().contains("\"traceEvents\""));
     gpuflame(&folder, ["convert", "hand.gfr", "-o", "out.xyz"])
         .fails(2, &["out.xyz", "unknown file extension"]);
-    gpuflame(&folder, ["convert", "hand.gfr"]).fails(2, &["--to chrome"]);
-    gpuflame(&folder, ["convert", "hand.gfr", "hand.gfr", "-o", "x.json"]).fails(2, &["--to parquet"]);
+    gpuflame(&folder, ["convert", "hand.gfr"]).fails(2, &["--format chrome"]);
+    gpuflame(&folder, ["convert", "hand.gfr", "hand.gfr", "-o", "x.json"]).fails(2, &["--format parquet"]);
     gpuflame(&folder, ["convert", "none.gfr", "-o", "x.json"]).fails(1, &["none.gfr", "no such file"]);
     assert!(!folder.join("x.json").exists());
 }

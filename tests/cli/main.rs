@@ -6,6 +6,7 @@ mod support;
 mod command;
 mod convert;
 mod doctor;
+mod flags;
 mod formats;
 mod gpuperf;
 mod graph_capture;

@@ -60,6 +60,20 @@ fn options_override_the_environment() {
 }
 
 #[test]
+fn a_verbose_run_prints_the_ledger_and_a_time_of_a_window_has_a_unit() {
+    let quick = |options: &[&str]| {
+        run(options, &[program().to_str().unwrap(), "quick"]).env("GPUFLAME_VERBOSE", "0").done()
+    };
+    let (done, quiet) = (quick(&["--verbose"]), quick(&[]));
+    let ledger = |done: &Done| done.stderr.lines().any(|line| line.starts_with("gpuflame: launches "));
+    assert!(ledger(&done) && !ledger(&quiet), "{}", done.stderr);
+    let late =
+        run(&["--window", "delay=1min,duration=500ms"], &[program().to_str().unwrap(), "quick"]).done();
+    let [line] = said(&late, "ending (process ")[..] else { panic!("{}", late.stderr) };
+    assert!(line.contains(" launches, none in a window; "), "{line}");
+}
+
+#[test]
 fn an_output_folder_is_created_and_gets_files_of_the_default_name() {
     let done = run(&["-o", "new/", "--formats", "svg"], &[program().to_str().unwrap(), "quick"]).done();
     let [line] = said(&done, "ending (process ")[..] else { panic!("{}", done.stderr) };
@@ -389,8 +403,10 @@ fn a_command_line_that_cannot_be_run_is_rejected_in_one_line() {
     let other = support::cuda().join("libcudart.so.13");
     run(&["--library", other.to_str().unwrap(), "true"]).fails(1, &["is another library, or a program"]);
     // A misspelt option is not mistaken for the command; options after the command belong to the command.
-    let said = run(&["--library", library, "--format", "svg", "true"]);
+    let said = run(&["--library", library, "--frmats", "svg", "true"]);
     assert!(said.code == 2 && said.stderr.contains("--formats"), "{}", said.stderr);
+    assert_eq!(run(&["--library", library, "--format", "svg", "true"]).code, 0, "as in other verbs");
+    run(&["--library", library, "--verbose", "-q", "true"]).fails(2, &["--verbose and --quiet"]);
     let ran = run(&["--library", library, "echo", "-o", "--formats", "--", "x"]).ok();
     assert_eq!(ran.stdout, "-o --formats -- x\n");
     let ran = command(&folder, ["record", "--library", library, "--", "echo", "also called record"]).ok();

@@ -517,7 +517,7 @@ fn each_verb_reports_a_mistake_in_one_line_and_writes_nothing() {
     let mistakes: [(&[&str], i32, &[&str]); 16] = [
         (&["check", "nowhere.json"], 1, &["nowhere.json", "no such file"]),
         (&["check", "other.json"], 1, &["other.json"]),
-        (&["convert", "hand.gfr", "-o", "x.docx"], 2, &["x.docx", "--to chrome"]),
+        (&["convert", "hand.gfr", "-o", "x.docx"], 2, &["x.docx", "--format chrome"]),
         (&["convert", "hand.gfr", "hand.gfr", "-o", "x.json"], 2, &["merge-ranks"]),
         (&["convert", "hand.gfr", "--to", "parquet", "-o", "data", "--run", "a/b"], 2, &["a folder name"]),
         (&["convert", "hand.gfr", "other.json", "--to", "parquet", "-o", "data"], 1, &["other.json"]),

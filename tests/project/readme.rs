@@ -3,22 +3,38 @@
 
 use std::fs;
 
+use crate::support::command::gpuflame;
 use gpuflame_config::settings::SETTINGS;
+use serde_json::Value;
 
 const HEADER: &str = "| variable | values | default | what it does |\n|---|---|---|---|\n";
 
 #[test]
-fn the_settings_page_has_the_settings_of_the_code() {
+fn the_settings_page_has_the_settings_of_the_code_in_the_groups_of_the_command() {
     let path = crate::support::root().join("docs/settings.md");
-    let page = fs::read_to_string(&path).unwrap();
-    let (before, rest) = page.split_once(HEADER).expect("docs/settings.md has the table's header");
-    let (table, after) = rest.split_once("\n\n").expect("an empty line ends the table");
-    let expected = rows();
+    let listed =
+        gpuflame(&crate::support::scratch("settings"), ["settings", "--all", "--format", "json"]).ok();
+    let listed: Value = serde_json::from_str(&listed.stdout).unwrap();
+    let in_group = |setting: &&Value, group: &str| setting["group"] == group;
+    let groups = ["first", "more", "internal"].map(|group| {
+        let settings = listed["settings"].as_array().unwrap().iter().filter(|one| in_group(one, group));
+        rows(settings.map(|setting| setting["name"].as_str().unwrap()))
+    });
+    let mut page = fs::read_to_string(&path).unwrap();
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
-        fs::write(path, format!("{before}{HEADER}{expected}\n\n{after}")).unwrap();
-        return;
+        let mut parts = page.split(HEADER);
+        let mut text = parts.next().unwrap().to_owned();
+        for (part, expected) in parts.zip(&groups) {
+            let after = part.split_once("\n\n").map_or(String::new(), |(_, after)| format!("\n{after}"));
+            text += &format!("{HEADER}{expected}\n{after}");
+        }
+        fs::write(&path, &text).unwrap();
+        page = text;
     }
-    assert_eq!(table, expected, "UPDATE_GOLDEN=1 cargo test --test project writes it");
+    let tables: Vec<_> =
+        page.split(HEADER).skip(1).map(|rest| rest.split("\n\n").next().unwrap().trim_end()).collect();
+    assert_eq!(tables, groups, "UPDATE_GOLDEN=1 cargo test --test project writes them");
+    assert_eq!(groups.join("\n").lines().count(), SETTINGS.len());
 }
 
 /// Cells of the rows of all tables in `text`.
@@ -60,13 +76,15 @@ fn the_simulations_default_watchdog_is_longer_than_two_exit_limits() {
     assert!(watchdog_ms > 2 * limit * 1000, "{watchdog_ms} ms, and {limit} s");
 }
 
-fn rows() -> String {
-    let row = |setting: &gpuflame_config::settings::Setting| {
+/// Rows of the settings with these names.
+fn rows<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let row = |name: &str| {
+        let setting = SETTINGS.iter().find(|setting| setting.name == name).unwrap();
         let default = match setting.default {
             "" => String::new(),
             default => format!("`{default}`"),
         };
-        format!("| `{}` | {} | {default} | {} |", setting.name, setting.values, setting.help)
+        format!("| `{name}` | {} | {default} | {} |", setting.values, setting.help)
     };
-    SETTINGS.iter().map(row).collect::<Vec<_>>().join("\n")
+    names.map(row).collect::<Vec<_>>().join("\n")
 }

@@ -55,8 +55,8 @@ fn a_finished_recording_differs_from_the_checkpoint_of_a_killed_process() {
     assert!(info.stdout.contains("the sums of the run, no single activities"), "{}", info.stdout);
     assert_eq!(info.stderr, "");
     let check = gpuflame(folder, ["check", "out.gfr"]).ok().stdout;
-    let died = check.lines().find(|line| line.contains("ended without its exit hooks"));
-    assert!(died.is_some_and(|line| line.starts_with("none")), "{check}");
+    let died = check.lines().find(|line| line.contains("the recording has its end"));
+    assert!(died.is_some_and(|line| line.starts_with("ok")), "{check}");
     gpuflame(folder, ["recover", "out.gfr"])
         .fails(1, &["out.gfr: its process has written its files at its exit"]);
     let doctor = gpuflame(folder, ["doctor"]).stdout;

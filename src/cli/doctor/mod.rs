@@ -38,7 +38,7 @@ pub(super) struct Doctor {
     #[arg(long, hide = true)]
     probe: bool,
     #[command(flatten)]
-    report: ReportFlags,
+    pub(super) report: ReportFlags,
 }
 
 /// Result of a check.

@@ -3,6 +3,7 @@
 //! This verb only sets variables, waits, and reads the reports of the command's processes (`GPUFLAME_REPORT`). The
 //! injected library does the recording.
 
+mod advice;
 pub(super) mod library;
 mod process_reports;
 mod setting_flags;
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::console::{Console, Outcome};
+use super::console::{Console, Outcome, usage_error};
 use super::recover::recover;
 use gpuflame_config::settings;
 use gpuflame_model::error::{Error, ErrorKind, Result};
@@ -54,11 +55,14 @@ pub(super) struct Run {
     /// ...). A prefix that ends in / is a folder, in which the files have their default names.
     #[arg(short, long, value_name = "PREFIX")]
     output: Option<PathBuf>,
+    /// Print the ledger too: all counts, in lines for scripts.
+    #[arg(short, long)]
+    verbose: bool,
     /// Formats to write, as in GPUFLAME_FORMATS: folded, svg, csv, idle, wait, alloc, cpu, off-cpu, together,
     /// activities, chrome, cupti-text, gfr, sums.
-    #[arg(long, value_name = "LIST")]
+    #[arg(short, long, visible_alias = "format", value_name = "LIST")]
     formats: Option<String>,
-    /// Recording window, as a list of delay=SECONDS, duration=SECONDS, repeat=TIMES, steps=FROM..TO,
+    /// Recording window, as a list of delay=TIME, duration=TIME (`500ms`, `2.5s`), repeat=TIMES, steps=FROM..TO,
     /// step-range=NAME, launches=NUMBER, bytes=SIZE, flag=FILE and signal=USR2, separated by commas; or
     /// `off`: the program itself starts and stops recording.
     #[arg(long, value_name = "WHEN")]
@@ -95,6 +99,9 @@ impl Run {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         // If stderr is a full pipe, the command must still start, and this process must still exit.
         let console = Console { patience: Some(STDERR_TIMEOUT), ..console };
+        if self.verbose && console.quiet {
+            return Err(usage_error("--verbose and --quiet exclude each other"));
+        }
         let chosen = self.settings()?;
         let library = library::find(self.library.as_deref())?;
         let reports = process_reports::ReportFolder::new();
@@ -109,10 +116,11 @@ impl Run {
             Ok(status) => status,
             Err(error) => {
                 let is_missing = error.kind() == std::io::ErrorKind::NotFound;
-                console.print_error(&Error::new(
-                    ErrorKind::Io,
-                    format!("cannot run {}: {error}", Path::new(&self.command[0]).display()),
-                ));
+                let name = Path::new(&self.command[0]).display();
+                let advice =
+                    advice::for_command(&self.command).map_or(String::new(), |how| format!("; {how}"));
+                console
+                    .print_error(&Error::new(ErrorKind::Io, format!("cannot run {name}: {error}{advice}")));
                 return Ok(Outcome::Status(if is_missing { NOT_FOUND } else { CANNOT_RUN }));
             }
         };
@@ -159,6 +167,7 @@ impl Run {
         );
         chosen.extend(self.cpu_samples.as_deref().map(setting_flags::parse_cpu_samples).transpose()?);
         chosen.extend(self.off_cpu.then(|| ("GPUFLAME_OFF_CPU".to_owned(), "1".to_owned())));
+        chosen.extend(self.verbose.then(|| ("GPUFLAME_VERBOSE".to_owned(), "1".to_owned())));
         chosen.extend(self.formats.as_deref().map(setting_flags::parse_formats).transpose()?);
         Ok(chosen)
     }

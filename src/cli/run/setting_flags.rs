@@ -7,6 +7,7 @@ use std::path::Path;
 use toml::{Table, Value};
 
 use crate::console::usage_error;
+use crate::times::to_seconds;
 use gpuflame_config::settings::{SETTINGS, nearest, parse};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
@@ -75,6 +76,8 @@ fn parse_window_part(part: &str) -> Result<SettingPair> {
         let (_, name) = WINDOW_KEYS.iter().find(|(known, _)| *known == word.trim())?;
         Some(((*name).to_owned(), value.trim().to_owned()))
     });
+    let found = found.map(|(name, value)| in_seconds(&name, value)).transpose();
+    let found = found.map_err(|error| error.within(format!("--window: {part}")))?;
     found.ok_or_else(|| {
         let words: Vec<_> = WINDOW_KEYS.iter().map(|(word, _)| format!("{word}=")).collect();
         usage_error(format!(
@@ -82,6 +85,16 @@ fn parse_window_part(part: &str) -> Result<SettingPair> {
             words.join(", ")
         ))
     })
+}
+
+/// Settings that are times in seconds.
+const TIMES: [&str; 4] =
+    ["GPUFLAME_DELAY", "GPUFLAME_DURATION", "GPUFLAME_EXIT_LIMIT", "GPUFLAME_CHECKPOINT"];
+
+/// Converts a time with a unit, such as `500ms`, to the seconds that the library reads.
+fn in_seconds(name: &str, value: String) -> Result<SettingPair> {
+    let value = if TIMES.contains(&name) { to_seconds(&value)? } else { value };
+    Ok((name.to_owned(), value))
 }
 
 /// Parses the value of `--formats`.
@@ -113,7 +126,8 @@ fn parse_config(text: &str) -> Result<Vec<SettingPair>> {
     let mut all = Vec::new();
     for (key, value) in &table {
         let value = to_text(key, value)?;
-        let chosen = (variable_name(key).map_err(|why| setting_error(format!("{key}: {why}")))?, value);
+        let name = variable_name(key).map_err(|why| setting_error(format!("{key}: {why}")))?;
+        let chosen = in_seconds(&name, value).map_err(|error| error.within(key))?;
         check(std::slice::from_ref(&chosen)).map_err(|why| setting_error(format!("{key}: {why}")))?;
         all.push(chosen);
     }
@@ -130,7 +144,7 @@ fn variable_name(key: &str) -> std::result::Result<String, String> {
         return Ok(name);
     }
     let nearest = nearest(&name).trim_start_matches(PREFIX).to_ascii_lowercase();
-    Err(format!("no such setting; did you mean `{nearest}`? `gpuflame settings` lists all settings"))
+    Err(format!("no such setting; did you mean `{nearest}`? `gpuflame settings --all` lists all settings"))
 }
 
 /// Converts a value to the text of a variable.
@@ -187,6 +201,9 @@ mod tests {
         ];
         assert_eq!(pairs(&chosen), expected);
         assert_eq!(pairs(&parse_window("off").unwrap()), [("GPUFLAME_ENABLED", "0")]);
+        let timed = parse_window("delay=2min,duration=250ms").unwrap();
+        assert_eq!(pairs(&timed), [("GPUFLAME_DELAY", "120"), ("GPUFLAME_DURATION", "0.25")]);
+        assert_eq!(pairs(&parse_config("duration = '1.5s'").unwrap()), [("GPUFLAME_DURATION", "1.5")]);
         for (text, words) in [
             ("5", "`5` is neither `off` nor one of delay=, duration="),
             ("length=5", "`length=5` is neither `off` nor one of"),

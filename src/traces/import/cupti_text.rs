@@ -16,9 +16,9 @@ use super::model::*;
 use super::{Id, ReadCounts, Text};
 use gpuflame_model::error::Result;
 
-pub(super) fn read(input: impl BufRead, sink: &mut impl Sink) -> Result<ReadCounts> {
+pub(super) fn read(input: impl BufRead, accept_cut: bool, sink: &mut impl Sink) -> Result<ReadCounts> {
     let mut record: Vec<u8> = Vec::new();
-    let mut counts = lines::for_each_line(input, |line: Line<'_>, counts| {
+    let mut counts = lines::for_each_line(input, accept_cut, |line: Line<'_>, counts| {
         if line.bytes.first().is_some_and(|byte| matches!(byte, b' ' | b'\t')) && !record.is_empty() {
             record.push(b' ');
             record.extend_from_slice(line.bytes.trim_ascii());

@@ -65,8 +65,8 @@ fn offset(line: &[u8], part: &[u8]) -> usize {
 }
 
 /// Reads folded stacks.
-pub(super) fn read(input: impl BufRead, sink: &mut impl Sink) -> Result<ReadCounts> {
-    lines::for_each_line(input, |line: Line<'_>, counts| {
+pub(super) fn read(input: impl BufRead, accept_cut: bool, sink: &mut impl Sink) -> Result<ReadCounts> {
+    lines::for_each_line(input, accept_cut, |line: Line<'_>, counts| {
         if line.is_comment() {
             return Ok(());
         }
@@ -82,8 +82,12 @@ pub(super) fn read(input: impl BufRead, sink: &mut impl Sink) -> Result<ReadCoun
 
 /// Reads extended folded stacks. Lines with fewer fields are skipped, as in the tool that defined the format;
 /// [`ReadCounts::non_events`] counts the skipped lines.
-pub(super) fn read_extended(input: impl BufRead, sink: &mut impl Sink) -> Result<ReadCounts> {
-    lines::for_each_line(input, |line: Line<'_>, counts| {
+pub(super) fn read_extended(
+    input: impl BufRead,
+    accept_cut: bool,
+    sink: &mut impl Sink,
+) -> Result<ReadCounts> {
+    lines::for_each_line(input, accept_cut, |line: Line<'_>, counts| {
         if line.is_comment() {
             return Ok(());
         }

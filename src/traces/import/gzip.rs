@@ -81,6 +81,10 @@ impl Read for CountingReader {
     }
 }
 
+/// Words of an error about compressed data that ends too early, or is damaged.
+pub(super) const TRUNCATED_AT: &str = "data is truncated at byte";
+pub(super) const DAMAGED_AT: &str = "data is damaged at byte";
+
 /// Whether the error means that the compressed data is truncated or damaged. The data before the damage is then usable.
 pub(super) fn is_damage(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::InvalidData | ErrorKind::InvalidInput)
@@ -154,9 +158,9 @@ impl Inflater {
         };
         let at = self.bytes_read().saturating_sub(buffered as u64);
         let what = match error.kind() {
-            ErrorKind::UnexpectedEof => format!("the {word} data is truncated at byte {at} of the file"),
+            ErrorKind::UnexpectedEof => format!("the {word} {TRUNCATED_AT} {at} of the file"),
             _ if is_damage(error) => format!(
-                "the {word} data is damaged at byte {at} of the file or before it ({error}): the file was changed, or \
+                "the {word} {DAMAGED_AT} {at} of the file or before it ({error}): the file was changed, or \
                  two programs wrote to it at once"
             ),
             _ => return std::io::Error::new(error.kind(), error.to_string()),

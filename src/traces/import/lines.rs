@@ -27,9 +27,10 @@ impl Line<'_> {
     }
 }
 
-/// Calls `take` with each line.
+/// Calls `take` with each line. A last line without a line break may be truncated: with `accept_cut`, it is left out.
 pub(super) fn for_each_line(
     mut input: impl BufRead,
+    accept_cut: bool,
     mut take: impl FnMut(Line<'_>, &mut ReadCounts) -> Result<()>,
 ) -> Result<ReadCounts> {
     let mut counts = ReadCounts::default();
@@ -43,8 +44,20 @@ pub(super) fn for_each_line(
         if count as u64 == MAX_LINE_BYTES {
             return Err(Line { bytes: &bytes, number }.error("more than 64 MiB: not a text file"));
         }
+        let is_whole = bytes.last() == Some(&b'\n');
+        if accept_cut && !is_whole {
+            counts.truncated_at = Some(counts.bytes);
+            break;
+        }
         counts.bytes += count as u64;
-        take(Line { bytes: bytes.trim_ascii_end(), number }, &mut counts)?;
+        let taken = take(Line { bytes: bytes.trim_ascii_end(), number }, &mut counts);
+        taken.map_err(|error| match is_whole || number == 1 {
+            true => error,
+            false => Error::new(
+                error.kind(),
+                format!("{error}; if the file is truncated there, `--accept-cut` leaves that line out"),
+            ),
+        })?;
     }
     Ok(counts)
 }

@@ -266,9 +266,9 @@ impl Opened {
                 let input = Cursor::new(head).chain(std::io::stdin().lock());
                 read(&mut BufReader::with_capacity(size, ProgressReader { input, options }))
             }
-            Input::Stream { head, rest } => {
-                rest.read_with_thread(head, options, |rest| read(&mut BufReader::with_capacity(size, rest)))
-            }
+            Input::Stream { head, rest } => rest
+                .read_with_thread(head, options, |rest| read(&mut BufReader::with_capacity(size, rest)))
+                .map_err(|error| offer_accept_cut(error, options)),
         }
     }
 
@@ -288,12 +288,26 @@ impl Opened {
                 let mut counts = rest.read_with_thread(head, options, |mut rest| match kind {
                     Kind::Chrome => json::read_from(&mut rest, options.json_options(), sink),
                     Kind::Rocprof => read_kind(kind, rest.in_proportion(), options, sink),
+                    Kind::Folded | Kind::ExtendedFolded | Kind::CuptiText => {
+                        read_kind(kind, rest, options, sink).map_err(|error| offer_accept_cut(error, options))
+                    }
                     _ => read_kind(kind, rest, options, sink),
                 })?;
                 counts.remarks.append(&mut remarks.lock().unwrap_or_else(PoisonError::into_inner));
                 Ok(counts)
             }
         }
+    }
+}
+
+/// Adds the option that reads the data before a truncation to the error about truncated compressed data. Not for kinds of
+/// files that are read only as a whole, nor for JSON, whose scanner names the option itself.
+fn offer_accept_cut(error: Error, options: &Options) -> Error {
+    let text = error.to_string();
+    let is_truncated = text.contains(gzip::TRUNCATED_AT) || text.contains(gzip::DAMAGED_AT);
+    match is_truncated && !options.accept_cut {
+        true => Error::new(error.kind(), format!("{text}; `--accept-cut` reads the data before it")),
+        false => error,
     }
 }
 
@@ -324,9 +338,9 @@ fn read_kind(kind: Kind, input: impl Read, options: &Options, sink: &mut impl Si
     let input = BufReader::with_capacity(options.buffer, input);
     match kind {
         Kind::Rocprof => rocprof::read(input, sink),
-        Kind::CuptiText => cupti_text::read(input, sink),
-        Kind::Folded => folded::read(input, sink),
-        Kind::ExtendedFolded => folded::read_extended(input, sink),
+        Kind::CuptiText => cupti_text::read(input, options.accept_cut, sink),
+        Kind::Folded => folded::read(input, options.accept_cut, sink),
+        Kind::ExtendedFolded => folded::read_extended(input, options.accept_cut, sink),
         Kind::Sbt => sbt::read(input, sink),
         Kind::Nsys | Kind::Rocpd | Kind::Rpd => {
             Err(Error::new(ErrorKind::Format, "an sqlite file cannot be read from a pipe; save it first"))

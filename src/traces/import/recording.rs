@@ -112,7 +112,7 @@ fn describe_missing(
         Some(_) if missed_mark => {
             format!("the file could no longer be written: everything after that, and {held}, are missing")
         }
-        Some(CheckpointMark { open: 0, .. }) if exited => "nothing that it launched is missing".to_owned(),
+        Some(CheckpointMark { open: 0, .. }) if exited => "all launches are in the file".to_owned(),
         Some(_) if exited => format!("{held} are missing"),
         Some(mark) => {
             let seconds = f64::from(mark.interval_ms) / 1e3;
@@ -190,8 +190,8 @@ mod tests {
         );
         assert_eq!(
             describe_missing(WriterState::OutputsFailed, Some(&CheckpointMark { open: 0, ..mark }), over),
-            "its process exited but could not write its files, after 12.3 s or later; nothing that it launched is \
-             missing"
+            "its process exited but could not write its files, after 12.3 s or later; all launches are in the \
+             file"
         );
         assert_eq!(
             describe(WriterState::OutputsFailed, RecordingState { missed_mark: true, ..over }),

@@ -41,6 +41,8 @@ pub struct Ops {
     pub names: NameTable,
     /// Number of GPU operations, inside and outside the time range.
     pub total: u64,
+    /// First start and last end of all GPU operations, in ns; `None` if there are none.
+    pub span: Option<(i64, i64)>,
 }
 
 impl Ops {
@@ -62,12 +64,18 @@ impl Ops {
 
     fn add_op(&mut self, op: &Op<'_>) {
         self.total += 1;
+        self.add_span(op.start, op.end);
         if self.range.is_some_and(|(first, last)| op.start < first || op.end > last) {
             return;
         }
         let name = self.names.intern(op.name);
         let stream = (op.device.unwrap_or(0), op.stream.unwrap_or(0));
         self.ops.push(TracedOp { start: op.start, end: op.end, name, stream });
+    }
+
+    fn add_span(&mut self, start: i64, end: i64) {
+        let (first, last) = self.span.unwrap_or((start, end));
+        self.span = Some((first.min(start), last.max(end)));
     }
 
     fn add_step(&mut self, step: &CpuOp<'_>) {
@@ -108,5 +116,8 @@ impl Fork for Ops {
         self.ops.extend(later.ops.into_iter().map(|op| TracedOp { name: renamed(op.name), ..op }));
         self.steps.extend(later.steps.into_iter().map(|s| TracedStep { name: renamed(s.name), ..s }));
         self.total += later.total;
+        if let Some((start, end)) = later.span {
+            self.add_span(start, end);
+        }
     }
 }

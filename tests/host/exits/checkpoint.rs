@@ -731,7 +731,7 @@ fn a_truncated_recording_of_an_exited_process_is_reported_as_exited() {
 
 #[test]
 fn a_checkpoint_is_kept_if_the_outputs_have_no_disk_space() {
-    assert_stays(false, "; nothing that it launched is missing");
+    assert_stays(false, "; all launches are in the file");
     let late = "; the file could no longer be written: everything after that, and 0 activities that CUPTI still held, \
                 are missing";
     assert_stays(true, late);
@@ -756,7 +756,7 @@ fn the_last_checkpoint_of_launching_threads_matches_the_ledger() {
     let pending = became["launch_pending"];
     assert!(pending <= 4 || done.stderr.contains("CUPTI did not answer"), "{}", done.stderr);
     let missing = match pending {
-        0 => "; nothing that it launched is missing".to_owned(),
+        0 => "; all launches are in the file".to_owned(),
         _ => format!("; {pending} activities that CUPTI still held are missing"),
     };
     let [remark] = read.remarks() else { panic!("one remark, not {:?}", read.remarks()) };

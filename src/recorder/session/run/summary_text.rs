@@ -69,7 +69,7 @@ fn busy_line(ledger: &Ledger, profile: &Profile) -> String {
     });
     let mut line = shares.collect::<Vec<_>>().join(", ");
     if let Some(more) = times.len().checked_sub(MAX_GPUS).filter(|more| *more > 0) {
-        line += &format!(", and {more} more GPUs");
+        line += &format!(", and {}", counted(more as u64, "more GPUs"));
     }
     let longest = |of: fn(&DeviceTime) -> u64| format_nanos(times.iter().map(of).max().unwrap_or_default());
     line + &match profile.steady() {
@@ -200,7 +200,7 @@ fn complete_line(ledger: &Ledger, profile: &Profile) -> String {
     let mut note = |is_lost: bool, count: u64, what: &str, reason: &'static str| {
         if count > 0 {
             let list = if is_lost { &mut lost } else { &mut details };
-            list.push(format!("{} {what}", grouped(count)));
+            list.push(counted(count, what));
             if !reason.is_empty() && !reasons.contains(&reason) {
                 reasons.push(reason);
             }
@@ -219,12 +219,12 @@ fn complete_line(ledger: &Ledger, profile: &Profile) -> String {
     note(true, tally.activities.of_no_call, "activities with impossible correlation ids", "");
     note(false, tally.activities.no_stack, "activities without a launch stack", "");
     note(false, tally.activities.launched_before, "activities launched before recording", "");
-    note(false, tally.launches.pending.saturating_sub(uncovered), "empty copies or graphs", "");
+    note(false, tally.launches.pending.saturating_sub(uncovered), "launches of empty copies or graphs", "");
     note(false, tally.launches.outside, "launches outside the windows", "");
-    let launches = grouped(ledger.launches().total);
+    let launches = counted(ledger.launches().total, "launches");
     let mut line = match lost.is_empty() {
-        true => format!("complete: {launches} launches, none lost"),
-        false => format!("not complete: {launches} launches; lost: {}", lost.join(", ")),
+        true => format!("complete: {launches}, none lost"),
+        false => format!("not complete: {launches}; lost: {}", lost.join(", ")),
     };
     if !details.is_empty() {
         line += &format!("; {}", details.join(", "));
@@ -277,6 +277,18 @@ fn reason(loss: Loss) -> &'static str {
     }
 }
 
+/// Formats a count of `what`. For 1, the first plural in `what` becomes a singular: `1 launch without GPU work`.
+fn counted(count: u64, what: &str) -> String {
+    let plural = what.split_once("s ").or_else(|| Some((what.strip_suffix('s')?, "")));
+    let (Some((one, rest)), 1) = (plural, count) else { return grouped(count) + " " + what };
+    let (one, end) = match one.strip_suffix("ie") {
+        Some(one) => (one, "y"),
+        None => (one.strip_suffix("he").map_or(one, |_| &one[..one.len() - 1]), ""),
+    };
+    let space = if rest.is_empty() { "" } else { " " };
+    ["1 ", one, end, space, rest].concat()
+}
+
 /// Formats a number with commas: `9,216`.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
@@ -308,8 +320,10 @@ fn next_file_line(profile: &Profile, files: &[&Path]) -> Option<String> {
         if file.as_os_str().as_encoded_bytes().ends_with(b".gfr") { "run `gpuflame top` on" } else { "open" };
     let others = match more {
         0 => String::new(),
-        1 => "; 1 more file was written".to_owned(),
-        more => format!("; {more} more files were written"),
+        more => format!(
+            "; {} written",
+            counted(more as u64, if more == 1 { "more files was" } else { "more files were" })
+        ),
     };
     Some(format!("next: {verb} {}{others}", file.display()))
 }
@@ -518,7 +532,7 @@ mod tests {
         let expected = [
             "GPU 0 busy at least 10.0 % of 100 ns, start-up and shutdown included",
             "idle time is unknown: 18 of 20 launches have no activity",
-            "not complete: 20 launches; lost: 18 launches without GPU work; 1 empty copies or graphs \
+            "not complete: 20 launches; lost: 18 launches without GPU work; 1 launch of empty copies or graphs \
              (it was not finished at the exit, or CUPTI did not report it)",
             "next: open /x/o.svg; 4 more files were written",
         ];
@@ -555,7 +569,7 @@ mod tests {
         profile.push(&Row::Provenance { what: Provenance::RANK, text: "3" });
         let prefix = format!("rank 3, process {}: ", std::process::id());
         let found = shown(&complete_ledger(1), &profile, &["o.svg"]);
-        assert_eq!(found[1], format!("{prefix}complete: 1 launches, none lost"));
+        assert_eq!(found[1], format!("{prefix}complete: 1 launch, none lost"));
         assert!(found.len() == 3 && found.iter().all(|line| line.starts_with(&prefix)), "{found:?}");
     }
 
@@ -567,6 +581,21 @@ mod tests {
         assert_eq!(idle_line(&profile).unwrap(), "idle 70 ns: 100.0 % unknown");
         profile.set_samples(&IDLE, Vec::new());
         assert_eq!(idle_line(&profile).unwrap(), "idle 70 ns");
+    }
+
+    #[test]
+    fn a_count_of_one_has_a_singular() {
+        for (what, one) in [
+            ("launches", "1 launch"),
+            ("launches of empty copies or graphs", "1 launch of empty copies or graphs"),
+            ("activities without times", "1 activity without times"),
+            ("graph nodes dropped", "1 graph node dropped"),
+            ("python unsure", "1 python unsure"),
+            ("more GPUs", "1 more GPU"),
+        ] {
+            assert_eq!(counted(1, what), one);
+            assert_eq!(counted(1200, what), format!("1,200 {what}"));
+        }
     }
 
     #[test]

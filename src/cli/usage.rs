@@ -1,0 +1,259 @@
+//! The command line as a whole: which verbs have which shared options, the groups of verbs in the help, and advice for
+//! invalid command lines that the parser does not give.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use clap::builder::StyledStr;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Arg, ArgAction, Command, Error};
+
+use super::near_misses::near_misses;
+
+/// Groups of verbs in the help, in the order in which a user needs them.
+const GROUPS: [(&str, &[&str]); 5] = [
+    ("Record", &["run", "doctor", "recover", "settings"]),
+    ("Look", &["top", "flamegraph", "view", "info", "check"]),
+    ("Compare", &["diff", "merge-ranks"]),
+    ("Convert", &["convert"]),
+    ("Work like other projects' scripts", &["gpuperf", "merge", "stats", "extract", "decode-steps"]),
+];
+/// Verbs that read no recording or trace.
+const WITHOUT_INPUT: [&str; 4] = ["run", "doctor", "settings", "gpuperf"];
+/// Name of the option to accept truncated input.
+pub(super) const ACCEPT_CUT: &str = "accept_cut";
+/// Maximum number of verbs in a tip.
+const MAX_VERBS: usize = 3;
+/// Maximum number of files of a folder among which the newest recording is searched.
+const MAX_FILES: usize = 10_000;
+
+/// Adds the options that only some verbs have, and the groups of verbs.
+pub(super) fn complete(command: Command) -> Command {
+    let verbs: Vec<String> = command.get_subcommands().map(|verb| verb.get_name().to_owned()).collect();
+    let readers = verbs.iter().filter(|verb| !WITHOUT_INPUT.contains(&verb.as_str()));
+    let command = readers.fold(command, |command, verb| {
+        command.mut_subcommand(verb, |verb| {
+            verb.arg(
+                Arg::new(ACCEPT_CUT)
+                    .long("accept-cut")
+                    .action(ArgAction::SetTrue)
+                    .help("Read truncated input up to its last complete event, and print where it ends"),
+            )
+        })
+    });
+    let groups = grouped_verbs(&command);
+    command.help_template(format!(
+        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n{groups}\nOptions:\n{{options}}{{after-help}}"
+    ))
+}
+
+/// Lists the verbs and their purposes, by group.
+fn grouped_verbs(command: &Command) -> String {
+    let mut text = String::new();
+    let mut add = |title: &str, verbs: &[&str]| {
+        let known = verbs.iter().filter_map(|name| command.find_subcommand(name));
+        let known: Vec<_> = known.filter(|verb| !verb.is_hide_set()).collect();
+        if known.is_empty() {
+            return;
+        }
+        let _ = writeln!(text, "\n{title}:");
+        for verb in known {
+            let about = verb.get_about().map(StyledStr::to_string).unwrap_or_default();
+            let _ = writeln!(text, "  {:12}  {about}", verb.get_name());
+        }
+    };
+    GROUPS.iter().for_each(|(title, verbs)| add(title, verbs));
+    let is_grouped = |name: &str| GROUPS.iter().any(|(_, verbs)| verbs.contains(&name));
+    let others: Vec<_> =
+        command.get_subcommands().map(Command::get_name).filter(|name| !is_grouped(name)).collect();
+    add("Others", &others);
+    text
+}
+
+/// Replaces the parser's tips on an invalid command line if they would mislead, and adds those that it cannot know.
+/// `words` are the words of the command line, beginning with the program's name.
+pub(super) fn advise(mut error: Error, command: &Command, words: &[OsString]) -> Error {
+    let verb = words.iter().skip(1).find_map(|word| command.find_subcommand(word));
+    let tips = match error.kind() {
+        ErrorKind::InvalidSubcommand => verb_tips(&mut error, command),
+        ErrorKind::UnknownArgument => argument_tips(&mut error, command, verb, words),
+        ErrorKind::MissingRequiredArgument => missing_tips(&error, verb),
+        _ => Vec::new(),
+    };
+    if !tips.is_empty() {
+        let tips = tips.into_iter().map(StyledStr::from).collect();
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
+    }
+    error
+}
+
+fn context(error: &Error, kind: ContextKind) -> Option<String> {
+    match error.get(kind)? {
+        ContextValue::String(text) => Some(text.clone()),
+        ContextValue::Strings(all) => all.first().cloned(),
+        _ => None,
+    }
+}
+
+/// Returns tips for a word in the place of the verb. A file there means that the verb was left out.
+fn verb_tips(error: &mut Error, command: &Command) -> Vec<String> {
+    let Some(word) = context(error, ContextKind::InvalidSubcommand) else { return Vec::new() };
+    let path = Path::new(&word);
+    let is_program = path.is_file()
+        && path.metadata().is_ok_and(|file| file.permissions().mode() & 0o111 != 0)
+        && path.extension().is_none_or(|ending| ending != "gfr");
+    if !path.exists() && !word.contains(['.', '/']) {
+        let verbs = command.get_subcommands().map(Command::get_name);
+        if near_misses(&word, verbs).is_empty() {
+            error.remove(ContextKind::SuggestedSubcommand);
+        }
+        error.remove(ContextKind::Suggested);
+        return Vec::new();
+    }
+    error.remove(ContextKind::SuggestedSubcommand);
+    let quoted = quote(&word);
+    if is_program || has_ending(path, &["py", "sh"]) {
+        let interpreter = if !is_program && has_ending(path, &["py"]) { "python " } else { "" };
+        return vec![format!("name a verb before the program: `gpuflame run {interpreter}{quoted}`")];
+    }
+    if path.is_dir() {
+        return vec![format!("name a verb before the folder: `gpuflame merge-ranks {quoted}`")];
+    }
+    vec![format!(
+        "name a verb before the file: `gpuflame top {quoted}`, or `gpuflame flamegraph {quoted} -o flame.svg`"
+    )]
+}
+
+/// Returns tips for an unknown option, or for an argument too many.
+fn argument_tips(
+    error: &mut Error,
+    command: &Command,
+    verb: Option<&Command>,
+    words: &[OsString],
+) -> Vec<String> {
+    let Some(argument) = context(error, ContextKind::InvalidArg) else { return Vec::new() };
+    let Some(verb) = verb else { return Vec::new() };
+    let name = verb.get_name();
+    if !argument.starts_with('-') {
+        error.remove(ContextKind::Suggested);
+        return surplus_tips(name, &argument, words);
+    }
+    // The parser's other tip, to pass the option as a value, is right only for `run`.
+    error.remove(ContextKind::Suggested);
+    if let Some(similar) = context(error, ContextKind::SuggestedArg) {
+        if !near_misses(argument.trim_start_matches('-'), [similar.trim_start_matches('-')]).is_empty() {
+            return Vec::new();
+        }
+        error.remove(ContextKind::SuggestedArg);
+        let usage = verb.clone().bin_name(format!("gpuflame {name}")).render_usage();
+        error.insert(ContextKind::Usage, ContextValue::StyledStr(usage));
+    }
+    if matches!(name, "run" | "gpuperf") {
+        return vec![format!(
+            "options of the command follow the command: `gpuflame {name} COMMAND {argument}`"
+        )];
+    }
+    let Some(long) = argument.strip_prefix("--") else { return Vec::new() };
+    let long = long.split('=').next().unwrap_or(long);
+    let has = |verb: &&Command| verb.get_arguments().any(|known| is_named(known, long));
+    let verbs: Vec<_> =
+        command.get_subcommands().filter(has).map(Command::get_name).take(MAX_VERBS).collect();
+    match verbs.is_empty() {
+        true => Vec::new(),
+        false => vec![format!("`{name}` has no --{long}; these verbs have it: {}", verbs.join(", "))],
+    }
+}
+
+fn is_named(argument: &Arg, long: &str) -> bool {
+    argument.get_long() == Some(long)
+        || argument.get_all_aliases().is_some_and(|aliases| aliases.contains(&long))
+}
+
+/// Returns tips for an argument too many, which is often a second file.
+fn surplus_tips(verb: &str, second: &str, words: &[OsString]) -> Vec<String> {
+    let is_option = |word: &OsString| word.as_encoded_bytes().starts_with(b"-");
+    let at = words.iter().position(|word| word == OsStr::new(verb)).unwrap_or(0);
+    let inputs = words[at..].windows(2).filter(|pair| !is_option(&pair[0]) && !is_option(&pair[1]));
+    let mut inputs = inputs.map(|pair| pair[1].to_string_lossy()).filter(|word| word != second);
+    let Some(first) = inputs.next() else { return Vec::new() };
+    let (first, second) = (quote(&first), quote(second));
+    let compare = format!("to compare two runs: `gpuflame diff {first} {second}`");
+    let ranks = format!("to merge the ranks of a job: `gpuflame merge-ranks {first} {second}`");
+    match verb {
+        "flamegraph" => {
+            let picture =
+                format!("to draw the difference: `gpuflame flamegraph --diff {first} {second} -o diff.svg`");
+            vec![picture, ranks]
+        }
+        "top" | "info" | "check" | "view" => vec![compare, ranks],
+        "diff" => vec![
+            "`diff` compares two runs; `gpuflame merge-ranks FILES` merges the ranks of a job".to_owned(),
+        ],
+        _ => Vec::new(),
+    }
+}
+
+/// Returns a tip for a verb without its input: the newest recording in the current folder.
+fn missing_tips(error: &Error, verb: Option<&Command>) -> Vec<String> {
+    let Some(ContextValue::Strings(missing)) = error.get(ContextKind::InvalidArg) else { return Vec::new() };
+    let Some(verb) = verb else { return Vec::new() };
+    let name = verb.get_name();
+    if missing.iter().any(|one| one.starts_with("<COMMAND>")) {
+        return vec![format!(
+            "name the program to record: `gpuflame {name} ./app`, or `gpuflame {name} python train.py`"
+        )];
+    }
+    if matches!(name, "stats" | "extract") && missing.iter().all(|one| !one.starts_with("<INPUT>")) {
+        let range = if name == "extract" { " --from 10ms --to 20ms" } else { "" };
+        return vec![format!("options can name them too: `gpuflame {name} INPUT -o out.csv{range}`")];
+    }
+    if missing.len() > 1 || !missing.iter().any(|one| one.starts_with("<INPUT>")) {
+        return Vec::new();
+    }
+    match newest_recording() {
+        Some(file) => vec![format!("the newest recording here: `gpuflame {name} {}`", quote(&file))],
+        None => vec![format!("name a recording or a trace; `gpuflame run ./app` records one")],
+    }
+}
+
+/// Returns the name of the newest recording in the current folder.
+fn newest_recording() -> Option<String> {
+    let files = std::fs::read_dir(".").ok()?.take(MAX_FILES).filter_map(Result::ok);
+    let recordings = files.filter(|file| has_ending(&file.path(), &["gfr"]));
+    let newest = recordings
+        .max_by_key(|file| (file.metadata().and_then(|it| it.modified()).ok(), file.file_name()))?;
+    newest.file_name().into_string().ok()
+}
+
+fn has_ending(path: &Path, endings: &[&str]) -> bool {
+    path.extension().and_then(OsStr::to_str).is_some_and(|ending| endings.contains(&ending))
+}
+
+/// Quotes a word for a shell, if needed.
+pub(super) fn quote(word: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "_-./=:,%+@".contains(c);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_quoted_for_a_shell() {
+        for (word, quoted) in [
+            ("a/b.py", "a/b.py"),
+            ("", "''"),
+            ("two words", "'two words'"),
+            ("it's", "'it'\\''s'"),
+            ("%p", "%p"),
+        ] {
+            assert_eq!(quote(word), quoted);
+        }
+    }
+}
