@@ -20,16 +20,19 @@ mod explain;
 mod extract;
 mod flamegraph;
 mod gpuperf;
+mod heading;
 mod info;
 mod inherited;
 mod input;
 mod jobs;
+mod layout;
 mod merge;
 mod merge_ranks;
 #[cfg(test)]
 mod mutated;
 mod name_flags;
 mod output;
+mod page;
 mod ranks;
 mod recorded_steps;
 mod recover;
@@ -37,8 +40,10 @@ mod report;
 mod run;
 mod set_file;
 mod settings;
+mod shorten;
 mod stats;
 mod stream_times;
+mod table;
 mod top;
 mod trace;
 mod view;
@@ -49,7 +54,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use console::{Console, Outcome, usage_error};
+use console::{ColorChoice, Console, Outcome, usage_error};
 use gpuflame_model::error::{ErrorKind, Result};
 use gpuflame_os::file;
 
@@ -70,6 +75,9 @@ struct Command {
     /// Read a truncated trace up to its last complete event, and print where it ends.
     #[arg(long, global = true)]
     accept_cut: bool,
+    /// When to colour tables. `auto`: on a terminal, unless NO_COLOR is set.
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto", hide_possible_values = true)]
+    color: ColorChoice,
 }
 
 #[derive(Debug, Subcommand)]
@@ -113,7 +121,7 @@ fn main() -> ExitCode {
 
 impl Command {
     fn console(&self) -> Console {
-        Console { quiet: self.quiet, accept_cut: self.accept_cut, patience: None }
+        Console { quiet: self.quiet, accept_cut: self.accept_cut, patience: None, color: self.color }
     }
 }
 
@@ -125,7 +133,9 @@ fn print_usage(error: &clap::Error) -> ExitCode {
     }
     match printed {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Console { quiet: false, accept_cut: false, patience: None }.print_error(&error.into());
+            let console =
+                Console { quiet: false, accept_cut: false, patience: None, color: ColorChoice::Never };
+            console.print_error(&error.into());
             ExitCode::from(1)
         }
         _ => ExitCode::SUCCESS,
@@ -136,7 +146,7 @@ fn print_usage(error: &clap::Error) -> ExitCode {
 fn by_words(words: &[OsString], console: Console) -> Result<Outcome> {
     let all = std::iter::once(OsStr::new("gpuflame")).chain(words.iter().map(OsString::as_os_str));
     let mut command = Command::try_parse_from(all).map_err(|error| usage_error(error.to_string()))?;
-    (command.quiet, command.accept_cut) = (console.quiet, console.accept_cut);
+    (command.quiet, command.accept_cut, command.color) = (console.quiet, console.accept_cut, console.color);
     dispatch(&command)
 }
 

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use clap::Args;
 
 use super::console::{Console, Outcome};
+use super::page::Page;
 use super::report::{self, Cell, ReportFlags, ReportFormat, Table};
 use gpuflame_config::settings::SETTINGS;
 use gpuflame_model::error::Result;
@@ -22,7 +23,7 @@ impl Settings {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         self.report.output.write(console, |out| match self.report.format {
             ReportFormat::Text => Ok(out.write_all(settings_text().as_bytes())?),
-            _ => report::write_tables(&[settings_table()], self.report.format, out),
+            _ => report::write_tables(&[], &[settings_table()], self.report.format, Page::UNBOUNDED, out),
         })?;
         Ok(Outcome::Clean)
     }

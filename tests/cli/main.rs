@@ -18,6 +18,7 @@ mod passes;
 mod run;
 mod steps;
 mod stream_order;
+mod tables;
 mod terminal;
 mod verbs;
 mod viewers;

@@ -161,8 +161,7 @@ fn assert_files_are_harmless(folder: &Path) {
     }
 }
 
-/// A terminal gets the same text as a pipe: the command only checks whether it writes to a terminal for pictures and
-/// progress.
+/// A terminal gets the same names as a pipe, cut to its width.
 #[test]
 fn names_with_terminal_control_characters_are_escaped_in_all_output() {
     let folder = scratch("odd_names");
