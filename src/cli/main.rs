@@ -38,6 +38,8 @@ mod recorded_steps;
 mod recover;
 mod report;
 mod run;
+#[cfg(test)]
+mod schema;
 mod set_file;
 mod settings;
 mod shorten;

@@ -16,6 +16,7 @@ mod merge;
 mod names;
 mod passes;
 mod run;
+mod schema;
 mod steps;
 mod stream_order;
 mod tables;
