@@ -9,6 +9,7 @@
 
 mod arrivals;
 mod check;
+mod completions;
 mod console;
 mod convert;
 #[cfg(test)]
@@ -54,7 +55,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use console::{ColorChoice, Console, Outcome, usage_error};
 use gpuflame_model::error::{ErrorKind, Result};
@@ -85,6 +86,7 @@ struct Command {
 #[derive(Debug, Subcommand)]
 enum Verb {
     Check(check::Check),
+    Completions(completions::Completions),
     Convert(convert::Convert),
     DecodeSteps(decode_steps::DecodeSteps),
     Diff(diff::Diff),
@@ -93,6 +95,7 @@ enum Verb {
     Flamegraph(flamegraph::Flamegraph),
     Gpuperf(gpuperf::Gpuperf),
     Info(info::Info),
+    Man(completions::Man),
     Merge(merge::Merge),
     MergeRanks(merge_ranks::MergeRanks),
     Recover(recover::Recover),
@@ -156,6 +159,7 @@ fn dispatch(command: &Command) -> Result<Outcome> {
     let console = command.console();
     match &command.verb {
         Verb::Check(verb) => verb.run(console),
+        Verb::Completions(verb) => verb.run(<Command as CommandFactory>::command(), console),
         Verb::Convert(verb) => verb.run(console),
         Verb::DecodeSteps(verb) => verb.run(console),
         Verb::Diff(verb) => verb.run(console),
@@ -164,6 +168,7 @@ fn dispatch(command: &Command) -> Result<Outcome> {
         Verb::Flamegraph(verb) => verb.run(console),
         Verb::Gpuperf(verb) => verb.run(console, by_words),
         Verb::Info(verb) => verb.run(console),
+        Verb::Man(verb) => verb.run(<Command as CommandFactory>::command(), console),
         Verb::Merge(verb) => verb.run(console),
         Verb::MergeRanks(verb) => verb.run(console),
         Verb::Recover(verb) => verb.run(console),

@@ -4,6 +4,7 @@
 mod support;
 
 mod command;
+mod completions;
 mod convert;
 mod doctor;
 mod formats;
