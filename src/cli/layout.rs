@@ -9,6 +9,7 @@ use unicode_width::UnicodeWidthStr;
 use super::page::{Page, Style};
 use super::shorten::{Text, TextKind, fit_all, wrap};
 use super::table::{Cell, Table, column_title, group_digits};
+use gpuflame_export::clean_line;
 use gpuflame_model::error::Result;
 
 /// Columns that a narrow table leaves out, least useful first, by the name of the table. Columns that are not listed are
@@ -72,7 +73,7 @@ const SEPARATOR: char = '\u{1f}';
 /// Writes the tables, with empty lines between them. On a terminal, `heading` is before them.
 pub(super) fn write(heading: &[String], tables: &[Table], page: Page, out: &mut dyn Write) -> Result<()> {
     if let Some(columns) = page.columns {
-        for line in heading.iter().flat_map(|line| wrap(line, columns)) {
+        for line in heading.iter().flat_map(|line| wrap(&clean_line(line), columns)) {
             writeln!(out, "{}", page.paint(Style::Strong, &line))?;
         }
         if !heading.is_empty() {

@@ -220,16 +220,14 @@ fn cut_stack(text: &str, own: Option<&str>, place: Option<usize>, width: usize) 
         }
         if joined(&frames, &kept).width() > width {
             if kept.len() == 1 {
-                // The most important frame does not fit alone.
-                let gaps = usize::from(at > 0) + usize::from(at < last);
-                let room = width.saturating_sub(gaps * (GAP.len() + 1)).max(GAP.len() + 2);
-                let cut = if frames[at].width() > room {
-                    cut_name(&frames[at], None, room)
-                } else {
-                    frames[at].to_string()
-                };
+                // The most important frame does not fit with both gaps.
                 let (before, after) = (if at > 0 { "...;" } else { "" }, if at < last { ";..." } else { "" });
-                return format!("{before}{cut}{after}");
+                let frame = &frames[at];
+                if frame.width() + before.len() + GAP.len() <= width {
+                    return format!("{before}{frame}{GAP}");
+                }
+                let room = width.saturating_sub(before.len() + after.len()).max(GAP.len() + 2);
+                return format!("{before}{}{after}", cut_name(frame, None, room));
             }
             kept.remove(&at);
             misses += 1;

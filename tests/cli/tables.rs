@@ -14,7 +14,7 @@ use crate::support::traces::Trace;
 use crate::support::{handmade, root, scratch};
 
 /// Runs `gpuflame ARGS` with standard output on a terminal, and returns what the terminal received.
-fn at_terminal(folder: &Path, args: &[&str], environment: &[(&str, &str)]) -> String {
+pub(crate) fn at_terminal(folder: &Path, args: &[&str], environment: &[(&str, &str)]) -> String {
     let (mut ours, mut theirs) = (-1, -1);
     // SAFETY: there is room for two descriptors; null pointers leave the rest to the system.
     let opened = unsafe { libc::openpty(&mut ours, &mut theirs, null_mut(), null_mut(), null_mut()) };
