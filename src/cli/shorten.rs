@@ -38,6 +38,14 @@ const MAX_MISSES: usize = 8;
 /// Returns the lines of each text, each at most `width` wide. Different texts never become equal (except sites): those
 /// that cannot be told apart within one line take several.
 pub(super) fn fit_all(texts: &[Text<'_>], kind: TextKind, width: usize) -> Vec<Vec<String>> {
+    let named: Vec<Cow<'_, str>>;
+    let shorter: Vec<Text<'_>>;
+    let mut texts = texts;
+    if kind == TextKind::Name && texts.iter().any(|text| text.whole.width() > width) {
+        named = names_without_folders(texts);
+        shorter = named.iter().map(|whole| Text { whole, own: None }).collect();
+        texts = &shorter;
+    }
     let mut fitted = fit_in_lines(texts, kind, width, 1);
     let mut lines = 2;
     loop {
@@ -51,6 +59,19 @@ pub(super) fn fit_all(texts: &[Text<'_>], kind: TextKind, width: usize) -> Vec<V
         }
         lines *= 2;
     }
+}
+
+/// Returns the names without folders, except those that would become equal to others.
+fn names_without_folders<'a>(texts: &[Text<'a>]) -> Vec<Cow<'a, str>> {
+    let mut owners: HashMap<Cow<'a, str>, BTreeSet<&'a str>> = HashMap::new();
+    for text in texts {
+        owners.entry(without_folders(text.whole)).or_default().insert(text.whole);
+    }
+    let short = |text: &Text<'a>| match without_folders(text.whole) {
+        short if owners[&short].len() == 1 => short,
+        _ => Cow::Borrowed(text.whole),
+    };
+    texts.iter().map(short).collect()
 }
 
 /// Returns the lines of each text if all texts are cut to `lines` times the width; `None` for those that would not be
@@ -152,11 +173,7 @@ impl Way {
 fn cut_name(text: &str, place: Option<usize>, width: usize) -> String {
     let room = width.saturating_sub(GAP.len());
     let Some(place) = place else {
-        let short = without_folders(text);
-        if short.width() <= width {
-            return short.into_owned();
-        }
-        return format!("{}{GAP}{}", start(&short, width / 2), end(&short, room - width / 2));
+        return format!("{}{GAP}{}", start(text, width / 2), end(text, room - width / 2));
     };
     if width < MIN_WIDTH_OF_THREE {
         let before = start(text, width / 3);
@@ -205,7 +222,10 @@ fn cut_stack(text: &str, own: Option<&str>, place: Option<usize>, width: usize) 
     let own = own.and_then(|own| whole.iter().rposition(|frame| *frame == own));
     let is_users = |at: &usize| !is_foreign(whole[*at]);
     // The frame in which stacks differ is not shortened, because it may differ in the folder.
-    let frame = |(at, frame)| if Some(at) == place { Cow::Borrowed(frame) } else { without_folders(frame) };
+    let frame = |(at, frame)| match Some(at) == place {
+        true => Cow::Borrowed(without_module_prefix(frame)),
+        false => without_folders(without_module_prefix(frame)),
+    };
     let frames: Vec<Cow<'_, str>> = whole.iter().copied().enumerate().map(frame).collect();
     let last = frames.len() - 1;
     let own = own.or_else(|| (0..=last).rev().find(is_users)).unwrap_or(last);
@@ -227,7 +247,7 @@ fn cut_stack(text: &str, own: Option<&str>, place: Option<usize>, width: usize) 
                     return format!("{before}{frame}{GAP}");
                 }
                 let room = width.saturating_sub(before.len() + after.len()).max(GAP.len() + 2);
-                return format!("{before}{}{after}", cut_name(frame, None, room));
+                return format!("{before}{}{after}", cut_name(&without_folders(frame), None, room));
             }
             kept.remove(&at);
             misses += 1;
@@ -254,6 +274,11 @@ fn joined(frames: &[Cow<'_, str>], kept: &BTreeSet<usize>) -> String {
         parts.push(GAP);
     }
     parts.join(";")
+}
+
+/// Returns the frame of a module of PyTorch without the words that all such frames have.
+fn without_module_prefix(frame: &str) -> &str {
+    frame.strip_prefix("nn.Module: ").unwrap_or(frame)
 }
 
 /// Returns the text without the folders of Python files: `/srv/model.py(12): forward` as `model.py(12): forward`.
@@ -425,6 +450,22 @@ mod tests {
         // Named by the table, the frame is kept although its name looks like a library's.
         let text = Text { whole: stack, own: Some("aten::linear") };
         assert_eq!(fit_all(&[text], TextKind::Stack, 20), [["...;aten::linear;..."]]);
+    }
+
+    #[test]
+    fn folders_are_cut_before_names_unless_files_of_two_folders_have_the_same_name() {
+        let forward = |path: &str| format!("{path}(252): forward");
+        let names = ["a/models/vit/modeling.py", "a/models/vit/output.py"].map(forward);
+        let shown = one_line(&names.each_ref().map(String::as_str), TextKind::Name, 28);
+        assert_eq!(shown, ["modeling.py(252): forward", "output.py(252): forward"]);
+        let twins = ["a/models/vit/modeling.py", "a/models/bert/modeling.py"].map(forward);
+        let shown = one_line(&twins.each_ref().map(String::as_str), TextKind::Name, 28);
+        assert!(shown[0].contains("vit") && shown[1].contains("bert"), "{shown:?}");
+        let layer =
+            |number: u32| format!("train.py(1): main;nn.Module: Layer_{number};x.py(3): forward;aten::mm");
+        let layers = [layer(1), layer(2)];
+        let shown = one_line(&layers.each_ref().map(String::as_str), TextKind::Stack, 19);
+        assert_eq!(shown, ["...;Layer_1;...", "...;Layer_2;..."]);
     }
 
     #[test]
