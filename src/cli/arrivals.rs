@@ -50,7 +50,7 @@ pub(super) fn arrival_table(ranks: &BTreeMap<u32, CollectiveKernels>, most: usiz
             }
             for (rank, late) in late.into_iter().take(most) {
                 table.add_row([
-                    Cell::Text(rank.to_string()),
+                    Cell::Id(rank.into()),
                     Cell::Count(late.count),
                     Cell::Count(all.count),
                     Cell::Nanos(late.behind_next),

@@ -4,6 +4,7 @@ use clap::Args;
 
 use super::console::{Console, Outcome};
 use super::explain::explain;
+use super::heading::heading;
 use super::input::Source;
 use super::report::{Cell, ReportFlags, ReportFormat, Table};
 use super::stream_times::{self, clamped_table};
@@ -50,7 +51,7 @@ impl Check {
         findings.iter().for_each(|finding| table.add_row(cells(finding, is_text)));
         let mut tables = vec![table];
         tables.extend(clamped_table(stream_times::TABLE, &explained.profile, &order));
-        self.report.write(console, &tables)?;
+        self.report.write(console, &[heading(&self.input, &explained.profile)], &tables)?;
         let bad = findings.iter().any(|finding| finding.severity == Severity::Bad);
         Ok(if bad && self.strict { Outcome::Findings } else { Outcome::Clean })
     }

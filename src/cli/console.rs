@@ -4,6 +4,8 @@ use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use clap::ValueEnum;
+
 use gpuflame_export::clean_line;
 use gpuflame_model::error::{Error, ErrorKind};
 use gpuflame_os::timed_stderr;
@@ -19,6 +21,17 @@ pub(super) enum Outcome {
     Status(u8),
 }
 
+/// When to colour text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(super) enum ColorChoice {
+    /// On a terminal, unless NO_COLOR is set or TERM is `dumb`.
+    #[default]
+    Auto,
+    /// Also in pipes and files, even if NO_COLOR is set.
+    Always,
+    Never,
+}
+
 /// Options that all verbs share: what to print on stderr, and whether to accept truncated input.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Console {
@@ -29,6 +42,8 @@ pub(super) struct Console {
     /// Maximum time to wait until stderr accepts a line. If it is exceeded, no further lines are written. `None`: no
     /// limit.
     pub(super) patience: Option<Duration>,
+    /// When to colour tables.
+    pub(super) color: ColorChoice,
 }
 
 impl Console {

@@ -7,6 +7,7 @@ use clap::Args;
 
 use super::console::{Console, Outcome};
 use super::explain::{Explained, explain};
+use super::heading::heading;
 use super::input::Source;
 use super::name_flags::NameFlags;
 use super::report::{Cell, ReportFlags, ReportFormat, Table};
@@ -95,7 +96,9 @@ impl Diff {
         }
         tables.extend(before.impossible_table("impossible_durations_before"));
         tables.extend(after.impossible_table("impossible_durations_after"));
-        self.report.write(console, &tables)?;
+        let headings = [("before", &self.before, &before), ("after", &self.after, &after)]
+            .map(|(word, source, run)| format!("{word}: {}", heading(source, &run.profile)));
+        self.report.write(console, &headings, &tables)?;
         if hidden > 0 {
             console.remark(format!(
                 "left out {hidden} rows that did not change by more than chance; JSON and CSV have them"
@@ -120,9 +123,11 @@ impl Diff {
         rows.sort_by_key(|(_, a, b)| std::cmp::Reverse(a.nanos.abs_diff(b.nanos)));
         let mut table = Table::new(name, &COLUMNS);
         let most = if self.number == 0 { usize::MAX } else { self.number };
+        let all = rows.len();
         for (name, a, b) in rows.into_iter().take(most) {
             table.add_row(cells(name, a, b));
         }
+        table.set_all_rows(all);
         table
     }
 }

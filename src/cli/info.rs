@@ -4,6 +4,7 @@ use clap::Args;
 
 use super::console::{Console, Outcome};
 use super::explain::{Explained, explain_sums_with};
+use super::heading::heading;
 use super::input::Source;
 use super::report::{Cell, ReportFlags, Table};
 use super::stream_times::{MAX_SPANS, check_durations};
@@ -32,7 +33,7 @@ impl Info {
         tables.extend(part_table(&explained));
         tables.push(loss_table(&explained));
         tables.extend(check_durations(&self.input, &explained, spans, console));
-        self.report.write(console, &tables)?;
+        self.report.write(console, &[heading(&self.input, &explained.profile)], &tables)?;
         Ok(Outcome::Clean)
     }
 }
@@ -59,7 +60,7 @@ fn fact_table(explained: &Explained, whole_micros: Option<bool>) -> Table {
     }
     if let Some((process, program)) = profile.process() {
         fact("program", Cell::from(program));
-        fact("process", Cell::Text(process.to_string()));
+        fact("process", Cell::Id(process.into()));
     }
     for (what, text) in profile.provenance() {
         fact(what.word(), Cell::from(text));
@@ -126,10 +127,7 @@ fn fact_table(explained: &Explained, whole_micros: Option<bool>) -> Table {
     fact("modules", Cell::Count(profile.modules().len() as u64));
     for &(edge, time) in profile.windows() {
         let what = if edge == WindowEdge::Open { "window opened" } else { "window closed" };
-        fact(
-            what,
-            Cell::Text(format!("{}.{:09} s since 1970", time.0 / 1_000_000_000, time.0 % 1_000_000_000)),
-        );
+        fact(what, Cell::Time(time.0));
     }
     table
 }
@@ -144,7 +142,7 @@ fn device_table(explained: &Explained) -> Table {
         let nanos = |value: Option<u64>| value.map_or(Cell::Nothing, Cell::Nanos);
         let known = device.time.filter(|_| !is_unknown);
         table.add_row([
-            Cell::Text(format!("GPU {}", device.id().0)),
+            Cell::Gpu(device.id().0),
             Cell::Count(device.work.count),
             Cell::Nanos(device.work.nanos),
             nanos(device.time.map(|time| time.busy)),
@@ -168,7 +166,7 @@ fn part_table(explained: &Explained) -> Option<Table> {
             [("start-up", time.start_up), (steady.rule.words(), time.steady()), ("shutdown", time.shutdown)];
         for (part, sum) in parts {
             table.add_row([
-                Cell::Text(format!("GPU {}", time.device.0)),
+                Cell::Gpu(time.device.0),
                 Cell::from(part),
                 Cell::Nanos(sum.busy),
                 Cell::Nanos(sum.idle),

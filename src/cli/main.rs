@@ -9,6 +9,7 @@
 
 mod arrivals;
 mod check;
+mod completions;
 mod console;
 mod convert;
 #[cfg(test)]
@@ -20,10 +21,12 @@ mod explain;
 mod extract;
 mod flamegraph;
 mod gpuperf;
+mod heading;
 mod info;
 mod inherited;
 mod input;
 mod jobs;
+mod layout;
 mod merge;
 mod merge_ranks;
 #[cfg(test)]
@@ -31,15 +34,20 @@ mod mutated;
 mod name_flags;
 mod near_misses;
 mod output;
+mod page;
 mod ranks;
 mod recorded_steps;
 mod recover;
 mod report;
 mod run;
+#[cfg(test)]
+mod schema;
 mod set_file;
 mod settings;
+mod shorten;
 mod stats;
 mod stream_times;
+mod table;
 mod times;
 mod top;
 mod trace;
@@ -53,7 +61,7 @@ use std::process::ExitCode;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
-use console::{Console, Outcome, usage_error};
+use console::{ColorChoice, Console, Outcome, usage_error};
 use gpuflame_model::error::{ErrorKind, Result};
 use gpuflame_os::file;
 use output::Target;
@@ -80,11 +88,15 @@ struct Command {
     /// Reason why the options do not fit together.
     #[arg(skip)]
     refusal: Option<String>,
+    /// When to colour tables. `auto`: on a terminal, unless NO_COLOR is set.
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto", hide_possible_values = true)]
+    color: ColorChoice,
 }
 
 #[derive(Debug, Subcommand)]
 enum Verb {
     Check(check::Check),
+    Completions(completions::Completions),
     Convert(convert::Convert),
     DecodeSteps(decode_steps::DecodeSteps),
     Diff(diff::Diff),
@@ -93,6 +105,7 @@ enum Verb {
     Flamegraph(flamegraph::Flamegraph),
     Gpuperf(gpuperf::Gpuperf),
     Info(info::Info),
+    Man(completions::Man),
     Merge(merge::Merge),
     MergeRanks(merge_ranks::MergeRanks),
     Recover(recover::Recover),
@@ -153,7 +166,7 @@ impl Command {
     }
 
     fn console(&self) -> Console {
-        Console { quiet: self.quiet, accept_cut: self.accept_cut, patience: None }
+        Console { quiet: self.quiet, accept_cut: self.accept_cut, patience: None, color: self.color }
     }
 }
 
@@ -196,7 +209,9 @@ fn print_usage(error: &clap::Error) -> ExitCode {
     }
     match printed {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Console { quiet: false, accept_cut: false, patience: None }.print_error(&error.into());
+            let console =
+                Console { quiet: false, accept_cut: false, patience: None, color: ColorChoice::Never };
+            console.print_error(&error.into());
             ExitCode::from(1)
         }
         _ => ExitCode::SUCCESS,
@@ -208,7 +223,7 @@ fn by_words(words: &[OsString], console: Console) -> Result<Outcome> {
     let all: Vec<OsString> =
         std::iter::once(OsString::from("gpuflame")).chain(words.iter().cloned()).collect();
     let mut command = Command::from_words(&all).map_err(|error| usage_error(error.to_string()))?;
-    (command.quiet, command.accept_cut) = (console.quiet, console.accept_cut);
+    (command.quiet, command.accept_cut, command.color) = (console.quiet, console.accept_cut, console.color);
     dispatch(&command)
 }
 
@@ -219,6 +234,7 @@ fn dispatch(command: &Command) -> Result<Outcome> {
     }
     match &command.verb {
         Verb::Check(verb) => verb.run(console),
+        Verb::Completions(verb) => verb.run(usage::complete(Command::command()), console),
         Verb::Convert(verb) => verb.run(console),
         Verb::DecodeSteps(verb) => verb.run(console),
         Verb::Diff(verb) => verb.run(console),
@@ -227,6 +243,7 @@ fn dispatch(command: &Command) -> Result<Outcome> {
         Verb::Flamegraph(verb) => verb.run(console),
         Verb::Gpuperf(verb) => verb.run(console, by_words),
         Verb::Info(verb) => verb.run(console),
+        Verb::Man(verb) => verb.run(usage::complete(Command::command()), console),
         Verb::Merge(verb) => verb.run(console),
         Verb::MergeRanks(verb) => verb.run(console),
         Verb::Recover(verb) => verb.run(console),

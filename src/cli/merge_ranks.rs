@@ -14,6 +14,7 @@ use super::input::Source;
 use super::jobs::{refuse_different_jobs, report_missing};
 use super::name_flags::NameFlags;
 use super::output::Target;
+use super::page::Page;
 use super::ranks::{self, SameJob, SameRank};
 use super::report::{self, Cell, ReportFormat, Table};
 use gpuflame_explain::join::{Launched, Origin, Sink};
@@ -177,15 +178,25 @@ impl MergeRanks {
         }
         let arrivals: BTreeMap<u32, CollectiveKernels> =
             all.iter_mut().map(|rank| (rank.rank, std::mem::take(&mut rank.arrivals))).collect();
+        let page = Page::of(&self.table, console);
         let tables = [
             rank_table(&all),
             arrival_table(&arrivals, self.most()),
-            self.kernel_table(&all),
+            self.kernel_table(&all, page),
             self.stack_table(&stacks),
             idle_table(&idle),
             job,
         ];
-        self.table.write(console, |out| report::write_tables(&tables, self.format, out))?;
+        let busy = saturating_sum(all.iter().map(|rank| rank.busy));
+        let idle: Option<Vec<u64>> = all.iter().map(|rank| rank.idle).collect();
+        let mut heading = format!("{} ranks", all.len());
+        if let Some(idle) =
+            idle.map(|idle| saturating_sum(idle.into_iter())).filter(|idle| busy > 0 || *idle > 0)
+        {
+            let share = 100.0 * busy as f64 / busy.saturating_add(idle) as f64;
+            heading = format!("{heading}: GPUs busy {share:.1} %");
+        }
+        self.table.write(console, |out| report::write_tables(&[heading], &tables, self.format, page, out))?;
         Ok(Outcome::Clean)
     }
 
@@ -218,14 +229,14 @@ impl MergeRanks {
         if self.number == 0 { usize::MAX } else { self.number }
     }
 
-    fn kernel_table(&self, all: &[RankData]) -> Table {
+    fn kernel_table(&self, all: &[RankData], page: Page) -> Table {
         let mut table = Table::new("kernels", &["rank", "total_ns", "name"]);
         for rank in all {
             for (nanos, name) in rank.kernels.iter().take(self.most()) {
                 table.add_row([
-                    Cell::Text(rank.rank.to_string()),
+                    Cell::Id(rank.rank.into()),
                     Cell::Nanos(*nanos),
-                    Cell::Text(name.clone()),
+                    page.kernel_cell(name.clone()),
                 ]);
             }
         }
@@ -236,15 +247,18 @@ impl MergeRanks {
         let mut table = Table::new("stacks", &["total_ns", "share_percent", "ranks", "stack"]);
         let total = saturating_sum(stacks.values().map(|(nanos, _)| *nanos));
         let mut stacks: Vec<_> = stacks.iter().collect();
+        let rows = stacks.len();
         stacks.sort_by(|a, b| b.1.0.cmp(&a.1.0).then_with(|| a.0.cmp(b.0)));
         for (stack, (nanos, ranks)) in stacks.into_iter().take(self.most()) {
             table.add_row([
                 Cell::Nanos(*nanos),
                 Cell::share(*nanos, total),
                 Cell::Count(ranks.len() as u64),
-                Cell::Text(stack.clone()),
+                Cell::Stack(stack.clone(), None),
             ]);
         }
+        table.set_total([Cell::Nanos(total), Cell::share(total, total), Cell::Blank, "total".into()]);
+        table.set_all_rows(rows);
         table
     }
 }
@@ -275,9 +289,17 @@ fn idle_table(sums: &BTreeMap<&'static str, (u64, u64)>) -> Table {
     let total = saturating_sum(sums.values().map(|(nanos, _)| *nanos));
     let mut sums: Vec<_> = sums.iter().filter(|(_, (nanos, _))| *nanos > 0).collect();
     sums.sort_by_key(|(cause, (nanos, _))| (std::cmp::Reverse(*nanos), **cause));
+    let mut gaps_of_all = 0_u64;
     for (cause, (nanos, gaps)) in sums {
         table.add_row([Cell::Nanos(*nanos), Cell::share(*nanos, total), Cell::Count(*gaps), (*cause).into()]);
+        gaps_of_all = gaps_of_all.saturating_add(*gaps);
     }
+    table.set_total([
+        Cell::Nanos(total),
+        Cell::share(total, total),
+        Cell::Count(gaps_of_all),
+        "total".into(),
+    ]);
     table
 }
 
@@ -306,7 +328,7 @@ fn rank_table(all: &[RankData]) -> Table {
             held = format!("{held} in {name}");
         }
         table.add_row([
-            Cell::Text(rank.rank.to_string()),
+            Cell::Id(rank.rank.into()),
             Cell::Nanos(rank.busy),
             rank.idle.map_or(Cell::Nothing, Cell::Nanos),
             rank.idle.map_or(Cell::Nothing, |idle| Cell::share(rank.busy, rank.busy.saturating_add(idle))),

@@ -7,6 +7,7 @@ use clap::Args;
 
 use super::console::{Console, Outcome, usage_error};
 use super::near_misses::{near_misses, quoted};
+use super::page::Page;
 use super::report::{self, Cell, ReportFlags, ReportFormat, Table};
 use gpuflame_config::settings::{SETTINGS, Setting};
 use gpuflame_model::error::Result;
@@ -94,7 +95,9 @@ impl Settings {
         let shown = self.shown()?;
         self.report.output.write(console, |out| match self.report.format {
             ReportFormat::Text => Ok(out.write_all(self.text(&shown).as_bytes())?),
-            _ => report::write_tables(&[settings_table(&shown)], self.report.format, out),
+            _ => {
+                report::write_tables(&[], &[settings_table(&shown)], self.report.format, Page::UNBOUNDED, out)
+            }
         })?;
         Ok(Outcome::Clean)
     }

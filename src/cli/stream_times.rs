@@ -70,8 +70,8 @@ pub(super) fn clamped_table(name: &'static str, profile: &Profile, order: &Strea
         table.add_row([
             Cell::Nanos(row.raw_ns),
             Cell::Nanos(row.clamped_ns),
-            Cell::Text(format!("GPU {}", row.device.0)),
-            Cell::Count(row.stream.0.into()),
+            Cell::Gpu(row.device.0),
+            Cell::Id(row.stream.0.into()),
             Cell::Nanos(row.start.since(order.first)),
             Cell::Kernels(vec![work_name(profile, row.work).into_owned()]),
         ]);

@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 
 use super::console::{Console, Outcome};
 use super::explain::{Explained, explain};
+use super::heading::heading;
 use super::input::Source;
 use super::name_flags::NameFlags;
 use super::near_misses::{near_misses, quoted};
@@ -19,11 +20,11 @@ use gpuflame_export::{NameFolding, event_site, executed_line, folded_names, inne
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::views::{CPU, GPU, IDLE, OFF_CPU, idle_word};
 use gpuflame_model::profile::{
-    LeafFrame, Profile, RootMark, Sample, Values, add_to, add_values, saturating_sum,
+    LeafFrame, Profile, RootMark, Sample, SampleSite, Values, add_to, add_values, saturating_sum,
 };
 use gpuflame_model::record::Work;
 use gpuflame_offline::analysis::{
-    CommunicationFilter, LaunchDelays, StackShare, WorkClass, WorkSpans, sum_communication,
+    Communication, CommunicationFilter, LaunchDelays, StackShare, WorkClass, WorkSpans, sum_communication,
 };
 
 /// Show the most expensive kernels, stacks, source lines and more.
@@ -127,7 +128,7 @@ impl Top {
             }
         }
         tables.extend(check_durations(&self.input, &explained, spans, console));
-        self.report.write(console, &tables)?;
+        self.report.write(console, &[heading(&self.input, &explained.profile)], &tables)?;
         Ok(Outcome::Clean)
     }
 }
@@ -217,7 +218,7 @@ impl Top {
         for (device, sum) in &devices {
             let hidden = sum.all - sum.exposed;
             by_device.add_row([
-                Cell::Count(device.0.into()),
+                Cell::Id(device.0.into()),
                 Cell::Nanos(sum.all),
                 Cell::Nanos(sum.exposed),
                 Cell::share(sum.exposed, sum.all),
@@ -233,28 +234,56 @@ impl Top {
             ));
         }
         let exposed = saturating_sum(devices.values().map(|sum| sum.exposed));
+        let sum = |of: fn(&Communication) -> u64| saturating_sum(devices.values().map(of));
+        let (all, computation) = (sum(|sum| sum.all), sum(|sum| sum.computation));
+        let hidden = all.saturating_sub(exposed);
+        by_device.set_total([
+            "total".into(),
+            Cell::Nanos(all),
+            Cell::Nanos(exposed),
+            Cell::share(exposed, all),
+            Cell::Nanos(hidden),
+            Cell::share(hidden, all),
+            Cell::Nanos(computation),
+        ]);
         for (place, share) in places {
             let stack = folded_names(profile, place, self.names.names()).join(";");
-            let sum: &mut StackShare = known.entry(stack).or_default();
+            let (sum, _) = known.entry(stack).or_insert((StackShare::default(), place));
             *sum = sum.and(share);
         }
         let mut stacks: Vec<_> = known.into_iter().collect();
         stacks.sort_by(|a, b| {
-            (b.1.exposed, b.1.nanos).cmp(&(a.1.exposed, a.1.nanos)).then_with(|| a.0.cmp(&b.0))
+            let key = |(share, _): &(StackShare, SampleSite)| (share.exposed, share.nanos);
+            key(&b.1).cmp(&key(&a.1)).then_with(|| a.0.cmp(&b.0))
         });
+        let rows = stacks.len();
+        let count = saturating_sum(stacks.iter().map(|(_, (share, _))| share.count));
         let mut by_stack =
             Table::new("comm_stacks", &["exposed_ns", "share_percent", "total_ns", "count", "stack"]);
-        for (stack, share) in stacks.into_iter().take(most) {
+        for (stack, (share, place)) in stacks.into_iter().take(most) {
             by_stack.add_row([
                 Cell::Nanos(share.exposed),
                 Cell::share(share.exposed, exposed),
                 Cell::Nanos(share.nanos),
                 Cell::Count(share.count),
-                Cell::Text(stack),
+                Cell::Stack(stack, own_frame(profile, place, self.names.names())),
             ]);
         }
+        by_stack.set_total([
+            Cell::Nanos(exposed),
+            Cell::share(exposed, exposed),
+            Cell::Nanos(all),
+            Cell::Count(count),
+            "total".into(),
+        ]);
+        by_stack.set_all_rows(rows);
         [by_device, by_stack]
     }
+}
+
+/// Returns the innermost frame of the user's own code at a site, which a table keeps when it cuts the stack.
+pub(super) fn own_frame(profile: &Profile, site: SampleSite, names: NameFolding) -> Option<String> {
+    executed_line(profile, site, names).map(|line| line.function)
 }
 
 fn total_gpu_time(profile: &Profile) -> u64 {
@@ -284,6 +313,7 @@ fn kernel_table(explained: &Explained, most: usize) -> Table {
     works.sort_by(|(a_name, a), (b_name, b)| {
         b.weight.nanos.cmp(&a.weight.nanos).then_with(|| (a_name, a.device).cmp(&(b_name, b.device)))
     });
+    let (rows, count) = (works.len(), saturating_sum(works.iter().map(|(_, work)| work.weight.count)));
     for (name, work) in works.into_iter().take(most) {
         table.add_row([
             Cell::Nanos(work.weight.nanos),
@@ -294,27 +324,36 @@ fn kernel_table(explained: &Explained, most: usize) -> Table {
             Cell::Nanos(work.percentiles[0]),
             Cell::Nanos(work.percentiles[1]),
             Cell::Nanos(work.max),
-            Cell::Count(work.device.0.into()),
+            Cell::Id(work.device.0.into()),
             Cell::Kernels(vec![name.into_owned()]),
         ]);
     }
+    let mut cells = vec![Cell::Nanos(total), Cell::share(total, total), Cell::Count(count)];
+    cells.resize(table.columns().len() - 1, Cell::Blank);
+    table.set_total(cells.into_iter().chain(["total".into()]));
+    table.set_all_rows(rows);
     table
 }
 
 fn stack_table(explained: &Explained, names: NameFolding, most: usize) -> Table {
     let profile = &explained.profile;
-    let mut sums: HashMap<String, Values> = HashMap::new();
+    let mut sums: HashMap<String, (Values, SampleSite)> = HashMap::new();
     for sample in profile.samples(&GPU) {
-        let sum = sums.entry(folded_names(profile, sample.site, names).join(";")).or_default();
+        let stack = folded_names(profile, sample.site, names).join(";");
+        let (sum, _) = sums.entry(stack).or_insert((Values::default(), sample.site));
         add_values(sum, sample.values);
     }
     let mut sums: Vec<_> = sums.into_iter().collect();
-    sums.sort_by(|a, b| b.1[0].cmp(&a.1[0]).then_with(|| a.0.cmp(&b.0)));
+    sums.sort_by(|a, b| b.1.0[0].cmp(&a.1.0[0]).then_with(|| a.0.cmp(&b.0)));
     let mut table = Table::new("stacks", &["total_ns", "share_percent", "count", "stack"]);
     let total = total_gpu_time(profile);
-    for (stack, [nanos, count, ..]) in sums.into_iter().take(most) {
-        table.add_row([Cell::Nanos(nanos), Cell::share(nanos, total), Cell::Count(count), Cell::Text(stack)]);
+    let (rows, all) = (sums.len(), saturating_sum(sums.iter().map(|(_, (values, _))| values[1])));
+    for (stack, ([nanos, count, ..], site)) in sums.into_iter().take(most) {
+        let stack = Cell::Stack(stack, own_frame(profile, site, names));
+        table.add_row([Cell::Nanos(nanos), Cell::share(nanos, total), Cell::Count(count), stack]);
     }
+    table.set_total([Cell::Nanos(total), Cell::share(total, total), Cell::Count(all), "total".into()]);
+    table.set_all_rows(rows);
     table
 }
 
@@ -338,11 +377,13 @@ fn function_table(profile: &Profile, names: NameFolding, most: usize, self_only:
     let all = |times: &[u64; 3]| saturating_sum(times.iter().copied());
     sums.sort_by(|a, b| all(&b.1).cmp(&all(&a.1)).then_with(|| a.0.cmp(&b.0)));
     let mut table = Table::new("function", &["gpu_ns", "cpu_ns", "waiting_ns", "function"]);
+    let rows = sums.len();
     for (function, times) in sums.into_iter().take(most) {
         let cell = |at: usize, view| if profile.has(view) { Cell::Nanos(times[at]) } else { Cell::Nothing };
         let (gpu, cpu, waiting) = (cell(0, &GPU), cell(1, &CPU), cell(2, &OFF_CPU));
         table.add_row([gpu, cpu, waiting, Cell::Text(function)]);
     }
+    table.set_all_rows(rows);
     table
 }
 
@@ -377,6 +418,7 @@ fn line_table(profile: &Profile, names: NameFolding, most: usize) -> Table {
     let columns = &["total_ns", "share_percent", "count", "line", "function", "kernels"];
     let mut table = Table::new("line", columns);
     let total = total_gpu_time(profile);
+    let (rows, all) = (sums.len(), saturating_sum(sums.iter().map(|(_, sum)| sum.values[1])));
     for ((line, function), under) in sums.into_iter().take(most) {
         let [nanos, count, ..] = under.values;
         table.add_row([
@@ -388,6 +430,9 @@ fn line_table(profile: &Profile, names: NameFolding, most: usize) -> Table {
             Cell::Kernels(heaviest_kernels(profile, under.kernels)),
         ]);
     }
+    let whole = [Cell::Nanos(total), Cell::share(total, total), Cell::Count(all)];
+    table.set_total(whole.into_iter().chain(["total".into(), Cell::Blank, Cell::Blank]));
+    table.set_all_rows(rows);
     table
 }
 
@@ -454,18 +499,21 @@ type IdleSums = HashMap<Option<String>, (u64, u64)>;
 fn idle_sum_table(mut table: Table, sums: IdleSums, total: u64, most: usize) -> Table {
     let mut sums: Vec<_> = sums.into_iter().collect();
     sums.sort_by(|a, b| b.1.0.cmp(&a.1.0).then_with(|| a.0.cmp(&b.0)));
+    let (rows, all) = (sums.len(), saturating_sum(sums.iter().map(|(_, (_, gaps))| *gaps)));
     for (name, (nanos, gaps)) in sums.into_iter().take(most) {
         let name = name.map_or(Cell::Nothing, Cell::Text);
         table.add_row([Cell::Nanos(nanos), Cell::share(nanos, total), Cell::Count(gaps), name]);
     }
+    table.set_total([Cell::Nanos(total), Cell::share(total, total), Cell::Count(all), "total".into()]);
+    table.set_all_rows(rows);
     table
 }
 
 fn idle_table(profile: &Profile, names: NameFolding, most: usize) -> Table {
-    let mut sums: HashMap<(bool, &str, String), (u64, u64)> = HashMap::new();
+    let mut sums: HashMap<(bool, &str, String), (u64, u64, SampleSite)> = HashMap::new();
     for sample in profile.shown_samples(&IDLE) {
         let stack = folded_names(profile, sample.site, names).join(";");
-        let sum = sums.entry((is_apart(sample), idle_word(sample), stack)).or_default();
+        let sum = sums.entry((is_apart(sample), idle_word(sample), stack)).or_insert((0, 0, sample.site));
         add_to(&mut sum.0, sample.amount());
         add_to(&mut sum.1, sample.count());
     }
@@ -477,15 +525,19 @@ fn idle_table(profile: &Profile, names: NameFolding, most: usize) -> Table {
     if let Some(doubt) = profile.idle_doubt() {
         table.add_row([Cell::Nothing, Cell::Nothing, Cell::Nothing, "unknown".into(), Cell::Text(doubt)]);
     }
-    for ((_, cause, stack), (nanos, gaps)) in sums.into_iter().take(most) {
+    let (rows, all) = (sums.len(), saturating_sum(sums.iter().map(|(_, (_, gaps, _))| *gaps)));
+    for ((_, cause, stack), (nanos, gaps, site)) in sums.into_iter().take(most) {
         table.add_row([
             Cell::Nanos(nanos),
             Cell::share(nanos, total),
             Cell::Count(gaps),
             cause.into(),
-            Cell::Text(stack),
+            Cell::Stack(stack, own_frame(profile, site, names)),
         ]);
     }
+    let whole = [Cell::Nanos(total), Cell::share(total, total), Cell::Count(all)];
+    table.set_total(whole.into_iter().chain([Cell::Blank, "total".into()]));
+    table.set_all_rows(rows + usize::from(profile.idle_doubt().is_some()));
     table
 }
 
@@ -500,6 +552,7 @@ pub(super) fn work_table(profile: &Profile, events: &[&JoinedActivity], most: us
         *sum = (sum.0.saturating_add(nanos), sum.1 + 1, sum.2.min(nanos), sum.3.max(nanos));
     }
     let total = saturating_sum(sums.values().map(|sum| sum.0));
+    let (rows, all) = (sums.len(), saturating_sum(sums.values().map(|sum| sum.1)));
     let mut sums: Vec<_> = sums.into_iter().collect();
     sums.sort_by(|a, b| b.1.0.cmp(&a.1.0).then_with(|| a.0.cmp(&b.0)));
     for (name, (nanos, count, min, max)) in sums.into_iter().take(most) {
@@ -513,6 +566,10 @@ pub(super) fn work_table(profile: &Profile, events: &[&JoinedActivity], most: us
             Cell::Kernels(vec![name.into_owned()]),
         ]);
     }
+    let mut cells = vec![Cell::Nanos(total), Cell::share(total, total), Cell::Count(all)];
+    cells.resize(columns.len() - 1, Cell::Blank);
+    table.set_total(cells.into_iter().chain(["total".into()]));
+    table.set_all_rows(rows);
     table
 }
 
@@ -523,6 +580,7 @@ fn delay_table(delays: &LaunchDelays, profile: &Profile, most: usize) -> Table {
         Table::new("delay", &["avg_ns", "p50_ns", "p95_ns", "max_ns", "count", "before_launch", "name"]);
     let mut delays: Vec<_> = delays.iter().map(|(work, delay)| (work_name(profile, work), delay)).collect();
     delays.sort_by(|(a_name, a), (b_name, b)| b.sum.cmp(&a.sum).then_with(|| a_name.cmp(b_name)));
+    let rows = delays.len();
     for (name, delay) in delays.into_iter().take(most) {
         table.add_row([
             Cell::Nanos(delay.average()),
@@ -534,5 +592,6 @@ fn delay_table(delays: &LaunchDelays, profile: &Profile, most: usize) -> Table {
             Cell::Kernels(vec![name.into_owned()]),
         ]);
     }
+    table.set_all_rows(rows);
     table
 }

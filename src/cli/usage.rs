@@ -13,15 +13,16 @@ use clap::{Arg, ArgAction, Command, Error};
 use super::near_misses::near_misses;
 
 /// Groups of verbs in the help, in the order in which a user needs them.
-const GROUPS: [(&str, &[&str]); 5] = [
+const GROUPS: [(&str, &[&str]); 6] = [
     ("Record", &["run", "doctor", "recover", "settings"]),
     ("Look", &["top", "flamegraph", "view", "info", "check"]),
     ("Compare", &["diff", "merge-ranks"]),
     ("Convert", &["convert"]),
+    ("Set up a shell", &["completions"]),
     ("Work like other projects' scripts", &["gpuperf", "merge", "stats", "extract", "decode-steps"]),
 ];
 /// Verbs that read no recording or trace.
-const WITHOUT_INPUT: [&str; 4] = ["run", "doctor", "settings", "gpuperf"];
+const WITHOUT_INPUT: [&str; 6] = ["run", "doctor", "settings", "gpuperf", "completions", "man"];
 /// Name of the option to accept truncated input.
 pub(super) const ACCEPT_CUT: &str = "accept_cut";
 /// Maximum number of verbs in a tip.

@@ -1,19 +1,22 @@
 //! `gpuflame view`: lists single activities as text, in order of time, or draws each stream as a line of characters.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io::Write;
 
 use clap::Args;
 
 use super::console::{Console, Outcome, usage_error};
 use super::explain::explain;
+use super::heading::heading;
 use super::input::Source;
 use super::near_misses::{near_misses, quoted};
-use super::report::{self, Cell, ReportFlags, Table, group_digits};
+use super::page::Page;
+use super::report::{self, Cell, ReportFlags, ReportFormat, Table, group_digits};
+use super::shorten::wrap;
 use super::times::parse_micros;
 use super::top;
 use gpuflame_explain::events::{JoinedActivity, JoinedRows};
-use gpuflame_export::{event_site, stack_names, work_name};
+use gpuflame_export::{NameFolding, event_site, stack_names, work_name};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::views::UNIFIED;
 use gpuflame_model::profile::{Profile, Sample, add_to, format_nanos, saturating_sum};
@@ -94,8 +97,11 @@ impl WorkKind {
 const MAX_LISTED: usize = 16;
 /// Maximum number of names that an error lists if none is similar to the wanted one.
 const MAX_NAMES: usize = 3;
-/// Number of characters in a line of the timeline, which represents the entire time.
+/// Number of characters in a line of the timeline, which represents the entire time. On a terminal, a line has as many as
+/// fit.
 const TIMELINE_CHARS: usize = 80;
+/// Number of characters before the timeline of a stream.
+const TIMELINE_LABEL_CHARS: usize = 18;
 /// Characters of the timeline, from entirely idle to entirely busy. Each shows the busy share of its part of the
 /// time.
 const BUSY_LETTERS: [char; 5] = ['.', ':', '+', '*', '#'];
@@ -122,16 +128,17 @@ impl View {
         if wanted.is_empty() {
             return Err(self.nothing_shown(profile, &events, zero));
         }
+        let page = Page::of(&self.report.output, console);
         self.report.output.write(console, |out| {
             if self.timeline {
-                return write_timeline(&wanted, out);
+                return self.write_timeline(&wanted, page, out);
             }
             let table = if self.stats {
                 top::work_table(profile, &wanted, self.most())
             } else {
-                self.activity_table(&explained.profile, &events, &wanted, zero)
+                self.activity_table(&explained.profile, &events, &wanted, zero, page)
             };
-            report::write_tables(&[table], self.report.format, out)
+            report::write_tables(&[heading(&self.input, profile)], &[table], self.report.format, page, out)
         })?;
         if !self.stats && !self.timeline && self.number > 0 && wanted.len() > self.number {
             console.remark(format!("{} of {} activities; -n 0 shows all", self.number, wanted.len()));
@@ -226,6 +233,7 @@ impl View {
         events: &JoinedRows,
         wanted: &[&JoinedActivity],
         zero: u64,
+        page: Page,
     ) -> Table {
         let columns = &[
             "start_ns",
@@ -247,14 +255,17 @@ impl View {
             table.add_row([
                 nanos.map_or(Cell::Nothing, |_| Cell::Nanos(activity.start.0.saturating_sub(zero))),
                 nanos.map_or(Cell::Nothing, Cell::Nanos),
-                Cell::Count(activity.device.0.into()),
-                Cell::Count(activity.stream.0.into()),
-                events.source_id(activity.correlation).map_or(Cell::Nothing, |id| Cell::Text(id.to_string())),
-                Cell::Count(activity.bytes()),
+                Cell::Id(activity.device.0.into()),
+                Cell::Id(activity.stream.0.into()),
+                events.source_id(activity.correlation).map_or(Cell::Nothing, Cell::Id),
+                Cell::Bytes(activity.bytes()),
                 from,
                 to,
-                Cell::Text(work_name(profile, activity.work()).into_owned()),
-                Cell::Text(stack_names(profile, event_site(event)).join(";")),
+                page.kernel_cell(work_name(profile, activity.work()).into_owned()),
+                Cell::Stack(
+                    stack_names(profile, event_site(event)).join(";"),
+                    top::own_frame(profile, event_site(event), NameFolding::default()),
+                ),
             ]);
         }
         table
@@ -288,45 +299,91 @@ fn describe_unshown(profile: &Profile) -> Option<String> {
     (!parts.is_empty()).then(|| format!("not shown: {}; `gpuflame info` lists their kinds", parts.join(", ")))
 }
 
-fn write_timeline(wanted: &[&JoinedActivity], out: &mut dyn Write) -> Result<()> {
-    let timed =
-        || wanted.iter().map(|event| &event.activity).filter(|activity| activity.duration().is_some());
-    let (Some(from), Some(to)) = (timed().map(|a| a.start.0).min(), timed().map(|a| a.end.0).max()) else {
-        return Ok(writeln!(out, "no activity has times")?);
-    };
-    let mut streams: Vec<_> = timed().map(|a| (a.device, a.stream)).collect();
-    streams.sort_unstable();
-    streams.dedup();
-    let step = (to - from).div_ceil(TIMELINE_CHARS as u64).max(1);
-    writeln!(
-        out,
-        "{} in total, {} per letter: {} from idle to busy",
-        format_nanos(to - from),
-        format_nanos(step),
-        BUSY_LETTERS.iter().collect::<String>()
-    )?;
-    for (device, stream) in streams {
-        let mut busy = [0_u64; TIMELINE_CHARS];
-        for activity in timed().filter(|a| (a.device, a.stream) == (device, stream)) {
+/// Busy time of each stream in equal parts of the time.
+struct Timeline {
+    /// Length of a part in ns.
+    step: u64,
+    /// Time from the first start to the last end in ns.
+    length: u64,
+    streams: BTreeMap<(DeviceId, StreamId), Vec<u64>>,
+}
+
+impl Timeline {
+    /// Returns `None` if no activity has times.
+    fn new(wanted: &[&JoinedActivity], parts: usize) -> Option<Self> {
+        let timed =
+            || wanted.iter().map(|event| &event.activity).filter(|activity| activity.duration().is_some());
+        let (from, to) = (timed().map(|a| a.start.0).min()?, timed().map(|a| a.end.0).max()?);
+        let step = (to - from).div_ceil(parts as u64).max(1);
+        let mut streams: BTreeMap<_, Vec<u64>> = BTreeMap::new();
+        for activity in timed() {
+            let parts_of_stream =
+                streams.entry((activity.device, activity.stream)).or_insert_with(|| vec![0; parts]);
             let (start, end) = (activity.start.0 - from, activity.end.0 - from);
-            for (at, busy) in
-                busy.iter_mut().enumerate().take((end / step) as usize + 1).skip((start / step) as usize)
-            {
+            let touched = parts_of_stream.iter_mut().enumerate();
+            for (at, busy) in touched.take((end / step) as usize + 1).skip((start / step) as usize) {
                 let (low, high) = (at as u64 * step, (at as u64 + 1) * step);
                 add_to(busy, end.min(high).saturating_sub(start.max(low)));
             }
         }
+        Some(Self { step, length: to - from, streams })
+    }
+
+    fn write(&self, page: Page, out: &mut dyn Write) -> Result<()> {
+        let heading = format!(
+            "{} in total, {} per letter: {} from idle to busy",
+            format_nanos(self.length),
+            format_nanos(self.step),
+            BUSY_LETTERS.iter().collect::<String>()
+        );
+        for line in wrap(&heading, page.columns.unwrap_or(usize::MAX)) {
+            writeln!(out, "{line}")?;
+        }
         let letter = |busy: &u64| match *busy {
             0 => BUSY_LETTERS[0],
-            busy => BUSY_LETTERS[1 + (busy * 4 / (step + 1)).min(3) as usize],
+            busy => BUSY_LETTERS[1 + (busy * 4 / (self.step + 1)).min(3) as usize],
         };
-        writeln!(
-            out,
-            "GPU {} stream {:>4} {}",
-            device.0,
-            stream.0,
-            busy.iter().map(letter).collect::<String>()
-        )?;
+        for ((device, stream), busy) in &self.streams {
+            let letters = busy.iter().map(letter).collect::<String>();
+            writeln!(out, "GPU {} stream {:>4} {letters}", device.0, stream.0)?;
+        }
+        Ok(())
     }
-    Ok(())
+
+    /// Returns the table for programs: one row per stream and part that is not idle.
+    fn table(&self) -> Table {
+        let mut table = Table::new(
+            "timeline",
+            &["device", "stream", "start_ns", "duration_ns", "busy_ns", "busy_percent"],
+        );
+        for ((device, stream), busy) in &self.streams {
+            for (at, busy) in busy.iter().enumerate().filter(|(_, busy)| **busy > 0) {
+                table.add_row([
+                    Cell::Id(device.0.into()),
+                    Cell::Id(stream.0.into()),
+                    Cell::Nanos(at as u64 * self.step),
+                    Cell::Nanos(self.step),
+                    Cell::Nanos(*busy),
+                    Cell::share(*busy, self.step),
+                ]);
+            }
+        }
+        table
+    }
+}
+
+impl View {
+    fn write_timeline(&self, wanted: &[&JoinedActivity], page: Page, out: &mut dyn Write) -> Result<()> {
+        let fitting = |columns: usize| columns.saturating_sub(TIMELINE_LABEL_CHARS).max(1);
+        let parts = page.columns.map_or(TIMELINE_CHARS, fitting);
+        let timeline = Timeline::new(wanted, parts);
+        match (self.report.format, timeline) {
+            (ReportFormat::Text, None) => Ok(writeln!(out, "no activity has times")?),
+            (ReportFormat::Text, Some(timeline)) => timeline.write(page, out),
+            (format, timeline) => {
+                let empty = Timeline { step: 1, length: 0, streams: BTreeMap::new() };
+                report::write_tables(&[], &[timeline.unwrap_or(empty).table()], format, page, out)
+            }
+        }
+    }
 }

@@ -299,7 +299,9 @@ fn the_shared_library_links_no_crate_of_the_command_line() {
         .unwrap();
     let tree = String::from_utf8(tree.stdout).unwrap();
     assert!(tree.contains("inferno v"), "this is not the tree of the shared library:\n{tree}");
-    for foreign in ["clap", "indicatif", "serde_json", "prost", "parquet", "arrow-ipc"] {
+    for foreign in
+        ["clap", "indicatif", "serde_json", "prost", "parquet", "arrow-ipc", "comfy-table", "schemars"]
+    {
         let has = tree.lines().any(|line| line.starts_with(&format!("{foreign} v")));
         assert!(!has, "{foreign} is in the shared library:\n{tree}");
     }

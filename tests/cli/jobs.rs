@@ -56,7 +56,7 @@ fn missing_ranks_of_the_job_are_counted_and_listed() {
     );
     // A single file keeps the rank that is stated in it.
     let (tables, remarks) = merge(&folder, &["3.json"]);
-    assert_eq!(tables["ranks"][0]["rank"], "3");
+    assert_eq!(tables["ranks"][0]["rank"], 3);
     assert!(remarks.contains("7 of 8 ranks are missing: 0 to 2, 4 to 7"), "{remarks}");
     // Ranks that are assigned by the order of the files do not show which ranks are missing.
     let (_, remarks) = merge(&folder, &["3.json", "0.json", "--assume-order"]);
@@ -128,7 +128,7 @@ fn the_rank_that_came_last_to_each_collective_is_shown_with_the_wait_of_other_ra
         ["rank", "last", "of", "behind_next_ns", "others_waited_ns", "ranks"].map(|key| last[key].clone());
     assert_eq!(
         figures,
-        [Value::from("2"), 2.into(), 3.into(), 80_000.into(), 200_000.into(), 3.into()],
+        [Value::from(2), 2.into(), 3.into(), 80_000.into(), 200_000.into(), 3.into()],
         "{rows:?}"
     );
     // The ranks' all-gathers end a second apart.

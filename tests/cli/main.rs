@@ -4,6 +4,7 @@
 mod support;
 
 mod command;
+mod completions;
 mod convert;
 mod doctor;
 mod flags;
@@ -17,8 +18,10 @@ mod merge;
 mod names;
 mod passes;
 mod run;
+mod schema;
 mod steps;
 mod stream_order;
+mod tables;
 mod terminal;
 mod verbs;
 mod viewers;

@@ -9,6 +9,7 @@ use crate::support::command::gpuflame;
 use crate::support::harmless::{assert_harmless, assert_harmless_tables};
 use crate::support::scratch;
 use crate::support::traces::Trace;
+use crate::tables::at_terminal;
 
 /// Two steps of a program, with every kind of number that differs from run to run.
 fn run(path: &Path, first_step: u32, address: &str, operation: u32, us: u64) {
@@ -161,8 +162,7 @@ fn assert_files_are_harmless(folder: &Path) {
     }
 }
 
-/// A terminal gets the same text as a pipe: the command only checks whether it writes to a terminal for pictures and
-/// progress.
+/// A terminal gets the same names as a pipe, cut to its width.
 #[test]
 fn names_with_terminal_control_characters_are_escaped_in_all_output() {
     let folder = scratch("odd_names");
@@ -212,6 +212,11 @@ fn names_with_terminal_control_characters_are_escaped_in_all_output() {
                 assert_harmless_tables(&ran.stdout, args[0]);
             }
             shown += usize::from(ran.stdout.contains("first [31mred over turned"));
+            if format.is_none() && is_report {
+                let args: Vec<&str> = args.iter().map(|arg| &**arg).collect();
+                let drawn = at_terminal(&folder, &args, &[("NO_COLOR", "1"), ("COLUMNS", "60")]);
+                assert_harmless(&drawn, args[0]);
+            }
         }
     }
     assert!(shown >= 15, "{shown} of them show the kernel");

@@ -352,7 +352,7 @@ fn agrees_with_merge_ranks(folder: &Path, engine: &str) -> Value {
     let (theirs, ours) = (rows(&answer["ranks"]), rows(&merged["ranks"]));
     assert_eq!(theirs.len(), ours.len(), "{engine}");
     for (theirs, ours) in theirs.iter().zip(&ours) {
-        assert_eq!(theirs["rank"].to_string(), ours["rank"].as_str().unwrap(), "{engine}");
+        assert_eq!(theirs["rank"], ours["rank"], "{engine}");
         for column in ["busy_ns", "work_ns", "communication_ns"] {
             assert_eq!(theirs[column], ours[column], "{engine}: {column} of {ours}");
         }
@@ -360,7 +360,7 @@ fn agrees_with_merge_ranks(folder: &Path, engine: &str) -> Value {
     let straggler = ours.iter().find(|rank| rank["straggler"] != "");
     // The scripts always name a straggler; `merge-ranks` names one only if the ranks' steps differ by more than chance.
     if let Some(straggler) = straggler {
-        assert_eq!(answer["straggler"].to_string(), straggler["rank"].as_str().unwrap(), "{engine}");
+        assert_eq!(answer["straggler"], straggler["rank"], "{engine}");
     }
     let stacks = |table: &Value| -> Vec<(String, u64, u64)> {
         let number = |row: &Value, column: &str| row[column].as_u64().unwrap();

@@ -211,6 +211,10 @@ fn code_blocks_in_pages_are_valid_in_their_stated_language() {
                 Some(python) => (block.text.clone(), Command::new(python)),
                 None => continue,
             },
+            "json" => {
+                serde_json::from_str::<serde_json::Value>(&block.text).unwrap();
+                continue;
+            }
             "rust" | "text" | "" => continue,
             other => panic!("{}: no test knows what {other} is", block.page.display()),
         };

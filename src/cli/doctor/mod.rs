@@ -11,8 +11,10 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::console::{Console, Outcome};
+use super::page::{Page, Style};
 use super::report::{self, Cell, ReportFlags, ReportFormat, Table};
 use super::run::library;
+use super::shorten::wrap;
 use gpuflame_config::settings;
 use gpuflame_config::{Outputs, PrefixMacros};
 use gpuflame_export::clean_line;
@@ -90,9 +92,10 @@ impl Doctor {
             return Ok(Outcome::Clean);
         }
         let lines = self.run_checks();
+        let page = Page::of(&self.report.output, console);
         self.report.output.write(console, |out| match self.report.format {
-            ReportFormat::Text => write_text(&lines, out),
-            format => report::write_tables(&[result_table(&lines)], format, out),
+            ReportFormat::Text => write_text(&lines, page, out),
+            format => report::write_tables(&[], &[result_table(&lines)], format, Page::UNBOUNDED, out),
         })?;
         let fails = lines.iter().any(|line| line.state == CheckState::Fail);
         Ok(if fails { Outcome::Findings } else { Outcome::Clean })
@@ -349,11 +352,33 @@ fn result_table(lines: &[CheckResult]) -> Table {
     table
 }
 
-fn write_text(lines: &[CheckResult], out: &mut dyn Write) -> Result<()> {
+/// Width of the columns before the text of a line.
+const LABELS_WIDTH: usize = 19;
+/// Minimum width of the text of a line, also on a narrow terminal.
+const MIN_TEXT_WIDTH: usize = 16;
+
+fn write_text(lines: &[CheckResult], page: Page, out: &mut dyn Write) -> Result<()> {
+    let width = |indent| {
+        page.columns.map_or(usize::MAX, |columns| columns.saturating_sub(indent).max(MIN_TEXT_WIDTH))
+    };
     for line in lines {
-        writeln!(out, "{:<5} {:<12} {}", line.state.word(), line.what, clean_line(&line.found))?;
-        if !line.remedy.is_empty() {
-            writeln!(out, "{:18} -> {}", "", clean_line(&line.remedy))?;
+        let style = match line.state {
+            CheckState::Ok => Style::Good,
+            CheckState::Warn => Style::Warning,
+            CheckState::Fail => Style::Bad,
+        };
+        let state = page.paint(style, &format!("{:<5}", line.state.word()));
+        let mut labels = format!("{state} {:<12} ", line.what);
+        for text in wrap(&clean_line(&line.found), width(LABELS_WIDTH)) {
+            writeln!(out, "{labels}{text}")?;
+            labels = " ".repeat(LABELS_WIDTH);
+        }
+        let mut mark = "->";
+        for text in
+            wrap(&clean_line(&line.remedy), width(LABELS_WIDTH + 3)).iter().filter(|it| !it.is_empty())
+        {
+            writeln!(out, "{:LABELS_WIDTH$}{mark} {text}", "")?;
+            mark = "  ";
         }
     }
     Ok(())

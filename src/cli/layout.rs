@@ -1,0 +1,441 @@
+//! Lays out tables as text. In a pipe or a file, a table has every column and every name in full. On a terminal it fits
+//! the width: the least useful columns are left out first, then names are cut, and a last line says what is missing.
+
+use std::io::Write;
+
+use comfy_table::{CellAlignment, ContentArrangement, Table as Columns, TableComponent, presets};
+use unicode_width::UnicodeWidthStr;
+
+use super::page::{Page, Style};
+use super::shorten::{Text, TextKind, fit_all, wrap};
+use super::table::{Cell, Table, column_title, group_digits};
+use gpuflame_export::clean_line;
+use gpuflame_model::error::Result;
+
+/// Columns that a narrow table leaves out, least useful first, by the name of the table. Columns that are not listed are
+/// always there.
+const LEAST_USEFUL: &[(&str, &[&str])] = &[
+    ("kernels", &["min_ns", "p50_ns", "max_ns", "p95_ns", "avg_ns", "count"]),
+    ("stacks", &["count", "ranks"]),
+    ("line", &["kernels", "count", "function"]),
+    ("function", &["waiting_ns", "cpu_ns"]),
+    ("stats", &["min_ns", "max_ns", "avg_ns", "count"]),
+    ("delay", &["before_launch", "p50_ns", "max_ns", "count", "p95_ns"]),
+    ("comm", &["overlap_percent", "overlapped_ns", "compute_ns", "comm_ns"]),
+    ("comm_stacks", &["count", "total_ns"]),
+    ("idle_causes", &["gaps"]),
+    ("idle_calls", &["gaps"]),
+    ("idle_functions", &["gaps"]),
+    ("idle_lines", &["gaps"]),
+    ("idle_modules", &["gaps"]),
+    ("idle", &["gaps", "share_percent"]),
+    ("activities", &["correlation", "from", "to", "bytes", "stream", "launched_by"]),
+    ("devices", &["activities", "window_ns", "gpu_time_ns", "idle_ns"]),
+    ("parts", &["window_ns", "idle_ns"]),
+    ("findings", &["share_percent", "count"]),
+    ("total", &["before_count", "after_count", "before_ns", "after_ns"]),
+    ("run", &["before_ns", "after_ns", "change_percent"]),
+    ("job", &["world_size"]),
+    ("impossible_durations", &["stream", "start_ns"]),
+    ("impossible_durations_before", &["stream", "start_ns"]),
+    ("impossible_durations_after", &["stream", "start_ns"]),
+    (
+        "ranks",
+        &[
+            "linked_percent",
+            "steps",
+            "communication_ns",
+            "idle_ns",
+            "vs_median_percent",
+            "work_ns",
+            "busy_ns",
+        ],
+    ),
+    ("last_to_collectives", &["ranks", "behind_next_ns", "of", "others_waited_ns"]),
+];
+/// Columns that a table of changes by kernel, stack or module leaves out.
+const DIFFERENCES: &[&str] =
+    &["before_count", "after_count", "average_percent", "before_ns", "after_ns", "change_percent"];
+/// Columns that say which GPU or rank a row belongs to. If it is the same one in all rows, a narrow table leaves the
+/// column out, and otherwise never.
+const PLACES: [&str; 2] = ["device", "rank"];
+/// Columns of sentences, which a terminal shows under the row, so that they have the whole width.
+const BENEATH: [&str; 5] = ["why", "unknown_because", "host_line", "source", "remedy"];
+/// Number of characters between two columns.
+const GAP: usize = 2;
+/// Number of blanks before a line under a row.
+const INDENT: usize = 4;
+/// Maximum width of a column of words (`host_late`, `yes`) that is never cut.
+const MAX_WORD: usize = 16;
+/// Character between the columns while a table is laid out. No cell contains it, because cells have no controls.
+const SEPARATOR: char = '\u{1f}';
+
+/// Writes the tables, with empty lines between them. On a terminal, `heading` is before them.
+pub(super) fn write(heading: &[String], tables: &[Table], page: Page, out: &mut dyn Write) -> Result<()> {
+    if let Some(columns) = page.columns {
+        for line in heading.iter().flat_map(|line| wrap(&clean_line(line), columns)) {
+            writeln!(out, "{}", page.paint(Style::Strong, &line))?;
+        }
+        if !heading.is_empty() {
+            writeln!(out)?;
+        }
+    }
+    let mut left_out: Vec<(String, String)> = Vec::new();
+    for (at, table) in tables.iter().enumerate() {
+        if at > 0 {
+            writeln!(out)?;
+        }
+        let layout = Layout::new(table, page);
+        layout.write(out)?;
+        // Tables that lack the same columns are named together.
+        if let Some(hidden) = layout.left_out() {
+            let name = table.name().replace('_', " ");
+            match left_out.iter_mut().find(|(columns, _)| *columns == hidden) {
+                Some((_, names)) => *names = format!("{names}, {name}"),
+                None => left_out.push((hidden, name)),
+            }
+        }
+    }
+    let left_out: Vec<_> = left_out.iter().map(|(columns, names)| format!("{columns} of {names}")).collect();
+    if let Some(columns) = page.columns.filter(|_| !left_out.is_empty()) {
+        writeln!(out)?;
+        let note = format!(
+            "not shown, for lack of width: {}; a pipe and --format csv have all columns",
+            left_out.join("; ")
+        );
+        for line in wrap(&note, columns) {
+            writeln!(out, "{}", page.paint(Style::Faint, &line))?;
+        }
+    }
+    Ok(())
+}
+
+/// A table, and what a page shows of it.
+struct Layout<'a> {
+    table: &'a Table,
+    page: Page,
+    /// Indices of the columns that are shown side by side.
+    shown: Vec<usize>,
+    /// Indices of the columns that are shown under a row.
+    beneath: Vec<usize>,
+    /// Titles of all columns.
+    titles: Vec<String>,
+    /// Texts of all cells in full; the last row is the total, if there is one.
+    texts: Vec<Vec<String>>,
+}
+
+impl<'a> Layout<'a> {
+    fn new(table: &'a Table, page: Page) -> Self {
+        let is_terminal = page.columns.is_some();
+        let short = table.short_names();
+        let total = table.total().filter(|_| is_terminal);
+        let rows = table.rows().iter().map(Vec::as_slice).chain(total);
+        let texts: Vec<Vec<String>> =
+            rows.map(|row| row.iter().map(|cell| cell.for_people(&short, is_terminal)).collect()).collect();
+        let mut layout = Self {
+            table,
+            page,
+            shown: (0..table.columns().len()).collect(),
+            beneath: Vec::new(),
+            titles: titles(table.columns(), is_terminal),
+            texts,
+        };
+        if let Some(columns) = page.columns {
+            layout.fit(columns);
+        }
+        layout
+    }
+
+    /// Leaves out columns until the rest fits.
+    fn fit(&mut self, columns: usize) {
+        if self.natural_width() <= columns || self.table.rows().is_empty() {
+            return;
+        }
+        let table = self.table;
+        let named = |name: &str| table.columns().iter().position(|column| *column == name);
+        let beneath: Vec<usize> = BENEATH.iter().filter_map(|name| named(name)).collect();
+        self.shown.retain(|column| !beneath.contains(column));
+        self.beneath = beneath;
+        let is_empty = |column: &usize| table.rows().iter().all(|row| row[*column] == Cell::Nothing);
+        let is_same = |column: &usize| {
+            let mut cells = table.rows().iter().map(|row| &row[*column]);
+            let first = cells.next();
+            cells.all(|cell| Some(cell) == first)
+        };
+        let by_name = LEAST_USEFUL.iter().find(|(name, _)| *name == table.name()).map_or(&[][..], |it| it.1);
+        let columns_to_leave_out = if named("sure").is_some() { DIFFERENCES } else { by_name };
+        let listed = || columns_to_leave_out.iter().filter_map(|name| named(name));
+        let empty = listed().filter(is_empty);
+        let places =
+            PLACES.iter().filter_map(|name| named(name)).filter(|at| table.rows().len() > 1 && is_same(at));
+        for column in empty.chain(places).chain(listed()) {
+            if self.needed_width(columns) <= columns {
+                return;
+            }
+            self.shown.retain(|other| *other != column);
+        }
+        // If names have no room next to what must be shown, they are under the row.
+        if self.needed_width(columns) > columns
+            && self.shown.len() > 2
+            && let Some(last) =
+                self.shown.pop_if(|last| self.texts.iter().any(|row| row[*last].width() > MAX_WORD))
+        {
+            self.beneath.insert(0, last);
+        }
+        // No width is too small for the first and the last column.
+        while self.needed_width(columns) > columns && self.shown.len() > 2 {
+            self.shown.remove(self.shown.len() - 2);
+        }
+    }
+
+    /// Returns the width of the shown columns if nothing is cut.
+    fn natural_width(&self) -> usize {
+        let widths = self.shown.iter().map(|column| self.width(*column));
+        widths.sum::<usize>() + GAP * self.shown.len().saturating_sub(1)
+    }
+
+    /// Returns the minimum width at which the shown columns are useful.
+    fn needed_width(&self, columns: usize) -> usize {
+        let texts = self.shown.iter().filter(|column| self.is_cut(**column)).count().max(1);
+        let wanted = match texts {
+            1 => columns * 2 / 5,
+            2 => columns * 3 / 10,
+            _ => columns / 4,
+        };
+        // Sentences take several lines, and need fewer of them in a wide column.
+        let is_prose = |column: &usize| text_kind(self.table.columns()[*column]) == TextKind::Prose;
+        let wanted = if self.shown.iter().any(is_prose) { wanted.max(columns / 2) } else { wanted };
+        let widths = self.shown.iter().map(|column| match self.is_cut(*column) {
+            true => self.width(*column).min(wanted),
+            false => self.width(*column),
+        });
+        widths.sum::<usize>() + GAP * self.shown.len().saturating_sub(1)
+    }
+
+    /// Returns the width of a column if nothing in it is cut.
+    fn width(&self, column: usize) -> usize {
+        let cells = self.texts.iter().map(|row| row[column].width());
+        cells.chain([self.titles[column].width()]).max().unwrap_or(0)
+    }
+
+    /// Whether the texts of a column may be cut.
+    fn is_cut(&self, column: usize) -> bool {
+        self.is_text(column) && self.width(column) > MAX_WORD
+    }
+
+    /// Whether a column has texts, which are aligned left.
+    fn is_text(&self, column: usize) -> bool {
+        self.table.rows().iter().any(|row| row[column].is_text())
+    }
+
+    /// Returns the widths of the shown columns, of which those with texts share what the others leave.
+    fn widths(&self) -> Vec<usize> {
+        let mut widths: Vec<usize> = self.shown.iter().map(|column| self.width(*column)).collect();
+        let Some(columns) = self.page.columns else { return widths };
+        let room = columns.saturating_sub(GAP * self.shown.len().saturating_sub(1));
+        let mut left = room;
+        let mut open: Vec<usize> = Vec::new();
+        for (at, column) in self.shown.iter().enumerate() {
+            if self.is_cut(*column) {
+                open.push(at);
+            } else {
+                left = left.saturating_sub(widths[at]);
+            }
+        }
+        // Narrow columns first: what they do not need is for the others.
+        open.sort_by_key(|at| widths[*at]);
+        while let Some(&at) = open.first() {
+            let fair = (left / open.len()).max(MAX_WORD / 2);
+            widths[at] = widths[at].min(fair);
+            left = left.saturating_sub(widths[at]);
+            open.remove(0);
+        }
+        widths
+    }
+
+    fn write(&self, out: &mut dyn Write) -> Result<()> {
+        if self.page.columns.is_some() && self.table.rows().is_empty() {
+            let note = format!("{}: none", self.table.name().replace('_', " "));
+            return Ok(writeln!(out, "{}", self.page.paint(Style::Faint, &note))?);
+        }
+        let widths = self.widths();
+        let cells: Vec<Vec<Vec<String>>> =
+            self.shown.iter().zip(&widths).map(|(column, width)| self.fitted(*column, *width)).collect();
+        let mut columns = Columns::new();
+        columns.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+        columns.set_style(TableComponent::VerticalLines, SEPARATOR);
+        columns.set_header(self.shown.iter().zip(&widths).map(|(column, width)| {
+            let title = &self.titles[*column];
+            if title.width() > *width { title.chars().take(*width).collect() } else { title.clone() }
+        }));
+        for row in 0..self.texts.len() {
+            columns.add_row(cells.iter().map(|column| column[row].join("\n")));
+        }
+        for (column, at) in columns.column_iter_mut().zip(&self.shown) {
+            column.set_padding((0, 0));
+            column.set_cell_alignment(if self.is_text(*at) {
+                CellAlignment::Left
+            } else {
+                CellAlignment::Right
+            });
+        }
+        let mut lines = columns.lines();
+        if let Some(line) = lines.next() {
+            self.write_line(&line, |_, _| Style::Strong, out)?;
+        }
+        let rows = self.table.rows().len();
+        for row in 0..self.texts.len() {
+            let height = cells.iter().map(|column| column[row].len()).max().unwrap_or(1);
+            for line in lines.by_ref().take(height) {
+                match row < rows {
+                    true => self.write_line(&line, |column, _| self.style(row, column), out)?,
+                    false => self.write_line(&line, |_, _| Style::Strong, out)?,
+                }
+            }
+            if row < rows {
+                self.write_beneath(row, out)?;
+            }
+        }
+        if self.texts.len() > rows
+            && self.beneath.iter().any(|column| !BENEATH.contains(&self.table.columns()[*column]))
+        {
+            writeln!(out, "{:INDENT$}-> total", "")?;
+        }
+        let left_out = self.table.rows_left_out();
+        if self.page.columns.is_some() && left_out > 0 {
+            let rows = if left_out == 1 { "row" } else { "rows" };
+            let note = format!("{} more {rows}; -n 0 shows all", group_digits(left_out));
+            writeln!(out, "{}", self.page.paint(Style::Faint, &note))?;
+        }
+        Ok(())
+    }
+
+    /// Returns the lines of every cell in a column.
+    fn fitted(&self, column: usize, width: usize) -> Vec<Vec<String>> {
+        let all = self.texts.iter().map(|row| &row[column]);
+        if self.page.columns.is_none() || !self.is_cut(column) {
+            return all.map(|text| vec![text.clone()]).collect();
+        }
+        let rows = self.table.rows();
+        let own = |row: usize| rows.get(row).and_then(|row| row[column].own_frame());
+        let texts: Vec<_> = all.enumerate().map(|(row, whole)| Text { whole, own: own(row) }).collect();
+        fit_all(&texts, text_kind(self.table.columns()[column]), width)
+    }
+
+    /// Writes a line, in which `SEPARATOR` is between the columns.
+    fn write_line(
+        &self,
+        line: &str,
+        style: impl Fn(usize, &str) -> Style,
+        out: &mut dyn Write,
+    ) -> Result<()> {
+        let line = line.trim_end_matches([' ', SEPARATOR]);
+        let fields = line.split(SEPARATOR).zip(&self.shown);
+        let fields = fields.map(|(field, column)| self.page.paint(style(*column, field), field));
+        Ok(writeln!(out, "{}", fields.collect::<Vec<_>>().join("  ").trim_end())?)
+    }
+
+    fn write_beneath(&self, row: usize, out: &mut dyn Write) -> Result<()> {
+        let width = self.page.columns.unwrap_or(usize::MAX).saturating_sub(INDENT + 3);
+        for &column in &self.beneath {
+            if self.table.rows()[row][column] == Cell::Nothing || self.texts[row][column].is_empty() {
+                continue;
+            }
+            let lines = match self.table.columns()[column] {
+                "why" | "remedy" => wrap(&self.texts[row][column], width),
+                name if !BENEATH.contains(&name) => self.fitted(column, width)[row].clone(),
+                _ => wrap(&format!("{}: {}", self.titles[column], self.texts[row][column]), width),
+            };
+            for (at, line) in lines.iter().enumerate() {
+                let mark = if at == 0 { "-> " } else { "   " };
+                writeln!(out, "{:INDENT$}{mark}{}", "", self.page.paint(Style::Faint, line))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn style(&self, row: usize, column: usize) -> Style {
+        style(&self.table.rows()[row][column], self.table.columns()[column])
+    }
+
+    /// Names the columns that are not shown.
+    fn left_out(&self) -> Option<String> {
+        let is_shown = |column: &usize| self.shown.contains(column) || self.beneath.contains(column);
+        let hidden: Vec<_> = (0..self.titles.len()).filter(|column| !is_shown(column)).collect();
+        let names: Vec<&str> = hidden.iter().map(|column| &*self.titles[*column]).collect();
+        (!names.is_empty()).then(|| names.join(", "))
+    }
+}
+
+/// Returns the titles of columns: without units, and on a terminal in words.
+fn titles(columns: &[&str], is_terminal: bool) -> Vec<String> {
+    let mut titles: Vec<String> = Vec::new();
+    for column in columns {
+        let title = column_title(column);
+        titles.push(match is_terminal {
+            // The share of a change is next to it.
+            true if titles.iter().any(|other| other == title) => "%".to_owned(),
+            true => title.replace('_', " "),
+            false => title.to_owned(),
+        });
+    }
+    titles
+}
+
+fn text_kind(column: &str) -> TextKind {
+    match column {
+        "stack" => TextKind::Stack,
+        // Activities differ in their start.
+        "launched_by" => TextKind::Site,
+        "line" | "module" => TextKind::Path,
+        "value" | "found" | "help" | "values" | "what" | "missing_ranks" => TextKind::Prose,
+        _ => TextKind::Name,
+    }
+}
+
+/// Returns the style of a cell: names by the kind of work, and results by how bad they are.
+fn style(cell: &Cell, column: &str) -> Style {
+    match cell {
+        Cell::Nothing => Style::Faint,
+        Cell::Share(percent) if *percent < 1.0 && column == "share_percent" => Style::Faint,
+        Cell::Change(change) if column == "change_ns" => match change.signum() {
+            1 => Style::Bad,
+            -1 => Style::Good,
+            _ => Style::Plain,
+        },
+        Cell::Text(text) if column == "result" => match text.as_str() {
+            "BAD" | "fail" => Style::Bad,
+            "note" | "warn" => Style::Warning,
+            _ => Style::Good,
+        },
+        Cell::Text(text) if column == "cause" => match text.as_str() {
+            "host_late" => Style::Kernel,
+            "launch_latency" => Style::Graph,
+            "dependency" => Style::Copy,
+            _ => Style::Faint,
+        },
+        Cell::Text(_) if column == "straggler" => Style::Bad,
+        Cell::Text(name) if column == "name" => work_style(name),
+        Cell::Kernels(names) => names.first().map_or(Style::Plain, |name| work_style(name)),
+        _ => Style::Plain,
+    }
+}
+
+/// Whether a name is that of a copy: `HtoD`, `PtoP`, `Memcpy ...`.
+fn is_copy(name: &str) -> bool {
+    matches!(name.as_bytes(), [b'A'..=b'Z', b't', b'o', b'A'..=b'Z', ..]) || name.starts_with("Memcpy")
+}
+
+/// Returns the style of a name of GPU work.
+fn work_style(name: &str) -> Style {
+    const COMMUNICATION: [&str; 4] = ["nccl", "rccl", "nvshmem", "all_reduce"];
+    let lower = name.to_ascii_lowercase();
+    match () {
+        () if is_copy(name) => Style::Copy,
+        () if lower.starts_with("memset") => Style::Set,
+        () if lower == "[graph]" || lower == "graph" => Style::Graph,
+        () if lower.starts_with('[') => Style::Faint,
+        () if COMMUNICATION.iter().any(|word| lower.contains(word)) => Style::Communication,
+        () => Style::Kernel,
+    }
+}

@@ -1,0 +1,544 @@
+//! The JSON Schema of `--format json`, from types that describe the rows of every verb. Only tests use the types: tables
+//! are built by the verbs, and `tests/cli/schema.rs` checks that what the command writes conforms to `docs/schema.json`.
+//!
+//! `GPUFLAME_RENEW_GOLDEN=1 cargo test -p gpuflame-cli --bins schema::` writes `docs/schema.json` and the tables of
+//! `docs/schema.md` again.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use schemars::{JsonSchema, schema_for};
+use serde_json::{Map, Value, json};
+
+use super::report::SCHEMA;
+
+/// Declares the objects of the JSON, all of whose keys are always there. An `Option` is null if a value is unknown.
+macro_rules! objects {
+    ($($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $key:ident: $kind:ty,)* })*) => {
+        $(
+            $(#[$about])*
+            #[derive(JsonSchema)]
+            #[allow(dead_code)]
+            struct $name { $($(#[$doc])* $key: $kind,)* }
+        )*
+    };
+}
+
+/// What `--format json` writes, by verb.
+#[derive(JsonSchema)]
+#[allow(dead_code)]
+#[schemars(untagged, title = "Output of gpuflame VERB --format json")]
+enum Output {
+    Top(Top),
+    View(View),
+    Info(Info),
+    Check(Check),
+    Diff(Diff),
+    MergeRanks(MergeRanks),
+    Doctor(Doctor),
+    Settings(Settings),
+}
+
+/// Declares the output of a verb: the version, and tables, some of which are there only if they were asked for.
+macro_rules! verbs {
+    ($($(#[$about:meta])* $name:ident { $($key:ident: $row:ty,)* ? $($maybe:ident: $maybe_row:ty,)* })*) => {
+        $(
+            $(#[$about])*
+            #[derive(JsonSchema)]
+            #[allow(dead_code)]
+            struct $name {
+                /// Version of this description.
+                #[schemars(range(min = 1, max = 1))]
+                schema: u32,
+                $($key: Vec<$row>,)*
+                $(#[schemars(default)] $maybe: Vec<$maybe_row>,)*
+            }
+        )*
+    };
+}
+
+verbs! {
+    /// `gpuflame top`: the tables named by `--by`.
+    Top {
+        ?
+        kernels: KernelRow,
+        stacks: StackRow,
+        line: LineRow,
+        function: FunctionRow,
+        delay: DelayRow,
+        idle_causes: IdleCauseRow,
+        idle_calls: IdleCallRow,
+        idle_functions: IdleFunctionRow,
+        idle_lines: IdleLineRow,
+        idle_modules: IdleModuleRow,
+        idle: IdleRow,
+        comm: CommRow,
+        comm_stacks: CommStackRow,
+        impossible_durations: ImpossibleRow,
+    }
+    /// `gpuflame view`: `activities`, `stats` with `--stats`, or `timeline` with `--timeline`.
+    View {
+        ?
+        activities: ActivityRow,
+        stats: StatsRow,
+        timeline: TimelineRow,
+    }
+    /// `gpuflame info`.
+    Info {
+        facts: FactRow,
+        devices: DeviceRow,
+        losses: LossRow,
+        ?
+        parts: PartRow,
+        impossible_durations: ImpossibleRow,
+    }
+    /// `gpuflame check`.
+    Check {
+        findings: FindingRow,
+        ?
+        impossible_durations: ImpossibleRow,
+    }
+    /// `gpuflame diff`.
+    Diff {
+        total: TotalChangeRow,
+        run: TimeChangeRow,
+        matched: MatchedRow,
+        ?
+        kernels: ChangeRow,
+        stacks: ChangeRow,
+        modules: ChangeRow,
+        impossible_durations_before: ImpossibleRow,
+        impossible_durations_after: ImpossibleRow,
+    }
+    /// `gpuflame merge-ranks`.
+    MergeRanks {
+        ranks: RankRow,
+        last_to_collectives: ArrivalRow,
+        kernels: RankKernelRow,
+        stacks: RankStackRow,
+        idle: IdleCauseRow,
+        job: JobRow,
+        ?
+    }
+    /// `gpuflame doctor`.
+    Doctor {
+        doctor: DoctorRow,
+        ?
+    }
+    /// `gpuflame settings`.
+    Settings {
+        settings: SettingRow,
+        ?
+    }
+}
+
+objects! {
+    /// GPU work of one name on one GPU.
+    KernelRow {
+        total_ns: u64, share_percent: Option<f64>, count: u64, avg_ns: u64, min_ns: u64, p50_ns: u64, p95_ns: u64,
+        max_ns: u64, device: u32, name: String,
+    }
+    /// GPU work of one launching stack.
+    StackRow { total_ns: u64, share_percent: Option<f64>, count: u64, stack: String, }
+    /// GPU work launched by one source line.
+    LineRow {
+        total_ns: u64, share_percent: Option<f64>, count: u64, line: String, function: String,
+        /// Names of the kernels with the most GPU time, and how many more there are.
+        kernels: String,
+    }
+    /// Time of one function and its callees.
+    FunctionRow {
+        /// GPU time launched in the function, in ns.
+        gpu_ns: Option<u64>,
+        /// CPU time of the launching threads in the function, in ns.
+        cpu_ns: Option<u64>,
+        /// Time in which the launching threads waited in the function, in ns.
+        waiting_ns: Option<u64>,
+        function: String,
+    }
+    /// Delay between the launching call and the start on the GPU, for work of one name.
+    DelayRow {
+        avg_ns: u64, p50_ns: u64, p95_ns: u64, max_ns: u64, count: u64,
+        /// Number of activities that began before their call, which clocks that differ explain.
+        before_launch: u64,
+        name: String,
+    }
+    /// Idle time of one cause.
+    IdleCauseRow { total_ns: u64, share_percent: Option<f64>, gaps: u64, cause: String, }
+    /// Idle time by the call that the launching thread was in.
+    IdleCallRow {
+        total_ns: u64, share_percent: Option<f64>, gaps: u64,
+        /// API call or built-in function; null if none is known.
+        call: Option<String>,
+    }
+    /// Idle time by function.
+    IdleFunctionRow {
+        total_ns: u64, share_percent: Option<f64>, gaps: u64,
+        /// Innermost function; null if none is known.
+        function: Option<String>,
+    }
+    /// Idle time by source line.
+    IdleLineRow {
+        total_ns: u64, share_percent: Option<f64>, gaps: u64,
+        /// `FILE:LINE` of the user's code; null if none is known.
+        line: Option<String>,
+    }
+    /// Idle time by module.
+    IdleModuleRow {
+        total_ns: u64, share_percent: Option<f64>, gaps: u64,
+        /// Module of PyTorch, or file of the innermost function; null if none is known.
+        module: Option<String>,
+    }
+    /// Idle time of one cause and stack. The numbers are null in a row that says why idle time is unknown.
+    IdleRow { total_ns: Option<u64>, share_percent: Option<f64>, gaps: Option<u64>, cause: String, stack: String, }
+    /// Communication of one GPU.
+    CommRow {
+        device: u32,
+        /// Time in which communication ran, in ns.
+        comm_ns: u64,
+        exposed_ns: u64,
+        /// Share of the communication that is exposed.
+        exposed_percent: Option<f64>,
+        /// Time in which communication and computation ran at once, in ns.
+        overlapped_ns: u64,
+        /// Share of the communication that is overlapped.
+        overlap_percent: Option<f64>,
+        /// Time in which computation ran, in ns.
+        compute_ns: u64,
+    }
+    /// Communication launched by one stack.
+    CommStackRow {
+        exposed_ns: u64,
+        /// Share of all exposed communication.
+        share_percent: Option<f64>,
+        total_ns: u64, count: u64, stack: String,
+    }
+    /// Times that impossible durations change. The first two rows are sums.
+    ImpossibleRow {
+        /// Time as recorded, in ns.
+        recorded_ns: u64,
+        /// Time if each impossible duration ends where later work of its stream begins, in ns.
+        clamped_ns: u64,
+        device: Option<u32>, stream: Option<u64>, start_ns: Option<u64>,
+        /// Sum, or name of the activity.
+        what: String,
+    }
+    /// One activity. Its times are null if they were not collected.
+    ActivityRow {
+        start_ns: Option<u64>, duration_ns: Option<u64>, device: u32, stream: u64,
+        /// Id that links the activity to its call; null if the trace gives none.
+        correlation: Option<u64>,
+        bytes: u64,
+        /// Kind of memory that a copy reads; null if unknown or no copy.
+        from: Option<String>,
+        /// Kind of memory that a copy or fill writes; null if unknown or neither.
+        to: Option<String>,
+        name: String,
+        /// Launching stack, outermost frame first, frames separated by `;`.
+        launched_by: String,
+    }
+    /// GPU work of one name.
+    StatsRow {
+        total_ns: u64, share_percent: Option<f64>, count: u64, avg_ns: u64, min_ns: u64, max_ns: u64, name: String,
+    }
+    /// A part of the time in which a stream was busy.
+    TimelineRow {
+        device: u32, stream: u64, start_ns: u64,
+        /// Length of the part, in ns.
+        duration_ns: u64,
+        busy_ns: u64, busy_percent: f64,
+    }
+    /// A fact about the input.
+    FactRow {
+        what: String,
+        /// Text, count or percentage, depending on `what`; null if unknown.
+        value: AnyValue,
+    }
+    /// Time of one GPU.
+    DeviceRow {
+        device: u32, activities: u64,
+        /// Sum of the durations of all activities, in ns.
+        gpu_time_ns: u64,
+        busy_ns: Option<u64>, idle_ns: Option<u64>, window_ns: Option<u64>, busy_percent: Option<f64>,
+    }
+    /// Time of one GPU in one part of the run.
+    PartRow {
+        device: u32,
+        /// `start-up`, `steps` or `repeated launches`, `shutdown`.
+        part: String,
+        busy_ns: u64, idle_ns: u64, window_ns: u64, busy_percent: Option<f64>,
+    }
+    /// What was lost.
+    LossRow {
+        /// Kind of loss.
+        lost: String,
+        count: u64,
+    }
+    /// Result of one check.
+    FindingRow {
+        /// `BAD`, `note`, `ok`, or `none` if nothing was found.
+        result: String,
+        what: String,
+        /// How many were found; null if the check does not count.
+        count: Option<u64>,
+        /// Share of those that were checked.
+        share_percent: Option<f64>,
+        /// What the finding means; empty if nothing was found.
+        why: String,
+    }
+    /// Change of all GPU work.
+    TotalChangeRow {
+        change_ns: i64, change_percent: Option<f64>, before_ns: u64, after_ns: u64, before_count: u64, after_count: u64,
+    }
+    /// Change of a time of all GPUs.
+    TimeChangeRow {
+        change_ns: Option<i64>, change_percent: Option<f64>, before_ns: Option<u64>, after_ns: Option<u64>,
+        what: String,
+    }
+    /// Share of GPU time whose names occur in both runs.
+    MatchedRow {
+        /// Share of the GPU time of the run before.
+        before_percent: Option<f64>,
+        /// Share of the GPU time of the run after.
+        after_percent: Option<f64>,
+        /// `kernels`, `stacks` or `modules`.
+        by: String,
+    }
+    /// Change of a kernel, stack or module.
+    ChangeRow {
+        change_ns: i64, change_percent: Option<f64>, before_ns: u64, after_ns: u64, before_count: u64, after_count: u64,
+        /// Change of the average duration.
+        average_percent: Option<f64>,
+        /// Whether the average changed by more than chance: `yes`, `no`, `too few`, `new` or `gone`.
+        sure: String,
+        name: String,
+    }
+    /// Time of one rank.
+    RankRow {
+        rank: u32, busy_ns: u64, idle_ns: Option<u64>,
+        /// Share of the time in which the rank's GPUs were busy.
+        busy_share_percent: Option<f64>,
+        /// GPU time except communication, in ns.
+        work_ns: u64,
+        /// GPU time of communication, in ns.
+        communication_ns: u64,
+        /// Difference from the median rank.
+        vs_median_percent: Option<f64>,
+        /// Share of the activities that are linked to a launch.
+        linked_percent: Option<f64>,
+        /// Number of steps or windows.
+        steps: Option<u64>,
+        /// Why the rank is the straggler; empty if it is not.
+        straggler: String,
+        /// Source line in which the straggler's host was late; null if unknown or no straggler.
+        host_line: Option<String>,
+        /// Files of the rank.
+        source: String,
+    }
+    /// How often a rank came last to a collective. All is null except `ranks`, `collective` and `unknown_because` if
+    /// that is unknown.
+    ArrivalRow {
+        rank: Option<u32>,
+        /// Number of times that the rank came last.
+        last: Option<u64>,
+        /// Number of times that the collective ran.
+        of: Option<u64>,
+        /// How much later than the next rank it came, in ns.
+        behind_next_ns: Option<u64>,
+        /// Time that the other ranks waited, in ns.
+        others_waited_ns: Option<u64>,
+        /// Number of ranks that took part.
+        ranks: u64,
+        /// Name of the kernel; null if no kernel is common.
+        collective: Option<String>,
+        /// Why nothing is known; null if it is.
+        unknown_because: Option<String>,
+    }
+    /// A kernel of one rank.
+    RankKernelRow { rank: u32, total_ns: u64, name: String, }
+    /// GPU work of one launching stack, over all ranks.
+    RankStackRow {
+        total_ns: u64, share_percent: Option<f64>,
+        /// Number of ranks in which the stack occurs.
+        ranks: u64,
+        stack: String,
+    }
+    /// Ranks of the job.
+    JobRow {
+        /// Number of ranks that the job has; null if the files do not say.
+        world_size: Option<u64>,
+        /// Number of ranks that were given.
+        ranks: u64,
+        /// Number of ranks that were not given; null if unknown.
+        missing: Option<u64>,
+        /// Their numbers (`1, 3 to 5`); null if unknown.
+        missing_ranks: Option<String>,
+    }
+    /// Result of one check of this machine.
+    DoctorRow {
+        /// `ok`, `warn` or `fail`.
+        result: String,
+        what: String,
+        /// What was found.
+        found: String,
+        /// What to do; null if nothing.
+        remedy: Option<String>,
+    }
+    /// An environment variable.
+    SettingRow {
+        /// Name of the variable.
+        name: String,
+        /// Values that it takes.
+        values: String,
+        /// Value if it is not set; empty if there is none.
+        default: String,
+        /// What it does.
+        help: String,
+    }
+}
+
+/// Text, number or null.
+#[derive(JsonSchema)]
+#[allow(dead_code)]
+#[schemars(untagged, inline)]
+enum AnyValue {
+    Text(String),
+    Number(f64),
+    Null(()),
+}
+
+/// Meanings of the keys that several tables share.
+const MEANINGS: &[(&str, &str)] = &[
+    ("total_ns", "Time, in ns."),
+    ("share_percent", "Share of the total over all rows, also those left out; null if there is none."),
+    ("count", "Number of activities."),
+    ("avg_ns", "Average, in ns."),
+    ("min_ns", "Shortest, in ns."),
+    ("p50_ns", "Median, in ns."),
+    ("p95_ns", "95th percentile, in ns."),
+    ("max_ns", "Longest, in ns."),
+    ("device", "Number of the GPU."),
+    ("stream", "Number of the stream."),
+    ("name", "Name of the work."),
+    ("stack", "Launching stack, outermost frame first, frames separated by `;`."),
+    ("line", "`FILE:LINE` of the user's code, or `[no line]`."),
+    ("function", "Name of the function."),
+    ("gaps", "Number of gaps."),
+    (
+        "cause",
+        "Why the GPU was idle: `host_late`, `launch_latency`, `dependency`, `start_up`, `shutdown` ...",
+    ),
+    ("exposed_ns", "Time in which communication ran and no computation, in ns."),
+    ("start_ns", "Start, in ns since the first activity."),
+    ("duration_ns", "Duration, in ns."),
+    ("bytes", "Bytes copied or filled."),
+    ("busy_ns", "Time in which at least one activity ran, in ns."),
+    ("idle_ns", "Time in which no activity ran, in ns; null if unknown."),
+    ("window_ns", "Time in which a window was open, in ns."),
+    ("busy_percent", "Share of the time in which at least one activity ran."),
+    ("activities", "Number of activities."),
+    ("what", "What the row is about."),
+    ("change_ns", "Difference, after minus before, in ns."),
+    ("change_percent", "Difference as a share of the time before; null if that is zero or unknown."),
+    ("before_ns", "Time in the run before, in ns."),
+    ("after_ns", "Time in the run after, in ns."),
+    ("before_count", "Number of activities in the run before."),
+    ("after_count", "Number of activities in the run after."),
+    ("rank", "Number of the rank."),
+];
+
+/// Returns the schema, with a description for every key, and all keys of rows required.
+fn schema() -> Value {
+    let mut schema = schema_for!(Output).to_value();
+    for (name, object) in schema["$defs"].as_object_mut().unwrap() {
+        let Some(properties) = object.get_mut("properties").and_then(Value::as_object_mut) else { continue };
+        for (key, property) in properties.iter_mut() {
+            let meaning = MEANINGS.iter().find(|(known, _)| known == key);
+            if let (None, Some((_, meaning))) = (property.get("description"), meaning) {
+                property["description"] = json!(meaning);
+            }
+        }
+        if name.ends_with("Row") {
+            let keys: Vec<_> = properties.keys().cloned().collect();
+            object["required"] = json!(keys);
+        }
+    }
+    schema
+}
+
+/// Returns the type of a property in words.
+fn type_words(property: &Value) -> String {
+    let word = |name: &str| match name {
+        "integer" => "integer".to_owned(),
+        "null" => "null".to_owned(),
+        other => other.to_owned(),
+    };
+    match &property["type"] {
+        Value::String(name) => word(name),
+        Value::Array(names) => {
+            names.iter().filter_map(Value::as_str).map(word).collect::<Vec<_>>().join(" or ")
+        }
+        _ => "string, number or null".to_owned(),
+    }
+}
+
+/// Returns the tables of `docs/schema.md`.
+fn page(schema: &Value) -> String {
+    let mut text = String::new();
+    let definitions = &schema["$defs"];
+    let properties =
+        |object: &Value| -> Map<String, Value> { object["properties"].as_object().unwrap().clone() };
+    let row_of = |table: &Value| {
+        let reference = table["items"]["$ref"].as_str().unwrap();
+        reference.rsplit('/').next().unwrap().to_owned()
+    };
+    let mut described = BTreeSet::new();
+    for verb in schema["anyOf"].as_array().unwrap() {
+        let verb = &definitions[verb["$ref"].as_str().unwrap().rsplit('/').next().unwrap()];
+        let about = verb["description"].as_str().unwrap();
+        let heading = about.split('`').nth(1).unwrap().trim_start_matches("gpuflame ");
+        let _ = write!(text, "\n## {heading}\n\n{about}\n");
+        let required = verb["required"].as_array().unwrap();
+        for (name, table) in properties(verb).iter().filter(|(name, _)| *name != "schema") {
+            let row = row_of(table);
+            let about = definitions[&row]["description"].as_str().unwrap().replace('\n', " ");
+            let sometimes = if required.contains(&json!(name)) { "" } else { " (not always there)" };
+            let _ = write!(text, "\n**`{name}`**{sometimes}: {about}");
+            if !described.insert(row.clone()) {
+                text.push_str(" The same keys as above.\n");
+                continue;
+            }
+            text.push_str("\n\n| key | type | meaning |\n|---|---|---|\n");
+            for (key, property) in properties(&definitions[&row]) {
+                let meaning = property["description"].as_str().unwrap_or_else(|| panic!("{row}: {key}"));
+                let _ = writeln!(text, "| `{key}` | {} | {meaning} |", type_words(&property));
+            }
+        }
+    }
+    text
+}
+
+const BEGIN: &str = "<!-- The rest of this page is generated. -->\n";
+
+#[test]
+fn the_schema_and_its_page_are_up_to_date() {
+    assert_eq!(SCHEMA, 1, "a new version needs a new description");
+    let schema = schema();
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    let (json_file, page_file) = (docs.join("schema.json"), docs.join("schema.md"));
+    let old = fs::read_to_string(&page_file).unwrap_or_default();
+    let introduction = old.split(BEGIN).next().unwrap();
+    let json_text = serde_json::to_string_pretty(&schema).unwrap() + "\n";
+    let page_text = format!("{introduction}{BEGIN}{}", page(&schema));
+    if std::env::var_os("GPUFLAME_RENEW_GOLDEN").is_some() {
+        fs::write(&json_file, &json_text).unwrap();
+        fs::write(&page_file, &page_text).unwrap();
+    }
+    assert!(
+        fs::read_to_string(&json_file).unwrap_or_default() == json_text,
+        "docs/schema.json is out of date"
+    );
+    assert!(fs::read_to_string(&page_file).unwrap_or_default() == page_text, "docs/schema.md is out of date");
+}

@@ -1,0 +1,254 @@
+//! Tables of verbs: rows of cells, and their text for people, for CSV and for JSON.
+
+use std::collections::HashMap;
+
+use serde_json::Value;
+
+use super::page::Page;
+use gpuflame_export::{clean_line, guarded, short_kernels};
+use gpuflame_model::profile::format_nanos;
+use gpuflame_os::date;
+
+/// A value of a table.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Cell {
+    Text(String),
+    /// Names of kernels or of other work.
+    Kernels(Vec<String>),
+    /// A stack, and its innermost frame of the user's own code, if it is known.
+    Stack(String, Option<String>),
+    Count(u64),
+    /// A number that names something, such as a rank.
+    Id(u64),
+    /// A GPU: `GPU 0` for people.
+    Gpu(u32),
+    Bytes(u64),
+    /// A time in nanoseconds since 1970: a date on a terminal.
+    Time(u64),
+    /// A time span in nanoseconds.
+    Nanos(u64),
+    /// A difference of time spans in nanoseconds.
+    Change(i64),
+    /// A share in percent.
+    Share(f64),
+    /// Unknown, or not applicable.
+    Nothing,
+    /// A column that a total has no value for.
+    Blank,
+}
+
+/// A table: rows, and names of columns. Programs see these names, and people see them without the unit (`total_ns` as
+/// `total`).
+#[derive(Clone, Debug)]
+pub(super) struct Table {
+    name: &'static str,
+    columns: &'static [&'static str],
+    rows: Vec<Vec<Cell>>,
+    /// Totals over all rows, also over those that were left out. Terminals show them.
+    total: Option<Vec<Cell>>,
+    /// Number of rows that were left out because of a maximum.
+    left_out: u64,
+}
+
+impl Table {
+    pub(super) fn new(name: &'static str, columns: &'static [&'static str]) -> Self {
+        Self { name, columns, rows: Vec::new(), total: None, left_out: 0 }
+    }
+
+    /// Sets the totals over all rows, which a terminal shows under them.
+    pub(super) fn set_total(&mut self, cells: impl IntoIterator<Item = Cell>) {
+        let cells: Vec<Cell> = cells.into_iter().collect();
+        debug_assert_eq!(cells.len(), self.columns.len(), "{}", self.name);
+        self.total = Some(cells);
+    }
+
+    /// Sets the number of rows that exist, of which the table may have only the first.
+    pub(super) fn set_all_rows(&mut self, all: usize) {
+        self.left_out = all.saturating_sub(self.rows.len()) as u64;
+    }
+
+    pub(super) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    pub(super) fn columns(&self) -> &'static [&'static str] {
+        self.columns
+    }
+
+    pub(super) fn rows(&self) -> &[Vec<Cell>] {
+        &self.rows
+    }
+
+    /// Returns the totals. A table with one row needs none.
+    pub(super) fn total(&self) -> Option<&[Cell]> {
+        self.total.as_deref().filter(|_| self.rows.len() > 1 || self.left_out > 0)
+    }
+
+    pub(super) fn rows_left_out(&self) -> u64 {
+        self.left_out
+    }
+
+    /// Returns the short name of each kernel that has one.
+    pub(super) fn short_names(&self) -> HashMap<&str, String> {
+        let cells = self.rows.iter().flatten();
+        let kernels =
+            cells.filter_map(|cell| if let Cell::Kernels(names) = cell { Some(names) } else { None });
+        short_kernels(kernels.flatten().map(String::as_str))
+    }
+
+    pub(super) fn add_row(&mut self, cells: impl IntoIterator<Item = Cell>) {
+        self.rows.push(cells.into_iter().map(Cell::cleaned).collect());
+        debug_assert_eq!(self.rows.last().map(Vec::len), Some(self.columns.len()), "{}", self.name);
+    }
+}
+
+impl Page {
+    /// Returns the cell of a kernel's name in a table whose pipes and files always had full names. On a terminal, the
+    /// name is short.
+    pub(super) fn kernel_cell(self, name: String) -> Cell {
+        if self.columns.is_some() { Cell::Kernels(vec![name]) } else { Cell::Text(name) }
+    }
+}
+
+impl From<&str> for Cell {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl Cell {
+    /// Returns a cell with the share of `part` in `whole`.
+    pub(super) fn share(part: u64, whole: u64) -> Self {
+        if whole == 0 { Self::Nothing } else { Self::Share(100.0 * part as f64 / whole as f64) }
+    }
+
+    /// Returns the cell without line breaks and terminal controls, which names from untrusted files may contain.
+    fn cleaned(self) -> Self {
+        match self {
+            Self::Text(text) => Self::Text(clean_line(&text).into_owned()),
+            Self::Kernels(names) => {
+                Self::Kernels(names.iter().map(|name| clean_line(name).into_owned()).collect())
+            }
+            Self::Stack(stack, own) => {
+                Self::Stack(clean_line(&stack).into_owned(), own.map(|frame| clean_line(&frame).into_owned()))
+            }
+            other => other,
+        }
+    }
+
+    /// Whether the cell contains words, which are aligned left.
+    pub(super) fn is_text(&self) -> bool {
+        matches!(self, Self::Text(_) | Self::Kernels(_) | Self::Stack(..) | Self::Gpu(_))
+    }
+
+    /// Returns the frame of a stack that is the user's own code.
+    pub(super) fn own_frame(&self) -> Option<&str> {
+        if let Self::Stack(_, own) = self { own.as_deref() } else { None }
+    }
+
+    /// Returns the text of the cell for people. Kernels with a short name are shown by it. No text is truncated here.
+    /// In a pipe, numbers of bytes are exact.
+    pub(super) fn for_people(&self, short: &HashMap<&str, String>, is_terminal: bool) -> String {
+        match self {
+            Self::Text(text) | Self::Stack(text, _) => text.clone(),
+            Self::Kernels(names) => {
+                let names = names.iter().map(|name| short.get(name.as_str()).unwrap_or(name).as_str());
+                names.collect::<Vec<_>>().join(", ")
+            }
+            Self::Count(count) => group_digits(*count),
+            Self::Id(number) => number.to_string(),
+            Self::Gpu(number) => format!("GPU {number}"),
+            Self::Bytes(0) if is_terminal => "-".to_owned(),
+            Self::Bytes(bytes) if is_terminal => format_bytes(*bytes),
+            Self::Bytes(bytes) => group_digits(*bytes),
+            Self::Time(time) if is_terminal => {
+                let (seconds, micros) = (time / 1_000_000_000, time % 1_000_000_000 / 1000);
+                format!("{}.{micros:06}Z", date::iso_8601(seconds).trim_end_matches('Z'))
+            }
+            Self::Time(time) => seconds_since_1970(*time),
+            Self::Nanos(nanos) => format_nanos(*nanos),
+            Self::Change(nanos) => {
+                format!("{}{}", if *nanos < 0 { "-" } else { "+" }, format_nanos(nanos.unsigned_abs()))
+            }
+            Self::Share(percent) => format!("{percent:.1} %"),
+            Self::Nothing => "-".to_owned(),
+            Self::Blank => String::new(),
+        }
+    }
+
+    /// Returns the text of the cell for CSV. Spreadsheets never take it for a formula.
+    pub(super) fn for_csv(&self) -> String {
+        match self {
+            Self::Text(text) | Self::Stack(text, _) => guarded(text).into_owned(),
+            Self::Kernels(names) => guarded(&names.join(", ")).into_owned(),
+            Self::Count(number) | Self::Id(number) | Self::Bytes(number) | Self::Nanos(number) => {
+                number.to_string()
+            }
+            Self::Gpu(number) => format!("GPU {number}"),
+            Self::Time(time) => seconds_since_1970(*time),
+            Self::Change(nanos) => nanos.to_string(),
+            Self::Share(percent) => format!("{percent:.4}"),
+            Self::Nothing | Self::Blank => String::new(),
+        }
+    }
+
+    pub(super) fn for_json(&self) -> Value {
+        match self {
+            Self::Text(text) | Self::Stack(text, _) => Value::from(text.as_str()),
+            Self::Kernels(names) => Value::from(names.join(", ")),
+            Self::Count(number) | Self::Id(number) | Self::Bytes(number) | Self::Nanos(number) => {
+                Value::from(*number)
+            }
+            Self::Gpu(number) => Value::from(*number),
+            Self::Time(time) => Value::from(seconds_since_1970(*time)),
+            Self::Change(nanos) => Value::from(*nanos),
+            Self::Share(percent) => Value::from((percent * 1e4).round() / 1e4),
+            Self::Nothing | Self::Blank => Value::Null,
+        }
+    }
+}
+
+/// Returns the name of a column without its unit. People see the unit at each value instead.
+pub(super) fn column_title(column: &str) -> &str {
+    column.strip_suffix("_ns").or_else(|| column.strip_suffix("_percent")).unwrap_or(column)
+}
+
+fn seconds_since_1970(time: u64) -> String {
+    format!("{}.{:09} s since 1970", time / 1_000_000_000, time % 1_000_000_000)
+}
+
+/// Formats a number of bytes: `4.10 KB`. One KB is 1,000 bytes.
+fn format_bytes(bytes: u64) -> String {
+    let (unit, name) = match bytes {
+        0..1_000 => return format!("{bytes} B"),
+        1_000..1_000_000 => (1e3, "KB"),
+        1_000_000..1_000_000_000 => (1e6, "MB"),
+        1_000_000_000..1_000_000_000_000 => (1e9, "GB"),
+        _ => (1e12, "TB"),
+    };
+    format!("{:.2} {name}", bytes as f64 / unit)
+}
+
+/// Formats a number with separators: `1,588,124`.
+pub(super) fn group_digits(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digits_are_grouped_by_three() {
+        let all = [0, 999, 1000, 1_588_124].map(group_digits);
+        assert_eq!(all, ["0", "999", "1,000", "1,588,124"]);
+    }
+}

@@ -1,0 +1,95 @@
+//! Every JSON that the command writes conforms to the published schema.
+
+use std::fs;
+use std::path::Path;
+
+use jsonschema::Validator;
+use serde_json::{Value, json};
+
+use crate::support::command::gpuflame;
+use crate::support::{handmade, root, scratch};
+use crate::tables::training;
+
+/// Returns the validator of the outputs of a verb. The published schema permits keys of later releases. Here, every key
+/// must be described.
+fn validator(verb: &str) -> Validator {
+    let mut all: Value =
+        serde_json::from_str(&fs::read_to_string(root().join("docs/schema.json")).unwrap()).unwrap();
+    for object in all["$defs"].as_object_mut().unwrap().values_mut() {
+        object["additionalProperties"] = false.into();
+    }
+    let schema =
+        json!({ "$schema": all["$schema"], "$ref": format!("#/$defs/{verb}"), "$defs": all["$defs"] });
+    jsonschema::validator_for(&schema).unwrap()
+}
+
+/// Runs a verb, and returns its JSON, which conforms to the schema.
+fn checked(folder: &Path, verb: &str, args: &[&str]) -> Value {
+    let ran = gpuflame(folder, args.iter().chain(&["--format", "json"]));
+    let output: Value = serde_json::from_str(&ran.stdout).unwrap_or_else(|_| panic!("{args:?}: {ran:?}"));
+    let errors: Vec<String> = validator(verb)
+        .iter_errors(&output)
+        .map(|error| format!("{}: {error}", error.instance_path()))
+        .collect();
+    assert!(errors.is_empty(), "{args:?}: {errors:#?}");
+    output
+}
+
+#[test]
+fn all_json_conforms_to_the_published_schema() {
+    let folder = scratch("schema");
+    handmade::recording(&folder);
+    training(&folder, "train.json", 0);
+    training(&folder, "slower.json", 25);
+    fs::create_dir(folder.join("job")).unwrap();
+    for rank in 0..3 {
+        training(&folder, &format!("job/rank{rank}.json"), rank * 15);
+    }
+    let mut tables = std::collections::BTreeSet::new();
+    let rankings = "kernels,stacks,line,function,delay,idle,comm";
+    for input in ["hand.gfr", "train.json"] {
+        let cases: [(&str, &[&str]); 7] = [
+            ("Top", &["top", input, "--by", rankings]),
+            ("View", &["view", input]),
+            ("View", &["view", input, "--stats"]),
+            ("View", &["view", input, "--timeline"]),
+            ("Info", &["info", input]),
+            ("Check", &["check", input]),
+            ("Diff", &["diff", input, "slower.json"]),
+        ];
+        for (verb, args) in cases {
+            let output = checked(&folder, verb, args);
+            tables.extend(output.as_object().unwrap().keys().map(|table| format!("{verb} {table}")));
+        }
+    }
+    checked(&folder, "MergeRanks", &["merge-ranks", "job"]);
+    checked(&folder, "MergeRanks", &["merge-ranks", "hand.gfr"]);
+    checked(&folder, "Doctor", &["doctor"]);
+    checked(&folder, "Settings", &["settings"]);
+    for table in ["Top comm_stacks", "Top idle_modules", "View timeline", "Info parts", "Diff stacks"] {
+        assert!(tables.contains(table), "{table} was not checked: {tables:?}");
+    }
+}
+
+#[test]
+fn the_schema_refuses_other_output() {
+    let folder = scratch("schema");
+    handmade::recording(&folder);
+    let output = checked(&folder, "Top", &["top", "hand.gfr"]);
+    let validator = validator("Top");
+    let broken = |change: &dyn Fn(&mut Value)| {
+        let mut output = output.clone();
+        change(&mut output);
+        !validator.is_valid(&output)
+    };
+    assert!(!broken(&|_| {}));
+    assert!(broken(&|output| output["schema"] = 2.into()), "another version");
+    assert!(broken(&|output| drop(output.as_object_mut().unwrap().remove("schema"))), "no version");
+    assert!(broken(&|output| output["kernels"][0]["total_ns"] = "20001".into()), "a number as text");
+    assert!(
+        broken(&|output| drop(output["kernels"][0].as_object_mut().unwrap().remove("count"))),
+        "no count"
+    );
+    assert!(broken(&|output| output["kernels"][0]["more"] = 1.into()), "an undescribed key");
+    assert!(broken(&|output| output["what"] = json!([])), "an undescribed table");
+}
