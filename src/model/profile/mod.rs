@@ -84,6 +84,13 @@ impl FrameId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StackId(NodeId);
 
+impl StackId {
+    /// Returns the node of [`Profile::stack_tree`] at which the stack ends.
+    pub fn node(self) -> NodeId {
+        self.0
+    }
+}
+
 /// A distinct stack of frames, as displayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ShownStackId(NodeId);
@@ -321,6 +328,11 @@ impl Profile {
         let mut ids: Vec<_> = self.contexts.keys().copied().collect();
         ids.sort_unstable();
         ids
+    }
+
+    /// Returns the tree of all stacks. Its symbols are positions in [`Profile::frames`].
+    pub fn stack_tree(&self) -> &PrefixTree {
+        &self.stacks
     }
 
     /// Returns the frames of a stack, leaf first.
