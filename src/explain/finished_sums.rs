@@ -98,14 +98,21 @@ mod tests {
         let samples: Vec<_> = VIEWS.iter().map(|view| profile.samples(view)).collect();
         let beside =
             (profile.works(), profile.devices(), profile.times(), profile.streams(), profile.windows());
-        format!("{ledger:?}\n{samples:?}\n{beside:?}\n{:?}", profile.spreads())
+        let delays = profile.delays().iter().map(|(work, delays)| {
+            let buckets: Vec<_> = delays.histogram.buckets().collect();
+            (work, buckets, delays.sum, delays.max, delays.started_before_call)
+        });
+        let more = (profile.spreads(), delays.collect::<Vec<_>>(), profile.copies());
+        format!("{ledger:?}\n{samples:?}\n{beside:?}\n{more:?}")
     }
 
     fn file(outputs_failed: bool) -> (Vec<u8>, String) {
         let mut explain = Explain::new(Options { has_squares: true, ..Options::default() });
         (0..30).for_each(|turn| each_row_of_cycle(turn, &mut |row| explain.push(row, &mut ())));
         let Snapshot { profile, ledger } = explain.finish(&[], &mut ());
-        assert!(!profile.spreads().is_empty());
+        assert!(
+            !profile.spreads().is_empty() && !profile.delays().is_empty() && !profile.copies().is_empty()
+        );
         let squares: u128 = profile.spreads().iter().map(|spread| spread.squares).sum();
         let bound: u128 = profile.spreads().iter().map(|spread| u128::from(spread.nanos).pow(2)).sum();
         assert!(squares > 0 && squares < bound, "{squares}");

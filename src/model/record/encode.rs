@@ -110,6 +110,10 @@
 //!         | 16:u8 device:u32                   its time before and after the steady part: busy idle busy idle
 //!         | 17:u8 place tip device:option stream    a work under a stack, once the process has exited: count nanoseconds,
 //!                                              sum of squared nanoseconds in three parts of 42 bits, lowest first
+//!         | 18:u8 tip device:u32 part:u8      launch delays, once the process has exited. Part 0: sum, maximum, number that
+//!                                              began before the call; further parts: bucket count, ... of the histogram
+//!         | 19:u8 device:u32 kind:u8 from:u16 to:u16    copies by kinds of memory, once the process has exited: count
+//!                                              nanoseconds bytes
 //! base   := 0 none, 1 opening, 2 closing, 3 start-up, 4 shutdown (`RootMark`)
 //! view   := 0 gpu, 1 idle, 2 wait, 3 alloc, 4 unified, 5 cpu, 6 off-cpu, 7 together (nothing)
 //! place  := 0:u8 caller:u32 | 1:u8 launched:u32 created:u32 | 2:u8                a stack; both stacks of a graph node; no stack

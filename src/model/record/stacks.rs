@@ -169,9 +169,13 @@ impl StacksReader {
     }
 
     fn entry(fields: &mut Fields<'_>, before: ThreadId) -> Option<TreeStack> {
-        let (id, thread) = (ContextId(small(fields)?), small(fields)?);
+        // The highest thread plus 1 does not fit into 32 bits.
+        let (id, thread) = (ContextId(small(fields)?), fields.varint()?);
         let (flags, node) = (ContextFlags(small(fields)?), small(fields)?);
-        let thread = thread.checked_sub(1).map_or(before, ThreadId);
+        let thread = match thread.checked_sub(1) {
+            None => before,
+            Some(thread) => ThreadId(thread.try_into().ok()?),
+        };
         Some(TreeStack { id, thread, flags, node })
     }
 }
@@ -186,7 +190,7 @@ mod tests {
     use super::*;
     use crate::record::{Reader, Row};
 
-    const THREADS: [ThreadId; 2] = [ThreadId(7), ThreadId(u32::MAX - 1)];
+    const THREADS: [ThreadId; 2] = [ThreadId(7), ThreadId::OTHERS];
 
     fn read(chunk: &mut Chunk) -> (Vec<(TreeStack, Vec<u64>)>, usize) {
         let file = [&Chunk::file_header()[..], &chunk.take()].concat();

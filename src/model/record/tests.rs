@@ -393,6 +393,14 @@ fn of_sums() -> (Vec<u8>, Vec<(usize, usize)>) {
                 each(&[1, 0, 0, 2, 1, 0, key as u8], &[turn * 1000 + key, turn]);
             }
         });
+        if turn == 3 {
+            chunk.frames(&FRAMES);
+            chunk.nodes(&mut [(2, &[0, 1][..]), (0, &[1, 0]), (1, &[0])].into_iter(), usize::MAX);
+            let (thread, flags) = (ThreadId(7), ContextFlags(0));
+            let stacks = (0..4).map(|node| TreeStack { id: ContextId(900 + node), thread, flags, node });
+            chunk.stacks(&mut { stacks }, usize::MAX);
+            write_final_sums(&mut chunk, |each| (0..20).for_each(|key| each(&[18, 0, 0, key, 1], &[7, 8])));
+        }
         chunk.mark(&CheckpointMark { began: Nanos(1), time: Nanos(2 + turn), interval_ms: 1000, open: turn });
         let chunk = chunk.take();
         chunks.push((bytes.len(), chunk.len()));
