@@ -101,7 +101,7 @@ impl FunctionRows {
                 if path != next {
                     file = "";
                 }
-                let function = FrameFunction { name: &it.name, start: it.start.unwrap_or(0), file, line };
+                let function = FrameFunction { name: &it.name, start: it.start, file, line };
                 self.chunk.function(frame, &function, path);
             }),
             Err(Unnamed::NoSymbol) => self.chunk.function(frame, &FrameFunction::default(), 0),
@@ -430,7 +430,7 @@ fn find_symbols(
 fn stored_symbols<'a>(functions: impl Iterator<Item = FrameFunction<'a>>) -> Symbols {
     let symbols = functions.filter(|function| !function.name.is_empty()).map(|function| FunctionSymbol {
         name: function.name.to_owned(),
-        start: (function.start != 0).then_some(function.start),
+        start: function.start,
         source: (!function.file.is_empty()).then(|| (function.file.to_owned(), function.line)),
     });
     let symbols: Vec<_> = symbols.collect();

@@ -546,6 +546,7 @@ fn decode_function<'a>(fields: &mut Fields<'a>) -> Parsed<(Frame, FrameFunction<
         return Ok(None);
     };
     let text = |bytes| std::str::from_utf8(bytes).map_err(|_| "holds text that is not UTF-8");
+    let start = (start != u64::MAX).then_some(start);
     let function = FrameFunction { name: text(name)?, start, file: text(file)?, line };
     Ok(Some((Frame(frame), function, path)))
 }

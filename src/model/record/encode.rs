@@ -56,7 +56,8 @@
 //!                                                                              exit; those inlined into it follow; no
 //!                                                                              name: the file has no symbol. Paths are
 //!                                                                              numbered from 1: only the first row with a
-//!                                                                              number has its text; 0: no number
+//!                                                                              number has its text; 0: no number. start is
+//!                                                                              2^64 - 1 if it is not known
 //!  40   frames    frame:u64*                                                   more frames of the table of frames
 //!  41   nodes     node*                                                        more nodes of the tree of stacks
 //!  42   stacks    stack*                                                       contexts, as in the context row, whose
@@ -296,7 +297,7 @@ pub(super) fn put_function(
     function: &FrameFunction<'_>,
     path: u32,
 ) -> u8 {
-    out.u64(frame.0).u64(function.start).u32(function.line);
+    out.u64(frame.0).u64(function.start.unwrap_or(u64::MAX)).u32(function.line);
     out.bytes(function.name.as_bytes()).u32(path).bytes(function.file.as_bytes());
     tag::FUNCTION
 }

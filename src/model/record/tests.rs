@@ -63,7 +63,10 @@ fn all_kinds(frames: &[Frame]) -> Vec<Row<'_>> {
         Row::Function {
             frame: Frame::native_exact(0x7f00_0000_1234, ModuleEpoch(7)),
             function: FrameFunction {
-                name: "_ZN3größe", start: 1 << 40, file: "/srv/modèle.cc", line: 12
+                name: "_ZN3größe",
+                start: Some(1 << 40),
+                file: "/srv/modèle.cc",
+                line: 12,
             },
         },
         Row::Function { frame: Frame::native(9, ModuleEpoch(0)), function: FrameFunction::default() },
