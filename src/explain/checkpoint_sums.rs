@@ -10,7 +10,7 @@ use crate::join::{Activities, Launched, Launches, Origin, Sink, Tally};
 use gpuflame_model::profile::{
     BusyIdle, Cause, CopyPath, Dependencies, DeviceTime, DeviceUse, DurationSpread, LaunchDelays, Leaf,
     LeafFrame, Profile, RootMark, Sample, SampleSite, SteadyPart, SteadyRule, StepTotals, StreamUse, VIEWS,
-    Weight, WorkStats, add_values,
+    Weight, WorkDelays, WorkStats, add_values,
 };
 use gpuflame_model::record::{
     Activity, Caller, Chunk, ContextId, CopyKind, CorrelationId, DeviceId, Fields, GpuContextId, IdMap, Loss,
@@ -189,7 +189,7 @@ pub(super) fn sums(
         sum(kind::SPREAD, &put, &[spread.count, spread.nanos, low, middle, high]);
     }
     let mut values = Vec::new();
-    for ((work, device), delays) in profile.delays() {
+    for WorkDelays { work, device, delays } in profile.delays() {
         let LaunchDelays { ref histogram, sum: total, max, started_before_call } = *delays;
         let mut part = 0;
         let mut put = |values: &[u64]| {
@@ -393,8 +393,8 @@ pub(super) struct CheckpointSums {
     samples: BTreeMap<usize, Vec<Sample>>,
     works: Vec<WorkStats>,
     spreads: Vec<DurationSpread>,
-    delays: BTreeMap<(Work, DeviceId), LaunchDelays>,
-    copies: BTreeMap<CopyPath, Weight>,
+    delays: Vec<WorkDelays>,
+    copies: Vec<(CopyPath, Weight)>,
     devices: Vec<DeviceUse>,
     times: Vec<DeviceTime>,
     streams: Vec<StreamUse>,
@@ -447,7 +447,12 @@ impl CheckpointSums {
             }
             (kind::DELAYS, _) => {
                 let LeafFrame::Work(work) = decode_leaf_frame(key)? else { return None };
-                let delays = self.delays.entry((work, DeviceId(key.u32()?))).or_default();
+                let device = DeviceId(key.u32()?);
+                // The parts of a kind of work follow each other.
+                if self.delays.last().is_none_or(|last| (last.work, last.device) != (work, device)) {
+                    self.delays.push(WorkDelays { work, device, delays: LaunchDelays::default() });
+                }
+                let delays = &mut self.delays.last_mut()?.delays;
                 match (key.u8()?, values) {
                     (0, &[sum, max, early]) => {
                         (delays.sum, delays.max, delays.started_before_call) = (sum, max, early);
@@ -465,7 +470,7 @@ impl CheckpointSums {
                 let device = DeviceId(key.u32()?);
                 let (kind, from) = (CopyKind(key.u8()?), MemoryKind(key.u16()?));
                 let path = CopyPath { device, kind, from, to: MemoryKind(key.u16()?) };
-                self.copies.insert(path, Weight { count, nanos, bytes });
+                self.copies.push((path, Weight { count, nanos, bytes }));
             }
             (kind::DEVICE, &[count, nanos]) => {
                 self.devices.push(DeviceUse { device: DeviceId(key.u32()?), count, nanos });
@@ -594,11 +599,10 @@ impl CheckpointSums {
                 *name = kernel(*name);
             }
         }
-        for ((mut work, device), delays) in std::mem::take(&mut self.delays) {
-            if let Work::Kernel(name) = &mut work {
+        for delays in &mut self.delays {
+            if let Work::Kernel(name) = &mut delays.work {
                 *name = kernel(*name);
             }
-            self.delays.entry((work, device)).or_default().add(delays);
         }
         let mut works: BTreeMap<(Work, DeviceId), WorkStats> = BTreeMap::new();
         for mut stats in std::mem::take(&mut self.works) {

@@ -89,7 +89,7 @@ fn write_stacks(profile: &Profile, are_merged: bool, chunk: &mut Chunk, out: &mu
 mod tests {
     use super::super::{Explain, Options, Snapshot};
     use super::*;
-    use gpuflame_model::profile::VIEWS;
+    use gpuflame_model::profile::{VIEWS, WorkDelays};
     use gpuflame_model::record::Reader;
     use gpuflame_model::record::testing::each_row_of_cycle;
 
@@ -98,9 +98,9 @@ mod tests {
         let samples: Vec<_> = VIEWS.iter().map(|view| profile.samples(view)).collect();
         let beside =
             (profile.works(), profile.devices(), profile.times(), profile.streams(), profile.windows());
-        let delays = profile.delays().iter().map(|(work, delays)| {
+        let delays = profile.delays().iter().map(|WorkDelays { work, device, delays }| {
             let buckets: Vec<_> = delays.histogram.buckets().collect();
-            (work, buckets, delays.sum, delays.max, delays.started_before_call)
+            (*work, *device, buckets, delays.sum, delays.max, delays.started_before_call)
         });
         let more = (profile.spreads(), delays.collect::<Vec<_>>(), profile.copies());
         format!("{ledger:?}\n{samples:?}\n{beside:?}\n{more:?}")

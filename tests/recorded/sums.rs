@@ -201,7 +201,7 @@ fn assert_copies_are_complete(rows: &[u8], sums: &Path) {
     while let Some(row) = reader.next_row().unwrap() {
         explain.push(&row, &mut ());
     }
-    let copies = explain.finish(&[], &mut ()).profile.copies().clone();
+    let copies = explain.finish(&[], &mut ()).profile.copies().to_vec();
     let found = copies
         .iter()
         .map(|(path, weight)| ((path.device, path.kind, path.from, path.to), (weight.count, weight.bytes)));

@@ -13,13 +13,11 @@ mod tests;
 
 pub use host::HostSums;
 
-use std::collections::BTreeMap;
-
 use crate::join::{Launched, Origin, Sink};
 use gpuflame_model::profile::views::GPU;
 use gpuflame_model::profile::{
     CopyPath, DeviceUse, DurationSpread, LaunchDelays, Leaf, MAX_SAMPLE_VALUES, Profile, Sample, SampleSite,
-    Weight, WorkStats,
+    Weight, WorkDelays, WorkStats,
 };
 use gpuflame_model::record::{
     Activity, Caller, ContextId, CopyDetail, CorrelationId, Created, Detail, DeviceId, GpuContextId, IdMap,
@@ -43,7 +41,7 @@ pub struct Aggregate {
     has_squares: bool,
     squares: Vec<u128>,
     /// Copies by direction and kinds of memory, and (in `Series`) launch delays, if squares are summed.
-    copies: BTreeMap<CopyPath, Weight>,
+    copies: Vec<(CopyPath, Weight)>,
     sum_cache: SumCache,
     /// Sites of graph nodes. `node_index` maps the launch and the creation of a node to the position of its site.
     nodes: Vec<SampleSite>,
@@ -162,16 +160,16 @@ impl Aggregate {
 
     /// Launch delays by work and device, and copies by direction and kinds of memory, if squares are summed. Leaves no delays
     /// behind.
-    pub fn take_details(&mut self) -> (BTreeMap<(Work, DeviceId), LaunchDelays>, BTreeMap<CopyPath, Weight>) {
-        let mut delays = BTreeMap::new();
+    pub fn take_details(&mut self) -> (Vec<WorkDelays>, Vec<(CopyPath, Weight)>) {
+        let mut all = Vec::new();
         for series in &mut self.series {
             if let (LaunchOutcome::Work(work), Some(device)) = (series.outcome, series.device)
-                && let Some(known) = series.delays.take()
+                && let Some(delays) = series.delays.take()
             {
-                delays.insert((work, device), *known);
+                all.push(WorkDelays { work, device, delays: *delays });
             }
         }
-        (delays, std::mem::take(&mut self.copies))
+        (all, std::mem::take(&mut self.copies))
     }
 
     /// Number of distinct (context, work, device) triples.
@@ -243,14 +241,19 @@ impl Aggregate {
         series as usize
     }
 
-    /// Adds the launch delay, and the kinds of memory of a copy.
+    /// Adds the launch delay, and the kinds of memory of a copy. There are only a few such kinds.
+    #[inline(never)]
     fn add_details(&mut self, activity: &Activity, origin: Origin, series: usize, weight: Weight) {
         if let (Origin::Launch(launched), Some(_)) = (origin, activity.duration()) {
             let delays = self.series[series].delays.get_or_insert_default();
             delays.record(launched.time, activity.start);
         }
         if let Detail::Copy(CopyDetail { kind, from, to, .. }) = activity.detail {
-            add(self.copies.entry(CopyPath { device: activity.device, kind, from, to }).or_default(), weight);
+            let path = CopyPath { device: activity.device, kind, from, to };
+            match self.copies.iter_mut().find(|(known, _)| *known == path) {
+                Some((_, sum)) => add(sum, weight),
+                None => self.copies.push((path, weight)),
+            }
         }
     }
 

@@ -42,15 +42,15 @@ pub use sample::{Leaf, LeafFrame, MAX_SAMPLE_VALUES, RootMark, Sample, SampleSit
 pub use strings::{StringId, StringTable};
 pub use sums::{
     BusyIdle, CopyPath, Dependencies, DeviceTime, DeviceUse, DurationSpread, LaunchDelays, SteadyPart,
-    SteadyRule, StepTotals, StreamUse, Weight, WorkStats,
+    SteadyRule, StepTotals, StreamUse, Weight, WorkDelays, WorkStats,
 };
 pub use views::{Measure, VIEWS, Value, View, format_nanos};
 
 use kernels::{KernelName, Kernels};
 
 use crate::record::{
-    CodeId, ContextFlags, ContextId, DeviceId, Frame, IdMap, LabelId, Loss, Module, NameId, Nanos,
-    Provenance, RangeId, Row, ThreadId, WindowEdge, Work, hash_one, map_bytes,
+    CodeId, ContextFlags, ContextId, Frame, IdMap, LabelId, Loss, Module, NameId, Nanos, Provenance, RangeId,
+    Row, ThreadId, WindowEdge, hash_one, map_bytes,
 };
 pub use dense_id_map::DenseIdMap;
 pub use index::Index;
@@ -139,8 +139,8 @@ pub struct Profile {
     samples: BTreeMap<&'static str, Vec<Sample>>,
     works: Vec<WorkStats>,
     spreads: Vec<DurationSpread>,
-    delays: BTreeMap<(Work, DeviceId), LaunchDelays>,
-    copies: BTreeMap<CopyPath, Weight>,
+    delays: Vec<WorkDelays>,
+    copies: Vec<(CopyPath, Weight)>,
     devices: Vec<DeviceUse>,
     times: Vec<DeviceTime>,
     dependencies: Dependencies,
@@ -429,7 +429,7 @@ impl Profile {
     pub fn forget_sums(&mut self) {
         self.samples = BTreeMap::new();
         (self.works, self.devices, self.spreads) = (Vec::new(), Vec::new(), Vec::new());
-        (self.delays, self.copies) = (BTreeMap::new(), BTreeMap::new());
+        (self.delays, self.copies) = (Vec::new(), Vec::new());
         (self.times, self.streams) = (Vec::new(), Vec::new());
         (self.steps, self.steady) = (StepTotals::default(), None);
     }
@@ -459,21 +459,17 @@ impl Profile {
     }
 
     /// Replaces the launch delays and the copies by kind of memory.
-    pub fn set_delays_and_copies(
-        &mut self,
-        delays: BTreeMap<(Work, DeviceId), LaunchDelays>,
-        copies: BTreeMap<CopyPath, Weight>,
-    ) {
+    pub fn set_delays_and_copies(&mut self, delays: Vec<WorkDelays>, copies: Vec<(CopyPath, Weight)>) {
         (self.delays, self.copies) = (delays, copies);
     }
 
     /// Returns launch delays by kind of work and device. Only the sums of a process that exited have them.
-    pub fn delays(&self) -> &BTreeMap<(Work, DeviceId), LaunchDelays> {
+    pub fn delays(&self) -> &[WorkDelays] {
         &self.delays
     }
 
     /// Returns copies by direction and kinds of memory. Only the sums of a process that exited have them.
-    pub fn copies(&self) -> &BTreeMap<CopyPath, Weight> {
+    pub fn copies(&self) -> &[(CopyPath, Weight)] {
         &self.copies
     }
 

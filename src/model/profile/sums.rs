@@ -146,6 +146,17 @@ impl LaunchDelays {
     }
 }
 
+/// Launch delays of a kind of work on a device.
+#[derive(Clone, Debug)]
+pub struct WorkDelays {
+    /// Kind of work.
+    pub work: Work,
+    /// Device that ran the work.
+    pub device: DeviceId,
+    /// Delays.
+    pub delays: LaunchDelays,
+}
+
 /// Copies with one direction and kinds of memory, on one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CopyPath {

@@ -16,8 +16,8 @@ impl LaunchDelays {
     /// Returns the delays in the sums of a process that exited.
     pub fn from_sums(profile: &Profile) -> Self {
         let mut all = Self::default();
-        for ((work, _), delays) in profile.delays() {
-            all.0.entry(*work).or_default().0.add(delays.clone());
+        for of_work in profile.delays() {
+            all.0.entry(of_work.work).or_default().0.add(of_work.delays.clone());
         }
         all
     }
