@@ -158,8 +158,8 @@ impl Aggregate {
         spreads
     }
 
-    /// Launch delays by work and device, and copies by direction and kinds of memory, if squares are summed. Leaves no delays
-    /// behind.
+    /// Launch delays by work and device, and copies by direction and kinds of memory, if squares are summed. Removes
+    /// both.
     pub fn take_details(&mut self) -> (Vec<WorkDelays>, Vec<(CopyPath, Weight)>) {
         let mut all = Vec::new();
         for series in &mut self.series {

@@ -35,11 +35,7 @@ impl Chunk {
 
     /// Adds nodes to the tree, until the chunk has about `max_bytes` bytes, but at least one. Each node has the number of its parent, and positions
     /// in the table of frames. Returns false if nodes are left.
-    pub fn nodes<'a>(
-        &mut self,
-        nodes: &mut dyn Iterator<Item = (usize, &'a [u32])>,
-        max_bytes: usize,
-    ) -> bool {
+    pub fn nodes(&mut self, nodes: &mut dyn Iterator<Item = (usize, &[u32])>, max_bytes: usize) -> bool {
         let mut is_done = false;
         self.payload(tag::NODES, |out| {
             loop {
