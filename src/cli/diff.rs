@@ -225,7 +225,8 @@ impl ComparedRun {
         let Explained { profile, facts, .. } = explain(source, &flags.read_options(), console, &mut events)?;
         facts.require_work(source)?;
         // A run that has exited left the durations by stack and kernel, a checkpoint did not.
-        if profile.spreads().is_empty() {
+        let has_nothing = facts.is_finished && profile.works().is_empty();
+        if profile.spreads().is_empty() && !has_nothing {
             facts.require_rows(source)?;
         }
         let spans = WorkSpans::from_events(&events);

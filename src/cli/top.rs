@@ -102,7 +102,12 @@ impl Top {
                 format!("{}: no GPU activity had been recorded when the recording broke off", self.input);
             return Err(Error::new(ErrorKind::Format, what));
         }
-        if self.by.contains(&Ranking::Delay) || self.by.contains(&Ranking::Comm) {
+        if explained.facts.has_only_sums && explained.facts.is_finished {
+            delays = LaunchDelays::from_sums(&explained.profile);
+        } else if self.by.contains(&Ranking::Delay) {
+            explained.facts.require_rows(&self.input)?;
+        }
+        if self.by.contains(&Ranking::Comm) {
             explained.facts.require_rows(&self.input)?;
         }
         if self.by.contains(&Ranking::Comm) {
@@ -579,16 +584,16 @@ fn delay_table(delays: &LaunchDelays, profile: &Profile, most: usize) -> Table {
     let mut table =
         Table::new("delay", &["avg_ns", "p50_ns", "p95_ns", "max_ns", "count", "before_launch", "name"]);
     let mut delays: Vec<_> = delays.iter().map(|(work, delay)| (work_name(profile, work), delay)).collect();
-    delays.sort_by(|(a_name, a), (b_name, b)| b.sum.cmp(&a.sum).then_with(|| a_name.cmp(b_name)));
+    delays.sort_by(|(a_name, a), (b_name, b)| b.sum().cmp(&a.sum()).then_with(|| a_name.cmp(b_name)));
     let rows = delays.len();
     for (name, delay) in delays.into_iter().take(most) {
         table.add_row([
             Cell::Nanos(delay.average()),
             Cell::Nanos(delay.percentile(50)),
             Cell::Nanos(delay.percentile(95)),
-            Cell::Nanos(delay.max),
+            Cell::Nanos(delay.max()),
             Cell::Count(delay.count()),
-            Cell::Count(delay.started_before_call),
+            Cell::Count(delay.started_before_call()),
             Cell::Kernels(vec![name.into_owned()]),
         ]);
     }

@@ -8,8 +8,9 @@ use super::{Explain, Ledger, Snapshot, Stacks, WindowSums};
 use crate::graphs::NodeTally;
 use crate::join::{Activities, Launched, Launches, Origin, Sink, Tally};
 use gpuflame_model::profile::{
-    BusyIdle, Cause, Dependencies, DeviceTime, DeviceUse, DurationSpread, Leaf, LeafFrame, Profile, RootMark,
-    Sample, SampleSite, SteadyPart, SteadyRule, StepTotals, StreamUse, VIEWS, Weight, WorkStats, add_values,
+    BusyIdle, Cause, CopyPath, Dependencies, DeviceTime, DeviceUse, DurationSpread, LaunchDelays, Leaf,
+    LeafFrame, Profile, RootMark, Sample, SampleSite, SteadyPart, SteadyRule, StepTotals, StreamUse, VIEWS,
+    Weight, WorkDelays, WorkStats, add_values,
 };
 use gpuflame_model::record::{
     Activity, Caller, Chunk, ContextId, CopyKind, CorrelationId, DeviceId, Fields, GpuContextId, IdMap, Loss,
@@ -37,10 +38,14 @@ mod kind {
     pub(super) const STEADY: u8 = 15;
     pub(super) const TIME_PARTS: u8 = 16;
     pub(super) const SPREAD: u8 = 17;
+    pub(super) const DELAYS: u8 = 18;
+    pub(super) const COPIES: u8 = 19;
 }
 
 /// Upper limit for the total of the sums in a file. No real run can exceed this limit, and below it no addition overflows.
 const MAX_TOTAL: u64 = 1 << 62;
+/// Maximum number of values, two per bucket, that a sum has of a histogram. A histogram has at most 36 such sums.
+const MAX_BUCKET_VALUES: usize = 250;
 /// Number of bits of a part of a sum of squares. Three parts have 126 bits: more squares than a process can sum.
 const SQUARES_PART_BITS: u32 = 42;
 const SQUARES_PART_MASK: u64 = (1 << SQUARES_PART_BITS) - 1;
@@ -183,6 +188,28 @@ pub(super) fn sums(
         };
         let [low, middle, high] = split_squares(spread.squares);
         sum(kind::SPREAD, &put, &[spread.count, spread.nanos, low, middle, high]);
+    }
+    let mut values = Vec::new();
+    for WorkDelays { work, device, delays } in profile.delays() {
+        let LaunchDelays { ref histogram, sum: total, max, started_before_call } = *delays;
+        let mut part = 0;
+        let mut put = |values: &[u64]| {
+            let put = |out: &mut Payload<'_>| {
+                put_leaf_frame(out, LeafFrame::Work(*work));
+                out.u32(device.0).u8(part);
+            };
+            sum(kind::DELAYS, &put, values);
+            part += 1;
+        };
+        put(&[total, max, started_before_call]);
+        values.clear();
+        values.extend(histogram.buckets().flat_map(|(bucket, count)| [bucket.into(), count]));
+        values.chunks(MAX_BUCKET_VALUES).for_each(put);
+    }
+    for (path, weight) in profile.copies() {
+        let CopyPath { device, kind, from, to } = *path;
+        let put = |out: &mut Payload<'_>| _ = out.u32(device.0).u8(kind.0).u16(from.0).u16(to.0);
+        sum(kind::COPIES, &put, &[weight.count, weight.nanos, weight.bytes]);
     }
     for device in profile.devices() {
         sum(kind::DEVICE, &|out| _ = out.u32(device.device.0), &[device.count, device.nanos]);
@@ -367,6 +394,8 @@ pub(super) struct CheckpointSums {
     samples: BTreeMap<usize, Vec<Sample>>,
     works: Vec<WorkStats>,
     spreads: Vec<DurationSpread>,
+    delays: Vec<WorkDelays>,
+    copies: Vec<(CopyPath, Weight)>,
     devices: Vec<DeviceUse>,
     times: Vec<DeviceTime>,
     streams: Vec<StreamUse>,
@@ -416,6 +445,33 @@ impl CheckpointSums {
                 let (device, stream) = (key.option()?.map(DeviceId), decode_stream(key)?);
                 let squares = join_squares([low, middle, high])?;
                 self.spreads.push(DurationSpread { site, work, device, stream, count, nanos, squares });
+            }
+            (kind::DELAYS, _) => {
+                let LeafFrame::Work(work) = decode_leaf_frame(key)? else { return None };
+                let device = DeviceId(key.u32()?);
+                // The parts of a kind of work follow each other.
+                if self.delays.last().is_none_or(|last| (last.work, last.device) != (work, device)) {
+                    self.delays.push(WorkDelays { work, device, delays: LaunchDelays::default() });
+                }
+                let delays = &mut self.delays.last_mut()?.delays;
+                match (key.u8()?, values) {
+                    (0, &[sum, max, early]) => {
+                        (delays.sum, delays.max, delays.started_before_call) = (sum, max, early);
+                    }
+                    (0, _) => return None,
+                    _ => {
+                        for pair in values.as_chunks().0 {
+                            let &[bucket, count] = pair;
+                            delays.histogram.add_bucket(bucket.try_into().ok()?, count).then_some(())?;
+                        }
+                    }
+                }
+            }
+            (kind::COPIES, &[count, nanos, bytes]) => {
+                let device = DeviceId(key.u32()?);
+                let (kind, from) = (CopyKind(key.u8()?), MemoryKind(key.u16()?));
+                let path = CopyPath { device, kind, from, to: MemoryKind(key.u16()?) };
+                self.copies.push((path, Weight { count, nanos, bytes }));
             }
             (kind::DEVICE, &[count, nanos]) => {
                 self.devices.push(DeviceUse { device: DeviceId(key.u32()?), count, nanos });
@@ -506,6 +562,7 @@ impl CheckpointSums {
         }
         profile.set_works(self.works.clone(), self.devices.clone());
         profile.set_spreads(self.spreads.clone());
+        profile.set_delays_and_copies(self.delays.clone(), self.copies.clone());
         let mut times = self.times.clone();
         for time in &mut times {
             let [start_up, shutdown] = self.time_parts.get(&time.device).copied().unwrap_or_default();
@@ -540,6 +597,11 @@ impl CheckpointSums {
         for spread in &mut self.spreads {
             spread.site = map_contexts(spread.site, known);
             if let Work::Kernel(name) = &mut spread.work {
+                *name = kernel(*name);
+            }
+        }
+        for delays in &mut self.delays {
+            if let Work::Kernel(name) = &mut delays.work {
                 *name = kernel(*name);
             }
         }

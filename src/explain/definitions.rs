@@ -26,21 +26,22 @@ impl Explain {
     /// Appends definitions that are not in `written` yet, until `chunk` has `max_bytes` bytes. Returns false if definitions
     /// are left to write.
     pub fn write_definitions(&self, written: &mut Definitions, chunk: &mut Chunk, max_bytes: usize) -> bool {
-        written.write(&self.profile, self.contexts.merges_threads(), chunk, max_bytes)
+        let Self { profile, contexts, .. } = self;
+        written.write_without_contexts(profile, chunk, max_bytes)
+            && written.contexts(profile, contexts.merges_threads(), chunk, max_bytes)
     }
 }
 
 impl Definitions {
-    /// Does the work of [`Explain::write_definitions`]. `are_merged`: whether threads are merged.
-    pub(super) fn write(
+    /// As [`Explain::write_definitions`], for definitions other than contexts.
+    pub(super) fn write_without_contexts(
         &mut self,
         profile: &Profile,
-        are_merged: bool,
         chunk: &mut Chunk,
         max_bytes: usize,
     ) -> bool {
         self.write_small(profile, chunk);
-        self.kernels(profile, chunk, max_bytes) && self.contexts(profile, are_merged, chunk, max_bytes)
+        self.kernels(profile, chunk, max_bytes)
     }
 
     /// Writes the kinds of definitions that are few or small, regardless of the limit.

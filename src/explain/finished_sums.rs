@@ -7,7 +7,10 @@ use super::checkpoint_sums::sums;
 use super::{Definitions, Ledger};
 use gpuflame_model::error::Result;
 use gpuflame_model::profile::Profile;
-use gpuflame_model::record::{CheckpointMark, Chunk, Nanos, RecordingState, Row, SumsWriter, WindowEdge};
+use gpuflame_model::record::{
+    CheckpointMark, Chunk, Frame, Nanos, RecordingState, Row, ThreadId, TreeStack, WindowEdge,
+    write_final_sums,
+};
 
 /// Maximum size in bytes of a piece of definitions that is assembled in memory.
 const MAX_PIECE_BYTES: usize = 1 << 20;
@@ -46,10 +49,11 @@ impl FinishedSums<'_> {
             chunk.row(&Row::Generated { address, name });
         }
         let mut definitions = Definitions::default();
-        while !definitions.write(profile, are_threads_merged, &mut chunk, MAX_PIECE_BYTES) {
+        while !definitions.write_without_contexts(profile, &mut chunk, MAX_PIECE_BYTES) {
             out.write_all(&chunk.take())?;
         }
-        SumsWriter::default().write(&mut chunk, |each| sums(profile, ledger, profile.windows(), each));
+        write_stacks(profile, are_threads_merged, &mut chunk, out)?;
+        write_final_sums(&mut chunk, |each| sums(profile, ledger, profile.windows(), each));
         let opened = profile.windows().iter().find(|(edge, _)| *edge == WindowEdge::Open);
         let began = opened.map_or(time, |(_, opened)| *opened);
         chunk.mark(&CheckpointMark { began, time, interval_ms: 0, open: ledger.tally.launches.open() });
@@ -60,11 +64,32 @@ impl FinishedSums<'_> {
     }
 }
 
+/// Writes all contexts of a profile. If threads are merged, contexts are written without a thread, as in [`Definitions`].
+fn write_stacks(profile: &Profile, are_merged: bool, chunk: &mut Chunk, out: &mut dyn Write) -> Result<()> {
+    for frames in profile.frames().chunks(MAX_PIECE_BYTES / size_of::<Frame>()) {
+        chunk.frames(frames);
+        out.write_all(&chunk.take())?;
+    }
+    let tree = profile.stack_tree();
+    let mut nodes = tree.nodes().map(|(_, parent, frames)| (parent.index(), frames));
+    while !chunk.nodes(&mut nodes, MAX_PIECE_BYTES) {
+        out.write_all(&chunk.take())?;
+    }
+    let mut stacks = profile.all_contexts().map(|(id, context)| {
+        let thread = if are_merged { ThreadId::OTHERS } else { context.thread };
+        TreeStack { id, thread, flags: context.flags, node: context.stack.node().index() as u32 }
+    });
+    while !chunk.stacks(&mut stacks, MAX_PIECE_BYTES) {
+        out.write_all(&chunk.take())?;
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::{Explain, Options, Snapshot};
     use super::*;
-    use gpuflame_model::profile::VIEWS;
+    use gpuflame_model::profile::{VIEWS, WorkDelays};
     use gpuflame_model::record::Reader;
     use gpuflame_model::record::testing::each_row_of_cycle;
 
@@ -73,14 +98,21 @@ mod tests {
         let samples: Vec<_> = VIEWS.iter().map(|view| profile.samples(view)).collect();
         let beside =
             (profile.works(), profile.devices(), profile.times(), profile.streams(), profile.windows());
-        format!("{ledger:?}\n{samples:?}\n{beside:?}\n{:?}", profile.spreads())
+        let delays = profile.delays().iter().map(|WorkDelays { work, device, delays }| {
+            let buckets: Vec<_> = delays.histogram.buckets().collect();
+            (*work, *device, buckets, delays.sum, delays.max, delays.started_before_call)
+        });
+        let more = (profile.spreads(), delays.collect::<Vec<_>>(), profile.copies());
+        format!("{ledger:?}\n{samples:?}\n{beside:?}\n{more:?}")
     }
 
     fn file(outputs_failed: bool) -> (Vec<u8>, String) {
         let mut explain = Explain::new(Options { has_squares: true, ..Options::default() });
         (0..30).for_each(|turn| each_row_of_cycle(turn, &mut |row| explain.push(row, &mut ())));
         let Snapshot { profile, ledger } = explain.finish(&[], &mut ());
-        assert!(!profile.spreads().is_empty());
+        assert!(
+            !profile.spreads().is_empty() && !profile.delays().is_empty() && !profile.copies().is_empty()
+        );
         let squares: u128 = profile.spreads().iter().map(|spread| spread.squares).sum();
         let bound: u128 = profile.spreads().iter().map(|spread| u128::from(spread.nanos).pow(2)).sum();
         assert!(squares > 0 && squares < bound, "{squares}");

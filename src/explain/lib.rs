@@ -373,6 +373,8 @@ impl Explain {
                 aggregate.fill(profile);
                 if is_final {
                     profile.set_spreads(aggregate.spreads());
+                    let (delays, copies) = aggregate.take_details();
+                    profile.set_delays_and_copies(delays, copies);
                 }
                 timeline.end(profile);
                 self.host.fill(profile);

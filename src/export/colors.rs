@@ -2,7 +2,6 @@
 
 use inferno::flamegraph::color::{Color, PaletteMap};
 
-use super::flame::MERGED_FRAME;
 use super::frame::Label;
 use gpuflame_model::profile::{Cause, ShownFrameKind};
 use gpuflame_model::record::hash_one;
@@ -11,15 +10,15 @@ use gpuflame_model::record::hash_one;
 const BOTTOM_FRAME: &str = "";
 const BOTTOM_COLOR: Color = Color { r: 205, g: 210, b: 205 };
 
-/// Returns a palette that contains a colour for each of these frames.
-pub fn palette<'a>(labels: impl IntoIterator<Item = Label<'a>>) -> PaletteMap {
+/// Returns a palette that contains a colour for each of these frames, and for merged frames with the names `merged`.
+pub fn palette<'a>(labels: impl IntoIterator<Item = Label<'a>>, merged: &[&str]) -> PaletteMap {
     let mut colors = PaletteMap::default();
     for label in labels {
         colors.insert(label.name_first(), color(label.text, label.kind));
     }
     // If a frame has no entry in the palette, `inferno` gives it a random colour.
     colors.insert(BOTTOM_FRAME, BOTTOM_COLOR);
-    colors.insert(MERGED_FRAME, BOTTOM_COLOR);
+    merged.iter().for_each(|name| _ = colors.insert(*name, BOTTOM_COLOR));
     colors
 }
 

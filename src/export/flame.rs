@@ -5,6 +5,7 @@
 //! tree and for the text of a single line, not of all lines.
 
 use std::borrow::Cow;
+use std::cmp::Ordering;
 use std::io;
 
 use super::clean;
@@ -39,8 +40,30 @@ struct FlameNode {
     children: (u32, u32),
 }
 
-/// Name of a frame that stands for several frames that are too narrow to draw.
-pub(super) const MERGED_FRAME: &str = "[too small to show]";
+/// End of the name of a frame that stands for several frames that are too narrow to draw. The name begins with their number.
+pub(super) const MERGED_FRAME_END: &str = ", too small to show]";
+
+/// Which frames are shown: those heavier than `lightest`, and of those with this weight the ones that are at most
+/// `max_depth` frames from the root. If a frame is shown, its parent is shown as well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Detail {
+    lightest: u64,
+    max_depth: usize,
+}
+
+impl Detail {
+    /// All frames.
+    pub const ALL: Self = Self { lightest: 0, max_depth: usize::MAX };
+
+    /// Number of frames shown of a run of `len` frames after `depth` frames.
+    fn shown(self, total: u64, depth: usize, len: usize) -> usize {
+        match total.cmp(&self.lightest) {
+            Ordering::Greater => len,
+            Ordering::Equal => len.min(self.max_depth.saturating_sub(depth)),
+            Ordering::Less => 0,
+        }
+    }
+}
 
 /// Length of the tag that precedes a kernel's name.
 const TAG: usize = "[GPU_Kernel]".len();
@@ -65,66 +88,131 @@ impl Flame {
         self.labels.all()
     }
 
-    /// Returns the distinct frames that [`Flame::lines`] shows if its `lightest` has this value.
-    pub(super) fn labels_from(&self, lightest: u64) -> impl Iterator<Item = Label<'_>> {
+    /// Returns distinct frames, among them all that [`Flame::lines`] shows with `detail`.
+    pub(super) fn labels_with(&self, detail: Detail) -> impl Iterator<Item = Label<'_>> {
         let mut is_shown = vec![false; self.labels.shapes.len()];
         for (node, _, run) in self.tree.nodes() {
-            if self.nodes[node.index()].total >= lightest {
+            if self.nodes[node.index()].total >= detail.lightest {
                 run.iter().for_each(|&label| is_shown[label as usize] = true);
             }
         }
         self.labels.all().zip(is_shown).filter(|(_, is_shown)| *is_shown).map(|(label, _)| label)
     }
 
+    /// Returns the detail with at most `max_frames` frames, none of them lighter than `lightest`. Leaves out the lightest
+    /// frames, and of equally heavy frames those that are furthest from the root.
+    pub(super) fn detail(&self, lightest: u64, max_frames: usize) -> Detail {
+        // Weight, depth and length of the runs.
+        let mut runs = Vec::new();
+        let mut left = vec![(NodeId::ROOT, 0)];
+        while let Some((node, depth)) = left.pop() {
+            let (total, run) = (self.nodes[node.index()].total, self.tree.run(node).len());
+            if total >= lightest {
+                runs.push((total, depth, run));
+                left.extend(self.level(node, 0, 0).left.iter().map(|child| (*child, depth + run)));
+            }
+        }
+        let fits = |detail: Detail| {
+            let shown = runs.iter().map(|&(total, depth, len)| detail.shown(total, depth, len));
+            shown.sum::<usize>() <= max_frames
+        };
+        let all = Detail { lightest, max_depth: usize::MAX };
+        if fits(all) {
+            return all;
+        }
+        let lightest = lowest(lightest, self.total(), |lightest| fits(Detail { lightest, max_depth: 0 }));
+        let too_deep = |max_depth| !fits(Detail { lightest, max_depth: max_depth as usize });
+        let deepest = runs.iter().map(|(_, depth, len)| depth + len).max().unwrap_or(0) as u64;
+        Detail { lightest, max_depth: lowest(0, deepest, too_deep).saturating_sub(1) as usize }
+    }
+
     /// Calls `line` with each stack and its weight. A stack is written as its frame texts from `text`, separated by
-    /// `;`. Subtrees lighter than `lightest` are merged into one frame per parent. The function does not recurse, so
+    /// `;`. Frames that `detail` leaves out are merged into one frame per parent. The function does not recurse, so
     /// stacks may be of any depth.
     pub fn lines<'a>(
         &'a self,
-        lightest: u64,
-        text: impl Fn(Label<'a>) -> Cow<'a, str>,
-        mut line: impl FnMut(&str, u64) -> io::Result<()>,
+        detail: Detail,
+        text: &dyn Fn(Label<'a>) -> Cow<'a, str>,
+        line: &mut dyn FnMut(&str, u64) -> io::Result<()>,
     ) -> io::Result<()> {
         let mut path = String::new();
-        let mut levels = vec![self.level(NodeId::ROOT, 0)];
+        let mut levels = vec![self.level(NodeId::ROOT, 0, 0)];
         while let Some(level) = levels.last_mut() {
             path.truncate(level.path);
             let Some(&at) = level.left.split_off_first() else {
                 if level.small > 0 {
-                    push_name(&mut path, MERGED_FRAME);
+                    push_name(&mut path, &merged_name(level.merged));
                     line(&path, level.small)?;
                 }
                 levels.pop();
                 continue;
             };
-            let node = &self.nodes[at.index()];
-            if node.total < lightest {
+            let (node, run, depth) = (&self.nodes[at.index()], self.tree.run(at), level.depth);
+            let shown = detail.shown(node.total, depth, run.len());
+            if shown == 0 {
                 add_to(&mut level.small, node.total);
+                level.merged += self.frames_from(at);
                 continue;
             }
-            for &label in self.tree.run(at) {
+            for &label in &run[..shown] {
                 push_name(&mut path, &text(self.labels.get(label)));
+            }
+            if shown < run.len() {
+                push_name(&mut path, &merged_name(self.frames_from(at) - shown));
+                line(&path, node.total)?;
+                continue;
             }
             if let Some(own) = node.own {
                 line(&path, own)?;
             }
-            levels.push(self.level(at, path.len()));
+            levels.push(self.level(at, path.len(), depth + shown));
         }
         Ok(())
     }
 
-    fn level(&self, node: NodeId, path: usize) -> Level<'_> {
+    /// Returns the number of frames of a node and all its descendants.
+    fn frames_from(&self, node: NodeId) -> usize {
+        let (mut frames, mut left) = (0, vec![node]);
+        while let Some(node) = left.pop() {
+            frames += self.tree.run(node).len();
+            left.extend(self.level(node, 0, 0).left);
+        }
+        frames
+    }
+
+    fn level(&self, node: NodeId, path: usize, depth: usize) -> Level<'_> {
         let (first, count) = self.nodes[node.index()].children;
-        Level { left: &self.order[first as usize..][..count as usize], path, small: 0 }
+        Level { left: &self.order[first as usize..][..count as usize], path, depth, small: 0, merged: 0 }
     }
 }
 
 /// State of writing a node: its children that are not written yet.
 struct Level<'a> {
     left: &'a [NodeId],
-    /// Length in bytes of the text of the node's path.
+    /// Length in bytes of the text of the node's path, and its number of frames.
     path: usize,
+    depth: usize,
+    /// Weight and number of the frames that are left out.
     small: u64,
+    merged: usize,
+}
+
+/// Returns the lowest number from `from` to `to` for which `is_enough` returns true, and `to` if there is none. If it returns
+/// true for a number, it must return true for all higher ones.
+fn lowest(mut from: u64, mut to: u64, is_enough: impl Fn(u64) -> bool) -> u64 {
+    while from < to {
+        let middle = from + (to - from) / 2;
+        match is_enough(middle) {
+            true => to = middle,
+            false => from = middle + 1,
+        }
+    }
+    from
+}
+
+fn merged_name(frames: usize) -> String {
+    let noun = if frames == 1 { "frame" } else { "frames" };
+    format!("[{frames} more {noun}{MERGED_FRAME_END}")
 }
 
 fn push_name(path: &mut String, name: &str) {
@@ -366,7 +454,7 @@ impl Flame {
         let mut parents = vec![(NodeId::ROOT, NodeId::ROOT)];
         let mut next = 0;
         while let Some(&(node, _)) = parents.get(next) {
-            parents.extend(self.level(node, 0).left.iter().map(|child| (*child, node)));
+            parents.extend(self.level(node, 0, 0).left.iter().map(|child| (*child, node)));
             next += 1;
         }
         for (node, parent) in parents.into_iter().rev() {

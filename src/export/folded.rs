@@ -10,6 +10,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io::Write;
 
+use super::flame::Detail;
 use super::format::{Drawing, Format};
 use super::frame::Label;
 use super::short_names::short_kernels;
@@ -35,14 +36,10 @@ fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
         true => HashMap::new(),
         false => short_kernels(flame.labels().filter_map(Label::kernel).map(|(_, name)| name)),
     };
-    flame.lines(
-        0,
-        |label| shown_name(label, &short),
-        |stack, weight| {
-            let weight = digits.format(shown(weight, is_micros));
-            [stack, " ", weight, "\n"].iter().try_for_each(|part| out.write_all(part.as_bytes()))
-        },
-    )?;
+    flame.lines(Detail::ALL, &|label| shown_name(label, &short), &mut |stack, weight| {
+        let weight = digits.format(shown(weight, is_micros));
+        [stack, " ", weight, "\n"].iter().try_for_each(|part| out.write_all(part.as_bytes()))
+    })?;
     Ok(())
 }
 

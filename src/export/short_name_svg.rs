@@ -27,6 +27,10 @@ const READ_DRAWN_NAME: &str = "drawn_name(e)";
 /// Condition by which the script's search matches a frame. `MATCH_EITHER_NAME` replaces it.
 const MATCH_TITLE: &str = "if (func.match(re)) {";
 const MATCH_EITHER_NAME: &str = "if (func.match(re) || drawn_name(e).match(re)) {";
+/// Text before the share that a search matches, and the text that replaces it if some frames are merged: the search does
+/// not know their names.
+const MATCHED: &str = r#""Matched: ""#;
+const MATCHED_SHOWN: &str = r#""Matched of the frames shown: ""#;
 /// Function of the script before which `DRAWN_NAME` is inserted.
 const INSERT_BEFORE: &str = "function g_to_func(e) {";
 const DRAWN_NAME: &str = r#"function drawn_name(e) {
@@ -44,11 +48,13 @@ pub(super) struct ShortNameSvg<'a> {
     pending: Vec<u8>,
     /// Whether the script has been written, so that frames follow.
     is_in_frames: bool,
+    /// Whether the picture does not show all frames by name.
+    is_partial: bool,
 }
 
 impl<'a> ShortNameSvg<'a> {
-    pub(super) fn new(out: &'a mut dyn Write) -> Self {
-        Self { out, pending: Vec::new(), is_in_frames: false }
+    pub(super) fn new(out: &'a mut dyn Write, is_partial: bool) -> Self {
+        Self { out, pending: Vec::new(), is_in_frames: false, is_partial }
     }
 
     pub(super) fn finish(self) -> io::Result<()> {
@@ -66,7 +72,11 @@ impl Write for ShortNameSvg<'_> {
         if !self.is_in_frames
             && let Some(end) = find_last_end(&self.pending, from, SCRIPT_END)
         {
-            self.out.write_all(rewrite_script(&String::from_utf8_lossy(&self.pending[..end])).as_bytes())?;
+            let mut script = rewrite_script(&String::from_utf8_lossy(&self.pending[..end]));
+            if self.is_partial {
+                script = script.replace(MATCHED, MATCHED_SHOWN);
+            }
+            self.out.write_all(script.as_bytes())?;
             (done, self.is_in_frames) = (end, true);
         }
         if self.is_in_frames
@@ -126,7 +136,7 @@ mod tests {
 
     fn drawn(picture: &str, piece: usize) -> String {
         let mut out = Vec::new();
-        let mut drawn = ShortNameSvg::new(&mut out);
+        let mut drawn = ShortNameSvg::new(&mut out, false);
         picture.as_bytes().chunks(piece).for_each(|piece| drawn.write_all(piece).unwrap());
         drawn.finish().unwrap();
         String::from_utf8(out).unwrap()

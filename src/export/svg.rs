@@ -8,6 +8,7 @@ use inferno::flamegraph::{self, TextTruncateDirection};
 
 use super::clean;
 use super::colors;
+use super::flame::MERGED_FRAME_END;
 use super::format::{Drawing, Format};
 use super::frame::Label;
 use super::options::Unit;
@@ -20,9 +21,13 @@ use gpuflame_model::record::Loss;
 /// A picture. If no frame has any width, the picture contains the reason instead.
 pub static SVG: Format = Format::of_views("svg", &[".svg"], write, "A flame graph (.svg)");
 
-/// Frames narrower than 1/10,000 of the picture are merged, because no screen shows them. So the number of stacks
-/// does not determine the size of the file and the time to draw it.
+/// Frames narrower than 1/10,000 of the picture are merged: half a pixel of a picture that is 5,000 pixels wide, as one of
+/// 1,200 pixels is after zooming in four times.
 const MIN_WIDTH_FRACTION: u64 = 10_000;
+
+/// Maximum number of frames that are shown. So neither the number of stacks nor their depth determines the size of the
+/// file (at most about 2 MB) and the time to draw it.
+const MAX_SHOWN_FRAMES: usize = 7_500;
 
 fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
     let &Drawing { profile, view, options, .. } = drawing;
@@ -33,16 +38,16 @@ fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
     if flame.total() == 0 {
         return write_empty(&title, (view.nothing)(profile), &subtitle, out);
     }
-    let lightest = flame.total() / MIN_WIDTH_FRACTION;
+    let detail = flame.detail(flame.total() / MIN_WIDTH_FRACTION, MAX_SHOWN_FRAMES);
     let mut lines = Vec::new();
-    flame.lines(lightest, Label::name_first, |stack, weight| {
+    flame.lines(detail, &Label::name_first, &mut |stack, weight| {
         lines.push((stack.to_owned(), weight));
         Ok(())
     })?;
     let shift = overflow_shift(flame.total(), lines.len());
     let lines: Vec<_> =
         lines.into_iter().map(|(stack, weight)| format!("{stack} {}", weight >> shift)).collect();
-    let mut colors = colors::palette(flame.labels_from(lightest));
+    let mut colors = colors::palette(flame.labels_with(detail), &merged_frames(&lines));
     let value = &view.values[options.unit.value(view)];
     let unit = match value.unit {
         Measure::Nanos => options.unit,
@@ -55,9 +60,15 @@ fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
     draw(&mut inferno, &lines, out)
 }
 
+/// Returns the names of the frames that stand for several frames, in lines that end with a weight.
+fn merged_frames(lines: &[String]) -> Vec<&str> {
+    let last = lines.iter().filter_map(|line| line.rsplit_once(' ')?.0.rsplit(';').next());
+    last.filter(|name| name.ends_with(MERGED_FRAME_END)).collect()
+}
+
 /// Draws folded stacks with `inferno`, and shows kernels by their short names.
 pub fn draw(inferno: &mut flamegraph::Options<'_>, lines: &[String], out: &mut dyn Write) -> Result<()> {
-    let mut drawn = ShortNameSvg::new(out);
+    let mut drawn = ShortNameSvg::new(out, !merged_frames(lines).is_empty());
     flamegraph::from_lines(inferno, lines.iter().map(String::as_str), &mut drawn)?;
     Ok(drawn.finish()?)
 }

@@ -402,8 +402,37 @@ fn narrow_frames_are_merged_and_the_total_stays_exact() {
     }
     let text = svg(&sketch.done(), &Options::default());
     assert!(text.contains("all (100,200,000 ns, 100%)"));
-    assert!(text.contains("[too small to show] (200,000 ns"));
-    assert!(!text.contains("small7"));
+    // Each of the stacks has a function and a kernel of its own.
+    assert!(text.contains("[4000 more frames, too small to show] (200,000 ns"));
+    assert!(text.contains("\"Matched of the frames shown: \"") && !text.contains("small7"));
+}
+
+#[test]
+fn deep_stacks_without_common_frames_are_shown_up_to_the_maximum_number_of_frames() {
+    let stacks = |count: u32, nanos: &dyn Fn(u32) -> u64| {
+        let mut sketch = Sketch::new();
+        for stack in 0..count {
+            let names: Vec<_> = (0..60).map(|depth| format!("f{stack}_{depth}")).collect();
+            let frames: Vec<_> = ["main"].into_iter().chain(names.iter().map(String::as_str)).collect();
+            sketch.context(2 + stack, 0, &frames).ran(2 + stack, GEMM, 1, nanos(stack));
+        }
+        svg(&sketch.done(), &Options::default())
+    };
+    let count = |text: &str, what: &str| text.matches(what).count();
+    // 61 frames of each of 100 stacks, and `main`.
+    let all = stacks(100, &|_| 1000);
+    assert_eq!((count(&all, "<title>"), count(&all, "more frame")), (2 + 6100, 0));
+    assert!(all.contains("\"Matched: \""));
+    // Equally heavy stacks: 12 frames of each of 600, so that 7,201 of at most 7,500 are shown.
+    let equal = stacks(600, &|_| 1000);
+    assert_eq!(count(&equal, "<title>[49 more frames, too small to show] (1,000 ns, 0.17%)"), 600);
+    assert_eq!(count(&equal, "<title>"), 2 + 600 * 13);
+    assert!(equal.contains("<title>f7_11 (1,000 ns, 0.17%)") && !equal.contains("f7_12"));
+    // Of 200 stacks the heavy half is complete, and the other half has 13 frames of each stack.
+    let unequal = stacks(200, &|stack| 1000 + u64::from(stack % 2));
+    assert_eq!(count(&unequal, "<title>[48 more frames, too small to show] (1,000 ns"), 100);
+    assert!(unequal.contains("f7_59") && !unequal.contains("f8_13") && unequal.contains("f8_12"));
+    assert!(unequal.contains("all (200,100 ns, 100%)"));
 }
 
 fn activity_table(rows: &[Row<'_>]) -> Vec<String> {

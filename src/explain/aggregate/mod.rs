@@ -16,11 +16,12 @@ pub use host::HostSums;
 use crate::join::{Launched, Origin, Sink};
 use gpuflame_model::profile::views::GPU;
 use gpuflame_model::profile::{
-    DeviceUse, DurationSpread, Leaf, MAX_SAMPLE_VALUES, Profile, Sample, SampleSite, Weight, WorkStats,
+    CopyPath, DeviceUse, DurationSpread, LaunchDelays, Leaf, MAX_SAMPLE_VALUES, Profile, Sample, SampleSite,
+    Weight, WorkDelays, WorkStats,
 };
 use gpuflame_model::record::{
-    Activity, Caller, ContextId, CorrelationId, Created, DeviceId, GpuContextId, IdMap, Missing, StreamId,
-    Work, map_bytes,
+    Activity, Caller, ContextId, CopyDetail, CorrelationId, Created, Detail, DeviceId, GpuContextId, IdMap,
+    Missing, StreamId, Work, map_bytes,
 };
 use gpuflame_model::stats::Histogram;
 use sum_cache::{SumCache, SumIndices, SumKey};
@@ -39,6 +40,8 @@ pub struct Aggregate {
     /// Whether squared durations are summed. `squares` has such a sum for each cell, or is empty.
     has_squares: bool,
     squares: Vec<u128>,
+    /// Copies by direction and kinds of memory, and (in `Series`) launch delays, if squares are summed.
+    copies: Vec<(CopyPath, Weight)>,
     sum_cache: SumCache,
     /// Sites of graph nodes. `node_index` maps the launch and the creation of a node to the position of its site.
     nodes: Vec<SampleSite>,
@@ -88,6 +91,7 @@ struct Series {
     min: u64,
     max: u64,
     durations: Histogram,
+    delays: Option<Box<LaunchDelays>>,
 }
 
 impl Sink for Aggregate {
@@ -105,6 +109,9 @@ impl Sink for Aggregate {
         let weight = Weight { count: 1, nanos: nanos.unwrap_or(0), bytes: activity.bytes() };
         let stream = Some((activity.context, activity.stream));
         let series = self.add(site, outcome, (Some(activity.device), stream), weight);
+        if self.has_squares {
+            self.add_details(activity, origin, series, weight);
+        }
         if let (Some(device), Some(nanos)) = (self.series[series].device_index, nanos) {
             let device = &mut self.devices[device];
             device.count += 1;
@@ -151,6 +158,20 @@ impl Aggregate {
         spreads
     }
 
+    /// Launch delays by work and device, and copies by direction and kinds of memory, if squares are summed. Removes
+    /// both.
+    pub fn take_details(&mut self) -> (Vec<WorkDelays>, Vec<(CopyPath, Weight)>) {
+        let mut all = Vec::new();
+        for series in &mut self.series {
+            if let (LaunchOutcome::Work(work), Some(device)) = (series.outcome, series.device)
+                && let Some(delays) = series.delays.take()
+            {
+                all.push(WorkDelays { work, device, delays: *delays });
+            }
+        }
+        (all, std::mem::take(&mut self.copies))
+    }
+
     /// Number of distinct (context, work, device) triples.
     pub fn cells(&self) -> usize {
         self.cells.len()
@@ -175,7 +196,7 @@ impl Aggregate {
             + self.lanes.capacity() * size_of::<Lane>()
             + self.nodes.capacity() * size_of::<SampleSite>()
             + self.series.capacity() * size_of::<Series>()
-            + self.series.iter().map(|s| s.durations.heap_bytes()).sum::<usize>()
+            + self.series.iter().map(Series::heap_bytes).sum::<usize>()
     }
 
     fn lane_of(&self, cell: Cell) -> Lane {
@@ -218,6 +239,22 @@ impl Aggregate {
         add(&mut self.cells[cell as usize].1, weight);
         self.add_squares(cell, u128::from(weight.nanos).pow(2));
         series as usize
+    }
+
+    /// Adds the launch delay, and the kinds of memory of a copy. There are only a few such kinds.
+    #[inline(never)]
+    fn add_details(&mut self, activity: &Activity, origin: Origin, series: usize, weight: Weight) {
+        if let (Origin::Launch(launched), Some(_)) = (origin, activity.duration()) {
+            let delays = self.series[series].delays.get_or_insert_default();
+            delays.record(launched.time, activity.start);
+        }
+        if let Detail::Copy(CopyDetail { kind, from, to, .. }) = activity.detail {
+            let path = CopyPath { device: activity.device, kind, from, to };
+            match self.copies.iter_mut().find(|(known, _)| *known == path) {
+                Some((_, sum)) => add(sum, weight),
+                None => self.copies.push((path, weight)),
+            }
+        }
     }
 
     fn add_squares(&mut self, cell: u32, squares: u128) {
@@ -303,7 +340,16 @@ impl LaunchOutcome {
 impl Series {
     fn new(outcome: LaunchOutcome, device: Option<DeviceId>, device_index: Option<usize>) -> Self {
         let weight = Weight::default();
-        Self { outcome, device, device_index, weight, min: u64::MAX, max: 0, durations: Histogram::default() }
+        Self {
+            outcome,
+            device,
+            device_index,
+            weight,
+            min: u64::MAX,
+            max: 0,
+            durations: Histogram::default(),
+            delays: None,
+        }
     }
 
     fn add(&mut self, weight: Weight) {
@@ -313,6 +359,11 @@ impl Series {
             self.max = self.max.max(weight.nanos);
             self.durations.record(weight.nanos);
         }
+    }
+
+    fn heap_bytes(&self) -> usize {
+        let delays = |delays: &LaunchDelays| size_of::<LaunchDelays>() + delays.histogram.heap_bytes();
+        self.durations.heap_bytes() + self.delays.as_deref().map_or(0, delays)
     }
 
     fn stats(&self) -> Option<WorkStats> {

@@ -2,7 +2,7 @@
 //! between two stacks or two kernels, but never their sum.
 
 use super::{Aggregate, Cell, LaunchOutcome, NODE, Series, add};
-use gpuflame_model::profile::{SampleSite, Weight};
+use gpuflame_model::profile::{LaunchDelays, SampleSite, Weight};
 use gpuflame_model::record::{Caller, ContextId, Created, IdMap, NameId, Work, map_bytes};
 
 impl Aggregate {
@@ -10,6 +10,7 @@ impl Aggregate {
     pub fn rename(&mut self, context: impl Fn(ContextId) -> ContextId, kernel: impl Fn(NameId) -> NameId) {
         let Self { by_stream, has_squares, .. } = *self;
         let new = Self { by_stream, has_squares, devices: self.devices.clone(), ..Self::default() };
+        let new = Self { copies: std::mem::take(&mut self.copies), ..new };
         let Self { lanes, series, cells, squares, nodes, .. } = std::mem::replace(self, new);
         let series: Vec<u32> = series.into_iter().map(|series| self.merge_series(series, &kernel)).collect();
         let lanes: Vec<u32> = match self.by_stream {
@@ -74,7 +75,8 @@ impl Aggregate {
     /// Heap bytes of the sums by kernel. A histogram has a few dozen buckets, or a single bucket for a kernel that ran
     /// once.
     pub fn series_bytes(&self) -> usize {
-        map_bytes(&self.series_index) + self.series.capacity() * (size_of::<Series>() + 64)
+        let delays = if self.has_squares { size_of::<LaunchDelays>() + 64 } else { 0 };
+        map_bytes(&self.series_index) + self.series.capacity() * (size_of::<Series>() + 64 + delays)
     }
 
     fn merge_series(&mut self, old: Series, kernel: impl Fn(NameId) -> NameId) -> u32 {
@@ -93,6 +95,9 @@ impl Aggregate {
         new.min = new.min.min(old.min);
         new.max = new.max.max(old.max);
         new.durations.add(old.durations);
+        if let Some(delays) = old.delays {
+            new.delays.get_or_insert_default().add(*delays);
+        }
         at
     }
 }

@@ -39,7 +39,7 @@ use gpuflame_model::profile::{
 };
 use gpuflame_model::record::{
     Chunk, CodeId, ContextId, Frame, FrameFunction, FrameKind, IdMap, LabelId, LabelKind, NameId, RangeId,
-    Row, hash_one,
+    hash_one,
 };
 use modules::ModuleIndex;
 
@@ -81,6 +81,8 @@ pub struct Symbolizer {
 #[derive(Debug, Default)]
 struct FunctionRows {
     chunk: Chunk,
+    /// Numbers of the paths of source files, by the hash of the path.
+    paths: IdMap<u64, u32>,
     /// Chunks that are complete.
     bytes: Vec<u8>,
 }
@@ -90,13 +92,19 @@ impl FunctionRows {
     /// file may be found where the recording is read.
     fn add(&mut self, frame: Frame, found: &FrameToName) {
         let FrameToName::Code { symbols: Some(symbols), module: Some(_), .. } = found else { return };
-        let mut add = |function| self.chunk.row(&Row::Function { frame, function });
         match symbols {
             Ok(functions) => functions.iter().for_each(|it| {
-                let (file, line) = it.source.as_ref().map_or(("", 0), |(file, line)| (&**file, *line));
-                add(FrameFunction { name: &it.name, start: it.start.unwrap_or(0), file, line });
+                let (mut file, line) = it.source.as_ref().map_or(("", 0), |(file, line)| (&**file, *line));
+                let next = self.paths.len() as u32 + 1;
+                let path =
+                    if file.is_empty() { 0 } else { *self.paths.entry(hash_one(file)).or_insert(next) };
+                if path != next {
+                    file = "";
+                }
+                let function = FrameFunction { name: &it.name, start: it.start, file, line };
+                self.chunk.function(frame, &function, path);
             }),
-            Err(Unnamed::NoSymbol) => add(FrameFunction::default()),
+            Err(Unnamed::NoSymbol) => self.chunk.function(frame, &FrameFunction::default(), 0),
             Err(_) => {}
         }
         if self.chunk.len() >= MAX_CHUNK_BYTES {
@@ -144,7 +152,7 @@ impl Symbolizer {
 
     /// Returns the rows with the functions that were found in files, as bytes of a recording.
     pub fn take_rows(&mut self) -> Vec<u8> {
-        let Some(FunctionRows { mut chunk, mut bytes }) = self.found.take() else { return Vec::new() };
+        let Some(FunctionRows { mut chunk, mut bytes, .. }) = self.found.take() else { return Vec::new() };
         if !chunk.is_empty() {
             bytes.extend(chunk.take());
         }
@@ -422,7 +430,7 @@ fn find_symbols(
 fn stored_symbols<'a>(functions: impl Iterator<Item = FrameFunction<'a>>) -> Symbols {
     let symbols = functions.filter(|function| !function.name.is_empty()).map(|function| FunctionSymbol {
         name: function.name.to_owned(),
-        start: (function.start != 0).then_some(function.start),
+        start: function.start,
         source: (!function.file.is_empty()).then(|| (function.file.to_owned(), function.line)),
     });
     let symbols: Vec<_> = symbols.collect();

@@ -14,7 +14,7 @@ pub(super) struct Functions {
 struct StoredFunction {
     name: Box<str>,
     file: Box<str>,
-    start: u64,
+    start: Option<u64>,
     line: u32,
 }
 

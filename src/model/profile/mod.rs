@@ -41,8 +41,8 @@ pub use pauses::SharedFrames;
 pub use sample::{Leaf, LeafFrame, MAX_SAMPLE_VALUES, RootMark, Sample, SampleSite, Values, add_values};
 pub use strings::{StringId, StringTable};
 pub use sums::{
-    BusyIdle, Dependencies, DeviceTime, DeviceUse, DurationSpread, SteadyPart, SteadyRule, StepTotals,
-    StreamUse, Weight, WorkStats,
+    BusyIdle, CopyPath, Dependencies, DeviceTime, DeviceUse, DurationSpread, LaunchDelays, SteadyPart,
+    SteadyRule, StepTotals, StreamUse, Weight, WorkDelays, WorkStats,
 };
 pub use views::{Measure, VIEWS, Value, View, format_nanos};
 
@@ -84,6 +84,13 @@ impl FrameId {
 /// A distinct stack of frames, as captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StackId(NodeId);
+
+impl StackId {
+    /// Returns the node of [`Profile::stack_tree`] at which the stack ends.
+    pub fn node(self) -> NodeId {
+        self.0
+    }
+}
 
 /// A distinct stack of frames, as displayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -133,6 +140,8 @@ pub struct Profile {
     samples: BTreeMap<&'static str, Vec<Sample>>,
     works: Vec<WorkStats>,
     spreads: Vec<DurationSpread>,
+    delays: Vec<WorkDelays>,
+    copies: Vec<(CopyPath, Weight)>,
     devices: Vec<DeviceUse>,
     times: Vec<DeviceTime>,
     dependencies: Dependencies,
@@ -324,6 +333,11 @@ impl Profile {
         ids
     }
 
+    /// Returns the tree of all stacks. Its symbols are positions in [`Profile::frames`].
+    pub fn stack_tree(&self) -> &PrefixTree {
+        &self.stacks
+    }
+
     /// Returns the frames of a stack, leaf first.
     pub fn stack(&self, stack: StackId) -> impl Iterator<Item = FrameId> {
         self.stacks.symbols_to_root(stack.0).map(FrameId)
@@ -416,6 +430,7 @@ impl Profile {
     pub fn forget_sums(&mut self) {
         self.samples = BTreeMap::new();
         (self.works, self.devices, self.spreads) = (Vec::new(), Vec::new(), Vec::new());
+        (self.delays, self.copies) = (Vec::new(), Vec::new());
         (self.times, self.streams) = (Vec::new(), Vec::new());
         (self.steps, self.steady) = (StepTotals::default(), None);
     }
@@ -442,6 +457,21 @@ impl Profile {
         sorting::sort_by_key(&mut works, |w| (w.work, w.device));
         sorting::sort_by_key(&mut devices, |d| d.device);
         (self.works, self.devices) = (works, devices);
+    }
+
+    /// Replaces the launch delays and the copies by kind of memory.
+    pub fn set_delays_and_copies(&mut self, delays: Vec<WorkDelays>, copies: Vec<(CopyPath, Weight)>) {
+        (self.delays, self.copies) = (delays, copies);
+    }
+
+    /// Returns launch delays by kind of work and device. Only the sums of a process that exited have them.
+    pub fn delays(&self) -> &[WorkDelays] {
+        &self.delays
+    }
+
+    /// Returns copies by direction and kinds of memory. Only the sums of a process that exited have them.
+    pub fn copies(&self) -> &[(CopyPath, Weight)] {
+        &self.copies
     }
 
     /// Replaces the durations by stack and kind of work.

@@ -4,7 +4,10 @@
 use std::collections::BTreeMap;
 
 use super::sample::SampleSite;
-use crate::record::{DeviceId, GpuContextId, Nanos, Step, StreamId, SyncKind, ThreadId, Work};
+use crate::record::{
+    CopyKind, DeviceId, GpuContextId, MemoryKind, Nanos, Step, StreamId, SyncKind, ThreadId, Work,
+};
+use crate::stats::Histogram;
 
 /// Durations of one kind of work under one stack, on one GPU (and stream).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,6 +112,62 @@ pub struct StreamUse {
     /// Time in which at least one activity of the stream ran, in nanoseconds. For streams beyond the first few
     /// thousand, the sum of the durations of all activities.
     pub nanos: u64,
+}
+
+/// Times between the calls that launched work and the starts of the work.
+#[derive(Clone, Debug, Default)]
+pub struct LaunchDelays {
+    /// Distribution of the delays, in nanoseconds.
+    pub histogram: Histogram,
+    /// Sum of the delays, in nanoseconds.
+    pub sum: u64,
+    /// Maximum delay, in nanoseconds.
+    pub max: u64,
+    /// Number of activities that began before their call, which shows that one of the two clocks is wrong.
+    pub started_before_call: u64,
+}
+
+impl LaunchDelays {
+    /// Adds work that started at `start` and was launched by a call at `launched`.
+    pub fn record(&mut self, launched: Nanos, start: Nanos) {
+        let delay = start.since(launched);
+        self.started_before_call += u64::from(start < launched);
+        self.histogram.record(delay);
+        self.sum = self.sum.saturating_add(delay);
+        self.max = self.max.max(delay);
+    }
+
+    /// Adds the delays of `other`.
+    pub fn add(&mut self, other: Self) {
+        self.histogram.add(other.histogram);
+        self.sum = self.sum.saturating_add(other.sum);
+        self.max = self.max.max(other.max);
+        self.started_before_call += other.started_before_call;
+    }
+}
+
+/// Launch delays of a kind of work on a device.
+#[derive(Clone, Debug)]
+pub struct WorkDelays {
+    /// Kind of work.
+    pub work: Work,
+    /// Device that ran the work.
+    pub device: DeviceId,
+    /// Delays.
+    pub delays: LaunchDelays,
+}
+
+/// Copies with one direction and kinds of memory, on one device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CopyPath {
+    /// Device of the copies.
+    pub device: DeviceId,
+    /// Direction.
+    pub kind: CopyKind,
+    /// Kind of memory that is read, such as pageable or pinned.
+    pub from: MemoryKind,
+    /// Kind of memory that is written.
+    pub to: MemoryKind,
 }
 
 /// Steps of a run (see [`StepSpans`](crate::record::StepSpans)). All fields are 0 if the run has no steps.

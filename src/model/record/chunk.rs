@@ -3,9 +3,9 @@
 
 use std::mem;
 
-use super::Row;
-use super::encode::{append, header, put_mark, put_row, put_writer, tag};
+use super::encode::{Payload, append, header, put_function, put_mark, put_row, put_writer, tag};
 use super::metadata::{CheckpointMark, RecordingState, WriterId};
+use super::{Frame, FrameFunction, Row};
 
 /// Number of bytes before the first row of a chunk: the tag and length of the chunk row, and the checksum of its
 /// rows.
@@ -58,11 +58,17 @@ impl Chunk {
         append(&mut self.0, |_| tag::MEMORY_EXHAUSTED);
     }
 
-    /// Adds a sums row. `put` writes the payload of the row.
-    pub(super) fn sums(&mut self, put: impl FnOnce(&mut Vec<u8>)) {
+    /// Adds a function at a frame. `path` is the number of the path of its source file, or 0; `function` has the text of the
+    /// path only if no row before has it.
+    pub fn function(&mut self, frame: Frame, function: &FrameFunction<'_>, path: u32) {
+        append(&mut self.0, |out| put_function(out, frame, function, path));
+    }
+
+    /// Adds a row with a tag. `put` writes the payload of the row.
+    pub(super) fn payload(&mut self, tag: u8, put: impl FnOnce(&mut Payload<'_>)) {
         append(&mut self.0, |out| {
-            put(out.0);
-            tag::SUMS
+            put(out);
+            tag
         });
     }
 

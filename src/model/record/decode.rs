@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use super::encode::{FORMAT, MAGIC, tag};
 use super::fields::Fields;
 use super::packed::{Packed, Unpacker};
+use super::stacks::StacksReader;
 use super::sums::SumsReader;
 use super::*;
 use crate::error::{Error, ErrorKind, Result};
@@ -39,6 +40,9 @@ pub struct Reader<R: BufRead> {
     is_memory_exhausted: bool,
     state: RecordingState,
     sums: SumsReader,
+    stacks: StacksReader,
+    /// Paths of source files, in the order of their numbers.
+    paths: Vec<Box<str>>,
     mark: Option<CheckpointMark>,
     writer: Option<WriterId>,
 }
@@ -80,6 +84,8 @@ impl<R: BufRead> Reader<R> {
             is_memory_exhausted: false,
             state: RecordingState::from_bits(state),
             sums: SumsReader::default(),
+            stacks: StacksReader::default(),
+            paths: Vec::new(),
             mark: None,
             writer: None,
         })
@@ -95,6 +101,12 @@ impl<R: BufRead> Reader<R> {
             if self.unpacker.has_next() {
                 return self.next_packed().map(Some);
             }
+            if self.stacks.has_next() {
+                let Some(TreeStack { id, thread, flags, .. }) = self.stacks.next(&mut self.frames) else {
+                    return Err(self.invalid("has an impossible stack"));
+                };
+                return Ok(Some(Row::Context { id, thread, flags, frames: &self.frames }));
+            }
             let Some(tag) = self.read()? else {
                 return Ok(self.sums.next().map(|(key, values)| Row::Sum { key, values }));
             };
@@ -104,8 +116,16 @@ impl<R: BufRead> Reader<R> {
                 tag::MEMORY_EXHAUSTED => self.is_memory_exhausted = true,
                 tag::CHUNK if self.chunk_at == self.chunk.len() => self.open_chunk()?,
                 tag::PACKED => self.open_pack()?,
-                tag::SUMS => self.sums.buffer_entries(&self.payload),
+                tag::SUMS | tag::FINAL_SUMS => {
+                    self.sums.buffer_entries(&self.payload, tag == tag::FINAL_SUMS)
+                }
                 tag::MARK | tag::WRITER => self.apply_metadata(tag)?,
+                tag::FRAMES..=tag::STACKS => {
+                    if self.stacks.add(tag, &self.payload).is_none() {
+                        return Err(self.invalid("has impossible stacks"));
+                    }
+                }
+                tag::FUNCTION => return self.function().map(Some),
                 _ if !is_known_tag(tag, &self.payload) => self.skipped += 1,
                 _ => {
                     let (record, at) = (self.records, self.row_offset());
@@ -211,10 +231,28 @@ impl<R: BufRead> Reader<R> {
         };
         match makes_sense {
             true => Ok(()),
-            false => {
-                Err(invalid_row(self.records, self.row_offset(), "is invalid, or the sums before it are"))
-            }
+            false => Err(self.invalid("is invalid, or the sums before it are")),
         }
+    }
+
+    /// Returns the function in the payload. If the row has only the number of the path of the source file, takes the path
+    /// from an earlier row.
+    fn function(&mut self) -> Result<Row<'_>> {
+        let (record, at) = (self.records, self.row_offset());
+        let invalid = |what| invalid_row(record, at, what);
+        let decoded = decode_function(&mut Fields(&self.payload)).map_err(invalid)?;
+        let (frame, mut function, path) = decoded.ok_or_else(|| invalid("is shorter than its fields"))?;
+        if let Some(number) = (path as usize).checked_sub(1) {
+            if number == self.paths.len() {
+                self.paths.push(function.file.into());
+            }
+            function.file = self.paths.get(number).map_or("", |path| path);
+        }
+        Ok(Row::Function { frame, function })
+    }
+
+    fn invalid(&self, what: &str) -> Error {
+        invalid_row(self.records, self.row_offset(), what)
     }
 
     /// Reads the payload of the next row, in a chunk or in the file, and returns the row's tag.
@@ -317,7 +355,7 @@ fn is_known_tag(tag: u8, payload: &[u8]) -> bool {
         | tag::SAMPLED
         | tag::BLOCKED
         | tag::STEP
-        | tag::FUNCTION => true,
+        | tag::FUNCTION..=tag::STACKS => true,
         _ => false,
     }
 }
@@ -348,7 +386,6 @@ fn decode_row<'a>(
         tag::RANGE => decode_range(&mut fields)?,
         tag::CODE => decode_code(&mut fields)?.map(Row::Code),
         tag::GENERATED => decode_generated(&mut fields)?,
-        tag::FUNCTION => decode_function(&mut fields)?,
         tag::HOST_STATE => decode_host_state(&mut fields).map(Row::HostState),
         tag::HOST_CALL_SPAN => decode_host_call_span(&mut fields).map(Row::HostCallSpan),
         tag::SAMPLED => decode_sampled(&mut fields).map(Row::Sampled),
@@ -527,14 +564,18 @@ fn decode_generated<'a>(fields: &mut Fields<'a>) -> Parsed<Row<'a>> {
     Ok(Some(Row::Generated { address, name }))
 }
 
-fn decode_function<'a>(fields: &mut Fields<'a>) -> Parsed<Row<'a>> {
+/// Decodes the frame, the function, and the number of the path of its source file.
+fn decode_function<'a>(fields: &mut Fields<'a>) -> Parsed<(Frame, FrameFunction<'a>, u32)> {
     let (Some(frame), Some(start), Some(line)) = (fields.u64(), fields.u64(), fields.u32()) else {
         return Ok(None);
     };
-    let (Some(name), Some(file)) = (fields.bytes(), fields.bytes()) else { return Ok(None) };
+    let (Some(name), Some(path), Some(file)) = (fields.bytes(), fields.u32(), fields.bytes()) else {
+        return Ok(None);
+    };
     let text = |bytes| std::str::from_utf8(bytes).map_err(|_| "holds text that is not UTF-8");
+    let start = (start != u64::MAX).then_some(start);
     let function = FrameFunction { name: text(name)?, start, file: text(file)?, line };
-    Ok(Some(Row::Function { frame: Frame(frame), function }))
+    Ok(Some((Frame(frame), function, path)))
 }
 
 fn decode_instant<'a>(fields: &mut Fields<'a>) -> Parsed<Row<'a>> {

@@ -1,7 +1,7 @@
 //! Writes rows to a recording (`.gfr`). The documentation of the format here also applies to `decode`.
 //!
 //! ```text
-//! recording := "gpuflame" format:u32 state:u32 row*           format is 2; 1 is the same without tag 40, and 0 also
+//! recording := "gpuflame" format:u32 state:u32 row*           format is 2; 1 is the same without tags 39 to 44, 0 also
 //!                                                             without tags 25 to 28. state: bit 0 while a mark that
 //!                                                             was due cannot be written; bit 1 also once the process
 //!                                                             exited and could not write its files; bit 2 if these
@@ -53,16 +53,27 @@
 //!  37   blocked   time:u64 duration:u64 thread:u32 context:u32                 a thread waited off-CPU
 //!  38   step      time:u64 end:u64 thread:u32 number:u64 name:text             a step of the program begins; an end of 0
 //!                                                                              is not known
-//!  39   function  frame:u64 start:u64 line:u32 name:text file:text             a function at a native frame, found at the
+//!  39   function  frame:u64 start:u64 line:u32 name:text path:u32 file:text    a function at a native frame, found at the
 //!                                                                              exit; those inlined into it follow; no
-//!                                                                              name: the file has no symbol
-//!  40   packed    stored:varint entry*                                        launches and activities in few bytes
+//!                                                                              name: the file has no symbol. Paths are
+//!                                                                              numbered from 1: only the first row with a
+//!                                                                              number has its text; 0: no number. start is
+//!                                                                              2^64 - 1 if it is not known
+//!  40   frames    frame:u64*                                                   more frames of the table of frames
+//!  41   nodes     node*                                                        more nodes of the tree of stacks
+//!  42   stacks    stack*                                                       contexts, as in the context row, whose
+//!                                                                              stacks are in the tree
+//!  43   final_sums  final*                                                    sums of a recording that is written once
+//!  44   packed    stored:varint entry*                                        launches and activities in few bytes
 //!
 //! detail    := 0:u8 name:u32 grid:u32[3] block:u32[3] registers:u16 static_shared:u32 dynamic_shared:u32
 //!            | 1:u8 kind:u8 from:u16 to:u16 bytes:u64 async:u8 peer_from:option peer_to:option
 //!                     copies:u32
 //!            | 2:u8 memory:u16 value:u32 bytes:u64 async:u8
 //!            | 3:u8                                                             a whole graph
+//! node      := parent:varint count:varint frame:varint[count]                 root first; frames are positions in the table;
+//!                                                                              nodes are numbered from 1; parent 0: a root
+//! stack     := id:varint thread:varint flags:varint node:varint               thread plus 1; 0: that of the stack before
 //! option    := is_there:u8 value:u32
 //! text      := length:u32 byte[length]                       UTF-8, but any bytes in paths, build ids and line tables
 //! ```
@@ -78,6 +89,10 @@
 //! entry  := slot:varint length:u8 key[length] count:u8 value:varint[count]
 //!           slots are numbered in order of appearance; length is 0 if the slot already has its key. The values are
 //!           totals and replace the previous ones; count is 0 if the sum was removed.
+//!
+//! final  := before:u8 after:u8 length:u8 middle[length] count:u8 value:varint[count]
+//!           a new slot; its key has the first `before` and the last `after` bytes of the key before it in its row, and the
+//!           bytes of `middle` between them
 //!
 //! key    := 1:u8 view:u8 base:u8 place tips:u8 tip[tips] device:option stream     values amount, count, ... of the view
 //!         | 2:u8 tip device:u32               a work    count nanoseconds bytes min max p50 p95 p99
@@ -98,6 +113,10 @@
 //!         | 16:u8 device:u32                   its time before and after the steady part: busy idle busy idle
 //!         | 17:u8 place tip device:option stream    a work under a stack, once the process has exited: count nanoseconds,
 //!                                              sum of squared nanoseconds in three parts of 42 bits, lowest first
+//!         | 18:u8 tip device:u32 part:u8      launch delays, once the process has exited. Part 0: sum, maximum, number that
+//!                                              began before the call; further parts: bucket count, ... of the histogram
+//!         | 19:u8 device:u32 kind:u8 from:u16 to:u16    copies by kinds of memory, once the process has exited: count
+//!                                              nanoseconds bytes
 //! base   := 0 none, 1 opening, 2 closing, 3 start-up, 4 shutdown (`RootMark`)
 //! view   := 0 gpu, 1 idle, 2 wait, 3 alloc, 4 unified, 5 cpu, 6 off-cpu, 7 together (nothing)
 //! place  := 0:u8 caller:u32 | 1:u8 launched:u32 created:u32 | 2:u8                a stack; both stacks of a graph node; no stack
@@ -131,7 +150,9 @@ use std::os::unix::ffi::OsStrExt as _;
 
 use super::metadata::{CheckpointMark, RecordingState, WriterId};
 use super::packed::Packer;
-use super::{Activity, Allocation, Detail, Launch, MemoryKind, Module, Row, WindowEdge};
+use super::{
+    Activity, Allocation, Detail, Frame, FrameFunction, Launch, MemoryKind, Module, Row, WindowEdge,
+};
 use crate::error::Result;
 
 pub(super) const MAGIC: &[u8; 8] = b"gpuflame";
@@ -178,7 +199,11 @@ pub(super) mod tag {
     pub(crate) const BLOCKED: u8 = 37;
     pub(crate) const STEP: u8 = 38;
     pub(crate) const FUNCTION: u8 = 39;
-    pub(crate) const PACKED: u8 = 40;
+    pub(crate) const FRAMES: u8 = 40;
+    pub(crate) const NODES: u8 = 41;
+    pub(crate) const STACKS: u8 = 42;
+    pub(crate) const FINAL_SUMS: u8 = 43;
+    pub(crate) const PACKED: u8 = 44;
 }
 
 /// Writes rows to a recording one after another. Launches and activities wait until a pack of them is full, or another
@@ -320,6 +345,17 @@ pub(super) fn put_mark(out: &mut Payload<'_>, mark: &CheckpointMark) -> u8 {
     tag::MARK
 }
 
+pub(super) fn put_function(
+    out: &mut Payload<'_>,
+    frame: Frame,
+    function: &FrameFunction<'_>,
+    path: u32,
+) -> u8 {
+    out.u64(frame.0).u64(function.start.unwrap_or(u64::MAX)).u32(function.line);
+    out.bytes(function.name.as_bytes()).u32(path).bytes(function.file.as_bytes());
+    tag::FUNCTION
+}
+
 /// Writes the payload of `row` and returns its tag.
 pub(super) fn put_row(out: &mut Payload<'_>, row: &Row<'_>) -> u8 {
     match row {
@@ -363,11 +399,7 @@ pub(super) fn put_row(out: &mut Payload<'_>, row: &Row<'_>) -> u8 {
             out.u64(*address).bytes(name.as_bytes());
             tag::GENERATED
         }
-        Row::Function { frame, function } => {
-            out.u64(frame.0).u64(function.start).u32(function.line);
-            out.bytes(function.name.as_bytes()).bytes(function.file.as_bytes());
-            tag::FUNCTION
-        }
+        Row::Function { frame, function } => put_function(out, *frame, function, 0),
         Row::Process { id, name } => {
             out.u32(*id).bytes(name.as_bytes());
             tag::PROCESS

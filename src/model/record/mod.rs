@@ -21,6 +21,7 @@ mod missing;
 mod packed;
 mod provenance;
 mod rows;
+mod stacks;
 mod step_spans;
 mod sums;
 #[cfg(any(test, feature = "testing"))]
@@ -54,6 +55,7 @@ pub use rows::{
     Allocation, CodeObject, ContextFlags, CpuSample, FrameFunction, HostCallSpan, HostState, Instant, Launch,
     MemoryCall, Module, OffCpuWait, OutsideLaunches, Row, Step, Wait, WindowEdge,
 };
+pub use stacks::TreeStack;
 pub use step_spans::StepSpans;
-pub use sums::SumsWriter;
+pub use sums::{SumsWriter, write_final_sums};
 pub use unified::{Unified, UnifiedKind};

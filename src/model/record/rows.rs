@@ -392,8 +392,9 @@ pub struct CodeObject<'a> {
 pub struct FrameFunction<'a> {
     /// Name of the function; may be mangled.
     pub name: &'a str,
-    /// Address in the frame's file at which the function begins; 0 if unknown.
-    pub start: u64,
+    /// Address in the frame's file at which the function begins, if it is known. It may be 0: debug information gives this
+    /// address for a function that consists of several parts.
+    pub start: Option<u64>,
     /// Path of the source file; empty if unknown.
     pub file: &'a str,
     /// Line in the source file; 0 if unknown.

@@ -4,13 +4,16 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::chunk::Chunk;
-use super::encode::Payload;
+use super::encode::{Payload, tag};
 use super::fields::Fields;
 use super::hash::IdMap;
 
 /// Maximum length of a key in bytes, and maximum number of values per key.
 const MAX_KEY_BYTES: usize = 255;
 const MAX_VALUES_PER_KEY: usize = 255;
+/// Maximum length of a key in bytes in a table that is written once. Entries of such a table are shorter than their keys, so
+/// this limits the memory that a damaged table can take.
+const MAX_FINAL_KEY_BYTES: usize = 64;
 /// Approximate size in bytes of a sum without its key and values: slot, length and count.
 const ENTRY_HEADER_BYTES: usize = 4;
 
@@ -38,9 +41,9 @@ impl SumsWriter {
     pub fn write(&mut self, chunk: &mut Chunk, sums: impl FnOnce(&mut dyn FnMut(&[u8], &[u64]))) {
         self.generation = self.generation.wrapping_add(1);
         self.bytes = 0;
-        chunk.sums(|out| {
-            sums(&mut |key, values| self.sum(out, key, values));
-            self.write_removals(out);
+        chunk.payload(tag::SUMS, |out| {
+            sums(&mut |key, values| self.sum(out.0, key, values));
+            self.write_removals(out.0);
         });
     }
 
@@ -72,8 +75,7 @@ impl SumsWriter {
             true => out.u8(key.len() as u8).0.extend(key),
             false => drop(out.u8(0)),
         }
-        out.u8(values.len() as u8);
-        values.iter().for_each(|value| _ = out.varint(*value));
+        put_values(&mut out, values);
     }
 
     /// Appends a removal entry for each sum that `sums` did not pass this time.
@@ -88,6 +90,32 @@ impl SumsWriter {
             Payload(out).varint(slot.number.into()).u8(0).u8(0);
         }
     }
+}
+
+/// Appends a table that is written only once. No two of the keys that `sums` passes to its argument may be equal. Keys that
+/// follow each other mostly differ in a few bytes, and only these are written.
+pub fn write_final_sums(chunk: &mut Chunk, sums: impl FnOnce(&mut dyn FnMut(&[u8], &[u64]))) {
+    chunk.payload(tag::FINAL_SUMS, |out| {
+        let mut known: Vec<u8> = Vec::new();
+        sums(&mut |key, values| {
+            debug_assert!((1..=MAX_FINAL_KEY_BYTES).contains(&key.len()));
+            let before = key.iter().zip(&known).take_while(|(one, other)| one == other).count();
+            let (rest, known_rest) = (&key[before..], &known[before..]);
+            let after =
+                rest.iter().rev().zip(known_rest.iter().rev()).take_while(|(one, other)| one == other);
+            let after = after.count();
+            let middle = &rest[..rest.len() - after];
+            out.u8(before as u8).u8(after as u8).u8(middle.len() as u8).0.extend(middle);
+            put_values(out, values);
+            known.clear();
+            known.extend(key);
+        });
+    });
+}
+
+fn put_values(out: &mut Payload<'_>, values: &[u64]) {
+    out.u8(values.len() as u8);
+    values.iter().for_each(|value| _ = out.varint(*value));
 }
 
 /// Returns the number of bytes of `value` as a varint (7 bits per byte).
@@ -106,8 +134,8 @@ fn hash_of<T: Hash + ?Sized>(thing: &T) -> u64 {
 /// Reader side of the table.
 #[derive(Debug, Default)]
 pub(super) struct SumsReader {
-    /// Payload bytes of the sums rows since the last mark.
-    buffered: Vec<u8>,
+    /// Payload bytes of the sums rows since the last mark: of rows that may be written repeatedly, and of final rows.
+    buffered: [Vec<u8>; 2],
     sums: Vec<(Box<[u8]>, Vec<u64>)>,
     /// Index of the sum to return next.
     next: usize,
@@ -115,20 +143,41 @@ pub(super) struct SumsReader {
 
 impl SumsReader {
     /// Stores the payload of a sums row until the next mark makes it valid.
-    pub(super) fn buffer_entries(&mut self, payload: &[u8]) {
-        self.buffered.extend(payload);
+    pub(super) fn buffer_entries(&mut self, payload: &[u8], is_final: bool) {
+        self.buffered[usize::from(is_final)].extend(payload);
     }
 
     /// Adds the buffered entries to the table. At the first invalid entry, stops and returns false.
     pub(super) fn apply_buffered(&mut self) -> bool {
-        let buffered = std::mem::take(&mut self.buffered);
-        let mut fields = Fields(&buffered);
+        let [buffered, finals] = std::mem::take(&mut self.buffered);
+        let (mut fields, mut finals) = (Fields(&buffered), Fields(&finals));
         while !fields.0.is_empty() {
             if self.entry(&mut fields).is_none() {
                 return false;
             }
         }
+        while !finals.0.is_empty() {
+            if self.final_entry(&mut finals).is_none() {
+                return false;
+            }
+        }
         true
+    }
+
+    fn final_entry(&mut self, fields: &mut Fields<'_>) -> Option<()> {
+        let known = self.sums.last().map_or(&[][..], |(key, _)| key);
+        let (before, after) = (usize::from(fields.u8()?), usize::from(fields.u8()?));
+        let middle = fields.u8()?;
+        let middle = fields.take(middle.into())?;
+        let end = known.len().checked_sub(after).filter(|end| before <= *end)?;
+        let key = [&known[..before], middle, &known[end..]].concat();
+        if !(1..=MAX_FINAL_KEY_BYTES).contains(&key.len()) {
+            return None;
+        }
+        let count = fields.u8()?;
+        let values = (0..count).map(|_| fields.varint()).collect::<Option<Vec<_>>>()?;
+        self.sums.push((key.into(), values));
+        Some(())
     }
 
     fn entry(&mut self, fields: &mut Fields<'_>) -> Option<()> {
@@ -232,12 +281,51 @@ mod tests {
     }
 
     #[test]
+    fn a_final_table_reads_back_and_repeats_no_part_of_a_key() {
+        let table: SumTable = vec![
+            (b"\x01same site of stack 1, same end", vec![1, u64::MAX]),
+            (b"\x01same site of stack 2, same end", vec![0]),
+            (b"\x01same site of stack 2, same end", vec![300]),
+            (b"\x01same", vec![5]),
+            (b"aa", vec![6]),
+            (b"aaa", vec![7]),
+            (b"a", vec![8]),
+        ];
+        let mut chunk = Chunk::default();
+        write_final_sums(&mut chunk, |each| table.iter().for_each(|(key, values)| each(key, values)));
+        // The first key, then single bytes of the others.
+        assert_eq!(
+            chunk.len(),
+            5 + (3 + 31 + 1 + 11) + (3 + 1 + 1 + 1) + (3 + 1 + 2) + 3 * (3 + 1 + 1) + 2 + 1 + 5
+        );
+        chunk.mark(&CheckpointMark { time: Nanos(7), ..CheckpointMark::default() });
+        let file = [&Chunk::file_header()[..], &chunk.take()].concat();
+        assert_eq!(read(&file), expected(&table));
+    }
+
+    #[test]
+    fn impossible_entries_of_a_final_table_are_rejected() {
+        for garbage in [
+            &b"\0\0\0\x01\0"[..],
+            b"\x01\0\x01a\x01\0",
+            b"\0\x01\x01a\x01\0",
+            b"\0\0\x05a",
+            b"\0\0\x02ab\x01\0\x02\x01\0\x01\0",
+            &[&[0, 0, 60][..], &[7; 60], &[1, 0], &[60, 0, 5], &[7; 5], &[1, 0]].concat(),
+        ] {
+            let mut reader = SumsReader::default();
+            reader.buffer_entries(garbage, true);
+            assert!(!reader.apply_buffered(), "{garbage:?}");
+        }
+    }
+
+    #[test]
     fn garbage_between_marks_is_rejected_without_a_panic() {
         for garbage in
             [&b"\x05\x00\x00"[..], b"\x00\x01", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x7f", b"\x00\x00\x00"]
         {
             let mut reader = SumsReader::default();
-            reader.buffer_entries(garbage);
+            reader.buffer_entries(garbage, false);
             assert!(!reader.apply_buffered(), "{garbage:?}");
             assert_eq!(reader.next(), None);
         }

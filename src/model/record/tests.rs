@@ -63,7 +63,10 @@ fn all_kinds(frames: &[Frame]) -> Vec<Row<'_>> {
         Row::Function {
             frame: Frame::native_exact(0x7f00_0000_1234, ModuleEpoch(7)),
             function: FrameFunction {
-                name: "_ZN3größe", start: 1 << 40, file: "/srv/modèle.cc", line: 12
+                name: "_ZN3größe",
+                start: Some(1 << 40),
+                file: "/srv/modèle.cc",
+                line: 12,
             },
         },
         Row::Function { frame: Frame::native(9, ModuleEpoch(0)), function: FrameFunction::default() },
@@ -248,7 +251,7 @@ fn the_format_matches_its_documented_bytes() {
     // A launch at 10 ns for 5 ns, with id 1 and context 2, packed: no shapes before; the id follows the id 0, and the
     // launch is within no other; the time as twice the difference; duration; context.
     let bytes = recording(&[Row::Launch(launch(1, 2))]);
-    assert_eq!(bytes[16..], *b"\x28\x05\0\0\0\x00\x0c\x14\x05\x02\x17\0\0\0\0");
+    assert_eq!(bytes[16..], *b"\x2c\x05\0\0\0\x00\x0c\x14\x05\x02\x17\0\0\0\0");
 }
 
 #[test]
@@ -401,6 +404,14 @@ fn of_sums() -> (Vec<u8>, Vec<(usize, usize)>) {
                 each(&[1, 0, 0, 2, 1, 0, key as u8], &[turn * 1000 + key, turn]);
             }
         });
+        if turn == 3 {
+            chunk.frames(&FRAMES);
+            chunk.nodes(&mut [(2, &[0, 1][..]), (0, &[1, 0]), (1, &[0])].into_iter(), usize::MAX);
+            let (thread, flags) = (ThreadId(7), ContextFlags(0));
+            let stacks = (0..4).map(|node| TreeStack { id: ContextId(900 + node), thread, flags, node });
+            chunk.stacks(&mut { stacks }, usize::MAX);
+            write_final_sums(&mut chunk, |each| (0..20).for_each(|key| each(&[18, 0, 0, key, 1], &[7, 8])));
+        }
         chunk.mark(&CheckpointMark { began: Nanos(1), time: Nanos(2 + turn), interval_ms: 1000, open: turn });
         let chunk = chunk.take();
         chunks.push((bytes.len(), chunk.len()));

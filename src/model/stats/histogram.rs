@@ -12,6 +12,9 @@ const LINEAR_BITS: u32 = 10;
 /// Base-2 logarithm of the number of buckets per power of two above `LINEAR`.
 const SUB_BITS: u32 = 6;
 
+/// Bucket of the highest value.
+const MAX_BUCKET: u16 = (LINEAR + 1 + ((64 - LINEAR_BITS as u64) << SUB_BITS) - 1) as u16;
+
 /// A histogram of any `u64` values. See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub struct Histogram {
@@ -48,6 +51,22 @@ impl Histogram {
             self.counts[at] += count;
         }
         self.last = 0;
+    }
+
+    /// Returns the buckets that contain a value, ascending, with their counts.
+    pub fn buckets(&self) -> impl Iterator<Item = (u16, u64)> {
+        self.buckets.iter().copied().zip(self.counts.iter().copied())
+    }
+
+    /// Adds `count` values to a bucket of [`Histogram::buckets`]. Returns false if no value is in such a bucket.
+    pub fn add_bucket(&mut self, bucket: u16, count: u64) -> bool {
+        if bucket > MAX_BUCKET {
+            return false;
+        }
+        let at = self.position(bucket);
+        self.counts[at] = self.counts[at].saturating_add(count);
+        self.total = self.total.saturating_add(count);
+        true
     }
 
     /// Returns the number of values recorded.
@@ -136,6 +155,20 @@ mod tests {
             value += value / 99;
         }
         assert!(middle_of(bucket_of(u64::MAX)) > u64::MAX / 100 * 99);
+    }
+
+    #[test]
+    fn buckets_read_back_as_the_same_histogram() {
+        let whole = histogram([0, 7, 7, 5000, u64::MAX]);
+        let mut copy = Histogram::default();
+        assert!(whole.buckets().all(|(bucket, count)| copy.add_bucket(bucket, count)));
+        assert_eq!(copy.buckets().map(|(_, count)| count).collect::<Vec<_>>(), [1, 2, 1, 1]);
+        assert_eq!(
+            [20, 60, 80, 100].map(|p| copy.percentile(p)),
+            [20, 60, 80, 100].map(|p| whole.percentile(p))
+        );
+        assert_eq!(bucket_of(u64::MAX), MAX_BUCKET);
+        assert!(!copy.add_bucket(MAX_BUCKET + 1, 1) && copy.count() == 5);
     }
 
     #[test]

@@ -89,7 +89,7 @@ pub fn write_lines_svg(lines: &FoldedStacks, options: &Options, out: &mut dyn Wr
     let shift = svg::overflow_shift(lines.total(), lines.len());
     let line = |(stack, weight)| format!("{} {}", lines.name_first(stack), weight >> shift);
     let texts: Vec<_> = lines.iter().map(line).collect();
-    let mut colors = colors::palette(lines.labels());
+    let mut colors = colors::palette(lines.labels(), &[]);
     let mut subtitle = format!("{} in {} stacks", show_weight(lines.total(), options.unit), lines.len());
     svg::add_lost(&mut subtitle, lines.lost());
     let mut inferno = inferno_options(options, subtitle);

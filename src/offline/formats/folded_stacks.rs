@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 
 use gpuflame_export::clean::frame as clean_frame;
-use gpuflame_export::flame::Flame;
+use gpuflame_export::flame::{Detail, Flame};
 use gpuflame_export::folded::{lost, shown};
 use gpuflame_export::frame::Label;
 use gpuflame_export::options::{Options, Unit};
@@ -28,11 +28,11 @@ impl FoldedStacks {
     pub fn from_profile(profile: &Profile, view: &View, options: &Options) -> Self {
         let flame = Flame::build(profile, view, options);
         let mut lines = Self::default();
-        let add = |stack: &str, weight| {
+        let mut add = |stack: &str, weight| {
             lines.weights.insert(stack.to_owned(), weight);
             Ok(())
         };
-        flame.lines(0, Label::text, add).expect("nothing is written");
+        flame.lines(Detail::ALL, &Label::text, &mut add).expect("nothing is written");
         lines.lost = profile.lost().collect();
         lines.frames = flame.labels().map(|label| (label.text.to_owned(), (label.kind, label.tag))).collect();
         lines
