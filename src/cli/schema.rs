@@ -396,6 +396,8 @@ objects! {
         default: String,
         /// What it does.
         help: String,
+        /// `first` for those that matter first, `internal` for those of gpuflame's own commands and tests, else `more`.
+        group: String,
     }
 }
 

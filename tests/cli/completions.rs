@@ -68,9 +68,10 @@ fn every_verb_has_a_man_page() {
     let folder = scratch("man");
     gpuflame(&folder, ["-q", "man", "."]).ok();
     let help = gpuflame(&folder, ["--help"]).ok().stdout;
-    let verbs = help.lines().skip_while(|line| *line != "Commands:").skip(1);
-    let verbs = verbs.take_while(|line| !line.is_empty()).filter_map(|line| line.split_whitespace().next());
-    let pages = verbs.filter(|verb| *verb != "help").map(|verb| format!("gpuflame-{verb}.1"));
+    let verbs = help.lines().skip_while(|line| !line.starts_with("Usage:")).skip(1);
+    let verbs = verbs.take_while(|line| *line != "Options:").filter(|line| line.starts_with("  "));
+    let pages =
+        verbs.filter_map(|line| line.split_whitespace().next()).map(|verb| format!("gpuflame-{verb}.1"));
     let pages: Vec<String> = pages.chain(["gpuflame.1".to_owned()]).collect();
     assert!(pages.len() > 15, "{help}");
     assert_eq!(fs::read_dir(&folder).unwrap().count(), pages.len());

@@ -242,8 +242,15 @@ fn a_script_that_cannot_be_started_gets_the_command_line_that_works() {
 fn the_help_groups_the_verbs() {
     let help = gpuflame(&scratch("flags"), ["--help"]).ok().stdout;
     let titles: Vec<_> = help.lines().filter(|line| line.ends_with(':') && !line.starts_with(' ')).collect();
-    let expected =
-        ["Record:", "Look:", "Compare:", "Convert:", "Work like other projects' scripts:", "Options:"];
+    let expected = [
+        "Record:",
+        "Look:",
+        "Compare:",
+        "Convert:",
+        "Set up a shell:",
+        "Work like other projects' scripts:",
+        "Options:",
+    ];
     assert_eq!(titles, expected, "{help}");
     for line in [
         "\n  run           Record a command",

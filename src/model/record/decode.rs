@@ -31,6 +31,8 @@ pub struct Reader<R: BufRead> {
     chunk: Vec<u8>,
     chunk_at: usize,
     unpacker: Unpacker,
+    /// The error to return after the rows of a truncated pack.
+    cut: Option<Error>,
     /// Offset in the file of the next row that is not in a chunk.
     position: u64,
     records: u64,
@@ -76,6 +78,7 @@ impl<R: BufRead> Reader<R> {
             chunk: Vec::new(),
             chunk_at: 0,
             unpacker: Unpacker::default(),
+            cut: None,
             position: HEADER_BYTES,
             records: 0,
             skipped: 0,
@@ -100,6 +103,9 @@ impl<R: BufRead> Reader<R> {
         loop {
             if self.unpacker.has_next() {
                 return self.next_packed().map(Some);
+            }
+            if let Some(error) = self.cut.take() {
+                return Err(error);
             }
             if self.stacks.has_next() {
                 let Some(TreeStack { id, thread, flags, .. }) = self.stacks.next(&mut self.frames) else {
@@ -202,7 +208,9 @@ impl<R: BufRead> Reader<R> {
         self.records -= 1;
         match self.unpacker.open(&mut self.payload) {
             true => Ok(()),
-            false => Err(invalid_row(self.records, self.position, "is invalid")),
+            false => {
+                Err(self.cut.take().unwrap_or_else(|| invalid_row(self.records, self.position, "is invalid")))
+            }
         }
     }
 
@@ -212,7 +220,11 @@ impl<R: BufRead> Reader<R> {
         match self.unpacker.next() {
             Ok(Packed::Launch(launch)) => Ok(Row::Launch(launch)),
             Ok(Packed::Activity(activity)) => Ok(Row::Activity(activity)),
-            Err(what) => Err(invalid_row(record, at, what)),
+            // The last row of a truncated pack is incomplete.
+            Err(what) => {
+                let cut = self.cut.take_if(|_| !self.unpacker.has_next());
+                Err(cut.unwrap_or_else(|| invalid_row(record, at, what)))
+            }
         }
     }
 
@@ -286,10 +298,15 @@ impl<R: BufRead> Reader<R> {
         }
         let available = self.fill(u64::from(length))?;
         if available < u64::from(length) {
-            return Err(self.truncated(u64::from(length) + 5, available + 5));
+            let error = self.truncated(u64::from(length) + 5, available + 5);
+            if tag != tag::PACKED {
+                return Err(error);
+            }
+            // The complete rows of the pack are returned first.
+            self.cut = Some(error);
         }
-        self.position += 5 + u64::from(length);
-        self.ended = false;
+        self.position += 5 + available;
+        self.ended = self.cut.is_some();
         Ok(Some(tag))
     }
 
