@@ -204,8 +204,6 @@ impl<R: BufRead> Reader<R> {
 
     /// Prepares to read the rows of the pack in the payload.
     fn open_pack(&mut self) -> Result<()> {
-        // The rows of the pack are counted one by one.
-        self.records -= 1;
         match self.unpacker.open(&mut self.payload) {
             true => Ok(()),
             false => {
@@ -215,7 +213,6 @@ impl<R: BufRead> Reader<R> {
     }
 
     fn next_packed(&mut self) -> Result<Row<'_>> {
-        self.records += 1;
         let (record, at) = (self.records, self.position - 5 - self.unpacker.len() as u64);
         match self.unpacker.next() {
             Ok(Packed::Launch(launch)) => Ok(Row::Launch(launch)),
