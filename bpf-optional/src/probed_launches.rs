@@ -51,7 +51,7 @@ pub(crate) struct ProbedLaunches {
     pub(crate) unmatched_markers: u64,
 }
 
-/// A table in which equal values are stored once. A value is identified by its number.
+/// A table that stores equal values once and numbers the distinct values.
 #[derive(Debug)]
 pub(crate) struct InternTable<T> {
     values: Vec<T>,

@@ -15,8 +15,8 @@ use crate::watch::{UserProbe, Watcher};
 
 /// Record the stack of every launch that a command, a process or all processes make.
 ///
-/// Attaches a probe to every function that starts GPU work, before its first call: in each mapped version of
-/// libcudart and libcuda, and in a static runtime that still has its symbols. Stacks follow frame pointers.
+/// Attaches a probe to every function that starts GPU work, before its first call: in each mapped version of libcudart
+/// and libcuda, and in a static runtime that still has its symbols. Stacks are captured by frame pointers.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  gpuflame-bpf record -E -o cpu_results.txt -- ./app --steps 100\n  \
     gpuflame-bpf record --pid 4242        until Ctrl-C\n\n\

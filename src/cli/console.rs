@@ -27,7 +27,7 @@ pub(super) enum ColorChoice {
     /// On a terminal, unless NO_COLOR is set or TERM is `dumb`.
     #[default]
     Auto,
-    /// Also in pipes and files, even if NO_COLOR is set.
+    /// Everywhere, including pipes and files, even if NO_COLOR is set.
     Always,
     Never,
 }

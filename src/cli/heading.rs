@@ -33,8 +33,8 @@ pub(super) fn heading(source: &Source, profile: &Profile) -> String {
     text
 }
 
-/// Returns the busy share of all GPUs in the steady part of the run, with its length; only the length, if idle time is
-/// unknown.
+/// Returns the busy share over all GPUs in the steady part of the run, and the length of that part. If idle time is
+/// unknown, returns only the length.
 fn busy_words(profile: &Profile) -> String {
     let sum = |of: fn(&DeviceTime) -> u64| saturating_sum(profile.times().iter().map(of));
     let length = profile.times().iter().map(|time| time.steady().window()).max().unwrap_or_default();

@@ -1,5 +1,5 @@
 //! Lays out tables as text. In a pipe or a file, a table has every column and every name in full. On a terminal it fits
-//! the width: the least useful columns are left out first, then names are cut, and a last line says what is missing.
+//! the width: the least useful columns are left out first, then names are cut, and a last line reports the omissions.
 
 use std::io::Write;
 
@@ -12,8 +12,8 @@ use super::table::{Cell, Table, column_title, group_digits};
 use gpuflame_export::clean_line;
 use gpuflame_model::error::Result;
 
-/// Columns that a narrow table leaves out, least useful first, by the name of the table. Columns that are not listed are
-/// always there.
+/// Columns that a narrow table leaves out, least useful first, by the name of the table. Columns that are not listed
+/// are always shown.
 const LEAST_USEFUL: &[(&str, &[&str])] = &[
     ("kernels", &["min_ns", "p50_ns", "max_ns", "p95_ns", "avg_ns", "count"]),
     ("stacks", &["count", "ranks"]),
@@ -110,7 +110,7 @@ pub(super) fn write(heading: &[String], tables: &[Table], page: Page, out: &mut 
     Ok(())
 }
 
-/// A table, and what a page shows of it.
+/// A table, and its layout on a page.
 struct Layout<'a> {
     table: &'a Table,
     page: Page,
@@ -118,9 +118,9 @@ struct Layout<'a> {
     shown: Vec<usize>,
     /// Indices of the columns that are shown under a row.
     beneath: Vec<usize>,
-    /// Titles of all columns.
+    /// Titles of the table's columns.
     titles: Vec<String>,
-    /// Texts of all cells in full; the last row is the total, if there is one.
+    /// Full texts of the table's cells. If the table has a total, the total is the last row.
     texts: Vec<Vec<String>>,
 }
 
@@ -174,7 +174,7 @@ impl<'a> Layout<'a> {
             }
             self.shown.retain(|other| *other != column);
         }
-        // If names have no room next to what must be shown, they are under the row.
+        // If there is no room for names next to the other columns, the names are printed under the row.
         if self.needed_width(columns) > columns
             && self.shown.len() > 2
             && let Some(last) =
@@ -202,7 +202,7 @@ impl<'a> Layout<'a> {
             2 => columns * 3 / 10,
             _ => columns / 4,
         };
-        // Sentences take several lines, and need fewer of them in a wide column.
+        // Sentences are wrapped, and need fewer lines in a wide column.
         let is_prose = |column: &usize| text_kind(self.table.columns()[*column]) == TextKind::Prose;
         let wanted = if self.shown.iter().any(is_prose) { wanted.max(columns / 2) } else { wanted };
         let widths = self.shown.iter().map(|column| match self.is_cut(*column) {
@@ -228,7 +228,8 @@ impl<'a> Layout<'a> {
         self.table.rows().iter().any(|row| row[column].is_text())
     }
 
-    /// Returns the widths of the shown columns, of which those with texts share what the others leave.
+    /// Returns the widths of the shown columns. Columns of numbers get the width that they need. Columns of texts share
+    /// the rest.
     fn widths(&self) -> Vec<usize> {
         let mut widths: Vec<usize> = self.shown.iter().map(|column| self.width(*column)).collect();
         let Some(columns) = self.page.columns else { return widths };
@@ -242,7 +243,7 @@ impl<'a> Layout<'a> {
                 left = left.saturating_sub(widths[at]);
             }
         }
-        // Narrow columns first: what they do not need is for the others.
+        // Narrow columns come first, so that wider columns get the width that narrow columns do not need.
         open.sort_by_key(|at| widths[*at]);
         while let Some(&at) = open.first() {
             let fair = (left / open.len()).max(MAX_WORD / 2);

@@ -10,7 +10,7 @@ use super::output::Target;
 const DEFAULT_COLUMNS: usize = 80;
 /// Minimum width of a table. A narrower terminal breaks its lines.
 const MIN_COLUMNS: usize = 24;
-/// Maximum width that is believed: COLUMNS may be any number.
+/// Maximum width of a terminal. The variable COLUMNS may contain a larger number, which is then reduced.
 const MAX_COLUMNS: usize = 2000;
 
 /// Width and colours of the place where text appears.
@@ -64,7 +64,7 @@ pub(super) enum Style {
     Plain,
     /// Heading, titles of columns, totals, the user's own code.
     Strong,
-    /// What matters little: empty cells, gaps, notes.
+    /// Less important text: empty cells, gaps, notes.
     Faint,
     Kernel,
     Graph,

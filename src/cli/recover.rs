@@ -76,9 +76,9 @@ pub(super) struct Recovered {
 pub(super) enum Recovery {
     /// The files were written.
     Written(Recovered),
-    /// Nothing was written, because the process may still be running and write its files itself.
+    /// No files were written: the process may still be running, and will then write its files itself.
     StillRunning,
-    /// Nothing was written, because the process exited and wrote its files, of which `input` is one.
+    /// No files were written: the process exited and wrote its files itself. `input` is one of its files.
     Finished,
 }
 

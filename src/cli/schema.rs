@@ -1,5 +1,6 @@
-//! The JSON Schema of `--format json`, from types that describe the rows of every verb. Only tests use the types: tables
-//! are built by the verbs, and `tests/cli/schema.rs` checks that what the command writes conforms to `docs/schema.json`.
+//! The JSON Schema of `--format json`, from types that describe the rows of every verb. Only tests use the types:
+//! tables are built by the verbs, and `tests/cli/schema.rs` checks that the command's output conforms to
+//! `docs/schema.json`.
 //!
 //! `GPUFLAME_RENEW_GOLDEN=1 cargo test -p gpuflame-cli --bins schema::` writes `docs/schema.json` and the tables of
 //! `docs/schema.md` again.
@@ -14,7 +15,8 @@ use serde_json::{Map, Value, json};
 
 use super::report::SCHEMA;
 
-/// Declares the objects of the JSON, all of whose keys are always there. An `Option` is null if a value is unknown.
+/// Declares the objects of the JSON. All keys of an object are always present. An `Option` is null if a value is
+/// unknown.
 macro_rules! objects {
     ($($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $key:ident: $kind:ty,)* })*) => {
         $(
@@ -26,7 +28,7 @@ macro_rules! objects {
     };
 }
 
-/// What `--format json` writes, by verb.
+/// Output of `--format json`, by verb.
 #[derive(JsonSchema)]
 #[allow(dead_code)]
 #[schemars(untagged, title = "Output of gpuflame VERB --format json")]
@@ -41,7 +43,8 @@ enum Output {
     Settings(Settings),
 }
 
-/// Declares the output of a verb: the version, and tables, some of which are there only if they were asked for.
+/// Declares the output of a verb: the version, and tables. The tables after `?` are present only if the user asked for
+/// them.
 macro_rules! verbs {
     ($($(#[$about:meta])* $name:ident { $($key:ident: $row:ty,)* ? $($maybe:ident: $maybe_row:ty,)* })*) => {
         $(
@@ -225,13 +228,13 @@ objects! {
         /// Sum, or name of the activity.
         what: String,
     }
-    /// One activity. Its times are null if they were not collected.
+    /// An activity. Its times are null if they were not collected.
     ActivityRow {
         start_ns: Option<u64>, duration_ns: Option<u64>, device: u32, stream: u64,
         /// Id that links the activity to its call; null if the trace gives none.
         correlation: Option<u64>,
         bytes: u64,
-        /// Kind of memory that a copy reads; null if unknown or no copy.
+        /// Kind of memory that a copy reads; null if unknown or not a copy.
         from: Option<String>,
         /// Kind of memory that a copy or fill writes; null if unknown or neither.
         to: Option<String>,
@@ -270,7 +273,7 @@ objects! {
         part: String,
         busy_ns: u64, idle_ns: u64, window_ns: u64, busy_percent: Option<f64>,
     }
-    /// What was lost.
+    /// Number of losses of one kind.
     LossRow {
         /// Kind of loss.
         lost: String,
@@ -281,18 +284,18 @@ objects! {
         /// `BAD`, `note`, `ok`, or `none` if nothing was found.
         result: String,
         what: String,
-        /// How many were found; null if the check does not count.
+        /// Number of findings; null if the check does not count them.
         count: Option<u64>,
-        /// Share of those that were checked.
+        /// Share of the findings among the checked items.
         share_percent: Option<f64>,
-        /// What the finding means; empty if nothing was found.
+        /// Meaning of the finding; empty if nothing was found.
         why: String,
     }
-    /// Change of all GPU work.
+    /// Change of the total GPU work.
     TotalChangeRow {
         change_ns: i64, change_percent: Option<f64>, before_ns: u64, after_ns: u64, before_count: u64, after_count: u64,
     }
-    /// Change of a time of all GPUs.
+    /// Change of busy or idle time, over all GPUs.
     TimeChangeRow {
         change_ns: Option<i64>, change_percent: Option<f64>, before_ns: Option<u64>, after_ns: Option<u64>,
         what: String,
@@ -311,7 +314,7 @@ objects! {
         change_ns: i64, change_percent: Option<f64>, before_ns: u64, after_ns: u64, before_count: u64, after_count: u64,
         /// Change of the average duration.
         average_percent: Option<f64>,
-        /// Whether the average changed by more than chance: `yes`, `no`, `too few`, `new` or `gone`.
+        /// Whether the change of the average is statistically significant: `yes`, `no`, `too few`, `new` or `gone`.
         sure: String,
         name: String,
     }
@@ -337,15 +340,15 @@ objects! {
         /// Files of the rank.
         source: String,
     }
-    /// How often a rank came last to a collective. All is null except `ranks`, `collective` and `unknown_because` if
-    /// that is unknown.
+    /// Number of times that a rank came last to a collective. If it is unknown, all keys except `ranks`,
+    /// `collective` and `unknown_because` are null.
     ArrivalRow {
         rank: Option<u32>,
         /// Number of times that the rank came last.
         last: Option<u64>,
         /// Number of times that the collective ran.
         of: Option<u64>,
-        /// How much later than the next rank it came, in ns.
+        /// Sum of the times by which the rank came after the second last rank, in ns.
         behind_next_ns: Option<u64>,
         /// Time that the other ranks waited, in ns.
         others_waited_ns: Option<u64>,
@@ -353,7 +356,7 @@ objects! {
         ranks: u64,
         /// Name of the kernel; null if no kernel is common.
         collective: Option<String>,
-        /// Why nothing is known; null if it is.
+        /// Why the arrivals are unknown; null if they are known.
         unknown_because: Option<String>,
     }
     /// A kernel of one rank.
@@ -367,13 +370,13 @@ objects! {
     }
     /// Ranks of the job.
     JobRow {
-        /// Number of ranks that the job has; null if the files do not say.
+        /// Number of ranks that the job has; null if the files do not contain it.
         world_size: Option<u64>,
         /// Number of ranks that were given.
         ranks: u64,
         /// Number of ranks that were not given; null if unknown.
         missing: Option<u64>,
-        /// Their numbers (`1, 3 to 5`); null if unknown.
+        /// Numbers of the missing ranks (`1, 3 to 5`); null if unknown.
         missing_ranks: Option<String>,
     }
     /// Result of one check of this machine.
@@ -381,9 +384,9 @@ objects! {
         /// `ok`, `warn` or `fail`.
         result: String,
         what: String,
-        /// What was found.
+        /// Text of the finding.
         found: String,
-        /// What to do; null if nothing.
+        /// Suggested action; null if there is none.
         remedy: Option<String>,
     }
     /// An environment variable.
@@ -394,9 +397,9 @@ objects! {
         values: String,
         /// Value if it is not set; empty if there is none.
         default: String,
-        /// What it does.
+        /// Effect of the variable.
         help: String,
-        /// `first` for those that matter first, `internal` for those of gpuflame's own commands and tests, else `more`.
+        /// `first` for important variables, `internal` for gpuflame's own commands and tests, else `more`.
         group: String,
     }
 }
@@ -414,7 +417,7 @@ enum AnyValue {
 /// Meanings of the keys that several tables share.
 const MEANINGS: &[(&str, &str)] = &[
     ("total_ns", "Time, in ns."),
-    ("share_percent", "Share of the total over all rows, also those left out; null if there is none."),
+    ("share_percent", "Share of the total over all rows, shown or left out; null if the total is 0."),
     ("count", "Number of activities."),
     ("avg_ns", "Average, in ns."),
     ("min_ns", "Shortest, in ns."),
@@ -441,7 +444,7 @@ const MEANINGS: &[(&str, &str)] = &[
     ("window_ns", "Time in which a window was open, in ns."),
     ("busy_percent", "Share of the time in which at least one activity ran."),
     ("activities", "Number of activities."),
-    ("what", "What the row is about."),
+    ("what", "Subject of the row."),
     ("change_ns", "Difference, after minus before, in ns."),
     ("change_percent", "Difference as a share of the time before; null if that is zero or unknown."),
     ("before_ns", "Time in the run before, in ns."),

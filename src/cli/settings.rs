@@ -28,7 +28,7 @@ const FIRST: [&str; 10] = [
 /// Settings that only gpuflame's own commands and tests need.
 const INTERNAL: [&str; 4] =
     ["GPUFLAME_REPORT", "GPUFLAME_VERIFY", "GPUFLAME_LAUNCH_MARKER", "GPUFLAME_CHECKPOINT_MAX"];
-/// Prefix of all names except one. Users may leave it out.
+/// Prefix of all setting names except one. Users may omit the prefix.
 const PREFIX: &str = "GPUFLAME_";
 
 /// List the environment variables that the library reads.

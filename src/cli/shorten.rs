@@ -6,14 +6,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// What a text is, which determines the part that is kept.
+/// Kind of a text. The kind determines which part of the text is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum TextKind {
     /// Keeps the beginning and the end.
     Name,
     /// Frames, separated by `;`. Keeps whole frames.
     Stack,
-    /// The stack of a row that other columns tell apart. Different stacks may become equal.
+    /// The stack of a row that other columns identify. Different stacks may become equal.
     Site,
     /// Keeps the end.
     Path,
@@ -25,7 +25,7 @@ pub(super) enum TextKind {
 #[derive(Clone, Debug)]
 pub(super) struct Text<'a> {
     pub(super) whole: &'a str,
-    /// Frame of a stack that is kept before all others: the innermost one of the user's code.
+    /// Frame of a stack that is kept in preference to all other frames: the innermost frame of the user's code.
     pub(super) own: Option<&'a str>,
 }
 
@@ -35,8 +35,8 @@ const MIN_WIDTH_OF_THREE: usize = 45;
 /// Number of frames of a stack that did not fit before no further one is tried.
 const MAX_MISSES: usize = 8;
 
-/// Returns the lines of each text, each at most `width` wide. Different texts never become equal (except sites): those
-/// that cannot be told apart within one line take several.
+/// Returns the lines of each text. A line is at most `width` wide. Different texts never become equal (except sites):
+/// if one line cannot distinguish them, they take several lines.
 pub(super) fn fit_all(texts: &[Text<'_>], kind: TextKind, width: usize) -> Vec<Vec<String>> {
     let named: Vec<Cow<'_, str>>;
     let shorter: Vec<Text<'_>>;
@@ -61,7 +61,7 @@ pub(super) fn fit_all(texts: &[Text<'_>], kind: TextKind, width: usize) -> Vec<V
     }
 }
 
-/// Returns the names without folders, except those that would become equal to others.
+/// Returns the names without folders. A name keeps its folders if it would become equal to another name.
 fn names_without_folders<'a>(texts: &[Text<'a>]) -> Vec<Cow<'a, str>> {
     let mut owners: HashMap<Cow<'a, str>, BTreeSet<&'a str>> = HashMap::new();
     for text in texts {
@@ -74,8 +74,8 @@ fn names_without_folders<'a>(texts: &[Text<'a>]) -> Vec<Cow<'a, str>> {
     texts.iter().map(short).collect()
 }
 
-/// Returns the lines of each text if all texts are cut to `lines` times the width; `None` for those that would not be
-/// told apart.
+/// Cuts all texts to `lines` times the width, and returns the lines of each text. `None`: the text would become equal
+/// to another text.
 fn fit_in_lines(
     texts: &[Text<'_>],
     kind: TextKind,
@@ -216,7 +216,7 @@ fn cut_path(text: &str, place: Option<usize>, width: usize) -> String {
 }
 
 /// Cuts a stack to whole frames. The user's own frame is kept first, then the frame `place`, then the rest of the
-/// user's frames, innermost first, then the innermost frame, then all others from the inside.
+/// user's frames, innermost first, then the innermost frame, then all other frames, innermost first.
 fn cut_stack(text: &str, own: Option<&str>, place: Option<usize>, width: usize) -> String {
     let whole: Vec<&str> = text.split(';').collect();
     let own = own.and_then(|own| whole.iter().rposition(|frame| *frame == own));
@@ -259,7 +259,7 @@ fn cut_stack(text: &str, own: Option<&str>, place: Option<usize>, width: usize) 
     joined(&frames, &kept)
 }
 
-/// Returns the kept frames, with gaps in place of the others.
+/// Returns the kept frames, with gaps in place of the omitted frames.
 fn joined(frames: &[Cow<'_, str>], kept: &BTreeSet<usize>) -> String {
     let mut parts: Vec<&str> = Vec::new();
     let mut next = 0;

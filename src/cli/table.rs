@@ -62,7 +62,7 @@ impl Table {
         self.total = Some(cells);
     }
 
-    /// Sets the number of rows that exist, of which the table may have only the first.
+    /// Sets the number of existing rows. The table may contain only the first rows.
     pub(super) fn set_all_rows(&mut self, all: usize) {
         self.left_out = all.saturating_sub(self.rows.len()) as u64;
     }

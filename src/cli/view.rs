@@ -299,7 +299,7 @@ fn describe_unshown(profile: &Profile) -> Option<String> {
     (!parts.is_empty()).then(|| format!("not shown: {}; `gpuflame info` lists their kinds", parts.join(", ")))
 }
 
-/// Busy time of each stream in equal parts of the time.
+/// Busy time of each stream, in parts of equal length.
 struct Timeline {
     /// Length of a part in ns.
     step: u64,

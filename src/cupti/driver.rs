@@ -45,12 +45,12 @@ impl Driver {
             if address.is_null() { Err(0_u32) } else { Ok(address) }
         };
         let done = |status: u32| if status == 0 { Ok(()) } else { Err(status) };
-        // SAFETY: NVIDIA documents this type for the function of this name.
+        // SAFETY: NVIDIA documents this type for `cuInit`.
         let init: unsafe extern "C" fn(u32) -> u32 = unsafe { std::mem::transmute(ask(c"cuInit")?) };
-        // SAFETY: NVIDIA documents this type for this function too.
+        // SAFETY: NVIDIA documents this type for `cuDeviceGetCount`.
         let count: unsafe extern "C" fn(*mut c_int) -> u32 =
             unsafe { std::mem::transmute(ask(c"cuDeviceGetCount")?) };
-        // SAFETY: NVIDIA documents this type for this function too.
+        // SAFETY: NVIDIA documents this type for `cuDeviceGetName`.
         let name: unsafe extern "C" fn(*mut u8, c_int, c_int) -> u32 =
             unsafe { std::mem::transmute(ask(c"cuDeviceGetName")?) };
         // SAFETY: the function takes only a number.

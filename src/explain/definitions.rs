@@ -33,7 +33,7 @@ impl Explain {
 }
 
 impl Definitions {
-    /// As [`Explain::write_definitions`], for definitions other than contexts.
+    /// Writes definitions like [`Explain::write_definitions`], but without contexts.
     pub(super) fn write_without_contexts(
         &mut self,
         profile: &Profile,

@@ -10,7 +10,7 @@ use gpuflame_model::record::hash_one;
 const BOTTOM_FRAME: &str = "";
 const BOTTOM_COLOR: Color = Color { r: 205, g: 210, b: 205 };
 
-/// Returns a palette that contains a colour for each of these frames, and for merged frames with the names `merged`.
+/// Returns a palette that contains a colour for each frame in `labels`, and for merged frames with the names `merged`.
 pub fn palette<'a>(labels: impl IntoIterator<Item = Label<'a>>, merged: &[&str]) -> PaletteMap {
     let mut colors = PaletteMap::default();
     for label in labels {

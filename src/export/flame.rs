@@ -43,8 +43,8 @@ struct FlameNode {
 /// End of the name of a frame that stands for several frames that are too narrow to draw. The name begins with their number.
 pub(super) const MERGED_FRAME_END: &str = ", too small to show]";
 
-/// Which frames are shown: those heavier than `lightest`, and of those with this weight the ones that are at most
-/// `max_depth` frames from the root. If a frame is shown, its parent is shown as well.
+/// Selection of the frames that are shown: all frames heavier than `lightest`, and frames with exactly this weight that
+/// are at most `max_depth` frames from the root. If a frame is shown, its parent is shown as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Detail {
     lightest: u64,
@@ -99,8 +99,8 @@ impl Flame {
         self.labels.all().zip(is_shown).filter(|(_, is_shown)| *is_shown).map(|(label, _)| label)
     }
 
-    /// Returns the detail with at most `max_frames` frames, none of them lighter than `lightest`. Leaves out the lightest
-    /// frames, and of equally heavy frames those that are furthest from the root.
+    /// Returns the detail that shows at most `max_frames` frames, and no frame lighter than `lightest`. Leaves out the
+    /// lightest frames first. Of equally heavy frames, the frames furthest from the root are left out first.
     pub(super) fn detail(&self, lightest: u64, max_frames: usize) -> Detail {
         // Weight, depth and length of the runs.
         let mut runs = Vec::new();

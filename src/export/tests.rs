@@ -419,16 +419,16 @@ fn deep_stacks_without_common_frames_are_shown_up_to_the_maximum_number_of_frame
         svg(&sketch.done(), &Options::default())
     };
     let count = |text: &str, what: &str| text.matches(what).count();
-    // 61 frames of each of 100 stacks, and `main`.
+    // 100 stacks with 61 frames each, and `main`.
     let all = stacks(100, &|_| 1000);
     assert_eq!((count(&all, "<title>"), count(&all, "more frame")), (2 + 6100, 0));
     assert!(all.contains("\"Matched: \""));
-    // Equally heavy stacks: 12 frames of each of 600, so that 7,201 of at most 7,500 are shown.
+    // The 600 stacks are equally heavy. Each shows 12 frames, so 7,201 frames are shown; the limit is 7,500.
     let equal = stacks(600, &|_| 1000);
     assert_eq!(count(&equal, "<title>[49 more frames, too small to show] (1,000 ns, 0.17%)"), 600);
     assert_eq!(count(&equal, "<title>"), 2 + 600 * 13);
     assert!(equal.contains("<title>f7_11 (1,000 ns, 0.17%)") && !equal.contains("f7_12"));
-    // Of 200 stacks the heavy half is complete, and the other half has 13 frames of each stack.
+    // Of 200 stacks, the heavy half is complete. The stacks of the other half show 13 frames each.
     let unequal = stacks(200, &|stack| 1000 + u64::from(stack % 2));
     assert_eq!(count(&unequal, "<title>[48 more frames, too small to show] (1,000 ns"), 100);
     assert!(unequal.contains("f7_59") && !unequal.contains("f8_13") && unequal.contains("f8_12"));

@@ -1,4 +1,4 @@
-//! The title of a picture: what it shows, and of which run. A picture is often passed on without its file name.
+//! The title of a picture names the view and the run, because a picture is often passed on without its file name.
 
 use std::fmt::Write as _;
 
@@ -44,8 +44,8 @@ pub(super) fn picture_title(profile: &Profile, view: &View) -> String {
     title
 }
 
-/// Returns the busy share of all GPUs in the steady part of the run, with its length; only the length, if idle time is
-/// unknown.
+/// Returns the busy share over all GPUs in the steady part of the run, and the length of that part. If idle time is
+/// unknown, returns only the length.
 fn busy_words(profile: &Profile) -> String {
     let sum = |of: fn(&DeviceTime) -> u64| saturating_sum(profile.times().iter().map(of));
     let longest = profile.times().iter().map(|time| time.steady().window()).max().unwrap_or_default();

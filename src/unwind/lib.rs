@@ -29,11 +29,11 @@
 //!    (`a_threads_locals_are_within_its_stack_bounds` of `bounds`; the main thread: `unwind/main_thread.rs`). A host
 //!    that unmapped pages between a thread's stack pointer and the stack's end would make this statement false; no such
 //!    host is known.
-//! 2. The walk checks every address against that range. Whether a frame is left by a plain rule, a rule for a realigned
-//!    frame, a register rule or an expression: each of these may yield any address or stack pointer. The caller's stack
-//!    pointer must be above the frame's stack pointer and not beyond the stack's end; otherwise the walk ends and the
-//!    stack is flagged as cut (`x86_64/words.rs`; `walking_with_broken_unwind_information_is_safe` of
-//!    `unwind/foreign.rs`, with 21 kinds of wrong information).
+//! 2. The walk checks every address against that range. This is necessary because each way to leave a frame (a plain
+//!    rule, a rule for a realigned frame, a register rule, an expression) may yield any address or stack pointer. The
+//!    caller's stack pointer must be above the frame's stack pointer and not beyond the stack's end. Otherwise the walk
+//!    ends and the stack is flagged as cut (`x86_64/words.rs`; `walking_with_broken_unwind_information_is_safe` of
+//!    `unwind/foreign.rs`, which tries 21 kinds of wrong unwind information).
 //! 3. The code that a signal interrupted may be on any stack. If that code is further up on the same stack, the walk
 //!    continues; if it is on another stack, the walk starts over and reads all stacks through a copy
 //!    (`a_walk_continues_from_a_signal_stack_to_the_interrupted_stack`).

@@ -27,7 +27,8 @@ use gpuflame_recorder::capture::{self, Capture};
 use gpuflame_recorder::control::window;
 use support::skip;
 
-/// Selector that the kernel checks: it makes system calls pass, or return as signals.
+/// Selector that the kernel reads at each system call. `PASS`: the call is made. `CATCH`: the thread gets a signal
+/// instead.
 static SELECTOR: AtomicU8 = AtomicU8::new(PASS);
 const PASS: u8 = 0;
 const CATCH: u8 = 1;

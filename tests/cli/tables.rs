@@ -182,7 +182,7 @@ fn colors_follow_the_flag_then_no_color_then_the_terminal() {
     };
     assert!(is_colored(&[], &[]));
     assert!(!is_colored(&[], &[("NO_COLOR", "1")]));
-    assert!(is_colored(&[], &[("NO_COLOR", "")]), "an empty NO_COLOR is none");
+    assert!(is_colored(&[], &[("NO_COLOR", "")]), "an empty NO_COLOR counts as unset");
     assert!(!is_colored(&[], &[("TERM", "dumb")]));
     assert!(!is_colored(&["--color", "never"], &[]));
     assert!(is_colored(&["--color", "always"], &[("NO_COLOR", "1")]));

@@ -319,7 +319,7 @@ fn assert_the_culprit_is_named(programs: impl Iterator<Item = Program>) {
                 .filter(|(frames, _)| frames.iter().any(is_culprit))
                 .max_by_key(|(_, nanos)| *nanos)
                 .unwrap();
-            // Functions of the interpreter and of the C library stand between and behind these.
+            // Functions of the interpreter and of the C library are between and after these functions.
             let chain = program.chain();
             let around = match twin {
                 Twin::Inside => &chain[..],

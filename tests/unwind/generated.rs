@@ -330,7 +330,8 @@ fn most_stacks_are_right_while_generated_code_is_replaced_in_place() {
     }
 }
 
-/// The back-off limits the number of captures until each cache is correct again.
+/// After generated code was replaced, each cache is correct again within `MAX_CAPTURES` captures. The caches' back-off
+/// guarantees this limit.
 #[test]
 fn a_stack_is_right_again_after_a_bounded_number_of_captures() {
     const MAX_CAPTURES: usize = 2 << 12;

@@ -354,7 +354,7 @@ fn result_table(lines: &[CheckResult]) -> Table {
 
 /// Width of the columns before the text of a line.
 const LABELS_WIDTH: usize = 19;
-/// Minimum width of the text of a line, also on a narrow terminal.
+/// Minimum width of the text of a line, even on a narrow terminal.
 const MIN_TEXT_WIDTH: usize = 16;
 
 fn write_text(lines: &[CheckResult], page: Page, out: &mut dyn Write) -> Result<()> {

@@ -528,8 +528,8 @@ fn nvtx(value: &str) -> (Option<Nvtx>, Option<InvalidValue>) {
     }
 }
 
-/// Parses the list of output files. Returns the outputs in the order of [`Output::all`], without duplicates. A recording
-/// of all rows contains the sums, and has the same name, so it takes their place.
+/// Parses the list of output files. Returns the outputs in the order of [`Output::all`], without duplicates. A
+/// recording of all rows contains the sums and has the same file name, so it replaces a recording of the sums.
 fn formats(value: &str) -> (Vec<Output>, Option<InvalidValue>) {
     let all = Output::all();
     let understand =

@@ -131,7 +131,7 @@ impl Aggregate {
         Self { by_stream: true, ..Self::default() }
     }
 
-    /// Also sums the squares of durations.
+    /// Enables sums of the squares of durations.
     #[must_use]
     pub fn with_squares(self) -> Self {
         Self { has_squares: true, ..self }

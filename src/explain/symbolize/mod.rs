@@ -73,11 +73,11 @@ pub struct Symbolizer {
     tied: BackwardTime,
     /// Value of [`Profile::renumbered`] when the profile was last named.
     renumbered: u32,
-    /// Rows with the functions that were found in files; `None` if nobody wants them.
+    /// Rows with the functions that were found in files; `None` if no recording needs the rows.
     found: Option<FunctionRows>,
 }
 
-/// Rows that name frames of a profile, for a recording of it.
+/// Rows that name frames of a profile, for the profile's recording.
 #[derive(Debug, Default)]
 struct FunctionRows {
     chunk: Chunk,

@@ -1,11 +1,11 @@
 //! `Timeline` accounts for every device's time: when the device was busy, and which code is responsible for
 //! its idle time.
 //!
-//! The timeline works on joined rows, in one pass. A device is busy in the union of its activities. Each gap in this union
-//! is idle time and is charged to the launch of the activity that ended the gap, because an earlier launch would have made
-//! the gap shorter. `idle_cause` determines the cause. If the host was late, the time is charged to what the launching thread
-//! did during that time (`host_states`, from traces; `sample_history`), or to the two calls around that time
-//! (`call_history`). A device is accounted for while a window was open, and
+//! The timeline works on joined rows, in one pass. A device is busy in the union of its activities. Each gap in this
+//! union is idle time and is charged to the launch of the activity that ended the gap, because an earlier launch would
+//! have made the gap shorter. `idle_cause` determines the cause. If the host was late, the time is charged to the state
+//! of the launching thread during that time (`host_states`, from traces; `sample_history`), or to the two calls around
+//! that time (`call_history`). A device is accounted for while a window was open, and
 //!
 //! ```text
 //! window = busy + idle                                                    to the nanosecond

@@ -1,15 +1,16 @@
 //! Finds the steady part of a run, in which the program repeats its work. The time before the steady part is the start-up, and
 //! the time after it the shutdown.
 //!
-//! If the program marks several steps, the part begins with the first step, and ends when the work of the last launch in a step has
-//! ended. Otherwise the part is the longest run of a repeated sequence of stacks. A sequence is found without storing launches:
-//! a loop launches each of its stacks once per iteration, so the stack that launches kernels for the longest time, at least
-//! three times, stands for the loop. If more than half of that time passes between the stack's first and second launch, the
-//! first launch belongs to the start-up, for example to a step that warms up. Likewise the last launch can belong to the
-//! shutdown. Repeated stacks that are launched during at least half of the loop's time belong to the loop as well. The part
-//! lasts from their first launch until the work of their last launch has ended. A loop with less than half of all kernels,
-//! and less than half of their GPU time, is a detail of the run, such as the layers of a single forward pass: then there is
-//! no steady part.
+//! If the program marks several steps, the part begins with the first step, and ends when the work of the last launch
+//! in a step has ended. Otherwise the part is the longest run of a repeated sequence of stacks. A sequence is found
+//! without storing launches: a loop launches each of its stacks once per iteration, so one stack represents the loop.
+//! It is the stack that launches kernels for the longest time, among stacks that launch kernels at least three times.
+//! If more than half of this time passes between the stack's first and second launch, the first launch belongs to the
+//! start-up, for example to a step that warms up. Likewise the last launch can belong to the shutdown. Repeated stacks
+//! that are launched during at least half of the loop's time belong to the loop as well. The part lasts from their
+//! first launch until the work of their last launch has ended. A loop with less than half of the run's kernels, and
+//! less than half of the GPU time of kernels, is a detail of the run, such as the layers of a single forward pass: then
+//! there is no steady part.
 //!
 //! The result does not depend on the order in which work arrives, which differs between the library and a reader of its
 //! recording.
@@ -20,7 +21,7 @@ use gpuflame_model::profile::{Profile, StackId, SteadyPart, SteadyRule};
 use gpuflame_model::record::{Activity, ContextId, Detail, IdMap, Nanos, Step, map_bytes};
 use gpuflame_model::sorting;
 
-/// Minimum number of launches of the stack that stands for a loop.
+/// Minimum number of launches of the stack that represents a loop.
 const MIN_REPEATS: usize = 3;
 
 /// Times of the launches and steps so far. See the module's documentation.

@@ -459,7 +459,7 @@ impl Profile {
         (self.works, self.devices) = (works, devices);
     }
 
-    /// Replaces the launch delays and the copies by kind of memory.
+    /// Replaces the launch delays, and replaces the copies by direction and kinds of memory.
     pub fn set_delays_and_copies(&mut self, delays: Vec<WorkDelays>, copies: Vec<(CopyPath, Weight)>) {
         (self.delays, self.copies) = (delays, copies);
     }

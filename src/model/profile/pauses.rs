@@ -17,7 +17,7 @@ pub struct SharedFrames {
 }
 
 impl Profile {
-    /// Returns the sites of the samples of all views, with duplicates.
+    /// Returns the site of every sample in every view, with duplicates.
     pub fn sites(&self) -> impl Iterator<Item = SampleSite> {
         self.samples.values().flatten().map(|sample| sample.site)
     }

@@ -128,10 +128,10 @@
 //!           kind of memory; 9 freed, kind unknown; 10 unified, by kind; 11 lost, by loss
 //! ```
 //!
-//! Packed rows are stored as differences from the rows of the same kind before them in the same pack; the first ones as
-//! differences from 0. The fields of an activity other than its id and times are its shape. Shapes are numbered in the
-//! order of their appearance in the file, and `stored` is the number of those in the packs before. Before the shape with
-//! number 0, 1024, 2048, ... all earlier shapes are forgotten.
+//! A packed row is stored as differences from the previous row of the same kind in the same pack. The first row of a
+//! kind is stored as differences from 0. The fields of an activity other than its id and times are its shape. Shapes
+//! are numbered in the order of their appearance in the file, and `stored` is the number of shapes in the packs before.
+//! Before the shape with number 0, 1024, 2048, ... all earlier shapes are forgotten.
 //!
 //! ```text
 //! entry      := head:u8 fields        the lowest two bits of the head tell the kind
@@ -206,8 +206,8 @@ pub(super) mod tag {
     pub(crate) const PACKED: u8 = 44;
 }
 
-/// Writes rows to a recording one after another. Launches and activities wait until a pack of them is full, or another
-/// row or a flush follows. All else is buffered only by `W`.
+/// Writes rows to a recording one after another. Launches and activities wait until their pack is full, or until a row
+/// of another kind or a flush follows. All other rows are buffered only by `W`.
 #[derive(Debug)]
 pub struct Writer<W: Write> {
     out: W,
@@ -291,7 +291,7 @@ impl<W: Write> Writer<W> {
         Ok(self.out.write_all(&self.buffer)?)
     }
 
-    /// Returns the number of bytes of all rows so far, those that wait to be packed included.
+    /// Returns the number of bytes of all rows so far, including the rows that wait to be packed.
     pub fn bytes(&self) -> u64 {
         self.written + self.packer.len() as u64
     }

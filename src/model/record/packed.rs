@@ -19,7 +19,7 @@ const MAX_SHAPES: u64 = 1024;
 const PACK_BYTES: usize = 16 << 10;
 
 /// Reason for which the rest of a pack is skipped.
-const INVALID: &str = "is invalid, and the rows packed behind it are lost";
+const INVALID: &str = "is invalid, and the rows packed after it are lost";
 
 /// Bits of an entry's first byte that tell its kind.
 const KIND: u8 = 3;

@@ -293,7 +293,7 @@ mod tests {
         ];
         let mut chunk = Chunk::default();
         write_final_sums(&mut chunk, |each| table.iter().for_each(|(key, values)| each(key, values)));
-        // The first key, then single bytes of the others.
+        // The first key is stored in full; of the other keys, only single bytes are stored.
         assert_eq!(
             chunk.len(),
             5 + (3 + 31 + 1 + 11) + (3 + 1 + 1 + 1) + (3 + 1 + 2) + 3 * (3 + 1 + 1) + 2 + 1 + 5

@@ -259,7 +259,7 @@ fn a_recording_truncated_anywhere_yields_its_complete_rows_and_one_error() {
     let rows = all_kinds(&FRAMES);
     let (whole, expected) = (recording(&rows), debug(&rows));
     let ends: Vec<usize> = (0..=rows.len()).map(|count| recording(&rows[..count]).len() - WHOLE).collect();
-    // Launches and activities in a row are in one pack, so the file has no end between two of them.
+    // Consecutive launches and activities are in one pack, so no complete file ends between two such rows.
     let is_packed = |row: Option<&Row<'_>>| matches!(row, Some(Row::Launch(_) | Row::Activity(_)));
     let splits_pack = |at: usize| at > 0 && is_packed(rows.get(at - 1)) && is_packed(rows.get(at));
     for cut in 16..whole.len() {

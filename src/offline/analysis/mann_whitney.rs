@@ -4,8 +4,9 @@
 /// Two-sided quantile of the normal distribution for a probability of 0.01.
 const Z_ONE_IN_100: f64 = 2.5758;
 
-/// Returns the average position of each set's durations among the durations of all sets, from 0 (the shortest of all)
-/// to 1 (the longest of all). Equal durations share the average of their positions. 0.5 for an empty set.
+/// Sorts the durations of all sets together, and returns the average position of each set's durations, on a scale from
+/// 0 (shortest duration) to 1 (longest duration). Equal durations share the average of their positions. An empty set
+/// gets 0.5.
 pub(super) fn mean_positions(sets: &[&[u64]]) -> Vec<f64> {
     let mut all: Vec<(u64, usize)> = sets
         .iter()
@@ -50,7 +51,7 @@ mod tests {
 
     #[test]
     fn positions_count_from_the_shortest_duration_and_equal_ones_share_theirs() {
-        // Sorted: 1 | 2 2 | 9. Positions (middle of each): 0.5, 2, 2, 3.5, of 4.
+        // Sorted: 1 | 2 2 | 9. Positions, at the middle of a duration: 0.5, 2, 2, 3.5; the scale ends at 4.
         assert_eq!(mean_positions(&[&[2, 1], &[9, 2], &[]]), [2.5 / 8.0, 5.5 / 8.0, 0.5]);
     }
 

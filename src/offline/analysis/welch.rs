@@ -35,7 +35,7 @@ impl Durations {
         Self { count, nanos, squares }
     }
 
-    /// Adds all durations of `other`, as [`Durations::add`] does with each of them.
+    /// Adds all durations of `other`, as if each were added by [`Durations::add`].
     pub fn add_all(&mut self, other: Self) {
         let (count, distance) = (self.count + other.count, self.mean() - other.mean());
         let between = self.count as f64 * other.count as f64 / count.max(1) as f64;
@@ -68,7 +68,7 @@ impl Durations {
 /// Result of comparing an average before and after a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DurationChange {
-    /// The average changed by more than chance.
+    /// The change of the average is statistically significant.
     Sure,
     /// The change may be due to chance.
     Unsure,

@@ -404,7 +404,7 @@ impl Sampler {
             return Vec::new();
         }
         for one in &observed.threads {
-            // These threads are counted again.
+            // These threads will be counted again when they are observed anew.
             self.counts.threads.fetch_sub(one.samples.is_some().into(), Ordering::Relaxed);
             self.counts.waits.threads.fetch_sub(one.switches.is_some().into(), Ordering::Relaxed);
         }

@@ -3,9 +3,9 @@
 //!
 //! Older profilers write the Python functions into the operator's arguments (`Call stack`) instead of emitting slices
 //! for the functions. Of all open operators, the innermost one lists the functions that are running. An enclosing
-//! operator is placed after the functions that both operators list; the other functions that it lists have returned by
-//! then. Functions that opened a range (`__enter__`, `step`) have returned as well, so a range has no functions of its
-//! own.
+//! operator may also list functions that have already returned. So in the stack it follows only the functions that both
+//! operators list. Functions that opened a range (`__enter__`, `step`) have returned as well, so a range has no
+//! functions of its own.
 //!
 //! Backward operators run on a separate thread, without any Python. On request their launches are attributed to the
 //! stack of the forward operator: forward stack, `[backward]`, backward operator. A backward operator is linked to its
@@ -40,8 +40,8 @@ pub(super) struct OperatorLinks {
     unlinked_calls: Vec<u32>,
 }
 
-/// Maximum number of open slices up to which a stack is rebuilt. Without the limit, each operator in a deep nest would
-/// take time in proportion to the number of slices around it.
+/// Maximum number of open slices in a stack that is rebuilt. Without the limit, each operator in a deep nest would take
+/// time in proportion to the number of slices around it.
 const MAX_REBUILT_SLICES: usize = 1024;
 
 /// Number of functions that two call stacks have in common, from the outermost on.

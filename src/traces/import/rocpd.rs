@@ -139,8 +139,8 @@ impl TableSet<'_> {
         Ok(of_events + of_table)
     }
 
-    /// Returns the column that links work to the call that launched it. That is the tracer's own id of the call,
-    /// `stack_id`. `correlation_id` is an id that the program gave, and is used only if the file has no ids of calls.
+    /// Returns the column that links work to the call that launched it. The column is `stack_id`, the tracer's own id
+    /// of the call. If the file has no such ids, the column is `correlation_id`, an id that the program chose.
     fn link_column(&self) -> Result<&'static str> {
         let has_ids = self.has("rocpd_event", "stack_id") && self.count("rocpd_event", "stack_id > 0")? > 0;
         Ok(if has_ids { "stack_id" } else { "correlation_id" })

@@ -21,7 +21,7 @@ pub enum Bubbles {
     /// From the end of the previous operation on the same stream. For the first operation, from the start of the
     /// step.
     Stream,
-    /// From the end of the operation that *started* before, as if operations never overlapped.
+    /// From the end of the operation that *started* last before this one. Overlaps of operations are ignored.
     Order,
 }
 

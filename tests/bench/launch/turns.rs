@@ -59,9 +59,9 @@ struct Shared {
 }
 
 impl Slice<'_> {
-    /// Returns the median of `wanted` times that `one` returns; the `first` times before them are ignored. Continues to
-    /// call `one` until the other thread has all its times, so that the other thread was running during all times that
-    /// count.
+    /// Calls `one` `first + wanted` times, and returns the median of the last `wanted` results, which are times. The
+    /// first results are ignored. Then continues to call `one` until the other thread has finished its measurements. So
+    /// each thread is running during all of the other thread's measurements.
     pub(crate) fn median(&self, first: usize, wanted: usize, mut one: impl FnMut() -> f64) -> f64 {
         // Sleeping threads wake at different moments, so the first thread waits for the last.
         self.shared.ready.fetch_add(1, Ordering::AcqRel);

@@ -259,8 +259,8 @@ fn assert_many_unloads(count: u64) {
     assert_eq!(done.sum("launches").1["matched"], all, "{}", done.stderr);
     assert!(most_held(&done) <= CEILING_MIB, "{}", done.stderr);
     assert!(done.ledger("merged:").is_empty(), "{}", done.stderr);
-    // 500 plus `before`, `between`, `after`, `second` from two places, a free and a wait. None of these calls is in the
-    // plugin.
+    // Of the 507 stacks, 500 are of the flood. The other seven are `before`, `between`, `after`, `second` (called from
+    // two places), a free and a wait. None of these calls is in the plugin.
     assert_eq!(done.ledger("stacks")[0], "507 distinct");
 }
 

@@ -302,9 +302,9 @@ fn a_first_call_uses_at_most_8_kib_of_stack_and_launches_4_kib() {
     assert_eq!(more.len(), 26);
     assert!(more[..2].iter().all(|more| (200..=8 << 10).contains(more)), "{more:?}");
     assert!(more[2..20].iter().all(|more| (200..=4 << 10).contains(more)), "{more:?}");
-    // During the first launch on an alternate stack unwind rules are learned, in a call from the function that walks a
-    // thread's own stack; the frame of that function is on the alternate stack as well. To keep it off the alternate
-    // stack would cost each launch 40 instructions.
+    // The first launch on an alternate stack learns unwind rules. The function that learns them is called from the
+    // function that walks a thread's own stack, so the frames of both functions are on the alternate stack. Keeping the
+    // walking function's frame off the alternate stack would cost 40 instructions per launch.
     assert!((200..=4608).contains(&more[20]), "{more:?}");
     assert!(more[21..].iter().all(|more| (200..=4 << 10).contains(more)), "{more:?}");
 }

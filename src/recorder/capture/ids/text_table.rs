@@ -18,8 +18,9 @@ use super::intern::Hash;
 /// exhaust the memory.
 pub(crate) const MAX_TEXTS: usize = (1 << 16) + (1 << 10);
 
-/// Table of the texts of one kind. The caller can store one word with each text. The table takes a megabyte of address
-/// space, which is mapped when the first text is added; its pages take memory only as texts are added.
+/// Table of all texts of one kind, such as range names. The caller can store one word with each text. The table takes a
+/// megabyte of address space, which is mapped when the first text is added; its pages take memory only as texts are
+/// added.
 pub(crate) struct TextTable(AtomicPtr<TextSlots>);
 
 struct TextSlots {

@@ -189,8 +189,8 @@ impl CopiedGraphs {
         first
     }
 
-    /// Handles the end of a child graph during the call. It means that the driver has moved the child's nodes into the copy that
-    /// the program asked for. Returns this copy, and the new and the former id of each moved node.
+    /// Handles the end of a child graph during the call. Such an end means that the driver has moved the child's nodes
+    /// into the copy that the program asked for. Returns this copy, and the new and the former id of each moved node.
     ///
     /// CUPTI does not report the new ids. They are derived from a rule that was measured with driver 580: the upper half of a
     /// node's id is the id of its graph, and the lower half is the number of nodes added to the graph before. Returns `None` if

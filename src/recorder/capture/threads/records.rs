@@ -17,8 +17,8 @@ pub(crate) fn launch_words(launch: &Launch) -> [u64; 3] {
     ]
 }
 
-/// Encodes a range of launches outside windows as three words, like a launch: `over`, `count | last << 32`, `first |
-/// OUTSIDE << 32`.
+/// Encodes a range of launches outside windows as three words, like a launch. Word 0 is `over`. Word 1 is `count`, and
+/// `last` in the upper half. Word 2 is `first`, and `OUTSIDE` in the upper half.
 pub(crate) fn outside_words(range: &OutsideLaunches) -> [u64; 3] {
     [
         range.over.0,
@@ -27,8 +27,8 @@ pub(crate) fn outside_words(range: &OutsideLaunches) -> [u64; 3] {
     ]
 }
 
-/// Encodes a call that launched nothing as three words, like a launch: `ended`, `duration`, `NO_LAUNCH | context <<
-/// 32`.
+/// Encodes a call that launched nothing as three words, like a launch. Word 0 is `ended`. Word 1 is `duration`. Word 2
+/// is `NO_LAUNCH`, and `context` in the upper half.
 pub(crate) fn called_words(called: &HostCallSpan) -> [u64; 3] {
     [called.ended.0, called.duration.into(), NO_LAUNCH | u64::from(called.context.0) << 32]
 }

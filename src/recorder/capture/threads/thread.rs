@@ -312,7 +312,8 @@ fn reuse_or_map(own: ThreadOnly) -> Option<NonNull<ThreadState>> {
     if let Some(thread) = free {
         // SAFETY: the exchange made this thread the only owner of the state. The old `own` is valid and is replaced in
         // place, except for two kinds of fields. The writers continue where they were. The range of launches outside
-        // windows continues too, because all ids between the launches of the old and the new thread also belong to it.
+        // windows continues too: the ids between the old thread's launches and the new thread's launches belong to this
+        // range as well.
         let old = unsafe { &mut *thread.own.get() };
         let (launches, contexts, outside) = (old.launches, old.contexts, old.outside.take());
         *old = ThreadOnly { launches, contexts, outside, ..own };

@@ -27,7 +27,7 @@ pub(crate) fn symbolize_options(settings: &Settings) -> SymbolizeOptions {
     }
 }
 
-/// What the recording of the sums needs besides the profile.
+/// Data that the recording of the sums needs in addition to the profile.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct SumsOptions<'a> {
     /// Rows with the functions of native frames.

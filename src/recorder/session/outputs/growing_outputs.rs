@@ -352,8 +352,8 @@ impl GrowingOutputs {
     }
 }
 
-/// Whether the row is written although the recording has reached its limit. There are few such rows, and they say what the
-/// recording covers.
+/// Whether the row is written even after the recording has reached its limit. There are few such rows, and they
+/// describe the coverage of the recording.
 fn is_kept_beyond_limit(row: &Row<'_>) -> bool {
     matches!(
         row,
@@ -422,7 +422,7 @@ pub(crate) fn with_free_name<T>(
     Err(Error::new(ErrorKind::Io, "every numbered name is taken"))
 }
 
-/// Opens the texts of the tutorial's tracer that the settings ask for.
+/// Opens each text output that the settings request. These texts have the format of the tutorial's tracer.
 fn open_texts(
     outputs: &Outputs,
     settings: &Settings,

@@ -69,8 +69,8 @@ pub(super) fn text(
     })
 }
 
-/// Returns the lines of the ledger that are printed even if the ledger is not: causes of missing or wrong results that the
-/// summary does not name, and names of files that differ from what the user asked for.
+/// Returns the lines of the ledger that are printed even if the rest of the ledger is not. They are the causes of
+/// missing or wrong results that the summary does not name, and names of files that differ from the requested names.
 pub(super) fn remarks(
     ledger: &Ledger,
     profile: &Profile,

@@ -83,8 +83,8 @@ fn busy_line(ledger: &Ledger, profile: &Profile) -> String {
     }
 }
 
-/// Returns the line with the largest cause of idle time in the steady part of the run, and the place with most of it.
-/// Returns `None` if no GPU time is known.
+/// Returns the line with the largest cause of idle time in the steady part of the run, and the place at which this
+/// cause took the most time. Returns `None` if no GPU time is known.
 fn idle_line(profile: &Profile) -> Option<String> {
     if profile.times().is_empty() {
         return None;
@@ -312,7 +312,7 @@ fn next_file_line(profile: &Profile, files: &[&Path]) -> Option<String> {
     let ends = |end: &'static str| {
         files.iter().filter(move |file| file.as_os_str().as_encoded_bytes().ends_with(end.as_bytes()))
     };
-    // The name of each view's picture is the name of the picture of GPU time with a word before its end.
+    // A view's picture has the name of the picture of GPU time, with an additional word before the suffix.
     let idle = ends(".idle.svg").max_by_key(length).filter(|_| is_mostly_idle);
     let file = idle.or_else(|| ends(".svg").min_by_key(length)).or_else(|| files.first())?;
     let more = files.len() - 1;
@@ -376,7 +376,7 @@ mod tests {
         SampleSite::Between { after, thread: None, before }
     }
 
-    /// A ledger of `launches` launches, all of which have an activity.
+    /// A ledger of `launches` launches. Every launch has an activity.
     fn complete_ledger(launches: u64) -> Ledger {
         let mut ledger = Ledger::default();
         (ledger.tally.launches.seen, ledger.tally.launches.matched) = (launches, launches);
@@ -398,7 +398,8 @@ mod tests {
             .map(|(id, call)| add_call(&mut profile, id, "upload", call));
         let launch = add_call(&mut profile, 3, "decode", "cudaLaunchKernel");
         profile.set_times(vec![device_time(0, 1_000_000, 9_000_000)], Vec::new());
-        // The host was late for 6 of 9 ms, of which 3 + 2 ms are between the same calls: 66.7 % and 55.6 %.
+        // The host was late for 6 of 9 ms (66.7 %). Of these 6 ms, 3 + 2 ms are between the same calls (55.6 % of 9
+        // ms).
         let samples = vec![
             idle(between(malloc, copy), Cause::HostLate, 3_000_000),
             Sample {

@@ -19,7 +19,8 @@ fn add(node: Out<Handle>, graph: Handle, what: What) -> Result<(), CuError> {
     node.set(graph.add(what).handle())
 }
 
-/// Returns the action of a node of any kind. Some kinds store results in their parameters.
+/// Converts the parameters of a graph node to the node's action. The node may be of any kind. Some kinds store results
+/// in the parameters.
 fn any(params: Out<AnyNode<KernelNode>>) -> Result<What, CuError> {
     let mut all = params.get()?;
     let AnyNode { kind, what, .. } = all;

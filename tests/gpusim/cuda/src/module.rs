@@ -32,7 +32,7 @@ struct Module {
     variables: BTreeMap<CString, (u64, usize)>,
 }
 
-/// Loaded modules by their numbers, which are their handles.
+/// Loaded modules, by module number. The number of a module is its handle.
 #[derive(Default)]
 struct Modules {
     made: u32,

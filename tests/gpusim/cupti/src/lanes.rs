@@ -207,7 +207,7 @@ fn record_for(owner: &'static Subscriber, record_kind: u32, work: &Work, settles
     (Fate::Pending, full || waiting >= BATCH || (settings::get().real_clock && waiting <= 2))
 }
 
-/// Makes the record of an API call, complete from the start.
+/// Appends the record of an API call. Unlike the record of GPU work, it is complete when it is appended.
 pub(crate) extern "C" fn record_api(call: &ApiCall) {
     external::each(|external_kind, id| {
         for owner in wanting(kind::EXTERNAL_CORRELATION, None) {
