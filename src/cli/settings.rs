@@ -9,6 +9,7 @@ use super::console::{Console, Outcome, usage_error};
 use super::near_misses::{near_misses, quoted};
 use super::page::Page;
 use super::report::{self, Cell, ReportFlags, ReportFormat, Table};
+use super::shorten::wrap;
 use gpuflame_config::settings::{SETTINGS, Setting};
 use gpuflame_model::error::Result;
 
@@ -93,8 +94,9 @@ impl Group {
 impl Settings {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         let shown = self.shown()?;
+        let page = Page::of(&self.report.output, console);
         self.report.output.write(console, |out| match self.report.format {
-            ReportFormat::Text => Ok(out.write_all(self.text(&shown).as_bytes())?),
+            ReportFormat::Text => Ok(out.write_all(self.text(&shown, page).as_bytes())?),
             _ => {
                 report::write_tables(&[], &[settings_table(&shown)], self.report.format, Page::UNBOUNDED, out)
             }
@@ -112,8 +114,16 @@ impl Settings {
         self.names.iter().map(|name| find_setting(name)).collect()
     }
 
-    /// Formats the settings, one paragraph each, with a heading for each group if all are shown.
-    fn text(&self, shown: &[&Setting]) -> String {
+    /// Formats the settings, one paragraph each, with a heading for each group if all are shown. On a terminal, lines are
+    /// as long as it is wide.
+    fn text(&self, shown: &[&Setting], page: Page) -> String {
+        let wrapped = |text: &str, indent: &str| {
+            let lines = match page.columns {
+                Some(columns) => wrap(text, columns.saturating_sub(indent.len())),
+                None => vec![text.to_owned()],
+            };
+            lines.into_iter().map(|line| format!("{indent}{line}\n")).collect::<String>()
+        };
         let (mut text, mut last) = (String::new(), None);
         for setting in shown {
             let group = Some(Group::of_setting(setting));
@@ -124,14 +134,14 @@ impl Settings {
             }
             let default = if setting.default.is_empty() { "unset" } else { setting.default };
             let Setting { name, values, help, .. } = setting;
-            let _ = writeln!(text, "{name} ({values}; default: {default})\n    {help}");
+            text += &wrapped(&format!("{name} ({values}; default: {default})"), "");
+            text += &wrapped(help, "    ");
         }
         if !self.all && self.names.is_empty() {
             let more = SETTINGS.len() - shown.len();
-            let _ = writeln!(
-                text,
-                "\n{more} more: `gpuflame settings --all`; a single one: `gpuflame settings NAME`"
-            );
+            let end =
+                format!("{more} more: `gpuflame settings --all`; a single one: `gpuflame settings NAME`");
+            text += &format!("\n{}", wrapped(&end, ""));
         }
         text
     }

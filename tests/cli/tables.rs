@@ -168,6 +168,8 @@ fn the_width_is_that_of_columns_then_the_terminals_and_a_pipe_has_none() {
     }
     let narrowest = at_terminal(&folder, &top, &[("NO_COLOR", "1"), ("COLUMNS", "1")]);
     assert!(widest(&narrowest) <= 24, "{narrowest}");
+    let settings = at_terminal(&folder, &["settings", "--all"], &[("COLUMNS", "60")]);
+    assert!(settings.lines().count() > 150 && widest(&settings) <= 60, "{settings}");
     let piped = gpuflame(&folder, top).ok().stdout;
     assert!(piped.starts_with("     total   share  count"), "a pipe has no heading: {piped}");
     assert!(widest(&piped) > 200 && !piped.contains("..."), "{piped}");
