@@ -58,7 +58,7 @@ pub(super) fn describe_by_name(name: &str) -> Option<&'static str> {
     const NAMES: [(&str, &str); 12] = [
         (".svg", PICTURE_OR_TABLE),
         (".csv", PICTURE_OR_TABLE),
-        (".set.json", "is the list of files that one run wrote; give the recording of that run, NAME.gfr"),
+        (".set.json", "is the list of files that one run wrote; give its recording, NAME.gfr"),
         (".nsys-rep", NSYS_REPORT),
         (".qdrep", NSYS_REPORT),
         (
@@ -121,7 +121,7 @@ fn detect_json(head: &[u8]) -> Result<Kind> {
         }
         // `describe_by_name` gives the full description.
         () if has_all(&["\"process\"", "\"windows\"", "\"files\""]) => {
-            "is the list of files that one run of gpuflame wrote; give the recording of that run, NAME.gfr"
+            "is the list of files that one run of gpuflame wrote; give its recording, NAME.gfr"
         }
         () if has("\"$schema\"") && has("speedscope") => {
             "is a speedscope file, which gpuflame writes but does not read"
