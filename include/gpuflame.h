@@ -56,7 +56,7 @@ struct gpuflame_statistics {
     uint64_t launches;
     uint64_t matched; /* launches whose GPU work is complete and was found */
     uint64_t pending; /* launches whose GPU work is not complete yet */
-    uint64_t outside; /* launches made within one second after a window closed; later launches are not seen */
+    uint64_t outside; /* launches made within one second after a window closed; later launches are not counted */
     uint64_t dropped; /* launches that were seen but lost because there was no memory */
 
     uint64_t activities; /* completed kernels, copies and fills */
@@ -93,7 +93,7 @@ int gpuflame_start(void);
 
 /* Closes the window. Launches made before this call are followed until their GPU work ends, however late that is.
  * Launches made from now on are counted as "outside" and not recorded. One second after the call, launches are no longer
- * seen at all, and cost only what CUPTI's records cost. Closing a closed window has no effect; if no window was ever
+ * counted; another second later, they cost only what CUPTI's records cost. Closing a closed window has no effect; if no window was ever
  * opened, the result is GPUFLAME_ERROR_STATE. This function does not wait for the GPU. */
 int gpuflame_stop(void);
 

@@ -43,10 +43,10 @@ pub(super) struct Flamegraph {
     /// has it, otherwise under the two calls around the gap.
     #[arg(long)]
     idle: bool,
-    /// Draw the time in which the host waited for a GPU. Needs a recording with the format `wait`.
+    /// Draw the time in which the host waited for a GPU. Needs `wait` among GPUFLAME_FORMATS.
     #[arg(long, conflicts_with = "idle")]
     wait: bool,
-    /// Draw bytes allocated and freed. Needs a recording with the format `alloc`.
+    /// Draw bytes allocated and freed. Needs `alloc` among GPUFLAME_FORMATS.
     #[arg(long, conflicts_with_all = ["idle", "wait"])]
     alloc: bool,
     /// Draw this view: gpu, idle, wait, alloc, unified, cpu, off-cpu or together (GPU, CPU and waiting time
@@ -238,12 +238,12 @@ impl Flamegraph {
 /// Explains how to record the data of `view`; `None` if that data is always recorded.
 fn recording_hint(view: &View) -> Option<&'static str> {
     let views = [
-        (&WAITS, "Waits are recorded with GPUFLAME_FORMATS=gfr,wait."),
-        (&MEMORY, "Allocations are recorded with GPUFLAME_FORMATS=gfr,alloc."),
-        (&CPU, "CPU samples are recorded with GPUFLAME_CPU_SAMPLES=99 GPUFLAME_FORMATS=gfr."),
-        (&OFF_CPU, "Waiting threads are recorded with GPUFLAME_OFF_CPU=1 GPUFLAME_FORMATS=gfr."),
-        (&TOGETHER, "Record with GPUFLAME_CPU_SAMPLES=99 GPUFLAME_OFF_CPU=1 GPUFLAME_FORMATS=gfr."),
-        (&UNIFIED, "Unified memory is recorded with GPUFLAME_UNIFIED=1 GPUFLAME_FORMATS=gfr."),
+        (&WAITS, "Waits are recorded with GPUFLAME_FORMATS=sums,wait."),
+        (&MEMORY, "Allocations are recorded with GPUFLAME_FORMATS=sums,alloc."),
+        (&CPU, "CPU samples are recorded with GPUFLAME_CPU_SAMPLES=99."),
+        (&OFF_CPU, "Waiting threads are recorded with GPUFLAME_OFF_CPU=1."),
+        (&TOGETHER, "Record with GPUFLAME_CPU_SAMPLES=99 GPUFLAME_OFF_CPU=1."),
+        (&UNIFIED, "Unified memory is recorded with GPUFLAME_UNIFIED=1."),
     ];
     views.into_iter().find(|(known, _)| *known == view).map(|(_, advice)| advice)
 }

@@ -111,7 +111,7 @@ impl MergeRanks {
             sources if self.assume_order => sources,
             sources => ranks::without_front_ends(sources, console),
         };
-        let (mut all, mut damaged) = (Vec::new(), None);
+        let (mut all, mut damaged, mut only_sums) = (Vec::new(), None, None);
         let (mut merged, mut stacks, mut idle) = (FoldedStacks::default(), StackSums::new(), BTreeMap::new());
         let numbers = ranks::assign_ranks(&sources, self.assume_order, SameRank::Together)?;
         let bar = progress_bar(sources.len(), console);
@@ -135,6 +135,9 @@ impl MergeRanks {
                 }
                 Err(error) => return Err(error),
             };
+            if explained.facts.has_only_sums {
+                only_sums.get_or_insert(source);
+            }
             merged.add_under(
                 &format!("rank {rank}"),
                 FoldedStacks::from_profile(&explained.profile, &GPU, &options),
@@ -163,10 +166,15 @@ impl MergeRanks {
             .iter()
             .any(|one| one.verdict == StragglerVerdict::Unsure)
         {
-            console.remark(
-                "no straggler is named: no rank differs from the other ranks by more than chance (p < 0.01) \
-                 over at least ten steps (of the profiler, or windows)",
-            );
+            console.remark(match only_sums {
+                Some(source) => format!(
+                    "no straggler is named, because {source} has no single activities; record them with `gpuflame run \
+                     --formats gfr PROGRAM`"
+                ),
+                None => "no straggler is named: no rank differs from the other ranks by more than chance (p < 0.01) \
+                         over at least ten steps (of the profiler, or windows)"
+                    .to_owned(),
+            });
         }
         for (rank, reason) in all.iter().enumerate().filter_map(|(at, rank)| {
             is_straggler(&all, at)

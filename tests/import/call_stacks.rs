@@ -452,5 +452,5 @@ fn an_unknown_output_extension_is_rejected() {
         assert!(!folder.join(name).exists());
     }
     gpuflame(&folder, ["-q", "flamegraph", "trace.json", "--alloc"])
-        .fails(1, &["GPUFLAME_FORMATS=gfr,alloc"]);
+        .fails(1, &["GPUFLAME_FORMATS=sums,alloc"]);
 }

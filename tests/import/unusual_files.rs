@@ -34,12 +34,12 @@ fn the_error_for_a_file_that_is_not_a_trace_says_what_to_do() {
             b"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 3\n",
             ["Git LFS", "git lfs pull"],
         ),
-        ("a.idle.svg", b"<?xml version=\"1.0\"?>\n<svg></svg>\n", ["a picture or a table", "--formats gfr"]),
-        ("a.csv", b"kind,name,device\nkernel,gemm,0\n", ["a picture or a table", "--formats gfr"]),
+        ("a.idle.svg", b"<?xml version=\"1.0\"?>\n<svg></svg>\n", ["a picture or a table", "NAME.gfr"]),
+        ("a.csv", b"kind,name,device\nkernel,gemm,0\n", ["a picture or a table", "NAME.gfr"]),
         (
             "a.set.json",
             b"{\"process\":1,\"program\":\"a\",\"windows\":[],\"files\":[\"a.svg\"]}\n",
-            ["the list of files that one run wrote", "--formats gfr"],
+            ["the list of files that one run wrote", "NAME.gfr"],
         ),
         ("utf16.json", b"\xff\xfe{\0\"\0t\0", ["UTF-16", "iconv -f UTF-16 -t UTF-8"]),
         (

@@ -227,7 +227,7 @@ pub const SETTINGS: &[Setting] = &[
         values: SWITCH_VALUES,
         default: "0",
         help: "1: print the ledger to stderr before the summary: all counts, in lines for scripts. If the \
-               ledger is not printed, it is in the recording.",
+               ledger is not printed, it is in the recording (gfr).",
         apply: |settings, value| parse_switch(value).map(|on| settings.verbose = on),
     },
     Setting {
@@ -440,7 +440,8 @@ pub const SETTINGS: &[Setting] = &[
         default: "1",
         help: "Interval at which the results so far are saved to NAME.gfr, in case the program is killed or \
                crashes. The first save is 0.1 s after the first launch; later ones are less frequent if they \
-               would take more than 0.5 % of the time. A normal exit removes the file.",
+               would take more than 0.5 % of the time. A normal exit replaces the file by the sums of the run, or \
+               removes it if GPUFLAME_FORMATS has no sums.",
         apply: |settings, value| {
             settings.checkpoint = if value == "0" { None } else { Some(parse_seconds(value)?) };
             Ok(())

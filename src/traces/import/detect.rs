@@ -58,10 +58,7 @@ pub(super) fn describe_by_name(name: &str) -> Option<&'static str> {
     const NAMES: [(&str, &str); 12] = [
         (".svg", PICTURE_OR_TABLE),
         (".csv", PICTURE_OR_TABLE),
-        (
-            ".set.json",
-            "is the list of files that one run wrote; make a recording with `gpuflame run --formats gfr` and give that",
-        ),
+        (".set.json", "is the list of files that one run wrote; give its recording, NAME.gfr"),
         (".nsys-rep", NSYS_REPORT),
         (".qdrep", NSYS_REPORT),
         (
@@ -84,7 +81,7 @@ pub(super) fn describe_by_name(name: &str) -> Option<&'static str> {
 }
 
 const PICTURE_OR_TABLE: &str =
-    "is a picture or a table, not a trace; make a recording with `gpuflame run --formats gfr` and give that";
+    "is a picture or a table, not a trace; give the recording of the same run, NAME.gfr";
 const NSYS_REPORT: &str = "is a report of Nsight Systems; export it first (`nsys export --type sqlite -o OUT.sqlite FILE`) and give that";
 const PERFETTO: &str = "is a Perfetto trace, which gpuflame writes but does not read; give the JSON that it was made from \
                         (torch.profiler: export_chrome_trace), or convert it with `traceconv json FILE OUT.json`";
@@ -124,7 +121,7 @@ fn detect_json(head: &[u8]) -> Result<Kind> {
         }
         // `describe_by_name` gives the full description.
         () if has_all(&["\"process\"", "\"windows\"", "\"files\""]) => {
-            "is the list of files that one run of gpuflame wrote; give one of those files"
+            "is the list of files that one run of gpuflame wrote; give its recording, NAME.gfr"
         }
         () if has("\"$schema\"") && has("speedscope") => {
             "is a speedscope file, which gpuflame writes but does not read"

@@ -11,7 +11,7 @@ to name parts of the program, or to read recordings:
                 ...
     print(gpuflame.stats())
 
-    gpuflame.read("run.gfr").activities.to_pandas()
+    gpuflame.read("run.gfr").activities.to_pandas()    # a recording of every call: GPUFLAME_FORMATS=gfr
 
 Files are written when the process exits. The GPUFLAME_* variables configure them (`gpuflame settings`).
 """

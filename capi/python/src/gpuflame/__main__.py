@@ -7,7 +7,7 @@ from ._library import Error, place_of
 
 
 # The options of `run` that take a value.
-WITH_VALUE = ("-o", "--output", "--formats", "--library", "--window", "--config")
+WITH_VALUE = ("-o", "--output", "-f", "--formats", "--format", "--window", "--cpu-samples", "--config", "--library", "--color")
 
 
 def arguments(given, executable):

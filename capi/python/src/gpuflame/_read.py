@@ -30,6 +30,8 @@ def read(path):
 class Run:
     """A run, as Arrow tables (pyarrow.Table) for pandas, polars and DuckDB: `run.activities.to_pandas()`.
 
+    Tables need a trace or a recording of every call (GPUFLAME_FORMATS=gfr); with only the sums of a run they raise Error.
+
     activities: one row per kernel, copy and fill: kind, name, device, stream, start_ns, duration_ns, stack, language,
         file, line, thread ...
     launches: one row per call with GPU work: call, stack, thread, launch_ns, launch_duration_ns and its number of activities;

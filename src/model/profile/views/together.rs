@@ -14,7 +14,7 @@ pub static TOGETHER: View = View {
         Value::new("samples", Measure::Count, "activities, samples and waits"),
     ],
     parts: &[(&GPU, None), (&CPU, Some(LeafFrame::OnCpu)), (&OFF_CPU, Some(LeafFrame::OffCpu))],
-    nothing: |_| "No thread was sampled, and no GPU activity was recorded.",
+    nothing: |_| "No thread was sampled, or no GPU activity was recorded.",
     summary,
     ..View::PLAIN
 };
