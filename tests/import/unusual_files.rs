@@ -340,7 +340,7 @@ fn a_front_end_without_a_rank_and_without_gpu_work_is_left_out_of_the_ranks() {
     assert!(ran.stderr.contains("async_llm") && ran.stderr.contains("is not a rank"), "{}", ran.stderr);
     let table: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
     let ranks: Vec<_> = table["ranks"].as_array().unwrap().iter().map(|rank| rank["rank"].clone()).collect();
-    assert_eq!(ranks, ["0", "1"], "{table}");
+    assert_eq!(ranks, [0, 1], "{table}");
     // A file with GPU work is a rank, so its number must be known.
     trace().write(&front_end);
     gpuflame(&folder, ["merge-ranks", "."]).fails(2, &["async_llm", "--assume-order"]);

@@ -33,7 +33,7 @@ fn the_settings_page_has_the_settings_of_the_code_in_the_groups_of_the_command()
     }
     let tables: Vec<_> =
         page.split(HEADER).skip(1).map(|rest| rest.split("\n\n").next().unwrap().trim_end()).collect();
-    assert_eq!(tables, groups, "GPUFLAME_RENEW_GOLDEN=1 cargo test --test project writes them");
+    assert_eq!(tables, groups, "GPUFLAME_RENEW_GOLDEN=1 writes them");
     assert_eq!(groups.join("\n").lines().count(), SETTINGS.len());
 }
 

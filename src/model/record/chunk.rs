@@ -3,8 +3,9 @@
 
 use std::mem;
 
-use super::encode::{Payload, append, header, put_function, put_mark, put_row, put_writer, tag};
+use super::encode::{append, header, put_function, put_mark, put_row, put_writer, tag};
 use super::metadata::{CheckpointMark, RecordingState, WriterId};
+use super::payload::Payload;
 use super::{Frame, FrameFunction, Row};
 
 /// Number of bytes before the first row of a chunk: the tag and length of the chunk row, and the checksum of its

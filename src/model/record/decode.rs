@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::io::{BufRead, Read};
 use std::os::unix::ffi::OsStrExt as _;
 
+use super::activity_fields::decode_activity;
 use super::encode::{FORMAT, MAGIC, tag};
 use super::fields::Fields;
 use super::packed::{Packed, Unpacker};
@@ -477,65 +478,6 @@ fn decode_host_state(fields: &mut Fields<'_>) -> Option<HostState> {
 
 /// Result of parsing; `Ok(None)` if the payload is too short.
 type Parsed<T> = std::result::Result<Option<T>, &'static str>;
-
-pub(super) fn decode_activity(fields: &mut Fields<'_>) -> Parsed<Activity> {
-    let Some(mut activity) = decode_activity_head(fields) else { return Ok(None) };
-    let Some(kind) = fields.u8() else { return Ok(None) };
-    let detail = match kind {
-        0 => decode_kernel(fields).map(Detail::Kernel),
-        1 => decode_copy(fields).map(Detail::Copy),
-        2 => decode_set(fields).map(Detail::Set),
-        3 => Some(Detail::Graph),
-        _ => return Err("is an activity of an unknown kind"),
-    };
-    Ok(detail.map(|detail| {
-        activity.detail = detail;
-        activity
-    }))
-}
-
-/// Decodes all fields of an activity except the last one, `detail`.
-fn decode_activity_head(fields: &mut Fields<'_>) -> Option<Activity> {
-    Some(Activity {
-        correlation: CorrelationId(fields.u32()?),
-        device: DeviceId(fields.u32()?),
-        context: GpuContextId(fields.u32()?),
-        stream: StreamId(fields.u32()?),
-        channel: fields.option()?,
-        start: Nanos(fields.u64()?),
-        end: Nanos(fields.u64()?),
-        graph: GraphId(fields.u32()?),
-        graph_node: GraphNodeId(fields.u64()?),
-        source_node: GraphNodeId(fields.u64()?),
-        device_launched: fields.u8()? != 0,
-        created: None,
-        detail: Detail::Set(SetDetail { memory: MemoryKind(0), value: 0, bytes: 0, is_async: false }),
-    })
-}
-
-fn decode_kernel(fields: &mut Fields<'_>) -> Option<KernelDetail> {
-    Some(KernelDetail {
-        name: NameId(fields.u32()?),
-        grid: [fields.u32()?, fields.u32()?, fields.u32()?],
-        block: [fields.u32()?, fields.u32()?, fields.u32()?],
-        registers: fields.u16()?,
-        static_shared: fields.u32()?,
-        dynamic_shared: fields.u32()?,
-    })
-}
-
-fn decode_copy(fields: &mut Fields<'_>) -> Option<CopyDetail> {
-    let kind = CopyKind(fields.u8()?);
-    let (from, to) = (MemoryKind(fields.u16()?), MemoryKind(fields.u16()?));
-    let (bytes, is_async) = (fields.u64()?, fields.u8()? != 0);
-    let peers = fields.option()?.zip(fields.option()?).map(|(from, to)| (DeviceId(from), DeviceId(to)));
-    Some(CopyDetail { kind, from, to, peers, bytes, is_async, copies: fields.u32()? })
-}
-
-fn decode_set(fields: &mut Fields<'_>) -> Option<SetDetail> {
-    let (memory, value) = (MemoryKind(fields.u16()?), fields.u32()?);
-    Some(SetDetail { memory, value, bytes: fields.u64()?, is_async: fields.u8()? != 0 })
-}
 
 fn decode_context<'a>(fields: &mut Fields<'a>, frames: &'a mut Vec<Frame>) -> Option<Row<'a>> {
     let (id, thread) = (ContextId(fields.u32()?), ThreadId(fields.u32()?));

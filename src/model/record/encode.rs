@@ -148,11 +148,11 @@
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt as _;
 
+use super::activity_fields::put_activity;
 use super::metadata::{CheckpointMark, RecordingState, WriterId};
 use super::packed::Packer;
-use super::{
-    Activity, Allocation, Detail, Frame, FrameFunction, Launch, MemoryKind, Module, Row, WindowEdge,
-};
+use super::payload::Payload;
+use super::{Allocation, Frame, FrameFunction, Launch, MemoryKind, Module, Row, WindowEdge};
 use crate::error::Result;
 
 pub(super) const MAGIC: &[u8; 8] = b"gpuflame";
@@ -512,96 +512,7 @@ fn put_launch(out: &mut Payload<'_>, launch: &Launch) {
     out.u32(launch.correlation.0).u32(launch.within.0).u32(launch.context.0);
 }
 
-pub(super) fn put_activity(out: &mut Payload<'_>, activity: &Activity) {
-    out.u32(activity.correlation.0).u32(activity.device.0).u32(activity.context.0).u32(activity.stream.0);
-    out.option(activity.channel).u64(activity.start.0).u64(activity.end.0);
-    out.u32(activity.graph.0).u64(activity.graph_node.0).u64(activity.source_node.0);
-    out.u8(u8::from(activity.device_launched));
-    match &activity.detail {
-        Detail::Kernel(kernel) => {
-            out.u8(0).u32(kernel.name.0);
-            for &size in kernel.grid.iter().chain(&kernel.block) {
-                out.u32(size);
-            }
-            out.u16(kernel.registers).u32(kernel.static_shared).u32(kernel.dynamic_shared);
-        }
-        Detail::Copy(copy) => {
-            out.u8(1).u8(copy.kind.0).u16(copy.from.0).u16(copy.to.0).u64(copy.bytes);
-            out.u8(u8::from(copy.is_async));
-            out.option(copy.peers.map(|(from, _)| from.0)).option(copy.peers.map(|(_, to)| to.0));
-            out.u32(copy.copies);
-        }
-        Detail::Set(set) => {
-            out.u8(2).u16(set.memory.0).u32(set.value).u64(set.bytes).u8(u8::from(set.is_async));
-        }
-        Detail::Graph => {
-            out.u8(3);
-        }
-    }
-}
-
 fn put_module(out: &mut Payload<'_>, module: &Module) {
     out.u16(module.epoch.0).u64(module.start).u64(module.end).u64(module.bias);
     out.bytes(module.path.as_os_str().as_bytes()).bytes(&module.build_id);
-}
-
-/// Encoders for the fields of payloads.
-pub struct Payload<'a>(pub &'a mut Vec<u8>);
-
-impl Payload<'_> {
-    /// Appends a byte.
-    pub fn u8(&mut self, value: u8) -> &mut Self {
-        self.0.push(value);
-        self
-    }
-
-    /// Appends two bytes, little-endian.
-    pub fn u16(&mut self, value: u16) -> &mut Self {
-        self.0.extend(value.to_le_bytes());
-        self
-    }
-
-    /// Appends four bytes, little-endian.
-    pub fn u32(&mut self, value: u32) -> &mut Self {
-        self.0.extend(value.to_le_bytes());
-        self
-    }
-
-    /// Appends eight bytes, little-endian.
-    pub fn u64(&mut self, value: u64) -> &mut Self {
-        self.0.extend(value.to_le_bytes());
-        self
-    }
-
-    /// Appends an optional 32-bit number: a byte that tells whether there is a value, then the value.
-    pub fn option(&mut self, value: Option<u32>) -> &mut Self {
-        self.u8(u8::from(value.is_some())).u32(value.unwrap_or(0))
-    }
-
-    /// Appends an optional 64-bit number: a byte that tells whether there is a value, then the value.
-    pub fn long_option(&mut self, value: Option<u64>) -> &mut Self {
-        self.u8(u8::from(value.is_some())).u64(value.unwrap_or(0))
-    }
-
-    /// Appends a number in LEB128 encoding: seven bits per byte, lowest bits first. The highest bit of a byte is set
-    /// if more bytes follow.
-    pub fn varint(&mut self, mut value: u64) -> &mut Self {
-        while value >= 0x80 {
-            self.0.push(value as u8 | 0x80);
-            value >>= 7;
-        }
-        self.u8(value as u8)
-    }
-
-    /// Appends the difference `value - base`, modulo 2^64, with the sign in the lowest bit.
-    pub fn difference(&mut self, value: u64, base: u64) -> &mut Self {
-        let difference = value.wrapping_sub(base) as i64;
-        self.varint((difference << 1 ^ difference >> 63) as u64)
-    }
-
-    /// Appends a byte string: its length in four bytes, then the bytes.
-    pub fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
-        self.u32(bytes.len() as u32).0.extend(bytes);
-        self
-    }
 }

@@ -5,6 +5,7 @@
 //! side.
 
 mod activity;
+mod activity_fields;
 mod caller;
 mod chunk;
 mod decode;
@@ -19,6 +20,7 @@ mod loss;
 mod metadata;
 mod missing;
 mod packed;
+mod payload;
 mod provenance;
 mod rows;
 mod stacks;
@@ -38,7 +40,6 @@ pub use caller::Caller;
 pub use chunk::Chunk;
 pub use decode::{Reader, has_end_row};
 pub use dependencies::{EventCall, EventRecord, EventUse, SyncKind, SyncRecord};
-pub use encode::Payload;
 pub use encode::Writer;
 pub use fields::Fields;
 pub use frame::{Frame, FrameKind, LabelKind};
@@ -50,6 +51,7 @@ pub use ids::{
 pub use loss::Loss;
 pub use metadata::{CheckpointMark, RecordingState, WriterId};
 pub use missing::Missing;
+pub use payload::Payload;
 pub use provenance::Provenance;
 pub use rows::{
     Allocation, CodeObject, ContextFlags, CpuSample, FrameFunction, HostCallSpan, HostState, Instant, Launch,

@@ -5,10 +5,10 @@
 //! number, because a program repeats the same kernels with the same sizes. This takes less time than the LZ4 format and
 //! gives smaller files: LZ4 made recordings of PyTorch 2.5 to 2.9 times smaller, Zstandard 4.7 times.
 
-use super::decode::decode_activity;
-use super::encode::{Payload, put_activity};
+use super::activity_fields::{decode_activity, put_activity};
 use super::fields::Fields;
 use super::hash::IdMap;
+use super::payload::Payload;
 use super::{Activity, ContextId, CorrelationId, Launch, Nanos};
 
 /// Maximum number of shapes that are remembered. After as many, all are forgotten and stored again when they recur, so

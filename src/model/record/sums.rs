@@ -4,9 +4,10 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::chunk::Chunk;
-use super::encode::{Payload, tag};
+use super::encode::tag;
 use super::fields::Fields;
 use super::hash::IdMap;
+use super::payload::Payload;
 
 /// Maximum length of a key in bytes, and maximum number of values per key.
 const MAX_KEY_BYTES: usize = 255;
