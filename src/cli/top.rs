@@ -16,7 +16,9 @@ use super::stream_times::{MAX_SPANS, check_durations};
 use gpuflame_explain::events::{JoinedActivity, JoinedRows};
 use gpuflame_explain::join::Origin;
 use gpuflame_explain::symbolize::kernel_name;
-use gpuflame_export::{NameFolding, event_site, executed_line, folded_names, innermost_frames, work_name};
+use gpuflame_export::{
+    NameFolding, event_site, executed_line, folded_names, innermost_frames, user_function, work_name,
+};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::views::{CPU, GPU, IDLE, OFF_CPU, idle_word};
 use gpuflame_model::profile::{
@@ -481,7 +483,11 @@ fn idle_tables(profile: &Profile, names: NameFolding, most: usize) -> [Table; 6]
         add_to(&mut summed, sample.amount());
         let innermost = innermost_frames(profile, sample.site, names);
         let line = executed_line(profile, sample.site, names).map(|it| format!("{}:{}", it.file, it.line));
-        let keys = [innermost.call, innermost.function, line, innermost.module];
+        // A sample shows what the host did, so the function of the user is named that slept, not the C library's sleep.
+        let own =
+            matches!(sample.site, SampleSite::Context(_)).then(|| user_function(profile, sample.site, names));
+        let function = own.flatten().or(innermost.function);
+        let keys = [innermost.call, function, line, innermost.module];
         sums.iter_mut().zip(keys).for_each(|(sums, key)| count(sums, key, sample));
     }
     let [calls, functions, lines, modules] = sums;

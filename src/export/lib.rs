@@ -54,7 +54,9 @@ pub use format::{DrawView, Drawing, Format, Writes};
 pub use formats::{FORMATS, format};
 pub use options::{GraphStacks, NameFolding, Options, Root, Unit};
 pub use short_names::short_kernels;
-pub use source::{ExecutedLine, InnermostFrames, SourceLine, executed_line, innermost_frames, source_line};
+pub use source::{
+    ExecutedLine, InnermostFrames, SourceLine, executed_line, innermost_frames, source_line, user_function,
+};
 pub use stack_table::write_stacks_csv;
 pub use svg::{SVG, draw_once};
 pub use table::write_csv;

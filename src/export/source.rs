@@ -63,6 +63,29 @@ pub fn executed_line(profile: &Profile, site: SampleSite, names: NameFolding) ->
     innermost
 }
 
+/// Returns the innermost function of user code at a site, with the name that its frame shows: the function of the executed
+/// line if that is user code, otherwise the innermost one outside the C and C++ libraries.
+pub fn user_function(profile: &Profile, site: SampleSite, names: NameFolding) -> Option<String> {
+    if let Some(line) = executed_line(profile, site, names).filter(|line| !is_library_file(&line.file)) {
+        return Some(line.function);
+    }
+    let is_user_code = |frame: &&ComposedFrame<'_>| {
+        let module = frame.id.and_then(|id| profile.shown_frame(id).module);
+        let path = module.map_or("", |module| profile.strings().get(module));
+        is_function(frame) && !frame.text.contains("+0x") && !is_system_library(path)
+    };
+    let frames = stack(profile, site, GraphStacks::Both, names);
+    frames.iter().rev().find(is_user_code).map(|frame| frame.text.to_string())
+}
+
+/// Whether a module is the dynamic loader or one of the C and C++ libraries.
+fn is_system_library(path: &str) -> bool {
+    const NAMES: [&str; 8] =
+        ["libc.so", "libc-", "libpthread", "libm.so", "librt", "ld-", "libstdc++", "libgcc_s"];
+    let file = path.rsplit('/').next().unwrap_or(path);
+    NAMES.iter().any(|name| file.starts_with(name))
+}
+
 /// Whether a file belongs to the interpreter, to an installed package, or to PyTorch.
 fn is_library_file(file: &str) -> bool {
     const FOLDERS: [&str; 4] = ["/site-packages/", "/dist-packages/", "/lib/python3", "/usr/include/"];
@@ -121,14 +144,19 @@ fn merge_names(first: Option<String>, second: Option<String>) -> Option<String> 
     }
 }
 
+fn is_built_in(frame: &ComposedFrame<'_>) -> bool {
+    frame.text.starts_with(BUILT_IN_PREFIX)
+}
+
+/// Whether a frame is a function of the program or of a library, not a call, a range or a module of PyTorch.
+fn is_function(frame: &&ComposedFrame<'_>) -> bool {
+    matches!(frame.kind, ShownFrameKind::Code | ShownFrameKind::Python)
+        && !is_built_in(frame)
+        && !frame.text.starts_with(MODULE_PREFIX)
+}
+
 fn innermost_of_stack(profile: &Profile, site: SampleSite, names: NameFolding) -> InnermostFrames {
     let frames = stack(profile, site, GraphStacks::Both, names);
-    let is_built_in = |frame: &ComposedFrame<'_>| frame.text.starts_with(BUILT_IN_PREFIX);
-    let is_function = |frame: &&ComposedFrame<'_>| {
-        matches!(frame.kind, ShownFrameKind::Code | ShownFrameKind::Python)
-            && !is_built_in(frame)
-            && !frame.text.starts_with(MODULE_PREFIX)
-    };
     let is_call = |frame: &&ComposedFrame<'_>| frame.kind == ShownFrameKind::Call || is_built_in(frame);
     let innermost = frames.iter().rev().find(is_function);
     let is_named = |frame: &&ComposedFrame<'_>| !frame.text.contains("+0x");

@@ -73,7 +73,7 @@ fn files_of_a_python_program_have_the_name_of_its_script() {
     names.sort();
     let names: Vec<_> = names.iter().map(|name| name.to_str().unwrap()).collect();
     let process = names[0].split('.').nth(1).unwrap();
-    let ends = ["csv", "folded", "idle.folded", "idle.svg", "set.json", "svg"];
+    let ends = ["csv", "folded", "gfr", "idle.folded", "idle.svg", "set.json", "svg"];
     assert_eq!(names, ends.map(|end| format!("frames.{process}.{end}")), "{}", done.stderr);
     let about: Value = serde_json::from_str(&done.file(&format!("new/frames.{process}.set.json"))).unwrap();
     assert_eq!(

@@ -101,7 +101,10 @@ fn idle_line(profile: &Profile) -> Option<String> {
     let Some((cause, nanos)) =
         causes.into_iter().max_by_key(|(_, nanos)| *nanos).filter(|(_, nanos)| *nanos > 0)
     else {
-        return Some("idle: none in this part".to_owned()).filter(|_| idle == 0);
+        return Some(match idle {
+            0 => "idle: none in this part".to_owned(),
+            _ => format!("idle {}", format_nanos(idle)),
+        });
     };
     let share = percent(nanos, idle);
     let mut line = format!("idle {}: {share:.1} % {}", format_nanos(idle), cause_words(cause));
@@ -582,6 +585,8 @@ mod tests {
         assert_eq!(idle_line(&profile).unwrap(), "idle 70 ns: 100.0 % unknown");
         profile.set_samples(&IDLE, Vec::new());
         assert_eq!(idle_line(&profile).unwrap(), "idle 70 ns");
+        profile.set_times(vec![device_time(0, 70, 0)], Vec::new());
+        assert_eq!(idle_line(&profile).unwrap(), "idle: none in this part");
     }
 
     #[test]
