@@ -147,12 +147,14 @@ impl Program {
                  static void *memory;\n\
                  OWN void update(void) {{ cudaMemsetAsync(memory, 0, 64, 0); KEEP }}\n\
                  OWN void finish(void) {{ cudaDeviceSynchronize(); KEEP }}\n\
-                 OWN double now(void) {{ struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); \
-                 return t.tv_sec * 1e3 + t.tv_nsec / 1e6; }}\n\
                  OWN void {}(void) {{ {} KEEP }}\n",
                 self.culprit,
                 match self.computes {
-                    true => format!("double end = now() + {millis}; while (now() < end) KEEP"),
+                    true => format!(
+                        "struct timespec a, b; clock_gettime(CLOCK_MONOTONIC, &a); \
+                         do clock_gettime(CLOCK_MONOTONIC, &b); \
+                         while ((b.tv_sec - a.tv_sec) * 1e3 + (b.tv_nsec - a.tv_nsec) / 1e6 < {millis});"
+                    ),
                     false => format!("usleep({millis} * 1000);"),
                 }
             ),
