@@ -258,7 +258,7 @@ pub(super) fn sums_only_error(source: &Source, is_finished: bool) -> Error {
     let what = match is_finished {
         true => {
             "has the sums of the run, but no single activities, which are needed here; record them with \
-             `gpuflame run --formats gfr PROGRAM`"
+             `gpuflame run --rows PROGRAM`"
         }
         false => {
             "has only sums, no single activities: it is the checkpoint of a process that has not exited \

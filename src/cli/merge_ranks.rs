@@ -169,7 +169,7 @@ impl MergeRanks {
             console.remark(match only_sums {
                 Some(source) => format!(
                     "no straggler is named, because {source} has no single activities; record them with `gpuflame run \
-                     --formats gfr PROGRAM`"
+                     --rows PROGRAM`"
                 ),
                 None => "no straggler is named: no rank differs from the other ranks by more than chance (p < 0.01) \
                          over at least ten steps (of the profiler, or windows)"

@@ -522,7 +522,7 @@ fn each_verb_reports_a_mistake_in_one_line_and_writes_nothing() {
         (&["convert", "hand.gfr", "--to", "parquet", "-o", "data", "--run", "a/b"], 2, &["a folder name"]),
         (&["convert", "hand.gfr", "other.json", "--to", "parquet", "-o", "data"], 1, &["other.json"]),
         (&["decode-steps", "vllm", "trace.json"], 1, &["trace.json"]),
-        (&["diff", "hand.gfr", "a.folded"], 1, &["a.folded", "no GPU operations", "--formats gfr"]),
+        (&["diff", "hand.gfr", "a.folded"], 1, &["a.folded", "no GPU operations", "gpuflame run --rows"]),
         (&["extract", "trace.json", "x.csv", "5"], 2, &["5"]),
         (&["flamegraph", "other.json", "-o", "x.svg"], 1, &["other.json"]),
         (&["info", "."], 1, &["is a folder", "name a file"]),

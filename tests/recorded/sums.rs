@@ -81,7 +81,7 @@ fn verbs_that_need_single_activities_name_the_command_that_records_them() {
         &["stats", "out.gfr", "x.csv", "none", "1000"],
     ] {
         let ran = gpuflame(&done.folder, [&["-q"], args].concat());
-        ran.fails(1, &["out.gfr: has the sums of the run", "`gpuflame run --formats gfr PROGRAM`"]);
+        ran.fails(1, &["out.gfr: has the sums of the run", "`gpuflame run --rows PROGRAM`"]);
         assert_eq!(ran.stderr.lines().count(), 1, "{}", ran.stderr);
     }
 }

@@ -62,6 +62,9 @@ pub(super) struct Run {
     /// activities, chrome, cupti-text, gfr, sums.
     #[arg(short, long, visible_alias = "format", value_name = "LIST")]
     formats: Option<String>,
+    /// Record every call and activity, for timelines and `view`: adds gfr to the formats.
+    #[arg(long)]
+    rows: bool,
     /// Recording window, as a list of delay=TIME, duration=TIME (`500ms`, `2.5s`), repeat=TIMES, steps=FROM..TO,
     /// step-range=NAME, launches=NUMBER, bytes=SIZE, flag=FILE and signal=USR2, separated by commas; or
     /// `off`: the program itself starts and stops recording.
@@ -169,6 +172,9 @@ impl Run {
         chosen.extend(self.off_cpu.then(|| ("GPUFLAME_OFF_CPU".to_owned(), "1".to_owned())));
         chosen.extend(self.verbose.then(|| ("GPUFLAME_VERBOSE".to_owned(), "1".to_owned())));
         chosen.extend(self.formats.as_deref().map(setting_flags::parse_formats).transpose()?);
+        if self.rows {
+            chosen.push(setting_flags::with_rows(&chosen));
+        }
         Ok(chosen)
     }
 

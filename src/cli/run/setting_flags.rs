@@ -104,6 +104,17 @@ pub(super) fn parse_formats(text: &str) -> Result<SettingPair> {
     Ok(chosen)
 }
 
+/// Returns the formats that `chosen` or the environment gives, or else the default ones, with the recording of every call
+/// and activity.
+pub(super) fn with_rows(chosen: &[SettingPair]) -> SettingPair {
+    const FORMATS: &str = "GPUFLAME_FORMATS";
+    let given = chosen.iter().rfind(|(name, _)| name == FORMATS).map(|(_, value)| value.clone());
+    let default =
+        || SETTINGS.iter().find(|setting| setting.name == FORMATS).map_or("", |it| it.default).to_owned();
+    let formats = given.or_else(|| std::env::var(FORMATS).ok()).unwrap_or_else(default);
+    (FORMATS.to_owned(), format!("{formats},gfr"))
+}
+
 /// Parses the value of `--cpu-samples`.
 pub(super) fn parse_cpu_samples(text: &str) -> Result<SettingPair> {
     let chosen = ("GPUFLAME_CPU_SAMPLES".to_owned(), text.to_owned());
@@ -187,6 +198,14 @@ mod tests {
 
     fn pairs(chosen: &[SettingPair]) -> Vec<(&str, &str)> {
         chosen.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
+    }
+
+    #[test]
+    fn rows_are_added_to_the_formats() {
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let chosen = [pair("GPUFLAME_FORMATS", "csv"), pair("GPUFLAME_FORMATS", "svg")];
+        assert_eq!(with_rows(&chosen), pair("GPUFLAME_FORMATS", "svg,gfr"));
+        assert_eq!(with_rows(&[]), pair("GPUFLAME_FORMATS", "folded,svg,csv,idle,sums,gfr"));
     }
 
     #[test]

@@ -42,7 +42,7 @@ pub fn rows(opened: Opened, options: &Options, each: &mut dyn FnMut(&Row<'_>)) -
     if let kind @ (Kind::Folded | Kind::ExtendedFolded) = opened.kind() {
         let what = format!(
             "{path}: {kind} have no GPU operations; draw them with `gpuflame flamegraph`, or make a recording with \
-             `gpuflame run --formats gfr`, which every command can read"
+             `gpuflame run --rows`, which every command can read"
         );
         return Err(Error::new(ErrorKind::Format, what));
     }
