@@ -74,6 +74,21 @@ fn a_verbose_run_prints_the_ledger_and_a_time_of_a_window_has_a_unit() {
 }
 
 #[test]
+fn rows_adds_every_call_and_activity_to_the_usual_files() {
+    for (options, has_rows) in
+        [(&["-o", "x", "--formats", "csv,sums"][..], false), (&["-o", "x", "--rows"], true)]
+    {
+        let done = run(options, &[program().to_str().unwrap(), "quick"]).done();
+        assert!(done.folder.join("x.csv").exists(), "{}", done.stderr);
+        let viewed = command(&done.folder, ["view", "x.gfr", "-n", "1"]);
+        match has_rows {
+            true => drop(viewed.ok()),
+            false => viewed.fails(1, &["x.gfr", "`gpuflame run --rows PROGRAM`"]),
+        }
+    }
+}
+
+#[test]
 fn an_output_folder_is_created_and_gets_files_of_the_default_name() {
     let done = run(&["-o", "new/", "--formats", "svg"], &[program().to_str().unwrap(), "quick"]).done();
     let [line] = said(&done, "ending (process ")[..] else { panic!("{}", done.stderr) };
