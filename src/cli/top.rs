@@ -483,7 +483,7 @@ fn idle_tables(profile: &Profile, names: NameFolding, most: usize) -> [Table; 6]
         add_to(&mut summed, sample.amount());
         let innermost = innermost_frames(profile, sample.site, names);
         let line = executed_line(profile, sample.site, names).map(|it| format!("{}:{}", it.file, it.line));
-        // A sample shows what the host did, so the function of the user is named that slept, not the C library's sleep.
+        // A sample shows the work of the host, so the user's function that slept is named, not the sleep of the C library.
         let own =
             matches!(sample.site, SampleSite::Context(_)).then(|| user_function(profile, sample.site, names));
         let function = own.flatten().or(innermost.function);

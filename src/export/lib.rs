@@ -60,3 +60,4 @@ pub use source::{
 pub use stack_table::write_stacks_csv;
 pub use svg::{SVG, draw_once};
 pub use table::write_csv;
+pub use title::run_facts;

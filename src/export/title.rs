@@ -21,36 +21,48 @@ pub(super) fn picture_title(profile: &Profile, view: &View) -> String {
     if program.chars().nth(MAX_PROGRAM_CHARS).is_some() {
         title.push('…');
     }
+    title.push_str(&run_facts(profile, ", ", false));
+    title
+}
+
+/// Returns the facts of a run that headings add to the name of its program: `, rank 3: GPU 0 busy 34.5 % of 3.700 s of
+/// steps, 2026-11-23T02:45:09Z`. `before_gpus` is the text before the GPUs. `names_part`: whether the steady part is named
+/// (`of steps`).
+pub fn run_facts(profile: &Profile, before_gpus: &str, names_part: bool) -> String {
+    let mut text = String::new();
     let facts = |wanted| profile.provenance().filter(move |(what, _)| *what == wanted).map(|(_, text)| text);
     match facts(Provenance::RANK).count() {
         0 => {}
         1 => facts(Provenance::RANK).for_each(|rank| {
-            let _ = write!(title, ", rank {rank}");
+            let _ = write!(text, ", rank {rank}");
         }),
         ranks => {
-            let _ = write!(title, ", {ranks} ranks");
+            let _ = write!(text, ", {ranks} ranks");
         }
     }
     if let [first, rest @ ..] = profile.times() {
         let _ = match rest.len() {
-            0 => write!(title, ", GPU {}", first.device.0),
-            more => write!(title, ", {} GPUs", more + 1),
+            0 => write!(text, "{before_gpus}GPU {}", first.device.0),
+            more => write!(text, "{before_gpus}{} GPUs", more + 1),
         };
-        title.push_str(&busy_words(profile));
+        text.push_str(&busy_words(profile, names_part));
     }
     if let Some(start) = facts(Provenance::START).next() {
-        let _ = write!(title, ", {start}");
+        let _ = write!(text, ", {start}");
     }
-    title
+    text
 }
 
-/// Returns the busy share over all GPUs in the steady part of the run, and the length of that part. If idle time is
-/// unknown, returns only the length.
-fn busy_words(profile: &Profile) -> String {
+/// Returns the busy share over all GPUs in the steady part of the run, and its length. If idle time is unknown, returns
+/// only the length.
+fn busy_words(profile: &Profile, names_part: bool) -> String {
     let sum = |of: fn(&DeviceTime) -> u64| saturating_sum(profile.times().iter().map(of));
     let longest = profile.times().iter().map(|time| time.steady().window()).max().unwrap_or_default();
     let (busy, window) = (sum(|time| time.steady().busy), sum(|time| time.steady().window()));
-    let length = format_nanos(longest);
+    let length = match profile.steady().filter(|_| names_part) {
+        Some(steady) => format!("{} of {}", format_nanos(longest), steady.rule.words()),
+        None => format_nanos(longest),
+    };
     match profile.idle_doubt().is_none() && window > 0 {
         true => format!(" busy {:.1} % of {length}", 100.0 * busy as f64 / window as f64),
         false => format!(", {length}"),
