@@ -37,7 +37,7 @@ impl Explained {
         if !is_incomplete || self.profile.has(view) || self.profile.has(&GPU) {
             return Ok(());
         }
-        let what = "the recording breaks off before any GPU work, so there is nothing to draw; copy the complete file, \
+        let what = "the recording breaks off before any GPU work, so there is nothing to show; copy the complete file, \
                     or record again";
         Err(Error::new(ErrorKind::Format, format!("{source}: {what}")))
     }

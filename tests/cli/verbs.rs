@@ -200,7 +200,12 @@ fn a_recording_that_breaks_off_before_gpu_work_is_not_drawn() {
     }
     assert!(empty > 3 && some > 3, "{empty} and {some}");
     fs::write(folder.join("cut.gfr"), &whole[..60]).unwrap();
-    for verb in [&["convert", "cut.gfr", "--to", "folded"][..], &["flamegraph", "cut.gfr", "-o", "cut.svg"]] {
+    let verbs = [
+        &["convert", "cut.gfr", "--to", "folded"][..],
+        &["flamegraph", "cut.gfr", "-o", "cut.svg"],
+        &["top", "cut.gfr"],
+    ];
+    for verb in verbs {
         gpuflame(&folder, [&["-q"], verb].concat()).fails(1, &["cut.gfr", "copy the complete file"]);
     }
     assert!(!folder.join("cut.svg").exists());
