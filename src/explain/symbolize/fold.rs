@@ -67,11 +67,36 @@ fn is_interpreter(file: &str) -> bool {
         || ["_ctypes", "libffi"].into_iter().any(is_library)
 }
 
+/// What the text of a name tells about its function. It is computed once per name, because a name occurs in thousands of
+/// stacks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NameTraits {
+    /// Whether the function is start code, in a stack without Rust's marker.
+    is_start: bool,
+    /// Whether the function is start code, in a stack with Rust's marker.
+    is_rust_start: bool,
+    /// Whether the function is Rust's marker, with which its start code ends, both for `main` and for threads.
+    is_rust_marker: bool,
+    is_operator: bool,
+}
+
+impl NameTraits {
+    pub(super) fn new(text: &str) -> Self {
+        Self {
+            is_start: is_start(text, false),
+            is_rust_start: is_start(text, true),
+            is_rust_marker: text.contains("::__rust_begin_short_backtrace"),
+            is_operator: text.starts_with(OPERATOR_PREFIX),
+        }
+    }
+}
+
 /// A name in a stack that is about to be folded.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StackName<'a> {
     /// Text of the name as displayed.
     pub(super) text: &'a str,
+    pub(super) traits: NameTraits,
     pub(super) origin: CodeOrigin,
     /// Whether the name is the API call or another label, and not code.
     pub(super) is_label: bool,
@@ -84,19 +109,20 @@ pub(super) struct StackName<'a> {
 
 impl StackName<'_> {
     /// Treats a trampoline, through which Python calls a function, as the function itself.
-    fn unwrap_trampoline(mut self) -> Self {
+    fn unwrap_trampoline(&mut self) {
         if self.origin == CodeOrigin::Interpreter && self.text.starts_with(TRAMPOLINE) {
             self.origin = CodeOrigin::Python;
         }
-        self
     }
 }
 
-/// Returns for each name in `stack`, root first, whether the name is shown.
-pub(super) fn fold(stack: &[StackName<'_>]) -> Vec<bool> {
-    let has_functions = stack.iter().any(|name| name.origin == CodeOrigin::Python);
-    let stack = stack.iter().map(|name| if has_functions { *name } else { name.unwrap_trampoline() });
-    let stack = &stack.collect::<Vec<_>>()[..];
+/// Returns for each name in `stack`, root first, whether the name is shown. Changes trampolines in `stack` to functions if it
+/// has no other functions of Python.
+pub(super) fn fold(stack: &mut [StackName<'_>]) -> Vec<bool> {
+    if !stack.iter().any(|name| name.origin == CodeOrigin::Python) {
+        stack.iter_mut().for_each(StackName::unwrap_trampoline);
+    }
+    let stack = &*stack;
     let in_python = stack.iter().any(|name| name.origin == CodeOrigin::Python);
     let is_ours = |name: &StackName<'_>| match name.origin {
         CodeOrigin::Vendor => false,
@@ -153,8 +179,7 @@ fn hide_in_operators(stack: &[StackName<'_>], shown: &mut [bool]) {
     let mut is_inside = false;
     for (name, shown) in stack.iter().zip(shown).filter(|(_, shown)| **shown) {
         *shown = !is_inside || name.glue != Glue::InOperator;
-        is_inside =
-            name.origin != CodeOrigin::Python && (is_inside || name.text.starts_with(OPERATOR_PREFIX));
+        is_inside = name.origin != CodeOrigin::Python && (is_inside || name.traits.is_operator);
     }
 }
 
@@ -171,30 +196,31 @@ fn hide_around_operators(stack: &[StackName<'_>], shown: &mut [bool]) {
 /// operator's implementation calls the operator again, as `aten::copy_` does to convert, the implementation's frame is
 /// between the two, whether it is shown or not.
 fn show_operators_once(stack: &[StackName<'_>], shown: &mut [bool]) {
-    let mut last = "";
+    let mut last = None;
     for (name, shown) in stack.iter().zip(shown) {
         if *shown {
-            *shown = name.text != last || !last.starts_with(OPERATOR_PREFIX);
-            last = name.text;
+            let operator = name.traits.is_operator.then_some(name.text);
+            *shown = operator.is_none() || operator != last;
+            last = operator;
         } else if name.glue == Glue::InOperator {
-            last = "";
+            last = None;
         }
     }
 }
 
 /// Number of start code frames at the root.
 fn start_code(stack: &[StackName<'_>], in_python: bool) -> usize {
-    // Rust marks the end of its start code with this function, both for `main` and for threads.
-    let marker = stack.iter().position(|name| name.text.contains("::__rust_begin_short_backtrace"));
+    let marker = stack.iter().position(|name| name.traits.is_rust_marker);
     let is_start = |name: &StackName<'_>| match name.origin {
         CodeOrigin::Runtime => true,
         CodeOrigin::Interpreter => in_python,
         CodeOrigin::Python => false,
-        _ => is_start(name.text, marker.is_some()),
+        _ if marker.is_some() => name.traits.is_rust_start,
+        _ => name.traits.is_start,
     };
     // `_start` has no name in a stripped program, so it is recognized by the function that it calls, which has a name
     // or is recognized by its file.
-    let nameless_entry = matches!(stack, [entry, next, ..] if entry.text.contains("+0x") && is_start(next));
+    let nameless_entry = matches!(stack, [entry, next, ..] if is_start(next) && entry.text.contains("+0x"));
     let begin = marker.map_or(usize::from(nameless_entry), |at| at + 1);
     begin + stack[begin..].iter().take_while(|name| is_start(name)).count()
 }
@@ -250,10 +276,11 @@ mod tests {
                     "around" => Glue::AroundOperator,
                     _ => Glue::Never,
                 };
-                StackName { text, origin, is_label: at == last, is_kernel: from == "kernel", glue }
+                let (is_label, is_kernel) = (at == last, from == "kernel");
+                StackName { text, traits: NameTraits::new(text), origin, is_label, is_kernel, glue }
             })
             .collect();
-        let shown = fold(&names);
+        let shown = fold(&mut names.clone());
         let texts: Vec<_> =
             names.iter().zip(shown).filter(|(_, shown)| *shown).map(|(n, _)| n.text).collect();
         texts.join(";")

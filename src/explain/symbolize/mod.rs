@@ -31,7 +31,7 @@ pub use generated::{GeneratedCodeSources, GeneratedNames, generated_addresses};
 
 use backward::{attach_backward_to_forward, is_engine};
 use files::{FunctionSymbol, SymbolFiles, Symbols};
-use fold::{CodeOrigin, StackName};
+use fold::{CodeOrigin, NameTraits, StackName};
 use glue::Glue;
 use gpuflame_model::profile::{
     FrameId, OTHER_STACKS, PYTHON_NOT_READ, Profile, ShownFrame, ShownFrameId, ShownFrameKind,
@@ -137,6 +137,14 @@ struct ShownName {
     /// symbol twice.
     symbol: u64,
     glue: Glue,
+    traits: NameTraits,
+}
+
+impl ShownName {
+    fn new(profile: &mut Profile, frame: ShownFrame, symbol: &str, glue: Glue) -> Self {
+        let traits = NameTraits::new(profile.strings().get(frame.name));
+        Self { frame: profile.intern_shown(frame), symbol: hash_one(symbol), glue, traits }
+    }
 }
 
 impl Symbolizer {
@@ -238,7 +246,7 @@ impl Symbolizer {
         let mut inside: Vec<_> =
             profile.stack(known.stack).take_while(|frame| !engine[frame.index()]).collect();
         inside.reverse();
-        let shown = self.display(profile, &inside).0.into_iter().map(|displayed| displayed.frame);
+        let shown = self.display(profile, &inside).into_iter().map(|displayed| displayed.frame);
         let is_code = |frame: &ShownFrameId| profile.shown_frame(*frame).kind == ShownFrameKind::Code;
         shown.filter(|frame| !self.options.python_only || !is_code(frame)).collect()
     }
@@ -247,11 +255,14 @@ impl Symbolizer {
     /// not set; such stacks are returned.
     fn name_stacks(&self, profile: &mut Profile, contexts: &[ContextId]) -> DeferredStacks {
         let mut waiting = DeferredStacks::default();
+        profile.reserve_shown(contexts.len());
+        let mut frames = Vec::new();
         for &context in contexts {
             let stack = profile.context(context).expect("it was listed").stack;
-            let mut frames: Vec<_> = profile.stack(stack).collect();
+            frames.clear();
+            frames.extend(profile.stack(stack));
             frames.reverse();
-            let (shown, _) = self.display(profile, &frames);
+            let shown = self.display(profile, &frames);
             let known = waiting.frames.len();
             let at = shown.iter().map(|displayed| frames[displayed.depth].index());
             let hidden = at.filter(|frame| self.frames[*frame].is_hidden);
@@ -278,57 +289,70 @@ impl Symbolizer {
         }
     }
 
-    /// Returns the displayed frames of a stack, and the depth of its first frame after the start code of the program or
-    /// thread. `frames` and the result are in the order root first.
-    fn display(&self, profile: &Profile, frames: &[FrameId]) -> (Vec<Displayed>, usize) {
-        let mut names = Vec::new();
+    /// Returns the displayed frames of a stack. `frames` and the result are in the order root first.
+    fn display(&self, profile: &Profile, frames: &[FrameId]) -> Vec<Displayed> {
+        let (mut names, call) = self.names(profile, frames);
+        let is_of = |name: &Displayed, kind| profile.shown_frame(name.frame).kind == kind;
+        if self.options.python_only && names.iter().any(|name| is_of(name, ShownFrameKind::Python)) {
+            names.retain(|name| !is_of(name, ShownFrameKind::Code));
+        }
+        if !self.options.internal_frames {
+            let mut shown = fold::fold(&mut self.to_fold(profile, frames, &names, call)).into_iter();
+            names.retain(|_| shown.next().unwrap_or(false));
+        }
+        names
+    }
+
+    /// Returns the depth of the first frame of a stack after the start code of the program or thread. `frames` are in the
+    /// order root first.
+    fn entry(&self, profile: &Profile, frames: &[FrameId]) -> usize {
+        let (names, call) = self.names(profile, frames);
+        let entry = fold::entry(&self.to_fold(profile, frames, &names, call));
+        names.get(entry).map_or(frames.len(), |name| name.depth)
+    }
+
+    /// Returns all names of a stack, and the displayed frame of its call. If the leaf of the stack, ranges aside, is a label,
+    /// this label is the call. Labels in other positions come from an importer.
+    fn names(&self, profile: &Profile, frames: &[FrameId]) -> (Vec<Displayed>, Option<ShownFrameId>) {
+        let mut names = Vec::with_capacity(frames.len() + SPARE_NAMES);
         for (depth, frame) in frames.iter().enumerate() {
             let all = self.frames[frame.index()].names.iter().enumerate();
-            names.extend(all.map(|(inlined, &shown_name)| (depth, inlined, shown_name)));
+            names.extend(all.map(|(inlined, name)| Displayed { depth, inlined, frame: name.frame }));
         }
-        let named = |depth: usize| &self.frames[frames[depth].index()];
-        // If the leaf of the stack, ranges aside, is a label, this label is the call. Labels in other positions come
-        // from an importer.
-        let is_range =
-            |shown_name: &ShownName| profile.shown_frame(shown_name.frame).kind == ShownFrameKind::Range;
+        let is_range = |name: &Displayed| profile.shown_frame(name.frame).kind == ShownFrameKind::Range;
         let mut call = None;
-        if let Some((depth, _, shown_name)) =
-            names.iter_mut().rev().find(|(.., shown_name)| !is_range(shown_name))
-        {
-            call = named(*depth).call;
-            shown_name.frame = call.unwrap_or(shown_name.frame);
+        if let Some(name) = names.iter_mut().rev().find(|name| !is_range(name)) {
+            call = self.frames[frames[name.depth].index()].call;
+            name.frame = call.unwrap_or(name.frame);
         }
-        let is_of = |shown_name: ShownName, kind| profile.shown_frame(shown_name.frame).kind == kind;
-        let text = |shown_name: ShownName| profile.strings().get(profile.shown_frame(shown_name.frame).name);
-        let to_fold = |&(depth, _, shown_name): &(usize, usize, ShownName)| {
-            let &FrameNames { origin, is_label, .. } = named(depth);
-            let is_kernel = !is_label && self.kernels.contains_key(&shown_name.symbol);
+        (names, call)
+    }
+
+    /// Describes the names of a stack for `fold`.
+    fn to_fold<'a>(
+        &self,
+        profile: &'a Profile,
+        frames: &[FrameId],
+        names: &[Displayed],
+        call: Option<ShownFrameId>,
+    ) -> Vec<StackName<'a>> {
+        let to_fold = |name: &Displayed| {
+            let FrameNames { origin, is_label, names, .. } = &self.frames[frames[name.depth].index()];
+            let (origin, is_label, known) = (*origin, *is_label, names[name.inlined]);
+            let is_kernel = !is_label && self.kernels.contains_key(&known.symbol);
             // A sample of a working thread has no call. The frames inside an operator are then the work itself, and are
             // shown.
-            let says = shown_name.glue == Glue::InOperator && call.is_none();
-            let glue = if says { Glue::Never } else { shown_name.glue };
-            StackName { text: text(shown_name), origin, is_label, is_kernel, glue }
+            let says = known.glue == Glue::InOperator && call.is_none();
+            let glue = if says { Glue::Never } else { known.glue };
+            let text = profile.strings().get(profile.shown_frame(name.frame).name);
+            StackName { text, traits: known.traits, origin, is_label, is_kernel, glue }
         };
-        let folded = names.iter().map(to_fold).collect::<Vec<_>>();
-        let entry = names.get(fold::entry(&folded)).map_or(frames.len(), |(depth, ..)| *depth);
-        if self.options.python_only
-            && names.iter().any(|&(.., shown_name)| is_of(shown_name, ShownFrameKind::Python))
-        {
-            names.retain(|&(.., shown_name)| !is_of(shown_name, ShownFrameKind::Code));
-        }
-        let displayed = |(depth, inlined, shown_name): (usize, usize, ShownName)| Displayed {
-            depth,
-            inlined,
-            frame: shown_name.frame,
-        };
-        if self.options.internal_frames {
-            return (names.into_iter().map(displayed).collect(), entry);
-        }
-        let shown = fold::fold(&names.iter().map(to_fold).collect::<Vec<_>>());
-        let shown = names.into_iter().zip(shown).filter(|(_, shown)| *shown);
-        (shown.map(|(name, _)| displayed(name)).collect(), entry)
+        names.iter().map(to_fold).collect()
     }
 }
+
+/// Number of inlined functions in a stack for which there is room at once.
+const SPARE_NAMES: usize = 8;
 
 /// A frame as displayed, and the captured frame that it comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -504,8 +528,7 @@ fn name_python(profile: &mut Profile, code: CodeId, at: u32, with_lines: bool) -
     let file = code.file.to_owned();
     let source = (!file.is_empty()).then(|| SourceLocation { file: profile.intern(&file), line });
     let frame = ShownFrame { source, ..ShownFrame::new(ShownFrameKind::Python, profile.intern(&text)) };
-    let frame = profile.intern_shown(frame);
-    let shown_name = ShownName { frame, symbol: hash_one(text.as_str()), glue };
+    let shown_name = ShownName::new(profile, frame, &text, glue);
     FrameNames {
         names: vec![shown_name],
         origin: CodeOrigin::Python,
@@ -584,13 +607,13 @@ fn named(
         .as_ref()
         .map(|(file, line)| SourceLocation { file: profile.intern(file), line: *line });
     let frame = ShownFrame { source, module, ..ShownFrame::new(ShownFrameKind::Code, name) };
-    ShownName { frame: profile.intern_shown(frame), symbol: hash_one(function.name.as_str()), glue }
+    ShownName::new(profile, frame, &function.name, glue)
 }
 
 fn unnamed(profile: &mut Profile, text: &str, module: Option<StringId>, why: Option<Unnamed>) -> ShownName {
     let frame =
         ShownFrame { module, unnamed: why, ..ShownFrame::new(ShownFrameKind::Code, profile.intern(text)) };
-    ShownName { frame: profile.intern_shown(frame), symbol: hash_one(text), glue: Glue::Never }
+    ShownName::new(profile, frame, text, Glue::Never)
 }
 
 fn one_name(profile: &mut Profile, text: &str, kind: ShownFrameKind, origin: CodeOrigin) -> FrameNames {
@@ -599,7 +622,6 @@ fn one_name(profile: &mut Profile, text: &str, kind: ShownFrameKind, origin: Cod
 }
 
 fn one_frame(profile: &mut Profile, frame: ShownFrame, text: &str, origin: CodeOrigin) -> FrameNames {
-    let shown_name =
-        ShownName { frame: profile.intern_shown(frame), symbol: hash_one(text), glue: Glue::Never };
+    let shown_name = ShownName::new(profile, frame, text, Glue::Never);
     FrameNames { names: vec![shown_name], origin, is_label: false, call: None, start: None, is_hidden: false }
 }

@@ -68,7 +68,7 @@ impl Symbolizer {
         let known = profile.context(context)?;
         let mut frames: Vec<FrameId> = profile.stack(known.stack).collect();
         frames.reverse();
-        let (displayed, entry) = self.display(profile, &frames);
+        let displayed = self.display(profile, &frames);
         let mut shown: Vec<_> = profile.shown_stack(profile.shown(context)?).collect();
         shown.reverse();
         if !shown.iter().eq(displayed.iter().map(|one| &one.frame)) {
@@ -84,7 +84,7 @@ impl Symbolizer {
         let callers = frames.len() - tip - usize::from(has_call);
         let is_whole =
             ![ContextFlags::TRUNCATED, ContextFlags::CUT].iter().any(|flag| known.flags.has(*flag));
-        let once = if is_whole { entered_once(profile, &displayed, entry) } else { 0 };
+        let once = if is_whole { entered_once(profile, &displayed, self.entry(profile, &frames)) } else { 0 };
         Some(Stack { frames, callers, displayed, once })
     }
 

@@ -126,6 +126,7 @@ impl IdleByCause {
         context: &dyn Fn(ContextId) -> ContextId,
     ) {
         let Self { sums, found } = std::mem::take(self);
+        self.sums.reserve(sums.len());
         for ((device, since, charge), old) in sums {
             let (since, charge) = map(since, charge);
             add(&mut self.sums, (device, since, charge), old);
@@ -154,6 +155,7 @@ impl IdleByCause {
             found.entry((device, part, charge)).or_default().push((context, nanos));
         }
         let mut shared = Sums::default();
+        shared.reserve(self.sums.len());
         for (&key, idle) in &self.sums {
             let (device, part, charge) = key;
             for (culprit, amount) in divide_idle(*idle, found.remove(&key).unwrap_or_default()) {

@@ -19,7 +19,6 @@
 
 use gpuflame_model::profile::{Profile, StackId, SteadyPart, SteadyRule};
 use gpuflame_model::record::{Activity, ContextId, Detail, IdMap, Nanos, Step, map_bytes};
-use gpuflame_model::sorting;
 
 /// Minimum number of launches of the stack that represents a loop.
 const MIN_REPEATS: usize = 3;
@@ -148,18 +147,16 @@ impl RepeatedLaunches {
         if self.steps.is_some_and(|steps| steps.count > 1) {
             return self.find_steps().filter(|found| found.part.begin.0 >= since);
         }
-        let mut stacks: Vec<(StackKey, StackTimes)> =
-            self.stacks.iter().map(|(&context, times)| (StackKey::new(context, profile), *times)).collect();
-        sorting::sort_by_key(&mut stacks, |(key, _)| *key);
-        stacks.dedup_by(|(key, times), (kept, sum)| {
-            let is_same = key == kept;
-            if is_same {
-                sum.merge(times);
-            }
-            is_same
-        });
-        stacks.retain(|(_, stack)| stack.first[0] >= since);
-        let stacks: Vec<_> = stacks.iter().map(|(_, stack)| *stack).collect();
+        let mut stacks: Vec<(StackKey, &StackTimes)> =
+            self.stacks.iter().map(|(&context, times)| (StackKey::new(context, profile), times)).collect();
+        stacks.sort_unstable_by_key(|(key, _)| *key);
+        let merge = |same: &[(StackKey, &StackTimes)]| {
+            let mut sum = *same[0].1;
+            same[1..].iter().for_each(|(_, times)| sum.merge(times));
+            sum
+        };
+        let stacks = stacks.chunk_by(|(a, _), (b, _)| a == b).map(merge);
+        let stacks: Vec<_> = stacks.filter(|stack| stack.first[0] >= since).collect();
         find_loop(&stacks, self.newest)
     }
 

@@ -567,6 +567,11 @@ impl Profile {
         self.shown_contexts.insert(context, ShownStackId(node));
     }
 
+    /// Makes room for the displayed stacks of `count` more contexts.
+    pub fn reserve_shown(&mut self, count: usize) {
+        self.shown_contexts.reserve(count);
+    }
+
     /// Drops all displayed stacks, so that the caller can set them again.
     pub fn forget_shown(&mut self) {
         self.shown = PrefixTree::default();
