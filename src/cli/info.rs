@@ -31,6 +31,7 @@ impl Info {
         let whole_micros = spans.whole_micros(explained.facts.linked.as_ref());
         let mut tables = vec![fact_table(&explained, whole_micros), device_table(&explained)];
         tables.extend(part_table(&explained));
+        tables.extend(step_table(&explained));
         tables.push(loss_table(&explained));
         tables.extend(check_durations(&self.input, &explained, spans, console));
         self.report.write(console, &[heading(&self.input, &explained.profile)], &tables)?;
@@ -176,6 +177,25 @@ fn part_table(explained: &Explained) -> Option<Table> {
         }
     }
     Some(table)
+}
+
+/// Returns the table of steps, by kind. Returns `None` if the run has no steps.
+fn step_table(explained: &Explained) -> Option<Table> {
+    const COLUMNS: [&str; 7] = ["step", "count", "total_ns", "p50_ns", "p95_ns", "max_ns", "longest_step"];
+    let series = explained.profile.step_series();
+    let mut table = Table::new("steps", &COLUMNS);
+    for (at, kind) in series.kinds.iter().enumerate().filter(|(_, kind)| kind.count > 0) {
+        table.add_row([
+            Cell::from(if kind.name.is_empty() { "step" } else { &kind.name }),
+            Cell::Count(kind.count),
+            Cell::Nanos(kind.nanos),
+            Cell::Nanos(series.percentile(at, 50)),
+            Cell::Nanos(series.percentile(at, 95)),
+            Cell::Nanos(kind.max),
+            Cell::Id(kind.longest),
+        ]);
+    }
+    (!table.rows().is_empty()).then_some(table)
 }
 
 /// Returns the table of losses, and of activities that are not in any total.

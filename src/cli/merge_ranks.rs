@@ -135,7 +135,7 @@ impl MergeRanks {
                 }
                 Err(error) => return Err(error),
             };
-            if explained.facts.has_only_sums {
+            if explained.facts.has_only_sums && explained.profile.step_series().groups.is_empty() {
                 only_sums.get_or_insert(source);
             }
             merged.add_under(
@@ -168,8 +168,8 @@ impl MergeRanks {
         {
             console.remark(match only_sums {
                 Some(source) => format!(
-                    "no straggler is named, because {source} has no single activities; record them with `gpuflame run \
-                     --rows PROGRAM`"
+                    "no straggler is named, because {source} has neither steps nor single activities; mark steps with \
+                     `gpuflame.step()` or `--step-range NAME`, or record with `gpuflame run --rows PROGRAM`"
                 ),
                 None => "no straggler is named: no rank differs from the other ranks by more than chance (p < 0.01) \
                          over at least ten steps (of the profiler, or windows)"
@@ -390,9 +390,13 @@ impl RankData {
         let arrivals = collect_arrivals(profile, &ops, known, explained);
         let mut ops: Vec<_> =
             ops.0.into_iter().map(|(start, nanos, work, _)| (start, nanos, known(work))).collect();
-        let spans = explained.facts.steps.spans();
-        time.add_steps(&mut ops, &spans);
-        let steps = profile.steps().count.max(spans.len() as u64);
+        let series = profile.step_series();
+        let windows = explained.facts.steps.spans();
+        match series.groups.is_empty() {
+            true => time.add_windows(&mut ops, &windows),
+            false => time.add_steps(series),
+        }
+        let steps = profile.steps().count.max(windows.len() as u64);
         let mut kernels: Vec<_> = sums.into_iter().map(|(name, nanos)| (nanos, name)).collect();
         kernels.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
         let busy = saturating_sum(profile.times().iter().map(|time| time.busy));

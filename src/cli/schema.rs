@@ -95,6 +95,7 @@ verbs! {
         losses: LossRow,
         ?
         parts: PartRow,
+        steps: StepRow,
         impossible_durations: ImpossibleRow,
     }
     /// `gpuflame check`.
@@ -272,6 +273,15 @@ objects! {
         /// `start-up`, `steps` or `repeated launches`, `shutdown`.
         part: String,
         busy_ns: u64, idle_ns: u64, window_ns: u64, busy_percent: Option<f64>,
+    }
+    /// Durations of the steps with one name.
+    StepRow {
+        /// Name of the range that began the steps, without a number at its end; `step` if it has none.
+        step: String,
+        /// Number of steps whose end is known.
+        count: u64, total_ns: u64, p50_ns: u64, p95_ns: u64, max_ns: u64,
+        /// Number of the longest step in its process, counted from 1.
+        longest_step: u64,
     }
     /// Number of losses of one kind.
     LossRow {

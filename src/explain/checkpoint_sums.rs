@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::memory_limit::IdMapping;
+use super::step_sums::{StoredSteps, step_sums};
 use super::{Explain, Ledger, Snapshot, Stacks, WindowSums};
 use crate::graphs::NodeTally;
 use crate::join::{Activities, Launched, Launches, Origin, Sink, Tally};
@@ -40,6 +41,7 @@ mod kind {
     pub(super) const SPREAD: u8 = 17;
     pub(super) const DELAYS: u8 = 18;
     pub(super) const COPIES: u8 = 19;
+    pub(super) const STEP_SERIES: u8 = 20;
 }
 
 /// Upper limit for the total of the sums in a file. No real run can exceed this limit, and below it no addition overflows.
@@ -254,6 +256,7 @@ pub(super) fn sums(
     for (edge, time) in windows {
         sum(kind::WINDOW, &|out| _ = out.u8(u8::from(*edge == WindowEdge::Close)), &[time.0]);
     }
+    step_sums(profile.step_series(), ledger.steps.first, kind::STEP_SERIES, each);
 }
 
 /// Returns the values of the steps. Times are split into seconds and nanoseconds, because older versions add up the
@@ -406,6 +409,7 @@ pub(super) struct CheckpointSums {
     pub(super) held: (u64, u64),
     dependencies: Dependencies,
     steps: StepTotals,
+    stored_steps: StoredSteps,
     steady: Option<SteadyPart>,
     /// Times of devices before and after the steady part.
     time_parts: BTreeMap<DeviceId, [BusyIdle; 2]>,
@@ -516,6 +520,7 @@ impl CheckpointSums {
                 self.time_parts.insert(DeviceId(key.u32()?), [BusyIdle { busy, idle }, shutdown]);
             }
             (kind::STEPS, values) => self.steps = decode_steps(values)?,
+            (kind::STEP_SERIES, values) => self.stored_steps.add(key, values)?,
             (kind::SYNC, &[count]) => drop(self.dependencies.syncs.insert(SyncKind(key.u32()?), count)),
             (kind::LOSS, &[count]) => drop(self.losses.insert(decode_loss(key.u8()?.into())?, count)),
             _ => return None,
@@ -576,6 +581,7 @@ impl CheckpointSums {
         profile.set_steady(self.steady);
         profile.set_dependencies(self.dependencies.clone());
         profile.set_steps(self.steps);
+        profile.set_step_series(self.stored_steps.series(self.steps.first));
     }
 
     /// Replaces each context and kernel by the one that `context` or `kernel` returns for it.

@@ -89,7 +89,7 @@ fn write_stacks(profile: &Profile, are_merged: bool, chunk: &mut Chunk, out: &mu
 mod tests {
     use super::super::{Explain, Options, Snapshot};
     use super::*;
-    use gpuflame_model::profile::{VIEWS, WorkDelays};
+    use gpuflame_model::profile::{StepKind, VIEWS, WorkDelays};
     use gpuflame_model::record::Reader;
     use gpuflame_model::record::testing::each_row_of_cycle;
 
@@ -102,7 +102,12 @@ mod tests {
             let buckets: Vec<_> = delays.histogram.buckets().collect();
             (*work, *device, buckets, delays.sum, delays.max, delays.started_before_call)
         });
-        let more = (profile.spreads(), delays.collect::<Vec<_>>(), profile.copies());
+        let series = profile.step_series();
+        let durations =
+            |kind: &StepKind| (kind.count, kind.nanos, kind.durations.buckets().collect::<Vec<_>>());
+        let durations: Vec<_> = series.kinds.iter().map(durations).collect();
+        let steps = (&series.groups, durations, &series.longest);
+        let more = (profile.spreads(), delays.collect::<Vec<_>>(), profile.copies(), steps);
         format!("{ledger:?}\n{samples:?}\n{beside:?}\n{more:?}")
     }
 
@@ -113,6 +118,8 @@ mod tests {
         assert!(
             !profile.spreads().is_empty() && !profile.delays().is_empty() && !profile.copies().is_empty()
         );
+        let series = profile.step_series();
+        assert!(!series.longest.is_empty() && series.groups.iter().any(|group| group.work > 0));
         let squares: u128 = profile.spreads().iter().map(|spread| spread.squares).sum();
         let bound: u128 = profile.spreads().iter().map(|spread| u128::from(spread.nanos).pow(2)).sum();
         assert!(squares > 0 && squares < bound, "{squares}");

@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 pub mod aggregate;
+pub mod communication;
 pub mod events;
 pub mod graphs;
 pub mod join;
@@ -33,13 +34,15 @@ mod set_description;
 #[cfg(test)]
 #[path = "../../tests/support/skip.rs"]
 mod skip;
+mod step_series;
+mod step_sums;
 
 use std::collections::BTreeMap;
 use std::mem;
 
 use crate::aggregate::{Aggregate, HostSums};
 use crate::graphs::Graphs;
-use crate::join::{Join, Sink, Tally};
+use crate::join::{Join, Launched, Origin, Sink, Tally};
 use crate::timeline::Timeline;
 use checkpoint_sums::CheckpointSums;
 use contexts::Contexts;
@@ -48,14 +51,15 @@ pub use definitions::Definitions;
 pub use finished_sums::FinishedSums;
 use gpuflame_model::profile::{Profile, StepTotals};
 use gpuflame_model::record::{
-    Activity, ContextId, CpuSample, EventCall, HostCallSpan, HostState, IdMap, Launch, Loss, MemoryCall,
-    Nanos, OffCpuWait, Row, ThreadId, Wait,
+    Activity, ContextId, CorrelationId, CpuSample, EventCall, HostCallSpan, HostState, IdMap, Launch, Loss,
+    MemoryCall, Nanos, OffCpuWait, Row, ThreadId, Wait,
 };
 pub use ledger::{Device, Host, Ledger, MergedWork, Sum};
 pub use memory_limit::DroppedDefinitions;
 use memory_limit::{DroppedCounts, IdMapping};
 pub use per_window::{LateArrivals, PerWindowSums, WindowSums};
 pub use set_description::{describe_process, describe_set, json_path};
+use step_series::StepSeriesBuilder;
 
 /// Upper limit per kind of loss. The losses in a plausible file stay below this limit, and the total over all kinds of loss
 /// cannot overflow.
@@ -88,6 +92,7 @@ pub struct Explain {
     profile: Profile,
     contexts: Contexts,
     steps: StepTotals,
+    step_series: StepSeriesBuilder,
     /// Losses reported by rows.
     losses: BTreeMap<Loss, u64>,
     ceiling: usize,
@@ -177,6 +182,7 @@ impl Explain {
             Row::Instant(instant) => sink.instant(instant),
             Row::Step(step) => {
                 self.steps.add(step);
+                self.step_series.add_step(step, self.profile.windows());
                 self.timeline.add_step(step);
                 if let Some(per_window) = &mut self.per_window {
                     per_window.add_step(step);
@@ -210,10 +216,12 @@ impl Explain {
         }
     }
 
-    /// The join, and the consumers of its results: the sums, the timeline, the sums per window, and the caller's `sink`.
+    /// The join, and the consumers of its results: the sums, the timeline, the steps, the sums per window, and the
+    /// caller's `sink`.
     fn join_and_consumers<'a>(&'a mut self, sink: &'a mut impl Sink) -> (&'a mut Join, impl Sink + 'a) {
-        let Self { join, aggregate, timeline, per_window, .. } = self;
-        (join, (aggregate, (timeline, (per_window, sink))))
+        let Self { join, aggregate, timeline, step_series, profile, per_window, .. } = self;
+        let steps = StepSink { series: step_series, profile };
+        (join, (aggregate, (timeline, (steps, (per_window, sink)))))
     }
 
     fn push_launch(&mut self, launch: &Launch, sink: &mut impl Sink) {
@@ -328,24 +336,28 @@ impl Explain {
     ///
     /// `counted` contains losses that are counted outside of rows: the total so far for each kind.
     pub fn snapshot(&mut self, counted: &[(Loss, u64)], sink: &mut impl Sink) -> Snapshot<'_> {
-        let sums = (self.aggregate.clone(), self.timeline.clone());
+        let sums = (self.aggregate.clone(), self.timeline.clone(), self.step_series.clone());
         self.totals(sums, false, counted, sink)
     }
 
     /// Returns the final result, when no more rows will arrive. This avoids the copy of the sums that a snapshot makes.
     pub fn finish(&mut self, counted: &[(Loss, u64)], sink: &mut impl Sink) -> Snapshot<'_> {
-        let sums = (mem::take(&mut self.aggregate), mem::take(&mut self.timeline));
+        let sums =
+            (mem::take(&mut self.aggregate), mem::take(&mut self.timeline), mem::take(&mut self.step_series));
         self.totals(sums, true, counted, sink)
     }
 
+    /// Not inlined, because [`Explain::snapshot`] and [`Explain::finish`] would each have a copy of 15 KB.
+    #[inline(never)]
     fn totals(
         &mut self,
-        (mut aggregate, mut timeline): (Aggregate, Timeline),
+        (mut aggregate, mut timeline, mut step_series): (Aggregate, Timeline, StepSeriesBuilder),
         is_final: bool,
         counted: &[(Loss, u64)],
         sink: &mut impl Sink,
     ) -> Snapshot<'_> {
-        let tally = self.join.final_tally(&mut (&mut aggregate, (&mut timeline, sink)));
+        let steps = StepSink { series: &mut step_series, profile: &self.profile };
+        let tally = self.join.final_tally(&mut (&mut aggregate, (&mut timeline, (steps, sink))));
         let replacements = IdMap::default();
         let mapping = IdMapping::new(&self.profile, &replacements);
         if mapping.has_any() {
@@ -379,6 +391,7 @@ impl Explain {
                 timeline.end(profile);
                 self.host.fill(profile);
                 profile.set_steps(self.steps);
+                profile.set_step_series(step_series.series(profile.windows()));
             }
         }
         profile.count_coverage(tally.launches.matched.saturating_sub(tally.launches.graphs));
@@ -420,6 +433,7 @@ impl Explain {
             + self.host.context_bytes()
             + self.profile.heap_bytes()
             + self.contexts.heap_bytes()
+            + self.step_series.heap_bytes()
             + self.per_window.as_ref().map_or(0, PerWindowSums::heap_bytes)
     }
 
@@ -427,4 +441,18 @@ impl Explain {
     pub fn into_profile(self) -> Profile {
         self.profile
     }
+}
+
+/// A [`Sink`] that adds GPU work to the steps.
+struct StepSink<'a> {
+    series: &'a mut StepSeriesBuilder,
+    profile: &'a Profile,
+}
+
+impl Sink for StepSink<'_> {
+    fn activity(&mut self, activity: &Activity, _origin: Origin) {
+        self.series.add_activity(activity, self.profile);
+    }
+
+    fn pending(&mut self, _id: CorrelationId, _launched: Launched) {}
 }

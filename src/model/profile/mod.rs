@@ -21,6 +21,7 @@ mod missing;
 mod pauses;
 mod python_code;
 mod sample;
+mod steps;
 mod strings;
 mod sums;
 mod tree;
@@ -39,6 +40,7 @@ pub use json_string::is_bidi_control;
 pub use json_string::json_string;
 pub use pauses::SharedFrames;
 pub use sample::{Leaf, LeafFrame, MAX_SAMPLE_VALUES, RootMark, Sample, SampleSite, Values, add_values};
+pub use steps::{SingleStep, StepGroup, StepKind, StepSeries};
 pub use strings::{StringId, StringTable};
 pub use sums::{
     BusyIdle, CopyPath, Dependencies, DeviceTime, DeviceUse, DurationSpread, LaunchDelays, SteadyPart,
@@ -147,6 +149,7 @@ pub struct Profile {
     dependencies: Dependencies,
     streams: Vec<StreamUse>,
     steps: StepTotals,
+    step_series: StepSeries,
     steady: Option<SteadyPart>,
     shown_frames: Vec<ShownFrame>,
     shown_index: Index,
@@ -432,7 +435,7 @@ impl Profile {
         (self.works, self.devices, self.spreads) = (Vec::new(), Vec::new(), Vec::new());
         (self.delays, self.copies) = (Vec::new(), Vec::new());
         (self.times, self.streams) = (Vec::new(), Vec::new());
-        (self.steps, self.steady) = (StepTotals::default(), None);
+        (self.steps, self.step_series, self.steady) = (StepTotals::default(), StepSeries::default(), None);
     }
 
     /// Drops the edges of windows.
@@ -514,6 +517,16 @@ impl Profile {
     /// Returns the totals of the steps.
     pub fn steps(&self) -> StepTotals {
         self.steps
+    }
+
+    /// Replaces the durations and the GPU work of the steps.
+    pub fn set_step_series(&mut self, series: StepSeries) {
+        self.step_series = series;
+    }
+
+    /// Returns the durations and the GPU work of the steps. It is empty for the window of a run.
+    pub fn step_series(&self) -> &StepSeries {
+        &self.step_series
     }
 
     /// Returns the counts of recorded dependencies.

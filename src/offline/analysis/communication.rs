@@ -6,38 +6,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use gpuflame_explain::communication::is_communication_kernel;
 use gpuflame_explain::events::JoinedActivity;
 use gpuflame_model::profile::{SampleSite, add_to, saturating_sum};
 use gpuflame_model::record::{CopyKind, DeviceId, Work};
-
-/// Lower-case parts of the names of communication kernels: of NCCL and RCCL, NVSHMEM, DeepEP, MSCCL++, and of the
-/// kernels in frameworks (vLLM, sglang, TensorRT-LLM, PyTorch's symmetric memory, AMD's quick reduce).
-const COMMUNICATION_WORDS: [&str; 22] = [
-    "nccl",
-    "rccl",
-    "nvshmem",
-    "rocshmem",
-    "deep_ep",
-    "internode::",
-    "intranode::",
-    "internode_ll::",
-    "mscclpp",
-    "msccl",
-    "cross_device_reduce",
-    "multimem_",
-    "symm_mem",
-    "one_shot_all",
-    "two_shot_all",
-    "quickreduce",
-    "quick_reduce",
-    "allreduce",
-    "allgather",
-    "reducescatter",
-    "alltoall",
-    "userbuffers",
-];
-/// Names that contain a communication word although the kernel only reduces within a block or a warp.
-const WITHIN_GPU_WORDS: [&str; 3] = ["warpallreduce", "blockallreduce", "threadallreduce"];
 
 /// Criteria that identify communication kernels.
 #[derive(Clone, Debug, Default)]
@@ -51,11 +23,11 @@ pub struct CommunicationFilter {
 impl CommunicationFilter {
     /// Whether a kernel with this name communicates.
     pub fn is_communication_kernel(&self, name: &str) -> bool {
-        let lower = name.to_ascii_lowercase();
         if !self.patterns.is_empty() {
+            let lower = name.to_ascii_lowercase();
             return self.patterns.iter().any(|pattern| lower.contains(&pattern.to_ascii_lowercase()));
         }
-        self.collectives.contains(name) || has_communication_word(&lower)
+        self.collectives.contains(name) || is_communication_kernel(name)
     }
 
     /// Whether this work, named `name`, communicates. Copies between GPUs communicate, unless there are patterns.
@@ -66,12 +38,6 @@ impl CommunicationFilter {
             Work::Set | Work::Graph => false,
         }
     }
-}
-
-fn has_communication_word(lower: &str) -> bool {
-    let joined: String = lower.chars().filter(|c| *c != '_').collect();
-    let is = |text: &str| COMMUNICATION_WORDS.iter().any(|word| text.contains(word));
-    !WITHIN_GPU_WORDS.iter().any(|word| joined.contains(word)) && (is(lower) || is(&joined))
 }
 
 /// Class of a piece of work.

@@ -9,7 +9,7 @@
 
 use super::communication::CommunicationFilter;
 use super::mann_whitney::{differ_at_one_percent, mean_positions};
-use gpuflame_model::profile::add_to;
+use gpuflame_model::profile::{StepSeries, add_to};
 use gpuflame_model::record::Work;
 
 /// GPU time of a rank, split into work and communication.
@@ -36,10 +36,17 @@ pub struct StepTimes {
 const MIN_STEPS: usize = 10;
 
 impl RankTime {
-    /// Adds steps, each given as (start, end). An operation is given as (start, duration, whether it communicates).
-    pub fn add_steps(&mut self, ops: &mut [(u64, u64, bool)], steps: &[(u64, u64)]) {
+    /// Adds the steps of a run. If there are thousands of steps, several count as one.
+    pub fn add_steps(&mut self, series: &StepSeries) {
+        self.steps.work.extend(series.groups.iter().map(|group| group.work));
+        self.steps.communication.extend(series.groups.iter().map(|group| group.communication));
+    }
+
+    /// Adds windows as steps, each given as (start, end). An operation is given as (start, duration, whether it
+    /// communicates).
+    pub fn add_windows(&mut self, ops: &mut [(u64, u64, bool)], windows: &[(u64, u64)]) {
         ops.sort_unstable();
-        for &(begin, end) in steps {
+        for &(begin, end) in windows {
             let first = ops.partition_point(|op| op.0 < begin);
             let (mut work, mut communication) = (0, 0);
             for &(_, nanos, communicates) in ops[first..].iter().take_while(|op| op.0 < end) {

@@ -9,6 +9,7 @@
 use std::collections::{HashMap, HashSet};
 use std::mem;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::capture;
 use gpuflame_config::Outputs;
@@ -18,7 +19,7 @@ use gpuflame_explain::{Definitions, LateArrivals, Ledger, PerWindowSums, Snapsho
 use gpuflame_model::profile::{PYTHON_NOT_READ, Profile};
 use gpuflame_model::record::{
     Chunk, ContextId, CpuSample, Frame, Instant, LabelId, Loss, Module, Nanos, OffCpuWait, Provenance, Row,
-    Step, SumsWriter, ThreadId,
+    SumsWriter, ThreadId,
 };
 use gpuflame_os::growing::GrowingFile;
 use gpuflame_os::shortage;
@@ -26,6 +27,7 @@ use gpuflame_os::shortage;
 use super::edge_queue::EdgeQueue;
 use super::row_sink::RowSink;
 use super::stack_id_renewal::StackIdRenewal;
+use super::step_queue::StepQueue;
 use super::window_outputs::WindowOutputs;
 use crate::session::outputs::generated::GeneratedCode;
 use crate::session::outputs::growing_outputs::GrowingOutputs;
@@ -52,7 +54,7 @@ pub(crate) struct Pipeline {
     dropped: u64,
     unreadable: u64,
     marks_dropped: u64,
-    steps_dropped: u64,
+    steps: Arc<StepQueue>,
     buffers_read: u64,
     /// Value of `buffers_read` at which all buffers of the last flush are read; `None` if they are read.
     flush_end: Option<u64>,
@@ -94,7 +96,7 @@ impl Pipeline {
             dropped: 0,
             unreadable: 0,
             marks_dropped: 0,
-            steps_dropped: 0,
+            steps: Arc::default(),
             buffers_read: 0,
             flush_end: None,
             noted_limit: 0,
@@ -142,15 +144,14 @@ impl Pipeline {
         self.marks_dropped = marks;
     }
 
-    /// Records a step that the program began.
-    pub(crate) fn record_step(&mut self, step: &Step<'_>) {
-        self.rows.idle_count += 1;
-        self.rows.push(&Row::Step(*step));
+    /// Returns the queue to which threads add the steps that they begin.
+    pub(crate) fn steps(&self) -> Arc<StepQueue> {
+        self.steps.clone()
     }
 
-    /// Sets the number of steps that were dropped so far because too many waited.
-    pub(crate) fn note_steps_dropped(&mut self, steps: u64) {
-        self.steps_dropped = steps;
+    /// Records the steps in the queue, after waiting at most `patience` for a thread that adds one.
+    pub(crate) fn record_steps(&mut self, patience: Duration) {
+        self.steps.drain(patience, |step| self.rows.push(&Row::Step(*step)));
     }
 
     /// Lets `sampler` sample each thread from its first launch on.
@@ -257,8 +258,10 @@ impl Pipeline {
     }
 
     /// Provides empty chunks, calibrates the clock again and notes progress. This is done before every step, because
-    /// under load the collector spends its time in these steps.
+    /// under load the collector spends its time in these steps. Also records the steps of the program, so that each is
+    /// recorded before the GPU work that begins during it.
     fn refill_and_renew_clock(&mut self) {
+        self.record_steps(Duration::ZERO);
         capture::refill_chunks();
         capture::recalibrate_clock();
         self.rows.check_clocks();
@@ -543,7 +546,7 @@ impl Pipeline {
                 Loss::ActivitiesDropped => self.dropped,
                 Loss::ActivitiesUnreadable => self.unreadable,
                 Loss::MarksDropped => self.marks_dropped,
-                Loss::StepsDropped => self.steps_dropped,
+                Loss::StepsDropped => self.steps.dropped(),
                 Loss::SamplesDropped => samples,
                 Loss::BlocksDropped => waits,
                 Loss::StacksTruncated => stacks.truncated,

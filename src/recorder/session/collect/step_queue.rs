@@ -12,8 +12,6 @@ use gpuflame_model::record::{Nanos, Step, ThreadId};
 const MAX_PENDING_STEPS: usize = 4096;
 /// Maximum length of a name in bytes.
 const MAX_NAME_BYTES: usize = 512;
-/// Maximum time for which a step blocks the calling thread.
-const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Default)]
 pub(crate) struct StepQueue {
@@ -30,11 +28,14 @@ struct PendingStep {
 }
 
 impl StepQueue {
+    /// Maximum time for which a step blocks the calling thread.
+    pub(crate) const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
+
     /// Adds a step.
     pub(crate) fn add(&self, step: &Step<'_>) {
         let Step { time, thread, number, name, .. } = *step;
         let name = &name[..name.floor_char_boundary(MAX_NAME_BYTES)];
-        match self.pending.try_lock_for(LOCK_TIMEOUT) {
+        match self.pending.try_lock_for(Self::LOCK_TIMEOUT) {
             Some(mut pending) if pending.len() < MAX_PENDING_STEPS => {
                 pending.push(PendingStep { time, thread, number, name: name.into() });
             }
@@ -42,13 +43,15 @@ impl StepQueue {
         }
     }
 
-    /// Hands over the waiting steps.
-    pub(crate) fn drain(&self, mut each: impl FnMut(&Step<'_>)) {
-        let Some(pending) = self.pending.try_lock_for(LOCK_TIMEOUT).map(|mut all| std::mem::take(&mut *all))
-        else {
+    /// Hands over the waiting steps. Waits at most `patience` for a thread that adds a step.
+    pub(crate) fn drain(&self, patience: Duration, mut each: impl FnMut(&Step<'_>)) {
+        let Some(mut pending) = self.pending.try_lock_for(patience) else { return };
+        if pending.is_empty() {
             return;
-        };
-        for PendingStep { time, thread, number, name } in &pending {
+        }
+        let all = std::mem::take(&mut *pending);
+        drop(pending);
+        for PendingStep { time, thread, number, name } in &all {
             each(&Step { time: *time, end: None, thread: *thread, number: *number, name });
         }
     }
@@ -71,9 +74,9 @@ mod tests {
             steps.add(&Step { time: Nanos(number), end: None, thread: ThreadId(1), number, name: &name });
         }
         let mut lengths = Vec::new();
-        steps.drain(|step| lengths.push(step.name.len()));
+        steps.drain(Duration::ZERO, |step| lengths.push(step.name.len()));
         assert_eq!((lengths.len(), steps.dropped()), (MAX_PENDING_STEPS, 3));
         assert!(lengths.iter().all(|length| *length == MAX_NAME_BYTES - 1));
-        steps.drain(|_| panic!("they are taken once"));
+        steps.drain(Duration::ZERO, |_| panic!("they are taken once"));
     }
 }

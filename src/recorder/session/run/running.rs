@@ -80,7 +80,7 @@ pub(crate) struct Session {
     /// Instants that the program marked and the pipeline has not recorded yet.
     marks: Marks,
     /// Steps that the program began and the pipeline has not recorded yet.
-    steps: StepQueue,
+    steps: Arc<StepQueue>,
     collector: Collector,
     stats: StatsExchange,
     checkpoint: Option<Checkpoint>,
@@ -133,7 +133,7 @@ impl Session {
             window_outputs: pipeline.window_outputs(),
             sampler,
             marks: Marks::default(),
-            steps: StepQueue::default(),
+            steps: pipeline.steps(),
             pipeline: Mutex::new(pipeline),
             collector: Collector::default(),
             stats: StatsExchange::default(),
@@ -255,8 +255,7 @@ impl Session {
         pipeline.drain_window_edges();
         self.marks.drain(|mark| pipeline.record_instant(mark));
         pipeline.note_marks_dropped(self.marks.dropped());
-        self.steps.drain(|step| pipeline.record_step(step));
-        pipeline.note_steps_dropped(self.steps.dropped());
+        pipeline.record_steps(StepQueue::LOCK_TIMEOUT);
         pipeline
     }
 

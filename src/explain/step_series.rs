@@ -1,0 +1,331 @@
+//! Gathers the durations of steps, and the GPU work that began during each step.
+//!
+//! A step lasts until its own end, if that is known (in traces), and otherwise until the next step begins or the window
+//! closes. The newest [`RECENT`] steps are kept apart, because steps of several threads may arrive out of order. Older
+//! steps form groups of equal size. The size is 1 until there are [`MAX_GROUPS`] groups; then each pair of neighbours
+//! becomes one group. Before a step enters a group, its duration is counted by kind, and at the end the longest steps are
+//! known one by one. So memory is bounded for a run of any length, and the result does not depend on the order in which
+//! GPU work arrives.
+
+use std::cmp::Reverse;
+use std::collections::VecDeque;
+
+use super::communication::is_communication_kernel;
+use super::symbolize::kernel_name;
+use gpuflame_model::profile::{Profile, SingleStep, StepGroup, StepKind, StepSeries, add_to};
+use gpuflame_model::record::{Activity, CopyKind, Detail, IdMap, NameId, Nanos, Step, WindowEdge, map_bytes};
+
+/// Maximum number of groups, which take 290 KB.
+const MAX_GROUPS: usize = 1 << 12;
+/// Number of newest steps that are in no group.
+const RECENT: usize = 1 << 8;
+/// Maximum number of kinds of steps. Further kinds count as the last one.
+const MAX_KINDS: usize = 16;
+/// Name of the last kind if there are more.
+const OTHER_KINDS: &str = "[other steps]";
+/// Number of longest steps that are remembered.
+const LONGEST: usize = 32;
+/// Maximum number of kernels for which is remembered whether they communicate. Further kernels count as work.
+const MAX_KERNELS: usize = 1 << 14;
+
+/// Edges of the windows of a run, in order of time.
+type Windows = [(WindowEdge, Nanos)];
+
+/// Steps so far. See the module's documentation.
+#[derive(Clone, Debug, Default)]
+pub(super) struct StepSeriesBuilder {
+    /// Steps, in order of time.
+    recent: VecDeque<OpenStep>,
+    /// Index in `recent` of the step of the last activity.
+    last: usize,
+    grouped: GroupedSteps,
+    kinds: Vec<String>,
+    /// Whether kernels communicate.
+    communicates: IdMap<NameId, bool>,
+}
+
+/// A step whose end may not be known yet.
+#[derive(Clone, Copy, Debug)]
+struct OpenStep {
+    step: SingleStep,
+    /// End of the step; `None` if it ends where the next one begins.
+    end: Option<Nanos>,
+}
+
+/// Steps in groups.
+#[derive(Clone, Debug, Default)]
+struct GroupedSteps {
+    groups: Vec<StepGroup>,
+    /// Binary logarithm of the number of steps in a group.
+    size_bits: u32,
+    /// Kinds without their names.
+    kinds: Vec<StepKind>,
+    longest: Vec<SingleStep>,
+}
+
+impl StepSeriesBuilder {
+    /// Adds a step. `windows` are the edges so far.
+    pub(super) fn add_step(&mut self, step: &Step<'_>, windows: &Windows) {
+        let (number, begin, kind) = (step.number, step.time, self.kind(step.name));
+        let single = SingleStep { number, begin, nanos: 0, kind, work: 0, communication: 0 };
+        let at = self.recent.partition_point(|known| known.step.begin <= begin);
+        self.recent.insert(at, OpenStep { step: single, end: step.end });
+        if self.recent.len() > RECENT
+            && let Some(oldest) = self.recent.pop_front()
+        {
+            let next = self.recent.front().map(|known| known.step.begin);
+            self.grouped.add(oldest.step, oldest.end(next, windows));
+            self.last = self.last.saturating_sub(1);
+        }
+    }
+
+    /// Adds GPU work.
+    pub(super) fn add_activity(&mut self, activity: &Activity, profile: &Profile) {
+        if self.recent.is_empty() {
+            return;
+        }
+        let Some(nanos) = activity.duration() else { return };
+        let communicates = self.is_communication(activity, profile);
+        let (work, communication) = match self.find_recent(activity.start) {
+            Some(at) => {
+                let SingleStep { work, communication, .. } = &mut self.recent[at].step;
+                (work, communication)
+            }
+            None => match self.grouped.find(activity.start) {
+                Some(StepGroup { work, communication, .. }) => (work, communication),
+                None => return,
+            },
+        };
+        add_to(if communicates { communication } else { work }, nanos);
+    }
+
+    /// Returns the index of the recent step during which `time` is.
+    fn find_recent(&mut self, time: Nanos) -> Option<usize> {
+        let begins = |at: usize| self.recent.get(at).map_or(u64::MAX, |known| known.step.begin.0);
+        if !(begins(self.last) <= time.0 && time.0 < begins(self.last + 1)) {
+            let after = self.recent.partition_point(|known| known.step.begin <= time);
+            self.last = after.checked_sub(1)?;
+        }
+        let is_over = self.recent[self.last].end.is_some_and(|end| time >= end);
+        (!is_over).then_some(self.last)
+    }
+
+    fn is_communication(&mut self, activity: &Activity, profile: &Profile) -> bool {
+        let kernel = match activity.detail {
+            Detail::Kernel(kernel) => kernel.name,
+            Detail::Copy(copy) => return copy.kind == CopyKind::PTOP,
+            Detail::Set(_) | Detail::Graph => return false,
+        };
+        if let Some(known) = self.communicates.get(&kernel) {
+            return *known;
+        }
+        let communicates =
+            profile.kernel(kernel).is_some_and(|name| is_communication_kernel(&kernel_name(name)));
+        if self.communicates.len() < MAX_KERNELS {
+            self.communicates.insert(kernel, communicates);
+        }
+        communicates
+    }
+
+    /// Returns the index of the kind of steps with this name. A number at the end of the name counts the steps.
+    fn kind(&mut self, name: &str) -> u8 {
+        let name = name.trim_end_matches(|c: char| c.is_ascii_digit()).trim_end_matches([' ', '#', '_', ':']);
+        let known = self.kinds.iter().position(|kind| kind == name);
+        let at = known.unwrap_or(self.kinds.len()).min(MAX_KINDS - 1);
+        if at == self.kinds.len() {
+            self.kinds.push(if at == MAX_KINDS - 1 { OTHER_KINDS } else { name }.to_owned());
+        }
+        at as u8
+    }
+
+    /// Returns the steps so far.
+    pub(super) fn series(&self, windows: &Windows) -> StepSeries {
+        let mut grouped = self.grouped.clone();
+        for (at, known) in self.recent.iter().enumerate() {
+            let next = self.recent.get(at + 1).map(|known| known.step.begin);
+            grouped.add(known.step, known.end(next, windows));
+        }
+        let mut nameless = grouped.kinds.into_iter();
+        let kind = |name: &String| StepKind { name: name.clone(), ..nameless.next().unwrap_or_default() };
+        let kinds = self.kinds.iter().map(kind).collect();
+        StepSeries { groups: grouped.groups, kinds, longest: grouped.longest }
+    }
+
+    pub(super) fn heap_bytes(&self) -> usize {
+        let durations = self.grouped.kinds.iter().map(|kind| kind.durations.heap_bytes());
+        self.recent.capacity() * size_of::<OpenStep>()
+            + self.grouped.groups.capacity() * size_of::<StepGroup>()
+            + map_bytes(&self.communicates)
+            + durations.sum::<usize>()
+    }
+}
+
+impl OpenStep {
+    /// Returns the end of the step; `None` if it is not known. `next` is the beginning of the next step.
+    fn end(&self, next: Option<Nanos>, windows: &Windows) -> Option<Nanos> {
+        let begin = self.step.begin;
+        let later = &windows[windows.partition_point(|(_, time)| *time < begin)..];
+        let closed = later.iter().find(|(edge, _)| *edge == WindowEdge::Close).map(|(_, time)| *time);
+        let end = self.end.or_else(|| next.into_iter().chain(closed).min());
+        end.map(|end| end.max(begin))
+    }
+}
+
+impl GroupedSteps {
+    /// Adds the step that began after all others.
+    fn add(&mut self, mut step: SingleStep, end: Option<Nanos>) {
+        let SingleStep { number, begin, kind, work, communication, .. } = step;
+        if let Some(end) = end {
+            step.nanos = end.0 - begin.0;
+            self.count_duration(step);
+        }
+        let (end, kind) = (end.unwrap_or(begin), Some(kind));
+        let group = StepGroup { number, begin, end, steps: 1, kind, work, communication };
+        match self.groups.last_mut() {
+            Some(last) if last.steps < 1 << self.size_bits => *last = merged(last, &group),
+            _ => self.groups.push(group),
+        }
+        if self.groups.len() > MAX_GROUPS {
+            let last = self.groups.pop();
+            let pairs = self.groups.as_chunks().0.iter();
+            self.groups = pairs.map(|[first, second]| merged(first, second)).chain(last).collect();
+            self.size_bits += 1;
+        }
+    }
+
+    fn count_duration(&mut self, step: SingleStep) {
+        let kind = usize::from(step.kind);
+        if self.kinds.len() <= kind {
+            self.kinds.resize_with(kind + 1, Default::default);
+        }
+        let sums = &mut self.kinds[kind];
+        sums.count += 1;
+        add_to(&mut sums.nanos, step.nanos);
+        sums.durations.record(step.nanos);
+        if step.nanos > sums.max || sums.count == 1 {
+            (sums.max, sums.longest) = (step.nanos, step.number);
+        }
+        let is_longer =
+            |one: &SingleStep| (Reverse(one.nanos), one.begin) < (Reverse(step.nanos), step.begin);
+        let at = self.longest.partition_point(is_longer);
+        if at < LONGEST {
+            self.longest.truncate(LONGEST - 1);
+            self.longest.insert(at, step);
+        }
+    }
+
+    /// Returns the group during which `time` is.
+    fn find(&mut self, time: Nanos) -> Option<&mut StepGroup> {
+        let after = self.groups.partition_point(|group| group.begin <= time);
+        let group = &mut self.groups[after.checked_sub(1)?];
+        (time < group.end).then_some(group)
+    }
+}
+
+/// Returns the group that consists of two neighbours.
+fn merged(first: &StepGroup, second: &StepGroup) -> StepGroup {
+    StepGroup {
+        end: second.end.max(first.end),
+        steps: first.steps.saturating_add(second.steps),
+        kind: first.kind.filter(|_| first.kind == second.kind),
+        work: first.work.saturating_add(second.work),
+        communication: first.communication.saturating_add(second.communication),
+        ..*first
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpuflame_model::record::ThreadId;
+    use gpuflame_model::record::testing::{copy, kernel};
+
+    const WINDOW: [(WindowEdge, Nanos); 2] =
+        [(WindowEdge::Open, Nanos(5)), (WindowEdge::Close, Nanos(1 << 40))];
+
+    fn step(number: u64, time: u64, end: Option<u64>, name: &str) -> Step<'_> {
+        Step { time: Nanos(time), end: end.map(Nanos), thread: ThreadId(1), number, name }
+    }
+
+    /// Returns steps of 100 ns with one kernel of 40 ns each, and one of `long` ns with the number `at`.
+    fn run(count: u64, at: u64, long: u64) -> StepSeries {
+        let (mut builder, profile) = (StepSeriesBuilder::default(), Profile::default());
+        let mut time = 1000;
+        for number in 1..=count {
+            builder.add_step(&step(number, time, None, ""), &WINDOW);
+            builder.add_activity(&kernel(1, time + 10, time + 50), &profile);
+            time += if number == at { long } else { 100 };
+        }
+        builder.series(&[WINDOW[0], (WindowEdge::Close, Nanos(time))])
+    }
+
+    #[test]
+    fn a_few_steps_are_kept_one_by_one() {
+        let series = run(10, 4, 700);
+        assert_eq!(series.groups.len(), 10);
+        assert!(series.groups.iter().all(|group| (group.steps, group.work) == (1, 40)));
+        assert_eq!(series.groups.iter().map(StepGroup::nanos).collect::<Vec<_>>()[2..5], [100, 700, 100]);
+        let kind = &series.kinds[0];
+        assert_eq!((kind.count, kind.nanos, kind.max, kind.longest), (10, 9 * 100 + 700, 700, 4));
+        assert_eq!((kind.durations.percentile(50), series.longest[0].number), (100, 4));
+    }
+
+    #[test]
+    fn many_steps_form_groups_of_equal_size_and_none_is_lost() {
+        let count = 100_000;
+        let series = run(count, 51_234, 9_000);
+        let sizes: Vec<u64> = series.groups.iter().map(|group| group.steps).collect();
+        // 100,000 steps fit into 4,096 groups if a group has 32 steps.
+        assert_eq!(sizes, vec![32; 3125]);
+        assert!(series.groups.iter().all(|group| group.work == 32 * 40));
+        let kind = &series.kinds[0];
+        assert_eq!((kind.count, kind.nanos), (count, (count - 1) * 100 + 9_000));
+        assert_eq!((series.longest[0].number, series.longest[0].nanos), (51_234, 9_000));
+        let contiguous = series.groups.windows(2).all(|pair| pair[0].end == pair[1].begin);
+        assert!(contiguous && series.groups[0].number == 1 && series.groups[1].number == 33);
+    }
+
+    #[test]
+    fn steps_with_one_name_are_one_kind_and_their_ends_may_be_known() {
+        let (mut builder, profile) = (StepSeriesBuilder::default(), Profile::default());
+        let names = ["ProfilerStep#1", "ProfilerStep#2", "eval", "step[bs=32]", "step[bs=64]"];
+        for (name, time) in names.iter().zip((0..).step_by(100)) {
+            builder.add_step(&step(1, time, Some(time + 60), name), &[]);
+        }
+        builder.add_activity(&kernel(1, 130, 150), &profile);
+        // Between two steps.
+        builder.add_activity(&kernel(1, 170, 190), &profile);
+        let series = builder.series(&[]);
+        let kinds: Vec<_> = series.kinds.iter().map(|kind| (&*kind.name, kind.count, kind.nanos)).collect();
+        let expected =
+            [("ProfilerStep", 2, 120), ("eval", 1, 60), ("step[bs=32]", 1, 60), ("step[bs=64]", 1, 60)];
+        assert_eq!(kinds, expected);
+        assert_eq!(series.groups.iter().map(|group| group.work).collect::<Vec<_>>(), [0, 20, 0, 0, 0]);
+    }
+
+    #[test]
+    fn communication_is_told_from_work() {
+        let (mut builder, mut profile) = (StepSeriesBuilder::default(), Profile::default());
+        profile.push(&gpuflame_model::record::Row::Name {
+            id: NameId(1),
+            text: "ncclDevKernel_AllReduce_Sum_f32",
+        });
+        builder.add_step(&step(1, 100, None, ""), &WINDOW);
+        builder.add_activity(&kernel(1, 110, 150), &profile);
+        builder.add_activity(&copy(1, CopyKind::PTOP, 8, 160, 163), &profile);
+        builder.add_activity(&copy(1, CopyKind::HTOD, 8, 170, 177), &profile);
+        let group = builder.series(&WINDOW).groups[0];
+        assert_eq!((group.work, group.communication), (7, 43));
+    }
+
+    #[test]
+    fn a_step_without_an_end_is_not_counted_and_steps_may_arrive_out_of_order() {
+        let mut builder = StepSeriesBuilder::default();
+        for time in [300, 100, 200] {
+            builder.add_step(&step(time / 100, time, None, ""), &WINDOW[..1]);
+        }
+        let series = builder.series(&WINDOW[..1]);
+        assert_eq!((series.kinds[0].count, series.kinds[0].nanos), (2, 200));
+        assert_eq!(series.groups.iter().map(|group| group.number).collect::<Vec<_>>(), [1, 2, 3]);
+    }
+}
