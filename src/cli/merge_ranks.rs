@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::IsTerminal;
+use std::path::PathBuf;
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -23,13 +24,16 @@ use gpuflame_export::{
 };
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::views::{CPU, GPU, IDLE, OFF_CPU, idle_word};
-use gpuflame_model::profile::{Cause, LeafFrame, Profile, Sample, SampleSite, add_to, saturating_sum};
+use gpuflame_model::profile::{
+    Cause, LeafFrame, Profile, Sample, SampleSite, add_to, format_nanos, saturating_sum,
+};
 use gpuflame_model::record::{Activity, CorrelationId, Work};
 use gpuflame_offline::analysis::{
     CollectiveKernel, CollectiveKernels, CommunicationFilter, JobMember, RankTime, StragglerVerdict,
     compare_ranks,
 };
 use gpuflame_offline::formats::{FoldedStacks, write_lines_folded, write_lines_svg};
+use gpuflame_offline::run::ReadOptions;
 
 /// Merge the ranks of a job, and find the straggler.
 ///
@@ -356,6 +360,60 @@ fn rank_table(all: &[RankData]) -> Table {
         ]);
     }
     table
+}
+
+/// Returns the sentence about the straggler of a job, whose ranks left these files. Returns `None` if there is nothing to
+/// say: fewer than two ranks, files that cannot be read, or no rank that differs.
+pub(super) fn describe_straggler(files: &[(u32, PathBuf)], console: Console) -> Option<String> {
+    let console = Console { quiet: true, ..console };
+    let mut all: Vec<RankData> = Vec::new();
+    for (rank, file) in files {
+        let (source, mut ops) = (Source::from(file.clone().into_os_string()), OpCollector::default());
+        let explained = explain_sums_with(&source, ReadOptions::default(), console, &mut ops).ok()?;
+        let one = RankData::new(*rank, &source, &explained, ops, NameFolding::Kept);
+        match all.iter_mut().find(|known| known.rank == *rank) {
+            Some(known) => known.add(one),
+            None => all.push(one),
+        }
+    }
+    let times: Vec<_> = all.iter().map(|rank| &rank.time).collect();
+    let standings = if all.len() > 1 { compare_ranks(&times) } else { Vec::new() };
+    let at = standings.iter().position(|one| one.verdict != StragglerVerdict::NotStraggler)?;
+    let (rank, own) = (all[at].rank, &all[at].time);
+    let of_others = |of: fn(&RankTime) -> u64| {
+        let mut others = times.clone();
+        others.remove(at);
+        let mut nanos: Vec<u64> = others.into_iter().map(of).collect();
+        nanos.sort_unstable();
+        nanos[(nanos.len() - 1) / 2]
+    };
+    let of_other_ranks = of_others(|time| time.communication);
+    let communication = format!(
+        "{} of communication, the others {}",
+        format_nanos(own.communication),
+        format_nanos(of_other_ranks)
+    );
+    let line = find_late_line(&all, at)
+        .map_or_else(|_| String::new(), |line| format!("; its host was late in {line}"));
+    let collective = find_awaited_collective(&all, at).map_or_else(String::new, |name| format!(" in {name}"));
+    match standings[at].verdict {
+        StragglerVerdict::OthersWait => Some(format!(
+            "rank {rank} is the straggler: the others wait for it{collective} ({communication}){line}"
+        )),
+        StragglerVerdict::MostWork => Some(format!(
+            "rank {rank} is the straggler: it has {} of GPU work, the others {}{line}",
+            format_nanos(own.work),
+            format_nanos(of_others(|time| time.work))
+        )),
+        // A large difference without steps deserves a hint, but no verdict.
+        StragglerVerdict::Unsure if own.steps.work.len() < 2 && own.communication < of_other_ranks / 2 => {
+            Some(format!(
+                "the others may wait for rank {rank}{collective} ({communication}); mark steps with `gpuflame.step()` or \
+                 `--window step-range=NAME` to be sure"
+            ))
+        }
+        StragglerVerdict::Unsure | StragglerVerdict::NotStraggler => None,
+    }
 }
 
 /// Creates a progress bar that counts files. It is visible only on a terminal.

@@ -1,7 +1,7 @@
 //! Gathers the durations of steps, and the GPU work that began during each step.
 //!
-//! A step lasts until its own end, if that is known (in traces), and otherwise until the next step begins or the window
-//! closes. The newest [`RECENT`] steps are kept apart, because steps of several threads may arrive out of order. Older
+//! A step lasts until its own end, if that is known (in traces), and otherwise until the next step begins. If the window
+//! closes before that, the step's end is not known: the last step of a run would contain the shutdown. The newest [`RECENT`] steps are kept apart, because steps of several threads may arrive out of order. Older
 //! steps form groups of equal size. The size is 1 until there are [`MAX_GROUPS`] groups; then each pair of neighbours
 //! becomes one group. Before a step enters a group, its duration is counted by kind, and at the end the longest steps are
 //! known one by one. So memory is bounded for a run of any length, and the result does not depend on the order in which
@@ -166,8 +166,8 @@ impl OpenStep {
         let begin = self.step.begin;
         let later = &windows[windows.partition_point(|(_, time)| *time < begin)..];
         let closed = later.iter().find(|(edge, _)| *edge == WindowEdge::Close).map(|(_, time)| *time);
-        let end = self.end.or_else(|| next.into_iter().chain(closed).min());
-        end.map(|end| end.max(begin))
+        let next = next.filter(|next| closed.is_none_or(|closed| *next <= closed));
+        self.end.or(next).map(|end| end.max(begin))
     }
 }
 
@@ -256,7 +256,11 @@ mod tests {
             builder.add_activity(&kernel(1, time + 10, time + 50), &profile);
             time += if number == at { long } else { 100 };
         }
-        builder.series(&[WINDOW[0], (WindowEdge::Close, Nanos(time))])
+        builder.add_step(&step(count + 1, time, None, ""), &WINDOW);
+        let mut series = builder.series(&[WINDOW[0], (WindowEdge::Close, Nanos(time + 5))]);
+        let last = series.groups.pop_if(|last| last.number == count + 1);
+        assert!(last.is_some_and(|last| last.nanos() == 0), "the end of the last step is not known");
+        series
     }
 
     #[test]

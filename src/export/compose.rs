@@ -213,13 +213,14 @@ fn between(
 ) -> Vec<ComposedFrame<'_>> {
     let (mut first, mut second) =
         (context_frames(profile, after, names), context_frames(profile, before, names));
+    // Ranges are the last frames of a stack, behind the call. The ranges of the first call need not last until the second.
+    split_ranges(&mut first);
+    let ranges = split_ranges(&mut second);
     let is_call =
         |frames: &[ComposedFrame<'_>]| matches!(frames, [ComposedFrame { kind: ShownFrameKind::Call, .. }]);
     if thread.is_none() && is_call(&first) && is_call(&second) {
-        return vec![ComposedFrame::new(
-            ShownFrameKind::Call,
-            format!("[between {} and {}]", first[0].text, second[0].text),
-        )];
+        let text = format!("[between {} and {}]", first[0].text, second[0].text);
+        return [ComposedFrame::new(ShownFrameKind::Call, text)].into_iter().chain(ranges).collect();
     }
     // The stacks of two threads have no frame of the same function invocation, so they share nothing.
     let shared = match thread {
@@ -248,7 +249,14 @@ fn between(
         let shown = tail.into_iter().enumerate().filter(|(at, _)| *at < functions || *at == call);
         frames.extend(shown.map(|(at, frame)| if at == 0 { with_mark(mark, frame) } else { frame }));
     }
+    frames.extend(ranges);
     frames
+}
+
+/// Removes the ranges at the end of a stack, and returns them.
+fn split_ranges<'a>(frames: &mut Vec<ComposedFrame<'a>>) -> Vec<ComposedFrame<'a>> {
+    let last = frames.iter().rposition(|frame| frame.kind != ShownFrameKind::Range);
+    frames.split_off(last.map_or(0, |last| last + 1))
 }
 
 const CALL_BEFORE_MARK: &str = "[before] ";

@@ -158,6 +158,7 @@ fn is_function(frame: &&ComposedFrame<'_>) -> bool {
 fn innermost_of_stack(profile: &Profile, site: SampleSite, names: NameFolding) -> InnermostFrames {
     let frames = stack(profile, site, GraphStacks::Both, names);
     let is_call = |frame: &&ComposedFrame<'_>| frame.kind == ShownFrameKind::Call || is_built_in(frame);
+    let is_not_range = |frame: &&ComposedFrame<'_>| frame.kind != ShownFrameKind::Range;
     let innermost = frames.iter().rev().find(is_function);
     let is_named = |frame: &&ComposedFrame<'_>| !frame.text.contains("+0x");
     let function = frames.iter().rev().filter(is_function).find(is_named).or(innermost);
@@ -168,7 +169,7 @@ fn innermost_of_stack(profile: &Profile, site: SampleSite, names: NameFolding) -
         Some(profile.strings().get(file).to_owned())
     };
     InnermostFrames {
-        call: frames.last().filter(is_call).map(|frame| frame.text.to_string()),
+        call: frames.iter().rfind(is_not_range).filter(is_call).map(|frame| frame.text.to_string()),
         function: function.map(|frame| frame.text.to_string()),
         module: torch_module
             .map(|frame| frame.text[MODULE_PREFIX.len()..].to_owned())

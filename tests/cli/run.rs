@@ -49,6 +49,27 @@ fn a_command_is_recorded_and_run_returns_its_exit_code() {
     }
 }
 
+/// Lines of a run about the rank that delays the others.
+fn lines_about_the_straggler(args: &[&str]) -> Vec<String> {
+    let program = compile("tests/programs/ranks.c", &["-O2"]);
+    let run = run(&["-o", "rank%r"], &[&[program.to_str().unwrap()], args].concat());
+    let done = run.env("GPUSIM_CLOCK", "real").ok();
+    done.stderr.lines().filter(|line| line.contains("rank 1 ")).map(str::to_owned).collect()
+}
+
+#[test]
+fn a_run_names_the_straggler_of_its_ranks() {
+    // Each of 20 steps has one all-reduce: 1 us in rank 1, 90 us in rank 0.
+    let found = lines_about_the_straggler(&["20"]);
+    let expected = "gpuflame: rank 1 is the straggler: the others wait for it in ncclDevKernel_AllReduce_d90000 (20.000 us \
+                    of communication, the others 1.800 ms)";
+    assert_eq!(found, [expected]);
+    // Nine steps are too few. A program that marks no steps gets a hint.
+    assert_eq!(lines_about_the_straggler(&["9"]), [""; 0]);
+    let hint = lines_about_the_straggler(&["20", "unmarked"]);
+    assert!(hint.len() == 1 && hint[0].contains("the others may wait for rank 1 in "), "{hint:?}");
+}
+
 #[test]
 fn options_override_the_environment() {
     let done =

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use super::console::{Console, Outcome, usage_error};
+use super::merge_ranks::describe_straggler;
 use super::recover::recover;
 use gpuflame_config::settings;
 use gpuflame_model::error::{Error, ErrorKind, Result};
@@ -151,6 +152,9 @@ impl Run {
         });
         reports.forward(&left);
         left.lines(&reports.find_survivors(), settings.disable).iter().for_each(|line| console.remark(line));
+        if let Some(line) = describe_straggler(&left.ranks(), console) {
+            console.remark(line);
+        }
         if self.open && !left.reports.is_empty() {
             open_picture(&left.reports, console);
         }

@@ -28,6 +28,8 @@ const FALLBACK_FOLDERS: [&str; 2] = ["/tmp", "/dev/shm"];
 /// file that a process wrote.
 const MAX_FILES: usize = 100_000;
 const MAX_FILE_BYTES: u64 = 64 << 20;
+/// Maximum size of the recordings of all ranks among which a straggler is searched, which takes about a second.
+const MAX_RANK_BYTES: u64 = 128 << 20;
 /// Maximum depth to which runs inside runs are searched. Each level is two folders deep.
 const MAX_DEPTH: u32 = 8;
 /// Maximum time to wait, for all processes together, until a process has an environment again. During an `exec`,
@@ -287,6 +289,21 @@ impl CollectedReports {
             self.files.retain(|file| !belongs_to_session(file, &session));
             self.recovered.insert(session, text);
         }
+    }
+
+    /// Returns the recording of each process to which a launcher gave a rank, with the rank. Returns nothing if reading the
+    /// recordings would take long.
+    pub(super) fn ranks(&self) -> Vec<(u32, PathBuf)> {
+        let recording = |report: &ProcessReport| {
+            let rank = report.rank.as_ref()?.parse().ok()?;
+            let mut files = report.files.iter().filter(|_| report.is_ours);
+            let file = files.find(|file| file.extension().is_some_and(|ending| ending == "gfr"))?;
+            Some((rank, file.clone()))
+        };
+        let ranks: Vec<(u32, PathBuf)> = self.reports.iter().filter_map(recording).collect();
+        let bytes =
+            ranks.iter().map(|(_, file)| fs::metadata(file).map_or(0, |data| data.len())).sum::<u64>();
+        if bytes > MAX_RANK_BYTES { Vec::new() } else { ranks }
     }
 
     /// Returns the sessions that called CUDA but sent no report, except those of processes in `survivors`.

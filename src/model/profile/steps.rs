@@ -36,7 +36,7 @@ pub struct StepGroup {
     pub number: u64,
     /// Beginning of the first step.
     pub begin: Nanos,
-    /// End of the last step.
+    /// End of the last step; its beginning if the end is not known.
     pub end: Nanos,
     /// Number of steps.
     pub steps: u64,
@@ -62,7 +62,8 @@ pub struct StepKind {
     /// Name of the ranges that began the steps, without a number at its end; empty if calls of `gpuflame_step()` began
     /// them.
     pub name: String,
-    /// Number of steps whose durations are known. The last step of a process that died has no end.
+    /// Number of steps whose durations are known. In a recording, the end of the last step before a window closes is not
+    /// known.
     pub count: u64,
     /// Sum of the durations, in ns.
     pub nanos: u64,

@@ -1,4 +1,4 @@
-"""Training loops with one planted fault each: faults.py loader | collector | tiny | pageable | straggler.
+"""Training loops with one planted fault each: faults.py loader | item | collector | tiny | pageable | warmup | straggler.
 
 The line that causes the fault ends in a comment with the fault's name. STEPS (40) is the number of steps."""
 
@@ -64,6 +64,17 @@ def augment(x):
     return x
 
 
+def report(loss):
+    return loss.item()  # item
+
+
+def prepare():
+    table = 0
+    for entry in range(30_000_000):
+        table += entry  # warmup
+    return table
+
+
 def upload(images):
     return images.cuda()  # pageable
 
@@ -83,7 +94,7 @@ def train(fault, rank=0):
     batch = pinned.cuda()
     history = [1.0]
     kept = [Cycle() for _ in range(100_000)] if fault == "collector" else []
-    for _ in range(steps(40)):
+    for number in range(steps(40)):
         torch.cuda.nvtx.range_push("step")
         if fault == "loader":
             batch = load_batch(pinned)
@@ -91,7 +102,11 @@ def train(fault, rank=0):
             upload(images)
         if fault == "tiny":
             augment(batch)
-        train_step(net, optimizer, batch)
+        if fault == "warmup" and number == 0:
+            prepare()
+        loss = train_step(net, optimizer, batch)
+        if fault == "item":
+            report(loss)
         if fault == "collector":
             metrics(history)
         if fault == "straggler":

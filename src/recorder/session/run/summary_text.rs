@@ -8,12 +8,13 @@ use std::path::Path;
 
 use gpuflame_explain::Ledger;
 use gpuflame_export::short_names::short_kernel;
-use gpuflame_export::{InnermostFrames, NameFolding, innermost_frames};
+use gpuflame_export::{InnermostFrames, NameFolding, innermost_frames, user_function};
 use gpuflame_model::profile::views::{IDLE, idle_word};
 use gpuflame_model::profile::{
-    Cause, DeviceTime, Profile, RootMark, Sample, SampleSite, add_to, format_nanos, saturating_sum,
+    Cause, CopyPath, DeviceTime, Profile, RootMark, Sample, SampleSite, Weight, add_to, format_nanos,
+    saturating_sum,
 };
-use gpuflame_model::record::{ContextId, Loss, Provenance, Work};
+use gpuflame_model::record::{ContextId, CopyKind, Loss, MemoryKind, Provenance, Work};
 use gpuflame_model::sorting;
 
 use super::ledger_text::percent;
@@ -23,6 +24,12 @@ const MAX_GPUS: usize = 8;
 const MAX_WORKS: usize = 3;
 /// Maximum number of stacks, longest idle time first, among which the place with most idle time is searched.
 const MAX_IDLE_STACKS: usize = 4096;
+
+/// Minimum share of the idle time, in percent, at which a wait of the host before it is listed.
+const MIN_WAIT_PERCENT: f64 = 5.0;
+/// A step is listed if it took at least this many times the median, and at least this share of all steps, in percent.
+const MIN_SLOW_FACTOR: u64 = 5;
+const MIN_SLOW_PERCENT: f64 = 10.0;
 
 const MEMORY_WAS_SHORT: &str = "memory was short, raise GPUFLAME_MAX_MEM";
 
@@ -80,7 +87,17 @@ fn busy_line(ledger: &Ledger, profile: &Profile) -> String {
             longest(|time| time.shutdown.window())
         ),
         None => ", start-up and shutdown included".to_owned(),
-    }
+    } + &slow_step(profile).unwrap_or_default()
+}
+
+/// Returns the clause about a step that took a large part of the time of all steps, such as a first one that warms up.
+fn slow_step(profile: &Profile) -> Option<String> {
+    let series = profile.step_series();
+    let (slow, all) = (series.longest.first()?, saturating_sum(series.kinds.iter().map(|kind| kind.nanos)));
+    let median = series.percentile(slow.kind.into(), 50);
+    let is_listed = slow.nanos / MIN_SLOW_FACTOR >= median && percent(slow.nanos, all) >= MIN_SLOW_PERCENT;
+    let (number, nanos) = (slow.number, format_nanos(slow.nanos));
+    is_listed.then(|| format!("; step {number} took {nanos}, the median step {}", format_nanos(median)))
 }
 
 /// Returns the line with the largest cause of idle time in the steady part of the run, and the place at which this
@@ -110,13 +127,26 @@ fn idle_line(profile: &Profile) -> Option<String> {
     let mut line = format!("idle {}: {share:.1} % {}", format_nanos(idle), cause_words(cause));
     let mut stacks: Vec<_> = samples().filter(|sample| idle_word(sample) == cause).collect();
     sorting::sort_by_key(&mut stacks, |sample| Reverse(sample.amount()));
+    let after_wait = longest_after_wait(profile, &stacks);
     let mut places: BTreeMap<String, u64> = BTreeMap::new();
     for sample in stacks.into_iter().take(MAX_IDLE_STACKS) {
         let Some(place) = place(profile, sample.site, cause == Cause::HostLate.word()) else { continue };
         add_to(places.entry(place).or_default(), sample.amount());
     }
-    if let Some((place, part)) = places.into_iter().max_by_key(|(_, part)| *part) {
-        line += &format!(" ({:.1} % {place})", percent(part, idle));
+    let longest = places.into_iter().max_by_key(|(_, part)| *part);
+    if let Some((place, part)) = &longest {
+        line += &format!(" ({:.1} % {place})", percent(*part, idle));
+    }
+    if let Some(((call, function), part)) = after_wait
+        && percent(part, idle) >= MIN_WAIT_PERCENT
+    {
+        let place = function.map_or_else(String::new, |name| format!(" in {name}"));
+        let is_named = |(longest, _): &(String, u64)| {
+            longest.starts_with(&format!("between {call} ")) && longest.contains(&place)
+        };
+        if !longest.iter().any(is_named) {
+            line += &format!("; {:.1} % after the host waited at {call}{place}", percent(part, idle));
+        }
     }
     Some(line)
 }
@@ -133,11 +163,7 @@ fn cause_words(word: &'static str) -> &'static str {
 /// Returns the place of idle time: `between cudaMalloc and cudaMemcpy in upload`, or `before cudaLaunchKernel in decode`.
 /// Returns `None` if it is unknown.
 fn place(profile: &Profile, site: SampleSite, is_thread_there: bool) -> Option<String> {
-    let innermost = |site| {
-        let InnermostFrames { call, function, .. } = innermost_frames(profile, site, NameFolding::Kept);
-        // An address names no place that a reader could find.
-        (call, function.filter(|name| !name.contains("0x")))
-    };
+    let innermost = |site| innermost(profile, site);
     let in_function = |function: Option<String>| function.map_or(String::new(), |name| format!(" in {name}"));
     if let SampleSite::Between { after, before, .. } = site {
         let [first, second] =
@@ -160,39 +186,91 @@ fn place(profile: &Profile, site: SampleSite, is_thread_there: bool) -> Option<S
     }
 }
 
+/// Returns the call at the end of a stack, and the innermost function of user code. An address names no place that a reader
+/// could find, so it is no function.
+fn innermost(profile: &Profile, site: SampleSite) -> (Option<String>, Option<String>) {
+    let InnermostFrames { call, function, .. } = innermost_frames(profile, site, NameFolding::Kept);
+    let function = user_function(profile, site, NameFolding::Kept).or(function);
+    (call, function.filter(|name| !name.contains("0x")))
+}
+
+/// Whether the host waits for the GPU in this API call: `cudaStreamSynchronize`, or a copy that is not asynchronous.
+fn is_wait(call: &str) -> bool {
+    let copies = call.contains("Memcpy") && !call.contains("Async");
+    call.contains("Synchronize") || copies
+}
+
+/// Returns the call and the function at which the host waited for the GPU before the GPU was idle for the longest time in
+/// all, with that idle time.
+fn longest_after_wait(profile: &Profile, samples: &[&Sample]) -> Option<((String, Option<String>), u64)> {
+    let mut places: BTreeMap<(String, Option<String>), u64> = BTreeMap::new();
+    for sample in samples.iter().take(MAX_IDLE_STACKS) {
+        let SampleSite::Between { after, .. } = sample.site else { continue };
+        let (Some(call), function) = innermost(profile, SampleSite::Context(after)) else { continue };
+        if is_wait(&call) {
+            add_to(places.entry((call, function)).or_default(), sample.amount());
+        }
+    }
+    places.into_iter().max_by_key(|(_, nanos)| *nanos)
+}
+
 /// Returns the line with the most expensive GPU work, kernels, copies and fills alike, over all GPUs; `None` if no work
 /// has a time.
 fn work_line(profile: &Profile) -> Option<String> {
-    let mut sums: BTreeMap<Cow<'_, str>, u64> = BTreeMap::new();
+    let mut sums: BTreeMap<Cow<'_, str>, (u64, u64)> = BTreeMap::new();
     for work in profile.works() {
         let name = match work.work {
             Work::Kernel(id) => profile.kernel(id).unwrap_or("unnamed kernels").into(),
-            Work::Copy(kind) => format!("{} copies", kind.label()).into(),
+            Work::Copy(kind) => format!("{} copies{}", kind.label(), pageable(profile, kind)).into(),
             Work::Set => "fills".into(),
             Work::Graph => "graphs".into(),
         };
-        add_to(sums.entry(name).or_default(), work.weight.nanos);
+        let (nanos, count) = sums.entry(name).or_default();
+        add_to(nanos, work.weight.nanos);
+        add_to(count, work.weight.count);
     }
-    let all = saturating_sum(sums.values().copied());
+    let all = saturating_sum(sums.values().map(|(nanos, _)| *nanos));
     if all == 0 {
         return None;
     }
     let mut sums: Vec<_> = sums.into_iter().collect();
-    sorting::sort_by_key(&mut sums, |(_, nanos)| Reverse(*nanos));
+    sorting::sort_by_key(&mut sums, |(_, (nanos, _))| Reverse(*nanos));
     let rest = sums.split_off(sums.len().min(MAX_WORKS));
     let share = |nanos| percent(nanos, all);
-    let mut parts: Vec<_> = sums
-        .iter()
-        .map(|(name, nanos)| {
-            let name = short_kernel(name).map_or_else(|| name.clone(), Cow::from);
-            format!("{:.1} % {name}", share(*nanos))
-        })
-        .collect();
+    let part = |(name, (nanos, count)): &(Cow<'_, str>, (u64, u64))| {
+        let name = short_kernel(name).map_or_else(|| name.clone(), Cow::from);
+        format!("{:.1} % {name}{}", share(*nanos), number_and_length(*nanos, *count))
+    };
+    let mut parts: Vec<_> = sums.iter().map(part).collect();
     if !rest.is_empty() {
-        let nanos = saturating_sum(rest.iter().map(|(_, nanos)| *nanos));
+        let nanos = saturating_sum(rest.iter().map(|(_, (nanos, _))| *nanos));
         parts.push(format!("{:.1} % in {} more", share(nanos), rest.len()));
     }
     Some(format!("GPU work {}: {}", format_nanos(all), parts.join(", ")))
+}
+
+/// Returns ` from pageable memory` if that is true of more than half of the bytes of the copies in this direction. The
+/// driver copies such memory once more, on the processor.
+fn pageable(profile: &Profile, kind: CopyKind) -> &'static str {
+    let of_kind = || profile.copies().iter().filter(|(path, _)| path.kind == kind);
+    let bytes = |ends: fn(&CopyPath) -> [MemoryKind; 2]| {
+        let is_pageable = |(path, _): &&(CopyPath, Weight)| ends(path).contains(&MemoryKind::PAGEABLE);
+        saturating_sum(of_kind().filter(is_pageable).map(|(_, weight)| weight.bytes))
+    };
+    let half = saturating_sum(of_kind().map(|(_, weight)| weight.bytes)) / 2;
+    match () {
+        () if bytes(|path| [path.from; 2]) > half => " from pageable memory",
+        () if bytes(|path| [path.to; 2]) > half => " to pageable memory",
+        () => "",
+    }
+}
+
+/// Returns ` (16,000 x 6.600 us)`: the number of executions, and their mean duration.
+fn number_and_length(nanos: u64, count: u64) -> String {
+    match count {
+        0 | 1 => String::new(),
+        _ => format!(" ({} x {})", grouped(count), format_nanos(nanos / count)),
+    }
 }
 
 /// Returns the line that states whether anything was lost, with the reasons.
@@ -338,7 +416,7 @@ mod tests {
     use gpuflame_model::profile::{
         Coverage, LaunchCoverage, Leaf, LeafFrame, ShownFrame, ShownFrameKind, SteadyPart, SteadyRule,
     };
-    use gpuflame_model::record::{CopyKind, DeviceId, Missing, Nanos, Row, ThreadId};
+    use gpuflame_model::record::{CopyKind, DeviceId, Missing, Nanos, Row, Step, ThreadId, WindowEdge};
 
     fn device_time(device: u32, busy: u64, idle: u64) -> DeviceTime {
         DeviceTime {
@@ -416,8 +494,9 @@ mod tests {
         profile.set_samples(&IDLE, samples);
         let expected = [
             "GPU 0 busy 10.0 % of 10.000 ms, start-up and shutdown included",
-            "idle 9.000 ms: 66.7 % host late (55.6 % between cudaMalloc and cudaMemcpy in upload)",
-            "GPU work 1.000 ms: 100.0 % gemm",
+            "idle 9.000 ms: 66.7 % host late (55.6 % between cudaMalloc and cudaMemcpy in upload); \
+             11.1 % after the host waited at cudaMemcpy in upload",
+            "GPU work 1.000 ms: 100.0 % gemm (4 x 250.000 us)",
             "complete: 9,216 launches, none lost",
             "next: open /x/o.idle.svg; 4 more files were written",
         ];
@@ -462,8 +541,68 @@ mod tests {
         sketch.stats(Work::Set, 0, 1, 200_000, 0).stats(Work::Copy(CopyKind::DTOH), 0, 1, 100_000, 0);
         let profile = sketch.done();
         // 8.4 of 10 ms are copies to the GPUs.
-        let expected = "GPU work 10.000 ms: 84.0 % HtoD copies, 9.0 % gemm, 4.0 % relu, 3.0 % in 2 more";
+        let expected = "GPU work 10.000 ms: 84.0 % HtoD copies (18 x 466.666 us), 9.0 % gemm (9 x 100.000 us), \
+                        4.0 % relu (9 x 44.444 us), 3.0 % in 2 more";
         assert_eq!(work_line(&profile).unwrap(), expected);
+    }
+
+    #[test]
+    fn copies_mostly_from_pageable_memory_say_so() {
+        let copies = |pageable: u64| {
+            let mut profile = Sketch::new().stats(Work::Copy(CopyKind::HTOD), 0, 1, 3_000, 0).done();
+            let copies = [(MemoryKind::PAGEABLE, pageable), (MemoryKind(2), 500)].map(|(from, bytes)| {
+                let path = CopyPath { device: DeviceId(0), kind: CopyKind::HTOD, from, to: MemoryKind(3) };
+                (path, Weight { count: 1, nanos: 10, bytes })
+            });
+            profile.set_delays_and_copies(Vec::new(), copies.into());
+            work_line(&profile).unwrap()
+        };
+        assert_eq!(copies(501), "GPU work 3.000 us: 100.0 % HtoD copies from pageable memory");
+        assert_eq!(copies(499), "GPU work 3.000 us: 100.0 % HtoD copies");
+    }
+
+    #[test]
+    fn idle_time_after_a_wait_of_the_host_is_listed_beside_the_longest() {
+        let mut profile = Profile::default();
+        let wait = add_call(&mut profile, 1, "report", "cudaStreamSynchronize");
+        let [launch, next] = [(2, "forward"), (3, "backward")]
+            .map(|(id, name)| add_call(&mut profile, id, name, "cudaLaunchKernel"));
+        profile.set_times(vec![device_time(0, 5, 10_000)], Vec::new());
+        let line = |profile: &mut Profile, after_wait: u64| {
+            let samples = [
+                idle(between(launch, next), Cause::HostLate, 10_000 - after_wait),
+                idle(between(wait, launch), Cause::HostLate, after_wait),
+            ];
+            profile.set_samples(&IDLE, samples.into());
+            idle_line(profile).unwrap()
+        };
+        let calls = "between cudaLaunchKernel in forward and cudaLaunchKernel in backward";
+        assert_eq!(
+            line(&mut profile, 700),
+            format!(
+                "idle 10.000 us: 100.0 % host late (93.0 % {calls}); 7.0 % after the host waited at cudaStreamSynchronize in report"
+            )
+        );
+        assert_eq!(line(&mut profile, 400), format!("idle 10.000 us: 100.0 % host late (96.0 % {calls})"));
+        assert_eq!(
+            line(&mut profile, 9_000),
+            "idle 10.000 us: 100.0 % host late (90.0 % between cudaStreamSynchronize in report and cudaLaunchKernel in forward)"
+        );
+    }
+
+    #[test]
+    fn a_step_that_takes_most_of_the_time_is_listed() {
+        let mut explain = gpuflame_explain::Explain::default();
+        let mut time = 1_000_000;
+        for number in 1..=21 {
+            let step = Step { time: Nanos(time), end: None, thread: ThreadId(1), number, name: "" };
+            explain.push(&Row::Step(step), &mut ());
+            time += if number == 1 { 9_000_000 } else { 1_000_000 };
+        }
+        explain.push(&Row::Window { edge: WindowEdge::Close, time: Nanos(time) }, &mut ());
+        let profile = explain.finish(&[], &mut ()).profile;
+        assert_eq!(slow_step(profile).unwrap(), "; step 1 took 9.000 ms, the median step 1.000 ms");
+        assert_eq!(slow_step(&Profile::default()), None);
     }
 
     #[test]

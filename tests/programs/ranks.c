@@ -1,0 +1,46 @@
+/* A rank of a job: each of COUNT steps launches a kernel of work and an all-reduce. In rank 1 (RANK) the all-reduce takes 1 us,
+ * because it comes last; in the other ranks it takes 90 us, most of it waiting. Without RANK, starts two ranks of itself.
+ *
+ *     ranks COUNT [unmarked]
+ *
+ * unmarked: steps are not marked. */
+#define _GNU_SOURCE
+#define GPUFLAME_HEADER_ONLY
+#include "cuda_mini.h"
+#include "gpuflame.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+KERNEL(gemm_d20000, "gemm_d20000", (int n), &n)
+KERNEL(reduce_d90000, "ncclDevKernel_AllReduce_d90000", (int n), &n)
+KERNEL(reduce_d1000, "ncclDevKernel_AllReduce_d1000", (int n), &n)
+
+int main(int argc, char **argv)
+{
+    const char *rank = getenv("RANK");
+    int count = argc > 1 ? atoi(argv[1]) : 1, step, other;
+    for (other = 0; !rank && other < 2; other++) {
+        if (fork() == 0) {
+            char number[2] = {(char)('0' + other), 0};
+            setenv("RANK", number, 1);
+            execv("/proc/self/exe", argv);
+            _exit(9);
+        }
+    }
+    for (step = 0; rank && step < count; step++) {
+        if (argc < 3)
+            gpuflame_step();
+        LAUNCH(gemm_d20000, 1, 32, NULL)(step);
+        if (rank[0] == '1')
+            LAUNCH(reduce_d1000, 1, 32, NULL)(step);
+        else
+            LAUNCH(reduce_d90000, 1, 32, NULL)(step);
+        cudaDeviceSynchronize();
+    }
+    while (wait(NULL) > 0)
+        ;
+    return 0;
+}
