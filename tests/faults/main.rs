@@ -1,0 +1,190 @@
+//! Runs with planted faults, for which the right answer is known: cause, culprit and cost. The answers come from the way
+//! in which the runs are made. These tests check the runs; they contain no rule that finds a fault.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod cases;
+mod list;
+mod measure;
+mod traces;
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use cases::{Case, cases, healthy};
+use list::{FAULTS, Plan, SHARES, Shows};
+use measure::{Slice, busy, impossible, is_gpu_work, length, slices};
+use support::command::gpuflame;
+use support::scratch;
+
+/// Traces of a run, by rank.
+fn recorded(plan: &Plan) -> Vec<Vec<Slice>> {
+    let folder = scratch("faults");
+    let names = plan.simulate(true).write(&folder);
+    let texts = names.iter().map(|name| fs::read_to_string(folder.join(name)).unwrap());
+    let ranks = texts.map(|text| slices(&text)).collect();
+    fs::remove_dir_all(folder).unwrap();
+    ranks
+}
+
+/// Asserts that nothing is wrong, and lists everything that is.
+fn assert_none(wrong: &[String]) {
+    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// Whether a share is within a quarter of the wanted one.
+fn is_near(found: f64, wanted: f64) -> bool {
+    (found / wanted - 1.0).abs() < 0.25
+}
+
+fn is_data_fault(case: &Case) -> bool {
+    case.plan.planted.iter().any(|planted| planted.fault.shows == Shows::Records)
+}
+
+#[test]
+fn each_fault_has_three_strengths_and_a_larger_partner() {
+    let mut wrong = Vec::new();
+    for fault in FAULTS {
+        let of_fault = |case: &&Case| case.plan.planted[0].fault.id == fault.id;
+        let mine: Vec<_> = cases().iter().filter(of_fault).collect();
+        assert!(mine.len() >= 4, "{}", fault.id);
+        let is_right = |share, wanted| fault.shows == Shows::Records || is_near(share, wanted);
+        for (case, wanted) in mine.iter().zip(SHARES) {
+            if !is_right(case.truth[0].share, wanted) {
+                wrong.push(format!("{}: {:.4} of the run, not {wanted}", case.name, case.truth[0].share));
+            }
+        }
+        let [first, second] = &mine[3].truth[..] else { panic!("two faults") };
+        let is_ordered = (first.id, second.id) == (fault.partner, fault.id) && first.share > 0.2;
+        if !is_ordered || !is_right(second.share, SHARES[1]) {
+            wrong.push(format!(
+                "{}: {} {:.4} {} {:.4}",
+                mine[3].name, first.id, first.share, second.id, second.share
+            ));
+        }
+    }
+    assert_none(&wrong);
+}
+
+/// The cost is the difference of two runs. Here it is read from both traces: time without kernels of the model where
+/// the fault makes a GPU wait, time with them where it makes them slower.
+#[test]
+fn costs_equal_sums_over_the_traces() {
+    let mut wrong = Vec::new();
+    for case in cases().iter().filter(|case| case.plan.planted.len() == 1) {
+        let (with, without) = (recorded(&case.plan), recorded(&case.plan.without(0)));
+        let (fault, cost) = (case.plan.planted[0].fault, case.truth[0].cost_ns);
+        let difference = |of: &dyn Fn(&[Slice]) -> i64| of(&with[0]) - of(&without[0]);
+        let longest = |ranks: &[Vec<Slice>]| ranks.iter().map(|rank| length(rank)).max().unwrap();
+        assert_eq!(longest(&with) - longest(&without), cost, "{}", case.name);
+        let (found, wanted) = match fault.shows {
+            Shows::Idle => (difference(&|slices| length(slices) - busy(slices, 0, fault.own_kernels)), cost),
+            Shows::Busy => (difference(&|slices| busy(slices, 0, fault.own_kernels)), cost),
+            // While GPU 0 does the work of both, one of them twice, GPU 1 waits for twice the time lost.
+            Shows::SecondIdle => (difference(&|slices| length(slices) - busy(slices, 1, None)), 2 * cost),
+            Shows::Records => continue,
+        };
+        if !is_near(found as f64, wanted as f64) {
+            wrong.push(format!("{}: {found} of {wanted} ns", case.name));
+        }
+    }
+    assert_none(&wrong);
+}
+
+#[test]
+fn records_are_missing_or_wrong_as_planted() {
+    let is_alone = |case: &&Case| is_data_fault(case) && case.plan.planted.len() == 1;
+    for case in cases().iter().filter(is_alone).filter(|case| case.name != "clocks_disagree-ranks") {
+        let planted = case.plan.planted[0];
+        let (wrong, right) = (recorded(&case.plan).remove(0), recorded(&case.plan.without(0)).remove(0));
+        let kernels = |slices: &[Slice]| {
+            let mut kernels: Vec<_> = slices
+                .iter()
+                .filter(|slice| slice.category == "kernel")
+                .map(|slice| (slice.correlation.unwrap(), slice.start, slice.end - slice.start))
+                .collect();
+            kernels.sort_unstable();
+            kernels
+        };
+        let (wrong, right) = (kernels(&wrong), kernels(&right));
+        let is_wrong = |ns: i64| ns < 0 || ns > 1_000_000_000_000;
+        let count = match planted.fault.id {
+            "launches_without_activity" => right.len() - wrong.len(),
+            "impossible_times" => wrong.iter().filter(|(_, _, ns)| is_wrong(*ns)).count(),
+            _ => {
+                assert!(
+                    wrong.iter().zip(&right).all(|(wrong, right)| right.1 - wrong.1 == planted.amount as i64)
+                );
+                continue;
+            }
+        };
+        let wanted = planted.amount * right.len() as f64;
+        assert!((count as f64 / wanted - 1.0).abs() < 0.5, "{}: {count} of {wanted} records", case.name);
+    }
+}
+
+/// Each trace is one that a GPU can give: streams in order, kernels after launches, waits as long as what they wait for.
+#[test]
+fn runs_are_physically_possible() {
+    let mut wrong = Vec::new();
+    for case in cases().iter().filter(|case| !is_data_fault(case)).chain(&healthy()) {
+        for slices in recorded(&case.plan) {
+            assert!(slices.iter().any(is_gpu_work));
+            wrong.extend(impossible(&slices).first().map(|first| format!("{}: {first}", case.name)));
+        }
+    }
+    assert_none(&wrong);
+}
+
+#[test]
+fn traces_are_small_and_check_finds_only_planted_damage() {
+    let mut wrong = Vec::new();
+    for case in cases().iter().chain(&healthy()) {
+        let folder = scratch("faults");
+        for name in case.write(&folder) {
+            let size = fs::metadata(folder.join(&name)).unwrap().len();
+            if size >= 2_000_000 {
+                wrong.push(format!("{}: {size} bytes", case.name));
+            }
+            let check = gpuflame(&folder, ["check", &name]).ok().stdout;
+            let bad: Vec<_> = check.lines().filter(|line| line.starts_with("BAD")).collect();
+            if !is_data_fault(case) && !bad.is_empty() {
+                wrong.push(format!("{}: {bad:?}", case.name));
+            }
+        }
+        fs::remove_dir_all(folder).unwrap();
+    }
+    assert_none(&wrong);
+}
+
+#[test]
+fn another_seed_changes_the_times_and_not_the_truth() {
+    let mut wrong = Vec::new();
+    for case in cases().iter().filter(|case| case.name.ends_with("-middle")) {
+        let other = case.with_seed(case.plan.seed + 7_000);
+        assert_ne!(other.plan.length_ns(), case.plan.length_ns(), "{}", case.name);
+        let (one, two) = (&case.truth[0], &other.truth[0]);
+        assert_eq!((one.id, one.culprit), (two.id, two.culprit));
+        if one.cost_ns != two.cost_ns && !is_near(one.share, two.share) {
+            wrong.push(format!("{}: {:.4} and {:.4} of the run", case.name, one.share, two.share));
+        }
+    }
+    assert_none(&wrong);
+}
+
+#[test]
+fn the_clock_of_one_rank_is_ahead() {
+    let case = cases().iter().find(|case| case.name == "clocks_disagree-ranks").unwrap();
+    let (with, without) = (recorded(&case.plan), recorded(&case.plan.without(0)));
+    for (rank, ns) in [(0, 0), (1, 5_000_000)] {
+        let mut pairs = with[rank].iter().zip(&without[rank]).filter(|(slice, _)| slice.category != "Trace");
+        assert!(pairs.all(|(late, slice)| late.start - slice.start == ns && late.end - slice.end == ns));
+    }
+}
+
+#[test]
+fn healthy_runs_have_no_fault() {
+    let names: BTreeSet<_> = healthy().into_iter().map(|case| (case.name, case.truth.len())).collect();
+    assert!(names.len() >= 12 && names.iter().all(|(_, faults)| *faults == 0));
+}

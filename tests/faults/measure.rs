@@ -1,0 +1,137 @@
+//! Reads a trace again, line by line and without the simulation, and adds up its times.
+
+use std::collections::BTreeMap;
+
+/// A complete event, in nanoseconds.
+pub(crate) struct Slice {
+    pub(crate) category: String,
+    pub(crate) name: String,
+    /// Process and thread; of GPU work, the device and the stream.
+    pub(crate) place: (u64, u64),
+    pub(crate) start: i64,
+    pub(crate) end: i64,
+    pub(crate) correlation: Option<u64>,
+}
+
+/// All complete events of a trace, which has one in a line.
+pub(crate) fn slices(text: &str) -> Vec<Slice> {
+    text.lines().filter(|line| line.starts_with(r#"{"ph":"X""#)).map(slice).collect()
+}
+
+fn slice(line: &str) -> Slice {
+    let start = nanos(field(line, "ts").unwrap());
+    Slice {
+        category: field(line, "cat").unwrap().to_owned(),
+        name: field(line, "name").unwrap().to_owned(),
+        place: (integer(line, "pid").unwrap_or(0), integer(line, "tid").unwrap_or(0)),
+        start,
+        end: start + nanos(field(line, "dur").unwrap()),
+        correlation: integer(line, "correlation"),
+    }
+}
+
+/// The value of a field, without quotes.
+fn field<'a>(line: &'a str, name: &str) -> Option<&'a str> {
+    let rest = line.split_once(&format!("\"{name}\":"))?.1;
+    match rest.strip_prefix('"') {
+        Some(text) => text.split('"').next(),
+        None => rest.split([',', '}']).next(),
+    }
+}
+
+fn integer(line: &str, name: &str) -> Option<u64> {
+    field(line, name)?.parse().ok()
+}
+
+/// Microseconds with three decimals, in nanoseconds.
+fn nanos(micros: &str) -> i64 {
+    micros.replace('.', "").parse().unwrap()
+}
+
+/// Nanoseconds from the start to the end of the run.
+pub(crate) fn length(slices: &[Slice]) -> i64 {
+    let span = slices.iter().find(|slice| slice.category == "Trace").unwrap();
+    span.end - span.start
+}
+
+/// Nanoseconds in which at least one kernel of the model runs on the device: the union of their intervals. Collectives
+/// and kernels with `except` in their names do not count.
+pub(crate) fn busy(slices: &[Slice], device: u64, except: Option<&str>) -> i64 {
+    let is_model = |slice: &&Slice| {
+        let is_except =
+            except.is_some_and(|name| slice.name.contains(name)) || slice.name.starts_with("nccl");
+        slice.category == "kernel" && slice.place.0 == device && !is_except
+    };
+    let mut intervals: Vec<_> =
+        slices.iter().filter(is_model).map(|slice| (slice.start, slice.end)).collect();
+    intervals.sort_unstable();
+    let (mut sum, mut until) = (0, i64::MIN);
+    for (start, end) in intervals {
+        sum += (end - start.max(until)).max(0);
+        until = until.max(end);
+    }
+    sum
+}
+
+/// Whether the slice is on a GPU.
+pub(crate) fn is_gpu_work(slice: &Slice) -> bool {
+    ["kernel", "gpu_memcpy", "gpu_memset"].contains(&&*slice.category)
+}
+
+/// Starts of the calls of a trace, by correlation id.
+pub(crate) fn calls(slices: &[Slice]) -> BTreeMap<u64, (&str, i64, i64)> {
+    let calls = slices.iter().filter(|slice| slice.category.starts_with("cuda_"));
+    calls.filter_map(|call| Some((call.correlation?, (&*call.name, call.start, call.end)))).collect()
+}
+
+/// What a GPU and its driver cannot do, in words; empty for a possible trace.
+pub(crate) fn impossible(slices: &[Slice]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let calls = calls(slices);
+    let mut places: BTreeMap<(bool, u64, u64), Vec<&Slice>> = BTreeMap::new();
+    for slice in slices.iter().filter(|slice| slice.category != "Trace") {
+        places.entry((is_gpu_work(slice), slice.place.0, slice.place.1)).or_default().push(slice);
+        if is_gpu_work(slice) {
+            match slice.correlation.and_then(|id| calls.get(&id)) {
+                Some((_, start, _)) if *start <= slice.start => {}
+                _ => wrong.push(format!("{} starts before its launch", slice.name)),
+            }
+        }
+    }
+    for ((is_gpu, _, _), mut slices) in places {
+        slices.sort_by_key(|slice| (slice.start, -slice.end));
+        let mut open: Vec<&Slice> = Vec::new();
+        for slice in slices {
+            open.retain(|outer| outer.end > slice.start);
+            let is_allowed = open.last().is_none_or(|outer| !is_gpu && outer.end >= slice.end);
+            if !is_allowed || slice.end < slice.start {
+                wrong.push(format!("{} overlaps {:?}", slice.name, open.last().map(|open| &open.name)));
+            }
+            open.push(slice);
+        }
+    }
+    wrong.extend(early_returns(slices));
+    wrong
+}
+
+/// Waiting calls that return before the work launched earlier by their process.
+fn early_returns(slices: &[Slice]) -> Vec<String> {
+    let calls = calls(slices);
+    let waits = |name: &str| ["cudaDeviceSynchronize", "cudaFree"].contains(&name);
+    let mut wrong = Vec::new();
+    let ends: Vec<_> = slices
+        .iter()
+        .filter(|slice| is_gpu_work(slice))
+        .map(|slice| (calls[&slice.correlation.unwrap()].1, slice.place.0, slice.end))
+        .collect();
+    for (name, start, end) in calls.values().filter(|(name, ..)| waits(name)) {
+        // With several devices, a call waits for one of them.
+        let is_late = |&(launch, device, work_end): &(i64, u64, i64)| {
+            launch < *start && work_end > *end && ends.iter().all(|(_, other, _)| *other == device)
+        };
+        if ends.iter().any(is_late) {
+            wrong.push(format!("{name} returns too early"));
+        }
+    }
+    wrong
+}
