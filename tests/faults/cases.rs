@@ -82,9 +82,14 @@ fn seed(fault: &Fault) -> u64 {
     fault.id.bytes().fold(1, |seed, byte| (seed * 31 + u64::from(byte)) % 1_000_003)
 }
 
+/// Loops of different shapes: steps, layers and the length of kernels.
+const SHAPES: [(usize, usize, f64); 3] = [(34, 17, 150_000.0), (30, 20, 180_000.0), (40, 14, 240_000.0)];
+
 fn alone(fault: &'static Fault, strength: usize) -> Plan {
     let planted = vec![Planted { fault, amount: 0.0, on: true }];
-    let mut plan = Plan { seed: seed(fault) + strength as u64, planted, ..Plan::default() };
+    let (steps, layers, kernel_ns) = SHAPES[(strength + fault.id.len()) % SHAPES.len()];
+    let shape = Shape { steps, layers, kernel_ns, ..Shape::default() };
+    let mut plan = Plan { shape, seed: seed(fault) + strength as u64, planted };
     set_amount(&mut plan, 0, strength);
     plan
 }

@@ -7,6 +7,7 @@ mod support;
 mod cases;
 mod list;
 mod measure;
+mod programs;
 mod traces;
 
 use std::collections::BTreeSet;
@@ -15,6 +16,7 @@ use std::fs;
 use cases::{Case, cases, healthy};
 use list::{FAULTS, Plan, SHARES, Shows};
 use measure::{Slice, busy, impossible, is_gpu_work, length, slices};
+use programs::{HEALTHY_NS, PROGRAMS, Program, STRENGTHS};
 use support::command::gpuflame;
 use support::scratch;
 
@@ -187,4 +189,69 @@ fn the_clock_of_one_rank_is_ahead() {
 fn healthy_runs_have_no_fault() {
     let names: BTreeSet<_> = healthy().into_iter().map(|case| (case.name, case.truth.len())).collect();
     assert!(names.len() >= 12 && names.iter().all(|(_, faults)| *faults == 0));
+}
+
+/// The simulated stack's own record gives the cost.
+fn assert_costs(programs: &[Program]) {
+    let mut wrong = Vec::new();
+    for program in programs {
+        let mut costs = vec![program.record(STRENGTHS[1], true).cost_ns];
+        for percent in STRENGTHS {
+            let recorded = program.record(percent, false);
+            let (cost, wanted) = (recorded.cost_ns as f64, (HEALTHY_NS * percent / (100 - percent)) as f64);
+            costs.push(recorded.cost_ns);
+            let is_right = match program.is_exact() {
+                true => is_near(cost, wanted),
+                // The kernel divides the processor between threads as it likes.
+                false => program.id == "starved_thread" || cost > wanted * 0.75,
+            };
+            let check = gpuflame(&recorded.done.folder, ["check", "out.gfr"]).ok().stdout;
+            if !is_right || check.contains("\nBAD") || !program.is_named(&recorded.done) {
+                wrong.push(format!("{} {percent} %: {cost} of {wanted} ns\n{check}", program.id));
+            }
+        }
+        assert!(program.line() > 1);
+        if costs[0] > costs[3] / 2 {
+            wrong.push(format!("{}: {costs:?} ns", program.id));
+        }
+    }
+    assert_none(&wrong);
+}
+
+#[test]
+fn programs_cost_what_is_planted() {
+    assert_costs(&PROGRAMS[..PROGRAMS.len() / 2]);
+}
+
+#[test]
+fn further_programs_cost_what_is_planted() {
+    assert_costs(&PROGRAMS[PROGRAMS.len() / 2..]);
+}
+
+#[test]
+#[ignore = "writes the traces of all cases into the folder that FAULTS_FOLDER names"]
+fn write_all_cases() {
+    let folder = std::env::var_os("FAULTS_FOLDER")
+        .map(std::path::PathBuf::from)
+        .expect("FAULTS_FOLDER names a folder");
+    for case in cases().iter().chain(&healthy()) {
+        let folder = folder.join(&case.name);
+        fs::create_dir_all(&folder).unwrap();
+        case.write(&folder);
+        fs::write(folder.join("truth.txt"), format!("{:#?}\n", case.truth)).unwrap();
+    }
+    for (program, percent) in PROGRAMS.iter().flat_map(|program| STRENGTHS.map(|percent| (program, percent)))
+    {
+        let Program { id, function, device, .. } = program;
+        let recorded = program.record(percent, false);
+        let folder = folder.join(format!("program-{id}-{percent}"));
+        fs::create_dir_all(&folder).unwrap();
+        fs::copy(recorded.done.folder.join("out.gfr"), folder.join("out.gfr")).unwrap();
+        let truth = format!(
+            "{id}: {function} (faults.c:{}), device {device:?}, {} ns",
+            program.line(),
+            recorded.cost_ns
+        );
+        fs::write(folder.join("truth.txt"), truth + "\n").unwrap();
+    }
 }

@@ -114,22 +114,33 @@ pub(crate) fn impossible(slices: &[Slice]) -> Vec<String> {
     wrong
 }
 
-/// Waiting calls that return before the work launched earlier by their process.
+/// Waiting calls that return before their work ends. On traces of one GPU only: calls do not name their GPU.
 fn early_returns(slices: &[Slice]) -> Vec<String> {
     let calls = calls(slices);
-    let waits = |name: &str| ["cudaDeviceSynchronize", "cudaFree"].contains(&name);
-    let mut wrong = Vec::new();
-    let ends: Vec<_> = slices
+    let work: Vec<_> = slices
         .iter()
         .filter(|slice| is_gpu_work(slice))
-        .map(|slice| (calls[&slice.correlation.unwrap()].1, slice.place.0, slice.end))
+        .map(|slice| (slice, calls[&slice.correlation.unwrap()]))
         .collect();
-    for (name, start, end) in calls.values().filter(|(name, ..)| waits(name)) {
-        // With several devices, a call waits for one of them.
-        let is_late = |&(launch, device, work_end): &(i64, u64, i64)| {
-            launch < *start && work_end > *end && ends.iter().all(|(_, other, _)| *other == device)
+    if work.iter().any(|(slice, _)| slice.place.0 != 0) {
+        return Vec::new();
+    }
+    let mut wrong = Vec::new();
+    for (slice, (call, _, returns)) in &work {
+        if (slice.name.contains("Pageable") || *call == "cudaMemcpy") && *returns < slice.end {
+            wrong.push(format!("{call} returns before its copy ends"));
+        }
+    }
+    for (name, start, returns) in calls.values() {
+        let waits_for = |slice: &Slice| match *name {
+            "cudaDeviceSynchronize" | "cudaFree" => true,
+            "cudaStreamSynchronize" => slice.place.1 == 7,
+            _ => false,
         };
-        if ends.iter().any(is_late) {
+        let is_late = |(slice, (_, launched, _)): &(&Slice, (&str, i64, i64))| {
+            waits_for(slice) && launched < start && slice.end > *returns
+        };
+        if work.iter().any(is_late) {
             wrong.push(format!("{name} returns too early"));
         }
     }
