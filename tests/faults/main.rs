@@ -229,6 +229,26 @@ fn further_programs_cost_what_is_planted() {
 }
 
 #[test]
+fn programs_have_a_larger_cost_next_to_the_fault() {
+    for program in PROGRAMS.iter().filter(|program| program.partner.is_some()) {
+        let recorded = program.record_combined();
+        assert!(is_near(recorded.lengthened_ns as f64, (HEALTHY_NS * 40 / 60) as f64), "{}", program.id);
+        // The kernel divides the processor between threads as it likes.
+        let is_smaller = program.id == "starved_thread" || recorded.cost_ns < recorded.lengthened_ns;
+        assert!(recorded.cost_ns > 0 && is_smaller, "{}: {} ns", program.id, recorded.cost_ns);
+    }
+}
+
+/// The 26 faults: in traces, and two that only a program of its own can show.
+#[test]
+fn the_list_is_complete() {
+    let in_traces: BTreeSet<_> = FAULTS.iter().map(|fault| fault.id).collect();
+    let in_programs: BTreeSet<_> = PROGRAMS.iter().map(|program| program.id).collect();
+    assert_eq!((in_traces.len(), in_traces.union(&in_programs).count()), (24, 26));
+    assert!(PROGRAMS.iter().all(|program| in_traces.contains(program.id) || program.partner.is_some()));
+}
+
+#[test]
 #[ignore = "writes the traces of all cases into the folder that FAULTS_FOLDER names"]
 fn write_all_cases() {
     let folder = std::env::var_os("FAULTS_FOLDER")

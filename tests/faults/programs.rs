@@ -24,13 +24,15 @@ pub(crate) struct Program {
     pub(crate) function: &'static str,
     pub(crate) device: Option<u32>,
     pub(crate) shows: Shows,
+    /// For faults that only a program can have: the larger cost of the run in which they are planted a fourth time.
+    pub(crate) partner: Option<&'static str>,
     /// Options of `gpuflame run`, and settings.
     options: &'static [&'static str],
     settings: &'static [(&'static str, &'static str)],
 }
 
 const fn program(id: &'static str, function: &'static str) -> Program {
-    Program { id, function, device: None, shows: Shows::Idle, options: &[], settings: &[] }
+    Program { id, function, device: None, shows: Shows::Idle, partner: None, options: &[], settings: &[] }
 }
 
 pub(crate) const PROGRAMS: &[Program] = &[
@@ -46,9 +48,14 @@ pub(crate) const PROGRAMS: &[Program] = &[
     Program { shows: Shows::Busy, ..program("slow_steps", "forward") },
     Program { shows: Shows::Busy, device: Some(0), ..program("late_slowdown", "forward") },
     Program { shows: Shows::SecondIdle, device: Some(1), ..program("idle_gpu", "forward") },
-    Program { settings: &[("GPUFLAME_UNIFIED", "1")], ..program("managed_memory", "touch_table") },
+    Program {
+        settings: &[("GPUFLAME_UNIFIED", "1")],
+        partner: Some("late_slowdown"),
+        ..program("managed_memory", "touch_table")
+    },
     Program {
         options: &["--cpu-samples", "99", "--off-cpu", "--rows"],
+        partner: Some("late_slowdown"),
         ..program("starved_thread", "compute_on_host")
     },
 ];
@@ -57,22 +64,32 @@ pub(crate) const PROGRAMS: &[Program] = &[
 pub(crate) struct Recorded {
     pub(crate) done: Done,
     pub(crate) cost_ns: u64,
+    /// Cost of a partner that makes kernels longer.
+    pub(crate) lengthened_ns: u64,
 }
 
 impl Program {
     /// Runs the program under `gpuflame run`. The recording is `out.gfr` in the folder of the run.
     pub(crate) fn record(&self, strength: u64, is_right: bool) -> Recorded {
+        self.record_with(&["--strength", &strength.to_string(), if is_right { "--right" } else { "" }])
+    }
+
+    /// Runs the program with the fault in middle strength and its partner in full strength.
+    pub(crate) fn record_combined(&self) -> Recorded {
+        let partner = self.partner.expect("a partner");
+        self.record_with(&["--strength", "12", "--fault", partner, "--strength", "40"])
+    }
+
+    fn record_with(&self, arguments: &[&str]) -> Recorded {
         let program = compiled().to_str().unwrap();
-        let mut run = Run::new(Path::new(env!("CARGO_BIN_EXE_gpuflame")), Way::None)
+        let run = Run::new(Path::new(env!("CARGO_BIN_EXE_gpuflame")), Way::None)
             .args(["run", "--library", support::gpuflame().to_str().unwrap()])
             .args(if self.options.is_empty() { &["--rows"] } else { self.options }.iter().copied())
-            .args(["--", program, "--fault", self.id, "--strength", &strength.to_string()])
+            .args(["--", program, "--fault", self.id])
+            .args(arguments.iter().copied().filter(|argument| !argument.is_empty()))
             .env("GPUSIM_CLOCK", "real")
             .env("GPUSIM_NDEV", if self.id == "idle_gpu" { "2" } else { "1" })
             .env("GPUSIM_TRUTH", "lines.jsonl");
-        if is_right {
-            run = run.arg("--right");
-        }
         let run = self.settings.iter().fold(run, |run, (name, value)| run.env(name, value));
         let done = run.ok();
         let layers = layers(&done.file("lines.jsonl"));
@@ -80,12 +97,13 @@ impl Program {
         let end = layers.iter().map(|layer| layer.2).max().unwrap();
         let busy =
             |device| union(layers.iter().filter(|layer| layer.0 == device).map(|layer| (layer.1, layer.2)));
+        let lengthened_ns = done.stdout.trim().parse().unwrap();
         let cost_ns = match self.shows {
-            Shows::Busy => done.stdout.trim().parse().unwrap(),
+            Shows::Busy => lengthened_ns,
             Shows::SecondIdle => (busy(0) - busy(1)) / 2,
             _ => end - start - busy(0),
         };
-        Recorded { done, cost_ns }
+        Recorded { done, cost_ns, lengthened_ns }
     }
 
     /// Whether the GPU alone decides the cost. A busy machine adds to the costs of the host.

@@ -1,9 +1,9 @@
-/* A training loop with one planted fault, whose cost is known.
+/* A training loop with planted faults, whose costs are known.
  *
- *     faults --fault NAME --strength PERCENT [--steps N] [--right]
+ *     faults --fault NAME --strength PERCENT [--fault NAME --strength PERCENT] [--steps N] [--right]
  *
- * Each step launches eight layers of 400 us; the host waits for the step before. The fault takes about PERCENT of the run.
- * With --right the same work is done without the fault. Prints the nanoseconds by which the program made kernels longer. */
+ * Each step launches eight layers of 400 us; the host waits for the step before the last. A fault takes about PERCENT of the
+ * run. With --right the same work is done without the faults. Prints the nanoseconds by which the program made kernels longer. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -29,17 +29,20 @@ KERNEL(tiny_d1500, "tiny_d1500", (int n), &n)
 /* Sets the end of the thread's next kernel, on the simulated stack. */
 static void (*set_end)(unsigned long (*end)(void *, unsigned long), void *argument);
 
-static const char *fault = "";
-static unsigned long extra, longer, kernel_ns = LAYER_NS, lengthened;
+/* The faults, and the nanoseconds per step that each costs. */
+static const char *faults[2] = {"", ""};
+static unsigned long extras[2], percents[2] = {12, 12};
+static unsigned long kernel_ns = LAYER_NS, lengthened;
 static int step, steps = 30, right, devices = 1;
 static char *pageable, *pinned, *device, *managed;
 static cudaStream_t stream[2], copies;
 static cudaEvent_t copied;
 static volatile int over;
 
-static int has(const char *name)
+/* Nanoseconds per step that the fault costs: 0 if it is not planted. */
+static unsigned long extra_of(const char *name)
 {
-    return !strcmp(fault, name);
+    return !strcmp(faults[0], name) ? extras[0] : !strcmp(faults[1], name) ? extras[1] : 0;
 }
 
 static unsigned long now(clockid_t clock)
@@ -84,13 +87,13 @@ OWN_FRAME static void log_metrics(void)
         cudaMemcpyAsync(pageable, device, 4, cudaMemcpyDeviceToHost, stream[0]);
         cudaStreamSynchronize(stream[0]); /* fault: sync_read */
     }
-    compute_on_host(extra);
+    compute_on_host(extra_of("sync_read"));
     KEEP_FRAME();
 }
 
 OWN_FRAME static void add_bias_per_token(void)
 {
-    unsigned long i, count = right ? 1 : extra / 1500;
+    unsigned long i, count = right ? 1 : extra_of("tiny_kernels") / 1500;
     for (i = 0; i < count; i++)
         LAUNCH(tiny_d1500, 1, 32, stream[0])(step); /* fault: tiny_kernels */
     KEEP_FRAME();
@@ -98,12 +101,12 @@ OWN_FRAME static void add_bias_per_token(void)
 
 OWN_FRAME static void load_batch(void)
 {
-    size_t bytes = has("pageable_copies") || has("sync_copies") ? extra * BYTES_PER_NS : 4096;
-    if (has("pageable_copies") && !right) {
+    size_t bytes = (extra_of("pageable_copies") + extra_of("sync_copies")) * BYTES_PER_NS + 4096;
+    if (extra_of("pageable_copies") && !right) {
         /* The driver copies pageable memory in pieces of pinned memory, and the call returns when it has read all. */
         cudaMemcpyAsync(device, pageable, bytes, cudaMemcpyHostToDevice, stream[0]); /* fault: pageable_copies */
         cudaStreamSynchronize(stream[0]);
-    } else if (has("sync_copies") && !right) {
+    } else if (extra_of("sync_copies") && !right) {
         cudaStreamSynchronize(stream[0]); /* the default stream would wait for this one on a real GPU */
         cudaMemcpy(device, pinned, bytes, cudaMemcpyHostToDevice); /* fault: sync_copies */
     } else {
@@ -122,7 +125,7 @@ OWN_FRAME static void with_workspace(void)
     if (right)
         return;
     cudaDeviceSynchronize();
-    for (began = now(CLOCK_MONOTONIC); now(CLOCK_MONOTONIC) - began < extra;) {
+    for (began = now(CLOCK_MONOTONIC); now(CLOCK_MONOTONIC) - began < extra_of("allocation_in_loop");) {
         cudaMalloc(&memory, 1 << 20);
         cudaFree(memory); /* fault: allocation_in_loop */
     }
@@ -132,7 +135,7 @@ OWN_FRAME static void with_workspace(void)
 /* Another program's memory does not fit next to this, so it moves out and in. */
 OWN_FRAME static void touch_table(void)
 {
-    size_t bytes = extra / 2 * BYTES_PER_NS;
+    size_t bytes = extra_of("managed_memory") / 2 * BYTES_PER_NS;
     cudaMemLocation gpu = {1, 0}, host = {2, 0};
     if (right)
         return;
@@ -144,27 +147,30 @@ OWN_FRAME static void touch_table(void)
 OWN_FRAME static void write_log(void)
 {
     if (!right && (step == steps / 4 || step == steps / 2))
-        nap(extra * steps / 2 + 2 * STEP_NS); /* fault: pauses */
+        nap(extra_of("pauses") * steps / 2 + 2 * STEP_NS); /* fault: pauses */
     KEEP_FRAME();
 }
 
 /* Kernels are longer from 60 % of the run on, or in every fifth step, by as much as the fault costs on average. */
 static void set_kernel_length(void)
 {
-    int is_late = has("late_slowdown") && step * 10 >= steps * 6;
-    int is_fifth = has("slow_steps") && step % 5 == 3;
-    unsigned long slow = has("late_slowdown") ? extra * 10 / 4 : extra * 5;
-    kernel_ns = LAYER_NS + ((is_late || is_fifth) && !right ? slow / LAYERS : 0);
+    unsigned long slow = 0;
+    if (!right && step * 10 >= steps * 6)
+        slow += extra_of("late_slowdown") * 10 / 4;
+    if (!right && step % 5 == 3)
+        slow += extra_of("slow_steps") * 5;
+    kernel_ns = LAYER_NS + slow / LAYERS;
 }
 
 OWN_FRAME static void forward(void)
 {
-    unsigned long layer, from = steps * LAYERS * (STEP_NS - longer) / STEP_NS;
+    unsigned long idle = extra_of("idle_gpu") < STEP_NS ? extra_of("idle_gpu") : STEP_NS;
+    unsigned long layer, from = steps * LAYERS * (STEP_NS - idle) / STEP_NS;
     int gpu, at;
     SITE("main;run_step;forward");
     for (layer = step * LAYERS; layer < (step + 1ul) * LAYERS; layer++)
         for (gpu = 0; gpu < devices; gpu++) {
-            at = has("idle_gpu") && !right && layer >= from ? 0 : gpu;
+            at = idle && !right && layer >= from ? 0 : gpu;
             if (devices > 1)
                 cudaSetDevice(at);
             launch_layer(at); /* fault: idle_gpu slow_steps late_slowdown */
@@ -180,66 +186,71 @@ OWN_FRAME static void run_step(void)
     load_batch();
     forward();
     SITE("main;run_step");
-    if (has("tiny_kernels"))
+    if (extra_of("tiny_kernels"))
         add_bias_per_token();
-    if (has("allocation_in_loop"))
+    if (extra_of("allocation_in_loop"))
         with_workspace();
-    if (has("managed_memory"))
+    if (extra_of("managed_memory"))
         touch_table();
-    if (has("sync_read"))
+    if (extra_of("sync_read"))
         log_metrics();
-    if (has("pauses"))
+    if (extra_of("pauses"))
         write_log();
-    if (has("starved_thread"))
+    if (extra_of("starved_thread"))
         compute_on_host(STEP_NS / 2); /* fault: starved_thread */
     KEEP_FRAME();
 }
 
-/* Competes with the launching thread for its processor. */
+/* Competes with the launching thread for its processor; a weak fault does so for three quarters of the time. */
 static void *burn(void *argument)
 {
     (void)argument;
-    while (!over)
-        KEEP_FRAME();
+    while (!over) {
+        unsigned long began = now(CLOCK_MONOTONIC);
+        while (!over && now(CLOCK_MONOTONIC) - began < STEP_NS)
+            KEEP_FRAME();
+        if (extra_of("starved_thread") < STEP_NS / 9)
+            nap(STEP_NS / 3);
+    }
     return NULL;
 }
 
 int main(int argc, char **argv)
 {
-    unsigned long percent = 12, bytes;
+    unsigned long bytes = 4096;
     cudaEvent_t done[2];
-    pthread_t burners[4];
+    pthread_t burners[3];
     cpu_set_t one;
     void *driver;
-    int at, burning;
+    int at, burning = 0, count = 0;
     for (at = 1; at < argc; at++) {
         if (!strcmp(argv[at], "--right"))
             right = 1;
-        else if (at + 1 < argc && !strcmp(argv[at], "--fault"))
-            fault = argv[++at];
-        else if (at + 1 < argc && !strcmp(argv[at], "--strength"))
-            percent = strtoul(argv[++at], NULL, 10);
+        else if (at + 1 < argc && !strcmp(argv[at], "--fault") && count < 2)
+            faults[count++] = argv[++at];
+        else if (at + 1 < argc && !strcmp(argv[at], "--strength") && count)
+            percents[count - 1] = strtoul(argv[++at], NULL, 10);
         else if (at + 1 < argc && !strcmp(argv[at], "--steps"))
             steps = atoi(argv[++at]);
         else
             return 2;
     }
-    if (percent > 90)
-        return 2;
-    /* Per step, so that the fault is PERCENT of the run. */
-    extra = STEP_NS * percent / (100 - percent);
-    longer = extra < STEP_NS ? extra : STEP_NS;
-    devices = has("idle_gpu") ? 2 : 1;
+    for (at = 0; at < count; at++) {
+        if (percents[at] > 90)
+            return 2;
+        extras[at] = STEP_NS * percents[at] / (100 - percents[at]);
+        bytes += extras[at] * BYTES_PER_NS;
+    }
+    devices = extra_of("idle_gpu") ? 2 : 1;
     for (at = devices - 1; at >= 0; at--) {
         cudaSetDevice(at);
         cudaStreamCreateWithFlags(&stream[at], cudaStreamNonBlocking);
     }
     cudaStreamCreateWithFlags(&copies, cudaStreamNonBlocking);
     cudaEventCreate(&copied);
-    bytes = extra * BYTES_PER_NS + 4096;
     cudaMalloc((void **)&device, bytes);
-    cudaMallocHost((void **)&pinned, has("pageable_copies") || has("sync_copies") ? bytes : 4096);
-    if (has("managed_memory"))
+    cudaMallocHost((void **)&pinned, extra_of("pageable_copies") || extra_of("sync_copies") ? bytes : 4096);
+    if (extra_of("managed_memory"))
         cudaMallocManaged((void **)&managed, bytes, 1);
     pageable = malloc(bytes);
     driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
@@ -249,9 +260,10 @@ int main(int argc, char **argv)
         cudaEventCreate(&done[at]);
     CPU_ZERO(&one);
     CPU_SET(sched_getcpu(), &one);
-    if (has("starved_thread"))
+    if (extra_of("starved_thread"))
         pthread_setaffinity_np(pthread_self(), sizeof one, &one);
-    burning = !has("starved_thread") || right ? 0 : percent < 10 ? 1 : percent < 30 ? 2 : 4;
+    if (extra_of("starved_thread") && !right)
+        burning = extra_of("starved_thread") < STEP_NS / 2 ? 1 : 3;
     for (at = 0; at < burning; at++)
         pthread_create(&burners[at], NULL, burn, NULL);
     for (step = 0; step < steps; step++) {
