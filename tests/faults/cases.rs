@@ -4,9 +4,8 @@
 use std::path::Path;
 use std::sync::OnceLock;
 
-use crate::list::{
-    Amounts, BatchCopy, Culprit, FAULTS, Fault, Plan, Planted, RANK_CLOCKS, SHARES, Shape, fault,
-};
+use crate::list::{FAULTS, RANK_CLOCKS, fault};
+use crate::training_loop::{Amounts, BatchCopy, Culprit, Fault, Plan, Planted, SHARES, Shape};
 
 /// A run and the right answer.
 pub(crate) struct Case {

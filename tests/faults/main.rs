@@ -9,16 +9,18 @@ mod list;
 mod measure;
 mod programs;
 mod traces;
+mod training_loop;
 
 use std::collections::BTreeSet;
 use std::fs;
 
 use cases::{Case, cases, healthy};
-use list::{FAULTS, Plan, SHARES, Shows};
+use list::FAULTS;
 use measure::{Slice, busy, impossible, is_gpu_work, length, slices};
 use programs::{HEALTHY_NS, PROGRAMS, Program, STRENGTHS};
 use support::command::gpuflame;
 use support::scratch;
+use training_loop::{Plan, SHARES, Shows};
 
 /// Traces of a run, by rank.
 fn recorded(plan: &Plan) -> Vec<Vec<Slice>> {
@@ -83,7 +85,7 @@ fn costs_equal_sums_over_the_traces() {
         let (found, wanted) = match fault.shows {
             Shows::Idle => (difference(&|slices| length(slices) - busy(slices, 0, fault.own_kernels)), cost),
             Shows::Busy => (difference(&|slices| busy(slices, 0, fault.own_kernels)), cost),
-            // While GPU 0 does the work of both, one of them twice, GPU 1 waits for twice the time lost.
+            // GPU 0 does the work of GPU 1 after its own, so GPU 1 waits for twice the time lost.
             Shows::SecondIdle => (difference(&|slices| length(slices) - busy(slices, 1, None)), 2 * cost),
             Shows::Records => continue,
         };
@@ -110,7 +112,7 @@ fn records_are_missing_or_wrong_as_planted() {
             kernels
         };
         let (wrong, right) = (kernels(&wrong), kernels(&right));
-        let is_wrong = |ns: i64| ns < 0 || ns > 1_000_000_000_000;
+        let is_wrong = |ns: i64| !(0..=1_000_000_000_000).contains(&ns);
         let count = match planted.fault.id {
             "launches_without_activity" => right.len() - wrong.len(),
             "impossible_times" => wrong.iter().filter(|(_, _, ns)| is_wrong(*ns)).count(),
@@ -126,7 +128,7 @@ fn records_are_missing_or_wrong_as_planted() {
     }
 }
 
-/// Each trace is one that a GPU can give: streams in order, kernels after launches, waits as long as what they wait for.
+/// Each trace is one that a GPU can give: streams in order, kernels after launches, waits no shorter than their work.
 #[test]
 fn runs_are_physically_possible() {
     let mut wrong = Vec::new();
@@ -219,12 +221,12 @@ fn assert_costs(programs: &[Program]) {
 }
 
 #[test]
-fn programs_cost_what_is_planted() {
+fn programs_have_the_planted_cost() {
     assert_costs(&PROGRAMS[..PROGRAMS.len() / 2]);
 }
 
 #[test]
-fn further_programs_cost_what_is_planted() {
+fn further_programs_have_the_planted_cost() {
     assert_costs(&PROGRAMS[PROGRAMS.len() / 2..]);
 }
 
@@ -249,7 +251,7 @@ fn the_list_is_complete() {
 }
 
 #[test]
-#[ignore = "writes the traces of all cases into the folder that FAULTS_FOLDER names"]
+#[ignore = "writes all traces and recordings into the folder that FAULTS_FOLDER names"]
 fn write_all_cases() {
     let folder = std::env::var_os("FAULTS_FOLDER")
         .map(std::path::PathBuf::from)

@@ -84,7 +84,7 @@ pub(crate) fn calls(slices: &[Slice]) -> BTreeMap<u64, (&str, i64, i64)> {
     calls.filter_map(|call| Some((call.correlation?, (&*call.name, call.start, call.end)))).collect()
 }
 
-/// What a GPU and its driver cannot do, in words; empty for a possible trace.
+/// Events that are impossible on a GPU, in words; empty for a possible trace.
 pub(crate) fn impossible(slices: &[Slice]) -> Vec<String> {
     let mut wrong = Vec::new();
     let calls = calls(slices);

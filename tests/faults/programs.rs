@@ -1,5 +1,5 @@
-//! Faults in a program that gpuflame itself records, on the simulated CUDA stack. Its truth file tells what the GPU did.
-//! These recordings hold what traces of other tools cannot: moves of unified memory, and threads without a processor.
+//! Faults in a program that gpuflame itself records, on the simulated CUDA stack, whose truth file gives the costs. A
+//! recording can show more than a trace: moves of unified memory, and threads without a processor.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,8 +7,8 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 
-use crate::list::Shows;
 use crate::support::{self, Done, Run, Way, compile, root};
+use crate::training_loop::Shows;
 
 /// Source of the program.
 const SOURCE: &str = "tests/programs/faults.c";

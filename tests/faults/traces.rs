@@ -59,7 +59,7 @@ pub(crate) struct Rank {
     generator: usize,
     threads: Vec<Thread>,
     thread: usize,
-    /// Ends of the work of each stream, by (device, stream).
+    /// When the work of a stream ends, by (device, stream).
     streams: BTreeMap<(u32, u32), VecDeque<i64>>,
     /// Streams that wait for the legacy default stream, and for which that stream waits.
     pub(crate) blocking_streams: BTreeSet<u32>,
@@ -79,7 +79,7 @@ pub(crate) struct Rank {
     pub(crate) impossible_share: f64,
     /// Number of records affected by the two shares.
     pub(crate) affected: u64,
-    /// Error of the clock that times GPU work, and of all clocks of the process.
+    /// Error of the clock that times GPU work, and of every clock of the process.
     pub(crate) gpu_clock_ns: i64,
     pub(crate) clock_ns: i64,
     pub(crate) has_flows: bool,
@@ -410,7 +410,7 @@ impl Rank {
         if category == "kernel" && choice <= self.impossible_share {
             self.affected += 1;
             // Alternates between an end before the start and an end years later.
-            end = if id % 2 == 0 { start - 3_000 } else { start + 100_000_000_000_000_000 };
+            end = if id.is_multiple_of(2) { start - 3_000 } else { start + 100_000_000_000_000_000 };
         }
         let args = format!(
             r#""External id":{id},"queued":0,"device":{device},"context":1,"stream":{stream},"correlation":{id}{args}"#
