@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::OnceLock;
 
-use crate::list::{FAULTS, RANK_CLOCKS, fault};
+use crate::list::{FAULTS, VARIETIES, fault};
 use crate::training_loop::{Amounts, BatchCopy, Culprit, Fault, Plan, Planted, SHARES, Shape};
 
 /// A run and the right answer.
@@ -61,7 +61,8 @@ pub(crate) fn cases() -> &'static [Case] {
             let mut second = build(&FAULTS[half..]);
             let mut all = first.join().unwrap();
             all.append(&mut second);
-            all.push(Case::new("clocks_disagree-ranks".to_owned(), alone(RANK_CLOCKS, 1)));
+            let name = |fault: &Fault| format!("{}-{}", fault.id, fault.variety);
+            all.extend(VARIETIES.iter().map(|fault| Case::new(name(fault), alone(fault, 1))));
             all
         })
     })

@@ -1,6 +1,6 @@
 //! The list of faults, each with its culprit and the change to the training loop that plants it.
 
-use crate::traces::{DEFAULT_STREAM, NCCL_STREAM};
+use crate::traces::{COPY_STREAM, DEFAULT_STREAM, NCCL_STREAM};
 use crate::training_loop::{
     Amounts, BACKWARD, BatchCopy, Culprit, FORWARD, Fault, LOAD, OPTIMIZER, Place, SHARES, Shape, Shows,
 };
@@ -22,6 +22,7 @@ const BYTES: Amounts = Amounts::Between(1e4, 1e9);
 /// A fault that does nothing: the usual values of the fields.
 const FAULT: Fault = Fault {
     id: "",
+    variety: "",
     culprit: NOBODY,
     shows: Shows::Idle,
     amounts: NS,
@@ -406,20 +407,146 @@ pub(crate) const FAULTS: &[Fault] = &[
     },
 ];
 
-/// A variety of the last fault that needs two ranks: the clock of a machine is ahead.
-pub(crate) const RANK_CLOCKS: &Fault = &Fault {
-    id: "clocks_disagree",
-    culprit: Culprit { rank: Some(1), ..NOBODY },
-    shows: Shows::Records,
-    amounts: Amounts::Fixed([50e3, 5e6, 50e6]),
-    shape: |shape, _, _| shape.ranks = 2,
-    act: |rank, at, ns, on| {
-        if at.place == Place::Setup && rank.index == 1 && on {
-            rank.clock_ns = ns as i64;
-        }
+/// Other forms of some of the faults, each planted once, in middle strength.
+pub(crate) const VARIETIES: &[Fault] = &[
+    // The process of the training reads the data itself.
+    Fault {
+        id: "data_loader_late",
+        variety: "in-process",
+        culprit: function(&[LOAD, "dataset.py(31): __getitem__"]),
+        act: |rank, at, ns, on| {
+            if at.place == Place::Load && on {
+                rank.python("dataset.py(31): __getitem__", |rank| rank.host(ns));
+            }
+        },
+        ..FAULT
     },
-    ..FAULT
-};
+    Fault {
+        id: "sync_read",
+        variety: "cpu",
+        culprit: function(&[
+            "train.py(73): print_samples",
+            "<built-in method cpu of Tensor object at 0x7f1e4c0d5b80>",
+        ]),
+        act: |rank, at, ns, on| {
+            if at.place == Place::End {
+                rank.python("train.py(73): print_samples", |rank| {
+                    if on {
+                        rank.python("<built-in method cpu of Tensor object at 0x7f1e4c0d5b80>", |rank| {
+                            rank.operator("aten::_to_copy", |rank| {
+                                let name = "Memcpy DtoH (Device -> Pageable)";
+                                rank.copy("cudaMemcpyAsync", name, 0, DEFAULT_STREAM, 40_960);
+                                rank.synchronize_stream(0, DEFAULT_STREAM);
+                            });
+                        });
+                    }
+                    rank.host(ns);
+                });
+            }
+        },
+        ..FAULT
+    },
+    Fault {
+        id: "pageable_copies",
+        variety: "to-host",
+        culprit: function(&["train.py(77): keep_predictions"]),
+        amounts: BYTES,
+        act: |rank, at, bytes, on| {
+            if at.place == Place::End {
+                rank.python("train.py(77): keep_predictions", |rank| {
+                    let (name, stream) = match on {
+                        true => ("Memcpy DtoH (Device -> Pageable)", DEFAULT_STREAM),
+                        false => ("Memcpy DtoH (Device -> Pinned)", COPY_STREAM),
+                    };
+                    rank.copy("cudaMemcpyAsync", name, 0, stream, bytes as u64);
+                });
+            }
+        },
+        ..FAULT
+    },
+    // A collection that the interpreter starts has no event: a function takes longer.
+    Fault {
+        id: "gc_pauses",
+        variety: "automatic",
+        culprit: function(&[FORWARD]),
+        act: |rank, at, ns, on| {
+            if at.place == Place::Layer(7) && at.step % 7 == 3 && on {
+                rank.host(ns);
+            }
+        },
+        ..FAULT
+    },
+    Fault {
+        id: "warm_up",
+        variety: "kernels",
+        culprit: Culprit { steps: "the first 4", ..NOBODY },
+        shows: Shows::Busy,
+        amounts: Amounts::Between(0.01, 50.0),
+        act: |rank, at, factor, on| {
+            if at.place == Place::Start && at.step < 4 && on {
+                rank.kernel_factor *= 1.0 + factor;
+            }
+        },
+        ..FAULT
+    },
+    Fault {
+        id: "straggler",
+        variety: "host",
+        culprit: Culprit { rank: Some(1), ..function(&[LOAD, "dataset.py(31): __getitem__"]) },
+        shape: three_ranks,
+        act: |rank, at, ns, on| {
+            if at.place == Place::Load && rank.index == 1 && on {
+                rank.python("dataset.py(31): __getitem__", |rank| rank.host(ns));
+            }
+        },
+        ..FAULT
+    },
+    Fault {
+        id: "lock_wait",
+        variety: "queue",
+        culprit: function(&["train.py(62): report", "queue.py(122): put", "threading.py(355): wait"]),
+        act: |rank, at, ns, on| {
+            if at.place == Place::Layer(3) && on {
+                rank.background("metrics.py(20): flush", ns as i64);
+                rank.python("train.py(62): report", |rank| {
+                    rank.python("queue.py(122): put", |rank| {
+                        rank.python("threading.py(355): wait", |rank| rank.host(ns));
+                    });
+                });
+            }
+        },
+        ..FAULT
+    },
+    Fault {
+        id: "late_slowdown",
+        variety: "gradual",
+        culprit: Culprit { device: Some(0), steps: "from 30 % of the run on, more and more", ..NOBODY },
+        shows: Shows::Busy,
+        amounts: Amounts::Between(0.01, 20.0),
+        act: |rank, at, factor, on| {
+            let late = (at.step as f64 / at.steps as f64 - 0.3).max(0.0);
+            if at.place == Place::Start && on {
+                rank.kernel_factor *= 1.0 + factor * late;
+            }
+        },
+        ..FAULT
+    },
+    // The clock of one machine is ahead.
+    Fault {
+        id: "clocks_disagree",
+        variety: "ranks",
+        culprit: Culprit { rank: Some(1), ..NOBODY },
+        shows: Shows::Records,
+        amounts: Amounts::Fixed([50e3, 5e6, 50e6]),
+        shape: |shape, _, _| shape.ranks = 2,
+        act: |rank, at, ns, on| {
+            if at.place == Place::Setup && rank.index == 1 && on {
+                rank.clock_ns = ns as i64;
+            }
+        },
+        ..FAULT
+    },
+];
 
 pub(crate) fn fault(id: &str) -> &'static Fault {
     FAULTS.iter().find(|fault| fault.id == id).expect("a fault of the list")

@@ -89,6 +89,8 @@ pub(crate) struct At {
 /// A fault and how it is planted. `amount` grows with the cost.
 pub(crate) struct Fault {
     pub(crate) id: &'static str,
+    /// Name of an unusual form of the fault.
+    pub(crate) variety: &'static str,
     pub(crate) culprit: Culprit,
     pub(crate) shows: Shows,
     pub(crate) amounts: Amounts,
