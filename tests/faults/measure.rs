@@ -19,28 +19,28 @@ pub(crate) fn slices(text: &str) -> Vec<Slice> {
 }
 
 fn slice(line: &str) -> Slice {
-    let start = nanos(field(line, "ts").unwrap());
+    let start = nanos(field(line, r#""ts":"#).unwrap());
     Slice {
-        category: field(line, "cat").unwrap().to_owned(),
-        name: field(line, "name").unwrap().to_owned(),
-        place: (integer(line, "pid").unwrap_or(0), integer(line, "tid").unwrap_or(0)),
+        category: field(line, r#""cat":"#).unwrap().to_owned(),
+        name: field(line, r#""name":"#).unwrap().to_owned(),
+        place: (integer(line, r#""pid":"#).unwrap_or(0), integer(line, r#""tid":"#).unwrap_or(0)),
         start,
-        end: start + nanos(field(line, "dur").unwrap()),
-        correlation: integer(line, "correlation"),
+        end: start + nanos(field(line, r#""dur":"#).unwrap()),
+        correlation: integer(line, r#""correlation":"#),
     }
 }
 
-/// The value of a field, without quotes.
-fn field<'a>(line: &'a str, name: &str) -> Option<&'a str> {
-    let rest = line.split_once(&format!("\"{name}\":"))?.1;
+/// The value of a field, without quotes. The key has its quotes and the colon.
+fn field<'a>(line: &'a str, key: &str) -> Option<&'a str> {
+    let rest = line.split_once(key)?.1;
     match rest.strip_prefix('"') {
         Some(text) => text.split('"').next(),
         None => rest.split([',', '}']).next(),
     }
 }
 
-fn integer(line: &str, name: &str) -> Option<u64> {
-    field(line, name)?.parse().ok()
+fn integer(line: &str, key: &str) -> Option<u64> {
+    field(line, key)?.parse().ok()
 }
 
 /// Microseconds with three decimals, in nanoseconds.

@@ -1,4 +1,4 @@
-//! The training loop of all cases. Faults act at places in the loop. Each fault exists in the wrong way (`on`) and in the
+//! The training loop that every case runs. Faults act at places in the loop. Each fault exists in the wrong way (`on`) and in the
 //! right way, so the difference of the two runs with the same noise is its cost.
 
 use crate::traces::{COPY_STREAM, DEFAULT_STREAM, Event, NCCL_STREAM, Rank, World};
