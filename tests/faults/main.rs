@@ -159,7 +159,7 @@ fn runs_are_physically_possible() {
 }
 
 #[test]
-fn traces_are_small_and_check_finds_only_planted_damage() {
+fn traces_are_small_and_only_planted_damage_is_bad() {
     let mut wrong = Vec::new();
     for case in cases().iter().chain(&healthy()) {
         let folder = scratch("faults");
@@ -167,6 +167,10 @@ fn traces_are_small_and_check_finds_only_planted_damage() {
             let size = fs::metadata(folder.join(&name)).unwrap().len();
             if size >= 2_000_000 {
                 wrong.push(format!("{}: {size} bytes", case.name));
+            }
+            if case.name.contains("-middle") || case.truth.is_empty() {
+                let info = gpuflame(&folder, ["info", &name]).ok().stdout;
+                assert!(info.contains("a JSON trace (Chrome, Kineto)"), "{}:\n{info}", case.name);
             }
             let check = gpuflame(&folder, ["check", &name]).ok().stdout;
             let bad: Vec<_> = check.lines().filter(|line| line.starts_with("BAD")).collect();
