@@ -1,0 +1,148 @@
+//! Reads a trace again, line by line and without the simulation, and adds up its times.
+
+use std::collections::BTreeMap;
+
+/// A complete event, in nanoseconds.
+pub(crate) struct Slice {
+    pub(crate) category: String,
+    pub(crate) name: String,
+    /// Process and thread; of GPU work, the device and the stream.
+    pub(crate) place: (u64, u64),
+    pub(crate) start: i64,
+    pub(crate) end: i64,
+    pub(crate) correlation: Option<u64>,
+}
+
+/// All complete events of a trace, which has one in a line.
+pub(crate) fn slices(text: &str) -> Vec<Slice> {
+    text.lines().filter(|line| line.starts_with(r#"{"ph":"X""#)).map(slice).collect()
+}
+
+fn slice(line: &str) -> Slice {
+    let start = nanos(field(line, r#""ts":"#).unwrap());
+    Slice {
+        category: field(line, r#""cat":"#).unwrap().to_owned(),
+        name: field(line, r#""name":"#).unwrap().to_owned(),
+        place: (integer(line, r#""pid":"#).unwrap_or(0), integer(line, r#""tid":"#).unwrap_or(0)),
+        start,
+        end: start + nanos(field(line, r#""dur":"#).unwrap()),
+        correlation: integer(line, r#""correlation":"#),
+    }
+}
+
+/// The value of a field, without quotes. The key has its quotes and the colon.
+fn field<'a>(line: &'a str, key: &str) -> Option<&'a str> {
+    let rest = line.split_once(key)?.1;
+    match rest.strip_prefix('"') {
+        Some(text) => text.split('"').next(),
+        None => rest.split([',', '}']).next(),
+    }
+}
+
+fn integer(line: &str, key: &str) -> Option<u64> {
+    field(line, key)?.parse().ok()
+}
+
+/// Microseconds with three decimals, in nanoseconds.
+fn nanos(micros: &str) -> i64 {
+    micros.replace('.', "").parse().unwrap()
+}
+
+/// Nanoseconds from the start to the end of the run.
+pub(crate) fn length(slices: &[Slice]) -> i64 {
+    let span = slices.iter().find(|slice| slice.category == "Trace").unwrap();
+    span.end - span.start
+}
+
+/// Nanoseconds in which at least one kernel of the model runs on the device: the union of their intervals. Collectives
+/// and kernels with `except` in their names do not count.
+pub(crate) fn busy(slices: &[Slice], device: u64, except: Option<&str>) -> i64 {
+    let is_model = |slice: &&Slice| {
+        let is_except =
+            except.is_some_and(|name| slice.name.contains(name)) || slice.name.starts_with("nccl");
+        slice.category == "kernel" && slice.place.0 == device && !is_except
+    };
+    let mut intervals: Vec<_> =
+        slices.iter().filter(is_model).map(|slice| (slice.start, slice.end)).collect();
+    intervals.sort_unstable();
+    let (mut sum, mut until) = (0, i64::MIN);
+    for (start, end) in intervals {
+        sum += (end - start.max(until)).max(0);
+        until = until.max(end);
+    }
+    sum
+}
+
+/// Whether the slice is on a GPU.
+pub(crate) fn is_gpu_work(slice: &Slice) -> bool {
+    ["kernel", "gpu_memcpy", "gpu_memset"].contains(&&*slice.category)
+}
+
+/// Starts of the calls of a trace, by correlation id.
+pub(crate) fn calls(slices: &[Slice]) -> BTreeMap<u64, (&str, i64, i64)> {
+    let calls = slices.iter().filter(|slice| slice.category.starts_with("cuda_"));
+    calls.filter_map(|call| Some((call.correlation?, (&*call.name, call.start, call.end)))).collect()
+}
+
+/// Events that are impossible on a GPU, in words; empty for a possible trace.
+pub(crate) fn impossible(slices: &[Slice]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let calls = calls(slices);
+    let mut places: BTreeMap<(bool, u64, u64), Vec<&Slice>> = BTreeMap::new();
+    for slice in slices.iter().filter(|slice| slice.category != "Trace") {
+        places.entry((is_gpu_work(slice), slice.place.0, slice.place.1)).or_default().push(slice);
+        if is_gpu_work(slice) {
+            match slice.correlation.and_then(|id| calls.get(&id)) {
+                Some((_, start, _)) if *start <= slice.start => {}
+                _ => wrong.push(format!("{} starts before its launch", slice.name)),
+            }
+        }
+    }
+    for ((is_gpu, _, _), mut slices) in places {
+        slices.sort_by_key(|slice| (slice.start, -slice.end));
+        let mut open: Vec<&Slice> = Vec::new();
+        for slice in slices {
+            open.retain(|outer| outer.end > slice.start);
+            let is_allowed = open.last().is_none_or(|outer| !is_gpu && outer.end >= slice.end);
+            if !is_allowed || slice.end < slice.start {
+                wrong.push(format!("{} overlaps {:?}", slice.name, open.last().map(|open| &open.name)));
+            }
+            open.push(slice);
+        }
+    }
+    wrong.extend(early_returns(slices));
+    wrong
+}
+
+/// Waiting calls that return before their work ends. On traces of one GPU only: calls do not name their GPU.
+fn early_returns(slices: &[Slice]) -> Vec<String> {
+    let calls = calls(slices);
+    let work: Vec<_> = slices
+        .iter()
+        .filter(|slice| is_gpu_work(slice))
+        .map(|slice| (slice, calls[&slice.correlation.unwrap()]))
+        .collect();
+    if work.iter().any(|(slice, _)| slice.place.0 != 0) {
+        return Vec::new();
+    }
+    let mut wrong = Vec::new();
+    for (slice, (call, _, returns)) in &work {
+        if (slice.name.contains("Pageable") || *call == "cudaMemcpy") && *returns < slice.end {
+            wrong.push(format!("{call} returns before its copy ends"));
+        }
+    }
+    for (name, start, returns) in calls.values() {
+        let waits_for = |slice: &Slice| match *name {
+            "cudaDeviceSynchronize" | "cudaFree" => true,
+            "cudaStreamSynchronize" => slice.place.1 == 7,
+            _ => false,
+        };
+        let is_late = |(slice, (_, launched, _)): &(&Slice, (&str, i64, i64))| {
+            waits_for(slice) && launched < start && slice.end > *returns
+        };
+        if work.iter().any(is_late) {
+            wrong.push(format!("{name} returns too early"));
+        }
+    }
+    wrong
+}
