@@ -180,7 +180,7 @@ fn part_table(explained: &Explained) -> Option<Table> {
 }
 
 /// Returns the table of steps, by kind. Returns `None` if the run has no steps.
-fn step_table(explained: &Explained) -> Option<Table> {
+pub(super) fn step_table(explained: &Explained) -> Option<Table> {
     const COLUMNS: [&str; 7] = ["step", "count", "total_ns", "p50_ns", "p95_ns", "max_ns", "longest_step"];
     let series = explained.profile.step_series();
     let mut table = Table::new("steps", &COLUMNS);

@@ -32,6 +32,10 @@ const LEAST_USEFUL: &[(&str, &[&str])] = &[
     ("activities", &["correlation", "from", "to", "bytes", "stream", "launched_by"]),
     ("devices", &["activities", "window_ns", "gpu_time_ns", "idle_ns"]),
     ("parts", &["window_ns", "idle_ns"]),
+    ("gpus", &["window_ns", "idle_ns"]),
+    ("work", &["avg_ns", "count"]),
+    ("copies", &["from", "to", "count"]),
+    ("steps", &["p95_ns", "total_ns"]),
     ("findings", &["share_percent", "count"]),
     ("total", &["before_count", "after_count", "before_ns", "after_ns"]),
     ("run", &["before_ns", "after_ns", "change_percent"]),
@@ -105,6 +109,19 @@ pub(super) fn write(heading: &[String], tables: &[Table], page: Page, out: &mut 
         );
         for line in wrap(&note, columns) {
             writeln!(out, "{}", page.paint(Style::Faint, &line))?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes sentences, each on lines of its own, broken at the width of the page. The first one is the most important.
+pub(super) fn write_sentences(sentences: &[String], page: Page, out: &mut dyn Write) -> Result<()> {
+    let columns = page.columns.unwrap_or(usize::MAX);
+    for (at, sentence) in sentences.iter().enumerate() {
+        let style = if at == 0 { Style::Strong } else { Style::Plain };
+        for (part, line) in wrap(&clean_line(sentence), columns.saturating_sub(2)).into_iter().enumerate() {
+            let indent = if part > 0 { "  " } else { "" };
+            writeln!(out, "{indent}{}", page.paint(style, &line))?;
         }
     }
     Ok(())

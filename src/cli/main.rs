@@ -47,6 +47,7 @@ mod settings;
 mod shorten;
 mod stats;
 mod stream_times;
+mod summary;
 mod table;
 mod times;
 mod top;
@@ -113,6 +114,7 @@ enum Verb {
     Run(run::Run),
     Settings(settings::Settings),
     Stats(stats::Stats),
+    Summary(summary::Summary),
     Top(top::Top),
     View(view::View),
 }
@@ -180,6 +182,7 @@ impl Verb {
             Self::Info(verb) => &mut verb.report,
             Self::MergeRanks(verb) => return Some((&mut verb.format, &verb.table)),
             Self::Settings(verb) => &mut verb.report,
+            Self::Summary(verb) => &mut verb.report,
             Self::Top(verb) => &mut verb.report,
             Self::View(verb) => &mut verb.report,
             _ => return None,
@@ -250,6 +253,7 @@ fn dispatch(command: &Command) -> Result<Outcome> {
         Verb::Run(verb) => verb.run(console),
         Verb::Settings(verb) => verb.run(console),
         Verb::Stats(verb) => verb.run(console),
+        Verb::Summary(verb) => verb.run(console),
         Verb::Top(verb) => verb.run(console),
         Verb::View(verb) => verb.run(console),
     }

@@ -36,6 +36,7 @@ enum Output {
     Top(Top),
     View(View),
     Info(Info),
+    Summary(Summary),
     Check(Check),
     Diff(Diff),
     MergeRanks(MergeRanks),
@@ -97,6 +98,20 @@ verbs! {
         parts: PartRow,
         steps: StepRow,
         impossible_durations: ImpossibleRow,
+    }
+    /// `gpuflame summary`. Names are cut, and tables have fewer rows, so that the output has at most 8,000 bytes.
+    Summary {
+        answers: AnswerRow,
+        not_recorded: NotRecordedRow,
+        next: NextRow,
+        ?
+        gpus: SteadyGpuRow,
+        idle_causes: SteadyCauseRow,
+        idle_places: IdlePlaceRow,
+        work: WorkRow,
+        lines: WorkLineRow,
+        copies: CopyPathRow,
+        steps: StepRow,
     }
     /// `gpuflame check`.
     Check {
@@ -273,6 +288,61 @@ objects! {
         /// `start-up`, `steps` or `repeated launches`, `shutdown`.
         part: String,
         busy_ns: u64, idle_ns: u64, window_ns: u64, busy_percent: Option<f64>,
+    }
+    /// A sentence that answers a question about the run.
+    AnswerRow {
+        /// The sentence.
+        answer: String,
+    }
+    /// Something that the file cannot tell.
+    NotRecordedRow {
+        /// What is not known.
+        not_recorded: String,
+        /// What records it.
+        recorded_by: String,
+    }
+    /// The command to run next.
+    NextRow {
+        /// The command, to be pasted into a shell.
+        command: String,
+    }
+    /// Time of one GPU in the steady part of the run.
+    SteadyGpuRow {
+        device: u32, busy_percent: Option<f64>, busy_ns: u64, idle_ns: Option<u64>, window_ns: u64,
+    }
+    /// Idle time of one cause in the steady part of the run.
+    SteadyCauseRow {
+        total_ns: u64, share_percent: Option<f64>,
+        /// Cause, as in `top --by idle`.
+        cause: String,
+    }
+    /// Idle time at one place in the steady part of the run.
+    IdlePlaceRow {
+        total_ns: u64, share_percent: Option<f64>,
+        /// The calls around the idle time, or what the host did then; null if unknown.
+        place: Option<String>,
+    }
+    /// GPU work of one name, over all GPUs.
+    WorkRow {
+        total_ns: u64, share_percent: Option<f64>, count: u64, avg_ns: u64, name: String,
+    }
+    /// GPU work that one source line launched.
+    WorkLineRow {
+        total_ns: u64, share_percent: Option<f64>,
+        /// `FILE:LINE`; null if unknown.
+        line: Option<String>,
+    }
+    /// Copies in one direction between two kinds of memory, over all GPUs.
+    CopyPathRow {
+        total_ns: u64, count: u64,
+        /// Sum of the sizes, in bytes.
+        bytes: u64,
+        /// Direction, such as `HtoD`.
+        direction: String,
+        /// Kind of memory that was read, such as `pageable`, `pinned` or `device`; null if unknown.
+        from: Option<String>,
+        /// Kind of memory that was written; null if unknown.
+        to: Option<String>,
     }
     /// Durations of the steps with one name.
     StepRow {

@@ -15,7 +15,7 @@ use super::near_misses::near_misses;
 /// Groups of verbs in the help, in the order in which a user needs them.
 const GROUPS: [(&str, &[&str]); 6] = [
     ("Record", &["run", "doctor", "recover", "settings"]),
-    ("Look", &["top", "flamegraph", "view", "info", "check"]),
+    ("Look", &["summary", "top", "flamegraph", "view", "info", "check"]),
     ("Compare", &["diff", "merge-ranks"]),
     ("Convert", &["convert"]),
     ("Set up a shell", &["completions"]),
@@ -188,7 +188,7 @@ fn surplus_tips(verb: &str, second: &str, words: &[OsString]) -> Vec<String> {
                 format!("to draw the difference: `gpuflame flamegraph --diff {first} {second} -o diff.svg`");
             vec![picture, ranks]
         }
-        "top" | "info" | "check" | "view" => vec![compare, ranks],
+        "summary" | "top" | "info" | "check" | "view" => vec![compare, ranks],
         "diff" => vec![
             "`diff` compares two runs; `gpuflame merge-ranks FILES` merges the ranks of a job".to_owned(),
         ],

@@ -29,6 +29,7 @@ pub mod short_name_svg;
 pub mod short_names;
 pub mod source;
 pub mod stack_table;
+mod summary_text;
 pub mod svg;
 pub mod table;
 pub mod threads;
@@ -58,6 +59,7 @@ pub use source::{
     ExecutedLine, InnermostFrames, SourceLine, executed_line, innermost_frames, source_line, user_function,
 };
 pub use stack_table::write_stacks_csv;
+pub use summary_text::{busy_and_idle_lines, complete_line, idle_place, percent, summary_lines};
 pub use svg::{SVG, draw_once};
 pub use table::write_csv;
 pub use title::run_facts;

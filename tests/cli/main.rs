@@ -21,6 +21,7 @@ mod run;
 mod schema;
 mod steps;
 mod stream_order;
+mod summary;
 mod tables;
 mod terminal;
 mod verbs;

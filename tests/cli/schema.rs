@@ -48,12 +48,13 @@ fn all_json_conforms_to_the_published_schema() {
     let mut tables = std::collections::BTreeSet::new();
     let rankings = "kernels,stacks,line,function,delay,idle,comm";
     for input in ["hand.gfr", "train.json"] {
-        let cases: [(&str, &[&str]); 7] = [
+        let cases: [(&str, &[&str]); 8] = [
             ("Top", &["top", input, "--by", rankings]),
             ("View", &["view", input]),
             ("View", &["view", input, "--stats"]),
             ("View", &["view", input, "--timeline"]),
             ("Info", &["info", input]),
+            ("Summary", &["summary", input]),
             ("Check", &["check", input]),
             ("Diff", &["diff", input, "slower.json"]),
         ];
@@ -66,7 +67,15 @@ fn all_json_conforms_to_the_published_schema() {
     checked(&folder, "MergeRanks", &["merge-ranks", "hand.gfr"]);
     checked(&folder, "Doctor", &["doctor"]);
     checked(&folder, "Settings", &["settings"]);
-    for table in ["Top comm_stacks", "Top idle_modules", "View timeline", "Info parts", "Diff stacks"] {
+    for table in [
+        "Top comm_stacks",
+        "Top idle_modules",
+        "View timeline",
+        "Info parts",
+        "Summary idle_places",
+        "Summary steps",
+        "Diff stacks",
+    ] {
         assert!(tables.contains(table), "{table} was not checked: {tables:?}");
     }
 }

@@ -9,6 +9,7 @@ use crate::capture::{self, CallbackCost, VerifiedStacks};
 use gpuflame_config::RenamedOutput;
 use gpuflame_cupti::DeliveryCounts;
 use gpuflame_explain::{Device, Host, Ledger};
+use gpuflame_export::percent;
 use gpuflame_model::profile::views::UnifiedSums;
 use gpuflame_model::profile::{
     BusyIdle, DeviceTime, OTHER_KERNELS, OTHER_STACKS, Profile, SteadyPart, StreamUse, saturating_sum,
@@ -334,11 +335,6 @@ fn busiest_streams(profile: &Profile, time: &DeviceTime, gpu: &str) -> String {
         let _ = write!(line, "; {name} {:.1} % in {count}", percent(*nanos, time.window));
     }
     line
-}
-
-/// Returns `part` in percent of `whole`; 0 if `whole` is 0.
-pub(super) fn percent(part: u64, whole: u64) -> f64 {
-    if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 }
 }
 
 /// Returns lines with the kernels that took most time, over all devices.

@@ -5,4 +5,3 @@ pub(super) mod running;
 pub(super) mod set_up;
 pub(super) mod stage;
 pub(super) mod stats;
-mod summary_text;

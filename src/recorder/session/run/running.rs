@@ -18,14 +18,15 @@ use gpuflame_config::settings::{Output, Settings};
 use gpuflame_cupti as cupti;
 use gpuflame_explain::symbolize::Symbolizer;
 use gpuflame_explain::{Ledger, describe_process};
+use gpuflame_export::summary_lines;
 use gpuflame_model::error::{Error, ErrorKind, Result};
+use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{Module, Provenance, Row, Step, ThreadId, WindowEdge};
 use gpuflame_os::{shortage, stderr, threads};
 use gpuflame_unwind::ModuleMap;
 
 use super::ledger_text;
 use super::stats::{Stats, StatsExchange};
-use super::summary_text;
 use crate::session::clients::callback_switch::CallbackSwitch;
 use crate::session::clients::other_clients::OtherClients;
 use crate::session::collect::checkpoint::{Checkpoint, CheckpointSource};
@@ -455,7 +456,14 @@ impl Session {
         if has_work {
             let of_windows = rendered.iter().flat_map(|rendered| &rendered.report.written);
             let files: Vec<_> = report.written.iter().chain(of_windows).map(PathBuf::as_path).collect();
-            lines.extend(summary_text::lines(ledger, pipeline.outputs().0, &files));
+            let profile: &Profile = pipeline.outputs().0;
+            let mut summary = summary_lines(ledger, profile, &files);
+            // All ranks of a job print to the same terminal.
+            if let Some((_, rank)) = profile.provenance().find(|(what, _)| *what == Provenance::RANK) {
+                let process = std::process::id();
+                summary.iter_mut().for_each(|line| *line = format!("rank {rank}, process {process}: {line}"));
+            }
+            lines.extend(summary);
         }
         lines.iter().map(|line| messages::format_line(line)).collect()
     }

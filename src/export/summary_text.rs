@@ -1,23 +1,23 @@
-//! The summary that is printed to stderr at exit, in five lines: how busy the GPUs were, why they were idle, the most
-//! expensive GPU work, whether the results are complete, and the file to open. The ledger has the figures in full.
+//! The summary of a run in five lines: how busy the GPUs were, why they were idle, the most expensive GPU work, whether the
+//! results are complete, and the file to open. The library prints it at the exit, where the ledger has the figures in
+//! full, and the command prints it for any file.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use super::options::NameFolding;
+use super::short_names::short_kernel;
+use super::source::{InnermostFrames, innermost_frames, user_function};
 use gpuflame_explain::Ledger;
-use gpuflame_export::short_names::short_kernel;
-use gpuflame_export::{InnermostFrames, NameFolding, innermost_frames, user_function};
 use gpuflame_model::profile::views::{IDLE, idle_word};
 use gpuflame_model::profile::{
     Cause, CopyPath, DeviceTime, Profile, RootMark, Sample, SampleSite, Weight, add_to, format_nanos,
     saturating_sum,
 };
-use gpuflame_model::record::{ContextId, CopyKind, Loss, MemoryKind, Provenance, Work};
+use gpuflame_model::record::{ContextId, CopyKind, Loss, MemoryKind, Work};
 use gpuflame_model::sorting;
-
-use super::ledger_text::percent;
 
 /// Maximum number of GPUs, and of kinds of GPU work, that are listed.
 const MAX_GPUS: usize = 8;
@@ -33,19 +33,24 @@ const MIN_SLOW_PERCENT: f64 = 10.0;
 
 const MEMORY_WAS_SHORT: &str = "memory was short, raise GPUFLAME_MAX_MEM";
 
-/// Returns the lines of the summary. `files` are all files that were written. If a launcher gave the process a rank, each
-/// line names the rank and the process, because all ranks print to the same terminal.
-pub(super) fn lines(ledger: &Ledger, profile: &Profile, files: &[&Path]) -> Vec<String> {
-    let mut lines = vec![busy_line(ledger, profile)];
-    lines.extend(idle_line(profile));
+/// Returns the lines of the summary. `files` are all files that were written; if there are none, the line about the file to
+/// open is omitted.
+pub fn summary_lines(ledger: &Ledger, profile: &Profile, files: &[&Path]) -> Vec<String> {
+    let mut lines = busy_and_idle_lines(ledger, profile);
     lines.extend(work_line(profile));
     lines.push(complete_line(ledger, profile));
     lines.extend(next_file_line(profile, files));
-    if let Some((_, rank)) = profile.provenance().find(|(what, _)| *what == Provenance::RANK) {
-        let process = std::process::id();
-        lines.iter_mut().for_each(|line| *line = format!("rank {rank}, process {process}: {line}"));
-    }
     lines
+}
+
+/// Returns the lines about how busy the GPUs were and why they were idle.
+pub fn busy_and_idle_lines(ledger: &Ledger, profile: &Profile) -> Vec<String> {
+    [busy_line(ledger, profile)].into_iter().chain(idle_line(profile)).collect()
+}
+
+/// Returns `part` in percent of `whole`; 0 if `whole` is 0.
+pub fn percent(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 }
 }
 
 /// Whether GPUs may have been busy for longer than their busy time: work was lost, came too late to count, or has no
@@ -130,7 +135,7 @@ fn idle_line(profile: &Profile) -> Option<String> {
     let after_wait = longest_after_wait(profile, &stacks);
     let mut places: BTreeMap<String, u64> = BTreeMap::new();
     for sample in stacks.into_iter().take(MAX_IDLE_STACKS) {
-        let Some(place) = place(profile, sample.site, cause == Cause::HostLate.word()) else { continue };
+        let Some(place) = idle_place(profile, sample) else { continue };
         add_to(places.entry(place).or_default(), sample.amount());
     }
     let longest = places.into_iter().max_by_key(|(_, part)| *part);
@@ -160,8 +165,12 @@ fn cause_words(word: &'static str) -> &'static str {
     }
 }
 
-/// Returns the place of idle time: `between cudaMalloc and cudaMemcpy in upload`, or `before cudaLaunchKernel in decode`.
-/// Returns `None` if it is unknown.
+/// Returns the place of an idle sample: `between cudaMalloc and cudaMemcpy in upload`, or `before cudaLaunchKernel in
+/// decode`. Returns `None` if it is unknown.
+pub fn idle_place(profile: &Profile, sample: &Sample) -> Option<String> {
+    place(profile, sample.site, idle_word(sample) == Cause::HostLate.word())
+}
+
 fn place(profile: &Profile, site: SampleSite, is_thread_there: bool) -> Option<String> {
     let innermost = |site| innermost(profile, site);
     let in_function = |function: Option<String>| function.map_or(String::new(), |name| format!(" in {name}"));
@@ -274,7 +283,7 @@ fn number_and_length(nanos: u64, count: u64) -> String {
 }
 
 /// Returns the line that states whether anything was lost, with the reasons.
-fn complete_line(ledger: &Ledger, profile: &Profile) -> String {
+pub fn complete_line(ledger: &Ledger, profile: &Profile) -> String {
     let tally = &ledger.tally;
     let uncovered = profile.coverage().all.uncovered;
     let (mut lost, mut details, mut reasons) = (Vec::new(), Vec::new(), Vec::new());
@@ -412,7 +421,7 @@ fn next_file_line(profile: &Profile, files: &[&Path]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpuflame_export::testing::{GEMM, RELU, Sketch};
+    use crate::testing::{GEMM, RELU, Sketch};
     use gpuflame_model::profile::{
         Coverage, LaunchCoverage, Leaf, LeafFrame, ShownFrame, ShownFrameKind, SteadyPart, SteadyRule,
     };
@@ -467,7 +476,7 @@ mod tests {
 
     fn shown(ledger: &Ledger, profile: &Profile, files: &[&str]) -> Vec<String> {
         let files: Vec<_> = files.iter().map(Path::new).collect();
-        lines(ledger, profile, &files)
+        summary_lines(ledger, profile, &files)
     }
 
     const FILES: [&str; 5] = ["/x/o.folded", "/x/o.svg", "/x/o.csv", "/x/o.idle.folded", "/x/o.idle.svg"];
@@ -704,16 +713,6 @@ mod tests {
             "not complete: 2 launches; lost: 2 activities without times (CUPTI reported none)",
         ];
         assert_eq!(shown(&ledger, &profile, &[]), expected);
-    }
-
-    #[test]
-    fn each_line_of_a_rank_names_the_rank_and_the_process() {
-        let mut profile = Profile::default();
-        profile.push(&Row::Provenance { what: Provenance::RANK, text: "3" });
-        let prefix = format!("rank 3, process {}: ", std::process::id());
-        let found = shown(&complete_ledger(1), &profile, &["o.svg"]);
-        assert_eq!(found[1], format!("{prefix}complete: 1 launch, none lost"));
-        assert!(found.len() == 3 && found.iter().all(|line| line.starts_with(&prefix)), "{found:?}");
     }
 
     #[test]

@@ -1,0 +1,402 @@
+//! `gpuflame summary`: one screen about a run: how busy the GPUs were, why they were idle, what ran, what this file cannot
+//! tell, and the command to run next.
+//!
+//! Its figures are those of the detailed verbs. All of them are about the steady part of the run if it has one.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+
+use clap::Args;
+
+use super::console::{Console, Outcome};
+use super::explain::{Explained, explain_sums_with};
+use super::info::step_table;
+use super::input::Source;
+use super::layout;
+use super::name_flags::NameFlags;
+use super::page::Page;
+use super::report::{Cell, ReportFlags, ReportFormat, Table, group_digits, write_tables};
+use gpuflame_export::{
+    NameFolding, busy_and_idle_lines, clean_line, complete_line, executed_line, idle_place, percent,
+    work_name,
+};
+use gpuflame_model::error::Result;
+use gpuflame_model::profile::views::{CPU, GPU, IDLE, OFF_CPU, idle_word};
+use gpuflame_model::profile::{
+    Cause, Profile, RootMark, Sample, SampleSite, Weight, add_to, format_nanos, saturating_sum,
+};
+use gpuflame_model::record::{CopyKind, MemoryKind, Work};
+use gpuflame_offline::analysis::{CommunicationFilter, LaunchDelays};
+use gpuflame_traces::import::Kind;
+
+/// Show on one screen why the GPUs were idle, what ran, and what to look at next.
+///
+/// Reads what any run leaves, recordings of every call, and traces of other tools. Figures are about the steady
+/// part of the run, without start-up and shutdown, if the run has one. What the file cannot tell is listed
+/// with the command that records it. The JSON has at most 8,000 bytes.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  gpuflame summary run.gfr\n  gpuflame summary trace.json.gz --format json"
+)]
+pub(super) struct Summary {
+    /// Recording or trace (`-`: standard input).
+    input: Source,
+    #[command(flatten)]
+    names: NameFlags,
+    #[command(flatten)]
+    pub(super) report: ReportFlags,
+}
+
+/// Maximum number of rows of a table. If the JSON is too long, there are fewer.
+const MAX_ROWS: usize = 5;
+/// Maximum size of the JSON in bytes.
+const MAX_JSON_BYTES: usize = 8_000;
+/// Maximum length of a name in JSON, in characters.
+const MAX_NAME_CHARS: usize = 160;
+/// Height of the screen, and its width in a pipe.
+const MAX_LINES: usize = 40;
+const COLUMNS: usize = 80;
+/// Mean length of the gaps, in ns, up to which launches, and not other work of the host, keep the GPU waiting.
+const LAUNCH_GAP_NANOS: u64 = 50_000;
+/// Share of busy time, in percent, from which a GPU does not wait for launches.
+const BUSY_PERCENT: f64 = 90.0;
+/// Delay from call to start, in ns, up to which work was not queued: the launch itself takes a few microseconds.
+const UNQUEUED_NANOS: u64 = 20_000;
+/// Minimum share of late hosts in the idle time, in percent, from which a summary without samples says so.
+const LATE_PERCENT: f64 = 5.0;
+
+impl Summary {
+    pub(super) fn run(&self, console: Console) -> Result<Outcome> {
+        let mut delays = LaunchDelays::default();
+        let explained = explain_sums_with(&self.input, self.names.read_options(), console, &mut delays)?;
+        explained.facts.require_work(&self.input)?;
+        if explained.facts.has_only_sums {
+            delays = LaunchDelays::from_sums(&explained.profile);
+        }
+        let screen = Screen { explained: &explained, delays: &delays, names: self.names.names() };
+        let mut answers = busy_and_idle_lines(&explained.ledger, &explained.profile);
+        answers.extend(screen.bound_line());
+        answers.push(screen.complete_line());
+        let page = Page::of(&self.report.output, console);
+        let page = Page { columns: Some(page.columns.unwrap_or(COLUMNS)), ..page };
+        let text = match self.report.format {
+            ReportFormat::Text => {
+                fitted(|most| screen.text(&answers, &self.input, most, page), is_one_screen)
+            }
+            format => {
+                let tables = |most| screen.all_tables(&answers, &self.input, most);
+                let write = |most| {
+                    let mut text = Vec::new();
+                    write_tables(&[], &tables(most), format, Page::UNBOUNDED, &mut text).map(|()| text)
+                };
+                fitted(write, |text| text.len() <= MAX_JSON_BYTES)
+            }
+        }?;
+        self.report.output.write(console, |out| Ok(out.write_all(&text)?))?;
+        Ok(Outcome::Clean)
+    }
+}
+
+/// Returns the text with as many rows per table as fit, at most [`MAX_ROWS`].
+fn fitted(write: impl Fn(usize) -> Result<Vec<u8>>, fits: impl Fn(&[u8]) -> bool) -> Result<Vec<u8>> {
+    let mut most = MAX_ROWS;
+    loop {
+        let text = write(most)?;
+        if fits(&text) || most == 0 {
+            return Ok(text);
+        }
+        most -= 1;
+    }
+}
+
+fn is_one_screen(text: &[u8]) -> bool {
+    text.iter().filter(|byte| **byte == b'\n').count() <= MAX_LINES
+}
+
+/// Cuts a text to `most` characters.
+fn shortened(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// Data of the screen.
+struct Screen<'a> {
+    explained: &'a Explained,
+    delays: &'a LaunchDelays,
+    names: NameFolding,
+}
+
+impl Screen<'_> {
+    fn profile(&self) -> &Profile {
+        &self.explained.profile
+    }
+
+    /// Idle time of the steady part; nothing if it is not known.
+    fn idle_samples(&self) -> Vec<&Sample> {
+        let is_steady =
+            |sample: &&Sample| !matches!(sample.root_mark, Some(RootMark::StartUp | RootMark::Shutdown));
+        let known = self.profile().idle_doubt().is_none();
+        self.profile().samples(&IDLE).iter().filter(is_steady).filter(|_| known).collect()
+    }
+
+    fn busy_percent(&self) -> Option<f64> {
+        let times = self.profile().times();
+        let busy = saturating_sum(times.iter().map(|time| time.steady().busy));
+        let window = saturating_sum(times.iter().map(|time| time.steady().window()));
+        (self.profile().idle_doubt().is_none() && window > 0).then(|| percent(busy, window))
+    }
+
+    /// Returns the sentence that tells whether the GPU waits for the host or for launches, with the reason. Returns `None` if
+    /// no delay is known.
+    fn bound_line(&self) -> Option<String> {
+        let busy = self.busy_percent()?;
+        let kernels = self.delays.iter().filter(|(work, _)| matches!(work, Work::Kernel(_) | Work::Graph));
+        let mut medians: Vec<(u64, u64)> =
+            kernels.map(|(_, delays)| (delays.percentile(50), delays.count())).collect();
+        medians.sort_unstable();
+        let half = saturating_sum(medians.iter().map(|(_, count)| *count)).div_ceil(2);
+        let mut counted = 0;
+        let (median, _) = medians.into_iter().find(|(_, count)| {
+            counted += count;
+            counted >= half
+        })?;
+        let delay = format_nanos(median);
+        if busy >= BUSY_PERCENT {
+            return Some(format!("bound by GPU work: the GPUs are busy {busy:.1} % of the time"));
+        }
+        if median > UNQUEUED_NANOS {
+            let why =
+                format!("half of the kernels start {delay} or later after their launch, so work was queued");
+            return Some(format!("not launch-bound: {why}"));
+        }
+        let idle = self.idle_samples();
+        let gaps = saturating_sum(idle.iter().map(|sample| sample.count()));
+        let mean = saturating_sum(idle.iter().map(|sample| sample.amount())) / gaps.max(1);
+        let bound = if mean <= LAUNCH_GAP_NANOS { "launch-bound" } else { "host-bound" };
+        let mean = format_nanos(mean);
+        Some(format!(
+            "{bound}: half of the kernels start within {delay} of their launch, so no work was queued; a gap lasts {mean} \
+             on average"
+        ))
+    }
+
+    /// Returns the sentence about what is missing. Other tools' traces do not tell what was lost.
+    fn complete_line(&self) -> String {
+        let Explained { profile, ledger, facts, .. } = self.explained;
+        let Some(linked) = &facts.linked else { return complete_line(ledger, profile) };
+        let (launches, activities) = (ledger.tally.launches.seen, ledger.tally.activities.seen);
+        format!(
+            "{} launches, {} activities: {:.1} % of the GPU time is linked to launches; the trace does not tell what was lost",
+            group_digits(launches),
+            group_digits(activities),
+            percent(linked.linked_gpu_ns, linked.gpu_ns)
+        )
+    }
+
+    /// Returns the screen as text: sentences, tables, and sentences about what is not recorded and what to do next.
+    fn text(&self, answers: &[String], input: &Source, most: usize, page: Page) -> Result<Vec<u8>> {
+        let mut text = Vec::new();
+        layout::write_sentences(answers, page, &mut text)?;
+        text.push(b'\n');
+        layout::write(&[], &self.tables(most), page, &mut text)?;
+        text.push(b'\n');
+        let unknown =
+            self.not_recorded().into_iter().map(|(what, how)| format!("not recorded: {what}; {how}"));
+        let unknown: Vec<String> = unknown.collect();
+        layout::write_sentences(&unknown, Page { has_colors: false, ..page }, &mut text)?;
+        // A command is not broken, so that it can be pasted.
+        writeln!(text, "next: {}", clean_line(&self.next_command(input)))?;
+        Ok(text)
+    }
+
+    /// Returns the whole screen as tables, for programs.
+    fn all_tables(&self, answers: &[String], input: &Source, most: usize) -> Vec<Table> {
+        let mut answer = Table::new("answers", &["answer"]);
+        answers.iter().for_each(|line| answer.add_row([Cell::Text(shortened(line, 4 * MAX_NAME_CHARS))]));
+        let mut unknown = Table::new("not_recorded", &["not_recorded", "recorded_by"]);
+        self.not_recorded().into_iter().for_each(|(what, how)| unknown.add_row([what, how].map(Cell::Text)));
+        let mut next = Table::new("next", &["command"]);
+        next.add_row([Cell::Text(shortened(&self.next_command(input), MAX_NAME_CHARS))]);
+        [answer].into_iter().chain(self.tables(most)).chain([unknown, next]).collect()
+    }
+
+    fn tables(&self, most: usize) -> Vec<Table> {
+        let mut tables = vec![self.device_table(most)];
+        tables.extend(self.idle_tables(most));
+        tables.push(self.work_table(most));
+        tables.push(self.line_table(most.min(3)));
+        tables.push(self.copy_table(most.min(3)));
+        tables.extend(step_table(self.explained));
+        tables.retain(|table| !table.rows().is_empty());
+        tables
+    }
+
+    /// Returns the table of busy and idle time; empty for a single GPU, about which the first sentence tells the same.
+    fn device_table(&self, most: usize) -> Table {
+        let mut table = Table::new("gpus", &["device", "busy_percent", "busy_ns", "idle_ns", "window_ns"]);
+        let times = self.profile().times();
+        let is_unknown = self.profile().idle_doubt().is_some();
+        for time in times.iter().filter(|_| times.len() > 1).take(most.max(1) * 2) {
+            let steady = time.steady();
+            let known = |cell| if is_unknown { Cell::Nothing } else { cell };
+            table.add_row([
+                Cell::Gpu(time.device.0),
+                known(Cell::share(steady.busy, steady.window())),
+                Cell::Nanos(steady.busy),
+                known(Cell::Nanos(steady.idle)),
+                Cell::Nanos(steady.window()),
+            ]);
+        }
+        table
+    }
+
+    /// Returns idle time by cause, and by place.
+    fn idle_tables(&self, most: usize) -> [Table; 2] {
+        let (mut causes, mut places) = (BTreeMap::new(), BTreeMap::new());
+        for sample in self.idle_samples() {
+            add_to(causes.entry(idle_word(sample).to_owned()).or_default(), sample.amount());
+            let place = idle_place(self.profile(), sample).unwrap_or_default();
+            add_to(places.entry(place).or_default(), sample.amount());
+        }
+        let by_cause = Table::new("idle_causes", &["total_ns", "share_percent", "cause"]);
+        let by_place = Table::new("idle_places", &["total_ns", "share_percent", "place"]);
+        [sum_table(by_cause, causes, most), sum_table(by_place, places, most)]
+    }
+
+    /// Returns GPU work by name, over all GPUs.
+    fn work_table(&self, most: usize) -> Table {
+        let mut sums: BTreeMap<String, Weight> = BTreeMap::new();
+        for work in self.profile().works() {
+            let sum = sums.entry(work_name(self.profile(), work.work).into_owned()).or_default();
+            add_to(&mut sum.nanos, work.weight.nanos);
+            add_to(&mut sum.count, work.weight.count);
+        }
+        let total = saturating_sum(sums.values().map(|sum| sum.nanos));
+        let mut sums: Vec<_> = sums.into_iter().collect();
+        sums.sort_by(|a, b| b.1.nanos.cmp(&a.1.nanos).then_with(|| a.0.cmp(&b.0)));
+        let mut table = Table::new("work", &["total_ns", "share_percent", "count", "avg_ns", "name"]);
+        for (name, sum) in sums.into_iter().take(most) {
+            table.add_row([
+                Cell::Nanos(sum.nanos),
+                Cell::share(sum.nanos, total),
+                Cell::Count(sum.count),
+                Cell::Nanos(sum.nanos / sum.count.max(1)),
+                Cell::Kernels(vec![shortened(&name, MAX_NAME_CHARS)]),
+            ]);
+        }
+        table
+    }
+
+    /// Returns source lines by the GPU time that they launched.
+    fn line_table(&self, most: usize) -> Table {
+        let mut lines = BTreeMap::new();
+        for sample in self.profile().samples(&GPU) {
+            let line = executed_line(self.profile(), sample.site, self.names);
+            let line = line.map_or_else(String::new, |line| format!("{}:{}", line.file, line.line));
+            add_to(lines.entry(line).or_default(), sample.amount());
+        }
+        sum_table(Table::new("lines", &["total_ns", "share_percent", "line"]), lines, most)
+    }
+
+    /// Returns copies by direction and kinds of memory, over all GPUs. Empty if the file does not tell the bytes.
+    fn copy_table(&self, most: usize) -> Table {
+        let mut sums: BTreeMap<(CopyKind, MemoryKind, MemoryKind), Weight> = BTreeMap::new();
+        for (path, weight) in self.profile().copies() {
+            let sum = sums.entry((path.kind, path.from, path.to)).or_default();
+            add_to(&mut sum.nanos, weight.nanos);
+            add_to(&mut sum.count, weight.count);
+            add_to(&mut sum.bytes, weight.bytes);
+        }
+        let mut sums: Vec<_> = sums.into_iter().collect();
+        sums.sort_by(|a, b| b.1.nanos.cmp(&a.1.nanos).then_with(|| a.0.cmp(&b.0)));
+        let mut table = Table::new("copies", &["total_ns", "count", "bytes", "direction", "from", "to"]);
+        for ((kind, from, to), sum) in sums.into_iter().take(most) {
+            table.add_row([
+                Cell::Nanos(sum.nanos),
+                Cell::Count(sum.count),
+                Cell::Bytes(sum.bytes),
+                Cell::Text(kind.label().into()),
+                memory_cell(from),
+                memory_cell(to),
+            ]);
+        }
+        table
+    }
+
+    /// Returns what the file cannot tell, and what would record it.
+    fn not_recorded(&self) -> Vec<(String, String)> {
+        let (profile, facts) = (self.profile(), &self.explained.facts);
+        let is_recording = facts.kind == Kind::Recording;
+        let idle = self.idle_samples();
+        let is_between = |sample: &&&Sample| matches!(sample.site, SampleSite::Between { .. });
+        let all = saturating_sum(idle.iter().map(|sample| sample.amount()));
+        let late = saturating_sum(idle.iter().filter(is_between).map(|sample| sample.amount()));
+        let has_samples = profile.has(&CPU) || profile.has(&OFF_CPU);
+        let mut notes = Vec::new();
+        let mut note = |what: String, how: &str| notes.push((what, how.to_owned()));
+        if !has_samples && percent(late, all) >= LATE_PERCENT {
+            let what = format!("what the host did in {} between two calls", format_nanos(late));
+            note(
+                what,
+                match is_recording {
+                    true => "`gpuflame run --cpu-samples 99 --off-cpu COMMAND` records it",
+                    false => "torch.profiler records it with `with_stack=True`",
+                },
+            );
+        }
+        let filter = CommunicationFilter::default();
+        let communicates = |work: Work| filter.is_communication(work, &work_name(profile, work));
+        if facts.has_only_sums && profile.works().iter().any(|work| communicates(work.work)) {
+            let what = "how much communication overlaps with work".to_owned();
+            note(what, "`gpuflame run --rows COMMAND` records it");
+        }
+        if profile.step_series().groups.is_empty() {
+            note(
+                "steps, so slow ones are unknown".to_owned(),
+                match is_recording {
+                    true => "`gpuflame.step()` or `--window step-range=NAME` marks them",
+                    false => "`profiler.step()` marks them",
+                },
+            );
+        }
+        notes
+    }
+
+    fn next_command(&self, input: &Source) -> String {
+        let is_mostly_idle = self.busy_percent().is_some_and(|busy| busy < 50.0);
+        let late = self.idle_samples().iter().any(|sample| idle_word(sample) == Cause::HostLate.word());
+        let file = quoted_for_shell(&input.to_string());
+        match is_mostly_idle && late {
+            true => format!("gpuflame flamegraph {file} --idle -o idle.svg"),
+            false => format!("gpuflame flamegraph {file} -o gpu.svg"),
+        }
+    }
+}
+
+/// Quotes a file name for a shell if it needs quotes. Standard input cannot be read twice, so it becomes a placeholder.
+fn quoted_for_shell(file: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%,=".contains(c);
+    match file {
+        "standard input" => "FILE".to_owned(),
+        file if file.chars().all(is_plain) && !file.starts_with('-') => file.to_owned(),
+        file => format!("'{}'", file.replace('\'', r"'\''")),
+    }
+}
+
+fn memory_cell(kind: MemoryKind) -> Cell {
+    if kind == MemoryKind::UNKNOWN { Cell::Nothing } else { Cell::Text(kind.label().into()) }
+}
+
+/// Adds the largest sums to a table. A name that is not known is empty.
+fn sum_table(mut table: Table, sums: BTreeMap<String, u64>, most: usize) -> Table {
+    let total = saturating_sum(sums.values().copied());
+    let mut sums: Vec<_> = sums.into_iter().filter(|(_, nanos)| *nanos > 0).collect();
+    sums.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    for (name, nanos) in sums.into_iter().take(most) {
+        let name = if name.is_empty() { Cell::Nothing } else { Cell::Text(shortened(&name, MAX_NAME_CHARS)) };
+        table.add_row([Cell::Nanos(nanos), Cell::share(nanos, total), name]);
+    }
+    table
+}

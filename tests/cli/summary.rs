@@ -1,0 +1,151 @@
+//! `gpuflame summary`: one screen, whose figures are those of the detailed verbs.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::support::command::gpuflame;
+use crate::support::{handmade, scratch};
+use crate::tables::{at_terminal, training};
+
+/// Writes a trace of ten steps of 1 ms. Each launches a kernel of 200 us, which starts 10 us after its launch, and later a copy
+/// of 50 us from pageable memory. `recorded` of ten kernels and copies are in the trace.
+fn steps(folder: &Path, kernel: &str, recorded: u64) {
+    let mut events = Vec::new();
+    let mut event = |cat: &str, name: &str, (tid, ts, dur): (u64, u64, u64), args: &str| {
+        let pid = if cat == "kernel" || cat == "gpu_memcpy" { 0 } else { 1 };
+        events.push(format!(
+            "{{\"ph\":\"X\",\"cat\":\"{cat}\",\"name\":\"{name}\",\"pid\":{pid},\"tid\":{tid},\"ts\":{ts},\"dur\":{dur},\"args\":{{{args}}}}}"
+        ));
+    };
+    for step in 0..10 {
+        let (begin, id) = (1000 + 1000 * step, 2 * step + 1);
+        event("user_annotation", &format!("ProfilerStep#{step}"), (1, begin, 1000), "");
+        let launch = |id: u64| format!("\"correlation\":{id}");
+        event("cuda_runtime", "cudaLaunchKernel", (1, begin + 100, 5), &launch(id));
+        event("cuda_runtime", "cudaMemcpyAsync", (1, begin + 330, 5), &launch(id + 1));
+        if step < recorded {
+            let gpu = |id: u64| format!("\"correlation\":{id},\"device\":0,\"stream\":7");
+            event("kernel", kernel, (7, begin + 110, 200), &gpu(id));
+            let copy = format!("{},\"bytes\":1000000", gpu(id + 1));
+            event("gpu_memcpy", "Memcpy HtoD (Pageable -> Device)", (7, begin + 360, 50), &copy);
+        }
+    }
+    fs::write(folder.join("steps.json"), format!("{{\"traceEvents\":[{}]}}", events.join(","))).unwrap();
+}
+
+fn json(folder: &Path, args: &[&str]) -> Value {
+    serde_json::from_str(&gpuflame(folder, [args, &["--format", "json"]].concat()).ok().stdout).unwrap()
+}
+
+#[test]
+fn the_screen_answers_with_the_figures_of_the_trace() {
+    let folder = scratch("summary");
+    steps(&folder, "gemm", 10);
+    let summary = json(&folder, &["summary", "steps.json"]);
+    let answers: Vec<&str> =
+        summary["answers"].as_array().unwrap().iter().map(|row| row["answer"].as_str().unwrap()).collect();
+    // The GPU works from 1.110 ms to 10.410 ms. 10 x 250 us of these 9.3 ms are busy, and 6.8 ms are idle.
+    assert!(answers[0].starts_with("GPU 0 busy 26.9 % of 9.300 ms of steps"), "{answers:?}");
+    assert!(answers[1].starts_with("idle 6.800 ms: "), "{answers:?}");
+    // The kernels start 10 us, the copies 30 us after their launch; only kernels count.
+    assert!(
+        answers[2].contains("half of the kernels start within 10.") && answers[2].starts_with("host-bound"),
+        "{answers:?}"
+    );
+    assert!(
+        answers[3].starts_with("20 launches, 20 activities: 100.0 % of the GPU time is linked"),
+        "{answers:?}"
+    );
+    let work = &summary["work"];
+    assert_eq!(
+        (&work[0]["name"], &work[0]["total_ns"], &work[0]["count"]),
+        (&"gemm".into(), &2_000_000.into(), &10.into())
+    );
+    assert_eq!(work[1]["share_percent"], 20.0);
+    let copies = &summary["copies"][0];
+    assert_eq!(
+        (&copies["from"], &copies["to"], &copies["bytes"]),
+        (&"pageable".into(), &"device".into(), &10_000_000.into())
+    );
+    let step = &summary["steps"][0];
+    assert_eq!(
+        (&step["step"], &step["count"], &step["p50_ns"]),
+        (&"ProfilerStep".into(), &10.into(), &1_000_000.into())
+    );
+    assert_eq!(summary["next"][0]["command"], "gpuflame flamegraph steps.json --idle -o idle.svg");
+}
+
+#[test]
+fn figures_equal_those_of_the_detailed_verbs() {
+    let folder = scratch("summary");
+    training(&folder, "train.json", 0);
+    let summary = json(&folder, &["summary", "train.json"]);
+    let kernels = json(&folder, &["top", "train.json", "--by", "kernels"]);
+    for (row, kernel) in
+        summary["work"].as_array().unwrap().iter().zip(kernels["kernels"].as_array().unwrap())
+    {
+        for key in ["total_ns", "share_percent", "count", "avg_ns"] {
+            assert_eq!(row[key], kernel[key], "{key}");
+        }
+    }
+    let info = json(&folder, &["info", "train.json"]);
+    assert_eq!(summary["steps"], info["steps"]);
+    let steady = info["parts"].as_array().unwrap().iter().find(|part| part["part"] == "steps").unwrap();
+    let idle: u64 =
+        summary["idle_causes"].as_array().unwrap().iter().map(|row| row["total_ns"].as_u64().unwrap()).sum();
+    assert_eq!(steady["idle_ns"], idle);
+    let places: u64 =
+        summary["idle_places"].as_array().unwrap().iter().map(|row| row["total_ns"].as_u64().unwrap()).sum();
+    assert!(places <= idle);
+}
+
+#[test]
+fn an_idle_verdict_is_withheld_if_launches_have_no_activity() {
+    let folder = scratch("summary");
+    steps(&folder, "gemm", 1);
+    let text = gpuflame(&folder, ["summary", "steps.json"]).ok().stdout;
+    assert!(text.contains("idle time is unknown: "), "{text}");
+    for word in ["host late", "bound", "--idle", "busy 2"] {
+        assert!(!text.contains(word), "{word}: {text}");
+    }
+    let summary = json(&folder, &["summary", "steps.json"]);
+    assert!(summary["idle_causes"].is_null() && summary["idle_places"].is_null(), "{summary:#}");
+}
+
+#[test]
+fn the_screen_has_forty_lines_of_eighty_columns_and_the_json_8000_bytes() {
+    let folder = scratch("summary");
+    steps(&folder, &"very_long_kernel<with, many, parameters>".repeat(400), 10);
+    handmade::recording(&folder);
+    training(&folder, "train.json", 0);
+    for input in ["steps.json", "hand.gfr", "train.json"] {
+        let screen = gpuflame(&folder, ["summary", input]).ok().stdout;
+        assert!(screen.lines().count() <= 40, "{screen}");
+        let narrow = |line: &&str| line.chars().count() <= 80 || line.starts_with("next: ");
+        assert!(screen.lines().all(|line| narrow(&line)), "{screen}");
+        let terminal = at_terminal(&folder, &["summary", input, "--color", "never"], &[("COLUMNS", "60")]);
+        assert!(
+            terminal.lines().all(|line| line.chars().count() <= 60 || line.starts_with("next: ")),
+            "{terminal}"
+        );
+        assert!(gpuflame(&folder, ["summary", input, "--format", "json"]).ok().stdout.len() <= 8000);
+    }
+}
+
+#[test]
+fn the_next_command_can_be_pasted() {
+    let folder = scratch("summary");
+    steps(&folder, "gemm", 10);
+    fs::rename(folder.join("steps.json"), folder.join("it's a trace.json")).unwrap();
+    let text = gpuflame(&folder, ["summary", "it's a trace.json"]).ok().stdout;
+    let command = text.lines().last().unwrap().strip_prefix("next: gpuflame ").unwrap();
+    let program = env!("CARGO_BIN_EXE_gpuflame");
+    let shell = std::process::Command::new("sh")
+        .arg("-c")
+        .arg(format!("{program} {command}"))
+        .current_dir(&folder)
+        .status();
+    assert!(shell.unwrap().success() && folder.join("idle.svg").exists(), "{text}");
+}
