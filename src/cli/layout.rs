@@ -20,6 +20,7 @@ const LEAST_USEFUL: &[(&str, &[&str])] = &[
     ("line", &["kernels", "count", "function"]),
     ("function", &["waiting_ns", "cpu_ns"]),
     ("stats", &["min_ns", "max_ns", "avg_ns", "count"]),
+    ("copies", &["share_percent", "count", "bandwidth_gb_per_s", "bytes", "direction"]),
     ("delay", &["before_launch", "p50_ns", "max_ns", "count", "p95_ns"]),
     ("comm", &["overlap_percent", "overlapped_ns", "compute_ns", "comm_ns"]),
     ("comm_stacks", &["count", "total_ns"]),
@@ -407,6 +408,7 @@ fn style(cell: &Cell, column: &str) -> Style {
         Cell::Text(text) if column == "result" => match text.as_str() {
             "BAD" | "fail" => Style::Bad,
             "note" | "warn" => Style::Warning,
+            "unknown" => Style::Faint,
             _ => Style::Good,
         },
         Cell::Text(text) if column == "cause" => match text.as_str() {
@@ -416,6 +418,7 @@ fn style(cell: &Cell, column: &str) -> Style {
             _ => Style::Faint,
         },
         Cell::Text(_) if column == "straggler" => Style::Bad,
+        Cell::Text(_) if column == "direction" => Style::Copy,
         Cell::Text(name) if column == "name" => work_style(name),
         Cell::Kernels(names) => names.first().map_or(Style::Plain, |name| work_style(name)),
         _ => Style::Plain,

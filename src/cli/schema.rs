@@ -70,6 +70,7 @@ verbs! {
         stacks: StackRow,
         line: LineRow,
         function: FunctionRow,
+        copies: CopyRow,
         delay: DelayRow,
         idle_causes: IdleCauseRow,
         idle_calls: IdleCallRow,
@@ -160,6 +161,24 @@ objects! {
         /// Time in which the launching threads waited in the function, in ns.
         waiting_ns: Option<u64>,
         function: String,
+    }
+    /// Copies of one GPU with one direction and the same kinds of memory.
+    CopyRow {
+        total_ns: u64,
+        /// Share of the copies' total time, including rows that are left out; null if that time is 0.
+        share_percent: Option<f64>,
+        count: u64,
+        /// Bytes copied; null if the trace does not give them.
+        bytes: Option<u64>,
+        /// Bytes divided by time, in GB/s (1,000,000,000 bytes per second); null if either is 0 or unknown.
+        bandwidth_gb_per_s: Option<f64>,
+        device: u32,
+        /// `HtoD`, `DtoH`, `DtoD`, `PtoP` and so on; null if unknown.
+        direction: Option<String>,
+        /// Kind of memory that is read: `pageable`, `pinned`, `device`, `managed` and so on; null if unknown.
+        from: Option<String>,
+        /// Kind of memory that is written; null if unknown.
+        to: Option<String>,
     }
     /// Delay between the launching call and the start on the GPU, for work of one name.
     DelayRow {
@@ -281,7 +300,7 @@ objects! {
     }
     /// Result of one check.
     FindingRow {
-        /// `BAD`, `note`, `ok`, or `none` if nothing was found.
+        /// `BAD`, `note`, `ok`, `none` if nothing was found, or `unknown` if the input lacks the data.
         result: String,
         what: String,
         /// Number of findings; null if the check does not count them.
