@@ -89,7 +89,7 @@ fn write_stacks(profile: &Profile, are_merged: bool, chunk: &mut Chunk, out: &mu
 mod tests {
     use super::super::{Explain, Options, Snapshot};
     use super::*;
-    use gpuflame_model::profile::{VIEWS, WorkDelays};
+    use gpuflame_model::profile::{RowFacts, VIEWS, WorkDelays};
     use gpuflame_model::record::Reader;
     use gpuflame_model::record::testing::each_row_of_cycle;
 
@@ -102,7 +102,13 @@ mod tests {
             let buckets: Vec<_> = delays.histogram.buckets().collect();
             (*work, *device, buckets, delays.sum, delays.max, delays.started_before_call)
         });
-        let more = (profile.spreads(), delays.collect::<Vec<_>>(), profile.copies());
+        let more = (
+            profile.spreads(),
+            delays.collect::<Vec<_>>(),
+            profile.copies(),
+            profile.row_facts(),
+            profile.coverage(),
+        );
         format!("{ledger:?}\n{samples:?}\n{beside:?}\n{more:?}")
     }
 
@@ -113,6 +119,7 @@ mod tests {
         assert!(
             !profile.spreads().is_empty() && !profile.delays().is_empty() && !profile.copies().is_empty()
         );
+        assert!(profile.row_facts().is_some_and(|facts| facts != RowFacts::default()));
         let squares: u128 = profile.spreads().iter().map(|spread| spread.squares).sum();
         let bound: u128 = profile.spreads().iter().map(|spread| u128::from(spread.nanos).pow(2)).sum();
         assert!(squares > 0 && squares < bound, "{squares}");

@@ -29,6 +29,7 @@ mod finished_sums;
 mod ledger;
 mod memory_limit;
 mod per_window;
+mod row_facts;
 mod set_description;
 #[cfg(test)]
 #[path = "../../tests/support/skip.rs"]
@@ -55,6 +56,7 @@ pub use ledger::{Device, Host, Ledger, MergedWork, Sum};
 pub use memory_limit::DroppedDefinitions;
 use memory_limit::{DroppedCounts, IdMapping};
 pub use per_window::{LateArrivals, PerWindowSums, WindowSums};
+use row_facts::{AtEnd, LaunchKind, RowFactsCounter};
 pub use set_description::{describe_process, describe_set, json_path};
 
 /// Upper limit per kind of loss. The losses in a plausible file stay below this limit, and the total over all kinds of loss
@@ -88,6 +90,7 @@ pub struct Explain {
     profile: Profile,
     contexts: Contexts,
     steps: StepTotals,
+    row_facts: RowFactsCounter,
     /// Losses reported by rows.
     losses: BTreeMap<Loss, u64>,
     ceiling: usize,
@@ -196,6 +199,7 @@ impl Explain {
                 join.push(row, &mut consumers);
                 drop(consumers);
                 self.timeline.row(row);
+                self.row_facts.window(*edge);
                 if let Some(per_window) = &mut self.per_window {
                     per_window.push_edge(*edge, *time);
                 }
@@ -210,10 +214,11 @@ impl Explain {
         }
     }
 
-    /// The join, and the consumers of its results: the sums, the timeline, the sums per window, and the caller's `sink`.
+    /// The join, and the consumers of its results: the sums, the timeline, the facts about single rows, the sums per window,
+    /// and the caller's `sink`.
     fn join_and_consumers<'a>(&'a mut self, sink: &'a mut impl Sink) -> (&'a mut Join, impl Sink + 'a) {
-        let Self { join, aggregate, timeline, per_window, .. } = self;
-        (join, (aggregate, (timeline, (per_window, sink))))
+        let Self { join, aggregate, timeline, row_facts, per_window, .. } = self;
+        (join, (aggregate, (timeline, (row_facts, (per_window, sink)))))
     }
 
     fn push_launch(&mut self, launch: &Launch, sink: &mut impl Sink) {
@@ -263,6 +268,7 @@ impl Explain {
     /// has already replaced the row's context by the representative context.
     fn push_host_row(&mut self, row: &Row<'_>, sink: &mut impl Sink) {
         (&mut self.per_window, sink).host(row);
+        self.row_facts.host(row);
         self.host.row(row);
     }
 
@@ -345,9 +351,16 @@ impl Explain {
         counted: &[(Loss, u64)],
         sink: &mut impl Sink,
     ) -> Snapshot<'_> {
-        let tally = self.join.final_tally(&mut (&mut aggregate, (&mut timeline, sink)));
         let replacements = IdMap::default();
         let mapping = IdMapping::new(&self.profile, &replacements);
+        let kind_of = |context| match mapping.context(context) {
+            id if self.profile.launches_graph(id) => LaunchKind::Graph,
+            id if self.profile.requires_activity(id) => LaunchKind::Kernel,
+            _ => LaunchKind::Other,
+        };
+        let mut at_end = AtEnd { facts: self.row_facts, kind_of, queued: (0, 0) };
+        let tally = self.join.final_tally(&mut (&mut aggregate, (&mut timeline, (&mut at_end, sink))));
+        let facts = Some(at_end.facts());
         if mapping.has_any() {
             // In the meantime, contexts that created graph nodes, and kernels whose activities waited for a launch, may
             // have been dropped.
@@ -379,6 +392,7 @@ impl Explain {
                 timeline.end(profile);
                 self.host.fill(profile);
                 profile.set_steps(self.steps);
+                profile.set_row_facts(facts);
             }
         }
         profile.count_coverage(tally.launches.matched.saturating_sub(tally.launches.graphs));
