@@ -9,8 +9,13 @@ use gpuflame_offline::analysis::{
     CollectiveArrivals, CollectiveKernels, Lateness, NotComparable, compare_arrivals,
 };
 
-/// Returns the table, with at most `most` ranks for each collective and set of ranks.
-pub(super) fn arrival_table(ranks: &BTreeMap<u32, CollectiveKernels>, most: usize) -> Table {
+/// Returns the table, with at most `most` ranks for each collective and set of ranks. `withheld` contains the collectives
+/// that ran on a rank that has only sums, with the number of ranks.
+pub(super) fn arrival_table(
+    ranks: &BTreeMap<u32, CollectiveKernels>,
+    withheld: &BTreeMap<String, u64>,
+    most: usize,
+) -> Table {
     let columns = &[
         "rank",
         "last",
@@ -28,11 +33,16 @@ pub(super) fn arrival_table(ranks: &BTreeMap<u32, CollectiveKernels>, most: usiz
         cells.extend([Cell::Count(count), name, Cell::Text(reason)]);
         table.add_row(cells);
     };
-    if compared.is_empty() {
+    for (name, count) in withheld {
+        let reason =
+            "needs single activities; record every rank with `gpuflame run --rows PROGRAM`".to_owned();
+        add_unknown(&mut table, *count, Cell::Text(name.clone()), reason);
+    }
+    if compared.is_empty() && withheld.is_empty() {
         let reason = "no kernel that moves data between ranks ran on two ranks".to_owned();
         add_unknown(&mut table, ranks.len() as u64, Cell::Nothing, reason);
     }
-    for (name, arrivals) in compared {
+    for (name, arrivals) in compared.into_iter().filter(|(name, _)| !withheld.contains_key(name)) {
         let sets = match arrivals {
             CollectiveArrivals::Known(sets) => sets,
             CollectiveArrivals::Unknown(reason) => {

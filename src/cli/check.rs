@@ -15,8 +15,8 @@ use gpuflame_offline::run::ReadOptions;
 
 /// Check a recording or trace for doubtful data.
 ///
-/// `BAD` findings make sums, links or orders wrong; `note` findings are worth knowing; `ok` and `none` mean that
-/// there is nothing to do. With --strict, the exit code is 1 if there is a `BAD` finding.
+/// `BAD` findings make sums, links or orders wrong; `note` findings are worth knowing; `unknown` findings need
+/// data that the input lacks; `ok` and `none` mean that there is nothing to do. With --strict, the exit code is 1 if there is a `BAD` finding.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  gpuflame check trace.json.gz\n  \
     gpuflame check run.gfr --strict --format json")]
@@ -40,6 +40,7 @@ impl Check {
         let findings = findings(&Evidence {
             profile: &explained.profile,
             tally: &explained.ledger.tally,
+            has_only_sums: explained.facts.has_only_sums,
             events: &events,
             stream_order: &order,
             linked,

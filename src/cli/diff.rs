@@ -257,10 +257,7 @@ impl ComparedRun {
             add(site, work, Durations::from_sums(count, nanos, squares));
         }
         let times = time_breakdown(&profile);
-        let steps = match facts.has_only_sums {
-            true => profile.steps().count,
-            false => facts.steps.spans().len() as u64,
-        };
+        let steps = profile.step_count();
         Ok(Self { kernels, stacks, modules, times, steps, order, profile })
     }
 

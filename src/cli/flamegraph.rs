@@ -6,7 +6,7 @@ use std::io::{IsTerminal, stdout};
 use clap::{Args, ValueEnum};
 
 use super::console::{Console, Outcome, usage_error};
-use super::explain::{explain_opened, max_memory};
+use super::explain::{Explained, explain_opened, max_memory};
 use super::input::{Source, print_remarks};
 use super::name_flags::NameFlags;
 use super::output::Target;
@@ -14,6 +14,7 @@ use gpuflame_export::{self, FOLDED, GraphStacks, Root, SVG, Unit};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::View;
 use gpuflame_model::profile::views::{self, CPU, GPU, IDLE, MEMORY, OFF_CPU, TOGETHER, UNIFIED, WAITS};
+use gpuflame_model::record::ThreadId;
 use gpuflame_offline::formats::{
     FORMATS, FoldedStacks, explain_mismatch, write_diff_folded, write_diff_svg, write_lines_folded,
     write_lines_svg,
@@ -130,6 +131,7 @@ impl Flamegraph {
         let (view, options) = (self.view(), self.options());
         explained.facts.require_work(input)?;
         explained.need_samples(input, view)?;
+        self.require_roots(input, &explained)?;
         let profile = explained.profile;
         if !profile.has(view)
             && let Some(advice) = recording_hint(view)
@@ -203,6 +205,23 @@ impl Flamegraph {
         }
     }
 
+    /// Returns an error if frames for streams or threads are wanted, but the input has only sums over all streams or threads.
+    ///
+    /// # Errors
+    /// `Format`.
+    fn require_roots(&self, source: &Source, explained: &Explained) -> Result<()> {
+        let Explained { profile, facts, .. } = explained;
+        let work = profile.samples(&GPU).iter().filter(|sample| sample.device.is_some());
+        let lacks_streams = work.clone().any(|sample| sample.stream.is_none());
+        let mut threads = work.filter_map(|sample| Some(profile.context(sample.site.launch().ok()?)?.thread));
+        let lacks_threads = threads.clone().next().is_some() && threads.all(|id| id == ThreadId::OTHERS);
+        let wants = |root: Root| self.root.contains(&root);
+        match (wants(Root::Stream) && lacks_streams) || (wants(Root::Thread) && lacks_threads) {
+            true => facts.require_rows(source),
+            false => Ok(()),
+        }
+    }
+
     /// Returns the stacks of one input, and whether the input itself consists of folded stacks.
     fn read_lines(&self, source: &Source, console: Console) -> Result<(FoldedStacks, bool)> {
         let opened = source.open()?;
@@ -210,6 +229,7 @@ impl Flamegraph {
             return Ok((read_stacks(source, opened, self.unit, console)?, true));
         }
         let explained = explain_opened(source, opened, &self.read_options(), console, ())?;
+        self.require_roots(source, &explained)?;
         Ok((FoldedStacks::from_profile(&explained.profile, &GPU, &self.options()), false))
     }
 

@@ -1,5 +1,7 @@
 //! `gpuflame info`: what a recording contains, how much of its GPU work is linked to launches, and what was lost.
 
+use std::collections::HashSet;
+
 use clap::Args;
 
 use super::console::{Console, Outcome};
@@ -94,6 +96,10 @@ fn fact_table(explained: &Explained, whole_micros: Option<bool>) -> Table {
     if !profile.coverage().empty_steps.is_empty() {
         fact("steps without GPU work", Cell::Text(profile.coverage().list_empty_steps()));
     }
+    if explained.facts.has_only_sums && steps.count > 1 {
+        let why = "unknown: needs single activities, which `gpuflame run --rows` records";
+        fact("steps without GPU work", Cell::from(why));
+    }
     if let Some(linked) = &explained.facts.linked {
         fact("GPU time linked", Cell::share(linked.linked_gpu_ns, linked.gpu_ns));
         fact("launches with several activities", Cell::Count(linked.multi_op_launches));
@@ -119,7 +125,9 @@ fn fact_table(explained: &Explained, whole_micros: Option<bool>) -> Table {
         let what = if sample.kind.is_move() { " bytes" } else { "" };
         fact(&format!("unified memory{gpu} {}{what}", sample.kind.label()), Cell::Count(sample.value));
     }
-    fact("stacks", Cell::Count(profile.contexts().len() as u64));
+    // The same stack on two threads counts once, because a recorded process merges the stacks of its threads.
+    let stacks: HashSet<_> = profile.all_contexts().map(|(_, one)| (one.stack, one.flags)).collect();
+    fact("stacks", Cell::Count(stacks.len() as u64));
     fact("frames without a name", Cell::Count(explained.unnamed.values().sum()));
     for (why, count) in &explained.unnamed {
         fact(&format!("frames without a name: {}", why.words()), Cell::Count(*count));

@@ -20,6 +20,7 @@ const LEAST_USEFUL: &[(&str, &[&str])] = &[
     ("line", &["kernels", "count", "function"]),
     ("function", &["waiting_ns", "cpu_ns"]),
     ("stats", &["min_ns", "max_ns", "avg_ns", "count"]),
+    ("copies", &["share_percent", "count", "bandwidth_gb_per_s", "bytes", "direction"]),
     ("delay", &["before_launch", "p50_ns", "max_ns", "count", "p95_ns"]),
     ("comm", &["overlap_percent", "overlapped_ns", "compute_ns", "comm_ns"]),
     ("comm_stacks", &["count", "total_ns"]),
@@ -34,7 +35,6 @@ const LEAST_USEFUL: &[(&str, &[&str])] = &[
     ("parts", &["window_ns", "idle_ns"]),
     ("gpus", &["window_ns", "idle_ns"]),
     ("work", &["avg_ns", "count"]),
-    ("copies", &["from", "to", "count"]),
     ("steps", &["p95_ns", "total_ns"]),
     ("findings", &["share_percent", "count"]),
     ("total", &["before_count", "after_count", "before_ns", "after_ns"]),
@@ -424,6 +424,7 @@ fn style(cell: &Cell, column: &str) -> Style {
         Cell::Text(text) if column == "result" => match text.as_str() {
             "BAD" | "fail" => Style::Bad,
             "note" | "warn" => Style::Warning,
+            "unknown" => Style::Faint,
             _ => Style::Good,
         },
         Cell::Text(text) if column == "cause" => match text.as_str() {
@@ -433,6 +434,7 @@ fn style(cell: &Cell, column: &str) -> Style {
             _ => Style::Faint,
         },
         Cell::Text(_) if column == "straggler" => Style::Bad,
+        Cell::Text(_) if column == "direction" => Style::Copy,
         Cell::Text(name) if column == "name" => work_style(name),
         Cell::Kernels(names) => names.first().map_or(Style::Plain, |name| work_style(name)),
         _ => Style::Plain,

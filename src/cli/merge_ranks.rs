@@ -98,8 +98,10 @@ struct RankData {
     kernels: Vec<(u64, String)>,
     /// GPU time in ns of the kernels that move data between ranks, by kernel name.
     collectives: BTreeMap<String, u64>,
-    /// Every execution of a kernel that moves data between ranks.
+    /// Every execution of a kernel that moves data between ranks. Empty if the source has only sums.
     arrivals: CollectiveKernels,
+    /// Whether the source has only sums.
+    has_only_sums: bool,
     /// Number of ranks of the job, if the file gives it.
     world_size: Option<u32>,
     /// Number of steps, or of windows if there are no steps.
@@ -190,10 +192,11 @@ impl MergeRanks {
         }
         let arrivals: BTreeMap<u32, CollectiveKernels> =
             all.iter_mut().map(|rank| (rank.rank, std::mem::take(&mut rank.arrivals))).collect();
+        let withheld = collectives_of_sums(&all);
         let page = Page::of(&self.table, console);
         let tables = [
             rank_table(&all),
-            arrival_table(&arrivals, self.most()),
+            arrival_table(&arrivals, &withheld, self.most()),
             self.kernel_table(&all, page),
             self.stack_table(&stacks),
             idle_table(&idle),
@@ -454,7 +457,7 @@ impl RankData {
             true => time.add_windows(&mut ops, &windows),
             false => time.add_steps(series),
         }
-        let steps = profile.steps().count.max(windows.len() as u64);
+        let steps = profile.step_count();
         let mut kernels: Vec<_> = sums.into_iter().map(|(name, nanos)| (nanos, name)).collect();
         kernels.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
         let busy = saturating_sum(profile.times().iter().map(|time| time.busy));
@@ -473,6 +476,7 @@ impl RankData {
             kernels,
             collectives,
             arrivals,
+            has_only_sums: explained.facts.has_only_sums,
             world_size,
             steps,
             late_lines,
@@ -490,13 +494,14 @@ impl RankData {
         add_to(&mut self.busy, other.busy);
         self.idle = self.idle.zip(other.idle).map(|(one, other)| one.saturating_add(other));
         self.time.merge(other.time);
+        self.has_only_sums |= other.has_only_sums;
         self.linked = (self.linked.0 + other.linked.0, self.linked.1 + other.linked.1);
         let mut sums: BTreeMap<String, u64> = BTreeMap::new();
         let kernels = self.kernels.drain(..).chain(other.kernels);
         kernels.for_each(|(nanos, name)| add_to(sums.entry(name).or_default(), nanos));
         self.kernels = sums.into_iter().map(|(name, nanos)| (nanos, name)).collect();
         self.kernels.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
-        self.steps += other.steps;
+        add_to(&mut self.steps, other.steps);
         self.late_lines = match (std::mem::replace(&mut self.late_lines, Err("")), other.late_lines) {
             (Ok(mut lines), Ok(more)) => {
                 more.into_iter().for_each(|(line, nanos)| add_to(lines.entry(line).or_default(), nanos));
@@ -593,6 +598,21 @@ impl Sink for OpCollector {
     }
 
     fn pending(&mut self, _: CorrelationId, _: Launched) {}
+}
+
+/// Returns the kernels that move data between ranks and cannot be compared, with the number of ranks that ran them: they ran
+/// on several ranks, and at least one rank has only sums.
+fn collectives_of_sums(all: &[RankData]) -> BTreeMap<String, u64> {
+    let mut ranks: BTreeMap<&String, (u64, bool)> = BTreeMap::new();
+    for rank in all {
+        let kernels: BTreeSet<&String> = rank.kernels.iter().map(|(_, name)| name).collect();
+        for name in rank.collectives.keys().filter(|name| kernels.contains(name)) {
+            let (count, has_only_sums) = ranks.entry(name).or_default();
+            (*count, *has_only_sums) = (*count + 1, *has_only_sums || rank.has_only_sums);
+        }
+    }
+    let of_sums = ranks.into_iter().filter(|(_, (count, has_only_sums))| *count > 1 && *has_only_sums);
+    of_sums.map(|(name, (count, _))| (name.clone(), count)).collect()
 }
 
 /// Whether the rank at index `at` is the straggler.

@@ -71,6 +71,7 @@ verbs! {
         stacks: StackRow,
         line: LineRow,
         function: FunctionRow,
+        copies: CopyRow,
         delay: DelayRow,
         idle_causes: IdleCauseRow,
         idle_calls: IdleCallRow,
@@ -110,7 +111,7 @@ verbs! {
         idle_places: IdlePlaceRow,
         work: WorkRow,
         lines: WorkLineRow,
-        copies: CopyPathRow,
+        copies: CopyRow,
         steps: StepRow,
     }
     /// `gpuflame check`.
@@ -176,6 +177,24 @@ objects! {
         /// Time in which the launching threads waited in the function, in ns.
         waiting_ns: Option<u64>,
         function: String,
+    }
+    /// Copies of one GPU with one direction and the same kinds of memory.
+    CopyRow {
+        total_ns: u64,
+        /// Share of the copies' total time, including rows that are left out; null if that time is 0.
+        share_percent: Option<f64>,
+        count: u64,
+        /// Bytes copied; null if the trace does not give them.
+        bytes: Option<u64>,
+        /// Bytes divided by time, in GB/s (1,000,000,000 bytes per second); null if either is 0 or unknown.
+        bandwidth_gb_per_s: Option<f64>,
+        device: u32,
+        /// `HtoD`, `DtoH`, `DtoD`, `PtoP` and so on; null if unknown.
+        direction: Option<String>,
+        /// Kind of memory that is read: `pageable`, `pinned`, `device`, `managed` and so on; null if unknown.
+        from: Option<String>,
+        /// Kind of memory that is written; null if unknown.
+        to: Option<String>,
     }
     /// Delay between the launching call and the start on the GPU, for work of one name.
     DelayRow {
@@ -332,18 +351,6 @@ objects! {
         /// `FILE:LINE`; null if unknown.
         line: Option<String>,
     }
-    /// Copies in one direction between two kinds of memory, over all GPUs.
-    CopyPathRow {
-        total_ns: u64, count: u64,
-        /// Sum of the sizes, in bytes.
-        bytes: u64,
-        /// Direction, such as `HtoD`.
-        direction: String,
-        /// Kind of memory that was read, such as `pageable`, `pinned` or `device`; null if unknown.
-        from: Option<String>,
-        /// Kind of memory that was written; null if unknown.
-        to: Option<String>,
-    }
     /// Durations of the steps with one name.
     StepRow {
         /// Name of the range that began the steps, without a number at its end; `step` if it has none.
@@ -361,7 +368,7 @@ objects! {
     }
     /// Result of one check.
     FindingRow {
-        /// `BAD`, `note`, `ok`, or `none` if nothing was found.
+        /// `BAD`, `note`, `ok`, `none` if nothing was found, or `unknown` if the input lacks the data.
         result: String,
         what: String,
         /// Number of findings; null if the check does not count them.

@@ -16,6 +16,7 @@ use super::layout;
 use super::name_flags::NameFlags;
 use super::page::Page;
 use super::report::{Cell, ReportFlags, ReportFormat, Table, group_digits, write_tables};
+use super::top::copy_table;
 use gpuflame_export::{
     NameFolding, busy_and_idle_lines, clean_line, complete_line, executed_line, idle_place, percent,
     work_name,
@@ -25,8 +26,8 @@ use gpuflame_model::profile::views::{CPU, GPU, IDLE, OFF_CPU, idle_word};
 use gpuflame_model::profile::{
     Cause, Profile, RootMark, Sample, SampleSite, Weight, add_to, format_nanos, saturating_sum,
 };
-use gpuflame_model::record::{CopyKind, MemoryKind, Work};
-use gpuflame_offline::analysis::{CommunicationFilter, LaunchDelays};
+use gpuflame_model::record::Work;
+use gpuflame_offline::analysis::{CommunicationFilter, CopySums, LaunchDelays};
 use gpuflame_traces::import::Kind;
 
 /// Show on one screen why the GPUs were idle, what ran, and what to look at next.
@@ -67,13 +68,16 @@ const LATE_PERCENT: f64 = 5.0;
 
 impl Summary {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
-        let mut delays = LaunchDelays::default();
-        let explained = explain_sums_with(&self.input, self.names.read_options(), console, &mut delays)?;
+        let (mut delays, mut copies) = (LaunchDelays::default(), CopySums::default());
+        let sinks = (&mut delays, &mut copies);
+        let explained = explain_sums_with(&self.input, self.names.read_options(), console, sinks)?;
         explained.facts.require_work(&self.input)?;
         if explained.facts.has_only_sums {
             delays = LaunchDelays::from_sums(&explained.profile);
+            copies = CopySums::from_sums(&explained.profile).unwrap_or_default();
         }
-        let screen = Screen { explained: &explained, delays: &delays, names: self.names.names() };
+        let screen =
+            Screen { explained: &explained, delays: &delays, copies: &copies, names: self.names.names() };
         let mut answers = busy_and_idle_lines(&explained.ledger, &explained.profile);
         answers.extend(screen.bound_line());
         answers.push(screen.complete_line());
@@ -125,6 +129,7 @@ fn shortened(text: &str, most: usize) -> String {
 struct Screen<'a> {
     explained: &'a Explained,
     delays: &'a LaunchDelays,
+    copies: &'a CopySums,
     names: NameFolding,
 }
 
@@ -227,7 +232,7 @@ impl Screen<'_> {
         tables.extend(self.idle_tables(most));
         tables.push(self.work_table(most));
         tables.push(self.line_table(most.min(3)));
-        tables.push(self.copy_table(most.min(3)));
+        tables.push(copy_table(self.copies, most.min(3)));
         tables.extend(step_table(self.explained));
         tables.retain(|table| !table.rows().is_empty());
         tables
@@ -300,31 +305,6 @@ impl Screen<'_> {
         sum_table(Table::new("lines", &["total_ns", "share_percent", "line"]), lines, most)
     }
 
-    /// Returns copies by direction and kinds of memory, over all GPUs. Empty if the file does not tell the bytes.
-    fn copy_table(&self, most: usize) -> Table {
-        let mut sums: BTreeMap<(CopyKind, MemoryKind, MemoryKind), Weight> = BTreeMap::new();
-        for (path, weight) in self.profile().copies() {
-            let sum = sums.entry((path.kind, path.from, path.to)).or_default();
-            add_to(&mut sum.nanos, weight.nanos);
-            add_to(&mut sum.count, weight.count);
-            add_to(&mut sum.bytes, weight.bytes);
-        }
-        let mut sums: Vec<_> = sums.into_iter().collect();
-        sums.sort_by(|a, b| b.1.nanos.cmp(&a.1.nanos).then_with(|| a.0.cmp(&b.0)));
-        let mut table = Table::new("copies", &["total_ns", "count", "bytes", "direction", "from", "to"]);
-        for ((kind, from, to), sum) in sums.into_iter().take(most) {
-            table.add_row([
-                Cell::Nanos(sum.nanos),
-                Cell::Count(sum.count),
-                Cell::Bytes(sum.bytes),
-                Cell::Text(kind.label().into()),
-                memory_cell(from),
-                memory_cell(to),
-            ]);
-        }
-        table
-    }
-
     /// Returns what the file cannot tell, and what would record it.
     fn not_recorded(&self) -> Vec<(String, String)> {
         let (profile, facts) = (self.profile(), &self.explained.facts);
@@ -383,10 +363,6 @@ fn quoted_for_shell(file: &str) -> String {
         file if file.chars().all(is_plain) && !file.starts_with('-') => file.to_owned(),
         file => format!("'{}'", file.replace('\'', r"'\''")),
     }
-}
-
-fn memory_cell(kind: MemoryKind) -> Cell {
-    if kind == MemoryKind::UNKNOWN { Cell::Nothing } else { Cell::Text(kind.label().into()) }
 }
 
 /// Adds the largest sums to a table. A name that is not known is empty.

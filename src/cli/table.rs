@@ -31,6 +31,8 @@ pub(super) enum Cell {
     Change(i64),
     /// A share in percent.
     Share(f64),
+    /// A bandwidth in GB/s. One GB is 1,000,000,000 bytes.
+    Bandwidth(f64),
     /// Unknown, or not applicable.
     Nothing,
     /// A column that a total has no value for.
@@ -171,6 +173,7 @@ impl Cell {
                 format!("{}{}", if *nanos < 0 { "-" } else { "+" }, format_nanos(nanos.unsigned_abs()))
             }
             Self::Share(percent) => format!("{percent:.1} %"),
+            Self::Bandwidth(rate) => format_bandwidth(*rate),
             Self::Nothing => "-".to_owned(),
             Self::Blank => String::new(),
         }
@@ -188,6 +191,7 @@ impl Cell {
             Self::Time(time) => seconds_since_1970(*time),
             Self::Change(nanos) => nanos.to_string(),
             Self::Share(percent) => format!("{percent:.4}"),
+            Self::Bandwidth(rate) => format!("{rate:.6}"),
             Self::Nothing | Self::Blank => String::new(),
         }
     }
@@ -203,6 +207,7 @@ impl Cell {
             Self::Time(time) => Value::from(seconds_since_1970(*time)),
             Self::Change(nanos) => Value::from(*nanos),
             Self::Share(percent) => Value::from((percent * 1e4).round() / 1e4),
+            Self::Bandwidth(rate) => Value::from((rate * 1e6).round() / 1e6),
             Self::Nothing | Self::Blank => Value::Null,
         }
     }
@@ -210,7 +215,8 @@ impl Cell {
 
 /// Returns the name of a column without its unit. People see the unit at each value instead.
 pub(super) fn column_title(column: &str) -> &str {
-    column.strip_suffix("_ns").or_else(|| column.strip_suffix("_percent")).unwrap_or(column)
+    let units = ["_ns", "_percent", "_gb_per_s"];
+    units.iter().find_map(|unit| column.strip_suffix(unit)).unwrap_or(column)
 }
 
 fn seconds_since_1970(time: u64) -> String {
@@ -229,6 +235,13 @@ fn format_bytes(bytes: u64) -> String {
     format!("{:.2} {name}", bytes as f64 / unit)
 }
 
+/// Formats a bandwidth with three digits, and at most six decimals: `24.3 GB/s`.
+fn format_bandwidth(rate: f64) -> String {
+    let digits_before = if rate >= 1e-6 { rate.log10().floor() } else { -6.0 };
+    let decimals = (2.0 - digits_before).clamp(0.0, 6.0) as usize;
+    format!("{rate:.decimals$} GB/s")
+}
+
 /// Formats a number with separators: `1,588,124`.
 pub(super) fn group_digits(number: u64) -> String {
     let digits = number.to_string();
@@ -245,6 +258,12 @@ pub(super) fn group_digits(number: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bandwidths_have_three_digits() {
+        let all = [3350.0, 204.86, 24.26, 1.5, 0.0027, 0.0].map(format_bandwidth);
+        assert_eq!(all, ["3350 GB/s", "205 GB/s", "24.3 GB/s", "1.50 GB/s", "0.00270 GB/s", "0.000000 GB/s"]);
+    }
 
     #[test]
     fn digits_are_grouped_by_three() {

@@ -1,7 +1,7 @@
 //! `gpuflame top`: the most expensive kernels, stacks and launches, most expensive first.
 
 use std::borrow::Cow;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use clap::{Args, ValueEnum};
 
@@ -22,11 +22,13 @@ use gpuflame_export::{
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::views::{CPU, GPU, IDLE, OFF_CPU, idle_word};
 use gpuflame_model::profile::{
-    LeafFrame, Profile, RootMark, Sample, SampleSite, Values, add_to, add_values, saturating_sum,
+    CopyPath, LeafFrame, Profile, RootMark, Sample, SampleSite, Values, Weight, add_to, add_values,
+    saturating_sum,
 };
-use gpuflame_model::record::Work;
+use gpuflame_model::record::{MemoryKind, Work};
 use gpuflame_offline::analysis::{
-    Communication, CommunicationFilter, LaunchDelays, StackShare, WorkClass, WorkSpans, sum_communication,
+    Communication, CommunicationFilter, CopySums, LaunchDelays, StackShare, WorkClass, WorkSpans,
+    sum_communication,
 };
 
 /// Show the most expensive kernels, stacks, source lines and more.
@@ -77,6 +79,10 @@ enum Ranking {
     /// once per stack. With --self, a stack counts only for its innermost function.
     #[value(alias = "functions")]
     Function,
+    /// Copies by GPU, direction and kinds of memory (pageable, pinned, device, managed ...), with their size, mean
+    /// bandwidth and share of the copies' time.
+    #[value(alias = "copy")]
+    Copies,
     /// Time between the launching call and the start on the GPU.
     #[value(alias = "delays")]
     Delay,
@@ -95,8 +101,9 @@ impl Top {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         let mut delays = LaunchDelays::default();
         let mut events = self.by.contains(&Ranking::Comm).then(JoinedRows::default);
+        let mut copies = CopySums::default();
         let mut spans = WorkSpans::bounded(MAX_SPANS);
-        let sinks = (&mut delays, (&mut events, &mut spans));
+        let sinks = (&mut delays, (&mut copies, (&mut events, &mut spans)));
         let explained = explain(&self.input, &self.names.read_options(), console, sinks)?;
         explained.facts.require_work(&self.input)?;
         if explained.facts.writer_state.is_some() && explained.ledger.tally.activities.seen == 0 {
@@ -112,6 +119,12 @@ impl Top {
             delays = LaunchDelays::from_sums(&explained.profile);
         } else if self.by.contains(&Ranking::Delay) {
             explained.facts.require_rows(&self.input)?;
+        }
+        if self.by.contains(&Ranking::Copies) && explained.facts.has_only_sums {
+            match CopySums::from_sums(&explained.profile).filter(|_| explained.facts.is_finished) {
+                Some(sums) => copies = sums,
+                None => explained.facts.require_rows(&self.input)?,
+            }
         }
         if self.by.contains(&Ranking::Comm) {
             explained.facts.require_rows(&self.input)?;
@@ -132,6 +145,12 @@ impl Top {
                 }
                 Ranking::Line => tables.push(line_table(&explained.profile, names, most)),
                 Ranking::Idle => tables.extend(idle_tables(&explained.profile, names, most)),
+                Ranking::Copies => {
+                    if copies.iter().next().is_none() {
+                        console.remark(format!("{}: contains no copies with usable times", self.input));
+                    }
+                    tables.push(copy_table(&copies, most));
+                }
                 Ranking::Delay => tables.push(delay_table(&delays, &explained.profile, most)),
                 Ranking::Comm => {
                     tables.extend(self.communication_tables(&explained, events.as_mut(), most, console))
@@ -586,6 +605,58 @@ pub(super) fn work_table(profile: &Profile, events: &[&JoinedActivity], most: us
     table.set_total(cells.into_iter().chain(["total".into()]));
     table.set_all_rows(rows);
     table
+}
+
+/// Returns a table of the copies by GPU, direction and kinds of memory, largest GPU time first. Kinds that this version does
+/// not know count as unknown.
+pub(super) fn copy_table(copies: &CopySums, most: usize) -> Table {
+    let columns = &[
+        "total_ns",
+        "share_percent",
+        "count",
+        "bytes",
+        "bandwidth_gb_per_s",
+        "device",
+        "direction",
+        "from",
+        "to",
+    ];
+    let mut table = Table::new("copies", columns);
+    let mut sums: BTreeMap<_, Weight> = BTreeMap::new();
+    let mut all = Weight::default();
+    for (&CopyPath { device, kind, from, to }, weight) in copies.iter() {
+        let key = (device, known_kind(kind.label()), known_kind(from.label()), known_kind(to.label()));
+        for sum in [sums.entry(key).or_default(), &mut all] {
+            add_to(&mut sum.count, weight.count);
+            add_to(&mut sum.nanos, weight.nanos);
+            add_to(&mut sum.bytes, weight.bytes);
+        }
+    }
+    // The sort is stable: paths with equal times stay in the order of their keys.
+    let mut sums: Vec<_> = sums.into_iter().collect();
+    sums.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.nanos));
+    let figures = |sum: &Weight| {
+        // Traces that give no sizes have 0 bytes.
+        let (bytes, bandwidth) = match (sum.bytes, sum.nanos) {
+            (0, _) => (Cell::Nothing, Cell::Nothing),
+            (bytes, 0) => (Cell::Bytes(bytes), Cell::Nothing),
+            (bytes, nanos) => (Cell::Bytes(bytes), Cell::Bandwidth(bytes as f64 / nanos as f64)),
+        };
+        [Cell::Nanos(sum.nanos), Cell::share(sum.nanos, all.nanos), Cell::Count(sum.count), bytes, bandwidth]
+    };
+    let rows = sums.len();
+    for ((device, direction, from, to), sum) in sums.into_iter().take(most) {
+        let kinds = [direction, from, to].map(|kind| kind.map_or(Cell::Nothing, Cell::from));
+        table.add_row(figures(&sum).into_iter().chain([Cell::Id(device.0.into())]).chain(kinds));
+    }
+    table.set_total(figures(&all).into_iter().chain([Cell::Blank, Cell::Blank, Cell::Blank, "total".into()]));
+    table.set_all_rows(rows);
+    table
+}
+
+/// Returns the word for a direction or a kind of memory; `None` if the kind is unknown.
+fn known_kind(word: &'static str) -> Option<&'static str> {
+    Some(word).filter(|word| *word != MemoryKind::UNKNOWN.label())
 }
 
 /// Returns a table of the delays between the launching call and the start on the GPU, by kind of work, largest total

@@ -10,8 +10,8 @@ use crate::graphs::NodeTally;
 use crate::join::{Activities, Launched, Launches, Origin, Sink, Tally};
 use gpuflame_model::profile::{
     BusyIdle, Cause, CopyPath, Dependencies, DeviceTime, DeviceUse, DurationSpread, LaunchDelays, Leaf,
-    LeafFrame, Profile, RootMark, Sample, SampleSite, SteadyPart, SteadyRule, StepTotals, StreamUse, VIEWS,
-    Weight, WorkDelays, WorkStats, add_values,
+    LeafFrame, Profile, RootMark, RowFacts, Sample, SampleSite, SteadyPart, SteadyRule, StepTotals,
+    StreamUse, VIEWS, Weight, WorkDelays, WorkStats, add_values,
 };
 use gpuflame_model::record::{
     Activity, Caller, Chunk, ContextId, CopyKind, CorrelationId, DeviceId, Fields, GpuContextId, IdMap, Loss,
@@ -41,7 +41,8 @@ mod kind {
     pub(super) const SPREAD: u8 = 17;
     pub(super) const DELAYS: u8 = 18;
     pub(super) const COPIES: u8 = 19;
-    pub(super) const STEP_SERIES: u8 = 20;
+    pub(super) const ROW_FACTS: u8 = 20;
+    pub(super) const STEP_SERIES: u8 = 21;
 }
 
 /// Upper limit for the total of the sums in a file. No real run can exceed this limit, and below it no addition overflows.
@@ -111,6 +112,7 @@ impl Explain {
         timeline.end(profile);
         host.fill(profile);
         profile.set_steps(steps);
+        profile.set_row_facts(None);
         let ledger = Ledger::new(profile, tally, nodes, Stacks::default(), host.held());
         SumsWriter::default().write(chunk, |each| sums(profile, &ledger, &edges, each));
         profile.forget_sums();
@@ -247,6 +249,9 @@ pub(super) fn sums(
     if ledger.steps.count > 0 {
         sum(kind::STEPS, &nothing, &step_values(ledger.steps));
     }
+    if let Some(facts) = profile.row_facts() {
+        sum(kind::ROW_FACTS, &nothing, &row_fact_values(facts));
+    }
     for (kind, count) in &known.syncs {
         sum(kind::SYNC, &|out| _ = out.u32(kind.0), &[*count]);
     }
@@ -266,6 +271,36 @@ fn step_values(steps: StepTotals) -> [u64; 8] {
     let ([first_s, first_ns], [last_s, last_ns]) = (split_time(first), split_time(last));
     let (thread, several) = (thread.0.into(), has_several_threads.into());
     [count, first_number, first_s, first_ns, last_s, last_ns, thread, several]
+}
+
+fn row_fact_values(facts: RowFacts) -> [u64; 11] {
+    let RowFacts {
+        closed_windows,
+        covered_launches,
+        backwards,
+        zero_length,
+        too_long,
+        early_ns,
+        shared_launches,
+        pending_at_end,
+        queued,
+        queued_graphs,
+        ends_before_gpu,
+    } = facts;
+    let ends_before_gpu = ends_before_gpu.into();
+    [
+        closed_windows,
+        covered_launches,
+        backwards,
+        zero_length,
+        too_long,
+        early_ns,
+        shared_launches,
+        pending_at_end,
+        queued,
+        queued_graphs,
+        ends_before_gpu,
+    ]
 }
 
 /// Splits a sum of squares into parts that are small enough for [`MAX_TOTAL`], as in [`step_values`].
@@ -411,6 +446,7 @@ pub(super) struct CheckpointSums {
     steps: StepTotals,
     stored_steps: StoredSteps,
     steady: Option<SteadyPart>,
+    row_facts: Option<RowFacts>,
     /// Times of devices before and after the steady part.
     time_parts: BTreeMap<DeviceId, [BusyIdle; 2]>,
     pub(super) losses: BTreeMap<Loss, u64>,
@@ -519,6 +555,37 @@ impl CheckpointSums {
                 let shutdown = BusyIdle { busy: later_busy, idle: later_idle };
                 self.time_parts.insert(DeviceId(key.u32()?), [BusyIdle { busy, idle }, shutdown]);
             }
+            (
+                kind::ROW_FACTS,
+                &[
+                    closed_windows,
+                    covered_launches,
+                    backwards,
+                    zero_length,
+                    too_long,
+                    early_ns,
+                    shared_launches,
+                    pending_at_end,
+                    queued,
+                    queued_graphs,
+                    ends_before_gpu,
+                ],
+            ) => {
+                let ends_before_gpu = ends_before_gpu != 0;
+                self.row_facts = Some(RowFacts {
+                    closed_windows,
+                    covered_launches,
+                    backwards,
+                    zero_length,
+                    too_long,
+                    early_ns,
+                    shared_launches,
+                    pending_at_end,
+                    queued,
+                    queued_graphs,
+                    ends_before_gpu,
+                });
+            }
             (kind::STEPS, values) => self.steps = decode_steps(values)?,
             (kind::STEP_SERIES, values) => self.stored_steps.add(key, values)?,
             (kind::SYNC, &[count]) => drop(self.dependencies.syncs.insert(SyncKind(key.u32()?), count)),
@@ -581,6 +648,7 @@ impl CheckpointSums {
         profile.set_steady(self.steady);
         profile.set_dependencies(self.dependencies.clone());
         profile.set_steps(self.steps);
+        profile.set_row_facts(self.row_facts);
         profile.set_step_series(self.stored_steps.series(self.steps.first));
     }
 

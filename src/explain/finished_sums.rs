@@ -89,7 +89,7 @@ fn write_stacks(profile: &Profile, are_merged: bool, chunk: &mut Chunk, out: &mu
 mod tests {
     use super::super::{Explain, Options, Snapshot};
     use super::*;
-    use gpuflame_model::profile::{StepKind, VIEWS, WorkDelays};
+    use gpuflame_model::profile::{RowFacts, StepKind, VIEWS, WorkDelays};
     use gpuflame_model::record::Reader;
     use gpuflame_model::record::testing::each_row_of_cycle;
 
@@ -107,7 +107,14 @@ mod tests {
             |kind: &StepKind| (kind.count, kind.nanos, kind.durations.buckets().collect::<Vec<_>>());
         let durations: Vec<_> = series.kinds.iter().map(durations).collect();
         let steps = (&series.groups, durations, &series.longest);
-        let more = (profile.spreads(), delays.collect::<Vec<_>>(), profile.copies(), steps);
+        let more = (
+            profile.spreads(),
+            delays.collect::<Vec<_>>(),
+            profile.copies(),
+            profile.row_facts(),
+            profile.coverage(),
+            steps,
+        );
         format!("{ledger:?}\n{samples:?}\n{beside:?}\n{more:?}")
     }
 
@@ -120,6 +127,7 @@ mod tests {
         );
         let series = profile.step_series();
         assert!(!series.longest.is_empty() && series.groups.iter().any(|group| group.work > 0));
+        assert!(profile.row_facts().is_some_and(|facts| facts != RowFacts::default()));
         let squares: u128 = profile.spreads().iter().map(|spread| spread.squares).sum();
         let bound: u128 = profile.spreads().iter().map(|spread| u128::from(spread.nanos).pow(2)).sum();
         assert!(squares > 0 && squares < bound, "{squares}");

@@ -30,6 +30,7 @@ mod finished_sums;
 mod ledger;
 mod memory_limit;
 mod per_window;
+mod row_facts;
 mod set_description;
 #[cfg(test)]
 #[path = "../../tests/support/skip.rs"]
@@ -58,6 +59,7 @@ pub use ledger::{Device, Host, Ledger, MergedWork, Sum};
 pub use memory_limit::DroppedDefinitions;
 use memory_limit::{DroppedCounts, IdMapping};
 pub use per_window::{LateArrivals, PerWindowSums, WindowSums};
+use row_facts::{AtEnd, LaunchKind, RowFactsCounter};
 pub use set_description::{describe_process, describe_set, json_path};
 use step_series::StepSeriesBuilder;
 
@@ -93,6 +95,7 @@ pub struct Explain {
     contexts: Contexts,
     steps: StepTotals,
     step_series: StepSeriesBuilder,
+    row_facts: RowFactsCounter,
     /// Losses reported by rows.
     losses: BTreeMap<Loss, u64>,
     ceiling: usize,
@@ -202,6 +205,7 @@ impl Explain {
                 join.push(row, &mut consumers);
                 drop(consumers);
                 self.timeline.row(row);
+                self.row_facts.window(*edge);
                 if let Some(per_window) = &mut self.per_window {
                     per_window.push_edge(*edge, *time);
                 }
@@ -216,12 +220,12 @@ impl Explain {
         }
     }
 
-    /// The join, and the consumers of its results: the sums, the timeline, the steps, the sums per window, and the
-    /// caller's `sink`.
+    /// The join, and the consumers of its results: the sums, the timeline, the steps, the facts about single rows, the sums
+    /// per window, and the caller's `sink`.
     fn join_and_consumers<'a>(&'a mut self, sink: &'a mut impl Sink) -> (&'a mut Join, impl Sink + 'a) {
-        let Self { join, aggregate, timeline, step_series, profile, per_window, .. } = self;
+        let Self { join, aggregate, timeline, step_series, row_facts, profile, per_window, .. } = self;
         let steps = StepSink { series: step_series, profile };
-        (join, (aggregate, (timeline, (steps, (per_window, sink)))))
+        (join, (aggregate, (timeline, (steps, (row_facts, (per_window, sink))))))
     }
 
     fn push_launch(&mut self, launch: &Launch, sink: &mut impl Sink) {
@@ -271,6 +275,7 @@ impl Explain {
     /// has already replaced the row's context by the representative context.
     fn push_host_row(&mut self, row: &Row<'_>, sink: &mut impl Sink) {
         (&mut self.per_window, sink).host(row);
+        self.row_facts.host(row);
         self.host.row(row);
     }
 
@@ -356,10 +361,18 @@ impl Explain {
         counted: &[(Loss, u64)],
         sink: &mut impl Sink,
     ) -> Snapshot<'_> {
-        let steps = StepSink { series: &mut step_series, profile: &self.profile };
-        let tally = self.join.final_tally(&mut (&mut aggregate, (&mut timeline, (steps, sink))));
         let replacements = IdMap::default();
         let mapping = IdMapping::new(&self.profile, &replacements);
+        let kind_of = |context| match mapping.context(context) {
+            id if self.profile.launches_graph(id) => LaunchKind::Graph,
+            id if self.profile.requires_activity(id) => LaunchKind::Kernel,
+            _ => LaunchKind::Other,
+        };
+        let mut at_end = AtEnd { facts: self.row_facts, kind_of, queued: (0, 0) };
+        let steps = StepSink { series: &mut step_series, profile: &self.profile };
+        let tally =
+            self.join.final_tally(&mut (&mut aggregate, (&mut timeline, (steps, (&mut at_end, sink)))));
+        let facts = Some(at_end.facts());
         if mapping.has_any() {
             // In the meantime, contexts that created graph nodes, and kernels whose activities waited for a launch, may
             // have been dropped.
@@ -392,6 +405,7 @@ impl Explain {
                 self.host.fill(profile);
                 profile.set_steps(self.steps);
                 profile.set_step_series(step_series.series(profile.windows()));
+                profile.set_row_facts(facts);
             }
         }
         profile.count_coverage(tally.launches.matched.saturating_sub(tally.launches.graphs));

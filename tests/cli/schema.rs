@@ -46,7 +46,7 @@ fn all_json_conforms_to_the_published_schema() {
         training(&folder, &format!("job/rank{rank}.json"), rank * 15);
     }
     let mut tables = std::collections::BTreeSet::new();
-    let rankings = "kernels,stacks,line,function,delay,idle,comm";
+    let rankings = "kernels,stacks,line,function,delay,idle,copies,comm";
     for input in ["hand.gfr", "train.json"] {
         let cases: [(&str, &[&str]); 8] = [
             ("Top", &["top", input, "--by", rankings]),

@@ -93,12 +93,14 @@ fn inputs() -> PathBuf {
 }
 
 /// Names of the golden files, and the command lines.
-const CASES: [(&str, &[&str]); 14] = [
+const CASES: [(&str, &[&str]); 16] = [
     ("top", &["top", "train.json"]),
     ("top-recording", &["top", "hand.gfr"]),
     ("top-few", &["top", "train.json", "-n", "2"]),
     ("top-line", &["top", "train.json", "--by", "line,function"]),
     ("top-idle", &["top", "train.json", "--by", "idle"]),
+    ("top-copies", &["top", "train.json", "--by", "copies"]),
+    ("top-copies-recording", &["top", "hand.gfr", "--by", "copies"]),
     ("top-delay-comm", &["top", "train.json", "--by", "delay,comm"]),
     ("info", &["info", "train.json"]),
     ("info-recording", &["info", "hand.gfr"]),

@@ -76,6 +76,45 @@ fn nsys_exports_of_any_version_are_linked_within_each_process() {
     assert_eq!(ran.stdout, expected);
 }
 
+/// Returns the rows of `top --by copies` as CSV, without the columns of shares.
+fn copies(folder: &Path, name: &str) -> Vec<String> {
+    let csv = gpuflame(folder, ["-q", "top", name, "--by", "copies", "--format", "csv"]).ok().stdout;
+    let mut lines = csv.lines();
+    let columns = "total_ns,share_percent,count,bytes,bandwidth_gb_per_s,device,direction,from,to";
+    assert_eq!(lines.next(), Some(columns));
+    let without_share = |line: &str| {
+        let cells: Vec<_> = line.split(',').collect();
+        [&cells[..1], &cells[2..]].concat().join(",")
+    };
+    lines.map(without_share).collect()
+}
+
+#[test]
+fn nsys_exports_name_the_kinds_of_memory_by_their_own_numbers() {
+    let folder = scratch("nsys-kinds");
+    let path = folder.join("report.sqlite");
+    nsys(&path, "");
+    // 4,096 bytes in 40 ns are 102.4 GB/s.
+    assert_eq!(copies(&folder, "report.sqlite"), ["40,1,4096,102.400000,0,HtoD,,"]);
+    let base = Connection::open(&path).unwrap();
+    // In this file 0 is pageable memory, which CUPTI's own 0 is not.
+    let kinds = "ALTER TABLE CUPTI_ACTIVITY_KIND_MEMCPY ADD COLUMN srcKind INTEGER;
+        ALTER TABLE CUPTI_ACTIVITY_KIND_MEMCPY ADD COLUMN dstKind INTEGER;
+        UPDATE CUPTI_ACTIVITY_KIND_MEMCPY SET srcKind = 0, dstKind = 2";
+    base.execute_batch(kinds).unwrap();
+    assert_eq!(
+        copies(&folder, "report.sqlite"),
+        ["40,1,4096,102.400000,0,HtoD,,"],
+        "numbers without a meaning"
+    );
+    let labels = "CREATE TABLE ENUM_CUDA_MEM_KIND (id INTEGER PRIMARY KEY, name TEXT, label TEXT);
+        INSERT INTO ENUM_CUDA_MEM_KIND VALUES (0, 'P', 'Pageable'), (2, 'D', 'Device Static'), (7, 'U', 'Unknown')";
+    base.execute_batch(labels).unwrap();
+    assert_eq!(copies(&folder, "report.sqlite"), ["40,1,4096,102.400000,0,HtoD,pageable,device_static"]);
+    base.execute_batch("UPDATE CUPTI_ACTIVITY_KIND_MEMCPY SET srcKind = 7, dstKind = 99, bytes = 0").unwrap();
+    assert_eq!(copies(&folder, "report.sqlite"), ["40,1,,,0,HtoD,,"]);
+}
+
 #[test]
 fn an_sqlite_file_that_is_not_an_nsys_export_is_rejected() {
     let folder = scratch("sqlite");
@@ -157,6 +196,7 @@ fn cupti_text_is_read_with_fills_and_copies_and_quotes_in_names() {
         lines[1].contains("cudaLaunchKernel") && lines[1].contains("gemm<[4, 4], \"a\">, correlationId_9 60")
     );
     assert!(lines[2].contains("cudaMemset") && lines[2].ends_with("[GPU_Memset] 10"), "{folded}");
+    assert_eq!(copies(&folder, "gpu.txt"), ["40,1,4096,102.400000,1,HtoD,pageable,device"]);
 }
 
 #[test]

@@ -26,6 +26,7 @@ mod samples;
 mod steps;
 mod summary;
 mod sums;
+mod sums_equal_rows;
 mod third_party;
 mod threads;
 mod unified;

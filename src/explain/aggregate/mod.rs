@@ -40,7 +40,7 @@ pub struct Aggregate {
     /// Whether squared durations are summed. `squares` has such a sum for each cell, or is empty.
     has_squares: bool,
     squares: Vec<u128>,
-    /// Copies by direction and kinds of memory, and (in `Series`) launch delays, if squares are summed.
+    /// Copies with usable times by direction and kinds of memory, and (in `Series`) launch delays, if squares are summed.
     copies: Vec<(CopyPath, Weight)>,
     sum_cache: SumCache,
     /// Sites of graph nodes. `node_index` maps the launch and the creation of a node to the position of its site.
@@ -241,10 +241,14 @@ impl Aggregate {
         series as usize
     }
 
-    /// Adds the launch delay, and the kinds of memory of a copy. There are only a few such kinds.
+    /// Adds the launch delay, and the kinds of memory of a copy, of an activity with usable times. There are only a few such
+    /// kinds.
     #[inline(never)]
     fn add_details(&mut self, activity: &Activity, origin: Origin, series: usize, weight: Weight) {
-        if let (Origin::Launch(launched), Some(_)) = (origin, activity.duration()) {
+        if activity.duration().is_none() {
+            return;
+        }
+        if let Origin::Launch(launched) = origin {
             let delays = self.series[series].delays.get_or_insert_default();
             delays.record(launched.time, activity.start);
         }

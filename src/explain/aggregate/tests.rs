@@ -5,7 +5,7 @@ use super::*;
 use crate::join::Join;
 use gpuflame_model::record::testing::{Rng, copy, kernel, launch, named, set};
 use gpuflame_model::record::{
-    ContextFlags, CopyKind, Frame, GraphId, LabelId, ModuleEpoch, NameId, Row, ThreadId, Work,
+    ContextFlags, CopyKind, Frame, GraphId, LabelId, MemoryKind, ModuleEpoch, NameId, Row, ThreadId, Work,
 };
 
 fn on(device: u32, activity: Activity) -> Activity {
@@ -245,4 +245,30 @@ fn join_and_aggregate_process_over_5_million_rows_per_second() {
         best = best.max(rate);
     }
     assert!(best > 5.0, "{best:.1} M rows/s");
+}
+
+#[test]
+fn copies_are_summed_by_path_without_those_that_have_no_times() {
+    let pinned = |activity: Activity| match activity.detail {
+        Detail::Copy(copy) => {
+            let copy = CopyDetail { from: MemoryKind::PINNED, to: MemoryKind::DEVICE, ..copy };
+            Activity { detail: Detail::Copy(copy), ..activity }
+        }
+        _ => activity,
+    };
+    let (mut join, mut sums) = (Join::default(), Aggregate::default().with_squares());
+    for activity in [
+        pinned(copy(1, CopyKind::HTOD, 100, 10, 30)),
+        pinned(copy(2, CopyKind::HTOD, 200, 40, 45)),
+        pinned(copy(3, CopyKind::HTOD, 400, 50, 0)),
+        copy(4, CopyKind::HTOD, 800, 60, 61),
+    ] {
+        join.push(&Row::Activity(activity), &mut sums);
+    }
+    join.final_tally(&mut sums);
+    let (_, mut copies) = sums.take_details();
+    copies.sort_by_key(|(path, _)| *path);
+    let weights: Vec<_> = copies.iter().map(|(path, weight)| (path.from, *weight)).collect();
+    let pinned = (MemoryKind::PINNED, Weight { count: 2, nanos: 25, bytes: 300 });
+    assert!(weights.contains(&pinned) && weights.len() == 2, "{weights:?}");
 }

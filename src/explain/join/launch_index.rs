@@ -41,24 +41,31 @@ const _: () = assert!(size_of::<Option<IdEntry>>() == 24, "the entry grew: up to
 pub(super) enum MatchState {
     /// The launch has no activity so far.
     Waiting,
-    /// The launch has at least one activity. The hash is that of the last activity.
-    Matched(ActivityHash),
+    /// The launch has at least one activity. `last` is the hash of the last activity.
+    Matched { last: ActivityHash, has_several: bool },
     /// The launch has had at least one activity that is a graph node, and may have more for as long as the graph runs.
-    Graph,
+    Graph { has_several: bool },
 }
 
 impl MatchState {
     /// Returns the hash of the launch's last activity, if the hash is known.
     pub(super) fn last(self) -> Option<ActivityHash> {
-        if let Self::Matched(last) = self { Some(last) } else { None }
+        if let Self::Matched { last, .. } = self { Some(last) } else { None }
     }
 
-    pub(super) fn advance(&mut self, activity: &Activity) {
-        if activity.graph != GraphId(0) {
-            *self = Self::Graph;
-        } else if *self != Self::Graph {
-            *self = Self::Matched(ActivityHash::from_activity(activity));
-        }
+    /// Notes an activity of the launch. Returns whether it is the launch's second one.
+    pub(super) fn advance(&mut self, activity: &Activity) -> bool {
+        let (has_one, had_several) = match *self {
+            Self::Waiting => (false, false),
+            Self::Matched { has_several, .. } | Self::Graph { has_several } => (true, has_several),
+        };
+        *self = match *self {
+            Self::Waiting | Self::Matched { .. } if activity.graph == GraphId(0) => {
+                Self::Matched { last: ActivityHash::from_activity(activity), has_several: has_one }
+            }
+            _ => Self::Graph { has_several: has_one },
+        };
+        has_one && !had_several
     }
 }
 
@@ -259,8 +266,8 @@ impl ById {
         for at in 0..ENTRIES_PER_PAGE {
             let Some((id, entry)) = self.recent.take_entry(id, at) else { continue };
             match entry {
-                IdEntry::Launch(_, MatchState::Matched(..)) => forget(id, entry),
-                IdEntry::Launch(_, MatchState::Graph) => self.store_older(true, id, entry, forget),
+                IdEntry::Launch(_, MatchState::Matched { .. }) => forget(id, entry),
+                IdEntry::Launch(_, MatchState::Graph { .. }) => self.store_older(true, id, entry, forget),
                 IdEntry::Alias(launch) if self.running.get(launch).is_some() => {
                     self.store_older(true, id, entry, forget);
                 }

@@ -339,10 +339,13 @@ fn deliver(
         tally.launches.graphs += u64::from(is_graph);
         sink.matched(launched, is_graph);
     }
-    progress.advance(activity);
+    let is_second = progress.advance(activity);
     if outside {
         tally.activities.outside += 1;
         return sink.outside(activity, launched);
+    }
+    if is_second {
+        sink.shared();
     }
     if launched.context == ContextId::NONE {
         tally.activities.no_stack += 1;

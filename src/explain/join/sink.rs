@@ -54,6 +54,9 @@ pub trait Sink {
     /// activity is a graph's node, so more activities may follow.
     fn matched(&mut self, _launched: Launched, _is_graph: bool) {}
 
+    /// Receives the fact that a launch has a second activity, which is passed next. Called once per such launch.
+    fn shared(&mut self) {}
+
     /// Receives a call that allocated or freed memory.
     fn memory(&mut self, _call: &MemoryCall) {}
 
@@ -83,6 +86,10 @@ impl<S: Sink + ?Sized> Sink for &mut S {
 
     fn matched(&mut self, launched: Launched, is_graph: bool) {
         (**self).matched(launched, is_graph);
+    }
+
+    fn shared(&mut self) {
+        (**self).shared();
     }
 
     fn memory(&mut self, call: &MemoryCall) {
@@ -131,6 +138,11 @@ impl<A: Sink, B: Sink> Sink for (A, B) {
         self.1.matched(launched, is_graph);
     }
 
+    fn shared(&mut self) {
+        self.0.shared();
+        self.1.shared();
+    }
+
     fn memory(&mut self, call: &MemoryCall) {
         self.0.memory(call);
         self.1.memory(call);
@@ -175,6 +187,12 @@ impl<S: Sink> Sink for Option<S> {
     fn matched(&mut self, launched: Launched, is_graph: bool) {
         if let Some(sink) = self {
             sink.matched(launched, is_graph);
+        }
+    }
+
+    fn shared(&mut self) {
+        if let Some(sink) = self {
+            sink.shared();
         }
     }
 

@@ -1,9 +1,11 @@
 //! Coverage is the share of launches whose GPU work was recorded. A GPU that runs work without a record looks idle, so idle
 //! time is known only if nearly all work has records.
 
-use super::Profile;
+use std::collections::BTreeMap;
+
 use super::sample::{LeafFrame, Sample};
 use super::views::{GPU, IDLE, View};
+use super::{Profile, add_to, saturating_sum};
 use crate::record::{ContextId, FrameKind, Missing};
 
 /// Minimum share of launches with activities, in percent, at which idle time counts as known.
@@ -19,9 +21,10 @@ pub struct Coverage {
     /// Whether the run is a trace that another tool recorded. In a trace, steps without GPU work suggest that records
     /// are missing. Recordings of gpuflame need no such guess, because they count lost records.
     pub is_trace: bool,
-    /// Number of steps; 0 if the run has no steps.
+    /// Number of steps, or of windows that were closed if the run has no steps.
     pub steps: u64,
-    /// Numbers, counted from 0, of the steps in which too few launches have activities.
+    /// Numbers, counted from 0, of the steps in which too few launches have activities. Empty unless the run is a trace,
+    /// because sums of a run do not contain them, and recordings count lost records.
     pub uncovered_steps: Vec<u64>,
     /// Numbers, counted from 0, of the steps in which nothing ran on a GPU.
     pub empty_steps: Vec<u64>,
@@ -136,19 +139,43 @@ impl Profile {
         }
     }
 
-    /// Computes the coverage of the whole run, from `matched` launches that have activities, and from the samples of
-    /// launches that have none.
+    /// Computes the coverage of the whole run, from the launches that have activities, and from the samples of launches that
+    /// have none. Launches whose work was probably in a queue at the end do not count. `matched` is the number of launches
+    /// with activities. It is used for sums of earlier versions, which lack [`RowFacts`](super::RowFacts).
     pub fn count_coverage(&mut self, matched: u64) {
+        let facts = self.row_facts.unwrap_or_default();
         let mut all = LaunchCoverage::default();
-        all.add(matched, true);
+        all.add(self.row_facts.map_or(matched, |facts| facts.covered_launches), true);
+        let samples = self.samples(&GPU).iter();
         let is_pending =
             |sample: &&Sample| sample.leaf.frames().any(|leaf| leaf == LeafFrame::Missing(Missing::Pending));
-        for sample in self.samples(&GPU).iter().filter(is_pending) {
-            if sample.site.launch().map_or(true, |context| self.requires_activity(context)) {
-                all.add(sample.count(), false);
+        let (mut launches, mut graphs) = (0_u64, BTreeMap::<ContextId, u64>::new());
+        for sample in samples.clone().filter(is_pending) {
+            match sample.site.launch() {
+                Ok(context) if self.launches_graph(context) => {
+                    add_to(graphs.entry(context).or_default(), sample.count());
+                }
+                Ok(context) if !self.requires_activity(context) => {}
+                _ => add_to(&mut launches, sample.count()),
             }
         }
-        self.set_coverage(Coverage { all, ..Coverage::default() });
+        // A graph may contain no work, so a launch of a graph counts only if its call has launched work.
+        let work = samples.filter(|sample| sample.device.is_some());
+        let of_graphs = saturating_sum(
+            work.filter_map(|sample| graphs.remove(&sample.site.launch().unwrap_or(ContextId::NONE))),
+        );
+        all.add(launches.saturating_sub(facts.queued), false);
+        all.add(of_graphs.saturating_sub(facts.queued_graphs), false);
+        self.set_coverage(Coverage { all, steps: self.step_count(), ..Coverage::default() });
+    }
+
+    /// Returns the number of steps. In a run without steps, the windows that were closed count as steps, as in
+    /// [`StepSpans`](crate::record::StepSpans). Their number is 0 if it is unknown.
+    pub fn step_count(&self) -> u64 {
+        match self.steps().count {
+            0 => self.row_facts.map_or(0, |facts| facts.closed_windows),
+            count => count,
+        }
     }
 
     /// Returns the samples of `view` that outputs show. If idle time is unknown, the idle view shows none.
@@ -165,6 +192,8 @@ impl Profile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::profile::{Leaf, RowFacts, SampleSite, StepTotals};
+    use crate::record::{ContextFlags, DeviceId, Frame, LabelId, Row, ThreadId, Work};
 
     fn coverage(launches: u64, uncovered: u64) -> Coverage {
         Coverage { all: LaunchCoverage { launches, uncovered }, ..Coverage::default() }
@@ -196,5 +225,44 @@ mod tests {
         let calls = ["cudaGraphLaunch", "cudaMemcpyAsync", "cuMemsetD8Async"];
         assert!(!calls.into_iter().any(|call| requires_activity(Some(call))));
         assert!(requires_activity(None));
+    }
+    #[test]
+    fn launches_in_a_queue_and_graphs_that_never_ran_do_not_count() {
+        let mut profile = Profile::default();
+        for (id, call) in
+            [(1, "cudaLaunchKernel"), (2, "cudaGraphLaunch"), (3, "cudaGraphLaunch"), (4, "cudaMemcpy")]
+        {
+            profile.push(&Row::Label { id: LabelId(id), text: call });
+            let (thread, flags, frames) = (ThreadId(1), ContextFlags(0), [Frame::label(LabelId(id))]);
+            profile.push(&Row::Context { id: ContextId(id + 10), thread, flags, frames: &frames });
+        }
+        let sample = |context, leaf, count| Sample {
+            device: (leaf != Leaf::PENDING).then_some(DeviceId(0)),
+            values: [0, count, 0, 0],
+            ..Sample::new(SampleSite::Context(ContextId(context)), leaf)
+        };
+        // The graph of context 12 has run, the graph of context 13 may be empty.
+        let mut samples = vec![sample(12, Leaf::work(Work::Set), 1)];
+        samples.extend(
+            [(11, 7), (12, 5), (13, 90), (14, 90)].map(|(id, count)| sample(id, Leaf::PENDING, count)),
+        );
+        profile.set_samples(&GPU, samples);
+        let facts = RowFacts { covered_launches: 10, queued: 4, queued_graphs: 2, ..RowFacts::default() };
+        profile.set_row_facts(Some(facts));
+        profile.count_coverage(1000);
+        assert_eq!(profile.coverage().all, LaunchCoverage { launches: 16, uncovered: 6 });
+        profile.set_row_facts(None);
+        profile.count_coverage(1000);
+        assert_eq!(profile.coverage().all, LaunchCoverage { launches: 1012, uncovered: 12 });
+    }
+
+    #[test]
+    fn windows_count_as_steps_of_a_run_without_steps() {
+        let mut profile = Profile::default();
+        assert_eq!(profile.step_count(), 0, "unknown");
+        profile.set_row_facts(Some(RowFacts { closed_windows: 3, ..RowFacts::default() }));
+        assert_eq!(profile.step_count(), 3);
+        profile.set_steps(StepTotals { count: 9, ..StepTotals::default() });
+        assert_eq!(profile.step_count(), 9);
     }
 }

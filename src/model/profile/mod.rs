@@ -43,8 +43,8 @@ pub use sample::{Leaf, LeafFrame, MAX_SAMPLE_VALUES, RootMark, Sample, SampleSit
 pub use steps::{SingleStep, StepGroup, StepKind, StepSeries};
 pub use strings::{StringId, StringTable};
 pub use sums::{
-    BusyIdle, CopyPath, Dependencies, DeviceTime, DeviceUse, DurationSpread, LaunchDelays, SteadyPart,
-    SteadyRule, StepTotals, StreamUse, Weight, WorkDelays, WorkStats,
+    BusyIdle, CopyPath, Dependencies, DeviceTime, DeviceUse, DurationSpread, LaunchDelays, MAX_PLAUSIBLE_NS,
+    RowFacts, SteadyPart, SteadyRule, StepTotals, StreamUse, Weight, WorkDelays, WorkStats,
 };
 pub use views::{Measure, VIEWS, Value, View, format_nanos};
 
@@ -151,6 +151,7 @@ pub struct Profile {
     steps: StepTotals,
     step_series: StepSeries,
     steady: Option<SteadyPart>,
+    row_facts: Option<RowFacts>,
     shown_frames: Vec<ShownFrame>,
     shown_index: Index,
     shown: PrefixTree,
@@ -435,7 +436,8 @@ impl Profile {
         (self.works, self.devices, self.spreads) = (Vec::new(), Vec::new(), Vec::new());
         (self.delays, self.copies) = (Vec::new(), Vec::new());
         (self.times, self.streams) = (Vec::new(), Vec::new());
-        (self.steps, self.step_series, self.steady) = (StepTotals::default(), StepSeries::default(), None);
+        (self.steps, self.step_series) = (StepTotals::default(), StepSeries::default());
+        (self.steady, self.row_facts) = (None, None);
     }
 
     /// Drops the edges of windows.
@@ -507,6 +509,17 @@ impl Profile {
     /// Returns the steady part of the run; `None` if start-up and shutdown could not be distinguished from it.
     pub fn steady(&self) -> Option<SteadyPart> {
         self.steady
+    }
+
+    /// Replaces the facts about single launches and activities.
+    pub fn set_row_facts(&mut self, facts: Option<RowFacts>) {
+        self.row_facts = facts;
+    }
+
+    /// Returns the facts about single launches and activities; `None` if they are unknown, as for sums that earlier versions
+    /// wrote.
+    pub fn row_facts(&self) -> Option<RowFacts> {
+        self.row_facts
     }
 
     /// Replaces the totals of the steps.

@@ -69,6 +69,39 @@ impl Dependencies {
     }
 }
 
+/// Longest plausible duration of an activity, in ns.
+pub const MAX_PLAUSIBLE_NS: u64 = 60_000_000_000;
+
+/// Properties of single launches and activities that checks of a run report. They are counted while rows are joined, because
+/// sums do not contain the rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RowFacts {
+    /// Number of windows that were opened and closed.
+    pub closed_windows: u64,
+    /// Number of launches whose first activity is a kernel or belongs to a graph.
+    pub covered_launches: u64,
+    /// Number of activities that end before they start, although both times are set.
+    pub backwards: u64,
+    /// Number of activities with a duration of 0.
+    pub zero_length: u64,
+    /// Number of activities that took longer than [`MAX_PLAUSIBLE_NS`].
+    pub too_long: u64,
+    /// GPU time of activities that began before their launch, in nanoseconds.
+    pub early_ns: u64,
+    /// Number of launches with several activities.
+    pub shared_launches: u64,
+    /// Number of launches without an activity after the last launch with one.
+    pub pending_at_end: u64,
+    /// The part of `pending_at_end` that should have an activity and was launched while a GPU still ran earlier work. Their
+    /// work was probably in a queue when recording ended.
+    pub queued: u64,
+    /// Number of graph launches whose work was probably in a queue in the same way.
+    pub queued_graphs: u64,
+    /// Whether recording ended before the work of the `pending_at_end` launches can have ended: the longest time from any
+    /// launch to the end of its work, added to the time of the first such launch, reaches beyond the last event.
+    pub ends_before_gpu: bool,
+}
+
 /// Statistics of one kind of work on one device. Work without usable times is excluded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkStats {
@@ -157,7 +190,7 @@ pub struct WorkDelays {
     pub delays: LaunchDelays,
 }
 
-/// Copies with one direction and kinds of memory, on one device.
+/// Copies with usable times, one direction and the same kinds of memory, on one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CopyPath {
     /// Device of the copies.

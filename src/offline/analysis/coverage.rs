@@ -49,7 +49,8 @@ impl StepCoverage {
         self.launches.push(LaunchTime { time: time.0, context, is_covered });
     }
 
-    /// Returns the coverage of the whole run and of its steps. `is_trace` tells whether another tool recorded the run.
+    /// Returns the coverage of the whole run and of its steps. `is_trace` tells whether another tool recorded the run. If not,
+    /// the counts of the whole run are those of its profile, which are the same for sums.
     pub fn coverage(mut self, profile: &Profile, steps: &StepSpans, is_trace: bool) -> Coverage {
         let mut required: IdMap<ContextId, bool> = IdMap::default();
         self.launches.sort_unstable_by_key(|launch| launch.time);
@@ -84,6 +85,7 @@ impl StepCoverage {
         }
         let mut spans = steps.spans();
         spans.sort_unstable();
+        let all = if is_trace { all } else { profile.coverage().all };
         let mut coverage = Coverage { all, steps: spans.len() as u64, is_trace, ..Coverage::default() };
         for (step, (start, end)) in (0..).zip(spans) {
             let from = self.launches.partition_point(|launch| launch.time < start);
@@ -94,7 +96,7 @@ impl StepCoverage {
             };
             let last = busy.partition_point(|(begin, _)| *begin < end);
             let is_busy = last > 0 && busy[last - 1].1 > start;
-            if !in_step.is_sufficient() {
+            if is_trace && !in_step.is_sufficient() {
                 coverage.uncovered_steps.push(step);
             }
             if !is_busy && covered[to] == covered[from] {

@@ -2,14 +2,14 @@
 //! matter.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 
 use super::stream_order::StreamOrder;
 use gpuflame_explain::events::{JoinedActivity, JoinedRows};
-use gpuflame_explain::join::{Origin, Tally};
+use gpuflame_explain::join::Tally;
 use gpuflame_export::work_name;
-use gpuflame_model::profile::{Profile, format_nanos};
-use gpuflame_model::record::{CorrelationId, Loss, Missing, Nanos};
+use gpuflame_model::profile::views::GPU;
+use gpuflame_model::profile::{Profile, Sample, format_nanos, saturating_sum};
+use gpuflame_model::record::{Loss, Missing};
 use gpuflame_traces::import::{LinkReport, WriterState};
 
 /// A check and the result of the check.
@@ -35,6 +35,8 @@ pub enum Severity {
     Bad,
     /// The finding is worth knowing.
     Note,
+    /// The input lacks the data for the check.
+    Unknown,
     /// The check looked for occurrences and found none.
     Absent,
     /// The finding is a fact, not a problem.
@@ -47,6 +49,7 @@ impl Severity {
         match self {
             Self::Bad => "BAD",
             Self::Note => "note",
+            Self::Unknown => "unknown",
             Self::Absent => "none",
             Self::Fine => "ok",
         }
@@ -69,6 +72,8 @@ pub struct Evidence<'a> {
     pub profile: &'a Profile,
     /// Counts of the join.
     pub tally: &'a Tally,
+    /// Whether the recording has only sums, so that `events` and `stream_order` are empty.
+    pub has_only_sums: bool,
     /// Joined rows, sorted.
     pub events: &'a JoinedRows,
     /// Order of the activities on their streams.
@@ -83,17 +88,15 @@ pub struct Evidence<'a> {
 
 /// Runs all checks. The worst findings come first; the finding on the precision of times comes last.
 pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
-    let Evidence { events, linked, .. } = *evidence;
+    let Evidence { events, linked, profile, .. } = *evidence;
+    let facts = profile.row_facts();
+    let known = facts.unwrap_or_default();
     let (launches, activities) = (&evidence.tally.launches, &evidence.tally.activities);
     let all = activities.seen;
     let count_of = |matches: &dyn Fn(&JoinedActivity) -> bool| {
         events.activities().iter().filter(|event| matches(event)).count() as u64
     };
-    let backwards = count_of(&|event| {
-        let (start, end) = (event.activity.start.0, event.activity.end.0);
-        start != 0 && end != 0 && end < start
-    });
-    let busy = evidence.profile.times().iter().fold(0_u64, |sum, time| sum.saturating_add(time.busy));
+    let busy = profile.times().iter().fold(0_u64, |sum, time| sum.saturating_add(time.busy));
     // Less than a thousandth, by number and by time, does not visibly change a picture.
     let matters = |count: u64, of: u64, nanos: u64| match count.saturating_mul(1000) > of
         || nanos.saturating_mul(1000) > busy
@@ -101,20 +104,14 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
         true => Severity::Bad,
         false => Severity::Note,
     };
-    let gpu_time_of = |matches: &dyn Fn(&JoinedActivity) -> bool| {
-        let nanos = events.activities().iter().filter(|event| matches(event));
-        nanos.filter_map(|event| event.activity.duration()).fold(0, u64::saturating_add)
-    };
-    let without_stack_ns = gpu_time_of(&|event| matches!(event.origin, Origin::Missing(Missing::NoStack)));
-    let early_ns = gpu_time_of(&starts_before_launch);
+    let without_stack = profile.samples(&GPU).iter().filter(|one| one.site.launch() == Err(Missing::NoStack));
+    let without_stack_ns = saturating_sum(without_stack.map(Sample::amount));
     let order = evidence.stream_order;
     let (overlapping, programmatic) = (order.doubtful, order.programmatic);
-    let unset = unset_bound(linked, events);
-    let uncollected = count_of(&|event| {
-        event.activity.start.0 <= unset || event.activity.end.0 == 0 || event.activity.end.0 <= unset
-    });
-    let zero_length = count_of(&|event| event.activity.duration() == Some(0));
-    let too_long = count_of(&|event| event.activity.duration().is_some_and(|nanos| nanos > MAX_PLAUSIBLE_NS));
+    let uncollected = match unset_bound(linked, events) {
+        0 => activities.untimed.saturating_sub(known.backwards),
+        unset => count_of(&|event| event.activity.start.0 <= unset || event.activity.end.0 <= unset),
+    };
     let lost = |kinds: &[Loss]| {
         let lost = evidence.profile.losses().filter(|(loss, _)| kinds.contains(loss));
         lost.map(|(_, count)| count).sum::<u64>()
@@ -132,7 +129,7 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
     let no_launch = activities.no_stack.saturating_sub(without_id);
     let without_stack_ns = if no_launch == 0 { 0 } else { without_stack_ns };
     let skipped = linked.map_or(0, |linked| linked.counts.untimed);
-    let (pending_at_end, per_launch) = (count_pending_at_end(events), count_per_launch(events));
+    let pending_at_end = known.pending_at_end;
     let dropped = lost(&dropped);
     let coverage = evidence.profile.coverage();
     let uncovered = !coverage.all.is_sufficient() || !coverage.uncovered_steps.is_empty();
@@ -224,7 +221,7 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
             "shared_launch",
             "launches with several activities",
             Note,
-            per_launch.values().filter(|count| **count > 1).count() as u64,
+            known.shared_launches,
             launches.seen,
             "graphs: tools that keep one kernel per id lose all but one",
         ),
@@ -244,7 +241,7 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
             Note,
             pending_at_end,
             launches.seen,
-            match ends_before_gpu(evidence, pending_at_end) {
+            match known.ends_before_gpu && !has_unused_work(evidence, pending_at_end) {
                 true => "recording ended before their GPU work: synchronise before the end",
                 false => "they failed, or the records of their GPU work are missing or unusable",
             },
@@ -268,7 +265,7 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
         counted_finding(
             "starts_before_launch",
             "activities that begin before their launch",
-            matters(activities.early, all, early_ns),
+            matters(activities.early, all, known.early_ns),
             activities.early,
             all,
             "the CPU and GPU clocks disagree: delays and idle causes are wrong",
@@ -284,8 +281,8 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
         counted_finding(
             "times_backwards",
             "times that run backwards",
-            matters(backwards, all, 0),
-            backwards,
+            matters(known.backwards, all, 0),
+            known.backwards,
             all,
             "they are counted but have no GPU time",
         ),
@@ -293,7 +290,7 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
             "no_length",
             "activities of no length",
             Note,
-            zero_length,
+            known.zero_length,
             all,
             "times were truncated to microseconds: short kernels have no duration",
         ),
@@ -301,7 +298,7 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
             "endless",
             "activities of more than a minute",
             Note,
-            too_long,
+            known.too_long,
             all,
             "a clock may have jumped: a few such durations can be most of the GPU time",
         ),
@@ -390,9 +387,30 @@ pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
             "the file was truncated or changed",
         ),
     ];
+    for finding in &mut findings {
+        let is_unknown = match finding.id {
+            "steps_without_work" => evidence.has_only_sums && coverage.steps > 1,
+            "stream_overlap" | "impossible_duration" | "programmatic_overlap" => {
+                evidence.has_only_sums && all > 1
+            }
+            // Sums of earlier versions lack these counts.
+            "shared_launch"
+            | "launch_pending"
+            | "launch_pending_at_end"
+            | "times_missing"
+            | "times_backwards"
+            | "no_length"
+            | "endless" => facts.is_none(),
+            _ => false,
+        };
+        if is_unknown {
+            (finding.severity, finding.figures) = (Severity::Unknown, None);
+            finding.why = "needs single activities: record them with `gpuflame run --rows PROGRAM`".into();
+        }
+    }
     // The worst findings come first.
     findings.sort_by_key(|finding| finding.severity);
-    findings.push(precision_finding(order));
+    findings.push(precision_finding(evidence));
     findings
 }
 
@@ -409,8 +427,6 @@ fn counted_finding(
     Finding { id, severity, figures: Some(Figures { count, of }), what, why }
 }
 
-/// Longest plausible duration of a piece of work, in ns.
-const MAX_PLAUSIBLE_NS: u64 = 60_000_000_000;
 /// Smallest plausible distance of the first activity from the clock's zero, in ns. Clocks count from 1970 or from the
 /// boot of the machine, so they soon exceed a minute.
 const MIN_GAP_AFTER_ZERO_NS: u64 = 60_000_000_000;
@@ -431,62 +447,11 @@ fn has_waits(profile: &Profile, linked: Option<&LinkReport>) -> bool {
         || linked.is_some_and(|linked| linked.sync_records > 0 || linked.wait_calls == 0)
 }
 
-/// Number of activities per launch.
-type ActivitiesPerLaunch = HashMap<(CorrelationId, Nanos), u64>;
-
-fn count_per_launch(events: &JoinedRows) -> ActivitiesPerLaunch {
-    let mut counts = ActivitiesPerLaunch::new();
-    for event in events.activities() {
-        if let Some(launch) = launch_key(event) {
-            *counts.entry(launch).or_default() += 1;
-        }
-    }
-    counts
-}
-
-fn launch_key(event: &JoinedActivity) -> Option<(CorrelationId, Nanos)> {
-    match event.origin {
-        Origin::Launch(launched) => Some((event.activity.correlation, launched.time)),
-        Origin::Missing(_) => None,
-    }
-}
-
-/// Number of pending launches after the last launch with an activity.
-fn count_pending_at_end(events: &JoinedRows) -> u64 {
-    events.calls().iter().rev().take_while(|call| call.pending).count() as u64
-}
-
-/// Whether times show that recording ended before the GPU work of the last `pending` launches. They do if the longest
-/// time from any launch to the end of its work, added to the time of the first of these launches, reaches beyond the
-/// last event. If at least `pending` activities have no launch or could not be used, they may be the missing work, and
-/// the result is false.
-fn ends_before_gpu(evidence: &Evidence<'_>, pending: u64) -> bool {
-    let Evidence { events, tally, linked, .. } = *evidence;
-    let unusable = linked.map_or(0, |linked| linked.counts.untimed);
-    if tally.activities.no_stack.saturating_add(unusable) >= pending {
-        return false;
-    }
-    let activities = events.activities().iter();
-    let delays = activities.clone().filter_map(|event| match event.origin {
-        Origin::Launch(launched) => event.activity.end.0.checked_sub(launched.time.0),
-        Origin::Missing(_) => None,
-    });
-    let calls =
-        events.calls().iter().map(|call| call.launched.time.0.saturating_add(call.launched.duration.into()));
-    let hosts = events.host_calls().iter().map(|call| call.time.0.saturating_add(call.duration));
-    let ends = activities.map(|event| event.activity.end.0).chain(calls).chain(hosts);
-    let (longest, last) = (delays.max().unwrap_or(0), ends.max().unwrap_or(0));
-    let first = events.calls().len().checked_sub(usize::try_from(pending).unwrap_or(usize::MAX));
-    first
-        .and_then(|first| events.calls().get(first))
-        .is_some_and(|call| pending > 0 && call.launched.time.0.saturating_add(longest) >= last)
-}
-
-/// Whether the activity begins before its launch.
-fn starts_before_launch(event: &JoinedActivity) -> bool {
-    let activity = &event.activity;
-    activity.duration().is_some()
-        && matches!(event.origin, Origin::Launch(launched) if activity.start < launched.time)
+/// Whether at least `pending` activities have no launch or could not be used, so that they may be the missing work of the
+/// last launches.
+fn has_unused_work(evidence: &Evidence<'_>, pending: u64) -> bool {
+    let unusable = evidence.linked.map_or(0, |linked| linked.counts.untimed);
+    evidence.tally.activities.no_stack.saturating_add(unusable) >= pending
 }
 
 /// Names the activity with the most impossible duration.
@@ -499,8 +464,12 @@ fn describe_impossible(evidence: &Evidence<'_>) -> String {
 
 /// Reports whether all times in the trace are multiples of a microsecond. The times of binary formats are nanoseconds,
 /// whatever their values.
-fn precision_finding(order: &StreamOrder) -> Finding {
-    let (severity, what, why) = match order.whole_micros {
+fn precision_finding(evidence: &Evidence<'_>) -> Finding {
+    let whole_micros = match evidence.has_only_sums {
+        true => evidence.profile.devices().iter().any(|device| device.count > 0).then_some(false),
+        false => evidence.stream_order.whole_micros,
+    };
+    let (severity, what, why) = match whole_micros {
         None => (Severity::Fine, "there are no times", ""),
         Some(true) => {
             (Severity::Note, "times are in whole microseconds", "each duration may be off by a microsecond")
@@ -515,13 +484,16 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use gpuflame_model::profile::{RowFacts, StepTotals};
 
     #[test]
     fn an_empty_trace_reports_no_gpu_work_and_lists_every_check() {
-        let (profile, tally, events) = (Profile::default(), Tally::default(), JoinedRows::default());
+        let (mut profile, tally, events) = (Profile::default(), Tally::default(), JoinedRows::default());
+        profile.set_row_facts(Some(RowFacts::default()));
         let evidence = Evidence {
             profile: &profile,
             tally: &tally,
+            has_only_sums: false,
             events: &events,
             stream_order: &StreamOrder::default(),
             linked: None,
@@ -537,5 +509,38 @@ mod tests {
         assert_eq!((findings[28].id, findings[28].what), ("precision", "there are no times"));
         let ids: BTreeSet<_> = findings.iter().map(|finding| finding.id).collect();
         assert_eq!((ids.len(), findings.len()), (29, 29));
+    }
+    #[test]
+    fn checks_of_single_activities_are_unknown_for_sums() {
+        let (mut profile, mut tally, events) = (Profile::default(), Tally::default(), JoinedRows::default());
+        tally.activities.seen = 2;
+        profile.set_steps(StepTotals { count: 2, ..StepTotals::default() });
+        profile.count_coverage(2);
+        let unknown = |profile: &Profile, has_only_sums| {
+            let evidence = Evidence {
+                profile,
+                tally: &tally,
+                has_only_sums,
+                events: &events,
+                stream_order: &StreamOrder::default(),
+                linked: None,
+                damaged: 0,
+                writer_state: None,
+            };
+            let all = findings(&evidence).into_iter();
+            all.filter(|one| {
+                one.severity == Severity::Unknown && one.figures.is_none() && !one.why.is_empty()
+            })
+            .map(|one| one.id)
+            .collect::<Vec<_>>()
+        };
+        let compared =
+            ["steps_without_work", "stream_overlap", "impossible_duration", "programmatic_overlap"];
+        let of_earlier_versions = unknown(&profile, true);
+        assert_eq!(of_earlier_versions.len(), 11);
+        profile.set_row_facts(Some(RowFacts::default()));
+        assert_eq!(unknown(&profile, true), compared);
+        assert!(unknown(&profile, false).is_empty());
+        assert!(compared.iter().all(|id| of_earlier_versions.contains(id)));
     }
 }

@@ -5,6 +5,7 @@
 
 mod arrivals;
 mod communication;
+mod copies;
 mod coverage;
 mod delays;
 mod findings;
@@ -20,6 +21,7 @@ pub use arrivals::{
     compare_arrivals,
 };
 pub use communication::{Communication, CommunicationFilter, StackShare, WorkClass, sum_communication};
+pub use copies::CopySums;
 pub use coverage::StepCoverage;
 pub use delays::{LaunchDelays, WorkDelays};
 pub use findings::{Evidence, Figures, Finding, Severity, findings};

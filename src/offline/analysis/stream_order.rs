@@ -49,10 +49,10 @@ impl WorkSpans {
     }
 
     /// Whether the times are in whole microseconds. Only times in text formats can be in whole microseconds; other
-    /// formats count nanoseconds. Returns `None` if there are no times.
+    /// formats, such as recordings, count nanoseconds. Returns `None` if there are no times.
     pub fn whole_micros(&self, linked: Option<&LinkReport>) -> Option<bool> {
         let is_text = |linked: &LinkReport| linked.counts.whole_times + linked.counts.fractional_times > 0;
-        has_whole_micros(&self.spans).map(|whole| whole && linked.is_none_or(is_text))
+        has_whole_micros(&self.spans).map(|whole| whole && linked.is_some_and(is_text))
     }
 
     /// Returns the number of activities that were not stored.

@@ -52,7 +52,8 @@ pub(super) fn set_memory(name: &str) -> MemoryKind {
     inside.map_or(MemoryKind::UNKNOWN, |(kind, _)| memory_kind(kind))
 }
 
-fn memory_kind(word: &str) -> MemoryKind {
+/// Returns the kind of memory that a word denotes, in any spelling.
+pub(super) fn memory_kind(word: &str) -> MemoryKind {
     match word.trim().to_ascii_lowercase().replace('_', " ").as_str() {
         "pageable" => MemoryKind::PAGEABLE,
         "pinned" => MemoryKind::PINNED,

@@ -10,11 +10,13 @@
 
 use std::io::BufRead;
 
+use super::copies::memory_kind;
 use super::json::number::{parse_integer, parse_unsigned};
 use super::lines::{self, Line};
 use super::model::*;
 use super::{Id, ReadCounts, Text};
 use gpuflame_model::error::Result;
+use gpuflame_model::record::MemoryKind;
 
 pub(super) fn read(input: impl BufRead, accept_cut: bool, sink: &mut impl Sink) -> Result<ReadCounts> {
     let mut record: Vec<u8> = Vec::new();
@@ -105,6 +107,7 @@ fn build_op<'a>(kind: &str, name: &'a str, fields: &Fields<'a>, start: i64, end:
         bytes: fields.number("size").unwrap_or(0),
         grid: fields.xyz("grid"),
         block: fields.xyz("block"),
+        memory: fields.memory(),
         shared: fields.u32("static").unwrap_or(0) + fields.u32("dynamic").unwrap_or(0),
         ..Op::default()
     }
@@ -152,6 +155,14 @@ impl<'a> Fields<'a> {
 
     fn id(&self, key: &str) -> Id<'static> {
         self.word(key).and_then(|word| parse_integer(word.as_bytes())).map_or(Id::None, Id::Number)
+    }
+
+    /// Returns the kinds of memory that a copy reads and writes; `None` if the record has none.
+    fn memory(&self) -> Option<(MemoryKind, MemoryKind)> {
+        let kind = |key| self.word(key).map(memory_kind);
+        let (from, to) = (kind("srcKind"), kind("dstKind"));
+        let known = |kind: Option<MemoryKind>| kind.unwrap_or(MemoryKind::UNKNOWN);
+        (from.is_some() || to.is_some()).then(|| (known(from), known(to)))
     }
 
     fn xyz(&self, key: &str) -> [u32; 3] {

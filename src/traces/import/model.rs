@@ -4,6 +4,7 @@
 //! anywhere, so times may be negative. Fields that a trace does not provide are `None`.
 
 use super::Text;
+use gpuflame_model::record::MemoryKind;
 
 /// An event of a trace.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -121,6 +122,8 @@ pub struct Op<'a> {
     pub direction: Text<'a>,
     /// Source and destination GPU of a copy between GPUs.
     pub peers: Option<(u32, u32)>,
+    /// Kinds of memory that the operation reads and writes, if the trace gives them outside of the name.
+    pub memory: Option<(MemoryKind, MemoryKind)>,
 }
 
 /// A call of the GPU's runtime or driver.

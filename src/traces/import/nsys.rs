@@ -1,15 +1,17 @@
 //! Reads sqlite exports of Nsight Systems. Tables and columns differ between versions: missing columns are named in a
 //! remark if something in the result depends on them.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
 use rusqlite::Row;
 
+use super::copies::memory_kind;
 use super::model::*;
 use super::sqlite::{self, Database, integer, integer_u32, quote, text_or};
 use super::{Id, ReadCounts, Text};
 use gpuflame_model::error::Result;
+use gpuflame_model::record::MemoryKind;
 
 /// Kinds of NVTX events: ranges that nest within their thread (59, and 70 from text logs), and ranges that need not
 /// nest (60 and 71). All other kinds (marks, names of domains and categories) have no duration.
@@ -40,6 +42,7 @@ pub(super) fn read(path: &Path, sink: &mut impl Sink) -> Result<ReadCounts> {
         node_launches: HashSet::new(),
         has_graph_rows: database.has_table("CUPTI_ACTIVITY_KIND_GRAPH_TRACE"),
         repeated_graphs: 0,
+        memory_kinds: read_memory_kinds(&database)?,
     };
     reader.read_all()?;
     let mut counts = reader.counts;
@@ -76,6 +79,24 @@ struct NsysReader<'a, S> {
     has_graph_rows: bool,
     /// Number of rows of whole graphs that are left out because the graphs' nodes have rows as well.
     repeated_graphs: u64,
+    /// Kinds of memory by number, as the file itself explains the numbers.
+    memory_kinds: BTreeMap<i64, MemoryKind>,
+}
+
+/// Maximum number of kinds of memory to read.
+const MAX_MEMORY_KINDS: usize = 64;
+
+/// Reads which kind of memory each number stands for. The numbers differ from CUPTI's.
+fn read_memory_kinds(base: &Database) -> Result<BTreeMap<i64, MemoryKind>> {
+    let table = "ENUM_CUDA_MEM_KIND";
+    let mut kinds = BTreeMap::new();
+    if base.has_column(table, "id") && base.has_column(table, "label") {
+        base.for_each_row(&format!("SELECT id, label FROM {table} LIMIT {MAX_MEMORY_KINDS}"), |row| {
+            let label = sqlite::text(row, 1).map(String::from_utf8_lossy);
+            kinds.extend(integer(row, 0).zip(label.map(|label| memory_kind(&label))));
+        })?;
+    }
+    Ok(kinds)
 }
 
 impl<S: Sink> NsysReader<'_, S> {
@@ -96,7 +117,7 @@ impl<S: Sink> NsysReader<'_, S> {
     }
 
     fn read_ops(&mut self, table: &str, kind: OpKind) -> Result<()> {
-        const WANTED: [&str; 21] = [
+        const WANTED: [&str; 24] = [
             "start",
             "end",
             "globalPid",
@@ -118,6 +139,9 @@ impl<S: Sink> NsysReader<'_, S> {
             "blockX",
             "blockY",
             "blockZ",
+            "srcKind",
+            "dstKind",
+            "memKind",
         ];
         self.note_missing(table, NEEDED_OF_WORK);
         let name = match kind {
@@ -145,6 +169,7 @@ impl<S: Sink> NsysReader<'_, S> {
             }
             let three = |at: usize| [at, at + 1, at + 2].map(|at| integer_u32(row, at).unwrap_or(0));
             let number = |at: usize| integer_u32(row, at).unwrap_or(0);
+            let memory = reader.memory_of(kind, [22, 23, 24].map(|at| integer(row, at)));
             reader.sink.event(&Event::Op(Op {
                 kind,
                 name: match kind {
@@ -167,10 +192,27 @@ impl<S: Sink> NsysReader<'_, S> {
                 shared: number(14).saturating_add(number(15)),
                 grid: three(16),
                 block: three(19),
+                memory,
                 ..Op::default()
             }));
             true
         })
+    }
+
+    /// Returns the kinds of memory that an operation reads and writes. `columns`: the numbers of the kinds that a copy reads,
+    /// that a copy writes, and that a fill writes.
+    fn memory_of(
+        &self,
+        kind: OpKind,
+        [from, to, filled]: [Option<i64>; 3],
+    ) -> Option<(MemoryKind, MemoryKind)> {
+        let of = |number: Option<i64>| number.and_then(|number| self.memory_kinds.get(&number).copied());
+        let known = |number| of(number).unwrap_or(MemoryKind::UNKNOWN);
+        match kind {
+            OpKind::Copy => Some((known(from), known(to))),
+            OpKind::Set => Some((MemoryKind::UNKNOWN, known(filled))),
+            OpKind::Kernel | OpKind::Graph => None,
+        }
     }
 
     fn read_calls(&mut self) -> Result<()> {

@@ -166,7 +166,7 @@ impl TraceCollector {
                     CopyKind(0) => copy_kind(&op.direction.decode()),
                     known => known,
                 };
-                let (from, to) = memory_kinds(&name);
+                let (from, to) = op.memory.unwrap_or_else(|| memory_kinds(&name));
                 let peers = op.peers.map(|(from, to)| (DeviceId(from), DeviceId(to)));
                 Detail::Copy(CopyDetail {
                     kind,
@@ -180,7 +180,7 @@ impl TraceCollector {
             }
             OpKind::Graph => Detail::Graph,
             OpKind::Set => {
-                let memory = set_memory(&op.name.decode());
+                let memory = op.memory.map_or_else(|| set_memory(&op.name.decode()), |(_, written)| written);
                 Detail::Set(SetDetail { memory, value: 0, bytes: op.bytes, is_async: false })
             }
         };
