@@ -142,14 +142,15 @@ fn idle_line(profile: &Profile) -> Option<String> {
     if let Some((place, part)) = &longest {
         line += &format!(" ({:.1} % {place})", percent(*part, idle));
     }
-    if let Some(((call, function), part)) = after_wait
+    if let Some((wait, part)) = after_wait
         && percent(part, idle) >= MIN_WAIT_PERCENT
     {
-        let place = function.map_or_else(String::new, |name| format!(" in {name}"));
+        let (call, function) = wait.split_once('\n').unwrap_or((&wait, ""));
         let is_named = |(longest, _): &(String, u64)| {
-            longest.starts_with(&format!("between {call} ")) && longest.contains(&place)
+            longest.starts_with(&["between ", call, " "].concat()) && longest.contains(function)
         };
         if !longest.iter().any(is_named) {
+            let place = if function.is_empty() { String::new() } else { [" in ", function].concat() };
             line += &format!("; {:.1} % after the host waited at {call}{place}", percent(part, idle));
         }
     }
@@ -177,14 +178,15 @@ fn place(profile: &Profile, site: SampleSite, is_thread_there: bool) -> Option<S
     if let SampleSite::Between { after, before, .. } = site {
         let [first, second] =
             [after, before].map(|context: ContextId| innermost(SampleSite::Context(context)));
+        let (Some(call), Some(next)) = (&first.0, &second.0) else {
+            // Traces may not have the names of the calls.
+            return Some(match (first.1?, second.1?) {
+                (one, other) if one == other => format!("between two calls in {one}"),
+                (one, other) => format!("between a call in {one} and one in {other}"),
+            });
+        };
         let (inner, outer) = if first.1 == second.1 { (None, second.1) } else { (first.1, second.1) };
-        return Some(format!(
-            "between {}{} and {}{}",
-            first.0?,
-            in_function(inner),
-            second.0?,
-            in_function(outer)
-        ));
+        return Some(format!("between {call}{} and {next}{}", in_function(inner), in_function(outer)));
     }
     match innermost(site) {
         (Some(call), function) => {
@@ -209,15 +211,16 @@ fn is_wait(call: &str) -> bool {
     call.contains("Synchronize") || copies
 }
 
-/// Returns the call and the function at which the host waited for the GPU before the GPU was idle for the longest time in
-/// all, with that idle time.
-fn longest_after_wait(profile: &Profile, samples: &[&Sample]) -> Option<((String, Option<String>), u64)> {
-    let mut places: BTreeMap<(String, Option<String>), u64> = BTreeMap::new();
+/// Returns the call, and after a line break the function, at which the host waited for the GPU before the GPU was idle for
+/// the longest time in all, with that idle time.
+fn longest_after_wait(profile: &Profile, samples: &[&Sample]) -> Option<(String, u64)> {
+    let mut places: BTreeMap<String, u64> = BTreeMap::new();
     for sample in samples.iter().take(MAX_IDLE_STACKS) {
         let SampleSite::Between { after, .. } = sample.site else { continue };
         let (Some(call), function) = innermost(profile, SampleSite::Context(after)) else { continue };
         if is_wait(&call) {
-            add_to(places.entry((call, function)).or_default(), sample.amount());
+            let place = [&call, "\n", &function.unwrap_or_default()].concat();
+            add_to(places.entry(place).or_default(), sample.amount());
         }
     }
     places.into_iter().max_by_key(|(_, nanos)| *nanos)
@@ -535,6 +538,20 @@ mod tests {
             line(&mut profile, between(launch, address), Cause::HostLate),
             "idle 5.000 us: 100.0 % host late (100.0 % between cudaLaunchKernel in decode and cuLaunchKernel)"
         );
+        let [nameless, other] = [(5, "load"), (6, "train")].map(|(id, function)| {
+            let id = ContextId(id);
+            profile.push(&Row::Context { id, thread: ThreadId(1), flags: Default::default(), frames: &[] });
+            let frame = ShownFrame::new(ShownFrameKind::Python, profile.intern(function));
+            let frame = profile.intern_shown(frame);
+            profile.set_shown(id, [frame]);
+            id
+        });
+        let place = |profile: &mut Profile, site| line(profile, site, Cause::HostLate);
+        assert!(
+            place(&mut profile, between(nameless, nameless)).ends_with("(100.0 % between two calls in load)")
+        );
+        let apart = place(&mut profile, between(nameless, other));
+        assert!(apart.ends_with("(100.0 % between a call in load and one in train)"), "{apart}");
         assert_eq!(
             line(&mut profile, SampleSite::NoStack, Cause::Dependency),
             "idle 5.000 us: 100.0 % dependency or sync"

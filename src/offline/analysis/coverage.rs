@@ -96,7 +96,7 @@ impl StepCoverage {
             };
             let last = busy.partition_point(|(begin, _)| *begin < end);
             let is_busy = last > 0 && busy[last - 1].1 > start;
-            if is_trace && !in_step.is_sufficient() {
+            if !in_step.is_sufficient() {
                 coverage.uncovered_steps.push(step);
             }
             if !is_busy && covered[to] == covered[from] {
