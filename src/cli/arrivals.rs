@@ -10,7 +10,7 @@ use gpuflame_offline::analysis::{
 };
 
 /// Returns the table, with at most `most` ranks for each collective and set of ranks. `withheld` contains the collectives
-/// that ran on a rank that has only sums, with the number of ranks.
+/// that cannot be compared because a rank that ran them has only sums, with the number of ranks that ran them.
 pub(super) fn arrival_table(
     ranks: &BTreeMap<u32, CollectiveKernels>,
     withheld: &BTreeMap<String, u64>,

@@ -15,8 +15,9 @@ use gpuflame_offline::run::ReadOptions;
 
 /// Check a recording or trace for doubtful data.
 ///
-/// `BAD` findings make sums, links or orders wrong; `note` findings are worth knowing; `unknown` findings need
-/// data that the input lacks; `ok` and `none` mean that there is nothing to do. With --strict, the exit code is 1 if there is a `BAD` finding.
+/// `BAD` findings make sums, links or orders wrong; `note` findings are worth knowing; `unknown` means that the
+/// input lacks the data for the check; `ok` and `none` mean that there is nothing to do. With --strict, the exit
+/// code is 1 if there is a `BAD` finding.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  gpuflame check trace.json.gz\n  \
     gpuflame check run.gfr --strict --format json")]

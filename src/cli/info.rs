@@ -9,6 +9,7 @@ use super::explain::{Explained, explain_sums_with};
 use super::heading::heading;
 use super::input::Source;
 use super::report::{Cell, ReportFlags, Table};
+use super::shorten::{MAX_NAME_CHARS, shortened};
 use super::stream_times::{MAX_SPANS, check_durations};
 use gpuflame_explain::join::Activities;
 use gpuflame_model::error::Result;
@@ -33,7 +34,7 @@ impl Info {
         let whole_micros = spans.whole_micros(explained.facts.linked.as_ref());
         let mut tables = vec![fact_table(&explained, whole_micros), device_table(&explained)];
         tables.extend(part_table(&explained));
-        tables.extend(step_table(&explained));
+        tables.extend(step_table(&explained, usize::MAX));
         tables.push(loss_table(&explained));
         tables.extend(check_durations(&self.input, &explained, spans, console));
         self.report.write(console, &[heading(&self.input, &explained.profile)], &tables)?;
@@ -188,13 +189,17 @@ fn part_table(explained: &Explained) -> Option<Table> {
 }
 
 /// Returns the table of steps, by kind. Returns `None` if the run has no steps.
-pub(super) fn step_table(explained: &Explained) -> Option<Table> {
+pub(super) fn step_table(explained: &Explained, most: usize) -> Option<Table> {
     const COLUMNS: [&str; 7] = ["step", "count", "total_ns", "p50_ns", "p95_ns", "max_ns", "longest_step"];
     let series = explained.profile.step_series();
     let mut table = Table::new("steps", &COLUMNS);
-    for (at, kind) in series.kinds.iter().enumerate().filter(|(_, kind)| kind.count > 0) {
+    for (at, kind) in series.kinds.iter().enumerate().filter(|(_, kind)| kind.count > 0).take(most) {
         table.add_row([
-            Cell::from(if kind.name.is_empty() { "step" } else { &kind.name }),
+            Cell::Text(if kind.name.is_empty() {
+                "step".to_owned()
+            } else {
+                shortened(&kind.name, MAX_NAME_CHARS)
+            }),
             Cell::Count(kind.count),
             Cell::Nanos(kind.nanos),
             Cell::Nanos(series.percentile(at, 50)),

@@ -103,10 +103,8 @@ pub(super) fn write(heading: &[String], tables: &[Table], page: Page, out: &mut 
     let left_out: Vec<_> = left_out.iter().map(|(columns, names)| format!("{columns} of {names}")).collect();
     if let Some(columns) = page.columns.filter(|_| !left_out.is_empty()) {
         writeln!(out)?;
-        let note = format!(
-            "not shown, for lack of width: {}; a pipe and --format csv have all columns",
-            left_out.join("; ")
-        );
+        let note =
+            format!("not shown, for lack of width: {}; --format csv has all columns", left_out.join("; "));
         for line in wrap(&note, columns) {
             writeln!(out, "{}", page.paint(Style::Faint, &line))?;
         }

@@ -30,7 +30,7 @@ use gpuflame_model::profile::{
 use gpuflame_model::record::{Activity, CorrelationId, Work};
 use gpuflame_offline::analysis::{
     CollectiveKernel, CollectiveKernels, CommunicationFilter, JobMember, RankTime, StragglerVerdict,
-    compare_ranks,
+    compare_ranks, median,
 };
 use gpuflame_offline::formats::{FoldedStacks, write_lines_folded, write_lines_svg};
 use gpuflame_offline::run::ReadOptions;
@@ -175,7 +175,7 @@ impl MergeRanks {
             console.remark(match only_sums {
                 Some(source) => format!(
                     "no straggler is named, because {source} has neither steps nor single activities; mark steps with \
-                     `gpuflame.step()` or `--step-range NAME`, or record with `gpuflame run --rows PROGRAM`"
+                     `gpuflame.step()` or `--window step-range=NAME`, or record with `gpuflame run --rows PROGRAM`"
                 ),
                 None => "no straggler is named: no rank differs from the other ranks by more than chance (p < 0.01) \
                          over at least ten steps (of the profiler, or windows)"
@@ -365,8 +365,8 @@ fn rank_table(all: &[RankData]) -> Table {
     table
 }
 
-/// Returns the sentence about the straggler of a job, whose ranks left these files. Returns `None` if there is nothing to
-/// say: fewer than two ranks, files that cannot be read, or no rank that differs.
+/// Returns the sentence that names the straggler of a job. `files` are the recordings of its ranks. Returns `None` if
+/// there are fewer than two ranks, if a file cannot be read, or if no rank differs from the other ranks.
 pub(super) fn describe_straggler(files: &[(u32, PathBuf)], console: Console) -> Option<String> {
     let console = Console { quiet: true, ..console };
     let mut all: Vec<RankData> = Vec::new();
@@ -383,17 +383,25 @@ pub(super) fn describe_straggler(files: &[(u32, PathBuf)], console: Console) -> 
     let standings = if all.len() > 1 { compare_ranks(&times) } else { Vec::new() };
     let at = standings.iter().position(|one| one.verdict != StragglerVerdict::NotStraggler)?;
     let (rank, own) = (all[at].rank, &all[at].time);
+    // The first step of a rank may wait for the start of another one, so medians are compared, not sums.
+    let has_steps = times.iter().all(|time| time.steps.work.len() > 1);
+    let per_step = if has_steps { " per step" } else { "" };
     let of_others = |of: fn(&RankTime) -> u64| {
-        let mut others = times.clone();
-        others.remove(at);
-        let mut nanos: Vec<u64> = others.into_iter().map(of).collect();
-        nanos.sort_unstable();
-        nanos[(nanos.len() - 1) / 2]
+        let others = times.iter().enumerate().filter(|(other, _)| *other != at);
+        median(&others.map(|(_, time)| of(time)).collect::<Vec<_>>())
     };
-    let of_other_ranks = of_others(|time| time.communication);
+    let communication_of: fn(&RankTime) -> u64 = match has_steps {
+        true => |time| median(&time.steps.communication),
+        false => |time| time.communication,
+    };
+    let work_of: fn(&RankTime) -> u64 = match has_steps {
+        true => |time| median(&time.steps.work),
+        false => |time| time.work,
+    };
+    let of_other_ranks = of_others(communication_of);
     let communication = format!(
-        "{} of communication, the others {}",
-        format_nanos(own.communication),
+        "{} of communication{per_step}, the other ranks {}",
+        format_nanos(communication_of(own)),
         format_nanos(of_other_ranks)
     );
     let line = find_late_line(&all, at)
@@ -401,20 +409,18 @@ pub(super) fn describe_straggler(files: &[(u32, PathBuf)], console: Console) -> 
     let collective = find_awaited_collective(&all, at).map_or_else(String::new, |name| format!(" in {name}"));
     match standings[at].verdict {
         StragglerVerdict::OthersWait => Some(format!(
-            "rank {rank} is the straggler: the others wait for it{collective} ({communication}){line}"
+            "rank {rank} is the straggler: the other ranks wait for it{collective} ({communication}){line}"
         )),
         StragglerVerdict::MostWork => Some(format!(
-            "rank {rank} is the straggler: it has {} of GPU work, the others {}{line}",
-            format_nanos(own.work),
-            format_nanos(of_others(|time| time.work))
+            "rank {rank} is the straggler: it has {} of GPU work{per_step}, the other ranks {}{line}",
+            format_nanos(work_of(own)),
+            format_nanos(of_others(work_of))
         )),
-        // A large difference without steps deserves a hint, but no verdict.
-        StragglerVerdict::Unsure if own.steps.work.len() < 2 && own.communication < of_other_ranks / 2 => {
-            Some(format!(
-                "the others may wait for rank {rank}{collective} ({communication}); mark steps with `gpuflame.step()` or \
-                 `--window step-range=NAME` to be sure"
-            ))
-        }
+        // Without steps, even a large difference may be due to chance, so it leads only to a hint.
+        StragglerVerdict::Unsure if !has_steps && own.communication < of_other_ranks / 2 => Some(format!(
+            "the other ranks may wait for rank {rank}{collective} ({communication}); mark steps with \
+                 `gpuflame.step()` or `--window step-range=NAME` to be sure"
+        )),
         StragglerVerdict::Unsure | StragglerVerdict::NotStraggler => None,
     }
 }
@@ -600,8 +606,8 @@ impl Sink for OpCollector {
     fn pending(&mut self, _: CorrelationId, _: Launched) {}
 }
 
-/// Returns the kernels that move data between ranks and cannot be compared, with the number of ranks that ran them: they ran
-/// on several ranks, and at least one rank has only sums.
+/// Returns the collective kernels that cannot be compared, with the number of ranks that ran each kernel. A kernel cannot
+/// be compared if it ran on several ranks and a rank that ran it has only sums.
 fn collectives_of_sums(all: &[RankData]) -> BTreeMap<String, u64> {
     let mut ranks: BTreeMap<&String, (u64, bool)> = BTreeMap::new();
     for rank in all {
@@ -661,5 +667,5 @@ fn find_awaited_collective(all: &[RankData], at: usize) -> Option<&str> {
         mean.saturating_sub(nanos(&all[at]))
     };
     let names: BTreeSet<&String> = all.iter().flat_map(|rank| rank.collectives.keys()).collect();
-    names.into_iter().max_by_key(|name| below(name)).map(String::as_str)
+    names.into_iter().filter(|name| below(name) > 0).max_by_key(|name| below(name)).map(String::as_str)
 }

@@ -313,16 +313,16 @@ objects! {
         /// The sentence.
         answer: String,
     }
-    /// Something that the file cannot tell.
+    /// Data that the file does not contain.
     NotRecordedRow {
-        /// What is not known.
+        /// The missing data.
         not_recorded: String,
-        /// What records it.
+        /// Command, call or option that records this data, as a clause.
         recorded_by: String,
     }
     /// The command to run next.
     NextRow {
-        /// The command, to be pasted into a shell.
+        /// The command, quoted for a shell.
         command: String,
     }
     /// Time of one GPU in the steady part of the run.
@@ -338,7 +338,7 @@ objects! {
     /// Idle time at one place in the steady part of the run.
     IdlePlaceRow {
         total_ns: u64, share_percent: Option<f64>,
-        /// The calls around the idle time, or what the host did then; null if unknown.
+        /// Calls before and after the idle time, or the call or function of the host; null if unknown.
         place: Option<String>,
     }
     /// GPU work of one name, over all GPUs.
@@ -353,7 +353,7 @@ objects! {
     }
     /// Durations of the steps with one name.
     StepRow {
-        /// Name of the range that began the steps, without a number at its end; `step` if it has none.
+        /// Name of the ranges that began the steps, without a number at its end; `step` if the steps have no name.
         step: String,
         /// Number of steps whose end is known.
         count: u64, total_ns: u64, p50_ns: u64, p95_ns: u64, max_ns: u64,

@@ -6,6 +6,17 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
+/// Maximum length of a name in tables that have a maximum size, in characters.
+pub(super) const MAX_NAME_CHARS: usize = 160;
+
+/// Cuts a text to `most` characters.
+pub(super) fn shortened(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
 /// Kind of a text. The kind determines which part of the text is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum TextKind {

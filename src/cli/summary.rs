@@ -1,7 +1,8 @@
-//! `gpuflame summary`: one screen about a run: how busy the GPUs were, why they were idle, what ran, what this file cannot
-//! tell, and the command to run next.
+//! `gpuflame summary`: one screen about a run: how busy the GPUs were, why they were idle, the GPU work, the data that
+//! this file lacks, and the command to run next.
 //!
-//! Its figures are those of the detailed verbs. All of them are about the steady part of the run if it has one.
+//! The figures equal those of the detailed verbs. Busy and idle time are those of the steady part of the run if it has
+//! one; all other figures cover the whole run.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -16,6 +17,8 @@ use super::layout;
 use super::name_flags::NameFlags;
 use super::page::Page;
 use super::report::{Cell, ReportFlags, ReportFormat, Table, group_digits, write_tables};
+use super::shorten::{MAX_NAME_CHARS, shortened};
+use super::stream_times::{MAX_SPANS, check_durations};
 use super::top::copy_table;
 use gpuflame_export::{
     NameFolding, busy_and_idle_lines, clean_line, complete_line, executed_line, idle_place, percent,
@@ -27,14 +30,14 @@ use gpuflame_model::profile::{
     Cause, Profile, RootMark, Sample, SampleSite, Weight, add_to, format_nanos, saturating_sum,
 };
 use gpuflame_model::record::Work;
-use gpuflame_offline::analysis::{CommunicationFilter, CopySums, LaunchDelays};
+use gpuflame_offline::analysis::{CommunicationFilter, CopySums, WorkSpans};
 use gpuflame_traces::import::Kind;
 
 /// Show on one screen why the GPUs were idle, what ran, and what to look at next.
 ///
-/// Reads what any run leaves, recordings of every call, and traces of other tools. Figures are about the steady
-/// part of the run, without start-up and shutdown, if the run has one. What the file cannot tell is listed
-/// with the command that records it. The JSON has at most 8,000 bytes.
+/// Reads recordings, with or without every call, and traces of other tools. Busy and idle time are those of the
+/// steady part of the run, without start-up and shutdown, if the run has one. All other figures cover the whole
+/// run. Missing data is listed with the command that records it. The JSON has at most 8,000 bytes.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  gpuflame summary run.gfr\n  gpuflame summary trace.json.gz --format json"
@@ -52,35 +55,33 @@ pub(super) struct Summary {
 const MAX_ROWS: usize = 5;
 /// Maximum size of the JSON in bytes.
 const MAX_JSON_BYTES: usize = 8_000;
-/// Maximum length of a name in JSON, in characters.
-const MAX_NAME_CHARS: usize = 160;
-/// Height of the screen, and its width in a pipe.
+/// Maximum number of lines of the screen.
 const MAX_LINES: usize = 40;
+/// Width of the screen in columns if the output is not a terminal.
 const COLUMNS: usize = 80;
-/// Mean length of the gaps, in ns, up to which launches, and not other work of the host, keep the GPU waiting.
+/// Maximum mean length of a gap, in ns, at which a run is launch-bound. With longer gaps it is host-bound: the host did
+/// something else than launch.
 const LAUNCH_GAP_NANOS: u64 = 50_000;
-/// Share of busy time, in percent, from which a GPU does not wait for launches.
+/// Minimum busy share, in percent, at which a run is bound by GPU work.
 const BUSY_PERCENT: f64 = 90.0;
-/// Delay from call to start, in ns, up to which work was not queued: the launch itself takes a few microseconds.
-const UNQUEUED_NANOS: u64 = 20_000;
-/// Minimum share of late hosts in the idle time, in percent, from which a summary without samples says so.
+/// Minimum share of the idle time between two calls, in percent of all idle time, at which a summary without samples
+/// reports that the host's work in this time was not recorded.
 const LATE_PERCENT: f64 = 5.0;
 
 impl Summary {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
-        let (mut delays, mut copies) = (LaunchDelays::default(), CopySums::default());
-        let sinks = (&mut delays, &mut copies);
+        let (mut copies, mut spans) = (CopySums::default(), WorkSpans::bounded(MAX_SPANS));
+        let sinks = (&mut copies, &mut spans);
         let explained = explain_sums_with(&self.input, self.names.read_options(), console, sinks)?;
         explained.facts.require_work(&self.input)?;
         if explained.facts.has_only_sums {
-            delays = LaunchDelays::from_sums(&explained.profile);
             copies = CopySums::from_sums(&explained.profile).unwrap_or_default();
         }
-        let screen =
-            Screen { explained: &explained, delays: &delays, copies: &copies, names: self.names.names() };
+        let screen = Screen { explained: &explained, copies: &copies, names: self.names.names() };
         let mut answers = busy_and_idle_lines(&explained.ledger, &explained.profile);
         answers.extend(screen.bound_line());
         answers.push(screen.complete_line());
+        check_durations(&self.input, &explained, spans, console);
         let page = Page::of(&self.report.output, console);
         let page = Page { columns: Some(page.columns.unwrap_or(COLUMNS)), ..page };
         let text = match self.report.format {
@@ -117,18 +118,9 @@ fn is_one_screen(text: &[u8]) -> bool {
     text.iter().filter(|byte| **byte == b'\n').count() <= MAX_LINES
 }
 
-/// Cuts a text to `most` characters.
-fn shortened(text: &str, most: usize) -> String {
-    match text.char_indices().nth(most) {
-        Some((end, _)) => format!("{}...", &text[..end]),
-        None => text.to_owned(),
-    }
-}
-
 /// Data of the screen.
 struct Screen<'a> {
     explained: &'a Explained,
-    delays: &'a LaunchDelays,
     copies: &'a CopySums,
     names: NameFolding,
 }
@@ -138,7 +130,7 @@ impl Screen<'_> {
         &self.explained.profile
     }
 
-    /// Idle time of the steady part; nothing if it is not known.
+    /// Returns the idle samples of the steady part. Returns an empty list if idle time is unknown.
     fn idle_samples(&self) -> Vec<&Sample> {
         let is_steady =
             |sample: &&Sample| !matches!(sample.root_mark, Some(RootMark::StartUp | RootMark::Shutdown));
@@ -153,54 +145,96 @@ impl Screen<'_> {
         (self.profile().idle_doubt().is_none() && window > 0).then(|| percent(busy, window))
     }
 
-    /// Returns the sentence that tells whether the GPU waits for the host or for launches, with the reason. Returns `None` if
-    /// no delay is known.
+    /// Returns the sentence that names what bounds the run, with the reason. Returns `None` if idle time is unknown, or if
+    /// the GPU's account covers only a part of the steps.
     fn bound_line(&self) -> Option<String> {
         let busy = self.busy_percent()?;
-        let kernels = self.delays.iter().filter(|(work, _)| matches!(work, Work::Kernel(_) | Work::Graph));
-        let mut medians: Vec<(u64, u64)> =
-            kernels.map(|(_, delays)| (delays.percentile(50), delays.count())).collect();
-        medians.sort_unstable();
-        let half = saturating_sum(medians.iter().map(|(_, count)| *count)).div_ceil(2);
-        let mut counted = 0;
-        let (median, _) = medians.into_iter().find(|(_, count)| {
-            counted += count;
-            counted >= half
-        })?;
-        let delay = format_nanos(median);
         if busy >= BUSY_PERCENT {
-            return Some(format!("bound by GPU work: the GPUs are busy {busy:.1} % of the time"));
-        }
-        if median > UNQUEUED_NANOS {
-            let why =
-                format!("half of the kernels start {delay} or later after their launch, so work was queued");
-            return Some(format!("not launch-bound: {why}"));
+            return (!self.is_account_partial()).then(|| self.busy_line(busy));
         }
         let idle = self.idle_samples();
-        let gaps = saturating_sum(idle.iter().map(|sample| sample.count()));
-        let mean = saturating_sum(idle.iter().map(|sample| sample.amount())) / gaps.max(1);
-        let bound = if mean <= LAUNCH_GAP_NANOS { "launch-bound" } else { "host-bound" };
-        let mean = format_nanos(mean);
-        Some(format!(
-            "{bound}: half of the kernels start within {delay} of their launch, so no work was queued; a gap lasts {mean} \
-             on average"
-        ))
+        let all = saturating_sum(idle.iter().map(|sample| sample.amount()));
+        let of_causes = |causes: &[Cause]| {
+            let is_of = |sample: &&&Sample| causes.iter().any(|cause| cause.word() == idle_word(sample));
+            percent(saturating_sum(idle.iter().filter(is_of).map(|sample| sample.amount())), all)
+        };
+        let host = of_causes(&[Cause::HostLate, Cause::LaunchLatency]);
+        let waits = of_causes(&[Cause::Dependency]);
+        if host >= 50.0 {
+            // A gap has a piece for each cause. Nearly all gaps have a piece of launch latency.
+            let pieces = |cause: Cause| {
+                let of_cause = idle.iter().filter(|sample| idle_word(sample) == cause.word());
+                saturating_sum(of_cause.map(|sample| sample.count()))
+            };
+            let gaps = match pieces(Cause::LaunchLatency) {
+                0 => pieces(Cause::HostLate),
+                gaps => gaps,
+            };
+            let mean = all / gaps.max(1);
+            let bound = if mean <= LAUNCH_GAP_NANOS { "launch-bound" } else { "host-bound" };
+            let mean = format_nanos(mean);
+            return Some(format!(
+                "{bound}: in {host:.1} % of the idle time no work was queued; a gap lasts {mean} on average"
+            ));
+        }
+        let why = "launched work waited for an event, the host or other work";
+        (waits >= 50.0).then(|| format!("not launch-bound: in {waits:.1} % of the idle time, {why}"))
     }
 
-    /// Returns the sentence about what is missing. Other tools' traces do not tell what was lost.
+    /// Returns the sentence about GPUs that are busy. Communication contains the time in which a rank waits for others.
+    fn busy_line(&self, busy: f64) -> String {
+        let filter = CommunicationFilter::default();
+        let (mut all, mut communication, mut copies) = (0, 0, 0);
+        for work in self.profile().works() {
+            let nanos = work.weight.nanos;
+            add_to(&mut all, nanos);
+            if filter.is_communication(work.work, &work_name(self.profile(), work.work)) {
+                add_to(&mut communication, nanos);
+            } else if matches!(work.work, Work::Copy(_)) {
+                add_to(&mut copies, nanos);
+            }
+        }
+        let (communication, copies) = (percent(communication, all), percent(copies, all));
+        match () {
+            () if communication >= 50.0 => format!(
+                "bound by communication: {communication:.1} % of the GPU work, which includes waiting for a late rank"
+            ),
+            () if copies >= 50.0 => format!("bound by copies: {copies:.1} % of the GPU work"),
+            () => format!("bound by GPU work: the GPUs are busy {busy:.1} % of the time"),
+        }
+    }
+
+    /// Whether the steps last clearly longer than the time for which GPUs are accounted. The account of a trace begins with
+    /// its first GPU work.
+    fn is_account_partial(&self) -> bool {
+        let groups = &self.profile().step_series().groups;
+        let (Some(first), Some(last)) = (groups.first(), groups.last()) else { return false };
+        let window = self.profile().times().iter().map(|time| time.steady().window()).max().unwrap_or(0);
+        last.end.0.saturating_sub(first.begin.0) > window.saturating_add(window / 4)
+    }
+
+    /// Returns the sentence about losses. Traces of other tools do not record losses.
     fn complete_line(&self) -> String {
         let Explained { profile, ledger, facts, .. } = self.explained;
+        if facts.writer_state.is_some() || facts.damaged > 0 {
+            let damaged = group_digits(facts.damaged);
+            let line = complete_line(ledger, profile);
+            let line = line.split_once(": ").map_or(&*line, |(_, rest)| rest);
+            return format!(
+                "not complete: the recording breaks off or is damaged ({damaged} damaged records); {line}"
+            );
+        }
         let Some(linked) = &facts.linked else { return complete_line(ledger, profile) };
         let (launches, activities) = (ledger.tally.launches.seen, ledger.tally.activities.seen);
         format!(
-            "{} launches, {} activities: {:.1} % of the GPU time is linked to launches; the trace does not tell what was lost",
+            "{} launches, {} activities: {:.1} % of the GPU time is linked to launches; the trace does not record losses",
             group_digits(launches),
             group_digits(activities),
             percent(linked.linked_gpu_ns, linked.gpu_ns)
         )
     }
 
-    /// Returns the screen as text: sentences, tables, and sentences about what is not recorded and what to do next.
+    /// Returns the screen as text: the answers, the tables, the missing data, and the next command.
     fn text(&self, answers: &[String], input: &Source, most: usize, page: Page) -> Result<Vec<u8>> {
         let mut text = Vec::new();
         layout::write_sentences(answers, page, &mut text)?;
@@ -223,7 +257,7 @@ impl Screen<'_> {
         let mut unknown = Table::new("not_recorded", &["not_recorded", "recorded_by"]);
         self.not_recorded().into_iter().for_each(|(what, how)| unknown.add_row([what, how].map(Cell::Text)));
         let mut next = Table::new("next", &["command"]);
-        next.add_row([Cell::Text(shortened(&self.next_command(input), MAX_NAME_CHARS))]);
+        next.add_row([Cell::Text(self.next_command(input))]);
         [answer].into_iter().chain(self.tables(most)).chain([unknown, next]).collect()
     }
 
@@ -232,13 +266,15 @@ impl Screen<'_> {
         tables.extend(self.idle_tables(most));
         tables.push(self.work_table(most));
         tables.push(self.line_table(most.min(3)));
-        tables.push(copy_table(self.copies, most.min(3)));
-        tables.extend(step_table(self.explained));
+        let mut copies = copy_table(self.copies, most.min(3));
+        copies.set_all_rows(copies.rows().len());
+        tables.push(copies);
+        tables.extend(step_table(self.explained, most));
         tables.retain(|table| !table.rows().is_empty());
         tables
     }
 
-    /// Returns the table of busy and idle time; empty for a single GPU, about which the first sentence tells the same.
+    /// Returns the table of busy and idle time. Empty for a single GPU, because the first sentence contains its times.
     fn device_table(&self, most: usize) -> Table {
         let mut table = Table::new("gpus", &["device", "busy_percent", "busy_ns", "idle_ns", "window_ns"]);
         let times = self.profile().times();
@@ -305,10 +341,9 @@ impl Screen<'_> {
         sum_table(Table::new("lines", &["total_ns", "share_percent", "line"]), lines, most)
     }
 
-    /// Returns what the file cannot tell, and what would record it.
+    /// Returns the data that the file lacks, each with a clause about the command, call or option that records it.
     fn not_recorded(&self) -> Vec<(String, String)> {
         let (profile, facts) = (self.profile(), &self.explained.facts);
-        let is_recording = facts.kind == Kind::Recording;
         let idle = self.idle_samples();
         let is_between = |sample: &&&Sample| matches!(sample.site, SampleSite::Between { .. });
         let all = saturating_sum(idle.iter().map(|sample| sample.amount()));
@@ -320,9 +355,10 @@ impl Screen<'_> {
             let what = format!("what the host did in {} between two calls", format_nanos(late));
             note(
                 what,
-                match is_recording {
-                    true => "`gpuflame run --cpu-samples 99 --off-cpu COMMAND` records it",
-                    false => "torch.profiler records it with `with_stack=True`",
+                match facts.kind {
+                    Kind::Recording => "`gpuflame run --cpu-samples 99 --off-cpu COMMAND` records it",
+                    Kind::Chrome => "torch.profiler records it with `with_stack=True`",
+                    _ => "a profiler that samples the host records it",
                 },
             );
         }
@@ -332,23 +368,20 @@ impl Screen<'_> {
             let what = "how much communication overlaps with work".to_owned();
             note(what, "`gpuflame run --rows COMMAND` records it");
         }
-        if profile.step_series().groups.is_empty() {
-            note(
-                "steps, so slow ones are unknown".to_owned(),
-                match is_recording {
-                    true => "`gpuflame.step()` or `--window step-range=NAME` marks them",
-                    false => "`profiler.step()` marks them",
-                },
-            );
+        let marks = match facts.kind {
+            Kind::Recording => Some("`gpuflame.step()` or `--window step-range=NAME` marks them"),
+            Kind::Chrome => Some("`profiler.step()` marks them"),
+            _ => None,
+        };
+        if let Some(marks) = marks.filter(|_| profile.step_series().groups.is_empty()) {
+            note("steps, so slow ones are unknown".to_owned(), marks);
         }
         notes
     }
 
     fn next_command(&self, input: &Source) -> String {
-        let is_mostly_idle = self.busy_percent().is_some_and(|busy| busy < 50.0);
-        let late = self.idle_samples().iter().any(|sample| idle_word(sample) == Cause::HostLate.word());
         let file = quoted_for_shell(&input.to_string());
-        match is_mostly_idle && late {
+        match self.busy_percent().is_some_and(|busy| busy < 50.0) {
             true => format!("gpuflame flamegraph {file} --idle -o idle.svg"),
             false => format!("gpuflame flamegraph {file} -o gpu.svg"),
         }

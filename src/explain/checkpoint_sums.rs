@@ -10,8 +10,8 @@ use crate::graphs::NodeTally;
 use crate::join::{Activities, Launched, Launches, Origin, Sink, Tally};
 use gpuflame_model::profile::{
     BusyIdle, Cause, CopyPath, Dependencies, DeviceTime, DeviceUse, DurationSpread, LaunchDelays, Leaf,
-    LeafFrame, Profile, RootMark, RowFacts, Sample, SampleSite, SteadyPart, SteadyRule, StepTotals,
-    StreamUse, VIEWS, Weight, WorkDelays, WorkStats, add_values,
+    LeafFrame, Profile, RootMark, RowFacts, Sample, SampleSite, SteadyPart, SteadyRule, StepSeries,
+    StepTotals, StreamUse, VIEWS, Weight, WorkDelays, WorkStats, add_values,
 };
 use gpuflame_model::record::{
     Activity, Caller, Chunk, ContextId, CopyKind, CorrelationId, DeviceId, Fields, GpuContextId, IdMap, Loss,
@@ -112,6 +112,7 @@ impl Explain {
         timeline.end(profile);
         host.fill(profile);
         profile.set_steps(steps);
+        profile.set_step_series(StepSeries::default());
         profile.set_row_facts(None);
         let ledger = Ledger::new(profile, tally, nodes, Stacks::default(), host.held());
         SumsWriter::default().write(chunk, |each| sums(profile, &ledger, &edges, each));
@@ -130,7 +131,8 @@ impl Explain {
     /// Whether there is room below the ceiling for [`Explain::write_sums`] while the process uses `held` bytes: that
     /// function copies the sums, converts them to samples, and remembers each value written.
     pub fn has_room(&self, held: usize) -> bool {
-        let copies = self.aggregate.heap_bytes() + self.timeline.heap_bytes();
+        let copies =
+            self.aggregate.heap_bytes() + self.timeline.heap_bytes() + 3 * self.step_series.heap_bytes();
         let samples = self.aggregate.cells() * (4 * size_of::<Sample>() + 100);
         self.ceiling.saturating_sub(held) >= copies + samples
     }

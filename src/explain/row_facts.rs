@@ -1,5 +1,5 @@
-//! Counts the properties of single launches and activities that checks of a run report ([`RowFacts`]), while rows are joined.
-//! Takes a constant amount of memory.
+//! Counts, while rows are joined, the properties of single launches and activities that checks of a run report
+//! ([`RowFacts`]). Uses a constant amount of memory.
 
 use std::mem;
 
@@ -12,7 +12,7 @@ use gpuflame_model::record::{
 /// The properties of the rows so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RowFactsCounter {
-    /// Counts that no later row changes. The other fields of the struct are not set.
+    /// Counts that only grow. `pending_at_end`, `queued`, `queued_graphs` and `ends_before_gpu` are not set here.
     counts: RowFacts,
     /// Time of the last launch with an activity.
     last_matched: Option<Nanos>,
@@ -37,20 +37,20 @@ struct PendingAtEnd {
 }
 
 impl RowFactsCounter {
-    /// Returns the facts, as if no more rows came, without the launches that were probably in a queue.
+    /// Returns the facts as if no more rows arrived. `queued` and `queued_graphs` are 0.
     pub(super) fn facts(&self) -> RowFacts {
         let PendingAtEnd { count, first, .. } = self.at_end;
         let ends_before_gpu = count > 0 && first.saturating_add(self.longest) >= self.last_event;
         RowFacts { pending_at_end: count, ends_before_gpu, ..self.counts }
     }
 
-    /// Whether a launch without an activity, after all rows, was probably in a queue: it follows the last launch with an
-    /// activity, and a GPU still ran earlier work.
+    /// Whether the work of a launch that has no activity after all rows was probably in a queue: the launch follows the
+    /// last launch with an activity, and a GPU still ran earlier work.
     pub(super) fn is_queued(&self, launched: Launched) -> bool {
         self.last_matched.is_some_and(|last| launched.time > last) && launched.time.0 < self.work_end
     }
 
-    /// Takes the edge of a window.
+    /// Counts the window if this edge closes it.
     pub(super) fn window(&mut self, edge: WindowEdge) {
         let was_open = mem::replace(&mut self.is_window_open, edge == WindowEdge::Open);
         self.counts.closed_windows += u64::from(was_open && edge == WindowEdge::Close);
@@ -102,8 +102,8 @@ impl Sink for RowFactsCounter {
         self.note_call(launched);
         self.is_first = true;
         self.last_matched = self.last_matched.max(Some(launched.time));
-        // Of launches that were abandoned earlier, only the first and the latest are known. They are at the end until a
-        // launch after the latest has an activity.
+        // Only the first and the latest time of the launches in `at_end` are stored, so these launches can only be
+        // dropped together: when a launch after the latest one has an activity.
         if self.at_end.latest < launched.time.0 {
             self.at_end = PendingAtEnd::default();
         }
@@ -220,7 +220,7 @@ mod tests {
         counter.pending(CorrelationId(1), launch(15));
         counter.pending(CorrelationId(2), launch(25));
         assert_eq!(counter.facts().pending_at_end, 2);
-        // The row of the launch at 20 comes after the rows of the two, and its time is between theirs.
+        // The launch at 20 gets its activity after the launches at 15 and 25 became pending. Its time is between them.
         ran(&mut counter, launch(20), 500, 600);
         ran(&mut counter, launch(30), 600, 700);
         assert_eq!(counter.facts().pending_at_end, 0);

@@ -1,11 +1,14 @@
-//! Gathers the durations of steps, and the GPU work that began during each step.
+//! Collects the durations of steps, and the GPU work that began during each step.
 //!
-//! A step lasts until its own end, if that is known (in traces), and otherwise until the next step begins. If the window
-//! closes before that, the step's end is not known: the last step of a run would contain the shutdown. The newest [`RECENT`] steps are kept apart, because steps of several threads may arrive out of order. Older
-//! steps form groups of equal size. The size is 1 until there are [`MAX_GROUPS`] groups; then each pair of neighbours
-//! becomes one group. Before a step enters a group, its duration is counted by kind, and at the end the longest steps are
-//! known one by one. So memory is bounded for a run of any length, and the result does not depend on the order in which
-//! GPU work arrives.
+//! A step lasts until its own end if the end is known (in traces), and otherwise until the next step begins. If the
+//! window closes before the next step begins, the end of the step is unknown; otherwise the last step of a run would
+//! contain the shutdown.
+//!
+//! The newest [`RECENT`] steps are stored one by one, because steps of several threads may arrive out of order. Older
+//! steps form groups of equal size, at first one step. Whenever there are more than [`MAX_GROUPS`] groups, each pair of
+//! neighbours becomes one group. Before a step enters a group, its duration is counted by kind, and the [`LONGEST`]
+//! longest steps are also stored one by one. So memory is bounded for a run of any length, and the result does not
+//! depend on the order in which GPU work arrives.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -25,7 +28,8 @@ const MAX_KINDS: usize = 16;
 const OTHER_KINDS: &str = "[other steps]";
 /// Number of longest steps that are remembered.
 const LONGEST: usize = 32;
-/// Maximum number of kernels for which is remembered whether they communicate. Further kernels count as work.
+/// Maximum number of kernels whose classification as communication is cached. Further kernels are classified again for
+/// each activity.
 const MAX_KERNELS: usize = 1 << 14;
 
 /// Edges of the windows of a run, in order of time.
@@ -66,7 +70,8 @@ struct GroupedSteps {
 impl StepSeriesBuilder {
     /// Adds a step. `windows` are the edges so far.
     pub(super) fn add_step(&mut self, step: &Step<'_>, windows: &Windows) {
-        let (number, begin, kind) = (step.number, step.time, self.kind(step.name));
+        let (kind, number) = (self.kind(step.name), number_in(step.name).unwrap_or(step.number));
+        let begin = step.time;
         let single = SingleStep { number, begin, nanos: 0, kind, work: 0, communication: 0 };
         let at = self.recent.partition_point(|known| known.step.begin <= begin);
         self.recent.insert(at, OpenStep { step: single, end: step.end });
@@ -119,15 +124,17 @@ impl StepSeriesBuilder {
         if let Some(known) = self.communicates.get(&kernel) {
             return *known;
         }
+        if self.communicates.len() >= MAX_KERNELS {
+            return false;
+        }
         let communicates =
             profile.kernel(kernel).is_some_and(|name| is_communication_kernel(&kernel_name(name)));
-        if self.communicates.len() < MAX_KERNELS {
-            self.communicates.insert(kernel, communicates);
-        }
+        self.communicates.insert(kernel, communicates);
         communicates
     }
 
-    /// Returns the index of the kind of steps with this name. A number at the end of the name counts the steps.
+    /// Returns the index of the kind of steps with this name. Ignores a number at the end of the name, because the number
+    /// counts the steps.
     fn kind(&mut self, name: &str) -> u8 {
         let name = name.trim_end_matches(|c: char| c.is_ascii_digit()).trim_end_matches([' ', '#', '_', ':']);
         let known = self.kinds.iter().position(|kind| kind == name);
@@ -172,7 +179,7 @@ impl OpenStep {
 }
 
 impl GroupedSteps {
-    /// Adds the step that began after all others.
+    /// Adds a step that began after all steps in the groups.
     fn add(&mut self, mut step: SingleStep, end: Option<Nanos>) {
         let SingleStep { number, begin, kind, work, communication, .. } = step;
         if let Some(end) = end {
@@ -222,7 +229,12 @@ impl GroupedSteps {
     }
 }
 
-/// Returns the group that consists of two neighbours.
+/// Returns the number at the end of a name, such as `ProfilerStep#1011`, by which its program knows the step.
+fn number_in(name: &str) -> Option<u64> {
+    name[name.trim_end_matches(|c: char| c.is_ascii_digit()).len()..].parse().ok()
+}
+
+/// Merges two neighbouring groups into one.
 fn merged(first: &StepGroup, second: &StepGroup) -> StepGroup {
     StepGroup {
         end: second.end.max(first.end),
@@ -247,7 +259,7 @@ mod tests {
         Step { time: Nanos(time), end: end.map(Nanos), thread: ThreadId(1), number, name }
     }
 
-    /// Returns steps of 100 ns with one kernel of 40 ns each, and one of `long` ns with the number `at`.
+    /// Returns `count` steps with one kernel of 40 ns each. A step takes 100 ns, except step `at`, which takes `long` ns.
     fn run(count: u64, at: u64, long: u64) -> StepSeries {
         let (mut builder, profile) = (StepSeriesBuilder::default(), Profile::default());
         let mut time = 1000;
@@ -308,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn communication_is_told_from_work() {
+    fn communication_and_work_are_summed_separately() {
         let (mut builder, mut profile) = (StepSeriesBuilder::default(), Profile::default());
         profile.push(&gpuflame_model::record::Row::Name {
             id: NameId(1),

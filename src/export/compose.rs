@@ -213,7 +213,8 @@ fn between(
 ) -> Vec<ComposedFrame<'_>> {
     let (mut first, mut second) =
         (context_frames(profile, after, names), context_frames(profile, before, names));
-    // Ranges are the last frames of a stack, behind the call. The ranges of the first call need not last until the second.
+    // Ranges follow the call at the end of a stack. The ranges of the first call are left out, because they may have
+    // ended before the second call.
     split_ranges(&mut first);
     let ranges = split_ranges(&mut second);
     let is_call =

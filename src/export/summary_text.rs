@@ -1,12 +1,13 @@
 //! The summary of a run in five lines: how busy the GPUs were, why they were idle, the most expensive GPU work, whether the
-//! results are complete, and the file to open. The library prints it at the exit, where the ledger has the figures in
-//! full, and the command prints it for any file.
+//! results are complete, and the file to open. The library prints all lines at the exit, where the ledger has the figures
+//! in full. `gpuflame summary` prints the lines about busy time, idle time and completeness.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use super::compose::folded_names;
 use super::options::NameFolding;
 use super::short_names::short_kernel;
 use super::source::{InnermostFrames, innermost_frames, user_function};
@@ -22,14 +23,20 @@ use gpuflame_model::sorting;
 /// Maximum number of GPUs, and of kinds of GPU work, that are listed.
 const MAX_GPUS: usize = 8;
 const MAX_WORKS: usize = 3;
+/// Maximum length of a name of GPU work, in characters.
+const MAX_NAME_CHARS: usize = 60;
 /// Maximum number of stacks, longest idle time first, among which the place with most idle time is searched.
 const MAX_IDLE_STACKS: usize = 4096;
 
-/// Minimum share of the idle time, in percent, at which a wait of the host before it is listed.
+/// A wait of the host is listed if at least this share of the idle time, in percent, follows it.
 const MIN_WAIT_PERCENT: f64 = 5.0;
-/// A step is listed if it took at least this many times the median, and at least this share of all steps, in percent.
+/// Minimum duration of a step that is listed, as a multiple of the median duration.
 const MIN_SLOW_FACTOR: u64 = 5;
+/// Minimum duration of a step that is listed, in percent of the duration of all steps.
 const MIN_SLOW_PERCENT: f64 = 10.0;
+
+/// Share of the bytes, in percent, from which all of them count as copied from or to pageable memory.
+const MIN_ALL_PERCENT: f64 = 95.0;
 
 const MEMORY_WAS_SHORT: &str = "memory was short, raise GPUFLAME_MAX_MEM";
 
@@ -57,6 +64,7 @@ pub fn percent(part: u64, whole: u64) -> f64 {
 /// record.
 fn is_busy_time_incomplete(ledger: &Ledger, profile: &Profile) -> bool {
     profile.coverage().all.uncovered > 0
+        || profile.idle_doubt().is_some()
         || ledger.tally.activities.untimed > 0
         || profile.losses().any(|(loss, _)| loss.hides_gpu_time())
         || profile.times().iter().any(|time| time.late_count > 0)
@@ -77,6 +85,7 @@ fn busy_line(ledger: &Ledger, profile: &Profile) -> String {
     let shares = times.iter().take(MAX_GPUS).map(|time| {
         let (device, steady) = (time.device.0, time.steady());
         let share = percent(steady.busy, steady.window());
+        let least = if share < 100.0 { least } else { "" };
         format!("GPU {device} busy {least}{share:.1} % of {}", format_nanos(steady.window()))
     });
     let mut line = shares.collect::<Vec<_>>().join(", ");
@@ -95,7 +104,8 @@ fn busy_line(ledger: &Ledger, profile: &Profile) -> String {
     } + &slow_step(profile).unwrap_or_default()
 }
 
-/// Returns the clause about a step that took a large part of the time of all steps, such as a first one that warms up.
+/// Returns the clause about the longest step, such as a first step that warms up. Returns `None` unless the step is much
+/// longer than the median step and takes a large part of the time of all steps.
 fn slow_step(profile: &Profile) -> Option<String> {
     let series = profile.step_series();
     let (slow, all) = (series.longest.first()?, saturating_sum(series.kinds.iter().map(|kind| kind.nanos)));
@@ -135,7 +145,7 @@ fn idle_line(profile: &Profile) -> Option<String> {
     let after_wait = longest_after_wait(profile, &stacks);
     let mut places: BTreeMap<String, u64> = BTreeMap::new();
     for sample in stacks.into_iter().take(MAX_IDLE_STACKS) {
-        let Some(place) = idle_place(profile, sample) else { continue };
+        let place = idle_place(profile, sample).unwrap_or_else(|| "at unknown places".to_owned());
         add_to(places.entry(place).or_default(), sample.amount());
     }
     let longest = places.into_iter().max_by_key(|(_, part)| *part);
@@ -178,27 +188,36 @@ fn place(profile: &Profile, site: SampleSite, is_thread_there: bool) -> Option<S
     if let SampleSite::Between { after, before, .. } = site {
         let [first, second] =
             [after, before].map(|context: ContextId| innermost(SampleSite::Context(context)));
-        let (Some(call), Some(next)) = (&first.0, &second.0) else {
-            // Traces may not have the names of the calls.
-            return Some(match (first.1?, second.1?) {
-                (one, other) if one == other => format!("between two calls in {one}"),
-                (one, other) => format!("between a call in {one} and one in {other}"),
-            });
+        // Traces may not have the names of the calls.
+        let side = |(call, function): (Option<String>, Option<String>)| match call {
+            Some(call) => Some(call + &in_function(function)),
+            None => function.map(|name| format!("a call in {name}")),
         };
-        let (inner, outer) = if first.1 == second.1 { (None, second.1) } else { (first.1, second.1) };
-        return Some(format!("between {call}{} and {next}{}", in_function(inner), in_function(outer)));
+        return Some(match (first, second) {
+            ((None, Some(one)), (None, Some(other))) if one == other => format!("between two calls in {one}"),
+            ((Some(call), one), next) if one == next.1 => format!("between {call} and {}", side(next)?),
+            (first, second) => format!("between {} and {}", side(first)?, side(second)?),
+        });
     }
     match innermost(site) {
         (Some(call), function) => {
             let at = if is_thread_there { "at" } else { "before" };
             Some(format!("{at} {call}{}", in_function(function)))
         }
-        (None, function) => Some(format!("in {}", function?)),
+        (None, Some(function)) => Some(format!("in {function}")),
+        // Traces charge time between two calls to a frame that names them.
+        (None, None) => {
+            let names = folded_names(profile, site, NameFolding::Kept);
+            let inside = |name: &Cow<'_, str>| name.strip_prefix('[')?.strip_suffix(']').map(str::to_owned);
+            let is_place =
+                |name: &String| ["between ", "after ", "before "].iter().any(|word| name.starts_with(word));
+            names.iter().rev().filter_map(inside).find(is_place)
+        }
     }
 }
 
-/// Returns the call at the end of a stack, and the innermost function of user code. An address names no place that a reader
-/// could find, so it is no function.
+/// Returns the call at the end of a stack, and the innermost function of user code. Functions without a name are left
+/// out, because a reader cannot find the place of an address.
 fn innermost(profile: &Profile, site: SampleSite) -> (Option<String>, Option<String>) {
     let InnermostFrames { call, function, .. } = innermost_frames(profile, site, NameFolding::Kept);
     let function = user_function(profile, site, NameFolding::Kept).or(function);
@@ -211,8 +230,8 @@ fn is_wait(call: &str) -> bool {
     call.contains("Synchronize") || copies
 }
 
-/// Returns the call, and after a line break the function, at which the host waited for the GPU before the GPU was idle for
-/// the longest time in all, with that idle time.
+/// Returns the wait of the host after which the GPU was idle for the longest total time, with that time. The wait is the
+/// name of the API call and, after a line break, of the function that called it.
 fn longest_after_wait(profile: &Profile, samples: &[&Sample]) -> Option<(String, u64)> {
     let mut places: BTreeMap<String, u64> = BTreeMap::new();
     for sample in samples.iter().take(MAX_IDLE_STACKS) {
@@ -251,7 +270,7 @@ fn work_line(profile: &Profile) -> Option<String> {
     let share = |nanos| percent(nanos, all);
     let part = |(name, (nanos, count)): &(Cow<'_, str>, (u64, u64))| {
         let name = short_kernel(name).map_or_else(|| name.clone(), Cow::from);
-        format!("{:.1} % {name}{}", share(*nanos), number_and_length(*nanos, *count))
+        format!("{:.1} % {}{}", share(*nanos), without_middle(&name), number_and_length(*nanos, *count))
     };
     let mut parts: Vec<_> = sums.iter().map(part).collect();
     if !rest.is_empty() {
@@ -261,19 +280,32 @@ fn work_line(profile: &Profile) -> Option<String> {
     Some(format!("GPU work {}: {}", format_nanos(all), parts.join(", ")))
 }
 
-/// Returns ` from pageable memory` if that is true of more than half of the bytes of the copies in this direction. The
-/// driver copies such memory once more, on the processor.
+/// Returns ` from pageable memory` or ` to pageable memory` if more than half of the bytes copied in this direction are
+/// read from or written to such memory. The driver copies these bytes a second time, on the CPU.
 fn pageable(profile: &Profile, kind: CopyKind) -> &'static str {
     let of_kind = || profile.copies().iter().filter(|(path, _)| path.kind == kind);
-    let bytes = |ends: fn(&CopyPath) -> [MemoryKind; 2]| {
-        let is_pageable = |(path, _): &&(CopyPath, Weight)| ends(path).contains(&MemoryKind::PAGEABLE);
+    let bytes = |end: fn(&CopyPath) -> MemoryKind| {
+        let is_pageable = |(path, _): &&(CopyPath, Weight)| end(path) == MemoryKind::PAGEABLE;
         saturating_sum(of_kind().filter(is_pageable).map(|(_, weight)| weight.bytes))
     };
-    let half = saturating_sum(of_kind().map(|(_, weight)| weight.bytes)) / 2;
+    let all = saturating_sum(of_kind().map(|(_, weight)| weight.bytes));
+    let [from, to] = [bytes(|path| path.from), bytes(|path| path.to)].map(|part| percent(part, all));
     match () {
-        () if bytes(|path| [path.from; 2]) > half => " from pageable memory",
-        () if bytes(|path| [path.to; 2]) > half => " to pageable memory",
+        () if from >= MIN_ALL_PERCENT => " from pageable memory",
+        () if from > 50.0 => " mostly from pageable memory",
+        () if to >= MIN_ALL_PERCENT => " to pageable memory",
+        () if to > 50.0 => " mostly to pageable memory",
         () => "",
+    }
+}
+
+/// Cuts a long name in the middle, because names of generated kernels differ at both ends.
+fn without_middle(name: &str) -> Cow<'_, str> {
+    let end = |count: usize| name.char_indices().nth(count).map_or(name.len(), |(at, _)| at);
+    let (all, kept) = (name.chars().count(), MAX_NAME_CHARS / 2);
+    match all {
+        0..=MAX_NAME_CHARS => name.into(),
+        _ => [&name[..end(kept)], "...", &name[end(all - kept)..]].concat().into(),
     }
 }
 
@@ -551,10 +583,10 @@ mod tests {
             place(&mut profile, between(nameless, nameless)).ends_with("(100.0 % between two calls in load)")
         );
         let apart = place(&mut profile, between(nameless, other));
-        assert!(apart.ends_with("(100.0 % between a call in load and one in train)"), "{apart}");
+        assert!(apart.ends_with("(100.0 % between a call in load and a call in train)"), "{apart}");
         assert_eq!(
             line(&mut profile, SampleSite::NoStack, Cause::Dependency),
-            "idle 5.000 us: 100.0 % dependency or sync"
+            "idle 5.000 us: 100.0 % dependency or sync (100.0 % at unknown places)"
         );
     }
 
@@ -573,7 +605,14 @@ mod tests {
     }
 
     #[test]
-    fn copies_mostly_from_pageable_memory_say_so() {
+    fn long_names_are_cut_in_the_middle() {
+        assert_eq!(without_middle("gemm"), "gemm");
+        let name = format!("{}é{}", "a".repeat(40), "b".repeat(40));
+        assert_eq!(without_middle(&name), format!("{}...{}", "a".repeat(30), "b".repeat(30)));
+    }
+
+    #[test]
+    fn copies_mostly_from_pageable_memory_are_labelled() {
         let copies = |pageable: u64| {
             let mut profile = Sketch::new().stats(Work::Copy(CopyKind::HTOD), 0, 1, 3_000, 0).done();
             let copies = [(MemoryKind::PAGEABLE, pageable), (MemoryKind(2), 500)].map(|(from, bytes)| {
@@ -583,12 +622,13 @@ mod tests {
             profile.set_delays_and_copies(Vec::new(), copies.into());
             work_line(&profile).unwrap()
         };
-        assert_eq!(copies(501), "GPU work 3.000 us: 100.0 % HtoD copies from pageable memory");
+        assert_eq!(copies(501), "GPU work 3.000 us: 100.0 % HtoD copies mostly from pageable memory");
+        assert_eq!(copies(50_000), "GPU work 3.000 us: 100.0 % HtoD copies from pageable memory");
         assert_eq!(copies(499), "GPU work 3.000 us: 100.0 % HtoD copies");
     }
 
     #[test]
-    fn idle_time_after_a_wait_of_the_host_is_listed_beside_the_longest() {
+    fn idle_time_after_a_wait_of_the_host_is_listed_in_addition_to_the_longest_place() {
         let mut profile = Profile::default();
         let wait = add_call(&mut profile, 1, "report", "cudaStreamSynchronize");
         let [launch, next] = [(2, "forward"), (3, "backward")]
@@ -737,7 +777,7 @@ mod tests {
         let mut profile = Profile::default();
         profile.set_times(vec![device_time(0, 0, 70)], Vec::new());
         profile.set_samples(&IDLE, vec![idle(SampleSite::Missing(Missing::NoStack), Cause::Unknown, 70)]);
-        assert_eq!(idle_line(&profile).unwrap(), "idle 70 ns: 100.0 % unknown");
+        assert_eq!(idle_line(&profile).unwrap(), "idle 70 ns: 100.0 % unknown (100.0 % at unknown places)");
         profile.set_samples(&IDLE, Vec::new());
         assert_eq!(idle_line(&profile).unwrap(), "idle 70 ns");
         profile.set_times(vec![device_time(0, 70, 0)], Vec::new());

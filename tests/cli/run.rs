@@ -49,7 +49,7 @@ fn a_command_is_recorded_and_run_returns_its_exit_code() {
     }
 }
 
-/// Lines of a run about the rank that delays the others.
+/// Runs two ranks of `ranks.c` and returns the lines of `gpuflame run` about rank 1, which comes last to collectives.
 fn lines_about_the_straggler(args: &[&str]) -> Vec<String> {
     let program = compile("tests/programs/ranks.c", &["-O2"]);
     let run = run(&["-o", "rank%r"], &[&[program.to_str().unwrap()], args].concat());
@@ -61,13 +61,13 @@ fn lines_about_the_straggler(args: &[&str]) -> Vec<String> {
 fn a_run_names_the_straggler_of_its_ranks() {
     // Each of 20 steps has one all-reduce: 1 us in rank 1, 90 us in rank 0.
     let found = lines_about_the_straggler(&["20"]);
-    let expected = "gpuflame: rank 1 is the straggler: the others wait for it in ncclDevKernel_AllReduce_d90000 (20.000 us \
-                    of communication, the others 1.800 ms)";
+    let expected = "gpuflame: rank 1 is the straggler: the other ranks wait for it in ncclDevKernel_AllReduce_d90000 \
+                    (1.000 us of communication per step, the other ranks 90.000 us)";
     assert_eq!(found, [expected]);
     // Nine steps are too few. A program that marks no steps gets a hint.
     assert_eq!(lines_about_the_straggler(&["9"]), [""; 0]);
     let hint = lines_about_the_straggler(&["20", "unmarked"]);
-    assert!(hint.len() == 1 && hint[0].contains("the others may wait for rank 1 in "), "{hint:?}");
+    assert!(hint.len() == 1 && hint[0].contains("the other ranks may wait for rank 1 in "), "{hint:?}");
 }
 
 #[test]

@@ -9,8 +9,8 @@ use crate::support::command::gpuflame;
 use crate::support::{handmade, scratch};
 use crate::tables::{at_terminal, training};
 
-/// Writes a trace of ten steps of 1 ms. Each launches a kernel of 200 us, which starts 10 us after its launch, and later a copy
-/// of 50 us from pageable memory. `recorded` of ten kernels and copies are in the trace.
+/// Writes a trace of ten steps of 1 ms. Each step launches a kernel of 200 us, which starts 10 us after its launch, and
+/// later a copy of 50 us from pageable memory. Only the first `recorded` steps have their kernel and copy in the trace.
 fn steps(folder: &Path, kernel: &str, recorded: u64) {
     let mut events = Vec::new();
     let mut event = |cat: &str, name: &str, (tid, ts, dur): (u64, u64, u64), args: &str| {
@@ -46,14 +46,15 @@ fn the_screen_answers_with_the_figures_of_the_trace() {
     let summary = json(&folder, &["summary", "steps.json"]);
     let answers: Vec<&str> =
         summary["answers"].as_array().unwrap().iter().map(|row| row["answer"].as_str().unwrap()).collect();
-    // The GPU works from 1.110 ms to 10.410 ms. 10 x 250 us of these 9.3 ms are busy, and 6.8 ms are idle.
+    // The GPU works from 1.110 ms to 10.410 ms, which is 9.3 ms. It is busy for 2.5 ms (10 x 250 us) and idle for 6.8 ms.
     assert!(answers[0].starts_with("GPU 0 busy 26.9 % of 9.300 ms of steps"), "{answers:?}");
     assert!(answers[1].starts_with("idle 6.800 ms: "), "{answers:?}");
-    // The kernels start 10 us, the copies 30 us after their launch; only kernels count.
+    // A copy waits 15 us longer than its launch explains, in all 150 us of 6.8 ms. There are 19 gaps.
     assert!(
-        answers[2].contains("half of the kernels start within 10.") && answers[2].starts_with("host-bound"),
+        answers[2].starts_with("host-bound: in 97.8 % of the idle time no work was queued; a gap lasts 357."),
         "{answers:?}"
     );
+    assert!(answers[1].ends_with("(78.1 % after cudaMemcpyAsync)"), "{answers:?}");
     assert!(
         answers[3].starts_with("20 launches, 20 activities: 100.0 % of the GPU time is linked"),
         "{answers:?}"
@@ -148,4 +149,39 @@ fn the_next_command_can_be_pasted() {
         .current_dir(&folder)
         .status();
     assert!(shell.unwrap().success() && folder.join("idle.svg").exists(), "{text}");
+}
+
+/// Writes a trace with a kernel that uses nearly all of the time. The step lasts from 1 us to `step_end`.
+fn busy_trace(folder: &Path, kernel: &str, step_end: u64) -> String {
+    let event = |cat: &str, name: &str, (pid, ts, dur): (u64, u64, u64), args: &str| {
+        format!(
+            "{{\"ph\":\"X\",\"cat\":\"{cat}\",\"name\":\"{name}\",\"pid\":{pid},\"tid\":7,\"ts\":{ts},\"dur\":{dur},\"args\":{{{args}}}}}"
+        )
+    };
+    let mut events = vec![event("user_annotation", "ProfilerStep#1011", (1, 1, step_end - 1), "")];
+    for id in 0..20 {
+        events.push(event(
+            "cuda_runtime",
+            "cudaLaunchKernel",
+            (1, 10 + 5 * id, 4),
+            &format!("\"correlation\":{id}1"),
+        ));
+        let gpu = format!("\"correlation\":{id}1,\"device\":0,\"stream\":7");
+        events.push(event("kernel", kernel, (0, 1000 + 1000 * id, 999), &gpu));
+    }
+    fs::write(folder.join("busy.json"), format!("{{\"traceEvents\":[{}]}}", events.join(","))).unwrap();
+    gpuflame(folder, ["summary", "busy.json"]).ok().stdout
+}
+
+#[test]
+fn a_busy_gpu_is_bound_by_what_it_does() {
+    let folder = scratch("summary");
+    let work = busy_trace(&folder, "gemm", 21_000);
+    assert!(work.contains("bound by GPU work: the GPUs are busy 99.9 % of the time"), "{work}");
+    assert!(work.contains("ProfilerStep      1") && work.contains("1011"), "{work}");
+    let waiting = busy_trace(&folder, "ncclDevKernel_AllReduce", 21_000);
+    assert!(waiting.contains("bound by communication: 100.0 % of the GPU work, which"), "{waiting}");
+    // The account of the GPU begins with its first work, and the step is twice as long.
+    let partial = busy_trace(&folder, "gemm", 41_000);
+    assert!(!partial.contains("bound"), "{partial}");
 }

@@ -106,8 +106,8 @@ fn combined(planted: &'static Fault) -> Plan {
     plan
 }
 
-/// Searches the amount of the fault of this number with which the fault costs the share of the run that belongs to the
-/// strength: doubles the amount until the share is reached, and then halves the distance.
+/// Searches for the amount at which the planted fault `number` costs `SHARES[strength]` of the run: doubles the amount
+/// until the share is reached, and then bisects.
 fn set_amount(plan: &mut Plan, number: usize, strength: usize) {
     let (mut low, most) = match plan.planted[number].fault.amounts {
         Amounts::Fixed(amounts) => return plan.planted[number].amount = amounts[strength],

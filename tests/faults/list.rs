@@ -53,7 +53,8 @@ pub(crate) const FAULTS: &[Fault] = &[
         partner: "lock_wait",
         ..FAULT
     },
-    // The value is worked on for a while. Without the read, the GPU would be busy meanwhile. A cheap read is also rarer.
+    // The host computes for a while after the read. Without the read, the GPU would be busy during this time. A cheap
+    // read occurs in every third step instead of every second.
     Fault {
         id: "sync_read",
         culprit: function(&["train.py(71): log_metrics"]),

@@ -1,5 +1,5 @@
-//! Runs with planted faults, for which the right answer is known: cause, culprit and cost. The answers come from the way
-//! in which the runs are made. These tests check the runs; they contain no rule that finds a fault.
+//! Runs with planted faults, for which the right answer is known: cause, culprit and cost. The answers follow from the
+//! simulation of the runs. These tests check the runs themselves, not whether gpuflame finds the faults.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -86,9 +86,9 @@ fn varieties_have_the_middle_strength() {
     assert_none(&wrong);
 }
 
-/// The cost is the difference of two runs. Here it is read from both traces: time without kernels of the model where
-/// the fault makes a GPU wait, time with them where it makes them slower. Nothing else makes a GPU wait: without the
-/// fault it works all the time.
+/// The cost in `truth` is the difference in length between the runs with and without the fault. Here it is measured in
+/// both traces: as time without kernels of the model if the fault makes a GPU wait, and as time with such kernels if it
+/// makes kernels slower. Without the fault every GPU is always busy, so nothing else makes a GPU wait.
 #[test]
 fn costs_equal_sums_over_the_traces() {
     let mut wrong = Vec::new();
@@ -208,7 +208,7 @@ fn the_clock_of_one_rank_is_ahead() {
     }
 }
 
-/// Share of the time from its first to its last kernel in which each GPU works.
+/// Busy share of each GPU from its first to its last kernel.
 fn busy_shares(slices: &[Slice]) -> Vec<f64> {
     let kernels: Vec<_> = slices.iter().filter(|slice| slice.category == "kernel").collect();
     let devices: BTreeSet<_> = kernels.iter().map(|slice| slice.place.0).collect();
@@ -221,7 +221,7 @@ fn busy_shares(slices: &[Slice]) -> Vec<f64> {
     devices.into_iter().map(share).collect()
 }
 
-/// GPUs that do not work all the time, in words.
+/// Describes the ranks in which a GPU is busy for less than 95 % of the time.
 fn idle_gpus(name: &str, ranks: &[Vec<Slice>]) -> Vec<String> {
     let shares = ranks.iter().map(|slices| busy_shares(slices)).enumerate();
     let idle = shares.filter(|(_, shares)| shares.iter().any(|share| *share < 0.95));
@@ -236,7 +236,7 @@ fn healthy_runs_keep_their_gpus_busy() {
     assert_none(&wrong);
 }
 
-/// The simulated stack's own record gives the cost.
+/// Asserts the planted cost of each fault, with costs from gpusim's truth file.
 fn assert_costs(programs: &[Program]) {
     let mut wrong = Vec::new();
     for program in programs {

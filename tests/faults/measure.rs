@@ -78,7 +78,7 @@ pub(crate) fn is_gpu_work(slice: &Slice) -> bool {
     ["kernel", "gpu_memcpy", "gpu_memset"].contains(&&*slice.category)
 }
 
-/// Starts of the calls of a trace, by correlation id.
+/// Name, start and end of each call in a trace, by correlation id.
 pub(crate) fn calls(slices: &[Slice]) -> BTreeMap<u64, (&str, i64, i64)> {
     let calls = slices.iter().filter(|slice| slice.category.starts_with("cuda_"));
     calls.filter_map(|call| Some((call.correlation?, (&*call.name, call.start, call.end)))).collect()

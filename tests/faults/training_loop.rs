@@ -1,5 +1,5 @@
-//! The training loop that every case runs. Faults act at places in the loop. Each fault exists in the wrong way (`on`) and in the
-//! right way, so the difference of the two runs with the same noise is its cost.
+//! The training loop that every case runs. Faults act at places in the loop. A fault does something the wrong way (`on`)
+//! or the right way, so its cost is the difference in length of two runs with the same noise.
 
 use crate::traces::{COPY_STREAM, DEFAULT_STREAM, Event, NCCL_STREAM, Rank, World};
 
@@ -29,7 +29,7 @@ pub(crate) struct Shape {
     pub(crate) is_all_reduce_last: bool,
     /// Share of the steps in which device 0 does the work of device 1.
     pub(crate) idle_share: f64,
-    /// Whether the host waits for the step before the last.
+    /// Whether the host waits, in each step, for the GPU work of two steps earlier.
     pub(crate) is_throttled: bool,
     pub(crate) startup_ns: f64,
     /// Number of steps between two evaluations; 0 for none.
@@ -98,7 +98,7 @@ pub(crate) struct Fault {
     pub(crate) act: fn(&mut Rank, &At, f64, bool),
     /// Part of the name of the kernels that belong to the fault itself, if any.
     pub(crate) own_kernels: Option<&'static str>,
-    /// The larger cost of the program in which this fault is planted a fourth time.
+    /// Fault with a larger cost, in the fourth case, in which both faults are planted.
     pub(crate) partner: &'static str,
 }
 

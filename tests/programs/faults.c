@@ -2,8 +2,9 @@
  *
  *     faults --fault NAME --strength PERCENT [--fault NAME --strength PERCENT] [--steps N] [--right]
  *
- * Each step launches eight layers of 400 us; the host waits for the step before the last. A fault takes about PERCENT of the
- * run. With --right the same work is done without the faults. Prints the nanoseconds by which the program made kernels longer. */
+ * Each step launches eight layers of 400 us, after the host has waited for the step two steps earlier. A fault takes
+ * about PERCENT of the run. With --right the same work is done without the faults. Prints the nanoseconds that the
+ * program added to kernels. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 

@@ -1,5 +1,6 @@
-/* A rank of a job: each of COUNT steps launches a kernel of work and an all-reduce. In rank 1 (RANK) the all-reduce takes 1 us,
- * because it comes last; in the other ranks it takes 90 us, most of it waiting. Without RANK, starts two ranks of itself.
+/* A rank of a job: each of COUNT steps launches a kernel of work and an all-reduce. If RANK is 1, the all-reduce takes
+ * 1 us, because this rank comes last; in other ranks it takes 90 us, most of it waiting. If RANK is not set, the program
+ * starts itself as ranks 0 and 1.
  *
  *     ranks COUNT [unmarked]
  *

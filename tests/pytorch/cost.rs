@@ -20,6 +20,7 @@ said('GPU-bound', 5000, 550, 340, 0.04)
 ";
 
 #[test]
+#[ignore = "takes a quarter of a minute; .ci/long runs it"]
 fn figures_over_the_cost_limits_are_reported() {
     let Some(folder) = folder() else { return };
     let program = scratch("cost").join("limits.py");

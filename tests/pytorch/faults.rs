@@ -65,11 +65,13 @@ fn a_slow_data_loader_is_named() {
 }
 
 #[test]
+#[ignore = "takes a quarter of a minute; .ci/long runs it"]
 fn pauses_of_the_garbage_collector_are_named() {
     assert_idle_in("collector", "metrics");
 }
 
 #[test]
+#[ignore = "takes a quarter of a minute; .ci/long runs it"]
 fn a_loop_of_tiny_kernels_is_named_by_its_line() {
     let Some(done) = sampled("tiny") else { return };
     let tables = top(&done, "line");
@@ -81,6 +83,7 @@ fn a_loop_of_tiny_kernels_is_named_by_its_line() {
 }
 
 #[test]
+#[ignore = "takes a quarter of a minute; .ci/long runs it"]
 fn copies_from_pageable_memory_are_named_by_their_line() {
     let Some(done) = sampled("pageable") else { return };
     let tables = top(&done, "line");
@@ -98,4 +101,43 @@ fn a_straggler_is_named_with_the_line_that_makes_it_late() {
     let of_both = |column: &str| [0, 1].map(|rank| ranks[rank][column].as_str().unwrap_or_default());
     assert!(of_both("straggler")[0].is_empty() && !of_both("straggler")[1].is_empty(), "{merged:#}");
     assert_eq!(of_both("host_line")[1], format!("{} (validate)", line_of("straggler")), "{merged:#}");
+}
+
+/// The lines that a plain run prints at its end, without samples. `fault` is the argument of `faults.py`.
+fn last_lines(fault: &str, environment: &[(&str, &str)]) -> Option<Done> {
+    let run = run(folder()?, "faults.py", Way::Injected).arg(fault).env("GPUSIM_NDEV", "2");
+    let run = run.env("GPUSIM_TRUTH", "").env("GPUFLAME_OUTPUT", "rank%r");
+    Some(environment.iter().fold(run, |run, (name, value)| run.env(name, value)).ok())
+}
+
+#[test]
+#[ignore = "takes a minute; .ci/long runs it"]
+fn the_last_lines_of_a_plain_run_name_the_area_of_each_fault() {
+    let library = crate::support::gpuflame();
+    let steps: &[(&str, &str)] =
+        &[("GPUFLAME_STEP_RANGE", "step"), ("NVTX_INJECTION64_PATH", library.to_str().unwrap())];
+    for (fault, environment, words) in [
+        ("loader", &[][..], "% host late ("),
+        ("loader", &[], " in load_batch (faults.py"),
+        ("item", &[], "after the host waited at cudaStreamSynchronize in report (faults.py"),
+        ("collector", &[], " between cudaLaunchKernel in train_step (faults.py"),
+        ("tiny", &[], "CUDAFunctorOnSelf_add> (16,000 x 6."),
+        ("pageable", &[], "% HtoD copies from pageable memory ("),
+        ("warmup", steps, "; step 1 took "),
+    ] {
+        let Some(done) = last_lines(fault, environment) else { return };
+        assert!(done.stderr.contains(words), "{fault}: no `{words}` in\n{}", done.stderr);
+    }
+}
+
+#[test]
+#[ignore = "takes half a minute; .ci/long runs it"]
+fn the_straggler_is_named_from_what_a_plain_run_leaves() {
+    let library = crate::support::gpuflame();
+    let steps = [("GPUFLAME_STEP_RANGE", "step"), ("NVTX_INJECTION64_PATH", library.to_str().unwrap())];
+    let Some(done) = last_lines("straggler", &steps) else { return };
+    let merged = gpuflame(&done.folder, ["merge-ranks", "rank0.gfr", "rank1.gfr", "--format", "json"]).ok();
+    let merged: Value = serde_json::from_str(&merged.stdout).unwrap();
+    let of = |rank: usize| merged["ranks"][rank]["straggler"].as_str().unwrap_or_default();
+    assert!(of(0).is_empty() && of(1).contains("others wait for it in nccl"), "{merged:#}");
 }

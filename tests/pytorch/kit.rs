@@ -65,6 +65,7 @@ fn assert_held(step: &Value, programs: &str) {
 }
 
 #[test]
+#[ignore = "takes a quarter of a minute; .ci/long runs it"]
 fn the_kits_programs_step_runs_programs_with_and_without_gpuflame() {
     let programs = "ranges devices";
     let Some(step) = step(programs, &[]) else { return };

@@ -100,6 +100,7 @@ fn assert_kineto_is_true(done: &Done, kineto: &[Value], base: u64) {
 /// Kineto takes the records without a subscription. gpuflame reports that and makes nothing up, and Kineto's trace is
 /// unchanged: each call in the trace has the id, the thread and the name that gpuflame has for that call.
 #[test]
+#[ignore = "takes a quarter of a minute; .ci/long runs it"]
 fn a_warning_is_printed_if_kineto_takes_the_records() {
     let Some(folder) = folder() else { return };
     let both = run(folder, "witness.py", Way::Injected).args(["trace.json", "decode.py"]);

@@ -324,6 +324,7 @@ fn captured_graphs_are_under_the_stacks_of_their_capture() {
 
 /// With GPUSIM_MATH=1 the GPU computes the results that the program itself computes with integers.
 #[test]
+#[ignore = "takes a quarter of a minute; .ci/long runs it"]
 fn matrix_products_are_computed_if_gpusim_math_is_set() {
     let Some(folder) = folder() else { return };
     for way in [Way::None, Way::Injected] {

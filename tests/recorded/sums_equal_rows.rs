@@ -65,7 +65,7 @@ const VERBS: [&[&str]; 23] = [
     &["check", "out.gfr", "--strict", "--format", "json", "-o", "strict.json"],
 ];
 const TOP_OF_SUMS: &str = "kernels,stacks,line,function,idle,delay,copies";
-/// Files that the verbs above write. The one of `check` is not compared: only the exit code is.
+/// Files that the verbs above write and that are compared. For `check --strict`, only the exit code is compared.
 const WRITTEN: [&str; 4] = ["run.folded", "idle.svg", "run.pb.gz", "run.speedscope.json"];
 
 /// Verbs that compare two runs.
@@ -88,8 +88,8 @@ const VERBS_OF_TWO: [&[&str]; 5] = [
     ],
 ];
 
-/// Beginnings of lines that only one of the two files has, because sums cannot contain them: the kind of file, and the
-/// steps in which no work was launched or ran. The sums state that these steps are unknown.
+/// Prefixes of the lines of `info` that differ: the kind of file, and the steps without GPU work, which are unknown for
+/// sums.
 const LINES_OF_ONE_FILE: [&str; 2] = ["contents,", "steps without GPU work,"];
 /// Checks that `check` reports as unknown for sums: they compare single activities with each other, or with steps.
 const UNKNOWN_CHECKS: [&str; 4] = [

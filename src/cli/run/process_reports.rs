@@ -28,7 +28,8 @@ const FALLBACK_FOLDERS: [&str; 2] = ["/tmp", "/dev/shm"];
 /// file that a process wrote.
 const MAX_FILES: usize = 100_000;
 const MAX_FILE_BYTES: u64 = 64 << 20;
-/// Maximum size of the recordings of all ranks among which a straggler is searched, which takes about a second.
+/// Maximum total size in bytes of the ranks' recordings at which `gpuflame run` looks for a straggler. Reading this much
+/// takes about a second.
 const MAX_RANK_BYTES: u64 = 128 << 20;
 /// Maximum depth to which runs inside runs are searched. Each level is two folders deep.
 const MAX_DEPTH: u32 = 8;
@@ -291,8 +292,8 @@ impl CollectedReports {
         }
     }
 
-    /// Returns the recording of each process to which a launcher gave a rank, with the rank. Returns nothing if reading the
-    /// recordings would take long.
+    /// Returns the rank and the recording of each process that a launcher gave a rank. Returns an empty list if the
+    /// recordings are larger than [`MAX_RANK_BYTES`] in total.
     pub(super) fn ranks(&self) -> Vec<(u32, PathBuf)> {
         let recording = |report: &ProcessReport| {
             let rank = report.rank.as_ref()?.parse().ok()?;

@@ -241,8 +241,8 @@ impl Aggregate {
         series as usize
     }
 
-    /// Adds the launch delay, and the kinds of memory of a copy, of an activity with usable times. There are only a few such
-    /// kinds.
+    /// Adds the launch delay of an activity and, for a copy, its direction and kinds of memory. Ignores activities
+    /// without usable times. A run has only a few combinations of direction and kinds of memory.
     #[inline(never)]
     fn add_details(&mut self, activity: &Activity, origin: Origin, series: usize, weight: Weight) {
         if activity.duration().is_none() {

@@ -248,7 +248,7 @@ fn join_and_aggregate_process_over_5_million_rows_per_second() {
 }
 
 #[test]
-fn copies_are_summed_by_path_without_those_that_have_no_times() {
+fn copies_with_usable_times_are_summed_by_path() {
     let pinned = |activity: Activity| match activity.detail {
         Detail::Copy(copy) => {
             let copy = CopyDetail { from: MemoryKind::PINNED, to: MemoryKind::DEVICE, ..copy };

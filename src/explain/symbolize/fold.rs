@@ -67,8 +67,8 @@ fn is_interpreter(file: &str) -> bool {
         || ["_ctypes", "libffi"].into_iter().any(is_library)
 }
 
-/// What the text of a name tells about its function. It is computed once per name, because a name occurs in thousands of
-/// stacks.
+/// Properties of a function that follow from the text of its name. They are computed once per name, because a name occurs
+/// in thousands of stacks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NameTraits {
     /// Whether the function is start code, in a stack without Rust's marker.

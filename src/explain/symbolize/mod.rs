@@ -351,7 +351,7 @@ impl Symbolizer {
     }
 }
 
-/// Number of inlined functions in a stack for which there is room at once.
+/// Number of inlined functions per stack for which memory is allocated in advance.
 const SPARE_NAMES: usize = 8;
 
 /// A frame as displayed, and the captured frame that it comes from.

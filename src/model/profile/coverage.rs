@@ -23,8 +23,8 @@ pub struct Coverage {
     pub is_trace: bool,
     /// Number of steps, or of windows that were closed if the run has no steps.
     pub steps: u64,
-    /// Numbers, counted from 0, of the steps in which too few launches have activities. Empty unless the run is a trace,
-    /// because sums of a run do not contain them, and recordings count lost records.
+    /// Numbers, counted from 0, of the steps in which too few launches have activities. Empty for the sums of a run,
+    /// because sums do not contain the times of launches.
     pub uncovered_steps: Vec<u64>,
     /// Numbers, counted from 0, of the steps in which nothing ran on a GPU.
     pub empty_steps: Vec<u64>,
@@ -140,8 +140,8 @@ impl Profile {
     }
 
     /// Computes the coverage of the whole run, from the launches that have activities, and from the samples of launches that
-    /// have none. Launches whose work was probably in a queue at the end do not count. `matched` is the number of launches
-    /// with activities. It is used for sums of earlier versions, which lack [`RowFacts`](super::RowFacts).
+    /// have none. Launches whose work was probably in a queue at the end do not count. `matched`, the number of launches
+    /// with activities, is used only for sums of earlier versions, which lack [`RowFacts`](super::RowFacts).
     pub fn count_coverage(&mut self, matched: u64) {
         let facts = self.row_facts.unwrap_or_default();
         let mut all = LaunchCoverage::default();

@@ -537,7 +537,7 @@ impl Profile {
         self.step_series = series;
     }
 
-    /// Returns the durations and the GPU work of the steps. It is empty for the window of a run.
+    /// Returns the durations and the GPU work of the steps. Empty if the profile is that of a single window.
     pub fn step_series(&self) -> &StepSeries {
         &self.step_series
     }

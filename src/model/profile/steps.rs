@@ -6,7 +6,7 @@ use crate::stats::Histogram;
 /// Steps of a run, in order of time. Empty if the program marks no steps.
 #[derive(Clone, Debug, Default)]
 pub struct StepSeries {
-    /// Steps, or groups of steps that follow each other if the run has thousands of steps.
+    /// Groups of consecutive steps. Each group has one step unless the run has thousands of steps.
     pub groups: Vec<StepGroup>,
     /// Kinds of steps, in order of their first step.
     pub kinds: Vec<StepKind>,
@@ -75,7 +75,7 @@ pub struct StepKind {
     pub durations: Histogram,
 }
 
-/// One step.
+/// A single step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SingleStep {
     /// Number of the step in its process, counted from 1.

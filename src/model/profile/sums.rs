@@ -92,13 +92,14 @@ pub struct RowFacts {
     pub shared_launches: u64,
     /// Number of launches without an activity after the last launch with one.
     pub pending_at_end: u64,
-    /// The part of `pending_at_end` that should have an activity and was launched while a GPU still ran earlier work. Their
-    /// work was probably in a queue when recording ended.
+    /// Number of `pending_at_end` launches that should have an activity and were made while a GPU still ran earlier work.
+    /// Their work was probably in a queue when recording ended.
     pub queued: u64,
     /// Number of graph launches whose work was probably in a queue in the same way.
     pub queued_graphs: u64,
-    /// Whether recording ended before the work of the `pending_at_end` launches can have ended: the longest time from any
-    /// launch to the end of its work, added to the time of the first such launch, reaches beyond the last event.
+    /// Whether recording probably ended before the work of the `pending_at_end` launches. It did if the time of their
+    /// first launch, plus the longest time from any launch to the end of its work, is not before the end of the last
+    /// event.
     pub ends_before_gpu: bool,
 }
 

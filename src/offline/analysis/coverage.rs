@@ -49,8 +49,8 @@ impl StepCoverage {
         self.launches.push(LaunchTime { time: time.0, context, is_covered });
     }
 
-    /// Returns the coverage of the whole run and of its steps. `is_trace` tells whether another tool recorded the run. If not,
-    /// the counts of the whole run are those of its profile, which are the same for sums.
+    /// Returns the coverage of the whole run and of its steps. `is_trace`: whether another tool recorded the run. If not,
+    /// the counts of the whole run come from the profile, so that they equal the counts from the sums of the run.
     pub fn coverage(mut self, profile: &Profile, steps: &StepSpans, is_trace: bool) -> Coverage {
         let mut required: IdMap<ContextId, bool> = IdMap::default();
         self.launches.sort_unstable_by_key(|launch| launch.time);
@@ -96,7 +96,7 @@ impl StepCoverage {
             };
             let last = busy.partition_point(|(begin, _)| *begin < end);
             let is_busy = last > 0 && busy[last - 1].1 > start;
-            if !in_step.is_sufficient() {
+            if (is_trace || steps.has_steps()) && !in_step.is_sufficient() {
                 coverage.uncovered_steps.push(step);
             }
             if !is_busy && covered[to] == covered[from] {

@@ -26,6 +26,6 @@ pub use coverage::StepCoverage;
 pub use delays::{LaunchDelays, WorkDelays};
 pub use findings::{Evidence, Figures, Finding, Severity, findings};
 pub use jobs::{JobDifference, JobMember, find_difference, find_missing};
-pub use stragglers::{RankComparison, RankTime, StragglerVerdict, compare_ranks};
+pub use stragglers::{RankComparison, RankTime, StragglerVerdict, compare_ranks, median};
 pub use stream_order::{ImpossibleDuration, Overlaps, StreamOrder, WorkSpans, check_stream_order};
 pub use welch::{DurationChange, Durations, compare_durations};

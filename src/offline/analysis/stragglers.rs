@@ -9,7 +9,7 @@
 
 use super::communication::CommunicationFilter;
 use super::mann_whitney::{differ_at_one_percent, mean_positions};
-use gpuflame_model::profile::{StepSeries, add_to};
+use gpuflame_model::profile::{StepGroup, StepSeries, add_to};
 use gpuflame_model::record::Work;
 
 /// GPU time of a rank, split into work and communication.
@@ -36,10 +36,12 @@ pub struct StepTimes {
 const MIN_STEPS: usize = 10;
 
 impl RankTime {
-    /// Adds the steps of a run. If there are thousands of steps, several count as one.
+    /// Adds the steps of a run. If the run has thousands of steps, each group of steps counts as one step.
     pub fn add_steps(&mut self, series: &StepSeries) {
-        self.steps.work.extend(series.groups.iter().map(|group| group.work));
-        self.steps.communication.extend(series.groups.iter().map(|group| group.communication));
+        let steps = |group: &StepGroup| group.steps.max(1);
+        self.steps.work.extend(series.groups.iter().map(|group| group.work / steps(group)));
+        let communication = |group: &StepGroup| group.communication / steps(group);
+        self.steps.communication.extend(series.groups.iter().map(communication));
     }
 
     /// Adds windows as steps, each given as (start, end). An operation is given as (start, duration, whether it
@@ -111,10 +113,8 @@ pub fn compare_ranks(ranks: &[&RankTime]) -> Vec<RankComparison> {
     let all_communicate = ranks.iter().all(|rank| rank.communication > 0);
     let compared = |rank: &RankTime| if all_communicate { rank.communication } else { rank.work };
     let totals: Vec<u64> = ranks.iter().map(|rank| compared(rank)).collect();
-    let mut sorted = totals.clone();
-    sorted.sort_unstable();
-    let (Some(&min), Some(&max)) = (sorted.first(), sorted.last()) else { return Vec::new() };
-    let median = sorted[(sorted.len() - 1) / 2];
+    let (Some(&min), Some(&max)) = (totals.iter().min(), totals.iter().max()) else { return Vec::new() };
+    let median_total = median(&totals);
     let steps: Vec<&[u64]> = ranks
         .iter()
         .map(|rank| if all_communicate { &*rank.steps.communication } else { &*rank.steps.work })
@@ -130,7 +130,9 @@ pub fn compare_ranks(ranks: &[&RankTime]) -> Vec<RankComparison> {
     };
     let is_sure = |at: usize| {
         let others = [&steps[..at], &steps[at + 1..]].concat().concat();
-        has_steps && differ_at_one_percent(steps[at], &others)
+        has_steps
+            && differ_at_one_percent(steps[at], &others)
+            && is_large_difference(median(steps[at]), median(&others))
     };
     let verdict = |at: usize| match all_communicate {
         _ if min == max || standings[at] != straggling => StragglerVerdict::NotStraggler,
@@ -138,10 +140,27 @@ pub fn compare_ranks(ranks: &[&RankTime]) -> Vec<RankComparison> {
         true => StragglerVerdict::OthersWait,
         false => StragglerVerdict::MostWork,
     };
-    let percent = |nanos: u64| (median > 0).then(|| 100.0 * (nanos as f64 - median as f64) / median as f64);
+    let percent = |nanos: u64| {
+        let median = median_total as f64;
+        (median > 0.0).then(|| 100.0 * (nanos as f64 - median) / median)
+    };
     (0..ranks.len())
         .map(|at| RankComparison { to_median_percent: percent(totals[at]), verdict: verdict(at) })
         .collect()
+}
+
+/// Minimum difference of the median steps, in percent. A smaller one does not matter, even if thousands of steps prove it.
+const MIN_DIFFERENCE_PERCENT: u64 = 5;
+
+fn is_large_difference(one: u64, other: u64) -> bool {
+    u128::from(one.abs_diff(other)) * 100 >= u128::from(one.max(other)) * u128::from(MIN_DIFFERENCE_PERCENT)
+}
+
+/// Returns the lower median; 0 without values.
+pub fn median(values: &[u64]) -> u64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable();
+    sorted.get(sorted.len().saturating_sub(1) / 2).copied().unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -86,7 +86,7 @@ struct NsysReader<'a, S> {
 /// Maximum number of kinds of memory to read.
 const MAX_MEMORY_KINDS: usize = 64;
 
-/// Reads which kind of memory each number stands for. The numbers differ from CUPTI's.
+/// Reads the table that maps numbers to kinds of memory. The numbers differ from CUPTI's.
 fn read_memory_kinds(base: &Database) -> Result<BTreeMap<i64, MemoryKind>> {
     let table = "ENUM_CUDA_MEM_KIND";
     let mut kinds = BTreeMap::new();
@@ -199,8 +199,8 @@ impl<S: Sink> NsysReader<'_, S> {
         })
     }
 
-    /// Returns the kinds of memory that an operation reads and writes. `columns`: the numbers of the kinds that a copy reads,
-    /// that a copy writes, and that a fill writes.
+    /// Returns the kinds of memory that an operation reads and writes. `from`, `to` and `filled` are the numbers of the
+    /// kinds that a copy reads, that a copy writes, and that a fill writes.
     fn memory_of(
         &self,
         kind: OpKind,

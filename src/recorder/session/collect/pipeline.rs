@@ -151,7 +151,10 @@ impl Pipeline {
 
     /// Records the steps in the queue, after waiting at most `patience` for a thread that adds one.
     pub(crate) fn record_steps(&mut self, patience: Duration) {
-        self.steps.drain(patience, |step| self.rows.push(&Row::Step(*step)));
+        self.steps.drain(patience, |step| {
+            self.rows.idle_count += 1;
+            self.rows.push(&Row::Step(*step));
+        });
     }
 
     /// Lets `sampler` sample each thread from its first launch on.
@@ -257,9 +260,9 @@ impl Pipeline {
             || capture::drain_noted(|row| self.rows.push(row))
     }
 
-    /// Provides empty chunks, calibrates the clock again and notes progress. This is done before every step, because
-    /// under load the collector spends its time in these steps. Also records the steps of the program, so that each is
-    /// recorded before the GPU work that begins during it.
+    /// Provides empty chunks, calibrates the clock again and notes progress. This is done before every step of the
+    /// collector, because under load the collector spends its time in these steps. Also records the steps that the
+    /// program marked, so that each mark is recorded before the GPU work that begins during the marked step.
     fn refill_and_renew_clock(&mut self) {
         self.record_steps(Duration::ZERO);
         capture::refill_chunks();

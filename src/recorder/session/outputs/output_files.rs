@@ -43,13 +43,14 @@ impl From<PathBuf> for WrittenFile {
 }
 
 /// Writes the outputs in `wanted`: chooses names that are free or belong to `ours`, and calls `write` for each output.
-/// `write` returns the path that it used, because another process may have taken the chosen name meanwhile. Also writes
+/// `write` returns the path that it used, because another process may have taken the chosen name meanwhile, or `None` if it
+/// left the output out. Also writes
 /// a file with the text of `about`, which describes the set. Waits for no other process.
 pub(super) fn write_all(
     wanted: &[Output],
     outputs: &Outputs,
     ours: Option<&Path>,
-    mut write: impl FnMut(Output, &Path) -> Result<WrittenFile>,
+    mut write: impl FnMut(Output, &Path) -> Result<Option<WrittenFile>>,
     about: impl FnOnce(&[PathBuf]) -> String,
 ) -> WriteReport {
     let suffixes: Vec<_> = wanted.iter().map(|output| output.suffix()).collect();
@@ -85,7 +86,8 @@ pub(super) fn write_all(
     let mut paths = paths.into_iter().take(wanted.len() + 1);
     for (output, path) in wanted.iter().zip(&mut paths) {
         let error = match write(*output, &path) {
-            Ok(WrittenFile { path: used, note }) => {
+            Ok(None) => continue,
+            Ok(Some(WrittenFile { path: used, note })) => {
                 if used != path && note.is_none() {
                     report.renamed.push(RenamedOutput { intended: path, actual: used.clone() });
                 }
@@ -208,7 +210,7 @@ mod tests {
                     out.write_all(b"begun ")?;
                     Ok(out.write_all(content(output)?.as_bytes())?)
                 });
-                written.map(WrittenFile::from)
+                written.map(|path| Some(WrittenFile::from(path)))
             },
             |files| format!("{} files", files.len()),
         )
@@ -273,7 +275,7 @@ mod tests {
                     fs::write(path, "theirs")?;
                     Ok(out.write_all(b"ours")?)
                 });
-                written.map(WrittenFile::from)
+                written.map(|path| Some(WrittenFile::from(path)))
             },
             |files| format!("{files:?}"),
         );
