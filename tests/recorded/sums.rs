@@ -105,24 +105,3 @@ fn diff_of_sums_equals_diff_of_rows() {
     });
     assert_eq!(sums, rows);
 }
-
-#[test]
-fn large_folded_stacks_of_idle_time_are_left_to_the_recording_unless_asked_for() {
-    let program = compile("tests/programs/flood.c", &["-O2"]);
-    let run = |formats: Option<&str>| {
-        let run = Run::new(&program, Way::Injected).args(["stacks", "3000", "120"]);
-        formats.iter().fold(run, |run, formats| run.env("GPUFLAME_FORMATS", *formats)).ok()
-    };
-    let folded = |done: &Done| {
-        gpuflame(&done.folder, ["flamegraph", "out.gfr", "--idle", "--format", "folded"]).ok().stdout
-    };
-    let usual = run(None);
-    let text = folded(&usual);
-    assert!(text.len() > 1 << 20, "{} bytes", text.len());
-    assert!(!usual.folder.join("out.idle.folded").exists() && usual.folder.join("out.idle.svg").exists());
-    let remark = usual.ledger("the folded stacks of idle time have more than 1 MiB and were left out");
-    assert!(remark.len() == 1 && remark[0].contains("out.gfr --idle --format folded"), "{}", usual.stderr);
-    assert!(!usual.file("out.set.json").contains("idle.folded"));
-    let asked = run(Some("idle,sums"));
-    assert_eq!(asked.file("out.idle.folded"), folded(&asked));
-}

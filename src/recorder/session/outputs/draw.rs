@@ -9,11 +9,10 @@ use gpuflame_config::Outputs;
 use gpuflame_config::settings::{Output, Settings};
 use gpuflame_explain::symbolize::SymbolizeOptions;
 use gpuflame_explain::{FinishedSums, Ledger, describe_set};
-use gpuflame_export::{self as export, Drawing, FOLDED};
+use gpuflame_export::{self as export, Drawing};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::options::{Backward, PythonFrames};
 use gpuflame_model::profile::Profile;
-use gpuflame_model::profile::views::IDLE;
 
 use super::growing_outputs::{GrowingOutputs, never_opened_error};
 use super::output_files::{self, WriteReport, WrittenFile};
@@ -60,51 +59,37 @@ pub(crate) fn write_files(
     let root = root.clone();
     let options = export::Options { unit, graph, root, names, whole_kernels, ..export::Options::default() };
     let mut drawing = None;
-    let is_default = settings.formats == Settings::default().formats;
-    let is_idle_left_out = Cell::new(false);
-    let mut make = |output, path: &Path, growing: Option<&mut GrowingOutputs>| {
-        let written = match output {
-            Output::View(view, format) => {
-                let known = drawing.take().filter(|known: &Drawing<'_>| known.view() == view);
-                let drawing = drawing.insert(known.unwrap_or_else(|| Drawing::new(profile, view, &options)));
-                let is_limited = is_default && *view == IDLE && format == FOLDED.word;
-                let left = if is_limited { MAX_DEFAULT_IDLE_BYTES } else { usize::MAX };
-                let is_over = &is_idle_left_out;
-                let written = output_files::write_file(path, |out| {
-                    write_drawing(drawing, format, &mut LimitedWriter { out, left, is_over })
-                });
-                if is_limited && is_idle_left_out.get() {
-                    return Ok(None);
-                }
-                written.map(WrittenFile::from)
-            }
-            Output::Table => {
-                // The drawing and the table must not be in memory at the same time.
-                drawing = None;
-                output_files::write_file(path, |out| export::write_csv(profile, out)).map(WrittenFile::from)
-            }
-            Output::Stacks => {
-                drawing = None;
-                output_files::write_file(path, |out| export::write_stacks_csv(profile, out))
-                    .map(WrittenFile::from)
-            }
-            Output::Sums => {
-                drawing = None;
-                let content = FinishedSums {
-                    profile,
-                    ledger,
-                    functions: sums.functions,
-                    are_threads_merged: settings.merges_threads(),
-                    outputs_failed: has_failed.get(),
-                    time: capture::now(),
-                };
-                let ours = ours.filter(|_| sums.is_replaceable);
-                output_files::write_replacing(path, ours, |out| content.write(out)).map(WrittenFile::from)
-            }
-            Output::Activities | Output::Chrome | Output::CuptiText | Output::Recording => growing
-                .map_or_else(|| Err(never_opened_error()), |growing| growing.publish(output, path, profile)),
-        };
-        written.map(Some)
+    let mut make = |output, path: &Path, growing: Option<&mut GrowingOutputs>| match output {
+        Output::View(view, format) => {
+            let known = drawing.take().filter(|known: &Drawing<'_>| known.view() == view);
+            let drawing = drawing.insert(known.unwrap_or_else(|| Drawing::new(profile, view, &options)));
+            output_files::write_file(path, |out| write_drawing(drawing, format, out)).map(WrittenFile::from)
+        }
+        Output::Table => {
+            // The drawing and the table must not be in memory at the same time.
+            drawing = None;
+            output_files::write_file(path, |out| export::write_csv(profile, out)).map(WrittenFile::from)
+        }
+        Output::Stacks => {
+            drawing = None;
+            output_files::write_file(path, |out| export::write_stacks_csv(profile, out))
+                .map(WrittenFile::from)
+        }
+        Output::Sums => {
+            drawing = None;
+            let content = FinishedSums {
+                profile,
+                ledger,
+                functions: sums.functions,
+                are_threads_merged: settings.merges_threads(),
+                outputs_failed: has_failed.get(),
+                time: capture::now(),
+            };
+            let ours = ours.filter(|_| sums.is_replaceable);
+            output_files::write_replacing(path, ours, |out| content.write(out)).map(WrittenFile::from)
+        }
+        Output::Activities | Output::Chrome | Output::CuptiText | Output::Recording => growing
+            .map_or_else(|| Err(never_opened_error()), |growing| growing.publish(output, path, profile)),
     };
     // If there is no disk space for a file, a failed recording is removed to make room, and the file is written again.
     let made = |output: Output, path: &Path| {
@@ -116,44 +101,7 @@ pub(crate) fn write_files(
             })
             .inspect_err(|_| has_failed.set(true))
     };
-    let about = |files: &[_]| describe_set(profile, ledger, window, files);
-    let mut report = output_files::write_all(wanted, outputs, ours, made, about);
-    if is_idle_left_out.get() {
-        let how = match &report.sums {
-            Some(sums) => format!("`gpuflame flamegraph {} --idle --format folded` writes", sums.display()),
-            None => "GPUFLAME_FORMATS=idle writes".to_owned(),
-        };
-        let what = "the folded stacks of idle time have more than 1 MiB and were left out";
-        report.notes.push(format!("{what}: {how} them"));
-    }
-    report
-}
-
-/// Maximum size in bytes of the folded stacks of idle time, unless the settings ask for them. The recording contains them, and
-/// all files of a program with thousands of deep stacks have a few megabytes.
-const MAX_DEFAULT_IDLE_BYTES: usize = 1 << 20;
-
-/// Passes on at most `left` bytes, and then fails.
-struct LimitedWriter<'a, W> {
-    out: W,
-    left: usize,
-    /// Set if there are more bytes.
-    is_over: &'a Cell<bool>,
-}
-
-impl<W: Write> Write for LimitedWriter<'_, W> {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        let Some(left) = self.left.checked_sub(bytes.len()) else {
-            self.is_over.set(true);
-            return Err(std::io::ErrorKind::FileTooLarge.into());
-        };
-        self.left = left;
-        self.out.write_all(bytes).map(|()| bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        self.out.flush()
-    }
+    output_files::write_all(wanted, outputs, ours, made, |files| describe_set(profile, ledger, window, files))
 }
 
 fn write_drawing(drawing: &Drawing<'_>, format: &str, out: &mut impl Write) -> Result<()> {

@@ -43,14 +43,13 @@ impl From<PathBuf> for WrittenFile {
 }
 
 /// Writes the outputs in `wanted`: chooses names that are free or belong to `ours`, and calls `write` for each output.
-/// `write` returns the path that it used, because another process may have taken the chosen name meanwhile, or `None` if it
-/// left the output out. Also writes
+/// `write` returns the path that it used, because another process may have taken the chosen name meanwhile. Also writes
 /// a file with the text of `about`, which describes the set. Waits for no other process.
 pub(super) fn write_all(
     wanted: &[Output],
     outputs: &Outputs,
     ours: Option<&Path>,
-    mut write: impl FnMut(Output, &Path) -> Result<Option<WrittenFile>>,
+    mut write: impl FnMut(Output, &Path) -> Result<WrittenFile>,
     about: impl FnOnce(&[PathBuf]) -> String,
 ) -> WriteReport {
     let suffixes: Vec<_> = wanted.iter().map(|output| output.suffix()).collect();
@@ -86,8 +85,7 @@ pub(super) fn write_all(
     let mut paths = paths.into_iter().take(wanted.len() + 1);
     for (output, path) in wanted.iter().zip(&mut paths) {
         let error = match write(*output, &path) {
-            Ok(None) => continue,
-            Ok(Some(WrittenFile { path: used, note })) => {
+            Ok(WrittenFile { path: used, note }) => {
                 if used != path && note.is_none() {
                     report.renamed.push(RenamedOutput { intended: path, actual: used.clone() });
                 }
@@ -210,7 +208,7 @@ mod tests {
                     out.write_all(b"begun ")?;
                     Ok(out.write_all(content(output)?.as_bytes())?)
                 });
-                written.map(|path| Some(WrittenFile::from(path)))
+                written.map(WrittenFile::from)
             },
             |files| format!("{} files", files.len()),
         )
@@ -275,7 +273,7 @@ mod tests {
                     fs::write(path, "theirs")?;
                     Ok(out.write_all(b"ours")?)
                 });
-                written.map(|path| Some(WrittenFile::from(path)))
+                written.map(WrittenFile::from)
             },
             |files| format!("{files:?}"),
         );
