@@ -162,7 +162,8 @@ impl Profile {
         // A graph may contain no work, so a launch of a graph counts only if its call has launched work.
         let work = samples.filter(|sample| sample.device.is_some());
         let of_graphs = saturating_sum(
-            work.filter_map(|sample| graphs.remove(&sample.site.launch().unwrap_or(ContextId::NONE))),
+            work.filter_map(|sample| graphs.get_mut(&sample.site.launch().unwrap_or(ContextId::NONE)))
+                .map(std::mem::take),
         );
         all.add(launches.saturating_sub(facts.queued), false);
         all.add(of_graphs.saturating_sub(facts.queued_graphs), false);

@@ -1,6 +1,7 @@
 //! Steps of a run with their durations and GPU work, in a form whose size does not depend on the number of steps.
 
 use crate::record::Nanos;
+use crate::sorting;
 use crate::stats::Histogram;
 
 /// Steps of a run, in order of time. Empty if the program marks no steps.
@@ -23,7 +24,7 @@ impl StepSeries {
         if durations.len() as u64 != self.kinds[kind].count {
             return self.kinds[kind].durations.percentile(percent);
         }
-        durations.sort_unstable();
+        sorting::sort(&mut durations);
         let rank = (durations.len() * usize::from(percent)).div_ceil(100).max(1);
         durations.get(rank - 1).copied().unwrap_or(0)
     }
