@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::sample::{LeafFrame, Sample};
 use super::views::{GPU, IDLE, View};
-use super::{Profile, add_to, saturating_sum};
+use super::{Profile, add_to};
 use crate::record::{ContextId, FrameKind, Missing};
 
 /// Minimum share of launches with activities, in percent, at which idle time counts as known.
@@ -160,11 +160,13 @@ impl Profile {
             }
         }
         // A graph may contain no work, so a launch of a graph counts only if its call has launched work.
-        let work = samples.filter(|sample| sample.device.is_some());
-        let of_graphs = saturating_sum(
-            work.filter_map(|sample| graphs.get_mut(&sample.site.launch().unwrap_or(ContextId::NONE)))
-                .map(std::mem::take),
-        );
+        let mut of_graphs = 0;
+        for sample in samples.filter(|sample| sample.device.is_some()) {
+            let context = sample.site.launch().unwrap_or(ContextId::NONE);
+            if let Some(count) = graphs.get_mut(&context) {
+                add_to(&mut of_graphs, std::mem::take(count));
+            }
+        }
         all.add(launches.saturating_sub(facts.queued), false);
         all.add(of_graphs.saturating_sub(facts.queued_graphs), false);
         self.set_coverage(Coverage { all, steps: self.step_count(), ..Coverage::default() });
