@@ -41,8 +41,9 @@ fn the_summary_has_five_lines_and_the_ledger_is_in_the_recording() {
     };
     assert!(busy.starts_with("GPU 0 busy ") && busy.contains(", GPU 1 busy "), "{busy}");
     assert!(idle.starts_with("idle "), "{idle}");
-    // The copy takes 43,943 ns, the fill 2,048 ns and the kernels 12,000 ns.
-    assert_eq!(work, "GPU work 57.991 us: 75.8 % PtoP copies, 20.7 % step_d1500, 3.5 % fills");
+    // The copy takes 43,943 ns, the fill 2,048 ns and the eight kernels 12,000 ns.
+    let expected = "GPU work 57.991 us: 75.8 % PtoP copies, 20.7 % step_d1500 (8 x 1.500 us), 3.5 % fills";
+    assert_eq!(work, expected);
     let launches = done.truth().count("count");
     assert_eq!(complete, format!("complete: {launches} launches, none lost"));
     // Which of the two pictures it is depends on the busy share, which depends on the machine.
