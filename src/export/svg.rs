@@ -26,8 +26,8 @@ pub static SVG: Format = Format::of_views("svg", &[".svg"], write, "A flame grap
 const MIN_WIDTH_FRACTION: u64 = 10_000;
 
 /// Maximum number of frames that are shown. So neither the number of stacks nor their depth determines the size of the
-/// file (at most about 1.5 MB) and the time to draw it.
-const MAX_SHOWN_FRAMES: usize = 5_000;
+/// file (at most about 1.2 MB) and the time to draw it.
+const MAX_SHOWN_FRAMES: usize = 4_000;
 
 fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
     let &Drawing { profile, view, options, .. } = drawing;

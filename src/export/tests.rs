@@ -419,19 +419,19 @@ fn deep_stacks_without_common_frames_are_shown_up_to_the_maximum_number_of_frame
         svg(&sketch.done(), &Options::default())
     };
     let count = |text: &str, what: &str| text.matches(what).count();
-    // 80 stacks with 61 frames each, and `main`.
-    let all = stacks(80, &|_| 1000);
-    assert_eq!((count(&all, "<title>"), count(&all, "more frame")), (2 + 4880, 0));
+    // 60 stacks with 61 frames each, and `main`.
+    let all = stacks(60, &|_| 1000);
+    assert_eq!((count(&all, "<title>"), count(&all, "more frame")), (2 + 3660, 0));
     assert!(all.contains("\"Matched: \""));
-    // The 600 stacks are equally heavy. Each shows 8 frames, so 4,801 frames are shown; the limit is 5,000.
+    // The 600 stacks are equally heavy. Each shows 6 frames, so 3,601 frames are shown; the limit is 4,000.
     let equal = stacks(600, &|_| 1000);
-    assert_eq!(count(&equal, "<title>[53 more frames, too small to show] (1,000 ns, 0.17%)"), 600);
-    assert_eq!(count(&equal, "<title>"), 2 + 600 * 9);
-    assert!(equal.contains("<title>f7_7 (1,000 ns, 0.17%)") && !equal.contains("f7_8 "));
-    // Of 100 stacks, the heavy half is complete. The stacks of the other half show 38 frames each.
+    assert_eq!(count(&equal, "<title>[55 more frames, too small to show] (1,000 ns, 0.17%)"), 600);
+    assert_eq!(count(&equal, "<title>"), 2 + 600 * 7);
+    assert!(equal.contains("<title>f7_5 (1,000 ns, 0.17%)") && !equal.contains("f7_6 "));
+    // Of 100 stacks, the heavy half is complete. The stacks of the other half show 18 frames each.
     let unequal = stacks(100, &|stack| 1000 + u64::from(stack % 2));
-    assert_eq!(count(&unequal, "<title>[23 more frames, too small to show] (1,000 ns"), 50);
-    assert!(unequal.contains("f7_59") && !unequal.contains("f8_38") && unequal.contains("f8_37"));
+    assert_eq!(count(&unequal, "<title>[43 more frames, too small to show] (1,000 ns"), 50);
+    assert!(unequal.contains("f7_59") && !unequal.contains("f8_18") && unequal.contains("f8_17"));
     assert!(unequal.contains("all (100,050 ns, 100%)"));
 }
 
