@@ -81,6 +81,7 @@ impl Summary {
         let mut answers = busy_and_idle_lines(&explained.ledger, &explained.profile);
         answers.extend(screen.bound_line());
         answers.push(screen.complete_line());
+        answers.extend(screen.scope_line());
         check_durations(&self.input, &explained, spans, console);
         let page = Page::of(&self.report.output, console);
         let page = Page { columns: Some(page.columns.unwrap_or(COLUMNS)), ..page };
@@ -211,6 +212,18 @@ impl Screen<'_> {
         let (Some(first), Some(last)) = (groups.first(), groups.last()) else { return false };
         let window = self.profile().times().iter().map(|time| time.steady().window()).max().unwrap_or(0);
         last.end.0.saturating_sub(first.begin.0) > window.saturating_add(window / 4)
+    }
+
+    /// Returns the sentence about the parts of the run that the tables cover; `None` if GPUs worked only in the steady part.
+    fn scope_line(&self) -> Option<String> {
+        let times = self.profile().times().iter();
+        let apart = saturating_sum(times.flat_map(|time| [time.start_up.busy, time.shutdown.busy]));
+        (apart > 0).then(|| {
+            format!(
+                "GPU work, lines and copies below are those of the whole run, with {} outside of the steady part",
+                format_nanos(apart)
+            )
+        })
     }
 
     /// Returns the sentence about losses. Traces of other tools do not record losses.
