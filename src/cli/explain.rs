@@ -27,6 +27,22 @@ pub(super) struct Explained {
 }
 
 impl Explained {
+    /// Returns an error if the recording broke off, or is damaged, and has no GPU activity.
+    ///
+    /// # Errors
+    /// `Format`, with the next step.
+    pub(super) fn require_activities(&self, source: &Source) -> Result<()> {
+        let is_whole = self.facts.writer_state.is_none() && self.facts.damaged == 0;
+        if is_whole || self.ledger.tally.activities.seen > 0 {
+            return Ok(());
+        }
+        let what = format!(
+            "{source}: no GPU activity had been recorded when the recording broke off; copy the complete file, or record \
+             again"
+        );
+        Err(Error::new(ErrorKind::Format, what))
+    }
+
     /// Returns an error if the recording is incomplete and breaks off before any GPU work. Drawing it would write an
     /// empty file.
     ///

@@ -74,6 +74,7 @@ impl Summary {
         let sinks = (&mut copies, &mut spans);
         let explained = explain_sums_with(&self.input, self.names.read_options(), console, sinks)?;
         explained.facts.require_work(&self.input)?;
+        explained.require_activities(&self.input)?;
         if explained.facts.has_only_sums {
             copies = CopySums::from_sums(&explained.profile).unwrap_or_default();
         }

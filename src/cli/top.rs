@@ -106,14 +106,7 @@ impl Top {
         let sinks = (&mut delays, (&mut copies, (&mut events, &mut spans)));
         let explained = explain(&self.input, &self.names.read_options(), console, sinks)?;
         explained.facts.require_work(&self.input)?;
-        if explained.facts.writer_state.is_some() && explained.ledger.tally.activities.seen == 0 {
-            let what = format!(
-                "{}: no GPU activity had been recorded when the recording broke off; copy the complete file, or record \
-                 again",
-                self.input
-            );
-            return Err(Error::new(ErrorKind::Format, what));
-        }
+        explained.require_activities(&self.input)?;
         explained.need_samples(&self.input, &GPU)?;
         if explained.facts.has_only_sums && explained.facts.is_finished {
             delays = LaunchDelays::from_sums(&explained.profile);
