@@ -10,7 +10,10 @@ use super::report::{Cell, ReportFlags, ReportFormat, Table};
 use super::stream_times::{self, clamped_table};
 use gpuflame_explain::events::JoinedRows;
 use gpuflame_model::error::Result;
-use gpuflame_offline::analysis::{Evidence, Finding, Severity, WorkSpans, check_stream_order, findings};
+use gpuflame_offline::analysis::{
+    CopySums, Evidence, Finding, RunEvidence, Severity, WorkSpans, check_stream_order, cost_findings,
+    record_findings,
+};
 use gpuflame_offline::run::ReadOptions;
 
 /// Check a recording or trace for doubtful data.
@@ -33,12 +36,17 @@ pub(super) struct Check {
 
 impl Check {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
-        let mut events = JoinedRows::default();
-        let explained = explain(&self.input, &ReadOptions::default(), console, &mut events)?;
+        let (mut events, mut copies) = (JoinedRows::default(), CopySums::default());
+        let options = ReadOptions { kernel_gaps: true, ..ReadOptions::default() };
+        let explained = explain(&self.input, &options, console, (&mut events, &mut copies))?;
         events.sort();
+        if explained.facts.has_only_sums {
+            copies = CopySums::from_sums(&explained.profile).unwrap_or_default();
+        }
+        let spans = WorkSpans::from_events(&events);
         let linked = explained.facts.linked.as_ref();
-        let order = check_stream_order(&explained.profile, WorkSpans::from_events(&events), linked);
-        let findings = findings(&Evidence {
+        let order = check_stream_order(&explained.profile, spans.clone(), linked);
+        let mut findings = record_findings(&Evidence {
             profile: &explained.profile,
             tally: &explained.ledger.tally,
             has_only_sums: explained.facts.has_only_sums,
@@ -48,7 +56,16 @@ impl Check {
             damaged: explained.facts.damaged,
             writer_state: explained.facts.writer_state,
         });
-        let mut table = Table::new("findings", &["result", "what", "count", "share_percent", "why"]);
+        findings.extend(cost_findings(&RunEvidence {
+            profile: &explained.profile,
+            spans: &spans,
+            states: &explained.facts.host_states,
+            copies: &copies,
+            has_only_sums: explained.facts.has_only_sums,
+            linked,
+        }));
+        findings.sort_by_key(|finding| (finding.severity, std::cmp::Reverse(finding.cost)));
+        let mut table = Table::new("findings", &COLUMNS);
         let is_text = self.report.format == ReportFormat::Text;
         findings.iter().for_each(|finding| table.add_row(cells(finding, is_text)));
         let mut tables = vec![table];
@@ -58,6 +75,8 @@ impl Check {
         Ok(if bad && self.strict { Outcome::Findings } else { Outcome::Clean })
     }
 }
+
+const COLUMNS: [&str; 8] = ["result", "id", "what", "count", "share_percent", "cost_ns", "culprit", "why"];
 
 /// For checks whose name has a negation, by their id: the good news if they found nothing.
 const GOOD_NEWS: [(&str, &str); 16] = [
@@ -81,7 +100,7 @@ const GOOD_NEWS: [(&str, &str); 16] = [
 
 /// Returns the cells of a finding. For people, `none` in front of a name with a negation becomes a sentence; programs see
 /// the name.
-fn cells(finding: &Finding, is_text: bool) -> [Cell; 5] {
+fn cells(finding: &Finding, is_text: bool) -> [Cell; 8] {
     let (count, share) = match finding.figures {
         Some(figures) => (Cell::Count(figures.count), Cell::share(figures.count, figures.of)),
         None => (Cell::Nothing, Cell::Nothing),
@@ -89,9 +108,20 @@ fn cells(finding: &Finding, is_text: bool) -> [Cell; 5] {
     let good = GOOD_NEWS.iter().find(|(id, _)| *id == finding.id && finding.severity == Severity::Absent);
     match good {
         Some((_, sentence)) if is_text => {
-            [Severity::Fine.word().into(), (*sentence).into(), Cell::Nothing, Cell::Nothing, "".into()]
+            let (word, nothing) = (Severity::Fine.word(), Cell::Nothing);
+            let (id, sentence) = (finding.id.into(), (*sentence).into());
+            [word.into(), id, sentence, nothing.clone(), nothing.clone(), nothing, "".into(), "".into()]
         }
-        _ => [finding.severity.word().into(), finding.what.into(), count, share, (*finding.why).into()],
+        _ => [
+            finding.severity.word().into(),
+            finding.id.into(),
+            finding.what.into(),
+            count,
+            share,
+            finding.cost.map_or(Cell::Nothing, Cell::Nanos),
+            (*finding.culprit).into(),
+            (*finding.why).into(),
+        ],
     }
 }
 
@@ -100,12 +130,15 @@ mod tests {
     use super::*;
 
     fn finding(id: &'static str, what: &'static str, severity: Severity) -> Finding {
-        Finding { id, severity, figures: None, what, why: "".into() }
+        Finding { id, severity, figures: None, cost: None, what, culprit: String::new(), why: "".into() }
     }
 
     #[test]
     fn good_news_has_no_double_negation_in_text() {
-        let shown = |finding: &Finding, is_text| cells(finding, is_text)[..2].to_vec();
+        let shown = |finding: &Finding, is_text| {
+            let cells = cells(finding, is_text);
+            [cells[0].clone(), cells[2].clone()]
+        };
         let found = finding("no_waits", "waits not recorded", Severity::Note);
         assert_eq!(shown(&found, true), [Cell::from("note"), "waits not recorded".into()]);
         let absent = finding("no_waits", "waits not recorded", Severity::Absent);

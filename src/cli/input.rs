@@ -17,6 +17,7 @@ use gpuflame_explain::events::JoinedRows;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::format_nanos;
 use gpuflame_model::record::{Provenance, Row, StepSpans};
+use gpuflame_offline::analysis::HostStates;
 use gpuflame_offline::run::ReadOptions;
 use gpuflame_traces::import::{
     self, CaptureCoverage, Kind, LinkReport, MAX_RENUMBERED_DEVICES, Opened, Options, ReadCounts,
@@ -57,7 +58,7 @@ impl std::fmt::Display for Source {
 }
 
 /// Facts that were found while reading a source, in addition to its rows.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Facts {
     /// Kind of the source, such as a recording or a trace of a certain tool.
     pub(super) kind: Kind,
@@ -73,6 +74,8 @@ pub(super) struct Facts {
     pub(super) linked: Option<LinkReport>,
     /// Steps of the run, or the windows of a recording without steps.
     pub(super) steps: StepSpans,
+    /// States of the host's threads, if they were requested by [`ReadOptions::kernel_gaps`].
+    pub(super) host_states: HostStates,
     /// Number of ranks of the job, if the source gives it.
     pub(super) world_size: Option<u32>,
 }
@@ -149,6 +152,7 @@ impl Source {
         let (options, _bar) = with_progress(
             Options {
                 backward_under_forward: reading.backward_under_forward,
+                kernel_gaps: reading.kernel_gaps,
                 graph_captures: reading.graph_captures.clone(),
                 accept_cut: console.accept_cut,
                 ..Options::default()
@@ -156,9 +160,12 @@ impl Source {
             &opened,
             console,
         );
-        let mut steps = StepSpans::default();
+        let (mut steps, mut host_states) = (StepSpans::default(), HostStates::default());
         let each: &mut dyn FnMut(&Row<'_>) = &mut |row| {
             steps.add_row(row);
+            if reading.kernel_gaps {
+                host_states.row(row);
+            }
             each(row);
         };
         if kind == Kind::Recording {
@@ -178,6 +185,7 @@ impl Source {
                 writer_state,
                 linked: None,
                 steps,
+                host_states,
                 world_size,
             });
         }
@@ -204,6 +212,7 @@ impl Source {
             writer_state,
             linked: Some(linked),
             steps,
+            host_states,
             world_size,
         })
     }

@@ -17,14 +17,25 @@ pub(super) const TABLE: &str = "impossible_durations";
 /// Maximum number of impossible durations to list in a table.
 const MAX_ROWS: usize = 10;
 
-/// Checks the order of the activities in `spans`. Prints a remark if durations are impossible, and if activities were
-/// not checked. Returns the table of impossible durations, if there are any.
+/// Checks the order of the activities in `spans` as [`check_order`] does. Returns the table of impossible durations, if there are any.
 pub(super) fn check_durations(
     source: &Source,
     explained: &Explained,
     spans: WorkSpans,
     console: Console,
 ) -> Option<Table> {
+    let order = check_order(source, explained, spans, console);
+    clamped_table(TABLE, &explained.profile, &order)
+}
+
+/// Checks the order of the activities in `spans`. Prints a remark if durations are impossible, and if activities were not
+/// checked.
+pub(super) fn check_order(
+    source: &Source,
+    explained: &Explained,
+    spans: WorkSpans,
+    console: Console,
+) -> StreamOrder {
     if spans.skipped() > 0 {
         console.remark(format!(
             "{source}: the durations of {} activities were not checked; `gpuflame check` checks all of them",
@@ -33,7 +44,7 @@ pub(super) fn check_durations(
     }
     let order = check_stream_order(&explained.profile, spans, explained.facts.linked.as_ref());
     remark_impossible(source, &explained.profile, &order, console);
-    clamped_table(TABLE, &explained.profile, &order)
+    order
 }
 
 /// Prints a remark that gives the number of impossible durations and names the first one.

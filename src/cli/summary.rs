@@ -16,10 +16,12 @@ use super::input::Source;
 use super::layout;
 use super::name_flags::NameFlags;
 use super::page::Page;
+use super::ranks::{self, SameRank};
 use super::report::{Cell, ReportFlags, ReportFormat, Table, group_digits, write_tables};
 use super::shorten::{MAX_NAME_CHARS, shortened};
-use super::stream_times::{MAX_SPANS, check_durations};
+use super::stream_times::{MAX_SPANS, check_order};
 use super::top::copy_table;
+use gpuflame_explain::events::JoinedRows;
 use gpuflame_export::{
     NameFolding, busy_and_idle_lines, clean_line, complete_line, executed_line, idle_place, percent,
     work_name,
@@ -30,21 +32,29 @@ use gpuflame_model::profile::{
     Cause, Profile, RootMark, Sample, SampleSite, Weight, add_to, format_nanos, saturating_sum,
 };
 use gpuflame_model::record::Work;
-use gpuflame_offline::analysis::{CommunicationFilter, CopySums, WorkSpans};
+use gpuflame_offline::analysis::{
+    CommunicationFilter, CopySums, Evidence, Finding, RankRun, RunEvidence, Severity, StreamOrder, WorkSpans,
+    cost_findings, job_findings, record_findings,
+};
+use gpuflame_offline::run::ReadOptions;
 use gpuflame_traces::import::Kind;
 
 /// Show on one screen why the GPUs were idle, what ran, and what to look at next.
 ///
-/// Reads recordings, with or without every call, and traces of other tools. Busy and idle time are those of the
-/// steady part of the run, without start-up and shutdown, if the run has one. All other figures cover the whole
-/// run. Missing data is listed with the command that records it. The JSON has at most 8,000 bytes.
+/// Reads recordings, with or without every call, and traces of other tools. The files of several ranks are summarised
+/// as one job. Busy and idle time are those of the steady part of the run, without start-up and shutdown, if the run
+/// has one. All other figures cover the whole run. A finding costs the time that the GPUs would gain without its
+/// cause; such times overlap, so they do not add up. Missing data is listed with the command that records it. The
+/// JSON has at most 8,000 bytes.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  gpuflame summary run.gfr\n  gpuflame summary trace.json.gz --format json"
+    after_help = "Examples:\n  gpuflame summary run.gfr\n  gpuflame summary trace.json.gz --format json\n  \
+        gpuflame summary rank-*.json.gz"
 )]
 pub(super) struct Summary {
-    /// Recording or trace (`-`: standard input).
-    input: Source,
+    /// Recording or trace (`-`: standard input), or the files of all ranks of a job.
+    #[arg(required = true)]
+    inputs: Vec<Source>,
     #[command(flatten)]
     names: NameFlags,
     #[command(flatten)]
@@ -53,6 +63,8 @@ pub(super) struct Summary {
 
 /// Maximum number of rows of a table. If the JSON is too long, there are fewer.
 const MAX_ROWS: usize = 5;
+/// Maximum number of ranks that are listed.
+const MAX_RANKS: usize = 8;
 /// Maximum size of the JSON in bytes.
 const MAX_JSON_BYTES: usize = 8_000;
 /// Maximum number of lines of the screen.
@@ -70,28 +82,26 @@ const LATE_PERCENT: f64 = 5.0;
 
 impl Summary {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
-        let (mut copies, mut spans) = (CopySums::default(), WorkSpans::bounded(MAX_SPANS));
-        let sinks = (&mut copies, &mut spans);
-        let explained = explain_sums_with(&self.input, self.names.read_options(), console, sinks)?;
-        explained.facts.require_work(&self.input)?;
-        explained.require_activities(&self.input)?;
-        if explained.facts.has_only_sums {
-            copies = CopySums::from_sums(&explained.profile).unwrap_or_default();
-        }
-        let screen = Screen { explained: &explained, copies: &copies, names: self.names.names() };
-        let mut answers = busy_and_idle_lines(&explained.ledger, &explained.profile);
+        let sources = ranks::expand_folders(&self.inputs)?;
+        let [input] = &sources[..] else { return self.run_job(&sources, console) };
+        let run = self.read(input, console)?;
+        let findings = findings_of_run(&run.evidence(), &run.explained, run.order(input, console));
+        let screen = Screen {
+            explained: &run.explained,
+            copies: &run.copies,
+            names: self.names.names(),
+            findings: &findings,
+        };
+        let mut answers = busy_and_idle_lines(&run.explained.ledger, &run.explained.profile);
         answers.extend(screen.bound_line());
         answers.push(screen.complete_line());
         answers.extend(screen.scope_line());
-        check_durations(&self.input, &explained, spans, console);
         let page = Page::of(&self.report.output, console);
         let page = Page { columns: Some(page.columns.unwrap_or(COLUMNS)), ..page };
         let text = match self.report.format {
-            ReportFormat::Text => {
-                fitted(|most| screen.text(&answers, &self.input, most, page), is_one_screen)
-            }
+            ReportFormat::Text => fitted(|most| screen.text(&answers, input, most, page), is_one_screen),
             format => {
-                let tables = |most| screen.all_tables(&answers, &self.input, most);
+                let tables = |most| screen.all_tables(&answers, input, most);
                 let write = |most| {
                     let mut text = Vec::new();
                     write_tables(&[], &tables(most), format, Page::UNBOUNDED, &mut text).map(|()| text)
@@ -102,6 +112,204 @@ impl Summary {
         self.report.output.write(console, |out| Ok(out.write_all(&text)?))?;
         Ok(Outcome::Clean)
     }
+
+    fn read(&self, input: &Source, console: Console) -> Result<SummarizedRun> {
+        let (mut copies, mut spans) = (CopySums::default(), WorkSpans::bounded(MAX_SPANS));
+        let sinks = (&mut copies, &mut spans);
+        let options = ReadOptions { kernel_gaps: true, ..self.names.read_options() };
+        let explained = explain_sums_with(input, options, console, sinks)?;
+        explained.facts.require_work(input)?;
+        explained.require_activities(input)?;
+        if explained.facts.has_only_sums {
+            copies = CopySums::from_sums(&explained.profile).unwrap_or_default();
+        }
+        Ok(SummarizedRun { explained, copies, spans })
+    }
+
+    /// Summarises a job of several ranks.
+    fn run_job(&self, sources: &[Source], console: Console) -> Result<Outcome> {
+        let numbers = ranks::assign_ranks(sources, false, SameRank::Refused)?;
+        let (mut ranks, mut answers, mut longest) = (Vec::new(), Vec::new(), 0);
+        for (source, &rank) in sources.iter().zip(&numbers) {
+            let run = self.read(source, console)?;
+            let lines = busy_and_idle_lines(&run.explained.ledger, &run.explained.profile);
+            answers.push((rank, format!("rank {rank}: {}", lines.first().map_or("", |line| line))));
+            longest = longest.max(wall(&run.explained.profile));
+            ranks.push(RankRun::new(rank, &run.evidence()));
+        }
+        answers.sort_unstable();
+        let (all, findings) = (answers.len(), job_findings(ranks));
+        let mut answers: Vec<String> = answers.into_iter().map(|(_, line)| line).collect();
+        if all > MAX_RANKS {
+            answers.truncate(MAX_RANKS);
+            answers.push(format!("and {} more ranks", all - MAX_RANKS));
+        }
+        let files: Vec<String> =
+            self.inputs.iter().map(|input| quoted_for_shell(&input.to_string())).collect();
+        let next = format!("gpuflame merge-ranks {} -o job.svg", files.join(" "));
+        let page = Page::of(&self.report.output, console);
+        let page = Page { columns: Some(page.columns.unwrap_or(COLUMNS)), ..page };
+        let text = match self.report.format {
+            ReportFormat::Text => fitted(
+                |most| {
+                    let mut text = Vec::new();
+                    layout::write_sentences(&answers, page, &mut text)?;
+                    text.push(b'\n');
+                    write_findings(&findings, longest, most, page, &mut text)?;
+                    writeln!(text, "next: {}", clean_line(&next))?;
+                    Ok(text)
+                },
+                is_one_screen,
+            ),
+            format => {
+                let write = |most| {
+                    let unknown = unchecked(&findings);
+                    let tables = [
+                        answer_table(&answers),
+                        finding_table(&findings, longest, most),
+                        not_recorded_table(unknown),
+                        next_table(&next),
+                    ];
+                    let mut text = Vec::new();
+                    write_tables(&[], &tables, format, Page::UNBOUNDED, &mut text).map(|()| text)
+                };
+                fitted(write, |text| text.len() <= MAX_JSON_BYTES)
+            }
+        }?;
+        self.report.output.write(console, |out| Ok(out.write_all(&text)?))?;
+        Ok(Outcome::Clean)
+    }
+}
+
+/// Writes the findings, and the checks without data.
+fn write_findings(
+    findings: &[Finding],
+    wall: u64,
+    most: usize,
+    page: Page,
+    text: &mut Vec<u8>,
+) -> Result<()> {
+    let sentences = finding_sentences(findings, wall, most);
+    let nothing = ["findings: none above 2 % of the time".to_owned()];
+    layout::write_sentences(if sentences.is_empty() { &nothing } else { &sentences }, page, text)?;
+    text.push(b'\n');
+    Ok(())
+}
+
+fn answer_table(answers: &[String]) -> Table {
+    let mut table = Table::new("answers", &["answer"]);
+    answers.iter().for_each(|line| table.add_row([Cell::Text(shortened(line, 4 * MAX_NAME_CHARS))]));
+    table
+}
+
+fn not_recorded_table(unknown: Vec<(String, String)>) -> Table {
+    let mut table = Table::new("not_recorded", &["not_recorded", "recorded_by"]);
+    unknown.into_iter().for_each(|(what, how)| table.add_row([what, how].map(Cell::Text)));
+    table
+}
+
+fn next_table(command: &str) -> Table {
+    let mut next = Table::new("next", &["command"]);
+    next.add_row([Cell::Text(command.to_owned())]);
+    next
+}
+
+/// A run, with everything that its summary needs.
+struct SummarizedRun {
+    explained: Explained,
+    copies: CopySums,
+    spans: WorkSpans,
+}
+
+impl SummarizedRun {
+    fn evidence(&self) -> RunEvidence<'_> {
+        RunEvidence {
+            profile: &self.explained.profile,
+            spans: &self.spans,
+            states: &self.explained.facts.host_states,
+            copies: &self.copies,
+            has_only_sums: self.explained.facts.has_only_sums,
+            linked: self.explained.facts.linked.as_ref(),
+        }
+    }
+
+    /// Returns the order of the activities. Prints a remark about impossible durations.
+    fn order(&self, source: &Source, console: Console) -> StreamOrder {
+        check_order(source, &self.explained, self.spans.clone(), console)
+    }
+}
+
+/// Returns the findings about records and about lost time, the worst first.
+fn findings_of_run(run: &RunEvidence<'_>, explained: &Explained, order: StreamOrder) -> Vec<Finding> {
+    let mut findings = record_findings(&Evidence {
+        profile: &explained.profile,
+        tally: &explained.ledger.tally,
+        has_only_sums: explained.facts.has_only_sums,
+        events: &JoinedRows::default(),
+        stream_order: &order,
+        linked: run.linked,
+        damaged: explained.facts.damaged,
+        writer_state: explained.facts.writer_state,
+    });
+    findings.retain(|finding| finding.severity == Severity::Bad);
+    findings.extend(cost_findings(run));
+    findings.sort_by_key(|finding| (finding.severity, std::cmp::Reverse(finding.cost)));
+    findings
+}
+
+/// Returns the table of what is wrong, and of what costs time.
+fn finding_table(findings: &[Finding], wall: u64, most: usize) -> Table {
+    const COLUMNS: [&str; 6] = ["result", "id", "cost_ns", "share_percent", "culprit", "why"];
+    let mut table = Table::new("findings", &COLUMNS);
+    let shown = |finding: &&Finding| matches!(finding.severity, Severity::Bad | Severity::Cost);
+    table.set_all_rows(findings.iter().filter(shown).count());
+    for finding in findings.iter().filter(shown).take(most.max(2)) {
+        table.add_row([
+            finding.severity.word().into(),
+            finding.id.into(),
+            finding.cost.map_or(Cell::Nothing, Cell::Nanos),
+            finding.cost.map_or(Cell::Nothing, |cost| Cell::share(cost, wall)),
+            Cell::Text(shortened(&finding.culprit, MAX_NAME_CHARS)),
+            Cell::Text(shortened(&finding.why, 4 * MAX_NAME_CHARS)),
+        ]);
+    }
+    table
+}
+
+/// Returns sentences about findings: what, where, and why.
+fn finding_sentences(findings: &[Finding], wall: u64, most: usize) -> Vec<String> {
+    let shown = findings.iter().filter(|finding| matches!(finding.severity, Severity::Bad | Severity::Cost));
+    let sentence = |finding: &Finding| {
+        let share = finding.cost.map_or(String::new(), |cost| format!("{:.1} %, ", percent(cost, wall)));
+        let place = if finding.culprit.is_empty() { String::new() } else { format!(" {}", finding.culprit) };
+        let mark = if finding.severity == Severity::Bad { "BAD " } else { "" };
+        format!(
+            "{mark}{}: {share}{}{}{}",
+            finding.id,
+            finding.why,
+            if place.is_empty() { "" } else { ";" },
+            place
+        )
+    };
+    shown.take(most.max(2)).map(sentence).collect()
+}
+
+/// Returns the checks without data, as pairs of the checks and the reason.
+fn unchecked(findings: &[Finding]) -> Vec<(String, String)> {
+    let mut reasons: Vec<(String, String)> = Vec::new();
+    for finding in findings.iter().filter(|finding| finding.severity == Severity::Unknown) {
+        let (id, why) = (finding.id, &*finding.why);
+        match reasons.iter_mut().find(|(_, known)| known == why) {
+            Some((ids, _)) => *ids += &format!(", {id}"),
+            None => reasons.push((id.to_owned(), why.to_owned())),
+        }
+    }
+    reasons
+}
+
+/// Length of the steady part of a run, in ns.
+fn wall(profile: &Profile) -> u64 {
+    profile.times().iter().map(|time| time.steady().window()).max().unwrap_or(0)
 }
 
 /// Returns the text with as many rows per table as fit, at most [`MAX_ROWS`].
@@ -125,6 +333,7 @@ struct Screen<'a> {
     explained: &'a Explained,
     copies: &'a CopySums,
     names: NameFolding,
+    findings: &'a [Finding],
 }
 
 impl Screen<'_> {
@@ -151,8 +360,11 @@ impl Screen<'_> {
     /// the GPU's account covers only a part of the steps.
     fn bound_line(&self) -> Option<String> {
         let busy = self.busy_percent()?;
+        let lost = self.findings.iter().filter_map(|finding| finding.cost).max().unwrap_or(0);
+        let is_lost = percent(lost, wall(self.profile())) >= 100.0 - BUSY_PERCENT;
         if busy >= BUSY_PERCENT {
-            return (!self.is_account_partial()).then(|| self.busy_line(busy));
+            // Copies count as busy, and kernels may be late meanwhile.
+            return (!is_lost && !self.is_account_partial()).then(|| self.busy_line(busy));
         }
         let idle = self.idle_samples();
         let all = saturating_sum(idle.iter().map(|sample| sample.amount()));
@@ -253,6 +465,7 @@ impl Screen<'_> {
         let mut text = Vec::new();
         layout::write_sentences(answers, page, &mut text)?;
         text.push(b'\n');
+        write_findings(self.findings, wall(self.profile()), most, page, &mut text)?;
         layout::write(&[], &self.tables(most), page, &mut text)?;
         text.push(b'\n');
         let unknown =
@@ -266,13 +479,13 @@ impl Screen<'_> {
 
     /// Returns the whole screen as tables, for programs.
     fn all_tables(&self, answers: &[String], input: &Source, most: usize) -> Vec<Table> {
-        let mut answer = Table::new("answers", &["answer"]);
-        answers.iter().for_each(|line| answer.add_row([Cell::Text(shortened(line, 4 * MAX_NAME_CHARS))]));
-        let mut unknown = Table::new("not_recorded", &["not_recorded", "recorded_by"]);
-        self.not_recorded().into_iter().for_each(|(what, how)| unknown.add_row([what, how].map(Cell::Text)));
-        let mut next = Table::new("next", &["command"]);
-        next.add_row([Cell::Text(self.next_command(input))]);
-        [answer].into_iter().chain(self.tables(most)).chain([unknown, next]).collect()
+        let findings = finding_table(self.findings, wall(self.profile()), most);
+        let unknown: Vec<_> = self.not_recorded();
+        [answer_table(answers), findings]
+            .into_iter()
+            .chain(self.tables(most))
+            .chain([not_recorded_table(unknown), next_table(&self.next_command(input))])
+            .collect()
     }
 
     fn tables(&self, most: usize) -> Vec<Table> {
@@ -390,6 +603,7 @@ impl Screen<'_> {
         if let Some(marks) = marks.filter(|_| profile.step_series().groups.is_empty()) {
             note("steps, so slow ones are unknown".to_owned(), marks);
         }
+        notes.extend(unchecked(self.findings));
         notes
     }
 

@@ -36,6 +36,9 @@ pub struct ReadOptions {
     /// recordings with the ranges of `emit_nvtx`. Default: false, so that the work is attributed to autograd, which
     /// launched it.
     pub backward_under_forward: bool,
+    /// Whether the states of the host's threads are also read for the time in which a GPU copied but ran no kernel. Default:
+    /// false.
+    pub kernel_gaps: bool,
     /// Traces taken while the graphs that this run launches were captured. Work of the graphs is attributed to the
     /// stacks in these traces. Default: none.
     pub graph_captures: Vec<PathBuf>,

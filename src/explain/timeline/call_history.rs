@@ -61,6 +61,8 @@ impl CulpritThreads {
 #[derive(Clone, Debug, Default)]
 struct ThreadHistory {
     last: Option<CallSpan>,
+    /// Beginning of the latest run of short calls with short pauses between them, and the first of these calls.
+    run: Option<(u64, ContextId)>,
     /// The thread's pieces in order of time, without overlaps.
     pieces: VecDeque<HistoryPiece>,
 }
@@ -122,12 +124,21 @@ impl CallHistory {
 
     /// Adds a completed call, or a launch that is still in progress. Calls of a thread must be added in order of time.
     pub(super) fn add(&mut self, id: ThreadId, begun: u64, ended: u64, call: ContextId) {
+        self.add_any(id, (begun, ended), call, false);
+    }
+
+    fn add_any(&mut self, id: ThreadId, (begun, ended): (u64, u64), call: ContextId, launches: bool) {
         if !self.threads.contains_key(&id) && self.threads.len() >= MAX_THREADS {
             self.forget_threads();
         }
         let thread = self.threads.entry(id).or_default();
         let count_before = thread.pieces.len();
         let last_until = thread.pieces.back().map_or(0, |piece| piece.until);
+        if thread.continue_run((begun, ended), call, launches) {
+            thread.last = Some(CallSpan { begun, ended, call });
+            self.pieces += thread.pieces.len() - count_before;
+            return;
+        }
         match thread.last {
             None => {
                 thread.push(HistoryPiece { since: 0, until: begun, call, after: HistoryPiece::BEGINNING })
@@ -152,7 +163,7 @@ impl CallHistory {
 
     /// Adds a launch, under the same conditions as [`CallHistory::add`].
     pub(super) fn add_launch(&mut self, id: ThreadId, begun: u64, ended: u64, call: ContextId) {
-        self.add(id, begun, ended, call);
+        self.add_any(id, (begun, ended), call, true);
         if self.recent.first() != Some(&id) {
             self.recent.retain(|other| *other != id);
             self.recent.truncate(MAX_RECENT_THREADS - 1);
@@ -245,6 +256,9 @@ impl CallHistory {
             if let Some(last) = &mut thread.last {
                 last.call = context(last.call);
             }
+            if let Some((_, call)) = &mut thread.run {
+                *call = context(*call);
+            }
             for piece in &mut thread.pieces {
                 piece.call = context(piece.call);
                 if let Some(after) = piece.after() {
@@ -273,6 +287,30 @@ impl CallHistory {
 }
 
 impl ThreadHistory {
+    /// Adds a short call to the run of short calls before it. A run is stored as one long call, the first one, because a
+    /// thread that polls or allocates a thousand times is as busy as in one long call. Returns false if the call is no part
+    /// of a long run. A launch never is: launches in a row are no reason for idle time.
+    fn continue_run(&mut self, (begun, ended): (u64, u64), call: ContextId, launches: bool) -> bool {
+        let is_short = !launches && ended.saturating_sub(begun) < MIN_PIECE_NS;
+        let continues = self
+            .last
+            .is_some_and(|last| ended >= last.ended && begun < last.ended.saturating_add(MIN_PIECE_NS));
+        self.run = match self.run {
+            _ if !is_short => None,
+            Some(run) if continues => Some(run),
+            _ => Some((begun, call)),
+        };
+        let Some((since, first)) = self.run.filter(|(since, _)| ended >= since.saturating_add(MIN_PIECE_NS))
+        else {
+            return false;
+        };
+        match self.pieces.back_mut().filter(|piece| piece.since == since && piece.is_call()) {
+            Some(piece) => piece.until = ended,
+            None => self.push(HistoryPiece { since, until: ended, call: first, after: HistoryPiece::CALL }),
+        }
+        true
+    }
+
     fn push(&mut self, piece: HistoryPiece) {
         // The last piece is a call whose end was not known when it was added.
         if let Some(last) = self.pieces.back_mut()
@@ -379,6 +417,23 @@ mod tests {
             blame(&calls, (0, 10, 300), 102, &[1]),
             ["100-103 190", "103 60", "103-104 2", "102 1", "104-102 37"]
         );
+    }
+
+    #[test]
+    fn a_thread_that_makes_short_calls_in_a_row_is_busy_with_the_first_of_them() {
+        let mut calls = CallHistory::default();
+        let mut add = |begun: u64, ended: u64, call| {
+            calls.add(ThreadId(1), begun * US, ended * US, ContextId(call));
+        };
+        // A call of 3 us every 4 us, from 100 until 499; a pause of 40 us; another call.
+        (0..100).for_each(|at| add(100 + 4 * at, 103 + 4 * at, 103 + (at % 2) as u32));
+        add(539, 541, 105);
+        calls.add_launch(ThreadId(1), 600 * US, 605 * US, ContextId(102));
+        assert_eq!(
+            blame(&calls, (0, 90, 600), 102, &[1]),
+            ["102 10", "103 399", "104-105 40", "102 2", "105-102 59"]
+        );
+        assert_eq!(calls.pieces, 4);
     }
 
     #[test]

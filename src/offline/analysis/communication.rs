@@ -92,15 +92,25 @@ pub fn sum_communication<'a>(
     classify: impl Fn(&JoinedActivity) -> WorkClass,
     place: impl Fn(&JoinedActivity) -> SampleSite,
 ) -> (BTreeMap<DeviceId, Communication>, BTreeMap<SampleSite, StackShare>) {
+    sum_spans(activities.map(|event| {
+        let activity = &event.activity;
+        let end = if activity.duration().is_none() { activity.start } else { activity.end };
+        (activity.device, activity.start.0, end.0, classify(event), place(event))
+    }))
+}
+
+/// Sums communication as [`sum_communication`] does, from work given as (device, start, end, class, stack).
+pub(super) fn sum_spans(
+    spans: impl Iterator<Item = (DeviceId, u64, u64, WorkClass, SampleSite)>,
+) -> (BTreeMap<DeviceId, Communication>, BTreeMap<SampleSite, StackShare>) {
     let mut devices: BTreeMap<DeviceId, DeviceSpans> = BTreeMap::new();
-    for event in activities {
-        let device = devices.entry(event.activity.device).or_default();
-        let (start, end) = (event.activity.start.0, event.activity.end.0);
-        if event.activity.duration().is_none_or(|nanos| nanos == 0) {
+    for (device, start, end, class, place) in spans {
+        let device = devices.entry(device).or_default();
+        if end <= start {
             continue;
         }
-        match classify(event) {
-            WorkClass::Communication => device.communication.push((start, end, place(event))),
+        match class {
+            WorkClass::Communication => device.communication.push((start, end, place)),
             WorkClass::Computation => device.computation.add(start, end),
             WorkClass::Memory => {}
         }

@@ -24,7 +24,10 @@ pub use communication::{Communication, CommunicationFilter, StackShare, WorkClas
 pub use copies::CopySums;
 pub use coverage::StepCoverage;
 pub use delays::{LaunchDelays, WorkDelays};
-pub use findings::{Evidence, Figures, Finding, Severity, findings};
+pub use findings::{
+    Evidence, Figures, Finding, HostStates, RankRun, RunCosts, RunEvidence, Severity, cost_findings,
+    job_findings, record_findings, run_costs,
+};
 pub use jobs::{JobDifference, JobMember, find_difference, find_missing};
 pub use stragglers::{RankComparison, RankTime, StragglerVerdict, compare_ranks, median};
 pub use stream_order::{ImpossibleDuration, Overlaps, StreamOrder, WorkSpans, check_stream_order};

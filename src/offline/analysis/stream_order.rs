@@ -8,7 +8,7 @@
 use gpuflame_explain::events::JoinedRows;
 use gpuflame_explain::join::{Launched, Origin, Sink};
 use gpuflame_export::compose::call;
-use gpuflame_model::profile::{Profile, add_to, saturating_sum};
+use gpuflame_model::profile::{MAX_PLAUSIBLE_NS, Profile, add_to, saturating_sum};
 use gpuflame_model::record::{
     Activity, ContextId, CorrelationId, DeviceId, GpuContextId, IdMap, Nanos, StreamId, Work,
 };
@@ -55,6 +55,24 @@ impl WorkSpans {
         has_whole_micros(&self.spans).map(|whole| whole && linked.is_some_and(is_text))
     }
 
+    /// Returns the stored activities whose durations are possible. An activity that lasts beyond the start of later work of its
+    /// stream, and beyond any plausible duration, ends at that start.
+    pub(super) fn plausible_spans(&self) -> Vec<WorkSpan> {
+        let mut spans: Vec<WorkSpan> =
+            self.spans.iter().filter(|span| span.end >= span.start).copied().collect();
+        spans.sort_unstable_by_key(|span| (span.stream, span.start));
+        for at in 0..spans.len() {
+            let next = spans.get(at + 1).filter(|next| next.stream == spans[at].stream);
+            let end = next.map_or(spans[at].end, |next| next.start);
+            if spans[at].end - spans[at].start > MAX_PLAUSIBLE_NS {
+                spans[at].end = end.max(spans[at].start).min(spans[at].end);
+            }
+        }
+        spans.retain(|span| span.end - span.start <= MAX_PLAUSIBLE_NS);
+        spans.sort_unstable_by_key(|span| (span.start, span.end));
+        spans
+    }
+
     /// Returns the number of activities that were not stored.
     pub fn skipped(&self) -> u64 {
         self.skipped
@@ -71,7 +89,7 @@ impl Sink for WorkSpans {
             return;
         }
         let launch = match origin {
-            Origin::Launch(launched) => Some((activity.correlation, launched.time, launched.context)),
+            Origin::Launch(launched) => Some((activity.correlation, launched)),
             Origin::Missing(_) => None,
         };
         self.spans.push(WorkSpan {
@@ -89,15 +107,23 @@ impl Sink for WorkSpans {
 
 type StreamKey = (DeviceId, GpuContextId, StreamId);
 
+/// Times, place and launch of an activity.
 #[derive(Clone, Copy, Debug)]
-struct WorkSpan {
-    stream: StreamKey,
-    start: u64,
-    end: u64,
-    launch: Option<(CorrelationId, Nanos, ContextId)>,
+pub(super) struct WorkSpan {
+    pub(super) stream: StreamKey,
+    pub(super) start: u64,
+    pub(super) end: u64,
+    launch: Option<(CorrelationId, Launched)>,
     /// Whether the work may be a node of a graph.
     is_node: bool,
-    work: Work,
+    pub(super) work: Work,
+}
+
+impl WorkSpan {
+    /// Returns the launch of the activity, if it is known.
+    pub(super) fn launched(&self) -> Option<Launched> {
+        self.launch.map(|(_, launched)| launched)
+    }
 }
 
 /// Number of overlapping activities, and the total time by which they begin too early.
@@ -202,7 +228,7 @@ fn has_whole_micros(spans: &[WorkSpan]) -> Option<bool> {
 /// Marks the work of launches with several activities. If a trace does not mark graph nodes, such a launch is taken for
 /// the launch of a graph.
 fn mark_graph_nodes(spans: &mut [WorkSpan]) {
-    let key = |span: &WorkSpan| span.launch.map(|(id, time, _)| (id.0, time));
+    let key = |span: &WorkSpan| span.launch.map(|(id, launched)| (id.0, launched.time));
     spans.sort_unstable_by_key(key);
     for one_launch in spans.chunk_by_mut(|a, b| a.launch.is_some() && key(a) == key(b)) {
         if one_launch.len() > 1 {
@@ -231,7 +257,7 @@ enum LaunchClass {
 
 impl ProgrammaticCalls<'_> {
     fn class_of(&mut self, span: &WorkSpan) -> LaunchClass {
-        let Some((_, _, context)) = span.launch else { return LaunchClass::MaybeAmd };
+        let Some(Launched { context, .. }) = span.launched() else { return LaunchClass::MaybeAmd };
         let profile = self.profile;
         *self.known.entry(context).or_insert_with(|| match call(profile, context) {
             name if name.starts_with("hip") => LaunchClass::MaybeAmd,

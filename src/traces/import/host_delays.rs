@@ -175,12 +175,18 @@ fn slice_state(node: u32, class: FrameClass) -> SliceState {
     if class == FrameClass::Range { SliceState::Framing(node) } else { SliceState::Working(node) }
 }
 
-/// Returns, for each thread, the spans in which a GPU was idle and the thread had not yet launched the GPU's next
-/// work.
-pub(super) fn delay_spans(ops: &[OpRecord], calls: &[CallRecord], threads: usize) -> Vec<Vec<(i64, i64)>> {
+/// Returns, for each thread, the spans in which a GPU ran none of the `counted` work and the thread had not yet launched the
+/// next such work.
+pub(super) fn delay_spans(
+    ops: &[OpRecord],
+    calls: &[CallRecord],
+    threads: usize,
+    counted: impl Fn(&OpRecord) -> bool,
+) -> Vec<Vec<(i64, i64)>> {
     let mut spans = vec![Vec::new(); threads];
     let called = |op: &OpRecord| op.call.map(|call| &calls[call as usize]);
-    let mut order: Vec<u32> = (0..).zip(ops).filter(|(_, op)| op.end > op.start).map(|(at, _)| at).collect();
+    let mut order: Vec<u32> =
+        (0..).zip(ops).filter(|(_, op)| op.end > op.start && counted(op)).map(|(at, _)| at).collect();
     order.sort_unstable_by_key(|&at| {
         let op = &ops[at as usize];
         (op.device, op.start, called(op).map_or(i64::MIN, |call| call.start))
@@ -195,6 +201,25 @@ pub(super) fn delay_spans(ops: &[OpRecord], calls: &[CallRecord], threads: usize
             }
         }
         busy = Some((op.device, until.max(op.end)));
+    }
+    spans
+}
+
+/// Extends the beginning of each span to the end of the last launch that the thread made before the span.
+pub(super) fn since_last_launch(
+    mut spans: Vec<Vec<(i64, i64)>>,
+    calls: &[CallRecord],
+) -> Vec<Vec<(i64, i64)>> {
+    let mut ends: Vec<Vec<i64>> = vec![Vec::new(); spans.len()];
+    for call in calls.iter().filter(|call| call.ops > 0) {
+        ends[call.thread as usize].push(call.end);
+    }
+    for (spans, ends) in spans.iter_mut().zip(&mut ends) {
+        ends.sort_unstable();
+        for (from, _) in spans {
+            let before = ends.partition_point(|end| *end <= *from);
+            *from = before.checked_sub(1).map_or(*from, |at| ends[at]);
+        }
     }
     spans
 }

@@ -171,6 +171,8 @@ pub enum CpuKind {
     Range,
     /// A step of the profiler (`ProfilerStep#5`, `ProfileStep#5[15.2 ms]`).
     Step,
+    /// Work of a profiler (`Instrumentation`), or loading of code (`Lazy Function Loading`).
+    Overhead,
 }
 
 /// A stretch of time on a CPU thread.

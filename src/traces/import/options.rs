@@ -20,6 +20,9 @@ pub struct Options {
     /// compute, followed by `[backward]`, if the trace links the two operators. Default: false, so that the launches
     /// stay on autograd's own thread, which launched them and has no code of the model on its stack.
     pub backward_under_forward: bool,
+    /// Whether the states of threads are also emitted for the time in which a GPU ran no kernel, although it copied. Default:
+    /// false.
+    pub kernel_gaps: bool,
     /// Traces taken while the graphs that this trace launches were captured. Default: none.
     pub graph_captures: Vec<PathBuf>,
     /// Counter of bytes read so far, of the total [`Opened::size`](super::Opened::size). Default: none.
@@ -33,6 +36,7 @@ impl Default for Options {
             threads: 2,
             accept_cut: false,
             backward_under_forward: false,
+            kernel_gaps: false,
             graph_captures: Vec::new(),
             progress: None,
         }

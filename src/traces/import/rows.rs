@@ -19,10 +19,11 @@ use super::trace_collector::{SyncRecord, TraceCollector};
 use super::work::OpRecord;
 use super::{Kind, NameTable, Opened, Options, Text};
 use gpuflame_model::error::{Error, ErrorKind, Result};
+use gpuflame_model::profile::MAX_PLAUSIBLE_NS;
 use gpuflame_model::record::{
-    Activity, ContextFlags, ContextId, CorrelationId, Created, DeviceId, EventId, Frame, GpuContextId,
-    GraphId, GraphNodeId, HostState, IdMap, LabelId, LabelKind, Launch, Loss, Missing, NameId, Nanos, Row,
-    Step, StreamId, ThreadId,
+    Activity, ContextFlags, ContextId, CorrelationId, Created, Detail, DeviceId, EventId, Frame,
+    GpuContextId, GraphId, GraphNodeId, HostState, IdMap, LabelId, LabelKind, Launch, Loss, Missing, NameId,
+    Nanos, Row, Step, StreamId, ThreadId,
 };
 
 /// A start of 0 means "not recorded" if all other starts are later than this time, in ns on the trace's clock.
@@ -47,6 +48,7 @@ pub fn rows(opened: Opened, options: &Options, each: &mut dyn FnMut(&Row<'_>)) -
         return Err(Error::new(ErrorKind::Format, what));
     }
     let mut collector = TraceCollector::new(options.backward_under_forward, None);
+    collector.kernel_gaps = options.kernel_gaps;
     if !options.graph_captures.is_empty() {
         collector.graph_captures = Some(read_captures(options)?);
     }
@@ -84,6 +86,7 @@ impl TraceCollector {
         linked.unpaired_edges = (self.unpaired_edges.begins, self.unpaired_edges.ends);
         linked.cpu_events = self.cpu_events();
         (linked.sync_records, linked.wait_calls) = (self.syncs.len() as u64, self.wait_calls);
+        (linked.event_wait_calls, linked.profiler_ns) = (self.event_wait_calls, self.profiler_ns);
         linked.ops_without_stream = self.ops_without_stream;
         let captured = self.remove_captured_launches();
         if captured > 0 {
@@ -107,7 +110,16 @@ impl TraceCollector {
             self.split_call_stacks();
         }
         let mut stacks = StackTree::default();
-        let spans = host_delays::delay_spans(&self.ops, &self.calls, self.slices.len());
+        let mut spans = host_delays::delay_spans(&self.ops, &self.calls, self.slices.len(), |_| true);
+        if self.kernel_gaps {
+            let is_kernel = |op: &OpRecord| {
+                matches!(op.detail, Detail::Kernel(_) | Detail::Graph)
+                    && op.end.saturating_sub(op.start) <= MAX_PLAUSIBLE_NS as i64
+            };
+            let more = host_delays::delay_spans(&self.ops, &self.calls, self.slices.len(), is_kernel);
+            let more = host_delays::since_last_launch(more, &self.calls);
+            spans.iter_mut().zip(more).for_each(|(spans, more)| spans.extend(more));
+        }
         let delay_stacks = self.find_stacks(&mut stacks, spans);
         linked.crossing_slices = self.crossing_slices;
         if self.backward_under_forward {

@@ -72,7 +72,7 @@ impl FrameClass {
         match kind {
             SliceKind::Python => Self::Python,
             SliceKind::Cpu(CpuKind::Range | CpuKind::Step) => Self::Range,
-            SliceKind::Cpu(CpuKind::Operator) => Self::Operator,
+            SliceKind::Cpu(CpuKind::Operator | CpuKind::Overhead) => Self::Operator,
             SliceKind::Call | SliceKind::Work | SliceKind::Unknown => Self::Call,
         }
     }

@@ -54,8 +54,13 @@ pub struct TraceCollector {
     /// Steps as (start, end, label, thread).
     pub(super) steps: Vec<(i64, i64, u32, u32)>,
     pub(super) wait_calls: u64,
+    /// Number of calls that make a stream wait for an event.
+    pub(super) event_wait_calls: u64,
+    /// Time for which a profiler worked on the program's threads, in ns.
+    pub(super) profiler_ns: u64,
     pub(super) ops_without_stream: u64,
     pub(super) backward_under_forward: bool,
+    pub(super) kernel_gaps: bool,
     pub(super) operator_links: OperatorLinks,
     /// Python call stacks from operator arguments. The numbers of this table index `operator_links.python_stacks`.
     pub(super) call_stacks: NameTable,
@@ -288,8 +293,12 @@ impl TraceCollector {
     fn add_cpu_op(&mut self, op: &CpuOp<'_>) {
         let thread = self.thread_number(op.process, op.thread);
         let (label, class) = (self.labels.intern(op.name), FrameClass::from_kind(SliceKind::Cpu(op.kind)));
-        if op.kind == CpuKind::Step {
-            self.steps.push((op.start, op.end, label, thread));
+        match op.kind {
+            CpuKind::Step => self.steps.push((op.start, op.end, label, thread)),
+            CpuKind::Overhead if !self.labels.text(label).contains("Loading") => {
+                self.profiler_ns = self.profiler_ns.saturating_add(op.end.abs_diff(op.start));
+            }
+            _ => {}
         }
         let number = self.next_slice_number();
         if self.backward_under_forward || !op.call_stack.raw().is_empty() {
@@ -338,6 +347,7 @@ impl TraceCollector {
         let label = self.labels.intern(call.name);
         let facts = self.call_facts(label);
         self.wait_calls += u64::from(facts.waits);
+        self.event_wait_calls += u64::from(facts.waits_for_event);
         match facts.role {
             Some(GraphRole::BeginCapture) => self.capture_edges.push((number, true)),
             Some(GraphRole::EndCapture) => self.capture_edges.push((number, false)),
@@ -554,6 +564,8 @@ fn intern_given_stack(stack: Text<'_>, kinds: Text<'_>, numbers: &mut NameTable)
 struct CallFacts {
     /// Whether the call blocks the host or makes a stream wait.
     waits: bool,
+    /// Whether the call makes a stream wait for an event.
+    waits_for_event: bool,
     /// Whether the call always starts GPU work.
     launches: bool,
     role: Option<GraphRole>,
@@ -562,9 +574,10 @@ struct CallFacts {
 
 impl CallFacts {
     fn from_name(name: &str) -> Self {
-        let waits = name.contains("Synchronize") || name.contains("WaitEvent");
+        let waits_for_event = name.contains("WaitEvent");
+        let waits = name.contains("Synchronize") || waits_for_event;
         let (launches, starts) = (is_launch(name), CallUse::from_name(name));
-        Self { waits, launches, role: GraphRole::from_name(name), starts }
+        Self { waits, waits_for_event, launches, role: GraphRole::from_name(name), starts }
     }
 }
 

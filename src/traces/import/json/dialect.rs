@@ -67,6 +67,8 @@ fn classify(category: &[u8]) -> Class {
         b"cpu_op" | b"Operator" | b"OperatorInner" => Class::Cpu(CpuKind::Operator),
         b"user_annotation" | b"UserDefined" | b"PythonUserDefined" | b"Forward" | b"Backward"
         | b"Optimization" | b"Dataloader" | b"Communication" | b"PythonOp" => Class::Cpu(CpuKind::Range),
+        // Work of a profiler on the thread that it delays.
+        b"overhead" => Class::Cpu(CpuKind::Overhead),
         b"ProfileStep" => Class::Cpu(CpuKind::Step),
         b"python_function" => Class::Python,
         b"cuda_sync" => Class::Sync,

@@ -1,9 +1,9 @@
-//! Checks a trace for doubtful figures. Each finding states which figures are doubtful, their number, and why they
-//! matter.
+//! Findings about records: which figures of a run are doubtful, their number, and why they matter.
 
 use std::borrow::Cow;
 
-use super::stream_order::StreamOrder;
+use super::super::stream_order::StreamOrder;
+use super::{Figures, Finding, Severity};
 use gpuflame_explain::events::{JoinedActivity, JoinedRows};
 use gpuflame_explain::join::Tally;
 use gpuflame_export::work_name;
@@ -11,59 +11,6 @@ use gpuflame_model::profile::views::GPU;
 use gpuflame_model::profile::{Profile, Sample, format_nanos, saturating_sum};
 use gpuflame_model::record::{Loss, Missing};
 use gpuflame_traces::import::{LinkReport, WriterState};
-
-/// A check and the result of the check.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Finding {
-    /// Stable name of the check, for programs.
-    pub id: &'static str,
-    /// Severity of the finding.
-    pub severity: Severity,
-    /// Number of occurrences, if the check counts occurrences.
-    pub figures: Option<Figures>,
-    /// Short description of the check.
-    pub what: &'static str,
-    /// Reason why the finding matters; empty if nothing was found.
-    pub why: Cow<'static, str>,
-}
-
-/// Severity of a finding, worst first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Severity {
-    /// The finding makes sums, links or orders wrong, for more than a thousandth of the operations or of the busy
-    /// time.
-    Bad,
-    /// The finding is worth knowing.
-    Note,
-    /// The input lacks the data for the check.
-    Unknown,
-    /// The check looked for occurrences and found none.
-    Absent,
-    /// The finding is a fact, not a problem.
-    Fine,
-}
-
-impl Severity {
-    /// Word for the severity in reports.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Bad => "BAD",
-            Self::Note => "note",
-            Self::Unknown => "unknown",
-            Self::Absent => "none",
-            Self::Fine => "ok",
-        }
-    }
-}
-
-/// A count of occurrences and the total that contains them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Figures {
-    /// Number of occurrences.
-    pub count: u64,
-    /// Total that the occurrences are part of; 0 if unknown.
-    pub of: u64,
-}
 
 /// Input of the checks.
 #[derive(Clone, Copy, Debug)]
@@ -86,8 +33,8 @@ pub struct Evidence<'a> {
     pub writer_state: Option<WriterState>,
 }
 
-/// Runs all checks. The worst findings come first; the finding on the precision of times comes last.
-pub fn findings(evidence: &Evidence<'_>) -> Vec<Finding> {
+/// Runs all checks of records. The worst findings come first; the finding on the precision of times comes last.
+pub fn record_findings(evidence: &Evidence<'_>) -> Vec<Finding> {
     let Evidence { events, linked, profile, .. } = *evidence;
     let facts = profile.row_facts();
     let known = facts.unwrap_or_default();
@@ -424,7 +371,8 @@ fn counted_finding(
     why: impl Into<Cow<'static, str>>,
 ) -> Finding {
     let (severity, why) = if count == 0 { (Severity::Absent, "".into()) } else { (severity, why.into()) };
-    Finding { id, severity, figures: Some(Figures { count, of }), what, why }
+    let figures = Some(Figures { count, of });
+    Finding { id, severity, figures, cost: None, what, culprit: String::new(), why }
 }
 
 /// Smallest plausible distance of the first activity from the clock's zero, in ns. Clocks count from 1970 or from the
@@ -476,7 +424,15 @@ fn precision_finding(evidence: &Evidence<'_>) -> Finding {
         }
         Some(false) => (Severity::Fine, "times are in nanoseconds", ""),
     };
-    Finding { id: "precision", severity, figures: None, what, why: why.into() }
+    Finding {
+        id: "precision",
+        severity,
+        figures: None,
+        cost: None,
+        what,
+        culprit: String::new(),
+        why: why.into(),
+    }
 }
 
 #[cfg(test)]
@@ -500,7 +456,7 @@ mod tests {
             damaged: 3,
             writer_state: None,
         };
-        let findings = findings(&evidence);
+        let findings = record_findings(&evidence);
         let bad: Vec<_> = findings.iter().filter(|finding| finding.severity == Severity::Bad).collect();
         let figures = bad.iter().map(|finding| (finding.id, finding.figures.unwrap().count));
         assert_eq!(figures.collect::<Vec<_>>(), [("no_gpu_work", 1), ("damaged", 3)]);
@@ -527,7 +483,7 @@ mod tests {
                 damaged: 0,
                 writer_state: None,
             };
-            let all = findings(&evidence).into_iter();
+            let all = record_findings(&evidence).into_iter();
             all.filter(|one| {
                 one.severity == Severity::Unknown && one.figures.is_none() && !one.why.is_empty()
             })

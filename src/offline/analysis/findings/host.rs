@@ -1,0 +1,343 @@
+//! Findings about the host: why it was late with launches, or why kernels waited for copies.
+
+use std::collections::BTreeMap;
+
+use super::launched::Launched;
+use super::lost_time::{Piece, usual_count};
+use super::places::{Class, Place};
+use super::thresholds::{
+    MAX_FRAGMENT_NS, MAX_HARDWARE_GAP_NS, MAX_PAUSES_PERCENT, MAX_READ_NS, MIN_COST_PERCENT, MIN_FRAGMENTS,
+    MIN_PAUSE_FACTOR, MIN_PAUSE_NS, MIN_TINY_KERNELS,
+};
+use super::{Cost, Lost};
+use gpuflame_export::percent;
+use gpuflame_model::profile::{Cause, SampleSite, add_to, format_nanos};
+
+/// Reason for lost time, as far as it follows from a single place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Reason {
+    Garbage,
+    Compilation,
+    Profiler,
+    Allocation,
+    SynchronousCopy,
+    PageableCopy,
+    /// A copy that no kernel overlaps, although nothing is wrong with the copy.
+    Copy,
+    Fragments,
+    Read,
+    Wait,
+    Lock,
+    Loader,
+    TinyKernels,
+    Launches,
+    /// Anything else that the host did.
+    Other,
+}
+
+/// Pieces with one reason, in one function.
+#[derive(Debug, Default)]
+struct Group {
+    nanos: u64,
+    /// Number of copies or kernels, if they are counted; otherwise the number of gaps follows from `squares`.
+    counted: u64,
+    squares: f64,
+    /// Time and site of the longest piece.
+    longest: (u64, Option<SampleSite>),
+    /// Time by function, if the group has several.
+    functions: BTreeMap<String, u64>,
+}
+
+impl Group {
+    /// Number of copies, kernels or gaps; at least 1.
+    fn count(&self) -> u64 {
+        match self.counted {
+            0 => usual_count(self.nanos, self.squares),
+            counted => counted,
+        }
+    }
+}
+
+/// Maximum number of functions that are listed for a launch-bound run.
+const MAX_LAUNCHING_FUNCTIONS: usize = 4;
+
+/// Returns the findings about all pieces of lost time.
+pub(super) fn host_costs(lost: &Lost<'_>, pieces: &[Piece]) -> Vec<Cost> {
+    let mut groups: BTreeMap<(Reason, String), Group> = BTreeMap::new();
+    for piece in pieces {
+        let Some((reason, function, site)) = reason(lost, piece) else { continue };
+        // A profiler works everywhere.
+        let function = if reason == Reason::Profiler { String::new() } else { function };
+        let group = groups.entry((reason, function)).or_default();
+        add_to(&mut group.nanos, piece.nanos);
+        group.squares += piece.squares;
+        if piece.nanos > group.longest.0 {
+            group.longest = (piece.nanos, Some(site));
+        }
+    }
+    add_gpu_time(lost, &mut groups);
+    let launches = join_launches(&mut groups, lost.wall);
+    let usual_gap = usual_gap(pieces);
+    let mut costs: Vec<Cost> = groups
+        .iter()
+        .filter_map(|((reason, function), group)| cost(lost, *reason, function, group, usual_gap))
+        .collect();
+    costs.extend(launches.and_then(|group| launch_cost(lost, &group)));
+    costs
+}
+
+/// Returns the reason of a piece, the user's function, and the site that shows it.
+fn reason(lost: &Lost<'_>, piece: &Piece) -> Option<(Reason, String, SampleSite)> {
+    let place = lost.places.of(piece.site);
+    let of = |reason: Reason, place: &Place, site: SampleSite| Some((reason, place.function.clone(), site));
+    let here = |reason: Reason| of(reason, &place, piece.site);
+    match piece.cause {
+        Cause::Unknown => return None,
+        Cause::Dependency => {
+            let is_short = piece.nanos / piece.gaps.max(1) <= MAX_HARDWARE_GAP_NS;
+            return (place.copies() && !is_short).then(|| copy_reason(lost, &place)).and_then(here);
+        }
+        Cause::HostLate | Cause::LaunchLatency => {}
+    }
+    let mean = piece.nanos / piece.gaps.max(1);
+    match place.class(mean, false) {
+        Class::Garbage(_) => return here(Reason::Garbage),
+        Class::Compilation(_) => return here(Reason::Compilation),
+        Class::Profiler => return here(Reason::Profiler),
+        Class::Allocation(_) => return here(Reason::Allocation),
+        Class::Loader(loader) if !piece.is_launching => return Some((Reason::Loader, loader, piece.site)),
+        Class::Lock(_) => return here(Reason::Lock),
+        _ => {}
+    }
+    if let Some(waited) = piece.waited_at {
+        let site = SampleSite::Context(waited);
+        let waited = lost.places.of(site);
+        if waited.allocates() {
+            return of(Reason::Allocation, &waited, site);
+        }
+        if (waited.waits_for_gpu() || waited.copies())
+            && let Some(reason) = wait_reason(lost, &waited, matches!(piece.site, SampleSite::Between { .. }))
+        {
+            return of(reason, &waited, site);
+        }
+    }
+    let launched = lost.work.of(&place.function);
+    match () {
+        () if place.copies() => match copy_reason(lost, &place) {
+            Reason::Copy => here(Reason::Launches),
+            reason => here(reason),
+        },
+        () if launched.kernels.count == 0 && are_fragments(lost, &launched) => here(Reason::Fragments),
+        () if has_tiny_kernels(lost, &place.function, &launched) => here(Reason::TinyKernels),
+        () if piece.is_launching => here(Reason::Launches),
+        () => here(Reason::Other),
+    }
+}
+
+/// Returns the reason of time that follows a wait of the host for the GPU. In a recording, the time between a wait and the next
+/// call may have begun long after the wait. Then only a wait that reads a value is a reason.
+fn wait_reason(lost: &Lost<'_>, waited: &Place, is_between: bool) -> Option<Reason> {
+    let launched = lost.work.of(&waited.function);
+    let reads = launched.to_host.count > 0 && launched.to_host.mean() <= MAX_READ_NS;
+    match () {
+        () if waited.copies_synchronously() && launched.to_device.nanos >= launched.to_host.nanos => {
+            Some(Reason::SynchronousCopy)
+        }
+        () if reads && (lost.pageable.1 || waited.waits_for_gpu()) => Some(Reason::Read),
+        () if launched.to_host.nanos > launched.to_device.nanos && lost.pageable.1 => {
+            Some(Reason::PageableCopy)
+        }
+        () if launched.to_device.count > 0 && launched.kernels.count == 0 && lost.pageable.0 => {
+            Some(Reason::PageableCopy)
+        }
+        () => (!is_between && waited.waits_for_gpu()).then_some(Reason::Wait),
+    }
+}
+
+/// Returns what is wrong with the copies of a function.
+fn copy_reason(lost: &Lost<'_>, place: &Place) -> Reason {
+    let launched = lost.work.of(&place.function);
+    let is_to_host = launched.to_host.nanos > launched.to_device.nanos;
+    let is_pageable = if is_to_host { lost.pageable.1 } else { lost.pageable.0 };
+    match () {
+        () if are_fragments(lost, &launched) => Reason::Fragments,
+        () if place.copies_synchronously() => Reason::SynchronousCopy,
+        () if is_pageable => Reason::PageableCopy,
+        () => Reason::Copy,
+    }
+}
+
+fn are_fragments(lost: &Lost<'_>, launched: &Launched) -> bool {
+    let copies = launched.to_device.count + launched.to_host.count;
+    let nanos = launched.to_device.nanos.saturating_add(launched.to_host.nanos);
+    copies >= MIN_FRAGMENTS.saturating_mul(lost.work.iterations) && nanos / copies.max(1) <= MAX_FRAGMENT_NS
+}
+
+fn has_tiny_kernels(lost: &Lost<'_>, function: &str, launched: &Launched) -> bool {
+    let tiny = launched.tiny.count;
+    let is_named = !function.is_empty();
+    is_named
+        && tiny >= MIN_TINY_KERNELS.saturating_mul(lost.work.iterations)
+        && tiny > launched.kernels.count / 2
+}
+
+/// Adds the GPU time of tiny kernels, and in a recording that of copies for which the host waits. In a trace, that time is
+/// time without kernels already.
+fn add_gpu_time(lost: &Lost<'_>, groups: &mut BTreeMap<(Reason, String), Group>) {
+    for (function, launched) in &lost.work.functions {
+        if has_tiny_kernels(lost, function, launched) {
+            let group = groups.entry((Reason::TinyKernels, function.clone())).or_default();
+            add_to(&mut group.nanos, launched.tiny.nanos);
+            group.counted = launched.tiny.count;
+            group.longest = (0, launched.tiny_site.map(|(site, _)| site));
+        }
+        let copies = launched.to_device.nanos.saturating_add(launched.to_host.nanos);
+        let Some((site, _)) = launched.copy_site.filter(|_| !lost.is_kernel_time) else { continue };
+        let place = lost.places.of(site);
+        let reason = match copy_reason(lost, &place) {
+            Reason::Copy => continue,
+            reason => reason,
+        };
+        // A short copy that reads a value costs the wait.
+        if reason == Reason::PageableCopy
+            && launched.to_host.count > 0
+            && launched.to_host.mean() <= MAX_READ_NS
+        {
+            continue;
+        }
+        let group = groups.entry((reason, function.clone())).or_default();
+        add_to(&mut group.nanos, copies);
+        group.counted = launched.to_device.count + launched.to_host.count;
+        group.longest = (copies, Some(site));
+    }
+}
+
+/// Removes the groups of launches, and returns them as one: a launch-bound program has no single culprit. Functions that cost
+/// little between launches are a part of it.
+fn join_launches(groups: &mut BTreeMap<(Reason, String), Group>, wall: u64) -> Option<Group> {
+    let mut all = Group::default();
+    groups.retain(|(reason, function), group| {
+        let may_join = matches!(reason, Reason::Other | Reason::TinyKernels | Reason::Fragments);
+        let is_small = may_join && percent(group.nanos, wall) < MIN_COST_PERCENT;
+        if *reason == Reason::Launches || is_small {
+            all.functions.insert(function.clone(), group.nanos);
+            add_to(&mut all.nanos, group.nanos);
+            all.squares += group.squares;
+            all.longest = all.longest.max(group.longest);
+        }
+        *reason != Reason::Launches && !is_small
+    });
+    (all.nanos > 0).then_some(all)
+}
+
+/// Returns the median length of the gaps, each piece counted as often as it has gaps.
+fn usual_gap(pieces: &[Piece]) -> u64 {
+    let mut gaps: Vec<(u64, u64)> = pieces
+        .iter()
+        .filter(|piece| piece.gaps > 0)
+        .map(|piece| (piece.nanos / piece.gaps, piece.gaps))
+        .collect();
+    gaps.sort_unstable();
+    let all: u64 = gaps.iter().map(|(_, count)| count).sum();
+    let mut before = 0;
+    gaps.into_iter()
+        .find(|(_, count)| {
+            before += count;
+            before * 2 >= all
+        })
+        .map_or(0, |(length, _)| length)
+}
+
+fn cost(lost: &Lost<'_>, reason: Reason, function: &str, group: &Group, usual_gap: u64) -> Option<Cost> {
+    let site = group.longest.1?;
+    let place = lost.places.of(site);
+    let launched = lost.work.of(function);
+    let time = format_nanos(group.nanos);
+    let gaps = group.count();
+    let mean = group.nanos / gaps.max(1);
+    let is_rare = gaps.saturating_mul(100) <= lost.work.iterations.saturating_mul(MAX_PAUSES_PERCENT)
+        && mean >= MIN_PAUSE_NS.max(usual_gap.saturating_mul(MIN_PAUSE_FACTOR));
+    let copies_to_device = launched.to_device.count > 0 && launched.kernels.count == 0;
+    let (id, why) = match reason {
+        Reason::Garbage => ("gc_pauses", format!("garbage collection ran for {time} while the GPU waited")),
+        Reason::Compilation => {
+            ("recompilation", format!("code was compiled or loaded for {time} while the GPU waited"))
+        }
+        Reason::Profiler => ("profiler_cost", format!("a profiler worked for {time} while the GPU waited")),
+        Reason::Allocation => (
+            "allocation_in_loop",
+            format!("the GPU waited {time} for calls that allocate or free memory; keep the memory"),
+        ),
+        Reason::SynchronousCopy => (
+            "sync_copies",
+            format!("the host waited for copies, and the GPU for the host, for {time}; copy asynchronously"),
+        ),
+        Reason::PageableCopy => (
+            "pageable_copies",
+            format!("copies of pageable memory took {time} without overlap with kernels; pin the memory"),
+        ),
+        Reason::Copy => {
+            ("copies_not_overlapped", format!("kernels waited {time} for copies; copy earlier or less"))
+        }
+        Reason::Fragments => {
+            let copies = launched.to_device.count + launched.to_host.count;
+            ("fragmented_copies", format!("{copies} short copies cost {time}; join them"))
+        }
+        Reason::Read => (
+            "sync_read",
+            format!("the GPU was idle for {time} after the host read a value from it; read less often"),
+        ),
+        Reason::Wait => ("sync_wait", format!("the GPU was idle for {time} after the host waited for it")),
+        Reason::Lock => ("lock_wait", format!("the host waited {time} for another thread")),
+        Reason::Loader => ("data_loader_late", format!("the GPU waited {time} for data")),
+        Reason::TinyKernels => (
+            "tiny_kernels",
+            format!(
+                "{} kernels of {} on average cost {time}; join them",
+                launched.tiny.count,
+                format_nanos(launched.tiny.mean())
+            ),
+        ),
+        Reason::Other if is_rare => ("pauses", format!("{gaps} pauses of {} on average", format_nanos(mean))),
+        Reason::Other if copies_to_device || ends_in_copy(lost, site) => {
+            ("data_loader_late", format!("the GPU waited {time} before data was copied to it"))
+        }
+        Reason::Other => ("host_work", format!("the host worked or waited for {time} instead of launching")),
+        Reason::Launches => return None,
+    };
+    Some(Cost { id, nanos: group.nanos, count: gaps, why, ..Cost::at(&place) })
+}
+
+/// Whether the call after a time between two calls copies to the GPU.
+fn ends_in_copy(lost: &Lost<'_>, site: SampleSite) -> bool {
+    let SampleSite::Between { before, .. } = site else { return false };
+    let place = lost.places.of(SampleSite::Context(before));
+    let launched = lost.work.of(&place.function);
+    place.copies() && launched.to_device.nanos >= launched.to_host.nanos
+}
+
+fn launch_cost(lost: &Lost<'_>, group: &Group) -> Option<Cost> {
+    let place = lost.places.of(group.longest.1?);
+    let mut functions: Vec<_> = group.functions.iter().filter(|(name, _)| !name.is_empty()).collect();
+    functions.sort_by_key(|(_, nanos)| std::cmp::Reverse(**nanos));
+    let names: Vec<&str> =
+        functions.iter().take(MAX_LAUNCHING_FUNCTIONS).map(|(name, _)| name.as_str()).collect();
+    let mean = format_nanos(group.nanos / group.count());
+    let why = format!(
+        "the GPU waited {} for launches, {mean} per gap; launch less often, or larger work",
+        format_nanos(group.nanos)
+    );
+    let at = Cost::at(&place);
+    let words = if names.is_empty() { at.words.clone() } else { format!("in {}", names.join(", ")) };
+    let (nanos, count) = (group.nanos, group.count());
+    Some(Cost {
+        id: "launch_bound",
+        nanos,
+        count,
+        why,
+        words,
+        function: String::new(),
+        line: String::new(),
+        ..at
+    })
+}

@@ -1,0 +1,358 @@
+//! Time in which a GPU ran no kernel, in pieces: each piece is the time for which one cause and one place in the code are
+//! responsible.
+//!
+//! The pieces of a trace are found here, from single activities and from the states of the host's threads. Copies do not count
+//! as kernels: a GPU that copies the next batch while its kernels are late is not used, although it is busy. A recording has
+//! its pieces already, as the samples of its idle time, in which copies count as busy.
+
+use std::collections::BTreeMap;
+
+use super::super::stream_order::WorkSpan;
+use super::places::{Class, Places};
+use gpuflame_explain::join::Launched;
+use gpuflame_model::profile::views::{IDLE, idle_word};
+use gpuflame_model::profile::{Cause, Profile, Sample, SampleSite, SteadyPart, add_to};
+use gpuflame_model::record::{ContextId, DeviceId, HostState, IdMap, Row, ThreadId, Work};
+
+/// Longest time in ns from the return of a launch to the beginning of its work on a free GPU.
+const MAX_DELIVERY_NS: u64 = 10_000;
+
+/// States of threads while a GPU waited for them. Traces of other tools have them.
+#[derive(Debug, Default)]
+pub struct HostStates {
+    threads: IdMap<ThreadId, Vec<(u64, ContextId)>>,
+}
+
+impl HostStates {
+    /// Takes a state; ignores all other rows.
+    pub fn row(&mut self, row: &Row<'_>) {
+        if let Row::HostState(HostState { thread, since, context }) = *row {
+            self.threads.entry(thread).or_default().push((since.0, context));
+        }
+    }
+
+    /// Returns the states of a thread in a period, as (start, end, context), in order of time. A context of
+    /// [`ContextId::NONE`] means that the state is unknown.
+    fn during(
+        &self,
+        thread: ThreadId,
+        from: u64,
+        to: u64,
+    ) -> impl Iterator<Item = (u64, u64, ContextId)> + '_ {
+        let states = self.threads.get(&thread).map_or(&[][..], Vec::as_slice);
+        let first = states.partition_point(|(since, _)| *since <= from).saturating_sub(1);
+        let mut next = states.get(first + 1..).unwrap_or_default().iter();
+        states[first..].iter().map_while(move |&(since, context)| {
+            let end = next.next().map_or(to, |(since, _)| (*since).min(to));
+            (since < to).then(|| (since.max(from), end.max(from), context))
+        })
+    }
+}
+
+/// Time for which one cause and one place in the code are responsible.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Piece {
+    pub(super) site: SampleSite,
+    pub(super) cause: Cause,
+    /// Call in which the host was when the GPU ran out of work. If this call waited for the GPU, the wait is the reason.
+    pub(super) waited_at: Option<ContextId>,
+    /// Whether the host launched work, or did something short between launches.
+    pub(super) is_launching: bool,
+    pub(super) nanos: u64,
+    /// Number of gaps of which this piece is at least a half.
+    pub(super) gaps: u64,
+    /// Sum of the squared parts of single gaps, from which [`usual_count`] follows.
+    pub(super) squares: f64,
+}
+
+/// Returns the number of parts that have most of the time: as many parts of equal length would have this sum and this sum of
+/// squares. A thousand parts of a microsecond beside two of a second do not count.
+pub(super) fn usual_count(nanos: u64, squares: f64) -> u64 {
+    if squares > 0.0 { ((nanos as f64) * (nanos as f64) / squares).round().max(1.0) as u64 } else { 1 }
+}
+
+/// A gap between two kernels of a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Gap {
+    pub(super) start: u64,
+    pub(super) nanos: u64,
+    /// Index of the longest piece of the gap.
+    pub(super) piece: usize,
+}
+
+/// All pieces, and the gaps that they are from.
+#[derive(Debug, Default)]
+pub(super) struct LostTime {
+    pub(super) pieces: Vec<Piece>,
+    /// Gaps by time; empty for a recording, whose pieces have no times.
+    pub(super) gaps: Vec<Gap>,
+    /// Time from the first kernel to the end of the last one in the steady part; `None` for a recording.
+    pub(super) wall: Option<u64>,
+}
+
+/// What pieces are told apart by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Key {
+    site: SampleSite,
+    cause: Cause,
+    waited_at: Option<ContextId>,
+    is_launching: bool,
+}
+
+impl Key {
+    fn new(site: SampleSite, cause: Cause) -> Self {
+        Self { site, cause, waited_at: None, is_launching: false }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Pieces {
+    index: BTreeMap<(SampleSite, u8, Option<ContextId>, bool), usize>,
+    pieces: Vec<Piece>,
+}
+
+impl Pieces {
+    /// Adds time that consists of `gaps` gaps of equal length; 0 if it is a smaller part of one gap.
+    fn add(&mut self, key: Key, nanos: u64, gaps: u64) -> usize {
+        let next = self.pieces.len();
+        let Key { site, cause, waited_at, is_launching } = key;
+        let at = *self.index.entry((site, cause as u8, waited_at, is_launching)).or_insert(next);
+        if at == next {
+            self.pieces.push(Piece { site, cause, waited_at, is_launching, nanos: 0, gaps: 0, squares: 0.0 });
+        }
+        add_to(&mut self.pieces[at].nanos, nanos);
+        self.pieces[at].gaps += gaps;
+        self.pieces[at].squares += nanos as f64 * nanos as f64 / gaps.max(1) as f64;
+        at
+    }
+}
+
+impl LostTime {
+    /// Returns the idle time of a GPU in the steady part of a recording.
+    pub(super) fn of_recording(profile: &Profile, places: &Places<'_>, device: Option<DeviceId>) -> Self {
+        let mut pieces = Pieces::default();
+        let is_steady = |sample: &&Sample| sample.root_mark.is_none() && sample.device == device;
+        for sample in profile.samples(&IDLE).iter().filter(is_steady) {
+            let Some(cause) = Cause::ALL.into_iter().find(|cause| cause.word() == idle_word(sample)) else {
+                continue;
+            };
+            let waited_at = match sample.site {
+                SampleSite::Between { after, .. } => Some(after),
+                SampleSite::Context(context) if cause == Cause::HostLate => Some(context),
+                _ => None,
+            };
+            let is_launching = is_launching(sample, places);
+            let key = Key { site: sample.site, cause, waited_at, is_launching };
+            pieces.add(key, sample.amount(), sample.count());
+        }
+        Self { pieces: pieces.pieces, ..Self::default() }
+    }
+
+    /// Returns the time without kernels on a GPU in the steady part of a trace.
+    pub(super) fn of_trace(run: &TraceRun<'_>, device: Option<DeviceId>) -> Self {
+        let (mut kernels, mut others, mut launches) = (Vec::new(), Vec::new(), IdMap::default());
+        for span in run.spans {
+            if let Some(launched) = span.launched()
+                && let Some(context) = run.profile.context(launched.context)
+            {
+                let end = launched.time.0.saturating_add(launched.duration.into());
+                launches.entry(context.thread).or_insert_with(Vec::new).push(end);
+            }
+            if Some(span.stream.0) == device {
+                let is_kernel = matches!(span.work, Work::Kernel(_) | Work::Graph);
+                if is_kernel { &mut kernels } else { &mut others }.push(*span);
+            }
+        }
+        launches.values_mut().for_each(|ends: &mut Vec<u64>| ends.sort_unstable());
+        kernels.sort_unstable_by_key(|span: &WorkSpan| (span.start, span.end));
+        others.sort_unstable_by_key(|span: &WorkSpan| (span.start, span.end));
+        let (mut pieces, mut gaps) = (Pieces::default(), Vec::new());
+        let mut divider = GapDivider { run, launches, others: &others, first: 0, pieces: &mut pieces };
+        let mut busy = kernels.first().map_or(0, |first| first.end);
+        for kernel in &kernels {
+            if kernel.start > busy {
+                gaps.extend(divider.divide(busy, kernel));
+            }
+            busy = busy.max(kernel.end);
+        }
+        let (begin, end) = steady_bounds(run.profile.steady());
+        let first = kernels.first().map_or(0, |first| first.start.max(begin));
+        Self { pieces: pieces.pieces, gaps, wall: Some(busy.min(end).saturating_sub(first)) }
+    }
+}
+
+/// A trace whose lost time is searched for.
+pub(super) struct TraceRun<'a> {
+    pub(super) profile: &'a Profile,
+    pub(super) places: &'a Places<'a>,
+    /// Activities with plausible durations.
+    pub(super) spans: &'a [WorkSpan],
+    pub(super) states: &'a HostStates,
+}
+
+struct GapDivider<'a> {
+    run: &'a TraceRun<'a>,
+    /// Ends of the calls that launched work, by thread.
+    launches: IdMap<ThreadId, Vec<u64>>,
+    /// Copies and fills of the GPU, by start.
+    others: &'a [WorkSpan],
+    /// Index of the first of `others` that has not ended.
+    first: usize,
+    pieces: &'a mut Pieces,
+}
+
+impl GapDivider<'_> {
+    /// Divides the gap before `kernel`, as far as it is in the steady part.
+    fn divide(&mut self, from: u64, kernel: &WorkSpan) -> Option<Gap> {
+        let (begin, end) = steady_bounds(self.run.profile.steady());
+        let (from, to) = (from.max(begin), kernel.start.min(end));
+        if from >= to {
+            return None;
+        }
+        let mut parts: Vec<(Key, u64)> = Vec::new();
+        let Some(Launched { time, duration, context }) = kernel.launched() else {
+            parts.push((Key::new(SampleSite::NoStack, Cause::Unknown), to - from));
+            return Some(self.add_parts(from, to, parts));
+        };
+        let site = SampleSite::Context(context);
+        let called = time.0.clamp(from, to);
+        let delivered = match duration {
+            0 | u32::MAX => to,
+            duration => time.0.saturating_add(u64::from(duration) + MAX_DELIVERY_NS).clamp(called, to),
+        };
+        let late_copies = self.add_waiting_time(site, delivered, to, &mut parts);
+        self.add_host_time(context, (from, called), late_copies, &mut parts);
+        if delivered > called {
+            parts.push((Key::new(site, Cause::LaunchLatency), delivered - called));
+        }
+        Some(self.add_parts(from, to, parts))
+    }
+
+    /// Adds the time before the launch, in which the GPU had no work, and the time of copies that were late with it. All that
+    /// the host did since its last launch made this launch late, whether the GPU still had work at that moment or not. So each
+    /// reason costs the time that it took since then, at most the time that the GPU lost: without it, the GPU would have lost
+    /// so much less. Waits for the GPU are left out, because they end when the GPU allows it.
+    fn add_host_time(
+        &self,
+        launch: ContextId,
+        (from, to): (u64, u64),
+        late_copies: u64,
+        parts: &mut Vec<(Key, u64)>,
+    ) {
+        let late = (to - from).saturating_add(late_copies);
+        let Some(thread) =
+            self.run.profile.context(launch).map(|context| context.thread).filter(|_| late > 0)
+        else {
+            return;
+        };
+        let ends = self.launches.get(&thread).map_or(&[][..], Vec::as_slice);
+        let last = ends.partition_point(|end| *end <= from).checked_sub(1).map_or(from, |at| ends[at]);
+        let mut waited_at = None;
+        let mut states: Vec<(ContextId, u64)> = Vec::new();
+        for (begin, end, context) in self.run.states.during(thread, last, to) {
+            if context == ContextId::NONE || end <= begin {
+                continue;
+            }
+            if (begin..end).contains(&from) {
+                waited_at = Some(context);
+            }
+            // The part of a wait after the GPU ran out of work is the return of the call.
+            let is_wait = begin < from && self.run.places.of(SampleSite::Context(context)).waits_for_gpu();
+            let begin = if is_wait { from.min(end) } else { begin };
+            match states.iter_mut().find(|(known, _)| *known == context) {
+                Some((_, sum)) => *sum += end - begin,
+                None => states.push((context, end - begin)),
+            }
+        }
+        let has_waited = waited_at.is_some_and(|context| {
+            let place = self.run.places.of(SampleSite::Context(context));
+            place.waits_for_gpu() || place.copies()
+        });
+        // Time by class, which limits the time of all states of the class together.
+        let mut classes: Vec<(Class, u64)> = Vec::new();
+        let states: Vec<(ContextId, u64, Class)> = states
+            .into_iter()
+            .map(|(context, nanos)| {
+                let class = self.run.places.of(SampleSite::Context(context)).class(nanos, has_waited);
+                match classes.iter_mut().find(|(known, _)| *known == class) {
+                    Some((_, sum)) => *sum += nanos,
+                    None => classes.push((class.clone(), nanos)),
+                }
+                (context, nanos, class)
+            })
+            .collect();
+        if states.is_empty() {
+            let site = SampleSite::Context(launch);
+            let is_launching = self.run.places.of(site).class(late, false) == Class::Launching;
+            return parts.push((Key { is_launching, ..Key::new(site, Cause::HostLate) }, late));
+        }
+        for (context, nanos, class) in states {
+            let all = classes.iter().find(|(known, _)| *known == class).map_or(nanos, |(_, sum)| *sum);
+            let share = u128::from(nanos) * u128::from(all.min(late)) / u128::from(all.max(1));
+            let is_launching = class == Class::Launching;
+            let key =
+                Key { waited_at, is_launching, ..Key::new(SampleSite::Context(context), Cause::HostLate) };
+            parts.push((key, share as u64));
+        }
+    }
+
+    /// Adds the time after the launch, in which the kernel waited: for copies that ran meanwhile, or else for other work. Returns
+    /// the time of copies that began as soon as they were launched: they were launched too late to hide.
+    fn add_waiting_time(&mut self, site: SampleSite, from: u64, to: u64, parts: &mut Vec<(Key, u64)>) -> u64 {
+        while self.others.get(self.first).is_some_and(|span| span.end <= from) {
+            self.first += 1;
+        }
+        let (mut until, mut late_copies) = (from, 0);
+        for copy in self.others[self.first..].iter().take_while(|span| span.start < to) {
+            let (begin, end) = (copy.start.max(until), copy.end.min(to));
+            let Some(launched) = copy.launched().filter(|_| end > begin) else { continue };
+            if begin > until {
+                parts.push((Key::new(site, Cause::Dependency), begin - until));
+            }
+            let own = Key::new(SampleSite::Context(launched.context), Cause::Dependency);
+            let returned = launched.time.0.saturating_add(launched.duration.into());
+            match copy.start <= returned.saturating_add(MAX_DELIVERY_NS) {
+                true => late_copies += end - begin,
+                false => parts.push((own, end - begin)),
+            }
+            until = end;
+        }
+        if to > until {
+            parts.push((Key::new(site, Cause::Dependency), to - until));
+        }
+        late_copies
+    }
+
+    fn add_parts(&mut self, from: u64, to: u64, parts: Vec<(Key, u64)>) -> Gap {
+        let mut main = (0, 0);
+        for (key, nanos) in merged(parts) {
+            let at = self.pieces.add(key, nanos, u64::from(nanos.saturating_mul(2) >= to - from));
+            if nanos > main.0 {
+                main = (nanos, at);
+            }
+        }
+        Gap { start: from, nanos: to - from, piece: main.1 }
+    }
+}
+
+/// Whether the host launched work in this idle time of a recording, or did something short between launches.
+fn is_launching(sample: &Sample, places: &Places<'_>) -> bool {
+    let mean = sample.amount() / sample.count().max(1);
+    places.of(sample.site).class(mean, false) == Class::Launching
+}
+
+/// Adds up parts with the same key.
+fn merged(parts: Vec<(Key, u64)>) -> Vec<(Key, u64)> {
+    let mut sums: Vec<(Key, u64)> = Vec::with_capacity(parts.len());
+    for (key, nanos) in parts {
+        match sums.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, sum)) => *sum += nanos,
+            None => sums.push((key, nanos)),
+        }
+    }
+    sums
+}
+
+fn steady_bounds(steady: Option<SteadyPart>) -> (u64, u64) {
+    steady.map_or((0, u64::MAX), |steady| (steady.begin.0, steady.end.0))
+}

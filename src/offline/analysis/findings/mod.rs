@@ -1,0 +1,151 @@
+//! Findings about a run: doubtful records, and time that the GPUs lost. Each finding is a function, and all are one list.
+//!
+//! ```text
+//! records: counts, losses, clocks          -> findings about records
+//! lost_time: gaps, divided among causes    -> host: why the host was late
+//! steps, streams: durations over time      -> steps, kernels and GPUs that differ
+//! ```
+
+mod host;
+mod launched;
+mod lost_time;
+mod places;
+mod ranks;
+mod records;
+mod rules;
+mod steps;
+mod streams;
+mod thresholds;
+
+pub use lost_time::HostStates;
+pub use ranks::{RankRun, job_findings};
+pub use records::{Evidence, record_findings};
+pub use rules::{RunCosts, RunEvidence, cost_findings, run_costs};
+
+use std::borrow::Cow;
+
+use launched::LaunchedWork;
+use places::{Place, Places};
+
+use gpuflame_model::record::{ContextId, DeviceId};
+
+/// A check and the result of the check.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finding {
+    /// Stable name of the check, for programs.
+    pub id: &'static str,
+    /// Severity of the finding.
+    pub severity: Severity,
+    /// Number of occurrences, if the check counts occurrences.
+    pub figures: Option<Figures>,
+    /// Time that the GPUs lost, in ns, if the check measures it. Times of different findings may overlap, so they do not
+    /// add up.
+    pub cost: Option<u64>,
+    /// Short description of the check.
+    pub what: &'static str,
+    /// Place in the code, or the GPU, that is responsible; empty if there is none.
+    pub culprit: String,
+    /// Reason why the finding matters; empty if nothing was found.
+    pub why: Cow<'static, str>,
+}
+
+/// Severity of a finding, worst first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// The finding makes sums, links or orders wrong, for more than a thousandth of the operations or of the busy
+    /// time.
+    Bad,
+    /// The finding costs time.
+    Cost,
+    /// The finding is worth knowing.
+    Note,
+    /// The input lacks the data for the check.
+    Unknown,
+    /// The check looked for occurrences and found none.
+    Absent,
+    /// The finding is a fact, not a problem.
+    Fine,
+}
+
+impl Severity {
+    /// Word for the severity in reports.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Bad => "BAD",
+            Self::Cost => "cost",
+            Self::Note => "note",
+            Self::Unknown => "unknown",
+            Self::Absent => "none",
+            Self::Fine => "ok",
+        }
+    }
+}
+
+/// A count of occurrences and the total that contains them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Figures {
+    /// Number of occurrences.
+    pub count: u64,
+    /// Total that the occurrences are part of; 0 if unknown.
+    pub of: u64,
+}
+
+/// Time that the GPUs lost for one reason.
+#[derive(Clone, Debug, Default)]
+struct Cost {
+    id: &'static str,
+    nanos: u64,
+    count: u64,
+    why: String,
+    /// The place in words, the user's function and the executed line.
+    words: String,
+    function: String,
+    line: String,
+    device: Option<DeviceId>,
+    /// Context whose place is the culprit, if no place is given.
+    launched_by: Option<ContextId>,
+}
+
+impl Cost {
+    fn at(place: &Place) -> Self {
+        let Place { words, function, line, within, caller, .. } = place;
+        let mut words = words.clone();
+        if !function.is_empty() && !within.is_empty() && !words.contains(&**within) {
+            words += &format!(", in {within}");
+        }
+        if !caller.is_empty() && caller != "main" && !words.contains(&**caller) {
+            words += &format!(", called by {caller}");
+        }
+        Self { words, function: function.clone(), line: line.clone(), ..Self::default() }
+    }
+
+    /// Returns the culprit in words: the place with its line, or the GPU.
+    fn culprit(&self) -> String {
+        let mut parts = Vec::new();
+        if !self.words.is_empty() {
+            parts.push(self.words.clone());
+        }
+        if !self.function.is_empty() && !self.words.contains(&self.function) {
+            parts.push(format!("in {}", self.function));
+        }
+        if !self.line.is_empty() && !self.function.contains(&self.line.replacen(':', "(", 1)) {
+            parts.push(format!("({})", self.line));
+        }
+        if let Some(device) = self.device {
+            parts.push(format!("on GPU {}", device.0));
+        }
+        parts.join(" ")
+    }
+}
+
+/// What the findings about lost time need to know of a run.
+struct Lost<'a> {
+    places: &'a Places<'a>,
+    work: LaunchedWork,
+    /// Whether most bytes that are copied to and from GPUs are in pageable memory.
+    pageable: (bool, bool),
+    /// Length of the steady part, in ns.
+    wall: u64,
+    /// Whether the lost time is all time without kernels. If not, it is idle time, in which no copy runs either.
+    is_kernel_time: bool,
+}

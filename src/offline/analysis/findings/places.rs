@@ -1,0 +1,306 @@
+//! Places in the code of the host, and what their names tell: whether the host loaded data, compiled, waited for a lock, and
+//! so on.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use super::thresholds::{MAX_LAUNCH_GAP_NS, MIN_LOADING_NS};
+use gpuflame_export::{
+    NameFolding, executed_line, folded_names, idle_place, innermost_frames, user_function,
+};
+use gpuflame_model::profile::{Cause, Leaf, LeafFrame, Profile, Sample, SampleSite};
+
+/// What the host did. Places of one class and one function are one reason for lost time.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Class {
+    Garbage(String),
+    Compilation(String),
+    Profiler,
+    Allocation(String),
+    Loader(String),
+    Lock(String),
+    /// Whatever followed a wait for the GPU.
+    AfterWait,
+    Copy(String),
+    /// Launched work, or did something short between launches.
+    Launching,
+    Other(String),
+}
+
+/// A place in the code, with its names.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Place {
+    /// Names of all frames, root first. For a time between two calls, the frames of both calls.
+    pub(super) frames: Vec<String>,
+    /// Call of an API at which the stack ends. For a time between two calls, the second call.
+    pub(super) call: String,
+    /// Innermost function of user code; empty if it is unknown.
+    pub(super) function: String,
+    /// Function that called `function`; empty if it is unknown.
+    pub(super) caller: String,
+    /// Innermost function of any code, if it is not `function`.
+    pub(super) within: String,
+    /// Executed line of user code, such as `train.py:88`; empty if it is unknown.
+    pub(super) line: String,
+    /// The place in words, such as `between cudaMemcpy and cudaLaunchKernel in step`.
+    pub(super) words: String,
+}
+
+/// Returns the places of sites, each of which is described once.
+pub(super) struct Places<'a> {
+    profile: &'a Profile,
+    known: RefCell<BTreeMap<SampleSite, std::rc::Rc<Place>>>,
+}
+
+impl<'a> Places<'a> {
+    pub(super) fn new(profile: &'a Profile) -> Self {
+        Self { profile, known: RefCell::default() }
+    }
+
+    pub(super) fn of(&self, site: SampleSite) -> std::rc::Rc<Place> {
+        if let Some(place) = self.known.borrow().get(&site) {
+            return place.clone();
+        }
+        let place = std::rc::Rc::new(self.describe(site));
+        self.known.borrow_mut().insert(site, place.clone());
+        place
+    }
+
+    fn describe(&self, site: SampleSite) -> Place {
+        let (profile, names) = (self.profile, NameFolding::Kept);
+        let sides = match site {
+            SampleSite::Between { after, before, .. } => {
+                vec![SampleSite::Context(after), SampleSite::Context(before)]
+            }
+            site => vec![site],
+        };
+        let frames: Vec<String> = sides
+            .iter()
+            .flat_map(|side| folded_names(profile, *side, names))
+            .map(|name| name.into())
+            .collect();
+        let own = *sides.last().unwrap_or(&site);
+        let innermost = innermost_frames(profile, own, names);
+        let function =
+            user_function(profile, own, names).filter(|name| !name.contains("0x")).unwrap_or_default();
+        let within = innermost.function.filter(|name| *name != function && !name.contains("0x"));
+        let line = executed_line(profile, own, names);
+        let sample = Sample::new(site, Leaf::new(&[LeafFrame::Idle(Cause::HostLate)]));
+        let caller = caller(&frames, &function);
+        Place {
+            caller,
+            frames,
+            call: innermost.call.unwrap_or_default(),
+            within: within.unwrap_or_default(),
+            line: line.map_or_else(String::new, |line| format!("{}:{}", line.file, line.line)),
+            words: idle_place(profile, &sample).unwrap_or_default(),
+            function,
+        }
+    }
+}
+
+/// Returns the frame before the last frame called `function`, if it is a function too.
+fn caller(frames: &[String], function: &str) -> String {
+    let at = frames.iter().rposition(|frame| frame == function).filter(|at| *at > 0 && !function.is_empty());
+    let is_function = |frame: &&String| {
+        !frame.starts_with('[') && !frame.starts_with("ProfilerStep") && !frame.contains("+0x")
+    };
+    at.map(|at| &frames[at - 1]).filter(is_function).cloned().unwrap_or_default()
+}
+
+impl Place {
+    fn has_frame(&self, is: impl Fn(&str) -> bool) -> bool {
+        self.frames.iter().any(|frame| is(frame))
+    }
+
+    /// Whether the garbage collector ran.
+    pub(super) fn collects_garbage(&self) -> bool {
+        const NAMES: [&str; 6] = [
+            "<built-in function collect>",
+            "gc.collect",
+            "gc_collect",
+            "_PyGC_Collect",
+            "[garbage collection]",
+            "GC_gcollect",
+        ];
+        self.has_frame(|frame| NAMES.iter().any(|name| frame.contains(name)))
+    }
+
+    /// Whether code for the GPU was compiled or loaded.
+    pub(super) fn compiles(&self) -> bool {
+        const NAMES: [&str; 22] = [
+            "compile_inner",
+            "convert_frame",
+            "compile_fx",
+            "compile_to_module",
+            "codecache.py",
+            "torch/_inductor/graph.py",
+            "triton/compiler",
+            "triton/backends",
+            "numba/cuda/compiler",
+            "cupy/cuda/compiler",
+            "nvrtcCompileProgram",
+            "nvJitLink",
+            "cuLink",
+            "cuModuleLoad",
+            "cuLibraryLoad",
+            "cudaLibraryLoad",
+            "hipModuleLoad",
+            "hiprtc",
+            "Lazy Function Loading",
+            "Runtime Triggered Module Loading",
+            "torch/utils/cpp_extension",
+            "XlaCompile",
+        ];
+        self.has_frame(|frame| NAMES.iter().any(|name| frame.contains(name)))
+    }
+
+    /// Returns what the host did in this place, if it took `nanos` since its last launch. `has_waited`: whether it had
+    /// waited for the GPU before.
+    pub(super) fn class(&self, nanos: u64, has_waited: bool) -> Class {
+        let function = || self.function.clone();
+        match () {
+            () if self.collects_garbage() => Class::Garbage(function()),
+            () if self.compiles() => Class::Compilation(function()),
+            () if self.profiles() => Class::Profiler,
+            () if self.allocates() => Class::Allocation(function()),
+            () if self.is_loading(nanos) => Class::Loader(self.loader()),
+            () if self.waits_for_thread() => Class::Lock(function()),
+            () if has_waited => Class::AfterWait,
+            () if self.copies() || self.waits_for_gpu() => Class::Copy(function()),
+            () if self.launches() || nanos <= MAX_LAUNCH_GAP_NS => Class::Launching,
+            () if self.is_called_loader() && nanos < MIN_LOADING_NS => Class::Launching,
+            () => Class::Other(function()),
+        }
+    }
+
+    fn is_loading(&self, nanos: u64) -> bool {
+        let works = !self.copies() && !self.waits_for_gpu();
+        let is_in_loader = self.is_in_loader() && !self.call.contains("Launch");
+        works && (is_in_loader || (self.is_called_loader() && !self.launches() && nanos >= MIN_LOADING_NS))
+    }
+
+    /// Returns the function that called the library that loads data, or the user's function.
+    pub(super) fn loader(&self) -> String {
+        let library = self.frames.iter().position(|frame| is_loader_frame(frame)).unwrap_or(0);
+        let calls = |frame: &&String| !frame.starts_with('[') && !frame.starts_with("ProfilerStep");
+        self.frames[..library].iter().rev().find(calls).unwrap_or(&self.function).clone()
+    }
+
+    /// Whether a library that loads data works or waits.
+    fn is_in_loader(&self) -> bool {
+        self.has_frame(is_loader_frame)
+    }
+
+    /// Whether the function's name says that it loads data.
+    fn is_called_loader(&self) -> bool {
+        const VERBS: [&str; 8] = ["load", "next", "get", "fetch", "read", "prepare", "decode", "preprocess"];
+        const THINGS: [&str; 8] = ["batch", "data", "sample", "image", "token", "example", "record", "input"];
+        let has = |name: &str, words: &[&str]| words.iter().any(|word| name.contains(word));
+        let name = self.function.rsplit(": ").next().unwrap_or_default().to_ascii_lowercase();
+        has(&name, &VERBS) && has(&name, &THINGS)
+    }
+
+    /// Whether the host waited for another thread.
+    pub(super) fn waits_for_thread(&self) -> bool {
+        const NAMES: [&str; 16] = [
+            "_thread.lock",
+            "_thread.RLock",
+            "'acquire' of '_thread",
+            "[waits for another thread]",
+            "threading.py",
+            "queue.py",
+            "pthread_mutex_lock",
+            "pthread_cond_",
+            "pthread_rwlock",
+            "__lll_lock_wait",
+            "___pthread_cond",
+            "futex",
+            "take_gil",
+            "PyEval_RestoreThread",
+            "PyGILState_Ensure",
+            "sem_wait",
+        ];
+        let innermost = self.frames.len().saturating_sub(MAX_LOCK_FRAMES);
+        self.frames[innermost..].iter().any(|frame| {
+            NAMES.iter().any(|name| frame.contains(name))
+                && !frame.contains(": run")
+                && !frame.contains("_bootstrap")
+        })
+    }
+
+    /// Whether a profiler worked.
+    pub(super) fn profiles(&self) -> bool {
+        const NAMES: [&str; 5] = [
+            "Instrumentation",
+            "Activity Buffer Request",
+            "Command Buffer Full",
+            "Buffer Flush",
+            "cuptiActivity",
+        ];
+        self.has_frame(|frame| NAMES.iter().any(|name| frame.contains(name)))
+    }
+
+    /// Whether the call allocated or freed memory in a way that may wait for the GPU.
+    pub(super) fn allocates(&self) -> bool {
+        is_allocation(&self.call)
+    }
+
+    /// Whether the call is a copy that returns when the copy has ended.
+    pub(super) fn copies_synchronously(&self) -> bool {
+        let call = &*self.call;
+        let is_copy = call.contains("Memcpy") || call.contains("memcpy");
+        is_copy && !call.contains("Async") && (call.starts_with("cu") || call.starts_with("hip"))
+    }
+
+    /// Whether the call copies.
+    pub(super) fn copies(&self) -> bool {
+        self.call.contains("Memcpy") || self.call.contains("memcpy") || self.call.ends_with("copy_")
+    }
+
+    /// Whether the call waits for the GPU.
+    pub(super) fn waits_for_gpu(&self) -> bool {
+        self.call.contains("Synchronize") || self.copies_synchronously()
+    }
+
+    /// Whether the call launches work, or is an operator that does.
+    pub(super) fn launches(&self) -> bool {
+        self.call.contains("Launch") || self.call.contains("::")
+    }
+}
+
+/// Number of innermost frames in which a lock is searched for. Further out, `threading.py` only started the thread.
+const MAX_LOCK_FRAMES: usize = 4;
+
+fn is_allocation(call: &str) -> bool {
+    const STARTS: [&str; 12] = [
+        "cudaMalloc",
+        "cudaFree",
+        "cudaHostAlloc",
+        "cudaHostRegister",
+        "cudaHostUnregister",
+        "cuMemAlloc",
+        "cuMemFree",
+        "cuMemCreate",
+        "cuMemHostAlloc",
+        "hipMalloc",
+        "hipFree",
+        "hipHostMalloc",
+    ];
+    STARTS.iter().any(|start| call.starts_with(start)) && !call.contains("Async")
+}
+
+fn is_loader_frame(frame: &str) -> bool {
+    const LIBRARIES: [&str; 9] = [
+        "torch/utils/data",
+        "dataloader",
+        "DataLoader",
+        "__getitem__",
+        "tensorflow/python/data",
+        "tf_data",
+        "webdataset",
+        "nvidia/dali",
+        "collate",
+    ];
+    LIBRARIES.iter().any(|name| frame.contains(name))
+}

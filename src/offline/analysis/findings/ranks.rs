@@ -1,0 +1,245 @@
+//! Findings about a job of several ranks: which rank delays the others, and why.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::arrivals::{CollectiveKernel, CollectiveKernels};
+use super::super::communication::CommunicationFilter;
+use super::super::stragglers::{RankTime, StragglerVerdict, compare_ranks, median};
+use super::places::Places;
+use super::rules::{RunCosts, RunEvidence, findings_of, run_costs};
+use super::thresholds::{MIN_COST_PERCENT, MIN_RANK_CLOCK_NS, MIN_UNEVEN_PERCENT};
+use super::{Cost, Finding};
+use gpuflame_export::{percent, work_name};
+use gpuflame_model::profile::views::GPU;
+use gpuflame_model::profile::{LeafFrame, add_to, format_nanos};
+use gpuflame_model::record::Work;
+
+/// A rank of a job, with what its own run shows.
+#[derive(Debug)]
+pub struct RankRun {
+    /// Number of the rank.
+    pub rank: u32,
+    /// Work and communication, by step.
+    pub time: RankTime,
+    /// GPU time by kernel and by the user's function that launched it, without communication.
+    pub work: BTreeMap<(String, String), u64>,
+    /// Executions of kernels that communicate.
+    pub collectives: CollectiveKernels,
+    /// Findings about the rank's own run.
+    pub costs: RunCosts,
+}
+
+impl RankRun {
+    /// Creates the data of a rank from its run.
+    pub fn new(rank: u32, run: &RunEvidence<'_>) -> Self {
+        let profile = run.profile;
+        let places = Places::new(profile);
+        let (mut time, mut work) = (RankTime::default(), BTreeMap::new());
+        for stats in profile.works() {
+            time.add(stats.work, &work_name(profile, stats.work), stats.weight.nanos);
+        }
+        time.add_steps(profile.step_series());
+        let filter = CommunicationFilter::default();
+        for sample in profile.samples(&GPU) {
+            let kind = sample.leaf.frames().find_map(|frame| match frame {
+                LeafFrame::Work(work) => Some(work),
+                _ => None,
+            });
+            let Some(kind) = kind else { continue };
+            let name = work_name(profile, kind).into_owned();
+            if !filter.is_communication(kind, &name) {
+                let function = places.of(sample.site).function.clone();
+                add_to(work.entry((name, function)).or_default(), sample.amount());
+            }
+        }
+        // Times on the clock of the trace.
+        let offset = run.linked.map_or(0, |linked| linked.offset);
+        let mut collectives = CollectiveKernels::new();
+        for span in run.spans.plausible_spans() {
+            let name = work_name(profile, span.work);
+            if matches!(span.work, Work::Kernel(_)) && filter.is_communication(span.work, &name) {
+                let [start, end] = [span.start, span.end]
+                    .map(|time| i64::try_from(time).unwrap_or(i64::MAX).saturating_sub(offset));
+                let kernel = CollectiveKernel { start, end, device: span.stream.0.0 };
+                collectives.entry(name.into_owned()).or_default().push(kernel);
+            }
+        }
+        Self { rank, time, work, collectives, costs: run_costs(run) }
+    }
+}
+
+/// Runs all checks for lost time on a job.
+pub fn job_findings(mut ranks: Vec<RankRun>) -> Vec<Finding> {
+    ranks.sort_by_key(|rank| rank.rank);
+    let times: Vec<&RankTime> = ranks.iter().map(|rank| &rank.time).collect();
+    let verdicts = compare_ranks(&times);
+    let is_straggler = |verdict| matches!(verdict, StragglerVerdict::OthersWait | StragglerVerdict::MostWork);
+    let straggler = verdicts.iter().position(|rank| is_straggler(rank.verdict));
+    let wall = ranks.iter().map(|rank| rank.costs.wall).max().unwrap_or(0);
+    let mut found = common_costs(&ranks, straggler);
+    if let Some(at) = straggler {
+        found.push(straggler_cost(&ranks, at, verdicts[at].verdict));
+    }
+    found.retain(|cost| percent(cost.nanos, wall) >= MIN_COST_PERCENT);
+    found.extend(clock_difference(&ranks));
+    let missing = |id: &str| {
+        let reasons = ranks.iter().filter_map(|rank| rank.costs.missing.get(id));
+        match id {
+            "straggler" | "imbalance" if ranks.iter().any(|rank| rank.time.steps.work.len() < 10) => {
+                Some("mark steps, at least ten per rank".into())
+            }
+            "straggler" | "imbalance" | "clocks_of_ranks" => None,
+            _ => reasons.into_iter().next().cloned(),
+        }
+    };
+    findings_of(found, wall, missing)
+}
+
+/// Returns the findings of single ranks that matter to the job: those of most ranks, and those of the straggler. Any other rank has
+/// time to spare. A rank that waits for another communicates for longer, so the job's communication is that of the rank that
+/// communicates least.
+fn common_costs(ranks: &[RankRun], straggler: Option<usize>) -> Vec<Cost> {
+    let keys: BTreeSet<(&'static str, String)> = ranks
+        .iter()
+        .flat_map(|rank| &rank.costs.found)
+        .map(|cost| {
+            (cost.id, if cost.id == "exposed_communication" { String::new() } else { cost.function.clone() })
+        })
+        .collect();
+    let mut found = Vec::new();
+    for (id, function) in keys {
+        let of_rank = |rank: &RankRun| {
+            let is_it =
+                |cost: &&Cost| cost.id == id && (id == "exposed_communication" || cost.function == function);
+            rank.costs.found.iter().filter(is_it).max_by_key(|cost| cost.nanos).cloned()
+        };
+        let costs: Vec<Option<Cost>> = ranks.iter().map(of_rank).collect();
+        let nanos: Vec<u64> = costs.iter().map(|cost| cost.as_ref().map_or(0, |cost| cost.nanos)).collect();
+        let common = if id == "exposed_communication" {
+            nanos.iter().copied().min().unwrap_or(0)
+        } else {
+            median(&nanos)
+        };
+        let own = straggler.and_then(|at| costs[at].clone()).filter(|_| id != "exposed_communication");
+        if common > 0 {
+            let typical = costs.into_iter().flatten().min_by_key(|cost| cost.nanos.abs_diff(common));
+            found.extend(typical.map(|cost| Cost { nanos: common, ..cost }));
+        } else if let (Some(cost), Some(at)) = (own, straggler) {
+            let words = format!("{} on rank {}", cost.words, ranks[at].rank);
+            found.push(Cost { words, ..cost });
+        }
+    }
+    found
+}
+
+/// Returns the finding about the rank that delays the others. If one function has most of its additional GPU time, the work is
+/// divided unevenly; if nearly all kernels take longer, or the host is late, the rank is slow.
+fn straggler_cost(ranks: &[RankRun], at: usize, verdict: StragglerVerdict) -> Cost {
+    let own = &ranks[at];
+    let others: Vec<&RankRun> =
+        ranks.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, rank)| rank).collect();
+    let of_others =
+        |of: &dyn Fn(&RankRun) -> u64| median(&others.iter().map(|rank| of(rank)).collect::<Vec<_>>());
+    let waited = of_others(&|rank| rank.time.communication).saturating_sub(own.time.communication);
+    let more_work = own.time.work.saturating_sub(of_others(&|rank| rank.time.work));
+    // A wait that computation overlaps costs nothing.
+    let exposed = others.iter().filter_map(|rank| rank.costs.exposed).collect::<Vec<_>>();
+    let waited = if exposed.is_empty() { waited } else { waited.min(median(&exposed)) };
+    let nanos = if verdict == StragglerVerdict::OthersWait { waited } else { more_work };
+    let mut by_function: BTreeMap<&str, u64> = BTreeMap::new();
+    let (mut slower, mut all) = (0_u64, 0_u64);
+    for ((kernel, function), time) in &own.work {
+        let usual =
+            of_others(&|rank| rank.work.get(&(kernel.clone(), function.clone())).copied().unwrap_or(0));
+        let more = time.saturating_sub(usual);
+        all = all.saturating_add(usual);
+        if more.saturating_mul(100) > usual.saturating_mul(3) {
+            slower = slower.saturating_add(usual);
+        }
+        *by_function.entry(function).or_default() += more;
+    }
+    let most = by_function.into_iter().max_by_key(|(_, more)| *more);
+    let rank = own.rank;
+    let works_more = more_work.saturating_mul(2) >= nanos;
+    let is_uneven = slower.saturating_mul(100) < all.saturating_mul(100 - MIN_UNEVEN_PERCENT);
+    match most.filter(|(_, more)| works_more && is_uneven && more.saturating_mul(2) >= more_work) {
+        Some((function, more)) => Cost {
+            id: "imbalance",
+            nanos,
+            count: 1,
+            why: format!(
+                "rank {rank} works {} longer there than the other ranks, which wait {} for it",
+                format_nanos(more),
+                format_nanos(nanos)
+            ),
+            words: format!("in {function} on rank {rank}"),
+            ..Cost::default()
+        },
+        None => {
+            let host = own.costs.found.iter().find(|cost| {
+                !matches!(cost.id, "exposed_communication" | "late_slowdown" | "slow_steps" | "warm_up")
+                    && !others.iter().any(|rank| {
+                        rank.costs
+                            .found
+                            .iter()
+                            .any(|other| (other.id, &other.function) == (cost.id, &cost.function))
+                    })
+            });
+            let reason = match (works_more, host) {
+                (true, _) => format!("its GPU works {} longer", format_nanos(more_work)),
+                (false, Some(cost)) => format!("its host is late {}", cost.culprit()),
+                (false, None) => "its host is late".to_owned(),
+            };
+            Cost {
+                id: "straggler",
+                nanos,
+                count: 1,
+                why: format!("the other ranks wait {} for rank {rank}: {reason}", format_nanos(nanos)),
+                words: format!("rank {rank}"),
+                ..Cost::default()
+            }
+        }
+    }
+}
+
+/// Returns the finding about a rank whose clock differs from that of the first rank. Collectives end at the same time on all
+/// ranks, so their ends show the difference.
+fn clock_difference(ranks: &[RankRun]) -> Option<Cost> {
+    let first = ranks.first()?;
+    let mut worst: Option<(u64, i64, u32)> = None;
+    for rank in &ranks[1..] {
+        let mut differences: Vec<i64> = Vec::new();
+        for (name, kernels) in &rank.collectives {
+            let Some(others) = first.collectives.get(name).filter(|others| others.len() == kernels.len())
+            else {
+                continue;
+            };
+            differences.extend(kernels.iter().zip(others).map(|(one, other)| one.end - other.end));
+        }
+        differences.sort_unstable();
+        let [low, middle, high] =
+            [1, 2, 3].map(|quarter| differences.get(differences.len() * quarter / 4).copied().unwrap_or(0));
+        let is_constant = (high - low).unsigned_abs() * 4 <= middle.unsigned_abs();
+        if middle.unsigned_abs() >= MIN_RANK_CLOCK_NS
+            && is_constant
+            && worst.is_none_or(|(known, ..)| middle.unsigned_abs() > known)
+        {
+            worst = Some((middle.unsigned_abs(), middle, rank.rank));
+        }
+    }
+    let (nanos, difference, rank) = worst?;
+    let direction = if difference > 0 { "ahead of" } else { "behind" };
+    let why = format!(
+        "collectives end {} apart: the clock of rank {rank} is {direction} that of rank {}; never compare their times",
+        format_nanos(nanos),
+        first.rank
+    );
+    Some(Cost {
+        id: "clocks_of_ranks",
+        nanos: 0,
+        count: 1,
+        why,
+        words: format!("rank {rank}"),
+        ..Cost::default()
+    })
+}

@@ -1,0 +1,236 @@
+//! Findings about steps, and about kernels that change their durations during the run.
+
+use std::collections::BTreeMap;
+
+use super::super::mann_whitney::differ_at_one_percent;
+use super::super::stragglers::median;
+use super::super::stream_order::WorkSpan;
+use super::Cost;
+use super::thresholds::{MAX_WARM_UP_PERCENT, MIN_SLOW_STEP_PERCENT, MIN_SLOWDOWN_PERCENT, MIN_STEPS};
+use gpuflame_explain::communication::is_communication_kernel;
+use gpuflame_model::profile::{Profile, StepGroup, format_nanos, saturating_sum};
+use gpuflame_model::record::{ContextId, Work};
+
+/// First steps that took longer than the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct WarmUp {
+    pub(super) steps: usize,
+    /// Beginning of the first step, and end of the last one that warms up.
+    pub(super) begin: u64,
+    pub(super) end: u64,
+    /// Time that these steps took beyond the median step.
+    pub(super) excess: u64,
+}
+
+/// Returns the steps whose durations are known, if each of them is known alone.
+fn single_steps(profile: &Profile) -> Vec<StepGroup> {
+    let series = profile.step_series();
+    let kind = (0..series.kinds.len()).max_by_key(|kind| series.kinds[*kind].nanos);
+    let is_main = |group: &&StepGroup| group.kind.map(usize::from) == kind && group.nanos() > 0;
+    let steps: Vec<StepGroup> = series.groups.iter().filter(is_main).copied().collect();
+    match steps.iter().all(|step| step.steps == 1) {
+        true => steps,
+        false => Vec::new(),
+    }
+}
+
+pub(super) fn warm_up(profile: &Profile) -> Option<WarmUp> {
+    let steps = single_steps(profile);
+    let durations: Vec<u64> = steps.iter().map(StepGroup::nanos).collect();
+    if durations.len() < MIN_STEPS {
+        return None;
+    }
+    let usual = median(&durations);
+    let is_slow = |nanos: &&u64| nanos.saturating_mul(100) >= usual.saturating_mul(MIN_SLOW_STEP_PERCENT);
+    let count = durations.iter().take_while(is_slow).count();
+    if count == 0 || count * 100 > durations.len() * MAX_WARM_UP_PERCENT {
+        return None;
+    }
+    let excess = saturating_sum(durations[..count].iter().map(|nanos| nanos - usual));
+    Some(WarmUp { steps: count, begin: steps[0].begin.0, end: steps[count - 1].end.0, excess })
+}
+
+/// Number of steps on each side of a step whose median is the usual work of the step.
+const NEIGHBOURS: usize = 6;
+
+/// GPU work that the launches of one step started.
+#[derive(Clone, Copy, Debug, Default)]
+struct StepWork {
+    number: u64,
+    nanos: u64,
+    kernels: u64,
+}
+
+/// Returns the work of each step, by the step during which it was launched. By the time at which it ran, work would often count
+/// for the next step.
+fn step_work(profile: &Profile, spans: &[WorkSpan]) -> Vec<StepWork> {
+    let steps = single_steps(profile);
+    let mut work: Vec<StepWork> =
+        steps.iter().map(|step| StepWork { number: step.number, ..StepWork::default() }).collect();
+    for span in spans.iter().filter(|span| is_computation(profile, span.work)) {
+        let Some(launched) = span.launched() else { continue };
+        let after = steps.partition_point(|step| step.begin <= launched.time);
+        if let Some(at) = after.checked_sub(1).filter(|at| launched.time < steps[*at].end) {
+            work[at].nanos = work[at].nanos.saturating_add(span.end - span.start);
+            work[at].kernels += 1;
+        }
+    }
+    work
+}
+
+/// Whether the work of a step takes longer than usual, although it has the usual number of kernels.
+fn is_slow_step(step: &StepWork, usual: u64, kernels: u64) -> bool {
+    step.nanos.saturating_mul(100) >= usual.saturating_mul(MIN_SLOW_STEP_PERCENT)
+        && step.kernels.abs_diff(kernels) * 20 <= kernels
+}
+
+fn is_computation(profile: &Profile, work: Work) -> bool {
+    match work {
+        Work::Kernel(name) => !profile.kernel(name).is_some_and(is_communication_kernel),
+        Work::Graph => true,
+        Work::Copy(_) | Work::Set => false,
+    }
+}
+
+/// Returns the work of each iteration of a program that marks no steps. A kernel whose executions from one stack are a multiple of
+/// the iterations is executed equally often in each.
+fn iteration_work(profile: &Profile, spans: &[WorkSpan], iterations: u64) -> Vec<StepWork> {
+    let count = usize::try_from(iterations).unwrap_or(0);
+    if count < MIN_STEPS {
+        return Vec::new();
+    }
+    let mut executions: BTreeMap<(Work, ContextId), Vec<(u64, u64)>> = BTreeMap::new();
+    for span in spans.iter().filter(|span| is_computation(profile, span.work)) {
+        let Some(launched) = span.launched() else { continue };
+        let key = (span.work, launched.context);
+        executions.entry(key).or_default().push((span.start, span.end - span.start));
+    }
+    let mut work: Vec<StepWork> =
+        (1..=iterations).map(|number| StepWork { number, ..StepWork::default() }).collect();
+    let (mut known, mut all) = (0_u64, 0_u64);
+    for mut times in executions.into_values() {
+        times.sort_unstable();
+        let nanos = saturating_sum(times.iter().map(|(_, nanos)| *nanos));
+        all = all.saturating_add(nanos);
+        if times.len() % count == 0 {
+            known = known.saturating_add(nanos);
+            for (step, times) in work.iter_mut().zip(times.chunks(times.len() / count)) {
+                step.nanos = step.nanos.saturating_add(saturating_sum(times.iter().map(|(_, nanos)| *nanos)));
+                step.kernels += times.len() as u64;
+            }
+        }
+    }
+    if known > all / 2 { work } else { Vec::new() }
+}
+
+/// Returns the finding about steps whose GPU work takes longer than that of the steps around them, although it consists of as
+/// many kernels. If these are the first steps, the GPU or its libraries warmed up.
+pub(super) fn slow_steps(
+    profile: &Profile,
+    spans: &[WorkSpan],
+    warm_up: usize,
+    iterations: u64,
+) -> Option<Cost> {
+    let work = match single_steps(profile).len() < MIN_STEPS {
+        true => iteration_work(profile, spans, iterations),
+        false => step_work(profile, spans),
+    };
+    let work = work.get(warm_up..)?;
+    if work.len() < MIN_STEPS {
+        return None;
+    }
+    let of_all = |of: fn(&StepWork) -> u64| median(&work.iter().map(of).collect::<Vec<_>>());
+    let (usual, kernels) = (of_all(|step| step.nanos), of_all(|step| step.kernels));
+    let warms_up = |step: &&StepWork| is_slow_step(step, usual, kernels);
+    let first = if warm_up == 0 { work.iter().take_while(warms_up).count() } else { 0 };
+    if first > 1 && first * 100 <= work.len() * MAX_WARM_UP_PERCENT {
+        let nanos = saturating_sum(work[..first].iter().map(|step| step.nanos - usual));
+        let why = format!(
+            "the GPU work of the first {first} steps took {} longer than that of the others; leave them out of averages",
+            format_nanos(nanos)
+        );
+        let launched_by = longest_launcher(spans);
+        return Some(Cost { id: "warm_up", nanos, count: first as u64, why, launched_by, ..Cost::default() });
+    }
+    let (mut nanos, mut slow) = (0_u64, Vec::new());
+    for (at, step) in work.iter().enumerate() {
+        let around = &work[at.saturating_sub(NEIGHBOURS)..(at + NEIGHBOURS + 1).min(work.len())];
+        let usual = median(&around.iter().map(|step| step.nanos).collect::<Vec<_>>());
+        let kernels = median(&around.iter().map(|step| step.kernels).collect::<Vec<_>>());
+        if is_slow_step(step, usual, kernels) {
+            nanos = nanos.saturating_add(step.nanos - usual);
+            slow.push(at);
+        }
+    }
+    let first: Vec<String> = slow.iter().take(5).map(|at| work[*at].number.to_string()).collect();
+    let more = if slow.len() > first.len() { ", ..." } else { "" };
+    let why = format!(
+        "the GPU work of {} of {} steps took {} longer than that of the steps around them: {}{more}",
+        slow.len(),
+        work.len(),
+        format_nanos(nanos),
+        first.join(", ")
+    );
+    let launched_by = longest_launcher(spans);
+    Some(Cost { id: "slow_steps", nanos, count: slow.len() as u64, why, launched_by, ..Cost::default() })
+}
+
+/// Returns the context that launched most of the time of kernels.
+fn longest_launcher(spans: &[WorkSpan]) -> Option<ContextId> {
+    let mut sums: BTreeMap<ContextId, u64> = BTreeMap::new();
+    for span in spans.iter().filter(|span| matches!(span.work, Work::Kernel(_) | Work::Graph)) {
+        if let Some(launched) = span.launched() {
+            let sum = sums.entry(launched.context).or_default();
+            *sum = sum.saturating_add(span.end - span.start);
+        }
+    }
+    sums.into_iter().max_by_key(|(_, nanos)| *nanos).map(|(context, _)| context)
+}
+
+/// Executions of kernels by name, as (start, duration), by start.
+type Executions = BTreeMap<Work, Vec<(u64, u64)>>;
+
+fn executions(profile: &Profile, spans: &[WorkSpan], since: u64) -> Executions {
+    let mut found = Executions::new();
+    for span in spans.iter().filter(|span| span.start >= since && is_computation(profile, span.work)) {
+        found.entry(span.work).or_default().push((span.start, span.end - span.start));
+    }
+    found.values_mut().for_each(|times| times.sort_unstable());
+    found
+}
+
+/// Minimum number of executions of a kernel whose durations are compared.
+const MIN_EXECUTIONS: usize = 30;
+
+/// Returns the finding about kernels that take longer late in the run than early in it.
+pub(super) fn late_slowdown(profile: &Profile, spans: &[WorkSpan], since: u64) -> Option<Cost> {
+    let (mut nanos, mut count, mut early, mut all) = (0_u64, 0, 0_u64, 0_u64);
+    for times in executions(profile, spans, since).into_values().filter(|times| times.len() >= MIN_EXECUTIONS)
+    {
+        let durations: Vec<u64> = times.iter().map(|(_, nanos)| *nanos).collect();
+        let third = durations.len() / 3;
+        let (first, last) = (&durations[..third], &durations[durations.len() - third..]);
+        let (usual, late) = (median(first), median(last));
+        let is_longer = late.saturating_mul(100) >= usual.saturating_mul(100 + MIN_SLOWDOWN_PERCENT);
+        let sum = saturating_sum(durations.iter().copied());
+        all = all.saturating_add(sum);
+        if usual > 0 && is_longer && differ_at_one_percent(first, last) {
+            let expected = usual.saturating_mul(durations.len() as u64);
+            nanos = nanos.saturating_add(sum.saturating_sub(expected));
+            early = early.saturating_add(expected);
+            count += 1;
+        }
+    }
+    // A slower clock slows nearly all kernels.
+    if early == 0 || early.saturating_add(nanos) < all / 2 {
+        return None;
+    }
+    let why = format!(
+        "{count} kernels took {} longer than at the beginning of the run: the GPU's clock may have dropped, or \
+         their work grew",
+        format_nanos(nanos)
+    );
+    let launched_by = longest_launcher(spans);
+    let device = spans.first().map(|span| span.stream.0);
+    Some(Cost { id: "late_slowdown", nanos, count, why, launched_by, device, ..Cost::default() })
+}

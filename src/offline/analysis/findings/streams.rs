@@ -1,0 +1,106 @@
+//! Findings about streams and GPUs that wait for each other.
+
+use std::collections::BTreeMap;
+
+use super::super::stream_order::WorkSpan;
+use super::Cost;
+use super::thresholds::{MAX_HANDOVER_NS, MIN_IDLE_DIFFERENCE_PERCENT, MIN_SERIAL_PERCENT};
+use gpuflame_export::percent;
+use gpuflame_model::profile::{Profile, format_nanos};
+use gpuflame_model::record::{DeviceId, Work};
+
+/// Returns the finding about kernels of two streams that never overlap, although they were launched in time to overlap.
+/// The legacy default stream waits for all blocking streams, and they for it. Streams also wait for events: if the program
+/// uses as many event waits as there are changes between streams, the waits are intended.
+pub(super) fn default_stream(spans: &[WorkSpan], event_waits: u64) -> Option<Cost> {
+    let mut devices: BTreeMap<DeviceId, Vec<&WorkSpan>> = BTreeMap::new();
+    for span in spans.iter().filter(|span| matches!(span.work, Work::Kernel(_))) {
+        devices.entry(span.stream.0).or_default().push(span);
+    }
+    devices.into_values().filter_map(|spans| serial_streams(spans, event_waits)).max_by_key(|cost| cost.nanos)
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Pair {
+    changes: u64,
+    /// Changes at which the later kernel was launched before the earlier one ended, and began only when it had ended.
+    waits: u64,
+}
+
+fn serial_streams(mut spans: Vec<&WorkSpan>, event_waits: u64) -> Option<Cost> {
+    spans.sort_unstable_by_key(|span| (span.start, span.end));
+    let mut streams: BTreeMap<_, u64> = BTreeMap::new();
+    let mut pairs: BTreeMap<_, Pair> = BTreeMap::new();
+    for span in &spans {
+        *streams.entry(span.stream).or_default() += span.end - span.start;
+    }
+    for (before, after) in spans.iter().zip(&spans[1.min(spans.len())..]) {
+        if before.stream == after.stream {
+            continue;
+        }
+        let key = (before.stream.min(after.stream), before.stream.max(after.stream));
+        let pair = pairs.entry(key).or_default();
+        pair.changes += 1;
+        let launched = after
+            .launched()
+            .map_or(u64::MAX, |launched| launched.time.0.saturating_add(launched.duration.into()));
+        let is_direct = after.start >= before.end && after.start - before.end <= MAX_HANDOVER_NS;
+        pair.waits += u64::from(is_direct && launched.saturating_add(MAX_HANDOVER_NS) < before.end);
+    }
+    let ((first, second), pair) = pairs.into_iter().max_by_key(|(_, pair)| pair.waits)?;
+    if pair.waits < MIN_CHANGES
+        || pair.waits * 100 < pair.changes * MIN_SERIAL_PERCENT
+        || event_waits * 2 >= pair.waits
+    {
+        return None;
+    }
+    // At best, the stream with less work runs beside the other one.
+    let (shorter, nanos) = [first, second]
+        .map(|stream| (stream, streams[&stream]))
+        .into_iter()
+        .min_by_key(|(_, nanos)| *nanos)?;
+    let other = if shorter == first { second } else { first };
+    let why = format!(
+        "kernels of stream {} waited for stream {} {} times and never ran beside it, for up to {}: the legacy default \
+         stream may serialise them",
+        shorter.2.0,
+        other.2.0,
+        pair.waits,
+        format_nanos(nanos)
+    );
+    let site = spans.iter().find(|span| span.stream == shorter).and_then(|span| span.launched());
+    Some(Cost {
+        id: "default_stream",
+        nanos,
+        count: pair.waits,
+        why,
+        launched_by: site.map(|launched| launched.context),
+        device: Some(shorter.0),
+        ..Cost::default()
+    })
+}
+
+/// Minimum number of changes between two streams for a conclusion.
+const MIN_CHANGES: u64 = 10;
+
+/// Returns the finding about a GPU that has less work than another GPU of the process.
+pub(super) fn idle_gpu(profile: &Profile) -> Option<Cost> {
+    let times = profile.times();
+    let busiest = times.iter().max_by_key(|time| time.steady().busy)?;
+    let idlest = times.iter().min_by_key(|time| time.steady().busy)?;
+    let window = busiest.steady().window();
+    let difference = busiest.steady().busy - idlest.steady().busy;
+    if percent(difference, window) < MIN_IDLE_DIFFERENCE_PERCENT {
+        return None;
+    }
+    let all: u64 = times.iter().map(|time| time.steady().busy).sum();
+    let nanos = busiest.steady().busy - all / times.len() as u64;
+    let why = format!(
+        "GPU {} worked {} less than GPU {}; evenly divided, their work would end up to {} earlier",
+        idlest.device.0,
+        format_nanos(difference),
+        busiest.device.0,
+        format_nanos(nanos)
+    );
+    Some(Cost { id: "idle_gpu", nanos, count: 1, why, device: Some(idlest.device), ..Cost::default() })
+}
