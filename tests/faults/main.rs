@@ -1,10 +1,11 @@
 //! Runs with planted faults, for which the right answer is known: cause, culprit and cost. The answers follow from the
-//! simulation of the runs. These tests check the runs themselves, not whether gpuflame finds the faults.
+//! simulation of the runs. The tests here check the runs themselves; `findings` checks whether gpuflame finds the faults.
 
 #[path = "../support/mod.rs"]
 mod support;
 
 mod cases;
+mod findings;
 mod list;
 mod measure;
 mod programs;
