@@ -18,7 +18,8 @@ use gpuflame_offline::run::ReadOptions;
 
 /// Check a recording or trace for doubtful data.
 ///
-/// `BAD` findings make sums, links or orders wrong; `note` findings are worth knowing; `unknown` means that the
+/// `BAD` findings make sums, links or orders wrong; `cost` findings tell for how long a GPU waited, and why; `note`
+/// findings are worth knowing; `unknown` means that the
 /// input lacks the data for the check; `ok` and `none` mean that there is nothing to do. With --strict, the exit
 /// code is 1 if there is a `BAD` finding.
 #[derive(Debug, Args)]
@@ -65,18 +66,34 @@ impl Check {
             linked,
         }));
         findings.sort_by_key(|finding| (finding.severity, std::cmp::Reverse(finding.cost)));
-        let mut table = Table::new("findings", &COLUMNS);
         let is_text = self.report.format == ReportFormat::Text;
-        findings.iter().for_each(|finding| table.add_row(cells(finding, is_text)));
+        // People read what was checked; programs also know it by its id.
+        let mut table =
+            if is_text { Table::new("findings", &TEXT_COLUMNS) } else { Table::new("findings", &COLUMNS) };
+        // Programs see every check; people see the number of those that found no lost time.
+        let is_silent = |finding: &Finding| finding.severity == Severity::Absent && finding.figures.is_none();
+        let silent = findings.iter().filter(|finding| is_silent(finding)).count();
+        let shown = findings.iter().filter(|finding| !(is_text && is_silent(finding)));
+        shown.for_each(|finding| match cells(finding, is_text) {
+            [result, _, what, count, share, cost, culprit, why] if is_text => {
+                table.add_row([result, what, count, share, cost, culprit, why]);
+            }
+            cells => table.add_row(cells),
+        });
         let mut tables = vec![table];
         tables.extend(clamped_table(stream_times::TABLE, &explained.profile, &order));
         self.report.write(console, &[heading(&self.input, &explained.profile)], &tables)?;
+        if is_text && silent > 0 {
+            console.remark(format!("{silent} checks for lost time found nothing; JSON and CSV list them"));
+        }
         let bad = findings.iter().any(|finding| finding.severity == Severity::Bad);
         Ok(if bad && self.strict { Outcome::Findings } else { Outcome::Clean })
     }
 }
 
 const COLUMNS: [&str; 8] = ["result", "id", "what", "count", "share_percent", "cost_ns", "culprit", "why"];
+
+const TEXT_COLUMNS: [&str; 7] = ["result", "what", "count", "share_percent", "cost_ns", "culprit", "why"];
 
 /// For checks whose name has a negation, by their id: the good news if they found nothing.
 const GOOD_NEWS: [(&str, &str); 16] = [

@@ -103,6 +103,7 @@ verbs! {
     /// `gpuflame summary`. Names are cut, and tables have fewer rows, so that the output has at most 8,000 bytes.
     Summary {
         answers: AnswerRow,
+        findings: CostRow,
         not_recorded: NotRecordedRow,
         next: NextRow,
         ?
@@ -368,14 +369,35 @@ objects! {
     }
     /// Result of one check.
     FindingRow {
-        /// `BAD`, `note`, `ok`, `none` if nothing was found, or `unknown` if the input lacks the data.
+        /// `BAD`, `cost` if GPUs lost time, `note`, `ok`, `none` if nothing was found, or `unknown` if the input lacks the data.
         result: String,
+        /// Stable name of the check.
+        id: String,
         what: String,
         /// Number of findings; null if the check does not count them.
         count: Option<u64>,
         /// Share of the findings among the checked items.
         share_percent: Option<f64>,
+        /// Time that the GPUs would gain without the cause, in ns; null if the check does not measure it. Such times overlap.
+        cost_ns: Option<u64>,
+        /// Place in the code, GPU or rank that is responsible; empty if there is none.
+        culprit: String,
         /// Meaning of the finding; empty if nothing was found.
+        why: String,
+    }
+    /// Something that is wrong, or that costs time, the most expensive first.
+    CostRow {
+        /// `BAD` or `cost`.
+        result: String,
+        /// Stable name of the check.
+        id: String,
+        /// Time that the GPUs would gain without the cause, in ns; null if the data is wrong. Such times overlap.
+        cost_ns: Option<u64>,
+        /// Share of the steady part of the run.
+        share_percent: Option<f64>,
+        /// Place in the code, GPU or rank that is responsible; empty if there is none.
+        culprit: String,
+        /// Meaning of the finding.
         why: String,
     }
     /// Change of the total GPU work.

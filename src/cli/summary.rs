@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
+use std::path::Path;
 
 use clap::Args;
 
@@ -63,6 +64,8 @@ pub(super) struct Summary {
 
 /// Maximum number of rows of a table. If the JSON is too long, there are fewer.
 const MAX_ROWS: usize = 5;
+/// Maximum number of findings that `gpuflame run` prints.
+const MAX_FINDINGS_OF_RUN: usize = 2;
 /// Maximum number of ranks that are listed.
 const MAX_RANKS: usize = 8;
 /// Maximum size of the JSON in bytes.
@@ -76,6 +79,18 @@ const COLUMNS: usize = 80;
 const LAUNCH_GAP_NANOS: u64 = 50_000;
 /// Minimum busy share, in percent, at which a run is bound by GPU work.
 const BUSY_PERCENT: f64 = 90.0;
+/// Findings about kernels that come late. A GPU may be busy with copies meanwhile.
+const LATE_KERNELS: [&str; 9] = [
+    "data_loader_late",
+    "sync_read",
+    "sync_wait",
+    "launch_bound",
+    "pageable_copies",
+    "sync_copies",
+    "fragmented_copies",
+    "host_work",
+    "profiler_cost",
+];
 /// Minimum share of the idle time between two calls, in percent of all idle time, at which a summary without samples
 /// reports that the host's work in this time was not recorded.
 const LATE_PERCENT: f64 = 5.0;
@@ -84,7 +99,7 @@ impl Summary {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         let sources = ranks::expand_folders(&self.inputs)?;
         let [input] = &sources[..] else { return self.run_job(&sources, console) };
-        let run = self.read(input, console)?;
+        let run = read_run(input, self.names.read_options(), console)?;
         let findings = findings_of_run(&run.evidence(), &run.explained, run.order(input, console));
         let screen = Screen {
             explained: &run.explained,
@@ -99,12 +114,12 @@ impl Summary {
         let page = Page::of(&self.report.output, console);
         let page = Page { columns: Some(page.columns.unwrap_or(COLUMNS)), ..page };
         let text = match self.report.format {
-            ReportFormat::Text => fitted(|most| screen.text(&answers, input, most, page), is_one_screen),
+            ReportFormat::Text => fitted(|fit| screen.text(&answers, input, fit, page), is_one_screen),
             format => {
-                let tables = |most| screen.all_tables(&answers, input, most);
-                let write = |most| {
+                let tables = |fit| screen.all_tables(&answers, input, fit);
+                let write = |fit| {
                     let mut text = Vec::new();
-                    write_tables(&[], &tables(most), format, Page::UNBOUNDED, &mut text).map(|()| text)
+                    write_tables(&[], &tables(fit), format, Page::UNBOUNDED, &mut text).map(|()| text)
                 };
                 fitted(write, |text| text.len() <= MAX_JSON_BYTES)
             }
@@ -113,25 +128,12 @@ impl Summary {
         Ok(Outcome::Clean)
     }
 
-    fn read(&self, input: &Source, console: Console) -> Result<SummarizedRun> {
-        let (mut copies, mut spans) = (CopySums::default(), WorkSpans::bounded(MAX_SPANS));
-        let sinks = (&mut copies, &mut spans);
-        let options = ReadOptions { kernel_gaps: true, ..self.names.read_options() };
-        let explained = explain_sums_with(input, options, console, sinks)?;
-        explained.facts.require_work(input)?;
-        explained.require_activities(input)?;
-        if explained.facts.has_only_sums {
-            copies = CopySums::from_sums(&explained.profile).unwrap_or_default();
-        }
-        Ok(SummarizedRun { explained, copies, spans })
-    }
-
     /// Summarises a job of several ranks.
     fn run_job(&self, sources: &[Source], console: Console) -> Result<Outcome> {
         let numbers = ranks::assign_ranks(sources, false, SameRank::Refused)?;
         let (mut ranks, mut answers, mut longest) = (Vec::new(), Vec::new(), 0);
         for (source, &rank) in sources.iter().zip(&numbers) {
-            let run = self.read(source, console)?;
+            let run = read_run(source, self.names.read_options(), console)?;
             let lines = busy_and_idle_lines(&run.explained.ledger, &run.explained.profile);
             answers.push((rank, format!("rank {rank}: {}", lines.first().map_or("", |line| line))));
             longest = longest.max(wall(&run.explained.profile));
@@ -151,7 +153,7 @@ impl Summary {
         let page = Page { columns: Some(page.columns.unwrap_or(COLUMNS)), ..page };
         let text = match self.report.format {
             ReportFormat::Text => fitted(
-                |most| {
+                |Fit { rows: most, .. }| {
                     let mut text = Vec::new();
                     layout::write_sentences(&answers, page, &mut text)?;
                     text.push(b'\n');
@@ -162,7 +164,7 @@ impl Summary {
                 is_one_screen,
             ),
             format => {
-                let write = |most| {
+                let write = |Fit { rows: most, .. }| {
                     let unknown = unchecked(&findings);
                     let tables = [
                         answer_table(&answers),
@@ -179,6 +181,20 @@ impl Summary {
         self.report.output.write(console, |out| Ok(out.write_all(&text)?))?;
         Ok(Outcome::Clean)
     }
+}
+
+/// Returns sentences about the most expensive findings of a run, and about the command that shows more. Returns none if nothing
+/// was found, or if the recording cannot be read.
+pub(super) fn describe_lost_time(file: &Path, console: Console) -> Vec<String> {
+    let console = Console { quiet: true, ..console };
+    let input = Source::from(file.as_os_str().to_owned());
+    let Ok(run) = read_run(&input, ReadOptions::default(), console) else { return Vec::new() };
+    let findings = cost_findings(&run.evidence());
+    let mut lines = finding_sentences(&findings, wall(&run.explained.profile), MAX_FINDINGS_OF_RUN);
+    if !lines.is_empty() {
+        lines.push(format!("more: gpuflame summary {}", quoted_for_shell(&input.to_string())));
+    }
+    lines
 }
 
 /// Writes the findings, and the checks without data.
@@ -219,6 +235,18 @@ struct SummarizedRun {
     explained: Explained,
     copies: CopySums,
     spans: WorkSpans,
+}
+
+fn read_run(input: &Source, options: ReadOptions, console: Console) -> Result<SummarizedRun> {
+    let (mut copies, mut spans) = (CopySums::default(), WorkSpans::bounded(MAX_SPANS));
+    let options = ReadOptions { kernel_gaps: true, ..options };
+    let explained = explain_sums_with(input, options, console, (&mut copies, &mut spans))?;
+    explained.facts.require_work(input)?;
+    explained.require_activities(input)?;
+    if explained.facts.has_only_sums {
+        copies = CopySums::from_sums(&explained.profile).unwrap_or_default();
+    }
+    Ok(SummarizedRun { explained, copies, spans })
 }
 
 impl SummarizedRun {
@@ -312,17 +340,33 @@ fn wall(profile: &Profile) -> u64 {
     profile.times().iter().map(|time| time.steady().window()).max().unwrap_or(0)
 }
 
-/// Returns the text with as many rows per table as fit, at most [`MAX_ROWS`].
-fn fitted(write: impl Fn(usize) -> Result<Vec<u8>>, fits: impl Fn(&[u8]) -> bool) -> Result<Vec<u8>> {
-    let mut most = MAX_ROWS;
-    loop {
-        let text = write(most)?;
-        if fits(&text) || most == 0 {
-            return Ok(text);
-        }
-        most -= 1;
-    }
+/// Number of rows and tables of a summary.
+#[derive(Clone, Copy, Debug)]
+struct Fit {
+    /// Maximum number of rows per table.
+    rows: usize,
+    /// Number of tables that are left out, the least important ones.
+    left_out: usize,
 }
+
+/// Returns the text with as many rows and tables as fit.
+fn fitted(write: impl Fn(Fit) -> Result<Vec<u8>>, fits: impl Fn(&[u8]) -> bool) -> Result<Vec<u8>> {
+    let fewer_rows = (MIN_ROWS..=MAX_ROWS).rev().map(|rows| Fit { rows, left_out: 0 });
+    let fewer_tables = (1..=TABLES.len()).map(|left_out| Fit { rows: MIN_ROWS, left_out });
+    let mut last = Vec::new();
+    for fit in fewer_rows.chain(fewer_tables).chain([Fit { rows: 0, left_out: TABLES.len() }]) {
+        last = write(fit)?;
+        if fits(&last) {
+            break;
+        }
+    }
+    Ok(last)
+}
+
+/// Names of the tables, the most important first.
+const TABLES: [&str; 7] = ["gpus", "work", "steps", "idle_causes", "copies", "lines", "idle_places"];
+/// Minimum number of rows per table, before tables are left out.
+const MIN_ROWS: usize = 2;
 
 fn is_one_screen(text: &[u8]) -> bool {
     text.iter().filter(|byte| **byte == b'\n').count() <= MAX_LINES
@@ -360,10 +404,10 @@ impl Screen<'_> {
     /// the GPU's account covers only a part of the steps.
     fn bound_line(&self) -> Option<String> {
         let busy = self.busy_percent()?;
-        let lost = self.findings.iter().filter_map(|finding| finding.cost).max().unwrap_or(0);
+        let is_late = |finding: &&Finding| LATE_KERNELS.contains(&finding.id);
+        let lost = self.findings.iter().filter(is_late).filter_map(|finding| finding.cost).max().unwrap_or(0);
         let is_lost = percent(lost, wall(self.profile())) >= 100.0 - BUSY_PERCENT;
         if busy >= BUSY_PERCENT {
-            // Copies count as busy, and kernels may be late meanwhile.
             return (!is_lost && !self.is_account_partial()).then(|| self.busy_line(busy));
         }
         let idle = self.idle_samples();
@@ -461,12 +505,12 @@ impl Screen<'_> {
     }
 
     /// Returns the screen as text: the answers, the tables, the missing data, and the next command.
-    fn text(&self, answers: &[String], input: &Source, most: usize, page: Page) -> Result<Vec<u8>> {
+    fn text(&self, answers: &[String], input: &Source, fit: Fit, page: Page) -> Result<Vec<u8>> {
         let mut text = Vec::new();
         layout::write_sentences(answers, page, &mut text)?;
         text.push(b'\n');
-        write_findings(self.findings, wall(self.profile()), most, page, &mut text)?;
-        layout::write(&[], &self.tables(most), page, &mut text)?;
+        write_findings(self.findings, wall(self.profile()), fit.rows, page, &mut text)?;
+        layout::write(&[], &self.tables(fit), page, &mut text)?;
         text.push(b'\n');
         let unknown =
             self.not_recorded().into_iter().map(|(what, how)| format!("not recorded: {what}; {how}"));
@@ -478,17 +522,18 @@ impl Screen<'_> {
     }
 
     /// Returns the whole screen as tables, for programs.
-    fn all_tables(&self, answers: &[String], input: &Source, most: usize) -> Vec<Table> {
-        let findings = finding_table(self.findings, wall(self.profile()), most);
+    fn all_tables(&self, answers: &[String], input: &Source, fit: Fit) -> Vec<Table> {
+        let findings = finding_table(self.findings, wall(self.profile()), fit.rows);
         let unknown: Vec<_> = self.not_recorded();
         [answer_table(answers), findings]
             .into_iter()
-            .chain(self.tables(most))
+            .chain(self.tables(fit))
             .chain([not_recorded_table(unknown), next_table(&self.next_command(input))])
             .collect()
     }
 
-    fn tables(&self, most: usize) -> Vec<Table> {
+    fn tables(&self, Fit { rows: most, left_out }: Fit) -> Vec<Table> {
+        let kept = &TABLES[..TABLES.len() - left_out];
         let mut tables = vec![self.device_table(most)];
         tables.extend(self.idle_tables(most));
         tables.push(self.work_table(most));
@@ -497,7 +542,7 @@ impl Screen<'_> {
         copies.set_all_rows(copies.rows().len());
         tables.push(copies);
         tables.extend(step_table(self.explained, most));
-        tables.retain(|table| !table.rows().is_empty());
+        tables.retain(|table| !table.rows().is_empty() && kept.contains(&table.name()));
         tables
     }
 

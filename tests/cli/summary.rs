@@ -108,7 +108,7 @@ fn an_idle_verdict_is_withheld_if_launches_have_no_activity() {
     steps(&folder, "gemm", 1);
     let text = gpuflame(&folder, ["summary", "steps.json"]).ok().stdout;
     assert!(text.contains("idle time is unknown: "), "{text}");
-    for word in ["host late", "bound", "--idle", "busy 2"] {
+    for word in ["host late", "bound by", "bound:", "--idle", "busy 2"] {
         assert!(!text.contains(word), "{word}: {text}");
     }
     let summary = json(&folder, &["summary", "steps.json"]);

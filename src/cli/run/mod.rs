@@ -20,6 +20,7 @@ use clap::Args;
 use super::console::{Console, Outcome, usage_error};
 use super::merge_ranks::describe_straggler;
 use super::recover::recover;
+use super::summary::describe_lost_time;
 use gpuflame_config::settings;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_os::{child, file, stderr};
@@ -153,6 +154,9 @@ impl Run {
         reports.forward(&left);
         left.lines(&reports.find_survivors(), settings.disable).iter().for_each(|line| console.remark(line));
         if let Some(line) = describe_straggler(&left.ranks(), console) {
+            console.remark(line);
+        }
+        for line in left.longest().map(|file| describe_lost_time(&file, console)).unwrap_or_default() {
             console.remark(line);
         }
         if self.open && !left.reports.is_empty() {

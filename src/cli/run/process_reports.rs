@@ -307,6 +307,17 @@ impl CollectedReports {
         if bytes > MAX_RANK_BYTES { Vec::new() } else { ranks }
     }
 
+    /// Returns the recording of the process with the most launches. Returns `None` if there is none, or if reading it would take
+    /// long.
+    pub(super) fn longest(&self) -> Option<PathBuf> {
+        let report =
+            self.reports.iter().filter(|report| report.is_ours).max_by_key(|report| report.launches)?;
+        let is_recording = |file: &&PathBuf| file.extension().is_some_and(|ending| ending == "gfr");
+        let file = report.files.iter().find(is_recording)?;
+        let is_short = fs::metadata(file).is_ok_and(|data| data.len() <= MAX_RANK_BYTES);
+        is_short.then(|| file.clone())
+    }
+
     /// Returns the sessions that called CUDA but sent no report, except those of processes in `survivors`.
     fn without_report(&self, survivors: &BTreeSet<u32>) -> impl Iterator<Item = (u32, &CudaSession)> {
         // If a file remains from which nothing was recovered, it has a line of its own.
