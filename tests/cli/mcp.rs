@@ -120,7 +120,7 @@ impl Client {
     }
 
     fn wait_for_children(&self, count: usize) -> BTreeSet<u32> {
-        wait_until("the server has so many children", || {
+        wait_until("the server has the expected number of children", || {
             let children = self.children();
             (children.len() == count).then_some(children)
         })
@@ -197,7 +197,7 @@ fn inputs(name: &str) -> std::path::PathBuf {
     folder
 }
 
-/// Creates a pipe in the file system, at which a reader waits until somebody writes.
+/// Creates a pipe in the file system, at which a reader waits for a writer.
 fn named_pipe(folder: &Path) {
     assert!(Command::new("mkfifo").arg(folder.join("waits")).status().unwrap().success());
 }
@@ -285,7 +285,7 @@ fn a_withheld_verdict_and_a_refusal_reach_the_agent() {
 }
 
 #[test]
-fn the_list_of_tools_says_what_each_needs_and_whether_it_writes() {
+fn the_list_of_tools_has_the_parameters_and_marks_those_that_write() {
     let folder = scratch("mcp");
     let mut client = Client::start(&folder, &[]);
     let server = client.initialize();
@@ -324,7 +324,7 @@ fn the_list_of_tools_says_what_each_needs_and_whether_it_writes() {
 }
 
 #[test]
-fn wrong_calls_are_answered_and_the_server_goes_on() {
+fn wrong_calls_are_answered_and_later_calls_work() {
     let folder = inputs("mcp");
     let mut client = Client::new(&folder, &[]);
     let unknown = client.request("tools/call", &json!({"name": "run", "arguments": {"command": "true"}}));
@@ -397,7 +397,7 @@ fn a_client_that_reads_no_more_ends_the_server() {
     client.lines = channel().1;
     let deadline = Instant::now() + PATIENCE;
     while client.server.try_wait().unwrap().is_none() {
-        assert!(Instant::now() < deadline, "the server goes on without a reader");
+        assert!(Instant::now() < deadline, "the server still runs without a reader");
         client.last_id += 1;
         let ping = json!({"jsonrpc": "2.0", "id": client.last_id, "method": "ping"});
         // The server may be gone by now.
@@ -427,10 +427,29 @@ fn calls_run_at_once_and_a_cancelled_call_ends_its_child() {
 }
 
 #[test]
-fn at_most_four_calls_run_at_once_and_the_others_wait() {
+fn a_child_that_the_system_kills_is_an_error_of_the_call() {
     let folder = inputs("mcp");
     named_pipe(&folder);
-    let mut client = Client::new(&folder, &["--time-limit", "2s"]);
+    let mut client = Client::new(&folder, &[]);
+    let waits = client.ask_tool("summary", &json!({"file": "waits"}));
+    let child = client.wait_for_children(1).first().unwrap().to_string();
+    // The child is the server's program only after its start.
+    wait_until("the child has started", || {
+        let words = fs::read(format!("/proc/{child}/cmdline")).unwrap();
+        words.starts_with(b"gpuflame\0summary\0").then_some(())
+    });
+    assert!(Command::new("kill").args(["-KILL", &child]).status().unwrap().success());
+    let answer = Answer::new(&client.reply(waits));
+    assert!(answer.refusal().starts_with("the verb was ended by signal 9"), "{answer:?}");
+    assert!(!client.call("info", &json!({"file": "hand.gfr"})).is_error);
+    client.hang_up();
+}
+
+#[test]
+fn at_most_four_calls_run_at_once_and_further_ones_wait() {
+    let folder = inputs("mcp");
+    named_pipe(&folder);
+    let mut client = Client::new(&folder, &["--time-limit", "4s"]);
     let ids: Vec<_> = (0..6).map(|_| client.ask_tool("summary", &json!({"file": "waits"}))).collect();
     client.wait_for_children(4);
     std::thread::sleep(Duration::from_millis(100));
@@ -440,7 +459,7 @@ fn at_most_four_calls_run_at_once_and_the_others_wait() {
         assert!(
             Answer::new(&reply)
                 .refusal()
-                .starts_with("`gpuflame summary` did not finish within 2 s and was ended"),
+                .starts_with("`gpuflame summary` did not finish within 4 s and was ended"),
             "{reply}"
         );
     }
@@ -506,6 +525,10 @@ fn files_are_written_as_the_verb_does_and_never_replaced() {
         let refused = client.call("convert", &json!({"file": "hand.gfr", "output": output}));
         assert!(refused.refusal().contains("already exists"), "{refused:?}");
     }
+    fs::write(folder.join("c.stacks.csv"), "mine").unwrap();
+    let refused = client.call("convert", &json!({"file": "hand.gfr", "output": "c.csv"}));
+    assert!(refused.refusal().starts_with("c.stacks.csv: already exists"), "{refused:?}");
+    assert!(!folder.join("c.csv").exists());
     for (tool, output) in [("flamegraph", "a.sh"), ("convert", "profile")] {
         let refused = client.call(tool, &json!({"file": "hand.gfr", "output": output}));
         assert!(refused.is_error && !folder.join(output).exists(), "{refused:?}");

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -198,7 +198,8 @@ fn commands_of_the_skill_work() {
     fs::copy(compile("examples/llm_inference.c", &["-O2"]), folder.join("app")).unwrap();
     // A Python whose programs launch work.
     fs::create_dir(folder.join("bin")).unwrap();
-    symlink("../app", folder.join("bin/python")).unwrap();
+    fs::write(folder.join("bin/python"), "#!/bin/sh\nexec ./app\n").unwrap();
+    fs::set_permissions(folder.join("bin/python"), fs::Permissions::from_mode(0o755)).unwrap();
     let path = [folder.join("bin"), installed().join("bin"), std::env::var_os("PATH").unwrap().into()];
     let path = path.map(|part| part.into_os_string().into_string().unwrap()).join(":");
     let run = |command: &str| {
@@ -217,7 +218,8 @@ fn commands_of_the_skill_work() {
     let (records, questions): (Vec<_>, Vec<_>) =
         commands.iter().partition(|command| command.contains(" run ") && !command.ends_with("COMMAND"));
     for record in records {
-        assert!(run(record).status.success(), "{record}");
+        let output = run(record);
+        assert!(output.status.success(), "{record}: {}", String::from_utf8_lossy(&output.stderr));
     }
     fs::create_dir(folder.join("job")).unwrap();
     for copy in ["before.gfr", "after.gfr", "job/rank-0.gfr", "job/rank-1.gfr"] {

@@ -13,11 +13,11 @@ const MAX_OUTPUT_BYTES: u64 = 16 << 20;
 /// Maximum size of a verb's remarks and errors that reach the agent. The rest is read and dropped.
 const MAX_REMARK_BYTES: usize = 4_000;
 
-/// What a verb that succeeded has printed.
+/// Output of a verb that succeeded.
 #[derive(Debug)]
 pub(super) struct Finished {
     pub(super) stdout: String,
-    /// Its standard error: what is missing or doubtful in the answer, one line each.
+    /// Standard error: remarks on missing or doubtful data, one line each.
     pub(super) remarks: String,
 }
 

@@ -1,7 +1,7 @@
 //! `gpuflame mcp`: a server of the Model Context Protocol, through which an agent asks the questions of the other verbs.
 //!
-//! Each tool is a verb. A call runs this program again with that verb, and returns what the verb prints, so an agent
-//! and a person get the same answers and the same refusals. No tool runs another program.
+//! Each tool is a verb. A call runs this program again with that verb, and returns its output, so an agent and a
+//! person get the same answers and the same refusals. No tool runs another program.
 
 mod child;
 mod requests;
@@ -43,8 +43,8 @@ const CANCELLED: &str = "the call was cancelled";
 ///
 /// A client starts this command and talks to it through standard input and output: one JSON message per line. Each
 /// tool is a verb: summary, top, info, check, view, diff, merge_ranks, stats, settings, flamegraph and convert. It
-/// returns what the verb prints as JSON, and refuses what the verb refuses, with the reason. The last two write a new
-/// file; all others write nothing. No tool runs a program. The server ends when its input ends.
+/// returns the verb's output as JSON; a refusal of the verb is an error with its reason. The last two write a new file;
+/// all other tools write nothing. No tool runs a program. The server ends when its input ends.
 #[derive(Debug, Args)]
 #[command(after_help = "Example, as the configuration of a client:\n  \
     {\"mcpServers\": {\"gpuflame\": {\"command\": \"gpuflame\", \"args\": [\"mcp\"]}}}")]
@@ -160,15 +160,13 @@ impl Server {
     /// Runs the verb of a tool.
     ///
     /// # Errors
-    /// The text for the agent: what is wrong with the arguments, why the verb failed, or which limit it exceeded.
+    /// The text for the agent: why the verb failed, or which limit it exceeded.
     async fn answer(
         &self,
         request: &Request,
         cancelled: impl Future<Output = ()>,
     ) -> std::result::Result<Vec<String>, String> {
-        if let Some(path) = &request.new_file
-            && path.symlink_metadata().is_ok()
-        {
+        if let Some(path) = request.new_files.iter().find(|path| path.symlink_metadata().is_ok()) {
             return Err(format!(
                 "{}: already exists, and no tool replaces a file; name a new file",
                 path.display()

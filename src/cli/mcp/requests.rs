@@ -16,8 +16,8 @@ pub(super) struct Request {
     pub(super) words: Vec<String>,
     /// Whether the verb prints tables as JSON.
     pub(super) is_json: bool,
-    /// File that the verb creates, if any.
-    pub(super) new_file: Option<PathBuf>,
+    /// Files that the verb creates.
+    pub(super) new_files: Vec<PathBuf>,
 }
 
 impl Request {
@@ -33,7 +33,7 @@ impl Request {
             return Err(format!("`{}` has no parameter `{name}`; it has {}", spec.name, known.join(", ")));
         }
         let mut words = vec![spec.verb.to_owned()];
-        let mut request = Self { verb: spec.verb, words: Vec::new(), is_json: false, new_file: None };
+        let mut request = Self { verb: spec.verb, words: Vec::new(), is_json: false, new_files: Vec::new() };
         match spec.output {
             OutputKind::Json => {
                 request.is_json = true;
@@ -63,7 +63,7 @@ impl Request {
                 InputKind::NewFile => {
                     let path = path(input.name, value)?;
                     words.push(format!("--output={path}"));
-                    request.new_file = Some(path.into());
+                    request.new_files = new_files(path.into());
                 }
                 InputKind::Words => {
                     let all = items(value).map(|value| text(input.name, value));
@@ -86,6 +86,13 @@ impl Request {
         request.words = words;
         Ok(request)
     }
+}
+
+/// Returns the files that a verb creates for an output. A table of activities has its stacks in a second file.
+fn new_files(output: PathBuf) -> Vec<PathBuf> {
+    let is_table = output.extension().is_some_and(|ending| ending == "csv");
+    let stacks = is_table.then(|| output.with_extension("stacks.csv"));
+    std::iter::once(output).chain(stacks).collect()
 }
 
 fn add_option(words: &mut Vec<String>, name: &str, schema: &Value, value: &Value) -> Result<(), String> {

@@ -7,7 +7,7 @@ const MAX_BYTES: usize = 60_000;
 /// Maximum number of rows of a table to try. No row has fewer than 6 bytes.
 const MAX_ROWS: usize = MAX_BYTES / 6;
 
-/// Shortens the output of a verb if it is too long. Returns it, and a remark on what was left out.
+/// Shortens the output of a verb if it is too long. Returns it, and a remark on the missing rows.
 pub(super) fn shorten(text: String, is_json: bool) -> (String, Option<String>) {
     if text.len() <= MAX_BYTES {
         return (text, None);
@@ -18,7 +18,7 @@ pub(super) fn shorten(text: String, is_json: bool) -> (String, Option<String>) {
     }
 }
 
-/// Leaves out the last rows: of each table as few as possible, but all tables have the same maximum.
+/// Leaves out the last rows of the longest tables: all tables have the same maximum of rows, as large as possible.
 fn shorten_tables(mut tables: Map<String, Value>) -> (String, Option<String>) {
     let before = row_counts(&tables);
     limit_rows(&mut tables, MAX_ROWS);
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn the_last_rows_of_the_longest_tables_are_left_out_and_counted() {
-        // A row has 6 + 17 + 20 + 1,000 + ... bytes, so 60,000 bytes have room for 50 to 60 of them.
+        // A row has 6 + 17 + 20 + 1,000 + ... bytes, so 50 to 60 rows have 60,000 bytes.
         let tables =
             serde_json::json!({"few": rows(3, "x"), "many": rows(100, &"y".repeat(1000)), "schema": 1});
         let (text, remark) = shorten(written(&tables), true);

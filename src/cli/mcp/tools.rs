@@ -1,5 +1,4 @@
-//! The tools: for each, the verb that it runs, what it tells and cannot tell, and its parameters. Options are described
-//! by the verb's own help.
+//! The tools: verbs, with descriptions, limits and parameters for an agent. Options are described by the verb's own help.
 
 use std::any::TypeId;
 use std::sync::Arc;
@@ -8,7 +7,7 @@ use clap::{Arg, Command};
 use rmcp::model::{JsonObject, Tool, ToolAnnotations};
 use serde_json::{Value, json};
 
-/// What a client tells its agent about the server.
+/// Instructions that a client gives to its agent.
 pub(super) const INSTRUCTIONS: &str = "\
 gpuflame explains recordings (NAME.gfr) and traces of GPU programs. Call `summary` first, then the tool that its answer \
 names; `check` before you trust a surprising figure. Times are in ns, keys that end in _percent in percent, and null is \
@@ -25,7 +24,7 @@ pub(super) struct ToolSpec {
     pub(super) name: &'static str,
     pub(super) verb: &'static str,
     title: &'static str,
-    /// What the tool tells, and what it cannot tell.
+    /// The answers that the tool gives, and those that it cannot give.
     about: &'static str,
     pub(super) inputs: &'static [Input],
     /// Parameters that are options of the verb, with `_` instead of `-`.
@@ -55,7 +54,7 @@ pub(super) enum InputKind {
     Words,
 }
 
-/// How a verb returns its answer.
+/// Form of a verb's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OutputKind {
     Json,
@@ -100,7 +99,7 @@ pub(super) const TOOLS: &[ToolSpec] = &[
     ToolSpec {
         name: "info",
         verb: "info",
-        title: "Show what a file contains",
+        title: "Show the contents of a file",
         about: "Lists the contents of a file: program, GPUs, numbers of launches and activities, the share of GPU time \
                 that is linked to launches, parts of the run, steps, and losses. Use it to learn which questions the \
                 file can answer. It cannot tell whether the figures are plausible: that is `check`.",
@@ -218,7 +217,7 @@ pub(super) const TOOLS: &[ToolSpec] = &[
             Input {
                 name: "output",
                 kind: InputKind::NewFile,
-                about: "Path of the new file, with one of these endings.",
+                about: "Path of the new file, which ends in one of the endings above.",
             },
         ],
         options: &["view", "accept_cut"],
