@@ -46,7 +46,8 @@ const CANCELLED: &str = "the call was cancelled";
 /// returns the verb's output as JSON; a refusal of the verb is an error with its reason. The last two write a new file;
 /// all other tools write nothing. No tool runs a program. The server ends when its input ends.
 #[derive(Debug, Args)]
-#[command(after_help = "Example, as the configuration of a client:\n  \
+#[command(after_help = "Example:\n  gpuflame mcp --time-limit 30min\n\n\
+    In the configuration of a client:\n  \
     {\"mcpServers\": {\"gpuflame\": {\"command\": \"gpuflame\", \"args\": [\"mcp\"]}}}")]
 pub(super) struct Mcp {
     /// Maximum time for one answer, such as `90s` or `30min`. A large trace takes minutes. Without a unit: seconds.
