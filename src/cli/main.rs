@@ -27,6 +27,7 @@ mod inherited;
 mod input;
 mod jobs;
 mod layout;
+mod mcp;
 mod merge;
 mod merge_ranks;
 #[cfg(test)]
@@ -107,6 +108,7 @@ enum Verb {
     Gpuperf(gpuperf::Gpuperf),
     Info(info::Info),
     Man(completions::Man),
+    Mcp(mcp::Mcp),
     Merge(merge::Merge),
     MergeRanks(merge_ranks::MergeRanks),
     Recover(recover::Recover),
@@ -247,6 +249,7 @@ fn dispatch(command: &Command) -> Result<Outcome> {
         Verb::Gpuperf(verb) => verb.run(console, by_words),
         Verb::Info(verb) => verb.run(console),
         Verb::Man(verb) => verb.run(usage::complete(Command::command()), console),
+        Verb::Mcp(verb) => verb.run(&usage::complete(Command::command()), console),
         Verb::Merge(verb) => verb.run(console),
         Verb::MergeRanks(verb) => verb.run(console),
         Verb::Recover(verb) => verb.run(console),

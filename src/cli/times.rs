@@ -28,6 +28,11 @@ pub(super) fn parse_millis(text: &str) -> Result<i64> {
     parse_time(text, MILLI, false)
 }
 
+/// Parses a time of 0 or more. A number without a unit is in seconds. Returns nanoseconds.
+pub(super) fn parse_seconds(text: &str) -> Result<i64> {
+    parse_time(text, SECOND, false)
+}
+
 /// Parses a time that may be negative. A number without a unit is in microseconds. Returns nanoseconds.
 pub(super) fn parse_offset(text: &str) -> Result<i64> {
     parse_time(text, MICRO, true)

@@ -15,14 +15,14 @@ use super::near_misses::near_misses;
 /// Groups of verbs in the help, in the order in which a user needs them.
 const GROUPS: [(&str, &[&str]); 6] = [
     ("Record", &["run", "doctor", "recover", "settings"]),
-    ("Look", &["summary", "top", "flamegraph", "view", "info", "check"]),
+    ("Look", &["summary", "top", "flamegraph", "view", "info", "check", "mcp"]),
     ("Compare", &["diff", "merge-ranks"]),
     ("Convert", &["convert"]),
     ("Set up a shell", &["completions"]),
     ("Work like other projects' scripts", &["gpuperf", "merge", "stats", "extract", "decode-steps"]),
 ];
 /// Verbs that read no recording or trace.
-const WITHOUT_INPUT: [&str; 6] = ["run", "doctor", "settings", "gpuperf", "completions", "man"];
+const WITHOUT_INPUT: [&str; 7] = ["run", "doctor", "settings", "gpuperf", "completions", "man", "mcp"];
 /// Name of the option to accept truncated input.
 pub(super) const ACCEPT_CUT: &str = "accept_cut";
 /// Maximum number of verbs in a tip.

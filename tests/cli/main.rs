@@ -14,6 +14,7 @@ mod graph_capture;
 mod jobs;
 mod kernel_extractor;
 mod lines;
+mod mcp;
 mod merge;
 mod names;
 mod passes;

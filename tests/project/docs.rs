@@ -3,11 +3,12 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use crate::support::command::gpuflame_with;
 use crate::support::{compile, cuda, gpuflame, preload, root, scratch, skip};
 
 /// A fenced block of a page: the words after the fence, and its text.
@@ -22,7 +23,7 @@ fn pages() -> Vec<PathBuf> {
     let mut pages: Vec<_> =
         folder.filter(|path| path.extension().is_some_and(|ending| ending == "md")).collect();
     pages.extend(
-        ["README.md", "CONTRIBUTING.md", "SECURITY.md", "capi/python/README.md"]
+        ["README.md", "CONTRIBUTING.md", "SECURITY.md", "SKILL.md", "capi/python/README.md"]
             .map(|page| root().join(page)),
     );
     pages.sort();
@@ -174,6 +175,87 @@ fn runnable_blocks_in_pages_print_the_documented_output() {
         }
     }
     assert!(ran >= 5, "{ran}");
+}
+
+/// Commands of a page: lines of its shell blocks, and code in its tables.
+fn commands(page: &Path) -> Vec<String> {
+    let text = fs::read_to_string(page).unwrap();
+    let in_blocks = blocks(page).into_iter().filter(|block| block.kind == "sh").flat_map(|block| {
+        block.text.lines().map(|line| line.split(" #").next().unwrap().trim().to_owned()).collect::<Vec<_>>()
+    });
+    let in_text = text
+        .lines()
+        .filter(|line| !line.starts_with("```"))
+        .flat_map(|line| line.split('`').skip(1).step_by(2));
+    let in_text = in_text.filter(|code| code.starts_with("gpuflame ")).map(str::to_owned);
+    in_blocks.chain(in_text).filter(|command| !command.is_empty()).collect()
+}
+
+#[test]
+fn commands_of_the_skill_work() {
+    let page = root().join("SKILL.md");
+    let folder = scratch("skill");
+    fs::copy(compile("examples/llm_inference.c", &["-O2"]), folder.join("app")).unwrap();
+    // A Python whose programs launch work.
+    fs::create_dir(folder.join("bin")).unwrap();
+    fs::write(folder.join("bin/python"), "#!/bin/sh\nexec ./app\n").unwrap();
+    fs::set_permissions(folder.join("bin/python"), fs::Permissions::from_mode(0o755)).unwrap();
+    let path = [folder.join("bin"), installed().join("bin"), std::env::var_os("PATH").unwrap().into()];
+    let path = path.map(|part| part.into_os_string().into_string().unwrap()).join(":");
+    let run = |command: &str| {
+        let mut shell = Command::new("bash");
+        for (name, _) in std::env::vars_os() {
+            if ["GPUFLAME_", "GPUSIM_", "CUDA_INJ"].iter().any(|own| name.to_string_lossy().starts_with(own))
+            {
+                shell.env_remove(name);
+            }
+        }
+        shell.args(["-c", command]).current_dir(&folder).env("PATH", &path).env("LD_LIBRARY_PATH", cuda());
+        shell.stdin(std::process::Stdio::null()).output().unwrap()
+    };
+    let commands = commands(&page);
+    assert!(commands.len() > 18, "{commands:?}");
+    let (records, questions): (Vec<_>, Vec<_>) =
+        commands.iter().partition(|command| command.contains(" run ") && !command.ends_with("COMMAND"));
+    for record in records {
+        let output = run(record);
+        assert!(output.status.success(), "{record}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    fs::create_dir(folder.join("job")).unwrap();
+    for copy in ["before.gfr", "after.gfr", "job/rank-0.gfr", "job/rank-1.gfr"] {
+        fs::copy(folder.join("run.gfr"), folder.join(copy)).unwrap();
+    }
+    for question in questions {
+        let output = run(question);
+        // Neither a GPU nor communication between GPUs is here.
+        let may_fail = ["gpuflame doctor", "--by comm"].iter().any(|part| question.contains(part));
+        let why = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() || may_fail && output.status.code() == Some(1), "{question}: {why}");
+    }
+}
+
+#[test]
+fn the_skill_has_the_form_that_agents_read_and_names_tools_that_exist() {
+    let text = fs::read_to_string(root().join("SKILL.md")).unwrap();
+    let (head, body) = text.strip_prefix("---\n").unwrap().split_once("\n---\n").unwrap();
+    let lines: Vec<_> = head.lines().collect();
+    assert_eq!(lines[0], "name: gpuflame");
+    let description = lines[1].strip_prefix("description: ").unwrap();
+    assert!(lines.len() == 2 && description.len() <= 1024 && !description.contains(": "), "{head}");
+    assert!(text.lines().count() < 120);
+    let messages = [
+        r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}"#,
+        r#"{"jsonrpc":"2.0","id":2,"method":"tools/list"}"#,
+    ];
+    let listed =
+        gpuflame_with(&scratch("skill"), ["mcp"], (messages.join("\n") + "\n").as_bytes()).ok().stdout;
+    let rows: Vec<_> =
+        body.lines().filter(|line| line.starts_with("| ") && line.contains("`gpuflame ")).collect();
+    assert!(rows.len() > 10, "{rows:?}");
+    for row in rows {
+        let tool = row.rsplit('`').nth(1).unwrap();
+        assert!(listed.contains(&format!("\"name\":\"{tool}\"")), "{row}");
+    }
 }
 
 /// A Python with a YAML reader, if one was installed.

@@ -13,8 +13,9 @@ const COMMAND_ONLY: [&str; 3] = ["gpuflame-traces", "gpuflame-offline", "gpuflam
 fn the_shared_library_depends_on_nothing_of_the_command() {
     let tree = packages_below("gpuflame-capi", "normal");
     assert!(tree.contains("gpuflame-recorder"), "{tree:?}");
-    for package in COMMAND_ONLY {
-        assert!(!tree.contains(package), "gpuflame-capi depends on {package}");
+    // The last two are of `gpuflame mcp`.
+    for package in COMMAND_ONLY.iter().chain(&["rmcp", "tokio"]) {
+        assert!(!tree.contains(*package), "gpuflame-capi depends on {package}");
     }
 }
 
@@ -23,7 +24,7 @@ fn the_shared_library_depends_on_nothing_of_the_command() {
 fn the_demo_builds_without_the_command_and_its_libraries() {
     let tree = packages_below("gpuflame", "normal,dev");
     assert!(tree.contains("gpusim-cuda"), "{tree:?}");
-    let heavy = ["arrow-array", "parquet", "rusqlite", "clap", "framehop"];
+    let heavy = ["arrow-array", "parquet", "rusqlite", "clap", "framehop", "rmcp", "tokio"];
     for package in COMMAND_ONLY.iter().chain(&heavy) {
         assert!(!tree.contains(*package), "the package of the demo depends on {package}");
     }
