@@ -67,7 +67,10 @@ impl RunValues {
     /// The file cannot be opened or read.
     pub(super) fn read(source: &Source, flags: &NameFlags, console: Console) -> Result<Self> {
         let mut values = Self { source: source.to_string(), ..Self::default() };
-        let explained = match explain_sums(source, flags.read_options(), console) {
+        let explained = explain_sums(source, flags.read_options(), console);
+        let explained =
+            explained.and_then(|explained| explained.facts.require_work(source).map(|()| explained));
+        let explained = match explained {
             Ok(explained) => explained,
             Err(error) if error.kind() == ErrorKind::Format => {
                 values.problems.push(error.to_string());

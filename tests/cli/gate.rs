@@ -81,7 +81,7 @@ fn every_verdict_has_its_exit_code() {
         let zero = gate(&folder, &runs, &["--zero-on-pass"]).code;
         assert_eq!(zero, if passes { 0 } else { code });
     }
-    // The least squares fit of the logarithms is 3 % times the mean of the noise, which is not 0 within the sides.
+    // 3 % is above 1 %.
     let runs = runs(&folder, "limit", 7, 1, 30);
     assert_eq!(gate(&folder, &runs, &["--fail-above", "1%"]).code, 11);
     assert_eq!(gate(&folder, &runs, &["--fail-above", "1"]).code, 11, "the sign is optional");
@@ -211,12 +211,11 @@ fn the_order_of_the_files_pairs_the_runs() {
     };
     // In the order of the runs, the drift of 2 parts per run is removed.
     assert!(percent(&runs).abs() < 0.02, "{}", percent(&runs));
-    // All other orders leave some of it as a change: here the runs after the change come later by one run on average, and
-    // nothing tells that they are in a row.
+    // In another order, the line through all values is not the drift, and some of it is left as a change.
     let mut shuffled = runs.clone();
     shuffled.swap(0, 3);
     shuffled.swap(2, 5);
-    assert!(percent(&shuffled) > 0.1, "{}", percent(&shuffled));
+    assert!(percent(&shuffled).abs() > 0.05, "{}", percent(&shuffled));
 }
 
 #[test]
