@@ -1,7 +1,7 @@
 //! A baseline file: the values of runs before a change, so that later runs can be compared with them without the recordings.
 //!
-//! JSON whose first key is `gpuflame_baseline`, with the version as its value. `runs` has the totals of each run; `kernels`
-//! and `stacks` have an array per name, with a number of ns for each run.
+//! JSON whose first key is `gpuflame_baseline`, with the version as its value. `runs` contains totals, an object per run; `kernels`
+//! and `stacks` contain an array per name, with a number of ns for each run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
@@ -48,7 +48,7 @@ pub(super) fn save(file: &Path, runs: &[RunValues], names: NameFolding, console:
     })
 }
 
-/// Returns the values of each name, in the order of the runs.
+/// Returns a value per run for each name, in the order of the runs.
 fn by_name(runs: &[RunValues], sums: impl Fn(&RunValues) -> &Sums) -> BTreeMap<String, Vec<u64>> {
     let names: BTreeSet<&String> = runs.iter().flat_map(|run| sums(run).keys()).collect();
     let values = |name: &String| -> Vec<u64> {

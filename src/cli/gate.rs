@@ -17,7 +17,7 @@ use super::shorten::{MAX_NAME_CHARS, shortened};
 use gpuflame_model::error::Result;
 use gpuflame_offline::analysis::{MIN_RUNS, PairChange, PairRow, PairVerdict, RunOrder};
 
-/// Exit code of each verdict. `same` is 0.
+/// Exit code of the verdict `faster`; the next ones likewise. `same` is 0.
 const FASTER: u8 = 10;
 const SLOWER: u8 = 11;
 const INCONCLUSIVE: u8 = 12;
@@ -65,7 +65,8 @@ pub(super) struct Gate<'a> {
 
 /// Parses a percentage such as `5%` or `0.5`.
 pub(super) fn parse_percent(text: &str) -> std::result::Result<f64, String> {
-    let number = text.trim().strip_suffix('%').unwrap_or(text).trim();
+    let text = text.trim();
+    let number = text.strip_suffix('%').unwrap_or(text).trim();
     let percent = number.parse::<f64>().ok().filter(|percent| *percent > 0.0 && *percent <= 1000.0);
     percent.ok_or_else(|| "expected a percentage above 0 and up to 1000, such as 5%".to_owned())
 }
@@ -538,7 +539,7 @@ impl<'a> Sides<'a> {
             of_kind.truncate(MAX_COMPARED);
             if count > MAX_COMPARED {
                 console.remark(format!(
-                    "compared the {MAX_COMPARED} {by}s with the most time of {}; the total includes the others",
+                    "compared only the {MAX_COMPARED} {by}s with the most time, of {}; the total includes all",
                     group_digits(count as u64)
                 ));
             }
@@ -561,5 +562,63 @@ impl<'a> Sides<'a> {
             }
         }
         rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(source: &str, change: impl Fn(&mut RunValues)) -> RunValues {
+        let mut run = RunValues {
+            source: source.to_owned(),
+            program: "app".to_owned(),
+            gpus: vec!["NVIDIA H100".to_owned()],
+            used_gpus: 1,
+            steps: 10,
+            operations: 1000,
+            work_ns: 1_000_000,
+            kernels: Sums::from([("gemm".to_owned(), 1_000_000)]),
+            ..RunValues::default()
+        };
+        change(&mut run);
+        run
+    }
+
+    #[test]
+    fn runs_of_other_machines_and_other_work_are_not_comparable() {
+        let before = [run("a", |_| {}), run("b", |_| {}), run("c", |_| {})];
+        let problems = |change: &dyn Fn(&mut RunValues)| {
+            let after = [run("x", change), run("y", change), run("z", change)];
+            Sides::new(&before, &after).problems(true)
+        };
+        assert_eq!(problems(&|_| {}), [""; 0]);
+        assert_eq!(problems(&|run| run.gpus.clear()), [""; 0], "traces do not list the machine's GPUs");
+        let other_gpu = problems(&|run| run.gpus = vec!["NVIDIA A100".to_owned()]);
+        assert_eq!(other_gpu, ["different GPUs: NVIDIA H100 in a, NVIDIA A100 in x"]);
+        assert_eq!(problems(&|run| run.used_gpus = 2), ["different numbers of GPUs in use: 1 in a, 2 in x"]);
+        // Fused kernels are fewer; three times as many are other work. More steps need as many more kernels.
+        assert_eq!(problems(&|run| run.operations = 600), [""; 0]);
+        let more = problems(&|run| run.operations = 3000);
+        assert_eq!(more, ["1,000 GPU operations per run before, 3,000 after: this is not the same work"]);
+        assert_eq!(problems(&|run| (run.operations, run.steps) = (3000, 30)), [""; 0]);
+        assert_eq!(problems(&|run| run.program = "app-new".to_owned()), [""; 0]);
+        let other_program = problems(&|run| {
+            run.program = "other".to_owned();
+            run.kernels = Sums::from([("sort".to_owned(), 1_000_000)]);
+        });
+        assert_eq!(other_program, ["different programs: no kernel runs on both sides"]);
+        let mixed = [run("a", |_| {}), run("b", |run| run.program = "other".to_owned())];
+        let mixed = Sides::new(&mixed, &before).problems(true);
+        assert_eq!(mixed, ["different programs on one side: app in a, other in b"]);
+    }
+
+    #[test]
+    fn percentages_on_the_command_line_are_above_0() {
+        for (text, percent) in
+            [("5%", Some(5.0)), (" 0.5 % ", Some(0.5)), ("7", Some(7.0)), ("0%", None), ("5%%", None)]
+        {
+            assert_eq!(parse_percent(text).ok(), percent, "{text}");
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! One run as the values that a comparison of several runs needs: a sum per kernel, stack and idle cause, and the facts that
+//! A run as the values that a comparison of several runs needs: a sum per kernel, stack and idle cause, and the facts that
 //! determine whether runs are comparable.
 
 use std::collections::BTreeMap;

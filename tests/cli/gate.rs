@@ -3,6 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use gpuflame_explain::symbolize::{SymbolizeOptions, Symbolizer};
+use gpuflame_explain::{Explain, FinishedSums, Options, Snapshot};
+use gpuflame_model::record::{Nanos, Reader, Row};
 use serde_json::Value;
 
 use crate::support::command::{Ran, gpuflame};
@@ -15,7 +18,7 @@ const NOISE: [i64; 14] = [4, -9, 12, -3, -14, 8, 1, 15, -6, -11, 10, 3, -17, 7];
 /// A kernel whose name has characters that Markdown and tables interpret.
 const ODD: &str = "void a|`b`<float>(int*)";
 
-/// Writes a trace of 4 steps. `permille`: factor of all durations. A step has a kernel of 10 ms and one of 5 ms.
+/// Writes a trace of 4 steps. `permille`: factor for every duration. A step has a kernel of 10 ms and one of 5 ms.
 fn run(path: &Path, permille: i64) {
     let mut trace = Trace::default();
     let (mut time, mut id) = (1_000, 0);
@@ -116,7 +119,7 @@ fn changes_are_listed_by_total_step_kernel_and_stack_in_ns_per_run() {
     near(&row("kernel", "gemm")["change_ns"], 4_016_000.0, 40_000.0);
     near(&row("kernel", ODD)["change_ns"], 2_008_000.0, 20_000.0);
     near(&row("stack", "ProfilerStep#N;cudaLaunchKernel")["change_percent"], 10.0, 0.1);
-    // A step also has 2 x 20 us of which nothing changes.
+    // A step also has 2 x 20 us that do not change.
     near(&row("step", "mean step")["change_ns"], 1_506_000.0, 15_000.0);
     assert!(rows.iter().any(|row| row["by"] == "idle" && row["share_of"] == "wall"), "{rows:#?}");
 }
@@ -211,7 +214,7 @@ fn the_order_of_the_files_pairs_the_runs() {
     };
     // In the order of the runs, the drift of 2 parts per run is removed.
     assert!(percent(&runs).abs() < 0.02, "{}", percent(&runs));
-    // In another order, the line through all values is not the drift, and some of it is left as a change.
+    // In another order, the line through all values is not the drift, and a part is left as a change.
     let mut shuffled = runs.clone();
     shuffled.swap(0, 3);
     shuffled.swap(2, 5);
@@ -261,4 +264,60 @@ fn a_baseline_replaces_the_recordings_before_the_change() {
     gate(&folder, &with("main.json"), &["--keep-numbers"]).fails(1, &["--keep-numbers", "main.json"]);
     let reversed: Vec<String> = [&after[1..], &["--new".to_owned(), "main.json".to_owned()]].concat();
     gate(&folder, &reversed, &[]).fails(2, &["main.json is a baseline; name it before --new"]);
+}
+
+/// Writes the file that a run leaves by default: the sums of the hand-made recording, without its launch that has no work.
+/// `permille`: factor of all durations.
+fn sums(path: &Path, permille: u64) {
+    let rows = handmade::bytes();
+    let mut explain = Explain::new(Options { has_squares: true, merge_threads: true, ..Options::default() });
+    let mut reader = Reader::new(&rows[..]).unwrap();
+    while let Some(row) = reader.next_row().unwrap() {
+        match row {
+            Row::Launch(launch) if launch.correlation.0 == 16 => {}
+            Row::Activity(mut activity) => {
+                let nanos = activity.end.0.saturating_sub(activity.start.0);
+                activity.end = Nanos(activity.start.0 + nanos * permille / 1000);
+                explain.push(&Row::Activity(activity), &mut ());
+            }
+            row => explain.push(&row, &mut ()),
+        }
+    }
+    let Snapshot { profile, ledger } = explain.finish(&[], &mut ());
+    let mut symbolizer = Symbolizer::with_rows(SymbolizeOptions::default());
+    symbolizer.name(profile);
+    let functions = symbolizer.take_rows();
+    let (ledger, functions) = (&ledger, &functions[..]);
+    let sums = FinishedSums {
+        profile,
+        ledger,
+        functions,
+        are_threads_merged: true,
+        outputs_failed: false,
+        time: Nanos(1),
+    };
+    let mut file = Vec::new();
+    sums.write(&mut file).unwrap();
+    fs::write(path, file).unwrap();
+}
+
+#[test]
+fn the_files_that_runs_leave_by_default_can_be_compared() {
+    let folder = scratch("gate-sums");
+    for number in 0..3 {
+        sums(&folder.join(format!("base{number}.gfr")), 1000);
+        sums(&folder.join(format!("new{number}.gfr")), 1200);
+    }
+    let names = ["base0.gfr", "base1.gfr", "base2.gfr", "--new", "new0.gfr", "new1.gfr", "new2.gfr"];
+    let names = names.map(str::to_owned);
+    let ran = gate(&folder, &names, &["--format", "json", "-n", "0"]);
+    assert_eq!(ran.code, 11, "{ran:?}");
+    let output: Value = serde_json::from_str(&ran.stdout).unwrap();
+    // The table in `handmade.rs` adds up to 57,001 ns.
+    assert_eq!(output["changes"][0]["before_ns"], 57_001);
+    let row =
+        |name: &str| output["changes"].as_array().unwrap().iter().find(|row| row["name"] == name).cloned();
+    let stack = row("main;decode;cudaLaunchKernel").unwrap();
+    assert_eq!((&stack["before_ns"], &stack["verdict"]), (&20_001.into(), &"slower".into()));
+    assert_eq!(row("early").unwrap()["change_percent"], 20.0);
 }

@@ -1,12 +1,12 @@
-//! Compares several runs before a change with several runs after it, one value per run. The unit is the run: whatever is
-//! the same for a whole run (clock, placement in memory, other programs) counts as noise, however many kernels the run has.
+//! Compares several runs before a change with several runs after it, one value per run. The unit is the run: conditions that
+//! hold for a whole run (clock, placement in memory, other programs) count as noise, however many kernels the run has.
 //!
 //! The runs are in turns: before, after, before, after. A straight line through all values in this order is the drift of the
-//! machine, which is removed. What is left is compared by a t-test with 2 n - 3 degrees of freedom for n pairs.
+//! machine, which is removed. The rest is compared by a t-test with 2 n - 3 degrees of freedom for n pairs.
 //!
 //! The probability of any wrong `slower` or `faster` is at most 1 % over all rows (see [`SLOWER`] and the constants after
 //! it). It is corrected for the number of rows by rotations (Langsrud, Rotation tests, Statistics and Computing 15, 2005):
-//! the values of all rows are turned together in the space that holds neither level nor drift, which keeps the correlation
+//! the values of all rows are turned together, in the space without level and drift, which keeps the correlation
 //! between rows. Rows that always move together then count as one row, and independent rows as many. This assumes normal
 //! noise, of logarithms if values have them.
 
@@ -20,7 +20,7 @@ const FASTER: f64 = 0.0005;
 /// Probability that any other row is wrongly called slower, and again that one is called faster, if no main row changed.
 /// After a main row has changed, the other rows have the probabilities of main rows.
 const OTHER_ROWS: f64 = 0.000_15;
-/// Probability of a wrong verdict of each kind about a row whose interval is wider than the margin, because such runs do
+/// Probability of a wrong `slower`, or of a wrong `faster`, for a row whose interval is wider than the margin, because such runs do
 /// not suit the question.
 const NOISY: f64 = 0.001;
 /// Probability that the true change is beyond either end of the interval.
@@ -63,16 +63,16 @@ impl PairVerdict {
     }
 }
 
-/// Values of a row, one per run, in the order of the runs of each side.
+/// Values of a row, one per run. Each side has its runs in order of time.
 #[derive(Clone, Debug, Default)]
 pub struct PairRow {
     /// Values before the change, at least 0.
     pub before: Vec<f64>,
     /// Values after the change, at least 0.
     pub after: Vec<f64>,
-    /// Value of which differences are a share; `None` to compare logarithms. A row with a value of 0 needs it.
+    /// Whole by which values are divided; `None` to compare logarithms. A row with a value of 0 needs it.
     pub share_of: Option<f64>,
-    /// Whether the row is one of those that decide, such as the total.
+    /// Whether the row decides about all runs, as the total does.
     pub is_main: bool,
 }
 
@@ -461,7 +461,7 @@ mod tests {
         assert!(RunOrder::in_turns(0, 3).compare(&[], 0.05).is_empty());
     }
 
-    /// How the noise of rows is related.
+    /// Relation between the noise of rows.
     #[derive(Clone, Copy, Debug, PartialEq)]
     enum Noise {
         /// A factor per run, the same for all rows.
@@ -496,7 +496,7 @@ mod tests {
                     (deviation * noise + 0.02 * f64::from(run) / 13.0).exp()
                 };
                 let is_after = run % 2 == 1;
-                let mut add = |row: &mut PairRow, value: f64| match is_after {
+                let add = |row: &mut PairRow, value: f64| match is_after {
                     true => row.after.push(value),
                     false => row.before.push(value),
                 };
@@ -543,6 +543,7 @@ mod tests {
     }
 
     #[test]
+    #[allow(clippy::print_stdout)]
     #[ignore = "a minute; `.ci/long` runs it, and it prints its figures"]
     fn a_thousand_comparisons_of_equal_runs_have_at_most_1_percent_wrong_verdicts() {
         for noise in [Noise::Common, Noise::PerRow] {
