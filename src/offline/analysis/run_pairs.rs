@@ -12,17 +12,21 @@
 
 use std::f64::consts::{FRAC_2_PI, TAU};
 
-/// Probability that any main row of equal runs is wrongly called slower. A gate looks for slowdowns, so they get nearly all
-/// of the 1 %: 7 pairs with 1 % noise then find a slowdown of 3 % in 99 %, and a speed-up of 3 % in about 80 %.
-const SLOWER: f64 = 0.0092;
+/// Probability that any main row of equal runs is wrongly called slower, before the rules for noisy rows and small changes
+/// reduce it: to 0.93 % at a noise of 1.5 % per run, where it is largest, to 0.5 % at 1 %, and to 0.3 % at 5 %. A gate looks
+/// for slowdowns, so they get nearly all of the 1 %: 7 pairs with 1 % noise then find a slowdown of 3 % in 99 %, and a
+/// speed-up of 3 % in about 80 %.
+const SLOWER: f64 = 0.0098;
 /// Probability that any main row is wrongly called faster.
 const FASTER: f64 = 0.0005;
 /// Probability that any other row is wrongly called slower, and again that one is called faster, if no main row changed.
 /// After a main row has changed, the other rows have the probabilities of main rows.
 const OTHER_ROWS: f64 = 0.000_15;
-/// Probability of a wrong `slower`, or of a wrong `faster`, for a row whose interval is wider than the margin, because such runs do
-/// not suit the question.
-const NOISY: f64 = 0.001;
+/// Largest probability of a wrong `slower`, or of a wrong `faster`, for noisy rows, because their runs do not suit the
+/// question.
+const NOISY: f64 = 0.003;
+/// Half the length of the interval, as a share of the margin, from which a row is noisy.
+const NOISY_SHARE_OF_MARGIN: f64 = 0.6;
 /// Probability that the true change is beyond either end of the interval.
 const BEYOND_INTERVAL: f64 = 0.005;
 /// Probability beyond the quantile that the number of pairs allows for in addition to the interval.
@@ -195,7 +199,8 @@ impl RunOrder {
 
     fn judge(&self, row: &Measured, limits: &Limits) -> PairChange {
         let half = row.error * t_quantile(BEYOND_INTERVAL, self.freedom());
-        let [slower, faster] = if half > row.margin { limits.noisy } else { limits.usual };
+        let is_noisy = half > NOISY_SHARE_OF_MARGIN * row.margin;
+        let [slower, faster] = if is_noisy { limits.noisy } else { limits.usual };
         let (t, least) = (row.change / row.error, MIN_SHARE_OF_MARGIN * row.margin);
         let verdict = match () {
             () if t >= slower && row.change >= least => PairVerdict::Slower,
@@ -255,7 +260,7 @@ struct Measured {
 /// Values of t from which rows of a family are slower and faster.
 struct Limits {
     usual: [f64; 2],
-    /// For rows whose interval is wider than the margin.
+    /// For noisy rows.
     noisy: [f64; 2],
 }
 
