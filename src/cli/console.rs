@@ -17,7 +17,7 @@ pub(super) enum Outcome {
     Clean,
     /// Success, with a finding that counts as a failure under `--strict` or a similar flag: exit code 1.
     Findings,
-    /// The verb ran a command, which ended with this exit code.
+    /// Exit code of the command that the verb ran, or of a verdict.
     Status(u8),
 }
 

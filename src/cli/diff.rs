@@ -1,12 +1,14 @@
 //! `gpuflame diff`: how much slower or faster a run is than another run, in total and by kernel, stack and module,
-//! and whether the change is larger than chance would explain.
+//! and whether the change is larger than chance would explain. Several runs per side are compared by `gate.rs`.
 
 use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
 
 use clap::Args;
 
-use super::console::{Console, Outcome};
+use super::console::{Console, Outcome, usage_error};
 use super::explain::{Explained, explain};
+use super::gate::{Gate, parse_percent};
 use super::heading::heading;
 use super::input::Source;
 use super::name_flags::NameFlags;
@@ -22,7 +24,7 @@ use gpuflame_offline::analysis::{
     DurationChange, Durations, StreamOrder, WorkSpans, check_stream_order, compare_durations,
 };
 
-/// Compare two runs.
+/// Compare two runs, or several runs before a change with several runs after it.
 ///
 /// Stacks are matched by name, after numbers that differ in every run are folded. The table `run` has the
 /// busy and idle time of GPUs, by cause, and the same per step if both runs have several steps. `matched` has
@@ -35,14 +37,45 @@ use gpuflame_offline::analysis::{
 /// `new` and `gone` if one side has none. The test assumes independent durations: if the clock was slower for
 /// all of one run, every row says `yes`, so record each variant twice. Totals also change with the number of
 /// activities, which the test ignores.
+///
+/// With --new, the unit is a run, and the answer is a verdict with its own exit code: `same` 0, `faster` 10,
+/// `slower` 11, `inconclusive` 12 (with the number of pairs that would do), `invalid` 13 (runs that cannot be
+/// compared, with the reason), and 14 for `slower` by less than --fail-above. The verdict is that of the GPU
+/// work and of the mean step; rows by kernel, stack and idle cause have their own. Equal runs give a wrong
+/// `slower` or `faster` in any row with a probability of at most 1 %. Record in turns (before, after, before,
+/// after) and give the files in this order: a steady drift is then removed. 7 runs per side find a change of
+/// 3 % if runs differ by 1 %.
 #[derive(Debug, Args)]
+#[command(override_usage = "gpuflame diff [OPTIONS] <BEFORE> <AFTER>\n       \
+    gpuflame diff [OPTIONS] <BASE>... --new <NEW>...")]
 #[command(after_help = "Examples:\n  gpuflame diff before.gfr after.gfr\n  \
-    gpuflame diff before.json.gz after.json.gz -n 0 --format csv -o diff.csv")]
+    gpuflame diff before.json.gz after.json.gz -n 0 --format csv -o diff.csv\n  \
+    gpuflame diff base*.gfr --new new*.gfr --fail-above 5%\n  \
+    gpuflame diff base*.gfr --save-baseline main.json\n  \
+    gpuflame diff main.json --new new*.gfr --format markdown -o comment.md")]
 pub(super) struct Diff {
     /// Run before the change.
     before: Source,
     /// Run after the change.
-    after: Source,
+    #[arg(required_unless_present_any = ["new", "save_baseline"])]
+    after: Option<Source>,
+    /// More runs before the change, or baseline files; needs --new.
+    #[arg(hide = true)]
+    more: Vec<Source>,
+    /// Runs after the change; all other files are runs before it, or baseline files.
+    #[arg(long, value_name = "NEW", num_args = 1..)]
+    new: Vec<Source>,
+    /// Change above which several runs fail the gate (exit code 11). Changes below a quarter of it are never
+    /// called slower or faster.
+    #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = parse_percent)]
+    fail_above: f64,
+    /// Write the values of the runs before the change to a small file, to be given in place of their
+    /// recordings.
+    #[arg(long, value_name = "FILE")]
+    save_baseline: Option<PathBuf>,
+    /// Exit with 0 if the gate passes: same, faster, or slower by less than --fail-above.
+    #[arg(long, requires = "new")]
+    zero_on_pass: bool,
     /// Maximum number of rows per table; 0: all.
     #[arg(short, long, default_value_t = 10)]
     number: usize,
@@ -69,8 +102,34 @@ const MODULE_PREFIX: &str = "nn.Module: ";
 
 impl Diff {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
+        if !self.new.is_empty() || self.save_baseline.is_some() {
+            return self.gate().run(console);
+        }
+        let Some(after) = self.after.as_ref().filter(|_| self.more.is_empty()) else {
+            return Err(usage_error(
+                "`diff` compares two runs; `gpuflame diff BASE... --new NEW...` compares several runs before a change \
+                 with several after it, and `gpuflame merge-ranks FILES` merges the ranks of a job",
+            ));
+        };
+        self.compare_two(after, console)
+    }
+
+    fn gate(&self) -> Gate<'_> {
+        Gate {
+            base: std::iter::once(&self.before).chain(&self.after).chain(&self.more).collect(),
+            new: &self.new,
+            fail_above: self.fail_above,
+            save_baseline: self.save_baseline.as_deref(),
+            zero_on_pass: self.zero_on_pass,
+            number: self.number,
+            names: &self.names,
+            report: &self.report,
+        }
+    }
+
+    fn compare_two(&self, after_source: &Source, console: Console) -> Result<Outcome> {
         let before = ComparedRun::read(&self.before, &self.names, console)?;
-        let after = ComparedRun::read(&self.after, &self.names, console)?;
+        let after = ComparedRun::read(after_source, &self.names, console)?;
         let mut total = Table::new(
             "total",
             &["change_ns", "change_percent", "before_ns", "after_ns", "before_count", "after_count"],
@@ -96,7 +155,7 @@ impl Diff {
         }
         tables.extend(before.impossible_table("impossible_durations_before"));
         tables.extend(after.impossible_table("impossible_durations_after"));
-        let headings = [("before", &self.before, &before), ("after", &self.after, &after)]
+        let headings = [("before", &self.before, &before), ("after", after_source, &after)]
             .map(|(word, source, run)| format!("{word}: {}", heading(source, &run.profile)));
         self.report.write(console, &headings, &tables)?;
         if hidden > 0 {

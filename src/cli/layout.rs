@@ -39,6 +39,10 @@ const LEAST_USEFUL: &[(&str, &[&str])] = &[
     ("findings", &["share_percent", "count"]),
     ("total", &["before_count", "after_count", "before_ns", "after_ns"]),
     ("run", &["before_ns", "after_ns", "change_percent"]),
+    (
+        "changes",
+        &["share_of", "pairs_needed", "before_ns", "after_ns", "high_percent", "low_percent", "change_ns"],
+    ),
     ("job", &["world_size"]),
     ("impossible_durations", &["stream", "start_ns"]),
     ("impossible_durations_before", &["stream", "start_ns"]),

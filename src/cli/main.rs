@@ -3,11 +3,12 @@
 //!
 //! The code here only handles input and output; other crates compute the contents of profiles. The shared library
 //! does not contain this code. Exit codes: 0 success, 1 failure (or `check --strict` found something), 2 invalid
-//! command line.
+//! command line, 10 to 14 a verdict of `diff --new`.
 
 #![deny(unsafe_code)]
 
 mod arrivals;
+mod baseline;
 mod check;
 mod completions;
 mod console;
@@ -20,6 +21,7 @@ mod doctor;
 mod explain;
 mod extract;
 mod flamegraph;
+mod gate;
 mod gpuperf;
 mod heading;
 mod info;
@@ -41,6 +43,7 @@ mod recorded_steps;
 mod recover;
 mod report;
 mod run;
+mod run_values;
 #[cfg(test)]
 mod schema;
 mod set_file;
@@ -77,7 +80,7 @@ use report::ReportFormat;
 #[command(name = "gpuflame", version, max_term_width = 100)]
 #[command(after_help = "`gpuflame VERB --help` shows the options of a verb, with examples.\n\n\
                         Exit codes: 0 success; 1 failure, or a problem found by `doctor` or `check \
-                        --strict`; 2 invalid command line.")]
+                        --strict`; 2 invalid command line; 10 to 14 a verdict of `diff --new`.")]
 struct Command {
     #[command(subcommand)]
     verb: Verb,
@@ -200,8 +203,9 @@ fn format_by_ending(output: &Target) -> std::result::Result<ReportFormat, String
         None | Some("txt") => Ok(ReportFormat::Text),
         Some("csv") => Ok(ReportFormat::Csv),
         Some("json") => Ok(ReportFormat::Json),
+        Some("md") => Ok(ReportFormat::Markdown),
         Some(ending) => Err(format!(
-            "cannot write tables as .{ending}; end the name in .txt, .csv or .json, or use --format"
+            "cannot write tables as .{ending}; end the name in .txt, .csv, .json or .md, or use --format"
         )),
     }
 }

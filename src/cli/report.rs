@@ -10,7 +10,7 @@ use super::console::Console;
 use super::layout;
 use super::output::Target;
 use super::page::Page;
-pub(super) use super::table::{Cell, Table, group_digits};
+pub(super) use super::table::{Cell, Table, column_title, group_digits};
 use gpuflame_export::{clean_line, guarded};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
@@ -44,6 +44,8 @@ pub(super) enum ReportFormat {
     Csv,
     /// Object with one entry per table, each a list of rows, as docs/schema.md describes it.
     Json,
+    /// Tables for a pull request or another page in Markdown.
+    Markdown,
 }
 
 /// Writes `tables` to `out` in the given format. `page` and `heading` are for text.
@@ -58,7 +60,47 @@ pub(super) fn write_tables(
         ReportFormat::Text => layout::write(heading, tables, page, out),
         ReportFormat::Csv => write_csv(tables, out),
         ReportFormat::Json => write_json(tables, out),
+        ReportFormat::Markdown => write_markdown(tables, out),
     }
+}
+
+/// Writes tables in the syntax of GitHub, with their names above them. Numbers have units, as for people.
+fn write_markdown(tables: &[Table], out: &mut dyn Write) -> Result<()> {
+    for (at, table) in tables.iter().enumerate() {
+        if at > 0 {
+            writeln!(out)?;
+        }
+        if tables.len() > 1 {
+            writeln!(out, "**{}**\n", table.name().replace('_', " "))?;
+        }
+        let short = table.short_names();
+        let is_text =
+            |column: usize| table.rows().iter().any(|row| row.get(column).is_some_and(Cell::is_text));
+        let line = |cells: Vec<String>| format!("| {} |", cells.join(" | "));
+        let titles = table.columns().iter().map(|column| column_title(column).replace('_', " "));
+        writeln!(out, "{}", line(titles.collect()))?;
+        let rules = (0..table.columns().len()).map(|column| if is_text(column) { "---" } else { "---:" });
+        writeln!(out, "{}", line(rules.map(str::to_owned).collect()))?;
+        for row in table.rows() {
+            let texts = row.iter().map(|cell| markdown_text(&cell.for_people(&short, false)));
+            writeln!(out, "{}", line(texts.collect()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns text for Markdown, also in a table. Names with characters that have a meaning there become code.
+pub(super) fn markdown_text(text: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || " .,;:%+-/()=".contains(c);
+    if text.chars().all(is_plain) && !text.contains("://") {
+        return text.to_owned();
+    }
+    // Code ends at a run of as many backticks as began it.
+    let runs = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
+    let fence = "`".repeat(runs + 1);
+    let blank = if text.starts_with('`') || text.ends_with('`') { " " } else { "" };
+    // A table ends its cell at a bar even in code.
+    format!("{fence}{blank}{}{blank}{fence}", text.replace('|', "\\|"))
 }
 
 /// Returns the function that prepares names for tables other than reports. It makes names safe for terminals and

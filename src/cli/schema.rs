@@ -39,6 +39,7 @@ enum Output {
     Summary(Summary),
     Check(Check),
     Diff(Diff),
+    Gate(Gate),
     MergeRanks(MergeRanks),
     Doctor(Doctor),
     Settings(Settings),
@@ -132,6 +133,12 @@ verbs! {
         modules: ChangeRow,
         impossible_durations_before: ImpossibleRow,
         impossible_durations_after: ImpossibleRow,
+    }
+    /// `gpuflame diff BASE... --new NEW...`.
+    Gate {
+        verdict: VerdictRow,
+        changes: PairChangeRow,
+        ?
     }
     /// `gpuflame merge-ranks`.
     MergeRanks {
@@ -425,6 +432,55 @@ objects! {
         average_percent: Option<f64>,
         /// Whether the change of the average is statistically significant: `yes`, `no`, `too few`, `new` or `gone`.
         sure: String,
+        name: String,
+    }
+    /// Verdict on several runs before and after a change.
+    VerdictRow {
+        /// `same`, `faster`, `slower`, `inconclusive` or `invalid`.
+        verdict: String,
+        /// Whether the gate passes: `yes` or `no`.
+        passes: String,
+        /// Exit code of the command.
+        exit_code: u64,
+        /// Change of the row that decided, as a share of the value before; null if the runs were not compared.
+        change_percent: Option<f64>,
+        /// Lower end of the interval that contains the true change with a probability of 99 %.
+        low_percent: Option<f64>,
+        /// Upper end of the interval.
+        high_percent: Option<f64>,
+        /// Change above which the gate fails.
+        fail_above_percent: f64,
+        /// Number of pairs of runs that would find or exclude a change of `fail_above_percent`; null unless the verdict is
+        /// `inconclusive`, or if it takes more than 10,000.
+        pairs_needed: Option<u64>,
+        /// Why the runs were not compared; null if they were.
+        reason: Option<String>,
+        /// The verdict as a sentence.
+        sentence: String,
+    }
+    /// Change of one value between several runs before and after a change.
+    PairChangeRow {
+        /// Change per run, or per step if runs have different numbers of steps, in ns, without drift.
+        change_ns: i64,
+        /// Change as a share of the value before, or of the sum named by `share_of`.
+        change_percent: f64,
+        /// Lower end of the interval that contains the true change with a probability of 99 %.
+        low_percent: f64,
+        /// Upper end of the interval.
+        high_percent: f64,
+        /// Mean before the change, in ns.
+        before_ns: u64,
+        /// Mean after the change, in ns.
+        after_ns: u64,
+        /// `same`, `faster`, `slower` or `inconclusive`.
+        verdict: String,
+        /// Number of pairs of runs that would find or exclude a change of `--fail-above`; null unless the verdict is
+        /// `inconclusive`, or if it takes more than 10,000.
+        pairs_needed: Option<u64>,
+        /// `total`, `step`, `time`, `kernel`, `stack` or `idle`.
+        by: String,
+        /// What percentages are shares of: `row`, or `GPU work` or `wall` if the row's own value can be 0.
+        share_of: String,
         name: String,
     }
     /// Time of one rank.

@@ -189,9 +189,6 @@ fn surplus_tips(verb: &str, second: &str, words: &[OsString]) -> Vec<String> {
             vec![picture, ranks]
         }
         "summary" | "top" | "info" | "check" | "view" => vec![compare, ranks],
-        "diff" => vec![
-            "`diff` compares two runs; `gpuflame merge-ranks FILES` merges the ranks of a job".to_owned(),
-        ],
         _ => Vec::new(),
     }
 }

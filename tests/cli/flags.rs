@@ -101,9 +101,9 @@ fn unknown_endings_are_refused_with_the_known_ones_and_known_ones_choose_the_for
             &[".pftrace", "`gpuflame convert` writes that format"],
         ),
         (&["merge-ranks", "hand.gfr", "-o", "x.csv"], &[".csv", ".svg", "--table"]),
-        (&["merge-ranks", "hand.gfr", "--table", "x.xlsx"], &[".xlsx", ".txt, .csv or .json"]),
-        (&["top", "hand.gfr", "-o", "x.xlsx"], &[".xlsx", ".txt, .csv or .json", "--format"]),
-        (&["settings", "-o", "x.md"], &[".md", ".txt, .csv or .json"]),
+        (&["merge-ranks", "hand.gfr", "--table", "x.xlsx"], &[".xlsx", ".txt, .csv, .json or .md"]),
+        (&["top", "hand.gfr", "-o", "x.xlsx"], &[".xlsx", ".txt, .csv, .json or .md", "--format"]),
+        (&["settings", "-o", "x.html"], &[".html", ".txt, .csv, .json or .md"]),
     ] {
         gpuflame(&folder, args).fails(2, words);
     }

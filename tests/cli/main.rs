@@ -9,6 +9,7 @@ mod convert;
 mod doctor;
 mod flags;
 mod formats;
+mod gate;
 mod gpuperf;
 mod graph_capture;
 mod jobs;

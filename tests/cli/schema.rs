@@ -63,6 +63,16 @@ fn all_json_conforms_to_the_published_schema() {
             tables.extend(output.as_object().unwrap().keys().map(|table| format!("{verb} {table}")));
         }
     }
+    let ranks = ["job/rank0.json", "job/rank1.json", "job/rank2.json"];
+    for others in [["train.json", "slower.json"], ["train.json", "hand.gfr"]] {
+        let output =
+            checked(&folder, "Gate", &[&["diff"][..], &ranks, &["--new", others[0], others[1]]].concat());
+        assert_eq!(output["verdict"].as_array().unwrap().len(), 1, "{output}");
+    }
+    fs::copy(folder.join("train.json"), folder.join("third.json")).unwrap();
+    let new = ["--new", "train.json", "slower.json", "third.json", "-n", "0"];
+    let output = checked(&folder, "Gate", &[&["diff"][..], &ranks, &new].concat());
+    assert!(output["changes"].as_array().unwrap().len() > 10, "{output}");
     checked(&folder, "MergeRanks", &["merge-ranks", "job"]);
     checked(&folder, "MergeRanks", &["merge-ranks", "hand.gfr"]);
     checked(&folder, "Doctor", &["doctor"]);

@@ -11,7 +11,7 @@ mod delays;
 mod findings;
 mod jobs;
 mod mann_whitney;
-
+mod run_pairs;
 mod stragglers;
 mod stream_order;
 mod welch;
@@ -29,6 +29,7 @@ pub use findings::{
     job_findings, record_findings, run_costs,
 };
 pub use jobs::{JobDifference, JobMember, find_difference, find_missing};
+pub use run_pairs::{MIN_RUNS, PairChange, PairRow, PairVerdict, RunOrder};
 pub use stragglers::{RankComparison, RankTime, StragglerVerdict, compare_ranks, median};
 pub use stream_order::{ImpossibleDuration, Overlaps, StreamOrder, WorkSpans, check_stream_order};
 pub use welch::{DurationChange, Durations, compare_durations};

@@ -1,0 +1,567 @@
+//! Compares several runs before a change with several runs after it, one value per run. The unit is the run: conditions that
+//! hold for a whole run (clock, placement in memory, other programs) count as noise, however many kernels the run has.
+//!
+//! The runs are in turns: before, after, before, after. A straight line through all values in this order is the drift of the
+//! machine, which is removed. The rest is compared by a t-test with 2 n - 3 degrees of freedom for n pairs.
+//!
+//! The probability of any wrong `slower` or `faster` is at most 1 % over all rows (see [`SLOWER`] and the constants after
+//! it). It is corrected for the number of rows by rotations (Langsrud, Rotation tests, Statistics and Computing 15, 2005):
+//! the values of all rows are turned together, in the space without level and drift, which keeps the correlation
+//! between rows. Rows that always move together then count as one row, and independent rows as many. This assumes normal
+//! noise, of logarithms if values have them.
+
+use std::f64::consts::{FRAC_2_PI, TAU};
+
+/// Probability that any main row of equal runs is wrongly called slower, before the rules for noisy rows and small changes
+/// reduce it: to 0.93 % at a noise of 1.5 % per run, where it is largest, to 0.5 % at 1 %, and to 0.3 % at 5 %. A gate looks
+/// for slowdowns, so they get nearly all of the 1 %: 7 pairs with 1 % noise then find a slowdown of 3 % in 99 %, and a
+/// speed-up of 3 % in about 80 %.
+const SLOWER: f64 = 0.0098;
+/// Probability that any main row is wrongly called faster.
+const FASTER: f64 = 0.0005;
+/// Probability that any other row is wrongly called slower, and again that one is called faster, if no main row changed.
+/// After a main row has changed, the other rows have the probabilities of main rows.
+const OTHER_ROWS: f64 = 0.000_15;
+/// Largest probability of a wrong `slower`, or of a wrong `faster`, for noisy rows, because their runs do not suit the
+/// question.
+const NOISY: f64 = 0.003;
+/// Half the length of the interval, as a share of the margin, from which a row is noisy.
+const NOISY_SHARE_OF_MARGIN: f64 = 0.6;
+/// Probability that the true change is beyond either end of the interval.
+const BEYOND_INTERVAL: f64 = 0.005;
+/// Probability beyond the quantile that the number of pairs allows for in addition to the interval.
+const MISSED: f64 = 0.05;
+/// Smallest change that is called slower or faster, as a share of the margin.
+const MIN_SHARE_OF_MARGIN: f64 = 0.25;
+/// Number of rotations. Each counts twice, because its opposite is a rotation as well.
+const ROTATIONS: usize = 10_000;
+/// Minimum number of runs per side.
+pub const MIN_RUNS: usize = 3;
+/// Maximum number of pairs that is suggested.
+const MAX_PAIRS: usize = 10_000;
+/// Standard deviation below which values count as equal: the precision of sums of `f64`.
+const MIN_DEVIATION: f64 = 1e-12;
+
+/// Result of comparing runs, for all values or for one row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PairVerdict {
+    /// The values after the change are lower.
+    Faster,
+    /// The values after the change are higher.
+    Slower,
+    /// The whole interval of the change is within the margin.
+    Same,
+    /// The runs neither show a change nor exclude one beyond the margin.
+    Inconclusive,
+}
+
+impl PairVerdict {
+    /// Returns the word for reports.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Faster => "faster",
+            Self::Slower => "slower",
+            Self::Same => "same",
+            Self::Inconclusive => "inconclusive",
+        }
+    }
+}
+
+/// Values of a row, one per run. Each side has its runs in order of time.
+#[derive(Clone, Debug, Default)]
+pub struct PairRow {
+    /// Values before the change, at least 0.
+    pub before: Vec<f64>,
+    /// Values after the change, at least 0.
+    pub after: Vec<f64>,
+    /// Whole by which values are divided; `None` to compare logarithms. A row with a value of 0 needs it.
+    pub share_of: Option<f64>,
+    /// Whether the row decides about all runs, as the total does.
+    pub is_main: bool,
+}
+
+/// Change of a row.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PairChange {
+    /// Change as a share: 0.03 is 3 % more.
+    pub change: f64,
+    /// Interval that contains the true change with a probability of 99 %, for this row alone.
+    pub interval: [f64; 2],
+    /// Verdict.
+    pub verdict: PairVerdict,
+    /// Number of pairs that find a change of the margin, or exclude it, with a probability of about 90 % if there is no
+    /// change; `None` unless the verdict is inconclusive, or if it takes more than 10,000.
+    pub pairs_needed: Option<usize>,
+}
+
+/// Arrangement of the runs, with the rotations for their number.
+#[derive(Debug)]
+pub struct RunOrder {
+    /// Unit vectors that are orthogonal to each other, to the level and to the drift. The first one is the direction of a
+    /// change. A vector has an element per run: the runs before the change, then those after it.
+    axes: Vec<Vec<f64>>,
+    /// Length, along the first axis, of a change by 1.
+    length: f64,
+    /// Unit vectors in the space of the axes.
+    rotations: Vec<Vec<f64>>,
+}
+
+impl RunOrder {
+    /// Arranges runs in turns. The first run after the change follows the first run before it, and so on. Drift is removed.
+    pub fn in_turns(before: usize, after: usize) -> Self {
+        let times = (0..before).map(|run| 2 * run).chain((0..after).map(|run| 2 * run + 1));
+        Self::new(before, after, &[times.map(|time| time as f64).collect()])
+    }
+
+    /// Arranges runs whose order in time is unknown. Drift counts as noise, or as a change.
+    pub fn unordered(before: usize, after: usize) -> Self {
+        Self::new(before, after, &[])
+    }
+
+    fn new(before: usize, after: usize, drift: &[Vec<f64>]) -> Self {
+        let runs = before + after;
+        let mut basis: Vec<Vec<f64>> = Vec::new();
+        let mut add = |mut vector: Vec<f64>| -> Option<Vec<f64>> {
+            // Twice, because the first pass leaves rounding errors.
+            for _ in 0..2 {
+                for known in &basis {
+                    let share = dot(&vector, known);
+                    vector.iter_mut().zip(known).for_each(|(value, of)| *value -= share * of);
+                }
+            }
+            let length = dot(&vector, &vector).sqrt();
+            if length < 1e-6 {
+                return None;
+            }
+            vector.iter_mut().for_each(|value| *value /= length);
+            basis.push(vector.clone());
+            Some(vector)
+        };
+        add(vec![1.0; runs]);
+        drift.iter().cloned().for_each(|drift| drop(add(drift)));
+        let side: Vec<f64> = (0..runs).map(|run| f64::from(u8::from(run >= before))).collect();
+        let Some(change) = add(side.clone()) else {
+            return Self { axes: Vec::new(), length: 0.0, rotations: Vec::new() };
+        };
+        let length = dot(&side, &change);
+        let units = (0..runs).map(|at| (0..runs).map(|run| f64::from(u8::from(run == at))).collect());
+        let rest: Vec<Vec<f64>> = units.filter_map(&mut add).collect();
+        let axes: Vec<_> = std::iter::once(change).chain(rest).collect();
+        let mut random = Random(0x9e37_79b9_7f4a_7c15);
+        let rotations = (0..ROTATIONS).map(|_| random.unit_vector(axes.len())).collect();
+        Self { axes, length, rotations }
+    }
+
+    /// Degrees of freedom.
+    fn freedom(&self) -> usize {
+        self.axes.len().saturating_sub(1)
+    }
+
+    /// Compares the sides. `margin`: change that matters, as a share. Returns a change for each row.
+    pub fn compare(&self, rows: &[PairRow], margin: f64) -> Vec<PairChange> {
+        let measured: Vec<Measured> = rows.iter().map(|row| self.measure(row, margin)).collect();
+        let mut changes = vec![None; rows.len()];
+        let mut judge = |is_main: bool, slower: f64, faster: f64| {
+            let of_kind: Vec<usize> = (0..rows.len()).filter(|row| rows[*row].is_main == is_main).collect();
+            let family: Vec<&Measured> = of_kind.iter().map(|row| &measured[*row]).collect();
+            let limits = Limits::new(self, &family, slower, faster);
+            for row in of_kind {
+                changes[row] = Some(self.judge(&measured[row], &limits));
+            }
+            let verdicts = changes.iter().flatten().map(|change: &PairChange| change.verdict);
+            verdicts.into_iter().any(|verdict| matches!(verdict, PairVerdict::Slower | PairVerdict::Faster))
+        };
+        match judge(true, SLOWER, FASTER) {
+            true => judge(false, SLOWER, FASTER),
+            false => judge(false, OTHER_ROWS, OTHER_ROWS),
+        };
+        changes.into_iter().flatten().collect()
+    }
+
+    fn measure(&self, row: &PairRow, margin: f64) -> Measured {
+        let values = row.before.iter().chain(&row.after);
+        let values: Vec<f64> = match row.share_of {
+            Some(whole) => values.map(|value| value / whole.max(f64::MIN_POSITIVE)).collect(),
+            None => values.map(|value| value.max(f64::MIN_POSITIVE).ln()).collect(),
+        };
+        let along: Vec<f64> = self.axes.iter().map(|axis| dot(axis, &values)).collect();
+        let squares = along.iter().skip(1).map(|value| value * value).sum::<f64>();
+        let deviation = (squares / self.freedom().max(1) as f64).sqrt().max(MIN_DEVIATION);
+        Measured {
+            change: along.first().copied().unwrap_or(0.0) / self.length,
+            error: deviation / self.length,
+            deviation,
+            margin: if row.share_of.is_some() { margin } else { margin.ln_1p() },
+            is_log: row.share_of.is_none(),
+            along,
+        }
+    }
+
+    fn judge(&self, row: &Measured, limits: &Limits) -> PairChange {
+        let half = row.error * t_quantile(BEYOND_INTERVAL, self.freedom());
+        let is_noisy = half > NOISY_SHARE_OF_MARGIN * row.margin;
+        let [slower, faster] = if is_noisy { limits.noisy } else { limits.usual };
+        let (t, least) = (row.change / row.error, MIN_SHARE_OF_MARGIN * row.margin);
+        let verdict = match () {
+            () if t >= slower && row.change >= least => PairVerdict::Slower,
+            () if t <= -faster && row.change <= -least => PairVerdict::Faster,
+            () if row.change.abs() + half < row.margin => PairVerdict::Same,
+            () => PairVerdict::Inconclusive,
+        };
+        let share = |change: f64| if row.is_log { change.exp_m1() } else { change };
+        let is_open = verdict == PairVerdict::Inconclusive;
+        PairChange {
+            change: share(row.change),
+            interval: [row.change - half, row.change + half].map(share),
+            verdict,
+            pairs_needed: is_open
+                .then(|| pairs_needed(row.deviation, row.margin, self.freedom().div_ceil(2) + 1))
+                .flatten(),
+        }
+    }
+}
+
+/// Returns the number of pairs in turns for which the interval is narrower than the margin with room for chance, and which
+/// is more than `pairs`.
+fn pairs_needed(deviation: f64, margin: f64, pairs: usize) -> Option<usize> {
+    let is_enough = |pairs: usize| {
+        let freedom = 2 * pairs - 3;
+        let error = deviation * (2.0 / pairs as f64).sqrt();
+        (t_quantile(BEYOND_INTERVAL, freedom) + t_quantile(MISSED, freedom)) * error <= margin
+    };
+    let (mut low, mut high) = (MIN_RUNS - 1, MAX_PAIRS);
+    if !is_enough(high) {
+        return None;
+    }
+    while low + 1 < high {
+        let middle = low.midpoint(high);
+        if is_enough(middle) {
+            high = middle;
+        } else {
+            low = middle;
+        }
+    }
+    Some(high.max(pairs + 1))
+}
+
+/// A row along the axes of its runs.
+struct Measured {
+    along: Vec<f64>,
+    change: f64,
+    /// Standard error of the change.
+    error: f64,
+    /// Standard deviation of a run.
+    deviation: f64,
+    margin: f64,
+    /// Whether the values are logarithms.
+    is_log: bool,
+}
+
+/// Values of t from which rows of a family are slower and faster.
+struct Limits {
+    usual: [f64; 2],
+    /// For noisy rows.
+    noisy: [f64; 2],
+}
+
+impl Limits {
+    fn new(order: &RunOrder, family: &[&Measured], slower: f64, faster: f64) -> Self {
+        let probabilities = [slower, faster, slower.min(NOISY), faster.min(NOISY)];
+        let freedom = order.freedom();
+        let mut largest = Vec::new();
+        // A single row is not corrected.
+        if family.len() > 1 {
+            largest = order.largest_t(family);
+            largest.sort_unstable_by(f64::total_cmp);
+        }
+        let limits = probabilities.map(|probability| {
+            let one_row = t_quantile(probability, freedom);
+            let independent = t_quantile(probability / family.len().max(1) as f64, freedom);
+            let beyond = (largest.len() as f64 * probability) as usize;
+            let found = largest.len().checked_sub(beyond + 1).map_or(one_row, |at| largest[at]);
+            found.clamp(one_row, independent.max(one_row))
+        });
+        Self { usual: [limits[0], limits[1]], noisy: [limits[2], limits[3]] }
+    }
+}
+
+impl RunOrder {
+    /// Returns, for each rotation and its opposite, the largest t of any row.
+    fn largest_t(&self, family: &[&Measured]) -> Vec<f64> {
+        let freedom = self.freedom().max(1) as f64;
+        let rows: Vec<(&[f64], f64)> = family
+            .iter()
+            .map(|row| (&*row.along, dot(&row.along, &row.along).max(MIN_DEVIATION.powi(2))))
+            .collect();
+        let mut largest = Vec::with_capacity(2 * self.rotations.len());
+        for rotation in &self.rotations {
+            // The order of t is that of the share of the squares, with its sign. So t is computed only for the ends.
+            let (mut least, mut most) = (0.0_f64, 0.0_f64);
+            for (along, squares) in &rows {
+                let turned = dot(along, rotation);
+                let share = turned * turned.abs() / squares;
+                (least, most) = (least.min(share), most.max(share));
+            }
+            let t = |share: f64| (share * freedom / (1.0 - share).max(f64::EPSILON)).sqrt();
+            largest.extend([t(most), t(-least)]);
+        }
+        largest
+    }
+}
+
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+/// Returns the value that Student's t exceeds with this probability, which is at most one half.
+fn t_quantile(probability: f64, freedom: usize) -> f64 {
+    // The formulas add up as many terms as half the degrees of freedom. From 1,000 degrees on, t hardly changes.
+    let freedom = freedom.clamp(1, 1000);
+    let (mut low, mut high) = (0.0, 1.0);
+    while t_tail(high, freedom) > probability && high < 1e12 {
+        high *= 2.0;
+    }
+    for _ in 0..60 {
+        let middle: f64 = f64::midpoint(low, high);
+        if t_tail(middle, freedom) > probability {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    high
+}
+
+/// Returns the probability that Student's t exceeds `t`, which is at least 0 (Abramowitz and Stegun, 26.7.3 and 26.7.4).
+fn t_tail(t: f64, freedom: usize) -> f64 {
+    let angle = (t / (freedom as f64).sqrt()).atan();
+    let (sine, cosine) = angle.sin_cos();
+    let is_odd = freedom % 2 == 1;
+    let (mut term, mut sum) = if is_odd { (cosine, 0.0) } else { (1.0, 0.0) };
+    let mut at = if is_odd { 1 } else { 0 };
+    while at + 2 <= freedom {
+        sum += term;
+        at += 2;
+        term *= cosine * cosine * (at - 1) as f64 / at as f64;
+    }
+    let within = if is_odd { FRAC_2_PI * (angle + sine * sum) } else { sine * sum };
+    ((1.0 - within) / 2.0).max(0.0)
+}
+
+/// Pseudo-random numbers (SplitMix64), the same in every run, so that a comparison can be repeated.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// Returns a number between 0 and 1, without both.
+    fn uniform(&mut self) -> f64 {
+        ((self.next() >> 11) as f64 + 0.5) / (1_u64 << 53) as f64
+    }
+
+    /// Returns a number of the standard normal distribution, by Box and Muller.
+    fn normal(&mut self) -> f64 {
+        (-2.0 * self.uniform().ln()).sqrt() * (TAU * self.uniform()).cos()
+    }
+
+    /// Returns a direction; all are equally likely.
+    fn unit_vector(&mut self, size: usize) -> Vec<f64> {
+        let mut vector: Vec<f64> = (0..size).map(|_| self.normal()).collect();
+        let length = dot(&vector, &vector).sqrt();
+        vector.iter_mut().for_each(|value| *value /= length);
+        vector
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn near(found: f64, expected: f64) {
+        assert!((found - expected).abs() < 2e-6 * expected.abs().max(0.1), "{found}, not {expected}");
+    }
+
+    #[test]
+    fn quantiles_of_students_t_match_scipy() {
+        // scipy.stats.t.isf(probability, freedom), SciPy 1.17.1.
+        for (probability, freedom, expected) in [
+            (0.0092, 11, 2.764717),
+            (0.0006, 11, 4.327278),
+            (0.005, 11, 3.105807),
+            (0.05, 6, 1.94318),
+            (0.005, 1, 63.656741),
+            (0.0003, 4, 9.832351),
+            (0.001, 25, 3.450189),
+            (1e-6, 11, 9.043276),
+        ] {
+            near(t_quantile(probability, freedom), expected);
+        }
+    }
+
+    const BEFORE: [f64; 5] = [100.0, 103.0, 101.0, 104.0, 102.0];
+    const AFTER: [f64; 5] = [108.0, 107.0, 110.0, 109.0, 112.0];
+
+    fn main_row(before: &[f64], after: &[f64]) -> PairRow {
+        PairRow { before: before.to_vec(), after: after.to_vec(), share_of: None, is_main: true }
+    }
+
+    #[test]
+    fn runs_in_turns_are_compared_without_their_drift() {
+        // numpy.linalg.lstsq of the logarithms on a constant, the order, and the side; scipy.stats.t.isf(0.005, 7).
+        let found = RunOrder::in_turns(5, 5).compare(&[main_row(&BEFORE, &AFTER)], 0.05)[0];
+        near(found.change, 0.06680448549546458);
+        near(found.interval[0], 0.035767248535979394);
+        near(found.interval[1], 0.09877176738487088);
+        assert_eq!((found.verdict, found.pairs_needed), (PairVerdict::Slower, None));
+        let back = RunOrder::in_turns(5, 5).compare(&[main_row(&AFTER, &BEFORE)], 0.05)[0];
+        assert_eq!(back.verdict, PairVerdict::Faster);
+        // A machine that becomes 4 % slower with each run, and nothing else.
+        let warming = |from: i32| (0..5).map(|run| 1.04_f64.powi(from + 2 * run)).collect::<Vec<_>>();
+        let found = RunOrder::in_turns(5, 5).compare(&[main_row(&warming(0), &warming(1))], 0.05)[0];
+        assert!(found.change.abs() < 1e-9 && found.verdict == PairVerdict::Same, "{found:?}");
+    }
+
+    #[test]
+    fn runs_in_no_order_are_compared_by_students_t_test() {
+        // scipy.stats.ttest_ind(log(after), log(before)).confidence_interval(0.99): the change is that of the means.
+        let found = RunOrder::unordered(5, 5).compare(&[main_row(&BEFORE, &AFTER)], 0.05)[0];
+        near(found.interval[0], 0.03302694317487062f64.exp_m1());
+        near(found.interval[1], 0.10333456779238806f64.exp_m1());
+        assert_eq!(found.verdict, PairVerdict::Slower);
+    }
+
+    #[test]
+    fn the_number_of_pairs_is_that_at_which_the_interval_fits_the_margin() {
+        // The smallest n with (t.isf(.005, 2n-3) + t.isf(.05, 2n-3)) * noise * sqrt(2/n) <= log(1 + margin), by scipy.
+        for (deviation, margin, expected) in [(0.05, 0.05_f64, 39), (0.02, 0.05, 8), (0.05, 0.02, 229)] {
+            assert_eq!(pairs_needed(deviation, margin.ln_1p(), 7), Some(expected));
+        }
+        assert_eq!(pairs_needed(0.02, 0.05_f64.ln_1p(), 20), Some(21), "more than there are");
+        assert_eq!(pairs_needed(10.0, 0.01, 7), None);
+    }
+
+    #[test]
+    fn equal_and_extreme_values_have_verdicts() {
+        let order = RunOrder::in_turns(3, 3);
+        let verdict = |before: f64, after: f64, share_of| {
+            let row = PairRow { share_of, ..main_row(&[before; 3], &[after; 3]) };
+            order.compare(&[row], 0.05)[0].verdict
+        };
+        assert_eq!(verdict(7.0, 7.0, None), PairVerdict::Same);
+        assert_eq!(verdict(7.0, 7.01, None), PairVerdict::Same, "too small to matter");
+        assert_eq!(verdict(7.0, 8.0, None), PairVerdict::Slower);
+        assert_eq!(verdict(0.0, 8.0, Some(20.0)), PairVerdict::Slower, "new");
+        assert_eq!(verdict(8.0, 0.0, Some(20.0)), PairVerdict::Faster, "gone");
+        assert_eq!(verdict(0.0, 0.0, Some(0.0)), PairVerdict::Same);
+        for odd in [f64::MAX, f64::MIN_POSITIVE, 1e300] {
+            verdict(odd, 1.0, None);
+            verdict(1.0, odd, Some(0.0));
+        }
+        assert!(RunOrder::in_turns(0, 3).compare(&[], 0.05).is_empty());
+    }
+
+    /// Relation between the noise of rows.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum Noise {
+        /// A factor per run, the same for all rows.
+        Common,
+        /// A factor per run and row.
+        PerRow,
+    }
+
+    /// Counts of comparisons with these outcomes of the main rows, and of comparisons in which any row has a verdict that is
+    /// wrong for equal runs.
+    #[derive(Debug, Default)]
+    struct Counts {
+        slower: u32,
+        inconclusive: u32,
+        any_changed: u32,
+    }
+
+    /// Compares 7 pairs of runs of 10 kernels, `count` times. The machine becomes 2 % slower from the first run to the last.
+    fn simulated(count: u32, noise: Noise, deviation: f64, slowdown: f64) -> Counts {
+        let mut random = Random(u64::from(count) + u64::from(noise == Noise::Common));
+        let order = RunOrder::in_turns(7, 7);
+        let mut counts = Counts::default();
+        for _ in 0..count {
+            let mut kernels = vec![PairRow::default(); 10];
+            let (mut total, mut idle) = (PairRow { is_main: true, ..PairRow::default() }, PairRow::default());
+            let mut step = total.clone();
+            for run in 0..14 {
+                let common = random.normal();
+                let mut factor = || {
+                    let own = random.normal();
+                    let noise = if noise == Noise::Common { common } else { own };
+                    (deviation * noise + 0.02 * f64::from(run) / 13.0).exp()
+                };
+                let is_after = run % 2 == 1;
+                let add = |row: &mut PairRow, value: f64| match is_after {
+                    true => row.after.push(value),
+                    false => row.before.push(value),
+                };
+                let change = if is_after { 1.0 + slowdown } else { 1.0 };
+                let mut sum = 0.0;
+                for (size, row) in (1..).zip(&mut kernels) {
+                    let value = f64::from(size * size) * factor() * change;
+                    add(row, value);
+                    sum += value;
+                }
+                let waiting = 80.0 * factor();
+                add(&mut total, sum);
+                add(&mut step, sum + waiting);
+                add(&mut idle, waiting);
+            }
+            idle.share_of = Some(step.before.iter().sum::<f64>() / 7.0);
+            let rows: Vec<PairRow> = [total, step, idle].into_iter().chain(kernels).collect();
+            let changes = order.compare(&rows, 0.05);
+            let has = |rows: &[PairChange], verdict| rows.iter().any(|row| row.verdict == verdict);
+            counts.slower += u32::from(has(&changes[..2], PairVerdict::Slower));
+            counts.inconclusive += u32::from(
+                has(&changes[..2], PairVerdict::Inconclusive) && !has(&changes[..2], PairVerdict::Slower),
+            );
+            counts.any_changed +=
+                u32::from(has(&changes, PairVerdict::Slower) || has(&changes, PairVerdict::Faster));
+        }
+        counts
+    }
+
+    #[test]
+    fn comparisons_of_equal_runs_are_rarely_wrong_and_a_slowdown_is_found() {
+        let mut wrong = 0;
+        for noise in [Noise::Common, Noise::PerRow] {
+            for deviation in [0.01, 0.05] {
+                wrong += simulated(50, noise, deviation, 0.0).any_changed;
+            }
+        }
+        // 1 % of 200 comparisons are 2. The probability of more than 5 is below 2 % at a rate of 1 %.
+        assert!(wrong <= 5, "{wrong} of 200");
+        let found = simulated(50, Noise::Common, 0.01, 0.03);
+        assert!(found.slower >= 48, "{found:?}");
+        let open = simulated(50, Noise::Common, 0.05, 0.03);
+        assert!(open.inconclusive >= 45, "{open:?}");
+    }
+
+    #[test]
+    #[allow(clippy::print_stdout)]
+    #[ignore = "a minute; `.ci/long` runs it, and it prints its figures"]
+    fn a_thousand_comparisons_of_equal_runs_have_at_most_1_percent_wrong_verdicts() {
+        for noise in [Noise::Common, Noise::PerRow] {
+            for deviation in [0.01, 0.05] {
+                let equal = simulated(1000, noise, deviation, 0.0);
+                let slower = simulated(1000, noise, deviation, 0.03);
+                println!("{noise:?} {deviation}: equal {equal:?}, 3 % slower {slower:?}");
+                // 10 are expected at most; 4 standard deviations more are chance.
+                assert!(equal.any_changed <= 22, "{noise:?} {deviation}: {equal:?}");
+                if deviation < 0.02 {
+                    assert!(slower.slower >= 979, "{noise:?} {deviation}: {slower:?}");
+                }
+            }
+        }
+    }
+}
