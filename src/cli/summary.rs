@@ -158,6 +158,7 @@ impl Summary {
                     layout::write_sentences(&answers, page, &mut text)?;
                     text.push(b'\n');
                     write_findings(&findings, longest, most, page, &mut text)?;
+                    write_not_recorded(unchecked(&findings), page, &mut text)?;
                     writeln!(text, "next: {}", clean_line(&next))?;
                     Ok(text)
                 },
@@ -206,10 +207,22 @@ fn write_findings(
     text: &mut Vec<u8>,
 ) -> Result<()> {
     let sentences = finding_sentences(findings, wall, most);
-    let nothing = ["findings: none above 2 % of the time".to_owned()];
+    let all =
+        findings.iter().filter(|finding| matches!(finding.severity, Severity::Bad | Severity::Cost)).count();
+    let nothing = ["findings: none above 2 % of the steady part (launches: 3 %)".to_owned()];
     layout::write_sentences(if sentences.is_empty() { &nothing } else { &sentences }, page, text)?;
+    if let Some(more) = all.checked_sub(sentences.len()).filter(|more| *more > 0) {
+        writeln!(text, "and {more} more findings: `gpuflame check` lists all")?;
+    }
     text.push(b'\n');
     Ok(())
+}
+
+/// Writes what the data cannot tell, each with what records it.
+fn write_not_recorded(unknown: Vec<(String, String)>, page: Page, text: &mut Vec<u8>) -> Result<()> {
+    let unknown = unknown.into_iter().map(|(what, how)| format!("not recorded: {what}; {how}"));
+    let unknown: Vec<String> = unknown.collect();
+    layout::write_sentences(&unknown, Page { has_colors: false, ..page }, text)
 }
 
 fn answer_table(answers: &[String]) -> Table {
@@ -512,10 +525,7 @@ impl Screen<'_> {
         write_findings(self.findings, wall(self.profile()), fit.rows, page, &mut text)?;
         layout::write(&[], &self.tables(fit), page, &mut text)?;
         text.push(b'\n');
-        let unknown =
-            self.not_recorded().into_iter().map(|(what, how)| format!("not recorded: {what}; {how}"));
-        let unknown: Vec<String> = unknown.collect();
-        layout::write_sentences(&unknown, Page { has_colors: false, ..page }, &mut text)?;
+        write_not_recorded(self.not_recorded(), page, &mut text)?;
         // A command is not broken, so that it can be pasted.
         writeln!(text, "next: {}", clean_line(&self.next_command(input)))?;
         Ok(text)

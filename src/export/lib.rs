@@ -59,7 +59,7 @@ pub use source::{
     ExecutedLine, InnermostFrames, SourceLine, executed_line, innermost_frames, source_line, user_function,
 };
 pub use stack_table::write_stacks_csv;
-pub use summary_text::{busy_and_idle_lines, complete_line, idle_place, percent, summary_lines};
+pub use summary_text::{busy_and_idle_lines, complete_line, grouped, idle_place, percent, summary_lines};
 pub use svg::{SVG, draw_once};
 pub use table::write_csv;
 pub use title::run_facts;

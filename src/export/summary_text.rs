@@ -415,7 +415,7 @@ fn counted(count: u64, what: &str) -> String {
 }
 
 /// Formats a number with commas: `9,216`.
-fn grouped(number: u64) -> String {
+pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (at, digit) in digits.chars().enumerate() {

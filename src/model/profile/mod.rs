@@ -615,6 +615,11 @@ impl Profile {
         self.shown.symbols_to_root(shown.0).map(ShownFrameId)
     }
 
+    /// Returns all distinct frames, as displayed.
+    pub fn shown_frames(&self) -> &[ShownFrame] {
+        &self.shown_frames
+    }
+
     /// Returns the displayed frame.
     pub fn shown_frame(&self, id: ShownFrameId) -> &ShownFrame {
         &self.shown_frames[id.0 as usize]

@@ -10,7 +10,7 @@ use super::thresholds::{
     MIN_PAUSE_FACTOR, MIN_PAUSE_NS, MIN_TINY_KERNELS,
 };
 use super::{Cost, Lost};
-use gpuflame_export::percent;
+use gpuflame_export::{grouped, percent};
 use gpuflame_model::profile::{Cause, SampleSite, add_to, format_nanos};
 
 /// Reason for lost time, as far as it follows from a single place.
@@ -95,7 +95,9 @@ fn reason(lost: &Lost<'_>, piece: &Piece) -> Option<(Reason, String, SampleSite)
         Cause::Unknown => return None,
         Cause::Dependency => {
             let is_short = piece.nanos / piece.gaps.max(1) <= MAX_HARDWARE_GAP_NS;
-            return (place.copies() && !is_short).then(|| copy_reason(lost, &place)).and_then(here);
+            // In a recording, the site is the work that waited, not the copy that it waited for.
+            let is_copy = lost.is_kernel_time && place.copies() && !is_short;
+            return is_copy.then(|| copy_reason(lost, &place)).and_then(here);
         }
         Cause::HostLate | Cause::LaunchLatency => {}
     }
@@ -129,7 +131,7 @@ fn reason(lost: &Lost<'_>, piece: &Piece) -> Option<(Reason, String, SampleSite)
         },
         () if launched.kernels.count == 0 && are_fragments(lost, &launched) => here(Reason::Fragments),
         () if has_tiny_kernels(lost, &place.function, &launched) => here(Reason::TinyKernels),
-        () if piece.is_launching => here(Reason::Launches),
+        () if piece.is_launching || place.class(mean, false) == Class::Launching => here(Reason::Launches),
         () => here(Reason::Other),
     }
 }
@@ -162,6 +164,7 @@ fn copy_reason(lost: &Lost<'_>, place: &Place) -> Reason {
     match () {
         () if are_fragments(lost, &launched) => Reason::Fragments,
         () if place.copies_synchronously() => Reason::SynchronousCopy,
+        () if is_pageable && is_to_host && launched.to_host.mean() <= MAX_READ_NS => Reason::Read,
         () if is_pageable => Reason::PageableCopy,
         () => Reason::Copy,
     }
@@ -198,14 +201,12 @@ fn add_gpu_time(lost: &Lost<'_>, groups: &mut BTreeMap<(Reason, String), Group>)
             Reason::Copy => continue,
             reason => reason,
         };
-        // A short copy that reads a value costs the wait.
-        if reason == Reason::PageableCopy
-            && launched.to_host.count > 0
-            && launched.to_host.mean() <= MAX_READ_NS
-        {
+        // A short copy that reads a value costs the wait. Copies of sums may all be in the start-up, unless the GPU waited.
+        let key = (reason, function.clone());
+        if reason == Reason::Read || (!lost.has_rows && !groups.contains_key(&key)) {
             continue;
         }
-        let group = groups.entry((reason, function.clone())).or_default();
+        let group = groups.entry(key).or_default();
         add_to(&mut group.nanos, copies);
         group.counted = launched.to_device.count + launched.to_host.count;
         group.longest = (copies, Some(site));
@@ -264,24 +265,34 @@ fn cost(lost: &Lost<'_>, reason: Reason, function: &str, group: &Group, usual_ga
             ("recompilation", format!("code was compiled or loaded for {time} while the GPU waited"))
         }
         Reason::Profiler => ("profiler_cost", format!("a profiler worked for {time} while the GPU waited")),
+        Reason::Allocation if is_rare || gaps < 3 => {
+            ("pauses", format!("{} while memory was allocated or freed", counted_pauses(gaps, mean)))
+        }
         Reason::Allocation => (
             "allocation_in_loop",
             format!("the GPU waited {time} for calls that allocate or free memory; keep the memory"),
         ),
         Reason::SynchronousCopy => (
             "sync_copies",
-            format!("the host waited for copies, and the GPU for the host, for {time}; copy asynchronously"),
+            format!("the host waited for its copies, which cost the GPU {time}; copy asynchronously"),
         ),
         Reason::PageableCopy => (
             "pageable_copies",
-            format!("copies of pageable memory took {time} without overlap with kernels; pin the memory"),
+            match lost.is_kernel_time {
+                true => {
+                    format!(
+                        "copies of pageable memory took {time} without overlap with kernels; pin the memory"
+                    )
+                }
+                false => format!("copies of pageable memory and their waits took {time}; pin the memory"),
+            },
         ),
         Reason::Copy => {
             ("copies_not_overlapped", format!("kernels waited {time} for copies; copy earlier or less"))
         }
         Reason::Fragments => {
             let copies = launched.to_device.count + launched.to_host.count;
-            ("fragmented_copies", format!("{copies} short copies cost {time}; join them"))
+            ("fragmented_copies", format!("{} short copies cost {time}; join them", grouped(copies)))
         }
         Reason::Read => (
             "sync_read",
@@ -294,18 +305,29 @@ fn cost(lost: &Lost<'_>, reason: Reason, function: &str, group: &Group, usual_ga
             "tiny_kernels",
             format!(
                 "{} kernels of {} on average cost {time}; join them",
-                launched.tiny.count,
+                grouped(launched.tiny.count),
                 format_nanos(launched.tiny.mean())
             ),
         ),
-        Reason::Other if is_rare => ("pauses", format!("{gaps} pauses of {} on average", format_nanos(mean))),
+        Reason::Other if is_rare => ("pauses", counted_pauses(gaps, mean)),
         Reason::Other if copies_to_device || ends_in_copy(lost, site) => {
             ("data_loader_late", format!("the GPU waited {time} before data was copied to it"))
         }
-        Reason::Other => ("host_work", format!("the host worked or waited for {time} instead of launching")),
+        Reason::Other if place.launches() => (
+            "host_work",
+            format!("launches took {time}: code may be loaded on first use, or the queue is full"),
+        ),
+        Reason::Other => ("host_work", format!("the host was busy elsewhere, or waited, for {time}")),
         Reason::Launches => return None,
     };
     Some(Cost { id, nanos: group.nanos, count: gaps, why, ..Cost::at(&place) })
+}
+
+fn counted_pauses(count: u64, mean: u64) -> String {
+    match count {
+        1 => format!("a pause of {}", format_nanos(mean)),
+        _ => format!("{count} pauses of about {}", format_nanos(mean)),
+    }
 }
 
 /// Whether the call after a time between two calls copies to the GPU.
@@ -324,7 +346,7 @@ fn launch_cost(lost: &Lost<'_>, group: &Group) -> Option<Cost> {
         functions.iter().take(MAX_LAUNCHING_FUNCTIONS).map(|(name, _)| name.as_str()).collect();
     let mean = format_nanos(group.nanos / group.count());
     let why = format!(
-        "the GPU waited {} for launches, {mean} per gap; launch less often, or larger work",
+        "the GPU waited {} for launches, mostly in gaps of about {mean}; launch less often, or larger work",
         format_nanos(group.nanos)
     );
     let at = Cost::at(&place);

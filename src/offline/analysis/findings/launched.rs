@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use super::super::stream_order::WorkSpan;
 use super::places::Places;
 use gpuflame_model::profile::views::GPU;
-use gpuflame_model::profile::{LeafFrame, Profile, SampleSite, add_to};
+use gpuflame_model::profile::{LeafFrame, Profile, SampleSite, add_to, saturating_sum};
 use gpuflame_model::record::{CopyKind, Work};
 
 /// Number and duration of operations.
@@ -48,21 +49,49 @@ pub(super) struct LaunchedWork {
 }
 
 impl LaunchedWork {
-    pub(super) fn new(profile: &Profile, places: &Places<'_>, max_tiny: u64) -> Self {
+    /// Adds up the work of the steady part. `spans` are its single activities; a recording of sums has none, so the sums of the whole
+    /// run are used there, in proportion.
+    pub(super) fn new(
+        profile: &Profile,
+        places: &Places<'_>,
+        spans: Option<&[WorkSpan]>,
+        max_tiny: u64,
+    ) -> Self {
+        let mut sums: BTreeMap<(SampleSite, Work), Sum> = BTreeMap::new();
+        let mut add = |site: SampleSite, work: Work, count: u64, nanos: u64| {
+            sums.entry((site, work)).or_default().add(count, nanos);
+        };
+        if let Some(spans) = spans {
+            let (begin, end) =
+                profile.steady().map_or((0, u64::MAX), |steady| (steady.begin.0, steady.end.0));
+            for span in spans.iter().filter(|span| span.start >= begin && span.start < end) {
+                let context = span.launched().map(|launched| launched.context);
+                let site = context.map_or(SampleSite::NoStack, SampleSite::Context);
+                add(site, span.work, 1, span.end - span.start);
+            }
+        } else {
+            let busy = saturating_sum(profile.times().iter().map(|time| time.busy)).max(1);
+            let steady = saturating_sum(profile.times().iter().map(|time| time.steady().busy));
+            let part = |value: u64| (u128::from(value) * u128::from(steady) / u128::from(busy)) as u64;
+            for sample in profile.samples(&GPU) {
+                let work = sample.leaf.frames().find_map(|frame| match frame {
+                    LeafFrame::Work(work) => Some(work),
+                    _ => None,
+                });
+                if let Some(work) = work {
+                    add(sample.site, work, part(sample.count()), part(sample.amount()));
+                }
+            }
+        }
         let mut functions: BTreeMap<String, Launched> = BTreeMap::new();
-        let mut counts = Vec::new();
-        for sample in profile.samples(&GPU) {
-            let work = sample.leaf.frames().find_map(|frame| match frame {
-                LeafFrame::Work(work) => Some(work),
-                _ => None,
-            });
-            let Some(work) = work else { continue };
-            let (nanos, count) = (sample.amount(), sample.count());
-            counts.push(count);
-            let launched = functions.entry(places.of(sample.site).function.clone()).or_default();
-            let most = |site: &mut Option<(SampleSite, u64)>| {
-                if site.is_none_or(|(_, known)| count > known) {
-                    *site = Some((sample.site, count));
+        let mut counts: BTreeMap<SampleSite, u64> = BTreeMap::new();
+        for ((site, work), sum) in sums {
+            let Sum { count, nanos } = sum;
+            add_to(counts.entry(site).or_default(), count);
+            let launched = functions.entry(places.of(site).function.clone()).or_default();
+            let most = |known: &mut Option<(SampleSite, u64)>| {
+                if known.is_none_or(|(_, most)| count > most) {
+                    *known = Some((site, count));
                 }
             };
             match work {
@@ -73,16 +102,17 @@ impl LaunchedWork {
                         most(&mut launched.tiny_site);
                     }
                 }
-                Work::Copy(kind) => {
-                    let sum =
-                        if kind == CopyKind::DTOH { &mut launched.to_host } else { &mut launched.to_device };
-                    sum.add(count, nanos);
+                // Copies between places on GPUs are no reason for the host to wait.
+                Work::Copy(kind) if kind == CopyKind::DTOH || kind == CopyKind::HTOD => {
+                    let is_to_host = kind == CopyKind::DTOH;
+                    if is_to_host { &mut launched.to_host } else { &mut launched.to_device }
+                        .add(count, nanos);
                     most(&mut launched.copy_site);
                 }
-                Work::Set => {}
+                Work::Copy(_) | Work::Set => {}
             }
         }
-        Self { functions, iterations: iterations(profile, counts) }
+        Self { functions, iterations: iterations(profile, counts.into_values().collect()) }
     }
 
     pub(super) fn of(&self, function: &str) -> Launched {

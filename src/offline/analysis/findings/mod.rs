@@ -146,6 +146,8 @@ struct Lost<'a> {
     pageable: (bool, bool),
     /// Length of the steady part, in ns.
     wall: u64,
+    /// Whether single activities are known.
+    has_rows: bool,
     /// Whether the lost time is all time without kernels. If not, it is idle time, in which no copy runs either.
     is_kernel_time: bool,
 }

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use super::thresholds::{MAX_LAUNCH_GAP_NS, MIN_LOADING_NS};
+use super::thresholds::{MAX_LAUNCH_CALL_NS, MAX_LAUNCH_GAP_NS, MIN_LOADING_NS};
 use gpuflame_export::{
     NameFolding, executed_line, folded_names, idle_place, innermost_frames, user_function,
 };
@@ -32,7 +32,7 @@ pub(super) enum Class {
 pub(super) struct Place {
     /// Names of all frames, root first. For a time between two calls, the frames of both calls.
     pub(super) frames: Vec<String>,
-    /// Call of an API at which the stack ends. For a time between two calls, the second call.
+    /// Call of an API at which the stack ends; empty for a time between two calls.
     pub(super) call: String,
     /// Innermost function of user code; empty if it is unknown.
     pub(super) function: String,
@@ -90,7 +90,7 @@ impl<'a> Places<'a> {
         Place {
             caller,
             frames,
-            call: innermost.call.unwrap_or_default(),
+            call: innermost.call.filter(|_| sides.len() == 1).unwrap_or_default(),
             within: within.unwrap_or_default(),
             line: line.map_or_else(String::new, |line| format!("{}:{}", line.file, line.line)),
             words: idle_place(profile, &sample).unwrap_or_default(),
@@ -152,7 +152,9 @@ impl Place {
             "torch/utils/cpp_extension",
             "XlaCompile",
         ];
-        self.has_frame(|frame| NAMES.iter().any(|name| frame.contains(name)))
+        // `codecache.py: __call__` runs code that was compiled before.
+        let is_run = |frame: &str| frame.ends_with("__call__");
+        self.has_frame(|frame| NAMES.iter().any(|name| frame.contains(name)) && !is_run(frame))
     }
 
     /// Returns what the host did in this place, if it took `nanos` since its last launch. `has_waited`: whether it had
@@ -168,7 +170,8 @@ impl Place {
             () if self.waits_for_thread() => Class::Lock(function()),
             () if has_waited => Class::AfterWait,
             () if self.copies() || self.waits_for_gpu() => Class::Copy(function()),
-            () if self.launches() || nanos <= MAX_LAUNCH_GAP_NS => Class::Launching,
+            () if nanos <= MAX_LAUNCH_GAP_NS => Class::Launching,
+            () if self.launches() && nanos <= MAX_LAUNCH_CALL_NS => Class::Launching,
             () if self.is_called_loader() && nanos < MIN_LOADING_NS => Class::Launching,
             () => Class::Other(function()),
         }
@@ -192,24 +195,23 @@ impl Place {
         self.has_frame(is_loader_frame)
     }
 
-    /// Whether the function's name says that it loads data.
+    /// Whether the function's name says that it loads data: it begins with a verb such as `load`, and has a noun such as `batch`.
     fn is_called_loader(&self) -> bool {
         const VERBS: [&str; 8] = ["load", "next", "get", "fetch", "read", "prepare", "decode", "preprocess"];
         const THINGS: [&str; 8] = ["batch", "data", "sample", "image", "token", "example", "record", "input"];
-        let has = |name: &str, words: &[&str]| words.iter().any(|word| name.contains(word));
-        let name = self.function.rsplit(": ").next().unwrap_or_default().to_ascii_lowercase();
-        has(&name, &VERBS) && has(&name, &THINGS)
+        let name = self.function.rsplit(": ").next().unwrap_or_default();
+        let name = name.rsplit("::").next().unwrap_or_default().to_ascii_lowercase();
+        let name = name.trim_start_matches('_');
+        VERBS.iter().any(|verb| name.starts_with(verb)) && THINGS.iter().any(|thing| name.contains(thing))
     }
 
     /// Whether the host waited for another thread.
     pub(super) fn waits_for_thread(&self) -> bool {
-        const NAMES: [&str; 16] = [
+        const NAMES: [&str; 14] = [
             "_thread.lock",
             "_thread.RLock",
             "'acquire' of '_thread",
             "[waits for another thread]",
-            "threading.py",
-            "queue.py",
             "pthread_mutex_lock",
             "pthread_cond_",
             "pthread_rwlock",
@@ -223,9 +225,11 @@ impl Place {
         ];
         let innermost = self.frames.len().saturating_sub(MAX_LOCK_FRAMES);
         self.frames[innermost..].iter().any(|frame| {
-            NAMES.iter().any(|name| frame.contains(name))
-                && !frame.contains(": run")
-                && !frame.contains("_bootstrap")
+            let file = frame.split('(').next().unwrap_or_default();
+            let is_file = |name: &str| file.rsplit('/').next() == Some(name);
+            let is_module = is_file("threading.py") || is_file("queue.py");
+            let starts_thread = frame.contains(": run") || frame.contains("_bootstrap");
+            (is_module || NAMES.iter().any(|name| frame.contains(name))) && !starts_thread
         })
     }
 
@@ -291,16 +295,16 @@ fn is_allocation(call: &str) -> bool {
 }
 
 fn is_loader_frame(frame: &str) -> bool {
-    const LIBRARIES: [&str; 9] = [
+    const LIBRARIES: [&str; 8] = [
         "torch/utils/data",
         "dataloader",
         "DataLoader",
-        "__getitem__",
         "tensorflow/python/data",
         "tf_data",
         "webdataset",
         "nvidia/dali",
         "collate",
     ];
-    LIBRARIES.iter().any(|name| frame.contains(name))
+    let is_item = frame.contains("__getitem__") && frame.contains("data");
+    is_item || LIBRARIES.iter().any(|name| frame.contains(name))
 }

@@ -132,6 +132,21 @@ fn common_costs(ranks: &[RankRun], straggler: Option<usize>) -> Vec<Cost> {
     found
 }
 
+/// Findings about the host.
+const OF_HOST: [&str; 11] = [
+    "data_loader_late",
+    "sync_read",
+    "sync_wait",
+    "launch_bound",
+    "allocation_in_loop",
+    "gc_pauses",
+    "recompilation",
+    "lock_wait",
+    "pauses",
+    "host_work",
+    "starved_thread",
+];
+
 /// Returns the finding about the rank that delays the others. If one function has most of its additional GPU time, the work is
 /// divided unevenly; if nearly all kernels take longer, or the host is late, the rank is slow.
 fn straggler_cost(ranks: &[RankRun], at: usize, verdict: StragglerVerdict) -> Cost {
@@ -168,7 +183,7 @@ fn straggler_cost(ranks: &[RankRun], at: usize, verdict: StragglerVerdict) -> Co
             nanos,
             count: 1,
             why: format!(
-                "rank {rank} works {} longer there than the other ranks, which wait {} for it",
+                "in {function}, rank {rank} works {} longer than the other ranks, which wait {}",
                 format_nanos(more),
                 format_nanos(nanos)
             ),
@@ -177,7 +192,7 @@ fn straggler_cost(ranks: &[RankRun], at: usize, verdict: StragglerVerdict) -> Co
         },
         None => {
             let host = own.costs.found.iter().find(|cost| {
-                !matches!(cost.id, "exposed_communication" | "late_slowdown" | "slow_steps" | "warm_up")
+                OF_HOST.contains(&cost.id)
                     && !others.iter().any(|rank| {
                         rank.costs
                             .found
@@ -230,7 +245,7 @@ fn clock_difference(ranks: &[RankRun]) -> Option<Cost> {
     let (nanos, difference, rank) = worst?;
     let direction = if difference > 0 { "ahead of" } else { "behind" };
     let why = format!(
-        "collectives end {} apart: the clock of rank {rank} is {direction} that of rank {}; never compare their times",
+        "collectives end {} apart: the clock of rank {rank} is {direction} that of rank {}; do not compare times between ranks",
         format_nanos(nanos),
         first.rank
     );

@@ -19,8 +19,8 @@ use super::thresholds::{
 use super::{Cost, Figures, Finding, Lost, Severity};
 use gpuflame_export::{percent, work_name};
 use gpuflame_model::profile::views::{CPU, GPU, OFF_CPU, UNIFIED, unified};
-use gpuflame_model::profile::{Profile, SampleSite, format_nanos, saturating_sum};
-use gpuflame_model::record::{ContextId, CopyKind, MemoryKind, UnifiedKind, Work};
+use gpuflame_model::profile::{Profile, SampleSite, ShownFrameKind, format_nanos, saturating_sum};
+use gpuflame_model::record::{ContextId, CopyKind, Loss, MemoryKind, UnifiedKind, Work};
 use gpuflame_traces::import::LinkReport;
 
 /// A run, as the findings about lost time see it.
@@ -42,7 +42,7 @@ pub struct RunEvidence<'a> {
 
 /// Checks for lost time: id, description in words.
 pub(super) const RULES: [(&str, &str); 27] = [
-    ("data_loader_late", "data comes late"),
+    ("data_loader_late", "input data comes late"),
     ("sync_read", "the host reads values from the GPU"),
     ("sync_wait", "the host waits for the GPU"),
     ("tiny_kernels", "many tiny kernels"),
@@ -67,7 +67,7 @@ pub(super) const RULES: [(&str, &str); 27] = [
     ("late_slowdown", "kernels become slower"),
     ("managed_memory", "managed memory moves back and forth"),
     ("profiler_cost", "a profiler costs time"),
-    ("host_work", "other work of the host"),
+    ("host_work", "the host does something else"),
     ("clocks_of_ranks", "the clocks of ranks differ"),
 ];
 
@@ -152,14 +152,16 @@ fn costs(run: &RunEvidence<'_>) -> Vec<Cost> {
     let places = Places::new(profile);
     let is_trace = run.linked.is_some();
     let busiest = profile.times().iter().max_by_key(|time| time.steady().busy).map(|time| time.device);
+    let spans = run.spans.plausible_spans();
+    let rows = (!run.has_only_sums).then_some(&*spans);
     let lost = Lost {
-        work: LaunchedWork::new(profile, &places, MAX_TINY_KERNEL_NS),
+        work: LaunchedWork::new(profile, &places, rows, MAX_TINY_KERNEL_NS),
+        has_rows: rows.is_some(),
         pageable: (is_pageable(run.copies, CopyKind::HTOD), is_pageable(run.copies, CopyKind::DTOH)),
         is_kernel_time: is_trace,
         wall: wall(profile),
         places: &places,
     };
-    let spans = run.spans.plausible_spans();
     let mut found = Vec::new();
     let trace = TraceRun { profile, places: &places, spans: &spans, states: run.states };
     let mut time = match is_trace {
@@ -215,7 +217,7 @@ fn move_to_profiler(found: &mut Vec<Cost>, worked: u64) {
     }
     let nanos = at_gaps + moved;
     let why = format!(
-        "a profiler worked for {} on the program's threads, which cost {}",
+        "a profiler worked for {} on the program's threads, and the GPU lost {} by it",
         format_nanos(worked),
         format_nanos(nanos)
     );
@@ -329,7 +331,7 @@ fn exposed_communication(profile: &Profile, spans: &[WorkSpan], linked: Option<&
     let (device, sums) = devices.into_iter().max_by_key(|(_, sums)| sums.exposed)?;
     let (most, share) = places.into_iter().max_by_key(|(_, share)| share.exposed)?;
     let why = format!(
-        "in {} of {} of communication nothing was computed; this time includes waiting for late ranks",
+        "nothing was computed during {} of {} of communication, which includes waiting for late ranks",
         format_nanos(sums.exposed),
         format_nanos(sums.all)
     );
@@ -365,7 +367,7 @@ fn managed_memory(profile: &Profile, places: &Places<'_>) -> Option<Cost> {
     let place = prefetch.map_or_else(Cost::default, |site| Cost::at(&places.of(site)));
     let mega = |bytes: u64| bytes / 1_000_000;
     let why = format!(
-        "{} MB moved to the GPU and {} MB back, in {}: the memory may not fit",
+        "{} MB moved to the GPU and {} MB back, in {}: it does not fit, or host and GPU use it in turn",
         mega(to),
         mega(from),
         format_nanos(nanos)
@@ -389,6 +391,12 @@ fn starved_thread(profile: &Profile, places: &Places<'_>, pieces: &[Piece]) -> O
     let samples: u64 = saturating_sum(of_thread(&CPU).map(|sample| sample.count()));
     let off: u64 = saturating_sum(of_thread(&OFF_CPU).map(|sample| sample.amount()));
     let window = profile.times().iter().map(|time| time.window).max().unwrap_or(0);
+    // Before the first sample, and where samples were lost, nothing is known.
+    let start_up = profile.times().iter().map(|time| time.start_up.window()).max().unwrap_or(0);
+    let is_lost = profile.lost().any(|(loss, _)| matches!(loss, Loss::SamplesDropped | Loss::BlocksDropped));
+    if is_lost || start_up > window / 10 {
+        return None;
+    }
     // The error of `samples` samples is about the square root of their number.
     let error = on as f64 / (samples.max(1) as f64).sqrt();
     let missing = window.saturating_sub(on).saturating_sub(off);
@@ -401,11 +409,9 @@ fn starved_thread(profile: &Profile, places: &Places<'_>, pieces: &[Piece]) -> O
     );
     let most = of_thread(&CPU).max_by_key(|sample| sample.amount())?;
     let why = format!(
-        "the launching thread was on a processor for {} and waited for {} of {}: for about {} it was ready and did not run",
-        format_nanos(on),
-        format_nanos(off),
-        format_nanos(window),
-        format_nanos(missing)
+        "no sample and no wait explains {} of the {} of the launching thread: it may have had no processor",
+        format_nanos(missing),
+        format_nanos(window)
     );
     is_sure.then(|| Cost {
         id: "starved_thread",
@@ -431,13 +437,22 @@ fn missing_data(run: &RunEvidence<'_>, id: &str) -> Option<Cow<'static, str>> {
     let rows = "`gpuflame run --rows COMMAND`";
     match id {
         "warm_up" if !has_steps => Some("mark steps: `gpuflame.step()` or `--window step-range=NAME`".into()),
-        "slow_steps" | "late_slowdown" if !has_rows => Some(rows.into()),
+        "slow_steps" | "late_slowdown" | "clocks_of_ranks" if !has_rows => Some(rows.into()),
+        "slow_steps" | "late_slowdown" if !profile.coverage().all.is_sufficient() => {
+            Some("work of too many launches is missing".into())
+        }
+        "warm_up" if profile.step_series().groups.iter().any(|group| group.steps > 1) => {
+            Some("there are too many steps to keep each".into())
+        }
         "exposed_communication" if !has_rows && communicates(profile) => Some(rows.into()),
         "default_stream" if profile.streams().len() > 1 && !has_rows => Some(rows.into()),
         "default_stream" if profile.streams().len() > 1 && event_waits(run).is_none() => {
             Some("`GPUFLAME_DEPS=1 gpuflame run --rows COMMAND`".into())
         }
-        "gc_pauses" | "lock_wait" if !has_samples => {
+        "gc_pauses" | "lock_wait" if is_trace && !has_python(profile) => {
+            Some("torch.profiler records it with `with_stack=True`".into())
+        }
+        "gc_pauses" | "lock_wait" | "recompilation" if !has_samples => {
             Some("`gpuflame run --cpu-samples 99 --off-cpu COMMAND`".into())
         }
         "starved_thread" if !(profile.has(&CPU) && profile.has(&OFF_CPU)) => Some(match is_trace {
@@ -461,6 +476,11 @@ const NOT_IN_TRACE: &str = "the trace does not have the data";
 /// Whether a check needs several ranks.
 fn needs_ranks(id: &str) -> bool {
     matches!(id, "straggler" | "imbalance" | "clocks_of_ranks")
+}
+
+/// Whether any stack has a function of Python.
+fn has_python(profile: &Profile) -> bool {
+    profile.shown_frames().iter().any(|frame| frame.kind == ShownFrameKind::Python)
 }
 
 fn communicates(profile: &Profile) -> bool {

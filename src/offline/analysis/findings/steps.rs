@@ -165,7 +165,7 @@ pub(super) fn slow_steps(
     let first: Vec<String> = slow.iter().take(5).map(|at| work[*at].number.to_string()).collect();
     let more = if slow.len() > first.len() { ", ..." } else { "" };
     let why = format!(
-        "the GPU work of {} of {} steps took {} longer than that of the steps around them: {}{more}",
+        "the GPU work of {} of {} steps took {} longer than that of the steps around them: steps {}{more}",
         slow.len(),
         work.len(),
         format_nanos(nanos),
@@ -226,8 +226,8 @@ pub(super) fn late_slowdown(profile: &Profile, spans: &[WorkSpan], since: u64) -
         return None;
     }
     let why = format!(
-        "{count} kernels took {} longer than at the beginning of the run: the GPU's clock may have dropped, or \
-         their work grew",
+        "kernels took {} longer than at the beginning of the run ({count} of their names): the GPU's clock may have dropped, \
+         or their work grew",
         format_nanos(nanos)
     );
     let launched_by = longest_launcher(spans);

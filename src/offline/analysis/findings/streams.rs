@@ -96,7 +96,7 @@ pub(super) fn idle_gpu(profile: &Profile) -> Option<Cost> {
     let all: u64 = times.iter().map(|time| time.steady().busy).sum();
     let nanos = busiest.steady().busy - all / times.len() as u64;
     let why = format!(
-        "GPU {} worked {} less than GPU {}; evenly divided, their work would end up to {} earlier",
+        "GPU {} worked {} less than GPU {}; if their work can be divided evenly, it ends up to {} earlier",
         idlest.device.0,
         format_nanos(difference),
         busiest.device.0,

@@ -8,6 +8,8 @@ pub(super) const MIN_LAUNCH_COST_PERCENT: f64 = 3.0;
 
 /// Maximum mean length of gaps that launches cause, in ns. In longer gaps, the host did something else.
 pub(super) const MAX_LAUNCH_GAP_NS: u64 = 50_000;
+/// Maximum duration of a call that launches, in ns. A longer one loads code, or waits for a full queue.
+pub(super) const MAX_LAUNCH_CALL_NS: u64 = 500_000;
 /// Minimum mean time for which a function must delay the GPU to count as loading data because of its name alone, in ns.
 pub(super) const MIN_LOADING_NS: u64 = 200_000;
 /// Maximum length of a gap that the GPU itself needs between two kernels that depend on each other, in ns.
