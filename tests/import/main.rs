@@ -10,6 +10,7 @@ mod file_facts;
 mod idle_culprits;
 mod joins;
 mod json_scanner;
+mod lists;
 mod other_formats;
 mod random_damage;
 mod real_traces;

@@ -183,11 +183,9 @@ impl Place {
         works && (is_in_loader || (self.is_called_loader() && !self.launches() && nanos >= MIN_LOADING_NS))
     }
 
-    /// Returns the function that called the library that loads data, or the user's function.
-    pub(super) fn loader(&self) -> String {
-        let library = self.frames.iter().position(|frame| is_loader_frame(frame)).unwrap_or(0);
-        let calls = |frame: &&String| !frame.starts_with('[') && !frame.starts_with("ProfilerStep");
-        self.frames[..library].iter().rev().find(calls).unwrap_or(&self.function).clone()
+    /// Returns the function that loads data; empty for a library, of which a program has one.
+    fn loader(&self) -> String {
+        if self.is_in_loader() { String::new() } else { self.function.clone() }
     }
 
     /// Whether a library that loads data works or waits.
