@@ -75,7 +75,7 @@ impl Check {
         let silent = findings.iter().filter(|finding| is_silent(finding)).count();
         let shown = findings.iter().filter(|finding| !(is_text && is_silent(finding)));
         shown.for_each(|finding| match cells(finding, is_text) {
-            [result, _, what, count, share, cost, culprit, why] if is_text => {
+            [result, what, count, share, why, _, cost, culprit] if is_text => {
                 table.add_row([result, what, count, share, cost, culprit, why]);
             }
             cells => table.add_row(cells),
@@ -91,7 +91,7 @@ impl Check {
     }
 }
 
-const COLUMNS: [&str; 8] = ["result", "id", "what", "count", "share_percent", "cost_ns", "culprit", "why"];
+const COLUMNS: [&str; 8] = ["result", "what", "count", "share_percent", "why", "id", "cost_ns", "culprit"];
 
 const TEXT_COLUMNS: [&str; 7] = ["result", "what", "count", "share_percent", "cost_ns", "culprit", "why"];
 
@@ -127,17 +127,17 @@ fn cells(finding: &Finding, is_text: bool) -> [Cell; 8] {
         Some((_, sentence)) if is_text => {
             let (word, nothing) = (Severity::Fine.word(), Cell::Nothing);
             let (id, sentence) = (finding.id.into(), (*sentence).into());
-            [word.into(), id, sentence, nothing.clone(), nothing.clone(), nothing, "".into(), "".into()]
+            [word.into(), sentence, nothing.clone(), nothing.clone(), "".into(), id, nothing, "".into()]
         }
         _ => [
             finding.severity.word().into(),
-            finding.id.into(),
             finding.what.into(),
             count,
             share,
+            (*finding.why).into(),
+            finding.id.into(),
             finding.cost.map_or(Cell::Nothing, Cell::Nanos),
             (*finding.culprit).into(),
-            (*finding.why).into(),
         ],
     }
 }
@@ -154,7 +154,7 @@ mod tests {
     fn good_news_has_no_double_negation_in_text() {
         let shown = |finding: &Finding, is_text| {
             let cells = cells(finding, is_text);
-            [cells[0].clone(), cells[2].clone()]
+            [cells[0].clone(), cells[1].clone()]
         };
         let found = finding("no_waits", "waits not recorded", Severity::Note);
         assert_eq!(shown(&found, true), [Cell::from("note"), "waits not recorded".into()]);
