@@ -492,6 +492,7 @@ fn is_of_operators(frames: &[String], operator: &str) -> bool {
 /// Exceptions propagate through launches, memory is exhausted, and the child of a process that uses CUDA exits on its
 /// own.
 #[test]
+#[ignore = "takes half a minute; .ci/long runs it"]
 fn a_program_that_raises_exceptions_and_exhausts_memory_is_recorded_completely() {
     check_program("pressure.py", &ONE);
 }
@@ -518,6 +519,7 @@ fn launches_that_fail_inside_pytorch_raise_its_errors_and_are_counted() {
 }
 
 #[test]
+#[ignore = "takes half a minute; .ci/long runs it"]
 fn two_devices_in_one_process_are_reported_separately() {
     for done in check_program("devices.py", &OTHER) {
         for device in ["GPU 0:", "GPU 1:"] {

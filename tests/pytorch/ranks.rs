@@ -156,6 +156,7 @@ fn check_share(runs: &[(Way, &str)]) {
 /// an error, or the process that started both ranks ends it by a signal; in both cases the picture contains all work
 /// until then.
 #[test]
+#[ignore = "takes a third of a minute; .ci/long runs it"]
 fn a_rank_abandoned_in_a_collective_still_writes_its_profile() {
     let Some(python) = folder() else { return };
     for is_patient in [true, false] {
