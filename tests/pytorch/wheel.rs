@@ -106,6 +106,7 @@ fn a_function_that_is_not_simulated_is_reported_in_one_line() {
 }
 
 #[test]
+#[ignore = "takes a third of a minute; .ci/long runs it"]
 fn a_function_of_an_unsimulated_library_fails_and_is_reported_once() {
     let Some(folder) = folder() else { return };
     let program = scratch("stand-in").join("transform.py");
