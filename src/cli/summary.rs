@@ -79,6 +79,10 @@ const COLUMNS: usize = 80;
 const LAUNCH_GAP_NANOS: u64 = 50_000;
 /// Minimum busy share, in percent, at which a run is bound by GPU work.
 const BUSY_PERCENT: f64 = 90.0;
+/// Minimum cost of late kernels, in percent, at which a busy run is not said to be bound by GPU work.
+const LOST_PERCENT: f64 = 5.0;
+/// Minimum difference in percent between the time with any work and the time with kernels that is said.
+const COPYING_PERCENT: f64 = 3.0;
 /// Findings about kernels that come late. A GPU may be busy with copies meanwhile.
 const LATE_KERNELS: [&str; 9] = [
     "data_loader_late",
@@ -108,6 +112,7 @@ impl Summary {
             findings: &findings,
         };
         let mut answers = busy_and_idle_lines(&run.explained.ledger, &run.explained.profile);
+        answers.extend(screen.kernel_line(&run.spans));
         answers.extend(screen.bound_line());
         answers.push(screen.complete_line());
         answers.extend(screen.scope_line());
@@ -413,13 +418,24 @@ impl Screen<'_> {
         (self.profile().idle_doubt().is_none() && window > 0).then(|| percent(busy, window))
     }
 
+    /// Returns the sentence about the time with kernels, if a GPU also did something else for a large part of its busy time.
+    fn kernel_line(&self, spans: &WorkSpans) -> Option<String> {
+        let time = self.profile().times().iter().max_by_key(|time| time.steady().busy)?;
+        let kernels = spans.kernel_time(time.device, self.profile().steady())?;
+        let window = time.steady().window();
+        let share = percent(kernels, window);
+        (percent(time.steady().busy, window) - share >= COPYING_PERCENT).then(|| {
+            format!("kernels ran for {share:.1} % of the time on GPU {}; copies count as busy, too", time.device.0)
+        })
+    }
+
     /// Returns the sentence that names what bounds the run, with the reason. Returns `None` if idle time is unknown, or if
     /// the GPU's account covers only a part of the steps.
     fn bound_line(&self) -> Option<String> {
         let busy = self.busy_percent()?;
         let is_late = |finding: &&Finding| LATE_KERNELS.contains(&finding.id);
         let lost = self.findings.iter().filter(is_late).filter_map(|finding| finding.cost).max().unwrap_or(0);
-        let is_lost = percent(lost, wall(self.profile())) >= 100.0 - BUSY_PERCENT;
+        let is_lost = percent(lost, wall(self.profile())) >= LOST_PERCENT;
         if busy >= BUSY_PERCENT {
             return (!is_lost && !self.is_account_partial()).then(|| self.busy_line(busy));
         }
@@ -509,7 +525,11 @@ impl Screen<'_> {
         }
         let Some(linked) = &facts.linked else { return complete_line(ledger, profile) };
         let (launches, activities) = (ledger.tally.launches.seen, ledger.tally.activities.seen);
-        format!(
+        let without = match self.profile().coverage().all.uncovered {
+            0 => String::new(),
+            count => format!("{} launches have no activity; ", group_digits(count)),
+        };
+        without + &format!(
             "{} launches, {} activities: {:.1} % of the GPU time is linked to launches; the trace does not record losses",
             group_digits(launches),
             group_digits(activities),

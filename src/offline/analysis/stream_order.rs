@@ -8,7 +8,7 @@
 use gpuflame_explain::events::JoinedRows;
 use gpuflame_explain::join::{Launched, Origin, Sink};
 use gpuflame_export::compose::call;
-use gpuflame_model::profile::{MAX_PLAUSIBLE_NS, Profile, add_to, saturating_sum};
+use gpuflame_model::profile::{MAX_PLAUSIBLE_NS, Profile, SteadyPart, add_to, saturating_sum};
 use gpuflame_model::record::{
     Activity, ContextId, CorrelationId, DeviceId, GpuContextId, IdMap, Nanos, StreamId, Work,
 };
@@ -53,6 +53,21 @@ impl WorkSpans {
     pub fn whole_micros(&self, linked: Option<&LinkReport>) -> Option<bool> {
         let is_text = |linked: &LinkReport| linked.counts.whole_times + linked.counts.fractional_times > 0;
         has_whole_micros(&self.spans).map(|whole| whole && linked.is_some_and(is_text))
+    }
+
+    /// Returns the time in which a GPU ran at least one kernel in the steady part of a run, in ns. Returns `None` if activities were
+    /// not stored.
+    pub fn kernel_time(&self, device: DeviceId, steady: Option<SteadyPart>) -> Option<u64> {
+        let (begin, end) = steady.map_or((0, u64::MAX), |steady| (steady.begin.0, steady.end.0));
+        let (mut nanos, mut until) = (0_u64, begin);
+        for span in self.plausible_spans() {
+            if span.stream.0 == device && matches!(span.work, Work::Kernel(_) | Work::Graph) {
+                let last = span.end.min(end);
+                nanos = nanos.saturating_add(last.saturating_sub(span.start.max(until)));
+                until = until.max(last);
+            }
+        }
+        (self.skipped == 0 && !self.spans.is_empty()).then_some(nanos)
     }
 
     /// Returns the stored activities whose durations are possible. An activity that lasts beyond the start of later work of its

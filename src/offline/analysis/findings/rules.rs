@@ -194,6 +194,9 @@ fn costs(run: &RunEvidence<'_>) -> Vec<Cost> {
         if let (Some(context), true) = (cost.launched_by, cost.words.is_empty()) {
             let place = Cost::at(&places.of(SampleSite::Context(context)));
             (cost.words, cost.function, cost.line) = (place.words, place.function, place.line);
+            if let ("idle_gpu", Some(device)) = (cost.id, cost.device.take_if(|_| cost.id == "idle_gpu")) {
+                cost.words = format!("GPU {}; most work is launched {}", device.0, cost.words);
+            }
         }
     }
     move_to_profiler(&mut found, run.linked.map_or(0, |linked| linked.profiler_ns));
