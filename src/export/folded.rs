@@ -15,6 +15,7 @@ use super::format::{Drawing, Format};
 use super::frame::Label;
 use super::short_names::short_kernels;
 use gpuflame_model::error::Result;
+use gpuflame_model::profile::views::IDLE;
 use gpuflame_model::record::Loss;
 
 /// Folded stacks. The sum of the weights is exactly the total of the view (if in microseconds, each line is rounded
@@ -36,7 +37,11 @@ fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
         true => HashMap::new(),
         false => short_kernels(flame.labels().filter_map(Label::kernel).map(|(_, name)| name)),
     };
-    flame.lines(Detail::ALL, &|label| shown_name(label, &short), &mut |stack, weight| {
+    let detail = match options.max_idle_frames {
+        Some(max_frames) if *view == IDLE => flame.detail(0, max_frames),
+        _ => Detail::ALL,
+    };
+    flame.lines(detail, &|label| shown_name(label, &short), &mut |stack, weight| {
         let weight = digits.format(shown(weight, is_micros));
         [stack, " ", weight, "\n"].iter().try_for_each(|part| out.write_all(part.as_bytes()))
     })?;

@@ -25,6 +25,9 @@ pub struct Options {
     /// Whether kernels have their full names in folded stacks. Otherwise they have short names, unless two kernels of
     /// the file would have the same short name. Default: false.
     pub whole_kernels: bool,
+    /// Maximum number of frames in folded stacks of idle time; `None` for all. Beyond it, light frames are merged as in
+    /// pictures, and the sum of the weights remains. Default: all.
+    pub max_idle_frames: Option<usize>,
     /// Whether to omit the last frame, `[correlation N]`, from lines of single launches. Default: false.
     pub without_correlation: bool,
 }

@@ -567,6 +567,35 @@ fn idle() -> Profile {
 }
 
 #[test]
+fn folded_idle_time_has_at_most_the_wanted_frames_and_keeps_its_sum() {
+    let mut sketch = Sketch::new();
+    let mut idle = Vec::new();
+    for id in 1..=300 {
+        let names: Vec<String> = (0..50).map(|depth| format!("f{id}_{depth}")).collect();
+        let names: Vec<&str> = ["main"].into_iter().chain(names.iter().map(String::as_str)).collect();
+        sketch.context(id, 0, &names);
+        let leaf = Leaf::new(&[LeafFrame::Idle(Cause::HostLate)]);
+        let values = [u64::from(id), 1, 0, 0];
+        let site = SampleSite::Context(ContextId(id));
+        idle.push(Sample { device: Some(DeviceId(0)), values, ..Sample::new(site, leaf) });
+    }
+    sketch.profile.set_samples(&IDLE, idle);
+    let draw = |max_idle_frames| {
+        let options = Options { max_idle_frames, ..Options::default() };
+        drawn(&FOLDED, &sketch.profile, &IDLE, &options)
+    };
+    let (all, bounded) = (draw(None), draw(Some(1_000)));
+    let sum = |text: &str| {
+        let weights = text.lines().filter(|line| !line.starts_with('#')).map(|line| line.rsplit_once(' ').unwrap().1);
+        weights.map(|weight| weight.parse::<u64>().unwrap()).sum::<u64>()
+    };
+    // 1 + 2 + ... + 300.
+    assert_eq!([sum(&all), sum(&bounded)], [45_150; 2]);
+    assert!(all.contains("f1_49") && !bounded.contains("f1_0") && bounded.contains("f300_49"), "{bounded}");
+    assert!(bounded.len() < all.len() / 8, "{} of {} bytes", bounded.len(), all.len());
+}
+
+#[test]
 fn idle_time_is_under_the_stack_that_ended_it() {
     let expected = "\
 # GPU 0: window 10000000 ns = busy 5999470 ns + idle 4000530 ns; late 0 ns

@@ -17,6 +17,10 @@ use gpuflame_model::profile::Profile;
 use super::growing_outputs::{GrowingOutputs, never_opened_error};
 use super::output_files::{self, WriteReport, WrittenFile};
 
+/// Maximum number of frames of idle time as text, which would otherwise be the largest file: 4.4 MB for 2,000 stacks of 60 frames.
+/// The recording has all of them.
+const MAX_IDLE_FRAMES: usize = 20_000;
+
 /// Returns the options for naming frames that follow from the settings.
 pub(crate) fn symbolize_options(settings: &Settings) -> SymbolizeOptions {
     SymbolizeOptions {
@@ -57,7 +61,9 @@ pub(crate) fn write_files(
     let names = export::NameFolding::Kept;
     let whole_kernels = settings.internal_frames;
     let root = root.clone();
-    let options = export::Options { unit, graph, root, names, whole_kernels, ..export::Options::default() };
+    let max_idle_frames = Some(MAX_IDLE_FRAMES);
+    let options =
+        export::Options { unit, graph, root, names, whole_kernels, max_idle_frames, ..export::Options::default() };
     let mut drawing = None;
     let mut make = |output, path: &Path, growing: Option<&mut GrowingOutputs>| match output {
         Output::View(view, format) => {
