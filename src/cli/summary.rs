@@ -214,7 +214,11 @@ fn write_findings(
     let sentences = finding_sentences(findings, wall, most);
     let all =
         findings.iter().filter(|finding| matches!(finding.severity, Severity::Bad | Severity::Cost)).count();
-    let nothing = ["findings: none above 2 % of the steady part (launches: 3 %)".to_owned()];
+    let without_data = findings.iter().filter(|finding| finding.severity == Severity::Unknown).count();
+    let checks = findings.iter().filter(|finding| finding.severity == Severity::Absent).count();
+    let nothing = [format!(
+        "findings: none above 2 % of the steady part in {checks} checks; {without_data} more have no data"
+    )];
     layout::write_sentences(if sentences.is_empty() { &nothing } else { &sentences }, page, text)?;
     if let Some(more) = all.checked_sub(sentences.len()).filter(|more| *more > 0) {
         writeln!(text, "and {more} more findings: `gpuflame check` lists all")?;
@@ -425,7 +429,10 @@ impl Screen<'_> {
         let window = time.steady().window();
         let share = percent(kernels, window);
         (percent(time.steady().busy, window) - share >= COPYING_PERCENT).then(|| {
-            format!("kernels ran for {share:.1} % of the time on GPU {}; copies count as busy, too", time.device.0)
+            format!(
+                "kernels ran for {share:.1} % of the time on GPU {}; copies count as busy, too",
+                time.device.0
+            )
         })
     }
 
@@ -529,12 +536,13 @@ impl Screen<'_> {
             0 => String::new(),
             count => format!("{} launches have no activity; ", group_digits(count)),
         };
-        without + &format!(
-            "{} launches, {} activities: {:.1} % of the GPU time is linked to launches; the trace does not record losses",
-            group_digits(launches),
-            group_digits(activities),
-            percent(linked.linked_gpu_ns, linked.gpu_ns)
-        )
+        without
+            + &format!(
+                "{} launches, {} activities: {:.1} % of the GPU time is linked to launches; the trace does not record losses",
+                group_digits(launches),
+                group_digits(activities),
+                percent(linked.linked_gpu_ns, linked.gpu_ns)
+            )
     }
 
     /// Returns the screen as text: the answers, the tables, the missing data, and the next command.

@@ -586,7 +586,8 @@ fn folded_idle_time_has_at_most_the_wanted_frames_and_keeps_its_sum() {
     };
     let (all, bounded) = (draw(None), draw(Some(1_000)));
     let sum = |text: &str| {
-        let weights = text.lines().filter(|line| !line.starts_with('#')).map(|line| line.rsplit_once(' ').unwrap().1);
+        let weights =
+            text.lines().filter(|line| !line.starts_with('#')).map(|line| line.rsplit_once(' ').unwrap().1);
         weights.map(|weight| weight.parse::<u64>().unwrap()).sum::<u64>()
     };
     // 1 + 2 + ... + 300.

@@ -92,11 +92,26 @@ const VERBS_OF_TWO: [&[&str]; 5] = [
 /// sums.
 const LINES_OF_ONE_FILE: [&str; 2] = ["contents,", "steps without GPU work,"];
 /// Checks that `check` reports as unknown for sums: they compare single activities with each other, or with steps.
-const UNKNOWN_CHECKS: [&str; 4] = [
+const UNKNOWN_CHECKS: [&str; 18] = [
     "steps without GPU work",
     "overlaps on a stream",
     "impossible durations",
     "overlaps by programmatic launch",
+    "slow steps",
+    "kernels become slower",
+    "communication without overlap",
+    "streams wait for each other",
+    "the clocks of ranks differ",
+    // Unknown with single activities as well, in runs without samples, steps, or several ranks.
+    "code is compiled or loaded",
+    "garbage collection",
+    "waits for other threads",
+    "the launching thread lacks a processor",
+    "managed memory moves back and forth",
+    "the first steps warm up",
+    "a rank delays the others",
+    "work is divided unevenly between ranks",
+    "input data comes late",
 ];
 
 /// Removes the lines of `info`, and the unknown checks of `check`, that rightly differ.

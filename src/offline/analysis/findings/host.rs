@@ -102,7 +102,7 @@ fn reason(lost: &Lost<'_>, piece: &Piece) -> Option<(Reason, String, SampleSite)
         Cause::HostLate | Cause::LaunchLatency => {}
     }
     let mean = piece.nanos / piece.gaps.max(1);
-    match place.class(mean, false) {
+    match place.class(mean) {
         Class::Garbage(_) => return here(Reason::Garbage),
         Class::Compilation(_) => return here(Reason::Compilation),
         Class::Profiler => return here(Reason::Profiler),
@@ -131,7 +131,7 @@ fn reason(lost: &Lost<'_>, piece: &Piece) -> Option<(Reason, String, SampleSite)
         },
         () if launched.kernels.count == 0 && are_fragments(lost, &launched) => here(Reason::Fragments),
         () if has_tiny_kernels(lost, &place.function, &launched) => here(Reason::TinyKernels),
-        () if piece.is_launching || place.class(mean, false) == Class::Launching => here(Reason::Launches),
+        () if piece.is_launching || place.class(mean) == Class::Launching => here(Reason::Launches),
         () => here(Reason::Other),
     }
 }
@@ -162,6 +162,7 @@ fn copy_reason(lost: &Lost<'_>, place: &Place) -> Reason {
     let is_to_host = launched.to_host.nanos > launched.to_device.nanos;
     let is_pageable = if is_to_host { lost.pageable.1 } else { lost.pageable.0 };
     match () {
+        () if place.fills() => Reason::Copy,
         () if are_fragments(lost, &launched) => Reason::Fragments,
         () if place.copies_synchronously() => Reason::SynchronousCopy,
         () if is_pageable && is_to_host && launched.to_host.mean() <= MAX_READ_NS => Reason::Read,
@@ -259,6 +260,7 @@ fn cost(lost: &Lost<'_>, reason: Reason, function: &str, group: &Group, usual_ga
     let is_rare = gaps.saturating_mul(100) <= lost.work.iterations.saturating_mul(MAX_PAUSES_PERCENT)
         && mean >= MIN_PAUSE_NS.max(usual_gap.saturating_mul(MIN_PAUSE_FACTOR));
     let copies_to_device = launched.to_device.count > 0 && launched.kernels.count == 0;
+    let without = if lost.is_kernel_time { "the GPU ran no kernel" } else { "the GPU was idle" };
     let (id, why) = match reason {
         Reason::Garbage => ("gc_pauses", format!("garbage collection ran for {time} while the GPU waited")),
         Reason::Compilation => {
@@ -287,18 +289,19 @@ fn cost(lost: &Lost<'_>, reason: Reason, function: &str, group: &Group, usual_ga
                 false => format!("copies of pageable memory and their waits took {time}; pin the memory"),
             },
         ),
-        Reason::Copy => {
-            ("copies_not_overlapped", format!("kernels waited {time} for copies; copy earlier or less"))
-        }
+        Reason::Copy => (
+            "copies_not_overlapped",
+            format!("kernels waited {time} for copies or fills; start them earlier, or do less of it"),
+        ),
         Reason::Fragments => {
             let copies = launched.to_device.count + launched.to_host.count;
             ("fragmented_copies", format!("{} short copies cost {time}; join them", grouped(copies)))
         }
         Reason::Read => (
             "sync_read",
-            format!("the GPU was idle for {time} after the host read a value from it; read less often"),
+            format!("{without} for {time} because the host waited to read a value; read less often"),
         ),
-        Reason::Wait => ("sync_wait", format!("the GPU was idle for {time} after the host waited for it")),
+        Reason::Wait => ("sync_wait", format!("{without} for {time} because the host waited for the GPU")),
         Reason::Lock => ("lock_wait", format!("the host waited {time} for another thread")),
         Reason::Loader => ("data_loader_late", format!("the GPU waited {time} for data")),
         Reason::TinyKernels => (
@@ -313,7 +316,7 @@ fn cost(lost: &Lost<'_>, reason: Reason, function: &str, group: &Group, usual_ga
         Reason::Other if copies_to_device || ends_in_copy(lost, site) => {
             ("data_loader_late", format!("the GPU waited {time} before data was copied to it"))
         }
-        Reason::Other if place.launches() => (
+        Reason::Other if place.is_launch_call() => (
             "host_work",
             format!("launches took {time}: code may be loaded on first use, or the queue is full"),
         ),

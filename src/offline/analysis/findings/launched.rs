@@ -84,10 +84,10 @@ impl LaunchedWork {
             }
         }
         let mut functions: BTreeMap<String, Launched> = BTreeMap::new();
-        let mut counts: BTreeMap<SampleSite, u64> = BTreeMap::new();
+        let mut counts = Vec::new();
         for ((site, work), sum) in sums {
             let Sum { count, nanos } = sum;
-            add_to(counts.entry(site).or_default(), count);
+            counts.push(count);
             let launched = functions.entry(places.of(site).function.clone()).or_default();
             let most = |known: &mut Option<(SampleSite, u64)>| {
                 if known.is_none_or(|(_, most)| count > most) {
@@ -97,7 +97,9 @@ impl LaunchedWork {
             match work {
                 Work::Kernel(_) | Work::Graph => {
                     launched.kernels.add(count, nanos);
-                    if nanos <= count.saturating_mul(max_tiny) {
+                    // Nodes of a graph cost no launch.
+                    let is_node = site.launch().is_ok_and(|context| profile.launches_graph(context));
+                    if nanos <= count.saturating_mul(max_tiny) && !is_node {
                         launched.tiny.add(count, nanos);
                         most(&mut launched.tiny_site);
                     }
@@ -112,7 +114,7 @@ impl LaunchedWork {
                 Work::Copy(_) | Work::Set => {}
             }
         }
-        Self { functions, iterations: iterations(profile, counts.into_values().collect()) }
+        Self { functions, iterations: iterations(profile, counts) }
     }
 
     pub(super) fn of(&self, function: &str) -> Launched {

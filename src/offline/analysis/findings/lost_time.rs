@@ -220,26 +220,48 @@ impl GapDivider<'_> {
             0 | u32::MAX => to,
             duration => time.0.saturating_add(u64::from(duration) + MAX_DELIVERY_NS).clamp(called, to),
         };
+        let copied = self.copies_during(from, called);
         let late_copies = self.add_waiting_time(site, delivered, to, &mut parts);
-        self.add_host_time(context, (from, called), late_copies, &mut parts);
+        self.add_host_time(context, (from, called), late_copies, &copied, &mut parts);
         if delivered > called {
             parts.push((Key::new(site, Cause::LaunchLatency), delivered - called));
         }
         Some(self.add_parts(from, to, parts))
     }
 
-    /// Adds the time before the launch, in which the GPU had no work, and the time of copies that were late with it. All that
+    /// Returns the time of copies in a period, by their launching context.
+    fn copies_during(&mut self, from: u64, to: u64) -> Vec<(ContextId, u64)> {
+        while self.others.get(self.first).is_some_and(|span| span.end <= from) {
+            self.first += 1;
+        }
+        let (mut until, mut found) = (from, Vec::new());
+        for copy in self.others[self.first..].iter().take_while(|span| span.start < to) {
+            let (begin, end) = (copy.start.max(until), copy.end.min(to));
+            if let Some(launched) = copy.launched().filter(|_| end > begin) {
+                found.push((launched.context, end - begin));
+                until = end;
+            }
+        }
+        found
+    }
+
+    /// Adds the time before the launch, in which the GPU ran no kernel, and the time of copies that were late with it. All that
     /// the host did since its last launch made this launch late, whether the GPU still had work at that moment or not. So each
     /// reason costs the time that it took since then, at most the time that the GPU lost: without it, the GPU would have lost
-    /// so much less. Waits for the GPU are left out, because they end when the GPU allows it.
+    /// so much less.
+    ///
+    /// If the host waited for the GPU when the kernels ended, it did nothing ahead. Without this wait, it would have done as
+    /// much of its work before the kernels ended as the wait took. That is what the wait costs, in addition to its return. If the
+    /// host waited for copies, the copies are the reason.
     fn add_host_time(
         &self,
         launch: ContextId,
         (from, to): (u64, u64),
         late_copies: u64,
+        copied: &[(ContextId, u64)],
         parts: &mut Vec<(Key, u64)>,
     ) {
-        let late = (to - from).saturating_add(late_copies);
+        let mut late = (to - from).saturating_add(late_copies);
         let Some(thread) =
             self.run.profile.context(launch).map(|context| context.thread).filter(|_| late > 0)
         else {
@@ -247,33 +269,53 @@ impl GapDivider<'_> {
         };
         let ends = self.launches.get(&thread).map_or(&[][..], Vec::as_slice);
         let last = ends.partition_point(|end| *end <= from).checked_sub(1).map_or(from, |at| ends[at]);
-        let mut waited_at = None;
+        let mut waited = None;
         let mut states: Vec<(ContextId, u64)> = Vec::new();
         for (begin, end, context) in self.run.states.during(thread, last, to) {
             if context == ContextId::NONE || end <= begin {
                 continue;
             }
-            if (begin..end).contains(&from) {
-                waited_at = Some(context);
+            let place = self.run.places.of(SampleSite::Context(context));
+            if (begin..end).contains(&from) && (place.waits_for_gpu() || place.copies()) {
+                waited = Some((context, end - begin, end - from));
+                continue;
             }
-            // The part of a wait after the GPU ran out of work is the return of the call.
-            let is_wait = begin < from && self.run.places.of(SampleSite::Context(context)).waits_for_gpu();
-            let begin = if is_wait { from.min(end) } else { begin };
             match states.iter_mut().find(|(known, _)| *known == context) {
                 Some((_, sum)) => *sum += end - begin,
-                None => states.push((context, end - begin)),
+                // A wait that ended before the kernels did costs nothing.
+                None if !place.waits_for_gpu() => states.push((context, end - begin)),
+                None => {}
             }
         }
-        let has_waited = waited_at.is_some_and(|context| {
-            let place = self.run.places.of(SampleSite::Context(context));
-            place.waits_for_gpu() || place.copies()
-        });
+        if let Some((context, duration, returned)) = waited {
+            let copying: u64 = copied.iter().map(|(_, nanos)| nanos).sum();
+            if copying.saturating_mul(2) > returned && copying > 0 {
+                for &(copy, nanos) in copied {
+                    parts.push((Key::new(SampleSite::Context(copy), Cause::Dependency), nanos.min(late)));
+                }
+                late = late.saturating_sub(copying);
+            }
+            let cost = duration.min(late);
+            let key =
+                Key { waited_at: Some(context), ..Key::new(SampleSite::Context(context), Cause::HostLate) };
+            if cost > 0 {
+                parts.push((key, cost));
+            }
+            // Without the wait, nothing would remain of what followed.
+            if cost.saturating_mul(10) >= late.saturating_mul(9) {
+                let place = |context: ContextId| self.run.places.of(SampleSite::Context(context));
+                states.retain(|(context, nanos)| place(*context).class(*nanos).is_named());
+            }
+            if states.is_empty() {
+                return;
+            }
+        }
         // Time by class, which limits the time of all states of the class together.
         let mut classes: Vec<(Class, u64)> = Vec::new();
         let states: Vec<(ContextId, u64, Class)> = states
             .into_iter()
             .map(|(context, nanos)| {
-                let class = self.run.places.of(SampleSite::Context(context)).class(nanos, has_waited);
+                let class = self.run.places.of(SampleSite::Context(context)).class(nanos);
                 match classes.iter_mut().find(|(known, _)| *known == class) {
                     Some((_, sum)) => *sum += nanos,
                     None => classes.push((class.clone(), nanos)),
@@ -283,15 +325,14 @@ impl GapDivider<'_> {
             .collect();
         if states.is_empty() {
             let site = SampleSite::Context(launch);
-            let is_launching = self.run.places.of(site).class(late, false) == Class::Launching;
+            let is_launching = self.run.places.of(site).class(late) == Class::Launching;
             return parts.push((Key { is_launching, ..Key::new(site, Cause::HostLate) }, late));
         }
         for (context, nanos, class) in states {
             let all = classes.iter().find(|(known, _)| *known == class).map_or(nanos, |(_, sum)| *sum);
             let share = u128::from(nanos) * u128::from(all.min(late)) / u128::from(all.max(1));
             let is_launching = class == Class::Launching;
-            let key =
-                Key { waited_at, is_launching, ..Key::new(SampleSite::Context(context), Cause::HostLate) };
+            let key = Key { is_launching, ..Key::new(SampleSite::Context(context), Cause::HostLate) };
             parts.push((key, share as u64));
         }
     }
@@ -338,7 +379,7 @@ impl GapDivider<'_> {
 /// Whether the host launched work in this idle time of a recording, or did something short between launches.
 fn is_launching(sample: &Sample, places: &Places<'_>) -> bool {
     let mean = sample.amount() / sample.count().max(1);
-    places.of(sample.site).class(mean, false) == Class::Launching
+    places.of(sample.site).class(mean) == Class::Launching
 }
 
 /// Adds up parts with the same key.

@@ -19,12 +19,17 @@ pub(super) enum Class {
     Allocation(String),
     Loader(String),
     Lock(String),
-    /// Whatever followed a wait for the GPU.
-    AfterWait,
     Copy(String),
     /// Launched work, or did something short between launches.
     Launching,
     Other(String),
+}
+
+impl Class {
+    /// Whether the names of the place tell what the host did.
+    pub(super) fn is_named(&self) -> bool {
+        !matches!(self, Self::Copy(_) | Self::Launching | Self::Other(_))
+    }
 }
 
 /// A place in the code, with its names.
@@ -157,9 +162,8 @@ impl Place {
         self.has_frame(|frame| NAMES.iter().any(|name| frame.contains(name)) && !is_run(frame))
     }
 
-    /// Returns what the host did in this place, if it took `nanos` since its last launch. `has_waited`: whether it had
-    /// waited for the GPU before.
-    pub(super) fn class(&self, nanos: u64, has_waited: bool) -> Class {
+    /// Returns what the host did in this place, if it took `nanos` since its last launch.
+    pub(super) fn class(&self, nanos: u64) -> Class {
         let function = || self.function.clone();
         match () {
             () if self.collects_garbage() => Class::Garbage(function()),
@@ -168,7 +172,6 @@ impl Place {
             () if self.allocates() => Class::Allocation(function()),
             () if self.is_loading(nanos) => Class::Loader(self.loader()),
             () if self.waits_for_thread() => Class::Lock(function()),
-            () if has_waited => Class::AfterWait,
             () if self.copies() || self.waits_for_gpu() => Class::Copy(function()),
             () if nanos <= MAX_LAUNCH_GAP_NS => Class::Launching,
             () if self.launches() && nanos <= MAX_LAUNCH_CALL_NS => Class::Launching,
@@ -205,8 +208,13 @@ impl Place {
 
     /// Whether the host waited for another thread.
     pub(super) fn waits_for_thread(&self) -> bool {
-        const NAMES: [&str; 14] = [
+        const NAMES: [&str; 19] = [
             "_thread.lock",
+            "std::mutex",
+            "absl::Mutex",
+            "condition_variable",
+            "unique_lock",
+            "semaphore",
             "_thread.RLock",
             "'acquire' of '_thread",
             "[waits for another thread]",
@@ -255,9 +263,24 @@ impl Place {
         is_copy && !call.contains("Async") && (call.starts_with("cu") || call.starts_with("hip"))
     }
 
+    /// Whether the call copies or fills.
+    fn moves_memory(&self) -> bool {
+        ["Memcpy", "memcpy", "Memset"].iter().any(|name| self.call.contains(name))
+    }
+
+    /// Whether the call fills memory.
+    pub(super) fn fills(&self) -> bool {
+        self.call.contains("Memset")
+    }
+
+    /// Whether the call launches a kernel or a graph.
+    pub(super) fn is_launch_call(&self) -> bool {
+        self.call.contains("Launch")
+    }
+
     /// Whether the call copies.
     pub(super) fn copies(&self) -> bool {
-        self.call.contains("Memcpy") || self.call.contains("memcpy") || self.call.ends_with("copy_")
+        self.moves_memory() || self.call.ends_with("copy_")
     }
 
     /// Whether the call waits for the GPU.

@@ -7,6 +7,7 @@ use super::super::communication::CommunicationFilter;
 use super::super::stragglers::{RankTime, StragglerVerdict, compare_ranks, median};
 use super::places::Places;
 use super::rules::{RunCosts, RunEvidence, findings_of, run_costs};
+use super::steps::step_times;
 use super::thresholds::{MIN_COST_PERCENT, MIN_RANK_CLOCK_NS, MIN_UNEVEN_PERCENT};
 use super::{Cost, Finding};
 use gpuflame_export::{percent, work_name};
@@ -38,7 +39,11 @@ impl RankRun {
         for stats in profile.works() {
             time.add(stats.work, &work_name(profile, stats.work), stats.weight.nanos);
         }
-        time.add_steps(profile.step_series());
+        // Without single activities, work counts for the step during which it began.
+        match step_times(profile, &run.spans.plausible_spans()) {
+            Some(steps) if !run.has_only_sums => time.steps = steps,
+            _ => time.add_steps(profile.step_series()),
+        }
         let filter = CommunicationFilter::default();
         for sample in profile.samples(&GPU) {
             let kind = sample.leaf.frames().find_map(|frame| match frame {

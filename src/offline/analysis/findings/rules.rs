@@ -153,7 +153,8 @@ fn costs(run: &RunEvidence<'_>) -> Vec<Cost> {
     let is_trace = run.linked.is_some();
     let busiest = profile.times().iter().max_by_key(|time| time.steady().busy).map(|time| time.device);
     let spans = run.spans.plausible_spans();
-    let rows = (!run.has_only_sums).then_some(&*spans);
+    // The findings of a recording are the same with and without single activities.
+    let rows = is_trace.then_some(&*spans);
     let lost = Lost {
         work: LaunchedWork::new(profile, &places, rows, MAX_TINY_KERNEL_NS),
         has_rows: rows.is_some(),
@@ -183,7 +184,12 @@ fn costs(run: &RunEvidence<'_>) -> Vec<Cost> {
     if !run.has_only_sums && is_covered {
         let steps = warm_up.map_or(0, |warm_up| warm_up.steps);
         found.extend(slow_steps(profile, &spans, steps, lost.work.iterations));
-        found.extend(late_slowdown(profile, &spans, since));
+        found.extend(late_slowdown(
+            profile,
+            &spans,
+            since,
+            lost.work.iterations.saturating_sub(steps as u64),
+        ));
     }
     if let Some(waits) = event_waits(run) {
         found.extend(default_stream(&spans, waits));

@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 
 use super::super::mann_whitney::differ_at_one_percent;
-use super::super::stragglers::median;
+use super::super::stragglers::{StepTimes, median};
 use super::super::stream_order::WorkSpan;
 use super::Cost;
-use super::thresholds::{MAX_WARM_UP_PERCENT, MIN_SLOW_STEP_PERCENT, MIN_SLOWDOWN_PERCENT, MIN_STEPS};
+use super::thresholds::{
+    MAX_SPREAD_PERCENT, MAX_WARM_UP_PERCENT, MIN_SLOW_STEP_PERCENT, MIN_SLOWDOWN_PERCENT, MIN_STEPS,
+};
 use gpuflame_explain::communication::is_communication_kernel;
-use gpuflame_model::profile::{Profile, StepGroup, format_nanos, saturating_sum};
-use gpuflame_model::record::{ContextId, Work};
+use gpuflame_model::profile::{Profile, StepGroup, add_to, format_nanos, saturating_sum};
+use gpuflame_model::record::{ContextId, CopyKind, Work};
 
 /// First steps that took longer than the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +49,11 @@ pub(super) fn warm_up(profile: &Profile) -> Option<WarmUp> {
         return None;
     }
     let excess = saturating_sum(durations[..count].iter().map(|nanos| nanos - usual));
+    if !is_narrow(&durations[count..])
+        && durations[..count].iter().any(|nanos| *nanos < usual.saturating_mul(2))
+    {
+        return None;
+    }
     Some(WarmUp { steps: count, begin: steps[0].begin.0, end: steps[count - 1].end.0, excess })
 }
 
@@ -78,6 +85,16 @@ fn step_work(profile: &Profile, spans: &[WorkSpan]) -> Vec<StepWork> {
     work
 }
 
+/// Whether the middle half of values is within a small part of their median. If steps differ anyway, such as with the lengths of
+/// inputs, none of them is slow.
+fn is_narrow(values: &[u64]) -> bool {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable();
+    let [low, middle, high] =
+        [1, 2, 3].map(|quarter| sorted.get(sorted.len() * quarter / 4).copied().unwrap_or(0));
+    (high - low).saturating_mul(100) <= middle.saturating_mul(MAX_SPREAD_PERCENT)
+}
+
 /// Whether the work of a step takes longer than usual, although it has the usual number of kernels.
 fn is_slow_step(step: &StepWork, usual: u64, kernels: u64) -> bool {
     step.nanos.saturating_mul(100) >= usual.saturating_mul(MIN_SLOW_STEP_PERCENT)
@@ -90,6 +107,25 @@ fn is_computation(profile: &Profile, work: Work) -> bool {
         Work::Graph => true,
         Work::Copy(_) | Work::Set => false,
     }
+}
+
+/// Returns the work and the communication of each step, in ns, by the step during which they were launched. Returns `None` if
+/// single steps are not known.
+pub(super) fn step_times(profile: &Profile, spans: &[WorkSpan]) -> Option<StepTimes> {
+    let steps = single_steps(profile);
+    let (mut work, mut communication) = (vec![0_u64; steps.len()], vec![0_u64; steps.len()]);
+    for span in spans {
+        let Some(launched) = span.launched() else { continue };
+        let after = steps.partition_point(|step| step.begin <= launched.time);
+        let Some(at) = after.checked_sub(1).filter(|at| launched.time < steps[*at].end) else { continue };
+        let communicates = match span.work {
+            Work::Kernel(name) => profile.kernel(name).is_some_and(is_communication_kernel),
+            Work::Copy(kind) => kind == CopyKind::PTOP,
+            Work::Graph | Work::Set => false,
+        };
+        add_to(if communicates { &mut communication[at] } else { &mut work[at] }, span.end - span.start);
+    }
+    (!steps.is_empty()).then_some(StepTimes { work, communication })
 }
 
 /// Returns the work of each iteration of a program that marks no steps. A kernel whose executions from one stack are a multiple of
@@ -162,6 +198,11 @@ pub(super) fn slow_steps(
             slow.push(at);
         }
     }
+    let usual_steps: Vec<u64> =
+        (0..work.len()).filter(|at| !slow.contains(at)).map(|at| work[at].nanos).collect();
+    if !is_narrow(&usual_steps) {
+        return None;
+    }
     let first: Vec<String> = slow.iter().take(5).map(|at| work[*at].number.to_string()).collect();
     let more = if slow.len() > first.len() { ", ..." } else { "" };
     let why = format!(
@@ -187,34 +228,56 @@ fn longest_launcher(spans: &[WorkSpan]) -> Option<ContextId> {
     sums.into_iter().max_by_key(|(_, nanos)| *nanos).map(|(context, _)| context)
 }
 
-/// Executions of kernels by name, as (start, duration), by start.
-type Executions = BTreeMap<Work, Vec<(u64, u64)>>;
-
-fn executions(profile: &Profile, spans: &[WorkSpan], since: u64) -> Executions {
-    let mut found = Executions::new();
+/// Durations of the executions of kernels, in order of time. Executions of one kernel are told apart by their position among all
+/// its executions in a step or an iteration, because its work differs from position to position.
+fn executions(profile: &Profile, spans: &[WorkSpan], since: u64, iterations: u64) -> Vec<Vec<u64>> {
+    let mut found: BTreeMap<Work, Vec<u64>> = BTreeMap::new();
     for span in spans.iter().filter(|span| span.start >= since && is_computation(profile, span.work)) {
-        found.entry(span.work).or_default().push((span.start, span.end - span.start));
+        found.entry(span.work).or_default().push(span.end - span.start);
     }
-    found.values_mut().for_each(|times| times.sort_unstable());
-    found
+    let mut all = Vec::new();
+    for durations in found.into_values() {
+        let per_iteration = durations.len() / usize::try_from(iterations.max(1)).unwrap_or(1);
+        // Without a whole number per iteration, all executions are one series.
+        let is_whole = per_iteration > 1 && durations.len() as u64 % iterations == 0;
+        let positions = if is_whole { per_iteration } else { 1 };
+        all.extend(
+            (0..positions)
+                .map(|at| durations.iter().skip(at).step_by(positions).copied().collect::<Vec<_>>()),
+        );
+    }
+    all
 }
 
 /// Minimum number of executions of a kernel whose durations are compared.
-const MIN_EXECUTIONS: usize = 30;
+const MIN_EXECUTIONS: usize = 20;
+
+/// Whether nine in ten late durations are longer than the median early one, and the reverse. Durations that vary with the
+/// input are not apart, even if a run happens to end with long inputs.
+fn is_apart(early: &[u64], late: &[u64]) -> bool {
+    let (low, high) = (median(early), median(late));
+    let above = late.iter().filter(|nanos| **nanos > low).count();
+    let below = early.iter().filter(|nanos| **nanos < high).count();
+    above * 10 >= late.len() * 9 && below * 10 >= early.len() * 9
+}
 
 /// Returns the finding about kernels that take longer late in the run than early in it.
-pub(super) fn late_slowdown(profile: &Profile, spans: &[WorkSpan], since: u64) -> Option<Cost> {
+pub(super) fn late_slowdown(
+    profile: &Profile,
+    spans: &[WorkSpan],
+    since: u64,
+    iterations: u64,
+) -> Option<Cost> {
     let (mut nanos, mut count, mut early, mut all) = (0_u64, 0, 0_u64, 0_u64);
-    for times in executions(profile, spans, since).into_values().filter(|times| times.len() >= MIN_EXECUTIONS)
-    {
-        let durations: Vec<u64> = times.iter().map(|(_, nanos)| *nanos).collect();
+    let series = executions(profile, spans, since, iterations);
+    for durations in series.into_iter().filter(|durations| durations.len() >= MIN_EXECUTIONS) {
         let third = durations.len() / 3;
         let (first, last) = (&durations[..third], &durations[durations.len() - third..]);
         let (usual, late) = (median(first), median(last));
         let is_longer = late.saturating_mul(100) >= usual.saturating_mul(100 + MIN_SLOWDOWN_PERCENT);
         let sum = saturating_sum(durations.iter().copied());
         all = all.saturating_add(sum);
-        if usual > 0 && is_longer && differ_at_one_percent(first, last) {
+        if usual > 0 && is_longer && is_apart(first, last) && differ_at_one_percent(first, last) {
             let expected = usual.saturating_mul(durations.len() as u64);
             nanos = nanos.saturating_add(sum.saturating_sub(expected));
             early = early.saturating_add(expected);
@@ -226,7 +289,7 @@ pub(super) fn late_slowdown(profile: &Profile, spans: &[WorkSpan], since: u64) -
         return None;
     }
     let why = format!(
-        "kernels took {} longer than at the beginning of the run ({count} of their names): the GPU's clock may have dropped, \
+        "kernels took {} longer than at the beginning of the run ({count} series of executions): the GPU's clock may have dropped, \
          or their work grew",
         format_nanos(nanos)
     );

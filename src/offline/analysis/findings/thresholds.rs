@@ -37,6 +37,8 @@ pub(super) const MIN_STEPS: usize = 10;
 pub(super) const MAX_WARM_UP_PERCENT: usize = 25;
 /// Minimum duration of a step that warms up, and of a slow step, in percent of the median step.
 pub(super) const MIN_SLOW_STEP_PERCENT: u64 = 110;
+/// Maximum spread of the middle half of steps that are not slow, in percent of the median.
+pub(super) const MAX_SPREAD_PERCENT: u64 = 10;
 /// Minimum difference between the GPU work of late and of early steps, in percent.
 pub(super) const MIN_SLOWDOWN_PERCENT: u64 = 3;
 

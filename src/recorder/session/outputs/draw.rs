@@ -62,8 +62,15 @@ pub(crate) fn write_files(
     let whole_kernels = settings.internal_frames;
     let root = root.clone();
     let max_idle_frames = Some(MAX_IDLE_FRAMES);
-    let options =
-        export::Options { unit, graph, root, names, whole_kernels, max_idle_frames, ..export::Options::default() };
+    let options = export::Options {
+        unit,
+        graph,
+        root,
+        names,
+        whole_kernels,
+        max_idle_frames,
+        ..export::Options::default()
+    };
     let mut drawing = None;
     let mut make = |output, path: &Path, growing: Option<&mut GrowingOutputs>| match output {
         Output::View(view, format) => {
