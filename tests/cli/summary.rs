@@ -50,13 +50,15 @@ fn the_screen_answers_with_the_figures_of_the_trace() {
     assert!(answers[0].starts_with("GPU 0 busy 26.9 % of 9.300 ms of steps"), "{answers:?}");
     assert!(answers[1].starts_with("idle 6.800 ms: "), "{answers:?}");
     // A copy waits 15 us longer than its launch explains, in all 150 us of 6.8 ms. There are 19 gaps.
+    // Ten kernels of 200 us are 2 ms.
+    assert_eq!(answers[2], "kernels ran for 21.5 % of the time on GPU 0; copies count as busy, too");
     assert!(
-        answers[2].starts_with("host-bound: in 97.8 % of the idle time no work was queued; a gap lasts 357."),
+        answers[3].starts_with("host-bound: in 97.8 % of the idle time no work was queued; a gap lasts 357."),
         "{answers:?}"
     );
     assert!(answers[1].ends_with("(78.1 % after cudaMemcpyAsync)"), "{answers:?}");
     assert!(
-        answers[3].starts_with("20 launches, 20 activities: 100.0 % of the GPU time is linked"),
+        answers[4].starts_with("20 launches, 20 activities: 100.0 % of the GPU time is linked"),
         "{answers:?}"
     );
     let work = &summary["work"];
