@@ -84,10 +84,11 @@ impl LaunchedWork {
             }
         }
         let mut functions: BTreeMap<String, Launched> = BTreeMap::new();
-        let mut counts = Vec::new();
+        // Places that look the same are one, because sums and single activities tell different contexts apart.
+        let mut counts: BTreeMap<(Vec<String>, Work), u64> = BTreeMap::new();
         for ((site, work), sum) in sums {
             let Sum { count, nanos } = sum;
-            counts.push(count);
+            add_to(counts.entry((places.of(site).frames.clone(), work)).or_default(), count);
             let launched = functions.entry(places.of(site).function.clone()).or_default();
             let most = |known: &mut Option<(SampleSite, u64)>| {
                 if known.is_none_or(|(_, most)| count > most) {
@@ -114,7 +115,7 @@ impl LaunchedWork {
                 Work::Copy(_) | Work::Set => {}
             }
         }
-        Self { functions, iterations: iterations(profile, counts) }
+        Self { functions, iterations: iterations(profile, counts.into_values().collect()) }
     }
 
     pub(super) fn of(&self, function: &str) -> Launched {

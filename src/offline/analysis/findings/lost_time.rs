@@ -130,20 +130,28 @@ impl Pieces {
 impl LostTime {
     /// Returns the idle time of a GPU in the steady part of a recording.
     pub(super) fn of_recording(profile: &Profile, places: &Places<'_>, device: Option<DeviceId>) -> Self {
-        let mut pieces = Pieces::default();
         let is_steady = |sample: &&Sample| sample.root_mark.is_none() && sample.device == device;
+        // Places that look the same are one, because sums and single activities tell different contexts apart.
+        let mut places_by_name: BTreeMap<(Vec<String>, String, u8), (Key, u64, u64)> = BTreeMap::new();
         for sample in profile.samples(&IDLE).iter().filter(is_steady) {
             let Some(cause) = Cause::ALL.into_iter().find(|cause| cause.word() == idle_word(sample)) else {
                 continue;
             };
-            let waited_at = match sample.site {
+            let place = places.of(sample.site);
+            let name = (place.frames.clone(), place.line.clone(), cause as u8);
+            let (_, nanos, gaps) = places_by_name.entry(name).or_insert((Key::new(sample.site, cause), 0, 0));
+            add_to(nanos, sample.amount());
+            *gaps += sample.count();
+        }
+        let mut pieces = Pieces::default();
+        for (mut key, nanos, gaps) in places_by_name.into_values() {
+            key.waited_at = match key.site {
                 SampleSite::Between { after, .. } => Some(after),
-                SampleSite::Context(context) if cause == Cause::HostLate => Some(context),
+                SampleSite::Context(context) if key.cause == Cause::HostLate => Some(context),
                 _ => None,
             };
-            let is_launching = is_launching(sample, places);
-            let key = Key { site: sample.site, cause, waited_at, is_launching };
-            pieces.add(key, sample.amount(), sample.count());
+            key.is_launching = places.of(key.site).class(nanos / gaps.max(1)) == Class::Launching;
+            pieces.add(key, nanos, gaps);
         }
         Self { pieces: pieces.pieces, ..Self::default() }
     }
@@ -374,12 +382,6 @@ impl GapDivider<'_> {
         }
         Gap { start: from, nanos: to - from, piece: main.1 }
     }
-}
-
-/// Whether the host launched work in this idle time of a recording, or did something short between launches.
-fn is_launching(sample: &Sample, places: &Places<'_>) -> bool {
-    let mean = sample.amount() / sample.count().max(1);
-    places.of(sample.site).class(mean) == Class::Launching
 }
 
 /// Adds up parts with the same key.
