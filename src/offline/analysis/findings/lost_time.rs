@@ -90,6 +90,9 @@ pub(super) struct LostTime {
     pub(super) wall: Option<u64>,
 }
 
+/// Frames, executed line and cause of a piece of idle time.
+type PlaceName = (Vec<String>, String, u8);
+
 /// What pieces are told apart by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Key {
@@ -132,7 +135,7 @@ impl LostTime {
     pub(super) fn of_recording(profile: &Profile, places: &Places<'_>, device: Option<DeviceId>) -> Self {
         let is_steady = |sample: &&Sample| sample.root_mark.is_none() && sample.device == device;
         // Places that look the same are one, because sums and single activities tell different contexts apart.
-        let mut places_by_name: BTreeMap<(Vec<String>, String, u8), (Key, u64, u64)> = BTreeMap::new();
+        let mut places_by_name: BTreeMap<PlaceName, (Key, u64, u64)> = BTreeMap::new();
         for sample in profile.samples(&IDLE).iter().filter(is_steady) {
             let Some(cause) = Cause::ALL.into_iter().find(|cause| cause.word() == idle_word(sample)) else {
                 continue;

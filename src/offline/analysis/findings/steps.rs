@@ -148,7 +148,7 @@ fn iteration_work(profile: &Profile, spans: &[WorkSpan], iterations: u64) -> Vec
         times.sort_unstable();
         let nanos = saturating_sum(times.iter().map(|(_, nanos)| *nanos));
         all = all.saturating_add(nanos);
-        if times.len() % count == 0 {
+        if times.len().is_multiple_of(count) {
             known = known.saturating_add(nanos);
             for (step, times) in work.iter_mut().zip(times.chunks(times.len() / count)) {
                 step.nanos = step.nanos.saturating_add(saturating_sum(times.iter().map(|(_, nanos)| *nanos)));
@@ -239,7 +239,7 @@ fn executions(profile: &Profile, spans: &[WorkSpan], since: u64, iterations: u64
     for durations in found.into_values() {
         let per_iteration = durations.len() / usize::try_from(iterations.max(1)).unwrap_or(1);
         // Without a whole number per iteration, all executions are one series.
-        let is_whole = per_iteration > 1 && durations.len() as u64 % iterations == 0;
+        let is_whole = per_iteration > 1 && (durations.len() as u64).is_multiple_of(iterations);
         let positions = if is_whole { per_iteration } else { 1 };
         all.extend(
             (0..positions)
