@@ -12,12 +12,15 @@ pub mod traces;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::symlink;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use serde_json::Value;
 pub use skip::{is_ci, skip};
@@ -212,7 +215,16 @@ impl Run {
 
     /// Runs the program, however it ends.
     pub fn done(mut self) -> Done {
-        Done::from_output(self.command.output().unwrap(), self.folder)
+        // A child that another test forked meanwhile may still hold a program open that this test has just written.
+        let mut output = self.command.output();
+        for _ in 0..100 {
+            if !output.as_ref().is_err_and(|error| error.kind() == ErrorKind::ExecutableFileBusy) {
+                break;
+            }
+            thread::sleep(Duration::from_millis(20));
+            output = self.command.output();
+        }
+        Done::from_output(output.unwrap(), self.folder)
     }
 
     /// The command, for a caller that starts it and waits for it, and the folder that it runs in.
