@@ -183,23 +183,32 @@ fn costs_are_near_the_planted_ones() {
 fn mistake_of_program(program: &Program, strength: u64) -> Option<String> {
     let recorded = program.record(strength, false);
     let found = findings(&recorded.done.folder, &["out.gfr".to_owned()]);
-    let named = position(&found, program.id).filter(|(at, finding)| {
+    // A pause may have two findings: the part with a sample, and the part without.
+    let named = found.iter().filter(|finding| !finding.is_bad).take(2).any(|finding| {
         let gpu = program.device.is_none_or(|device| finding.text.contains(&format!("GPU {device}")));
-        *at < 2 && gpu && finding.text.contains(program.function)
+        finding.id == program.id && gpu && finding.text.contains(program.function)
     });
     // The kernel may refuse the samples without which these two do not show.
     let is_refused = recorded.done.stderr.contains("perf_event_open");
-    (named.is_none() && !is_refused).then(|| {
+    (!named && !is_refused).then(|| {
         let list: Vec<_> =
             found.iter().map(|one| format!("{} {} ns {}", one.id, one.cost_ns, one.text)).collect();
         format!("{} {strength} %:\n    {}", program.id, list.join("\n    "))
     })
 }
 
+/// Returns what is wrong in three runs in a row. On a busy machine, a program also waits for the processor.
+fn repeated_mistake(program: &Program) -> Option<String> {
+    let mut last = None;
+    for _ in 0..3 {
+        last = Some(mistake_of_program(program, STRENGTHS[1])?);
+    }
+    last
+}
+
 #[test]
 fn faults_of_programs_are_named_with_their_function() {
-    let wrong: Vec<_> =
-        PROGRAMS.iter().filter_map(|program| mistake_of_program(program, STRENGTHS[1])).collect();
+    let wrong: Vec<_> = PROGRAMS.iter().filter_map(repeated_mistake).collect();
     assert_few(&wrong, 0);
 }
 

@@ -5,6 +5,8 @@
 //! launched with programmatic dependent launch (`cudaLaunchKernelEx`, Hopper and later) may begin before the previous
 //! kernel ends.
 
+use std::cell::OnceCell;
+
 use gpuflame_explain::events::JoinedRows;
 use gpuflame_explain::join::{Launched, Origin, Sink};
 use gpuflame_export::compose::call;
@@ -33,12 +35,14 @@ pub struct WorkSpans {
     limit: usize,
     /// Number of activities beyond the limit, which are not stored.
     skipped: u64,
+    /// Activities with possible durations, by start, once they were asked for.
+    plausible: OnceCell<Vec<WorkSpan>>,
 }
 
 impl WorkSpans {
     /// Creates a collector that stores at most `limit` activities, of about 70 bytes each.
     pub fn bounded(limit: usize) -> Self {
-        Self { spans: Vec::new(), limit, skipped: 0 }
+        Self { spans: Vec::new(), limit, skipped: 0, plausible: OnceCell::new() }
     }
 
     /// Copies the activities of `events`.
@@ -72,7 +76,11 @@ impl WorkSpans {
 
     /// Returns the stored activities whose durations are possible. An activity that lasts beyond the start of later work of its
     /// stream, and beyond any plausible duration, ends at that start.
-    pub(super) fn plausible_spans(&self) -> Vec<WorkSpan> {
+    pub(super) fn plausible_spans(&self) -> &[WorkSpan] {
+        self.plausible.get_or_init(|| self.with_possible_durations())
+    }
+
+    fn with_possible_durations(&self) -> Vec<WorkSpan> {
         let mut spans: Vec<WorkSpan> =
             self.spans.iter().filter(|span| span.end >= span.start).copied().collect();
         spans.sort_unstable_by_key(|span| (span.stream, span.start));

@@ -40,7 +40,7 @@ impl RankRun {
             time.add(stats.work, &work_name(profile, stats.work), stats.weight.nanos);
         }
         // Without single activities, work counts for the step during which it began.
-        match step_times(profile, &run.spans.plausible_spans()) {
+        match step_times(profile, run.spans.plausible_spans()) {
             Some(steps) if !run.has_only_sums => time.steps = steps,
             _ => time.add_steps(profile.step_series()),
         }

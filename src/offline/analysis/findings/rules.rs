@@ -87,7 +87,7 @@ pub struct RunCosts {
 pub fn run_costs(run: &RunEvidence<'_>) -> RunCosts {
     let found = if has_steady_time(run.profile) { costs(run) } else { Vec::new() };
     let exposed = (!run.has_only_sums)
-        .then(|| exposed_communication(run.profile, &run.spans.plausible_spans(), run.linked))
+        .then(|| exposed_communication(run.profile, run.spans.plausible_spans(), run.linked))
         .map(|cost| cost.map_or(0, |cost| cost.nanos));
     let missing = RULES.iter().filter_map(|(id, _)| Some((*id, missing_data(run, id)?))).collect();
     RunCosts { found, missing, wall: wall(run.profile), exposed }
@@ -154,7 +154,7 @@ fn costs(run: &RunEvidence<'_>) -> Vec<Cost> {
     let busiest = profile.times().iter().max_by_key(|time| time.steady().busy).map(|time| time.device);
     let spans = run.spans.plausible_spans();
     // The findings of a recording are the same with and without single activities.
-    let rows = is_trace.then_some(&*spans);
+    let rows = is_trace.then_some(spans);
     let lost = Lost {
         work: LaunchedWork::new(profile, &places, rows, MAX_TINY_KERNEL_NS),
         has_rows: rows.is_some(),
@@ -164,7 +164,7 @@ fn costs(run: &RunEvidence<'_>) -> Vec<Cost> {
         places: &places,
     };
     let mut found = Vec::new();
-    let trace = TraceRun { profile, places: &places, spans: &spans, states: run.states };
+    let trace = TraceRun { profile, places: &places, spans, states: run.states };
     let mut time = match is_trace {
         true => LostTime::of_trace(&trace, busiest),
         false => LostTime::of_recording(profile, &places, busiest),
@@ -183,18 +183,13 @@ fn costs(run: &RunEvidence<'_>) -> Vec<Cost> {
     let is_covered = profile.coverage().all.is_sufficient();
     if !run.has_only_sums && is_covered {
         let steps = warm_up.map_or(0, |warm_up| warm_up.steps);
-        found.extend(slow_steps(profile, &spans, steps, lost.work.iterations));
-        found.extend(late_slowdown(
-            profile,
-            &spans,
-            since,
-            lost.work.iterations.saturating_sub(steps as u64),
-        ));
+        found.extend(slow_steps(profile, spans, steps, lost.work.iterations));
+        found.extend(late_slowdown(profile, spans, since, lost.work.iterations.saturating_sub(steps as u64)));
     }
     if let Some(waits) = event_waits(run) {
-        found.extend(default_stream(&spans, waits));
+        found.extend(default_stream(spans, waits));
     }
-    found.extend(exposed_communication(profile, &spans, run.linked));
+    found.extend(exposed_communication(profile, spans, run.linked));
     found.extend(managed_memory(profile, &places));
     for cost in &mut found {
         if let (Some(context), true) = (cost.launched_by, cost.words.is_empty()) {
