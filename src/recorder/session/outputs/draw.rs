@@ -19,7 +19,7 @@ use super::output_files::{self, WriteReport, WrittenFile};
 
 /// Maximum number of frames of idle time as text, which would otherwise be the largest file: 4.4 MB for 2,000 stacks of 60 frames.
 /// The recording has all of them.
-const MAX_IDLE_FRAMES: usize = 20_000;
+const MAX_IDLE_FRAMES: usize = 10_000;
 
 /// Returns the options for naming frames that follow from the settings.
 pub(crate) fn symbolize_options(settings: &Settings) -> SymbolizeOptions {
