@@ -67,7 +67,7 @@ impl Check {
         }));
         findings.sort_by_key(|finding| (finding.severity, std::cmp::Reverse(finding.cost)));
         let is_text = self.report.format == ReportFormat::Text;
-        // People read what was checked; programs also know it by its id.
+        // Text has the description of a check; other formats have its id, too.
         let mut table =
             if is_text { Table::new("findings", &TEXT_COLUMNS) } else { Table::new("findings", &COLUMNS) };
         // Programs see every check; people see the number of those that found no lost time.

@@ -79,9 +79,9 @@ const COLUMNS: usize = 80;
 const LAUNCH_GAP_NANOS: u64 = 50_000;
 /// Minimum busy share, in percent, at which a run is bound by GPU work.
 const BUSY_PERCENT: f64 = 90.0;
-/// Minimum cost of late kernels, in percent, at which a busy run is not said to be bound by GPU work.
+/// Minimum cost of late kernels, in percent, at which the sentence `bound by GPU work` is left out.
 const LOST_PERCENT: f64 = 5.0;
-/// Minimum difference in percent between the time with any work and the time with kernels that is said.
+/// Minimum difference in percent between the time with any work and the time with kernels at which a sentence tells both.
 const COPYING_PERCENT: f64 = 3.0;
 /// Findings about kernels that come late. A GPU may be busy with copies meanwhile.
 const LATE_KERNELS: [&str; 9] = [
@@ -227,7 +227,7 @@ fn write_findings(
     Ok(())
 }
 
-/// Writes what the data cannot tell, each with what records it.
+/// Writes the questions without data, each with the command that records the data.
 fn write_not_recorded(unknown: Vec<(String, String)>, page: Page, text: &mut Vec<u8>) -> Result<()> {
     let unknown = unknown.into_iter().map(|(what, how)| format!("not recorded: {what}; {how}"));
     let unknown: Vec<String> = unknown.collect();
@@ -307,7 +307,7 @@ fn findings_of_run(run: &RunEvidence<'_>, explained: &Explained, order: StreamOr
     findings
 }
 
-/// Returns the table of what is wrong, and of what costs time.
+/// Returns the table of wrong data and lost time.
 fn finding_table(findings: &[Finding], wall: u64, most: usize) -> Table {
     const COLUMNS: [&str; 6] = ["result", "id", "cost_ns", "share_percent", "culprit", "why"];
     let mut table = Table::new("findings", &COLUMNS);

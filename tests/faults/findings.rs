@@ -212,7 +212,7 @@ fn faults_of_programs_are_named_with_their_function() {
     assert_few(&wrong, 0);
 }
 
-/// The same programs with other noise, from a seed that nobody chose.
+/// The same programs with other noise; the seed is the hash of a commit.
 #[test]
 #[ignore = "long: `.ci/long` runs it with the seed in FAULTS_SEED"]
 fn other_runs_of_the_cases_are_named_as_well() {

@@ -1,5 +1,5 @@
 //! Findings about ten real traces, compared with a list that was written by hand, from independent sums, before the findings
-//! were: what must be said, and what must not.
+//! were. `must` is a finding that must be reported, `must_not` one that must not.
 
 use std::fs;
 use std::path::Path;
@@ -45,14 +45,14 @@ fn ids(entry: &str) -> Vec<&str> {
     }
 }
 
-/// What is wrong with an entry: it must be said and is not, or at another cost, or it is said and must not.
+/// Returns the mistake in an entry: a finding is missing, has another cost, or must not be reported.
 fn mistake(entry: &str, expected: &Value, found: &[Value]) -> Option<String> {
     let is_it = |row: &&Value| ids(entry).contains(&row["id"].as_str().unwrap());
     let row = found.iter().find(is_it);
     if expected["say"] == "must_not" {
-        return row.map(|row| format!("must not be said: {row}"));
+        return row.map(|row| format!("must not be reported: {row}"));
     }
-    let Some(row) = row else { return Some("is not said".to_owned()) };
+    let Some(row) = row else { return Some("is not reported".to_owned()) };
     let (Some(cost), Some([least, most])) = (
         row["cost_ns"].as_u64(),
         expected["cost_ns"].as_array().map(|range| [0, 1].map(|at| range[at].as_u64().unwrap())),
@@ -91,7 +91,7 @@ fn findings_about_real_traces_are_those_of_the_list() {
         for (entry, expected) in trace["findings"].as_object().unwrap() {
             let mistake = mistake(entry, expected, found);
             let is_exception = EXCEPTIONS.iter().any(|(file, id, _)| (*file, *id) == (path, entry));
-            assert!(mistake.is_some() || !is_exception, "{path}: {entry} is no exception any more");
+            assert!(mistake.is_some() || !is_exception, "{path}: {entry} now holds, so remove the exception");
             wrong.extend(
                 mistake.filter(|_| !is_exception).map(|mistake| format!("{path}: {entry} {mistake}")),
             );

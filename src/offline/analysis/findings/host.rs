@@ -156,7 +156,7 @@ fn wait_reason(lost: &Lost<'_>, waited: &Place, is_between: bool) -> Option<Reas
     }
 }
 
-/// Returns what is wrong with the copies of a function.
+/// Returns the reason for which the copies of a function cost time.
 fn copy_reason(lost: &Lost<'_>, place: &Place) -> Reason {
     let launched = lost.work.of(&place.function);
     let is_to_host = launched.to_host.nanos > launched.to_device.nanos;

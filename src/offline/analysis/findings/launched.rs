@@ -40,7 +40,7 @@ pub(super) struct Launched {
     pub(super) tiny_site: Option<(SampleSite, u64)>,
 }
 
-/// Work by function, and what is known of the whole run.
+/// Work by function, and the number of iterations of the run.
 #[derive(Debug, Default)]
 pub(super) struct LaunchedWork {
     pub(super) functions: BTreeMap<String, Launched>,
@@ -105,7 +105,7 @@ impl LaunchedWork {
                         most(&mut launched.tiny_site);
                     }
                 }
-                // Copies between places on GPUs are no reason for the host to wait.
+                // The host does not wait for copies between GPUs.
                 Work::Copy(kind) if kind == CopyKind::DTOH || kind == CopyKind::HTOD => {
                     let is_to_host = kind == CopyKind::DTOH;
                     if is_to_host { &mut launched.to_host } else { &mut launched.to_device }

@@ -59,14 +59,14 @@ pub(super) struct Piece {
     /// Whether the host launched work, or did something short between launches.
     pub(super) is_launching: bool,
     pub(super) nanos: u64,
-    /// Number of gaps of which this piece is at least a half.
+    /// Number of gaps in which this piece is at least half of the time.
     pub(super) gaps: u64,
     /// Sum of the squared parts of single gaps, from which [`usual_count`] follows.
     pub(super) squares: f64,
 }
 
 /// Returns the number of parts that have most of the time: as many parts of equal length would have this sum and this sum of
-/// squares. A thousand parts of a microsecond beside two of a second do not count.
+/// squares. If two parts take a second and a thousand parts a microsecond, the number is 2.
 pub(super) fn usual_count(nanos: u64, squares: f64) -> u64 {
     if squares > 0.0 { ((nanos as f64) * (nanos as f64) / squares).round().max(1.0) as u64 } else { 1 }
 }
@@ -93,7 +93,7 @@ pub(super) struct LostTime {
 /// Frames, executed line and cause of a piece of idle time.
 type PlaceName = (Vec<String>, String, u8);
 
-/// What pieces are told apart by.
+/// Site, cause and wait of a piece. Pieces with equal keys are added up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Key {
     site: SampleSite,
@@ -312,7 +312,7 @@ impl GapDivider<'_> {
             if cost > 0 {
                 parts.push((key, cost));
             }
-            // Without the wait, nothing would remain of what followed.
+            // Without the wait, the work that followed would have cost nothing.
             if cost.saturating_mul(10) >= late.saturating_mul(9) {
                 let place = |context: ContextId| self.run.places.of(SampleSite::Context(context));
                 states.retain(|(context, nanos)| place(*context).class(*nanos).is_named());

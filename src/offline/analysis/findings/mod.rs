@@ -138,7 +138,7 @@ impl Cost {
     }
 }
 
-/// What the findings about lost time need to know of a run.
+/// Facts about a run that the findings about lost time need.
 struct Lost<'a> {
     places: &'a Places<'a>,
     work: LaunchedWork,

@@ -10,7 +10,7 @@ use gpuflame_export::{
 };
 use gpuflame_model::profile::{Cause, Leaf, LeafFrame, Profile, Sample, SampleSite};
 
-/// What the host did. Places of one class and one function are one reason for lost time.
+/// Activity of the host in a place. Places with the same class and the same function are one reason for lost time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Class {
     Garbage(String),
@@ -26,7 +26,7 @@ pub(super) enum Class {
 }
 
 impl Class {
-    /// Whether the names of the place tell what the host did.
+    /// Whether the class follows from names in the stack.
     pub(super) fn is_named(&self) -> bool {
         !matches!(self, Self::Copy(_) | Self::Launching | Self::Other(_))
     }
@@ -162,7 +162,7 @@ impl Place {
         self.has_frame(|frame| NAMES.iter().any(|name| frame.contains(name)) && !is_run(frame))
     }
 
-    /// Returns what the host did in this place, if it took `nanos` since its last launch.
+    /// Returns the class of the host's activity in this place, if it took `nanos` since the last launch.
     pub(super) fn class(&self, nanos: u64) -> Class {
         let function = || self.function.clone();
         match () {
@@ -186,7 +186,7 @@ impl Place {
         works && (is_in_loader || (self.is_called_loader() && !self.launches() && nanos >= MIN_LOADING_NS))
     }
 
-    /// Returns the function that loads data; empty for a library, of which a program has one.
+    /// Returns the function that loads data; empty if a library loads it.
     fn loader(&self) -> String {
         if self.is_in_loader() { String::new() } else { self.function.clone() }
     }

@@ -31,7 +31,7 @@ pub(super) const MAX_PAUSES_PERCENT: u64 = 20;
 pub(super) const MIN_PAUSE_FACTOR: u64 = 5;
 pub(super) const MIN_PAUSE_NS: u64 = 500_000;
 
-/// Minimum number of steps for a statement about some of them.
+/// Minimum number of steps for a finding about some steps.
 pub(super) const MIN_STEPS: usize = 10;
 /// Maximum number of steps that warm up, in percent of all steps.
 pub(super) const MAX_WARM_UP_PERCENT: usize = 25;
