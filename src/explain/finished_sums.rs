@@ -127,6 +127,7 @@ mod tests {
         );
         let series = profile.step_series();
         assert!(!series.longest.is_empty() && series.groups.iter().any(|group| group.work > 0));
+        assert!(series.groups.iter().any(|group| group.coverage.launches > 0));
         assert!(profile.row_facts().is_some_and(|facts| facts != RowFacts::default()));
         let squares: u128 = profile.spreads().iter().map(|spread| spread.squares).sum();
         let bound: u128 = profile.spreads().iter().map(|spread| u128::from(spread.nanos).pow(2)).sum();

@@ -368,10 +368,9 @@ impl Explain {
             id if self.profile.requires_activity(id) => LaunchKind::Kernel,
             _ => LaunchKind::Other,
         };
-        let mut at_end = AtEnd { facts: self.row_facts, kind_of, queued: (0, 0) };
         let steps = StepSink { series: &mut step_series, profile: &self.profile };
-        let tally =
-            self.join.final_tally(&mut (&mut aggregate, (&mut timeline, (steps, (&mut at_end, sink)))));
+        let mut at_end = AtEnd { facts: self.row_facts, steps, kind_of, queued: (0, 0) };
+        let tally = self.join.final_tally(&mut (&mut aggregate, (&mut timeline, (&mut at_end, sink))));
         let facts = Some(at_end.facts());
         if mapping.has_any() {
             // In the meantime, contexts that created graph nodes, and kernels whose activities waited for a launch, may
@@ -457,7 +456,7 @@ impl Explain {
     }
 }
 
-/// A [`Sink`] that adds GPU work to the steps.
+/// A [`Sink`] that adds launches and GPU work to the steps.
 struct StepSink<'a> {
     series: &'a mut StepSeriesBuilder,
     profile: &'a Profile,
@@ -468,5 +467,11 @@ impl Sink for StepSink<'_> {
         self.series.add_activity(activity, self.profile);
     }
 
-    fn pending(&mut self, _id: CorrelationId, _launched: Launched) {}
+    fn pending(&mut self, _id: CorrelationId, launched: Launched) {
+        self.series.add_launch(launched, false, self.profile);
+    }
+
+    fn matched(&mut self, launched: Launched, _is_graph: bool) {
+        self.series.add_launch(launched, true, self.profile);
+    }
 }

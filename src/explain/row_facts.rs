@@ -127,8 +127,10 @@ impl Sink for RowFactsCounter {
 
 /// A sink for the launches and activities that still wait for their partner after all rows. It counts the launches that were
 /// probably in a queue.
-pub(super) struct AtEnd<F> {
+pub(super) struct AtEnd<F, S> {
     pub(super) facts: RowFactsCounter,
+    /// Receives the activities, and the launches that were probably not in a queue.
+    pub(super) steps: S,
     /// Returns the kind of a launch with this context.
     pub(super) kind_of: F,
     /// Number of launches that were probably in a queue, and number of such launches of graphs.
@@ -146,16 +148,17 @@ pub(super) enum LaunchKind {
     Other,
 }
 
-impl<F: Fn(ContextId) -> LaunchKind> AtEnd<F> {
+impl<F: Fn(ContextId) -> LaunchKind, S> AtEnd<F, S> {
     pub(super) fn facts(&self) -> RowFacts {
         let (queued, queued_graphs) = self.queued;
         RowFacts { queued, queued_graphs, ..self.facts.facts() }
     }
 }
 
-impl<F: Fn(ContextId) -> LaunchKind> Sink for AtEnd<F> {
+impl<F: Fn(ContextId) -> LaunchKind, S: Sink> Sink for AtEnd<F, S> {
     fn activity(&mut self, activity: &Activity, origin: Origin) {
         self.facts.activity(activity, origin);
+        self.steps.activity(activity, origin);
     }
 
     fn pending(&mut self, id: CorrelationId, launched: Launched) {
@@ -165,6 +168,8 @@ impl<F: Fn(ContextId) -> LaunchKind> Sink for AtEnd<F> {
                 LaunchKind::Graph => self.queued.1 += 1,
                 LaunchKind::Other => {}
             }
+        } else {
+            self.steps.pending(id, launched);
         }
         self.facts.pending(id, launched);
     }
@@ -243,13 +248,13 @@ mod tests {
         let mut facts = RowFactsCounter::default();
         ran(&mut facts, launch(10), 100, 500);
         let kind_of = |_| LaunchKind::Kernel;
-        let mut at_end = AtEnd { facts, kind_of, queued: (0, 0) };
+        let mut at_end = AtEnd { facts, steps: (), kind_of, queued: (0, 0) };
         for time in [5, 20, 499, 500] {
             at_end.pending(CorrelationId(1), launch(time));
         }
         assert_eq!((at_end.facts().pending_at_end, at_end.facts().queued), (3, 2));
         let kind_of = |_| LaunchKind::Graph;
-        let mut at_end = AtEnd { facts, kind_of, queued: (0, 0) };
+        let mut at_end = AtEnd { facts, steps: (), kind_of, queued: (0, 0) };
         at_end.pending(CorrelationId(1), launch(20));
         assert_eq!((at_end.facts().queued, at_end.facts().queued_graphs), (0, 1));
     }

@@ -1,4 +1,5 @@
-//! Collects the durations of steps, and the GPU work that began during each step.
+//! Collects the durations of steps, the GPU work that began during each step, and the share of the step's launches that
+//! have GPU work.
 //!
 //! A step lasts until its own end if the end is known (in traces), and otherwise until the next step begins. If the
 //! window closes before the next step begins, the end of the step is unknown; otherwise the last step of a run would
@@ -14,9 +15,14 @@ use std::cmp::Reverse;
 use std::collections::VecDeque;
 
 use super::communication::is_communication_kernel;
+use super::join::Launched;
 use super::symbolize::kernel_name;
-use gpuflame_model::profile::{Profile, SingleStep, StepGroup, StepKind, StepSeries, add_to};
-use gpuflame_model::record::{Activity, CopyKind, Detail, IdMap, NameId, Nanos, Step, WindowEdge, map_bytes};
+use gpuflame_model::profile::{
+    LaunchCoverage, Profile, SingleStep, StepGroup, StepKind, StepSeries, add_to,
+};
+use gpuflame_model::record::{
+    Activity, ContextId, CopyKind, Detail, IdMap, NameId, Nanos, Step, WindowEdge, map_bytes,
+};
 
 /// Maximum number of groups, which take 290 KB.
 const MAX_GROUPS: usize = 1 << 12;
@@ -31,6 +37,9 @@ const LONGEST: usize = 32;
 /// Maximum number of kernels whose classification as communication is cached. Further kernels are classified again for
 /// each activity.
 const MAX_KERNELS: usize = 1 << 14;
+/// Maximum number of contexts for which it is cached whether their launches should have an activity. If there are more, the
+/// cache is cleared.
+const MAX_CONTEXTS: usize = 1 << 14;
 
 /// Edges of the windows of a run, in order of time.
 type Windows = [(WindowEdge, Nanos)];
@@ -46,12 +55,15 @@ pub(super) struct StepSeriesBuilder {
     kinds: Vec<String>,
     /// Whether kernels communicate.
     communicates: IdMap<NameId, bool>,
+    /// Whether launches should have an activity.
+    requires_activity: IdMap<ContextId, bool>,
 }
 
 /// A step whose end may not be known yet.
 #[derive(Clone, Copy, Debug)]
 struct OpenStep {
     step: SingleStep,
+    coverage: LaunchCoverage,
     /// End of the step; `None` if it ends where the next one begins.
     end: Option<Nanos>,
 }
@@ -74,12 +86,12 @@ impl StepSeriesBuilder {
         let begin = step.time;
         let single = SingleStep { number, begin, nanos: 0, kind, work: 0, communication: 0 };
         let at = self.recent.partition_point(|known| known.step.begin <= begin);
-        self.recent.insert(at, OpenStep { step: single, end: step.end });
+        self.recent.insert(at, OpenStep { step: single, coverage: LaunchCoverage::default(), end: step.end });
         if self.recent.len() > RECENT
             && let Some(oldest) = self.recent.pop_front()
         {
             let next = self.recent.front().map(|known| known.step.begin);
-            self.grouped.add(oldest.step, oldest.end(next, windows));
+            self.grouped.add(&oldest, oldest.end(next, windows));
             self.last = self.last.saturating_sub(1);
         }
     }
@@ -102,6 +114,32 @@ impl StepSeriesBuilder {
             },
         };
         add_to(if communicates { communication } else { work }, nanos);
+    }
+
+    /// Counts a launch, unless it need not have an activity: copies, fills, and graphs of which no launch had one so far,
+    /// because a graph may contain no work.
+    pub(super) fn add_launch(&mut self, launched: Launched, is_covered: bool, profile: &Profile) {
+        if self.recent.is_empty() {
+            return;
+        }
+        let Launched { time, context, .. } = launched;
+        if self.requires_activity.len() >= MAX_CONTEXTS {
+            self.requires_activity.clear();
+        }
+        let requires =
+            self.requires_activity.entry(context).or_insert_with(|| profile.requires_activity(context));
+        *requires |= is_covered && profile.launches_graph(context);
+        if !*requires {
+            return;
+        }
+        match self.find_recent(time) {
+            Some(at) => self.recent[at].coverage.add(1, is_covered),
+            None => {
+                if let Some(group) = self.grouped.find(time) {
+                    group.coverage.add(1, is_covered);
+                }
+            }
+        }
     }
 
     /// Returns the index of the recent step during which `time` is.
@@ -150,7 +188,7 @@ impl StepSeriesBuilder {
         let mut grouped = self.grouped.clone();
         for (at, known) in self.recent.iter().enumerate() {
             let next = self.recent.get(at + 1).map(|known| known.step.begin);
-            grouped.add(known.step, known.end(next, windows));
+            grouped.add(known, known.end(next, windows));
         }
         let mut nameless = grouped.kinds.into_iter();
         let kind = |name: &String| StepKind { name: name.clone(), ..nameless.next().unwrap_or_default() };
@@ -163,6 +201,7 @@ impl StepSeriesBuilder {
         self.recent.capacity() * size_of::<OpenStep>()
             + self.grouped.groups.capacity() * size_of::<StepGroup>()
             + map_bytes(&self.communicates)
+            + map_bytes(&self.requires_activity)
             + durations.sum::<usize>()
     }
 }
@@ -180,14 +219,15 @@ impl OpenStep {
 
 impl GroupedSteps {
     /// Adds a step that began after all steps in the groups.
-    fn add(&mut self, mut step: SingleStep, end: Option<Nanos>) {
+    fn add(&mut self, open: &OpenStep, end: Option<Nanos>) {
+        let OpenStep { mut step, coverage, .. } = *open;
         let SingleStep { number, begin, kind, work, communication, .. } = step;
         if let Some(end) = end {
             step.nanos = end.0 - begin.0;
             self.count_duration(step);
         }
         let (end, kind) = (end.unwrap_or(begin), Some(kind));
-        let group = StepGroup { number, begin, end, steps: 1, kind, work, communication };
+        let group = StepGroup { number, begin, end, steps: 1, kind, work, communication, coverage };
         match self.groups.last_mut() {
             Some(last) if last.steps < 1 << self.size_bits => *last = merged(last, &group),
             _ => self.groups.push(group),
@@ -236,7 +276,10 @@ fn number_in(name: &str) -> Option<u64> {
 
 /// Merges two neighbouring groups into one.
 fn merged(first: &StepGroup, second: &StepGroup) -> StepGroup {
+    let mut coverage = first.coverage;
+    coverage.merge(second.coverage);
     StepGroup {
+        coverage,
         end: second.end.max(first.end),
         steps: first.steps.saturating_add(second.steps),
         kind: first.kind.filter(|_| first.kind == second.kind),
@@ -249,8 +292,8 @@ fn merged(first: &StepGroup, second: &StepGroup) -> StepGroup {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpuflame_model::record::ThreadId;
     use gpuflame_model::record::testing::{copy, kernel};
+    use gpuflame_model::record::{ContextFlags, Frame, LabelId, Row, ThreadId};
 
     const WINDOW: [(WindowEdge, Nanos); 2] =
         [(WindowEdge::Open, Nanos(5)), (WindowEdge::Close, Nanos(1 << 40))];
@@ -332,6 +375,44 @@ mod tests {
         builder.add_activity(&copy(1, CopyKind::HTOD, 8, 170, 177), &profile);
         let group = builder.series(&WINDOW).groups[0];
         assert_eq!((group.work, group.communication), (7, 43));
+    }
+
+    #[test]
+    fn launches_count_for_the_step_in_which_they_were_made() {
+        let mut builder = StepSeriesBuilder::default();
+        let mut profile = Profile::default();
+        for (id, call) in [(1, "cudaLaunchKernel"), (2, "cudaGraphLaunch"), (3, "cudaMemcpyAsync")] {
+            profile.push(&Row::Label { id: LabelId(id), text: call });
+            let (thread, flags, frames) = (ThreadId(1), ContextFlags(0), [Frame::label(LabelId(id))]);
+            profile.push(&Row::Context { id: ContextId(id + 10), thread, flags, frames: &frames });
+        }
+        for number in 1..=4 {
+            builder.add_step(&step(number, 100 * number, None, ""), &WINDOW);
+        }
+        let launch = |time, context| Launched { time: Nanos(time), duration: 5, context: ContextId(context) };
+        // A graph that has not run yet, and copies, need no activity.
+        for (time, context, is_covered) in [
+            (99, 11, false),
+            (110, 11, true),
+            (120, 12, false),
+            (130, 13, false),
+            (199, 11, false),
+            (200, 12, true),
+            (310, 12, false),
+            (320, 11, true),
+            (330, 11, true),
+        ] {
+            builder.add_launch(launch(time, context), is_covered, &profile);
+        }
+        let groups = builder.series(&WINDOW).groups;
+        let counts: Vec<_> =
+            groups.iter().map(|group| (group.coverage.launches, group.coverage.uncovered)).collect();
+        assert_eq!(counts, [(2, 1), (1, 0), (3, 1), (0, 0)]);
+        profile.set_step_series(builder.series(&WINDOW));
+        profile.count_coverage(6);
+        assert_eq!(profile.coverage().uncovered_steps, [0, 2]);
+        let sums = merged(&groups[0], &groups[2]);
+        assert_eq!(sums.coverage, LaunchCoverage { launches: 5, uncovered: 2 });
     }
 
     #[test]

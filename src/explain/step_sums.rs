@@ -5,9 +5,10 @@
 //! | groups | number of the part, 16 bits | 7 per group: number, time from the last group's beginning, duration, steps, kind or 255, work, communication |
 //! | kind | index, and 0 | count, nanoseconds, longest duration, number of the longest, length of the name, the name's bytes, four per value |
 //! | kind | index, and number of the part | pairs of bucket and count |
+//! | launches | number of the part, 16 bits | 2 per group: launches that should have an activity, those without one |
 //! | longest | index | number, time from the first step's beginning, duration, kind, work, communication |
 
-use gpuflame_model::profile::{SingleStep, StepGroup, StepKind, StepSeries};
+use gpuflame_model::profile::{LaunchCoverage, SingleStep, StepGroup, StepKind, StepSeries};
 use gpuflame_model::record::{Fields, Nanos, Payload};
 
 /// Second byte of a key, which is the kind of data.
@@ -15,11 +16,14 @@ mod of {
     pub(super) const GROUPS: u8 = 1;
     pub(super) const KIND: u8 = 2;
     pub(super) const LONGEST: u8 = 3;
+    pub(super) const LAUNCHES: u8 = 4;
 }
 
 /// Maximum number of values per key.
 const MAX_VALUES: usize = 250;
 const VALUES_PER_GROUP: usize = 7;
+/// Maximum number of groups whose launches have one key.
+const GROUPS_OF_LAUNCHES: usize = MAX_VALUES / 2;
 /// Value of the kind of a group whose steps are of several kinds.
 const SEVERAL_KINDS: u64 = 255;
 const BYTES_PER_VALUE: usize = 4;
@@ -44,6 +48,11 @@ pub(super) fn step_sums(series: &StepSeries, first: Nanos, kind: u8, each: &mut 
             last = begin;
         }
         put(of::GROUPS, &part.to_le_bytes(), &values);
+    }
+    for (part, groups) in (0_u16..).zip(series.groups.chunks(GROUPS_OF_LAUNCHES)) {
+        values.clear();
+        values.extend(groups.iter().flat_map(|group| [group.coverage.launches, group.coverage.uncovered]));
+        put(of::LAUNCHES, &part.to_le_bytes(), &values);
     }
     for (index, kind) in (0_u8..).zip(&series.kinds) {
         let StepKind { name, count, nanos, max, longest, durations } = kind;
@@ -84,7 +93,17 @@ impl StoredSteps {
                     let begin = Nanos(last.checked_add(since)?);
                     let end = Nanos(begin.0.checked_add(nanos)?);
                     let kind = if kind == SEVERAL_KINDS { None } else { Some(u8::try_from(kind).ok()?) };
-                    series.groups.push(StepGroup { number, begin, end, steps, kind, work, communication });
+                    let coverage = LaunchCoverage::default();
+                    let group =
+                        StepGroup { number, begin, end, steps, kind, work, communication, coverage };
+                    series.groups.push(group);
+                }
+            }
+            (of::LAUNCHES, _) => {
+                let from = usize::from(key.u16()?) * GROUPS_OF_LAUNCHES;
+                let groups = series.groups.get_mut(from..)?;
+                for (group, &[launches, uncovered]) in groups.iter_mut().zip(values.as_chunks().0) {
+                    group.coverage = LaunchCoverage { launches, uncovered: uncovered.min(launches) };
                 }
             }
             (of::KIND, _) => self.add_kind(key, values)?,

@@ -352,6 +352,29 @@ fn faults_of_the_tracer_have_the_same_numbers_in_sums_as_in_rows() {
     ]);
 }
 
+#[test]
+fn a_step_without_gpu_work_of_its_launches_withholds_idle_time_in_sums_as_in_rows() {
+    let complete = Recorded::new("steps", &["calls", "20"], &[]);
+    let bytes = fs::read(complete.rows.join("out.gfr")).unwrap();
+    let (mut reader, mut writer) = (Reader::new(&bytes[..]).unwrap(), Writer::new(Vec::new()).unwrap());
+    let mut activities = 0;
+    while let Some(row) = reader.next_row().unwrap() {
+        activities += u32::from(matches!(row, Row::Activity(_)));
+        // 1 of 43 launches in all, but 1 of 2 in its step.
+        if !matches!(row, Row::Activity(_)) || activities != 25 {
+            writer.row(&row).unwrap();
+        }
+    }
+    let run = Recorded::from_rows("a step without work".to_owned(), &writer.finish().unwrap());
+    run.assert_verbs_agree();
+    for folder in run.folders() {
+        let idle = gpuflame(folder, ["top", "out.gfr", "--by", "idle"]);
+        let text = format!("{}{}", idle.stdout, idle.stderr);
+        let reason = "1 of 43 launches have no activity; too few launches have activities in 1 of 20 steps";
+        assert!(text.contains(reason), "{text}");
+    }
+}
+
 /// The hand-made recording, with its window closed for a moment at each time of `pauses`, in us.
 fn with_closed_windows(pauses: &[u64]) -> Vec<u8> {
     let (bytes, mut writer) = (handmade::bytes(), Writer::new(Vec::new()).unwrap());

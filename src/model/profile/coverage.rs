@@ -23,8 +23,8 @@ pub struct Coverage {
     pub is_trace: bool,
     /// Number of steps, or of windows that were closed if the run has no steps.
     pub steps: u64,
-    /// Numbers, counted from 0, of the steps in which too few launches have activities. Empty for the sums of a run,
-    /// because sums do not contain the times of launches.
+    /// Numbers, counted from 0, of the steps in which too few launches have activities. The sums of a run count launches by
+    /// group of steps ([`StepGroup`](super::StepGroup)), so all steps of a group are listed.
     pub uncovered_steps: Vec<u64>,
     /// Numbers, counted from 0, of the steps in which nothing ran on a GPU.
     pub empty_steps: Vec<u64>,
@@ -46,6 +46,12 @@ impl LaunchCoverage {
         if !is_covered {
             self.uncovered = self.uncovered.saturating_add(count);
         }
+    }
+
+    /// Adds the launches of `other`.
+    pub fn merge(&mut self, other: Self) {
+        self.launches = self.launches.saturating_add(other.launches);
+        self.uncovered = self.uncovered.saturating_add(other.uncovered);
     }
 
     /// Whether enough launches have activities to report idle time.
@@ -169,7 +175,8 @@ impl Profile {
         }
         all.add(launches.saturating_sub(facts.queued), false);
         all.add(of_graphs.saturating_sub(facts.queued_graphs), false);
-        self.set_coverage(Coverage { all, steps: self.step_count(), ..Coverage::default() });
+        let (steps, uncovered_steps) = (self.step_count(), self.step_series().uncovered_steps());
+        self.set_coverage(Coverage { all, steps, uncovered_steps, ..Coverage::default() });
     }
 
     /// Returns the number of steps. In a run without steps, the windows that were closed count as steps, as in

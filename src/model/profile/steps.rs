@@ -1,5 +1,6 @@
 //! Steps of a run with their durations and GPU work, in a form whose size does not depend on the number of steps.
 
+use super::LaunchCoverage;
 use crate::record::Nanos;
 use crate::sorting;
 use crate::stats::Histogram;
@@ -28,6 +29,19 @@ impl StepSeries {
         let rank = (durations.len() * usize::from(percent)).div_ceil(100).max(1);
         durations.get(rank - 1).copied().unwrap_or(0)
     }
+
+    /// Returns the numbers, counted from 0, of the steps in groups in which too few launches have activities.
+    pub(super) fn uncovered_steps(&self) -> Vec<u64> {
+        let (mut numbers, mut before) = (Vec::new(), 0);
+        for group in &self.groups {
+            let from = before;
+            before += group.steps;
+            if !group.coverage.is_sufficient() {
+                numbers.extend(from..before);
+            }
+        }
+        numbers
+    }
 }
 
 /// Steps that follow each other.
@@ -48,6 +62,8 @@ pub struct StepGroup {
     pub work: u64,
     /// Sum of the durations of communication that began during the steps, in ns.
     pub communication: u64,
+    /// Launches during the steps.
+    pub coverage: LaunchCoverage,
 }
 
 impl StepGroup {

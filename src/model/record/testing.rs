@@ -108,7 +108,7 @@ impl Rng {
 pub fn each_row_of_cycle(turn: u32, each: &mut dyn FnMut(&Row<'_>)) {
     let rng = &mut Rng::new(u64::from(turn) + 1);
     let mut push = |row: Row<'_>| each(&row);
-    push(Row::Label { id: LabelId(turn % 3), text: "call" });
+    push(Row::Label { id: LabelId(turn % 3), text: "cudaLaunchKernel" });
     push(Row::Window { edge: WindowEdge::Open, time: Nanos(1000 * u64::from(turn) + 10) });
     for number in 0..20 {
         let (id, of) = (100 * turn + number, rng.below(8) as u32 + 2);
