@@ -56,7 +56,8 @@ fn assert_idle_in(fault: &str, function: &str) {
     assert!(functions.iter().any(|name| name.starts_with(&format!("{function} (faults.py"))), "{tables:#}");
     assert!(column(&tables, "idle_lines", "line").contains(&&*line_of(fault)), "{tables:#}");
     let stacks = column(&tables, "idle", "stack");
-    assert!(stacks[0].contains(function), "{tables:#}");
+    // Time in which other programs kept it from running has no samples, and may be the first row.
+    assert!(stacks.iter().any(|stack| stack.contains(function)), "{tables:#}");
 }
 
 #[test]

@@ -163,20 +163,23 @@ fn at_most_32_threads_that_do_not_launch_are_sampled_and_the_others_are_counted(
     assert!(line.contains(" on 1 threads, ") && line.ends_with("threads not sampled 9)"), "{line}");
 }
 
-/// A stack of 900 calls takes more than 0.3 ms to read, and at most a tenth of the time may be used.
+/// A stack of 900 calls takes more than 0.3 ms to read, and at most a tenth of the time may be used. A program that other
+/// programs keep from running is sampled less often than it is read, so it gets five tries.
 #[test]
 fn deep_stacks_are_not_read_for_every_sample_because_that_takes_too_long() {
     let python = one_of_each_version().pop().unwrap();
-    let done = sampled(&python, "deep", "2").env("GPUFLAME_CPU_SAMPLES", "999").ok();
-    if is_refused(&done) {
-        return;
+    for _ in 0..5 {
+        let done = sampled(&python, "deep", "2").env("GPUFLAME_CPU_SAMPLES", "999").ok();
+        if is_refused(&done) {
+            return;
+        }
+        let (functions, not_read) = by_function(&done.folded_file("out.cpu.folded"));
+        let read: u64 = functions.values().sum();
+        if read + not_read >= 1_000_000_000 {
+            return assert!(0 < read && read < not_read, "{read} and {not_read} ns {}", done.stderr);
+        }
     }
-    let (functions, not_read) = by_function(&done.folded_file("out.cpu.folded"));
-    let read: u64 = functions.values().sum();
-    if read + not_read < 1_000_000_000 {
-        return skip("other programs use the processors");
-    }
-    assert!(0 < read && read < not_read, "{read} and {not_read} ns {}", done.stderr);
+    skip("other programs use the processors");
 }
 
 #[test]
