@@ -17,9 +17,7 @@ use std::collections::VecDeque;
 use super::communication::is_communication_kernel;
 use super::join::Launched;
 use super::symbolize::kernel_name;
-use gpuflame_model::profile::{
-    LaunchCoverage, Profile, SingleStep, StepGroup, StepKind, StepSeries, add_to,
-};
+use gpuflame_model::profile::{LaunchCoverage, Profile, SingleStep, StepGroup, StepKind, StepSeries, add_to};
 use gpuflame_model::record::{
     Activity, ContextId, CopyKind, Detail, IdMap, NameId, Nanos, Step, WindowEdge, map_bytes,
 };

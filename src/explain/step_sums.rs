@@ -94,8 +94,7 @@ impl StoredSteps {
                     let end = Nanos(begin.0.checked_add(nanos)?);
                     let kind = if kind == SEVERAL_KINDS { None } else { Some(u8::try_from(kind).ok()?) };
                     let coverage = LaunchCoverage::default();
-                    let group =
-                        StepGroup { number, begin, end, steps, kind, work, communication, coverage };
+                    let group = StepGroup { number, begin, end, steps, kind, work, communication, coverage };
                     series.groups.push(group);
                 }
             }
