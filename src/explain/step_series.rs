@@ -18,9 +18,7 @@ use super::communication::is_communication_kernel;
 use super::join::Launched;
 use super::symbolize::kernel_name;
 use gpuflame_model::profile::{LaunchCoverage, Profile, SingleStep, StepGroup, StepKind, StepSeries, add_to};
-use gpuflame_model::record::{
-    Activity, ContextId, CopyKind, Detail, IdMap, NameId, Nanos, Step, WindowEdge, map_bytes,
-};
+use gpuflame_model::record::{Activity, CopyKind, Detail, IdMap, Nanos, Step, WindowEdge, map_bytes};
 
 /// Maximum number of groups, which take 290 KB.
 const MAX_GROUPS: usize = 1 << 12;
@@ -51,10 +49,11 @@ pub(super) struct StepSeriesBuilder {
     last: usize,
     grouped: GroupedSteps,
     kinds: Vec<String>,
-    /// Whether kernels communicate.
-    communicates: IdMap<NameId, bool>,
-    /// Whether launches should have an activity.
-    requires_activity: IdMap<ContextId, bool>,
+    /// Whether kernels communicate, by the numbers of their names. Both maps have keys of one type, because a map of another
+    /// type would add 2 KB to the library.
+    communicates: IdMap<u32, bool>,
+    /// Whether launches should have an activity, by the numbers of their contexts.
+    requires_activity: IdMap<u32, bool>,
 }
 
 /// A step whose end may not be known yet.
@@ -116,6 +115,9 @@ impl StepSeriesBuilder {
 
     /// Counts a launch, unless it need not have an activity: copies, fills, and graphs of which no launch had one so far,
     /// because a graph may contain no work.
+    ///
+    /// Not inlined, because each call would have a copy of 1 KB.
+    #[inline(never)]
     pub(super) fn add_launch(&mut self, launched: Launched, is_covered: bool, profile: &Profile) {
         if self.recent.is_empty() {
             return;
@@ -124,10 +126,13 @@ impl StepSeriesBuilder {
         if self.requires_activity.len() >= MAX_CONTEXTS {
             self.requires_activity.clear();
         }
-        let requires =
-            self.requires_activity.entry(context).or_insert_with(|| profile.requires_activity(context));
-        *requires |= is_covered && profile.launches_graph(context);
-        if !*requires {
+        let known = self.requires_activity.get(&context.0).copied();
+        let requires = known.unwrap_or_else(|| profile.requires_activity(context))
+            || is_covered && profile.launches_graph(context);
+        if known != Some(requires) {
+            self.requires_activity.insert(context.0, requires);
+        }
+        if !requires {
             return;
         }
         match self.find_recent(time) {
@@ -157,7 +162,7 @@ impl StepSeriesBuilder {
             Detail::Copy(copy) => return copy.kind == CopyKind::PTOP,
             Detail::Set(_) | Detail::Graph => return false,
         };
-        if let Some(known) = self.communicates.get(&kernel) {
+        if let Some(known) = self.communicates.get(&kernel.0) {
             return *known;
         }
         if self.communicates.len() >= MAX_KERNELS {
@@ -165,7 +170,7 @@ impl StepSeriesBuilder {
         }
         let communicates =
             profile.kernel(kernel).is_some_and(|name| is_communication_kernel(&kernel_name(name)));
-        self.communicates.insert(kernel, communicates);
+        self.communicates.insert(kernel.0, communicates);
         communicates
     }
 
