@@ -296,7 +296,7 @@ fn merged(first: &StepGroup, second: &StepGroup) -> StepGroup {
 mod tests {
     use super::*;
     use gpuflame_model::record::testing::{copy, kernel};
-    use gpuflame_model::record::{ContextFlags, Frame, LabelId, Row, ThreadId};
+    use gpuflame_model::record::{ContextFlags, ContextId, Frame, LabelId, NameId, Row, ThreadId};
 
     const WINDOW: [(WindowEdge, Nanos); 2] =
         [(WindowEdge::Open, Nanos(5)), (WindowEdge::Close, Nanos(1 << 40))];
