@@ -45,8 +45,12 @@ fn object(profile: &Profile, ledger: &Ledger, more: &str, files: impl Iterator<I
     let gpus = ledger.devices.iter().filter_map(|device| {
         let time = device.time.as_ref()?;
         Some(format!(
-            "{{\"gpu\":{},\"busy_ns\":{},\"idle_ns\":{}}}",
-            device.work.device.0, time.busy, time.idle
+            "{{\"gpu\":{},\"busy_ns\":{},\"idle_ns\":{},\"steady_busy_ns\":{},\"steady_idle_ns\":{}}}",
+            device.work.device.0,
+            time.busy,
+            time.idle,
+            time.steady().busy,
+            time.steady().idle
         ))
     });
     let fact =

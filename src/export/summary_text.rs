@@ -92,16 +92,26 @@ fn busy_line(ledger: &Ledger, profile: &Profile) -> String {
     if let Some(more) = times.len().checked_sub(MAX_GPUS).filter(|more| *more > 0) {
         line += &format!(", and {}", counted(more as u64, "more GPUs"));
     }
-    let longest = |of: fn(&DeviceTime) -> u64| format_nanos(times.iter().map(of).max().unwrap_or_default());
-    line + &match profile.steady() {
-        Some(steady) => format!(
-            " of {}, without {} of start-up and {} of shutdown",
-            steady.rule.words(),
-            longest(|time| time.start_up.window()),
-            longest(|time| time.shutdown.window())
-        ),
-        None => ", start-up and shutdown included".to_owned(),
-    } + &slow_step(profile).unwrap_or_default()
+    match profile.steady() {
+        Some(steady) => {
+            line += " of ";
+            line += steady.rule.words();
+            let parts: [(fn(&DeviceTime) -> u64, _); 2] = [
+                (|time| time.start_up.window(), " of start-up"),
+                (|time| time.shutdown.window(), " of shutdown"),
+            ];
+            let mut before = ", without ";
+            for (length, part) in parts {
+                let longest = times.iter().map(length).max().unwrap_or_default();
+                if longest > 0 {
+                    line = line + before + &format_nanos(longest) + part;
+                    before = " and ";
+                }
+            }
+        }
+        None => line += ", start-up and shutdown included",
+    }
+    line + &slow_step(profile).unwrap_or_default()
 }
 
 /// Returns the clause about the longest step, such as a first step that warms up. Returns `None` unless the step is much

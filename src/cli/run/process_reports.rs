@@ -17,7 +17,9 @@ use serde_json::Value;
 
 use crate::recover::Recovered;
 use crate::set_file::parse_path;
+use gpuflame_export::percent;
 use gpuflame_model::error::{Error, ErrorKind, Result};
+use gpuflame_model::profile::format_nanos;
 use gpuflame_os as host;
 
 /// Maximum number of folder names to try. If a name exists already, the folder belongs to another run.
@@ -418,7 +420,8 @@ pub(super) struct ProcessReport {
     launches: u64,
     /// Number of launches made while no window was open. `launches` includes them.
     outside: u64,
-    /// Number, busy nanoseconds and idle nanoseconds of each GPU.
+    /// Number of each GPU, and its busy and idle nanoseconds in the steady part of the run. Reports of earlier versions have
+    /// those of the whole run.
     gpus: Vec<(u64, u64, u64)>,
     pub(super) files: Vec<PathBuf>,
     /// Whether the report belongs to this user.
@@ -427,8 +430,11 @@ pub(super) struct ProcessReport {
 
 impl ProcessReport {
     fn from_json(value: &Value) -> Option<Self> {
-        let gpu =
-            |gpu: &Value| Some((gpu["gpu"].as_u64()?, gpu["busy_ns"].as_u64()?, gpu["idle_ns"].as_u64()?));
+        let gpu = |gpu: &Value| {
+            let nanos = |steady: &str, whole: &str| gpu[steady].as_u64().or_else(|| gpu[whole].as_u64());
+            let (busy, idle) = (nanos("steady_busy_ns", "busy_ns")?, nanos("steady_idle_ns", "idle_ns")?);
+            Some((gpu["gpu"].as_u64()?, busy, idle))
+        };
         Some(Self {
             process: value["process"].as_u64()?,
             program: value["program"].as_str()?.to_owned(),
@@ -449,8 +455,8 @@ impl ProcessReport {
     fn line(&self) -> String {
         let rank = self.rank.as_ref().map_or(String::new(), |rank| format!(", rank {rank}"));
         let gpus = self.gpus.iter().map(|(gpu, busy, idle)| {
-            let share = 100.0 * *busy as f64 / (busy + idle).max(1) as f64;
-            format!(", GPU {gpu} busy {share:.1} % of {:.3} s", (busy + idle) as f64 / 1e9)
+            let window = busy.saturating_add(*idle);
+            format!(", GPU {gpu} busy {:.1} % of {}", percent(*busy, window), format_nanos(window))
         });
         let file = match self.files.iter().find(|file| file.extension().is_some_and(|ending| ending == "svg"))
         {
@@ -488,6 +494,15 @@ mod tests {
             lines(vec![report]),
             ["train (process 7, rank 3): 12,345 launches, GPU 1 busy 75.0 % of 1.000 s; /a/x.svg"]
         );
+    }
+
+    #[test]
+    fn the_busy_share_is_that_of_the_steady_part() {
+        let report = report(
+            r#"{"process":7,"program":"train","rank":null,"launches":5,"gpus":[{"gpu":0,"busy_ns":750000000,
+                "idle_ns":750000000,"steady_busy_ns":600000000,"steady_idle_ns":200000000}],"files":[]}"#,
+        );
+        assert_eq!(report.line(), "train (process 7): 5 launches, GPU 0 busy 75.0 % of 800.000 ms; no files");
     }
 
     #[test]
