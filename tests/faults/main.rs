@@ -8,7 +8,9 @@ mod cases;
 mod findings;
 mod list;
 mod measure;
+mod other_tool;
 mod programs;
+mod same_figures;
 mod traces;
 mod training_loop;
 
