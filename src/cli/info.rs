@@ -165,10 +165,11 @@ fn device_table(explained: &Explained) -> Table {
 }
 
 /// Returns the table of start-up, steady part and shutdown, which add up to the window. Returns `None` if the run has
-/// no steady part.
+/// no steady part. If idle time is unknown, the table lacks it.
 fn part_table(explained: &Explained) -> Option<Table> {
     let profile = &explained.profile;
-    let steady = profile.steady().filter(|_| profile.idle_doubt().is_none())?;
+    let steady = profile.steady()?;
+    let known = |cell| if profile.idle_doubt().is_some() { Cell::Nothing } else { cell };
     let mut table =
         Table::new("parts", &["device", "part", "busy_ns", "idle_ns", "window_ns", "busy_percent"]);
     for time in profile.times() {
@@ -179,9 +180,9 @@ fn part_table(explained: &Explained) -> Option<Table> {
                 Cell::Gpu(time.device.0),
                 Cell::from(part),
                 Cell::Nanos(sum.busy),
-                Cell::Nanos(sum.idle),
+                known(Cell::Nanos(sum.idle)),
                 Cell::Nanos(sum.window()),
-                Cell::share(sum.busy, sum.window()),
+                known(Cell::share(sum.busy, sum.window())),
             ]);
         }
     }

@@ -1,6 +1,6 @@
 //! The list of faults, each with its culprit and the change to the training loop that plants it.
 
-use crate::traces::{COPY_STREAM, DEFAULT_STREAM, NCCL_STREAM};
+use crate::traces::{COPY_STREAM, DEFAULT_STREAM, NCCL_STREAM, Rank};
 use crate::training_loop::{
     Amounts, BACKWARD, BatchCopy, Culprit, FORWARD, Fault, LOAD, OPTIMIZER, Place, SHARES, Shape, Shows,
 };
@@ -20,7 +20,7 @@ const NS: Amounts = Amounts::Between(1e3, 1e9);
 const BYTES: Amounts = Amounts::Between(1e4, 1e9);
 
 /// A fault that does nothing: the usual values of the fields.
-const FAULT: Fault = Fault {
+pub(crate) const FAULT: Fault = Fault {
     id: "",
     variety: "",
     culprit: NOBODY,
@@ -37,6 +37,16 @@ fn short(shape: &mut Shape, _: f64, _: bool) {
 }
 fn three_ranks(shape: &mut Shape, _: f64, _: bool) {
     (shape.ranks, shape.layers) = (3, 14);
+}
+
+/// Reads a number of four bytes, as `tensor.item()` does.
+fn read(rank: &mut Rank) {
+    rank.operator("aten::item", |rank| {
+        rank.operator("aten::_local_scalar_dense", |rank| {
+            rank.copy("cudaMemcpyAsync", "Memcpy DtoH (Device -> Pageable)", 0, DEFAULT_STREAM, 4);
+            rank.synchronize_stream(0, DEFAULT_STREAM);
+        });
+    });
 }
 
 pub(crate) const FAULTS: &[Fault] = &[
@@ -63,13 +73,7 @@ pub(crate) const FAULTS: &[Fault] = &[
             if at.place == Place::End && at.step % period == 1 {
                 rank.python("train.py(71): log_metrics", |rank| {
                     if on {
-                        rank.operator("aten::item", |rank| {
-                            rank.operator("aten::_local_scalar_dense", |rank| {
-                                let name = "Memcpy DtoH (Device -> Pageable)";
-                                rank.copy("cudaMemcpyAsync", name, 0, DEFAULT_STREAM, 4);
-                                rank.synchronize_stream(0, DEFAULT_STREAM);
-                            });
-                        });
+                        read(rank);
                     }
                     rank.host(ns);
                 });
@@ -440,6 +444,46 @@ pub(crate) const VARIETIES: &[Fault] = &[
                                 rank.synchronize_stream(0, DEFAULT_STREAM);
                             });
                         });
+                    }
+                    rank.host(ns);
+                });
+            }
+        },
+        ..FAULT
+    },
+    // The main thread reads a value. Then another thread computes on the host, and launches.
+    Fault {
+        id: "sync_read",
+        variety: "before-another-thread",
+        culprit: function(&["train.py(71): log_metrics"]),
+        act: |rank, at, ns, on| {
+            if at.place == Place::End && at.step % 2 == 1 {
+                rank.python("train.py(71): log_metrics", |rank| {
+                    if on {
+                        read(rank);
+                    }
+                });
+                rank.on_thread(1, |rank| {
+                    rank.operator("autograd::engine::evaluate_function: AccumulateGrad", |rank| {
+                        rank.host(ns);
+                        rank.launch("void add_kernel<float>(float*)", 0, DEFAULT_STREAM, 20_000.0);
+                    });
+                });
+            }
+        },
+        ..FAULT
+    },
+    // Each layer reads a value. Each read costs the GPU a gap of less than 50 us.
+    Fault {
+        id: "sync_read",
+        variety: "many-short",
+        culprit: function(&["model.py(88): clip"]),
+        amounts: Amounts::Between(1.0, 1e6),
+        act: |rank, at, ns, on| {
+            if matches!(at.place, Place::Layer(_)) {
+                rank.python("model.py(88): clip", |rank| {
+                    if on {
+                        read(rank);
                     }
                     rank.host(ns);
                 });

@@ -6,11 +6,16 @@ mod support;
 
 mod cases;
 mod findings;
+mod harder;
 mod list;
 mod measure;
+mod other_tool;
+mod pictures;
 mod programs;
+mod same_figures;
 mod traces;
 mod training_loop;
+mod withheld;
 
 use std::collections::BTreeSet;
 use std::fs;

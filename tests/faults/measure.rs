@@ -62,8 +62,13 @@ pub(crate) fn busy(slices: &[Slice], device: u64, except: Option<&str>) -> i64 {
             except.is_some_and(|name| slice.name.contains(name)) || slice.name.starts_with("nccl");
         slice.category == "kernel" && slice.place.0 == device && !is_except
     };
-    let mut intervals: Vec<_> =
-        slices.iter().filter(is_model).map(|slice| (slice.start, slice.end)).collect();
+    union_ns(slices, |slice| is_model(&slice))
+}
+
+/// Nanoseconds in which at least one of the counted slices of GPU work runs, on any device.
+pub(crate) fn union_ns(slices: &[Slice], is_counted: impl Fn(&Slice) -> bool) -> i64 {
+    let counted = slices.iter().filter(|slice| is_gpu_work(slice) && is_counted(slice));
+    let mut intervals: Vec<_> = counted.map(|slice| (slice.start, slice.end)).collect();
     intervals.sort_unstable();
     let (mut sum, mut until) = (0, i64::MIN);
     for (start, end) in intervals {

@@ -71,20 +71,30 @@ pub(crate) struct Recorded {
 impl Program {
     /// Runs the program under `gpuflame run`. The recording is `out.gfr` in the folder of the run.
     pub(crate) fn record(&self, strength: u64, is_right: bool) -> Recorded {
-        self.record_with(&["--strength", &strength.to_string(), if is_right { "--right" } else { "" }])
+        let right = if is_right { "--right" } else { "" };
+        self.record_with(self.options(), &["--strength", &strength.to_string(), right])
+    }
+
+    /// Runs the program without options, so that the recording is what any run leaves.
+    pub(crate) fn record_sums(&self, strength: u64) -> Recorded {
+        self.record_with(&[], &["--strength", &strength.to_string()])
+    }
+
+    fn options(&self) -> &'static [&'static str] {
+        if self.options.is_empty() { &["--rows"] } else { self.options }
     }
 
     /// Runs the program with the fault in middle strength and its partner in full strength.
     pub(crate) fn record_combined(&self) -> Recorded {
         let partner = self.partner.expect("a partner");
-        self.record_with(&["--strength", "12", "--fault", partner, "--strength", "40"])
+        self.record_with(self.options(), &["--strength", "12", "--fault", partner, "--strength", "40"])
     }
 
-    fn record_with(&self, arguments: &[&str]) -> Recorded {
+    fn record_with(&self, options: &[&str], arguments: &[&str]) -> Recorded {
         let program = compiled().to_str().unwrap();
         let run = Run::new(Path::new(env!("CARGO_BIN_EXE_gpuflame")), Way::None)
             .args(["run", "--library", support::gpuflame().to_str().unwrap()])
-            .args(if self.options.is_empty() { &["--rows"] } else { self.options }.iter().copied())
+            .args(options.iter().copied())
             .args(["--", program, "--fault", self.id])
             .args(arguments.iter().copied().filter(|argument| !argument.is_empty()))
             .env("GPUSIM_CLOCK", "real")

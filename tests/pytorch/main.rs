@@ -5,6 +5,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod averages;
 mod captured;
 mod cost;
 mod faults;

@@ -107,7 +107,9 @@ fn reason(lost: &Lost<'_>, piece: &Piece) -> Option<(Reason, String, SampleSite)
         Class::Compilation(_) => return here(Reason::Compilation),
         Class::Profiler => return here(Reason::Profiler),
         Class::Allocation(_) => return here(Reason::Allocation),
-        Class::Loader(loader) if !piece.is_launching => return Some((Reason::Loader, loader, piece.site)),
+        Class::Loader(loader) if !piece.is_launching && may_load(lost, &loader) => {
+            return Some((Reason::Loader, loader, piece.site));
+        }
         Class::Lock(_) => return here(Reason::Lock),
         _ => {}
     }
@@ -134,6 +136,13 @@ fn reason(lost: &Lost<'_>, piece: &Piece) -> Option<(Reason, String, SampleSite)
         () if piece.is_launching || place.class(mean) == Class::Launching => here(Reason::Launches),
         () => here(Reason::Other),
     }
+}
+
+/// Whether a function that is called as if it loaded data may do so. A function such as `next_token` that launches kernels and copies
+/// nothing to the GPU computes. A library that loads data has no name here.
+fn may_load(lost: &Lost<'_>, function: &str) -> bool {
+    let launched = lost.work.of(function);
+    function.is_empty() || launched.kernels.count == 0 || launched.to_device.count > 0
 }
 
 /// Returns the reason of time that follows a wait of the host for the GPU. In a recording, the time between a wait and the next

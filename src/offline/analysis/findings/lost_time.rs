@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use super::super::stream_order::WorkSpan;
 use super::places::{Class, Places};
+use super::reads::{Lead, reads};
 use gpuflame_explain::join::Launched;
 use gpuflame_model::profile::views::{IDLE, idle_word};
 use gpuflame_model::profile::{Cause, Profile, Sample, SampleSite, SteadyPart, add_to};
@@ -178,9 +179,11 @@ impl LostTime {
         kernels.sort_unstable_by_key(|span: &WorkSpan| (span.start, span.end));
         others.sort_unstable_by_key(|span: &WorkSpan| (span.start, span.end));
         let (mut pieces, mut gaps) = (Pieces::default(), Vec::new());
-        let mut divider = GapDivider { run, launches, others: &others, first: 0, pieces: &mut pieces };
+        let lead = Lead::new(reads(&others));
+        let mut divider = GapDivider { run, launches, others: &others, first: 0, pieces: &mut pieces, lead };
         let mut busy = kernels.first().map_or(0, |first| first.end);
         for kernel in &kernels {
+            divider.lead.advance(kernel);
             if kernel.start > busy {
                 gaps.extend(divider.divide(busy, kernel));
             }
@@ -210,6 +213,8 @@ struct GapDivider<'a> {
     /// Index of the first of `others` that has not ended.
     first: usize,
     pieces: &'a mut Pieces,
+    /// Lead over the GPU that the host lost by reading values.
+    lead: Lead,
 }
 
 impl GapDivider<'_> {
@@ -261,11 +266,14 @@ impl GapDivider<'_> {
     /// reason costs the time that it took since then, at most the time that the GPU lost: without it, the GPU would have lost
     /// so much less.
     ///
+    /// If a thread read a value before, and no work was queued since, all threads together lack the lead over the GPU that they
+    /// had before the read. With it, they would have been less late.
+    ///
     /// If the host waited for the GPU when the kernels ended, it did nothing ahead. Without this wait, it would have done as
     /// much of its work before the kernels ended as the wait took. That is what the wait costs, in addition to its return. If the
     /// host waited for copies, the copies are the reason.
     fn add_host_time(
-        &self,
+        &mut self,
         launch: ContextId,
         (from, to): (u64, u64),
         late_copies: u64,
@@ -298,6 +306,28 @@ impl GapDivider<'_> {
                 None => {}
             }
         }
+        if waited.is_none()
+            && let Some((context, cost)) = self.lead.take(late)
+        {
+            let key =
+                Key { waited_at: Some(context), ..Key::new(SampleSite::Context(context), Cause::HostLate) };
+            parts.push((key, cost));
+            let class =
+                |context: ContextId, nanos| self.run.places.of(SampleSite::Context(context)).class(nanos);
+            let named: u64 = states
+                .iter()
+                .filter(|(context, nanos)| class(*context, *nanos).is_named())
+                .map(|(_, nanos)| nanos)
+                .sum();
+            late = late.saturating_sub(cost).max(named.min(late));
+            // With this lead, the work that followed would have cost nothing.
+            if late <= named {
+                states.retain(|(context, nanos)| class(*context, *nanos).is_named());
+            }
+            if late == 0 {
+                return;
+            }
+        }
         if let Some((context, duration, returned)) = waited {
             let copying: u64 = copied.iter().map(|(_, nanos)| nanos).sum();
             if copying.saturating_mul(2) > returned && copying > 0 {
@@ -307,6 +337,7 @@ impl GapDivider<'_> {
                 late = late.saturating_sub(copying);
             }
             let cost = duration.min(late);
+            self.lead.take(cost);
             let key =
                 Key { waited_at: Some(context), ..Key::new(SampleSite::Context(context), Cause::HostLate) };
             if cost > 0 {

@@ -11,6 +11,7 @@ mod launched;
 mod lost_time;
 mod places;
 mod ranks;
+mod reads;
 mod records;
 mod rules;
 mod steps;
@@ -108,8 +109,11 @@ struct Cost {
 
 impl Cost {
     fn at(place: &Place) -> Self {
-        let Place { words, function, line, within, caller, .. } = place;
+        let Place { words, function, line, within, caller, range, .. } = place;
         let mut words = words.clone();
+        if !range.is_empty() && !words.contains(&**range) {
+            words += &format!(", in the range {range}");
+        }
         if !function.is_empty() && !within.is_empty() && !words.contains(&**within) {
             words += &format!(", in {within}");
         }

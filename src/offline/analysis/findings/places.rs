@@ -2,13 +2,13 @@
 //! so on.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::thresholds::{MAX_LAUNCH_CALL_NS, MAX_LAUNCH_GAP_NS, MIN_LOADING_NS};
 use gpuflame_export::{
     NameFolding, executed_line, folded_names, idle_place, innermost_frames, user_function,
 };
-use gpuflame_model::profile::{Cause, Leaf, LeafFrame, Profile, Sample, SampleSite};
+use gpuflame_model::profile::{Cause, Leaf, LeafFrame, Profile, Sample, SampleSite, ShownFrameKind};
 
 /// Activity of the host in a place. Places with the same class and the same function are one reason for lost time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,6 +45,8 @@ pub(super) struct Place {
     pub(super) caller: String,
     /// Innermost function of any code, if it is not `function`.
     pub(super) within: String,
+    /// Innermost range of the user within `function`, such as one of `record_function`; empty if there is none.
+    pub(super) range: String,
     /// Executed line of user code, such as `train.py:88`; empty if it is unknown.
     pub(super) line: String,
     /// The place in words, such as `between cudaMemcpy and cudaLaunchKernel in step`.
@@ -54,12 +56,16 @@ pub(super) struct Place {
 /// Returns the places of sites, each of which is described once.
 pub(super) struct Places<'a> {
     profile: &'a Profile,
+    /// Names of ranges.
+    ranges: BTreeSet<&'a str>,
     known: RefCell<BTreeMap<SampleSite, std::rc::Rc<Place>>>,
 }
 
 impl<'a> Places<'a> {
     pub(super) fn new(profile: &'a Profile) -> Self {
-        Self { profile, known: RefCell::default() }
+        let ranges = profile.shown_frames().iter().filter(|frame| frame.kind == ShownFrameKind::Range);
+        let ranges = ranges.map(|frame| profile.strings().get(frame.name)).collect();
+        Self { profile, ranges, known: RefCell::default() }
     }
 
     pub(super) fn of(&self, site: SampleSite) -> std::rc::Rc<Place> {
@@ -92,8 +98,10 @@ impl<'a> Places<'a> {
         let line = executed_line(profile, own, names);
         let sample = Sample::new(site, Leaf::new(&[LeafFrame::Idle(Cause::HostLate)]));
         let caller = caller(&frames, &function);
+        let range = self.range(&frames, &function);
         Place {
             caller,
+            range,
             frames,
             call: innermost.call.filter(|_| sides.len() == 1).unwrap_or_default(),
             within: within.unwrap_or_default(),
@@ -101,6 +109,17 @@ impl<'a> Places<'a> {
             words: idle_place(profile, &sample).unwrap_or_default(),
             function,
         }
+    }
+}
+
+impl Places<'_> {
+    /// Returns the innermost range after the last frame called `function`. Steps, and labels of time between slices, are ranges, too.
+    fn range(&self, frames: &[String], function: &str) -> String {
+        let is_users = |frame: &&String| {
+            self.ranges.contains(&***frame) && !frame.starts_with('[') && !frame.starts_with("ProfilerStep")
+        };
+        let inner = frames.iter().rev().take_while(|frame| *frame != function);
+        inner.filter(|_| !function.is_empty()).find(is_users).cloned().unwrap_or_default()
     }
 }
 
@@ -181,9 +200,13 @@ impl Place {
     }
 
     fn is_loading(&self, nanos: u64) -> bool {
-        let works = !self.copies() && !self.waits_for_gpu();
+        if self.moves_memory() || self.waits_for_gpu() {
+            return false;
+        }
+        // A library copies the samples of a batch on the host, by operators such as `aten::copy_`.
         let is_in_loader = self.is_in_loader() && !self.call.contains("Launch");
-        works && (is_in_loader || (self.is_called_loader() && !self.launches() && nanos >= MIN_LOADING_NS))
+        let may_load = !self.copies() && !self.launches() && nanos >= MIN_LOADING_NS;
+        is_in_loader || (self.is_called_loader() && may_load)
     }
 
     /// Returns the function that loads data; empty if a library loads it.
@@ -263,9 +286,10 @@ impl Place {
         is_copy && !call.contains("Async") && (call.starts_with("cu") || call.starts_with("hip"))
     }
 
-    /// Whether the call copies or fills.
+    /// Whether the call is one of the runtime or the driver that copies or fills. An operator may have any name.
     fn moves_memory(&self) -> bool {
-        ["Memcpy", "memcpy", "Memset"].iter().any(|name| self.call.contains(name))
+        let is_call = self.call.starts_with("cu") || self.call.starts_with("hip");
+        is_call && ["Memcpy", "memcpy", "Memset"].iter().any(|name| self.call.contains(name))
     }
 
     /// Whether the call fills memory.

@@ -8,7 +8,7 @@ use super::super::stragglers::{RankTime, StragglerVerdict, compare_ranks, median
 use super::places::Places;
 use super::rules::{RunCosts, RunEvidence, findings_of, run_costs};
 use super::steps::step_times;
-use super::thresholds::{MIN_COST_PERCENT, MIN_RANK_CLOCK_NS, MIN_UNEVEN_PERCENT};
+use super::thresholds::{MIN_COST_PERCENT, MIN_RANK_CLOCK_NS, MIN_STEPS, MIN_UNEVEN_PERCENT};
 use super::{Cost, Finding};
 use gpuflame_export::{percent, work_name};
 use gpuflame_model::profile::views::GPU;
@@ -82,8 +82,9 @@ pub fn job_findings(mut ranks: Vec<RankRun>) -> Vec<Finding> {
     let straggler = verdicts.iter().position(|rank| is_straggler(rank.verdict));
     let wall = ranks.iter().map(|rank| rank.costs.wall).max().unwrap_or(0);
     let mut found = common_costs(&ranks, straggler);
-    if let Some(at) = straggler {
-        found.push(straggler_cost(&ranks, at, verdicts[at].verdict));
+    match straggler {
+        Some(at) => found.push(straggler_cost(&ranks, at, verdicts[at].verdict)),
+        None => found.extend(late_in_turn(&ranks)),
     }
     found.retain(|cost| percent(cost.nanos, wall) >= MIN_COST_PERCENT);
     found.extend(clock_difference(&ranks));
@@ -220,6 +221,53 @@ fn straggler_cost(ranks: &[RankRun], at: usize, verdict: StragglerVerdict) -> Co
             }
         }
     }
+}
+
+/// Returns the finding about ranks that are late in turn: in each step the others wait for one rank, and no rank is the reason for
+/// more than half of the wait. Inputs of different lengths do this.
+fn late_in_turn(ranks: &[RankRun]) -> Option<Cost> {
+    let steps = ranks.iter().map(|rank| rank.time.steps.communication.len()).min()?;
+    let all_communicate = ranks.iter().all(|rank| rank.time.communication > 0);
+    if ranks.len() < 2 || steps < MIN_STEPS || !all_communicate {
+        return None;
+    }
+    let mut by_rank = vec![0_u64; ranks.len()];
+    let mut by_work = 0_u64;
+    for step in 0..steps {
+        let of_step = |rank: &RankRun| rank.time.steps.communication[step];
+        let Some(last) = (0..ranks.len()).min_by_key(|at| of_step(&ranks[*at])) else { continue };
+        let others = |of: &dyn Fn(&RankRun) -> u64| {
+            let others = ranks.iter().enumerate().filter(|(at, _)| *at != last);
+            median(&others.map(|(_, rank)| of(rank)).collect::<Vec<_>>())
+        };
+        let waited = others(&of_step).saturating_sub(of_step(&ranks[last]));
+        add_to(&mut by_rank[last], waited);
+        let work = |rank: &RankRun| rank.time.steps.work.get(step).copied().unwrap_or(0);
+        add_to(&mut by_work, work(&ranks[last]).saturating_sub(others(&work)).min(waited));
+    }
+    let waited: u64 = by_rank.iter().sum();
+    let exposed: Vec<u64> = ranks.iter().filter_map(|rank| rank.costs.exposed).collect();
+    let nanos = if exposed.is_empty() { waited } else { waited.min(median(&exposed)) };
+    let most = by_rank.iter().copied().max()?;
+    if most.saturating_mul(2) > waited {
+        return None;
+    }
+    let late = by_rank.iter().filter(|nanos| **nanos > 0).count();
+    let reason = if by_work.saturating_mul(2) >= waited {
+        "the one with more GPU work"
+    } else {
+        "the one whose host is late"
+    };
+    Some(Cost {
+        id: "imbalance",
+        nanos,
+        count: steps as u64,
+        why: format!(
+            "{late} ranks are late in turn: in each step the others wait for {reason}, in all {}; give all ranks the same work per step",
+            format_nanos(nanos)
+        ),
+        ..Cost::default()
+    })
 }
 
 /// Returns the finding about a rank whose clock differs from that of the first rank. Collectives end at the same time on all

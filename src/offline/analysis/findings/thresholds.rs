@@ -24,6 +24,9 @@ pub(super) const MIN_FRAGMENTS: u64 = 8;
 pub(super) const MAX_FRAGMENT_NS: u64 = 10_000;
 /// Maximum mean duration of a copy that reads a value for the host, in ns. Such a copy is short: its cost is the wait.
 pub(super) const MAX_READ_NS: u64 = 50_000;
+/// Minimum time from the return of a launch to the start of its kernel at which the kernel was queued, in ns. A launch is delivered
+/// in about 10 us, and a kernel that waits for another stream may wait longer.
+pub(super) const MIN_QUEUED_NS: u64 = 100_000;
 
 /// Maximum number of gaps of a pause, in percent of the iterations of the program: a pause is rare.
 pub(super) const MAX_PAUSES_PERCENT: u64 = 20;

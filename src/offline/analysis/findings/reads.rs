@@ -1,0 +1,77 @@
+//! Reads of values from the GPU, and the lead over the GPU that the host loses by them.
+//!
+//! A thread that reads a value waits until the GPU has done all work before it. So afterwards nothing is queued, and the GPU waits
+//! for each launch, by whatever thread, until the host is ahead again. Without the read, the host would be ahead by the time for
+//! which the read waited.
+
+use super::super::stream_order::WorkSpan;
+use super::thresholds::{MAX_READ_NS, MIN_QUEUED_NS};
+use gpuflame_model::record::{ContextId, CopyKind, Work};
+
+/// A copy to the host whose call waited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Read {
+    context: ContextId,
+    /// Time at which the call returned.
+    end: u64,
+    /// Duration of the wait in ns.
+    waited: u64,
+}
+
+/// Returns the reads among copies and fills, in order of their ends.
+pub(super) fn reads(others: &[WorkSpan]) -> Vec<Read> {
+    let read = |span: &WorkSpan| {
+        let launched = span.launched().filter(|launched| launched.duration != u32::MAX)?;
+        let nanos = span.end - span.start;
+        let waited = u64::from(launched.duration).saturating_sub(nanos);
+        let is_read =
+            span.work == Work::Copy(CopyKind::DTOH) && nanos <= MAX_READ_NS && waited > MIN_QUEUED_NS;
+        let end = launched.time.0.saturating_add(launched.duration.into());
+        is_read.then_some(Read { context: launched.context, end, waited })
+    };
+    let mut reads: Vec<Read> = others.iter().filter_map(read).collect();
+    reads.sort_unstable_by_key(|read| read.end);
+    reads
+}
+
+/// Time by which the host would be ahead of the GPU without its last reads.
+#[derive(Debug)]
+pub(super) struct Lead {
+    reads: Vec<Read>,
+    /// Index of the first read that has not returned.
+    next: usize,
+    /// Reads since the host was ahead, each with the part of its wait that is not charged yet.
+    lost: Vec<Read>,
+}
+
+impl Lead {
+    pub(super) fn new(reads: Vec<Read>) -> Self {
+        Self { reads, next: 0, lost: Vec::new() }
+    }
+
+    /// Takes the next kernel of the GPU, in order of their starts. A kernel that was queued shows that the host is ahead again.
+    pub(super) fn advance(&mut self, kernel: &WorkSpan) {
+        let Some(launched) = kernel.launched() else { return };
+        while let Some(read) = self.reads.get(self.next).filter(|read| read.end <= launched.time.0) {
+            self.lost.push(*read);
+            self.next += 1;
+        }
+        let returned = launched.time.0.saturating_add(launched.duration.into());
+        if kernel.start > returned.saturating_add(MIN_QUEUED_NS) {
+            self.lost.retain(|read| read.end > launched.time.0);
+        }
+    }
+
+    /// Charges `late` to the read that waited longest, at most for as long as all reads waited.
+    pub(super) fn take(&mut self, late: u64) -> Option<(ContextId, u64)> {
+        let longest = self.lost.iter().max_by_key(|read| read.waited)?.context;
+        let mut left = late;
+        for read in &mut self.lost {
+            let taken = read.waited.min(left);
+            read.waited -= taken;
+            left -= taken;
+        }
+        self.lost.retain(|read| read.waited > 0);
+        (late > left).then_some((longest, late - left))
+    }
+}

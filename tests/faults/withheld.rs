@@ -1,0 +1,100 @@
+//! Questions that the data cannot answer. The JSON of the summary must not support an answer, and must give the reason.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::cases::{Case, cases};
+use crate::programs::{PROGRAMS, Program, STRENGTHS};
+use crate::support::command::gpuflame;
+use crate::support::scratch;
+
+struct Summary(Value);
+
+impl Summary {
+    fn read(folder: &Path, files: &[&str]) -> Self {
+        let args = [&["summary"], files, &["--format", "json"]].concat();
+        Self(serde_json::from_str(&gpuflame(folder, args).ok().stdout).unwrap())
+    }
+
+    /// Summarises some ranks of a case.
+    fn of(name: &str, ranks: usize) -> Self {
+        let case: &Case = cases().iter().find(|case| case.name == name).unwrap();
+        let folder = scratch("withheld");
+        let files = case.write(&folder);
+        let files: Vec<&str> = files.iter().take(ranks).map(String::as_str).collect();
+        let summary = Self::read(&folder, &files);
+        fs::remove_dir_all(folder).unwrap();
+        summary
+    }
+
+    /// Summarises the file that a run without options leaves.
+    fn of_program(id: &str) -> Self {
+        let program: &Program = PROGRAMS.iter().find(|program| program.id == id).unwrap();
+        let recorded = program.record_sums(STRENGTHS[1]);
+        Self::read(&recorded.done.folder, &["out.gfr"])
+    }
+
+    fn has_finding(&self, id: &str) -> bool {
+        self.0["findings"].as_array().unwrap().iter().any(|row| row["id"] == id)
+    }
+
+    /// The reason for which something is not known, or the command that would record it.
+    fn reason(&self, what: &str) -> &str {
+        let rows = self.0["not_recorded"].as_array().unwrap();
+        let row = rows.iter().find(|row| row["not_recorded"].as_str().unwrap().contains(what));
+        row.unwrap_or_else(|| panic!("nothing about {what}: {:#}", self.0))["recorded_by"].as_str().unwrap()
+    }
+
+    fn text(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+/// "Why was the GPU idle?" 11.5 % of the launches have no work, so what looks idle may be work without a record.
+#[test]
+fn why_a_gpu_was_idle_if_work_is_missing() {
+    let summary = Summary::of("launches_without_activity-middle", 1);
+    let answer = summary.0["answers"][1]["answer"].as_str().unwrap();
+    assert!(answer.starts_with("idle time is unknown: ") && answer.contains("have no activity"), "{answer}");
+    assert!(summary.0["idle_causes"].is_null() && summary.0["idle_places"].is_null());
+    assert!(summary.reason("launch_bound").starts_with("idle time is unknown: "));
+    let costs = summary.0["findings"].as_array().unwrap();
+    assert!(costs.iter().all(|row| row["result"] == "BAD"), "{costs:?}");
+}
+
+/// "What did the host do in the pauses?" No thread was sampled, so only the calls before and after the pauses are known.
+#[test]
+fn what_the_host_did_between_two_calls_without_samples() {
+    let summary = Summary::of_program("pauses");
+    assert!(summary.reason("what the host did in ").contains("gpuflame run --cpu-samples 99 --off-cpu"));
+    assert!(summary.reason("gc_pauses").contains("--cpu-samples 99"));
+    // The function that pauses calls no CUDA function.
+    assert!(!summary.text().contains("write_log"), "{}", summary.text());
+}
+
+/// "Which rank is late?" The file of one rank cannot tell.
+#[test]
+fn which_rank_is_late_from_the_file_of_one_rank() {
+    let summary = Summary::of("straggler-middle", 1);
+    assert_eq!(summary.reason("straggler"), "give the files of all ranks of the job");
+    assert!(!["straggler", "imbalance", "clocks_of_ranks"].iter().any(|id| summary.has_finding(id)));
+    assert!(!summary.text().contains("rank 1"), "{}", summary.text());
+}
+
+/// "By how much does rank 1 start its collectives later than rank 0?" Their clocks are 5 ms apart.
+#[test]
+fn which_rank_is_earlier_if_clocks_differ() {
+    let summary = Summary::of("clocks_disagree-ranks", 2);
+    assert!(summary.has_finding("clocks_of_ranks") && !summary.has_finding("straggler"));
+    assert!(summary.text().contains("do not compare times between ranks"), "{}", summary.text());
+}
+
+/// "Which steps were slow?" A file of sums has no durations of single kernels.
+#[test]
+fn which_steps_had_slow_kernels_from_sums() {
+    let summary = Summary::of_program("slow_steps");
+    assert_eq!(summary.reason("slow_steps"), "`gpuflame run --rows COMMAND`");
+    assert!(!summary.has_finding("slow_steps") && !summary.has_finding("late_slowdown"));
+}
