@@ -96,14 +96,11 @@ fn busy_line(ledger: &Ledger, profile: &Profile) -> String {
         Some(steady) => {
             line += " of ";
             line += steady.rule.words();
-            let parts: [(fn(&DeviceTime) -> u64, _); 2] = [
-                (|time| time.start_up.window(), " of start-up"),
-                (|time| time.shutdown.window(), " of shutdown"),
-            ];
+            let start_up = times.iter().map(|time| time.start_up.window()).max();
+            let shutdown = times.iter().map(|time| time.shutdown.window()).max();
             let mut before = ", without ";
-            for (length, part) in parts {
-                let longest = times.iter().map(length).max().unwrap_or_default();
-                if longest > 0 {
+            for (longest, part) in [(start_up, " of start-up"), (shutdown, " of shutdown")] {
+                if let Some(longest) = longest.filter(|longest| *longest > 0) {
                     line = line + before + &format_nanos(longest) + part;
                     before = " and ";
                 }
