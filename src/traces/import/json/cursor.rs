@@ -232,8 +232,9 @@ impl Escape {
     }
 }
 
+/// Returns the bytes from `at` on. At most as many bytes as the padding has may be read past the end of the text.
 #[inline(always)]
-fn load_at<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
+pub(super) fn load_at<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
     bytes[at..].first_chunk().expect("padding")
 }
 
