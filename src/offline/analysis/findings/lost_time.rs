@@ -80,7 +80,7 @@ impl Key {
 
 #[derive(Debug, Default)]
 struct Pieces {
-    index: BTreeMap<(SampleSite, u8, Option<ContextId>, bool), usize>,
+    index: IdMap<(SampleSite, u8, Option<ContextId>, bool), usize>,
     pieces: Vec<Piece>,
 }
 

@@ -7,6 +7,7 @@
 
 use super::buffer::PADDING;
 use super::mask::InstructionSet;
+use super::number::are_digits;
 
 /// Position at which the scanner stopped, and the syntax that it expected there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,16 +148,6 @@ fn word_end(bytes: &[u8], mut at: usize) -> usize {
         at += 1;
     }
     at
-}
-
-/// Whether all eight bytes are digits.
-#[inline(always)]
-fn are_digits(bytes: [u8; 8]) -> bool {
-    let bytes = u64::from_le_bytes(bytes);
-    let high = bytes & 0xf0f0_f0f0_f0f0_f0f0;
-    // A digit is a byte from 0x30 to 0x39, so adding 6 does not change its upper half.
-    let low = bytes.wrapping_add(0x0606_0606_0606_0606) & 0xf0f0_f0f0_f0f0_f0f0;
-    high == 0x3030_3030_3030_3030 && low == high
 }
 
 #[inline(always)]

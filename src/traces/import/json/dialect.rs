@@ -401,8 +401,9 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
                 quotes &= (1 << (end - at)) - 1;
             }
             while quotes != 0 {
-                let word: &[u8; 8] = load_at(self.bytes, at + quotes.trailing_zeros() as usize + 1);
-                if word == b"Call sta" || word == b"start_ti" {
+                let after: &[u8; 17] = load_at(self.bytes, at + quotes.trailing_zeros() as usize + 1);
+                let is_empty_stack = after.starts_with(b"Call stack\": \"\"");
+                if !is_empty_stack && (after.starts_with(b"Call sta") || after.starts_with(b"start_ti")) {
                     return self.searches_needed_args();
                 }
                 quotes &= quotes - 1;
