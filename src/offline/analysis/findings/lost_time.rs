@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use super::super::work_spans::{PlausibleSpans, WorkSpan};
 use super::host_states::HostStates;
-use super::places::{Class, Places};
+use super::places::{Class, Place, Places};
 use gpuflame_explain::join::Launched;
 use gpuflame_model::profile::views::{IDLE, idle_word};
 use gpuflame_model::profile::{Cause, Profile, Sample, SampleSite, SteadyPart, add_to};
@@ -251,7 +251,7 @@ impl GapDivider<'_> {
         let ends = self.launches.get(&thread).map_or(&[][..], Vec::as_slice);
         let last = ends.partition_point(|end| *end <= from).checked_sub(1).map_or(from, |at| ends[at]);
         let mut waited = None;
-        let mut states: Vec<(ContextId, u64)> = Vec::new();
+        let mut states: Vec<(ContextId, u64, Rc<Place>)> = Vec::new();
         for (begin, end, context) in self.run.states.during(thread, last, to) {
             if context == ContextId::NONE || end <= begin {
                 continue;
@@ -261,10 +261,10 @@ impl GapDivider<'_> {
                 waited = Some((context, end - begin, end - from));
                 continue;
             }
-            match states.iter_mut().find(|(known, _)| *known == context) {
-                Some((_, sum)) => *sum += end - begin,
+            match states.iter_mut().find(|(known, ..)| *known == context) {
+                Some((_, sum, _)) => *sum += end - begin,
                 // A wait that ended before the kernels did costs nothing.
-                None if !place.of_call.waits_for_gpu => states.push((context, end - begin)),
+                None if !place.of_call.waits_for_gpu => states.push((context, end - begin, place)),
                 None => {}
             }
         }
@@ -284,8 +284,7 @@ impl GapDivider<'_> {
             }
             // Without the wait, the work that followed would have cost nothing.
             if cost.saturating_mul(10) >= late.saturating_mul(9) {
-                let place = |context: ContextId| self.run.places.of(SampleSite::Context(context));
-                states.retain(|(context, nanos)| place(*context).class(*nanos).is_named());
+                states.retain(|(_, nanos, place)| place.class(*nanos).is_named());
             }
             if states.is_empty() {
                 return;
@@ -295,8 +294,8 @@ impl GapDivider<'_> {
         let mut classes: Vec<(Class, u64)> = Vec::new();
         let states: Vec<(ContextId, u64, Class)> = states
             .into_iter()
-            .map(|(context, nanos)| {
-                let class = self.run.places.of(SampleSite::Context(context)).class(nanos);
+            .map(|(context, nanos, place)| {
+                let class = place.class(nanos);
                 match classes.iter_mut().find(|(known, _)| *known == class) {
                     Some((_, sum)) => *sum += nanos,
                     None => classes.push((class.clone(), nanos)),
