@@ -11,8 +11,8 @@ use super::stream_times::{self, clamped_table};
 use gpuflame_explain::events::JoinedRows;
 use gpuflame_model::error::Result;
 use gpuflame_offline::analysis::{
-    CopySums, Evidence, Finding, RunEvidence, Severity, WorkSpans, check_stream_order, cost_findings,
-    record_findings,
+    CopySums, Evidence, Finding, PlausibleSpans, RunEvidence, Severity, WorkSpans, check_stream_order,
+    cost_findings, record_findings,
 };
 use gpuflame_offline::run::ReadOptions;
 
@@ -44,9 +44,9 @@ impl Check {
         if explained.facts.has_only_sums {
             copies = CopySums::from_sums(&explained.profile).unwrap_or_default();
         }
-        let spans = WorkSpans::from_events(&events);
+        let mut spans = WorkSpans::from_events(&events);
         let linked = explained.facts.linked.as_ref();
-        let order = check_stream_order(&explained.profile, spans.clone(), linked);
+        let order = check_stream_order(&explained.profile, &mut spans, linked);
         let mut findings = record_findings(&Evidence {
             profile: &explained.profile,
             tally: &explained.ledger.tally,
@@ -59,7 +59,7 @@ impl Check {
         });
         findings.extend(cost_findings(&RunEvidence {
             profile: &explained.profile,
-            spans: &spans,
+            spans: &PlausibleSpans::new(spans),
             states: &explained.facts.host_states,
             copies: &copies,
             has_only_sums: explained.facts.has_only_sums,

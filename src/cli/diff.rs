@@ -288,8 +288,8 @@ impl ComparedRun {
         if profile.spreads().is_empty() && !has_nothing {
             facts.require_rows(source)?;
         }
-        let spans = WorkSpans::from_events(&events);
-        let order = check_stream_order(&profile, spans, facts.linked.as_ref());
+        let mut spans = WorkSpans::from_events(&events);
+        let order = check_stream_order(&profile, &mut spans, facts.linked.as_ref());
         remark_impossible(source, &profile, &order, console);
         let (mut kernels, mut stacks, mut modules) = (Sums::new(), Sums::new(), Sums::new());
         let mut known: HashMap<SampleSite, (String, Option<String>)> = HashMap::new();

@@ -9,7 +9,7 @@ use gpuflame_export::work_name;
 use gpuflame_model::profile::{Profile, format_nanos};
 use gpuflame_offline::analysis::{StreamOrder, WorkSpans, check_stream_order};
 
-/// Maximum number of activities whose order is checked by a verb that otherwise keeps only sums. They take about 80
+/// Maximum number of activities whose order is checked by a verb that otherwise keeps only sums. They take about 50
 /// MB.
 pub(super) const MAX_SPANS: usize = 1 << 20;
 /// Name of the table of impossible durations.
@@ -21,10 +21,10 @@ const MAX_ROWS: usize = 10;
 pub(super) fn check_durations(
     source: &Source,
     explained: &Explained,
-    spans: WorkSpans,
+    mut spans: WorkSpans,
     console: Console,
 ) -> Option<Table> {
-    let order = check_order(source, explained, spans, console);
+    let order = check_order(source, explained, &mut spans, console);
     clamped_table(TABLE, &explained.profile, &order)
 }
 
@@ -33,7 +33,7 @@ pub(super) fn check_durations(
 pub(super) fn check_order(
     source: &Source,
     explained: &Explained,
-    spans: WorkSpans,
+    spans: &mut WorkSpans,
     console: Console,
 ) -> StreamOrder {
     if spans.skipped() > 0 {

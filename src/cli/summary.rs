@@ -34,8 +34,8 @@ use gpuflame_model::profile::{
 };
 use gpuflame_model::record::Work;
 use gpuflame_offline::analysis::{
-    CommunicationFilter, CopySums, Evidence, Finding, RankRun, RunEvidence, Severity, StreamOrder, WorkSpans,
-    cost_findings, job_findings, record_findings,
+    CommunicationFilter, CopySums, Evidence, Finding, PlausibleSpans, RankRun, RunEvidence, Severity,
+    StreamOrder, WorkSpans, cost_findings, job_findings, record_findings,
 };
 use gpuflame_offline::run::ReadOptions;
 use gpuflame_traces::import::Kind;
@@ -103,8 +103,10 @@ impl Summary {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         let sources = ranks::expand_folders(&self.inputs)?;
         let [input] = &sources[..] else { return self.run_job(&sources, console) };
-        let run = read_run(input, self.names.read_options(), console)?;
-        let findings = findings_of_run(&run.evidence(), &run.explained, run.order(input, console));
+        let mut run = read_run(input, self.names.read_options(), console)?;
+        let order = check_order(input, &run.explained, &mut run.spans, console);
+        let run = run.into_evidence();
+        let findings = findings_of_run(&run.evidence(), &run.explained, order);
         let screen = Screen {
             explained: &run.explained,
             copies: &run.copies,
@@ -138,7 +140,7 @@ impl Summary {
         let numbers = ranks::assign_ranks(sources, false, SameRank::Refused)?;
         let (mut ranks, mut answers, mut longest) = (Vec::new(), Vec::new(), 0);
         for (source, &rank) in sources.iter().zip(&numbers) {
-            let run = read_run(source, self.names.read_options(), console)?;
+            let run = read_run(source, self.names.read_options(), console)?.into_evidence();
             let lines = busy_and_idle_lines(&run.explained.ledger, &run.explained.profile);
             answers.push((rank, format!("rank {rank}: {}", lines.first().map_or("", |line| line))));
             longest = longest.max(wall(&run.explained.profile));
@@ -195,6 +197,7 @@ pub(super) fn describe_lost_time(file: &Path, console: Console) -> Vec<String> {
     let console = Console { quiet: true, ..console };
     let input = Source::from(file.as_os_str().to_owned());
     let Ok(run) = read_run(&input, ReadOptions::default(), console) else { return Vec::new() };
+    let run = run.into_evidence();
     let findings = cost_findings(&run.evidence());
     let mut lines = finding_sentences(&findings, wall(&run.explained.profile), MAX_FINDINGS_OF_RUN);
     if !lines.is_empty() {
@@ -252,14 +255,21 @@ fn next_table(command: &str) -> Table {
     next
 }
 
-/// A run, with everything that its summary needs.
-struct SummarizedRun {
+/// A run as it was read.
+struct ReadRun {
     explained: Explained,
     copies: CopySums,
     spans: WorkSpans,
 }
 
-fn read_run(input: &Source, options: ReadOptions, console: Console) -> Result<SummarizedRun> {
+/// A run, with everything that its summary needs.
+struct SummarizedRun {
+    explained: Explained,
+    copies: CopySums,
+    spans: PlausibleSpans,
+}
+
+fn read_run(input: &Source, options: ReadOptions, console: Console) -> Result<ReadRun> {
     let (mut copies, mut spans) = (CopySums::default(), WorkSpans::bounded(MAX_SPANS));
     let options = ReadOptions { kernel_gaps: true, ..options };
     let explained = explain_sums_with(input, options, console, (&mut copies, &mut spans))?;
@@ -268,7 +278,14 @@ fn read_run(input: &Source, options: ReadOptions, console: Console) -> Result<Su
     if explained.facts.has_only_sums {
         copies = CopySums::from_sums(&explained.profile).unwrap_or_default();
     }
-    Ok(SummarizedRun { explained, copies, spans })
+    Ok(ReadRun { explained, copies, spans })
+}
+
+impl ReadRun {
+    fn into_evidence(self) -> SummarizedRun {
+        let Self { explained, copies, spans } = self;
+        SummarizedRun { explained, copies, spans: PlausibleSpans::new(spans) }
+    }
 }
 
 impl SummarizedRun {
@@ -281,11 +298,6 @@ impl SummarizedRun {
             has_only_sums: self.explained.facts.has_only_sums,
             linked: self.explained.facts.linked.as_ref(),
         }
-    }
-
-    /// Returns the order of the activities. Prints a remark about impossible durations.
-    fn order(&self, source: &Source, console: Console) -> StreamOrder {
-        check_order(source, &self.explained, self.spans.clone(), console)
     }
 }
 
@@ -423,7 +435,7 @@ impl Screen<'_> {
     }
 
     /// Returns the sentence about the time with kernels, if a GPU also did something else for a large part of its busy time.
-    fn kernel_line(&self, spans: &WorkSpans) -> Option<String> {
+    fn kernel_line(&self, spans: &PlausibleSpans) -> Option<String> {
         let time = self.profile().times().iter().max_by_key(|time| time.steady().busy)?;
         let kernels = spans.kernel_time(time.device, self.profile().steady())?;
         let window = time.steady().window();

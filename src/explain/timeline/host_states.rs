@@ -5,13 +5,14 @@
 
 use std::sync::Arc;
 
+use super::state_history::StateHistory;
 use gpuflame_model::record::{Caller, ContextId, HostState, IdMap, ThreadId, map_bytes};
 
 /// States of all threads. See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HostStates {
-    /// States by thread, as pairs of (start, context) in order of time.
-    threads: IdMap<ThreadId, Arc<Vec<(u64, ContextId)>>>,
+    /// States by thread.
+    threads: IdMap<ThreadId, Arc<StateHistory>>,
     /// The launching thread of each launching context.
     launching: IdMap<ContextId, ThreadId>,
 }
@@ -20,8 +21,8 @@ impl HostStates {
     /// Adds a state of a thread. States of a thread must be added in order of time.
     pub(super) fn add(&mut self, state: &HostState) {
         let states = self.threads.entry(state.thread).or_default();
-        // The vector is shared with a snapshot at most, which is short-lived.
-        Arc::make_mut(states).push((state.since.0, state.context));
+        // The history is shared with a snapshot at most, which is short-lived.
+        Arc::make_mut(states).push(state.since.0, state.context);
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -47,10 +48,9 @@ impl HostStates {
                 None if nanos > 0 => blamed.push((culprit, nanos)),
                 None => {}
             };
-        let first = states.partition_point(|(since, _)| *since <= from).saturating_sub(1);
         let mut done = from;
         let mut culprit = caller;
-        for &(since, context) in states[first..].iter().take_while(|(since, _)| *since < to) {
+        for (since, context) in states.since(from).take_while(|(since, _)| *since < to) {
             let since = since.max(from);
             add(culprit, since - done);
             (done, culprit) = (since, if context == ContextId::NONE { caller } else { context.into() });
@@ -61,15 +61,13 @@ impl HostStates {
 
     /// Replaces each context by the one that `context` returns for it.
     pub(super) fn rename(&mut self, context: impl Fn(ContextId) -> ContextId) {
-        for (_, states) in self.threads.values_mut().flat_map(Arc::make_mut) {
-            *states = context(*states);
-        }
+        self.threads.values_mut().for_each(|states| Arc::make_mut(states).rename(&context));
         let launching = std::mem::take(&mut self.launching);
         self.launching = launching.into_iter().map(|(id, thread)| (context(id), thread)).collect();
     }
 
     pub(super) fn heap_bytes(&self) -> usize {
-        let states = self.threads.values().map(|states| states.capacity() * size_of::<(u64, ContextId)>());
+        let states = self.threads.values().map(|states| states.heap_bytes());
         states.sum::<usize>() + map_bytes(&self.threads) + map_bytes(&self.launching)
     }
 }

@@ -28,6 +28,7 @@ mod host_states;
 mod idle_cause;
 mod idle_culprit;
 mod sample_history;
+mod state_history;
 mod steady;
 mod streams;
 mod stretches;
@@ -52,6 +53,7 @@ use gpuflame_model::record::{
 use host_states::HostStates;
 use idle_culprit::{IdleAmount, IdleCause, IdleCulprit};
 use sample_history::{SampleHistory, divide_idle};
+pub use state_history::StateHistory;
 use steady::{Cuts, FoundPart, RepeatedLaunches};
 use stretches::LaunchSpan;
 use windows::WindowSpans;

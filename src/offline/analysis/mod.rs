@@ -15,6 +15,7 @@ mod run_pairs;
 mod stragglers;
 mod stream_order;
 mod welch;
+mod work_spans;
 
 pub use arrivals::{
     Arrivals, CollectiveArrivals, CollectiveKernel, CollectiveKernels, Lateness, NotComparable,
@@ -31,5 +32,6 @@ pub use findings::{
 pub use jobs::{JobDifference, JobMember, find_difference, find_missing};
 pub use run_pairs::{MIN_RUNS, PairChange, PairRow, PairVerdict, RunOrder};
 pub use stragglers::{RankComparison, RankTime, StragglerVerdict, compare_ranks, median};
-pub use stream_order::{ImpossibleDuration, Overlaps, StreamOrder, WorkSpans, check_stream_order};
+pub use stream_order::{ImpossibleDuration, Overlaps, StreamOrder, check_stream_order};
 pub use welch::{DurationChange, Durations, compare_durations};
+pub use work_spans::{PlausibleSpans, WorkSpans};

@@ -5,15 +5,11 @@
 //! launched with programmatic dependent launch (`cudaLaunchKernelEx`, Hopper and later) may begin before the previous
 //! kernel ends.
 
-use std::cell::OnceCell;
-
-use gpuflame_explain::events::JoinedRows;
-use gpuflame_explain::join::{Launched, Origin, Sink};
+use super::work_spans::{MICROSECOND_NS, StreamKey, Streams, WorkSpan, WorkSpans};
+use gpuflame_explain::join::Launched;
 use gpuflame_export::compose::call;
-use gpuflame_model::profile::{MAX_PLAUSIBLE_NS, Profile, SteadyPart, add_to, saturating_sum};
-use gpuflame_model::record::{
-    Activity, ContextId, CorrelationId, DeviceId, GpuContextId, IdMap, Nanos, StreamId, Work,
-};
+use gpuflame_model::profile::{Profile, add_to, saturating_sum};
+use gpuflame_model::record::{ContextId, DeviceId, IdMap, Nanos, StreamId, Work};
 use gpuflame_traces::import::LinkReport;
 
 /// Minimum time in ns by which an activity must last past the start of later work for its duration to count as
@@ -21,133 +17,9 @@ use gpuflame_traces::import::LinkReport;
 const MIN_EXCESS_NS: u64 = 10_000;
 /// Part (1/N) of the stream's time by which an activity must also last past the start of later work.
 const MIN_EXCESS_PART: u64 = 100;
-/// Error of times that are whole microseconds, in ns.
-const MICROSECOND_NS: u64 = 1000;
-
 /// Part of the name of all calls that can launch with programmatic dependent launch: `cudaLaunchKernelExC`,
 /// `cuLaunchKernelEx`.
 const PROGRAMMATIC_LAUNCH: &str = "LaunchKernelEx";
-
-/// A [`Sink`] that stores the times and places of activities, which [`check_stream_order`] compares.
-#[derive(Clone, Debug)]
-pub struct WorkSpans {
-    spans: Vec<WorkSpan>,
-    limit: usize,
-    /// Number of activities beyond the limit, which are not stored.
-    skipped: u64,
-    /// Activities with possible durations, by start, once they were asked for.
-    plausible: OnceCell<Vec<WorkSpan>>,
-}
-
-impl WorkSpans {
-    /// Creates a collector that stores at most `limit` activities, of about 70 bytes each.
-    pub fn bounded(limit: usize) -> Self {
-        Self { spans: Vec::new(), limit, skipped: 0, plausible: OnceCell::new() }
-    }
-
-    /// Copies the activities of `events`.
-    pub fn from_events(events: &JoinedRows) -> Self {
-        let mut spans = Self::bounded(usize::MAX);
-        events.activities().iter().for_each(|event| spans.activity(&event.activity, event.origin));
-        spans
-    }
-
-    /// Whether the times are in whole microseconds. Only times in text formats can be in whole microseconds; other
-    /// formats, such as recordings, count nanoseconds. Returns `None` if there are no times.
-    pub fn whole_micros(&self, linked: Option<&LinkReport>) -> Option<bool> {
-        let is_text = |linked: &LinkReport| linked.counts.whole_times + linked.counts.fractional_times > 0;
-        has_whole_micros(&self.spans).map(|whole| whole && linked.is_some_and(is_text))
-    }
-
-    /// Returns the time in which a GPU ran at least one kernel in the steady part of a run, in ns. Returns `None` if activities were
-    /// not stored.
-    pub fn kernel_time(&self, device: DeviceId, steady: Option<SteadyPart>) -> Option<u64> {
-        let (begin, end) = steady.map_or((0, u64::MAX), |steady| (steady.begin.0, steady.end.0));
-        let (mut nanos, mut until) = (0_u64, begin);
-        for span in self.plausible_spans() {
-            if span.stream.0 == device && matches!(span.work, Work::Kernel(_) | Work::Graph) {
-                let last = span.end.min(end);
-                nanos = nanos.saturating_add(last.saturating_sub(span.start.max(until)));
-                until = until.max(last);
-            }
-        }
-        (self.skipped == 0 && !self.spans.is_empty()).then_some(nanos)
-    }
-
-    /// Returns the stored activities whose durations are possible. An activity that lasts beyond the start of later work of its
-    /// stream, and beyond any plausible duration, ends at that start.
-    pub(super) fn plausible_spans(&self) -> &[WorkSpan] {
-        self.plausible.get_or_init(|| self.with_possible_durations())
-    }
-
-    fn with_possible_durations(&self) -> Vec<WorkSpan> {
-        let mut spans: Vec<WorkSpan> =
-            self.spans.iter().filter(|span| span.end >= span.start).copied().collect();
-        spans.sort_unstable_by_key(|span| (span.stream, span.start));
-        for at in 0..spans.len() {
-            let next = spans.get(at + 1).filter(|next| next.stream == spans[at].stream);
-            let end = next.map_or(spans[at].end, |next| next.start);
-            if spans[at].end - spans[at].start > MAX_PLAUSIBLE_NS {
-                spans[at].end = end.max(spans[at].start).min(spans[at].end);
-            }
-        }
-        spans.retain(|span| span.end - span.start <= MAX_PLAUSIBLE_NS);
-        spans.sort_unstable_by_key(|span| (span.start, span.end));
-        spans
-    }
-
-    /// Returns the number of activities that were not stored.
-    pub fn skipped(&self) -> u64 {
-        self.skipped
-    }
-}
-
-impl Sink for WorkSpans {
-    fn activity(&mut self, activity: &Activity, origin: Origin) {
-        if activity.duration().is_none() {
-            return;
-        }
-        if self.spans.len() >= self.limit {
-            self.skipped += 1;
-            return;
-        }
-        let launch = match origin {
-            Origin::Launch(launched) => Some((activity.correlation, launched)),
-            Origin::Missing(_) => None,
-        };
-        self.spans.push(WorkSpan {
-            stream: (activity.device, activity.context, activity.stream),
-            start: activity.start.0,
-            end: activity.end.0,
-            launch,
-            is_node: activity.graph.0 != 0,
-            work: activity.work(),
-        });
-    }
-
-    fn pending(&mut self, _: CorrelationId, _: Launched) {}
-}
-
-type StreamKey = (DeviceId, GpuContextId, StreamId);
-
-/// Times, place and launch of an activity.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct WorkSpan {
-    pub(super) stream: StreamKey,
-    pub(super) start: u64,
-    pub(super) end: u64,
-    launch: Option<(CorrelationId, Launched)>,
-    /// Whether the work may be a node of a graph.
-    is_node: bool,
-    pub(super) work: Work,
-}
-
-impl WorkSpan {
-    /// Returns the launch of the activity, if it is known.
-    pub(super) fn launched(&self) -> Option<Launched> {
-        self.launch.map(|(_, launched)| launched)
-    }
-}
 
 /// Number of overlapping activities, and the total time by which they begin too early.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -206,56 +78,63 @@ impl StreamOrder {
 }
 
 /// Compares the times of all activities, stream by stream. Activities whose trace does not give a stream have no order.
-pub fn check_stream_order(profile: &Profile, work: WorkSpans, linked: Option<&LinkReport>) -> StreamOrder {
+/// Changes the order of `work`.
+pub fn check_stream_order(
+    profile: &Profile,
+    work: &mut WorkSpans,
+    linked: Option<&LinkReport>,
+) -> StreamOrder {
     let mut order = StreamOrder { whole_micros: work.whole_micros(linked), ..StreamOrder::default() };
-    let mut spans = work.spans;
+    let WorkSpans { spans, streams, .. } = work;
     order.first = spans.iter().map(|span| Nanos(span.start)).min().unwrap_or_default();
     // The end of an activity and the start of the next are each off by less than the resolution.
     let resolution = if order.whole_micros == Some(true) { MICROSECOND_NS } else { 1 };
-    mark_graph_nodes(&mut spans);
-    spans.sort_unstable_by_key(|span| (span.stream, span.start, span.end));
+    mark_graph_nodes(spans);
+    streams.sort(spans);
+    sort_by_stream(spans);
     let mut programmatic = ProgrammaticCalls { profile, known: IdMap::default() };
     let has_streamless = linked.is_some_and(|linked| linked.ops_without_stream > 0);
-    order.raw_ns = saturating_sum(spans.iter().map(|span| span.end - span.start));
-    let mut clamped = spans.clone();
-    let mut first = 0;
-    for stream in spans.chunk_by(|a, b| a.stream == b.stream) {
-        let rest = &mut clamped[first..first + stream.len()];
+    order.raw_ns = saturating_sum(spans.iter().map(WorkSpan::nanos));
+    let (mut first, mut clamped) = (0, IdMap::default());
+    for stream in spans.chunk_by(|a, b| a.stream() == b.stream()) {
+        let before = first;
         first += stream.len();
-        if has_streamless && stream[0].stream.2.0 == 0 {
+        let key = streams.key(&stream[0]);
+        if has_streamless && key.2.0 == 0 {
             continue;
         }
         let stream = OneStream {
             launches: stream.iter().map(|span| programmatic.class_of(span)).collect(),
             spans: stream,
+            key,
             resolution,
         };
         stream.count_overlaps(&mut order);
-        stream.find_impossible(rest, &mut order.impossible);
+        stream.find_impossible(&mut order.impossible, &mut |at, end| {
+            clamped.insert(before + at, end);
+        });
     }
     order.impossible.sort_by_key(|row| (std::cmp::Reverse(row.raw_ns - row.clamped_ns), row.start));
-    order.clamped_ns = saturating_sum(clamped.iter().map(|span| span.end - span.start));
-    (order.raw_busy_ns, order.clamped_busy_ns) = (busy_time(&mut spans), busy_time(&mut clamped));
+    let durations =
+        spans.iter().enumerate().map(|(at, span)| *clamped.get(&at).unwrap_or(&span.end) - span.start);
+    order.clamped_ns = if clamped.is_empty() { order.raw_ns } else { saturating_sum(durations) };
+    (order.raw_busy_ns, order.clamped_busy_ns) = busy_times(spans, streams, &clamped);
     order
 }
 
-/// Whether all times differ by whole microseconds, wherever the zero of the clock is.
-fn has_whole_micros(spans: &[WorkSpan]) -> Option<bool> {
-    let first = spans.first()?.start;
-    Some(spans.iter().all(|span| {
-        span.start.abs_diff(first).is_multiple_of(MICROSECOND_NS)
-            && (span.end - span.start).is_multiple_of(MICROSECOND_NS)
-    }))
+/// Sorts by stream and time. Work that is alike in both is in the order of its launches, so that the order is always the same.
+fn sort_by_stream(spans: &mut [WorkSpan]) {
+    spans.sort_unstable_by_key(|span| (span.stream(), span.start, span.end, span.launch_key(), span.work));
 }
 
 /// Marks the work of launches with several activities. If a trace does not mark graph nodes, such a launch is taken for
 /// the launch of a graph.
 fn mark_graph_nodes(spans: &mut [WorkSpan]) {
-    let key = |span: &WorkSpan| span.launch.map(|(id, launched)| (id.0, launched.time));
-    spans.sort_unstable_by_key(key);
-    for one_launch in spans.chunk_by_mut(|a, b| a.launch.is_some() && key(a) == key(b)) {
+    spans.sort_unstable_by_key(WorkSpan::launch_key);
+    let is_same = |a: &WorkSpan, b: &WorkSpan| a.launch_key().is_some() && a.launch_key() == b.launch_key();
+    for one_launch in spans.chunk_by_mut(is_same) {
         if one_launch.len() > 1 {
-            one_launch.iter_mut().for_each(|span| span.is_node = true);
+            one_launch.iter_mut().for_each(WorkSpan::set_node);
         }
     }
 }
@@ -293,6 +172,7 @@ impl ProgrammaticCalls<'_> {
 /// Activities of a stream, by start.
 struct OneStream<'a> {
     spans: &'a [WorkSpan],
+    key: StreamKey,
     /// Class of the call that launched each activity.
     launches: Vec<LaunchClass>,
     resolution: u64,
@@ -307,7 +187,7 @@ impl OneStream<'_> {
                 LaunchClass::MaybeAmd => self.resolution.max(MICROSECOND_NS),
                 _ => self.resolution,
             };
-            if depth > resolution && !span.is_node {
+            if depth > resolution && !span.is_node() {
                 let is_contained = span.end.saturating_add(self.resolution) < end;
                 let is_legal =
                     launch == LaunchClass::Programmatic && (!is_contained || depth <= MIN_EXCESS_NS);
@@ -319,9 +199,9 @@ impl OneStream<'_> {
         }
     }
 
-    /// Finds the activities that began before and ended after a later activity of the stream, and clamps them in
-    /// `clamped` to the start of that later activity.
-    fn find_impossible(&self, clamped: &mut [WorkSpan], found: &mut Vec<ImpossibleDuration>) {
+    /// Finds the activities that began before and ended after a later activity of the stream. Passes the position of each, and the
+    /// start of that later activity, to `clamp`.
+    fn find_impossible(&self, found: &mut Vec<ImpossibleDuration>, clamp: &mut dyn FnMut(usize, u64)) {
         let suspects = self.suspects();
         let excess = saturating_sum(suspects.iter().map(|&(at, start)| self.spans[at].end - start));
         let all = saturating_sum(self.spans.iter().map(|span| span.end - span.start)).saturating_sub(excess);
@@ -330,11 +210,11 @@ impl OneStream<'_> {
             if (span.end - start).saturating_mul(MIN_EXCESS_PART) <= all {
                 continue;
             }
-            clamped[at].end = start;
+            clamp(at, start);
             found.push(ImpossibleDuration {
                 work: span.work,
-                device: span.stream.0,
-                stream: span.stream.2,
+                device: self.key.0,
+                stream: self.key.2,
                 start: Nanos(span.start),
                 raw_ns: span.end - span.start,
                 clamped_ns: start - span.start,
@@ -348,7 +228,7 @@ impl OneStream<'_> {
         let mut next = self.spans.len();
         let mut nexts = vec![next; next + 1];
         for at in (0..self.spans.len()).rev() {
-            if !self.spans[at].is_node {
+            if !self.spans[at].is_node() {
                 next = at;
             }
             nexts[at] = next;
@@ -367,16 +247,25 @@ impl OneStream<'_> {
     }
 }
 
-/// Returns the sum of the busy times of all GPUs.
-fn busy_time(spans: &mut [WorkSpan]) -> u64 {
-    spans.sort_unstable_by_key(|span| (span.stream.0, span.start));
-    let mut busy = 0;
-    for device in spans.chunk_by(|a, b| a.stream.0 == b.stream.0) {
-        let mut end = 0;
-        for span in device {
-            add_to(&mut busy, span.end.saturating_sub(span.start.max(end)));
-            end = end.max(span.end);
+/// Returns the sum of the busy times of all GPUs: as recorded, and with the ends in `clamped`, by position.
+fn busy_times(spans: &[WorkSpan], streams: &Streams, clamped: &IdMap<usize, u64>) -> (u64, u64) {
+    let device = |at: u32| streams.key(&spans[at as usize]).0;
+    let mut order: Vec<u32> = (0..spans.len() as u32).collect();
+    order.sort_unstable_by_key(|at| (device(*at), spans[*at as usize].start));
+    let busy = |end: &dyn Fn(usize) -> u64| {
+        let mut busy = 0;
+        for one_device in order.chunk_by(|a, b| device(*a) == device(*b)) {
+            let mut until = 0;
+            for at in one_device.iter().map(|at| *at as usize) {
+                add_to(&mut busy, end(at).saturating_sub(spans[at].start.max(until)));
+                until = until.max(end(at));
+            }
         }
+        busy
+    };
+    let raw = busy(&|at| spans[at].end);
+    match clamped.is_empty() {
+        true => (raw, raw),
+        false => (raw, busy(&|at| clamped.get(&at).copied().unwrap_or(spans[at].end))),
     }
-    busy
 }

@@ -175,26 +175,29 @@ fn slice_state(node: u32, class: FrameClass) -> SliceState {
     if class == FrameClass::Range { SliceState::Framing(node) } else { SliceState::Working(node) }
 }
 
-/// Returns, for each thread, the spans in which a GPU ran none of the `counted` work and the thread had not yet launched the
-/// next such work.
-pub(super) fn delay_spans(
-    ops: &[OpRecord],
+/// Returns the operations with a duration, by device and start.
+pub(super) fn ops_by_device(ops: &[OpRecord], calls: &[CallRecord]) -> Vec<u32> {
+    let mut order: Vec<u32> = (0..).zip(ops).filter(|(_, op)| op.end > op.start).map(|(at, _)| at).collect();
+    order.sort_unstable_by_key(|&at| {
+        let op = &ops[at as usize];
+        (op.device, op.start, op.call.map_or(i64::MIN, |call| calls[call as usize].start))
+    });
+    order
+}
+
+/// Returns, for each of `threads` threads, the spans in which a GPU ran none of the `counted` work and the thread had not yet
+/// launched the next such work. `ops` are sorted as by [`ops_by_device`].
+pub(super) fn delay_spans<'a>(
+    ops: impl Iterator<Item = &'a OpRecord>,
     calls: &[CallRecord],
     threads: usize,
     counted: impl Fn(&OpRecord) -> bool,
 ) -> Vec<Vec<(i64, i64)>> {
     let mut spans = vec![Vec::new(); threads];
-    let called = |op: &OpRecord| op.call.map(|call| &calls[call as usize]);
-    let mut order: Vec<u32> =
-        (0..).zip(ops).filter(|(_, op)| op.end > op.start && counted(op)).map(|(at, _)| at).collect();
-    order.sort_unstable_by_key(|&at| {
-        let op = &ops[at as usize];
-        (op.device, op.start, called(op).map_or(i64::MIN, |call| call.start))
-    });
     let mut busy: Option<(u32, i64)> = None;
-    for op in order.into_iter().map(|at| &ops[at as usize]) {
+    for op in ops.filter(|op| counted(op)) {
         let until = busy.filter(|(device, _)| *device == op.device).map_or(op.start, |(_, until)| until);
-        if let Some(call) = called(op) {
+        if let Some(call) = op.call.map(|call| &calls[call as usize]) {
             let late = call.start.clamp(until, op.start.max(until));
             if late > until {
                 spans[call.thread as usize].push((until, late));

@@ -78,7 +78,9 @@ impl LaunchFlows {
         if self.is_empty() {
             return resolved;
         }
-        let by_place = |count: usize, place: &dyn Fn(u32) -> (u32, i64)| {
+        // Empty if all flow ends name their call or operation.
+        let by_place = |ends: &[FlowEnd], count: usize, place: &dyn Fn(u32) -> (u32, i64)| {
+            let count = if ends.iter().any(|end| end.number == NONE) { count } else { 0 };
             let mut order: Vec<u32> = (0..count as u32).collect();
             order.sort_by_key(|&at| place(at));
             order
@@ -88,7 +90,7 @@ impl LaunchFlows {
             (lane_of_thread[call.thread as usize], call.start)
         };
         let op_place = |at: u32| (ops[at as usize].lane, ops[at as usize].start);
-        let calls_by_place = by_place(calls.len(), &call_place);
+        let calls_by_place = by_place(&self.starts, calls.len(), &call_place);
         for start in &self.starts {
             let call = match start.number {
                 NONE => innermost_at(&calls_by_place, &call_place, (start.lane, start.time), |call| {
@@ -110,7 +112,7 @@ impl LaunchFlows {
             resolved.calls.sort_unstable();
             resolved.calls.dedup();
         }
-        let ops_by_place = by_place(ops.len(), &op_place);
+        let ops_by_place = by_place(&self.ends, ops.len(), &op_place);
         for end in &self.ends {
             let op = match end.number {
                 NONE if end.enclosed => innermost_at(&ops_by_place, &op_place, (end.lane, end.time), |op| {

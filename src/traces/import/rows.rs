@@ -110,16 +110,19 @@ impl TraceCollector {
             self.split_call_stacks();
         }
         let mut stacks = StackTree::default();
-        let mut spans = host_delays::delay_spans(&self.ops, &self.calls, self.slices.len(), |_| true);
+        let order = host_delays::ops_by_device(&self.ops, &self.calls);
+        let ops = || order.iter().map(|at| &self.ops[*at as usize]);
+        let mut spans = host_delays::delay_spans(ops(), &self.calls, self.slices.len(), |_| true);
         if self.kernel_gaps {
             let is_kernel = |op: &OpRecord| {
                 matches!(op.detail, Detail::Kernel(_) | Detail::Graph)
                     && op.end.saturating_sub(op.start) <= MAX_PLAUSIBLE_NS as i64
             };
-            let more = host_delays::delay_spans(&self.ops, &self.calls, self.slices.len(), is_kernel);
+            let more = host_delays::delay_spans(ops(), &self.calls, self.slices.len(), is_kernel);
             let more = host_delays::since_last_launch(more, &self.calls);
             spans.iter_mut().zip(more).for_each(|(spans, more)| spans.extend(more));
         }
+        drop(order);
         let delay_stacks = self.find_stacks(&mut stacks, spans);
         linked.crossing_slices = self.crossing_slices;
         if self.backward_under_forward {

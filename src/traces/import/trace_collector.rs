@@ -229,16 +229,22 @@ impl TraceCollector {
             return;
         }
         let lane = self.lane_number((process, thread));
+        let call = self
+            .calls
+            .last()
+            .filter(|call| call.start == time && self.thread_lanes[call.thread as usize] == lane);
         let number = match begins {
-            true => self.calls.last().and_then(|call| {
-                let is_here = call.start == time && self.thread_lanes[call.thread as usize] == lane;
-                is_here.then_some((call.correlation, self.calls.len()))
-            }),
+            true => call.map(|call| (call.correlation, self.calls.len())),
             false => self.ops.last().and_then(|op| {
                 let is_here = op.start == time && op.lane == lane;
                 is_here.then_some((op.correlation, self.ops.len()))
             }),
         };
+        // Kineto also ends a flow at each call that launched no work.
+        let ends_at_call = !begins && number.is_none() && call.is_some_and(|call| call.correlation == id);
+        if kind == FlowKind::Launch && ends_at_call {
+            return;
+        }
         if let (FlowKind::Launch, Some((correlation, _))) = (kind, number)
             && self.launch_flows.is_repeated(id, correlation, begins)
         {

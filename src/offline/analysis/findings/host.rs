@@ -89,14 +89,15 @@ pub(super) fn host_costs(lost: &Lost<'_>, pieces: &[Piece]) -> Vec<Cost> {
 /// Returns the reason of a piece, the user's function, and the site that shows it.
 fn reason(lost: &Lost<'_>, piece: &Piece) -> Option<(Reason, String, SampleSite)> {
     let place = lost.places.of(piece.site);
-    let of = |reason: Reason, place: &Place, site: SampleSite| Some((reason, place.function.clone(), site));
+    let of =
+        |reason: Reason, place: &Place, site: SampleSite| Some((reason, place.function.to_string(), site));
     let here = |reason: Reason| of(reason, &place, piece.site);
     match piece.cause {
         Cause::Unknown => return None,
         Cause::Dependency => {
             let is_short = piece.nanos / piece.gaps.max(1) <= MAX_HARDWARE_GAP_NS;
             // In a recording, the site is the work that waited, not the copy that it waited for.
-            let is_copy = lost.is_kernel_time && place.copies() && !is_short;
+            let is_copy = lost.is_kernel_time && place.of_call.copies && !is_short;
             return is_copy.then(|| copy_reason(lost, &place)).and_then(here);
         }
         Cause::HostLate | Cause::LaunchLatency => {}
@@ -108,7 +109,7 @@ fn reason(lost: &Lost<'_>, piece: &Piece) -> Option<(Reason, String, SampleSite)
         Class::Profiler => return here(Reason::Profiler),
         Class::Allocation(_) => return here(Reason::Allocation),
         Class::Loader(loader) if !piece.is_launching && may_load(lost, &loader) => {
-            return Some((Reason::Loader, loader, piece.site));
+            return Some((Reason::Loader, loader.to_string(), piece.site));
         }
         Class::Lock(_) => return here(Reason::Lock),
         _ => {}
@@ -116,10 +117,10 @@ fn reason(lost: &Lost<'_>, piece: &Piece) -> Option<(Reason, String, SampleSite)
     if let Some(waited) = piece.waited_at {
         let site = SampleSite::Context(waited);
         let waited = lost.places.of(site);
-        if waited.allocates() {
+        if waited.of_call.allocates {
             return of(Reason::Allocation, &waited, site);
         }
-        if (waited.waits_for_gpu() || waited.copies())
+        if (waited.of_call.waits_for_gpu || waited.of_call.copies)
             && let Some(reason) = wait_reason(lost, &waited, matches!(piece.site, SampleSite::Between { .. }))
         {
             return of(reason, &waited, site);
@@ -127,7 +128,7 @@ fn reason(lost: &Lost<'_>, piece: &Piece) -> Option<(Reason, String, SampleSite)
     }
     let launched = lost.work.of(&place.function);
     match () {
-        () if place.copies() => match copy_reason(lost, &place) {
+        () if place.of_call.copies => match copy_reason(lost, &place) {
             Reason::Copy => here(Reason::Launches),
             reason => here(reason),
         },
@@ -151,17 +152,17 @@ fn wait_reason(lost: &Lost<'_>, waited: &Place, is_between: bool) -> Option<Reas
     let launched = lost.work.of(&waited.function);
     let reads = launched.to_host.count > 0 && launched.to_host.mean() <= MAX_READ_NS;
     match () {
-        () if waited.copies_synchronously() && launched.to_device.nanos >= launched.to_host.nanos => {
+        () if waited.of_call.copies_synchronously && launched.to_device.nanos >= launched.to_host.nanos => {
             Some(Reason::SynchronousCopy)
         }
-        () if reads && (lost.pageable.1 || waited.waits_for_gpu()) => Some(Reason::Read),
+        () if reads && (lost.pageable.1 || waited.of_call.waits_for_gpu) => Some(Reason::Read),
         () if launched.to_host.nanos > launched.to_device.nanos && lost.pageable.1 => {
             Some(Reason::PageableCopy)
         }
         () if launched.to_device.count > 0 && launched.kernels.count == 0 && lost.pageable.0 => {
             Some(Reason::PageableCopy)
         }
-        () => (!is_between && waited.waits_for_gpu()).then_some(Reason::Wait),
+        () => (!is_between && waited.of_call.waits_for_gpu).then_some(Reason::Wait),
     }
 }
 
@@ -171,9 +172,9 @@ fn copy_reason(lost: &Lost<'_>, place: &Place) -> Reason {
     let is_to_host = launched.to_host.nanos > launched.to_device.nanos;
     let is_pageable = if is_to_host { lost.pageable.1 } else { lost.pageable.0 };
     match () {
-        () if place.fills() => Reason::Copy,
+        () if place.of_call.fills => Reason::Copy,
         () if are_fragments(lost, &launched) => Reason::Fragments,
-        () if place.copies_synchronously() => Reason::SynchronousCopy,
+        () if place.of_call.copies_synchronously => Reason::SynchronousCopy,
         () if is_pageable && is_to_host && launched.to_host.mean() <= MAX_READ_NS => Reason::Read,
         () if is_pageable => Reason::PageableCopy,
         () => Reason::Copy,
@@ -325,7 +326,7 @@ fn cost(lost: &Lost<'_>, reason: Reason, function: &str, group: &Group, usual_ga
         Reason::Other if copies_to_device || ends_in_copy(lost, site) => {
             ("data_loader_late", format!("the GPU waited {time} before data was copied to it"))
         }
-        Reason::Other if place.is_launch_call() => (
+        Reason::Other if place.of_call.is_launch_call => (
             "host_work",
             format!("launches took {time}: code may be loaded on first use, or the queue is full"),
         ),
@@ -347,7 +348,7 @@ fn ends_in_copy(lost: &Lost<'_>, site: SampleSite) -> bool {
     let SampleSite::Between { before, .. } = site else { return false };
     let place = lost.places.of(SampleSite::Context(before));
     let launched = lost.work.of(&place.function);
-    place.copies() && launched.to_device.nanos >= launched.to_host.nanos
+    place.of_call.copies && launched.to_device.nanos >= launched.to_host.nanos
 }
 
 fn launch_cost(lost: &Lost<'_>, group: &Group) -> Option<Cost> {

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::super::stream_order::WorkSpan;
-use super::places::Places;
+use super::super::work_spans::WorkSpan;
+use super::places::{NameNumber, Places};
 use gpuflame_model::profile::views::GPU;
 use gpuflame_model::profile::{LeafFrame, Profile, SampleSite, add_to, saturating_sum};
 use gpuflame_model::record::{CopyKind, Work};
@@ -85,11 +85,12 @@ impl LaunchedWork {
         }
         let mut functions: BTreeMap<String, Launched> = BTreeMap::new();
         // Places that look the same are one, because sums and single activities tell different contexts apart.
-        let mut counts: BTreeMap<(Vec<String>, Work), u64> = BTreeMap::new();
+        let mut counts: BTreeMap<(Box<[NameNumber]>, Work), u64> = BTreeMap::new();
         for ((site, work), sum) in sums {
             let Sum { count, nanos } = sum;
-            add_to(counts.entry((places.of(site).frames.clone(), work)).or_default(), count);
-            let launched = functions.entry(places.of(site).function.clone()).or_default();
+            let place = places.of(site);
+            add_to(counts.entry((place.frames.clone(), work)).or_default(), count);
+            let launched = functions.entry(place.function.to_string()).or_default();
             let most = |known: &mut Option<(SampleSite, u64)>| {
                 if known.is_none_or(|(_, most)| count > most) {
                     *known = Some((site, count));

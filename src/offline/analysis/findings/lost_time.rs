@@ -6,49 +6,19 @@
 //! its pieces already, as the samples of its idle time, in which copies count as busy.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
-use super::super::stream_order::WorkSpan;
-use super::places::{Class, Places};
+use super::super::work_spans::{PlausibleSpans, WorkSpan};
+use super::host_states::HostStates;
+use super::places::{Class, Place, Places};
 use super::reads::{Lead, reads};
 use gpuflame_explain::join::Launched;
 use gpuflame_model::profile::views::{IDLE, idle_word};
 use gpuflame_model::profile::{Cause, Profile, Sample, SampleSite, SteadyPart, add_to};
-use gpuflame_model::record::{ContextId, DeviceId, HostState, IdMap, Row, ThreadId, Work};
+use gpuflame_model::record::{ContextId, DeviceId, IdMap, ThreadId, Work};
 
 /// Longest time in ns from the return of a launch to the beginning of its work on a free GPU.
 const MAX_DELIVERY_NS: u64 = 10_000;
-
-/// States of threads while a GPU waited for them. Traces of other tools have them.
-#[derive(Debug, Default)]
-pub struct HostStates {
-    threads: IdMap<ThreadId, Vec<(u64, ContextId)>>,
-}
-
-impl HostStates {
-    /// Takes a state; ignores all other rows.
-    pub fn row(&mut self, row: &Row<'_>) {
-        if let Row::HostState(HostState { thread, since, context }) = *row {
-            self.threads.entry(thread).or_default().push((since.0, context));
-        }
-    }
-
-    /// Returns the states of a thread in a period, as (start, end, context), in order of time. A context of
-    /// [`ContextId::NONE`] means that the state is unknown.
-    fn during(
-        &self,
-        thread: ThreadId,
-        from: u64,
-        to: u64,
-    ) -> impl Iterator<Item = (u64, u64, ContextId)> + '_ {
-        let states = self.threads.get(&thread).map_or(&[][..], Vec::as_slice);
-        let first = states.partition_point(|(since, _)| *since <= from).saturating_sub(1);
-        let mut next = states.get(first + 1..).unwrap_or_default().iter();
-        states[first..].iter().map_while(move |&(since, context)| {
-            let end = next.next().map_or(to, |(since, _)| (*since).min(to));
-            (since < to).then(|| (since.max(from), end.max(from), context))
-        })
-    }
-}
 
 /// Time for which one cause and one place in the code are responsible.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -92,7 +62,7 @@ pub(super) struct LostTime {
 }
 
 /// Frames, executed line and cause of a piece of idle time.
-type PlaceName = (Vec<String>, String, u8);
+type PlaceName = (Vec<Rc<str>>, String, u8);
 
 /// Site, cause and wait of a piece. Pieces with equal keys are added up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,7 +81,7 @@ impl Key {
 
 #[derive(Debug, Default)]
 struct Pieces {
-    index: BTreeMap<(SampleSite, u8, Option<ContextId>, bool), usize>,
+    index: IdMap<(SampleSite, u8, Option<ContextId>, bool), usize>,
     pieces: Vec<Piece>,
 }
 
@@ -142,7 +112,7 @@ impl LostTime {
                 continue;
             };
             let place = places.of(sample.site);
-            let name = (place.frames.clone(), place.line.clone(), cause as u8);
+            let name = (places.names(&place), place.line.clone(), cause as u8);
             let (_, nanos, gaps) = places_by_name.entry(name).or_insert((Key::new(sample.site, cause), 0, 0));
             add_to(nanos, sample.amount());
             *gaps += sample.count();
@@ -162,27 +132,27 @@ impl LostTime {
 
     /// Returns the time without kernels on a GPU in the steady part of a trace.
     pub(super) fn of_trace(run: &TraceRun<'_>, device: Option<DeviceId>) -> Self {
-        let (mut kernels, mut others, mut launches) = (Vec::new(), Vec::new(), IdMap::default());
-        for span in run.spans {
+        let is_kernel = |span: &&WorkSpan| matches!(span.work, Work::Kernel(_) | Work::Graph);
+        // All are sorted by start.
+        let all = run.spans.as_slice();
+        let of_device = || all.iter().filter(|span| Some(run.spans.device_of(span)) == device);
+        let others: Vec<&WorkSpan> = of_device().filter(|span| !is_kernel(span)).collect();
+        let mut launches = IdMap::default();
+        for span in all {
             if let Some(launched) = span.launched()
                 && let Some(context) = run.profile.context(launched.context)
             {
                 let end = launched.time.0.saturating_add(launched.duration.into());
                 launches.entry(context.thread).or_insert_with(Vec::new).push(end);
             }
-            if Some(span.stream.0) == device {
-                let is_kernel = matches!(span.work, Work::Kernel(_) | Work::Graph);
-                if is_kernel { &mut kernels } else { &mut others }.push(*span);
-            }
         }
         launches.values_mut().for_each(|ends: &mut Vec<u64>| ends.sort_unstable());
-        kernels.sort_unstable_by_key(|span: &WorkSpan| (span.start, span.end));
-        others.sort_unstable_by_key(|span: &WorkSpan| (span.start, span.end));
         let (mut pieces, mut gaps) = (Pieces::default(), Vec::new());
         let lead = Lead::new(reads(&others));
         let mut divider = GapDivider { run, launches, others: &others, first: 0, pieces: &mut pieces, lead };
-        let mut busy = kernels.first().map_or(0, |first| first.end);
-        for kernel in &kernels {
+        let first = of_device().find(is_kernel);
+        let mut busy = first.map_or(0, |first| first.end);
+        for kernel in of_device().filter(is_kernel) {
             divider.lead.advance(kernel);
             if kernel.start > busy {
                 gaps.extend(divider.divide(busy, kernel));
@@ -190,7 +160,7 @@ impl LostTime {
             busy = busy.max(kernel.end);
         }
         let (begin, end) = steady_bounds(run.profile.steady());
-        let first = kernels.first().map_or(0, |first| first.start.max(begin));
+        let first = first.map_or(0, |first| first.start.max(begin));
         Self { pieces: pieces.pieces, gaps, wall: Some(busy.min(end).saturating_sub(first)) }
     }
 }
@@ -200,7 +170,7 @@ pub(super) struct TraceRun<'a> {
     pub(super) profile: &'a Profile,
     pub(super) places: &'a Places<'a>,
     /// Activities with plausible durations.
-    pub(super) spans: &'a [WorkSpan],
+    pub(super) spans: &'a PlausibleSpans,
     pub(super) states: &'a HostStates,
 }
 
@@ -209,7 +179,7 @@ struct GapDivider<'a> {
     /// Ends of the calls that launched work, by thread.
     launches: IdMap<ThreadId, Vec<u64>>,
     /// Copies and fills of the GPU, by start.
-    others: &'a [WorkSpan],
+    others: &'a [&'a WorkSpan],
     /// Index of the first of `others` that has not ended.
     first: usize,
     pieces: &'a mut Pieces,
@@ -289,20 +259,20 @@ impl GapDivider<'_> {
         let ends = self.launches.get(&thread).map_or(&[][..], Vec::as_slice);
         let last = ends.partition_point(|end| *end <= from).checked_sub(1).map_or(from, |at| ends[at]);
         let mut waited = None;
-        let mut states: Vec<(ContextId, u64)> = Vec::new();
+        let mut states: Vec<(ContextId, u64, Rc<Place>)> = Vec::new();
         for (begin, end, context) in self.run.states.during(thread, last, to) {
             if context == ContextId::NONE || end <= begin {
                 continue;
             }
             let place = self.run.places.of(SampleSite::Context(context));
-            if (begin..end).contains(&from) && (place.waits_for_gpu() || place.copies()) {
+            if (begin..end).contains(&from) && (place.of_call.waits_for_gpu || place.of_call.copies) {
                 waited = Some((context, end - begin, end - from));
                 continue;
             }
-            match states.iter_mut().find(|(known, _)| *known == context) {
-                Some((_, sum)) => *sum += end - begin,
+            match states.iter_mut().find(|(known, ..)| *known == context) {
+                Some((_, sum, _)) => *sum += end - begin,
                 // A wait that ended before the kernels did costs nothing.
-                None if !place.waits_for_gpu() => states.push((context, end - begin)),
+                None if !place.of_call.waits_for_gpu => states.push((context, end - begin, place)),
                 None => {}
             }
         }
@@ -312,17 +282,12 @@ impl GapDivider<'_> {
             let key =
                 Key { waited_at: Some(context), ..Key::new(SampleSite::Context(context), Cause::HostLate) };
             parts.push((key, cost));
-            let class =
-                |context: ContextId, nanos| self.run.places.of(SampleSite::Context(context)).class(nanos);
-            let named: u64 = states
-                .iter()
-                .filter(|(context, nanos)| class(*context, *nanos).is_named())
-                .map(|(_, nanos)| nanos)
-                .sum();
+            let is_named = |(_, nanos, place): &&(ContextId, u64, Rc<Place>)| place.class(*nanos).is_named();
+            let named: u64 = states.iter().filter(is_named).map(|(_, nanos, _)| nanos).sum();
             late = late.saturating_sub(cost).max(named.min(late));
             // With this lead, the work that followed would have cost nothing.
             if late <= named {
-                states.retain(|(context, nanos)| class(*context, *nanos).is_named());
+                states.retain(|state| is_named(&state));
             }
             if late == 0 {
                 return;
@@ -345,8 +310,7 @@ impl GapDivider<'_> {
             }
             // Without the wait, the work that followed would have cost nothing.
             if cost.saturating_mul(10) >= late.saturating_mul(9) {
-                let place = |context: ContextId| self.run.places.of(SampleSite::Context(context));
-                states.retain(|(context, nanos)| place(*context).class(*nanos).is_named());
+                states.retain(|(_, nanos, place)| place.class(*nanos).is_named());
             }
             if states.is_empty() {
                 return;
@@ -356,8 +320,8 @@ impl GapDivider<'_> {
         let mut classes: Vec<(Class, u64)> = Vec::new();
         let states: Vec<(ContextId, u64, Class)> = states
             .into_iter()
-            .map(|(context, nanos)| {
-                let class = self.run.places.of(SampleSite::Context(context)).class(nanos);
+            .map(|(context, nanos, place)| {
+                let class = place.class(nanos);
                 match classes.iter_mut().find(|(known, _)| *known == class) {
                     Some((_, sum)) => *sum += nanos,
                     None => classes.push((class.clone(), nanos)),

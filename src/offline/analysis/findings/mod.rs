@@ -7,8 +7,10 @@
 //! ```
 
 mod host;
+mod host_states;
 mod launched;
 mod lost_time;
+mod names;
 mod places;
 mod ranks;
 mod reads;
@@ -18,7 +20,7 @@ mod steps;
 mod streams;
 mod thresholds;
 
-pub use lost_time::HostStates;
+pub use host_states::HostStates;
 pub use ranks::{RankRun, job_findings};
 pub use records::{Evidence, record_findings};
 pub use rules::{RunCosts, RunEvidence, cost_findings, run_costs};
@@ -120,7 +122,7 @@ impl Cost {
         if !caller.is_empty() && caller != "main" && !words.contains(&**caller) {
             words += &format!(", called by {caller}");
         }
-        Self { words, function: function.clone(), line: line.clone(), ..Self::default() }
+        Self { words, function: function.to_string(), line: line.clone(), ..Self::default() }
     }
 
     /// Returns the culprit in words: the place with its line, or the GPU.

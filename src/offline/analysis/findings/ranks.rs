@@ -40,7 +40,7 @@ impl RankRun {
             time.add(stats.work, &work_name(profile, stats.work), stats.weight.nanos);
         }
         // Without single activities, work counts for the step during which it began.
-        match step_times(profile, run.spans.plausible_spans()) {
+        match step_times(profile, run.spans.as_slice()) {
             Some(steps) if !run.has_only_sums => time.steps = steps,
             _ => time.add_steps(profile.step_series()),
         }
@@ -53,19 +53,26 @@ impl RankRun {
             let Some(kind) = kind else { continue };
             let name = work_name(profile, kind).into_owned();
             if !filter.is_communication(kind, &name) {
-                let function = places.of(sample.site).function.clone();
+                let function = places.of(sample.site).function.to_string();
                 add_to(work.entry((name, function)).or_default(), sample.amount());
             }
         }
         // Times on the clock of the trace.
         let offset = run.linked.map_or(0, |linked| linked.offset);
         let mut collectives = CollectiveKernels::new();
-        for span in run.spans.plausible_spans() {
-            let name = work_name(profile, span.work);
-            if matches!(span.work, Work::Kernel(_)) && filter.is_communication(span.work, &name) {
+        let mut known: BTreeMap<Work, bool> = BTreeMap::new();
+        let mut communicates = |work: Work| {
+            let is_kernel = matches!(work, Work::Kernel(_));
+            *known
+                .entry(work)
+                .or_insert_with(|| is_kernel && filter.is_communication(work, &work_name(profile, work)))
+        };
+        for span in run.spans.as_slice() {
+            if communicates(span.work) {
+                let name = work_name(profile, span.work);
                 let [start, end] = [span.start, span.end]
                     .map(|time| i64::try_from(time).unwrap_or(i64::MAX).saturating_sub(offset));
-                let kernel = CollectiveKernel { start, end, device: span.stream.0.0 };
+                let kernel = CollectiveKernel { start, end, device: run.spans.device_of(span).0 };
                 collectives.entry(name.into_owned()).or_default().push(kernel);
             }
         }

@@ -4,7 +4,7 @@
 //! for each launch, by whatever thread, until the host is ahead again. Without the read, the host would be ahead by the time for
 //! which the read waited.
 
-use super::super::stream_order::WorkSpan;
+use super::super::work_spans::WorkSpan;
 use super::thresholds::{MAX_READ_NS, MIN_QUEUED_NS};
 use gpuflame_model::record::{ContextId, CopyKind, Work};
 
@@ -19,8 +19,8 @@ pub(super) struct Read {
 }
 
 /// Returns the reads among copies and fills, in order of their ends.
-pub(super) fn reads(others: &[WorkSpan]) -> Vec<Read> {
-    let read = |span: &WorkSpan| {
+pub(super) fn reads(others: &[&WorkSpan]) -> Vec<Read> {
+    let read = |span: &&WorkSpan| {
         let launched = span.launched().filter(|launched| launched.duration != u32::MAX)?;
         let nanos = span.end - span.start;
         let waited = u64::from(launched.duration).saturating_sub(nanos);

@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 
 use super::super::communication::{CommunicationFilter, WorkClass, sum_spans};
 use super::super::copies::CopySums;
-use super::super::stream_order::{WorkSpan, WorkSpans};
+use super::super::work_spans::{PlausibleSpans, WorkSpan};
 use super::host::host_costs;
+use super::host_states::HostStates;
 use super::launched::LaunchedWork;
-use super::lost_time::{HostStates, LostTime, Piece, TraceRun};
+use super::lost_time::{LostTime, Piece, TraceRun};
 use super::places::Places;
 use super::steps::{WarmUp, late_slowdown, slow_steps, warm_up};
 use super::streams::{default_stream, idle_gpu};
@@ -29,7 +30,7 @@ pub struct RunEvidence<'a> {
     /// Sums and names.
     pub profile: &'a Profile,
     /// Single activities; none if the recording has only sums.
-    pub spans: &'a WorkSpans,
+    pub spans: &'a PlausibleSpans,
     /// States of the host's threads, from traces of other tools.
     pub states: &'a HostStates,
     /// Copies by direction and kinds of memory.
@@ -85,10 +86,10 @@ pub struct RunCosts {
 
 /// Runs all checks for lost time on one run.
 pub fn run_costs(run: &RunEvidence<'_>) -> RunCosts {
-    let found = if has_steady_time(run.profile) { costs(run) } else { Vec::new() };
-    let exposed = (!run.has_only_sums)
-        .then(|| exposed_communication(run.profile, run.spans.plausible_spans(), run.linked))
-        .map(|cost| cost.map_or(0, |cost| cost.nanos));
+    let communication = exposed_communication(run.profile, run.spans, run.linked);
+    let exposed = communication.as_ref().map_or(0, |cost| cost.nanos);
+    let exposed = (!run.has_only_sums).then_some(exposed);
+    let found = if has_steady_time(run.profile) { costs(run, communication) } else { Vec::new() };
     let missing = RULES.iter().filter_map(|(id, _)| Some((*id, missing_data(run, id)?))).collect();
     RunCosts { found, missing, wall: wall(run.profile), exposed }
 }
@@ -147,14 +148,14 @@ fn has_steady_time(profile: &Profile) -> bool {
     wall(profile) > 0
 }
 
-fn costs(run: &RunEvidence<'_>) -> Vec<Cost> {
+fn costs(run: &RunEvidence<'_>, communication: Option<Cost>) -> Vec<Cost> {
     let profile = run.profile;
     let places = Places::new(profile);
     let is_trace = run.linked.is_some();
     let busiest = profile.times().iter().max_by_key(|time| time.steady().busy).map(|time| time.device);
-    let spans = run.spans.plausible_spans();
+    let spans = run.spans;
     // The findings of a recording are the same with and without single activities.
-    let rows = is_trace.then_some(spans);
+    let rows = is_trace.then(|| spans.as_slice());
     let lost = Lost {
         work: LaunchedWork::new(profile, &places, rows, MAX_TINY_KERNEL_NS),
         has_rows: rows.is_some(),
@@ -183,13 +184,13 @@ fn costs(run: &RunEvidence<'_>) -> Vec<Cost> {
     let is_covered = profile.coverage().all.is_sufficient();
     if !run.has_only_sums && is_covered {
         let steps = warm_up.map_or(0, |warm_up| warm_up.steps);
-        found.extend(slow_steps(profile, spans, steps, lost.work.iterations));
+        found.extend(slow_steps(profile, spans.as_slice(), steps, lost.work.iterations));
         found.extend(late_slowdown(profile, spans, since, lost.work.iterations.saturating_sub(steps as u64)));
     }
     if let Some(waits) = event_waits(run) {
         found.extend(default_stream(spans, waits));
     }
-    found.extend(exposed_communication(profile, spans, run.linked));
+    found.extend(communication);
     found.extend(managed_memory(profile, &places));
     for cost in &mut found {
         if let (Some(context), true) = (cost.launched_by, cost.words.is_empty()) {
@@ -311,7 +312,11 @@ fn warm_up_cost(places: &Places<'_>, warm_up: &WarmUp, piece: Option<Piece>) -> 
 }
 
 /// Returns the finding about communication that no computation overlaps.
-fn exposed_communication(profile: &Profile, spans: &[WorkSpan], linked: Option<&LinkReport>) -> Option<Cost> {
+fn exposed_communication(
+    profile: &Profile,
+    spans: &PlausibleSpans,
+    linked: Option<&LinkReport>,
+) -> Option<Cost> {
     let collectives = linked.map(|linked| linked.collectives.clone()).unwrap_or_default();
     let filter = CommunicationFilter { collectives, ..CommunicationFilter::default() };
     let mut classes = BTreeMap::new();
@@ -323,14 +328,12 @@ fn exposed_communication(profile: &Profile, spans: &[WorkSpan], linked: Option<&
         })
     };
     let (begin, end) = profile.steady().map_or((0, u64::MAX), |steady| (steady.begin.0, steady.end.0));
-    let mut sorted: Vec<&WorkSpan> =
-        spans.iter().filter(|span| span.start >= begin && span.end <= end).collect();
-    sorted.sort_unstable_by_key(|span| (span.start, span.end));
+    let inside = spans.as_slice().iter().filter(|span| span.start >= begin && span.end <= end);
     let site = |span: &WorkSpan| {
         span.launched().map_or(SampleSite::NoStack, |launched| SampleSite::Context(launched.context))
     };
     let (devices, places) = sum_spans(
-        sorted.into_iter().map(|span| (span.stream.0, span.start, span.end, class(span.work), site(span))),
+        inside.map(|span| (spans.device_of(span), span.start, span.end, class(span.work), site(span))),
     );
     let (device, sums) = devices.into_iter().max_by_key(|(_, sums)| sums.exposed)?;
     let (most, share) = places.into_iter().max_by_key(|(_, share)| share.exposed)?;

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use super::super::mann_whitney::differ_at_one_percent;
 use super::super::stragglers::{StepTimes, median};
-use super::super::stream_order::WorkSpan;
+use super::super::work_spans::{PlausibleSpans, WorkSpan};
 use super::Cost;
 use super::thresholds::{
     MAX_SPREAD_PERCENT, MAX_WARM_UP_PERCENT, MIN_SLOW_STEP_PERCENT, MIN_SLOWDOWN_PERCENT, MIN_STEPS,
 };
 use gpuflame_explain::communication::is_communication_kernel;
 use gpuflame_model::profile::{Profile, StepGroup, add_to, format_nanos, saturating_sum};
-use gpuflame_model::record::{ContextId, CopyKind, Work};
+use gpuflame_model::record::{ContextId, CopyKind, IdMap, NameId, Work};
 
 /// First steps that took longer than the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +74,8 @@ fn step_work(profile: &Profile, spans: &[WorkSpan]) -> Vec<StepWork> {
     let steps = single_steps(profile);
     let mut work: Vec<StepWork> =
         steps.iter().map(|step| StepWork { number: step.number, ..StepWork::default() }).collect();
-    for span in spans.iter().filter(|span| is_computation(profile, span.work)) {
+    let mut classifier = Classifier::new(profile);
+    for span in spans.iter().filter(|span| classifier.is_computation(span.work)) {
         let Some(launched) = span.launched() else { continue };
         let after = steps.partition_point(|step| step.begin <= launched.time);
         if let Some(at) = after.checked_sub(1).filter(|at| launched.time < steps[*at].end) {
@@ -101,11 +102,31 @@ fn is_slow_step(step: &StepWork, usual: u64, kernels: u64) -> bool {
         && step.kernels.abs_diff(kernels) * 20 <= kernels
 }
 
-fn is_computation(profile: &Profile, work: Work) -> bool {
-    match work {
-        Work::Kernel(name) => !profile.kernel(name).is_some_and(is_communication_kernel),
-        Work::Graph => true,
-        Work::Copy(_) | Work::Set => false,
+/// Tells communication from computation. Each name is examined once, because a run has millions of kernels and some hundred
+/// names.
+struct Classifier<'a> {
+    profile: &'a Profile,
+    known: IdMap<NameId, bool>,
+}
+
+impl<'a> Classifier<'a> {
+    fn new(profile: &'a Profile) -> Self {
+        Self { profile, known: IdMap::default() }
+    }
+
+    fn communicates(&mut self, work: Work) -> bool {
+        match work {
+            Work::Kernel(name) => *self
+                .known
+                .entry(name)
+                .or_insert_with(|| self.profile.kernel(name).is_some_and(is_communication_kernel)),
+            Work::Copy(kind) => kind == CopyKind::PTOP,
+            Work::Graph | Work::Set => false,
+        }
+    }
+
+    fn is_computation(&mut self, work: Work) -> bool {
+        matches!(work, Work::Kernel(_) | Work::Graph) && !self.communicates(work)
     }
 }
 
@@ -114,16 +135,15 @@ fn is_computation(profile: &Profile, work: Work) -> bool {
 pub(super) fn step_times(profile: &Profile, spans: &[WorkSpan]) -> Option<StepTimes> {
     let steps = single_steps(profile);
     let (mut work, mut communication) = (vec![0_u64; steps.len()], vec![0_u64; steps.len()]);
+    let mut classifier = Classifier::new(profile);
     for span in spans {
         let Some(launched) = span.launched() else { continue };
         let after = steps.partition_point(|step| step.begin <= launched.time);
         let Some(at) = after.checked_sub(1).filter(|at| launched.time < steps[*at].end) else { continue };
-        let communicates = match span.work {
-            Work::Kernel(name) => profile.kernel(name).is_some_and(is_communication_kernel),
-            Work::Copy(kind) => kind == CopyKind::PTOP,
-            Work::Graph | Work::Set => false,
-        };
-        add_to(if communicates { &mut communication[at] } else { &mut work[at] }, span.end - span.start);
+        add_to(
+            if classifier.communicates(span.work) { &mut communication[at] } else { &mut work[at] },
+            span.end - span.start,
+        );
     }
     (!steps.is_empty()).then_some(StepTimes { work, communication })
 }
@@ -136,7 +156,8 @@ fn iteration_work(profile: &Profile, spans: &[WorkSpan], iterations: u64) -> Vec
         return Vec::new();
     }
     let mut executions: BTreeMap<(Work, ContextId), Vec<(u64, u64)>> = BTreeMap::new();
-    for span in spans.iter().filter(|span| is_computation(profile, span.work)) {
+    let mut classifier = Classifier::new(profile);
+    for span in spans.iter().filter(|span| classifier.is_computation(span.work)) {
         let Some(launched) = span.launched() else { continue };
         let key = (span.work, launched.context);
         executions.entry(key).or_default().push((span.start, span.end - span.start));
@@ -232,7 +253,8 @@ fn longest_launcher(spans: &[WorkSpan]) -> Option<ContextId> {
 /// its executions in a step or an iteration, because its work differs from position to position.
 fn executions(profile: &Profile, spans: &[WorkSpan], since: u64, iterations: u64) -> Vec<Vec<u64>> {
     let mut found: BTreeMap<Work, Vec<u64>> = BTreeMap::new();
-    for span in spans.iter().filter(|span| span.start >= since && is_computation(profile, span.work)) {
+    let mut classifier = Classifier::new(profile);
+    for span in spans.iter().filter(|span| span.start >= since && classifier.is_computation(span.work)) {
         found.entry(span.work).or_default().push(span.end - span.start);
     }
     let mut all = Vec::new();
@@ -264,10 +286,11 @@ fn is_apart(early: &[u64], late: &[u64]) -> bool {
 /// Returns the finding about kernels that take longer late in the run than early in it.
 pub(super) fn late_slowdown(
     profile: &Profile,
-    spans: &[WorkSpan],
+    all_spans: &PlausibleSpans,
     since: u64,
     iterations: u64,
 ) -> Option<Cost> {
+    let spans = all_spans.as_slice();
     let (mut nanos, mut count, mut early, mut all) = (0_u64, 0, 0_u64, 0_u64);
     let series = executions(profile, spans, since, iterations);
     for durations in series.into_iter().filter(|durations| durations.len() >= MIN_EXECUTIONS) {
@@ -294,6 +317,6 @@ pub(super) fn late_slowdown(
         format_nanos(nanos)
     );
     let launched_by = longest_launcher(spans);
-    let device = spans.first().map(|span| span.stream.0);
+    let device = spans.first().map(|span| all_spans.device_of(span));
     Some(Cost { id: "late_slowdown", nanos, count, why, launched_by, device, ..Cost::default() })
 }

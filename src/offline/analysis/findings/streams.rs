@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::super::stream_order::WorkSpan;
+use super::super::work_spans::{PlausibleSpans, WorkSpan};
 use super::Cost;
 use super::thresholds::{MAX_HANDOVER_NS, MIN_IDLE_DIFFERENCE_PERCENT, MIN_SERIAL_PERCENT};
 use gpuflame_export::percent;
@@ -12,12 +12,13 @@ use gpuflame_model::record::{DeviceId, Work};
 /// Returns the finding about kernels of two streams that never overlap, although they were launched in time to overlap.
 /// The legacy default stream waits for all blocking streams, and they for it. Streams also wait for events: if the program
 /// uses as many event waits as there are changes between streams, the waits are intended.
-pub(super) fn default_stream(spans: &[WorkSpan], event_waits: u64) -> Option<Cost> {
+pub(super) fn default_stream(spans: &PlausibleSpans, event_waits: u64) -> Option<Cost> {
     let mut devices: BTreeMap<DeviceId, Vec<&WorkSpan>> = BTreeMap::new();
-    for span in spans.iter().filter(|span| matches!(span.work, Work::Kernel(_))) {
-        devices.entry(span.stream.0).or_default().push(span);
+    for span in spans.as_slice().iter().filter(|span| matches!(span.work, Work::Kernel(_))) {
+        devices.entry(spans.device_of(span)).or_default().push(span);
     }
-    devices.into_values().filter_map(|spans| serial_streams(spans, event_waits)).max_by_key(|cost| cost.nanos)
+    let costs = devices.into_values().filter_map(|kernels| serial_streams(spans, &kernels, event_waits));
+    costs.max_by_key(|cost| cost.nanos)
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,18 +28,18 @@ struct Pair {
     waits: u64,
 }
 
-fn serial_streams(mut spans: Vec<&WorkSpan>, event_waits: u64) -> Option<Cost> {
-    spans.sort_unstable_by_key(|span| (span.start, span.end));
+/// Returns the finding about the kernels of one GPU, which are sorted by time.
+fn serial_streams(all: &PlausibleSpans, spans: &[&WorkSpan], event_waits: u64) -> Option<Cost> {
     let mut streams: BTreeMap<_, u64> = BTreeMap::new();
     let mut pairs: BTreeMap<_, Pair> = BTreeMap::new();
-    for span in &spans {
-        *streams.entry(span.stream).or_default() += span.end - span.start;
+    for span in spans {
+        *streams.entry(span.stream()).or_default() += span.end - span.start;
     }
     for (before, after) in spans.iter().zip(&spans[1.min(spans.len())..]) {
-        if before.stream == after.stream {
+        if before.stream() == after.stream() {
             continue;
         }
-        let key = (before.stream.min(after.stream), before.stream.max(after.stream));
+        let key = (before.stream().min(after.stream()), before.stream().max(after.stream()));
         let pair = pairs.entry(key).or_default();
         pair.changes += 1;
         let launched = after
@@ -60,22 +61,24 @@ fn serial_streams(mut spans: Vec<&WorkSpan>, event_waits: u64) -> Option<Cost> {
         .into_iter()
         .min_by_key(|(_, nanos)| *nanos)?;
     let other = if shorter == first { second } else { first };
+    let first = spans.iter().find(|span| span.stream() == shorter)?;
+    let (device, _, number) = all.stream_of(first);
+    let other = spans.iter().find(|span| span.stream() == other).map_or(number, |span| all.stream_of(span).2);
     let why = format!(
         "kernels of stream {} waited for stream {} {} times and never ran beside it, for up to {}: the legacy default \
          stream may serialise them",
-        shorter.2.0,
-        other.2.0,
+        number.0,
+        other.0,
         pair.waits,
         format_nanos(nanos)
     );
-    let site = spans.iter().find(|span| span.stream == shorter).and_then(|span| span.launched());
     Some(Cost {
         id: "default_stream",
         nanos,
         count: pair.waits,
         why,
-        launched_by: site.map(|launched| launched.context),
-        device: Some(shorter.0),
+        launched_by: first.launched().map(|launched| launched.context),
+        device: Some(device),
         ..Cost::default()
     })
 }

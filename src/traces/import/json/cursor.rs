@@ -7,6 +7,7 @@
 
 use super::buffer::PADDING;
 use super::mask::InstructionSet;
+use super::number::are_digits;
 
 /// Position at which the scanner stopped, and the syntax that it expected there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,16 +150,6 @@ fn word_end(bytes: &[u8], mut at: usize) -> usize {
     at
 }
 
-/// Whether all eight bytes are digits.
-#[inline(always)]
-fn are_digits(bytes: [u8; 8]) -> bool {
-    let bytes = u64::from_le_bytes(bytes);
-    let high = bytes & 0xf0f0_f0f0_f0f0_f0f0;
-    // A digit is a byte from 0x30 to 0x39, so adding 6 does not change its upper half.
-    let low = bytes.wrapping_add(0x0606_0606_0606_0606) & 0xf0f0_f0f0_f0f0_f0f0;
-    high == 0x3030_3030_3030_3030 && low == high
-}
-
 #[inline(always)]
 fn is_word(byte: u8) -> bool {
     matches!(byte, b'-' | b'+' | b'.' | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' | b'_' | b'#')
@@ -232,8 +223,9 @@ impl Escape {
     }
 }
 
+/// Returns the bytes from `at` on. At most as many bytes as the padding has may be read past the end of the text.
 #[inline(always)]
-fn load_at<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
+pub(super) fn load_at<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
     bytes[at..].first_chunk().expect("padding")
 }
 

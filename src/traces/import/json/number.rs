@@ -13,7 +13,7 @@ pub(crate) fn parse_micros(text: &[u8]) -> Option<(i64, bool)> {
         [b'-', rest @ ..] => (true, rest),
         rest => (false, rest),
     };
-    let whole = digits.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let whole = count_digits(digits);
     let mut value = if whole <= 16 { parse_digits(&digits[..whole]) as i64 } else { i64::MAX };
     if whole == 0 || value > MAX_MICROS {
         return parse_general(text, 3).map(|nanos| (nanos, digits.get(whole) == Some(&b'.')));
@@ -54,7 +54,7 @@ pub(crate) fn parse_integer(text: &[u8]) -> Option<i64> {
         [b'-', rest @ ..] => (true, rest),
         rest => (false, rest),
     };
-    if digits.is_empty() || digits.len() > 18 || !digits.iter().all(u8::is_ascii_digit) {
+    if digits.is_empty() || digits.len() > 18 || count_digits(digits) < digits.len() {
         return parse_general(text, 0).filter(|_| has_zero_fraction(text));
     }
     let value = parse_digits(digits) as i64;
@@ -67,8 +67,47 @@ pub(crate) fn parse_unsigned(text: &[u8]) -> Option<u64> {
     parse_integer(text).and_then(|value| u64::try_from(value).ok())
 }
 
-fn parse_digits(digits: &[u8]) -> u64 {
-    digits.iter().fold(0, |value, digit| value * 10 + u64::from(digit - b'0'))
+/// Returns the number of digits at the beginning of the text.
+#[inline]
+fn count_digits(text: &[u8]) -> usize {
+    let mut count = 0;
+    while let Some(eight) = text[count..].first_chunk()
+        && are_digits(*eight)
+    {
+        count += 8;
+    }
+    count + text[count..].iter().take_while(|byte| byte.is_ascii_digit()).count()
+}
+
+/// Returns the value of at most 19 digits. Eight are read at once, because one after another each digit waits for the product of
+/// the digits before it.
+#[inline]
+fn parse_digits(mut digits: &[u8]) -> u64 {
+    let mut value = 0;
+    while let Some((eight, rest)) = digits.split_first_chunk() {
+        value = value * 100_000_000 + parse_eight_digits(*eight);
+        digits = rest;
+    }
+    digits.iter().fold(value, |value, digit| value * 10 + u64::from(digit - b'0'))
+}
+
+/// Returns the value of eight digits: joins neighbours to numbers of two, then four, then eight digits.
+#[inline]
+fn parse_eight_digits(digits: [u8; 8]) -> u64 {
+    let ones = u64::from_le_bytes(digits) & 0x0f0f_0f0f_0f0f_0f0f;
+    let twos = (ones.wrapping_mul(10 << 8 | 1) >> 8) & 0x00ff_00ff_00ff_00ff;
+    let fours = (twos.wrapping_mul(100 << 16 | 1) >> 16) & 0x0000_ffff_0000_ffff;
+    fours.wrapping_mul(10_000 << 32 | 1) >> 32
+}
+
+/// Whether all eight bytes are digits.
+#[inline(always)]
+pub(super) fn are_digits(bytes: [u8; 8]) -> bool {
+    let bytes = u64::from_le_bytes(bytes);
+    let high = bytes & 0xf0f0_f0f0_f0f0_f0f0;
+    // A digit is a byte from 0x30 to 0x39, so adding 6 does not change its upper half.
+    let low = bytes.wrapping_add(0x0606_0606_0606_0606) & 0xf0f0_f0f0_f0f0_f0f0;
+    high == 0x3030_3030_3030_3030 && low == high
 }
 
 fn has_zero_fraction(text: &[u8]) -> bool {

@@ -1,0 +1,36 @@
+//! States of the host's threads, from traces of other tools.
+
+use gpuflame_explain::timeline::StateHistory;
+use gpuflame_model::record::{ContextId, HostState, IdMap, Row, ThreadId};
+
+/// States of threads while a GPU waited for them. Traces of other tools have them.
+#[derive(Debug, Default)]
+pub struct HostStates {
+    threads: IdMap<ThreadId, StateHistory>,
+}
+
+impl HostStates {
+    /// Takes a state; ignores all other rows.
+    pub fn row(&mut self, row: &Row<'_>) {
+        if let Row::HostState(HostState { thread, since, context }) = *row {
+            self.threads.entry(thread).or_default().push(since.0, context);
+        }
+    }
+
+    /// Returns the states of a thread in a period, as (start, end, context), in order of time. A context of
+    /// [`ContextId::NONE`] means that the state is unknown.
+    pub(super) fn during(
+        &self,
+        thread: ThreadId,
+        from: u64,
+        to: u64,
+    ) -> impl Iterator<Item = (u64, u64, ContextId)> + '_ {
+        let states = self.threads.get(&thread).into_iter().flat_map(move |states| states.since(from));
+        let mut states = states.peekable();
+        std::iter::from_fn(move || {
+            let (since, context) = states.next()?;
+            let end = states.peek().map_or(to, |(next, _)| (*next).min(to));
+            (since < to).then(|| (since.max(from), end.max(from), context))
+        })
+    }
+}

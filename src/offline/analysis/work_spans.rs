@@ -1,0 +1,246 @@
+//! Times, places and launches of single activities, in 48 bytes each.
+
+use gpuflame_explain::events::JoinedRows;
+use gpuflame_explain::join::{Launched, Origin, Sink};
+use gpuflame_model::profile::{MAX_PLAUSIBLE_NS, SteadyPart};
+use gpuflame_model::record::{
+    Activity, ContextId, CorrelationId, DeviceId, GpuContextId, IdMap, Nanos, StreamId, Work,
+};
+use gpuflame_traces::import::LinkReport;
+
+/// A [`Sink`] that stores the times and places of activities.
+///
+/// [`check_stream_order`](super::check_stream_order) compares them, and [`PlausibleSpans`] are the ones that findings count.
+#[derive(Debug)]
+pub struct WorkSpans {
+    pub(super) spans: Vec<WorkSpan>,
+    pub(super) streams: Streams,
+    limit: usize,
+    /// Number of activities beyond the limit, which are not stored.
+    skipped: u64,
+}
+
+/// Streams, by the number that a [`WorkSpan`] has.
+#[derive(Debug, Default)]
+pub(super) struct Streams {
+    keys: Vec<StreamKey>,
+    numbers: IdMap<StreamKey, u32>,
+    last: u32,
+}
+
+pub(super) type StreamKey = (DeviceId, GpuContextId, StreamId);
+
+impl Streams {
+    fn number(&mut self, key: StreamKey) -> u32 {
+        // Most work runs on the same stream as the work before it.
+        if self.keys.get(self.last as usize) != Some(&key) {
+            self.last = *self.numbers.entry(key).or_insert_with(|| {
+                self.keys.push(key);
+                self.keys.len() as u32 - 1
+            });
+        }
+        self.last
+    }
+
+    pub(super) fn key(&self, span: &WorkSpan) -> StreamKey {
+        self.keys[span.stream() as usize]
+    }
+
+    /// Numbers the streams of `spans` by device, context and stream, so that their numbers sort as their keys do.
+    pub(super) fn sort(&mut self, spans: &mut [WorkSpan]) {
+        let mut order: Vec<u32> = (0..self.keys.len() as u32).collect();
+        order.sort_unstable_by_key(|number| self.keys[*number as usize]);
+        if order.is_sorted() {
+            return;
+        }
+        let mut numbers = vec![0; order.len()];
+        (0..).zip(&order).for_each(|(new, old)| numbers[*old as usize] = new);
+        spans.iter_mut().for_each(|span| span.set_stream(numbers[span.stream() as usize]));
+        self.keys = order.iter().map(|old| self.keys[*old as usize]).collect();
+        self.numbers = self.keys.iter().copied().zip(0..).collect();
+    }
+}
+
+impl WorkSpans {
+    /// Creates a collector that stores at most `limit` activities.
+    pub fn bounded(limit: usize) -> Self {
+        Self { spans: Vec::new(), streams: Streams::default(), limit, skipped: 0 }
+    }
+
+    /// Copies the activities of `events`.
+    pub fn from_events(events: &JoinedRows) -> Self {
+        let mut spans = Self::bounded(usize::MAX);
+        spans.spans.reserve_exact(events.activities().len());
+        events.activities().iter().for_each(|event| spans.activity(&event.activity, event.origin));
+        spans
+    }
+
+    /// Whether the times are in whole microseconds. Only times in text formats can be in whole microseconds; other
+    /// formats, such as recordings, count nanoseconds. Returns `None` if there are no times.
+    pub fn whole_micros(&self, linked: Option<&LinkReport>) -> Option<bool> {
+        let is_text = |linked: &LinkReport| linked.counts.whole_times + linked.counts.fractional_times > 0;
+        has_whole_micros(&self.spans).map(|whole| whole && linked.is_some_and(is_text))
+    }
+
+    /// Returns the number of activities that were not stored.
+    pub fn skipped(&self) -> u64 {
+        self.skipped
+    }
+}
+
+impl Sink for WorkSpans {
+    fn activity(&mut self, activity: &Activity, origin: Origin) {
+        if activity.duration().is_none() {
+            return;
+        }
+        if self.spans.len() >= self.limit {
+            self.skipped += 1;
+            return;
+        }
+        let (launch, is_launched) = match origin {
+            Origin::Launch(launched) => (launched, true),
+            Origin::Missing(_) => (Launched { time: Nanos(0), duration: 0, context: ContextId::NONE }, false),
+        };
+        let stream = self.streams.number((activity.device, activity.context, activity.stream));
+        self.spans.push(WorkSpan {
+            start: activity.start.0,
+            end: activity.end.0,
+            launch,
+            correlation: activity.correlation,
+            work: activity.work(),
+            stream_and_flags: stream & STREAM
+                | if is_launched { IS_LAUNCHED } else { 0 }
+                | if activity.graph.0 != 0 { IS_NODE } else { 0 },
+        });
+    }
+
+    fn pending(&mut self, _: CorrelationId, _: Launched) {}
+}
+
+/// Times, place and launch of an activity.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WorkSpan {
+    pub(super) start: u64,
+    pub(super) end: u64,
+    /// Launch of the activity, if it is known.
+    launch: Launched,
+    correlation: CorrelationId,
+    pub(super) work: Work,
+    /// Number of the stream, [`IS_LAUNCHED`] and [`IS_NODE`].
+    stream_and_flags: u32,
+}
+
+const _: () = assert!(size_of::<WorkSpan>() == 48, "a span grew: up to a million are stored");
+
+/// Bits of the number of the stream.
+const STREAM: u32 = u32::MAX >> 2;
+/// Bit that is set if the launch is known.
+const IS_LAUNCHED: u32 = 1 << 31;
+/// Bit that is set if the work may be a node of a graph.
+const IS_NODE: u32 = 1 << 30;
+
+impl WorkSpan {
+    /// Returns the launch of the activity, if it is known.
+    pub(super) fn launched(&self) -> Option<Launched> {
+        (self.stream_and_flags & IS_LAUNCHED != 0).then_some(self.launch)
+    }
+
+    /// Returns what identifies the launch of the activity, if it is known.
+    pub(super) fn launch_key(&self) -> Option<(u32, Nanos)> {
+        self.launched().map(|launched| (self.correlation.0, launched.time))
+    }
+
+    /// Whether the work may be a node of a graph.
+    pub(super) fn is_node(&self) -> bool {
+        self.stream_and_flags & IS_NODE != 0
+    }
+
+    pub(super) fn set_node(&mut self) {
+        self.stream_and_flags |= IS_NODE;
+    }
+
+    /// Number of the stream in [`Streams`].
+    pub(super) fn stream(&self) -> u32 {
+        self.stream_and_flags & STREAM
+    }
+
+    fn set_stream(&mut self, stream: u32) {
+        self.stream_and_flags = self.stream_and_flags & !STREAM | stream;
+    }
+
+    pub(super) fn nanos(&self) -> u64 {
+        self.end - self.start
+    }
+}
+
+/// Activities whose durations are possible, by start. An activity that lasts beyond the start of later work of its stream, and
+/// beyond any plausible duration, ends at that start.
+#[derive(Debug)]
+pub struct PlausibleSpans {
+    spans: Vec<WorkSpan>,
+    streams: Streams,
+    skipped: u64,
+}
+
+impl PlausibleSpans {
+    /// Returns those activities of `all` whose durations are possible.
+    pub fn new(all: WorkSpans) -> Self {
+        let WorkSpans { mut spans, mut streams, skipped, .. } = all;
+        let is_plausible = |span: &WorkSpan| span.nanos() <= MAX_PLAUSIBLE_NS;
+        streams.sort(&mut spans);
+        if !spans.iter().all(is_plausible) {
+            spans.sort_unstable_by_key(|span| (span.stream(), span.start));
+            for at in 0..spans.len() {
+                let next = spans.get(at + 1).filter(|next| next.stream() == spans[at].stream());
+                let end = next.map_or(spans[at].end, |next| next.start);
+                if !is_plausible(&spans[at]) {
+                    spans[at].end = end.max(spans[at].start).min(spans[at].end);
+                }
+            }
+            spans.retain(is_plausible);
+        }
+        spans.sort_unstable_by_key(|span| (span.start, span.end, span.stream(), span.launch.time));
+        Self { spans, streams, skipped }
+    }
+
+    pub(super) fn as_slice(&self) -> &[WorkSpan] {
+        &self.spans
+    }
+
+    /// Returns the device, context and stream of an activity.
+    pub(super) fn stream_of(&self, span: &WorkSpan) -> StreamKey {
+        self.streams.key(span)
+    }
+
+    /// Returns the device of an activity.
+    pub(super) fn device_of(&self, span: &WorkSpan) -> DeviceId {
+        self.stream_of(span).0
+    }
+
+    /// Returns the time in which a GPU ran at least one kernel in the steady part of a run, in ns. Returns `None` if activities were
+    /// not stored.
+    pub fn kernel_time(&self, device: DeviceId, steady: Option<SteadyPart>) -> Option<u64> {
+        let (begin, end) = steady.map_or((0, u64::MAX), |steady| (steady.begin.0, steady.end.0));
+        let (mut nanos, mut until) = (0_u64, begin);
+        for span in &self.spans {
+            if self.device_of(span) == device && matches!(span.work, Work::Kernel(_) | Work::Graph) {
+                let last = span.end.min(end);
+                nanos = nanos.saturating_add(last.saturating_sub(span.start.max(until)));
+                until = until.max(last);
+            }
+        }
+        (self.skipped == 0 && !self.spans.is_empty()).then_some(nanos)
+    }
+}
+
+/// Error of times that are whole microseconds, in ns.
+pub(super) const MICROSECOND_NS: u64 = 1000;
+
+/// Whether all times differ by whole microseconds, wherever the zero of the clock is.
+fn has_whole_micros(spans: &[WorkSpan]) -> Option<bool> {
+    let first = spans.first()?.start;
+    Some(spans.iter().all(|span| {
+        span.start.abs_diff(first).is_multiple_of(MICROSECOND_NS)
+            && (span.end - span.start).is_multiple_of(MICROSECOND_NS)
+    }))
+}
