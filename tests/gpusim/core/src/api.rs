@@ -97,7 +97,7 @@ pub extern "C" fn enter(call: &mut Call) {
     }
     thread.depth.set(depth + 1);
     if wants_api_record(call.domain, depth) {
-        call.start = SWITCHES.client_time(clock::now);
+        call.start = SWITCHES.client_time(|| clock::now() + turn::shift());
     }
     if call.audible && SWITCHES.is_on(call.domain, call.cbid) {
         call_back(thread, call, 0, null());
@@ -129,7 +129,7 @@ pub extern "C" fn exit(call: &mut Call, result: u32) {
             domain: call.domain,
             cbid: call.cbid,
             start: call.start,
-            end: SWITCHES.client_time(clock::now),
+            end: SWITCHES.client_time(|| clock::now() + turn::shift()),
             tid: thread.tid,
             correlation: call.correlation,
             result,

@@ -10,6 +10,7 @@ use crate::stream::{Event, Stream};
 use crate::table::{SWITCHES, with_hooks};
 use crate::thread;
 use crate::truth::quoted;
+use crate::turn;
 use crate::version::kind;
 use std::ffi::CStr;
 use std::fs::File;
@@ -122,7 +123,12 @@ fn correlation() -> u32 {
     }
 }
 
-fn note(dependency: Dependency) {
+fn note(mut dependency: Dependency) {
+    // 0 stands for no time.
+    if dependency.start != 0 {
+        dependency.start += turn::shift();
+        dependency.end += turn::shift();
+    }
     let is_wanted = dependency.result == 0 || SWITCHES.all_syncs.load(Relaxed);
     if is_wanted && SWITCHES.kinds.load(Relaxed) & (1 << dependency.kind) != 0 {
         with_hooks(|hooks| (hooks.dependency)(&dependency));

@@ -156,7 +156,11 @@ fn submit_stepped(thread: &Thread, stream: &'static Stream, order: Order) {
 
 /// Notes placed work like any other, and its place in the schedule.
 pub fn run_placed(stream: &'static Stream, order: Order, placed: Placed, node: NodeRun, recorded: bool) {
-    let work = run(stream, order, (placed.begin, placed.end), node, recorded);
+    let mut work = run(stream, order, (placed.begin, placed.end), node, recorded);
+    // The journal's times are the schedule's.
+    let shift = work.enter - thread::current().enter.get();
+    work.start -= shift;
+    work.end -= shift;
     let place = (work.place.device, work.place.context, work.stream);
     journal::op(thread::current(), placed, place, work.kind.name(), node, Some(work));
 }
@@ -230,7 +234,8 @@ fn run(
     let settings = settings::get();
     let is_kernel = order.kind == WorkKind::Kernel;
     let device = stream.context.device;
-    let skewed = |time: u64| time.wrapping_add_signed(settings.skew_ns * i64::from(device));
+    let shift = turn::shift();
+    let skewed = |time: u64| (time + shift).wrapping_add_signed(settings.skew_ns * i64::from(device));
     let mut work = Work {
         kind: order.kind,
         copy: order.copy,
@@ -247,7 +252,7 @@ fn run(
         copies: order.copies,
         start: skewed(start),
         end: skewed(end),
-        enter: thread.enter.get(),
+        enter: thread.enter.get() + shift,
         site: thread.site.get(),
         api: thread.api.get(),
         kernel: order.kernel,

@@ -272,7 +272,10 @@ mod tests {
         let second = submit(b, 200, KERNEL);
         assert_eq!(second.waits, [Wait { why: Why::Event(77), until: 1_150, op: first.op }]);
         assert_eq!(span(&second), (1_150, 1_150, 2_150, "event"));
-        assert_eq!(span(&submit(b, 3_000, KERNEL)), (3_000, 3_050, 4_050, "launch"));
+        // The next one only waits for the work before it.
+        let third = submit(b, 300, KERNEL);
+        assert_eq!(third.waits, [Wait { why: Why::Stream, until: 2_150, op: second.op }]);
+        assert_eq!(span(&submit(b, 4_000, KERNEL)), (4_000, 4_050, 5_050, "launch"));
     }
 
     #[test]

@@ -230,19 +230,32 @@ pub fn begin_call(thread: &Thread) {
         drop(wait(number, |turns| turns.next() == Some(number)));
     }
     pace(thread);
+    if settings::get().pace {
+        let late = clock::realtime().saturating_sub(clock::base() + host_time(thread));
+        SHIFT.fetch_max(late, Relaxed);
+    }
 }
 
 /// Ends an outermost API call, which takes at least its cost.
 pub fn end_call(thread: &Thread, entered: u64, cost: u64) {
     reach(thread, entered - clock::base() + cost);
-    publish(thread);
     pace(thread);
+    publish(thread);
+}
+
+/// With GPUSIM_PACE=1, the longest time by which a call began late in reality so far. Records of a call are later by this
+/// time, so that work begins as long after its call as in the schedule.
+static SHIFT: AtomicU64 = AtomicU64::new(0);
+
+/// Time by which records are later than the schedule; 0 without GPUSIM_PACE.
+pub fn shift() -> u64 {
+    SHIFT.load(Relaxed)
 }
 
 /// With GPUSIM_PACE=1, lets real time catch up with the thread's clock.
 fn pace(thread: &Thread) {
     if settings::get().pace {
-        clock::sleep_until(clock::base() + host_time(thread));
+        clock::sleep_until(clock::base() + host_time(thread) + shift());
     }
 }
 
