@@ -5,6 +5,7 @@
 pub mod api;
 pub mod arg;
 pub mod callback_ids;
+pub mod capture;
 pub mod clock;
 pub mod contents;
 pub mod context;

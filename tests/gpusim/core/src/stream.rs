@@ -1,11 +1,11 @@
 //! Streams and events. The simulated GPU is arithmetic: a stream is the time at which it will be free, an event the time at
 //! which it happened.
 
+use crate::capture::Capture;
 use crate::clock;
 use crate::context::Context;
 use crate::deps;
 use crate::error::{self, CuError, INVALID_CONTEXT, INVALID_HANDLE, NOT_READY};
-use crate::graph::Capture;
 use crate::graph_edges::Edge;
 use crate::host_fn;
 use crate::journal::Target;

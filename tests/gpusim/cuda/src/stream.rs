@@ -2,11 +2,12 @@
 
 use crate::graph::edges_of;
 use gpusim_core::arg::{Handle, In, Out};
+use gpusim_core::capture::Capture;
 use gpusim_core::deps::{self, Wait};
 use gpusim_core::error::{
     CAPTURE_UNSUPPORTED, ILLEGAL_STATE, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE,
 };
-use gpusim_core::graph::{Capture, Graph, What};
+use gpusim_core::graph::{Graph, What};
 use gpusim_core::host_fn::{self, HostFn};
 use gpusim_core::stream::{Event, GREATEST_PRIORITY, Stream};
 use gpusim_core::table::{resource, synchronize, with_hooks};
