@@ -122,6 +122,26 @@ cudaError_t cudaEventDestroy(cudaEvent_t event);
 
 cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **args, size_t shared,
                              cudaStream_t stream);
+/* A launch with attributes: 6 programmatic stream serialization, 7 programmatic event. */
+typedef struct cudaLaunchAttribute {
+    int id, pad;
+    union {
+        char bytes[64];
+        int programmaticStreamSerializationAllowed;
+        struct {
+            cudaEvent_t event;
+            int flags, triggerAtBlockStart;
+        } programmaticEvent;
+    } val;
+} cudaLaunchAttribute;
+typedef struct cudaLaunchConfig_t {
+    dim3 gridDim, blockDim;
+    size_t dynamicSmemBytes;
+    cudaStream_t stream;
+    cudaLaunchAttribute *attrs;
+    unsigned numAttrs;
+} cudaLaunchConfig_t;
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *function, void **args);
 cudaError_t cudaLaunchKernel_ptsz(const void *function, dim3 grid, dim3 block, void **args, size_t shared,
                                   cudaStream_t stream);
 /* Functions for graphs. */
@@ -216,10 +236,24 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
  * function does not exist, so its address is NULL. */
 __attribute__((weak)) void gpusim_site(const char *path);
 
+/* Functions for programs that run on the stepped clock (GPUSIM_CLOCK=stepped, see README.md). With other clocks, and on a
+ * real stack, they do nothing. `gpusim_work` lets time pass on the calling thread. A program that calls CUDA on several
+ * threads declares each one: the parent calls `gpusim_fork` before it creates the thread, and the thread passes the
+ * number to `gpusim_begin`. Such threads wait for each other with the last four functions, and not only by other means,
+ * because other threads' clocks stand still until a thread calls. */
+__attribute__((weak)) void gpusim_work(unsigned long long ns);
+__attribute__((weak)) unsigned long long gpusim_fork(void);
+__attribute__((weak)) void gpusim_begin(unsigned long long thread);
+__attribute__((weak)) void gpusim_join(unsigned long long thread);
+__attribute__((weak)) void gpusim_lock(unsigned long long lock);
+__attribute__((weak)) void gpusim_unlock(unsigned long long lock);
+__attribute__((weak)) void gpusim_meet(unsigned long long meeting, unsigned long long threads);
+
 #ifdef __cplusplus
 }
 #endif
 
+#define WORK(ns) (gpusim_work ? gpusim_work(ns) : (void)0)
 #define SITE(path) (gpusim_site ? gpusim_site(path) : (void)0)
 
 /* KERNEL(name, "mangled", (parameters), &each, &parameter): defines a host stub like nvcc's, which is registered before

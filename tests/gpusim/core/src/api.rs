@@ -4,10 +4,12 @@
 use crate::callback_ids::{DRIVER, RUNTIME};
 use crate::clock;
 use crate::init;
+use crate::journal;
 use crate::layout::ApiCall;
 use crate::settings;
 use crate::table::{SWITCHES, with_hooks};
 use crate::thread::{self, Client, Thread};
+use crate::turn;
 use crate::version::kind;
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::{null, null_mut};
@@ -79,6 +81,9 @@ pub extern "C" fn enter(call: &mut Call) {
     }
     let depth = thread.depth.get();
     if depth == 0 {
+        if settings::get().stepped {
+            turn::begin_call(thread);
+        }
         thread.correlation.set(next_correlation());
         thread.nested_correlation.set(0);
         thread.enter.set(clock::now());
@@ -92,7 +97,7 @@ pub extern "C" fn enter(call: &mut Call) {
     }
     thread.depth.set(depth + 1);
     if wants_api_record(call.domain, depth) {
-        call.start = SWITCHES.client_time();
+        call.start = SWITCHES.client_time(|| clock::now() + turn::shift());
     }
     if call.audible && SWITCHES.is_on(call.domain, call.cbid) {
         call_back(thread, call, 0, null());
@@ -113,6 +118,9 @@ fn enter_nested(thread: &Thread, call: &mut Call) {
 /// Ends an API call: makes the EXIT callback and, if enabled, the call's own record.
 pub extern "C" fn exit(call: &mut Call, result: u32) {
     let thread = thread::current();
+    if thread.depth.get() == 1 && settings::get().stepped {
+        end_stepped(thread, call);
+    }
     if call.audible && SWITCHES.is_on(call.domain, call.cbid) {
         call_back(thread, call, 1, &result);
     }
@@ -121,7 +129,7 @@ pub extern "C" fn exit(call: &mut Call, result: u32) {
             domain: call.domain,
             cbid: call.cbid,
             start: call.start,
-            end: SWITCHES.client_time(),
+            end: SWITCHES.client_time(|| clock::now() + turn::shift()),
             tid: thread.tid,
             correlation: call.correlation,
             result,
@@ -129,6 +137,19 @@ pub extern "C" fn exit(call: &mut Call, result: u32) {
         with_hooks(|h| (h.api_record)(&record));
     }
     thread.depth.set(thread.depth.get() - 1);
+}
+
+/// Ends an outermost call on the stepped clock: the call takes at least its cost.
+#[cold]
+fn end_stepped(thread: &Thread, call: &Call) {
+    const OTHER_CALLS: u64 = 1_000;
+    // SAFETY: an API call's name is a literal.
+    let name: &'static CStr = unsafe { CStr::from_ptr(call.name) };
+    let costs = &settings::get().costs;
+    let of = |key: &str| costs.iter().find(|(name, _)| name == key).map(|(_, cost)| *cost);
+    let cost = name.to_str().ok().and_then(of).or_else(|| of("*")).unwrap_or(OTHER_CALLS);
+    turn::end_call(thread, thread.enter.get(), cost);
+    journal::call(thread, name, (call.domain, call.cbid));
 }
 
 fn call_back(thread: &Thread, call: &mut Call, site: u32, result: *const u32) {

@@ -1,25 +1,61 @@
-//! The only clock of the simulation: CLOCK_REALTIME in nanoseconds, which is also CUPTI's default.
+//! The clock of the simulation, in ns since the epoch: CLOCK_REALTIME, which is also CUPTI's default, or with
+//! GPUSIM_CLOCK=stepped the calling thread's own clock (see [`crate::turn`]).
 
+use crate::settings;
+use crate::thread;
+use crate::turn;
+use std::sync::OnceLock;
 use std::time::Duration;
 
-/// Now, in ns since the epoch.
-pub fn now() -> u64 {
+/// CLOCK_REALTIME, in ns since the epoch.
+pub fn realtime() -> u64 {
     let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `t` is a timespec that lives across the call.
     unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &mut t) };
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
-/// Sleeps until [`now`] has reached `time`.
-pub fn wait_until(time: u64) {
-    while let Some(left @ 1..) = time.checked_sub(now()) {
+/// Now, in ns since the epoch.
+pub fn now() -> u64 {
+    if settings::get().stepped { base() + turn::host_time(thread::current()) } else { realtime() }
+}
+
+/// Real time at which the stepped clock showed 0. The clock itself counts from 0, so that two runs give the same log;
+/// records carry `base` in addition, so that clients see plausible times.
+pub fn base() -> u64 {
+    static BASE: OnceLock<u64> = OnceLock::new();
+    *BASE.get_or_init(realtime)
+}
+
+/// Sleeps until [`realtime`] has reached `time`.
+pub fn sleep_until(time: u64) {
+    while let Some(left @ 1..) = time.checked_sub(realtime()) {
         std::thread::sleep(Duration::from_nanos(left));
     }
 }
 
-/// Keeps the processor busy until [`now`] has reached `time`.
+/// Waits until the work that ends at `time` is complete. With the virtual clock it is complete at once.
+pub fn wait_until(time: u64) {
+    let settings = settings::get();
+    if settings.stepped {
+        turn::reach(thread::current(), time.saturating_sub(base()));
+    } else if settings.real_clock {
+        sleep_until(time);
+    }
+}
+
+/// Whether work that ends at `time` may still be running.
+pub fn is_ahead(time: u64) -> bool {
+    let settings = settings::get();
+    (settings.real_clock || settings.stepped) && time > now()
+}
+
+/// Keeps the processor busy until `time`.
 pub fn spin_until(time: u64) {
-    while now() < time {
+    if settings::get().stepped {
+        return turn::reach(thread::current(), time.saturating_sub(base()));
+    }
+    while realtime() < time {
         std::hint::spin_loop();
     }
 }

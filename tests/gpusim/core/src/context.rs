@@ -3,13 +3,14 @@
 use crate::clock;
 use crate::error::{CuError, INVALID_CONTEXT, INVALID_DEVICE};
 use crate::host_fn;
+use crate::schedule::{self, Mark};
 use crate::settings;
 use crate::stream::Stream;
 use crate::table::{resource, with_hooks};
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Target of a CUcontext. Never freed.
 #[derive(Debug)]
@@ -21,6 +22,8 @@ pub struct Context {
     pub device: u32,
     alive: AtomicBool,
     default_stream: OnceLock<&'static Stream>,
+    /// All streams of the context, kept with the stepped clock.
+    streams: Mutex<Vec<&'static Stream>>,
     busy_until: AtomicU64,
 }
 
@@ -39,10 +42,36 @@ impl Context {
             device,
             alive: AtomicBool::new(true),
             default_stream: OnceLock::new(),
+            streams: Mutex::default(),
             busy_until: AtomicU64::new(0),
         }));
+        all().push(context);
         with_hooks(|h| (h.resource)(resource::CONTEXT_CREATED, context.handle(), null_mut(), null_mut()));
         Ok(context)
+    }
+
+    /// Notes a new stream. Streams are never freed, so they are kept only if the stepped clock needs them.
+    pub fn add_stream(&self, stream: &'static Stream) {
+        if settings::get().stepped || cfg!(test) {
+            self.streams.lock().unwrap_or_else(PoisonError::into_inner).push(stream);
+        }
+    }
+
+    fn streams(&self) -> Vec<&'static Stream> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Streams that wait for the legacy default stream, and it for them.
+    pub fn blocking_streams(&self) -> Vec<&'static Stream> {
+        self.streams()
+            .into_iter()
+            .filter(|stream| stream.is_blocking && !stream.is_legacy_default())
+            .collect()
+    }
+
+    /// When all work of the context is done, with the stepped clock.
+    pub fn head(&self) -> Mark {
+        self.streams().into_iter().map(schedule::head).fold(Mark::default(), Mark::later)
     }
 
     /// Returns the context of a handle.
@@ -88,11 +117,34 @@ impl Context {
         }
     }
 
-    /// Waits, on the real clock, for all work of all streams and for all host functions.
+    /// Waits, on the real or the stepped clock, until all streams are idle and all host functions have run.
     pub fn synchronize(&self) {
-        clock::wait_until(self.busy_until.load(Relaxed));
+        let stepped = settings::get().stepped;
+        clock::wait_until(if stepped { self.head().time } else { self.busy_until.load(Relaxed) });
         host_fn::wait(host_fn::none_left);
     }
+}
+
+/// All contexts by id, from 1.
+fn all() -> MutexGuard<'static, Vec<&'static Context>> {
+    static ALL: Mutex<Vec<&'static Context>> = Mutex::new(Vec::new());
+    ALL.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// All contexts' streams, kept with the stepped clock.
+pub fn all_streams() -> Vec<&'static Stream> {
+    let contexts = all().clone();
+    contexts.iter().flat_map(|context| context.streams()).collect()
+}
+
+/// Context of an id.
+pub fn of_uid(uid: u32) -> Option<&'static Context> {
+    all().iter().find(|context| context.uid == uid).copied()
+}
+
+/// Device of a context's id; 0 if there is no such context.
+pub fn device_of(uid: u32) -> u32 {
+    of_uid(uid).map_or(0, |context| context.device)
 }
 
 /// A device's primary context, created on first use and again after a reset.

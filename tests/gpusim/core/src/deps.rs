@@ -2,11 +2,15 @@
 //! file. Calls that a capture turns into graph nodes do not order anything yet, and are not included.
 
 use crate::clock;
+use crate::context::{self, Context};
+use crate::journal::{self, Target};
+use crate::schedule::{self, Mark};
 use crate::settings;
 use crate::stream::{Event, Stream};
 use crate::table::{SWITCHES, with_hooks};
 use crate::thread;
 use crate::truth::quoted;
+use crate::turn;
 use crate::version::kind;
 use std::ffi::CStr;
 use std::fs::File;
@@ -55,7 +59,7 @@ static NEXT_SYNC_ID: AtomicU64 = AtomicU64::new(1);
 /// Notes that an event was recorded on a stream. Returns the number of that event record.
 pub fn recorded(event: &'static Event, stream: &'static Stream) -> u64 {
     let sync_id = NEXT_SYNC_ID.fetch_add(1, Relaxed);
-    note(Dependency {
+    let dependency = Dependency {
         kind: kind::CUDA_EVENT,
         wait: 0,
         start: 0,
@@ -66,7 +70,10 @@ pub fn recorded(event: &'static Event, stream: &'static Stream) -> u64 {
         event: event.id(),
         sync_id,
         result: 0,
-    });
+    };
+    let now = clock::now();
+    journal::wait(thread::current(), Dependency { start: now, end: now, ..dependency }, event.target());
+    note(dependency);
     sync_id
 }
 
@@ -80,7 +87,7 @@ pub fn waited(
     event: Option<&'static Event>,
     result: u32,
 ) {
-    note(Dependency {
+    let dependency = Dependency {
         kind: kind::SYNCHRONIZATION,
         wait: wait as u32,
         start,
@@ -91,7 +98,19 @@ pub fn waited(
         event: event.map_or(NONE, |event| event.id()),
         sync_id: event.map_or(NONE.into(), |event| event.sync_id()),
         result,
-    });
+    };
+    if settings::get().stepped {
+        let target = match (event, stream) {
+            (Some(event), _) => event.target(),
+            (None, Some(stream)) => Target { mark: schedule::head(stream), record: None },
+            (None, None) => {
+                let mark = context::of_uid(context).map_or(Mark::default(), Context::head);
+                Target { mark, record: None }
+            }
+        };
+        journal::wait(thread::current(), dependency, target);
+    }
+    note(dependency);
 }
 
 /// Correlation id of the present call, as the records of work have it: the nested call's own id, if the nested call has
@@ -104,7 +123,12 @@ fn correlation() -> u32 {
     }
 }
 
-fn note(dependency: Dependency) {
+fn note(mut dependency: Dependency) {
+    // 0 stands for no time.
+    if dependency.start != 0 {
+        dependency.start += turn::shift();
+        dependency.end += turn::shift();
+    }
     let is_wanted = dependency.result == 0 || SWITCHES.all_syncs.load(Relaxed);
     if is_wanted && SWITCHES.kinds.load(Relaxed) & (1 << dependency.kind) != 0 {
         with_hooks(|hooks| (hooks.dependency)(&dependency));

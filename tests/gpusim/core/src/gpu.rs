@@ -3,12 +3,15 @@
 use crate::clock;
 use crate::error::{CuError, LAUNCH_OUT_OF_RESOURCES};
 use crate::graph::What;
+use crate::journal;
 use crate::kernel::Kernel;
 use crate::layout;
+use crate::schedule::{self, Found, Placed, Shape};
 use crate::settings;
-use crate::stream::Stream;
+use crate::stream::{Event, Stream};
 use crate::table::{SWITCHES, with_hooks};
-use crate::thread::{self, Meeting};
+use crate::thread::{self, Meeting, Thread};
+use crate::turn;
 use crate::work::{Copy, Fate, Memory, NodeRun, Place, Work, WorkKind};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -31,6 +34,10 @@ pub struct Order {
     pub shared_bytes: u32,
     pub value: u32,
     pub peers: (Place, Place),
+    /// Whether the launch has the attribute "programmatic stream serialization".
+    pub programmatic: bool,
+    /// Event of the attribute "programmatic event", and whether it happens when the kernel begins.
+    pub event: Option<(&'static Event, bool)>,
 }
 
 const NOTHING: Order = Order {
@@ -48,6 +55,8 @@ const NOTHING: Order = Order {
     shared_bytes: 0,
     value: 0,
     peers: (Place { device: 0, context: 0 }, Place { device: 0, context: 0 }),
+    programmatic: false,
+    event: None,
 };
 
 impl Order {
@@ -75,12 +84,24 @@ impl Order {
         let duration = clock::memset_duration(bytes);
         Order { kind: WorkKind::Memset, target, asynchronous, bytes, duration, value, ..NOTHING }
     }
+
+    /// The order's times, for the schedule.
+    pub fn shape(&self) -> Shape {
+        let trigger = self.kernel.map(|kernel| kernel.trigger.unwrap_or(u64::MAX));
+        let programmatic = self.preamble().filter(|_| self.programmatic);
+        Shape { duration: self.duration, trigger, programmatic }
+    }
+
+    /// For how long a kernel runs before it waits for the kernel before it, if it is launched programmatically.
+    pub fn preamble(&self) -> Option<u64> {
+        self.kernel.map(|kernel| kernel.preamble.unwrap_or(self.duration))
+    }
 }
 
 /// Puts work on a stream, and waits for synchronous work.
 pub fn submit(stream: &'static Stream, order: Order) -> Result<(), CuError> {
     if let Some(capture) = stream.capture() {
-        return capture.add(What::Work(order));
+        return capture.add(stream, What::Work(order));
     }
     let thread = thread::current();
     if order.kind == WorkKind::Kernel {
@@ -90,16 +111,12 @@ pub fn submit(stream: &'static Stream, order: Order) -> Result<(), CuError> {
             return Err(LAUNCH_OUT_OF_RESOURCES);
         }
     }
-    let span = match thread.meeting.take() {
-        None => stream.book(earliest(), order.duration),
-        Some(Meeting { end, argument }) => {
-            // Other threads may submit to the stream while this thread waits.
-            let start = stream.ready_at().max(earliest());
-            let end = end(argument, start);
-            stream.book_by(start, |start| end.max(start))
-        }
-    };
-    run(stream, order, span, NodeRun::default(), true);
+    if settings::get().stepped {
+        submit_stepped(thread, stream, order);
+    } else {
+        let span = book(thread, stream, &order);
+        run(stream, order, span, NodeRun::default(), true);
+    }
     let least = settings::get().launch_ns;
     if least > 0 {
         clock::spin_until(thread.enter.get() + least);
@@ -108,6 +125,75 @@ pub fn submit(stream: &'static Stream, order: Order) -> Result<(), CuError> {
         stream.synchronize();
     }
     Ok(())
+}
+
+fn book(thread: &Thread, stream: &'static Stream, order: &Order) -> (u64, u64) {
+    match thread.meeting.take() {
+        None => stream.book(earliest(), order.duration),
+        Some(Meeting { end, argument }) => {
+            // Other threads may submit to the stream while this thread waits.
+            let start = stream.ready_at().max(earliest());
+            let end = end(argument, start);
+            stream.book_by(start, |start| end.max(start))
+        }
+    }
+}
+
+/// Places work on the schedule of the stepped clock.
+fn submit_stepped(thread: &Thread, stream: &'static Stream, order: Order) {
+    let found = schedule::find(stream, order.programmatic);
+    let mut placed = schedule::place(thread.enter.get(), earliest(), found, order.shape());
+    if let Some(Meeting { end, argument }) = thread.meeting.take() {
+        placed.end = turn::apart(|| end(argument, placed.begin)).max(placed.begin);
+    }
+    schedule::settle(stream, placed.done(), placed.trigger);
+    if let Some((event, at_begin)) = order.event {
+        let happens = if at_begin { placed.begin } else { placed.trigger.unwrap_or(placed.end) };
+        event.happen(stream, schedule::Mark { time: happens, op: placed.op });
+    }
+    run_placed(stream, order, placed, NodeRun::default(), true);
+}
+
+/// Notes placed work like any other, and its place in the schedule.
+pub fn run_placed(stream: &'static Stream, order: Order, placed: Placed, node: NodeRun, recorded: bool) {
+    let mut work = run(stream, order, (placed.begin, placed.end), node, recorded);
+    // The journal's times are the schedule's.
+    let shift = work.enter - thread::current().enter.get();
+    work.start -= shift;
+    work.end -= shift;
+    let place = (work.place.device, work.place.context, work.stream);
+    journal::op(thread::current(), placed, place, work.kind.name(), node, Some(work));
+}
+
+/// Places a host function that takes `duration` on the schedule of the stepped clock.
+pub fn submit_host(stream: &'static Stream, duration: u64) {
+    let placed = place_plain(stream, duration);
+    schedule::settle(stream, placed.done(), None);
+    note_plain(stream, placed, "host", NodeRun::default());
+}
+
+/// Notes placed work of another kind than records have.
+pub fn note_plain(stream: &'static Stream, placed: Placed, kind: &'static str, node: NodeRun) {
+    let place = (stream.context.device, stream.context.uid, stream.id);
+    journal::op(thread::current(), placed, place, kind, node, None);
+}
+
+fn place_plain(stream: &'static Stream, duration: u64) -> Placed {
+    let found: Found = schedule::find(stream, false);
+    let shape = Shape { duration, ..Shape::default() };
+    schedule::place(thread::current().enter.get(), earliest(), found, shape)
+}
+
+/// Moves pages of unified memory. Returns the begin and the end.
+pub fn move_pages(stream: &'static Stream, duration: u64) -> (u64, u64) {
+    if settings::get().stepped {
+        let placed = place_plain(stream, duration);
+        let span = (placed.begin, placed.end);
+        schedule::settle(stream, placed.done(), None);
+        note_plain(stream, placed, "pages", NodeRun::default());
+        return span;
+    }
+    stream.book(clock::now() + clock::LAUNCH_LATENCY, duration)
 }
 
 /// Earliest start of work that is submitted now: not before the present, because callbacks may have taken longer than
@@ -137,12 +223,19 @@ pub fn note_graph(stream: &'static Stream, graph: u32, span: (u64, u64)) {
 }
 
 /// Writes work, whose times are known, to the truth file and, if a client enabled its kind, to a record.
-fn run(stream: &'static Stream, order: Order, (start, end): (u64, u64), node: NodeRun, recorded: bool) {
+fn run(
+    stream: &'static Stream,
+    order: Order,
+    (start, end): (u64, u64),
+    node: NodeRun,
+    recorded: bool,
+) -> Work {
     let thread = thread::current();
     let settings = settings::get();
     let is_kernel = order.kind == WorkKind::Kernel;
     let device = stream.context.device;
-    let skewed = |time: u64| time.wrapping_add_signed(settings.skew_ns * i64::from(device));
+    let shift = turn::shift();
+    let skewed = |time: u64| (time + shift).wrapping_add_signed(settings.skew_ns * i64::from(device));
     let mut work = Work {
         kind: order.kind,
         copy: order.copy,
@@ -159,7 +252,7 @@ fn run(stream: &'static Stream, order: Order, (start, end): (u64, u64), node: No
         copies: order.copies,
         start: skewed(start),
         end: skewed(end),
-        enter: thread.enter.get(),
+        enter: thread.enter.get() + shift,
         site: thread.site.get(),
         api: thread.api.get(),
         kernel: order.kernel,
@@ -178,4 +271,5 @@ fn run(stream: &'static Stream, order: Order, (start, end): (u64, u64), node: No
     if traced && let Some(fate @ (Fate::Dropped | Fate::Untraced)) = with_hooks(|h| (h.record)(&work)) {
         thread.tally.count_lost(&work, fate);
     }
+    work
 }

@@ -1,17 +1,18 @@
 //! Graphs: explicit and captured, cloned, instantiated, updated, launched. A launch books the graph's nodes one after
-//! the other on the stream, in the order in which they were added; edges are ignored.
+//! the other on the stream, in the order in which they were added; only the stepped clock follows the edges (see
+//! [`crate::graph_edges`]).
 //!
 //! Destroyed objects are reused for new ones, so that a program may create graphs without limit, and so that addresses
 //! are reused as with the real driver. Ids are never reused.
 
 use crate::context::Context;
-use crate::error::{
-    CAPTURE_UNMATCHED, CAPTURE_UNSUPPORTED, CuError, ILLEGAL_STATE, INVALID_HANDLE, INVALID_VALUE,
-    UPDATE_FAILURE,
-};
+use crate::error::{CAPTURE_UNSUPPORTED, CuError, INVALID_HANDLE, INVALID_VALUE, UPDATE_FAILURE};
 use crate::gpu::{self, Order};
+use crate::graph_edges::{self, Edge};
 use crate::host_fn::{self, HostFn};
 use crate::memory;
+use crate::schedule::{self, Mark, Wait, Why};
+use crate::settings;
 use crate::site::Site;
 use crate::stream::Stream;
 use crate::table::{SWITCHES, resource, with_hooks};
@@ -21,8 +22,8 @@ use crate::version::kind;
 use crate::work::NodeRun;
 use std::ffi::c_void;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Target of a CUgraph.
 #[derive(Debug, Default)]
@@ -43,6 +44,8 @@ pub struct Node {
     id: AtomicU64,
     state: Mutex<State>,
     graph: Mutex<Option<&'static Graph>>,
+    /// Nodes that this node waits for.
+    edges: Mutex<Vec<Edge>>,
 }
 
 /// Target of a CUgraphExec.
@@ -52,6 +55,8 @@ pub struct Exec {
     graph: Mutex<Option<&'static Graph>>,
     /// Second copy of the graph, which the driver keeps for itself: only callbacks show it.
     shadow: Mutex<Option<&'static Graph>>,
+    /// End of the last launch, with the stepped clock.
+    last: Mutex<Mark>,
 }
 
 /// Action of a node.
@@ -76,12 +81,12 @@ pub enum What {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct State {
-    what: What,
+pub(crate) struct State {
+    pub(crate) what: What,
     /// Call site at which the program created the node, or the node that it was last updated from.
-    site: Option<&'static Site>,
+    pub(crate) site: Option<&'static Site>,
     /// Graph and node that an instantiated node was created or last updated from.
-    source: (u32, u64),
+    pub(crate) source: (u32, u64),
 }
 
 const GRAPH: u64 = u64::from_le_bytes(*b"graph\0\0\x01");
@@ -92,7 +97,7 @@ static GRAPHS: Mutex<Vec<&'static Graph>> = Mutex::new(Vec::new());
 static NODES: Mutex<Vec<&'static Node>> = Mutex::new(Vec::new());
 static EXECS: Mutex<Vec<&'static Exec>> = Mutex::new(Vec::new());
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -237,8 +242,9 @@ impl Graph {
     }
 
     /// Adds a node with the calling thread's call site. A child graph is copied into the node.
-    pub fn add(&'static self, what: What) -> &'static Node {
+    pub fn add(&'static self, what: What, edges: Vec<Edge>) -> &'static Node {
         let node = self.push(State { what, site: thread::current().site.get(), source: (0, 0) });
+        node.set_edges(edges);
         let data =
             || GraphData { graph: self.handle(), node: node.handle(), node_type: what.node_type(), ..NOBODY };
         tell(resource::GRAPHNODE_CREATE_STARTING, &data());
@@ -257,6 +263,7 @@ impl Graph {
         node.id.store(u64::from(self.id()) << 32 | u64::from(self.added.fetch_add(1, Relaxed)), Relaxed);
         *lock(&node.state) = state;
         *lock(&node.graph) = Some(self);
+        lock(&node.edges).clear();
         node.magic.store(NODE, Relaxed);
         lock(&self.nodes).push(node);
         node
@@ -283,6 +290,7 @@ impl Graph {
             tell(resource::GRAPHNODE_CREATED, &data());
             tell(resource::GRAPHNODE_CLONED, &GraphData { original_node: original.handle(), ..data() });
         }
+        graph_edges::copy(&self.nodes(), &copy.nodes());
         copy
     }
 
@@ -337,9 +345,10 @@ impl Graph {
                 at += 1;
                 continue;
             };
-            for inner in child.nodes() {
-                self.push(std::mem::take(&mut *lock(&inner.state)));
-            }
+            let (inner, before) = (child.nodes(), self.nodes());
+            let pushed: Vec<&'static Node> =
+                inner.iter().map(|inner| self.push(std::mem::take(&mut *lock(&inner.state)))).collect();
+            graph_edges::inline(&before, node, &inner, &pushed);
             lock(&self.nodes).remove(at);
             lock(&node.state).what = What::Empty;
             self.end(node);
@@ -352,6 +361,10 @@ impl Graph {
     pub fn destroy_node(node: &'static Node) -> Result<(), CuError> {
         let graph = lock(&node.graph).ok_or(INVALID_VALUE)?;
         lock(&graph.nodes).retain(|n| !std::ptr::eq(*n, node));
+        graph
+            .nodes()
+            .iter()
+            .for_each(|other| lock(&other.edges).retain(|edge| !std::ptr::eq(edge.from, node)));
         graph.end(node);
         Ok(())
     }
@@ -482,8 +495,22 @@ impl Node {
         self.id.load(Relaxed)
     }
 
-    fn what(&self) -> What {
+    pub(crate) fn what(&self) -> What {
         lock(&self.state).what
+    }
+
+    pub(crate) fn state(&self) -> State {
+        *lock(&self.state)
+    }
+
+    /// Nodes that this node waits for.
+    pub fn edges(&self) -> Vec<Edge> {
+        lock(&self.edges).clone()
+    }
+
+    /// Replaces the nodes that this node waits for.
+    pub fn set_edges(&self, edges: Vec<Edge>) {
+        *lock(&self.edges) = edges;
     }
 
     /// Kind of the node, as a CUgraphNodeType.
@@ -511,6 +538,7 @@ impl Exec {
         let copy = graph.copy();
         *lock(&exec.graph) = Some(copy);
         *lock(&exec.shadow) = Some(copy.shadow());
+        *lock(&exec.last) = Mark::default();
         tell(resource::GRAPHEXEC_CREATE_STARTING, &data());
         copy.inline();
         exec.magic.store(EXEC, Relaxed);
@@ -518,7 +546,7 @@ impl Exec {
         exec
     }
 
-    fn graph(&self) -> Result<&'static Graph, CuError> {
+    pub(crate) fn graph(&self) -> Result<&'static Graph, CuError> {
         lock(&self.graph).ok_or(INVALID_VALUE)
     }
 
@@ -549,10 +577,35 @@ impl Exec {
         let graph = self.graph()?;
         let as_a_whole = SWITCHES.kinds.load(Relaxed) & (1 << kind::GRAPH_TRACE) != 0;
         thread::current().tally.count_graph_launch();
+        if settings::get().stepped {
+            return self.launch_stepped(graph, stream, as_a_whole);
+        }
         let mut run = Run { stream, graph: graph.id(), earliest: gpu::earliest(), as_a_whole, span: None };
         graph.run(&mut run)?;
         if as_a_whole && let Some(span) = run.span {
             gpu::note_graph(stream, graph.id(), span);
+        }
+        Ok(())
+    }
+
+    /// Runs the nodes by their edges. A graph does not run at the same time as its own previous launch.
+    fn launch_stepped(
+        &self,
+        graph: &Graph,
+        stream: &'static Stream,
+        as_a_whole: bool,
+    ) -> Result<(), CuError> {
+        let mut last = lock(&self.last);
+        let mut run = graph_edges::Run::new(stream, graph.id(), as_a_whole);
+        let mut waits = schedule::find(stream, false).waits;
+        waits.push(Wait::until(Why::Graph, *last));
+        let ends = run.nodes(&graph.nodes(), &waits)?;
+        if let Some((begin, end)) = run.span {
+            *last = graph_edges::latest(&ends);
+            schedule::settle(stream, Mark { time: end, ..*last }, None);
+            if as_a_whole {
+                gpu::note_graph(stream, graph.id(), (begin, end));
+            }
         }
         Ok(())
     }
@@ -573,68 +626,6 @@ impl Exec {
         }
         both.into_iter().rev().flatten().for_each(|part| part.free());
         lock(&EXECS).push(self);
-        Ok(())
-    }
-}
-
-/// A capture: one graph, built from all streams that have joined.
-#[derive(Debug)]
-pub struct Capture {
-    /// Graph that results from the capture.
-    pub graph: &'static Graph,
-    /// Id of the capture, which is never reused.
-    pub id: u64,
-    /// Handle of the last node, for queries of the next node's dependencies.
-    pub last: AtomicUsize,
-    /// Address of the stream that began the capture.
-    origin: usize,
-    streams: Mutex<Vec<&'static Stream>>,
-}
-
-impl Capture {
-    /// Makes work on `stream` become nodes of `graph`, or of a new graph if none is given.
-    pub fn begin(stream: &'static Stream, graph: Option<&'static Graph>) -> Result<(), CuError> {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        if stream.is_legacy_default() {
-            return Err(CAPTURE_UNSUPPORTED);
-        }
-        if stream.capture().is_some() {
-            return Err(ILLEGAL_STATE);
-        }
-        let origin = std::ptr::from_ref(stream) as usize;
-        let graph = graph.unwrap_or_else(Graph::create);
-        let (id, last) = (NEXT.fetch_add(1, Relaxed), AtomicUsize::new(0));
-        let capture = Capture { graph, id, last, origin, streams: Mutex::default() };
-        Capture::join(&Arc::new(capture), stream);
-        Ok(())
-    }
-
-    /// Makes `stream`, which waits for an event of the capture, take part in the capture.
-    pub fn join(capture: &Arc<Capture>, stream: &'static Stream) {
-        if stream.capture().is_none() {
-            lock(&capture.streams).push(stream);
-            stream.set_capture(Some(Arc::clone(capture)));
-        }
-    }
-
-    /// Ends the capture that `stream` began. Returns its graph.
-    pub fn end(stream: &'static Stream) -> Result<&'static Graph, CuError> {
-        let capture = stream.capture().ok_or(ILLEGAL_STATE)?;
-        if capture.origin != std::ptr::from_ref(stream) as usize {
-            return Err(CAPTURE_UNMATCHED);
-        }
-        lock(&capture.streams).drain(..).for_each(|joined| joined.set_capture(None));
-        Ok(capture.graph)
-    }
-
-    /// Adds a node instead of running the action.
-    pub fn add(&self, what: What) -> Result<(), CuError> {
-        if let What::Work(order) = what
-            && !order.asynchronous
-        {
-            return Err(CAPTURE_UNSUPPORTED);
-        }
-        self.last.store(self.graph.add(what).handle() as usize, Relaxed);
         Ok(())
     }
 }

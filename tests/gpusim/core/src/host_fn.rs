@@ -1,8 +1,10 @@
 //! Host functions: a function given to cuLaunchHostFunc runs on a thread of the driver, in order of time.
 
 use crate::clock;
+use crate::gpu;
 use crate::settings;
 use crate::stream::Stream;
+use crate::turn;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ffi::c_void;
@@ -38,9 +40,18 @@ fn lock() -> MutexGuard<'static, Queue> {
 
 /// Runs `function(argument)` once the stream's earlier work is done.
 pub fn launch(stream: &'static Stream, function: HostFn, argument: *mut c_void) {
+    if settings::get().stepped {
+        return gpu::submit_host(stream, call(function, argument));
+    }
     stream.host_functions.fetch_add(1, Relaxed);
     let time = if settings::get().real_clock { stream.ready_at() } else { 0 };
     enqueue(time, function, argument, std::ptr::from_ref(stream) as usize);
+}
+
+/// Runs `function(argument)` now, on the calling thread, as the stepped clock does. Returns the time that it took.
+pub(crate) fn call(function: HostFn, argument: *mut c_void) -> u64 {
+    // SAFETY: the program passed a function and the argument that belongs to it.
+    turn::host_function(|| unsafe { function(argument) })
 }
 
 /// Runs `function(argument)` on the driver's thread, independent of any stream.

@@ -4,7 +4,7 @@
 
 use crate::error::{CuError, DEINITIALIZED, INVALID_VALUE, NO_DEVICE, NOT_INITIALIZED, OPERATING_SYSTEM};
 use crate::table::{Phase, resource, with_hooks};
-use crate::{api, settings, thread, truth};
+use crate::{api, journal, settings, thread, truth};
 use std::ffi::{CString, c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -161,6 +161,7 @@ extern "C" fn end(_: *mut c_void) {
     PHASE.store(Phase::Ended as u32, Ordering::Release);
     with_hooks(|h| (h.stop)());
     truth::close(api::correlations_used());
+    journal::write();
 }
 
 unsafe extern "C" fn after_fork_in_child() {

@@ -17,6 +17,11 @@ pub struct Kernel {
     pub name: &'static CStr,
     /// Duration of the kernel in ns.
     pub duration: u64,
+    /// Time in ns after which a programmatic launch that follows may begin; the kernel's end if it is `None`.
+    pub trigger: Option<u64>,
+    /// Time in ns for which a programmatically launched kernel runs before it waits for the kernel before it; its whole
+    /// duration if it is `None`.
+    pub preamble: Option<u64>,
 }
 
 const MAGIC: u64 = u64::from_le_bytes(*b"kernel\0\x01");
@@ -31,8 +36,11 @@ impl Kernel {
         }
         let name: &'static CStr = Box::leak(CString::from(name).into_boxed_c_str());
         let settings = settings::get();
-        let duration = duration(&name.to_string_lossy(), &settings.kernels, settings.durations_by_name);
-        let kernel: &'static Kernel = Box::leak(Box::new(Kernel { magic: MAGIC, name, duration }));
+        let text = name.to_string_lossy();
+        let duration = duration(&text, &settings.kernels, settings.durations_by_name);
+        let (trigger, preamble) = (time_in_name(&text, 't'), time_in_name(&text, 's'));
+        let kernel = Kernel { magic: MAGIC, name, duration, trigger, preamble };
+        let kernel: &'static Kernel = Box::leak(Box::new(kernel));
         kernels.insert(name, kernel);
         kernel
     }
@@ -59,6 +67,12 @@ fn duration(mangled: &str, table: &[(String, u64)], by_name: bool) -> u64 {
     let listed = table.iter().find(|(key, _)| *key == name).map(|(_, duration)| *duration);
     let suffix = || name.rsplit_once("_d").and_then(|(_, ns)| ns.parse().ok());
     listed.or_else(suffix).unwrap_or_else(|| if by_name { of_name(mangled) } else { DEFAULT_DURATION })
+}
+
+/// Returns the number after `_t` or `_s` in a name such as `_Z16gemm_t500_d3000v`.
+fn time_in_name(mangled: &str, letter: char) -> Option<u64> {
+    let name = unqualified(mangled);
+    name.split('_').skip(1).find_map(|word| word.strip_prefix(letter)?.parse().ok())
 }
 
 /// Derives a duration of 1 to 20 us from a name: the same for a name in every run, and rarely the same for two names.
@@ -120,6 +134,14 @@ mod tests {
             ["gemm", "relu_d9", "relu", "gelu"].map(|n| duration(n, &table, true));
         assert_eq!((listed, suffix), (120_000, 9));
         assert!(relu != gelu && [relu, gelu].iter().all(|ns| (1_000..=20_000).contains(ns)), "{relu} {gelu}");
+    }
+
+    #[test]
+    fn a_name_holds_the_times_of_a_programmatic_launch() {
+        let kernel = Kernel::of_name(c"_Z19gemm_t500_s20_d3000v");
+        assert_eq!((kernel.trigger, kernel.preamble, kernel.duration), (Some(500), Some(20), 3_000));
+        let plain = Kernel::of_name(c"_Z10gemm_d3000v");
+        assert_eq!((plain.trigger, plain.preamble), (None, None));
     }
 
     #[test]

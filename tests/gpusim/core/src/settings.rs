@@ -36,8 +36,19 @@ pub const VARIABLES: &[Variable] = &[
     var(
         "GPUSIM_CLOCK",
         "virtual",
-        "`virtual`: work is complete when submitted, times are computed, nobody waits. `real`: completion happens at its time, synchronising calls wait.",
+        "`virtual`: work is complete when submitted, times are computed, no thread waits. `real`: completion happens at its time, synchronising calls wait. `stepped`: see [the stepped clock](#the-stepped-clock).",
     ),
+    var(
+        "GPUSIM_COSTS",
+        "",
+        "With the stepped clock, how long each call takes on its thread: `cudaLaunchKernel=3us,*=500ns`; other calls take 1 us.",
+    ),
+    var(
+        "GPUSIM_PACE",
+        "0",
+        "1: with the stepped clock, each call also waits until that much real time has passed, so that a client's own clock agrees.",
+    ),
+    var("GPUSIM_KINETO", "", "With the stepped clock: file for the run as a Kineto trace. `%p` is the pid."),
     var(
         "GPUSIM_KERNELS",
         "",
@@ -109,7 +120,7 @@ pub const VARIABLES: &[Variable] = &[
     var(
         "GPUSIM_TRUTH",
         "",
-        "`PATH`: one JSON line per piece of GPU work. `summary:PATH`: counts and sums per call site. `started:PATH`: its line when it starts, at once. `deps:PATH`: a line per event put on a stream, per wait, and per move of unified memory. Several with commas. `%p` is the pid.",
+        "`PATH`: one JSON line per piece of GPU work. `summary:PATH`: counts and sums per call site. `started:PATH`: its line when it starts, at once. `deps:PATH`: a line per event put on a stream, per wait, and per move of unified memory. `schedule:PATH`: with the stepped clock, a line per piece of work and per wait, with its reasons. Several with commas. `%p` is the pid.",
     ),
 ];
 
@@ -121,6 +132,10 @@ pub struct Settings {
     pub driver: u32,
     pub cupti: CuptiVersion,
     pub real_clock: bool,
+    pub stepped: bool,
+    pub costs: Vec<(String, u64)>,
+    pub pace: bool,
+    pub kineto: Option<PathBuf>,
     pub kernels: Vec<(String, u64)>,
     pub durations_by_name: bool,
     pub launch_ns: u64,
@@ -146,6 +161,7 @@ pub struct Settings {
     pub truth_summary: Option<PathBuf>,
     pub truth_deps: Option<PathBuf>,
     pub truth_started: Option<PathBuf>,
+    pub truth_schedule: Option<PathBuf>,
 }
 
 /// This process's settings, read once from the environment. Aborts on an invalid value.
@@ -161,6 +177,11 @@ impl Settings {
     pub fn parse(lookup: impl Fn(&str) -> Option<String>) -> Result<Settings, String> {
         let env = Env { lookup: &lookup };
         let kernels = env.text("GPUSIM_KERNELS").unwrap_or_default();
+        let pid = std::process::id().to_string();
+        let clock = env.text("GPUSIM_CLOCK");
+        if clock.as_deref().is_some_and(|clock| !["virtual", "real", "stepped"].contains(&clock)) {
+            return Err(format!("GPUSIM_CLOCK={}: want virtual, real or stepped", clock.unwrap_or_default()));
+        }
         let mut settings = Settings {
             devices: env.number("GPUSIM_NDEV", 1)?,
             driver: env.number("GPUSIM_DRIVER", 13000)?,
@@ -170,8 +191,12 @@ impl Settings {
                     CuptiVersion::parse(&t).ok_or(format!("GPUSIM_CUPTI_VERSION={t}: no such version"))?
                 }
             },
-            real_clock: env.choice("GPUSIM_CLOCK", "virtual", "real")?,
-            kernels: parse_durations(&kernels)?,
+            real_clock: clock.as_deref() == Some("real"),
+            stepped: clock.as_deref() == Some("stepped"),
+            costs: parse_durations("GPUSIM_COSTS", &env.text("GPUSIM_COSTS").unwrap_or_default())?,
+            pace: env.choice("GPUSIM_PACE", "0", "1")?,
+            kineto: env.text("GPUSIM_KINETO").map(|path| path.replace("%p", &pid).into()),
+            kernels: parse_durations("GPUSIM_KERNELS", &kernels)?,
             durations_by_name: words(&kernels).any(|word| word == BY_NAME),
             launch_ns: env.number("GPUSIM_LAUNCH_NS", 0)?,
             flush_ns: env.number("GPUSIM_FLUSH_NS", 0)?,
@@ -196,14 +221,15 @@ impl Settings {
             truth_summary: None,
             truth_deps: None,
             truth_started: None,
+            truth_schedule: None,
         };
-        let truth =
-            env.text("GPUSIM_TRUTH").unwrap_or_default().replace("%p", &std::process::id().to_string());
+        let truth = env.text("GPUSIM_TRUTH").unwrap_or_default().replace("%p", &pid);
         for path in truth.split(',').filter(|p| !p.is_empty()) {
             match path.split_once(':') {
                 Some(("summary", path)) => settings.truth_summary = Some(path.into()),
                 Some(("deps", path)) => settings.truth_deps = Some(path.into()),
                 Some(("started", path)) => settings.truth_started = Some(path.into()),
+                Some(("schedule", path)) => settings.truth_schedule = Some(path.into()),
                 _ => settings.truth = Some(path.into()),
             }
         }
@@ -249,8 +275,8 @@ fn words(list: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Parses a list such as `gemm=120us,tiny=301ns`.
-fn parse_durations(text: &str) -> Result<Vec<(String, u64)>, String> {
-    let wrong = |item: &str| format!("GPUSIM_KERNELS: `{item}`: want NAME=NUMBER and ns, us or ms");
+fn parse_durations(variable: &str, text: &str) -> Result<Vec<(String, u64)>, String> {
+    let wrong = |item: &str| format!("{variable}: `{item}`: want NAME=NUMBER and ns, us or ms");
     let parse = |item: &str| {
         let (name, duration) = item.split_once('=')?;
         let digits = duration.trim_end_matches(|c: char| !c.is_ascii_digit());

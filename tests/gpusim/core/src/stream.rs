@@ -1,17 +1,20 @@
 //! Streams and events. The simulated GPU is arithmetic: a stream is the time at which it will be free, an event the time at
 //! which it happened.
 
+use crate::capture::Capture;
 use crate::clock;
 use crate::context::Context;
 use crate::deps;
 use crate::error::{self, CuError, INVALID_CONTEXT, INVALID_HANDLE, NOT_READY};
-use crate::graph::Capture;
+use crate::graph_edges::Edge;
 use crate::host_fn;
+use crate::journal::Target;
+use crate::schedule::{self, Line, Mark};
 use crate::settings;
 use crate::thread;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Target of a CUstream. Never freed, so a stale handle is refused instead of crashing.
 #[derive(Debug)]
@@ -21,10 +24,14 @@ pub struct Stream {
     pub id: u32,
     /// Context in which the stream's work runs.
     pub context: &'static Context,
+    /// Whether the legacy default stream waits for this stream, and this stream for it.
+    pub is_blocking: bool,
     /// Priority from [`GREATEST_PRIORITY`] to 0.
     pub priority: i32,
     alive: AtomicBool,
     ready: AtomicU64,
+    /// The end of the queue, with the stepped clock.
+    line: Mutex<Line>,
     /// Host functions that have not run yet.
     pub host_functions: AtomicU32,
     is_capturing: AtomicBool,
@@ -48,28 +55,37 @@ pub enum Default {
 }
 
 impl Stream {
-    fn new(context: &'static Context, id: u32, priority: i32) -> &'static Stream {
-        Box::leak(Box::new(Stream {
+    fn new(context: &'static Context, id: u32, priority: i32, is_blocking: bool) -> &'static Stream {
+        let stream: &'static Stream = Box::leak(Box::new(Stream {
             magic: MAGIC,
             id,
             context,
+            is_blocking,
             priority: priority.clamp(GREATEST_PRIORITY, 0),
             alive: AtomicBool::new(true),
             ready: AtomicU64::new(0),
+            line: Mutex::default(),
             host_functions: AtomicU32::new(0),
             is_capturing: AtomicBool::new(false),
             capture: Mutex::new(None),
-        }))
+        }));
+        context.add_stream(stream);
+        stream
     }
 
     /// Creates a stream of this context.
-    pub fn create(context: &'static Context, priority: i32) -> &'static Stream {
-        Stream::new(context, NEXT_ID.fetch_add(1, Relaxed), priority)
+    pub fn create(context: &'static Context, priority: i32, is_blocking: bool) -> &'static Stream {
+        Stream::new(context, NEXT_ID.fetch_add(1, Relaxed), priority, is_blocking)
+    }
+
+    /// The end of the queue, for the schedule.
+    pub fn line(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The default stream of a new context.
     pub fn default_of(context: &'static Context) -> &'static Stream {
-        Stream::new(context, DEFAULT_ID, 0)
+        Stream::new(context, DEFAULT_ID, 0, true)
     }
 
     /// Returns the stream of a handle that a program passes, in the calling thread's current context.
@@ -97,7 +113,7 @@ impl Stream {
         if let Some((_, stream)) = own.iter().find(|(c, _)| std::ptr::eq(*c, context)) {
             return stream;
         }
-        let stream = Stream::create(context, 0);
+        let stream = Stream::create(context, 0, true);
         own.push((context, stream));
         stream
     }
@@ -172,18 +188,24 @@ impl Stream {
         self.ready.fetch_max(time, Relaxed);
     }
 
-    /// Waits, on the real clock, for all submitted work and for all host functions.
-    pub fn synchronize(&self) {
-        if settings::get().real_clock {
-            clock::wait_until(self.ready_at());
-        }
+    /// When all submitted work is done, implicit waits of the stepped clock included.
+    fn done_at(&'static self) -> u64 {
+        if settings::get().stepped { schedule::head(self).time } else { self.ready_at() }
+    }
+
+    /// Waits, on the real or the stepped clock, for all submitted work and for all host functions.
+    pub fn synchronize(&'static self) {
+        clock::wait_until(self.done_at());
         host_fn::wait(|| self.host_functions.load(Relaxed) == 0);
     }
 
     /// Returns [`NOT_READY`] while the stream has unfinished work.
-    pub fn query(&self) -> Result<(), CuError> {
-        let busy = settings::get().real_clock && self.ready_at() > clock::now();
-        if busy || self.host_functions.load(Relaxed) > 0 { Err(NOT_READY) } else { Ok(()) }
+    pub fn query(&'static self) -> Result<(), CuError> {
+        if clock::is_ahead(self.done_at()) || self.host_functions.load(Relaxed) > 0 {
+            Err(NOT_READY)
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -199,8 +221,10 @@ pub struct Event {
     sync_id: AtomicU64,
     /// Time at which the event happens; 0 until recorded.
     time: AtomicU64,
-    /// Capture in which the event was last recorded.
-    capture: Mutex<Option<Arc<Capture>>>,
+    /// Work after which the event happens, and the call that recorded it, with the stepped clock.
+    target: Mutex<Target>,
+    /// Capture in which the event was last recorded, and the nodes that it stands for.
+    capture: Mutex<Option<(Arc<Capture>, Vec<Edge>)>>,
 }
 
 const EVENT_MAGIC: u64 = u64::from_le_bytes(*b"event\0\0\x01");
@@ -215,12 +239,14 @@ impl Event {
             let capture = Mutex::new(None);
             let long = || AtomicU64::new(0);
             let (id, context) = (AtomicU32::new(0), AtomicU32::new(0));
-            Box::leak(Box::new(Event { magic: long(), id, context, sync_id: long(), time: long(), capture }))
+            let (sync_id, time, target) = (long(), long(), Mutex::default());
+            Box::leak(Box::new(Event { magic: long(), id, context, sync_id, time, target, capture }))
         });
         event.id.store(NEXT_EVENT_ID.fetch_add(1, Relaxed), Relaxed);
         event.context.store(thread::current().context().map_or(0, |context| context.uid), Relaxed);
         event.sync_id.store(deps::NONE.into(), Relaxed);
         event.time.store(0, Relaxed);
+        *event.target.lock().unwrap_or_else(PoisonError::into_inner) = Target::default();
         event.magic.store(EVENT_MAGIC, Relaxed);
         event
     }
@@ -266,14 +292,34 @@ impl Event {
     pub fn record(&'static self, stream: &'static Stream) {
         let capture = stream.capture();
         if capture.is_none() {
-            self.time.store(stream.ready_at().max(clock::now()), Relaxed);
+            let head = if settings::get().stepped { schedule::head(stream) } else { Mark::default() };
+            self.happen(
+                stream,
+                Mark { time: stream.ready_at().max(head.time).max(clock::now()), op: head.op },
+            );
             self.sync_id.store(deps::recorded(self, stream), Relaxed);
         }
+        let capture = capture.map(|capture| {
+            let edges = capture.frontier(stream);
+            (capture, edges)
+        });
         *self.capture.lock().unwrap_or_else(PoisonError::into_inner) = capture;
     }
 
-    /// Capture in which the event was last recorded.
-    pub fn capture(&self) -> Option<Arc<Capture>> {
+    /// Makes the event happen at a time, by a call of the calling thread.
+    pub fn happen(&self, stream: &'static Stream, mark: Mark) {
+        self.time.store(mark.time, Relaxed);
+        let record = Some((thread::current().correlation.get(), stream.id));
+        *self.target.lock().unwrap_or_else(PoisonError::into_inner) = Target { mark, record };
+    }
+
+    /// Work after which the event happens, with the stepped clock.
+    pub fn target(&self) -> Target {
+        *self.target.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Capture in which the event was last recorded, and the nodes that it stands for.
+    pub fn capture(&self) -> Option<(Arc<Capture>, Vec<Edge>)> {
         self.capture.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -282,16 +328,14 @@ impl Event {
         self.time.load(Relaxed)
     }
 
-    /// Waits, on the real clock, until the event has happened.
+    /// Waits, on the real or the stepped clock, until the event has happened.
     pub fn synchronize(&self) {
-        if settings::get().real_clock {
-            clock::wait_until(self.time());
-        }
+        clock::wait_until(self.time());
     }
 
     /// Returns [`NOT_READY`] until the event has happened.
     pub fn query(&self) -> Result<(), CuError> {
-        if settings::get().real_clock && self.time() > clock::now() { Err(NOT_READY) } else { Ok(()) }
+        if clock::is_ahead(self.time()) { Err(NOT_READY) } else { Ok(()) }
     }
 
     /// Time in ms from `self` to `later`.

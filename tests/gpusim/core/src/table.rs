@@ -3,7 +3,6 @@
 //! built together, so the structs need no versions.
 
 use crate::api::Call;
-use crate::clock;
 use crate::deps::Dependency;
 use crate::faults::Fault;
 use crate::layout::ApiCall;
@@ -150,10 +149,10 @@ impl Switches {
         }
     }
 
-    /// Time on the client's clock.
-    pub fn client_time(&self) -> u64 {
+    /// Time on the client's clock, at which `now` is the time of libcuda's clock.
+    pub fn client_time(&self, now: impl FnOnce() -> u64) -> u64 {
         match self.client_clock.load(Ordering::Relaxed) {
-            0 => clock::now(),
+            0 => now(),
             // SAFETY: libcupti stores here the address of a ClientClock that the client registered.
             address => unsafe { std::mem::transmute::<usize, ClientClock>(address)() },
         }
@@ -237,4 +236,6 @@ pub struct CoreTable {
     /// Writes the id of a graph (0), a node (1) or an executable graph (2); returns 0 if the handle is valid.
     pub graph_id: extern "C" fn(what: u32, handle: *mut c_void, &mut u64) -> u32,
     pub site: extern "C" fn(*const c_char),
+    /// The functions `gpusim_work` (0), `fork` (1), `begin` (2), `join` (3), `lock` (4), `unlock` (5) and `meet` (6).
+    pub host: extern "C" fn(what: u32, u64, u64) -> u64,
 }

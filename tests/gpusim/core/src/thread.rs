@@ -5,6 +5,7 @@ use crate::context::Context;
 use crate::site::Site;
 use crate::stream::Stream;
 use crate::truth::ThreadTally;
+use crate::turn;
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::null;
@@ -44,7 +45,13 @@ pub struct Thread {
     pub correlation: Cell<u32>,
     /// Correlation id of the nested call, with GPUSIM_CORR=distinct.
     pub nested_correlation: Cell<u32>,
-    /// CLOCK_REALTIME when the outermost API call began.
+    /// The thread's own clock with the stepped clock, in ns; 0 before the first call.
+    pub host: Cell<u64>,
+    /// The thread's number with the stepped clock, if the thread is declared.
+    pub number: Cell<Option<usize>>,
+    /// Time that the running host function has taken so far, with the stepped clock.
+    pub host_function: Cell<Option<u64>>,
+    /// Time when the outermost API call began.
     pub enter: Cell<u64>,
     /// Name of the outermost API call.
     pub api: Cell<*const c_char>,
@@ -92,6 +99,9 @@ fn begin() -> *const Thread {
         depth: Cell::new(0),
         correlation: Cell::new(0),
         nested_correlation: Cell::new(0),
+        host: Cell::new(0),
+        number: Cell::new(None),
+        host_function: Cell::new(None),
         enter: Cell::new(0),
         api: Cell::new(null()),
         symbol: Cell::new(null()),
@@ -127,6 +137,7 @@ unsafe extern "C" fn end(thread: *mut c_void) {
     CURRENT.set(null());
     // SAFETY: `begin` made the state with Box, and pthread passes it on once, on the thread that used it.
     let thread = unsafe { Box::from_raw(thread.cast::<Thread>()) };
+    turn::end(&thread);
     for (_, stream) in thread.own_streams.borrow_mut().drain(..) {
         stream.retire();
     }

@@ -4,6 +4,7 @@
 
 use crate::clock;
 use crate::deps;
+use crate::gpu;
 use crate::stream::Stream;
 use crate::table::{SWITCHES, with_hooks};
 use crate::version::kind;
@@ -78,7 +79,7 @@ fn note(stream: &'static Stream, (from, to): (Option<u32>, Option<u32>), address
         (_, None) => Direction::DtoH,
         _ => Direction::DtoD,
     };
-    let (start, end) = stream.book(clock::now() + clock::LAUNCH_LATENCY, clock::memcpy_duration(bytes));
+    let (start, end) = gpu::move_pages(stream, clock::memcpy_duration(bytes));
     let number = |device: Option<u32>| device.unwrap_or(deps::NONE);
     let (source, target) = (number(from), number(to));
     let one = Move { direction, bytes, start, end, address, source, target, stream: stream.id };

@@ -10,7 +10,7 @@ use gpusim_core::stream::{Default, Stream};
 use gpusim_core::table::{self, CoreTable, GPUSIM_UUID, Phase};
 use gpusim_core::thread::{self, Client, Meeting};
 use gpusim_core::work::{Fate, Work};
-use gpusim_core::{api, gpu, init, truth};
+use gpusim_core::{api, gpu, init, settings, truth, turn};
 use std::ffi::{c_char, c_void};
 
 static TABLE: CoreTable = CoreTable {
@@ -33,6 +33,7 @@ static TABLE: CoreTable = CoreTable {
     reset_primary,
     graph_id,
     site: gpusim_site,
+    host,
 };
 
 /// Returns the core's table for our own id. NVIDIA's private tables do not exist in the simulation.
@@ -61,6 +62,25 @@ extern "C" fn gpusim_ready(stream: Handle) -> u64 {
     let stream = Stream::resolve(stream, Default::Context);
     stream.map_or(0, |stream| stream.ready_at().max(gpu::earliest()))
 }
+
+/// Functions of a program on the stepped clock, by the number of `CoreTable::host`. With other clocks they do nothing.
+extern "C" fn host(what: u32, a: u64, b: u64) -> u64 {
+    if !settings::get().stepped || init::phase() == Phase::Child {
+        return 0;
+    }
+    match what {
+        0 => turn::work(a),
+        1 => return turn::fork(),
+        2 => turn::begin(a),
+        3 => turn::join(a),
+        4 => turn::lock(a),
+        5 => turn::unlock(a),
+        _ => turn::meet(a, b),
+    }
+    0
+}
+
+gpusim_core::host_functions!(host);
 
 /// Makes the calling thread's next kernel wait for other GPUs: the kernel ends at the time that `end` returns; `end`
 /// receives the kernel's start and may block. NULL removes this condition.

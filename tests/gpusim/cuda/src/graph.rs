@@ -1,8 +1,9 @@
-//! Graphs: creating, copying, instantiating, updating, launching. Edges are accepted and ignored.
+//! Graphs: creating, copying, instantiating, updating, launching. Only the stepped clock follows edges.
 
 use gpusim_core::arg::{Handle, In, Out};
 use gpusim_core::error::{CuError, INVALID_VALUE, NOT_SUPPORTED, UPDATE_FAILURE};
 use gpusim_core::graph::{Exec, Graph, Node, What};
+use gpusim_core::graph_edges::Edge;
 use gpusim_core::graph_params::{
     self, AllocNode, AnyNode, AnyParams, HostNode, KernelNode, MemsetNode, UpdateResult,
 };
@@ -11,12 +12,32 @@ use gpusim_core::memory::{self, Cuboid};
 use gpusim_core::missing;
 use gpusim_core::stream::Stream;
 use gpusim_core::user_object::UserObject;
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
 
-fn add(node: Out<Handle>, graph: Handle, what: What) -> Result<(), CuError> {
+/// Reads the nodes that a new node waits for, and the edges' kinds (CUgraphEdgeData) if the program passes kinds.
+pub(crate) fn edges_of(nodes: In<Handle>, data: In<u64>, count: usize) -> Result<Vec<Edge>, CuError> {
+    const PROGRAMMATIC: u8 = 1;
+    let edge = |at: usize| {
+        let from = Node::of_handle(In(nodes.0.wrapping_add(at)).get()?)?;
+        let kind = if data.0.is_null() { 0 } else { In(data.0.wrapping_add(at)).get()?.to_le_bytes()[2] };
+        Ok(Edge { from, is_programmatic: kind == PROGRAMMATIC })
+    };
+    (0..count).map(edge).collect()
+}
+
+fn add(
+    node: Out<Handle>,
+    graph: Handle,
+    (edges, count): (In<Handle>, usize),
+    what: What,
+) -> Result<(), CuError> {
+    add_with(node, graph, edges_of(edges, In(null()), count)?, what)
+}
+
+fn add_with(node: Out<Handle>, graph: Handle, edges: Vec<Edge>, what: What) -> Result<(), CuError> {
     let graph = Graph::of_handle(graph)?;
     node.set(null_mut())?;
-    node.set(graph.add(what).handle())
+    node.set(graph.add(what, edges).handle())
 }
 
 /// Converts the parameters of a graph node to the node's action. The node may be of any kind. Some kinds store results
@@ -69,51 +90,51 @@ driver_api! {
     cuGraphCreate @ 501 |_own| (graph: Out<Handle>, _flags: u32) { graph.set(Graph::create().handle()) }
 
     cuGraphAddKernelNode_v2 @ 689 |_own| (
-        node: Out<Handle>, graph: Handle, _edges: In<Handle>, _count: usize, params: In<KernelNode>,
+        node: Out<Handle>, graph: Handle, edges: In<Handle>, count: usize, params: In<KernelNode>,
     ) {
         let params = params.get()?;
         crate::launch::check_extents(params.grid, params.block)?;
-        add(node, graph, params.what()?)
+        add(node, graph, (edges, count), params.what()?)
     }
 
     cuGraphAddMemcpyNode @ 504 |_own| (
-        node: Out<Handle>, graph: Handle, _edges: In<Handle>, _count: usize, what: In<Cuboid>, _context: Handle,
-    ) { add(node, graph, what.get()?.what()) }
+        node: Out<Handle>, graph: Handle, edges: In<Handle>, count: usize, what: In<Cuboid>, _context: Handle,
+    ) { add(node, graph, (edges, count), what.get()?.what()) }
 
     cuGraphAddMemsetNode @ 506 |_own| (
-        node: Out<Handle>, graph: Handle, _edges: In<Handle>, _count: usize, what: In<MemsetNode>, _context: Handle,
-    ) { add(node, graph, what.get()?.what()) }
+        node: Out<Handle>, graph: Handle, edges: In<Handle>, count: usize, what: In<MemsetNode>, _context: Handle,
+    ) { add(node, graph, (edges, count), what.get()?.what()) }
 
     cuGraphAddHostNode @ 530 |_own| (
-        node: Out<Handle>, graph: Handle, _edges: In<Handle>, _count: usize, params: In<HostNode>,
+        node: Out<Handle>, graph: Handle, edges: In<Handle>, count: usize, params: In<HostNode>,
     ) {
-        add(node, graph, params.get()?.what()?)
+        add(node, graph, (edges, count), params.get()?.what()?)
     }
 
     cuGraphAddChildGraphNode @ 525 |_own| (
-        node: Out<Handle>, graph: Handle, _edges: In<Handle>, _count: usize, child: Handle,
-    ) { add(node, graph, What::Child(Graph::of_handle(child)?)) }
+        node: Out<Handle>, graph: Handle, edges: In<Handle>, count: usize, child: Handle,
+    ) { add(node, graph, (edges, count), What::Child(Graph::of_handle(child)?)) }
 
-    cuGraphAddEmptyNode @ 526 |_own| (node: Out<Handle>, graph: Handle, _edges: In<Handle>, _count: usize) {
-        add(node, graph, What::Empty)
+    cuGraphAddEmptyNode @ 526 |_own| (node: Out<Handle>, graph: Handle, edges: In<Handle>, count: usize) {
+        add(node, graph, (edges, count), What::Empty)
     }
 
     cuGraphAddMemAllocNode @ 638 |_own| (
-        node: Out<Handle>, graph: Handle, _edges: In<Handle>, _count: usize, params: Out<AllocNode>,
+        node: Out<Handle>, graph: Handle, edges: In<Handle>, count: usize, params: Out<AllocNode>,
     ) {
         let mut alloc = params.get()?;
-        add(node, graph, alloc.what()?)?;
+        add(node, graph, (edges, count), alloc.what()?)?;
         params.set(alloc)
     }
 
     cuGraphAddMemFreeNode @ 639 |_own| (
-        node: Out<Handle>, graph: Handle, _edges: In<Handle>, _count: usize, address: u64,
-    ) { add(node, graph, What::Free(address)) }
+        node: Out<Handle>, graph: Handle, edges: In<Handle>, count: usize, address: u64,
+    ) { add(node, graph, (edges, count), What::Free(address)) }
 
     cuGraphAddNode_v2 @ 723 |_own| (
-        node: Out<Handle>, graph: Handle, _edges: In<Handle>, _edge_data: In<u64>, _count: usize,
+        node: Out<Handle>, graph: Handle, edges: In<Handle>, edge_data: In<u64>, count: usize,
         params: Out<AnyNode<KernelNode>>,
-    ) { add(node, graph, any(params)?) }
+    ) { add_with(node, graph, edges_of(edges, edge_data, count)?, any(params)?) }
 
     cuGraphConditionalHandleCreate @ 722 |_own| (
         condition: Out<u64>, graph: Handle, _context: Handle, default: u32, flags: u32,

@@ -6,7 +6,7 @@ use gpusim_core::arg::{Handle, In, literal};
 use gpusim_core::error::{CuError, INVALID_HANDLE, INVALID_VALUE};
 use gpusim_core::gpu::{self, Order};
 use gpusim_core::kernel::Kernel;
-use gpusim_core::stream::{Default, Stream};
+use gpusim_core::stream::{Default, Event, Stream};
 use std::ffi::{CStr, c_char};
 
 /// Arguments of cuLaunchKernel and cuLaunchCooperativeKernel (which lacks the last argument).
@@ -32,8 +32,64 @@ struct Config {
     block: [u32; 3],
     shared_bytes: u32,
     stream: Handle,
-    attributes: Handle,
+    attributes: *const Attribute,
     attribute_count: u32,
+}
+
+/// CUlaunchAttribute: 72 bytes, the same as cudaLaunchAttribute.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Attribute {
+    id: u32,
+    /// CUlaunchAttributeValue, which has 8-byte alignment.
+    value: AttributeValue,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+union AttributeValue {
+    flag: u32,
+    event: EventAttribute,
+    bytes: [u64; 8],
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct EventAttribute {
+    event: Handle,
+    flags: u32,
+    at_begin: u32,
+}
+
+const _: () = assert!(size_of::<Attribute>() == 72, "the driver API's size");
+
+/// Attributes of a programmatic launch; other attributes have no effect in the simulation.
+#[derive(Clone, Copy)]
+struct Programmatic {
+    is_serialized: bool,
+    event: Option<(&'static Event, bool)>,
+}
+
+impl Programmatic {
+    fn of(config: &Config) -> Result<Programmatic, CuError> {
+        const SERIALIZATION: u32 = 6;
+        const EVENT: u32 = 7;
+        let mut found = Programmatic { is_serialized: false, event: None };
+        for at in 0..config.attribute_count as usize {
+            let Attribute { id, value } = In(config.attributes.wrapping_add(at)).get()?;
+            match id {
+                // SAFETY: the id determines the member; all members are plain numbers and pointers.
+                SERIALIZATION => found.is_serialized = unsafe { value.flag } != 0,
+                EVENT => {
+                    // SAFETY: as above.
+                    let attribute = unsafe { value.event };
+                    found.event = Some((Event::of_handle(attribute.event)?, attribute.at_begin != 0));
+                }
+                _ => {}
+            }
+        }
+        Ok(found)
+    }
 }
 
 /// Arguments of cuLaunchKernelEx.
@@ -55,22 +111,30 @@ pub(crate) fn check_extents(grid: [u32; 3], block: [u32; 3]) -> Result<(), CuErr
     if threads == 0 || threads > 1024 || grid.contains(&0) { Err(INVALID_VALUE) } else { Ok(()) }
 }
 
-fn launch(call: &LaunchKernel, own: Default) -> Result<(), CuError> {
+fn launch(call: &LaunchKernel, own: Default, programmatic: Programmatic) -> Result<(), CuError> {
     let kernel = Kernel::of_handle(call.function).ok_or(INVALID_HANDLE)?;
     check_extents(call.grid, call.block)?;
     let stream = Stream::resolve(call.stream, own)?;
-    gpu::submit(stream, Order::kernel(kernel, call.grid, call.block, call.shared_bytes))
+    let order = Order::kernel(kernel, call.grid, call.block, call.shared_bytes);
+    gpu::submit(
+        stream,
+        Order { programmatic: programmatic.is_serialized, event: programmatic.event, ..order },
+    )
 }
 
 fn launch_kernel(id: u32, name: &'static CStr, own: Default, call: LaunchKernel) -> u32 {
-    api::driver(id, name, &call, symbol(call.function), || launch(&call, own))
+    api::driver(id, name, &call, symbol(call.function), || {
+        launch(&call, own, Programmatic { is_serialized: false, event: None })
+    })
 }
 
 fn launch_ex(id: u32, name: &'static CStr, own: Default, call: LaunchKernelEx) -> u32 {
     api::driver(id, name, &call, symbol(call.function), || {
-        let Config { grid, block, shared_bytes, stream, .. } = call.config.get()?;
+        let config = call.config.get()?;
+        let Config { grid, block, shared_bytes, stream, .. } = config;
         let (function, params, extra) = (call.function, call.params, call.extra);
-        launch(&LaunchKernel { function, grid, block, shared_bytes, stream, params, extra }, own)
+        let call = LaunchKernel { function, grid, block, shared_bytes, stream, params, extra };
+        launch(&call, own, Programmatic::of(&config)?)
     })
 }
 

@@ -172,13 +172,14 @@ driver_api! {
         let (device, bytes) = (stream.context.device, bytes as u64);
         let Some(capture) = stream.capture() else { return pointer.set(memory::alloc_device(device, bytes)?) };
         let address = memory::reserve_for_graph(device, bytes)?;
-        capture.add(What::Alloc(address))?;
+        capture.add(stream, What::Alloc(address))?;
         pointer.set(address)
     }
 
     cuMemFreeAsync @ 600 / cuMemFreeAsync_ptsz @ 601 |own| (pointer: u64, stream: Handle) {
-        match Stream::resolve(stream, own)?.capture() {
-            Some(capture) => capture.add(What::Free(pointer)),
+        let stream = Stream::resolve(stream, own)?;
+        match stream.capture() {
+            Some(capture) => capture.add(stream, What::Free(pointer)),
             None => memory::free_device(pointer),
         }
     }

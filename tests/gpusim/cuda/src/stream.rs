@@ -1,23 +1,28 @@
 //! Streams, events, host functions.
 
+use crate::graph::edges_of;
 use gpusim_core::arg::{Handle, In, Out};
+use gpusim_core::capture::Capture;
 use gpusim_core::deps::{self, Wait};
 use gpusim_core::error::{
     CAPTURE_UNSUPPORTED, ILLEGAL_STATE, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE,
 };
-use gpusim_core::graph::{Capture, Graph, What};
+use gpusim_core::graph::{Graph, What};
 use gpusim_core::host_fn::{self, HostFn};
 use gpusim_core::stream::{Event, GREATEST_PRIORITY, Stream};
 use gpusim_core::table::{resource, synchronize, with_hooks};
-use gpusim_core::{clock, settings, thread};
+use gpusim_core::{clock, schedule, settings, thread};
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 use std::sync::atomic::Ordering::Relaxed;
 
-fn create(out: Out<Handle>, priority: i32) -> Result<(), u32> {
+/// CU_STREAM_NON_BLOCKING
+const NON_BLOCKING: u32 = 1;
+
+fn create(out: Out<Handle>, flags: u32, priority: i32) -> Result<(), u32> {
     let context = thread::current().context().ok_or(INVALID_CONTEXT)?;
-    let stream = Stream::create(context, priority);
+    let stream = Stream::create(context, priority, flags & NON_BLOCKING == 0);
     with_hooks(|h| (h.resource)(resource::STREAM_CREATED, context.handle(), stream.handle(), null_mut()));
     out.set(stream.handle())
 }
@@ -60,10 +65,10 @@ thread_local! {
 }
 
 driver_api! {
-    cuStreamCreate @ 124 |_own| (stream: Out<Handle>, _flags: u32) { create(stream, 0) }
+    cuStreamCreate @ 124 |_own| (stream: Out<Handle>, flags: u32) { create(stream, flags, 0) }
 
-    cuStreamCreateWithPriority @ 367 |_own| (stream: Out<Handle>, _flags: u32, priority: i32) {
-        create(stream, priority)
+    cuStreamCreateWithPriority @ 367 |_own| (stream: Out<Handle>, flags: u32, priority: i32) {
+        create(stream, flags, priority)
     }
 
     cuStreamDestroy_v2 @ 326 |own| (stream: Handle) {
@@ -104,9 +109,12 @@ driver_api! {
         let (stream, event) = (Stream::resolve(stream, own)?, Event::of_handle(event)?);
         let start = clock::now();
         match event.capture() {
-            Some(capture) => Capture::join(&capture, stream),
+            Some((capture, edges)) => Capture::join(&capture, stream, edges),
             None => {
                 stream.hold_until(event.time());
+                if settings::get().stepped {
+                    schedule::hold(stream, event.target());
+                }
                 deps::waited(Wait::StreamWaitEvent, start, event.context(), Some(stream), Some(event), 0);
             }
         }
@@ -114,12 +122,15 @@ driver_api! {
     }
 
     cuStreamBeginCapture_v2 @ 539 / cuStreamBeginCapture_v2_ptsz @ 540 |own| (stream: Handle, _mode: u32) {
-        Capture::begin(Stream::resolve(stream, own)?, None)
+        Capture::begin(Stream::resolve(stream, own)?, None, Vec::new())
     }
 
     cuStreamBeginCaptureToGraph @ 720 / cuStreamBeginCaptureToGraph_ptsz @ 721 |own| (
-        stream: Handle, graph: Handle, _edges: In<Handle>, _edge_data: In<u64>, _count: usize, _mode: u32,
-    ) { Capture::begin(Stream::resolve(stream, own)?, Some(Graph::of_handle(graph)?)) }
+        stream: Handle, graph: Handle, edges: In<Handle>, edge_data: In<u64>, count: usize, _mode: u32,
+    ) {
+        let (graph, edges) = (Graph::of_handle(graph)?, edges_of(edges, edge_data, count)?);
+        Capture::begin(Stream::resolve(stream, own)?, Some(graph), edges)
+    }
 
     cuStreamGetCaptureInfo_v3 @ 729 / cuStreamGetCaptureInfo_v3_ptsz @ 730 |own| (
         stream: Handle, status: Out<u32>, id: Out<u64>, graph: Out<Handle>, edges: Out<*const usize>,
@@ -137,8 +148,19 @@ driver_api! {
     }
 
     cuStreamUpdateCaptureDependencies_v2 @ 731 / cuStreamUpdateCaptureDependencies_v2_ptsz @ 732 |own| (
-        stream: Handle, _edges: In<Handle>, _edge_data: In<u64>, _count: usize, _flags: u32,
-    ) { Stream::resolve(stream, own)?.capture().map(drop).ok_or(ILLEGAL_STATE) }
+        stream: Handle, edges: In<Handle>, edge_data: In<u64>, count: usize, flags: u32,
+    ) {
+        const SET: u32 = 1;
+        let stream = Stream::resolve(stream, own)?;
+        let (capture, edges) = (stream.capture().ok_or(ILLEGAL_STATE)?, edges_of(edges, edge_data, count)?);
+        capture.change_frontier(stream, |frontier| {
+            if flags == SET {
+                frontier.clear();
+            }
+            frontier.extend(edges);
+        });
+        Ok(())
+    }
 
     cuThreadExchangeStreamCaptureMode @ 541 |_own| (mode: Out<u32>) {
         let new = mode.get()?;
@@ -214,7 +236,7 @@ driver_api! {
     ) {
         let (stream, function) = (Stream::resolve(stream, own)?, function.ok_or(INVALID_VALUE)?);
         match stream.capture() {
-            Some(capture) => capture.add(What::Host(function, data as usize))?,
+            Some(capture) => capture.add(stream, What::Host(function, data as usize))?,
             None => host_fn::launch(stream, function, data),
         }
         Ok(())

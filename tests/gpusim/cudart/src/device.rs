@@ -237,3 +237,9 @@ extern "C" fn gpusim_site(path: Text) {
         (driver.core.site)(path.0);
     }
 }
+
+fn host(what: u32, a: u64, b: u64) -> u64 {
+    link::loaded().map_or(0, |driver| (driver.core.host)(what, a, b))
+}
+
+gpusim_core::host_functions!(host);

@@ -1,7 +1,7 @@
 //! Kernel launches by host function and by kernel handle. The callbacks of a launch carry the kernel's name.
 
 use crate::link;
-use crate::runtime_api::{check, runtime, stream};
+use crate::runtime_api::{self, check, runtime, stream};
 use crate::stubs;
 use gpusim_core::arg::{Handle, In};
 use gpusim_core::error::{CuError, INVALID_CONFIGURATION, INVALID_DEVICE_FUNCTION};
@@ -44,6 +44,17 @@ struct Config {
     attribute_count: u32,
 }
 
+/// CUlaunchConfig
+#[repr(C)]
+struct DriverConfig {
+    grid: Dim3,
+    block: Dim3,
+    shared_bytes: u32,
+    stream: Handle,
+    attributes: Handle,
+    attribute_count: u32,
+}
+
 /// Arguments of cudaLaunchKernelExC.
 #[repr(C)]
 struct LaunchKernelEx {
@@ -74,11 +85,44 @@ fn launch_ex(api: Api, call: LaunchKernelEx) -> CuError {
     runtime(api.id, api.name, &call, symbol(kernel), |driver| {
         driver.context()?;
         let kernel = kernel.ok_or(INVALID_DEVICE_FUNCTION)?;
-        let Config { grid, block, shared_bytes, stream, .. } = call.config.get()?;
-        let call =
-            LaunchKernel { function: call.function, grid, block, args: call.args, shared_bytes, stream };
-        launch(driver, api, kernel.handle, &call)
+        let config = call.config.get()?;
+        let Config { grid, block, shared_bytes, stream, .. } = config;
+        let (function, args) = (call.function, call.args);
+        let plain = LaunchKernel { function, grid, block, args, shared_bytes, stream };
+        if !is_programmatic(&config)? {
+            return launch(driver, api, kernel.handle, &plain);
+        }
+        check_extents(&plain)?;
+        let stream = runtime_api::stream(stream, api.own);
+        let Config { attributes, attribute_count, .. } = config;
+        let shared_bytes = shared_bytes as u32;
+        let config = DriverConfig { grid, block, shared_bytes, stream, attributes, attribute_count };
+        let config = std::ptr::from_ref(&config).cast_mut().cast();
+        check((driver.cuLaunchKernelEx)(config, kernel.handle, args, std::ptr::null_mut()))
     })
+}
+
+/// Whether an attribute makes this a programmatic launch (6) or records an event in it (7). Only such a launch is passed on
+/// with its attributes, because no other attribute has an effect in the simulation.
+fn is_programmatic(config: &Config) -> Result<bool, CuError> {
+    const ATTRIBUTE_BYTES: usize = 72;
+    for at in 0..config.attribute_count as usize {
+        let attribute = config.attributes.wrapping_byte_add(at * ATTRIBUTE_BYTES);
+        let id = In(attribute.cast::<u32>().cast_const()).get()?;
+        if id == 6 || id == 7 {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn check_extents(call: &LaunchKernel) -> Result<(), CuError> {
+    let (g, b) = (call.grid, call.block);
+    let threads = u64::from(b.x) * u64::from(b.y) * u64::from(b.z);
+    if threads == 0 || threads > 1024 || g.x == 0 || g.y == 0 || g.z == 0 {
+        return Err(INVALID_CONFIGURATION);
+    }
+    Ok(())
 }
 
 fn symbol(kernel: Option<stubs::Registered>) -> *const c_char {
@@ -86,11 +130,8 @@ fn symbol(kernel: Option<stubs::Registered>) -> *const c_char {
 }
 
 fn launch(driver: &link::Driver, api: Api, kernel: Handle, call: &LaunchKernel) -> Result<(), CuError> {
+    check_extents(call)?;
     let (g, b) = (call.grid, call.block);
-    let threads = u64::from(b.x) * u64::from(b.y) * u64::from(b.z);
-    if threads == 0 || threads > 1024 || g.x == 0 || g.y == 0 || g.z == 0 {
-        return Err(INVALID_CONFIGURATION);
-    }
     let (stream, bytes) = (stream(call.stream, api.own), call.shared_bytes as u32);
     check(if api.cooperative {
         (driver.cuLaunchCooperativeKernel)(kernel, g.x, g.y, g.z, b.x, b.y, b.z, bytes, stream, call.args)

@@ -162,6 +162,7 @@ driver! {
     cuEventDestroy_v2(Handle);
     cuLaunchHostFunc(Handle, Option<HostFn>, *mut c_void);
     cuLaunchKernel(Handle, u32, u32, u32, u32, u32, u32, u32, Handle, *mut Handle, *mut Handle);
+    cuLaunchKernelEx(Handle, Handle, *mut Handle, *mut Handle);
     cuLaunchCooperativeKernel(Handle, u32, u32, u32, u32, u32, u32, u32, Handle, *mut Handle);
 }
 

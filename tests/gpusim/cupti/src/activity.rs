@@ -320,7 +320,7 @@ extern "C" fn cuptiActivityRegisterTimestampCallback(clock: Option<ClientClock>)
 
 fn timestamp(time: Out<u64>) -> Result<(), Code> {
     link::loaded()?;
-    let now = link::core().map_or_else(clock::now, |core| core.switches.client_time());
+    let now = link::core().map_or_else(clock::realtime, |core| core.switches.client_time(clock::realtime));
     parameter(time.set(now))
 }
 

@@ -37,9 +37,9 @@ const STALE: u64 = 1_000_000;
 /// Reads both clocks a few times and returns the pair with the shortest reading time.
 fn pair(clock: ClientClock) -> Pair {
     let attempt = |_| {
-        let before = clock::now();
+        let before = clock::realtime();
         let client = clock();
-        let took = clock::now() - before;
+        let took = clock::realtime() - before;
         (took, Pair { ours: before + took / 2, client })
     };
     (0..8).map(attempt).min_by_key(|(took, _)| *took).expect("there were tries").1
@@ -53,7 +53,9 @@ fn rate(first: Pair, latest: Pair) -> f64 {
 /// Makes this the client's clock from now on.
 pub(crate) fn register(clock: ClientClock) {
     let first = pair(clock);
-    clock::spin_until(first.ours + STALE);
+    while clock::realtime() < first.ours + STALE {
+        std::hint::spin_loop();
+    }
     let latest = pair(clock);
     let rate = rate(first, latest);
     // A clock that counts nanoseconds differs by a constant, and durations stay exact.
@@ -77,7 +79,7 @@ pub(crate) fn converted<const N: usize>(times: [u64; N]) -> [u64; N] {
 
 impl Conversion {
     fn renew(&mut self) {
-        if self.rate != 1.0 && clock::now() > self.latest.ours + STALE {
+        if self.rate != 1.0 && clock::realtime() > self.latest.ours + STALE {
             self.latest = pair(self.clock);
             self.rate = rate(self.first, self.latest);
         }

@@ -35,6 +35,10 @@ pub struct Outcome {
     pub truth: Vec<Value>,
     /// Rows of the truth file's summary; the last row has the totals.
     pub summary: Vec<Value>,
+    /// Rows of the schedule of a run on the stepped clock.
+    pub schedule: Vec<Value>,
+    /// Text of the Kineto trace of a run on the stepped clock.
+    pub kineto: String,
 }
 
 /// A line of the client's log: a word, then `key=value` or plain words.
@@ -97,6 +101,14 @@ impl Run {
         self
     }
 
+    /// Runs on the stepped clock, and logs the schedule and a Kineto trace.
+    pub fn stepped(self) -> Run {
+        let dir = self.scratch.display().to_string();
+        self.env("GPUSIM_CLOCK", "stepped")
+            .env("GPUSIM_KINETO", format!("{dir}/kineto"))
+            .env("GPUSIM_TRUTH", format!("{dir}/truth,summary:{dir}/summary,schedule:{dir}/schedule"))
+    }
+
     /// Injects the client and enables these activity kinds and callbacks.
     pub fn client(self, kinds: &str, callbacks: &str) -> Run {
         let client = program("client.so");
@@ -125,6 +137,8 @@ impl Run {
             log: read("log").lines().map(Line::parse).collect(),
             truth: json("truth"),
             summary: json("summary"),
+            schedule: json("schedule"),
+            kineto: read("kineto"),
         };
         let _ = fs::remove_dir_all(&scratch);
         outcome

@@ -1,0 +1,104 @@
+//! Captures: work that is submitted to a capturing stream becomes nodes of a graph. Each stream of a capture has a
+//! frontier, the nodes that its next node waits for.
+
+use crate::error::{CAPTURE_UNMATCHED, CAPTURE_UNSUPPORTED, CuError, ILLEGAL_STATE};
+use crate::graph::{Graph, What, lock};
+use crate::graph_edges::Edge;
+use crate::stream::Stream;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+/// A capture: one graph, built from all streams that have joined.
+#[derive(Debug)]
+pub struct Capture {
+    /// Graph that results from the capture.
+    pub graph: &'static Graph,
+    /// Id of the capture, which is never reused.
+    pub id: u64,
+    /// Handle of the last node, for queries of the next node's dependencies.
+    pub last: AtomicUsize,
+    /// Address of the stream that began the capture.
+    origin: usize,
+    streams: Mutex<Vec<(&'static Stream, Vec<Edge>)>>,
+}
+
+impl Capture {
+    /// Makes work on `stream` become nodes of `graph`, or of a new graph if none is given. The first node waits for
+    /// `edges`.
+    pub fn begin(
+        stream: &'static Stream,
+        graph: Option<&'static Graph>,
+        edges: Vec<Edge>,
+    ) -> Result<(), CuError> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        if stream.is_legacy_default() {
+            return Err(CAPTURE_UNSUPPORTED);
+        }
+        if stream.capture().is_some() {
+            return Err(ILLEGAL_STATE);
+        }
+        let origin = std::ptr::from_ref(stream) as usize;
+        let graph = graph.unwrap_or_else(Graph::create);
+        let (id, last) = (NEXT.fetch_add(1, Relaxed), AtomicUsize::new(0));
+        let capture = Capture { graph, id, last, origin, streams: Mutex::default() };
+        Capture::join(&Arc::new(capture), stream, edges);
+        Ok(())
+    }
+
+    /// Makes `stream`, which waits for an event of the capture, take part in the capture. Its next node waits for the
+    /// nodes that the event stands for.
+    pub fn join(capture: &Arc<Capture>, stream: &'static Stream, edges: Vec<Edge>) {
+        if stream.capture().is_none() {
+            lock(&capture.streams).push((stream, Vec::new()));
+            stream.set_capture(Some(Arc::clone(capture)));
+        }
+        capture.change_frontier(stream, |frontier| {
+            for edge in edges {
+                if !frontier.iter().any(|known| std::ptr::eq(known.from, edge.from)) {
+                    frontier.push(edge);
+                }
+            }
+        });
+    }
+
+    /// Nodes that the stream's next node waits for.
+    pub fn frontier(&self, stream: &'static Stream) -> Vec<Edge> {
+        let mut found = Vec::new();
+        self.change_frontier(stream, |frontier| found.clone_from(frontier));
+        found
+    }
+
+    /// Changes the nodes that the stream's next node waits for.
+    pub fn change_frontier(&self, stream: &'static Stream, change: impl FnOnce(&mut Vec<Edge>)) {
+        let mut streams = lock(&self.streams);
+        if let Some((_, frontier)) = streams.iter_mut().find(|(joined, _)| std::ptr::eq(*joined, stream)) {
+            change(frontier);
+        }
+    }
+
+    /// Ends the capture that `stream` began. Returns its graph.
+    pub fn end(stream: &'static Stream) -> Result<&'static Graph, CuError> {
+        let capture = stream.capture().ok_or(ILLEGAL_STATE)?;
+        if capture.origin != std::ptr::from_ref(stream) as usize {
+            return Err(CAPTURE_UNMATCHED);
+        }
+        lock(&capture.streams).drain(..).for_each(|(joined, _)| joined.set_capture(None));
+        Ok(capture.graph)
+    }
+
+    /// Adds a node instead of running the action.
+    pub fn add(&self, stream: &'static Stream, what: What) -> Result<(), CuError> {
+        if let What::Work(order) = what
+            && !order.asynchronous
+        {
+            return Err(CAPTURE_UNSUPPORTED);
+        }
+        let is_programmatic = matches!(what, What::Work(order) if order.programmatic);
+        let mut edges = self.frontier(stream);
+        edges.iter_mut().for_each(|edge| edge.is_programmatic = is_programmatic);
+        let node = self.graph.add(what, edges);
+        self.change_frontier(stream, |frontier| *frontier = vec![Edge::full(node)]);
+        self.last.store(node.handle() as usize, Relaxed);
+        Ok(())
+    }
+}

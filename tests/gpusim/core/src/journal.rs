@@ -1,0 +1,242 @@
+//! The log of a run on the stepped clock: calls, GPU work and waits. It is kept until the driver ends, and then written as
+//! a schedule (`GPUSIM_TRUTH=schedule:PATH`) and as a Kineto trace (`GPUSIM_KINETO=PATH`, see [`crate::kineto`]). Times
+//! count from the beginning of the run, and thread ids are the numbers of declared threads, so that two runs of a
+//! program give the same files.
+
+use crate::clock;
+use crate::context;
+use crate::deps::Dependency;
+use crate::kineto;
+use crate::schedule::{Mark, Placed, Wait};
+use crate::settings;
+use crate::stream::Stream;
+use crate::thread::Thread;
+use crate::truth::quoted;
+use crate::work::{NodeRun, Work};
+use std::ffi::CStr;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// GPU work: a kernel, a copy, a fill, or something that has no [`Work`].
+#[allow(missing_docs)]
+pub struct OpRow {
+    pub placed: Placed,
+    pub thread: u32,
+    pub correlation: u32,
+    pub device: u32,
+    pub context: u32,
+    pub stream: u32,
+    /// Name of the kind, as in the truth file; `host` for a host function, `pages` for a move of unified memory.
+    pub kind: &'static str,
+    pub node: NodeRun,
+    pub work: Option<Work>,
+}
+
+// SAFETY: the work's pointers are to static names.
+unsafe impl Send for OpRow {}
+
+/// A wait of a thread or of a stream.
+#[allow(missing_docs)]
+pub struct WaitRow {
+    pub dependency: Dependency,
+    pub thread: u32,
+    pub device: u32,
+    /// Goal of the wait.
+    pub target: Target,
+}
+
+/// Event record or work that a wait is for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Target {
+    /// When the awaited work is done, and which work it is.
+    pub mark: Mark,
+    /// Correlation id of the call that recorded the event, and the stream on which it did.
+    pub record: Option<(u32, u32)>,
+}
+
+/// An outermost API call.
+#[allow(missing_docs)]
+pub struct CallRow {
+    pub name: &'static CStr,
+    pub is_driver: bool,
+    pub cbid: u32,
+    pub thread: u32,
+    pub correlation: u32,
+    pub begin: u64,
+    pub end: u64,
+}
+
+/// All rows of a run.
+#[derive(Default)]
+#[allow(missing_docs)]
+pub struct Journal {
+    pub ops: Vec<OpRow>,
+    pub waits: Vec<WaitRow>,
+    pub calls: Vec<CallRow>,
+}
+
+/// Thread id of host thread 0 in the files; it is also their process id.
+pub const MAIN_THREAD: u32 = 1_000;
+
+static JOURNAL: Mutex<Journal> =
+    Mutex::new(Journal { ops: Vec::new(), waits: Vec::new(), calls: Vec::new() });
+
+fn journal() -> Option<MutexGuard<'static, Journal>> {
+    let settings = settings::get();
+    let is_kept = settings.stepped && (settings.kineto.is_some() || settings.truth_schedule.is_some());
+    is_kept.then(|| JOURNAL.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Thread id of a thread in the files: by number, or the real one of an undeclared thread.
+fn thread_id(thread: &Thread) -> u32 {
+    thread.number.get().map_or(thread.tid, |number| MAIN_THREAD + number as u32)
+}
+
+/// Notes work of the calling thread.
+pub fn op(
+    thread: &Thread,
+    placed: Placed,
+    (device, context, stream): (u32, u32, u32),
+    kind: &'static str,
+    node: NodeRun,
+    work: Option<Work>,
+) {
+    if let Some(mut journal) = journal() {
+        let (thread, correlation) = (thread_id(thread), thread.correlation.get());
+        journal.ops.push(OpRow { placed, thread, correlation, device, context, stream, kind, node, work });
+    }
+}
+
+/// Notes a wait.
+pub fn wait(thread: &Thread, dependency: Dependency, target: Target) {
+    if let Some(mut journal) = journal() {
+        let (thread, device) = (thread_id(thread), context::device_of(dependency.context));
+        journal.waits.push(WaitRow { dependency, thread, device, target });
+    }
+}
+
+/// Notes a call that has ended.
+pub fn call(thread: &Thread, name: &'static CStr, (domain, cbid): (u32, u32)) {
+    if let Some(mut journal) = journal() {
+        journal.calls.push(CallRow {
+            name,
+            is_driver: domain == crate::callback_ids::DRIVER,
+            cbid,
+            thread: thread_id(thread),
+            correlation: thread.correlation.get(),
+            begin: thread.enter.get(),
+            end: clock::now(),
+        });
+    }
+}
+
+/// Time since the beginning of the run.
+pub fn relative(time: u64) -> u64 {
+    time.saturating_sub(clock::base())
+}
+
+/// Writes the files that were requested.
+pub fn write() {
+    let Some(mut journal) = journal() else { return };
+    journal.ops.sort_by_key(|row| row.placed.op);
+    journal.waits.sort_by_key(|row| (row.dependency.start, row.thread, row.dependency.correlation));
+    journal.calls.sort_by_key(|row| (row.begin, row.thread, row.correlation));
+    let settings = settings::get();
+    if let Some(path) = &settings.truth_schedule {
+        save(path, &schedule(&journal));
+    }
+    if let Some(path) = &settings.kineto {
+        save(path, &kineto::trace(&journal));
+    }
+}
+
+fn save(path: &Path, text: &str) {
+    std::fs::write(path, text).unwrap_or_else(|e| crate::abort!("{}: {e}", path.display()));
+}
+
+fn schedule(journal: &Journal) -> String {
+    let mut streams: Vec<&'static Stream> = context::all_streams();
+    streams.sort_by_key(|stream| (stream.context.uid, stream.id));
+    let calls = journal.calls.iter().map(call_line);
+    let streams = streams.into_iter().map(stream_line);
+    streams
+        .chain(calls)
+        .chain(journal.ops.iter().map(op_line))
+        .chain(journal.waits.iter().map(wait_line))
+        .collect()
+}
+
+fn stream_line(stream: &'static Stream) -> String {
+    format!(
+        "{{\"what\":\"stream\",\"device\":{},\"context\":{},\"stream\":{},\"blocking\":{}}}\n",
+        stream.context.device, stream.context.uid, stream.id, stream.is_blocking,
+    )
+}
+
+fn call_line(row: &CallRow) -> String {
+    format!(
+        "{{\"what\":\"call\",\"corr\":{},\"thread\":{},\"name\":{},\"begin\":{},\"end\":{}}}\n",
+        row.correlation,
+        row.thread,
+        quoted(Some(&row.name.to_string_lossy())),
+        relative(row.begin),
+        relative(row.end),
+    )
+}
+
+fn op_line(row: &OpRow) -> String {
+    let placed = &row.placed;
+    let name = row.work.and_then(|work| work.name()).map(CStr::to_string_lossy);
+    let waits: Vec<String> = placed.waits.iter().map(wait_text).collect();
+    format!(
+        "{{\"what\":\"op\",\"op\":{},\"kind\":\"{}\",\"name\":{},\"corr\":{},\"thread\":{},\"device\":{},\
+         \"context\":{},\"stream\":{},\"graph\":{},\"node\":{},\"programmatic\":{},\"enqueue\":{},\"arrive\":{},\"ready\":{},\"begin\":{},\
+         \"end\":{},\"cause\":\"{}\",\"waits\":[{}]}}\n",
+        placed.op,
+        row.kind,
+        quoted(name.as_deref()),
+        row.correlation,
+        row.thread,
+        row.device,
+        row.context,
+        row.stream,
+        row.node.graph,
+        row.node.node,
+        placed.is_programmatic,
+        relative(placed.enqueue),
+        relative(placed.arrive),
+        relative(placed.ready),
+        relative(placed.begin),
+        relative(placed.end),
+        placed.cause(),
+        waits.join(","),
+    )
+}
+
+fn wait_text(wait: &Wait) -> String {
+    let until = relative(wait.until);
+    format!("{{\"why\":\"{}\",\"op\":{},\"until\":{until}}}", wait.why.name(), wait.op)
+}
+
+fn wait_line(row: &WaitRow) -> String {
+    let dependency = &row.dependency;
+    let kind = ["record", "event", "stream_wait", "stream", "context"][dependency.wait as usize];
+    let known = |id: u32| if id == crate::deps::NONE { "null".to_owned() } else { id.to_string() };
+    format!(
+        "{{\"what\":\"wait\",\"kind\":\"{kind}\",\"corr\":{},\"thread\":{},\"device\":{},\"context\":{},\"stream\":{},\
+         \"event\":{},\"record\":{},\"op\":{},\"until\":{},\"begin\":{},\"end\":{},\
+         \"result\":{}}}\n",
+        dependency.correlation,
+        row.thread,
+        row.device,
+        dependency.context,
+        known(dependency.stream),
+        known(dependency.event),
+        row.target.record.map_or("null".to_owned(), |(correlation, _)| correlation.to_string()),
+        row.target.mark.op,
+        relative(row.target.mark.time),
+        relative(dependency.start),
+        relative(dependency.end),
+        dependency.result,
+    )
+}
