@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
+use super::chrome_flags::ChromeFlags;
 use super::console::{Console, Outcome, usage_error};
 use super::explain::{Explained, explain, explain_sums};
 use super::flamegraph::parse_view;
@@ -74,6 +75,8 @@ pub(super) struct Convert {
     #[arg(long, visible_alias = "all-frames")]
     internal_frames: bool,
     #[command(flatten)]
+    chrome: ChromeFlags,
+    #[command(flatten)]
     names: NameFlags,
 }
 
@@ -109,6 +112,11 @@ impl Convert {
         if format.is_binary && self.output == Target::Stdout && stdout().is_terminal() {
             return Err(usage_error("this format is binary; write it to a file with `-o FILE`"));
         }
+        if format.word == "chrome" {
+            self.chrome.write(input, &self.output, &self.read_options(), console)?;
+            return Ok(Outcome::Clean);
+        }
+        self.chrome.require_none(format)?;
         let (explained, events) = read(input, format, self.read_options(), console)?;
         if format.is_of_views() {
             explained.need_samples(input, self.view)?;

@@ -217,6 +217,24 @@ impl Source {
         })
     }
 
+    /// Passes the events of this source, which is open as `opened` and is a trace, to `sink`.
+    ///
+    /// # Errors
+    /// `Io` or `Format` if nothing can be read.
+    pub(super) fn events(
+        &self,
+        opened: Opened,
+        console: Console,
+        sink: &mut impl import::Sink,
+    ) -> Result<()> {
+        let options = Options { accept_cut: console.accept_cut, ..Options::default() };
+        let (options, _bar) = with_progress(options, &opened, console);
+        let counts = opened.read(&options, sink)?;
+        // Events without usable times are passed on like all others.
+        print_remarks(self, &ReadCounts { untimed: 0, ..counts }, console);
+        Ok(())
+    }
+
     /// Opens the source, of whatever kind.
     pub(super) fn open(&self) -> Result<Opened> {
         match self {

@@ -10,6 +10,7 @@
 mod arrivals;
 mod baseline;
 mod check;
+mod chrome_flags;
 mod completions;
 mod console;
 mod convert;

@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod chrome_copy;
 mod command;
 mod completions;
 mod convert;

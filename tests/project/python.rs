@@ -214,12 +214,13 @@ fn the_manager_writes_the_same_windows_with_and_without_torch() {
         let mut windows = timelines(&folder);
         windows.sort_unstable();
         assert_eq!(windows, [(3, 3), (4, 4), (5, 5), (6, 6)], "{}", done.stderr);
-        for (word, lines) in
-            [("AUTO_CONVERT", 1), ("RECORD_SHAPES", 1), ("PyTorch is not installed", usize::from(!torch))]
-        {
-            let told = done.stderr.lines().filter(|line| line.contains(word)).count();
-            assert_eq!(told, lines, "{word}\n{}", done.stderr);
-        }
+        let told = done.stderr.lines().filter(|line| line.contains("PyTorch is not installed")).count();
+        assert_eq!(
+            (told, done.stderr.lines().count()),
+            (usize::from(!torch), usize::from(!torch)),
+            "{}",
+            done.stderr
+        );
     }
 }
 
@@ -242,7 +243,7 @@ fn the_manager_prints_the_missing_parts_if_it_cannot_record() {
     let run = Run::new(shared(), Way::None).args(["-c", code]).with_libraries(Path::new("/nowhere"));
     let done = run.env("VLLM_CHAKRA_FLAG", "flag").env("VLLM_CHAKRA_TRACE_MAX_STEPS", "many").ok();
     assert_eq!(done.stdout, "[]\n", "{}", done.stderr);
-    for word in ["no timeline", "no execution trace", "traces go to", "is not a number"] {
+    for word in ["have no calls", "no execution trace", "traces go to", "is not a number"] {
         assert_eq!(done.stderr.matches(word).count(), 1, "{word}\n{}", done.stderr);
     }
 }

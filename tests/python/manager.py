@@ -1,17 +1,19 @@
 """The manager of windows by a flag, step by step: python manager.py FOLDER. What is launched in each window is counted by hand."""
 
+import contextlib
 import ctypes
 import glob
 import json
 import os
 import sys
+import threading
+import time
 import types
 
 FOLDER = os.path.abspath(sys.argv[1])
 FLAG = os.path.join(FOLDER, "flag")
 os.environ.update(VLLM_CHAKRA_TRACE_DIR=FOLDER, VLLM_CHAKRA_FLAG=FLAG, VLLM_CHAKRA_TRACE_MAX_STEPS="2",
-                  VLLM_CHAKRA_SYNC_CUDA="YES", VLLM_CHAKRA_WITH_STACK="1", VLLM_CHAKRA_AUTO_CONVERT="1",
-                  VLLM_CHAKRA_RECORD_SHAPES="on")
+                  VLLM_CHAKRA_SYNC_CUDA="YES", VLLM_CHAKRA_WITH_STACK="1")
 
 # Stands for PyTorch, and notes the order of the calls.
 ORDER = []
@@ -33,12 +35,41 @@ class ExecutionTraceObserver:
         ORDER.append("unregister")
 
 
+class Profile:
+    """Stands for PyTorch's profiler: one operator, which lasts from the start to the end of the profile."""
+
+    def __init__(self, **options):
+        # Shapes are on by default.
+        assert (options["use_kineto"], options["record_shapes"], options["with_stack"]) == (True, True, True), options
+
+    def __enter__(self):
+        self.began = time.time_ns()
+        ORDER.append("profile")
+
+    def __exit__(self, *_):
+        self.ended = time.time_ns()
+        ORDER.append("profiled")
+
+    def export_chrome_trace(self, path):
+        args = {"External id": 7, "Record function id": 3, "Input Dims": [[2]]}
+        operator = {"ph": "X", "cat": "cpu_op", "name": "op", "pid": os.getpid(), "tid": threading.get_native_id(),
+                    "ts": (self.began - BASE) / 1000, "dur": (self.ended - self.began) / 1000, "args": args}
+        with open(path, "w") as file:
+            json.dump({"baseTimeNanoseconds": BASE, "traceEvents": [operator]}, file)
+
+
+# A day ago, so that a double has the nanoseconds.
+BASE = time.time_ns() - 86_400 * 10 ** 9
+
 if "--with-torch" in sys.argv:
     torch = types.ModuleType("torch")
+    torch.autograd = types.ModuleType("torch.autograd")
+    torch.autograd.profiler = types.SimpleNamespace(profile=Profile, record_function=contextlib.nullcontext)
+    torch.distributed = types.SimpleNamespace(is_available=lambda: False)
     torch.profiler = types.ModuleType("torch.profiler")
     torch.profiler.ExecutionTraceObserver = ExecutionTraceObserver
     torch.cuda = types.SimpleNamespace(is_available=lambda: True, synchronize=lambda: ORDER.append("synchronize"))
-    sys.modules.update({"torch": torch, "torch.profiler": torch.profiler})
+    sys.modules.update({"torch": torch, "torch.profiler": torch.profiler, "torch.autograd": torch.autograd})
 else:
     sys.modules["torch"] = None  # even if PyTorch is installed
 
@@ -71,6 +102,9 @@ def windows():
             events = json.load(file)["traceEvents"]
         calls = [event for event in events if event.get("cat") == "cuda_runtime"]
         assert all("cudaMemsetAsync" in event["args"]["stack"] for event in calls), calls[:1]
+        if "--with-torch" in sys.argv:
+            started = [event for event in events if event["ph"] == "X" and "correlation" in event["args"]]
+            assert {event["args"]["External id"] for event in started} == {7}, started[:3]
         found.append((len(calls), sum(event.get("cat") == "gpu_memset" for event in events)))
     return found
 
@@ -123,7 +157,7 @@ if os.fork() == 0:
 assert os.wait()[1] == 0 and len(windows()) == 3
 if "--with-torch" in sys.argv:
     # Each observer ends before its timeline is made; steps wait for the GPU.
-    one = ["start", "synchronize", "synchronize", "stop", "unregister"]
-    assert ORDER[:5] == one, ORDER
+    one = ["start", "profile", "synchronize", "synchronize", "stop", "unregister", "profiled"]
+    assert ORDER[:7] == one, ORDER
     assert len(glob.glob(os.path.join(FOLDER, "pytorch_et_*.json"))) == 3
 print("3 windows, and one is open")

@@ -9,6 +9,7 @@ mod averages;
 mod captured;
 mod cost;
 mod faults;
+mod flag_windows;
 mod installed;
 mod kit;
 mod one_run;

@@ -1,9 +1,12 @@
-//! Chrome's trace events from a recording or another tool's trace. All rows are available before anything is written.
+//! Chrome's trace events from rows: of a recording, or of another tool's trace in another format. All rows are
+//! available before anything is written.
 
 use std::io::Write;
 
 use super::callers::{Caller, Callers};
+use super::operators::Operators;
 use gpuflame_explain::events::{self, DistinctIds, HostCall, JoinedActivity, LaunchCall};
+use gpuflame_explain::join::Origin;
 use gpuflame_export::chrome::Lanes;
 use gpuflame_export::chrome::events::{
     CallEvent, EventText, PENDING, title, write_metadata, write_track_names,
@@ -13,69 +16,128 @@ use gpuflame_export::format::Format;
 use gpuflame_export::threads;
 use gpuflame_model::error::Result;
 use gpuflame_model::profile::{Profile, json_string};
-use gpuflame_model::record::{Created, EventUse, GpuContextId, SyncRecord};
+use gpuflame_model::record::{Created, EventUse, GpuContextId, Nanos, SyncRecord, ThreadId};
 
 /// Chrome's trace events, with the names of the profile. Activities without times have no place on a time line, so
 /// `gpuflame.missing` counts them instead.
 pub(crate) static CHROME: Format = Format::of_events(
     "chrome",
     &[".json"],
-    |profile, events, _, mut out| write(profile, events, &mut out),
+    |profile, events, _, mut out| write_chrome(profile, events, &ChromeOptions::default(), &mut out),
     "Chrome's trace events, as torch.profiler writes them (.json)",
 );
 
-fn write(profile: &Profile, rows: &events::JoinedRows, out: &mut impl Write) -> Result<()> {
-    let callers = Callers::new(profile);
-    let events = EventText::new(rows.first_time(), threads::process_id(profile));
-    let mut lanes = Lanes::default();
-    let timed = rows.activities().iter().filter(|event| event.activity.duration().is_some());
-    let tracks: Vec<u32> = timed
-        .clone()
-        .map(|JoinedActivity { activity, .. }| {
-            lanes.track((activity.device.0, activity.stream.0), activity.start.0, activity.end.0)
-        })
-        .collect();
-    let mut chrome = ChromeWriter { profile, callers, rows, ids: rows.distinct_ids(), events, out };
-    chrome.write_head(&lanes)?;
-    for call in rows.calls() {
-        chrome.write_call(call)?;
-    }
-    for call in rows.host_calls() {
-        chrome.write_host_call(call)?;
-    }
-    for (event, track) in timed.zip(tracks) {
-        chrome.write_activity(event, track)?;
-    }
-    for sync in rows.timed_syncs() {
-        chrome.write_sync(sync)?;
-    }
-    for mark in rows.marks() {
-        chrome.events.mark(&mark.text, mark.thread, mark.time);
-        chrome.flush()?;
-    }
+/// Options for writing calls and GPU work.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ChromeOptions<'a> {
+    /// Operators that made the calls. Calls and GPU work get the External id of their operator. Default: none.
+    pub operators: Option<&'a Operators>,
+    /// Whether calls have no stacks. Default: false.
+    pub without_stacks: bool,
+}
+
+/// Writes a complete trace.
+///
+/// # Errors
+/// Errors of `out`.
+pub fn write_chrome(
+    profile: &Profile,
+    rows: &events::JoinedRows,
+    options: &ChromeOptions<'_>,
+    out: &mut impl Write,
+) -> Result<()> {
+    let mut chrome = ChromeWriter::new(profile, rows, options, out);
+    chrome.write_head()?;
+    chrome.write_events()?;
     writeln!(chrome.out, "\n]}}")?;
     Ok(())
+}
+
+/// Writes the events alone, separated by commas, for a trace that has events of another source as well. Times are
+/// relative to the base of the operators. Returns whether there are any.
+///
+/// # Errors
+/// Errors of `out`.
+pub fn write_chrome_events(
+    profile: &Profile,
+    rows: &events::JoinedRows,
+    options: &ChromeOptions<'_>,
+    out: &mut impl Write,
+) -> Result<bool> {
+    let mut chrome = ChromeWriter::new(profile, rows, options, out);
+    chrome.write_events()?;
+    // The names of the tracks are events, too.
+    Ok(true)
 }
 
 struct ChromeWriter<'a, W> {
     profile: &'a Profile,
     callers: Callers<'a>,
     rows: &'a events::JoinedRows,
+    options: &'a ChromeOptions<'a>,
+    process: u32,
     ids: DistinctIds,
     events: EventText,
     out: &'a mut W,
 }
 
-impl<W: Write> ChromeWriter<'_, W> {
-    fn write_head(&mut self, lanes: &Lanes) -> Result<()> {
+impl<'a, W: Write> ChromeWriter<'a, W> {
+    fn new(
+        profile: &'a Profile,
+        rows: &'a events::JoinedRows,
+        options: &'a ChromeOptions<'a>,
+        out: &'a mut W,
+    ) -> Self {
+        let process = threads::process_id(profile);
+        let base = options.operators.map_or_else(|| rows.first_time(), Operators::base);
+        let (callers, events) = (Callers::new(profile), EventText::new(base, process));
+        Self { profile, callers, rows, options, process, ids: rows.distinct_ids(), events, out }
+    }
+
+    fn write_events(&mut self) -> Result<()> {
+        let rows = self.rows;
+        let timed = rows.activities().iter().filter(|event| event.activity.duration().is_some());
+        let mut lanes = Lanes::default();
+        let tracks: Vec<u32> = timed
+            .clone()
+            .map(|JoinedActivity { activity, .. }| {
+                lanes.track((activity.device.0, activity.stream.0), activity.start.0, activity.end.0)
+            })
+            .collect();
+        self.write_tracks(&lanes)?;
+        for call in rows.calls() {
+            self.write_call(call)?;
+        }
+        for call in rows.host_calls() {
+            self.write_host_call(call)?;
+        }
+        for (event, track) in timed.zip(tracks) {
+            self.write_activity(event, track)?;
+        }
+        for sync in rows.timed_syncs() {
+            self.write_sync(sync)?;
+        }
+        for mark in rows.marks() {
+            self.events.mark(&mark.text, mark.thread, mark.time);
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    fn write_head(&mut self) -> Result<()> {
         let base = self.events.base.0;
         self.events.put(format_args!(
             "{{\"schemaVersion\":1,\"displayTimeUnit\":\"ns\",\"baseTimeNanoseconds\":{base},"
         ));
         let activities = self.rows.activities().iter();
-        let untimed = activities.clone().filter(|event| event.activity.duration().is_none()).count();
+        let untimed = activities.filter(|event| event.activity.duration().is_none()).count();
         write_metadata(&mut self.events, self.profile, untimed as u64);
         self.events.put(format_args!(",\"traceEvents\":["));
+        self.flush()
+    }
+
+    fn write_tracks(&mut self, lanes: &Lanes) -> Result<()> {
+        let activities = self.rows.activities().iter();
         let streams = activities.map(|e| (e.activity.device.0, e.activity.stream.0));
         let syncs = self.rows.timed_syncs();
         let waiting = syncs.filter_map(|sync| Some((device(self.rows, sync.context), sync.stream?.0)));
@@ -98,8 +160,8 @@ impl<W: Write> ChromeWriter<'_, W> {
             id: self.ids.get(call.id),
         };
         let pending = if call.pending { PENDING } else { "" };
-        let stack = stack("stack", "stack_kinds", &caller);
-        self.events.call(&called, None, format_args!("{stack}{pending}"));
+        let (operator, stack) = (self.operator(caller.thread, begun, called.nanos), self.stack(&caller));
+        self.events.call(&called, None, format_args!("{operator}{stack}{pending}"));
         if !call.pending {
             self.events.flow_start(self.ids.get(call.id), caller.thread, begun);
         }
@@ -118,11 +180,11 @@ impl<W: Write> ChromeWriter<'_, W> {
                 record.event.0, record.stream.0, record.context.0
             )
         });
-        let stack = stack("stack", "stack_kinds", &caller);
         let (thread, begun, nanos) = (caller.thread, call.time, call.duration);
+        let (operator, stack) = (self.operator(thread, begun, nanos), self.stack(&caller));
         let id = self.ids.get(call.id);
         let called = CallEvent { name: &caller.call, thread, begun, nanos, id };
-        self.events.call(&called, None, format_args!("{stack}{}", more.unwrap_or_default()));
+        self.events.call(&called, None, format_args!("{operator}{stack}{}", more.unwrap_or_default()));
         self.flush()
     }
 
@@ -137,6 +199,7 @@ impl<W: Write> ChromeWriter<'_, W> {
     fn write_activity(&mut self, event: &JoinedActivity, track: u32) -> Result<()> {
         let activity = &event.activity;
         let created = match activity.created {
+            Some(_) if self.options.without_stacks => String::new(),
             Some(Created::Context(context)) => {
                 stack("created_stack", "created_kinds", &self.callers.get(context))
             }
@@ -145,9 +208,31 @@ impl<W: Write> ChromeWriter<'_, W> {
         };
         let title = title(activity.work(), work_name(self.profile, activity.work()));
         let missing = event.origin.context().err();
+        let operator = match event.origin {
+            Origin::Launch(launched) => {
+                let thread = self.callers.get(launched.context).thread;
+                self.operator(thread, launched.time, launched.duration.into())
+            }
+            Origin::Missing(_) => String::new(),
+        };
         let id = self.ids.get(activity.correlation);
-        self.events.activity(activity, id, track, &title, missing, format_args!("{created}"));
+        self.events.activity(activity, id, track, &title, missing, format_args!("{operator}{created}"));
         self.flush()
+    }
+
+    /// Returns the argument for the operator that made a call, if it is known. The middle of the call decides: a call is
+    /// inside its operator, but may begin 150 ns after it, and two clocks differ by nearly as much.
+    fn operator(&self, thread: ThreadId, begun: Nanos, nanos: u64) -> String {
+        let middle = Nanos(begun.0.saturating_add(nanos / 2));
+        let id = self.options.operators.and_then(|all| all.external_id(self.process, thread, middle));
+        id.map_or_else(String::new, |id| format!(",\"External id\":{id}"))
+    }
+
+    fn stack(&self, caller: &Caller) -> String {
+        match self.options.without_stacks {
+            true => String::new(),
+            false => stack("stack", "stack_kinds", caller),
+        }
     }
 
     fn flush(&mut self) -> Result<()> {

@@ -48,7 +48,7 @@ pub use json::ReadCounts;
 pub use link::LinkReport;
 pub use model::{
     Begin, Call, CpuKind, CpuOp, End, Event, Flow, FlowKind, Folded, Fork, Id, Op, OpKind, Property,
-    PythonFrame, Sink, SliceKind, StackLine, Sync, ThreadName, Wants,
+    PythonFrame, RawEvent, Sink, SliceKind, StackLine, Sync, ThreadName, Wants,
 };
 pub use name_table::NameTable;
 pub use open::{Kind, Opened, open};

@@ -401,7 +401,9 @@ impl Wants {
     pub const FLOWS: Self = Self(1 << 10);
     /// Arguments of CPU slices other than times and Python functions: ids, sequence numbers.
     pub const DETAILS: Self = Self(1 << 11);
-    /// Everything but [`Wants::OTHER`], [`Wants::FLOWS`] and [`Wants::EDGES`].
+    /// Text of every event, passed to [`Sink::raw`]. Only readers of Chrome's JSON have it.
+    pub const RAW: Self = Self(1 << 12);
+    /// Everything but [`Wants::OTHER`], [`Wants::FLOWS`], [`Wants::EDGES`] and [`Wants::RAW`].
     pub const ALL: Self = Self(((1 << 8) - 1) | Self::DETAILS.0);
 
     /// Returns the union of `self` and `other`.
@@ -425,6 +427,20 @@ pub trait Sink {
 
     /// Receives the next event.
     fn event(&mut self, event: &Event<'_>);
+
+    /// Receives the text of an event, after [`Sink::event`] has received what the text means, if that was requested.
+    fn raw(&mut self, _event: RawEvent<'_>) {}
+}
+
+/// An event of Chrome's JSON as it is written in the file.
+#[derive(Clone, Copy, Debug)]
+pub struct RawEvent<'a> {
+    /// The event with its braces.
+    pub text: &'a [u8],
+    /// Category; empty if the event has none.
+    pub category: Text<'a>,
+    /// Name of the event.
+    pub name: Text<'a>,
 }
 
 impl<S: Sink + ?Sized> Sink for &mut S {
@@ -434,6 +450,10 @@ impl<S: Sink + ?Sized> Sink for &mut S {
 
     fn event(&mut self, event: &Event<'_>) {
         (**self).event(event);
+    }
+
+    fn raw(&mut self, event: RawEvent<'_>) {
+        (**self).raw(event);
     }
 }
 

@@ -10,13 +10,20 @@
 
 While the file exists, each tick is a step of a window. When it is removed, the window is written to VLLM_CHAKRA_TRACE_DIR:
 
-    kineto_<tag>.json        the timeline: calls, GPU work, and which call started which work; with native stacks on request
-    pytorch_et_<tag>.json    PyTorch's execution trace, if torch is installed: operators, shapes, dependencies
+    kineto_<tag>.json        the timeline: PyTorch's operators, calls, GPU work, and which call started which work
+    pytorch_et_<tag>.json    PyTorch's execution trace: operators, shapes, dependencies
+
+With VLLM_CHAKRA_AUTO_CONVERT=1 the command `gpuflame link-et` links the two files:
+
+    pytorch_et_plus_<tag>.json, chakra_trace_<tag>.et
 
 The tag is `pid<process>_<milliseconds since 1970>`. If the file is removed and created again, a new window begins, even if no
 tick happened in between. A window that reached its maximum number of steps stays closed until the file is created again. A
-window that is open at exit is written. The recording from which the timelines are made is kept in
-chakra_trace_pid<process>/ and contains all windows.
+window that is open at exit is written. The recording from which the timelines are made is kept in gpuflame_pid<process>/ and
+contains all windows.
+
+Operators come from torch.profiler with CPU activity alone, which does not use CUPTI; calls and GPU work come from gpuflame.
+Without PyTorch the timeline has no operators; without CUDA it has nothing else.
 """
 
 import atexit
@@ -24,7 +31,6 @@ import json
 import os
 import stat
 import sys
-import tempfile
 import threading
 import time
 
@@ -44,19 +50,15 @@ class Settings:
         self.enabled = self._switch("TRACE", True)
         self.folder = environment.get(PREFIX + "TRACE_DIR", "").strip()
         self.flag = environment.get(PREFIX + "FLAG", "").strip() or "/tmp/vllm_chakra_trace_on"
+        self.record_shapes = self._switch("RECORD_SHAPES", True)
         self.with_stack = self._switch("WITH_STACK", False)
+        self.auto_convert = self._switch("AUTO_CONVERT", False)
         self.synchronize = self._switch("SYNC_CUDA", False)
         self.debug = self._switch("DEBUG", False)
         self.most_steps, unfit = self._number("TRACE_MAX_STEPS")
-        refused = []
+        self.warnings = ""
         if unfit:
-            refused.append("%sTRACE_MAX_STEPS=%s is not a number; steps are not limited" % (PREFIX, unfit))
-        if self._switch("RECORD_SHAPES", False):
-            refused.append("%sRECORD_SHAPES has no effect: the timeline contains no operators; "
-                           "pytorch_et_*.json has the shapes" % PREFIX)
-        if self._switch("AUTO_CONVERT", False):
-            refused.append("%sAUTO_CONVERT has no effect: run chakra_trace_link on both files instead" % PREFIX)
-        self.warnings = "; ".join(refused)
+            self.warnings = "%sTRACE_MAX_STEPS=%s is not a number; steps are not limited" % (PREFIX, unfit)
 
     def _switch(self, name, default):
         value = self._environment.get(PREFIX + name)
@@ -109,10 +111,11 @@ class ChakraTraceManager:
             if flag is None:
                 self._latched = None
                 return
-            if not self.active and flag != self._latched:
+            opens = not self.active and flag != self._latched
+            if opens:
                 self._start(flag)
             if self.active:
-                self.step()
+                self._step(opens)
 
     def start(self):
         """Opens a window, unless one is open."""
@@ -127,22 +130,26 @@ class ChakraTraceManager:
         except OSError as error:
             self._tell("cannot create %s: %s; set %sTRACE_DIR to another folder"
                        % (self.settings.folder, error.strerror, PREFIX))
-        self._window = Window(flag, self.settings.folder, self._recorder, self._tell)
+        self._window = Window(flag, self.settings, self._recorder, self._tell)
         self._debug("window %s opened" % self._window.tag)
 
     def step(self):
         """Begins the next step of the window. With VLLM_CHAKRA_SYNC_CUDA it waits for the GPU."""
         with self._lock:
-            if not self.active:
-                return
-            if self.settings.synchronize:
-                self._synchronize()
-            self._window.steps += 1
-            gpuflame.step()
-            if self.settings.most_steps and self._window.steps >= self.settings.most_steps:
-                self._latched = self._window.flag
-                self._debug("maximum of %d steps reached; create the flag file again for another window" % self._window.steps)
-                self.stop()
+            self._step(False)
+
+    def _step(self, opens):
+        """As `step`. `opens`: whether the window was opened just now, which began its first step."""
+        if not self.active:
+            return
+        if self.settings.synchronize:
+            self._synchronize()
+        is_last = 0 < self.settings.most_steps <= self._window.steps + 1
+        self._window.step(not opens and not is_last)
+        if is_last:
+            self._latched = self._window.flag
+            self._debug("maximum of %d steps reached; create the flag file again for another window" % self._window.steps)
+            self.stop()
 
     def stop(self):
         """Closes the open window, if any, and writes its files."""
@@ -151,7 +158,7 @@ class ChakraTraceManager:
             if window is None:
                 return
             try:
-                written = window.close(self.settings.with_stack)
+                written = window.close()
             except Exception as error:  # a worker must not die because of its trace
                 self._tell("window %s was not written: %s" % (window.tag, error))
                 return
@@ -206,13 +213,13 @@ class Recorder:
                 os.environ["GPUFLAME_FORMATS"] = ",".join(filter(None, [formats, "gfr"]))
             os.environ.setdefault("GPUFLAME_ENABLED", "0")
             os.environ.setdefault("GPUFLAME_QUIET", "1")
-            own = "chakra_trace_pid%d" % os.getpid()
+            own = "gpuflame_pid%d" % os.getpid()
             os.environ.setdefault("GPUFLAME_OUTPUT", os.path.join(self._folder.replace("%", "%%"), own, "%e"))
         try:
             gpuflame.start()
             gpuflame.stop()
         except gpuflame.Error as error:
-            self._tell("no timeline (kineto_*.json): %s" % error)
+            self._tell("timelines (kineto_*.json) have no calls and no GPU work: %s" % error)
             return False
         return True
 
@@ -235,55 +242,105 @@ class Recorder:
         return None
 
     @staticmethod
-    def stop():
-        gpuflame.stop()
+    def _flush():
         # Waits for the launched work, at most LONGEST_WAIT; gpuflame_flush also writes the recording to disk.
         deadline = time.monotonic() + LONGEST_WAIT
         while gpuflame.stats().pending and time.monotonic() < deadline:
             time.sleep(LOOK_EVERY)
         gpuflame.flush()
 
-    def events(self):
-        """Returns everything recorded so far, in torch.profiler's format; None if there is no recording yet, which is created
-        with the first launch."""
-        path = self.recording()
-        if path is None:
-            self._tell("no timeline (kineto_*.json): no recording; either nothing was launched, or gpuflame was set up "
-                       "without gfr in GPUFLAME_FORMATS")
-            return None
-        return json.loads(gpuflame._read.command("convert", "--quiet", "--accept-cut", "--to", "chrome", "--", path))
+    def write(self, path, began, ended, operators, with_stack):
+        """Writes the calls of a window and their GPU work, merged with the trace `operators` if there is one. Returns whether
+        there was anything to write. The command reads what the recording holds, so this process only waits."""
+        missing = "no calls and no GPU work in the timeline (kineto_*.json): "
+        try:
+            self._flush()
+        except gpuflame.Error as error:
+            self._tell(missing + str(error))
+            return False
+        recording = self.recording()
+        if recording is None:
+            self._tell(missing + "no recording; either nothing was launched, or "
+                       "gpuflame was set up without gfr in GPUFLAME_FORMATS")
+            return False
+        flags = ["--quiet", "--accept-cut", "--to", "chrome", "--window", "%d,%d" % (began, ended), "-o", path]
+        if not with_stack:
+            flags.append("--no-stacks")
+        if operators is not None:
+            flags += ["--operators", operators]
+        try:
+            gpuflame._read.command("convert", *flags, "--", recording)
+        except (gpuflame.Error, OSError) as error:
+            self._tell(missing + str(error))
+            return False
+        return True
 
 
 class Window:
     """A window, from its opening to its files."""
 
-    def __init__(self, flag, folder, recorder, tell):
+    def __init__(self, flag, settings, recorder, tell):
         self.flag = flag
         self.tag = "pid%d_%d" % (os.getpid(), time.time_ns() // 1_000_000)
         self.steps = 0
-        self._folder = folder
+        self._settings = settings
         self._recorder = recorder
-        self._observer = Observer(os.path.join(folder, "pytorch_et_%s.json" % self.tag), tell)
-        self._began = time.time_ns()
+        self._tell = tell
+        self._observer = Observer(self._path("pytorch_et_%s.json"), tell)
+        self._profiler = Profiler(settings, tell)
+        # Begins last, so that every call of the window is in an operator that PyTorch's profiler saw.
         self._records = recorder.start()
+        self._began = time.time_ns()
 
-    def close(self, with_stack):
+    def _path(self, name):
+        return os.path.join(self._settings.folder, name % self.tag)
+
+    def step(self, is_annotated):
+        self.steps += 1
+        gpuflame.step()
+        if is_annotated:
+            self._profiler.step()
+
+    def close(self):
         """Closes the window. Returns the files that were written."""
-        # The execution trace ends first, because the rest of this function calls CUDA.
-        written = self._observer.close()
+        ended = time.time_ns()
         if self._records:
-            ended = time.time_ns()
-            self._recorder.stop()
-            events = self._recorder.events()
-            if events is None:
-                return written
-            trace = cut(events, self._began, ended, with_stack)
-            path = os.path.join(self._folder, "kineto_%s.json" % self.tag)
-            with tempfile.NamedTemporaryFile("w", dir=self._folder, suffix=".part", delete=False) as file:
-                json.dump(trace, file, separators=(",", ":"))
-            os.replace(file.name, path)
-            written.append(path)
+            gpuflame.stop()
+        # The execution trace has only annotations that have ended. It ends before the profiler does, because the rest of
+        # this function calls CUDA.
+        self._profiler.end_step()
+        written = self._observer.close()
+        operators = self._profiler.close(self._path(".operators_%s.json"))
+        timeline = self._path("kineto_%s.json")
+        try:
+            merged = False
+            if self._records:
+                merged = self._recorder.write(timeline, self._began, ended, operators, self._settings.with_stack)
+            if not merged and operators is not None:
+                os.replace(operators, timeline)
+                operators = None
+                merged = True
+        finally:
+            if operators is not None:
+                os.unlink(operators)
+        if merged:
+            written.append(timeline)
+        if self._settings.auto_convert:
+            written += self._convert(written)
         return written
+
+    def _convert(self, written):
+        """Links the execution trace and the timeline. Returns the files of this window that were written."""
+        execution, timeline = self._path("pytorch_et_%s.json"), self._path("kineto_%s.json")
+        if execution not in written or timeline not in written:
+            self._tell("%sAUTO_CONVERT: needs both an execution trace and a timeline" % PREFIX)
+            return []
+        try:
+            gpuflame._read.command("link-et", execution, timeline, "-o", self._settings.folder)
+        except (gpuflame.Error, OSError) as error:
+            self._tell("%sAUTO_CONVERT: `gpuflame link-et` failed: %s" % (PREFIX, error))
+        names = ("pytorch_et_plus_%s.json", "chakra_trace_%s.et")
+        return [path for path in map(self._path, names) if os.path.exists(path)]
 
 
 class Observer:
@@ -294,7 +351,7 @@ class Observer:
         try:
             from torch.profiler import ExecutionTraceObserver
         except ImportError:
-            tell("no execution trace (pytorch_et_*.json): PyTorch is not installed; pip install torch")
+            tell("no execution trace (pytorch_et_*.json) and no operators: PyTorch is not installed; pip install torch")
             return
         try:
             observer = ExecutionTraceObserver()
@@ -313,30 +370,82 @@ class Observer:
         return [self._path]
 
 
-def cut(trace, began, ended, with_stack):
-    """Returns the trace reduced to the calls of a window and the GPU work that they started, whenever that work ran. Times are
-    nanoseconds since 1970."""
-    base = int(trace.get("baseTimeNanoseconds", 0))
-    first, last = (began - base) / 1000.0, (ended - base) / 1000.0
-    events = trace["traceEvents"]
-    inside = lambda event: first <= event["ts"] <= last
-    calls = {event["args"]["correlation"] for event in events if event.get("cat", "").startswith("cuda_") and inside(event)}
+class Profiler:
+    """PyTorch's profiler with CPU activity alone: operators, and the steps of the window as annotations. Does nothing if torch
+    is not installed."""
 
-    def belongs(event):
-        kind = event["ph"]
-        if kind == "M":
-            return True
-        if kind == "i":
-            return inside(event)
-        if kind == "X":
-            return event["args"].get("correlation") in calls
-        return event.get("id") in calls
+    def __init__(self, settings, tell):
+        self._tell, self._profile, self._step = tell, None, None
+        self._steps, self._thread = 0, threading.get_ident()
+        try:
+            # torch.profiler.profile imports the compiler when it starts, which takes seconds; the class below does not.
+            from torch.autograd import profiler
+        except ImportError as error:
+            if sys.modules.get("torch") is not None:  # otherwise the observer has printed why
+                tell("no operators in the timeline (kineto_*.json): %s" % error)
+            return
+        try:
+            self._module = profiler
+            self._profile = profiler.profile(use_kineto=True, record_shapes=settings.record_shapes,
+                                             with_stack=settings.with_stack, **_all_threads())
+            self._profile.__enter__()
+        except Exception as error:
+            self._profile = None
+            tell("no operators in the timeline (kineto_*.json): %s" % error)
+            return
+        self._describe_job()
+        self._begin_step()
 
-    kept = [event for event in events if belongs(event)]
-    if not with_stack:
-        for event in kept:
-            event.get("args", {}).pop("stack", None)
-    return dict(trace, traceEvents=kept)
+    def _describe_job(self):
+        """Adds rank and number of ranks, as torch.profiler does. Readers take the rank from there."""
+        try:
+            import torch
+            if torch.distributed.is_available() and torch.distributed.is_initialized():
+                about = {"backend": torch.distributed.get_backend(), "rank": torch.distributed.get_rank(),
+                         "world_size": torch.distributed.get_world_size()}
+                torch.autograd._add_metadata_json("distributedInfo", json.dumps(about))
+        except Exception as error:
+            self._tell("no rank in the timeline (kineto_*.json): %s" % error)
+
+    def _begin_step(self):
+        self._step = self._module.record_function("ProfilerStep#%d" % self._steps)
+        self._step.__enter__()
+        self._steps += 1
+
+    def end_step(self):
+        step, self._step = self._step, None
+        # An annotation ends on its thread, and not at all if the window is closed by another one.
+        if step is not None and threading.get_ident() == self._thread:
+            step.__exit__(None, None, None)
+
+    def step(self):
+        if self._profile is None or threading.get_ident() != self._thread:
+            return
+        self.end_step()
+        self._begin_step()
+
+    def close(self, path):
+        """Writes the operators to `path`. Returns the path, or None if there are none."""
+        profile, self._profile = self._profile, None
+        if profile is None:
+            return None
+        try:
+            profile.__exit__(None, None, None)
+            profile.export_chrome_trace(path)
+            return path
+        except Exception as error:
+            self._tell("no operators in the timeline (kineto_*.json): %s" % error)
+            return None
+
+
+def _all_threads():
+    """Returns the argument with which the profiler sees operators of all threads, as the observer does. Versions of PyTorch
+    without it see the thread that opened the window, and autograd's."""
+    try:
+        from torch._C._profiler import _ExperimentalConfig
+        return {"experimental_config": _ExperimentalConfig(profile_all_threads=True)}
+    except (ImportError, TypeError):
+        return {}
 
 
 def _identity(path):

@@ -657,7 +657,7 @@ fn parse_time(bytes: &[u8], value: Value) -> Option<(i64, bool)> {
 }
 
 #[inline(always)]
-fn to_text(bytes: &[u8], value: Value) -> Text<'_> {
+pub(super) fn to_text(bytes: &[u8], value: Value) -> Text<'_> {
     match value.shape {
         Shape::Missing => Text::default(),
         Shape::Escaped => Text::json(value.slice(bytes), true),

@@ -37,6 +37,11 @@ impl Document {
         Ok(Self { padded })
     }
 
+    /// Creates a document from text in memory.
+    pub fn from_bytes(text: &[u8]) -> Self {
+        Self { padded: [text, &[0; PADDING]].concat() }
+    }
+
     /// Size of the file in bytes.
     pub fn bytes(&self) -> u64 {
         (self.padded.len() - PADDING) as u64
@@ -92,6 +97,16 @@ impl<'a> Node<'a> {
     /// Returns the text of a string value.
     pub fn text(self) -> Text<'a> {
         Text::json(self.value.slice(self.padded), self.value.shape == Shape::Escaped)
+    }
+
+    /// Returns the value as written in the file; of a string, the bytes between the quotes.
+    pub fn raw(self) -> &'a [u8] {
+        self.value.slice(self.padded)
+    }
+
+    /// Whether the value is a string.
+    pub fn is_string(self) -> bool {
+        matches!(self.value.shape, Shape::String | Shape::Escaped)
     }
 
     /// Value as a signed integer.

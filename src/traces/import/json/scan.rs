@@ -4,7 +4,7 @@
 //! the array). A scan can begin at an event in mid-file, and can end at the event where another thread's part began.
 
 use super::super::Text;
-use super::super::model::{Event, Property, Sink, Wants};
+use super::super::model::{Event, Property, RawEvent, Sink, Wants};
 use super::ReadCounts;
 use super::buffer::{Buffer, MAX_EVENT_BYTES, PADDING, RefillError, Source};
 use super::cursor::{self, Shape, Stop, skip_blanks};
@@ -311,6 +311,11 @@ impl Scanner {
         self.counts.non_events += u64::from(fields.phase.shape == Shape::Missing);
         self.expect = Expect::BetweenEvents;
         dialect::emit::<L>(bytes, &fields, wants, &mut self.counts, sink);
+        if wants.has(Wants::RAW) {
+            let (category, name) =
+                (dialect::to_text(bytes, fields.category), dialect::to_text(bytes, fields.name));
+            sink.raw(RawEvent { text: &bytes[at..next], category, name });
+        }
         Ok(next)
     }
 

@@ -1,0 +1,275 @@
+//! Copies another tool's trace in Chrome's format event by event: operators, annotations, flows and arguments stay as
+//! they are written, and nothing is held in memory but the tracks of overlapping GPU work.
+//!
+//! An event changes only where the format of torch.profiler needs it:
+//!
+//! | in the trace | in the copy |
+//! |---|---|
+//! | category of another dialect (`Kernel`, `CudaRuntime`, `GPU_Kernel`) | Kineto's category |
+//! | id of another dialect (`correlation id`, `correlationId`), of work and of calls | `correlation`, `device`, `stream` |
+//! | exact times among the arguments (Paddle) | `ts` and `dur` |
+//! | work that overlaps other work of its track | a track of its own |
+//! | names with control characters | a blank for each |
+
+mod rewrite;
+mod tracks;
+
+use std::io::Write;
+
+use gpuflame_export::clean;
+use gpuflame_export::json::comma;
+use gpuflame_model::error::{Error, Result};
+use gpuflame_model::profile::{is_bidi_control, json_string};
+use gpuflame_traces::import::{Call, CpuKind, CpuOp, Event, Flow, Op, OpKind, Property, RawEvent};
+use gpuflame_traces::import::{Sink, Text, Wants};
+
+use rewrite::Changes;
+pub use tracks::{TrackFinder, Tracks};
+
+/// Categories of calls that torch.profiler writes.
+const CALLS: [&str; 8] = [
+    "cuda_runtime",
+    "cuda_driver",
+    "xpu_runtime",
+    "xpu_driver",
+    "mtia_runtime",
+    "privateuse1_runtime",
+    "privateuse1_driver",
+    "hpu_runtime",
+];
+
+/// Writes events of another source in front of the copied events. Returns whether it wrote any.
+pub(super) type MoreEvents<'a> = Box<dyn FnOnce(&mut dyn Write) -> Result<bool> + 'a>;
+
+/// A [`Sink`] that writes the copy. See the module's documentation.
+pub struct ChromeCopy<'a> {
+    out: &'a mut dyn Write,
+    tracks: Tracks,
+    more: Option<MoreEvents<'a>>,
+    part: Part,
+    has_events: bool,
+    changes: Changes,
+    /// Number of GPU operations so far.
+    works: u64,
+    text: Vec<u8>,
+    failed: Option<Error>,
+}
+
+/// Part of the document that is being written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// Properties in front of the events.
+    Head,
+    Events,
+    /// Properties after the events.
+    Tail,
+}
+
+impl<'a> ChromeCopy<'a> {
+    /// Starts the copy. `tracks` are the tracks of overlapping work, and `more` writes events of another source.
+    pub fn new(out: &'a mut dyn Write, tracks: Tracks, more: Option<MoreEvents<'a>>) -> Self {
+        Self {
+            out,
+            tracks,
+            more,
+            part: Part::Head,
+            has_events: false,
+            changes: Changes::default(),
+            works: 0,
+            text: b"{".to_vec(),
+            failed: None,
+        }
+    }
+
+    /// Ends the document.
+    ///
+    /// # Errors
+    /// The first error of the output. Nothing was written after that error.
+    pub fn finish(mut self) -> Result<()> {
+        if self.part == Part::Head {
+            self.open_events();
+        }
+        self.close_events();
+        self.text.extend_from_slice(b"}\n");
+        self.flush();
+        self.failed.map_or(Ok(()), Err)
+    }
+
+    fn open_events(&mut self) {
+        match self.part {
+            Part::Events => return,
+            Part::Head => {}
+            Part::Tail => self.text.extend_from_slice(b",\n"),
+        }
+        self.text.extend_from_slice(b"\"traceEvents\":[");
+        (self.part, self.has_events) = (Part::Events, false);
+        if let Some(more) = self.more.take() {
+            self.flush();
+            match more(self.out) {
+                Ok(any) => self.has_events = any,
+                Err(error) => self.failed = self.failed.take().or(Some(error)),
+            }
+        }
+    }
+
+    fn close_events(&mut self) {
+        if self.part != Part::Events {
+            return;
+        }
+        for (process, track, name) in self.tracks.take_names() {
+            self.begin_event();
+            let name = json_string(&name);
+            self.put(&format!(
+                "{{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":{process},\"tid\":{track},\"args\":{{\"name\":{name}}}}}"
+            ));
+        }
+        self.text.extend_from_slice(b"\n]");
+        self.part = Part::Tail;
+    }
+
+    fn begin_event(&mut self) {
+        self.put(comma(usize::from(self.has_events)));
+        self.put("\n");
+        self.has_events = true;
+    }
+
+    fn property(&mut self, property: &Property<'_>) {
+        let name = json_string(&property.key.decode());
+        self.close_events();
+        if self.part == Part::Tail {
+            self.put(",\n");
+        }
+        self.put(&name);
+        self.put(":");
+        put_printable(&mut self.text, property.value);
+        if self.part == Part::Head {
+            self.put(",\n");
+        }
+        self.flush();
+    }
+
+    fn put(&mut self, text: &str) {
+        self.text.extend_from_slice(text.as_bytes());
+    }
+
+    fn flush(&mut self) {
+        if self.failed.is_none() {
+            self.failed = self.out.write_all(&self.text).err().map(Error::from);
+        }
+        self.text.clear();
+    }
+
+    fn note_op(&mut self, op: &Op<'_>) {
+        self.changes.category = match op.kind {
+            OpKind::Kernel | OpKind::Graph => Some("kernel"),
+            OpKind::Copy => Some("gpu_memcpy"),
+            OpKind::Set => Some("gpu_memset"),
+        };
+        self.changes.ids = [
+            ("correlation", op.correlation),
+            ("device", op.device.map(u64::from)),
+            ("stream", op.stream.map(u64::from)),
+        ];
+        self.changes.exact_times(op.in_args, op.start, op.end);
+        self.changes.track = self.tracks.of_work(self.works);
+        self.works += 1;
+    }
+
+    fn note_call(&mut self, call: &Call<'_>) {
+        self.changes.category = Some(if call.driver { "cuda_driver" } else { "cuda_runtime" });
+        self.changes.ids[0] = ("correlation", call.correlation);
+    }
+
+    fn note_cpu(&mut self, cpu: &CpuOp<'_>) {
+        self.changes.category = match cpu.kind {
+            CpuKind::Operator => Some("cpu_op"),
+            CpuKind::Range | CpuKind::Step => Some("user_annotation"),
+            CpuKind::Overhead => None,
+        };
+        self.changes.exact_times(cpu.in_args, cpu.start, cpu.end);
+    }
+
+    fn note_flow(&mut self, flow: &Flow<'_>) {
+        self.changes.track = self.tracks.of_flow(flow);
+    }
+
+    /// Drops changes that the event does not need, because it is already written as torch.profiler writes it.
+    fn keep_what_is_kineto(&mut self, category: &[u8]) {
+        let is_kineto = match self.changes.category {
+            Some("cuda_runtime" | "cuda_driver") => CALLS.iter().any(|call| call.as_bytes() == category),
+            // Work of an MTIA accelerator, whose names say what it is.
+            Some(_) if category == b"mtia_ccp_events" => true,
+            // A step may be an operator, as in Kineto's traces of 2021.
+            Some("user_annotation") => matches!(category, b"user_annotation" | b"cpu_op"),
+            Some(word) => word.as_bytes() == category,
+            None => true,
+        };
+        if is_kineto {
+            self.changes.category = None;
+        }
+    }
+}
+
+impl Sink for ChromeCopy<'_> {
+    fn wants(&self) -> Wants {
+        let known = Wants::OPS.and(Wants::CALLS).and(Wants::CPU).and(Wants::STEPS).and(Wants::NAMES);
+        known.and(Wants::FLOWS).and(Wants::RAW)
+    }
+
+    fn event(&mut self, event: &Event<'_>) {
+        match event {
+            Event::Op(op) => self.note_op(op),
+            Event::Call(call) => self.note_call(call),
+            Event::Cpu(cpu) => self.note_cpu(cpu),
+            Event::Flow(flow) => self.note_flow(flow),
+            Event::Property(property) => self.property(property),
+            _ => {}
+        }
+    }
+
+    fn raw(&mut self, event: RawEvent<'_>) {
+        self.open_events();
+        self.begin_event();
+        self.keep_what_is_kineto(event.category.raw());
+        self.changes.name = clean_name(event.name);
+        let changes = std::mem::take(&mut self.changes);
+        match changes.is_empty() {
+            true => put_printable(&mut self.text, event.text),
+            false => changes.write(event.text, &mut self.text),
+        }
+        self.flush();
+    }
+}
+
+/// Returns the name without control characters, if it has any.
+fn clean_name(name: Text<'_>) -> Option<String> {
+    let is_plain = |byte: &u8| (b' '..=b'~').contains(byte) && *byte != b'\\';
+    if name.raw().iter().all(is_plain) {
+        return None;
+    }
+    let text = name.decode();
+    Some(clean::text(&text)).filter(|clean| *clean != *text)
+}
+
+/// Appends JSON text. Characters that control a terminal, and bytes that are not UTF-8, are written as escapes, which
+/// are allowed only in strings, and such characters can only be in strings.
+fn put_printable(out: &mut Vec<u8>, text: &[u8]) {
+    if text.iter().all(|byte| matches!(byte, b'\n' | b'\t' | b'\r' | b' '..=b'~')) {
+        out.extend_from_slice(text);
+        return;
+    }
+    for chunk in text.utf8_chunks() {
+        for letter in chunk.valid().chars() {
+            let is_blank = matches!(letter, '\n' | '\t' | '\r');
+            let ends_a_line = matches!(letter, '\u{2028}' | '\u{2029}' | '\u{fffe}' | '\u{ffff}');
+            if ends_a_line || is_bidi_control(letter) || letter.is_control() && !is_blank {
+                out.extend_from_slice(format!("\\u{:04x}", letter as u32).as_bytes());
+            } else {
+                out.extend_from_slice(letter.encode_utf8(&mut [0; 4]).as_bytes());
+            }
+        }
+        for byte in chunk.invalid() {
+            out.extend_from_slice(format!("\\\\x{byte:02x}").as_bytes());
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Writes one event with changes: categories, ids and times as torch.profiler writes them. Only events of other
+//! dialects and events with odd names are written this way, so it need not be fast.
+
+use std::fmt::{Display, Formatter};
+
+use super::put_printable;
+use gpuflame_model::profile::json_string;
+use gpuflame_traces::import::json::document::{Document, Node};
+
+/// Names that other dialects give to arguments, and Kineto's names.
+const ARGUMENTS: [(&str, &str); 9] = [
+    ("correlation id", "correlation"),
+    ("correlationId", "correlation"),
+    ("correlation_id", "correlation"),
+    ("external id", "External id"),
+    ("deviceId", "device"),
+    ("contextId", "context"),
+    ("streamId", "stream"),
+    ("graphId", "graph id"),
+    ("graphNodeId", "graph node id"),
+];
+
+/// Changes to an event.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    /// Category, for an event of another dialect.
+    pub(super) category: Option<&'static str>,
+    /// Name without control characters.
+    pub(super) name: Option<String>,
+    /// Start and end in ns.
+    pub(super) times: Option<(i64, i64)>,
+    /// Track, in place of the thread.
+    pub(super) track: Option<u32>,
+    /// Arguments that an event with a new category must have.
+    pub(super) ids: [(&'static str, Option<u64>); 3],
+}
+
+impl Changes {
+    /// Whether the event is copied as it is.
+    pub(super) fn is_empty(&self) -> bool {
+        self.category.is_none() && self.name.is_none() && self.times.is_none() && self.track.is_none()
+    }
+
+    /// Sets the times, if they are among the event's arguments.
+    pub(super) fn exact_times(&mut self, in_args: bool, start: i64, end: i64) {
+        self.times = in_args.then_some((start, end));
+    }
+
+    /// Appends the event `text` with the changes. An event that cannot be read as one object is copied as it is.
+    pub(super) fn write(&self, text: &[u8], out: &mut Vec<u8>) {
+        let document = Document::from_bytes(text);
+        let Ok(event) = document.root() else { return put_printable(out, text) };
+        let mut members = Members::new(out);
+        for (key, value) in event.entries() {
+            let key = key.decode();
+            match (&*key, &self.name, self.track, self.times) {
+                ("cat", ..) if self.category.is_some() => {}
+                ("name", Some(name), ..) => members.put("name", &json_string(name)),
+                ("tid", _, Some(track), _) => members.put("tid", &track.to_string()),
+                ("ts", .., Some((start, _))) => members.put("ts", &Micros(start).to_string()),
+                ("dur", .., Some((start, end))) => {
+                    members.put("dur", &Micros(end.saturating_sub(start)).to_string());
+                }
+                ("args", ..) if self.category.is_some() => members.put_args(value, &self.ids),
+                _ => members.put_value(&key, value),
+            }
+        }
+        if let Some(category) = self.category {
+            members.put("cat", &json_string(category));
+            let has_ids = self.ids.iter().any(|(_, id)| id.is_some());
+            if has_ids && event.get("args").is_none() {
+                members.put_ids(&self.ids);
+            }
+        }
+        members.end();
+    }
+}
+
+/// Members of a JSON object that is being written.
+struct Members<'a> {
+    out: &'a mut Vec<u8>,
+    has_any: bool,
+}
+
+impl<'a> Members<'a> {
+    fn new(out: &'a mut Vec<u8>) -> Self {
+        out.push(b'{');
+        Self { out, has_any: false }
+    }
+
+    fn key(&mut self, key: &str) {
+        if std::mem::replace(&mut self.has_any, true) {
+            self.out.push(b',');
+        }
+        self.out.extend_from_slice(json_string(key).as_bytes());
+        self.out.push(b':');
+    }
+
+    fn put(&mut self, key: &str, value: &str) {
+        self.key(key);
+        self.out.extend_from_slice(value.as_bytes());
+    }
+
+    /// Writes a value as the trace has it. Words that are not JSON, such as `nan`, become strings.
+    fn put_value(&mut self, key: &str, value: Node<'_>) {
+        let raw = value.raw();
+        let is_json = match raw {
+            [b'{' | b'[' | b'-' | b'0'..=b'9', ..] => !value.is_string() && !raw.starts_with(b"-i"),
+            b"true" | b"false" | b"null" => !value.is_string(),
+            _ => false,
+        };
+        self.key(key);
+        if is_json {
+            return put_printable(self.out, raw);
+        }
+        self.out.push(b'"');
+        put_printable(self.out, raw);
+        self.out.push(b'"');
+    }
+
+    fn put_args(&mut self, args: Node<'_>, ids: &[(&'static str, Option<u64>)]) {
+        self.key("args");
+        let mut inside = Members::new(self.out);
+        let mut written = Vec::new();
+        for (key, value) in args.entries() {
+            let key = key.decode();
+            let kineto = ARGUMENTS.iter().find(|(other, _)| **other == *key).map(|(_, kineto)| *kineto);
+            let key = kineto.unwrap_or(&key);
+            inside.put_value(key, value);
+            written.push(key.to_owned());
+        }
+        for (key, id) in ids {
+            if let Some(id) = id.filter(|_| !written.iter().any(|known| known == key)) {
+                inside.put(key, &id.to_string());
+            }
+        }
+        inside.end();
+    }
+
+    fn put_ids(&mut self, ids: &[(&'static str, Option<u64>)]) {
+        self.key("args");
+        let mut inside = Members::new(self.out);
+        for (key, id) in ids {
+            if let Some(id) = id {
+                inside.put(key, &id.to_string());
+            }
+        }
+        inside.end();
+    }
+
+    fn end(self) {
+        self.out.push(b'}');
+    }
+}
+
+/// Time in nanoseconds, written as microseconds with three decimal places.
+struct Micros(i64);
+
+impl Display for Micros {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        let sign = if self.0 < 0 { "-" } else { "" };
+        let nanos = self.0.unsigned_abs();
+        write!(f, "{sign}{}.{:03}", nanos / 1000, nanos % 1000)
+    }
+}

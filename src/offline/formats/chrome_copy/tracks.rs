@@ -1,0 +1,126 @@
+//! Finds GPU work that overlaps other work of its track. Viewers silently drop one of two overlapping slices, so such
+//! work is copied to a track of its own.
+
+use std::collections::HashMap;
+
+use gpuflame_export::chrome::Lanes;
+use gpuflame_model::profile::json_string;
+use gpuflame_traces::import::{Event, Flow, Id, Sink, Wants};
+
+/// First number for processes and threads that the trace names by text.
+const FIRST_NAMED: u32 = 1 << 29;
+
+/// A [`Sink`] that collects the times of all GPU work, 32 bytes per operation.
+#[derive(Debug, Default)]
+pub struct TrackFinder {
+    works: Vec<Work>,
+    numbers: Numbers,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Work {
+    lane: (u32, u32),
+    start: i64,
+    end: i64,
+    /// Number of GPU operations before this one in the file.
+    at: u64,
+}
+
+/// Tracks of work that does not stay on the track that the trace gives.
+#[derive(Debug, Default)]
+pub struct Tracks {
+    by_work: HashMap<u64, u32>,
+    /// Tracks of work by its track in the trace and its start, for flows that end at the work.
+    by_start: HashMap<((u32, u32), i64), u32>,
+    names: Vec<(String, u32, String)>,
+    numbers: Numbers,
+}
+
+/// Numbers of processes and threads. Numbers in the trace stay as they are.
+#[derive(Debug, Default)]
+struct Numbers {
+    named: HashMap<String, u32>,
+    /// Processes as JSON.
+    processes: HashMap<u32, String>,
+}
+
+impl Numbers {
+    fn lane(&mut self, process: Id<'_>, thread: Id<'_>) -> (u32, u32) {
+        let number = self.number(process);
+        self.processes.entry(number).or_insert_with(|| match process {
+            Id::None => "0".to_owned(),
+            Id::Number(number) => number.to_string(),
+            Id::Text(text) => json_string(&text.decode()),
+        });
+        (number, self.number(thread))
+    }
+
+    fn number(&mut self, id: Id<'_>) -> u32 {
+        let text = match id {
+            Id::None => return 0,
+            Id::Number(number) if (0..i64::from(FIRST_NAMED)).contains(&number) => return number as u32,
+            Id::Number(number) => number.to_string(),
+            Id::Text(text) => text.decode().into_owned(),
+        };
+        let next = FIRST_NAMED + self.named.len() as u32;
+        *self.named.entry(text).or_insert(next)
+    }
+}
+
+impl Sink for TrackFinder {
+    fn wants(&self) -> Wants {
+        Wants::OPS
+    }
+
+    fn event(&mut self, event: &Event<'_>) {
+        if let Event::Op(op) = event {
+            let lane = self.numbers.lane(op.lane.0, op.lane.1);
+            self.works.push(Work { lane, start: op.start, end: op.end, at: self.works.len() as u64 });
+        }
+    }
+}
+
+impl TrackFinder {
+    /// Assigns the tracks.
+    pub fn tracks(mut self) -> Tracks {
+        self.works.sort_by_key(|work| (work.start, work.at));
+        let first = self.works.first().map_or(0, |work| work.start);
+        let mut tracks = Tracks::default();
+        let mut lanes = Lanes::default();
+        for work in &self.works {
+            let [start, end] = [work.start, work.end].map(|time| time.abs_diff(first));
+            let track = lanes.track(work.lane, start, end.max(start));
+            if track != work.lane.1 {
+                tracks.by_work.insert(work.at, track);
+                tracks.by_start.insert((work.lane, work.start), track);
+            }
+        }
+        let process = |number: u32| self.numbers.processes.get(&number).cloned().unwrap_or_default();
+        let names = lanes.names().into_iter();
+        tracks.names = names.map(|(number, track, name)| (process(number), track, name)).collect();
+        tracks.numbers = self.numbers;
+        tracks
+    }
+}
+
+impl Tracks {
+    /// Returns the track of a GPU operation, by the number of operations before it in the file, if it is not the
+    /// operation's own.
+    pub(super) fn of_work(&self, at: u64) -> Option<u32> {
+        self.by_work.get(&at).copied()
+    }
+
+    /// Returns the track at which a flow ends, if the work there has another track than in the trace.
+    pub(super) fn of_flow(&mut self, flow: &Flow<'_>) -> Option<u32> {
+        if flow.begins || self.by_start.is_empty() {
+            return None;
+        }
+        let lane = self.numbers.lane(flow.process, flow.thread);
+        self.by_start.get(&(lane, flow.time)).copied()
+    }
+
+    /// Returns process, number and name of each additional track.
+    pub(super) fn take_names(&mut self) -> Vec<(String, u32, String)> {
+        std::mem::take(&mut self.names)
+    }
+}

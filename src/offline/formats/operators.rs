@@ -1,0 +1,171 @@
+//! CPU operators of a torch.profiler trace, by thread and time, to find the operator that made a call.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+use gpuflame_model::record::{Nanos, ThreadId};
+use gpuflame_traces::import::{CpuKind, CpuOp, Event, Id, Sink, Wants};
+
+/// A [`Sink`] that collects operators and annotations with an External id, 40 bytes each. Call [`Operators::sort`]
+/// before the first look-up.
+#[derive(Debug, Default)]
+pub struct Operators {
+    base: i64,
+    threads: HashMap<(i64, i64), Thread>,
+    spans: u64,
+    works: u64,
+}
+
+#[derive(Debug, Default)]
+struct Thread {
+    operators: Innermost,
+    annotations: Innermost,
+}
+
+/// Spans of a thread, and after sorting the innermost span at each time.
+#[derive(Debug, Default)]
+struct Innermost {
+    spans: Vec<Span>,
+    /// External id of the innermost span from a time on; 0 if no span is open.
+    changes: Vec<(i64, u64)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    start: i64,
+    end: i64,
+    external: u64,
+}
+
+impl Operators {
+    /// Returns the time to which all times of the trace are relative, in ns since 1970.
+    pub fn base(&self) -> Nanos {
+        Nanos(u64::try_from(self.base).unwrap_or(0))
+    }
+
+    /// Returns the number of operators and annotations.
+    pub fn count(&self) -> u64 {
+        self.spans
+    }
+
+    /// Returns the number of GPU operations in the trace.
+    pub fn works(&self) -> u64 {
+        self.works
+    }
+
+    /// Prepares look-ups.
+    pub fn sort(&mut self) {
+        for thread in self.threads.values_mut() {
+            thread.operators.sort();
+            thread.annotations.sort();
+        }
+    }
+
+    /// Returns the External id of the operator in which `thread` was at `time`: the innermost operator, or else the
+    /// innermost annotation, as Kineto does it.
+    pub fn external_id(&self, process: u32, thread: ThreadId, time: Nanos) -> Option<u64> {
+        let thread = self.threads.get(&(process.into(), thread.0.into()))?;
+        let time = i64::try_from(time.0).ok()?.checked_sub(self.base)?;
+        thread.operators.at(time).or_else(|| thread.annotations.at(time))
+    }
+
+    fn add(&mut self, cpu: &CpuOp<'_>) {
+        let (Id::Number(process), Id::Number(thread), Some(external)) =
+            (cpu.process, cpu.thread, cpu.external)
+        else {
+            return;
+        };
+        // A step encloses everything, so it names no operator.
+        if !matches!(cpu.kind, CpuKind::Operator | CpuKind::Range) {
+            return;
+        }
+        self.spans += 1;
+        let thread = self.threads.entry((process, thread)).or_default();
+        let kind = match cpu.kind {
+            CpuKind::Operator => &mut thread.operators,
+            _ => &mut thread.annotations,
+        };
+        kind.spans.push(Span { start: cpu.start, end: cpu.end, external });
+    }
+}
+
+impl Sink for Operators {
+    fn wants(&self) -> Wants {
+        let cpu = Wants::CPU.and(Wants::STEPS).and(Wants::DETAILS);
+        cpu.and(Wants::OPS).and(Wants::NAMES)
+    }
+
+    fn event(&mut self, event: &Event<'_>) {
+        match event {
+            Event::Cpu(cpu) => self.add(cpu),
+            Event::Op(_) => self.works += 1,
+            Event::Property(property) if property.key.raw() == b"baseTimeNanoseconds" => {
+                self.base =
+                    std::str::from_utf8(property.value).ok().and_then(|base| base.parse().ok()).unwrap_or(0);
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Innermost {
+    fn sort(&mut self) {
+        let mut spans = std::mem::take(&mut self.spans);
+        spans.sort_by_key(|span| (span.start, Reverse(span.end)));
+        let mut open: Vec<Span> = Vec::new();
+        for span in spans {
+            self.close_until(&mut open, span.start);
+            self.changes.push((span.start, span.external));
+            open.push(span);
+        }
+        self.close_until(&mut open, i64::MAX);
+    }
+
+    fn close_until(&mut self, open: &mut Vec<Span>, time: i64) {
+        while let Some(span) = open.pop_if(|span| span.end <= time) {
+            // A span that outlives the span around it ends both.
+            let end = self.changes.last().map_or(span.end, |(last, _)| span.end.max(*last));
+            self.changes.push((end, open.last().map_or(0, |around| around.external)));
+        }
+    }
+
+    fn at(&self, time: i64) -> Option<u64> {
+        let after = self.changes.partition_point(|(from, _)| *from <= time);
+        let (_, external) = self.changes.get(after.checked_sub(1)?)?;
+        (*external != 0).then_some(*external)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// ```text
+    /// 0        10    20   30   40        60
+    /// |--- 1 ---------------------|
+    ///           |- 2 -----|
+    ///                |-------- 3 -------|      outlives 2 and 1
+    /// ```
+    #[test]
+    fn the_innermost_operator_is_found_at_every_time() {
+        let mut operators = Innermost::default();
+        for (start, end, external) in [(0, 40, 1), (10, 30, 2), (20, 60, 3), (70, 70, 4)] {
+            operators.spans.push(Span { start, end, external });
+        }
+        operators.sort();
+        for (time, external) in [
+            (-1, None),
+            (0, Some(1)),
+            (9, Some(1)),
+            (10, Some(2)),
+            (19, Some(2)),
+            (20, Some(3)),
+            (59, Some(3)),
+            (60, None),
+            (70, None),
+            (80, None),
+        ] {
+            assert_eq!(operators.at(time), external, "{time}");
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! `convert --to chrome` of a trace that is in Chrome's format already, and of a recording together with the operators
+//! that torch.profiler saw.
+
+use std::fs;
+use std::path::Path;
+
+use crate::support::command::gpuflame;
+use crate::support::{handmade, scratch};
+use serde_json::{Value, json};
+
+/// Converts a trace and returns the result.
+fn converted(folder: &Path, trace: &str) -> Value {
+    fs::write(folder.join("in.json"), trace).unwrap();
+    gpuflame(folder, ["convert", "in.json", "--to", "chrome", "-o", "out.json"]).ok();
+    serde_json::from_slice(&fs::read(folder.join("out.json")).unwrap()).unwrap()
+}
+
+/// A trace as torch.profiler writes it, with every kind of event.
+const KINETO: &str = r#"{
+  "schemaVersion": 1, "baseTimeNanoseconds": 1790857026000000000, "distributedInfo": {"rank": 3},
+  "traceEvents": [
+  {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#5", "pid": 9, "tid": 9, "ts": 1.001, "dur": 99.000, "args": {"External id": 1}},
+  {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 9, "tid": 9, "ts": 2.001, "dur": 40,
+    "args": {"External id": 17, "Record function id": 4, "Input Dims": [[2, 3], []], "Fwd thread id": 1, "Ev Idx": 7}},
+  {"ph": "s", "id": 5, "pid": 9, "tid": 9, "ts": 2.001, "cat": "fwdbwd", "name": "fwdbwd"},
+  {"ph": "X", "cat": "python_function", "name": "model.py(3): forward", "pid": 9, "tid": 9, "ts": 1.5, "dur": 60, "args": {"Python id": 2}},
+  {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 9, "tid": 9, "ts": 3, "dur": 5,
+    "args": {"External id": 17, "cbid": 211, "correlation": 4000000007, "a new argument": {"x": [1.50, "é"]}}},
+  {"ph": "s", "id": 4000000007, "pid": 9, "tid": 9, "ts": 3, "cat": "ac2g", "name": "ac2g"},
+  {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 4887683272408.615, "dur": 20.001,
+    "args": {"External id": 17, "queued": 0, "device": 0, "context": 1, "stream": 7, "correlation": 4000000007, "priority": -3}},
+  {"ph": "f", "id": 4000000007, "pid": 0, "tid": 7, "ts": 4887683272408.615, "cat": "ac2g", "name": "ac2g", "bp": "e"},
+  {"ph": "X", "cat": "gpu_user_annotation", "name": "ProfilerStep#5", "pid": 0, "tid": 7, "ts": 10, "dur": 20},
+  {"ph": "X", "cat": "cuda_sync", "name": "Stream Sync", "pid": 0, "tid": 7, "ts": 11, "dur": 2, "args": {"correlation": 12}},
+  {"ph": "C", "name": "bytes", "pid": 9, "ts": 4, "args": {"n": 5}},
+  {"ph": "i", "s": "g", "name": "Record Window End", "pid": "", "tid": "", "ts": 100},
+  {"ph": "M", "name": "process_name", "pid": 9, "tid": 0, "args": {"name": "python"}}
+  ], "traceName": "a/b.json"
+}"#;
+
+#[test]
+fn every_event_and_property_of_a_kineto_trace_is_kept_as_it_is() {
+    let folder = scratch("copy");
+    assert_eq!(converted(&folder, KINETO), serde_json::from_str::<Value>(KINETO).unwrap());
+    let text = fs::read_to_string(folder.join("out.json")).unwrap();
+    // As a double these times lose digits, or get some.
+    assert!(text.contains("4887683272408.615") && text.contains("99.000") && text.contains("[1.50, \"é\"]"));
+}
+
+#[test]
+fn a_copy_from_standard_input_equals_a_copy_of_the_file() {
+    let folder = scratch("copy");
+    converted(&folder, KINETO);
+    gpuflame(&folder, ["convert", "in.json", "--to", "chrome", "-o", "-"]).ok();
+    let piped = crate::support::command::gpuflame_with(
+        &folder,
+        ["convert", "-", "--to", "chrome"],
+        KINETO.as_bytes(),
+    );
+    assert_eq!(piped.ok().stdout, fs::read_to_string(folder.join("out.json")).unwrap());
+}
+
+#[test]
+fn a_truncated_trace_is_copied_up_to_its_last_complete_event() {
+    let folder = scratch("copy");
+    let cut = KINETO.find(r#"{"ph": "X", "cat": "cuda_sync""#).unwrap() + 20;
+    fs::write(folder.join("cut.json"), &KINETO[..cut]).unwrap();
+    gpuflame(&folder, ["convert", "cut.json", "--to", "chrome"])
+        .fails(1, &["truncated at byte", "--accept-cut"]);
+    let copied = gpuflame(&folder, ["--accept-cut", "convert", "cut.json", "--to", "chrome"]).ok();
+    let copied: Value = serde_json::from_str(&copied.stdout).unwrap();
+    let whole: Value = serde_json::from_str(KINETO).unwrap();
+    assert_eq!(copied["traceEvents"].as_array().unwrap()[..], whole["traceEvents"].as_array().unwrap()[..9]);
+}
+
+#[test]
+fn events_of_other_dialects_get_the_words_of_kineto_and_keep_their_arguments() {
+    let folder = scratch("copy");
+    let events = json!([
+        {"ph": "X", "cat": "CudaRuntime", "name": "cudaLaunchKernel", "pid": 1, "tid": "12(C++)", "ts": 3, "dur": 5,
+         "args": {"correlation id": 8, "start_time": "3.250 us", "end_time": "8.500 us"}},
+        {"ph": "X", "cat": "GPU_Kernel", "name": "k", "pid": 0, "tid": 7, "ts": 20, "dur": 4,
+         "args": {"correlationId": 8, "deviceId": 0, "streamId": 7, "registers": 32}},
+        {"ph": "X", "cat": "Kernel", "name": "p", "pid": 0, "tid": 7, "ts": 30, "dur": 4,
+         "args": {"correlation id": 9, "start_time": "30.125 us", "end_time": "34.250 us"}},
+        {"ph": "X", "cat": "Operator", "name": "matmul", "pid": 1, "tid": "12(C++)", "ts": 2, "dur": 9, "args": {"shape": [2]}},
+    ]);
+    let copy = converted(&folder, &events.to_string());
+    let expected = json!([
+        {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": "12(C++)", "ts": 3, "dur": 5,
+         "args": {"correlation": 8, "start_time": "3.250 us", "end_time": "8.500 us"}},
+        {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 20, "dur": 4,
+         "args": {"correlation": 8, "device": 0, "stream": 7, "registers": 32}},
+        {"ph": "X", "cat": "kernel", "name": "p", "pid": 0, "tid": 7, "ts": 30.125, "dur": 4.125,
+         "args": {"correlation": 9, "start_time": "30.125 us", "end_time": "34.250 us"}},
+        {"ph": "X", "cat": "cpu_op", "name": "matmul", "pid": 1, "tid": "12(C++)", "ts": 2, "dur": 9, "args": {"shape": [2]}},
+    ]);
+    assert_eq!(copy["traceEvents"], expected);
+}
+
+/// Writes operators around calls of the hand-made recording, which begin at 12, 14 and 16 us on thread 100 and last 3 us.
+fn operators(folder: &Path) {
+    let operator = |name: &str, thread: u32, ts: f64, dur: f64, id: u32| {
+        json!({"ph": "X", "cat": "cpu_op", "name": name, "pid": 100, "tid": thread, "ts": ts, "dur": dur,
+            "args": {"External id": id, "Record function id": id + 100}})
+    };
+    // The base is 1 ms before the recording's.
+    let events = [
+        operator("aten::linear", 100, 1010.0, 8.0, 1),
+        operator("aten::addmm", 100, 1011.5, 5.0, 2),
+        operator("of another thread", 101, 1000.0, 500.0, 3),
+    ];
+    let trace = json!({"baseTimeNanoseconds": handmade::BASE - 1_000_000, "traceEvents": events});
+    fs::write(folder.join("cpu.json"), trace.to_string()).unwrap();
+}
+
+#[test]
+fn calls_and_their_gpu_work_get_the_external_id_of_the_innermost_operator() {
+    let folder = scratch("operators");
+    handmade::recording(&folder);
+    operators(&folder);
+    let flags =
+        ["convert", "hand.gfr", "--to", "chrome", "--no-stacks", "--operators", "cpu.json", "-o", "out.json"];
+    gpuflame(&folder, flags).ok();
+    let trace: Value = serde_json::from_slice(&fs::read(folder.join("out.json")).unwrap()).unwrap();
+    assert_eq!(trace["baseTimeNanoseconds"], handmade::BASE - 1_000_000);
+    let events = trace["traceEvents"].as_array().unwrap();
+    let of = |kind: &str, id: u64| -> Vec<&Value> {
+        events.iter().filter(|event| event["cat"] == kind && event["args"]["correlation"] == id).collect()
+    };
+    let call = of("cuda_runtime", 10)[0];
+    // 12 us after the recording's base, 1 ms after that of the operators.
+    assert_eq!((&call["ts"], &call["args"]["External id"]), (&json!(1012.0), &json!(2)), "{call}");
+    assert!(call["args"].get("stack").is_none());
+    // In the middle of the calls, at 13.5, 15.5 and 17.5 us, the innermost operators are addmm, addmm and linear.
+    for (kind, id, operator) in
+        [("kernel", 10, 2), ("gpu_memcpy", 11, 2), ("kernel", 12, 1), ("kernel", 13, 3)]
+    {
+        assert_eq!(of(kind, id)[0]["args"]["External id"], operator, "{id}");
+    }
+    // At 70 us no operator of thread 100 is open.
+    assert!(of("cuda_runtime", 16)[0]["args"].get("External id").is_none());
+    let copied: Vec<&Value> = events.iter().filter(|event| event["cat"] == "cpu_op").collect();
+    assert_eq!(copied.len(), 3);
+    assert_eq!(copied[1]["args"], json!({"External id": 2, "Record function id": 102}));
+}
+
+#[test]
+fn a_window_has_the_calls_that_began_in_it_and_their_work() {
+    let folder = scratch("window");
+    handmade::recording(&folder);
+    let at = |micros: u64| handmade::BASE + micros * 1000;
+    let window = format!("--window={},{}", at(12), at(12));
+    let text = gpuflame(&folder, ["convert", "hand.gfr", "--to", "chrome", &window]).ok().stdout;
+    let trace: Value = serde_json::from_str(&text).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let ids = |kind: &str| -> Vec<u64> {
+        let of_kind = events.iter().filter(|event| event["cat"] == kind);
+        of_kind.map(|event| event["args"]["correlation"].as_u64().unwrap()).collect()
+    };
+    assert_eq!((ids("cuda_runtime"), ids("kernel")), (vec![10], vec![10]));
+    assert!(ids("gpu_memcpy").is_empty());
+}
+
+#[test]
+fn flags_of_chrome_name_what_they_need() {
+    let folder = scratch("operators");
+    handmade::recording(&folder);
+    operators(&folder);
+    fs::write(folder.join("gpu.json"), KINETO).unwrap();
+    for (args, code, words) in [
+        (&["hand.gfr", "--to", "csv", "--no-stacks"][..], 2, &["--no-stacks", "chrome", "csv"][..]),
+        (
+            &["gpu.json", "--to", "chrome", "--operators", "cpu.json"],
+            2,
+            &["--operators", "recording", "gpu.json"],
+        ),
+        (&["hand.gfr", "--to", "chrome", "--operators", "gpu.json"], 1, &["gpu.json", "GPU work of its own"]),
+        (&["hand.gfr", "--to", "chrome", "--operators", "hand.gfr"], 1, &["hand.gfr", "torch.profiler"]),
+        (&["hand.gfr", "--to", "chrome", "--operators", "none.json"], 1, &["none.json"]),
+    ] {
+        let args = [&["convert"], args].concat();
+        gpuflame(&folder, args).fails(code, words);
+    }
+}
