@@ -5,8 +5,9 @@ use std::collections::HashSet;
 use clap::Args;
 
 use super::console::{Console, Outcome};
-use super::explain::{Explained, explain_sums_with};
+use super::explain::{Explained, explain_opened, max_memory};
 use super::heading::heading;
+use super::info_execution::execution_tables;
 use super::input::Source;
 use super::report::{Cell, ReportFlags, Table};
 use super::shorten::{MAX_NAME_CHARS, shortened};
@@ -29,8 +30,15 @@ pub(super) struct Info {
 
 impl Info {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
+        let opened = self.input.open()?;
+        if !opened.kind().has_events() {
+            let tables = execution_tables(&self.input, opened, console)?;
+            self.report.write(console, &[self.input.to_string()], &tables)?;
+            return Ok(Outcome::Clean);
+        }
         let mut spans = WorkSpans::bounded(MAX_SPANS);
-        let explained = explain_sums_with(&self.input, ReadOptions::default(), console, &mut spans)?;
+        let options = ReadOptions { max_memory: max_memory(), ..ReadOptions::default() };
+        let explained = explain_opened(&self.input, opened, &options, console, &mut spans)?;
         let whole_micros = spans.whole_micros(explained.facts.linked.as_ref());
         let mut tables = vec![fact_table(&explained, whole_micros), device_table(&explained)];
         tables.extend(part_table(&explained));

@@ -26,10 +26,12 @@ mod gate;
 mod gpuperf;
 mod heading;
 mod info;
+mod info_execution;
 mod inherited;
 mod input;
 mod jobs;
 mod layout;
+mod link_et;
 mod mcp;
 mod merge;
 mod merge_ranks;
@@ -111,6 +113,7 @@ enum Verb {
     Flamegraph(flamegraph::Flamegraph),
     Gpuperf(gpuperf::Gpuperf),
     Info(info::Info),
+    LinkEt(link_et::LinkEt),
     Man(completions::Man),
     Mcp(mcp::Mcp),
     Merge(merge::Merge),
@@ -186,6 +189,7 @@ impl Verb {
             Self::Diff(verb) => &mut verb.report,
             Self::Doctor(verb) => &mut verb.report,
             Self::Info(verb) => &mut verb.report,
+            Self::LinkEt(verb) => return Some((&mut verb.format, &verb.table)),
             Self::MergeRanks(verb) => return Some((&mut verb.format, &verb.table)),
             Self::Settings(verb) => &mut verb.report,
             Self::Summary(verb) => &mut verb.report,
@@ -253,6 +257,7 @@ fn dispatch(command: &Command) -> Result<Outcome> {
         Verb::Flamegraph(verb) => verb.run(console),
         Verb::Gpuperf(verb) => verb.run(console, by_words),
         Verb::Info(verb) => verb.run(console),
+        Verb::LinkEt(verb) => verb.run(console),
         Verb::Man(verb) => verb.run(usage::complete(Command::command()), console),
         Verb::Mcp(verb) => verb.run(&usage::complete(Command::command()), console),
         Verb::Merge(verb) => verb.run(console),

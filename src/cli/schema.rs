@@ -43,6 +43,8 @@ enum Output {
     MergeRanks(MergeRanks),
     Doctor(Doctor),
     Settings(Settings),
+    LinkEt(LinkEt),
+    InfoExecution(InfoExecution),
 }
 
 /// Declares the output of a verb: the version, and tables. The tables after `?` are present only if the user asked for
@@ -100,6 +102,19 @@ verbs! {
         parts: PartRow,
         steps: StepRow,
         impossible_durations: ImpossibleRow,
+    }
+    /// `gpuflame info` of an execution trace: PyTorch's, or Chakra's.
+    InfoExecution {
+        facts: FactRow,
+        operators: OperatorRow,
+        communication: CommunicationRow,
+        ?
+    }
+    /// `gpuflame link-et`. `not_linked` is present if any GPU work is not linked.
+    LinkEt {
+        linked: LinkedRow,
+        ?
+        not_linked: NotLinkedRow,
     }
     /// `gpuflame summary`. Names are cut, and tables have fewer rows, so that the output has at most 8,000 bytes.
     Summary {
@@ -163,6 +178,35 @@ verbs! {
 }
 
 objects! {
+    /// Operators or GPU work of one name in an execution trace.
+    OperatorRow {
+        /// Time in ns; null in PyTorch's execution traces, which have no times.
+        total_ns: Option<u64>, count: u64, name: String,
+    }
+    /// Collectives or messages of one name in an execution trace.
+    CommunicationRow { total_ns: Option<u64>, count: u64, bytes: u64, name: String, }
+    /// An execution trace that was joined with a Kineto trace.
+    LinkedRow {
+        /// Rank, if the Kineto trace gives it.
+        rank: Option<u64>,
+        /// Operators and ranges of the execution trace.
+        operators: u64,
+        /// Number of operators that were found in the Kineto trace.
+        operators_linked: u64,
+        /// Pieces of GPU work in the Kineto trace.
+        gpu_work: u64,
+        /// Number of pieces launched while the execution trace was recorded.
+        in_window: u64,
+        /// Number of pieces below the operator that launched them.
+        linked: u64,
+        /// Share of `linked` in `in_window`.
+        share_percent: Option<f64>,
+        /// GPU time of linked work, in ns.
+        gpu_time_ns: u64,
+        tag: String,
+    }
+    /// GPU work that is not below an operator.
+    NotLinkedRow { count: u64, reason: String, tag: String, }
     /// GPU work of one name on one GPU.
     KernelRow {
         total_ns: u64, share_percent: Option<f64>, count: u64, avg_ns: u64, min_ns: u64, p50_ns: u64, p95_ns: u64,

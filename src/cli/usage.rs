@@ -17,7 +17,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ("Record", &["run", "doctor", "recover", "settings"]),
     ("Look", &["summary", "top", "flamegraph", "view", "info", "check", "mcp"]),
     ("Compare", &["diff", "merge-ranks"]),
-    ("Convert", &["convert"]),
+    ("Convert", &["convert", "link-et"]),
     ("Set up a shell", &["completions"]),
     ("Work like other projects' scripts", &["gpuperf", "merge", "stats", "extract", "decode-steps"]),
 ];

@@ -3,5 +3,6 @@
 #![forbid(unsafe_code)]
 
 pub mod analysis;
+pub mod execution;
 pub mod formats;
 pub mod run;

@@ -2,6 +2,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod execution;
 pub mod import;
 pub mod merge;
 pub mod steps;

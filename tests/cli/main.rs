@@ -16,6 +16,7 @@ mod graph_capture;
 mod jobs;
 mod kernel_extractor;
 mod lines;
+mod link_et;
 mod mcp;
 mod merge;
 mod names;

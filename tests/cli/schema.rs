@@ -6,6 +6,7 @@ use std::path::Path;
 use jsonschema::Validator;
 use serde_json::{Value, json};
 
+use crate::link_et;
 use crate::support::command::gpuflame;
 use crate::support::{handmade, root, scratch};
 use crate::tables::training;
@@ -75,6 +76,11 @@ fn all_json_conforms_to_the_published_schema() {
     assert!(output["changes"].as_array().unwrap().len() > 10, "{output}");
     checked(&folder, "MergeRanks", &["merge-ranks", "job"]);
     checked(&folder, "MergeRanks", &["merge-ranks", "hand.gfr"]);
+    link_et::pairs::training_step(&folder);
+    let pair = ["pytorch_et_step.json", "kineto_step.json"];
+    checked(&folder, "LinkEt", &["link-et", pair[0], pair[1]]);
+    checked(&folder, "InfoExecution", &["info", pair[0]]);
+    checked(&folder, "InfoExecution", &["info", "chakra_trace_step.et"]);
     checked(&folder, "Doctor", &["doctor"]);
     checked(&folder, "Settings", &["settings"]);
     for table in [

@@ -576,15 +576,23 @@ const BACKWARD_OF_RESNET: u64 = 367_618_000;
 fn the_error_for_other_files_names_their_format() {
     let Some(folder) = traces() else { return };
     for (name, word) in [
-        ("et-pairs/linear_et.json.gz", "execution trace"),
         ("perfetto/gpu_compute_launch.textproto", "Perfetto"),
         ("dlrm-8-ranks/dlrm_kineto.tar.gz", "tar archive"),
-        ("chakra-et/chakra.0.et", "not a trace"),
         ("golden-hta/ns_resolution/temporal.csv", "not a trace"),
     ] {
         let message = import::open(&folder.join(name)).unwrap_err().to_string();
         assert!(message.contains(name) && message.contains(word), "{message}");
         assert!(!message.contains('\n'));
+    }
+}
+
+#[test]
+fn execution_traces_are_recognised() {
+    let Some(folder) = traces() else { return };
+    for (name, kind) in
+        [("et-pairs/linear_et.json.gz", Kind::ExecutionTrace), ("chakra-et/chakra.0.et", Kind::Chakra)]
+    {
+        assert_eq!(import::open(&folder.join(name)).unwrap().kind(), kind, "{name}");
     }
 }
 

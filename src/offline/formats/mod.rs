@@ -4,12 +4,14 @@ mod activities;
 mod activity_columns;
 mod arrow;
 mod callers;
+mod chakra;
 mod chrome;
 mod chrome_copy;
 mod compare;
 mod cupti_text;
 mod extended;
 mod folded_stacks;
+mod linked_trace;
 mod operators;
 mod parquet;
 mod perfetto;
@@ -24,10 +26,12 @@ mod tests;
 use gpuflame_export::format::Format;
 use gpuflame_export::{FOLDED, SVG};
 
+pub use chakra::write_chakra;
 pub use chrome::{ChromeOptions, write_chrome, write_chrome_events};
 pub use chrome_copy::{ChromeCopy, TrackFinder, Tracks};
 pub use compare::{explain_mismatch, write_diff_folded, write_diff_svg, write_lines_svg};
 pub use folded_stacks::{FoldedStacks, write_lines_folded};
+pub use linked_trace::write_linked_trace;
 pub use operators::Operators;
 
 /// All formats. If a file extension fits two formats equally well, the first format is used.

@@ -2,7 +2,7 @@
 //! the file resembles and the way to convert the file.
 
 use super::sqlite::Database;
-use super::{Kind, rocpd};
+use super::{Kind, chakra, rocpd};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
 /// Detects the format of a file that begins with `head` (after decompression).
@@ -19,6 +19,7 @@ pub(super) fn detect_kind(head: &[u8]) -> Result<Kind> {
         _ if head.starts_with(b"SQLite format 3\0") => Ok(Kind::Nsys),
         _ if head.starts_with(b"SBT\0") => Ok(Kind::Sbt),
         _ if head.starts_with(b"gpuflame") => Ok(Kind::Recording),
+        _ if chakra::is_chakra(head) => Ok(Kind::Chakra),
         _ => detect_packed(head).or_else(|| detect_text(head)).unwrap_or_else(|| {
             Err(not_a_trace(
                 "is not a trace in a known format (Kineto or Chrome JSON, nsys sqlite, rocprofv3 JSON or rocpd, .rpd, \
@@ -116,9 +117,7 @@ fn detect_json(head: &[u8]) -> Result<Kind> {
         // Any other array can only be events.
         () if head[0] == b'[' => return Ok(Kind::Chrome),
         () if has_all(&["\"pg_config\"", "\"entries\""]) || has("\"collective_seq_id\"") => FLIGHT_RECORDER,
-        () if has_all(&["\"nodes\"", "\"schema\""]) => {
-            "is a PyTorch execution trace (ET), which has no GPU times; give the Kineto trace of the same run"
-        }
+        () if has_all(&["\"nodes\"", "\"schema\""]) => return Ok(Kind::ExecutionTrace),
         // `describe_by_name` gives the full description.
         () if has_all(&["\"process\"", "\"windows\"", "\"files\""]) => {
             "is the list of files that one run of gpuflame wrote; give its recording, NAME.gfr"

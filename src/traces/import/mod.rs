@@ -9,6 +9,7 @@
 pub mod json;
 
 mod call_stacks;
+pub(crate) mod chakra;
 mod copies;
 mod cupti_text;
 mod detect;

@@ -104,6 +104,8 @@ pub struct Op<'a> {
     pub shared: u32,
     /// Whether the trace marks the operation as part of a collective.
     pub collective: bool,
+    /// Process group of a collective, if the trace gives it.
+    pub process_group: Text<'a>,
     /// Stack on which the operation's graph node was created, as our own exports give it: all frames, root first,
     /// separated by `;`, or a single frame that gives the reason why there is no stack.
     pub created: Text<'a>,
@@ -192,6 +194,8 @@ pub struct CpuOp<'a> {
     pub thread: Id<'a>,
     /// External id, shared with the calls and GPU operations made inside this operator.
     pub external: Option<u64>,
+    /// Number that PyTorch gave to the execution of the operator, shared with the operator's node in an execution trace.
+    pub record_function: Option<u64>,
     /// Python functions that called the operator, innermost first, separated by `;`.
     pub call_stack: Text<'a>,
     /// Sequence number that a forward operator shares with its backward operator.
@@ -323,6 +327,10 @@ pub struct Sync<'a> {
     pub event: Option<u32>,
     /// Correlation id of the call that caused the wait.
     pub correlation: Option<u64>,
+    /// Stream whose work the waiting stream waited for.
+    pub on_stream: Option<u32>,
+    /// Correlation id of the call that recorded the event.
+    pub record_correlation: Option<u64>,
 }
 
 /// Name of a thread, or of a process if `thread` is `None`.

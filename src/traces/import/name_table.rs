@@ -32,7 +32,7 @@ impl NameTable {
     }
 
     /// Returns all texts, ordered by number.
-    pub(super) fn texts(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn texts(&self) -> impl Iterator<Item = &str> {
         self.texts.iter().map(|text| &**text)
     }
 

@@ -38,6 +38,10 @@ pub enum Kind {
     ExtendedFolded,
     /// TraceSmith's binary format.
     Sbt,
+    /// PyTorch's execution trace (ET): operators with their inputs and outputs, without times.
+    ExecutionTrace,
+    /// Execution trace of Chakra in protobuf.
+    Chakra,
     /// Our own recording.
     Recording,
 }
@@ -55,8 +59,15 @@ impl Kind {
             Self::Folded => "folded stacks",
             Self::ExtendedFolded => "extended folded stacks",
             Self::Sbt => "a TraceSmith SBT file",
+            Self::ExecutionTrace => "a PyTorch execution trace (ET)",
+            Self::Chakra => "a Chakra execution trace (protobuf)",
             Self::Recording => "a gpuflame recording",
         }
+    }
+
+    /// Whether the file has events with times, which every verb that reads traces needs.
+    pub fn has_events(self) -> bool {
+        !matches!(self, Self::ExecutionTrace | Self::Chakra)
     }
 }
 
@@ -274,6 +285,9 @@ impl Opened {
 
     fn read_with(self, options: &Options, sink: &mut impl Sink) -> Result<ReadCounts> {
         let Self { path, kind, source, .. } = self;
+        if !kind.has_events() {
+            return Err(no_events_error(kind));
+        }
         match source {
             Input::File(_) if kind == Kind::Nsys => nsys::read(&path, sink),
             Input::File(_) if kind == Kind::Rocpd => rocpd::read(&path, sink),
@@ -345,10 +359,18 @@ fn read_kind(kind: Kind, input: impl Read, options: &Options, sink: &mut impl Si
         Kind::Nsys | Kind::Rocpd | Kind::Rpd => {
             Err(Error::new(ErrorKind::Format, "an sqlite file cannot be read from a pipe; save it first"))
         }
+        Kind::ExecutionTrace | Kind::Chakra => Err(no_events_error(kind)),
         Kind::Recording | Kind::Chrome => {
             Err(Error::new(ErrorKind::Format, "is a gpuflame recording, which has rows, not events"))
         }
     }
+}
+
+/// Returns the error for an execution trace in the place of a trace with times.
+fn no_events_error(kind: Kind) -> Error {
+    let next = "give the Kineto trace of the same run; `gpuflame info` shows this file";
+    let join = if kind == Kind::ExecutionTrace { ", `gpuflame link-et` joins both" } else { "" };
+    Error::new(ErrorKind::Format, format!("is {kind}, which is not a timeline; {next}{join}"))
 }
 
 /// Reader that adds the number of bytes read to the progress counter.

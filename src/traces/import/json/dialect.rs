@@ -172,6 +172,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
             b"registers per thread" => op.registers = parse_u32(bytes, value).unwrap_or(0),
             b"shared memory" => op.shared = parse_u32(bytes, value).unwrap_or(0),
             b"Collective name" => op.collective = true,
+            b"Process Group Name" => op.process_group = to_text(bytes, value),
             b"created_stack" => op.created = to_text(bytes, value),
             b"created_kinds" => op.created_kinds = to_text(bytes, value),
             b"created_sf" => (op.created, op.created_kinds) = (to_text(bytes, value), FRAME),
@@ -430,6 +431,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
     #[inline(always)]
     fn read_cpu(&mut self, kind: CpuKind, wants: Wants) -> Option<Event<'a>> {
         let (mut external, mut sequence, mut forward_thread) = (None, None, None);
+        let mut record_function = None;
         let mut call_stack = Text::default();
         let mut times = (Value::default(), Value::default());
         let bytes = self.bytes;
@@ -440,6 +442,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         };
         for_each::<L>(bytes, args, |key, value| match key {
             b"External id" | b"external id" => external = parse_nonzero_id(bytes, value),
+            b"Record function id" => record_function = parse_nonzero_id(bytes, value),
             b"Call stack" => call_stack = to_text(bytes, value),
             b"Sequence number" => sequence = parse_unsigned(value.slice(bytes)),
             b"Fwd thread id" => forward_thread = parse_nonzero_id(bytes, value),
@@ -460,6 +463,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
             process,
             thread,
             external,
+            record_function,
             call_stack,
             sequence,
             in_args,
@@ -585,6 +589,8 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
             b"context" => sync.context = parse_u32(bytes, value),
             b"stream" => sync.stream = parse_u32(bytes, value),
             b"wait_on_cuda_event_id" => sync.event = parse_u32(bytes, value),
+            b"wait_on_stream" => sync.on_stream = parse_u32(bytes, value),
+            b"wait_on_cuda_event_record_corr_id" => sync.record_correlation = parse_nonzero_id(bytes, value),
             _ => {}
         });
         (sync.start, sync.end) = self.read_times(Default::default())?;

@@ -6,6 +6,7 @@ use std::io::Read;
 use super::super::Text;
 use super::buffer::PADDING;
 use super::cursor::{self, Shape, Value, skip_blanks};
+use super::damage;
 use super::number::{parse_integer, parse_unsigned};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
@@ -58,6 +59,23 @@ impl Document {
     }
 }
 
+impl Document {
+    /// Checks the syntax of the whole file. [`Node`] skips damaged values without an error.
+    ///
+    /// # Errors
+    /// `Format`, with the position of the first invalid byte.
+    pub fn check_syntax(&self) -> Result<()> {
+        let text = &self.padded[..self.padded.len() - PADDING];
+        match damage::find_first_damage(text) {
+            None => Ok(()),
+            Some((at, expected)) => {
+                let what = format!("damaged: expected {expected} at byte {at}");
+                Err(Error::new(ErrorKind::Format, what))
+            }
+        }
+    }
+}
+
 /// A value of a document.
 #[derive(Clone, Copy)]
 pub struct Node<'a> {
@@ -107,6 +125,15 @@ impl<'a> Node<'a> {
     /// Whether the value is a string.
     pub fn is_string(self) -> bool {
         matches!(self.value.shape, Shape::String | Shape::Escaped)
+    }
+
+    /// Returns the JSON of the value as written in the file. A string has its quotes.
+    pub fn json(self) -> &'a [u8] {
+        let (start, end) = (self.value.start as usize, self.value.end as usize);
+        match self.value.shape {
+            Shape::String | Shape::Escaped => &self.padded[start - 1..end + 1],
+            _ => &self.padded[start..end],
+        }
     }
 
     /// Value as a signed integer.

@@ -1,0 +1,228 @@
+//! `gpuflame link-et`: joins PyTorch's execution traces with the Kineto traces of the same runs, and writes linked traces
+//! in JSON and in Chakra's protobuf.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::console::{Console, Outcome, usage_error};
+use super::input::{Source, print_remarks, with_progress};
+use super::output::Target;
+use super::page::Page;
+use super::report::{Cell, ReportFormat, Table, group_digits, write_tables};
+use gpuflame_model::error::{Error, ErrorKind, Result};
+use gpuflame_offline::execution::{Coverage, LinkedTrace, PairedBy, Unlinked, link};
+use gpuflame_offline::formats::{write_chakra, write_linked_trace};
+use gpuflame_traces::execution::{ExecutionTrace, Kineto, read_document};
+use gpuflame_traces::import::{Kind, Opened, Options};
+
+/// Join PyTorch execution traces (ET) with the Kineto traces of the same runs.
+///
+/// For each pair, two files are written to the folder: `pytorch_et_plus_TAG.json`, the execution trace with times and
+/// dependencies and with GPU work below the operators that launched it, and `chakra_trace_TAG.et`, the same graph in
+/// Chakra's protobuf. TAG is the name of the execution trace without `pytorch_et_` and its ending.
+///
+/// Operators are paired by `rf_id` and `Record function id`, or by the order of their names if the Kineto trace
+/// has no such ids (PyTorch before 2.1). GPU work is tied to calls by correlation ids. The table shows the share of
+/// linked GPU work, and why the rest is not linked. docs/execution-traces.md explains the files.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  gpuflame link-et pytorch_et_pid7_1.json kineto_pid7_1.json -o linked\n  \
+    gpuflame link-et et0.json kineto0.json et1.json kineto1.json -o job"
+)]
+pub(super) struct LinkEt {
+    /// Execution traces and Kineto traces in turn: ET KINETO [ET KINETO ...], one pair per rank.
+    #[arg(required = true, value_names = ["ET", "KINETO"], num_args = 2..)]
+    inputs: Vec<Source>,
+    /// Folder for the linked traces; it is created if needed.
+    #[arg(short, long, value_name = "FOLDER", default_value = ".")]
+    output: PathBuf,
+    /// Output file for the table (`-`: standard output).
+    #[arg(long, value_name = "FILE", default_value = "-")]
+    pub(super) table: Target,
+    /// Format of the table.
+    #[arg(short, long, default_value = "text")]
+    pub(super) format: ReportFormat,
+}
+
+/// Result of a pair of files.
+struct Joined {
+    tag: String,
+    rank: Option<u32>,
+    coverage: Coverage,
+}
+
+impl LinkEt {
+    pub(super) fn run(&self, console: Console) -> Result<Outcome> {
+        if self.inputs.len() % 2 != 0 {
+            let what = "give pairs of files: ET KINETO [ET KINETO ...]; the last execution trace has no Kineto trace";
+            return Err(usage_error(what));
+        }
+        let pairs: Vec<_> = self.inputs.chunks(2).collect();
+        let mut tags = BTreeSet::new();
+        for pair in &pairs {
+            let tag = tag(&pair[0]);
+            if !tags.insert(tag.clone()) {
+                let what = format!(
+                    "two execution traces have the name {tag}, so one would replace the other's files"
+                );
+                return Err(usage_error(what));
+            }
+        }
+        create_folder(&self.output)?;
+        let mut all = Vec::new();
+        for pair in &pairs {
+            all.push(self.join(&pair[0], &pair[1], console)?);
+        }
+        let page = Page::of(&self.table, console);
+        let mut tables = vec![linked_table(&all)];
+        tables.extend(unlinked_table(&all));
+        self.table.write(console, |out| write_tables(&[], &tables, self.format, page, out))?;
+        Ok(Outcome::Clean)
+    }
+
+    fn join(&self, et: &Source, timeline: &Source, console: Console) -> Result<Joined> {
+        let (opened, opened_timeline) = open_pair(et, timeline)?;
+        let rank = opened_timeline.rank();
+        let document = {
+            let (options, _bar) = with_progress(Options::default(), &opened, console);
+            read_document(opened, &options).map_err(|error| error.within(et))?
+        };
+        let trace = ExecutionTrace::parse(&document).map_err(|error| error.within(et))?;
+        let kineto = {
+            let options = Options { accept_cut: console.accept_cut, ..Options::default() };
+            let (options, _bar) = with_progress(options, &opened_timeline, console);
+            Kineto::read(opened_timeline, &options)?
+        };
+        print_remarks(timeline, &kineto.counts, console);
+        let linked = link(&trace, &kineto).map_err(|error| error.within(timeline).within(et))?;
+        print_doubts(et, &linked, console);
+        let tag = tag(et);
+        let file = |name: String| Target::File(self.output.join(name));
+        file(format!("pytorch_et_plus_{tag}.json")).write(console, |out| write_linked_trace(&linked, out))?;
+        file(format!("chakra_trace_{tag}.et")).write(console, |out| write_chakra(&linked, out))?;
+        Ok(Joined { tag, rank, coverage: linked.coverage })
+    }
+}
+
+/// Opens both files.
+///
+/// # Errors
+/// `Format` if a file is of another kind, or if the files are swapped.
+fn open_pair(et: &Source, timeline: &Source) -> Result<(Opened, Opened)> {
+    let (first, second) = (et.open()?, timeline.open()?);
+    let refuse = |what: String| Err(Error::new(ErrorKind::Format, what));
+    match (first.kind(), second.kind()) {
+        (Kind::ExecutionTrace, Kind::Chrome) => Ok((first, second)),
+        (Kind::Chrome, Kind::ExecutionTrace) => refuse(format!(
+            "the files are swapped: {timeline} is the execution trace; give it first, then {et}"
+        )),
+        (Kind::ExecutionTrace, other) => refuse(format!(
+            "{timeline}: is {other}, not a Kineto trace; give the JSON that torch.profiler wrote in the same window"
+        )),
+        (other, _) => refuse(format!(
+            "{et}: is {other}, not a PyTorch execution trace; give the JSON that ExecutionTraceObserver wrote"
+        )),
+    }
+}
+
+fn create_folder(folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder).map_err(|error| Error::from(error).within(folder.display()))
+}
+
+/// Returns the part of the file's name that names its outputs.
+fn tag(et: &Source) -> String {
+    let Source::File(path) = et else { return "stdin".to_owned() };
+    let name = path.file_name().map_or_else(|| "et".to_owned(), |name| name.to_string_lossy().into_owned());
+    let name = [".gz", ".zst"].iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(&name);
+    let name = name.strip_suffix(".json").unwrap_or(name);
+    let tag = name.strip_prefix("pytorch_et_").unwrap_or(name);
+    if tag.is_empty() { "et".to_owned() } else { tag.to_owned() }
+}
+
+/// Prints remarks on what makes the result doubtful.
+fn print_doubts(et: &Source, linked: &LinkedTrace<'_>, console: Console) {
+    let coverage = &linked.coverage;
+    let remark = |what: String| console.remark(format!("{et}: {what}"));
+    if coverage.paired_by == PairedBy::NameOrder {
+        remark(
+            "the Kineto trace has no Record function ids: operators are paired by the order of their names"
+                .to_owned(),
+        );
+    }
+    if coverage.fitting_places > 1 {
+        remark(format!(
+            "the operators fit {} places in the Kineto trace, such as the steps of a loop; the first place is used, which \
+             may be another step",
+            group_digits(coverage.fitting_places)
+        ));
+    }
+    if linked.trace.lost_parents > 0 {
+        remark(format!("{} nodes name a parent that is not there", group_digits(linked.trace.lost_parents)));
+    }
+    if coverage.contradicted > 0 {
+        let count = group_digits(coverage.contradicted);
+        remark(format!("{count} dependencies are left out because times contradict them"));
+    }
+}
+
+fn linked_table(all: &[Joined]) -> Table {
+    const COLUMNS: [&str; 9] = [
+        "rank",
+        "operators",
+        "operators_linked",
+        "gpu_work",
+        "in_window",
+        "linked",
+        "share_percent",
+        "gpu_time_ns",
+        "tag",
+    ];
+    let mut table = Table::new("linked", &COLUMNS);
+    for one in all {
+        let coverage = &one.coverage;
+        table.add_row([
+            one.rank.map_or(Cell::Nothing, |rank| Cell::Id(rank.into())),
+            Cell::Count(coverage.operators),
+            Cell::Count(coverage.operators_linked),
+            Cell::Count(coverage.work),
+            Cell::Count(coverage.work_in_window()),
+            Cell::Count(coverage.work_linked),
+            Cell::share(coverage.work_linked, coverage.work_in_window()),
+            Cell::Nanos(coverage.work_linked_ns),
+            Cell::Text(one.tag.clone()),
+        ]);
+    }
+    table
+}
+
+/// Returns the reasons why GPU work is not linked; `None` if all work is linked.
+fn unlinked_table(all: &[Joined]) -> Option<Table> {
+    let mut table = Table::new("not_linked", &["count", "reason", "tag"]);
+    for one in all {
+        for (reason, count) in Unlinked::ALL.iter().zip(one.coverage.unlinked).filter(|(_, count)| *count > 0)
+        {
+            table.add_row([Cell::Count(count), Cell::from(reason.words()), Cell::Text(one.tag.clone())]);
+        }
+    }
+    (!table.rows().is_empty()).then_some(table)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outputs_are_named_like_the_execution_trace() {
+        for (path, expected) in [
+            ("a/pytorch_et_pid7_1700000000000.json", "pid7_1700000000000"),
+            ("dlrm_eg_0.json.gz", "dlrm_eg_0"),
+            ("pytorch_et_.json", "et"),
+            ("x.et", "x.et"),
+        ] {
+            assert_eq!(tag(&Source::File(path.into())), expected);
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! Dependencies between operators and GPU work, beyond those of callers on called operators.
+//!
+//! | from | to | known from |
+//! |---|---|---|
+//! | operator | next operator of the thread | time |
+//! | last operator of another thread | first operator after a pause of the thread | time |
+//! | GPU work | next work on the stream | time |
+//! | GPU work | work of a stream that waited for an event | wait records, otherwise the order of calls |
+//! | GPU work | operator after a call that waited for the work | wait records, otherwise the call's name and times |
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::GpuNode;
+use super::nesting::Nesting;
+use super::order::Order;
+use super::pairing::Pairs;
+use gpuflame_traces::execution::{ExecutionTrace, HostCall, Kineto, Work};
+
+/// Minimum pause of a thread, in ns, after which its next operator depends on another thread. Chakra's linker has the
+/// same limit.
+const MIN_PAUSE_NS: i64 = 1_000_000;
+/// Tolerance in ns for times that are cut to whole microseconds.
+const ROUNDING_NS: i64 = 1000;
+/// Maximum number of launches before or after a wait that are examined for the work that it concerns.
+const MAX_LAUNCHES: usize = 4096;
+/// Maximum number of earlier pieces of work that are examined for one that ended.
+const MAX_OVERLAPS: usize = 256;
+
+/// Dependencies by node of the graph, as numbers of the nodes that come first.
+#[derive(Debug, Default)]
+pub struct Dependencies {
+    /// Previous operator of the thread.
+    pub thread: Vec<Option<u32>>,
+    /// Last operator of another thread, for the first operator after a pause.
+    pub inter_thread: Vec<Option<u32>>,
+    /// Work for which the thread waited before it ran the operator.
+    pub host_waits: Vec<Vec<u32>>,
+    /// Previous work on the stream.
+    pub stream: Vec<Option<u32>>,
+    /// Work on other streams for which the stream waited.
+    pub stream_waits: Vec<Vec<u32>>,
+    /// Number of dependencies that were left out because the times contradict them.
+    pub contradicted: u64,
+}
+
+/// The graph without dependencies.
+pub(super) struct Graph<'a> {
+    pub(super) trace: &'a ExecutionTrace<'a>,
+    pub(super) kineto: &'a Kineto,
+    pub(super) pairs: &'a Pairs,
+    pub(super) nesting: &'a Nesting,
+    pub(super) gpu: &'a [GpuNode],
+    pub(super) order: &'a Order,
+}
+
+impl Graph<'_> {
+    /// Finds all dependencies. `calls` is the call that launched each piece of work.
+    pub(super) fn dependencies(&self, calls: &[Option<usize>]) -> Dependencies {
+        let count = self.trace.nodes.len() + self.gpu.len();
+        let mut found = Dependencies {
+            thread: vec![None; count],
+            inter_thread: vec![None; count],
+            host_waits: vec![Vec::new(); count],
+            stream: vec![None; count],
+            stream_waits: vec![Vec::new(); count],
+            contradicted: 0,
+        };
+        self.add_threads(&mut found);
+        self.add_streams(&mut found);
+        let launches = Launches::of(self, calls);
+        match self.kineto.waits.iter().any(|wait| wait.on_stream.is_some()) {
+            true => self.add_recorded_stream_waits(&launches, &mut found),
+            false => self.add_stream_waits_by_calls(&launches, &mut found),
+        }
+        self.add_host_waits(&launches, &mut found);
+        found
+    }
+
+    fn node(&self, op: usize) -> Option<u32> {
+        self.pairs.node_of_op[op].map(|node| node as u32)
+    }
+
+    fn work(&self, node: u32) -> &Work {
+        &self.kineto.work[self.gpu[node as usize - self.trace.nodes.len()].work]
+    }
+
+    fn slack(&self) -> i64 {
+        if self.kineto.has_whole_micros() { ROUNDING_NS } else { 0 }
+    }
+
+    /// Whether work `first` had ended when work `second` began.
+    fn has_ended(&self, first: u32, second: u32) -> bool {
+        self.work(first).end <= self.work(second).start.saturating_add(self.slack())
+    }
+
+    fn check(&self, first: u32, second: u32, found: &mut Dependencies) -> bool {
+        let follows = self.order.is_before(first, second);
+        found.contradicted += u64::from(!follows);
+        follows
+    }
+
+    fn add_threads(&self, found: &mut Dependencies) {
+        let all: Vec<u32> = self.starts();
+        for ops in &self.nesting.threads {
+            let mut previous = None;
+            let mut end = i64::MIN;
+            for &op in ops {
+                let HostOpTimes { start, end: own_end, thread } = self.times(op);
+                let is_first = end == i64::MIN || start.saturating_sub(end) > MIN_PAUSE_NS;
+                // A range that waits for another thread lasts, so the pause counts from the operators inside the range.
+                end = own_end;
+                let Some(node) = self.node(op) else { continue };
+                if let Some(previous) = previous.filter(|previous| self.check(*previous, node, found)) {
+                    found.thread[node as usize] = Some(previous);
+                }
+                previous = Some(node);
+                if is_first {
+                    found.inter_thread[node as usize] = self
+                        .last_of_another_thread(&all, start, thread)
+                        .filter(|one| self.order.is_before(*one, node));
+                }
+            }
+        }
+    }
+
+    fn times(&self, op: usize) -> HostOpTimes {
+        let op = &self.kineto.ops[op];
+        HostOpTimes { start: op.start, end: op.end, thread: op.thread }
+    }
+
+    /// Returns the paired operators in order of start, as positions in [`Kineto::ops`].
+    fn starts(&self) -> Vec<u32> {
+        let mut all: Vec<u32> =
+            self.pairs.op_of_node.iter().flatten().map(|op| u32::try_from(*op).unwrap_or(u32::MAX)).collect();
+        all.sort_by_key(|op| (self.kineto.ops[*op as usize].start, *op));
+        all
+    }
+
+    /// Returns the node that began last on a thread other than `thread`, before `time`.
+    fn last_of_another_thread(&self, starts: &[u32], time: i64, thread: u32) -> Option<u32> {
+        let end = starts.partition_point(|op| self.kineto.ops[*op as usize].start < time);
+        let is_other = |op: &&u32| self.kineto.ops[**op as usize].thread != thread;
+        starts[..end].iter().rev().find(is_other).and_then(|op| self.node(*op as usize))
+    }
+
+    /// Ties work to the last work on its stream that had ended. Work inside a graph overlaps on one stream.
+    fn add_streams(&self, found: &mut Dependencies) {
+        let mut streams: BTreeMap<(u32, u32), Vec<u32>> = BTreeMap::new();
+        for at in 0..self.gpu.len() {
+            let node = (self.trace.nodes.len() + at) as u32;
+            let work = self.work(node);
+            streams.entry((work.device, work.stream)).or_default().push(node);
+        }
+        for nodes in streams.values() {
+            for (at, &node) in nodes.iter().enumerate() {
+                let earlier = nodes[..at].iter().rev().take(MAX_OVERLAPS);
+                let previous = earlier.copied().find(|previous| self.has_ended(*previous, node));
+                if let Some(previous) = previous.filter(|previous| self.check(*previous, node, found)) {
+                    found.stream[node as usize] = Some(previous);
+                }
+            }
+        }
+    }
+
+    fn add_wait(&self, first: Option<u32>, second: Option<u32>, found: &mut Dependencies) {
+        let Some((first, second)) = first.zip(second).filter(|(first, second)| first != second) else {
+            return;
+        };
+        if !self.has_ended(first, second) || !self.order.is_before(first, second) {
+            found.contradicted += 1;
+        } else if !found.stream_waits[second as usize].contains(&first) {
+            found.stream_waits[second as usize].push(first);
+        }
+    }
+
+    /// Ties the last work before the call that recorded an event to the first work after the call that let a stream wait.
+    fn add_recorded_stream_waits(&self, launches: &Launches, found: &mut Dependencies) {
+        let calls: HashMap<u64, &HostCall> =
+            self.kineto.calls.iter().filter_map(|call| Some((call.correlation?, call))).collect();
+        for wait in &self.kineto.waits {
+            let Some((stream, on_stream)) = wait.stream.zip(wait.on_stream) else { continue };
+            let recorded = wait.record_correlation.and_then(|id| calls.get(&id)).map(|call| call.start);
+            let waited = wait.correlation.and_then(|id| calls.get(&id));
+            let Some((recorded, waited)) = recorded.zip(waited) else { continue };
+            let first = launches.last_before(recorded, |launch| launch.stream == on_stream);
+            let second = launches.first_after(waited.start, |launch| launch.stream == stream);
+            self.add_wait(first, second, found);
+        }
+    }
+
+    /// Without wait records, the streams of a wait are those of the launches around it: the next launch of the thread
+    /// waited for the last launch before the wait on another stream. Times that contradict this leave it out.
+    fn add_stream_waits_by_calls(&self, launches: &Launches, found: &mut Dependencies) {
+        for call in &self.kineto.calls {
+            if !matches!(
+                self.kineto.name(call.name),
+                "cudaStreamWaitEvent" | "hipStreamWaitEvent" | "cuStreamWaitEvent"
+            ) {
+                continue;
+            }
+            let Some(next) = launches.next_after(call.end, |launch| launch.thread == call.thread) else {
+                continue;
+            };
+            let is_other = |launch: &Launch| {
+                launch.thread == call.thread && launch.device == next.device && launch.stream != next.stream
+            };
+            let first = launches.last_before(call.start, is_other);
+            self.add_wait(first, Some(next.node), found);
+        }
+    }
+
+    /// Ties the work that a call waited for to the next operator of the thread.
+    fn add_host_waits(&self, launches: &Launches, found: &mut Dependencies) {
+        let streams: HashMap<u64, u32> =
+            self.kineto.waits.iter().filter_map(|wait| Some((wait.correlation?, wait.stream?))).collect();
+        for call in &self.kineto.calls {
+            let Some(waits_for_all) = waits_for_all(self.kineto.name(call.name)) else { continue };
+            let Some(next) = self.next_op(call) else { continue };
+            let stream = call.correlation.and_then(|id| streams.get(&id).copied()).filter(|_| !waits_for_all);
+            // Without the stream, only work that ended during the call is known to be the work that the call waited for.
+            let is_known = waits_for_all || stream.is_some();
+            let ended = launches
+                .before(call.start)
+                .filter(|launch| stream.is_none_or(|stream| stream == launch.stream));
+            let ended = ended.map(|launch| launch.node).filter(|node| {
+                let end = self.work(*node).end;
+                end <= call.end.saturating_add(self.slack()) && (is_known || end > call.start)
+            });
+            let Some(last) = ended.max_by_key(|node| (self.work(*node).end, *node)) else { continue };
+            if self.check(last, next, found) && !found.host_waits[next as usize].contains(&last) {
+                found.host_waits[next as usize].push(last);
+            }
+        }
+    }
+
+    /// Returns the first operator that the thread of `call` began after it.
+    fn next_op(&self, call: &HostCall) -> Option<u32> {
+        let ops = &self.nesting.threads[call.thread as usize];
+        let at = ops.partition_point(|op| self.kineto.ops[*op].start < call.end);
+        ops[at..].iter().find_map(|op| self.node(*op))
+    }
+}
+
+struct HostOpTimes {
+    start: i64,
+    end: i64,
+    thread: u32,
+}
+
+/// Whether a call of this name waits for all work (true) or for one stream or event (false); `None` for other calls.
+fn waits_for_all(name: &str) -> Option<bool> {
+    match name {
+        "cudaDeviceSynchronize" | "hipDeviceSynchronize" | "cuCtxSynchronize" => Some(true),
+        "cudaStreamSynchronize"
+        | "hipStreamSynchronize"
+        | "cuStreamSynchronize"
+        | "cudaEventSynchronize"
+        | "hipEventSynchronize"
+        | "cuEventSynchronize" => Some(false),
+        _ => None,
+    }
+}
+
+/// Launch of a GPU node.
+#[derive(Clone, Copy, Debug)]
+struct Launch {
+    time: i64,
+    node: u32,
+    thread: u32,
+    device: u32,
+    stream: u32,
+}
+
+/// Launches in order of time.
+struct Launches {
+    all: Vec<Launch>,
+}
+
+impl Launches {
+    fn of(graph: &Graph<'_>, calls: &[Option<usize>]) -> Self {
+        let launch = |(at, node): (usize, &GpuNode)| {
+            let call = &graph.kineto.calls[calls[node.work]?];
+            let work = &graph.kineto.work[node.work];
+            let node = (graph.trace.nodes.len() + at) as u32;
+            Some(Launch {
+                time: call.start,
+                node,
+                thread: call.thread,
+                device: work.device,
+                stream: work.stream,
+            })
+        };
+        let mut all: Vec<Launch> = graph.gpu.iter().enumerate().filter_map(launch).collect();
+        all.sort_by_key(|launch| (launch.time, launch.node));
+        Self { all }
+    }
+
+    /// Returns the last launches before `time`, the latest first.
+    fn before(&self, time: i64) -> impl Iterator<Item = &Launch> {
+        let end = self.all.partition_point(|launch| launch.time < time);
+        self.all[..end].iter().rev().take(MAX_LAUNCHES)
+    }
+
+    fn last_before(&self, time: i64, is_wanted: impl Fn(&Launch) -> bool) -> Option<u32> {
+        self.before(time).find(|launch| is_wanted(launch)).map(|launch| launch.node)
+    }
+
+    fn next_after(&self, time: i64, is_wanted: impl Fn(&Launch) -> bool) -> Option<&Launch> {
+        let start = self.all.partition_point(|launch| launch.time < time);
+        self.all[start..].iter().take(MAX_LAUNCHES).find(|launch| is_wanted(launch))
+    }
+
+    fn first_after(&self, time: i64, is_wanted: impl Fn(&Launch) -> bool) -> Option<u32> {
+        self.next_after(time, is_wanted).map(|launch| launch.node)
+    }
+}

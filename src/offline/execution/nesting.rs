@@ -1,0 +1,127 @@
+//! Finds the operator of a thread that encloses an operator or a call, and the time that operators spent outside of
+//! operators that they called.
+
+use std::cmp::Reverse;
+
+use gpuflame_traces::execution::Kineto;
+
+/// Tolerance in ns for times that are cut to whole microseconds.
+const ROUNDING_NS: i64 = 1000;
+
+/// Nesting of operators and calls, by time.
+#[derive(Debug, Default)]
+pub(super) struct Nesting {
+    /// Operator that encloses each operator.
+    pub(super) op_parents: Vec<Option<usize>>,
+    /// Innermost operator that encloses each call.
+    pub(super) call_ops: Vec<Option<usize>>,
+    /// Time by operator outside of the operators that it called, in ns.
+    pub(super) exclusive: Vec<u64>,
+    /// Operators by thread: enclosing ones first, then by start.
+    pub(super) threads: Vec<Vec<usize>>,
+}
+
+/// An operator or a call.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Slice {
+    Op(usize),
+    Call(usize),
+}
+
+impl Nesting {
+    pub(super) fn of(kineto: &Kineto) -> Self {
+        let mut nesting = Self {
+            op_parents: vec![None; kineto.ops.len()],
+            call_ops: vec![None; kineto.calls.len()],
+            exclusive: kineto.ops.iter().map(|op| op.end.abs_diff(op.start)).collect(),
+            threads: vec![Vec::new(); kineto.threads.len()],
+        };
+        let slack = if kineto.has_whole_micros() { ROUNDING_NS } else { 0 };
+        for slices in slices_by_thread(kineto) {
+            nesting.add_thread(kineto, &slices, slack);
+        }
+        nesting.trust_external_ids(kineto, slack);
+        nesting
+    }
+
+    fn add_thread(&mut self, kineto: &Kineto, slices: &[Slice], slack: i64) {
+        let mut open: Vec<usize> = Vec::new();
+        for slice in slices {
+            let (start, end) = times(kineto, *slice);
+            // A slice without a duration at the end of an operator is inside the operator.
+            let is_over = |op: usize| {
+                let last = kineto.ops[op].end;
+                last < start || (last == start && end > start)
+            };
+            while open.last().is_some_and(|op| is_over(*op)) {
+                open.pop();
+            }
+            match *slice {
+                Slice::Op(op) => {
+                    self.op_parents[op] = open.last().copied();
+                    if let Some(&parent) = open.last() {
+                        let shared = kineto.ops[parent].end.min(end).abs_diff(start);
+                        self.exclusive[parent] = self.exclusive[parent].saturating_sub(shared);
+                    }
+                    self.threads[kineto.ops[op].thread as usize].push(op);
+                    open.push(op);
+                }
+                Slice::Call(call) => {
+                    let encloses = |op: &&usize| kineto.ops[**op].end.saturating_add(slack) >= end;
+                    self.call_ops[call] = open.iter().rev().find(encloses).or(open.last()).copied();
+                }
+            }
+        }
+    }
+
+    /// Takes the operator that a call names by its External id, if the operator was open at the call. So calls in the
+    /// same microsecond as the end of one operator and the start of another have the right operator.
+    fn trust_external_ids(&mut self, kineto: &Kineto, slack: i64) {
+        // Kineto before 2024 writes the correlation id in the place of the call's External id.
+        if kineto.calls.iter().all(|call| call.external.is_none() || call.external == call.correlation) {
+            return;
+        }
+        let ops: std::collections::HashMap<u64, usize> =
+            kineto.ops.iter().enumerate().filter_map(|(at, op)| Some((op.external?, at))).collect();
+        for (at, call) in kineto.calls.iter().enumerate() {
+            let Some(&named) = call.external.and_then(|id| ops.get(&id)) else { continue };
+            let op = &kineto.ops[named];
+            let is_open = op.start - slack <= call.start && call.start <= op.end.saturating_add(slack);
+            if op.thread == call.thread && is_open {
+                self.call_ops[at] = Some(named);
+            }
+        }
+    }
+}
+
+fn times(kineto: &Kineto, slice: Slice) -> (i64, i64) {
+    match slice {
+        Slice::Op(at) => (kineto.ops[at].start, kineto.ops[at].end),
+        Slice::Call(at) => (kineto.calls[at].start, kineto.calls[at].end),
+    }
+}
+
+/// Returns the slices of each thread by start. Of slices that start together, the longest is first, because it encloses
+/// the others, and operators precede calls.
+fn slices_by_thread(kineto: &Kineto) -> Vec<Vec<Slice>> {
+    let mut threads = vec![Vec::new(); kineto.threads.len()];
+    kineto.ops.iter().enumerate().for_each(|(at, op)| threads[op.thread as usize].push(Slice::Op(at)));
+    kineto
+        .calls
+        .iter()
+        .enumerate()
+        .for_each(|(at, call)| threads[call.thread as usize].push(Slice::Call(at)));
+    // External ids are counted when an operator begins, so a caller has the smaller one.
+    let begun = |slice: Slice| match slice {
+        Slice::Op(at) => kineto.ops[at].external.unwrap_or(0),
+        Slice::Call(_) => u64::MAX,
+    };
+    for slices in &mut threads {
+        slices.sort_by_key(|slice| {
+            let (start, end) = times(kineto, *slice);
+            let is_call = matches!(slice, Slice::Call(_));
+            (start, is_call, Reverse(end), begun(*slice), *slice)
+        });
+    }
+    threads
+}

@@ -1,0 +1,214 @@
+//! Pairs the nodes of an execution trace with operators of the timeline: by the number of the operator's execution, or
+//! by the order of names on each thread if the timeline was recorded before PyTorch wrote these numbers.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::PairedBy;
+use gpuflame_model::error::{Error, ErrorKind, Result};
+use gpuflame_traces::execution::{ExecutionTrace, Kineto};
+
+/// Pairs of nodes and operators.
+#[derive(Debug, Default)]
+pub(super) struct Pairs {
+    /// Position in [`Kineto::ops`] by node.
+    pub(super) op_of_node: Vec<Option<usize>>,
+    /// Position of the node by operator.
+    pub(super) node_of_op: Vec<Option<usize>>,
+    pub(super) paired_by: PairedBy,
+    pub(super) fitting_places: u64,
+}
+
+impl Pairs {
+    /// # Errors
+    /// `Format` if the files are not of the same run, or lack the numbers that pair them.
+    pub(super) fn find(trace: &ExecutionTrace<'_>, kineto: &Kineto) -> Result<Self> {
+        if trace.nodes.iter().all(|node| node.rf_id.is_none()) {
+            return Err(refuse(
+                "no node of the execution trace has an rf_id, which pairs it with Kineto's operators",
+            ));
+        }
+        check_processes(trace, kineto)?;
+        match kineto.ops.iter().any(|op| op.record_function.is_some()) {
+            true => Self::by_record_function(trace, kineto),
+            false => Self::by_name_order(trace, kineto),
+        }
+    }
+
+    fn none(trace: &ExecutionTrace<'_>, kineto: &Kineto) -> Self {
+        Self {
+            op_of_node: vec![None; trace.nodes.len()],
+            node_of_op: vec![None; kineto.ops.len()],
+            paired_by: PairedBy::RecordFunction,
+            fitting_places: 1,
+        }
+    }
+
+    fn add(&mut self, node: usize, op: usize) {
+        if self.op_of_node[node].is_none() && self.node_of_op[op].is_none() {
+            (self.op_of_node[node], self.node_of_op[op]) = (Some(op), Some(node));
+        }
+    }
+
+    fn by_record_function(trace: &ExecutionTrace<'_>, kineto: &Kineto) -> Result<Self> {
+        let mut ops = HashMap::new();
+        for (at, op) in kineto.ops.iter().enumerate() {
+            op.record_function.map(|number| *ops.entry(number).or_insert(at));
+        }
+        let mut pairs = Self::none(trace, kineto);
+        let (mut paired, mut same_name) = (0_u64, 0_u64);
+        for (at, node) in trace.nodes.iter().enumerate() {
+            let Some(&op) = node.rf_id.and_then(|number| ops.get(&number)) else { continue };
+            paired += 1;
+            same_name += u64::from(node.name.decode() == kineto.name(kineto.ops[op].name));
+            pairs.add(at, op);
+        }
+        if paired == 0 {
+            return Err(refuse(
+                "no rf_id of the execution trace is a Record function id of the Kineto trace: they are of different \
+                 runs, or of different parts of one run; record both in the same window",
+            ));
+        }
+        // A number is unique only within a process, so traces of two runs share numbers, but not their names.
+        if same_name * 2 < paired {
+            return Err(refuse(&format!(
+                "only {same_name} of {paired} operators with the same number have the same name: the execution trace and \
+                 the Kineto trace are of different runs; give the two files of one window"
+            )));
+        }
+        Ok(pairs)
+    }
+
+    fn by_name_order(trace: &ExecutionTrace<'_>, kineto: &Kineto) -> Result<Self> {
+        let mut pairs = Self { paired_by: PairedBy::NameOrder, ..Self::none(trace, kineto) };
+        let numbers: HashMap<&str, u32> = kineto.names().zip(0..).collect();
+        let threads = threads_of_ops(kineto);
+        // The thread that began first fixes the place in the timeline; other threads follow it.
+        let mut begin = i64::MIN;
+        for nodes in threads_of_nodes(trace) {
+            let names: Option<Vec<u32>> =
+                nodes.iter().map(|at| numbers.get(&*trace.nodes[*at].name.decode()).copied()).collect();
+            let Some(names) = names else { continue };
+            let found: Vec<_> =
+                threads.iter().filter_map(|ops| Fit::find(&names, ops, kineto, begin)).collect();
+            let Some(fit) = found.iter().min_by_key(|fit| fit.start) else { continue };
+            begin = begin.max(fit.start);
+            pairs.fitting_places = pairs.fitting_places.max(found.iter().map(|fit| fit.places).sum());
+            nodes.iter().zip(fit.ops).for_each(|(node, op)| pairs.add(*node, *op));
+        }
+        if pairs.op_of_node.iter().all(Option::is_none) {
+            return Err(refuse(
+                "the Kineto trace has no Record function ids (PyTorch before 2.1 does not write them), and no thread of \
+                 it runs the execution trace's operators in the same order; record both in the same window",
+            ));
+        }
+        Ok(pairs)
+    }
+}
+
+/// Place in a thread of the timeline where the operators of a thread of the execution trace fit.
+struct Fit<'a> {
+    ops: &'a [usize],
+    start: i64,
+    places: u64,
+}
+
+impl<'a> Fit<'a> {
+    /// Finds the first place that does not begin before `from`, and counts all places.
+    fn find(names: &[u32], ops: &'a [usize], kineto: &Kineto, from: i64) -> Option<Self> {
+        let mut first = None;
+        let mut places = 0;
+        for at in positions(names, ops, |op| kineto.ops[*op].name) {
+            places += 1;
+            let start = kineto.ops[ops[at]].start;
+            if start >= from && first.is_none() {
+                first = Some((at, start));
+            }
+        }
+        first.map(|(at, start)| Self { ops: &ops[at..at + names.len()], start, places })
+    }
+}
+
+/// Returns all positions at which `names` occurs in `all` (Knuth, Morris and Pratt: in linear time, because the steps of
+/// a loop repeat the same names).
+fn positions<T>(names: &[u32], all: &[T], name: impl Fn(&T) -> u32) -> Vec<usize> {
+    let mut fallback = vec![0; names.len()];
+    let mut length = 0;
+    for at in 1..names.len() {
+        while length > 0 && names[at] != names[length] {
+            length = fallback[length - 1];
+        }
+        length += usize::from(names[at] == names[length]);
+        fallback[at] = length;
+    }
+    let (mut found, mut length) = (Vec::new(), 0);
+    for (at, one) in all.iter().enumerate() {
+        while length > 0 && (length == names.len() || names[length] != name(one)) {
+            length = fallback[length - 1];
+        }
+        length += usize::from(!names.is_empty() && names[length] == name(one));
+        if length == names.len() && length > 0 {
+            found.push(at + 1 - length);
+        }
+    }
+    found
+}
+
+/// Returns the operators by thread, in the order in which they began.
+fn threads_of_ops(kineto: &Kineto) -> Vec<Vec<usize>> {
+    let mut threads = vec![Vec::new(); kineto.threads.len()];
+    kineto.ops.iter().enumerate().for_each(|(at, op)| threads[op.thread as usize].push(at));
+    for ops in &mut threads {
+        // External ids are counted when an operator begins. Times in whole microseconds do not order operators.
+        match ops.iter().all(|at| kineto.ops[*at].external.is_some()) {
+            true => ops.sort_by_key(|at| kineto.ops[*at].external),
+            false => ops.sort_by_key(|at| (kineto.ops[*at].start, std::cmp::Reverse(kineto.ops[*at].end))),
+        }
+    }
+    threads
+}
+
+/// Returns the nodes by thread, in the order in which they began. The thread that began first is first.
+fn threads_of_nodes(trace: &ExecutionTrace<'_>) -> Vec<Vec<usize>> {
+    let mut threads: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+    for (at, node) in trace.nodes.iter().enumerate().filter(|(_, node)| node.rf_id.is_some()) {
+        threads.entry(node.tid).or_default().push(at);
+    }
+    let mut threads: Vec<_> = threads.into_values().collect();
+    threads.iter_mut().for_each(|nodes| nodes.sort_by_key(|at| trace.nodes[*at].rf_id));
+    threads.sort_by_key(|nodes| trace.nodes[nodes[0]].rf_id);
+    threads
+}
+
+/// Returns an error if the files are of different processes.
+fn check_processes(trace: &ExecutionTrace<'_>, kineto: &Kineto) -> Result<()> {
+    let own = trace.header.pid.to_string();
+    let mut processes: Vec<&str> =
+        kineto.ops.iter().map(|op| kineto.threads[op.thread as usize].0.as_str()).collect();
+    processes.sort_unstable();
+    processes.dedup();
+    if trace.header.pid == 0 || processes.iter().any(|process| *process == own || process.is_empty()) {
+        return Ok(());
+    }
+    Err(refuse(&format!(
+        "the execution trace is of process {own}, the Kineto trace of process {}: give the two files of one process",
+        processes.join(", ")
+    )))
+}
+
+fn refuse(what: &str) -> Error {
+    Error::new(ErrorKind::Format, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_places_of_a_repeated_sequence_are_found() {
+        let find = |names: &[u32], all: &[u32]| positions(names, all, |name| *name);
+        assert_eq!(find(&[1, 2], &[1, 2, 1, 2, 3, 1, 2]), [0, 2, 5]);
+        assert_eq!(find(&[1, 1], &[1, 1, 1]), [0, 1], "places overlap");
+        assert_eq!(find(&[1, 2, 1, 3], &[1, 2, 1, 2, 1, 3]), [2]);
+        assert!(find(&[4], &[1, 2]).is_empty() && find(&[], &[1]).is_empty());
+    }
+}

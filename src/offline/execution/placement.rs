@@ -1,0 +1,183 @@
+//! Finds the node of the execution trace that launched each piece of GPU work.
+
+use std::collections::HashMap;
+
+use super::nesting::Nesting;
+use super::pairing::Pairs;
+use gpuflame_traces::execution::{ExecutionTrace, Kineto};
+
+/// Kind of a GPU node's parent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The operator or range that launched the work.
+    Operator,
+    /// The root of the thread that launched the work, or of the process: no operator launched it.
+    Root,
+}
+
+/// Reason why work is not below an operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unlinked {
+    /// An operator that is not in the execution trace launched the work, or the work was launched before the first or
+    /// after the last operator of the execution trace. It is not in the output.
+    Outside,
+    /// The call that launched the work is in no operator. The work is below the root of its thread.
+    InNoOperator,
+    /// The timeline has no call with the work's correlation id. The work is below the root of the process.
+    NoCall,
+}
+
+impl Unlinked {
+    /// All reasons.
+    pub const ALL: [Self; 3] = [Self::Outside, Self::InNoOperator, Self::NoCall];
+
+    /// Returns a phrase for tables.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Outside => "launched outside of the execution trace",
+            Self::InNoOperator => "launched in no operator",
+            Self::NoCall => "without a launching call",
+        }
+    }
+}
+
+/// Parents of GPU work.
+#[derive(Debug, Default)]
+pub(super) struct Placements {
+    /// Work, its parent and the parent's kind, in order of time.
+    pub(super) placed: Vec<(usize, usize, Place)>,
+    /// Call that launched each piece of work.
+    pub(super) calls: Vec<Option<usize>>,
+    /// Number of pieces of work for each reason.
+    pub(super) unlinked: [u64; Unlinked::ALL.len()],
+}
+
+impl Placements {
+    pub(super) fn find(
+        trace: &ExecutionTrace<'_>,
+        kineto: &Kineto,
+        pairs: &Pairs,
+        nesting: &Nesting,
+    ) -> Self {
+        let finder = Finder::new(trace, kineto, pairs, nesting);
+        let mut placements = Self::default();
+        for work in 0..kineto.work.len() {
+            let call = finder.call(work);
+            placements.calls.push(call);
+            match finder.place(work, call) {
+                (Some((parent, place)), reason) => {
+                    placements.placed.push((work, parent, place));
+                    reason.map(|reason| placements.unlinked[reason as usize] += 1);
+                }
+                (None, _) => placements.unlinked[Unlinked::Outside as usize] += 1,
+            }
+        }
+        placements.placed.sort_by_key(|(work, ..)| {
+            let one = &kineto.work[*work];
+            (one.start, one.end, *work)
+        });
+        placements
+    }
+}
+
+struct Finder<'a> {
+    kineto: &'a Kineto,
+    pairs: &'a Pairs,
+    nesting: &'a Nesting,
+    calls: HashMap<u64, usize>,
+    /// Operators by External id; empty if the External ids of GPU work are not those of operators.
+    ops: HashMap<u64, usize>,
+    /// Root by thread of the timeline.
+    thread_roots: Vec<Option<usize>>,
+    root: usize,
+    /// Start of the first and end of the last operator of the execution trace.
+    window: (i64, i64),
+    /// Whether every outermost operator of the timeline is in the execution trace.
+    is_whole: bool,
+}
+
+impl<'a> Finder<'a> {
+    fn new(trace: &ExecutionTrace<'_>, kineto: &'a Kineto, pairs: &'a Pairs, nesting: &'a Nesting) -> Self {
+        let mut calls = HashMap::new();
+        for (at, call) in kineto.calls.iter().enumerate() {
+            call.correlation.map(|id| *calls.entry(id).or_insert(at));
+        }
+        // Kineto before 2024 writes the correlation id in the place of the External id.
+        let has_real_ids =
+            kineto.work.iter().any(|work| work.external.is_some() && work.external != work.correlation);
+        let ops = kineto.ops.iter().enumerate().filter(|_| has_real_ids);
+        let paired = pairs.op_of_node.iter().flatten().map(|op| &kineto.ops[*op]);
+        let window =
+            paired.fold((i64::MAX, i64::MIN), |(first, last), op| (first.min(op.start), last.max(op.end)));
+        let mut outermost = (0..kineto.ops.len()).filter(|op| nesting.op_parents[*op].is_none());
+        Self {
+            kineto,
+            pairs,
+            nesting,
+            calls,
+            ops: ops.filter_map(|(at, op)| Some((op.external?, at))).collect(),
+            thread_roots: thread_roots(trace, kineto, pairs),
+            root: trace.nodes.iter().position(|node| node.parent.is_none()).unwrap_or(0),
+            window,
+            is_whole: outermost.all(|op| pairs.node_of_op[op].is_some()),
+        }
+    }
+
+    fn call(&self, work: usize) -> Option<usize> {
+        self.calls.get(&self.kineto.work[work].correlation?).copied()
+    }
+
+    /// Returns the parent, or the reason why the parent is not an operator.
+    fn place(&self, work: usize, call: Option<usize>) -> (Option<(usize, Place)>, Option<Unlinked>) {
+        let Some(call) = call else {
+            let named = self.kineto.work[work].external.and_then(|id| self.ops.get(&id));
+            if let Some(node) = named.and_then(|op| self.node_around(*op)) {
+                return (Some((node, Place::Operator)), None);
+            }
+            // Work without a call was launched before the recording, unless the profiler lost the call.
+            let is_inside = self.is_whole || self.kineto.work[work].start >= self.window.0;
+            return (is_inside.then_some((self.root, Place::Root)), Some(Unlinked::NoCall));
+        };
+        let op = self.nesting.call_ops[call];
+        if let Some(node) = op.and_then(|op| self.node_around(op)) {
+            return (Some((node, Place::Operator)), None);
+        }
+        let time = self.kineto.calls[call].start;
+        let is_inside = self.is_whole || (self.window.0..=self.window.1).contains(&time);
+        if op.is_some() || !is_inside {
+            return (None, None);
+        }
+        let root = self.thread_roots[self.kineto.calls[call].thread as usize].unwrap_or(self.root);
+        (Some((root, Place::Root)), Some(Unlinked::InNoOperator))
+    }
+
+    /// Returns the node of the innermost operator around `op` that is in the execution trace.
+    fn node_around(&self, op: usize) -> Option<usize> {
+        let mut around = Some(op);
+        while let Some(op) = around {
+            if let Some(node) = self.pairs.node_of_op[op] {
+                return Some(node);
+            }
+            around = self.nesting.op_parents[op];
+        }
+        None
+    }
+}
+
+/// Returns the roots of the execution trace's threads, by thread of the timeline.
+fn thread_roots(trace: &ExecutionTrace<'_>, kineto: &Kineto, pairs: &Pairs) -> Vec<Option<usize>> {
+    let mut roots = vec![None; kineto.threads.len()];
+    for (node, op) in pairs.op_of_node.iter().enumerate() {
+        let Some(op) = op else { continue };
+        let root = &mut roots[kineto.ops[*op].thread as usize];
+        if root.is_none() {
+            let (mut below, mut at) = (node, node);
+            while let Some(parent) = trace.nodes[at].parent {
+                (below, at) = (at, parent);
+            }
+            // Only a node that was not executed is a root.
+            *root = Some(below).filter(|one| trace.nodes[*one].rf_id.is_none());
+        }
+    }
+    roots
+}

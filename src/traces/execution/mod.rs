@@ -1,0 +1,11 @@
+//! Execution traces: the operators of a run with their inputs and outputs, as PyTorch's observer writes them
+//! ([`ExecutionTrace`], JSON without times) and as Chakra's tools exchange them ([`ChakraTrace`], protobuf). [`Kineto`]
+//! is the timeline of the same run: its operators, calls and GPU work, held in memory to be joined.
+
+mod chakra;
+mod kineto;
+mod pytorch;
+
+pub use chakra::{ChakraNode, ChakraTrace, NodeType};
+pub use kineto::{HostCall, HostOp, Kineto, KinetoReader, StreamWait, Work};
+pub use pytorch::{ExecutionTrace, Header, Node, Values, read_document};
