@@ -12,25 +12,25 @@ enum Wire {
 
 /// A node. Attributes are texts, whatever their type: `int64 5`, `bool true`, `string x`.
 #[derive(Clone, Debug, Default)]
-pub struct Node {
-    pub id: u64,
-    pub name: String,
-    pub kind: u64,
-    pub ctrl_deps: Vec<u64>,
-    pub data_deps: Vec<u64>,
-    pub start_micros: u64,
-    pub micros: u64,
-    pub inputs: String,
-    pub attributes: BTreeMap<String, String>,
+pub(crate) struct Node {
+    pub(crate) id: u64,
+    pub(crate) name: String,
+    pub(crate) kind: u64,
+    pub(crate) ctrl_deps: Vec<u64>,
+    pub(crate) data_deps: Vec<u64>,
+    pub(crate) start_micros: u64,
+    pub(crate) micros: u64,
+    pub(crate) inputs: String,
+    pub(crate) attributes: BTreeMap<String, String>,
 }
 
 impl Node {
     /// Number of an attribute of any integer type.
-    pub fn number(&self, name: &str) -> Option<u64> {
+    pub(crate) fn number(&self, name: &str) -> Option<u64> {
         self.attributes.get(name)?.split_once(' ')?.1.parse().ok()
     }
 
-    pub fn is_gpu(&self) -> bool {
+    pub(crate) fn is_gpu(&self) -> bool {
         self.attributes.get("is_cpu_op").map(String::as_str) == Some("bool false")
     }
 }
@@ -125,7 +125,7 @@ fn node(bytes: &[u8]) -> Node {
 }
 
 /// Attributes of the metadata, and all nodes.
-pub fn decode(bytes: &[u8]) -> (BTreeMap<String, String>, Vec<Node>) {
+pub(crate) fn decode(bytes: &[u8]) -> (BTreeMap<String, String>, Vec<Node>) {
     let (mut at, mut messages) = (0, Vec::new());
     while at < bytes.len() {
         let length = varint(bytes, &mut at) as usize;
@@ -140,7 +140,7 @@ pub fn decode(bytes: &[u8]) -> (BTreeMap<String, String>, Vec<Node>) {
 }
 
 /// Asserts that ids are unique, all dependencies exist, and no node depends on itself through others.
-pub fn assert_acyclic(nodes: &[Node]) {
+pub(crate) fn assert_acyclic(nodes: &[Node]) {
     let ids: BTreeSet<u64> = nodes.iter().map(|node| node.id).collect();
     assert_eq!(ids.len(), nodes.len(), "ids are unique");
     let mut waiting: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();

@@ -1,7 +1,7 @@
 //! `gpuflame link-et`: execution traces joined with Kineto traces. Expected relations are worked out by hand.
 
 mod chakra_decoder;
-pub mod pairs;
+pub(crate) mod pairs;
 mod refused;
 
 use std::collections::BTreeMap;
@@ -12,8 +12,8 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::support::command::{Ran, gpuflame};
-use crate::support::scratch;
-use crate::support::skip::skip;
+use crate::support::{scratch, skip};
+
 use chakra_decoder::{Node, assert_acyclic, decode};
 use pairs::{call, execution_trace, node, op, slice, training_step, work, write};
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 /// A node of an execution trace of version 1.1.0.
-pub fn node(id: u64, name: &str, parent: u64, rf_id: u64, tid: u64, values: Value) -> Value {
+pub(crate) fn node(id: u64, name: &str, parent: u64, rf_id: u64, tid: u64, values: Value) -> Value {
     let attribute = |name: &str, value: Value| json!({ "name": name, "type": "uint64", "value": value });
     json!({
         "id": id, "name": name, "ctrl_deps": parent,
@@ -21,33 +21,34 @@ pub fn node(id: u64, name: &str, parent: u64, rf_id: u64, tid: u64, values: Valu
 }
 
 /// An execution trace of process 77. The nodes 1, 2 and 3 are the roots of the process and of two threads.
-pub fn execution_trace(nodes: &[Value]) -> Value {
+pub(crate) fn execution_trace(nodes: &[Value]) -> Value {
     let roots = [(1, "process", 1), (2, "thread", 1), (3, "thread", 1)];
     let roots = roots.map(|(id, name, parent)| {
         node(id, &format!("[pytorch|profiler|execution_trace|{name}]"), parent, 0, id - 1, json!([]))
     });
+    let nodes = [&roots[..], nodes].concat();
     json!({
         "schema": "1.1.0-chakra.0.0.4", "pid": 77, "time": "2026-01-02 03:04:05", "start_ts": 5, "finish_ts": 9,
-        "nodes": [&roots[..], nodes].concat(),
+        "nodes": nodes,
     })
 }
 
 /// A slice with times in us.
-pub fn slice(category: &str, name: &str, tid: u64, ts: f64, dur: f64, args: Value) -> Value {
+pub(crate) fn slice(category: &str, name: &str, tid: u64, ts: f64, dur: f64, args: Value) -> Value {
     json!({ "ph": "X", "cat": category, "name": name, "pid": 77, "tid": tid, "ts": ts, "dur": dur, "args": args })
 }
 
 /// An operator of Kineto.
-pub fn op(name: &str, rf_id: u64, tid: u64, ts: f64, dur: f64) -> Value {
+pub(crate) fn op(name: &str, rf_id: u64, tid: u64, ts: f64, dur: f64) -> Value {
     slice("cpu_op", name, tid, ts, dur, json!({ "External id": rf_id + 1000, "Record function id": rf_id }))
 }
 
-pub fn call(name: &str, correlation: u64, tid: u64, ts: f64, dur: f64) -> Value {
+pub(crate) fn call(name: &str, correlation: u64, tid: u64, ts: f64, dur: f64) -> Value {
     slice("cuda_runtime", name, tid, ts, dur, json!({ "correlation": correlation, "cbid": 211 }))
 }
 
 /// GPU work.
-pub fn work(category: &str, name: &str, correlation: u64, stream: u64, ts: f64, dur: f64) -> Value {
+pub(crate) fn work(category: &str, name: &str, correlation: u64, stream: u64, ts: f64, dur: f64) -> Value {
     let args = json!({ "correlation": correlation, "device": 0, "stream": stream });
     json!({ "ph": "X", "cat": category, "name": name, "pid": 0, "tid": stream, "ts": ts, "dur": dur, "args": args })
 }
@@ -65,7 +66,7 @@ pub fn work(category: &str, name: &str, correlation: u64, stream: u64, ts: f64, 
 /// | 14 | record_param_comms, in 13 | 410 to 450 | all-reduce on stream 20, 70 us |
 /// | 15 | aten::item, after a wait for stream 20 | 520 to 530 | |
 /// | | none | | raw, 1 us |
-pub fn training_step(folder: &Path) {
+pub(crate) fn training_step(folder: &Path) {
     let tensor = json!([[[1, 2, 0, 1000, 4, "cuda:0"]], 151, "allreduce"]);
     let nodes = [
         node(11, "aten::mm", 10, 101, 1, json!([[5, 6, 0, 8, 4, "cuda:0"]])),
@@ -112,6 +113,6 @@ pub fn training_step(folder: &Path) {
     write(folder, "kineto_step.json", &json!({ "traceEvents": events }));
 }
 
-pub fn write(folder: &Path, name: &str, value: &Value) {
+pub(crate) fn write(folder: &Path, name: &str, value: &Value) {
     fs::write(folder.join(name), value.to_string()).unwrap();
 }
