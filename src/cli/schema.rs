@@ -181,10 +181,23 @@ objects! {
     /// Operators or GPU work of one name in an execution trace.
     OperatorRow {
         /// Time in ns; null in PyTorch's execution traces, which have no times.
-        total_ns: Option<u64>, count: u64, name: String,
+        total_ns: Option<u64>,
+        /// Number of nodes.
+        count: u64,
+        /// Name of the operator or of the GPU work.
+        name: String,
     }
     /// Collectives or messages of one name in an execution trace.
-    CommunicationRow { total_ns: Option<u64>, count: u64, bytes: u64, name: String, }
+    CommunicationRow {
+        /// Time in ns; null in PyTorch's execution traces, which have no times.
+        total_ns: Option<u64>,
+        /// Number of nodes.
+        count: u64,
+        /// Size of the tensors in bytes.
+        bytes: u64,
+        /// Name of the collective or of its kernel.
+        name: String,
+    }
     /// An execution trace that was joined with a Kineto trace.
     LinkedRow {
         /// Rank, if the Kineto trace gives it.
@@ -203,10 +216,18 @@ objects! {
         share_percent: Option<f64>,
         /// GPU time of linked work, in ns.
         gpu_time_ns: u64,
+        /// Part of the output files' names.
         tag: String,
     }
     /// GPU work that is not below an operator.
-    NotLinkedRow { count: u64, reason: String, tag: String, }
+    NotLinkedRow {
+        /// Number of pieces of GPU work.
+        count: u64,
+        /// Reason why the work is not below an operator.
+        reason: String,
+        /// Part of the output files' names.
+        tag: String,
+    }
     /// GPU work of one name on one GPU.
     KernelRow {
         total_ns: u64, share_percent: Option<f64>, count: u64, avg_ns: u64, min_ns: u64, p50_ns: u64, p95_ns: u64,
