@@ -67,7 +67,9 @@ impl Placements {
             match finder.place(work, call) {
                 (Some((parent, place)), reason) => {
                     placements.placed.push((work, parent, place));
-                    reason.map(|reason| placements.unlinked[reason as usize] += 1);
+                    if let Some(reason) = reason {
+                        placements.unlinked[reason as usize] += 1;
+                    }
                 }
                 (None, _) => placements.unlinked[Unlinked::Outside as usize] += 1,
             }
