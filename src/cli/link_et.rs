@@ -56,7 +56,7 @@ struct Joined {
 
 impl LinkEt {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
-        if self.inputs.len() % 2 != 0 {
+        if !self.inputs.len().is_multiple_of(2) {
             let what = "give pairs of files: ET KINETO [ET KINETO ...]; the last execution trace has no Kineto trace";
             return Err(usage_error(what));
         }
