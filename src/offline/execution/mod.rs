@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Nodes of the graph are numbered: first the nodes of the execution trace in their order, then the GPU work in order
-//! of time. Every dependency points from a node to one that comes earlier in [`order`], so the graph has no cycle.
+//! of time. Every dependency points from a node to one that comes earlier in `order`, so the graph has no cycle.
 
 mod communication;
 mod dependencies;
