@@ -71,7 +71,6 @@ impl LinkEt {
                 return Err(usage_error(what));
             }
         }
-        create_folder(&self.output)?;
         let mut all = Vec::new();
         for pair in &pairs {
             all.push(self.join(&pair[0], &pair[1], console)?);
@@ -99,6 +98,7 @@ impl LinkEt {
         print_remarks(timeline, &kineto.counts, console);
         let linked = link(&trace, &kineto).map_err(|error| error.within(timeline).within(et))?;
         print_doubts(et, &linked, console);
+        create_folder(&self.output)?;
         let tag = tag(et);
         let file = |name: String| Target::File(self.output.join(name));
         file(format!("pytorch_et_plus_{tag}.json")).write(console, |out| write_linked_trace(&linked, out))?;

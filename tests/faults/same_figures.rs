@@ -179,6 +179,7 @@ impl Figures {
     /// another place, because it searches within the largest cause.
     fn places_in(&self, answer: &str) -> Vec<String> {
         let places = Self::rows(&self.summary, "idle_places");
+        let idle = Self::sum_of(&self.steady(), "idle_ns");
         let of_row = |row: &Value| {
             let place = row["place"].as_str()?;
             let after = answer
@@ -186,7 +187,8 @@ impl Figures {
                 .map_or("", |(_, rest)| rest)
                 .split_once(&format!("% {place})"))?
                 .1;
-            Some(vec![format!("{:.1} {place}", row["share_percent"].as_f64()?), after.to_owned()])
+            // Not `share_percent`, which is rounded already.
+            Some(vec![format!("{:.1} {place}", share(number(row, "total_ns"), idle)), after.to_owned()])
         };
         let rest = || answer.split_once('(').map(|(_, rest)| rest.to_owned()).into_iter().collect();
         places.iter().find_map(of_row).unwrap_or_else(rest)
@@ -247,7 +249,9 @@ impl Figures {
                     texts.extend(["max_ns", "p50_ns"].map(|column| format_nanos(number(steps, column))));
                 }
                 for part in ["start-up", "shutdown"] {
-                    texts.extend(apart(part, "window_ns").into_iter().max().map(format_nanos));
+                    // A part of 0 ns is not named.
+                    let longest = apart(part, "window_ns").into_iter().max().filter(|nanos| *nanos > 0);
+                    texts.extend(longest.map(format_nanos));
                 }
                 Some(texts)
             }
