@@ -300,7 +300,6 @@ mod tests {
             (&b""[..], "empty"),
             (b" \n", "blanks"),
             (b"PK\x03\x04", "zip"),
-            (b"{\"schema\": \"1.0.1\", \"nodes\": []}", "execution trace"),
             (b"packet {\n clock_snapshot {}\n}\n", "Perfetto"),
             (b"kernel_name,start_time_us\nfoo,12.5\n", "not a trace"),
             (b"\xff\xfe{\0\"\0", "UTF-16"),
@@ -327,5 +326,7 @@ mod tests {
             let message = detect_kind(head).unwrap_err().to_string();
             assert!(message.contains(word), "{message}");
         }
+        let execution_trace = b"{\"schema\": \"1.0.1\", \"nodes\": []}";
+        assert_eq!(detect_kind(execution_trace).unwrap(), Kind::ExecutionTrace);
     }
 }
