@@ -15,7 +15,8 @@ use gpuflame_export::Format;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::record::{Activity, CorrelationId, Instant, Nanos, Row, Unified};
 use gpuflame_offline::formats::{
-    ChromeCopy, ChromeOptions, Operators, TrackFinder, Tracks, write_chrome, write_chrome_events,
+    Addition, ChromeCopy, ChromeOptions, Operators, TrackFinder, Tracks, chrome_metadata,
+    has_calls_in_operators, write_chrome, write_chrome_events,
 };
 use gpuflame_offline::run::ReadOptions;
 use gpuflame_traces::import::{Kind, Opened};
@@ -124,10 +125,15 @@ impl ChromeFlags {
         let Some(from) = &self.operators else {
             return output.write(console, |mut out| write_chrome(profile, &rows, &options, &mut out));
         };
+        if operators.as_ref().is_some_and(|all| !has_calls_in_operators(profile, &rows, all)) {
+            console.remark(format!("no call is in an operator of {from}: is it of another run or process?"));
+        }
         let opened = from.open()?;
         output.write(console, |mut out| {
-            let more = |mut out: &mut dyn Write| write_chrome_events(profile, &rows, &options, &mut out);
-            let mut copy = ChromeCopy::new(&mut out, Tracks::default(), Some(Box::new(more)));
+            let events =
+                Box::new(|mut out: &mut dyn Write| write_chrome_events(profile, &rows, &options, &mut out));
+            let more = Addition { events, property: chrome_metadata(profile, &rows) };
+            let mut copy = ChromeCopy::new(&mut out, Tracks::default(), Some(more));
             from.events(opened, console, &mut copy)?;
             copy.finish()
         })
@@ -150,6 +156,11 @@ fn read_operators(from: &Source, console: Console) -> Result<Operators> {
         return refusal(
             "has GPU work of its own; give a trace with CPU activity alone, or convert it without a recording",
         );
+    }
+    if let Some(base) = operators.unknown_base() {
+        return refusal(&format!(
+            "baseTimeNanoseconds is {base}, not a whole number of ns since 1970; record the operators again"
+        ));
     }
     operators.sort();
     Ok(operators)

@@ -98,6 +98,49 @@ fn events_of_other_dialects_get_the_words_of_kineto_and_keep_their_arguments() {
     assert_eq!(copy["traceEvents"], expected);
 }
 
+#[test]
+fn arguments_of_changed_events_are_json_and_none_is_lost() {
+    let folder = scratch("copy");
+    let copy = converted(
+        &folder,
+        r#"[{"ph":"X","cat":"Kernel","name":"k","pid":0,"tid":7,"ts":10,"dur":3,"args":{"correlation":5,
+        "correlation id":6,"a":-Infinity,"b":[NaN,-2.5e3],"c":-NaN,"d":"x","e":true}}]"#,
+    );
+    let expected = json!({"correlation": 5, "correlation id": 6, "a": "-Infinity", "b": ["NaN", -2.5e3], "c": "-NaN",
+        "d": "x", "e": true, "device": 0, "stream": 7});
+    let args = copy["traceEvents"][0]["args"].as_object().unwrap();
+    for (key, value) in args {
+        assert_eq!(*value, expected[key], "{key}");
+    }
+    let text = fs::read_to_string(folder.join("out.json")).unwrap();
+    assert_eq!((text.matches("\"correlation\"").count(), text.matches("\"correlation id\"").count()), (1, 1));
+}
+
+/// Two pairs of overlapping kernels, with their flows: two that begin together, and two on a stream with a name.
+#[test]
+fn flows_of_overlapping_work_end_where_their_own_work_is() {
+    let folder = scratch("copy");
+    let kernel = |id: u64, tid: &Value, ts: f64| {
+        json!({"ph": "X", "cat": "kernel", "name": "k", "pid": "gpu", "tid": tid, "ts": ts, "dur": 5,
+            "args": {"device": 0, "stream": 7, "correlation": id}})
+    };
+    let flow = |id: u64, tid: &Value, ts: f64| json!({"ph": "f", "bp": "e", "id": id, "pid": "gpu", "tid": tid, "ts": ts, "cat": "ac2g", "name": "ac2g"});
+    let (number, text) = (json!(7), json!("stream 7 of rank 3"));
+    let mut events = Vec::new();
+    for (id, tid, ts) in [(1, &number, 10.5), (2, &number, 10.5), (3, &text, 50.0), (4, &text, 52.0)] {
+        events.extend([kernel(id, tid, ts), flow(id, tid, ts)]);
+    }
+    let copy = converted(&folder, &json!({"traceEvents": events}).to_string());
+    let events = copy["traceEvents"].as_array().unwrap();
+    let tracks: Vec<&Value> = events.iter().map(|event| &event["tid"]).collect();
+    let is_moved = |at: usize| tracks[at] != &number && tracks[at] != &text;
+    assert_eq!([0, 1, 4, 5].map(is_moved), [false; 4], "{tracks:?}");
+    assert_eq!([2, 3, 6, 7].map(is_moved), [true; 4], "{tracks:?}");
+    assert_eq!((tracks[2], tracks[6]), (tracks[3], tracks[7]));
+    let names: Vec<&str> = events[8..].iter().map(|event| event["args"]["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["stream 7 (overlapping)", "stream 7 of rank 3 (overlapping)"]);
+}
+
 /// Writes operators around calls of the hand-made recording, which begin at 12, 14 and 16 us on thread 100 and last 3 us.
 fn operators(folder: &Path) {
     let operator = |name: &str, thread: u32, ts: f64, dur: f64, id: u32| {
@@ -143,6 +186,74 @@ fn calls_and_their_gpu_work_get_the_external_id_of_the_innermost_operator() {
     let copied: Vec<&Value> = events.iter().filter(|event| event["cat"] == "cpu_op").collect();
     assert_eq!(copied.len(), 3);
     assert_eq!(copied[1]["args"], json!({"External id": 2, "Record function id": 102}));
+}
+
+/// Writes a trace with one operator, which is open from 10 us before the recording until 90 us after its start.
+fn one_operator(folder: &Path, base: &str, process: &Value, ts: f64) {
+    let operator = json!({"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": process, "tid": 100, "ts": ts,
+        "dur": 100.0, "args": {"External id": 9}});
+    let trace = format!("{{\"baseTimeNanoseconds\":{base},\"traceEvents\":[{operator}],\"gpuflame\":1}}");
+    fs::write(folder.join("one.json"), trace).unwrap();
+}
+
+fn merged(folder: &Path) -> (Value, String) {
+    let flags = ["convert", "hand.gfr", "--to", "chrome", "--operators", "one.json", "-o", "out.json"];
+    let ran = gpuflame(folder, flags).ok();
+    (serde_json::from_slice(&fs::read(folder.join("out.json")).unwrap()).unwrap(), ran.stderr)
+}
+
+#[test]
+fn calls_before_the_base_of_the_operators_have_negative_times() {
+    let folder = scratch("operators");
+    handmade::recording(&folder);
+    one_operator(&folder, &(handmade::BASE + 1_000_000).to_string(), &json!(100), -1010.0);
+    let (trace, stderr) = merged(&folder);
+    let events = trace["traceEvents"].as_array().unwrap();
+    let call = |id: u64| {
+        events
+            .iter()
+            .find(|event| event["cat"] == "cuda_runtime" && event["args"]["correlation"] == id)
+            .unwrap()
+    };
+    // 12 us after the recording's base, which is 1000 us before that of the operators.
+    assert_eq!((&call(10)["ts"], &call(10)["args"]["External id"]), (&json!(-988.0), &json!(9)));
+    assert_eq!((&call(11)["ts"], &call(16)["ts"]), (&json!(-986.0), &json!(-930.0)));
+    assert!(!stderr.contains("no call is in an operator"), "{stderr}");
+    // Losses and provenance of the recording, in place of an earlier merge's.
+    assert!(trace["gpuflame"]["provenance"].is_array() && trace["gpuflame"]["lost"].is_object());
+}
+
+#[test]
+fn operators_of_another_run_or_process_are_named_in_a_remark() {
+    let folder = scratch("operators");
+    handmade::recording(&folder);
+    let hour = 3_600_000_000_000;
+    for (base, process) in [
+        (handmade::BASE, json!(101)),
+        (handmade::BASE, json!("python 100")),
+        (handmade::BASE - hour, json!(100)),
+    ] {
+        one_operator(&folder, &base.to_string(), &process, -10.0);
+        let (_, stderr) = merged(&folder);
+        let line = "no call is in an operator of one.json: is it of another run or process?";
+        assert_eq!(stderr.matches(line).count(), 1, "{base} {process}: {stderr}");
+    }
+}
+
+#[test]
+fn a_base_of_the_operators_is_a_number_of_ns_in_whatever_form() {
+    let folder = scratch("operators");
+    handmade::recording(&folder);
+    for base in [format!("\"{}\"", handmade::BASE), format!("{}.0", handmade::BASE)] {
+        one_operator(&folder, &base, &json!(100), -10.0);
+        let (trace, _) = merged(&folder);
+        let events = trace["traceEvents"].as_array().unwrap();
+        let call = events.iter().find(|event| event["cat"] == "cuda_runtime").unwrap();
+        assert_eq!(call["args"]["External id"], 9, "{base}");
+    }
+    one_operator(&folder, "\"today\"", &json!(100), -10.0);
+    gpuflame(&folder, ["convert", "hand.gfr", "--to", "chrome", "--operators", "one.json"])
+        .fails(1, &["one.json", "baseTimeNanoseconds is", "today", "record the operators again"]);
 }
 
 #[test]

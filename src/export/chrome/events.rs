@@ -192,8 +192,9 @@ impl EventText {
         self.written += 1;
     }
 
-    fn time(&self, time: Nanos) -> Micros {
-        Micros(time.since(self.base))
+    /// Calls may begin before the base if the base is that of another source.
+    fn time(&self, time: Nanos) -> Time {
+        Time(time.0.wrapping_sub(self.base.0) as i64)
     }
 }
 
@@ -253,6 +254,17 @@ pub(super) struct Micros(u64);
 impl Display for Micros {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}.{:03}", self.0 / 1000, self.0 % 1000)
+    }
+}
+
+/// Time relative to the base, in the same units. It is negative before the base.
+#[derive(Clone, Copy)]
+struct Time(i64);
+
+impl Display for Time {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        let sign = if self.0 < 0 { "-" } else { "" };
+        write!(f, "{sign}{}", Micros(self.0.unsigned_abs()))
     }
 }
 

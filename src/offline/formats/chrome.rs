@@ -70,6 +70,26 @@ pub fn write_chrome_events(
     Ok(true)
 }
 
+/// Returns the property `gpuflame` of a complete trace, with its key: losses and provenance.
+pub fn chrome_metadata(profile: &Profile, rows: &events::JoinedRows) -> Vec<u8> {
+    let mut events = EventText::new(Nanos(0), 0);
+    let untimed = rows.activities().iter().filter(|event| event.activity.duration().is_none()).count();
+    write_metadata(&mut events, profile, untimed as u64);
+    events.text
+}
+
+/// Returns whether any call began in an operator.
+pub fn has_calls_in_operators(profile: &Profile, rows: &events::JoinedRows, operators: &Operators) -> bool {
+    let (process, callers) = (threads::process_id(profile), Callers::new(profile));
+    let is_inside = |context, begun, nanos| {
+        operators.around(process, callers.get(context).thread, begun, nanos).is_some()
+    };
+    let mut launches = rows.calls().iter().map(|call| call.launched);
+    let mut others = rows.host_calls().iter();
+    launches.any(|call| is_inside(call.context, call.time, call.duration.into()))
+        || others.any(|call| is_inside(call.context, call.time, call.duration))
+}
+
 struct ChromeWriter<'a, W> {
     profile: &'a Profile,
     callers: Callers<'a>,
@@ -129,9 +149,7 @@ impl<'a, W: Write> ChromeWriter<'a, W> {
         self.events.put(format_args!(
             "{{\"schemaVersion\":1,\"displayTimeUnit\":\"ns\",\"baseTimeNanoseconds\":{base},"
         ));
-        let activities = self.rows.activities().iter();
-        let untimed = activities.filter(|event| event.activity.duration().is_none()).count();
-        write_metadata(&mut self.events, self.profile, untimed as u64);
+        self.events.text.extend(chrome_metadata(self.profile, self.rows));
         self.events.put(format_args!(",\"traceEvents\":["));
         self.flush()
     }
@@ -220,11 +238,9 @@ impl<'a, W: Write> ChromeWriter<'a, W> {
         self.flush()
     }
 
-    /// Returns the argument for the operator that made a call, if it is known. The middle of the call decides: a call is
-    /// inside its operator, but may begin 150 ns after it, and two clocks differ by nearly as much.
+    /// Returns the argument for the operator that made a call, if it is known.
     fn operator(&self, thread: ThreadId, begun: Nanos, nanos: u64) -> String {
-        let middle = Nanos(begun.0.saturating_add(nanos / 2));
-        let id = self.options.operators.and_then(|all| all.external_id(self.process, thread, middle));
+        let id = self.options.operators.and_then(|all| all.around(self.process, thread, begun, nanos));
         id.map_or_else(String::new, |id| format!(",\"External id\":{id}"))
     }
 

@@ -5,6 +5,7 @@
 use std::fmt::Write as _;
 use std::io::Write;
 
+use super::strict_json::strict;
 use crate::execution::{GpuNode, LinkedTrace, communication};
 use gpuflame_model::error::Result;
 use gpuflame_model::profile::json_string;
@@ -105,15 +106,18 @@ fn node_fields(id: u64, name: &str, parent: u64, like: &Node<'_>) -> String {
         json_string(name),
         io(&like.inputs),
         io(&like.outputs),
-        like.attrs.map_or_else(|| attributes(like), str::to_owned)
+        like.attrs.map_or_else(|| attributes(like), strict)
     )
 }
 
 fn io(values: &Values<'_>) -> String {
-    let strides = values.strides.map(|strides| format!(", \"strides\": {strides}")).unwrap_or_default();
+    let strides =
+        values.strides.map(|strides| format!(", \"strides\": {}", strict(strides))).unwrap_or_default();
     format!(
         "{{\"values\": {}, \"shapes\": {}, \"types\": {}{strides}}}",
-        values.values, values.shapes, values.types
+        strict(values.values),
+        strict(values.shapes),
+        strict(values.types)
     )
 }
 
@@ -141,7 +145,7 @@ fn add_ids(text: &mut String, key: &str, linked: &LinkedTrace<'_>, nodes: &[u32]
     }
 }
 
-/// Returns nanoseconds as microseconds with three decimals, without a loss.
+/// Returns nanoseconds as microseconds with up to three decimals, without a loss.
 fn micros(nanos: i64) -> String {
     let (sign, nanos) = (if nanos < 0 { "-" } else { "" }, nanos.unsigned_abs());
     match nanos % 1000 {

@@ -19,6 +19,7 @@ mod pprof;
 mod sbt;
 mod sorted_stacks;
 mod speedscope;
+mod strict_json;
 
 #[cfg(test)]
 mod tests;
@@ -27,8 +28,8 @@ use gpuflame_export::format::Format;
 use gpuflame_export::{FOLDED, SVG};
 
 pub use chakra::write_chakra;
-pub use chrome::{ChromeOptions, write_chrome, write_chrome_events};
-pub use chrome_copy::{ChromeCopy, TrackFinder, Tracks};
+pub use chrome::{ChromeOptions, chrome_metadata, has_calls_in_operators, write_chrome, write_chrome_events};
+pub use chrome_copy::{Addition, ChromeCopy, TrackFinder, Tracks};
 pub use compare::{explain_mismatch, write_diff_folded, write_diff_svg, write_lines_svg};
 pub use folded_stacks::{FoldedStacks, write_lines_folded};
 pub use linked_trace::write_linked_trace;

@@ -12,6 +12,7 @@ use gpuflame_traces::import::{CpuKind, CpuOp, Event, Id, Sink, Wants};
 pub struct Operators {
     base: i64,
     threads: HashMap<(i64, i64), Thread>,
+    unknown_base: Option<String>,
     spans: u64,
     works: u64,
 }
@@ -43,6 +44,11 @@ impl Operators {
         Nanos(u64::try_from(self.base).unwrap_or(0))
     }
 
+    /// Returns the base as the trace has it, if it is not a number of ns since 1970.
+    pub fn unknown_base(&self) -> Option<&str> {
+        self.unknown_base.as_deref()
+    }
+
     /// Returns the number of operators and annotations.
     pub fn count(&self) -> u64 {
         self.spans
@@ -67,6 +73,12 @@ impl Operators {
         let thread = self.threads.get(&(process.into(), thread.0.into()))?;
         let time = i64::try_from(time.0).ok()?.checked_sub(self.base)?;
         thread.operators.at(time).or_else(|| thread.annotations.at(time))
+    }
+
+    /// Returns the External id of the operator that made a call. The middle of the call decides: a call is inside its
+    /// operator, but may begin 150 ns after it, and two clocks differ by nearly as much.
+    pub(super) fn around(&self, process: u32, thread: ThreadId, begun: Nanos, nanos: u64) -> Option<u64> {
+        self.external_id(process, thread, Nanos(begun.0.saturating_add(nanos / 2)))
     }
 
     fn add(&mut self, cpu: &CpuOp<'_>) {
@@ -100,12 +112,23 @@ impl Sink for Operators {
             Event::Cpu(cpu) => self.add(cpu),
             Event::Op(_) => self.works += 1,
             Event::Property(property) if property.key.raw() == b"baseTimeNanoseconds" => {
-                self.base =
-                    std::str::from_utf8(property.value).ok().and_then(|base| base.parse().ok()).unwrap_or(0);
+                match parse_base(property.value) {
+                    Some(base) => self.base = base,
+                    None => self.unknown_base = Some(String::from_utf8_lossy(property.value).into_owned()),
+                }
             }
             _ => {}
         }
     }
+}
+
+/// Reads a whole number of ns since 1970. Some tools write it as a string, or as a number with decimals.
+fn parse_base(value: &[u8]) -> Option<i64> {
+    let text = std::str::from_utf8(value).ok()?.trim_matches('"');
+    let whole = text.split_once('.').map_or(text, |(whole, decimals)| {
+        if decimals.bytes().all(|digit| digit == b'0') { whole } else { text }
+    });
+    whole.parse().ok().filter(|base| *base >= 0)
 }
 
 impl Innermost {
@@ -139,6 +162,22 @@ impl Innermost {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_base_is_a_whole_number_of_ns() {
+        for (text, base) in [
+            ("1795439526859421389", Some(1_795_439_526_859_421_389)),
+            ("\"1795439526859421389\"", Some(1_795_439_526_859_421_389)),
+            ("1795439526859421389.0", Some(1_795_439_526_859_421_389)),
+            ("0", Some(0)),
+            ("1795439526859421389.5", None),
+            ("1.795e18", None),
+            ("-4", None),
+            ("null", None),
+        ] {
+            assert_eq!(parse_base(text.as_bytes()), base, "{text}");
+        }
+    }
 
     /// ```text
     /// 0        10    20   30   40        60

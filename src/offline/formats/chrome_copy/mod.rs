@@ -41,11 +41,20 @@ const CALLS: [&str; 8] = [
 /// Writes events of another source in front of the copied events. Returns whether it wrote any.
 pub(super) type MoreEvents<'a> = Box<dyn FnOnce(&mut dyn Write) -> Result<bool> + 'a>;
 
+/// What another source adds to the copy.
+pub struct Addition<'a> {
+    /// Writes events in front of the copied events.
+    pub events: MoreEvents<'a>,
+    /// Property `gpuflame` with its key. It replaces a property of that name in the copied trace.
+    pub property: Vec<u8>,
+}
+
 /// A [`Sink`] that writes the copy. See the module's documentation.
 pub struct ChromeCopy<'a> {
     out: &'a mut dyn Write,
     tracks: Tracks,
     more: Option<MoreEvents<'a>>,
+    own_property: Option<Vec<u8>>,
     part: Part,
     has_events: bool,
     changes: Changes,
@@ -66,12 +75,14 @@ enum Part {
 }
 
 impl<'a> ChromeCopy<'a> {
-    /// Starts the copy. `tracks` are the tracks of overlapping work, and `more` writes events of another source.
-    pub fn new(out: &'a mut dyn Write, tracks: Tracks, more: Option<MoreEvents<'a>>) -> Self {
+    /// Starts the copy. `tracks` are the tracks of overlapping work, and `more` is what another source adds.
+    pub fn new(out: &'a mut dyn Write, tracks: Tracks, more: Option<Addition<'a>>) -> Self {
+        let (more, own_property) = more.map(|more| (more.events, more.property)).unzip();
         Self {
             out,
             tracks,
             more,
+            own_property,
             part: Part::Head,
             has_events: false,
             changes: Changes::default(),
@@ -90,6 +101,10 @@ impl<'a> ChromeCopy<'a> {
             self.open_events();
         }
         self.close_events();
+        if let Some(property) = self.own_property.take() {
+            self.put(",\n");
+            self.text.extend(property);
+        }
         self.text.extend_from_slice(b"}\n");
         self.flush();
         self.failed.map_or(Ok(()), Err)
@@ -134,6 +149,9 @@ impl<'a> ChromeCopy<'a> {
     }
 
     fn property(&mut self, property: &Property<'_>) {
+        if self.own_property.is_some() && property.key.raw() == b"gpuflame" {
+            return;
+        }
         let name = json_string(&property.key.decode());
         self.close_events();
         if self.part == Part::Tail {
@@ -253,7 +271,7 @@ fn clean_name(name: Text<'_>) -> Option<String> {
 
 /// Appends JSON text. Characters that control a terminal, and bytes that are not UTF-8, are written as escapes, which
 /// are allowed only in strings, and such characters can only be in strings.
-fn put_printable(out: &mut Vec<u8>, text: &[u8]) {
+pub(super) fn put_printable(out: &mut Vec<u8>, text: &[u8]) {
     if text.iter().all(|byte| matches!(byte, b'\n' | b'\t' | b'\r' | b' '..=b'~')) {
         out.extend_from_slice(text);
         return;

@@ -3,6 +3,7 @@
 
 use std::fmt::{Display, Formatter};
 
+use super::super::strict_json::put_strict;
 use super::put_printable;
 use gpuflame_model::profile::json_string;
 use gpuflame_traces::import::json::document::{Document, Node};
@@ -103,29 +104,28 @@ impl<'a> Members<'a> {
 
     /// Writes a value as the trace has it. Words that are not JSON, such as `nan`, become strings.
     fn put_value(&mut self, key: &str, value: Node<'_>) {
-        let raw = value.raw();
-        let is_json = match raw {
-            [b'{' | b'[' | b'-' | b'0'..=b'9', ..] => !value.is_string() && !raw.starts_with(b"-i"),
-            b"true" | b"false" | b"null" => !value.is_string(),
-            _ => false,
-        };
         self.key(key);
-        if is_json {
-            return put_printable(self.out, raw);
+        let raw = value.raw();
+        if value.is_string() {
+            self.out.push(b'"');
+            put_printable(self.out, raw);
+            self.out.push(b'"');
+            return;
         }
-        self.out.push(b'"');
-        put_printable(self.out, raw);
-        self.out.push(b'"');
+        put_strict(self.out, raw);
     }
 
     fn put_args(&mut self, args: Node<'_>, ids: &[(&'static str, Option<u64>)]) {
         self.key("args");
         let mut inside = Members::new(self.out);
-        let mut written = Vec::new();
+        let mut written: Vec<String> = Vec::new();
         for (key, value) in args.entries() {
             let key = key.decode();
             let kineto = ARGUMENTS.iter().find(|(other, _)| **other == *key).map(|(_, kineto)| *kineto);
-            let key = kineto.unwrap_or(&key);
+            // An argument that has Kineto's name already keeps it, and the other one keeps its own.
+            let is_free =
+                |name: &&str| args.get(name).is_none() && !written.iter().any(|known| known == name);
+            let key = kineto.filter(is_free).unwrap_or(&key);
             inside.put_value(key, value);
             written.push(key.to_owned());
         }

@@ -10,7 +10,7 @@ use gpuflame_traces::import::{Event, Flow, Id, Sink, Wants};
 /// First number for processes and threads that the trace names by text.
 const FIRST_NAMED: u32 = 1 << 29;
 
-/// A [`Sink`] that collects the times of all GPU work, 32 bytes per operation.
+/// A [`Sink`] that collects the times of all GPU work, 48 bytes per operation.
 #[derive(Debug, Default)]
 pub struct TrackFinder {
     works: Vec<Work>,
@@ -24,14 +24,16 @@ struct Work {
     end: i64,
     /// Number of GPU operations before this one in the file.
     at: u64,
+    correlation: Option<u64>,
 }
 
 /// Tracks of work that does not stay on the track that the trace gives.
 #[derive(Debug, Default)]
 pub struct Tracks {
     by_work: HashMap<u64, u32>,
-    /// Tracks of work by its track in the trace and its start, for flows that end at the work.
-    by_start: HashMap<((u32, u32), i64), u32>,
+    /// Correlation ids and tracks of work by its track in the trace and its start, for flows that end at the work. Only
+    /// starts at which some work moves are here.
+    by_start: HashMap<((u32, u32), i64), Vec<(Option<u64>, u32)>>,
     names: Vec<(String, u32, String)>,
     numbers: Numbers,
 }
@@ -55,6 +57,16 @@ impl Numbers {
         (number, self.number(thread))
     }
 
+    /// Returns the name of an additional track, `stream 7 (overlapping)`, with the trace's own name of the stream if the
+    /// trace names it by text.
+    fn name_of_track(&self, name: String) -> String {
+        let Some((number, rest)) = name.strip_prefix("stream ").and_then(|rest| rest.split_once(' ')) else {
+            return name;
+        };
+        let own = self.named.iter().find(|(_, named)| number.parse() == Ok(**named));
+        own.map(|(text, _)| format!("{text} {rest}")).unwrap_or(name)
+    }
+
     fn number(&mut self, id: Id<'_>) -> u32 {
         let text = match id {
             Id::None => return 0,
@@ -75,7 +87,8 @@ impl Sink for TrackFinder {
     fn event(&mut self, event: &Event<'_>) {
         if let Event::Op(op) = event {
             let lane = self.numbers.lane(op.lane.0, op.lane.1);
-            self.works.push(Work { lane, start: op.start, end: op.end, at: self.works.len() as u64 });
+            let at = self.works.len() as u64;
+            self.works.push(Work { lane, start: op.start, end: op.end, at, correlation: op.correlation });
         }
     }
 }
@@ -92,12 +105,20 @@ impl TrackFinder {
             let track = lanes.track(work.lane, start, end.max(start));
             if track != work.lane.1 {
                 tracks.by_work.insert(work.at, track);
-                tracks.by_start.insert((work.lane, work.start), track);
+                tracks.by_start.entry((work.lane, work.start)).or_default();
+            }
+        }
+        for work in &self.works {
+            if let Some(ends) = tracks.by_start.get_mut(&(work.lane, work.start)) {
+                let track = tracks.by_work.get(&work.at).copied().unwrap_or(work.lane.1);
+                ends.push((work.correlation, track));
             }
         }
         let process = |number: u32| self.numbers.processes.get(&number).cloned().unwrap_or_default();
         let names = lanes.names().into_iter();
-        tracks.names = names.map(|(number, track, name)| (process(number), track, name)).collect();
+        tracks.names = names
+            .map(|(number, track, name)| (process(number), track, self.numbers.name_of_track(name)))
+            .collect();
         tracks.numbers = self.numbers;
         tracks
     }
@@ -116,7 +137,10 @@ impl Tracks {
             return None;
         }
         let lane = self.numbers.lane(flow.process, flow.thread);
-        self.by_start.get(&(lane, flow.time)).copied()
+        let ends = self.by_start.get(&(lane, flow.time))?;
+        let own = ends.iter().find(|(correlation, _)| *correlation == Some(flow.id));
+        let track = own.or(ends.first().filter(|_| ends.len() == 1))?.1;
+        (track != lane.1).then_some(track)
     }
 
     /// Returns process, number and name of each additional track.

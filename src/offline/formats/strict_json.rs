@@ -1,0 +1,101 @@
+//! Copies JSON text of other tools so that every reader accepts it: words that are not JSON, such as `nan` and `-inf`,
+//! become strings, and control characters in strings become escapes.
+
+use super::chrome_copy::put_printable;
+
+/// Returns `text` as strict JSON.
+pub(super) fn strict(text: &str) -> String {
+    let mut out = Vec::with_capacity(text.len());
+    put_strict(&mut out, text.as_bytes());
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+/// Appends `text` as strict JSON.
+pub(super) fn put_strict(out: &mut Vec<u8>, text: &[u8]) {
+    let mut at = 0;
+    while let Some(byte) = text.get(at) {
+        let rest = &text[at..];
+        let length = match byte {
+            b'"' => string_length(rest),
+            byte if is_in_word(byte) => rest.iter().take_while(|byte| is_in_word(byte)).count(),
+            _ => 1,
+        };
+        let part = &rest[..length];
+        match byte {
+            b'"' => put_string(out, part),
+            byte if is_in_word(byte) && !is_json_word(part) => {
+                out.push(b'"');
+                out.extend_from_slice(part);
+                out.push(b'"');
+            }
+            _ => out.extend_from_slice(part),
+        }
+        at += length;
+    }
+}
+
+fn is_in_word(byte: &u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'+' | b'.' | b'_')
+}
+
+/// Returns the length of the string at the beginning, with its quotes.
+fn string_length(text: &[u8]) -> usize {
+    let mut is_escaped = false;
+    let end = text.iter().skip(1).position(|byte| {
+        let ends = *byte == b'"' && !is_escaped;
+        is_escaped = *byte == b'\\' && !is_escaped;
+        ends
+    });
+    end.map_or(text.len(), |end| end + 2)
+}
+
+fn put_string(out: &mut Vec<u8>, text: &[u8]) {
+    let mut from = 0;
+    for (at, byte) in text.iter().enumerate().filter(|(_, byte)| **byte < b' ') {
+        put_printable(out, &text[from..at]);
+        out.extend_from_slice(format!("\\u{byte:04x}").as_bytes());
+        from = at + 1;
+    }
+    put_printable(out, &text[from..]);
+}
+
+fn is_json_word(word: &[u8]) -> bool {
+    let Ok(word) = std::str::from_utf8(word) else { return false };
+    matches!(word, "true" | "false" | "null") || is_number(word.strip_prefix('-').unwrap_or(word))
+}
+
+fn is_number(word: &str) -> bool {
+    let are_digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let (mantissa, exponent) = split(word, ['e', 'E']);
+    let (whole, fraction) = split(mantissa, ['.', '.']);
+    are_digits(whole)
+        && (whole.len() == 1 || !whole.starts_with('0'))
+        && fraction.is_none_or(are_digits)
+        && exponent.is_none_or(|power| are_digits(power.strip_prefix(['+', '-']).unwrap_or(power)))
+}
+
+fn split(text: &str, at: [char; 2]) -> (&str, Option<&str>) {
+    text.split_once(at).map_or((text, None), |(before, after)| (before, Some(after)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_stays_and_the_rest_becomes_strings_and_escapes() {
+        for text in [r#"[1, -2.5e-3, "a\"nan", true, null, {"inf": 0}, [], 1E5, ""]"#, "\"é\\\\\"", "17"] {
+            assert_eq!(strict(text), text);
+        }
+        for (text, expected) in [
+            (
+                "[nan, -inf, NaN,-Infinity, +1, 007, 1.]",
+                r#"["nan", "-inf", "NaN","-Infinity", "+1", "007", "1."]"#,
+            ),
+            ("{\"a\x1b[1m\": \"b\tc\n\"}", r#"{"a\u001b[1m": "b\u0009c\u000a"}"#),
+            ("[\"\\\\\", nan]", r#"["\\", "nan"]"#),
+        ] {
+            assert_eq!(strict(text), expected);
+        }
+    }
+}
