@@ -50,7 +50,8 @@ fn pytorch_tables(trace: &ExecutionTrace<'_>) -> Vec<Table> {
     let mut table = fact_table(Kind::ExecutionTrace);
     let mut fact = |what: &str, value: Cell| table.add_row([what.into(), value]);
     let header = &trace.header;
-    let executed: Vec<_> = trace.nodes.iter().filter(|node| node.rf_id.is_some()).collect();
+    let executed: Vec<_> = trace.nodes.iter().filter(|node| node.rf_id.is_some() && !node.is_gpu).collect();
+    let gpu = trace.nodes.iter().filter(|node| node.is_gpu).count();
     fact("schema version", Cell::from(header.schema.as_str()));
     fact("process", Cell::Id(header.pid));
     fact("recorded at", Cell::from(header.time.as_str()));
@@ -58,7 +59,10 @@ fn pytorch_tables(trace: &ExecutionTrace<'_>) -> Vec<Table> {
     fact("recorded for", if nanos == 0 { Cell::Nothing } else { Cell::Nanos(nanos) });
     fact("nodes", Cell::Count(trace.nodes.len() as u64));
     fact("operators and ranges", Cell::Count(executed.len() as u64));
-    fact("nodes without an rf_id", Cell::Count((trace.nodes.len() - executed.len()) as u64));
+    fact("nodes without an rf_id", Cell::Count((trace.nodes.len() - executed.len() - gpu) as u64));
+    if trace.nodes.iter().any(|node| node.has_duration) {
+        fact("GPU nodes", Cell::Count(gpu as u64));
+    }
     fact("nodes whose parent is missing", Cell::Count(trace.lost_parents));
     let threads: BTreeSet<u64> = executed.iter().map(|node| node.tid).collect();
     fact("threads", Cell::Count(threads.len() as u64));
@@ -71,7 +75,7 @@ fn pytorch_tables(trace: &ExecutionTrace<'_>) -> Vec<Table> {
         {
             let sums: &mut Sums = collectives.entry(collective.to_owned()).or_default();
             sums.count += 1;
-            sums.bytes += tensor_bytes(&node.inputs);
+            sums.bytes = sums.bytes.saturating_add(tensor_bytes(&node.inputs));
         }
         let sums: &mut Sums = operators.entry(name).or_default();
         sums.count += 1;
@@ -98,7 +102,7 @@ fn chakra_tables(trace: &ChakraTrace) -> Vec<Table> {
     fact("nodes", Cell::Count(trace.nodes.len() as u64));
     let gpu: Vec<_> = trace.nodes.iter().filter(|node| node.is_host == Some(false)).collect();
     fact("GPU nodes", Cell::Count(gpu.len() as u64));
-    fact("GPU time", Cell::Nanos(gpu.iter().map(|node| node.nanos).sum()));
+    fact("GPU time", Cell::Nanos(gpu.iter().fold(0, |sum, node| sum.saturating_add(node.nanos))));
     let ids: BTreeSet<u64> = trace.nodes.iter().map(|node| node.id).collect();
     let dependencies = || trace.nodes.iter().flat_map(|node| &node.dependencies);
     fact("dependencies", Cell::Count(dependencies().count() as u64));
@@ -114,8 +118,8 @@ fn chakra_tables(trace: &ChakraTrace) -> Vec<Table> {
         let add = |sums: &mut BTreeMap<String, Sums>| {
             let sums = sums.entry(node.name.clone()).or_default();
             sums.count += 1;
-            sums.nanos = Some(sums.nanos.unwrap_or(0) + node.nanos);
-            sums.bytes += node.bytes;
+            sums.nanos = Some(sums.nanos.unwrap_or(0).saturating_add(node.nanos));
+            sums.bytes = sums.bytes.saturating_add(node.bytes);
         };
         add(&mut operators);
         if matches!(node.kind, NodeType::Send | NodeType::Receive | NodeType::Collective) {

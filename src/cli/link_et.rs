@@ -71,15 +71,52 @@ impl LinkEt {
                 return Err(usage_error(what));
             }
         }
-        let mut all = Vec::new();
+        self.check_inputs(&pairs)?;
+        let (mut all, mut failed) = (Vec::new(), None);
         for pair in &pairs {
-            all.push(self.join(&pair[0], &pair[1], console)?);
+            match self.join(&pair[0], &pair[1], console) {
+                Ok(joined) => all.push(joined),
+                Err(error) => {
+                    failed = Some(error);
+                    break;
+                }
+            }
+        }
+        if all.is_empty()
+            && let Some(error) = failed.take()
+        {
+            return Err(error);
         }
         let page = Page::of(&self.table, console);
         let mut tables = vec![linked_table(&all)];
         tables.extend(unlinked_table(&all));
         self.table.write(console, |out| write_tables(&[], &tables, self.format, page, out))?;
-        Ok(Outcome::Clean)
+        // The table shows the pairs whose files are written.
+        failed.map_or(Ok(Outcome::Clean), Err)
+    }
+
+    /// Checks the folder and the kinds of all files before any pair is linked, which may take minutes. Pipes can be
+    /// opened only once, so they are checked when they are linked.
+    fn check_inputs(&self, pairs: &[&[Source]]) -> Result<()> {
+        if self.inputs.iter().filter(|input| **input == Source::Stdin).count() > 1 {
+            return Err(usage_error(
+                "standard input (-) can be given once, for an execution trace or a Kineto trace",
+            ));
+        }
+        if self.output.exists() && !self.output.is_dir() {
+            return Err(usage_error(format!(
+                "-o: {} is no folder; give another name",
+                self.output.display()
+            )));
+        }
+        let is_pipe = |input: &Source| match input {
+            Source::Stdin => true,
+            Source::File(path) => path.exists() && !path.is_file(),
+        };
+        for pair in pairs.iter().filter(|pair| !pair.iter().any(is_pipe)) {
+            open_pair(&pair[0], &pair[1])?;
+        }
+        Ok(())
     }
 
     fn join(&self, et: &Source, timeline: &Source, console: Console) -> Result<Joined> {
@@ -90,6 +127,10 @@ impl LinkEt {
             read_document(opened, &options).map_err(|error| error.within(et))?
         };
         let trace = ExecutionTrace::parse(&document).map_err(|error| error.within(et))?;
+        if trace.nodes.iter().any(|node| node.has_duration || node.is_gpu) {
+            let what = "is linked already: its nodes have durations; give the trace that ExecutionTraceObserver wrote";
+            return Err(Error::new(ErrorKind::Format, what).within(et));
+        }
         let kineto = {
             let options = Options { accept_cut: console.accept_cut, ..Options::default() };
             let (options, _bar) = with_progress(options, &opened_timeline, console);
@@ -160,11 +201,13 @@ fn print_doubts(et: &Source, linked: &LinkedTrace<'_>, console: Console) {
         ));
     }
     if linked.trace.lost_parents > 0 {
-        remark(format!("{} nodes name a parent that is not there", group_digits(linked.trace.lost_parents)));
+        let what = if linked.trace.lost_parents == 1 { "node names" } else { "nodes name" };
+        remark(format!("{} {what} a parent that is not there", group_digits(linked.trace.lost_parents)));
     }
     if coverage.contradicted > 0 {
-        let count = group_digits(coverage.contradicted);
-        remark(format!("{count} dependencies are left out because times contradict them"));
+        let (one, more) = ("dependency is", "dependencies are");
+        let what = if coverage.contradicted == 1 { one } else { more };
+        remark(format!("{} {what} left out because times contradict", group_digits(coverage.contradicted)));
     }
 }
 

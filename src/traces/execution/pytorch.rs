@@ -84,6 +84,10 @@ pub struct Node<'a> {
     pub outputs: Values<'a>,
     /// Name of the process group of a collective.
     pub pg_name: Text<'a>,
+    /// Whether this is GPU work below an operator, which only a linked trace has.
+    pub is_gpu: bool,
+    /// Whether the node has a duration, as in a linked trace.
+    pub has_duration: bool,
     /// All attributes as a JSON list. `None` in version 1.0.1.
     pub attrs: Option<&'a str>,
     parent_id: Option<u64>,
@@ -94,7 +98,7 @@ pub struct Node<'a> {
 /// # Errors
 /// `Io` and `Format`, without the file's name.
 pub fn read_document(opened: Opened, options: &Options) -> Result<Document> {
-    opened.bytes(options, |input| Document::read(input))
+    opened.bytes(options, |input| Document::read(input).map(Document::with_escaped_bytes))
 }
 
 impl<'a> ExecutionTrace<'a> {
@@ -187,6 +191,8 @@ impl<'a> Node<'a> {
                 b"input_types" => node.inputs.types = json(value),
                 b"output_shapes" => node.outputs.shapes = json(value),
                 b"output_types" => node.outputs.types = json(value),
+                b"cat" => node.is_gpu = true,
+                b"inclusive_dur" => node.has_duration = true,
                 b"attrs" => {
                     node.attrs = Some(json(value));
                     value.items().for_each(|attribute| node.set_attribute(attribute));

@@ -238,6 +238,26 @@ fn info_shows_both_kinds_of_execution_traces() {
     assert_eq!(chakra["operators"][0]["name"], "ncclDevKernel_AllReduce_Sum_f32_RING_LL");
 }
 
+/// PyTorch writes `inf` and `nan` as they are, and strings of the program with any byte.
+#[test]
+fn the_linked_json_is_json_whatever_the_values_are() {
+    let folder = scratch("link-et");
+    let nodes =
+        [node(10, "aten::add", 2, 100, 1, json!(["VALUES"])), node(11, "aten::mm", 2, 101, 1, json!([7]))];
+    let text = execution_trace(&nodes).to_string();
+    let (before, after) = text.split_once("\"VALUES\"").unwrap();
+    let values = b"[5,6,0,8,4,\"cuda:0\"],inf,-inf,nan,\"\x1b[1m\",\"caf\xe9\",2.5e-3";
+    fs::write(folder.join("et.json"), [before.as_bytes(), values, after.as_bytes()].concat()).unwrap();
+    let events = [op("aten::add", 100, 77, 1.0, 2.0), op("aten::mm", 101, 77, 4.0, 2.0)];
+    write(&folder, "timeline.json", &json!({ "traceEvents": events }));
+    link(&folder, &["et.json", "timeline.json"]).ok();
+    let linked = fs::read(folder.join("pytorch_et_plus_et.json")).unwrap();
+    let linked: Value = serde_json::from_slice(&linked).unwrap();
+    let node = linked["nodes"].as_array().unwrap().iter().find(|node| node["id"] == 10).unwrap().clone();
+    let expected = json!([[5, 6, 0, 8, 4, "cuda:0"], "inf", "-inf", "nan", "\u{1b}[1m", "caf\\xe9", 2.5e-3]);
+    assert_eq!(node["inputs"]["values"], expected);
+}
+
 fn real_traces() -> Option<PathBuf> {
     let beside = crate::support::root().join("../shared/traces");
     let folder = std::env::var_os("GPUFLAME_TRACES").map_or(beside, PathBuf::from);

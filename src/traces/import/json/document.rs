@@ -43,6 +43,22 @@ impl Document {
         Self { padded: [text, &[0; PADDING]].concat() }
     }
 
+    /// Replaces bytes that are not UTF-8 by an escape, such as `\xe9`, so that the rest of a value stays readable.
+    #[must_use]
+    pub fn with_escaped_bytes(self) -> Self {
+        if std::str::from_utf8(&self.padded).is_ok() {
+            return self;
+        }
+        let mut padded = Vec::with_capacity(self.padded.len());
+        for chunk in self.padded.utf8_chunks() {
+            padded.extend_from_slice(chunk.valid().as_bytes());
+            for byte in chunk.invalid() {
+                padded.extend_from_slice(format!("\\\\x{byte:02x}").as_bytes());
+            }
+        }
+        Self { padded }
+    }
+
     /// Size of the file in bytes.
     pub fn bytes(&self) -> u64 {
         (self.padded.len() - PADDING) as u64
