@@ -17,6 +17,9 @@ pub struct TrackFinder {
     numbers: Numbers,
 }
 
+/// Correlation id of a GPU operation, and the operation's track.
+type FlowEnd = (Option<u64>, u32);
+
 #[derive(Clone, Copy, Debug)]
 struct Work {
     lane: (u32, u32),
@@ -31,9 +34,8 @@ struct Work {
 #[derive(Debug, Default)]
 pub struct Tracks {
     by_work: HashMap<u64, u32>,
-    /// Correlation ids and tracks of work by its track in the trace and its start, for flows that end at the work. Only
-    /// starts at which some work moves are here.
-    by_start: HashMap<((u32, u32), i64), Vec<(Option<u64>, u32)>>,
+    /// Ends of flows by the work's track in the trace and its start. Only starts at which some work moves are here.
+    by_start: HashMap<((u32, u32), i64), Vec<FlowEnd>>,
     names: Vec<(String, u32, String)>,
     numbers: Numbers,
 }
