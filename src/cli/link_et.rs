@@ -105,7 +105,7 @@ impl LinkEt {
         }
         if self.output.exists() && !self.output.is_dir() {
             return Err(usage_error(format!(
-                "-o: {} is no folder; give another name",
+                "-o: {} is not a folder; give another name",
                 self.output.display()
             )));
         }

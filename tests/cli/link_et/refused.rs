@@ -24,7 +24,7 @@ fn pairs_that_do_not_belong_together_are_refused() {
     refused(&[ET, KINETO, ET, KINETO], 2, &["two execution traces have the name step"]);
     refused(&[ET, "absent.json"], 1, &["absent.json", "no such file"]);
     refused(&["-", "-"], 2, &["standard input (-) can be given once"]);
-    refused(&[ET, KINETO, "-o", ET], 2, &["-o", ET, "is no folder", "give another name"]);
+    refused(&[ET, KINETO, "-o", ET], 2, &["-o", ET, "is not a folder", "give another name"]);
     let mut other: Value = serde_json::from_str(&fs::read_to_string(folder.join(ET)).unwrap()).unwrap();
     other["pid"] = 5.into();
     write(&folder, "other.json", &other);
