@@ -1,7 +1,7 @@
 //! Copies JSON text of other tools so that every reader accepts it: words that are not JSON, such as `nan` and `-inf`,
 //! become strings, and control characters in strings become escapes.
 
-use super::chrome_copy::put_printable;
+use gpuflame_model::profile::is_bidi_control;
 
 /// Returns `text` as strict JSON.
 pub(super) fn strict(text: &str) -> String {
@@ -31,6 +31,29 @@ pub(super) fn put_strict(out: &mut Vec<u8>, text: &[u8]) {
             _ => out.extend_from_slice(part),
         }
         at += length;
+    }
+}
+
+/// Appends JSON text. Characters that control a terminal, and bytes that are not UTF-8, are written as escapes, which
+/// are allowed only in strings, and such characters can only be in strings.
+pub(super) fn put_printable(out: &mut Vec<u8>, text: &[u8]) {
+    if text.iter().all(|byte| matches!(byte, b'\n' | b'\t' | b'\r' | b' '..=b'~')) {
+        out.extend_from_slice(text);
+        return;
+    }
+    for chunk in text.utf8_chunks() {
+        for letter in chunk.valid().chars() {
+            let is_blank = matches!(letter, '\n' | '\t' | '\r');
+            let ends_a_line = matches!(letter, '\u{2028}' | '\u{2029}' | '\u{fffe}' | '\u{ffff}');
+            if ends_a_line || is_bidi_control(letter) || letter.is_control() && !is_blank {
+                out.extend_from_slice(format!("\\u{:04x}", letter as u32).as_bytes());
+            } else {
+                out.extend_from_slice(letter.encode_utf8(&mut [0; 4]).as_bytes());
+            }
+        }
+        for byte in chunk.invalid() {
+            out.extend_from_slice(format!("\\\\x{byte:02x}").as_bytes());
+        }
     }
 }
 

@@ -16,10 +16,11 @@ mod tracks;
 
 use std::io::Write;
 
+use super::strict_json::put_printable;
 use gpuflame_export::clean;
 use gpuflame_export::json::comma;
 use gpuflame_model::error::{Error, Result};
-use gpuflame_model::profile::{is_bidi_control, json_string};
+use gpuflame_model::profile::json_string;
 use gpuflame_traces::import::{Call, CpuKind, CpuOp, Event, Flow, Op, OpKind, Property, RawEvent};
 use gpuflame_traces::import::{Sink, Text, Wants};
 
@@ -267,27 +268,4 @@ fn clean_name(name: Text<'_>) -> Option<String> {
     }
     let text = name.decode();
     Some(clean::text(&text)).filter(|clean| *clean != *text)
-}
-
-/// Appends JSON text. Characters that control a terminal, and bytes that are not UTF-8, are written as escapes, which
-/// are allowed only in strings, and such characters can only be in strings.
-pub(super) fn put_printable(out: &mut Vec<u8>, text: &[u8]) {
-    if text.iter().all(|byte| matches!(byte, b'\n' | b'\t' | b'\r' | b' '..=b'~')) {
-        out.extend_from_slice(text);
-        return;
-    }
-    for chunk in text.utf8_chunks() {
-        for letter in chunk.valid().chars() {
-            let is_blank = matches!(letter, '\n' | '\t' | '\r');
-            let ends_a_line = matches!(letter, '\u{2028}' | '\u{2029}' | '\u{fffe}' | '\u{ffff}');
-            if ends_a_line || is_bidi_control(letter) || letter.is_control() && !is_blank {
-                out.extend_from_slice(format!("\\u{:04x}", letter as u32).as_bytes());
-            } else {
-                out.extend_from_slice(letter.encode_utf8(&mut [0; 4]).as_bytes());
-            }
-        }
-        for byte in chunk.invalid() {
-            out.extend_from_slice(format!("\\\\x{byte:02x}").as_bytes());
-        }
-    }
 }

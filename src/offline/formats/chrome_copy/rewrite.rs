@@ -3,8 +3,7 @@
 
 use std::fmt::{Display, Formatter};
 
-use super::super::strict_json::put_strict;
-use super::put_printable;
+use super::super::strict_json::{put_printable, put_strict};
 use gpuflame_model::profile::json_string;
 use gpuflame_traces::import::json::document::{Document, Node};
 
