@@ -63,6 +63,7 @@ fn pytorch_tables(trace: &ExecutionTrace<'_>) -> Vec<Table> {
     if trace.nodes.iter().any(|node| node.has_duration) {
         fact("GPU nodes", Cell::Count(gpu as u64));
     }
+    fact("nodes without a usable id, left out", Cell::Count(trace.skipped_nodes));
     fact("nodes whose parent is missing", Cell::Count(trace.lost_parents));
     let threads: BTreeSet<u64> = executed.iter().map(|node| node.tid).collect();
     fact("threads", Cell::Count(threads.len() as u64));

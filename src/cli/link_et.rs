@@ -195,10 +195,32 @@ fn print_doubts(et: &Source, linked: &LinkedTrace<'_>, console: Console) {
     }
     if coverage.fitting_places > 1 {
         remark(format!(
-            "the operators fit {} places in the Kineto trace, such as the steps of a loop; the first place is used, which \
-             may be another step",
+            "the operators fit {} places in the Kineto trace, such as the steps of a loop or threads that \
+             run the same; the first place is used, which may be another one",
             group_digits(coverage.fitting_places)
         ));
+    }
+    if coverage.other_names > 0 {
+        remark(format!(
+            "{} operators are not paired, because Kineto's operator with their number has another name",
+            group_digits(coverage.other_names)
+        ));
+    }
+    let missing = coverage.operators - coverage.operators_linked;
+    if missing > 0 {
+        let (missing, all) = (group_digits(missing), group_digits(coverage.operators));
+        remark(format!("{missing} of {all} operators have no times: the Kineto trace does not have them"));
+    }
+    if coverage.ambiguous > 0 {
+        remark(format!(
+            "calls of several processes may have launched {} pieces of GPU work; the last call before the work is \
+             taken; give a Kineto trace of one process",
+            group_digits(coverage.ambiguous)
+        ));
+    }
+    if linked.trace.skipped_nodes > 0 {
+        let count = group_digits(linked.trace.skipped_nodes);
+        remark(format!("{count} nodes have no id below 2^63, and are left out"));
     }
     if linked.trace.lost_parents > 0 {
         let what = if linked.trace.lost_parents == 1 { "node names" } else { "nodes name" };

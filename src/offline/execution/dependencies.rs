@@ -93,6 +93,11 @@ impl Graph<'_> {
         self.work(first).end <= self.work(second).start.saturating_add(self.slack())
     }
 
+    /// Returns the calls of the execution trace's process.
+    fn own_calls(&self) -> impl Iterator<Item = &HostCall> {
+        self.kineto.calls.iter().filter(|call| self.pairs.own_threads[call.thread as usize])
+    }
+
     fn check(&self, first: u32, second: u32, found: &mut Dependencies) -> bool {
         let follows = self.order.is_before(first, second);
         found.contradicted += u64::from(!follows);
@@ -104,9 +109,11 @@ impl Graph<'_> {
         for ops in &self.nesting.threads {
             let mut previous = None;
             let mut end = i64::MIN;
+            let mut is_first = false;
             for &op in ops {
                 let HostOpTimes { start, end: own_end, thread } = self.times(op);
-                let is_first = end == i64::MIN || start.saturating_sub(end) > MIN_PAUSE_NS;
+                // A slice that is not in the execution trace leaves the pause to the next one.
+                is_first |= end == i64::MIN || start.saturating_sub(end) > MIN_PAUSE_NS;
                 // A range that waits for another thread lasts, so the pause counts from the operators inside the range.
                 end = own_end;
                 let Some(node) = self.node(op) else { continue };
@@ -114,7 +121,7 @@ impl Graph<'_> {
                     found.thread[node as usize] = Some(previous);
                 }
                 previous = Some(node);
-                if is_first {
+                if std::mem::take(&mut is_first) {
                     found.inter_thread[node as usize] = self
                         .last_of_another_thread(&all, start, thread)
                         .filter(|one| self.order.is_before(*one, node));
@@ -143,13 +150,15 @@ impl Graph<'_> {
         starts[..end].iter().rev().find(is_other).and_then(|op| self.node(*op as usize))
     }
 
-    /// Ties work to the last work on its stream that had ended. Work inside a graph overlaps on one stream.
+    /// Ties work to the last work on its stream that had ended. Work inside a graph overlaps on one stream. Work whose
+    /// stream is unknown has no such dependency.
     fn add_streams(&self, found: &mut Dependencies) {
         let mut streams: BTreeMap<(u32, u32), Vec<u32>> = BTreeMap::new();
         for at in 0..self.gpu.len() {
             let node = (self.trace.nodes.len() + at) as u32;
             let work = self.work(node);
-            streams.entry((work.device, work.stream)).or_default().push(node);
+            let Some(stream) = work.device.zip(work.stream) else { continue };
+            streams.entry(stream).or_default().push(node);
         }
         for nodes in streams.values() {
             for (at, &node) in nodes.iter().enumerate() {
@@ -176,14 +185,14 @@ impl Graph<'_> {
     /// Ties the last work before the call that recorded an event to the first work after the call that let a stream wait.
     fn add_recorded_stream_waits(&self, launches: &Launches, found: &mut Dependencies) {
         let calls: HashMap<u64, &HostCall> =
-            self.kineto.calls.iter().filter_map(|call| Some((call.correlation?, call))).collect();
+            self.own_calls().filter_map(|call| Some((call.correlation?, call))).collect();
         for wait in &self.kineto.waits {
             let Some((stream, on_stream)) = wait.stream.zip(wait.on_stream) else { continue };
             let recorded = wait.record_correlation.and_then(|id| calls.get(&id)).map(|call| call.start);
             let waited = wait.correlation.and_then(|id| calls.get(&id));
             let Some((recorded, waited)) = recorded.zip(waited) else { continue };
-            let first = launches.last_before(recorded, |launch| launch.stream == on_stream);
-            let second = launches.first_after(waited.start, |launch| launch.stream == stream);
+            let first = launches.last_before(recorded, |launch| launch.stream == Some(on_stream));
+            let second = launches.first_after(waited.start, |launch| launch.stream == Some(stream));
             self.add_wait(first, second, found);
         }
     }
@@ -191,7 +200,7 @@ impl Graph<'_> {
     /// Without wait records, the streams of a wait are those of the launches around it: the next launch of the thread
     /// waited for the last launch before the wait on another stream. Times that contradict this leave it out.
     fn add_stream_waits_by_calls(&self, launches: &Launches, found: &mut Dependencies) {
-        for call in &self.kineto.calls {
+        for call in self.own_calls() {
             if !matches!(
                 self.kineto.name(call.name),
                 "cudaStreamWaitEvent" | "hipStreamWaitEvent" | "cuStreamWaitEvent"
@@ -202,7 +211,11 @@ impl Graph<'_> {
                 continue;
             };
             let is_other = |launch: &Launch| {
-                launch.thread == call.thread && launch.device == next.device && launch.stream != next.stream
+                let is_known = launch.stream.is_some() && next.stream.is_some();
+                is_known
+                    && launch.thread == call.thread
+                    && launch.device == next.device
+                    && launch.stream != next.stream
             };
             let first = launches.last_before(call.start, is_other);
             self.add_wait(first, Some(next.node), found);
@@ -213,7 +226,7 @@ impl Graph<'_> {
     fn add_host_waits(&self, launches: &Launches, found: &mut Dependencies) {
         let streams: HashMap<u64, u32> =
             self.kineto.waits.iter().filter_map(|wait| Some((wait.correlation?, wait.stream?))).collect();
-        for call in &self.kineto.calls {
+        for call in self.own_calls() {
             let Some(waits_for_all) = waits_for_all(self.kineto.name(call.name)) else { continue };
             let Some(next) = self.next_op(call) else { continue };
             let stream = call.correlation.and_then(|id| streams.get(&id).copied()).filter(|_| !waits_for_all);
@@ -221,7 +234,7 @@ impl Graph<'_> {
             let is_known = waits_for_all || stream.is_some();
             let ended = launches
                 .before(call.start)
-                .filter(|launch| stream.is_none_or(|stream| stream == launch.stream));
+                .filter(|launch| stream.is_none_or(|stream| launch.stream == Some(stream)));
             let ended = ended.map(|launch| launch.node).filter(|node| {
                 let end = self.work(*node).end;
                 end <= call.end.saturating_add(self.slack()) && (is_known || end > call.start)
@@ -267,8 +280,8 @@ struct Launch {
     time: i64,
     node: u32,
     thread: u32,
-    device: u32,
-    stream: u32,
+    device: Option<u32>,
+    stream: Option<u32>,
 }
 
 /// Launches in order of time.

@@ -88,6 +88,8 @@ pub struct Coverage {
     pub paired_by: PairedBy,
     /// Number of places in the timeline that the execution trace fits; greater than 1 only for [`PairedBy::NameOrder`].
     pub fitting_places: u64,
+    /// Number of nodes that are not paired because the operator with their number has another name.
+    pub other_names: u64,
     /// Number of nodes that are operators or ranges.
     pub operators: u64,
     /// Number of such nodes with an operator of Kineto.
@@ -102,6 +104,8 @@ pub struct Coverage {
     pub work_linked_ns: u64,
     /// Work that is not linked, by reason.
     pub unlinked: [u64; Unlinked::ALL.len()],
+    /// Number of pieces of work that calls of several processes may have launched, because they have the same id.
+    pub ambiguous: u64,
     /// Number of dependencies that were left out because the times contradict them.
     pub contradicted: u64,
 }
@@ -154,22 +158,30 @@ pub fn link<'a>(trace: &'a ExecutionTrace<'a>, kineto: &'a Kineto) -> Result<Lin
     let graph = Graph { trace, kineto, pairs: &pairs, nesting: &nesting, gpu: &gpu, order: &order };
     let dependencies = graph.dependencies(&placements.calls);
     let sum = |is_counted: &dyn Fn(&GpuNode) -> bool| -> u64 {
-        gpu.iter().filter(|node| is_counted(node)).map(|node| kineto.work[node.work].nanos()).sum()
+        let counted = gpu.iter().filter(|node| is_counted(node));
+        saturating_sum(counted.map(|node| kineto.work[node.work].nanos()))
     };
     let is_linked = |node: &GpuNode| node.place == Place::Operator;
     let coverage = Coverage {
         paired_by: pairs.paired_by,
         fitting_places: pairs.fitting_places,
+        other_names: pairs.other_names,
         operators: trace.nodes.iter().filter(|node| node.rf_id.is_some()).count() as u64,
         operators_linked: host.iter().flatten().count() as u64,
         work: kineto.work.len() as u64,
         work_linked: gpu.iter().filter(|node| is_linked(node)).count() as u64,
-        work_ns: kineto.work.iter().map(Work::nanos).sum(),
+        work_ns: saturating_sum(kineto.work.iter().map(Work::nanos)),
         work_linked_ns: sum(&is_linked),
         unlinked: placements.unlinked,
+        ambiguous: placements.ambiguous,
         contradicted: dependencies.contradicted,
     };
     Ok(LinkedTrace { trace, kineto, host, gpu, dependencies, order: order.sorted(), coverage })
+}
+
+/// Damaged files have durations of centuries.
+fn saturating_sum(nanos: impl Iterator<Item = u64>) -> u64 {
+    nanos.fold(0, u64::saturating_add)
 }
 
 fn host_times(kineto: &Kineto, pairs: &Pairs, nesting: &Nesting) -> Vec<Option<HostTimes>> {

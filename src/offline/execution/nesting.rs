@@ -2,6 +2,7 @@
 //! operators that they called.
 
 use std::cmp::Reverse;
+use std::collections::HashMap;
 
 use gpuflame_traces::execution::Kineto;
 
@@ -81,13 +82,16 @@ impl Nesting {
         if kineto.calls.iter().all(|call| call.external.is_none() || call.external == call.correlation) {
             return;
         }
-        let ops: std::collections::HashMap<u64, usize> =
-            kineto.ops.iter().enumerate().filter_map(|(at, op)| Some((op.external?, at))).collect();
+        // A process counts for itself, so ids are unique only among its threads.
+        let ops = kineto.ops.iter().enumerate();
+        let ops: HashMap<(u32, u64), usize> =
+            ops.filter_map(|(at, op)| Some(((op.thread, op.external?), at))).collect();
         for (at, call) in kineto.calls.iter().enumerate() {
-            let Some(&named) = call.external.and_then(|id| ops.get(&id)) else { continue };
+            let Some(&named) = call.external.and_then(|id| ops.get(&(call.thread, id))) else { continue };
             let op = &kineto.ops[named];
-            let is_open = op.start - slack <= call.start && call.start <= op.end.saturating_add(slack);
-            if op.thread == call.thread && is_open {
+            let is_open =
+                op.start.saturating_sub(slack) <= call.start && call.start <= op.end.saturating_add(slack);
+            if is_open {
                 self.call_ops[at] = Some(named);
             }
         }
@@ -111,10 +115,10 @@ fn slices_by_thread(kineto: &Kineto) -> Vec<Vec<Slice>> {
         .iter()
         .enumerate()
         .for_each(|(at, call)| threads[call.thread as usize].push(Slice::Call(at)));
-    // External ids are counted when an operator begins, so a caller has the smaller one.
+    // External ids and Record function ids are counted when an operator begins, so a caller has the smaller one.
     let begun = |slice: Slice| match slice {
-        Slice::Op(at) => kineto.ops[at].external.unwrap_or(0),
-        Slice::Call(_) => u64::MAX,
+        Slice::Op(at) => (kineto.ops[at].external.unwrap_or(0), kineto.ops[at].record_function.unwrap_or(0)),
+        Slice::Call(_) => (u64::MAX, u64::MAX),
     };
     for slices in &mut threads {
         slices.sort_by_key(|slice| {

@@ -16,7 +16,15 @@ pub(super) struct Pairs {
     pub(super) node_of_op: Vec<Option<usize>>,
     pub(super) paired_by: PairedBy,
     pub(super) fitting_places: u64,
+    /// Number of nodes whose operator with the same number has another name. They are not paired.
+    pub(super) other_names: u64,
+    /// By thread of the timeline: whether it is of the execution trace's process. Ids are unique only within a process.
+    pub(super) own_threads: Vec<bool>,
 }
+
+/// Maximum share of other names among operators with the same number, in percent. Pairs of one run have none; the
+/// limit leaves room for names that a profiler changes.
+const MAX_OTHER_NAMES_PERCENT: u64 = 10;
 
 impl Pairs {
     /// # Errors
@@ -40,6 +48,8 @@ impl Pairs {
             node_of_op: vec![None; kineto.ops.len()],
             paired_by: PairedBy::RecordFunction,
             fitting_places: 1,
+            other_names: 0,
+            own_threads: own_threads(trace, kineto),
         }
     }
 
@@ -50,28 +60,32 @@ impl Pairs {
     }
 
     fn by_record_function(trace: &ExecutionTrace<'_>, kineto: &Kineto) -> Result<Self> {
+        let mut pairs = Self::none(trace, kineto);
         let mut ops = HashMap::new();
-        for (at, op) in kineto.ops.iter().enumerate() {
+        for (at, op) in kineto.ops.iter().enumerate().filter(|(_, op)| pairs.own_threads[op.thread as usize])
+        {
             op.record_function.map(|number| *ops.entry(number).or_insert(at));
         }
-        let mut pairs = Self::none(trace, kineto);
-        let (mut paired, mut same_name) = (0_u64, 0_u64);
+        let mut found = 0_u64;
         for (at, node) in trace.nodes.iter().enumerate() {
             let Some(&op) = node.rf_id.and_then(|number| ops.get(&number)) else { continue };
-            paired += 1;
-            same_name += u64::from(node.name.decode() == kineto.name(kineto.ops[op].name));
-            pairs.add(at, op);
+            found += 1;
+            match node.name.decode() == kineto.name(kineto.ops[op].name) {
+                true => pairs.add(at, op),
+                false => pairs.other_names += 1,
+            }
         }
-        if paired == 0 {
+        if found == 0 {
             return Err(refuse(
                 "no rf_id of the execution trace is a Record function id of the Kineto trace: they are of different \
                  runs, or of different parts of one run; record both in the same window",
             ));
         }
         // A number is unique only within a process, so traces of two runs share numbers, but not their names.
-        if same_name * 2 < paired {
+        if pairs.other_names * 100 > found * MAX_OTHER_NAMES_PERCENT {
+            let same = found - pairs.other_names;
             return Err(refuse(&format!(
-                "only {same_name} of {paired} operators with the same number have the same name: the execution trace and \
+                "only {same} of {found} operators with the same number have the same name: the execution trace and \
                  the Kineto trace are of different runs; give the two files of one window"
             )));
         }
@@ -81,19 +95,23 @@ impl Pairs {
     fn by_name_order(trace: &ExecutionTrace<'_>, kineto: &Kineto) -> Result<Self> {
         let mut pairs = Self { paired_by: PairedBy::NameOrder, ..Self::none(trace, kineto) };
         let numbers: HashMap<&str, u32> = kineto.names().zip(0..).collect();
-        let threads = threads_of_ops(kineto);
+        let mut threads = threads_of_ops(kineto, &pairs.own_threads);
         // The thread that began first fixes the place in the timeline; other threads follow it.
         let mut begin = i64::MIN;
         for nodes in threads_of_nodes(trace) {
             let names: Option<Vec<u32>> =
                 nodes.iter().map(|at| numbers.get(&*trace.nodes[*at].name.decode()).copied()).collect();
             let Some(names) = names else { continue };
-            let found: Vec<_> =
-                threads.iter().filter_map(|ops| Fit::find(&names, ops, kineto, begin)).collect();
-            let Some(fit) = found.iter().min_by_key(|fit| fit.start) else { continue };
+            let found: Vec<_> = (threads.iter().enumerate())
+                .filter_map(|(thread, ops)| Some((thread, Fit::find(&names, ops, kineto, begin)?)))
+                .collect();
+            let Some((thread, fit)) = found.iter().min_by_key(|(_, fit)| fit.start) else { continue };
             begin = begin.max(fit.start);
-            pairs.fitting_places = pairs.fitting_places.max(found.iter().map(|fit| fit.places).sum());
+            pairs.fitting_places = pairs.fitting_places.max(found.iter().map(|(_, fit)| fit.places).sum());
             nodes.iter().zip(fit.ops).for_each(|(node, op)| pairs.add(*node, *op));
+            // A thread of the timeline is one thread of the execution trace.
+            let thread = *thread;
+            threads.remove(thread);
         }
         if pairs.op_of_node.iter().all(Option::is_none) {
             return Err(refuse(
@@ -153,10 +171,11 @@ fn positions<T>(names: &[u32], all: &[T], name: impl Fn(&T) -> u32) -> Vec<usize
     found
 }
 
-/// Returns the operators by thread, in the order in which they began.
-fn threads_of_ops(kineto: &Kineto) -> Vec<Vec<usize>> {
+/// Returns the operators of the own threads, by thread, in the order in which they began.
+fn threads_of_ops(kineto: &Kineto, own_threads: &[bool]) -> Vec<Vec<usize>> {
     let mut threads = vec![Vec::new(); kineto.threads.len()];
     kineto.ops.iter().enumerate().for_each(|(at, op)| threads[op.thread as usize].push(at));
+    threads.retain(|ops| ops.first().is_some_and(|op| own_threads[kineto.ops[*op].thread as usize]));
     for ops in &mut threads {
         // External ids are counted when an operator begins. Times in whole microseconds do not order operators.
         match ops.iter().all(|at| kineto.ops[*at].external.is_some()) {
@@ -177,6 +196,13 @@ fn threads_of_nodes(trace: &ExecutionTrace<'_>) -> Vec<Vec<usize>> {
     threads.iter_mut().for_each(|nodes| nodes.sort_by_key(|at| trace.nodes[*at].rf_id));
     threads.sort_by_key(|nodes| trace.nodes[nodes[0]].rf_id);
     threads
+}
+
+/// Returns by thread whether it is of the execution trace's process. A file that names no process has only one.
+fn own_threads(trace: &ExecutionTrace<'_>, kineto: &Kineto) -> Vec<bool> {
+    let own = trace.header.pid.to_string();
+    let is_own = |process: &str| trace.header.pid == 0 || process.is_empty() || process == own;
+    kineto.threads.iter().map(|(process, _)| is_own(process)).collect()
 }
 
 /// Returns an error if the files are of different processes.

@@ -1,6 +1,6 @@
 //! Finds the node of the execution trace that launched each piece of GPU work.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use super::nesting::Nesting;
 use super::pairing::Pairs;
@@ -48,6 +48,8 @@ pub(super) struct Placements {
     pub(super) placed: Vec<(usize, usize, Place)>,
     /// Call that launched each piece of work.
     pub(super) calls: Vec<Option<usize>>,
+    /// Number of pieces of work that calls of several processes may have launched.
+    pub(super) ambiguous: u64,
     /// Number of pieces of work for each reason.
     pub(super) unlinked: [u64; Unlinked::ALL.len()],
 }
@@ -62,8 +64,9 @@ impl Placements {
         let finder = Finder::new(trace, kineto, pairs, nesting);
         let mut placements = Self::default();
         for work in 0..kineto.work.len() {
-            let call = finder.call(work);
+            let (call, is_ambiguous) = finder.call(work);
             placements.calls.push(call);
+            placements.ambiguous += u64::from(is_ambiguous);
             match finder.place(work, call) {
                 (Some((parent, place)), reason) => {
                     placements.placed.push((work, parent, place));
@@ -86,32 +89,35 @@ struct Finder<'a> {
     kineto: &'a Kineto,
     pairs: &'a Pairs,
     nesting: &'a Nesting,
-    calls: HashMap<u64, usize>,
-    /// Operators by External id; empty if the External ids of GPU work are not those of operators.
+    /// Correlation ids and calls, sorted. A file of several processes has ids several times.
+    calls: Vec<(u64, usize)>,
+    /// Operators of the own process by External id; empty if the External ids of GPU work are not those of operators.
     ops: HashMap<u64, usize>,
     /// Root by thread of the timeline.
     thread_roots: Vec<Option<usize>>,
     root: usize,
     /// Start of the first and end of the last operator of the execution trace.
     window: (i64, i64),
-    /// Whether every outermost operator of the timeline is in the execution trace.
+    /// Whether every outermost operator of the process is in the execution trace.
     is_whole: bool,
 }
 
 impl<'a> Finder<'a> {
     fn new(trace: &ExecutionTrace<'_>, kineto: &'a Kineto, pairs: &'a Pairs, nesting: &'a Nesting) -> Self {
-        let mut calls = HashMap::new();
-        for (at, call) in kineto.calls.iter().enumerate() {
-            call.correlation.map(|id| *calls.entry(id).or_insert(at));
-        }
+        let calls = kineto.calls.iter().enumerate();
+        let mut calls: Vec<(u64, usize)> =
+            calls.filter_map(|(at, call)| Some((call.correlation?, at))).collect();
+        calls.sort_unstable();
+        let is_own = |op: usize| pairs.own_threads[kineto.ops[op].thread as usize];
         // Kineto before 2024 writes the correlation id in the place of the External id.
         let has_real_ids =
             kineto.work.iter().any(|work| work.external.is_some() && work.external != work.correlation);
-        let ops = kineto.ops.iter().enumerate().filter(|_| has_real_ids);
+        let ops = kineto.ops.iter().enumerate().filter(|(at, _)| has_real_ids && is_own(*at));
         let paired = pairs.op_of_node.iter().flatten().map(|op| &kineto.ops[*op]);
         let window =
             paired.fold((i64::MAX, i64::MIN), |(first, last), op| (first.min(op.start), last.max(op.end)));
-        let mut outermost = (0..kineto.ops.len()).filter(|op| nesting.op_parents[*op].is_none());
+        let mut outermost =
+            (0..kineto.ops.len()).filter(|op| is_own(*op) && nesting.op_parents[*op].is_none());
         Self {
             kineto,
             pairs,
@@ -119,14 +125,28 @@ impl<'a> Finder<'a> {
             calls,
             ops: ops.filter_map(|(at, op)| Some((op.external?, at))).collect(),
             thread_roots: thread_roots(trace, kineto, pairs),
-            root: trace.nodes.iter().position(|node| node.parent.is_none()).unwrap_or(0),
+            root: process_root(trace),
             window,
             is_whole: outermost.all(|op| pairs.node_of_op[op].is_some()),
         }
     }
 
-    fn call(&self, work: usize) -> Option<usize> {
-        self.calls.get(&self.kineto.work[work].correlation?).copied()
+    /// Returns the call that launched the work, and whether calls of several processes may have launched it.
+    fn call(&self, work: usize) -> (Option<usize>, bool) {
+        let work = &self.kineto.work[work];
+        let Some(id) = work.correlation else { return (None, false) };
+        let from = self.calls.partition_point(|(other, _)| *other < id);
+        let same = || self.calls[from..].iter().take_while(|(other, _)| *other == id).map(|(_, call)| *call);
+        let Some(first) = same().next() else { return (None, false) };
+        let process = |call: &usize| self.kineto.threads[self.kineto.calls[*call].thread as usize].0.as_str();
+        if same().all(|call| process(&call) == process(&first)) {
+            return (Some(first), false);
+        }
+        // Work begins after its call, soon after it.
+        let before: Vec<usize> = same().filter(|call| self.kineto.calls[*call].start <= work.start).collect();
+        let processes: BTreeSet<&str> = before.iter().map(process).collect();
+        let last = before.iter().rev().max_by_key(|call| self.kineto.calls[**call].start);
+        (Some(last.copied().unwrap_or(first)), processes.len() != 1)
     }
 
     /// Returns the parent, or the reason why the parent is not an operator.
@@ -140,6 +160,9 @@ impl<'a> Finder<'a> {
             let is_inside = self.is_whole || self.kineto.work[work].start >= self.window.0;
             return (is_inside.then_some((self.root, Place::Root)), Some(Unlinked::NoCall));
         };
+        if !self.pairs.own_threads[self.kineto.calls[call].thread as usize] {
+            return (None, None);
+        }
         let op = self.nesting.call_ops[call];
         if let Some(node) = op.and_then(|op| self.node_around(op)) {
             return (Some((node, Place::Operator)), None);
@@ -164,6 +187,13 @@ impl<'a> Finder<'a> {
         }
         None
     }
+}
+
+/// Returns the root of the process. A node whose caller is lost has no parent, either, but it was executed.
+fn process_root(trace: &ExecutionTrace<'_>) -> usize {
+    let nodes = || trace.nodes.iter();
+    let root = nodes().position(|node| node.parent.is_none() && node.rf_id.is_none());
+    root.or_else(|| nodes().position(|node| node.parent.is_none())).unwrap_or(0)
 }
 
 /// Returns the roots of the execution trace's threads, by thread of the timeline.

@@ -154,11 +154,11 @@ fn gpu_node(linked: &LinkedTrace<'_>, number: u32, gpu: &GpuNode) -> proto::Node
     let mut attr = node_attributes(parent);
     attr.extend([
         boolean("is_cpu_op", false),
-        signed("stream", work.stream.into()),
-        signed("device", work.device.into()),
         signed("start_ns", work.start),
         unsigned("duration_ns", work.nanos()),
     ]);
+    attr.extend(work.stream.map(|number| signed("stream", number.into())));
+    attr.extend(work.device.map(|number| signed("device", number.into())));
     attr.extend(work.correlation.map(|id| unsigned("correlation", id)));
     let mut kind = NodeType::Compute;
     if let Some((what, bytes, group)) = communication(linked, gpu) {

@@ -79,13 +79,16 @@ fn gpu_fields(linked: &LinkedTrace<'_>, number: u32, gpu: &GpuNode) -> String {
     let _ = write!(
         text,
         ", \"cat\": \"{category}\", \"ph\": \"X\", \"inclusive_dur\": {duration}, \"exclusive_dur\": {duration}, \
-         \"ts\": {}, \"start_ns\": {}, \"duration_ns\": {}, \"device\": {}, \"stream\": {}",
+         \"ts\": {}, \"start_ns\": {}, \"duration_ns\": {}",
         micros(work.start),
         work.start,
         work.nanos(),
-        work.device,
-        work.stream,
     );
+    for (key, number) in [("device", work.device), ("stream", work.stream)] {
+        if let Some(number) = number {
+            let _ = write!(text, ", \"{key}\": {number}");
+        }
+    }
     if let Some(id) = work.correlation {
         let _ = write!(text, ", \"correlation\": {id}");
     }

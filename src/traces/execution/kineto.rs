@@ -48,10 +48,10 @@ pub struct Work {
     pub start: i64,
     /// End in ns, not before the start.
     pub end: i64,
-    /// GPU.
-    pub device: u32,
-    /// Stream.
-    pub stream: u32,
+    /// GPU, if the trace gives it.
+    pub device: Option<u32>,
+    /// Stream, if the trace gives it.
+    pub stream: Option<u32>,
     /// Correlation id of the call that launched the work.
     pub correlation: Option<u64>,
     /// External id.
@@ -192,8 +192,8 @@ impl Sink for KinetoReader {
                     name: self.intern(op.name),
                     start: op.start,
                     end: op.end.max(op.start),
-                    device: op.device.unwrap_or(0),
-                    stream: op.stream.unwrap_or(0),
+                    device: op.device,
+                    stream: op.stream,
                     correlation: op.correlation,
                     external: op.external,
                     process_group: (!op.process_group.is_empty()).then(|| self.intern(op.process_group)),

@@ -34,6 +34,8 @@ pub struct ExecutionTrace<'a> {
     pub by_id: HashMap<u64, usize>,
     /// Number of nodes whose parent is not in the file. Such nodes have no parent.
     pub lost_parents: u64,
+    /// Number of nodes that are left out because they have no id, or an id of 2^63 or more.
+    pub skipped_nodes: u64,
 }
 
 /// Inputs or outputs of an operator: JSON lists, as written in the file.
@@ -102,7 +104,7 @@ pub fn read_document(opened: Opened, options: &Options) -> Result<Document> {
 }
 
 impl<'a> ExecutionTrace<'a> {
-    /// Parses a file. Nodes of unknown form and unknown keys are skipped.
+    /// Parses a file. Nodes without an id are counted, and unknown keys skipped.
     ///
     /// # Errors
     /// `Format`: damaged JSON, no nodes, two nodes with one id, or nodes that are their own ancestors.
@@ -113,7 +115,12 @@ impl<'a> ExecutionTrace<'a> {
             .get("nodes")
             .ok_or_else(|| format_error("has no list of nodes; is it an execution trace?"))?;
         let mut trace = Self { header: Header::parse(root), ..Self::default() };
-        trace.nodes = list.items().filter_map(Node::parse).collect();
+        for item in list.items() {
+            match Node::parse(item) {
+                Some(node) => trace.nodes.push(node),
+                None => trace.skipped_nodes += 1,
+            }
+        }
         if trace.nodes.is_empty() {
             return Err(format_error("has no nodes; was the observer started before the operators ran?"));
         }
@@ -321,9 +328,21 @@ mod tests {
     }
 
     #[test]
+    fn nodes_without_a_usable_id_are_counted() {
+        // 2^63; a word; none; not an object.
+        let text = r#"{"nodes": [{"id": 3}, {"id": 9223372036854775808}, {"id": "x"}, {"name": "a"}, 7]}"#;
+        let document = document(text);
+        let trace = ExecutionTrace::parse(&document).unwrap();
+        assert_eq!((trace.nodes.len(), trace.skipped_nodes), (1, 4));
+    }
+
+    #[test]
     fn damaged_files_name_the_damage() {
         assert!(error(&OLD[..OLD.len() - 90]).contains("truncated"));
         assert!(error(r#"{"schema": "1", "nodes": [{"id": 3,, "name": "a"}]}"#).contains("byte 35"));
+        assert!(
+            error(r#"{"schema": "1", "nodes": [{"id": 3}]} {"a": 1}"#).contains("end of the file at byte 38")
+        );
         assert!(error(r#"{"schema": "1"}"#).contains("no list of nodes"));
         assert!(error(r#"{"schema": "1", "nodes": []}"#).contains("no nodes"));
         assert!(error(r#"{"nodes": [{"id": 3}, {"id": 3}]}"#).contains("two nodes have the id 3"));

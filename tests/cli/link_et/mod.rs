@@ -1,6 +1,7 @@
 //! `gpuflame link-et`: execution traces joined with Kineto traces. Expected relations are worked out by hand.
 
 mod chakra_decoder;
+mod odd_pairs;
 pub(crate) mod pairs;
 mod refused;
 

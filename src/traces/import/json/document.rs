@@ -76,20 +76,29 @@ impl Document {
 }
 
 impl Document {
-    /// Checks the syntax of the whole file. [`Node`] skips damaged values without an error.
+    /// Checks the syntax of the whole file, which holds one value. [`Node`] skips damaged values without an error.
     ///
     /// # Errors
     /// `Format`, with the position of the first invalid byte.
     pub fn check_syntax(&self) -> Result<()> {
         let text = &self.padded[..self.padded.len() - PADDING];
         match damage::find_first_damage(text) {
+            None => {}
+            Some((at, expected)) => return Err(damaged(at, expected)),
+        }
+        let value = self.root()?.value;
+        // The range of a string is without its quotes.
+        let end = value.end as usize + usize::from(matches!(value.shape, Shape::String | Shape::Escaped));
+        let rest = text.get(end..).unwrap_or_default();
+        match rest.iter().position(|byte| !byte.is_ascii_whitespace()) {
             None => Ok(()),
-            Some((at, expected)) => {
-                let what = format!("damaged: expected {expected} at byte {at}");
-                Err(Error::new(ErrorKind::Format, what))
-            }
+            Some(at) => Err(damaged(end + at, "the end of the file")),
         }
     }
+}
+
+fn damaged(at: usize, expected: &str) -> Error {
+    Error::new(ErrorKind::Format, format!("damaged: expected {expected} at byte {at}"))
 }
 
 /// A value of a document.
