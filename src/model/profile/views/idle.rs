@@ -83,14 +83,15 @@ fn summary(profile: &Profile) -> String {
     }
     match profile.steady() {
         Some(_) => {
-            let [start_up, shutdown] =
-                [sum(|time| time.start_up.window()), sum(|time| time.shutdown.window())];
-            let _ = write!(
-                text,
-                "; apart from {} of start-up and {} of shutdown",
-                format_nanos(start_up),
-                format_nanos(shutdown)
-            );
+            let (start_up, shutdown) =
+                (sum(|time| time.start_up.window()), sum(|time| time.shutdown.window()));
+            let mut before = "; apart from ";
+            for (nanos, part) in [(start_up, " of start-up"), (shutdown, " of shutdown")] {
+                if nanos > 0 {
+                    let _ = write!(text, "{before}{}{part}", format_nanos(nanos));
+                    before = " and ";
+                }
+            }
         }
         None => text.push_str(NOT_APART),
     }
