@@ -18,7 +18,7 @@ use std::sync::OnceLock;
 
 use super::loader::{self, Visit};
 use super::symbols::{ExportedSymbol, Exports};
-use super::{Skip, Unwinder};
+use super::{Skip, Unwinder, python};
 use gpuflame_model::record::FrameKind;
 
 /// Functions that run a whole program. The second and third function call `Py_RunMain`, which may have been inlined
@@ -59,7 +59,6 @@ pub fn call_at_program_exit(is_due: fn() -> bool, callback: fn()) -> bool {
     let Some(InterpreterExports { is_initialized, at_exit, programs }) = found.flatten() else {
         return false;
     };
-    // An interpreter that is not initialized has no table yet, and nothing that needs to be finalized.
     is_initialized() != 0
         && EXIT_CALLBACK.set(ExitCallback { programs, is_due, callback }).is_ok()
         && at_exit(on_finalize) == 0
@@ -69,6 +68,11 @@ pub fn call_at_program_exit(is_due: fn() -> bool, callback: fn()) -> bool {
 /// loader's lock is held.
 fn find_interpreter(exports: &Exports<'_>) -> Option<InterpreterExports> {
     exports.find("_PyRuntime")?;
+    // An interpreter that is not initialized has no table yet, and nothing that needs to be finalized. Its library may
+    // still have to be relocated, so its functions cannot even be called.
+    if !python::is_initialized() {
+        return None;
+    }
     let address = |name| Some(exports.find(name)?.address as usize);
     let (is_initialized, at_exit) = (address("Py_IsInitialized")?, address("Py_AtExit")?);
     Some(InterpreterExports {

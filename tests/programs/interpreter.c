@@ -6,7 +6,7 @@
  * layout is that of 3.9, 3.11 or 3.13: the latest of these that is not newer than VERSION. With COLD, every other call
  * of the evaluator is made from a part of it that the compiler put elsewhere (3.9). ELSEWHERE is the number of an
  * evaluation: from it on there is one more frame, and frames claim to be at an address outside all calls of the
- * evaluator (3.9: there are twice as many frames). */
+ * evaluator (3.9: there are twice as many frames). With SLOW, the loader needs 0.3 s to relocate this library. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -155,7 +155,13 @@ _Static_assert(offsetof(struct code, instructions) == 200, "as in 3.13");
 _Static_assert(offsetof(struct frame, owner) == 70, "as in 3.13");
 #endif
 
-char PyCode_Type[64], PyUnicode_Type[64], PyBytes_Type[64], PyFrame_Type[64];
+/* Words of a type object: its size, and flags, which say whether the interpreter was initialized. Without the global
+ * lock each object begins with two words more. */
+#define SIZE (4 + 2 * THREADS)
+#define FLAGS (21 + 2 * THREADS)
+#define IS_READY (1 << 12)
+
+uint64_t PyCode_Type[26] = {[SIZE] = 176}, PyUnicode_Type[26], PyBytes_Type[26], PyFrame_Type[26];
 uint64_t Py_Version = VERSION;
 
 #if VERSION < 0x030d0000
@@ -203,6 +209,21 @@ struct thread *PyGILState_GetThisThreadState(void)
     return &thread;
 }
 
+#ifdef SLOW
+/* The loader calls this to relocate `slow`, before it relocates what the functions above use. No function of another
+ * library can be called yet. */
+static int (*resolve(void))(void)
+{
+    static const int64_t duration[2] = {0, 300 * 1000 * 1000};
+    int64_t result = 35; /* nanosleep */
+    __asm__ volatile("syscall" : "+a"(result) : "D"(duration), "S"(0) : "rcx", "r11", "memory");
+    return 0;
+}
+
+int slow(void) __attribute__((ifunc("resolve")));
+int (*const relocated)(void) = slow;
+#endif
+
 static struct text text(const char *letters, uint64_t hash)
 {
     struct text text = {
@@ -230,6 +251,7 @@ __attribute__((constructor)) static void make(void)
         codes[at].name = &names[at];
         codes[at].lines = &lines[at];
     }
+    PyCode_Type[FLAGS] |= IS_READY;
 }
 
 struct job {

@@ -365,6 +365,25 @@ fn an_unknown_interpreter_layout_turns_python_frames_off_with_a_message() {
     }
 }
 
+/// The loader lists a library before it has relocated it. A call of one of its functions would then jump anywhere.
+#[test]
+fn launches_while_python_is_being_loaded_call_no_function_of_it() {
+    let program = compile("tests/programs/half_loaded.c", &["-O2"]);
+    for definitions in LAID_OUT {
+        let flags =
+            ["-O2", "-shared", "-fPIC", "-DSLOW"].iter().chain(definitions).copied().collect::<Vec<_>>();
+        let library = compile("tests/programs/interpreter.c", &flags);
+        let done = Run::new(&program, Way::Injected).arg(library).ok();
+        let stacks = done.folded();
+        let of_python =
+            stacks.iter().filter(|(frames, _)| !python_frames(frames).is_empty()).collect::<Vec<_>>();
+        let [(frames, nanos)] = &of_python[..] else { panic!("{definitions:?}: {}", done.stderr) };
+        assert_eq!((python_frames(frames).len(), *nanos), (7, 100), "{definitions:?}");
+        // Within the 0.3 s there were launches.
+        assert!(stacks.len() > 20, "{definitions:?}: {}", stacks.len());
+    }
+}
+
 /// Debian's and conda's Pythons are compiled with a profile, which puts half of the evaluator's code elsewhere.
 #[test]
 fn calls_from_the_cold_part_of_the_evaluator_are_recognized() {

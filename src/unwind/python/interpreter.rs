@@ -3,6 +3,10 @@
 //! The search runs when a thread captures a stack that is not in its cache, and objects were loaded since the last
 //! search. So programs without Python pay nothing for cached stacks, and a program that embeds Python may load it at
 //! any time. Once an interpreter is found, the result is permanent, even if its frames cannot be read.
+//!
+//! While another thread is in `dlopen`, the loader lists a library before it has relocated it, so a call of a function
+//! of that library can jump to any address. The search therefore passes over an interpreter that was not initialized
+//! yet, and repeats when it has been: CPython can only initialize itself after it was relocated.
 
 use std::ffi::CStr;
 use std::ops::Range;
@@ -120,6 +124,16 @@ static INTERPRETER: AtomicPtr<Interpreter> = AtomicPtr::new(null_mut());
 static OFF_REASON: AtomicU32 = AtomicU32::new(0);
 /// The loader's state at the last search for an interpreter, as a word.
 static LAST_SEARCH: AtomicU64 = AtomicU64::new(u64::MAX);
+/// Address of the flags of a type of the interpreter that the last search passed over, because it was not initialized;
+/// 0 if there was none. Read and written while the loader's lock is held.
+static UNINITIALIZED: AtomicU64 = AtomicU64::new(0);
+
+/// Offset of `tp_basicsize` in a type object, and of `tp_flags`, the same since CPython 3.0 in builds with the GIL.
+/// Without the GIL each object begins with 16 bytes more, and 0 is at the first offset.
+const TYPE_SIZE: u64 = 32;
+const TYPE_FLAGS: u64 = 168;
+/// The flag (`Py_TPFLAGS_READY`) that CPython sets in its own types when it initializes itself.
+const TYPE_IS_READY: u64 = 1 << 12;
 
 /// Sets whether Python frames are recorded from now on.
 pub(super) fn set_enabled(enabled: bool) {
@@ -143,21 +157,58 @@ pub(super) fn turn_off(why: OffReason) {
     let _ = OFF_REASON.compare_exchange(0, why.to_word(), Ordering::AcqRel, Ordering::Relaxed);
 }
 
-/// Returns the interpreter of this process, if there is one whose frames can be read. Searches for it only if objects
-/// were loaded or unloaded since the last search. Safe inside a callback.
+/// Returns the interpreter of this process, if there is one whose frames can be read. Searches for it only if, since the
+/// last search, objects were loaded or unloaded, or an interpreter was initialized. Safe inside a callback.
 #[cold]
 pub(super) fn interpreter() -> Option<&'static Interpreter> {
     if !IS_ENABLED.load(Ordering::Relaxed) || OFF_REASON.load(Ordering::Relaxed) != 0 {
         return None;
     }
     let state = loader_state::latest().as_word();
-    if INTERPRETER.load(Ordering::Acquire).is_null() && LAST_SEARCH.load(Ordering::Relaxed) != state {
+    if INTERPRETER.load(Ordering::Acquire).is_null()
+        && (LAST_SEARCH.load(Ordering::Relaxed) != state || was_initialized_since())
+    {
         search();
         LAST_SEARCH.store(state, Ordering::Relaxed);
     }
     // SAFETY: the pointer is null, or points to an interpreter that was written before its address was published, and
     // that is never unmapped.
     unsafe { INTERPRETER.load(Ordering::Acquire).as_ref() }
+}
+
+/// Whether the interpreter that the last search passed over may have been initialized since.
+fn was_initialized_since() -> bool {
+    UNINITIALIZED.load(Ordering::Relaxed) != 0
+        && loader::with_lock(|state| {
+            // The address is valid as long as the loader is in the state of the last search.
+            let flags = UNINITIALIZED.load(Ordering::Relaxed);
+            state.as_word() != LAST_SEARCH.load(Ordering::Relaxed) || (flags != 0 && is_ready(flags))
+        })
+        .unwrap_or(false)
+}
+
+/// Whether the type with these flags is ready. Call while the loader's lock is held.
+fn is_ready(flags: u64) -> bool {
+    // SAFETY: the flags are in an exported variable of an object that is loaded while the loader's lock is held.
+    let flags = unsafe { memory::word(flags) };
+    flags & TYPE_IS_READY != 0
+}
+
+/// Whether the interpreter in this process was initialized, so that its functions can be called. Call while the
+/// loader's lock is held.
+pub(crate) fn is_initialized() -> bool {
+    resolve_symbol("PyCode_Type").and_then(type_flags).is_some_and(is_ready)
+}
+
+/// Address of the flags of this type. Call while the loader's lock is held.
+fn type_flags(type_object: ExportedSymbol) -> Option<u64> {
+    let ExportedSymbol { address, bytes } = type_object;
+    if bytes < TYPE_FLAGS + 24 {
+        return None;
+    }
+    // SAFETY: this is in an exported variable of an object that is loaded while the loader's lock is held.
+    let size = unsafe { memory::word(address + TYPE_SIZE) };
+    Some(address + TYPE_FLAGS + if size == 0 { 16 } else { 0 })
 }
 
 /// Whether the interpreter is still loaded. Call after objects were unloaded.
@@ -180,6 +231,15 @@ pub(super) fn unloads() -> u32 {
     loader_state::latest().unloads()
 }
 
+/// What a search found in an object.
+enum Found {
+    Interpreter(Interpreter),
+    /// An interpreter whose frames cannot be read.
+    Off(OffReason),
+    /// An interpreter that was not initialized yet: the address of the flags of one of its types.
+    Uninitialized(u64),
+}
+
 fn search() {
     let found = loader::with_lock(|_: LoaderState| {
         let mut found = None;
@@ -187,12 +247,14 @@ fn search() {
             found = Exports::read(object).and_then(|exports| examine(object, &exports));
             if found.is_some() { Visit::Stop } else { Visit::Next }
         });
+        let flags = if let Some(Found::Uninitialized(flags)) = found { flags } else { 0 };
+        UNINITIALIZED.store(flags, Ordering::Relaxed);
         found
     });
     match found.flatten() {
-        None => {}
-        Some(Err(why)) => turn_off(why),
-        Some(Ok(interpreter)) => publish(interpreter),
+        None | Some(Found::Uninitialized(_)) => {}
+        Some(Found::Off(why)) => turn_off(why),
+        Some(Found::Interpreter(interpreter)) => publish(interpreter),
     }
 }
 
@@ -209,14 +271,14 @@ fn publish(interpreter: Interpreter) {
     }
 }
 
-/// Looks for an interpreter in the object with these exports. `None` if the object contains none; an error if it
-/// contains an interpreter whose frames cannot be read. Call while the loader's lock is held.
-fn examine(object: &Object, exports: &Exports<'_>) -> Option<Result<Interpreter, OffReason>> {
+/// Looks for an interpreter in the object with these exports. `None` if the object contains none. Call while the
+/// loader's lock is held.
+fn examine(object: &Object, exports: &Exports<'_>) -> Option<Found> {
     if exports.find("pypy_main_startup").is_some() {
-        return Some(Err(OffReason::PyPy));
+        return Some(Found::Off(OffReason::PyPy));
     }
     let runtime = exports.find("_PyRuntime")?;
-    Some(read_interpreter(object, exports, runtime))
+    Some(read_interpreter(object, exports, runtime).unwrap_or_else(Found::Off))
 }
 
 /// Not inlined into the loop over all objects, because this function needs much stack space, and a thread may have
@@ -227,15 +289,21 @@ fn read_interpreter(
     object: &Object,
     exports: &Exports<'_>,
     runtime: ExportedSymbol,
-) -> Result<Interpreter, OffReason> {
-    let (layout, thread_list) = layout(exports, runtime)?;
-    let types = || {
-        let [code, text, bytes, frame] =
-            ["PyCode_Type", "PyUnicode_Type", "PyBytes_Type", "PyFrame_Type"].map(resolve_symbol);
-        Some(Types { code: code?, text: text?, bytes: bytes?, frame: frame? })
+) -> Result<Found, OffReason> {
+    let address = |name| resolve_symbol(name).map(|symbol| symbol.address).ok_or(OffReason::Exports);
+    let types = Types {
+        code: address("PyCode_Type")?,
+        text: address("PyUnicode_Type")?,
+        bytes: address("PyBytes_Type")?,
+        frame: address("PyFrame_Type")?,
     };
+    let flags = resolve_symbol("PyCode_Type").and_then(type_flags).ok_or(OffReason::Exports)?;
+    if !is_ready(flags) {
+        return Ok(Found::Uninitialized(flags));
+    }
+    let (layout, thread_list) = layout(version(exports).ok_or(OffReason::Exports)?, runtime)?;
     let this_thread = exports.find("PyGILState_GetThisThreadState").ok_or(OffReason::Exports)?.address;
-    Ok(Interpreter {
+    Ok(Found::Interpreter(Interpreter {
         layout,
         runtime: runtime.address,
         runtime_bytes: runtime.bytes,
@@ -244,9 +312,9 @@ fn read_interpreter(
         this_thread: unsafe {
             std::mem::transmute::<usize, unsafe extern "C" fn() -> *mut u8>(this_thread as usize)
         },
-        types: types().ok_or(OffReason::Exports)?,
+        types,
         evaluator: evaluator(object, exports).ok_or(OffReason::Exports)?,
-    })
+    }))
 }
 
 fn evaluator(object: &Object, exports: &Exports<'_>) -> Option<[Range<u64>; 2]> {
@@ -262,20 +330,19 @@ fn evaluator(object: &Object, exports: &Exports<'_>) -> Option<[Range<u64>; 2]> 
     Some([hot, cold.unwrap_or(0..0)])
 }
 
-/// Returns the address to which the program and its libraries resolve the symbol. It may differ from the symbol's
+/// Returns the symbol to which the program and its libraries resolve the name. It may differ from the symbol's
 /// address in the library itself, because a program that is not position-independent has its own copies of libraries'
 /// variables.
-fn resolve_symbol(name: &str) -> Option<u64> {
+fn resolve_symbol(name: &str) -> Option<ExportedSymbol> {
     let mut found = None;
     loader::visit(|object| {
-        found = Exports::read(object).and_then(|exports| exports.find(name)).map(|it| it.address);
+        found = Exports::read(object).and_then(|exports| exports.find(name));
         if found.is_some() { Visit::Stop } else { Visit::Next }
     });
     found
 }
 
-fn layout(exports: &Exports<'_>, runtime: ExportedSymbol) -> Result<(Layout, Option<ThreadList>), OffReason> {
-    let version = version(exports).ok_or(OffReason::Exports)?;
+fn layout(version: u64, runtime: ExportedSymbol) -> Result<(Layout, Option<ThreadList>), OffReason> {
     let mut table = [0; TABLE_BYTES];
     let told = (runtime.bytes as usize).min(TABLE_BYTES);
     // SAFETY: according to the object, its variable has at least `told` bytes, and the loader's lock is held.
@@ -289,7 +356,7 @@ fn layout(exports: &Exports<'_>, runtime: ExportedSymbol) -> Result<(Layout, Opt
 }
 
 /// Returns CPython's version number, such as `0x030b07f0`. Since 3.11, CPython exports the number as a variable. Before
-/// 3.11, the number is parsed from the version string.
+/// 3.11, the number is parsed from the version string. The interpreter must be initialized.
 fn version(exports: &Exports<'_>) -> Option<u64> {
     if let Some(version) = exports.find("Py_Version").filter(|version| version.bytes == 8) {
         // SAFETY: this is an exported variable of eight bytes, and the loader's lock is held.
@@ -297,7 +364,7 @@ fn version(exports: &Exports<'_>) -> Option<u64> {
     }
     let text = exports.find("Py_GetVersion")?.address;
     // SAFETY: the function that CPython exports under this name takes no argument, returns a static C string, and needs
-    // no lock of Python's.
+    // no lock of Python's. Its library was relocated, because the interpreter is initialized.
     let text = unsafe {
         let text =
             std::mem::transmute::<usize, unsafe extern "C" fn() -> *const std::ffi::c_char>(text as usize)();

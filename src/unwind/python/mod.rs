@@ -44,6 +44,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub use code::Description;
 use interpreter::Interpreter;
 pub use interpreter::OffReason;
+pub(crate) use interpreter::is_initialized;
 use merge::{Agreement, MAX_MERGED_FRAMES, MergedFrames, StackPair};
 pub use other_threads::{OtherThreads, SampledPython, waits_for_gil};
 use walk::{PythonWalk, WalkError};
