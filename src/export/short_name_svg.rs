@@ -33,6 +33,10 @@ const MATCHED: &str = r#""Matched: ""#;
 const MATCHED_SHOWN: &str = r#""Matched of the frames shown: ""#;
 /// Function of the script before which `DRAWN_NAME` is inserted.
 const INSERT_BEFORE: &str = "function g_to_func(e) {";
+/// Start of the subtitle, which `inferno` writes after the script, and the number of letters of it that fit into a
+/// picture of 1,200 pixels: of a letter that is 12 high, a common monospaced font draws 7.2.
+const SUBTITLE: &str = "<text id=\"subtitle\"";
+const SUBTITLE_LETTERS: usize = 160;
 const DRAWN_NAME: &str = r#"function drawn_name(e) {
     // A kernel of a template is drawn by its short name.
     var title = find_child(e, "title");
@@ -82,8 +86,8 @@ impl Write for ShortNameSvg<'_> {
         if self.is_in_frames
             && let Some(end) = find_last_end(&self.pending, from.max(done), FRAME_END)
         {
-            self.out
-                .write_all(rewrite_frames(&String::from_utf8_lossy(&self.pending[done..end])).as_bytes())?;
+            let frames = narrow_subtitle(rewrite_frames(&String::from_utf8_lossy(&self.pending[done..end])));
+            self.out.write_all(frames.as_bytes())?;
             done = end;
         }
         self.pending.drain(..done);
@@ -105,6 +109,18 @@ fn find_last_end(bytes: &[u8], from: usize, end: &[u8]) -> Option<usize> {
 fn rewrite_script(head: &str) -> String {
     let head = head.replace(READ_TITLE, READ_DRAWN_NAME).replace(MATCH_TITLE, MATCH_EITHER_NAME);
     head.replace(INSERT_BEFORE, &format!("{DRAWN_NAME}{INSERT_BEFORE}"))
+}
+
+/// Sets the width of a subtitle that is too long for the picture, so that the viewer draws narrower letters.
+fn narrow_subtitle(picture: String) -> String {
+    let Some((before, after)) = picture.split_once(SUBTITLE) else { return picture };
+    let text = after.split_once('>').and_then(|(_, text)| text.split_once(TEXT_END));
+    match text {
+        Some((text, _)) if text.chars().count() > SUBTITLE_LETTERS => {
+            format!("{before}{SUBTITLE} textLength=\"98%\" lengthAdjust=\"spacingAndGlyphs\"{after}")
+        }
+        _ => picture,
+    }
 }
 
 /// Returns the frames in `text` with full names as tooltips and short names as texts.
@@ -140,6 +156,19 @@ mod tests {
         picture.as_bytes().chunks(piece).for_each(|piece| drawn.write_all(piece).unwrap());
         drawn.finish().unwrap();
         String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn a_subtitle_that_is_wider_than_the_picture_gets_narrower_letters() {
+        let picture = |attributes: &str, letters: usize| {
+            let text = "x".repeat(letters);
+            format!("<script></script><text id=\"subtitle\"{attributes} x=\"50%\">{text}</text><g></g>")
+        };
+        for piece in [1, 7, 1000] {
+            assert_eq!(drawn(&picture("", 160), piece), picture("", 160));
+            let narrow = picture(" textLength=\"98%\" lengthAdjust=\"spacingAndGlyphs\"", 161);
+            assert_eq!(drawn(&picture("", 161), piece), narrow);
+        }
     }
 
     #[test]

@@ -231,30 +231,20 @@ pub(super) fn unloads() -> u32 {
     loader_state::latest().unloads()
 }
 
-/// What a search found in an object.
-enum Found {
-    Interpreter(Interpreter),
-    /// An interpreter whose frames cannot be read.
-    Off(OffReason),
-    /// An interpreter that was not initialized yet: the address of the flags of one of its types.
-    Uninitialized(u64),
-}
-
 fn search() {
     let found = loader::with_lock(|_: LoaderState| {
+        UNINITIALIZED.store(0, Ordering::Relaxed);
         let mut found = None;
         loader::visit(|object| {
             found = Exports::read(object).and_then(|exports| examine(object, &exports));
             if found.is_some() { Visit::Stop } else { Visit::Next }
         });
-        let flags = if let Some(Found::Uninitialized(flags)) = found { flags } else { 0 };
-        UNINITIALIZED.store(flags, Ordering::Relaxed);
         found
     });
     match found.flatten() {
-        None | Some(Found::Uninitialized(_)) => {}
-        Some(Found::Off(why)) => turn_off(why),
-        Some(Found::Interpreter(interpreter)) => publish(interpreter),
+        None | Some(Ok(None)) => {}
+        Some(Err(why)) => turn_off(why),
+        Some(Ok(Some(interpreter))) => publish(interpreter),
     }
 }
 
@@ -271,14 +261,15 @@ fn publish(interpreter: Interpreter) {
     }
 }
 
-/// Looks for an interpreter in the object with these exports. `None` if the object contains none. Call while the
-/// loader's lock is held.
-fn examine(object: &Object, exports: &Exports<'_>) -> Option<Found> {
+/// Looks for an interpreter in the object with these exports. `None` if the object contains none; an error if it
+/// contains an interpreter whose frames cannot be read; `Ok(None)` if it contains an interpreter that was not
+/// initialized yet. Call while the loader's lock is held.
+fn examine(object: &Object, exports: &Exports<'_>) -> Option<Result<Option<Interpreter>, OffReason>> {
     if exports.find("pypy_main_startup").is_some() {
-        return Some(Found::Off(OffReason::PyPy));
+        return Some(Err(OffReason::PyPy));
     }
     let runtime = exports.find("_PyRuntime")?;
-    Some(read_interpreter(object, exports, runtime).unwrap_or_else(Found::Off))
+    Some(read_interpreter(object, exports, runtime))
 }
 
 /// Not inlined into the loop over all objects, because this function needs much stack space, and a thread may have
@@ -289,7 +280,7 @@ fn read_interpreter(
     object: &Object,
     exports: &Exports<'_>,
     runtime: ExportedSymbol,
-) -> Result<Found, OffReason> {
+) -> Result<Option<Interpreter>, OffReason> {
     let address = |name| resolve_symbol(name).map(|symbol| symbol.address).ok_or(OffReason::Exports);
     let types = Types {
         code: address("PyCode_Type")?,
@@ -299,11 +290,12 @@ fn read_interpreter(
     };
     let flags = resolve_symbol("PyCode_Type").and_then(type_flags).ok_or(OffReason::Exports)?;
     if !is_ready(flags) {
-        return Ok(Found::Uninitialized(flags));
+        UNINITIALIZED.store(flags, Ordering::Relaxed);
+        return Ok(None);
     }
     let (layout, thread_list) = layout(version(exports).ok_or(OffReason::Exports)?, runtime)?;
     let this_thread = exports.find("PyGILState_GetThisThreadState").ok_or(OffReason::Exports)?.address;
-    Ok(Found::Interpreter(Interpreter {
+    Ok(Some(Interpreter {
         layout,
         runtime: runtime.address,
         runtime_bytes: runtime.bytes,
