@@ -52,6 +52,7 @@ mod schema;
 mod set_file;
 mod settings;
 mod shorten;
+mod states;
 mod stats;
 mod stream_times;
 mod summary;
@@ -122,6 +123,7 @@ enum Verb {
     #[command(alias = "record")]
     Run(run::Run),
     Settings(settings::Settings),
+    States(states::States),
     Stats(stats::Stats),
     Summary(summary::Summary),
     Top(top::Top),
@@ -192,6 +194,7 @@ impl Verb {
             Self::LinkEt(verb) => return Some((&mut verb.format, &verb.table)),
             Self::MergeRanks(verb) => return Some((&mut verb.format, &verb.table)),
             Self::Settings(verb) => &mut verb.report,
+            Self::States(verb) => &mut verb.report,
             Self::Summary(verb) => &mut verb.report,
             Self::Top(verb) => &mut verb.report,
             Self::View(verb) => &mut verb.report,
@@ -265,6 +268,7 @@ fn dispatch(command: &Command) -> Result<Outcome> {
         Verb::Recover(verb) => verb.run(console),
         Verb::Run(verb) => verb.run(console),
         Verb::Settings(verb) => verb.run(console),
+        Verb::States(verb) => verb.run(console),
         Verb::Stats(verb) => verb.run(console),
         Verb::Summary(verb) => verb.run(console),
         Verb::Top(verb) => verb.run(console),

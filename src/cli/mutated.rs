@@ -87,6 +87,8 @@ fn run_all_verbs(folder: &Path) {
         "flamegraph in.gfr -o out.folded --view unified",
         "flamegraph in.gfr -o out.svg --idle",
         "flamegraph --diff in.gfr in.gfr -o out.svg",
+        "states in.gfr --intervals -n 0 -o out",
+        "states in.gfr --from 1ns --to 1s --step 1ms --format json -o out",
         "view in.gfr -o out",
         "view in.gfr --timeline -o out",
         "diff in.gfr in.gfr -o out",

@@ -5,7 +5,7 @@ use gpuflame_model::profile::Cause;
 
 /// Maximum time in ns from the return of a launch call until its work begins, if nothing delays the work. Work that a free
 /// GPU can start begins about 3 to 10 us after the call began, and the call itself takes most of this time.
-pub(super) const MAX_DELIVERY_NS: u64 = 10_000;
+pub const MAX_DELIVERY_NS: u64 = 10_000;
 
 /// Splits the gap `from..to` among its causes. The gap ended at `start` (which is later than `to` if the window closed
 /// before), by work that `call` launched. The parts add up to the gap:

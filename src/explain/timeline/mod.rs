@@ -44,19 +44,27 @@ use call_history::{CallHistory, CulpritThreads};
 use device::{AccountInputs, DeviceAccount};
 use gpuflame_model::profile::views::IDLE;
 use gpuflame_model::profile::{
-    Leaf, LeafFrame, MAX_SAMPLE_VALUES, Profile, RootMark, Sample, SampleSite, SteadyPart,
+    Cause, Leaf, LeafFrame, MAX_SAMPLE_VALUES, Profile, RootMark, Sample, SampleSite, SteadyPart,
 };
 use gpuflame_model::record::{
     Activity, Caller, ContextId, CorrelationId, CpuSample, DeviceId, HostState, IdMap, Missing, Nanos,
     OffCpuWait, Row, Step, ThreadId, WindowEdge, map_bytes,
 };
 use host_states::HostStates;
+pub use idle_cause::MAX_DELIVERY_NS;
+use idle_cause::split_by_cause;
 use idle_culprit::{IdleAmount, IdleCause, IdleCulprit};
 use sample_history::{SampleHistory, divide_idle};
 pub use state_history::StateHistory;
 use steady::{Cuts, FoundPart, RepeatedLaunches};
 use stretches::LaunchSpan;
 use windows::WindowSpans;
+
+/// Splits the gap `from..to`, which ended at `start` by the work that `launched` started, among its causes, in order of
+/// time. The parts add up to the gap. Idle time has these causes; other analyses of gaps use the same rules.
+pub fn gap_causes(from: u64, to: u64, start: u64, launched: Launched) -> [(Cause, u64); 3] {
+    split_by_cause(from, to, start, &call(launched))
+}
 
 /// The account of all rows so far. See the module's documentation.
 #[derive(Clone, Debug, Default)]

@@ -12,6 +12,7 @@ mod findings;
 mod jobs;
 mod mann_whitney;
 mod run_pairs;
+mod states;
 mod stragglers;
 mod stream_order;
 mod welch;
@@ -31,6 +32,10 @@ pub use findings::{
 };
 pub use jobs::{JobDifference, JobMember, find_difference, find_missing};
 pub use run_pairs::{MIN_RUNS, PairChange, PairRow, PairVerdict, RunOrder};
+pub use states::{
+    Concurrency, Delays, Interval, MAX_PARTS, SeriesRow, State, StateCause, StateOptions, StateReport,
+    StateSums, StreamKey, StreamRows, StreamStates, reconstruct_states,
+};
 pub use stragglers::{RankComparison, RankTime, StragglerVerdict, compare_ranks, median};
 pub use stream_order::{ImpossibleDuration, Overlaps, StreamOrder, check_stream_order};
 pub use welch::{DurationChange, Durations, compare_durations};

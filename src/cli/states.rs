@@ -1,0 +1,396 @@
+//! `gpuflame states`: what each stream did at each moment, and what it waited for.
+
+use std::collections::{BTreeMap, HashSet};
+
+use clap::Args;
+
+use super::console::{Console, Outcome, usage_error};
+use super::explain::{Explained, explain_opened, max_memory};
+use super::heading::heading;
+use super::input::Source;
+use super::report::{Cell, ReportFlags, ReportFormat, Table, group_digits};
+use super::times::parse_micros;
+use gpuflame_explain::communication::is_communication_kernel;
+use gpuflame_export::work_name;
+use gpuflame_model::error::{Error, ErrorKind, Result};
+use gpuflame_model::profile::{Profile, format_nanos};
+use gpuflame_model::record::Work;
+use gpuflame_offline::analysis::{
+    Interval, MAX_PARTS, State, StateCause, StateOptions, StateReport, StreamKey, StreamRows,
+    reconstruct_states,
+};
+use gpuflame_offline::run::ReadOptions;
+
+/// Show what each stream did at each moment: run, wait, or have no work, and why.
+///
+/// The states of a stream add up to the window, to the nanosecond. docs/states.md states the rules.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  gpuflame states trace.json.gz\n  \
+    gpuflame states run.gfr --stream 7 --intervals --from 10ms --to 11ms")]
+pub(super) struct States {
+    /// Recording or trace (`-`: standard input).
+    input: Source,
+    /// Maximum number of streams, causes and intervals to show; 0: all.
+    #[arg(short, long, default_value_t = 20)]
+    number: usize,
+    /// Show only this GPU.
+    #[arg(long)]
+    device: Option<u32>,
+    /// Show only streams with this number.
+    #[arg(long)]
+    stream: Option<u32>,
+    /// Show the time from this moment on, counted from the start of the window: `10ms`, `1.5s` or `200us`. Without a
+    /// unit: microseconds.
+    #[arg(long, value_name = "TIME", value_parser = parse_micros)]
+    from: Option<i64>,
+    /// Show the time up to this moment, counted from the start of the window.
+    #[arg(long, value_name = "TIME", value_parser = parse_micros)]
+    to: Option<i64>,
+    /// Length of the parts of the table over time (default: a tenth of the time).
+    #[arg(long, value_name = "TIME", value_parser = parse_micros)]
+    step: Option<i64>,
+    /// List the single intervals of each stream.
+    #[arg(long)]
+    intervals: bool,
+    #[command(flatten)]
+    pub(super) report: ReportFlags,
+}
+
+impl States {
+    pub(super) fn run(&self, console: Console) -> Result<Outcome> {
+        if let (Some(from), Some(to)) = (self.from, self.to)
+            && from >= to
+        {
+            let [from, to] = [from, to].map(|time| format_nanos(time.unsigned_abs()));
+            return Err(usage_error(format!("--from {from} is not before --to {to}")));
+        }
+        if self.step == Some(0) {
+            return Err(usage_error("--step is 0; name a time such as 1ms"));
+        }
+        let mut rows = StreamRows::default();
+        let options = ReadOptions { max_memory: max_memory(), ..ReadOptions::default() };
+        let explained = explain_opened(&self.input, self.input.open()?, &options, console, &mut rows)?;
+        explained.facts.require_work(&self.input)?;
+        explained.facts.require_rows(&self.input)?;
+        let profile = &explained.profile;
+        let (mut intervals, mut all_intervals) = (interval_table(), 0);
+        let states = StateOptions {
+            from: self.from.map(i64::unsigned_abs),
+            to: self.to.map(i64::unsigned_abs),
+            step: self.step.map(i64::unsigned_abs),
+        };
+        let mut zero = None;
+        let report =
+            reconstruct_states(rows, profile, states, &collective_test(profile), &mut |key, interval| {
+                let zero = *zero.get_or_insert(interval.start);
+                if self.intervals && self.wants(key) {
+                    all_intervals += 1;
+                    if all_intervals <= self.most() {
+                        intervals.add_row(interval_cells(profile, key, interval, zero));
+                    }
+                }
+            });
+        let report = report.filter(|report| report.window.0 < report.window.1);
+        let Some(report) = report else { return Err(self.no_states()) };
+        if !report.streams.iter().any(|stream| self.wants(stream.key)) {
+            return Err(self.no_stream(&report));
+        }
+        self.print_remarks(&report, console);
+        let mut tables = vec![
+            self.state_table(&report),
+            self.cause_table(&report),
+            self.device_table(&report),
+            self.concurrency_table(&report),
+            self.delay_table(&report),
+            self.series_table(&report),
+        ];
+        if self.intervals {
+            intervals.set_all_rows(all_intervals);
+            tables.push(intervals);
+        }
+        self.write(&explained, &report, &tables, console)?;
+        Ok(Outcome::Clean)
+    }
+
+    fn write(
+        &self,
+        explained: &Explained,
+        report: &StateReport,
+        tables: &[Table],
+        console: Console,
+    ) -> Result<()> {
+        let answer = self.answer(report);
+        if self.report.format != ReportFormat::Text {
+            return self.report.write(console, &[heading(&self.input, &explained.profile), answer], tables);
+        }
+        let page = super::page::Page::of(&self.report.output, console);
+        let head = [heading(&self.input, &explained.profile)];
+        self.report.output.write(console, |out| {
+            writeln!(out, "{answer}\n")?;
+            super::report::write_tables(&head, tables, ReportFormat::Text, page, out)
+        })
+    }
+
+    fn wants(&self, key: StreamKey) -> bool {
+        self.device.is_none_or(|device| key.0.0 == device)
+            && self.stream.is_none_or(|stream| key.2.0 == stream)
+    }
+
+    fn most(&self) -> usize {
+        if self.number == 0 { usize::MAX } else { self.number }
+    }
+
+    fn no_states(&self) -> Error {
+        let what = match (self.from, self.to) {
+            (None, None) => "no GPU work has usable times; `gpuflame info` shows its contents",
+            _ => "the window has no time between --from and --to; leave them out to see its length",
+        };
+        Error::new(ErrorKind::Format, format!("{}: {what}", self.input))
+    }
+
+    fn no_stream(&self, report: &StateReport) -> Error {
+        let known: Vec<String> = report
+            .streams
+            .iter()
+            .take(16)
+            .map(|stream| format!("GPU {} stream {}", stream.key.0.0, stream.key.2.0))
+            .collect();
+        let what = format!("no work ran there; there are: {}", known.join(", "));
+        Error::new(ErrorKind::Format, format!("{}: {what}", self.input))
+    }
+
+    fn print_remarks(&self, report: &StateReport, console: Console) {
+        if report.untimed > 0 {
+            let count = group_digits(report.untimed);
+            console.remark(format!("{}: {count} operations without usable times have no state", self.input));
+        }
+        let length = report.window.1 - report.window.0;
+        if self.step.is_some_and(|step| length.div_ceil(step.unsigned_abs()) > MAX_PARTS) {
+            console.remark(format!(
+                "--step: the table over time has at most {MAX_PARTS} parts for each GPU, so they are longer"
+            ));
+        }
+    }
+
+    /// Returns the sentence above the tables: in which state the streams spent most of their time.
+    fn answer(&self, report: &StateReport) -> String {
+        let mut sums: BTreeMap<(State, StateCause), u128> = BTreeMap::new();
+        let streams = report.streams.iter().filter(|stream| self.wants(stream.key));
+        for (what, nanos) in streams.clone().flat_map(|stream| &stream.sums) {
+            *sums.entry(*what).or_default() += u128::from(*nanos);
+        }
+        let all: u128 = sums.values().sum();
+        let share = |nanos: u128| 100.0 * nanos as f64 / all.max(1) as f64;
+        let running: u128 =
+            sums.iter().filter(|(what, _)| what.0 == State::Running).map(|(_, nanos)| nanos).sum();
+        let count = streams.count();
+        let verb = if count == 1 { "stream runs" } else { "streams run" };
+        let other = sums.iter().filter(|(what, _)| what.0 != State::Running).max_by_key(|(_, nanos)| **nanos);
+        let most = match other {
+            Some(((state, cause), nanos)) => {
+                let cause =
+                    if cause.word().is_empty() { String::new() } else { format!(" ({})", cause.word()) };
+                format!("; most of the rest is {}{cause}, {:.1} %", state.word(), share(*nanos))
+                    .replace('_', " ")
+            }
+            None => String::new(),
+        };
+        format!(
+            "{count} {verb} {:.1} % of {}{most}.",
+            share(running),
+            format_nanos(report.window.1 - report.window.0)
+        )
+    }
+
+    fn state_table(&self, report: &StateReport) -> Table {
+        let mut table = Table::new(
+            "states",
+            &[
+                "device",
+                "context",
+                "stream",
+                "running_ns",
+                "waiting_ns",
+                "pending_ns",
+                "idle_ns",
+                "finished_ns",
+                "not_recorded_ns",
+            ],
+        );
+        let wanted: Vec<_> = report.streams.iter().filter(|stream| self.wants(stream.key)).collect();
+        table.set_all_rows(wanted.len());
+        for stream in wanted.into_iter().take(self.most()) {
+            let nanos = State::ALL.map(|state| Cell::Nanos(stream.nanos(state)));
+            table.add_row(key_cells(stream.key).into_iter().chain(nanos));
+        }
+        table
+    }
+
+    fn cause_table(&self, report: &StateReport) -> Table {
+        let mut table = Table::new(
+            "causes",
+            &["device", "context", "stream", "state", "cause", "time_ns", "share_percent"],
+        );
+        let length = report.window.1 - report.window.0;
+        let mut rows: Vec<_> = report
+            .streams
+            .iter()
+            .filter(|stream| self.wants(stream.key))
+            .flat_map(|stream| stream.sums.iter().map(|(what, nanos)| (stream.key, *what, *nanos)))
+            .filter(|(_, (_, cause), _)| *cause != StateCause::None)
+            .collect();
+        rows.sort_by_key(|(key, what, nanos)| (std::cmp::Reverse(*nanos), *key, *what));
+        table.set_all_rows(rows.len());
+        for (key, (state, cause), nanos) in rows.into_iter().take(self.most()) {
+            let what =
+                [state.word().into(), cause.word().into(), Cell::Nanos(nanos), Cell::share(nanos, length)];
+            table.add_row(key_cells(key).into_iter().chain(what));
+        }
+        table
+    }
+
+    fn device_table(&self, report: &StateReport) -> Table {
+        let mut table = Table::new(
+            "devices",
+            &["device", "window_ns", "busy_ns", "busy_percent", "streams", "streams_at_once", "max_queue"],
+        );
+        let length = report.window.1 - report.window.0;
+        for (device, concurrency) in report.devices.iter().filter(|(device, _)| self.wants_device(device.0)) {
+            let busy = length - concurrency.get(&0).copied().unwrap_or(0);
+            let streams = report.streams.iter().filter(|stream| stream.key.0 == *device);
+            table.add_row([
+                Cell::Gpu(device.0),
+                Cell::Nanos(length),
+                Cell::Nanos(busy),
+                Cell::share(busy, length),
+                Cell::Count(streams.clone().count() as u64),
+                Cell::Count(concurrency.keys().max().copied().unwrap_or(0)),
+                Cell::Count(streams.map(|stream| stream.max_queue).max().unwrap_or(0)),
+            ]);
+        }
+        table
+    }
+
+    fn concurrency_table(&self, report: &StateReport) -> Table {
+        let mut table = Table::new("concurrency", &["device", "running_streams", "time_ns", "share_percent"]);
+        let length = report.window.1 - report.window.0;
+        for (device, concurrency) in report.devices.iter().filter(|(device, _)| self.wants_device(device.0)) {
+            for (count, nanos) in concurrency {
+                table.add_row([
+                    Cell::Gpu(device.0),
+                    Cell::Count(*count),
+                    Cell::Nanos(*nanos),
+                    Cell::share(*nanos, length),
+                ]);
+            }
+        }
+        table
+    }
+
+    fn delay_table(&self, report: &StateReport) -> Table {
+        const CAUSES: [StateCause; 7] = [
+            StateCause::InOrder,
+            StateCause::Event,
+            StateCause::Collective,
+            StateCause::LaunchLatency,
+            StateCause::DefaultStream,
+            StateCause::NoProcessor,
+            StateCause::Unknown,
+        ];
+        let mut table = Table::new(
+            "launch_delays",
+            &[
+                "device",
+                "context",
+                "stream",
+                "launched",
+                "p50_ns",
+                "p95_ns",
+                "max_ns",
+                "in_order_ns",
+                "event_ns",
+                "collective_ns",
+                "launch_latency_ns",
+                "default_stream_ns",
+                "no_processor_ns",
+                "unknown_ns",
+            ],
+        );
+        let wanted: Vec<_> = report.streams.iter().filter(|stream| self.wants(stream.key)).collect();
+        table.set_all_rows(wanted.len());
+        for stream in wanted.into_iter().take(self.most()) {
+            let delays = &stream.delays;
+            let percentile = |percent| delays.percentile(percent).map_or(Cell::Nothing, Cell::Nanos);
+            let causes = CAUSES.map(|cause| Cell::Nanos(delays.by_cause.get(&cause).copied().unwrap_or(0)));
+            let counts =
+                [Cell::Count(delays.nanos.len() as u64), percentile(50), percentile(95), percentile(100)];
+            table.add_row(key_cells(stream.key).into_iter().chain(counts).chain(causes));
+        }
+        table
+    }
+
+    fn series_table(&self, report: &StateReport) -> Table {
+        let mut table = Table::new(
+            "over_time",
+            &["start_ns", "device", "busy_percent", "streams_ns", "queued_ns", "bytes", "bandwidth_gb_per_s"],
+        );
+        for (device, rows) in report.series.iter().filter(|(device, _)| self.wants_device(device.0)) {
+            for row in rows {
+                let length = row.end - row.start;
+                table.add_row([
+                    Cell::Nanos(row.start - report.window.0),
+                    Cell::Gpu(device.0),
+                    Cell::share(row.busy_ns, length),
+                    Cell::Nanos(row.stream_ns),
+                    Cell::Nanos(row.queue_ns),
+                    Cell::Bytes(row.bytes),
+                    Cell::Bandwidth(row.bytes as f64 / length.max(1) as f64),
+                ]);
+            }
+        }
+        table
+    }
+
+    fn wants_device(&self, device: u32) -> bool {
+        self.device.is_none_or(|wanted| wanted == device)
+    }
+}
+
+/// Returns a function that tells whether work moves data between GPUs.
+fn collective_test(profile: &Profile) -> impl Fn(Work) -> bool + use<> {
+    let named = profile.kernels().into_iter().map(|(name, _)| Work::Kernel(name));
+    let collectives: HashSet<Work> =
+        named.filter(|work| is_communication_kernel(&work_name(profile, *work))).collect();
+    move |work| collectives.contains(&work)
+}
+
+fn interval_table() -> Table {
+    Table::new(
+        "intervals",
+        &["start_ns", "duration_ns", "device", "context", "stream", "state", "cause", "event", "work"],
+    )
+}
+
+fn interval_cells(profile: &Profile, key: StreamKey, interval: &Interval, zero: u64) -> Vec<Cell> {
+    let [device, context, stream] = key_cells(key);
+    vec![
+        Cell::Nanos(interval.start - zero),
+        Cell::Nanos(interval.end - interval.start),
+        device,
+        context,
+        stream,
+        interval.state.word().into(),
+        match interval.cause {
+            StateCause::None => Cell::Nothing,
+            cause => cause.word().into(),
+        },
+        interval.event.map_or(Cell::Nothing, |event| Cell::Id(event.0.into())),
+        interval
+            .work
+            .map_or(Cell::Nothing, |work| Cell::Kernels(vec![work_name(profile, work).into_owned()])),
+    ]
+}
+
+fn key_cells((device, context, stream): StreamKey) -> [Cell; 3] {
+    [Cell::Gpu(device.0), Cell::Id(context.0.into()), Cell::Id(stream.0.into())]
+}

@@ -1,0 +1,288 @@
+//! The state of each stream at each moment: what it did, or what it waited for.
+//!
+//! ```text
+//!   window                                                                                  window
+//!   |. idle .|-------- pending or waiting --------|######|. idle .|- pending -|####|. finished .|
+//!            call of the next operation     begin  running
+//! ```
+//!
+//! The intervals of a stream have no gaps and do not overlap, so the sums of its states equal the window exactly. The
+//! causes of gaps are those of idle time ([`gap_causes`]), applied to one stream instead of one device.
+
+mod collect;
+mod sums;
+#[cfg(test)]
+mod tests;
+mod walk;
+
+pub use collect::{StreamKey, StreamRows};
+pub use sums::{Concurrency, Delays, SeriesRow};
+pub use walk::{Interval, State, StateCause};
+
+use std::collections::BTreeMap;
+
+use collect::{StreamOp, StreamWait};
+use gpuflame_model::profile::Profile;
+use gpuflame_model::record::{DeviceId, WindowEdge, Work};
+use sums::{SpanSums, count_concurrent};
+use walk::StreamWalk;
+
+/// Settings of a reconstruction. Times are in ns after the start of the window.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StateOptions {
+    /// Start of the part to show; default: the start of the window.
+    pub from: Option<u64>,
+    /// End of the part to show; default: the end of the window.
+    pub to: Option<u64>,
+    /// Length of the parts of [`StateReport::series`]; default: a tenth of the time.
+    pub step: Option<u64>,
+}
+
+/// Time in ns by state and cause.
+pub type StateSums = BTreeMap<(State, StateCause), u64>;
+
+/// States of one stream.
+#[derive(Clone, Debug)]
+pub struct StreamStates {
+    /// Device, GPU context and stream.
+    pub key: StreamKey,
+    /// Number of operations in the shown time.
+    pub ops: u64,
+    /// Time by state and cause. The sum is the shown time.
+    pub sums: StateSums,
+    /// Times from launch to begin of the operations that begin in the shown time.
+    pub delays: Delays,
+    /// Maximum number of operations launched and not finished.
+    pub max_queue: u64,
+}
+
+impl StreamStates {
+    /// Returns the time in a state, in ns.
+    pub fn nanos(&self, state: State) -> u64 {
+        self.sums.iter().filter(|((one, _), _)| *one == state).map(|(_, nanos)| nanos).sum()
+    }
+}
+
+/// States of all streams of a run.
+#[derive(Clone, Debug, Default)]
+pub struct StateReport {
+    /// Start and end of the shown time, in ns since 1970.
+    pub window: (u64, u64),
+    /// Streams by device, context and number.
+    pub streams: Vec<StreamStates>,
+    /// Concurrent streams, by device.
+    pub devices: Vec<(DeviceId, Concurrency)>,
+    /// The shown time in equal parts, by device.
+    pub series: Vec<(DeviceId, Vec<SeriesRow>)>,
+    /// Number of operations without usable times, which have no state.
+    pub untimed: u64,
+}
+
+/// Number of parts of the series if the user names no length.
+const DEFAULT_PARTS: u64 = 10;
+/// Maximum number of parts of a series.
+pub const MAX_PARTS: u64 = 10_000;
+
+/// Returns the states of all streams. Passes each interval to `each`, by stream and time. `is_collective` tells whether work
+/// moves data between GPUs. Returns `None` if there is no operation with usable times.
+pub fn reconstruct_states(
+    mut rows: StreamRows,
+    profile: &Profile,
+    options: StateOptions,
+    is_collective: &dyn Fn(Work) -> bool,
+    each: &mut dyn FnMut(StreamKey, &Interval),
+) -> Option<StateReport> {
+    rows.sort();
+    let whole = whole_window(&rows, profile)?;
+    let cut = |offset: u64| whole.0.saturating_add(offset).min(whole.1);
+    let shown = (options.from.map_or(whole.0, cut), options.to.map_or(whole.1, cut));
+    let closed = closed_times(profile);
+    let waits = rows.stream_waits();
+    let mut report = StateReport { window: shown, untimed: rows.untimed, ..StateReport::default() };
+    let devices: Vec<DeviceBusy> =
+        rows.keys.chunk_by(|a, b| a.0 == b.0).map(|keys| DeviceBusy::new(&rows, keys[0].0)).collect();
+    for (number, &key) in (0..).zip(&rows.keys) {
+        let ops = rows.ops_of(number);
+        let Some(device) = devices.iter().find(|device| device.id == key.0) else { continue };
+        let mut sums = StateSums::new();
+        let mut walk = StreamWalk {
+            waits: waits_of(&waits, number),
+            busy: &device.busy,
+            blocking: device.blocking(key),
+            is_collective,
+            closed: &closed,
+            whole,
+            shown,
+            delays: Delays::default(),
+            open: None,
+            each: &mut |interval| {
+                *sums.entry((interval.state, interval.cause)).or_default() += interval.end - interval.start;
+                each(key, interval);
+            },
+        };
+        walk.run(ops);
+        let delays = std::mem::take(&mut walk.delays).finished();
+        let begins = ops.iter().filter(|op| (shown.0..shown.1).contains(&op.start)).count() as u64;
+        report.streams.push(StreamStates { key, ops: begins, sums, delays, max_queue: max_queue(ops) });
+    }
+    for device in &devices {
+        report.devices.push((device.id, count_concurrent(&device.starts, &device.ends, shown)));
+        report.series.push((device.id, series(&rows, device, shown, options.step)));
+    }
+    Some(report)
+}
+
+/// Returns the time from the first operation, or the opening of the first window, to the end of the last.
+fn whole_window(rows: &StreamRows, profile: &Profile) -> Option<(u64, u64)> {
+    let edges = profile.windows().iter();
+    let opened = edges.clone().find(|(edge, _)| *edge == WindowEdge::Open).map(|(_, time)| time.0);
+    let closed = edges.rev().find(|(edge, _)| *edge == WindowEdge::Close).map(|(_, time)| time.0);
+    let first = rows.ops.iter().map(|op| op.start).min()?;
+    let last = rows.ops.iter().map(|op| op.end).max()?;
+    let opened = opened.filter(|time| *time != 0);
+    Some((opened.map_or(first, |time| time.min(first)), closed.map_or(last, |time| time.max(last))))
+}
+
+/// Returns the times between two windows, in order.
+fn closed_times(profile: &Profile) -> Vec<(u64, u64)> {
+    let (mut closed, mut since) = (Vec::new(), None);
+    for &(edge, time) in profile.windows() {
+        match edge {
+            WindowEdge::Close => since = Some(time.0),
+            WindowEdge::Open => {
+                closed.extend(since.take().filter(|since| *since < time.0).map(|at| (at, time.0)))
+            }
+        }
+    }
+    let mut end = 0;
+    closed.retain(|&(from, to)| from >= std::mem::replace(&mut end, to));
+    closed
+}
+
+fn waits_of(waits: &[StreamWait], stream: u32) -> &[StreamWait] {
+    let from = waits.partition_point(|wait| wait.stream < stream);
+    let to = waits.partition_point(|wait| wait.stream <= stream);
+    &waits[from..to]
+}
+
+/// Number that CUPTI gives to the legacy default stream of a context.
+const DEFAULT_STREAM: u32 = 7;
+
+/// Times in which the streams of a device ran.
+struct DeviceBusy {
+    id: DeviceId,
+    /// Starts and ends of the running intervals of all streams, each sorted.
+    starts: Vec<u64>,
+    ends: Vec<u64>,
+    /// Union of these intervals.
+    busy: Vec<(u64, u64)>,
+    /// Running intervals of default streams.
+    defaults: Vec<(StreamKey, Vec<(u64, u64)>)>,
+}
+
+impl DeviceBusy {
+    fn new(rows: &StreamRows, id: DeviceId) -> Self {
+        let (mut starts, mut ends, mut defaults) = (Vec::new(), Vec::new(), Vec::new());
+        for (number, &key) in (0..).zip(&rows.keys).filter(|(_, key)| key.0 == id) {
+            let mut own = Vec::new();
+            running(rows.ops_of(number), &mut |start, end| {
+                starts.push(start);
+                ends.push(end);
+                if key.2.0 == DEFAULT_STREAM {
+                    own.push((start, end));
+                }
+            });
+            if key.2.0 == DEFAULT_STREAM {
+                defaults.push((key, own));
+            }
+        }
+        starts.sort_unstable();
+        ends.sort_unstable();
+        let (mut busy, mut since) = (Vec::new(), 0);
+        // The number of running streams is 0 before the start `at` if as many intervals have ended.
+        for at in 1..=starts.len() {
+            if at == starts.len() || ends[at - 1] < starts[at] {
+                busy.push((starts[since], ends[at - 1]));
+                since = at;
+            }
+        }
+        Self { id, starts, ends, busy, defaults }
+    }
+
+    /// Running intervals of what the default stream rule makes this stream wait for: the default stream of its context, or all
+    /// streams if this is the default stream.
+    fn blocking(&self, key: StreamKey) -> &[(u64, u64)] {
+        if key.2.0 == DEFAULT_STREAM {
+            return &self.busy;
+        }
+        let default = self.defaults.iter().find(|(other, _)| other.1 == key.1);
+        default.map_or(&[], |(_, times)| times.as_slice())
+    }
+}
+
+/// Calls `each` with the times in which the sorted operations of one stream ran, merged where they touch.
+fn running(ops: &[StreamOp], each: &mut dyn FnMut(u64, u64)) {
+    let mut open: Option<(u64, u64)> = None;
+    for op in ops.iter().filter(|op| op.start < op.end) {
+        match &mut open {
+            Some((_, end)) if op.start <= *end => *end = (*end).max(op.end),
+            _ => {
+                if let Some((start, end)) = open.replace((op.start, op.end)) {
+                    each(start, end);
+                }
+            }
+        }
+    }
+    if let Some((start, end)) = open {
+        each(start, end);
+    }
+}
+
+/// Returns the maximum number of operations that were launched and not finished. Operations without a launch count from their
+/// start.
+fn max_queue(ops: &[StreamOp]) -> u64 {
+    let mut entered: Vec<u64> = ops.iter().map(queued_since).collect();
+    let mut left: Vec<u64> = ops.iter().map(|op| op.end).collect();
+    entered.sort_unstable();
+    left.sort_unstable();
+    let (mut done, mut most) = (0, 0);
+    for (at, time) in entered.iter().enumerate() {
+        while done < left.len() && left[done] <= *time {
+            done += 1;
+        }
+        most = most.max((at + 1).saturating_sub(done));
+    }
+    most as u64
+}
+
+fn queued_since(op: &StreamOp) -> u64 {
+    if op.call == 0 { op.start } else { op.call.min(op.start) }
+}
+
+fn series(rows: &StreamRows, device: &DeviceBusy, shown: (u64, u64), step: Option<u64>) -> Vec<SeriesRow> {
+    let length = shown.1 - shown.0;
+    let step = step.unwrap_or_else(|| length.div_ceil(DEFAULT_PARTS)).max(length.div_ceil(MAX_PARTS)).max(1);
+    let sums = || SpanSums::new(shown, step);
+    let (mut busy, mut streams, mut queue, mut bytes) = (sums(), sums(), sums(), sums());
+    device.busy.iter().for_each(|&(start, end)| busy.add(start, end));
+    // Sums over all streams do not need the pairs of starts and ends, only that there are as many.
+    device.starts.iter().zip(&device.ends).for_each(|(&start, &end)| streams.add(start, end));
+    let on_device = |op: &&StreamOp| rows.keys[op.stream as usize].0 == device.id;
+    rows.ops.iter().filter(on_device).for_each(|op| queue.add(queued_since(op), op.end));
+    let moved = rows.moved.iter().filter(|moved| moved.device == device.id);
+    moved.for_each(|moved| bytes.add_amount(moved.start, moved.end, moved.bytes));
+    let (busy, streams, queue, bytes) =
+        (busy.finished(), streams.finished(), queue.finished(), bytes.finished());
+    let row = |at: usize| {
+        let start = shown.0 + at as u64 * step;
+        SeriesRow {
+            start,
+            end: start.saturating_add(step).min(shown.1),
+            busy_ns: busy[at],
+            stream_ns: streams[at],
+            queue_ns: queue[at],
+            bytes: bytes[at],
+        }
+    };
+    (0..busy.len()).map(row).collect()
+}

@@ -1,0 +1,139 @@
+//! Sums over the streams of a device: how many run at the same time, how long launches take, and amounts over time.
+
+use super::walk::StateCause;
+use std::collections::BTreeMap;
+
+/// Time in ns by the number of streams that run at the same time.
+pub type Concurrency = BTreeMap<u64, u64>;
+
+/// Returns the time within `shown` by number of intervals that cover it. Starts and ends are sorted.
+pub(super) fn count_concurrent(starts: &[u64], ends: &[u64], shown: (u64, u64)) -> Concurrency {
+    let mut by_count = Concurrency::new();
+    let (mut begun, mut ended, mut at) = (0, 0, shown.0);
+    while at < shown.1 {
+        while begun < starts.len() && starts[begun] <= at {
+            begun += 1;
+        }
+        while ended < ends.len() && ends[ended] <= at {
+            ended += 1;
+        }
+        let next =
+            starts.get(begun).copied().unwrap_or(u64::MAX).min(ends.get(ended).copied().unwrap_or(u64::MAX));
+        let next = next.min(shown.1);
+        *by_count.entry((begun - ended) as u64).or_default() += next - at;
+        at = next;
+    }
+    by_count
+}
+
+/// Times from the start of the launch call to the begin of the operation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Delays {
+    /// Delays of single operations; sorted once finished.
+    pub nanos: Vec<u64>,
+    /// Sum of the delays by cause.
+    pub by_cause: BTreeMap<StateCause, u64>,
+}
+
+impl Delays {
+    pub(super) fn finished(mut self) -> Self {
+        self.nanos.sort_unstable();
+        self
+    }
+
+    /// Returns the delay that `percent` of the operations do not exceed; `None` without operations.
+    pub fn percentile(&self, percent: usize) -> Option<u64> {
+        let rank = (self.nanos.len() * percent).div_ceil(100).max(1);
+        self.nanos.get(rank - 1).copied()
+    }
+}
+
+/// Part of the shown time, on one device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SeriesRow {
+    /// Start, in ns since 1970.
+    pub start: u64,
+    /// End, in ns since 1970.
+    pub end: u64,
+    /// Time in which at least one stream ran, in ns.
+    pub busy_ns: u64,
+    /// Sum of the running times of all streams, in ns.
+    pub stream_ns: u64,
+    /// Sum over all operations of the time in which they were launched and not finished, in ns.
+    pub queue_ns: u64,
+    /// Bytes that copies and fills moved.
+    pub bytes: u64,
+}
+
+/// Amounts by part of a time.
+pub(super) struct SpanSums {
+    shown: (u64, u64),
+    step: u64,
+    partial: Vec<u64>,
+    /// Change in the number of spans that cover a part completely.
+    complete: Vec<i64>,
+}
+
+impl SpanSums {
+    pub(super) fn new(shown: (u64, u64), step: u64) -> Self {
+        let parts = (shown.1 - shown.0).div_ceil(step) as usize;
+        Self { shown, step, partial: vec![0; parts], complete: vec![0; parts + 1] }
+    }
+
+    /// Adds a span to each part that it overlaps, by the time of the overlap.
+    pub(super) fn add(&mut self, start: u64, end: u64) {
+        let (start, end) = (start.max(self.shown.0), end.min(self.shown.1));
+        if start >= end {
+            return;
+        }
+        let (first, last) = (self.part(start), self.part(end - 1));
+        if first == last {
+            self.partial[first] = self.partial[first].saturating_add(end - start);
+            return;
+        }
+        let [after_first, at_last] = [self.start_of(first + 1), self.start_of(last)];
+        self.partial[first] = self.partial[first].saturating_add(after_first - start);
+        self.partial[last] = self.partial[last].saturating_add(end - at_last);
+        self.complete[first + 1] += 1;
+        self.complete[last] -= 1;
+    }
+
+    /// Divides an amount among the parts that a span overlaps, in proportion to time. An instant belongs to one part.
+    pub(super) fn add_amount(&mut self, start: u64, end: u64, amount: u64) {
+        let within = self.shown.0..self.shown.1;
+        if start >= end {
+            if within.contains(&start) {
+                let part = self.part(start);
+                self.partial[part] = self.partial[part].saturating_add(amount);
+            }
+            return;
+        }
+        let moved =
+            |until: u64| (u128::from(amount) * u128::from(until - start) / u128::from(end - start)) as u64;
+        let (mut at, to) = (start.max(within.start), end.min(within.end));
+        while at < to {
+            let part = self.part(at);
+            let next = self.start_of(part + 1).min(to);
+            self.partial[part] = self.partial[part].saturating_add(moved(next) - moved(at));
+            at = next;
+        }
+    }
+
+    fn part(&self, time: u64) -> usize {
+        ((time - self.shown.0) / self.step) as usize
+    }
+
+    fn start_of(&self, part: usize) -> u64 {
+        self.shown.0.saturating_add((part as u64).saturating_mul(self.step))
+    }
+
+    /// Returns the sums by part.
+    pub(super) fn finished(self) -> Vec<u64> {
+        let mut covering = 0_i64;
+        let add = |(partial, change): (&u64, &i64)| {
+            covering += change;
+            partial.saturating_add(covering.unsigned_abs().saturating_mul(self.step))
+        };
+        self.partial.iter().zip(&self.complete).map(add).collect()
+    }
+}

@@ -1,0 +1,307 @@
+//! Walks the operations of one stream in order, and states what the stream did at each moment.
+
+use super::collect::{StreamOp, StreamWait};
+use super::sums::Delays;
+use gpuflame_explain::timeline::{MAX_DELIVERY_NS, gap_causes};
+use gpuflame_model::profile::Cause;
+use gpuflame_model::record::{EventId, Work};
+
+/// State of a stream. If several apply, the first one counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum State {
+    /// An operation runs.
+    Running,
+    /// The next operation is launched and waits for an event.
+    Waiting,
+    /// The next operation is launched and has not begun, and waits for no known event.
+    Pending,
+    /// The next operation is not launched yet, or its launch is unknown.
+    Idle,
+    /// The last operation has ended.
+    Finished,
+    /// No operation runs, and no window was open.
+    NotRecorded,
+}
+
+impl State {
+    /// All states, in the order in which they count.
+    pub const ALL: [Self; 6] =
+        [Self::Running, Self::Waiting, Self::Pending, Self::Idle, Self::Finished, Self::NotRecorded];
+
+    /// Returns the word for tables.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Waiting => "waiting",
+            Self::Pending => "pending",
+            Self::Idle => "idle",
+            Self::Finished => "finished",
+            Self::NotRecorded => "not_recorded",
+        }
+    }
+}
+
+/// Cause of a state, or of a part of a launch delay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum StateCause {
+    /// The state has no cause: running, finished or not recorded.
+    None,
+    /// Earlier work of the stream runs. Only delays have this cause, because the stream itself is then running.
+    InOrder,
+    /// The operation waits for an event.
+    Event,
+    /// The operation waits for an event that follows a kernel which moves data between GPUs.
+    Collective,
+    /// The launch call is in flight, or returned at most 10 us ago.
+    LaunchLatency,
+    /// The legacy default stream waits for other streams, or another stream waits for it.
+    DefaultStream,
+    /// Other streams ran for the whole time, and no other cause is known.
+    NoProcessor,
+    /// The launch call has not begun.
+    HostLate,
+    /// The data does not tell.
+    Unknown,
+}
+
+impl StateCause {
+    /// Returns the word for tables; empty for [`StateCause::None`].
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::None => "",
+            Self::InOrder => "in_order",
+            Self::Event => "event",
+            Self::Collective => "collective",
+            Self::LaunchLatency => Cause::LaunchLatency.word(),
+            Self::DefaultStream => "default_stream",
+            Self::NoProcessor => "no_processor",
+            Self::HostLate => Cause::HostLate.word(),
+            Self::Unknown => Cause::Unknown.word(),
+        }
+    }
+}
+
+/// Time in which a stream had one state for one cause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interval {
+    /// Start, in ns since 1970.
+    pub start: u64,
+    /// End, in ns since 1970.
+    pub end: u64,
+    /// State of the stream.
+    pub state: State,
+    /// Cause of the state.
+    pub cause: StateCause,
+    /// Event that the stream waits for, if it is known.
+    pub event: Option<EventId>,
+    /// Work that runs first, or that begins next; for [`StateCause::Collective`], the work waited for.
+    pub work: Option<Work>,
+}
+
+/// A walk over the operations of one stream.
+pub(super) struct StreamWalk<'a> {
+    /// Waits of the stream, by time.
+    pub(super) waits: &'a [StreamWait],
+    /// Times in which any stream of the device ran.
+    pub(super) busy: &'a [(u64, u64)],
+    /// Times in which streams ran that the default stream rule makes this stream wait for.
+    pub(super) blocking: &'a [(u64, u64)],
+    pub(super) is_collective: &'a dyn Fn(Work) -> bool,
+    /// Times between windows.
+    pub(super) closed: &'a [(u64, u64)],
+    pub(super) whole: (u64, u64),
+    /// Part of the window that is shown.
+    pub(super) shown: (u64, u64),
+    pub(super) delays: Delays,
+    /// Interval that may still grow.
+    pub(super) open: Option<Interval>,
+    pub(super) each: &'a mut dyn FnMut(&Interval),
+}
+
+/// What the next operation of a stream waits for, as far as it is known.
+#[derive(Clone, Copy, Debug, Default)]
+struct EventWaits {
+    /// The event that happened last, of those whose time is known.
+    known: Option<StreamWait>,
+    /// An event whose time is not known.
+    untimed: Option<StreamWait>,
+    /// Call of the operation that waits first.
+    call: u64,
+}
+
+impl StreamWalk<'_> {
+    /// Walks operations that are sorted by start.
+    pub(super) fn run(&mut self, ops: &[StreamOp]) {
+        let (mut at, mut taken, mut waits) = (self.whole.0, 0, EventWaits::default());
+        for (number, op) in ops.iter().enumerate() {
+            if op.call != 0 && (number == 0 || op.call != waits.call) {
+                waits = self.take_waits(&mut taken, op.call);
+            }
+            // Before the first operation, the stream may have waited since before the window.
+            let from = if number == 0 && op.call != 0 { at.min(op.call) } else { at };
+            self.add_delay(op, from);
+            if op.start > from {
+                self.gap(from, op, waits);
+            }
+            let running = (State::Running, StateCause::None);
+            self.emit((at.max(op.start), op.end), running, None, Some(op.work));
+            at = at.max(op.end);
+        }
+        self.emit((at, self.whole.1), (State::Finished, StateCause::None), None, None);
+        if let Some(last) = self.open.take() {
+            (self.each)(&last);
+        }
+    }
+
+    /// Returns the waits that were called since the previous operation, at or before `call`.
+    fn take_waits(&self, taken: &mut usize, call: u64) -> EventWaits {
+        let mut waits = EventWaits { call, ..EventWaits::default() };
+        while let Some(wait) = self.waits.get(*taken).filter(|wait| wait.time <= call) {
+            match wait.until {
+                Some(until) if waits.known.is_none_or(|known| known.until < Some(until)) => {
+                    waits.known = Some(*wait)
+                }
+                Some(_) => {}
+                None => waits.untimed = Some(*wait),
+            }
+            *taken += 1;
+        }
+        waits
+    }
+
+    /// Adds the delay of an operation before `from`, at which the stream was free.
+    fn add_delay(&mut self, op: &StreamOp, from: u64) {
+        if op.call == 0 || op.call > op.start || !self.is_shown(op) {
+            return;
+        }
+        self.delays.nanos.push(op.start - op.call);
+        self.delay(StateCause::InOrder, from.min(op.start).saturating_sub(op.call));
+    }
+
+    fn is_shown(&self, op: &StreamOp) -> bool {
+        (self.shown.0..self.shown.1).contains(&op.start)
+    }
+
+    fn delay(&mut self, cause: StateCause, nanos: u64) {
+        if nanos > 0 {
+            let sum = self.delays.by_cause.entry(cause).or_default();
+            *sum = sum.saturating_add(nanos);
+        }
+    }
+
+    /// States what the stream did from `from` until `op` began.
+    fn gap(&mut self, from: u64, op: &StreamOp, waits: EventWaits) {
+        let idle = |cause| (State::Idle, cause);
+        let Some(launched) = op.launched() else {
+            self.emit((from, op.start), idle(StateCause::Unknown), None, Some(op.work));
+            return;
+        };
+        let causes = gap_causes(from, op.start, op.start, launched);
+        let nanos =
+            |wanted| causes.iter().filter(|(cause, _)| *cause == wanted).map(|(_, nanos)| nanos).sum::<u64>();
+        let unknown = from + nanos(Cause::Unknown);
+        self.emit((from, unknown), idle(StateCause::Unknown), None, Some(op.work));
+        let called = unknown + nanos(Cause::HostLate);
+        self.emit((unknown, called), idle(StateCause::HostLate), None, Some(op.work));
+        self.launched_gap(called, called + nanos(Cause::LaunchLatency), op, waits);
+    }
+
+    /// States why `op`, which was launched, did not begin from `from` on. Until `delivered`, the launch itself takes time.
+    fn launched_gap(&mut self, from: u64, delivered: u64, op: &StreamOp, waits: EventWaits) {
+        let (mut at, mut delivered) = (from, delivered);
+        if let Some((wait, until)) = waits.known.and_then(|wait| Some((wait, wait.until?.min(op.start))))
+            && until > at
+        {
+            let last = wait.last_work.filter(|work| (self.is_collective)(*work));
+            let cause = if last.is_some() { StateCause::Collective } else { StateCause::Event };
+            self.launched_part((at, until), (State::Waiting, cause), wait.event, last.unwrap_or(op.work), op);
+            at = until;
+            delivered = delivered.max(until.saturating_add(MAX_DELIVERY_NS));
+        }
+        let delivered = delivered.clamp(at, op.start);
+        self.launched_part((at, delivered), (State::Pending, StateCause::LaunchLatency), None, op.work, op);
+        let (what, event) = match waits.untimed {
+            Some(wait) => ((State::Waiting, StateCause::Event), wait.event),
+            None => ((State::Pending, self.cause_of_rest(delivered, op.start)), None),
+        };
+        self.launched_part((delivered, op.start), what, event, op.work, op);
+    }
+
+    fn launched_part(
+        &mut self,
+        (from, to): (u64, u64),
+        what: (State, StateCause),
+        event: Option<EventId>,
+        work: Work,
+        op: &StreamOp,
+    ) {
+        if self.is_shown(op) {
+            self.delay(what.1, to - from);
+        }
+        self.emit((from, to), what, event, Some(work));
+    }
+
+    /// Returns the cause of a delay that neither the launch nor an event explains.
+    fn cause_of_rest(&self, from: u64, to: u64) -> StateCause {
+        let last_before = |times: &[(u64, u64)]| {
+            times.partition_point(|time| time.1 <= to).checked_sub(1).map(|at| times[at])
+        };
+        let is_blocked = last_before(self.blocking)
+            .is_some_and(|(start, end)| start <= from && end > from && to - end <= MAX_DELIVERY_NS);
+        if is_blocked {
+            return StateCause::DefaultStream;
+        }
+        let at = self.busy.partition_point(|time| time.1 < to);
+        match self.busy.get(at) {
+            Some(busy) if busy.0 <= from => StateCause::NoProcessor,
+            _ => StateCause::Unknown,
+        }
+    }
+
+    /// Adds an interval: the part of it that is shown, without the time between windows if nothing ran.
+    fn emit(
+        &mut self,
+        times: (u64, u64),
+        what: (State, StateCause),
+        event: Option<EventId>,
+        work: Option<Work>,
+    ) {
+        let (mut from, to) = (times.0.max(self.shown.0), times.1.min(self.shown.1));
+        if from >= to {
+            return;
+        }
+        if what.0 != State::Running {
+            let first = self.closed.partition_point(|closed| closed.1 <= from);
+            for &(start, end) in self.closed[first..].iter().take_while(|closed| closed.0 < to) {
+                let (start, end) = (start.max(from), end.min(to));
+                self.push(from, start, what, event, work);
+                self.push(start, end, (State::NotRecorded, StateCause::None), None, None);
+                from = end;
+            }
+        }
+        self.push(from, to, what, event, work);
+    }
+
+    fn push(
+        &mut self,
+        start: u64,
+        end: u64,
+        (state, cause): (State, StateCause),
+        event: Option<EventId>,
+        work: Option<Work>,
+    ) {
+        if start >= end {
+            return;
+        }
+        if let Some(open) = &mut self.open {
+            let is_same = (open.state, open.cause) == (state, cause)
+                && (state == State::Running || (open.event, open.work) == (event, work));
+            if is_same && open.end == start {
+                open.end = end;
+                return;
+            }
+            (self.each)(open);
+        }
+        self.open = Some(Interval { start, end, state, cause, event, work });
+    }
+}
