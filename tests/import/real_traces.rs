@@ -15,9 +15,10 @@ use gpuflame_explain::aggregate::Aggregate;
 use gpuflame_explain::join::{Join, Launched, Origin, Sink};
 use gpuflame_explain::timeline::Timeline;
 use gpuflame_export::{self as export, FOLDED, work_name};
-use gpuflame_model::profile::Profile;
-use gpuflame_model::profile::views::GPU;
+use gpuflame_model::profile::views::{GPU, WAITS};
+use gpuflame_model::profile::{Profile, Sample};
 use gpuflame_model::record::{Activity, CorrelationId, NameId, Row, Work};
+use gpuflame_offline::run::{self, ReadOptions};
 use gpuflame_traces::import::{self, Kind, LinkReport, Options};
 use gpuflame_traces::steps::Ops;
 use serde_json::Value;
@@ -161,6 +162,25 @@ fn chrome_traces_are_linked_as_counted_and_lose_no_nanosecond() {
         let path = folder.join(counted.0);
         assert_eq!(import::open(&path).unwrap().kind(), Kind::Chrome, "{}", counted.0);
         check(&path, counted);
+    }
+}
+
+#[test]
+fn waits_have_their_calls_and_the_records_of_their_events() {
+    let Some(traces) = traces() else { return };
+    // Records of events, how many of them have a call, calls that make a stream wait, calls in which the host waits.
+    let counted = [
+        ("alexnet", [20, 20, 20, 21]),
+        ("event_sync", [1, 1, 0, 4]),
+        ("event_sync_multi_stream", [3, 3, 1, 4]),
+    ];
+    for (name, counts) in counted {
+        let path = traces.join(format!("hta-critical/{name}.json.gz"));
+        let read = run::read(path, &ReadOptions::default()).unwrap();
+        let profile = read.profile();
+        let known = profile.dependencies();
+        let host_waits = profile.samples(&WAITS).iter().map(Sample::count).sum();
+        assert_eq!([known.event_records, known.record_calls, known.wait_calls, host_waits], counts, "{name}");
     }
 }
 

@@ -39,6 +39,7 @@ mod slice_edges;
 mod slices;
 mod sqlite;
 mod stack_frames;
+mod sync_rows;
 mod text;
 mod trace_collector;
 mod work;

@@ -15,15 +15,16 @@ use super::host_delays::{self, GapLabels, HostDelays};
 use super::link::{LinkReport, Linking};
 use super::slices::{FrameClass, ROOT, StackTree};
 use super::stack_frames::StackFrames;
-use super::trace_collector::{SyncRecord, TraceCollector};
+use super::sync_rows::SyncCalls;
+use super::trace_collector::TraceCollector;
 use super::work::OpRecord;
 use super::{Kind, NameTable, Opened, Options, Text};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::MAX_PLAUSIBLE_NS;
 use gpuflame_model::record::{
-    Activity, ContextFlags, ContextId, CorrelationId, Created, Detail, DeviceId, EventId, Frame,
-    GpuContextId, GraphId, GraphNodeId, HostState, IdMap, LabelId, LabelKind, Launch, Loss, Missing, NameId,
-    Nanos, Row, Step, StreamId, ThreadId,
+    Activity, ContextFlags, ContextId, CorrelationId, Created, Detail, DeviceId, Frame, GpuContextId,
+    GraphId, GraphNodeId, HostState, IdMap, LabelId, LabelKind, Launch, Loss, Missing, NameId, Nanos, Row,
+    Step, StreamId, ThreadId,
 };
 
 /// A start of 0 means "not recorded" if all other starts are later than this time, in ns on the trace's clock.
@@ -151,7 +152,7 @@ impl TraceCollector {
         self.emit_names(each);
         self.emit_steps(linked.offset, each);
         let contexts = self.emit_contexts(&stacks, delay_stacks, created, linked.offset, each);
-        self.emit_work(&contexts, &mut linked, each);
+        self.emit_work(contexts, &mut linked, each);
         linked
     }
 
@@ -384,6 +385,13 @@ impl TraceCollector {
         }
         let shown = self.calls.iter().filter(|call| call.is_shown());
         let calls = shown.map(|call| context(call.stack, call.thread, each)).collect();
+        let mut sync_calls = SyncCalls::find(&self.syncs, &self.calls);
+        for number in sync_calls.numbers() {
+            let call = &self.calls[number as usize];
+            if call.stack != u32::MAX {
+                sync_calls.contexts.insert(number, context(call.stack, call.thread, each));
+            }
+        }
         let mut made: Vec<(u32, Option<u32>)> = created.into_iter().collect();
         made.sort_unstable();
         let mut created = IdMap::default();
@@ -392,7 +400,7 @@ impl TraceCollector {
             let context = stack.map(|stack| context(stack, thread, each));
             created.insert(op, context.map_or(Created::Unknown, Created::Context));
         }
-        RowContexts { calls, created }
+        RowContexts { calls, sync_calls, created }
     }
 
     /// Returns thread ids: the trace's own, or a new id if the thread has no number or another process uses its
@@ -411,7 +419,7 @@ impl TraceCollector {
         self.thread_facts.iter().map(number).collect()
     }
 
-    fn emit_work(&self, contexts: &RowContexts, linked: &mut LinkReport, each: &mut dyn FnMut(&Row<'_>)) {
+    fn emit_work(&self, contexts: RowContexts, linked: &mut LinkReport, each: &mut dyn FnMut(&Row<'_>)) {
         let offset = linked.offset;
         let nanos = |time: i64| to_row_time(time, offset);
         // Operations are ordered by call, and by time within a call.
@@ -430,6 +438,7 @@ impl TraceCollector {
         let mut file_ids = vec![0];
         file_ids.extend(before.iter().map(|at| self.ops[*at as usize].correlation));
         let mut correlation = before.len() as u32;
+        let mut sync_ids = IdMap::default();
         let mut calls: Vec<(u32, ContextId)> = (0..)
             .zip(&self.calls)
             .filter(|(_, call)| call.is_shown())
@@ -447,6 +456,9 @@ impl TraceCollector {
             // first operation is used.
             let of_ops = || own.first().map_or(0, |at| self.ops[*at as usize].correlation);
             file_ids.push(if call.correlation == 0 { of_ops() } else { call.correlation });
+            if contexts.sync_calls.contexts.contains_key(&at) {
+                sync_ids.insert(at, id);
+            }
             let duration = u32::try_from(call.end.saturating_sub(call.start).max(0)).unwrap_or(u32::MAX);
             each(&Row::Launch(Launch {
                 time: nanos(call.start),
@@ -471,25 +483,10 @@ impl TraceCollector {
                 ..to_activity(op, CorrelationId(id), &nanos)
             }));
         }
-        correlation = correlation.wrapping_add(other.len() as u32);
         file_ids.extend(other.iter().map(|at| self.ops[*at as usize].correlation));
-        let mut syncs: Vec<&SyncRecord> = self.syncs.iter().collect();
-        syncs.sort_by_key(|sync| (sync.start, sync.end));
-        for sync in syncs {
-            correlation = correlation.wrapping_add(1);
-            file_ids.push(sync.correlation);
-            each(&Row::Sync(gpuflame_model::record::SyncRecord {
-                kind: sync.kind,
-                start: nanos(sync.start),
-                end: nanos(sync.end),
-                correlation: CorrelationId(correlation),
-                context: GpuContextId(sync.context),
-                stream: sync.stream.map(StreamId),
-                event: sync.event.map(EventId),
-                sync: None,
-                result: 0,
-            }));
-        }
+        let mut sync_calls = contexts.sync_calls;
+        sync_calls.ids = sync_ids;
+        self.emit_syncs(sync_calls, &mut file_ids, &nanos, each);
         linked.file_ids = file_ids;
     }
 }
@@ -498,6 +495,8 @@ impl TraceCollector {
 struct RowContexts {
     /// Contexts of the calls that become rows, in call order.
     calls: Vec<ContextId>,
+    /// Calls that waited or recorded an event.
+    sync_calls: SyncCalls,
     /// Origin of the graph nodes of operations, by index of the operation.
     created: IdMap<u32, Created>,
 }

@@ -129,6 +129,8 @@ impl Sink for TraceCollector {
                 stream: sync.stream,
                 event: sync.event,
                 correlation: sync.correlation.unwrap_or(0),
+                on_stream: sync.on_stream,
+                record_correlation: sync.record_correlation.unwrap_or(0),
             }),
             Event::Thread(named) if named.thread != Id::None => {
                 let thread = self.thread_number(named.process, named.thread);
@@ -543,6 +545,10 @@ pub(super) struct SyncRecord {
     pub(super) stream: Option<u32>,
     pub(super) event: Option<u32>,
     pub(super) correlation: u64,
+    /// Stream on which the event was recorded.
+    pub(super) on_stream: Option<u32>,
+    /// Correlation id of the call that recorded the event; 0 if unknown.
+    pub(super) record_correlation: u64,
 }
 
 /// Returns the kind of a wait, from names such as `Stream Sync`, `STREAM_SYNCHRONIZE`, `cudaStreamSynchronize`.
