@@ -82,7 +82,8 @@ impl States {
         let mut zero = None;
         let report =
             reconstruct_states(rows, profile, states, &collective_test(profile), &mut |key, interval| {
-                let zero = *zero.get_or_insert(interval.start);
+                // The first interval starts at the beginning of the time that is shown.
+                let zero = *zero.get_or_insert(interval.start - self.shown_from());
                 if self.intervals && self.wants(key) {
                     all_intervals += 1;
                     if all_intervals <= self.most() {
@@ -134,6 +135,11 @@ impl States {
     fn wants(&self, key: StreamKey) -> bool {
         self.device.is_none_or(|device| key.0.0 == device)
             && self.stream.is_none_or(|stream| key.2.0 == stream)
+    }
+
+    /// Returns the beginning of the time that is shown, after the start of the window.
+    fn shown_from(&self) -> u64 {
+        self.from.map_or(0, i64::unsigned_abs)
     }
 
     fn most(&self) -> usize {
@@ -294,7 +300,7 @@ impl States {
             StateCause::Collective,
             StateCause::LaunchLatency,
             StateCause::DefaultStream,
-            StateCause::NoProcessor,
+            StateCause::OtherStreams,
             StateCause::Unknown,
         ];
         let mut table = Table::new(
@@ -312,7 +318,7 @@ impl States {
                 "collective_ns",
                 "launch_latency_ns",
                 "default_stream_ns",
-                "no_processor_ns",
+                "other_streams_ns",
                 "unknown_ns",
             ],
         );
@@ -338,7 +344,7 @@ impl States {
             for row in rows {
                 let length = row.end - row.start;
                 table.add_row([
-                    Cell::Nanos(row.start - report.window.0),
+                    Cell::Nanos(row.start - report.window.0 + self.shown_from()),
                     Cell::Gpu(device.0),
                     Cell::share(row.busy_ns, length),
                     Cell::Nanos(row.stream_ns),

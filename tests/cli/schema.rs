@@ -49,7 +49,7 @@ fn all_json_conforms_to_the_published_schema() {
     let mut tables = std::collections::BTreeSet::new();
     let rankings = "kernels,stacks,line,function,delay,idle,copies,comm";
     for input in ["hand.gfr", "train.json"] {
-        let cases: [(&str, &[&str]); 8] = [
+        let cases: [(&str, &[&str]); 9] = [
             ("Top", &["top", input, "--by", rankings]),
             ("View", &["view", input]),
             ("View", &["view", input, "--stats"]),
@@ -57,6 +57,7 @@ fn all_json_conforms_to_the_published_schema() {
             ("Info", &["info", input]),
             ("Summary", &["summary", input]),
             ("Check", &["check", input]),
+            ("States", &["states", input, "--intervals"]),
             ("Diff", &["diff", input, "slower.json"]),
         ];
         for (verb, args) in cases {

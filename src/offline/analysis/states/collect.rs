@@ -66,6 +66,8 @@ pub struct StreamRows {
     last: u32,
     waits: Vec<SyncRecord>,
     records: Vec<EventRecord>,
+    /// Whether any wait, of a stream or the host, names the record of its event.
+    tells_records: bool,
     /// Times of calls that recorded events, by correlation id.
     record_calls: IdMap<u32, Nanos>,
     /// Number of activities without usable times, which are not stored.
@@ -103,8 +105,9 @@ impl StreamRows {
         &self.ops[from..to]
     }
 
-    /// Returns the calls that made streams wait, by stream and time, with the end of each wait if it is known. Requires
-    /// sorted operations.
+    /// Returns the calls that made streams wait, by stream and time, with the end of each wait if it is known. A wait for
+    /// an event that has no record is left out if other events have one: a stream does not wait for an event that was
+    /// never recorded. Requires sorted operations.
     pub(super) fn stream_waits(&self) -> Vec<StreamWait> {
         // A context belongs to one device.
         let by_context: IdMap<(GpuContextId, StreamId), u32> =
@@ -113,7 +116,8 @@ impl StreamRows {
         let records: IdMap<SyncId, &EventRecord> =
             self.records.iter().filter_map(|record| Some((record.sync?, record))).collect();
         let mut waits: Vec<StreamWait> = Vec::new();
-        for wait in &self.waits {
+        let has_record = |wait: &&SyncRecord| !self.tells_records || wait.sync.is_some();
+        for wait in self.waits.iter().filter(has_record) {
             let Some(&stream) = wait.stream.and_then(|stream| by_context.get(&(wait.context, stream))) else {
                 continue;
             };
@@ -194,8 +198,11 @@ impl Sink for StreamRows {
 
     fn host(&mut self, row: &Row<'_>) {
         match *row {
-            Row::Sync(sync) if sync.kind == SyncKind::STREAM_WAIT && sync.start.0 != 0 => {
-                self.waits.push(sync);
+            Row::Sync(sync) => {
+                self.tells_records |= sync.sync.is_some();
+                if sync.kind == SyncKind::STREAM_WAIT && sync.start.0 != 0 {
+                    self.waits.push(sync);
+                }
             }
             Row::EventRecord(record) => self.records.push(record),
             Row::EventCall(call) if call.event_use == EventUse::Record => {

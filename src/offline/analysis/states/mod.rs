@@ -10,14 +10,15 @@
 //! causes of gaps are those of idle time ([`gap_causes`]), applied to one stream instead of one device.
 
 mod collect;
+mod state;
 mod sums;
 #[cfg(test)]
 mod tests;
 mod walk;
 
 pub use collect::{StreamKey, StreamRows};
+pub use state::{Interval, State, StateCause};
 pub use sums::{Concurrency, Delays, SeriesRow};
-pub use walk::{Interval, State, StateCause};
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
 //! Sums over the streams of a device: how many run at the same time, how long launches take, and amounts over time.
 
-use super::walk::StateCause;
+use super::state::StateCause;
 use std::collections::BTreeMap;
 
 /// Time in ns by the number of streams that run at the same time.

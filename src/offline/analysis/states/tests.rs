@@ -170,7 +170,7 @@ fn delays_without_another_cause_are_of_the_processors_only_while_other_streams_r
     op(&mut rows, 15, (120, 122), 350, 360);
     let cause =
         |found: Vec<Expected>| found.into_iter().find(|one| one.0 == 132).map(|one| (one.1, one.2, one.3));
-    assert_eq!(cause(of_stream(rows, 14)), Some((250, Pending, By::NoProcessor)));
+    assert_eq!(cause(of_stream(rows, 14)), Some((250, Pending, By::OtherStreams)));
     let mut rows = StreamRows::default();
     op(&mut rows, 13, (90, 92), 100, 300);
     op(&mut rows, 15, (120, 122), 350, 360);
