@@ -1,6 +1,6 @@
 //! `gpuflame states`: what each stream did at each moment, and what it waited for.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 
 use clap::Args;
 
@@ -178,34 +178,22 @@ impl States {
         }
     }
 
-    /// Returns the sentence above the tables: in which state the streams spent most of their time.
+    /// Returns the sentence above the tables: the share of each state in the time of all streams, the largest first.
     fn answer(&self, report: &StateReport) -> String {
-        let mut sums: BTreeMap<(State, StateCause), u128> = BTreeMap::new();
         let streams = report.streams.iter().filter(|stream| self.wants(stream.key));
-        for (what, nanos) in streams.clone().flat_map(|stream| &stream.sums) {
-            *sums.entry(*what).or_default() += u128::from(*nanos);
-        }
-        let all: u128 = sums.values().sum();
-        let share = |nanos: u128| 100.0 * nanos as f64 / all.max(1) as f64;
-        let running: u128 =
-            sums.iter().filter(|(what, _)| what.0 == State::Running).map(|(_, nanos)| nanos).sum();
-        let count = streams.count();
-        let verb = if count == 1 { "stream runs" } else { "streams run" };
-        let other = sums.iter().filter(|(what, _)| what.0 != State::Running).max_by_key(|(_, nanos)| **nanos);
-        let most = match other {
-            Some(((state, cause), nanos)) => {
-                let cause =
-                    if cause.word().is_empty() { String::new() } else { format!(" ({})", cause.word()) };
-                format!("; most of the rest is {}{cause}, {:.1} %", state.word(), share(*nanos))
-                    .replace('_', " ")
-            }
-            None => String::new(),
+        let nanos = |state| streams.clone().map(|stream| u128::from(stream.nanos(state))).sum::<u128>();
+        let mut states: Vec<_> =
+            State::ALL.map(|state| (nanos(state), state.word().replace('_', " "))).into();
+        let all: u128 = states.iter().map(|(nanos, _)| nanos).sum();
+        states.sort_by_key(|(nanos, _)| std::cmp::Reverse(*nanos));
+        let share = |(nanos, word): &(u128, String)| {
+            format!("{word} {:.1} %", 100.0 * *nanos as f64 / all.max(1) as f64)
         };
-        format!(
-            "{count} {verb} {:.1} % of {}{most}.",
-            share(running),
-            format_nanos(report.window.1 - report.window.0)
-        )
+        let shares: Vec<String> = states.iter().filter(|(nanos, _)| *nanos > 0).map(share).collect();
+        let count = streams.count();
+        let noun = if count == 1 { "stream" } else { "streams" };
+        let length = format_nanos(report.window.1 - report.window.0);
+        format!("{count} {noun} in {length}: {}.", shares.join(", "))
     }
 
     fn state_table(&self, report: &StateReport) -> Table {
