@@ -5,8 +5,8 @@
 //! any time. Once an interpreter is found, the result is permanent, even if its frames cannot be read.
 //!
 //! While another thread is in `dlopen`, the loader lists a library before it has relocated it, so a call of a function
-//! of that library can jump to any address. The search therefore passes over an interpreter that was not initialized
-//! yet, and repeats when it has been: CPython can only initialize itself after it was relocated.
+//! of that library can jump to any address. The search therefore skips an interpreter that was not initialized
+//! yet, and repeats after the initialization: CPython can only initialize itself after it was relocated.
 
 use std::ffi::CStr;
 use std::ops::Range;
@@ -124,8 +124,8 @@ static INTERPRETER: AtomicPtr<Interpreter> = AtomicPtr::new(null_mut());
 static OFF_REASON: AtomicU32 = AtomicU32::new(0);
 /// The loader's state at the last search for an interpreter, as a word.
 static LAST_SEARCH: AtomicU64 = AtomicU64::new(u64::MAX);
-/// Address of the flags of a type of the interpreter that the last search passed over, because it was not initialized;
-/// 0 if there was none. Read and written while the loader's lock is held.
+/// Address of the flags of a type of the interpreter that the last search skipped because it was not initialized; 0
+/// if no interpreter was skipped. Read and written while the loader's lock is held.
 static UNINITIALIZED: AtomicU64 = AtomicU64::new(0);
 
 /// Offset of `tp_basicsize` in a type object, and of `tp_flags`, the same since CPython 3.0 in builds with the GIL.
@@ -176,7 +176,7 @@ pub(super) fn interpreter() -> Option<&'static Interpreter> {
     unsafe { INTERPRETER.load(Ordering::Acquire).as_ref() }
 }
 
-/// Whether the interpreter that the last search passed over may have been initialized since.
+/// Whether the interpreter that the last search skipped may have been initialized since.
 fn was_initialized_since() -> bool {
     UNINITIALIZED.load(Ordering::Relaxed) != 0
         && loader::with_lock(|state| {

@@ -210,7 +210,7 @@ impl DeviceBusy {
         Self { id, starts, ends, busy, defaults }
     }
 
-    /// Running intervals of what the default stream rule makes this stream wait for: the default stream of its context, or all
+    /// Running intervals for which the default stream rule makes this stream wait: the default stream of its context, or all
     /// streams if this is the default stream.
     fn blocking(&self, key: StreamKey) -> &[(u64, u64)] {
         if key.2.0 == DEFAULT_STREAM {

@@ -54,7 +54,7 @@ pub enum StateCause {
     /// The legacy default stream waits for other streams, or another stream waits for it.
     DefaultStream,
     /// Other streams ran for the whole time, and no other cause is known: no processor of the GPU was free, or the stream
-    /// waited for the others in a way that the data does not tell.
+    /// waited for them in a way that the data does not tell.
     OtherStreams,
     /// The launch call has not begun.
     HostLate,

@@ -93,7 +93,7 @@ fn in_order_work_runs_without_a_gap_and_delays_name_the_predecessor() {
     op(&mut rows, 14, (95, 97), 100, 200);
     let (report, found) = states(rows, StateOptions::default());
     assert_eq!(found[0], (13, vec![(100, 170, Running, By::None), (170, 200, Finished, By::None)]));
-    // 10 us of latency, then 56 us behind the first operation.
+    // The launch of the first operation takes 10 us. The second waits 56 us for the end of the first.
     let delays = &report.streams[0].delays;
     assert_eq!(delays.nanos, [10_000, 56_000]);
     assert_eq!(delays.by_cause, [(By::InOrder, 56_000), (By::LaunchLatency, 10_000)].into());

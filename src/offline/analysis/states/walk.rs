@@ -27,10 +27,10 @@ pub(super) struct StreamWalk<'a> {
     pub(super) each: &'a mut dyn FnMut(&Interval),
 }
 
-/// What the next operation of a stream waits for, as far as it is known.
+/// Events for which the next operation of a stream waits, as far as the data tells.
 #[derive(Clone, Copy, Debug, Default)]
 struct EventWaits {
-    /// The event that happened last, of those whose time is known.
+    /// The last event of known time.
     known: Option<StreamWait>,
     /// An event whose time is not known.
     untimed: Option<StreamWait>,
