@@ -11,6 +11,9 @@ use super::{
 };
 use crate::record::{ContextFlags, ContextId, Frame, FrameKind, IdMap, LabelId, NameId, ThreadId, map_bytes};
 
+/// Number of threads that keep their names although no stack of theirs is known, because their first stacks may be on their way:
+/// more than start between two readings of the threads' logs.
+const MAX_NEWEST_THREADS: usize = 256;
 /// Name of the frame for merged stacks.
 pub const OTHER_STACKS: &str = "[other stacks]";
 /// Name of the frame for merged kernels.
@@ -73,12 +76,22 @@ impl Profile {
         self.drop_shown();
     }
 
-    /// Keeps only the names of threads that have a context. Returns the number of dropped names.
+    /// Notes that a thread was named. The oldest thread of a full list is forgotten.
+    pub(super) fn note_newest_thread(&mut self, id: ThreadId) {
+        if self.newest_threads.len() == MAX_NEWEST_THREADS {
+            self.newest_threads.remove(0);
+        }
+        self.newest_threads.push(id);
+    }
+
+    /// Keeps only the names of threads that have a context, and of the newest threads: the first context of a thread follows
+    /// after its name, and the collector may read both at different times. Returns the number of dropped names.
     pub fn keep_threads(&mut self) -> usize {
         let all = self.threads.len();
         let mut of_contexts: Vec<ThreadId> = self.contexts.values().map(|context| context.thread).collect();
         of_contexts.sort_unstable();
-        self.threads.retain(|id, _| of_contexts.binary_search(id).is_ok());
+        let newest = &self.newest_threads;
+        self.threads.retain(|id, _| of_contexts.binary_search(id).is_ok() || newest.contains(id));
         self.drop_shown();
         all - self.threads.len()
     }

@@ -134,6 +134,8 @@ pub struct Profile {
     /// Provenance facts (such as host and driver version), in order of arrival.
     provenance: Vec<(Provenance, String)>,
     threads: BTreeMap<ThreadId, StringId>,
+    /// Threads that were named last, whose stacks may not be known yet.
+    newest_threads: Vec<ThreadId>,
     modules: Vec<Module>,
     windows: Vec<(WindowEdge, Nanos)>,
     losses: BTreeMap<Loss, u64>,
@@ -202,6 +204,7 @@ impl Profile {
             Row::Thread { id, name } => {
                 let name = self.strings.intern(name);
                 self.threads.entry(*id).or_insert(name);
+                self.note_newest_thread(*id);
             }
             Row::Module(module) => self.modules.push(module.clone()),
             Row::Window { edge, time } => self.add_window(*edge, *time),

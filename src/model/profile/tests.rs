@@ -74,3 +74,21 @@ fn a_context_costs_far_less_than_its_frames() {
     let each = profile.heap_bytes() / 100_000;
     assert!(each < 128, "{each} bytes a context");
 }
+
+#[test]
+fn a_thread_whose_first_stack_is_still_to_come_keeps_its_name() {
+    let mut profile = Profile::default();
+    let mut name = |profile: &mut Profile, id: u32| {
+        profile.push(&Row::Thread { id: ThreadId(id), name: &format!("worker {id}") });
+    };
+    (1..=1_000).for_each(|id| name(&mut profile, id));
+    context(&mut profile, 7, &[frame(0x1000)]);
+    let named = profile.thread_count();
+    assert_eq!(profile.keep_threads() + profile.thread_count(), named);
+    assert_eq!(profile.thread(ThreadId(1_000)), Some("worker 1000"));
+    assert_eq!(profile.thread(ThreadId(2)), None);
+    // As soon as many others were named, it counts as a thread without a stack.
+    (1_001..=2_000).for_each(|id| name(&mut profile, id));
+    profile.keep_threads();
+    assert_eq!(profile.thread(ThreadId(1_000)), None);
+}
