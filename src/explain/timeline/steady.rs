@@ -9,8 +9,9 @@
 //! start-up, for example to a step that warms up. Likewise the last launch can belong to the shutdown. Repeated stacks
 //! that are launched during at least half of the loop's time belong to the loop as well. The part lasts from their
 //! first launch until the work of their last launch has ended. A loop with less than half of the run's kernels, and
-//! less than half of the GPU time of kernels, is a detail of the run, such as the layers of a single forward pass: then
-//! there is no steady part.
+//! less than half of the GPU time of kernels, is a detail of the run, such as the layers of a single forward pass, or
+//! its stack represents only a part of the loop. Then the next of the longest stacks is tried. If none has enough, there
+//! is no steady part.
 //!
 //! The result does not depend on the order in which work arrives, which differs between the library and a reader of its
 //! recording.
@@ -41,6 +42,10 @@ pub(super) struct FoundPart {
     /// Whether the part has ended, because later launches do not belong to it.
     pub(super) is_over: bool,
 }
+
+/// Number of stacks that are tried as representatives of a loop, the longest first. The stacks of a model's layers are launched
+/// several times in a long first step, so they last longer than all other stacks of the loop.
+const MAX_LEADERS: usize = 16;
 
 /// Number of first and last launches that are known of a stack. Each costs 24 bytes per stack.
 const KNOWN: usize = 2;
@@ -265,28 +270,34 @@ fn keep_distinct<T: Copy>(sorted: [T; 2 * KNOWN], key: impl Fn(&T) -> u64, kept:
     kept[count..].fill(newest);
 }
 
-/// Returns the longest loop of these stacks. `newest` is the time of the newest launch of any stack.
+/// Returns the longest loop of these stacks that has enough of the work. `newest` is the time of the newest launch of any stack.
 fn find_loop(stacks: &[StackTimes], newest: u64) -> Option<FoundPart> {
-    let repeated = || stacks.iter().filter_map(|stack| Some((stack, stack.repeated()?)));
-    let leader = repeated().filter(|(stack, _)| stack.computes);
-    let (stack, leader) = leader.max_by_key(|(stack, times)| (times.span(), stack.count, times.end))?;
-    let is_of_loop = |(_, times): &(&StackTimes, Repeated)| {
-        let both = times.last.min(leader.last).saturating_sub(times.first.max(leader.first));
-        both >= leader.span() / 2
-    };
-    let (mut begin, mut end, mut own) = (leader.first, leader.end, (0, 0));
-    for (stack, times) in repeated().filter(is_of_loop) {
-        (begin, end) = (begin.min(times.first), end.max(times.end));
-        own = add_kernels(own, stack);
-    }
     let all = stacks.iter().fold((0, 0), add_kernels);
-    if 2 * own.0 < all.0 && 2 * own.1 < all.1 {
-        return None;
+    let rank = |stack: &StackTimes, times: &Repeated| (times.span(), stack.count, times.end);
+    let mut below = (u64::MAX, u64::MAX, u64::MAX);
+    for _ in 0..MAX_LEADERS {
+        let repeated = || stacks.iter().filter_map(|stack| Some((stack, stack.repeated()?)));
+        let leaders = repeated().filter(|(stack, times)| stack.computes && rank(stack, times) < below);
+        let (stack, leader) = leaders.max_by_key(|(stack, times)| rank(stack, times))?;
+        below = rank(stack, &leader);
+        let is_of_loop = |(_, times): &(&StackTimes, Repeated)| {
+            let both = times.last.min(leader.last).saturating_sub(times.first.max(leader.first));
+            both >= leader.span() / 2
+        };
+        let (mut begin, mut end, mut own) = (leader.first, leader.end, (0, 0));
+        for (stack, times) in repeated().filter(is_of_loop) {
+            (begin, end) = (begin.min(times.first), end.max(times.end));
+            own = add_kernels(own, stack);
+        }
+        if 2 * own.0 < all.0 && 2 * own.1 < all.1 {
+            continue;
+        }
+        let part = SteadyPart { rule: SteadyRule::Repeated, begin: Nanos(begin), end: Nanos(end) };
+        // An iteration that takes eight times the average is rather the end of the loop.
+        let patience = 8 * (leader.span() / stack.count.max(1));
+        return Some(FoundPart { part, is_over: newest > leader.last.saturating_add(patience) });
     }
-    let part = SteadyPart { rule: SteadyRule::Repeated, begin: Nanos(begin), end: Nanos(end) };
-    // An iteration that takes eight times the average is rather the end of the loop.
-    let patience = 8 * (leader.span() / stack.count.max(1));
-    Some(FoundPart { part, is_over: newest > leader.last.saturating_add(patience) })
+    None
 }
 
 /// Adds the kernels and their GPU time.

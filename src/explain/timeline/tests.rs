@@ -583,6 +583,43 @@ fn steps_divide_a_run_and_a_run_without_repetition_is_not_divided() {
     assert_eq!(windows_of_parts(&in_parts(&rows)), [0, edges[5] - edges[0], 0]);
 }
 
+/// Rows of a training, with the times of its first launch and of the end of its last work. A step launches one forward stack four
+/// times, one backward stack twice and two others. The first step is 60 times longer than the others, since code is loaded between
+/// the forward and the backward pass.
+fn training_with_a_long_first_step(steps: u64) -> (Vec<Row<'static>>, [u64; 2]) {
+    const US: u64 = 1_000;
+    let begin = ORIGIN + 6_000_000 * US;
+    let (mut at, mut id) = (begin, 0);
+    let mut rows = vec![window(WindowEdge::Open, ORIGIN)];
+    for step in 0..steps {
+        for stack in [10, 10, 10, 10, 20, 20, 30, 40] {
+            if step == 0 && stack == 20 {
+                at += 30_000 * US;
+            }
+            rows.push(Row::Launch(Launch { time: Nanos(at), duration: 1_000, ..launch(id, stack) }));
+            // Forward kernels are short, so they have neither half of the kernels' number nor half of their time.
+            let nanos = if stack == 10 { US } else { 4 * US };
+            rows.push(Row::Activity(kernel(id, at + 2 * US, at + 2 * US + nanos)));
+            (at, id) = (at + 10 * US, id + 1);
+        }
+        at += 920 * US;
+    }
+    for stack in 50..58 {
+        rows.push(Row::Launch(Launch { time: Nanos(at), duration: 1_000, ..launch(id, stack) }));
+        rows.push(Row::Activity(kernel(id, at + 2 * US, at + 3 * US)));
+        id += 1;
+    }
+    rows.push(window(WindowEdge::Close, at + 1_000_000 * US));
+    (rows, [begin, at - 930 * US + 6 * US])
+}
+
+#[test]
+fn a_loop_is_found_if_its_longest_stack_is_launched_several_times_in_a_long_first_step() {
+    let (rows, [begin, end]) = training_with_a_long_first_step(25);
+    let time = in_parts(&rows);
+    assert_eq!(windows_of_parts(&time)[..2], [begin - ORIGIN, end - begin]);
+}
+
 #[test]
 fn finding_the_steady_part_uses_no_memory_per_launch() {
     let (mut join, mut timeline) = (Join::default(), Timeline::default().with_steady_part());
