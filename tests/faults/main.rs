@@ -7,6 +7,7 @@ mod support;
 mod cases;
 mod findings;
 mod harder;
+mod hardware;
 mod list;
 mod measure;
 mod other_tool;

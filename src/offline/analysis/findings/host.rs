@@ -6,8 +6,8 @@ use super::launched::Launched;
 use super::lost_time::{Piece, usual_count};
 use super::places::{Class, Place};
 use super::thresholds::{
-    MAX_FRAGMENT_NS, MAX_HARDWARE_GAP_NS, MAX_PAUSES_PERCENT, MAX_READ_NS, MIN_COST_PERCENT, MIN_FRAGMENTS,
-    MIN_PAUSE_FACTOR, MIN_PAUSE_NS, MIN_TINY_KERNELS,
+    MAX_FRAGMENT_NS, MAX_HARDWARE_GAP_NS, MAX_PAUSES_PERCENT, MAX_READ_NS, MAX_TINY_GAP_NS, MIN_COST_PERCENT,
+    MIN_FRAGMENTS, MIN_PAUSE_FACTOR, MIN_PAUSE_NS, MIN_TINY_KERNELS,
 };
 use super::{Cost, Lost};
 use gpuflame_export::{grouped, percent};
@@ -121,7 +121,10 @@ fn reason(lost: &Lost<'_>, piece: &Piece) -> Option<(Reason, String, SampleSite)
             return of(Reason::Allocation, &waited, site);
         }
         if (waited.of_call.waits_for_gpu || waited.of_call.copies)
-            && let Some(reason) = wait_reason(lost, &waited, matches!(piece.site, SampleSite::Between { .. }))
+            && let Some(reason) = match piece.site {
+                SampleSite::Between { .. } => reason_after_wait(lost, &waited, piece),
+                _ => wait_reason(lost, &waited),
+            }
         {
             return of(reason, &waited, site);
         }
@@ -133,7 +136,9 @@ fn reason(lost: &Lost<'_>, piece: &Piece) -> Option<(Reason, String, SampleSite)
             reason => here(reason),
         },
         () if launched.kernels.count == 0 && are_fragments(lost, &launched) => here(Reason::Fragments),
-        () if has_tiny_kernels(lost, &place.function, &launched) => here(Reason::TinyKernels),
+        () if mean <= MAX_TINY_GAP_NS && has_tiny_kernels(lost, &place.function, &launched) => {
+            here(Reason::TinyKernels)
+        }
         () if piece.is_launching || place.class(mean) == Class::Launching => here(Reason::Launches),
         () => here(Reason::Other),
     }
@@ -146,24 +151,41 @@ fn may_load(lost: &Lost<'_>, function: &str) -> bool {
     function.is_empty() || launched.kernels.count == 0 || launched.to_device.count > 0
 }
 
-/// Returns the reason of time that follows a wait of the host for the GPU. In a recording, the time between a wait and the next
-/// call may have begun long after the wait. Then only a wait that reads a value is a reason.
-fn wait_reason(lost: &Lost<'_>, waited: &Place, is_between: bool) -> Option<Reason> {
+/// Returns the reason of time in a call that waits for the GPU, or in a trace, of time that such a call costs.
+fn wait_reason(lost: &Lost<'_>, waited: &Place) -> Option<Reason> {
     let launched = lost.work.of(&waited.function);
-    let reads = launched.to_host.count > 0 && launched.to_host.mean() <= MAX_READ_NS;
     match () {
         () if waited.of_call.copies_synchronously && launched.to_device.nanos >= launched.to_host.nanos => {
             Some(Reason::SynchronousCopy)
         }
-        () if reads && (lost.pageable.1 || waited.of_call.waits_for_gpu) => Some(Reason::Read),
+        () if reads_value(lost, waited) => Some(Reason::Read),
         () if launched.to_host.nanos > launched.to_device.nanos && lost.pageable.1 => {
             Some(Reason::PageableCopy)
         }
         () if launched.to_device.count > 0 && launched.kernels.count == 0 && lost.pageable.0 => {
             Some(Reason::PageableCopy)
         }
-        () => (!is_between && waited.of_call.waits_for_gpu).then_some(Reason::Wait),
+        () => waited.of_call.waits_for_gpu.then_some(Reason::Wait),
     }
+}
+
+/// Returns the reason of time in a recording between a wait and the next call. It may have begun long after the wait, so only a
+/// read is a reason, because the program needs the value to go on, and only if the time is short or recurs: a program that once
+/// works for seconds after a read does not do so because of the read.
+fn reason_after_wait(lost: &Lost<'_>, waited: &Place, piece: &Piece) -> Option<Reason> {
+    let is_short = piece.nanos / piece.gaps.max(1) < MIN_PAUSE_NS;
+    ((is_short || !is_rare(lost, piece.gaps)) && reads_value(lost, waited)).then_some(Reason::Read)
+}
+
+/// Whether the host waited for short copies, from which it read values.
+fn reads_value(lost: &Lost<'_>, waited: &Place) -> bool {
+    let to_host = lost.work.of(&waited.function).to_host;
+    to_host.count > 0 && to_host.mean() <= MAX_READ_NS && (lost.pageable.1 || waited.of_call.waits_for_gpu)
+}
+
+/// Whether so few gaps occur in fewer than one of five iterations.
+fn is_rare(lost: &Lost<'_>, gaps: u64) -> bool {
+    gaps.saturating_mul(100) <= lost.work.iterations.saturating_mul(MAX_PAUSES_PERCENT)
 }
 
 /// Returns the reason for which the copies of a function cost time.
@@ -267,8 +289,7 @@ fn cost(lost: &Lost<'_>, reason: Reason, function: &str, group: &Group, usual_ga
     let time = format_nanos(group.nanos);
     let gaps = group.count();
     let mean = group.nanos / gaps.max(1);
-    let is_rare = gaps.saturating_mul(100) <= lost.work.iterations.saturating_mul(MAX_PAUSES_PERCENT)
-        && mean >= MIN_PAUSE_NS.max(usual_gap.saturating_mul(MIN_PAUSE_FACTOR));
+    let is_rare = is_rare(lost, gaps) && mean >= MIN_PAUSE_NS.max(usual_gap.saturating_mul(MIN_PAUSE_FACTOR));
     let copies_to_device = launched.to_device.count > 0 && launched.kernels.count == 0;
     let without = if lost.is_kernel_time { "the GPU ran no kernel" } else { "the GPU was idle" };
     let (id, why) = match reason {

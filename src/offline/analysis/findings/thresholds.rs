@@ -16,6 +16,8 @@ pub(super) const MIN_LOADING_NS: u64 = 200_000;
 pub(super) const MAX_HARDWARE_GAP_NS: u64 = 2_500;
 /// Maximum mean duration of tiny kernels, in ns: a launch costs the host more than such a kernel costs the GPU.
 pub(super) const MAX_TINY_KERNEL_NS: u64 = 5_000;
+/// Maximum mean length of gaps that tiny kernels cause, in ns. A launch from Python takes 5 to 50 us.
+pub(super) const MAX_TINY_GAP_NS: u64 = 200_000;
 /// Minimum number of tiny kernels that a function launches per iteration.
 pub(super) const MIN_TINY_KERNELS: u64 = 8;
 /// Minimum number of copies that a function makes per iteration for the copies to count as fragments.

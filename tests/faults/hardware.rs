@@ -1,0 +1,52 @@
+//! Whether the findings about runs on a real GPU are true: `tests/pytorch/programs/faults.py` with each of its faults, recorded on
+//! an H100 as the default files (sums). Importing PyTorch's optimizer took 4 to 6 s there, between the first copies and the
+//! first step.
+
+use serde_json::Value;
+
+use crate::support::command::gpuflame;
+use crate::support::root;
+
+/// Findings about lost time: id, cost in ns, and the words about the culprit.
+fn costs(fault: &str) -> Vec<(String, u64, String)> {
+    let folder = root().join("tests/golden/hw/NVIDIA_H100_80GB_HBM3-580.159.04/faults");
+    let checked = gpuflame(&folder, ["check", &format!("{fault}.gfr.gz"), "--format", "json"]);
+    let checked: Value = serde_json::from_str(&checked.ok().stdout).unwrap();
+    let rows = checked["findings"].as_array().unwrap().iter().filter(|row| row["result"] == "cost");
+    let text = |row: &Value, key: &str| row[key].as_str().unwrap().to_owned();
+    rows.map(|row| (text(row, "id"), row["cost_ns"].as_u64().unwrap(), text(row, "culprit"))).collect()
+}
+
+#[test]
+fn the_planted_fault_comes_first_with_its_function() {
+    for (fault, id, culprit) in [
+        ("loader", "data_loader_late", "in load_batch"),
+        ("tiny", "tiny_kernels", "in augment"),
+        ("pageable", "pageable_copies", "in upload"),
+        // The recording has no samples, so garbage collection has no name; the two calls around it have.
+        ("collector", "host_work", "between cudaLaunchKernel in train_step"),
+    ] {
+        let found = costs(fault);
+        assert!(found[0].0 == id && found[0].2.contains(culprit), "{fault}: {found:#?}");
+    }
+}
+
+#[test]
+fn time_of_the_host_is_not_charged_to_the_copies_and_kernels_around_it() {
+    // 25 calls of the garbage collector took 3.6 s before a layer's tiny kernels.
+    let tiny: u64 =
+        costs("collector").iter().filter(|found| found.0 == "tiny_kernels").map(|found| found.1).sum();
+    assert!(tiny < 100_000_000, "{tiny}");
+    // The 6 s of the import follow nine copies of pageable memory, which took 33 us.
+    for fault in ["none", "item", "warmup"] {
+        let found = costs(fault);
+        assert!(found.iter().all(|found| found.0 == "pauses"), "{fault}: {found:#?}");
+        assert!(
+            found[0].1 > 4_000_000_000 && found[0].2.contains("and cudaHostAlloc in train"),
+            "{fault}: {found:#?}"
+        );
+    }
+    // `prepare` runs in the first step, and launches nothing.
+    let found = costs("warmup");
+    assert!(found[1].1 > 1_000_000_000 && found[1].2.contains("called by train_step"), "{found:#?}");
+}
