@@ -270,7 +270,7 @@ fn keep_distinct<T: Copy>(sorted: [T; 2 * KNOWN], key: impl Fn(&T) -> u64, kept:
     kept[count..].fill(newest);
 }
 
-/// Returns the longest loop of these stacks that has enough of the work. `newest` is the time of the newest launch of any stack.
+/// Returns the longest loop that has enough of the work. `newest` is the time of the newest launch of any stack.
 fn find_loop(stacks: &[StackTimes], newest: u64) -> Option<FoundPart> {
     let all = stacks.iter().fold((0, 0), add_kernels);
     let rank = |stack: &StackTimes, times: &Repeated| (times.span(), stack.count, times.end);

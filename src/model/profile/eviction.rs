@@ -11,8 +11,8 @@ use super::{
 };
 use crate::record::{ContextFlags, ContextId, Frame, FrameKind, IdMap, LabelId, NameId, ThreadId, map_bytes};
 
-/// Number of threads that keep their names although no stack of theirs is known, because their first stacks may be on their way:
-/// more than start between two readings of the threads' logs.
+/// Number of threads that keep their names before their first stack is known. More threads than these rarely start between two
+/// readings of the threads' logs.
 const MAX_NEWEST_THREADS: usize = 256;
 /// Name of the frame for merged stacks.
 pub const OTHER_STACKS: &str = "[other stacks]";

@@ -87,7 +87,7 @@ fn a_thread_whose_first_stack_is_still_to_come_keeps_its_name() {
     assert_eq!(profile.keep_threads() + profile.thread_count(), named);
     assert_eq!(profile.thread(ThreadId(1_000)), Some("worker 1000"));
     assert_eq!(profile.thread(ThreadId(2)), None);
-    // As soon as many others were named, it counts as a thread without a stack.
+    // After 256 further names, it counts as a thread without a stack.
     (1_001..=2_000).for_each(|id| name(&mut profile, id));
     profile.keep_threads();
     assert_eq!(profile.thread(ThreadId(1_000)), None);

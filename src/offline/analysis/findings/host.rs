@@ -169,9 +169,9 @@ fn wait_reason(lost: &Lost<'_>, waited: &Place) -> Option<Reason> {
     }
 }
 
-/// Returns the reason of time in a recording between a wait and the next call. It may have begun long after the wait, so only a
-/// read is a reason, because the program needs the value to go on, and only if the time is short or recurs: a program that once
-/// works for seconds after a read does not do so because of the read.
+/// Returns the reason of time in a recording between a wait and the next call. It may have begun long after the wait. So
+/// the only reason is a read, because the program needs the value next. The time must be short or recur: a program that works for
+/// seconds after a single read would also do so without the read.
 fn reason_after_wait(lost: &Lost<'_>, waited: &Place, piece: &Piece) -> Option<Reason> {
     let is_short = piece.nanos / piece.gaps.max(1) < MIN_PAUSE_NS;
     ((is_short || !is_rare(lost, piece.gaps)) && reads_value(lost, waited)).then_some(Reason::Read)
@@ -183,7 +183,7 @@ fn reads_value(lost: &Lost<'_>, waited: &Place) -> bool {
     to_host.count > 0 && to_host.mean() <= MAX_READ_NS && (lost.pageable.1 || waited.of_call.waits_for_gpu)
 }
 
-/// Whether so few gaps occur in fewer than one of five iterations.
+/// Whether this number of gaps means that fewer than one of five iterations have one.
 fn is_rare(lost: &Lost<'_>, gaps: u64) -> bool {
     gaps.saturating_mul(100) <= lost.work.iterations.saturating_mul(MAX_PAUSES_PERCENT)
 }
