@@ -1,5 +1,5 @@
 # Right: the programs of tests/pytorch, which else run on the simulated stack, as they are
-# LIMIT 300
+# LIMIT 180
 # The output and the exit code of each program must be the same with and without gpuflame; all work must be matched,
 # and every stack is taken twice. Some programs need a second GPU, and some a package (Triton, Transformers). On the
 # simulated stack the programs run if --python names a PyTorch that is made for it (tests/pytorch/install).
