@@ -54,6 +54,7 @@ mod settings;
 mod shorten;
 mod states;
 mod stats;
+mod stream_flags;
 mod stream_times;
 mod summary;
 mod table;

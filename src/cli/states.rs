@@ -9,6 +9,7 @@ use super::explain::{Explained, explain_opened, max_memory};
 use super::heading::heading;
 use super::input::Source;
 use super::report::{Cell, ReportFlags, ReportFormat, Table, group_digits};
+use super::stream_flags::StreamFlags;
 use super::times::parse_micros;
 use gpuflame_explain::communication::is_communication_kernel;
 use gpuflame_export::work_name;
@@ -33,19 +34,8 @@ pub(super) struct States {
     /// Maximum number of streams, causes and intervals to show; 0: all.
     #[arg(short, long, default_value_t = 20)]
     number: usize,
-    /// Show only this GPU.
-    #[arg(long)]
-    device: Option<u32>,
-    /// Show only streams with this number.
-    #[arg(long)]
-    stream: Option<u32>,
-    /// Show the time from this moment on, counted from the start of the window: `10ms`, `1.5s` or `200us`. Without a
-    /// unit: microseconds.
-    #[arg(long, value_name = "TIME", value_parser = parse_micros)]
-    from: Option<i64>,
-    /// Show the time up to this moment, counted from the start of the window.
-    #[arg(long, value_name = "TIME", value_parser = parse_micros)]
-    to: Option<i64>,
+    #[command(flatten)]
+    shown: StreamFlags,
     /// Length of the parts of the table over time (default: a tenth of the time).
     #[arg(long, value_name = "TIME", value_parser = parse_micros)]
     step: Option<i64>,
@@ -58,12 +48,7 @@ pub(super) struct States {
 
 impl States {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
-        if let (Some(from), Some(to)) = (self.from, self.to)
-            && from >= to
-        {
-            let [from, to] = [from, to].map(|time| format_nanos(time.unsigned_abs()));
-            return Err(usage_error(format!("--from {from} is not before --to {to}")));
-        }
+        self.shown.check()?;
         if self.step == Some(0) {
             return Err(usage_error("--step is 0; name a time such as 1ms"));
         }
@@ -75,8 +60,8 @@ impl States {
         let profile = &explained.profile;
         let (mut intervals, mut all_intervals) = (interval_table(), 0);
         let states = StateOptions {
-            from: self.from.map(i64::unsigned_abs),
-            to: self.to.map(i64::unsigned_abs),
+            from: self.shown.from(),
+            to: self.shown.to(),
             step: self.step.map(i64::unsigned_abs),
         };
         let mut zero = None;
@@ -133,13 +118,12 @@ impl States {
     }
 
     fn wants(&self, key: StreamKey) -> bool {
-        self.device.is_none_or(|device| key.0.0 == device)
-            && self.stream.is_none_or(|stream| key.2.0 == stream)
+        self.shown.wants_stream(key.0.0, key.2.0)
     }
 
     /// Returns the beginning of the time that is shown, after the start of the window.
     fn shown_from(&self) -> u64 {
-        self.from.map_or(0, i64::unsigned_abs)
+        self.shown.from().unwrap_or(0)
     }
 
     fn most(&self) -> usize {
@@ -147,7 +131,7 @@ impl States {
     }
 
     fn no_states(&self) -> Error {
-        let what = match (self.from, self.to) {
+        let what = match (self.shown.from(), self.shown.to()) {
             (None, None) => "no GPU work has usable times; `gpuflame info` shows its contents",
             _ => "the window has no time between --from and --to; leave them out to see its length",
         };
@@ -249,7 +233,9 @@ impl States {
             &["device", "window_ns", "busy_ns", "busy_percent", "streams", "streams_at_once", "max_queue"],
         );
         let length = report.window.1 - report.window.0;
-        for (device, concurrency) in report.devices.iter().filter(|(device, _)| self.wants_device(device.0)) {
+        for (device, concurrency) in
+            report.devices.iter().filter(|(device, _)| self.shown.wants_device(device.0))
+        {
             let busy = length - concurrency.get(&0).copied().unwrap_or(0);
             let streams = report.streams.iter().filter(|stream| stream.key.0 == *device);
             table.add_row([
@@ -268,7 +254,9 @@ impl States {
     fn concurrency_table(&self, report: &StateReport) -> Table {
         let mut table = Table::new("concurrency", &["device", "running_streams", "time_ns", "share_percent"]);
         let length = report.window.1 - report.window.0;
-        for (device, concurrency) in report.devices.iter().filter(|(device, _)| self.wants_device(device.0)) {
+        for (device, concurrency) in
+            report.devices.iter().filter(|(device, _)| self.shown.wants_device(device.0))
+        {
             for (count, nanos) in concurrency {
                 table.add_row([
                     Cell::Gpu(device.0),
@@ -328,7 +316,7 @@ impl States {
             "over_time",
             &["start_ns", "device", "busy_percent", "streams_ns", "queued_ns", "bytes", "bandwidth_gb_per_s"],
         );
-        for (device, rows) in report.series.iter().filter(|(device, _)| self.wants_device(device.0)) {
+        for (device, rows) in report.series.iter().filter(|(device, _)| self.shown.wants_device(device.0)) {
             for row in rows {
                 let length = row.end - row.start;
                 table.add_row([
@@ -343,10 +331,6 @@ impl States {
             }
         }
         table
-    }
-
-    fn wants_device(&self, device: u32) -> bool {
-        self.device.is_none_or(|wanted| wanted == device)
     }
 }
 

@@ -5,7 +5,7 @@ use std::io::Write;
 
 use clap::Args;
 
-use super::console::{Console, Outcome, usage_error};
+use super::console::{Console, Outcome};
 use super::explain::explain;
 use super::heading::heading;
 use super::input::Source;
@@ -13,7 +13,7 @@ use super::near_misses::{near_misses, quoted};
 use super::page::Page;
 use super::report::{self, Cell, ReportFlags, ReportFormat, Table, group_digits};
 use super::shorten::wrap;
-use super::times::parse_micros;
+use super::stream_flags::StreamFlags;
 use super::top;
 use gpuflame_explain::events::{JoinedActivity, JoinedRows};
 use gpuflame_export::{NameFolding, event_site, stack_names, work_name};
@@ -46,19 +46,8 @@ pub(super) struct View {
     /// Show only activities whose name contains TEXT.
     #[arg(long, value_name = "TEXT")]
     name: Option<String>,
-    /// Show only this GPU.
-    #[arg(long)]
-    device: Option<u32>,
-    /// Show only this stream.
-    #[arg(long)]
-    stream: Option<u32>,
-    /// Show only activities that begin at or after this time since the first activity: `10ms`, `1.5s` or `200us`.
-    /// Without a unit: microseconds.
-    #[arg(long, value_name = "TIME", value_parser = parse_micros)]
-    from: Option<i64>,
-    /// Show only activities that begin before this time since the first activity.
-    #[arg(long, value_name = "TIME", value_parser = parse_micros)]
-    to: Option<i64>,
+    #[command(flatten)]
+    shown: StreamFlags,
     #[command(flatten)]
     pub(super) report: ReportFlags,
 }
@@ -108,12 +97,7 @@ const BUSY_LETTERS: [char; 5] = ['.', ':', '+', '*', '#'];
 
 impl View {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
-        if let (Some(from), Some(to)) = (self.from, self.to)
-            && from >= to
-        {
-            let [from, to] = [from, to].map(|time| format_nanos(time.unsigned_abs()));
-            return Err(usage_error(format!("--from {from} is not before --to {to}")));
-        }
+        self.shown.check()?;
         let mut events = JoinedRows::default();
         let mut explained = explain(&self.input, &ReadOptions::default(), console, &mut events)?;
         explained.facts.give_source_ids(&mut events);
@@ -153,10 +137,9 @@ impl View {
         let activity = &event.activity;
         let since = activity.start.0.saturating_sub(zero);
         (self.kind.is_empty() || self.kind.contains(&WorkKind::of_work(activity.work())))
-            && self.device.is_none_or(|device| activity.device == DeviceId(device))
-            && self.stream.is_none_or(|stream| activity.stream == StreamId(stream))
-            && self.from.is_none_or(|from| since >= from.unsigned_abs())
-            && self.to.is_none_or(|to| since < to.unsigned_abs())
+            && self.shown.wants_stream(activity.device.0, activity.stream.0)
+            && self.shown.from().is_none_or(|from| since >= from)
+            && self.shown.to().is_none_or(|to| since < to)
             && self
                 .name
                 .as_ref()
@@ -167,12 +150,10 @@ impl View {
     fn nothing_shown(&self, profile: &Profile, events: &JoinedRows, zero: u64) -> Error {
         let activities = events.activities();
         let devices: BTreeSet<u32> = activities.iter().map(|event| event.activity.device.0).collect();
-        let on_device = |event: &&JoinedActivity| {
-            self.device.is_none_or(|device| event.activity.device == DeviceId(device))
-        };
+        let on_device = |event: &&JoinedActivity| self.shown.wants_device(event.activity.device.0);
         let streams: BTreeSet<u32> =
             activities.iter().filter(on_device).map(|event| event.activity.stream.0).collect();
-        let what = match (self.device, self.stream) {
+        let what = match (self.shown.device, self.shown.stream) {
             _ if activities.is_empty() => {
                 "it has no activities; `gpuflame info` shows its contents".to_owned()
             }
@@ -218,8 +199,8 @@ impl View {
             return Some(format!("--name {wanted}: {} has that in its name; {known}", all()));
         }
         let last = activities.iter().map(|event| event.activity.start.0.saturating_sub(zero)).max()?;
-        let is_past = self.from.is_some_and(|from| from.unsigned_abs() > last);
-        (is_past || self.to == Some(0))
+        let is_past = self.shown.from().is_some_and(|from| from > last);
+        (is_past || self.shown.to() == Some(0))
             .then(|| format!("{} begins in that time; they begin from 0 to {}", all(), format_nanos(last)))
     }
 

@@ -1,0 +1,62 @@
+//! Flags that limit a report to a GPU, a stream and a stretch of time, for all verbs that show streams.
+
+use clap::Args;
+
+use super::console::usage_error;
+use super::times::parse_micros;
+use gpuflame_model::error::Result;
+use gpuflame_model::profile::format_nanos;
+
+/// Flags that select GPUs, streams and times. The page of each verb defines its time 0.
+#[derive(Debug, Args)]
+pub(super) struct StreamFlags {
+    /// Show only this GPU.
+    #[arg(long)]
+    pub(super) device: Option<u32>,
+    /// Show only streams with this number.
+    #[arg(long)]
+    pub(super) stream: Option<u32>,
+    /// Show only the time from this moment on, counted like the times in the output: `10ms`, `1.5s` or `200us`. Without
+    /// a unit: microseconds.
+    #[arg(long, value_name = "TIME", value_parser = parse_micros)]
+    from: Option<i64>,
+    /// Show only the time before this moment.
+    #[arg(long, value_name = "TIME", value_parser = parse_micros)]
+    to: Option<i64>,
+}
+
+impl StreamFlags {
+    /// Returns an error if no time is left between `--from` and `--to`.
+    ///
+    /// # Errors
+    /// `Setting`.
+    pub(super) fn check(&self) -> Result<()> {
+        match (self.from(), self.to()) {
+            (Some(from), Some(to)) if from >= to => {
+                let [from, to] = [from, to].map(format_nanos);
+                Err(usage_error(format!("--from {from} is not before --to {to}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Start of the time to show, in ns.
+    pub(super) fn from(&self) -> Option<u64> {
+        self.from.map(i64::unsigned_abs)
+    }
+
+    /// End of the time to show, in ns.
+    pub(super) fn to(&self) -> Option<u64> {
+        self.to.map(i64::unsigned_abs)
+    }
+
+    /// Whether this GPU is to be shown.
+    pub(super) fn wants_device(&self, device: u32) -> bool {
+        self.device.is_none_or(|wanted| wanted == device)
+    }
+
+    /// Whether this stream of this GPU is to be shown.
+    pub(super) fn wants_stream(&self, device: u32, stream: u32) -> bool {
+        self.wants_device(device) && self.stream.is_none_or(|wanted| wanted == stream)
+    }
+}
