@@ -58,6 +58,7 @@ mod stream_flags;
 mod stream_times;
 mod summary;
 mod table;
+mod timeline;
 mod times;
 mod top;
 mod trace;
@@ -127,6 +128,7 @@ enum Verb {
     States(states::States),
     Stats(stats::Stats),
     Summary(summary::Summary),
+    Timeline(timeline::Timeline),
     Top(top::Top),
     View(view::View),
 }
@@ -196,6 +198,7 @@ impl Verb {
             Self::MergeRanks(verb) => return Some((&mut verb.format, &verb.table)),
             Self::Settings(verb) => &mut verb.report,
             Self::States(verb) => &mut verb.report,
+            Self::Timeline(verb) => &mut verb.report,
             Self::Summary(verb) => &mut verb.report,
             Self::Top(verb) => &mut verb.report,
             Self::View(verb) => &mut verb.report,
@@ -270,6 +273,7 @@ fn dispatch(command: &Command) -> Result<Outcome> {
         Verb::Run(verb) => verb.run(console),
         Verb::Settings(verb) => verb.run(console),
         Verb::States(verb) => verb.run(console),
+        Verb::Timeline(verb) => verb.run(console),
         Verb::Stats(verb) => verb.run(console),
         Verb::Summary(verb) => verb.run(console),
         Verb::Top(verb) => verb.run(console),

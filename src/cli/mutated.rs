@@ -91,6 +91,7 @@ fn run_all_verbs(folder: &Path) {
         "states in.gfr --from 1ns --to 1s --step 1ms --format json -o out",
         "view in.gfr -o out",
         "view in.gfr --timeline -o out",
+        "timeline in.gfr --step 1ms -o out",
         "diff in.gfr in.gfr -o out",
         "merge-ranks in.gfr -o out.folded",
         "convert in.gfr --to chrome -o out",

@@ -46,6 +46,7 @@ enum Output {
     LinkEt(LinkEt),
     InfoExecution(InfoExecution),
     States(States),
+    Timeline(Timeline),
 }
 
 /// Declares the output of a verb: the version, and tables. The tables after `?` are present only if the user asked for
@@ -121,6 +122,11 @@ verbs! {
         over_time: OverTimeRow,
         ?
         intervals: IntervalRow,
+    }
+    /// `gpuflame timeline`.
+    Timeline {
+        timeline: TimelineRow,
+        ?
     }
     /// `gpuflame link-et`. `not_linked` is present if any GPU work is not linked.
     LinkEt {
@@ -366,12 +372,17 @@ objects! {
     StatsRow {
         total_ns: u64, share_percent: Option<f64>, count: u64, avg_ns: u64, min_ns: u64, max_ns: u64, name: String,
     }
-    /// A part of the time in which a stream was busy.
+    /// A part of the time in which a stream ran, waited or had launched work that had not begun. The times by state add up to
+    /// the length.
     TimelineRow {
-        device: u32, stream: u64, start_ns: u64,
+        device: u32, context: u64, stream: u64,
+        /// Start in ns after the start of the window.
+        start_ns: u64,
         /// Length of the part, in ns.
         duration_ns: u64,
+        /// Time in which the stream ran, in ns.
         busy_ns: u64, busy_percent: f64,
+        waiting_ns: u64, pending_ns: u64, idle_ns: u64, finished_ns: u64, not_recorded_ns: u64,
     }
     /// A fact about the input.
     FactRow {

@@ -77,11 +77,11 @@ impl States {
                 }
             });
         let report = report.filter(|report| report.window.0 < report.window.1);
-        let Some(report) = report else { return Err(self.no_states()) };
+        let Some(report) = report else { return Err(no_states(&self.input, &self.shown)) };
         if !report.streams.iter().any(|stream| self.wants(stream.key)) {
-            return Err(self.no_stream(&report));
+            return Err(no_stream(&self.input, &report));
         }
-        self.print_remarks(&report, console);
+        print_remarks(&self.input, &report, states.step, console);
         let mut tables = vec![
             self.state_table(&report),
             self.cause_table(&report),
@@ -105,7 +105,7 @@ impl States {
         tables: &[Table],
         console: Console,
     ) -> Result<()> {
-        let answer = self.answer(report);
+        let answer = answer(report, &|key| self.wants(key));
         if self.report.format != ReportFormat::Text {
             return self.report.write(console, &[heading(&self.input, &explained.profile), answer], tables);
         }
@@ -128,56 +128,6 @@ impl States {
 
     fn most(&self) -> usize {
         if self.number == 0 { usize::MAX } else { self.number }
-    }
-
-    fn no_states(&self) -> Error {
-        let what = match (self.shown.from(), self.shown.to()) {
-            (None, None) => "no GPU work has usable times; `gpuflame info` shows its contents",
-            _ => "the window has no time between --from and --to; leave them out to see its length",
-        };
-        Error::new(ErrorKind::Format, format!("{}: {what}", self.input))
-    }
-
-    fn no_stream(&self, report: &StateReport) -> Error {
-        let known: Vec<String> = report
-            .streams
-            .iter()
-            .take(16)
-            .map(|stream| format!("GPU {} stream {}", stream.key.0.0, stream.key.2.0))
-            .collect();
-        let what = format!("no work ran there; there are: {}", known.join(", "));
-        Error::new(ErrorKind::Format, format!("{}: {what}", self.input))
-    }
-
-    fn print_remarks(&self, report: &StateReport, console: Console) {
-        if report.untimed > 0 {
-            let count = group_digits(report.untimed);
-            console.remark(format!("{}: {count} operations without usable times have no state", self.input));
-        }
-        let length = report.window.1 - report.window.0;
-        if self.step.is_some_and(|step| length.div_ceil(step.unsigned_abs()) > MAX_PARTS) {
-            console.remark(format!(
-                "--step: the table over time has at most {MAX_PARTS} parts for each GPU, so they are longer"
-            ));
-        }
-    }
-
-    /// Returns the sentence above the tables: the share of each state in the time of all streams, the largest first.
-    fn answer(&self, report: &StateReport) -> String {
-        let streams = report.streams.iter().filter(|stream| self.wants(stream.key));
-        let nanos = |state| streams.clone().map(|stream| u128::from(stream.nanos(state))).sum::<u128>();
-        let mut states: Vec<_> =
-            State::ALL.map(|state| (nanos(state), state.word().replace('_', " "))).into();
-        let all: u128 = states.iter().map(|(nanos, _)| nanos).sum();
-        states.sort_by_key(|(nanos, _)| std::cmp::Reverse(*nanos));
-        let share = |(nanos, word): &(u128, String)| {
-            format!("{word} {:.1} %", 100.0 * *nanos as f64 / all.max(1) as f64)
-        };
-        let shares: Vec<String> = states.iter().filter(|(nanos, _)| *nanos > 0).map(share).collect();
-        let count = streams.count();
-        let noun = if count == 1 { "stream" } else { "streams" };
-        let length = format_nanos(report.window.1 - report.window.0);
-        format!("{count} {noun} in {length}: {}.", shares.join(", "))
     }
 
     fn state_table(&self, report: &StateReport) -> Table {
@@ -334,8 +284,58 @@ impl States {
     }
 }
 
+/// Returns the error for a file without states in the time that is shown.
+pub(super) fn no_states(input: &Source, shown: &StreamFlags) -> Error {
+    let what = match (shown.from(), shown.to()) {
+        (None, None) => "no GPU work has usable times; `gpuflame info` shows its contents",
+        _ => "the window has no time between --from and --to; leave them out to see its length",
+    };
+    Error::new(ErrorKind::Format, format!("{input}: {what}"))
+}
+
+/// Returns the error for a stream that the file does not have.
+pub(super) fn no_stream(input: &Source, report: &StateReport) -> Error {
+    let known: Vec<String> = report
+        .streams
+        .iter()
+        .take(16)
+        .map(|stream| format!("GPU {} stream {}", stream.key.0.0, stream.key.2.0))
+        .collect();
+    let what = format!("no work ran there; there are: {}", known.join(", "));
+    Error::new(ErrorKind::Format, format!("{input}: {what}"))
+}
+
+/// Reports operations without states, and a `step` that was made longer.
+pub(super) fn print_remarks(input: &Source, report: &StateReport, step: Option<u64>, console: Console) {
+    if report.untimed > 0 {
+        let count = group_digits(report.untimed);
+        console.remark(format!("{input}: {count} operations without usable times have no state"));
+    }
+    let length = report.window.1 - report.window.0;
+    if step.is_some_and(|step| length.div_ceil(step.max(1)) > MAX_PARTS) {
+        console
+            .remark(format!("--step: there are at most {MAX_PARTS} parts for each GPU, so they are longer"));
+    }
+}
+
+/// Returns the sentence above the tables: the share of each state in the time of these streams, the largest first.
+pub(super) fn answer(report: &StateReport, wants: &dyn Fn(StreamKey) -> bool) -> String {
+    let streams = report.streams.iter().filter(|stream| wants(stream.key));
+    let nanos = |state| streams.clone().map(|stream| u128::from(stream.nanos(state))).sum::<u128>();
+    let mut states: Vec<_> = State::ALL.map(|state| (nanos(state), state.word().replace('_', " "))).into();
+    let all: u128 = states.iter().map(|(nanos, _)| nanos).sum();
+    states.sort_by_key(|(nanos, _)| std::cmp::Reverse(*nanos));
+    let share =
+        |(nanos, word): &(u128, String)| format!("{word} {:.1} %", 100.0 * *nanos as f64 / all.max(1) as f64);
+    let shares: Vec<String> = states.iter().filter(|(nanos, _)| *nanos > 0).map(share).collect();
+    let count = streams.count();
+    let noun = if count == 1 { "stream" } else { "streams" };
+    let length = format_nanos(report.window.1 - report.window.0);
+    format!("{count} {noun} in {length}: {}.", shares.join(", "))
+}
+
 /// Returns a function that tells whether work moves data between GPUs.
-fn collective_test(profile: &Profile) -> impl Fn(Work) -> bool + use<> {
+pub(super) fn collective_test(profile: &Profile) -> impl Fn(Work) -> bool + use<> {
     let named = profile.kernels().into_iter().map(|(name, _)| Work::Kernel(name));
     let collectives: HashSet<Work> =
         named.filter(|work| is_communication_kernel(&work_name(profile, *work))).collect();

@@ -1,7 +1,6 @@
-//! `gpuflame view`: lists single activities as text, in order of time, or draws each stream as a line of characters.
+//! `gpuflame view`: lists single activities as text, in order of time.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::io::Write;
+use std::collections::{BTreeSet, HashSet};
 
 use clap::Args;
 
@@ -11,23 +10,22 @@ use super::heading::heading;
 use super::input::Source;
 use super::near_misses::{near_misses, quoted};
 use super::page::Page;
-use super::report::{self, Cell, ReportFlags, ReportFormat, Table, group_digits};
-use super::shorten::wrap;
+use super::report::{self, Cell, ReportFlags, Table, group_digits};
 use super::stream_flags::StreamFlags;
+use super::timeline::TimelineView;
 use super::top;
 use gpuflame_explain::events::{JoinedActivity, JoinedRows};
 use gpuflame_export::{NameFolding, event_site, stack_names, work_name};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::views::UNIFIED;
-use gpuflame_model::profile::{Profile, Sample, add_to, format_nanos, saturating_sum};
-use gpuflame_model::record::{Detail, DeviceId, MemoryKind, StreamId, Work};
+use gpuflame_model::profile::{Profile, Sample, format_nanos, saturating_sum};
+use gpuflame_model::record::{Detail, MemoryKind, Work};
 use gpuflame_offline::run::ReadOptions;
 
-/// Show single activities, or a timeline of streams.
+/// Show single activities.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  gpuflame view run.gfr --kind kernel --from 1ms --to 2ms\n  \
-    gpuflame view trace.json.gz --stats --name gemm\n  \
-    gpuflame view trace.json.gz --timeline")]
+    gpuflame view trace.json.gz --stats --name gemm")]
 pub(super) struct View {
     /// Recording or trace (`-`: standard input).
     input: Source,
@@ -37,8 +35,8 @@ pub(super) struct View {
     /// Show sums per kernel instead of single activities.
     #[arg(long, conflicts_with = "timeline")]
     stats: bool,
-    /// Draw one line of letters per stream instead, which shows how busy the stream was over time.
-    #[arg(long)]
+    /// The same as `gpuflame timeline`.
+    #[arg(long, conflicts_with_all = ["kind", "name"])]
     timeline: bool,
     /// Show only these kinds: kernel, copy, set, graph.
     #[arg(short, long, value_delimiter = ',', value_name = "KIND")]
@@ -86,17 +84,12 @@ impl WorkKind {
 const MAX_LISTED: usize = 16;
 /// Maximum number of names that an error lists if none is similar to the wanted one.
 const MAX_NAMES: usize = 3;
-/// Number of characters in a line of the timeline, which represents the entire time. On a terminal, a line has as many as
-/// fit.
-const TIMELINE_CHARS: usize = 80;
-/// Number of characters before the timeline of a stream.
-const TIMELINE_LABEL_CHARS: usize = 18;
-/// Characters of the timeline, from entirely idle to entirely busy. Each shows the busy share of its part of the
-/// time.
-const BUSY_LETTERS: [char; 5] = ['.', ':', '+', '*', '#'];
-
 impl View {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
+        if self.timeline {
+            let Self { input, number, shown, report, .. } = self;
+            return TimelineView { input, number: *number, shown, step: None, report }.run(console);
+        }
         self.shown.check()?;
         let mut events = JoinedRows::default();
         let mut explained = explain(&self.input, &ReadOptions::default(), console, &mut events)?;
@@ -114,9 +107,6 @@ impl View {
         }
         let page = Page::of(&self.report.output, console);
         self.report.output.write(console, |out| {
-            if self.timeline {
-                return self.write_timeline(&wanted, page, out);
-            }
             let table = if self.stats {
                 top::work_table(profile, &wanted, self.most())
             } else {
@@ -124,7 +114,7 @@ impl View {
             };
             report::write_tables(&[heading(&self.input, profile)], &[table], self.report.format, page, out)
         })?;
-        if !self.stats && !self.timeline && self.number > 0 && wanted.len() > self.number {
+        if !self.stats && self.number > 0 && wanted.len() > self.number {
             console.remark(format!("{} of {} activities; -n 0 shows all", self.number, wanted.len()));
         }
         if let Some(beside) = describe_unshown(profile) {
@@ -278,93 +268,4 @@ fn describe_unshown(profile: &Profile) -> Option<String> {
     let parts = counts.into_iter().filter(|(count, _)| *count > 0);
     let parts: Vec<_> = parts.map(|(count, what)| format!("{count} {what} records")).collect();
     (!parts.is_empty()).then(|| format!("not shown: {}; `gpuflame info` lists their kinds", parts.join(", ")))
-}
-
-/// Busy time of each stream, in parts of equal length.
-struct Timeline {
-    /// Length of a part in ns.
-    step: u64,
-    /// Time from the first start to the last end in ns.
-    length: u64,
-    streams: BTreeMap<(DeviceId, StreamId), Vec<u64>>,
-}
-
-impl Timeline {
-    /// Returns `None` if no activity has times.
-    fn new(wanted: &[&JoinedActivity], parts: usize) -> Option<Self> {
-        let timed =
-            || wanted.iter().map(|event| &event.activity).filter(|activity| activity.duration().is_some());
-        let (from, to) = (timed().map(|a| a.start.0).min()?, timed().map(|a| a.end.0).max()?);
-        let step = (to - from).div_ceil(parts as u64).max(1);
-        let mut streams: BTreeMap<_, Vec<u64>> = BTreeMap::new();
-        for activity in timed() {
-            let parts_of_stream =
-                streams.entry((activity.device, activity.stream)).or_insert_with(|| vec![0; parts]);
-            let (start, end) = (activity.start.0 - from, activity.end.0 - from);
-            let touched = parts_of_stream.iter_mut().enumerate();
-            for (at, busy) in touched.take((end / step) as usize + 1).skip((start / step) as usize) {
-                let (low, high) = (at as u64 * step, (at as u64 + 1) * step);
-                add_to(busy, end.min(high).saturating_sub(start.max(low)));
-            }
-        }
-        Some(Self { step, length: to - from, streams })
-    }
-
-    fn write(&self, page: Page, out: &mut dyn Write) -> Result<()> {
-        let heading = format!(
-            "{} in total, {} per letter: {} from idle to busy",
-            format_nanos(self.length),
-            format_nanos(self.step),
-            BUSY_LETTERS.iter().collect::<String>()
-        );
-        for line in wrap(&heading, page.columns.unwrap_or(usize::MAX)) {
-            writeln!(out, "{line}")?;
-        }
-        let letter = |busy: &u64| match *busy {
-            0 => BUSY_LETTERS[0],
-            busy => BUSY_LETTERS[1 + (busy * 4 / (self.step + 1)).min(3) as usize],
-        };
-        for ((device, stream), busy) in &self.streams {
-            let letters = busy.iter().map(letter).collect::<String>();
-            writeln!(out, "GPU {} stream {:>4} {letters}", device.0, stream.0)?;
-        }
-        Ok(())
-    }
-
-    /// Returns the table for programs: one row per stream and part that is not idle.
-    fn table(&self) -> Table {
-        let mut table = Table::new(
-            "timeline",
-            &["device", "stream", "start_ns", "duration_ns", "busy_ns", "busy_percent"],
-        );
-        for ((device, stream), busy) in &self.streams {
-            for (at, busy) in busy.iter().enumerate().filter(|(_, busy)| **busy > 0) {
-                table.add_row([
-                    Cell::Id(device.0.into()),
-                    Cell::Id(stream.0.into()),
-                    Cell::Nanos(at as u64 * self.step),
-                    Cell::Nanos(self.step),
-                    Cell::Nanos(*busy),
-                    Cell::share(*busy, self.step),
-                ]);
-            }
-        }
-        table
-    }
-}
-
-impl View {
-    fn write_timeline(&self, wanted: &[&JoinedActivity], page: Page, out: &mut dyn Write) -> Result<()> {
-        let fitting = |columns: usize| columns.saturating_sub(TIMELINE_LABEL_CHARS).max(1);
-        let parts = page.columns.map_or(TIMELINE_CHARS, fitting);
-        let timeline = Timeline::new(wanted, parts);
-        match (self.report.format, timeline) {
-            (ReportFormat::Text, None) => Ok(writeln!(out, "no activity has times")?),
-            (ReportFormat::Text, Some(timeline)) => timeline.write(page, out),
-            (format, timeline) => {
-                let empty = Timeline { step: 1, length: 0, streams: BTreeMap::new() };
-                report::write_tables(&[], &[timeline.unwrap_or(empty).table()], format, page, out)
-            }
-        }
-    }
 }

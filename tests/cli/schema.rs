@@ -49,7 +49,7 @@ fn all_json_conforms_to_the_published_schema() {
     let mut tables = std::collections::BTreeSet::new();
     let rankings = "kernels,stacks,line,function,delay,idle,copies,comm";
     for input in ["hand.gfr", "train.json"] {
-        let cases: [(&str, &[&str]); 9] = [
+        let cases: [(&str, &[&str]); 10] = [
             ("Top", &["top", input, "--by", rankings]),
             ("View", &["view", input]),
             ("View", &["view", input, "--stats"]),
@@ -58,6 +58,7 @@ fn all_json_conforms_to_the_published_schema() {
             ("Summary", &["summary", input]),
             ("Check", &["check", input]),
             ("States", &["states", input, "--intervals"]),
+            ("Timeline", &["timeline", input]),
             ("Diff", &["diff", input, "slower.json"]),
         ];
         for (verb, args) in cases {

@@ -109,7 +109,7 @@ const CASES: [(&str, &[&str]); 17] = [
     ("diff", &["diff", "train.json", "slower.json"]),
     ("view", &["view", "train.json", "-n", "8"]),
     ("view-stats", &["view", "train.json", "--stats"]),
-    ("timeline", &["view", "train.json", "--timeline"]),
+    ("timeline", &["timeline", "train.json"]),
     ("merge-ranks", &["merge-ranks", "job"]),
 ];
 

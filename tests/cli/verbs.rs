@@ -171,7 +171,7 @@ fn view_lists_filters_and_draws_single_activities_as_text() {
 #[test]
 fn a_view_without_activities_fails_with_the_values_that_exist() {
     let folder = folder();
-    for options in [&[][..], &["--stats"], &["--timeline"], &["--format", "json"]] {
+    for options in [&[][..], &["--stats"], &["--format", "json"]] {
         let view = |filter: &[&str]| gpuflame(&folder, [&["view", "hand.gfr"], filter, options].concat());
         view(&["--device", "7"]).fails(1, &["hand.gfr", "on GPU 7", "those with activities: 0, 1"]);
         view(&["--stream", "99"]).fails(1, &["hand.gfr", "on stream 99", "those with activities: 7"]);

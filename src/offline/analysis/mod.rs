@@ -33,8 +33,9 @@ pub use findings::{
 pub use jobs::{JobDifference, JobMember, find_difference, find_missing};
 pub use run_pairs::{MIN_RUNS, PairChange, PairRow, PairVerdict, RunOrder};
 pub use states::{
-    Concurrency, Delays, Interval, MAX_PARTS, SeriesRow, State, StateCause, StateOptions, StateReport,
-    StateSums, StreamKey, StreamRows, StreamStates, reconstruct_states,
+    Column, Concurrency, Delays, Interval, MAX_PARTS, SeriesRow, State, StateCause, StateColumns,
+    StateOptions, StateReport, StateSums, StreamKey, StreamRows, StreamStates, reconstruct_states,
+    shown_window,
 };
 pub use stragglers::{RankComparison, RankTime, StragglerVerdict, compare_ranks, median};
 pub use stream_order::{ImpossibleDuration, Overlaps, StreamOrder, check_stream_order};

@@ -75,6 +75,11 @@ pub struct StreamRows {
 }
 
 impl StreamRows {
+    /// Returns the streams so far.
+    pub fn keys(&self) -> Vec<StreamKey> {
+        self.keys.clone()
+    }
+
     fn stream_number(&mut self, key: StreamKey) -> u32 {
         // Most work runs on the same stream as the work before it.
         if self.keys.get(self.last as usize) != Some(&key) {

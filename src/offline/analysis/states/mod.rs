@@ -10,6 +10,7 @@
 //! causes of gaps are those of idle time ([`gap_causes`]), applied to one stream instead of one device.
 
 mod collect;
+mod columns;
 mod state;
 mod sums;
 #[cfg(test)]
@@ -17,6 +18,7 @@ mod tests;
 mod walk;
 
 pub use collect::{StreamKey, StreamRows};
+pub use columns::{Column, StateColumns};
 pub use state::{Interval, State, StateCause};
 pub use sums::{Concurrency, Delays, SeriesRow};
 
@@ -95,8 +97,7 @@ pub fn reconstruct_states(
 ) -> Option<StateReport> {
     rows.sort();
     let whole = whole_window(&rows, profile)?;
-    let cut = |offset: u64| whole.0.saturating_add(offset).min(whole.1);
-    let shown = (options.from.map_or(whole.0, cut), options.to.map_or(whole.1, cut));
+    let shown = shown_part(whole, options);
     let closed = closed_times(profile);
     let waits = rows.stream_waits();
     let mut report = StateReport { window: shown, untimed: rows.untimed, ..StateReport::default() };
@@ -131,6 +132,16 @@ pub fn reconstruct_states(
         report.series.push((device.id, series(&rows, device, shown, options.step)));
     }
     Some(report)
+}
+
+/// Returns the time that these settings show, in ns since 1970; `None` if there is no operation with usable times.
+pub fn shown_window(rows: &StreamRows, profile: &Profile, options: StateOptions) -> Option<(u64, u64)> {
+    Some(shown_part(whole_window(rows, profile)?, options))
+}
+
+fn shown_part(whole: (u64, u64), options: StateOptions) -> (u64, u64) {
+    let cut = |offset: u64| whole.0.saturating_add(offset).min(whole.1);
+    (options.from.map_or(whole.0, cut), options.to.map_or(whole.1, cut))
 }
 
 /// Returns the time from the first operation, or the opening of the first window, to the end of the last.

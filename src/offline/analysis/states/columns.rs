@@ -1,0 +1,78 @@
+//! The states of each stream in columns of equal length, for pictures of the time.
+
+use super::{Interval, MAX_PARTS, State, StreamKey};
+
+/// Time in ns by state, in the order of [`State::ALL`].
+pub type Column = [u64; State::ALL.len()];
+
+/// States of all streams in columns of equal length. The sum of a column is its length; the last column can be shorter.
+#[derive(Clone, Debug)]
+pub struct StateColumns {
+    /// Start and end of the shown time, in ns since 1970.
+    pub window: (u64, u64),
+    /// Length of a column in ns.
+    pub step: u64,
+    /// Columns by stream, in the order in which the streams were added.
+    pub streams: Vec<(StreamKey, Vec<Column>)>,
+}
+
+impl StateColumns {
+    /// Returns no streams yet. A step of which the window has more than [`MAX_PARTS`] is made longer.
+    pub fn new(window: (u64, u64), step: u64) -> Self {
+        let step = step.max((window.1 - window.0).div_ceil(MAX_PARTS)).max(1);
+        Self { window, step, streams: Vec::new() }
+    }
+
+    /// Number of columns.
+    pub fn count(&self) -> usize {
+        (self.window.1 - self.window.0).div_ceil(self.step) as usize
+    }
+
+    /// Adds an interval. Intervals come by stream.
+    pub fn add(&mut self, key: StreamKey, interval: &Interval) {
+        if self.streams.last().is_none_or(|(last, _)| *last != key) {
+            self.streams.push((key, vec![Column::default(); self.count()]));
+        }
+        let Some((_, columns)) = self.streams.last_mut() else { return };
+        let start = interval.start.max(self.window.0) - self.window.0;
+        let end = interval.end.min(self.window.1).saturating_sub(self.window.0);
+        let mut at = start;
+        while at < end {
+            let column = at / self.step;
+            let until = end.min((column + 1) * self.step);
+            columns[column as usize][interval.state as usize] += until - at;
+            at = until;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::StateCause;
+    use super::*;
+    use gpuflame_model::record::{DeviceId, GpuContextId, StreamId};
+
+    #[test]
+    fn columns_divide_intervals_at_their_borders_and_add_up_to_the_window() {
+        let key = |stream| (DeviceId(0), GpuContextId(1), StreamId(stream));
+        let interval = |start, end, state| Interval {
+            start,
+            end,
+            state,
+            cause: StateCause::None,
+            event: None,
+            work: None,
+        };
+        let mut columns = StateColumns::new((1_000, 1_025), 10);
+        for (start, end, state) in
+            [(1_000, 1_004, State::Idle), (1_004, 1_021, State::Running), (1_021, 1_025, State::Finished)]
+        {
+            columns.add(key(7), &interval(start, end, state));
+        }
+        columns.add(key(9), &interval(1_000, 1_025, State::Waiting));
+        // Running, waiting, pending, idle, finished, not recorded.
+        assert_eq!(columns.streams[0].1, [[6, 0, 0, 4, 0, 0], [10, 0, 0, 0, 0, 0], [1, 0, 0, 0, 4, 0]]);
+        assert_eq!(columns.streams[1].1, [[0, 10, 0, 0, 0, 0], [0, 10, 0, 0, 0, 0], [0, 5, 0, 0, 0, 0]]);
+        assert_eq!(StateColumns::new((0, 50_000), 1).step, 5);
+    }
+}
