@@ -98,6 +98,26 @@ fn all_json_conforms_to_the_published_schema() {
 }
 
 #[test]
+fn all_lines_of_instructions_conform_to_the_published_schema() {
+    let folder = scratch("schema");
+    handmade::recording(&folder);
+    training(&folder, "train.json", 0);
+    let (head, line) = (validator("InstructionsHead"), validator("Instruction"));
+    for input in ["hand.gfr", "train.json"] {
+        let ran = gpuflame(&folder, ["instructions", input, "--format", "jsonl"]);
+        let lines: Vec<Value> = ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert!(lines.len() > 2, "{ran:?}");
+        assert!(head.is_valid(&lines[0]) && !line.is_valid(&lines[0]), "{}", lines[0]);
+        for one in &lines[1..] {
+            let errors: Vec<String> = line.iter_errors(one).map(|error| error.to_string()).collect();
+            assert!(errors.is_empty() && !head.is_valid(one), "{one}: {errors:#?}");
+            let has_null = one.as_object().unwrap().values().any(Value::is_null);
+            assert!(!has_null, "a value is absent and not null: {one}");
+        }
+    }
+}
+
+#[test]
 fn the_schema_refuses_other_output() {
     let folder = scratch("schema");
     handmade::recording(&folder);

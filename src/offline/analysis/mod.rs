@@ -9,6 +9,7 @@ mod copies;
 mod coverage;
 mod delays;
 mod findings;
+mod instructions;
 mod jobs;
 mod mann_whitney;
 mod run_pairs;
@@ -29,6 +30,10 @@ pub use delays::{LaunchDelays, WorkDelays};
 pub use findings::{
     Evidence, Figures, Finding, HostStates, RankRun, RunCosts, RunEvidence, Severity, cost_findings,
     job_findings, record_findings, run_costs,
+};
+pub use instructions::{
+    After, AfterReason, Instruction, InstructionDetail, InstructionKind, InstructionList, InstructionOrder,
+    InstructionRows, IssuingCall,
 };
 pub use jobs::{JobDifference, JobMember, find_difference, find_missing};
 pub use run_pairs::{MIN_RUNS, PairChange, PairRow, PairVerdict, RunOrder};
