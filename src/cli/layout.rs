@@ -31,6 +31,7 @@ const LEAST_USEFUL: &[(&str, &[&str])] = &[
     ("idle_modules", &["gaps"]),
     ("idle", &["gaps", "share_percent"]),
     ("activities", &["correlation", "from", "to", "bytes", "stream", "launched_by"]),
+    ("instructions", &["bytes", "thread", "after", "duration_ns", "start_ns"]),
     ("devices", &["activities", "window_ns", "gpu_time_ns", "idle_ns"]),
     ("parts", &["window_ns", "idle_ns"]),
     ("gpus", &["window_ns", "idle_ns"]),

@@ -29,6 +29,8 @@ mod info;
 mod info_execution;
 mod inherited;
 mod input;
+mod instruction_fields;
+mod instructions;
 mod jobs;
 mod layout;
 mod link_et;
@@ -53,6 +55,7 @@ mod set_file;
 mod settings;
 mod shorten;
 mod states;
+mod states_hta;
 mod stats;
 mod stream_flags;
 mod stream_times;
@@ -116,6 +119,7 @@ enum Verb {
     Flamegraph(flamegraph::Flamegraph),
     Gpuperf(gpuperf::Gpuperf),
     Info(info::Info),
+    Instructions(instructions::Instructions),
     LinkEt(link_et::LinkEt),
     Man(completions::Man),
     Mcp(mcp::Mcp),
@@ -264,6 +268,7 @@ fn dispatch(command: &Command) -> Result<Outcome> {
         Verb::Flamegraph(verb) => verb.run(console),
         Verb::Gpuperf(verb) => verb.run(console, by_words),
         Verb::Info(verb) => verb.run(console),
+        Verb::Instructions(verb) => verb.run(console),
         Verb::LinkEt(verb) => verb.run(console),
         Verb::Man(verb) => verb.run(usage::complete(Command::command()), console),
         Verb::Mcp(verb) => verb.run(&usage::complete(Command::command()), console),

@@ -46,7 +46,10 @@ enum Output {
     LinkEt(LinkEt),
     InfoExecution(InfoExecution),
     States(States),
+    StatesAsHta(StatesAsHta),
     Timeline(Timeline),
+    InstructionsHead(InstructionsHead),
+    Instruction(Instruction),
 }
 
 /// Declares the output of a verb: the version, and tables. The tables after `?` are present only if the user asked for
@@ -122,6 +125,12 @@ verbs! {
         over_time: OverTimeRow,
         ?
         intervals: IntervalRow,
+    }
+    /// `gpuflame states --as-hta`: tables by the rules of Holistic Trace Analysis.
+    StatesAsHta {
+        queue_length: QueueLengthRow,
+        idle_time: IdleTimeRow,
+        ?
     }
     /// `gpuflame timeline`.
     Timeline {
@@ -371,6 +380,23 @@ objects! {
     /// GPU work of one name.
     StatsRow {
         total_ns: u64, share_percent: Option<f64>, count: u64, avg_ns: u64, min_ns: u64, max_ns: u64, name: String,
+    }
+    /// Queue length of a stream: minimum, quartiles and maximum over its changes.
+    QueueLengthRow {
+        device: u32, stream: u64,
+        /// Number of changes.
+        count: u64,
+        mean: f64, std: Option<f64>, min: f64, p25: f64, p50: f64, p75: f64, max: f64,
+    }
+    /// Idle time of a stream by category.
+    IdleTimeRow {
+        device: u32, stream: u64,
+        /// `host_wait`, `kernel_wait` or `other`.
+        idle_category: String,
+        /// Sum of the gaps in microseconds; negative if operations overlap.
+        idle_time_us: f64,
+        /// Share of the idle time of the stream.
+        idle_time_ratio: Option<f64>,
     }
     /// A part of the time in which a stream ran, waited or had launched work that had not begun. The times by state add up to
     /// the length.
@@ -764,6 +790,119 @@ objects! {
     }
 }
 
+/// First line of `gpuflame instructions --format jsonl`: facts about the file.
+#[derive(JsonSchema)]
+#[allow(dead_code)]
+struct InstructionsHead {
+    /// Version of this description.
+    #[schemars(range(min = 1, max = 1))]
+    schema: u32,
+    /// Path of the input.
+    file: String,
+    /// Clock of `zero_ns`: `unix` counts from 1970, `file` is the clock of the file.
+    clock: String,
+    /// Start of the window on the clock, in ns. Other times count from it.
+    zero_ns: u64,
+    /// Length of the window, in ns.
+    window_ns: u64,
+    /// Order of the lines: `issue` or `start`.
+    order: String,
+    /// Number of instructions in the file, including those that are not shown.
+    instructions: u64,
+}
+
+/// Any other line of `gpuflame instructions --format jsonl`: an instruction. Keys that the data does not have are absent.
+#[derive(JsonSchema)]
+#[allow(dead_code)]
+struct Instruction {
+    /// Number in order of issue, from 0. It does not depend on filters.
+    number: u32,
+    /// `kernel`, `copy`, `fill`, `graph`, `launch` (a launch whose work is not in the file), `record`, `wait` or
+    /// `synchronize`.
+    kind: String,
+    /// Name of the kernel.
+    name: Option<String>,
+    /// API function that issued the instruction.
+    call: Option<String>,
+    /// Id of the thread that called it.
+    thread: Option<u32>,
+    /// Start of the call; negative before the window.
+    called_ns: Option<i64>,
+    /// Duration of the call.
+    call_duration_ns: Option<u64>,
+    /// Id that links the call, the work and the records of waits.
+    correlation: Option<u64>,
+    /// Why the call of GPU work is unknown: `launched_before_recording`, `device_graph` or `no_launch_stack`.
+    missing_call: Option<String>,
+    /// Number of the GPU.
+    device: Option<u32>,
+    /// Number of the GPU context.
+    context: Option<u32>,
+    /// Stream that runs the instruction, or that the host waits for.
+    stream: Option<u32>,
+    /// Streams on which the nodes of a graph ran, if there are several.
+    streams: Option<Vec<u32>>,
+    /// Start of the GPU work; of a graph's first node for a graph.
+    start_ns: Option<i64>,
+    /// End of the GPU work; of a graph's last node for a graph.
+    end_ns: Option<i64>,
+    /// Number of blocks in x, y and z.
+    grid: Option<Vec<u32>>,
+    /// Number of threads per block in x, y and z.
+    block: Option<Vec<u32>>,
+    /// Shared memory per block, in bytes.
+    shared_bytes: Option<u64>,
+    /// Registers per thread.
+    registers: Option<u32>,
+    /// Direction of a copy: `HtoD`, `DtoH`, `DtoD`, `PtoP` and so on.
+    direction: Option<String>,
+    /// Kind of memory that a copy reads: `pageable`, `pinned`, `device`, `managed` and so on.
+    from: Option<String>,
+    /// Kind of memory that a copy or fill writes.
+    to: Option<String>,
+    /// GPU that a copy between two GPUs reads.
+    from_device: Option<u32>,
+    /// GPU that a copy between two GPUs writes.
+    to_device: Option<u32>,
+    /// Bytes copied or filled.
+    bytes: Option<u64>,
+    /// Value that a fill writes.
+    value: Option<u32>,
+    /// Whether the call of a copy or fill may return before the work is done. Only recordings tell.
+    is_async: Option<bool>,
+    /// Number of the event that is recorded or waited for.
+    event: Option<u32>,
+    /// What the host waits for: `event`, `stream` or `context`.
+    waits_for: Option<String>,
+    /// Return code of a wait of the host, if it is not 0: the call did not wait.
+    result: Option<u32>,
+    /// Id of the graph.
+    graph: Option<u64>,
+    /// Id of the graph's node.
+    node: Option<u64>,
+    /// Number of nodes that ran. Each is an instruction.
+    nodes: Option<u32>,
+    /// Number of the instruction that launched the graph of this node.
+    launch: Option<u32>,
+    /// True for work that the GPU itself launched.
+    device_launched: Option<bool>,
+    /// Instructions that must be done first.
+    after: Option<Vec<After>>,
+}
+
+/// An instruction that must be done before another one.
+#[derive(JsonSchema)]
+#[allow(dead_code)]
+struct After {
+    /// Number of the instruction.
+    number: u32,
+    /// `stream`, `event`, `context`, `graph` or `same_graph`.
+    reason: String,
+}
+
+/// Objects of JSON Lines, which have no tables.
+const LINES: [&str; 3] = ["InstructionsHead", "Instruction", "After"];
+
 /// Text, number or null.
 #[derive(JsonSchema)]
 #[allow(dead_code)]
@@ -825,6 +964,14 @@ fn schema() -> Value {
                 property["description"] = json!(meaning);
             }
         }
+        if LINES.contains(&name.as_str()) {
+            // A key without a value is absent, and never null.
+            for property in properties.values_mut() {
+                if let Some(kind) = property["type"].get(0).cloned() {
+                    property["type"] = kind;
+                }
+            }
+        }
         if name.ends_with("Row") {
             let keys: Vec<_> = properties.keys().cloned().collect();
             object["required"] = json!(keys);
@@ -861,7 +1008,11 @@ fn page(schema: &Value) -> String {
     };
     let mut described = BTreeSet::new();
     for verb in schema["anyOf"].as_array().unwrap() {
-        let verb = &definitions[verb["$ref"].as_str().unwrap().rsplit('/').next().unwrap()];
+        let name = verb["$ref"].as_str().unwrap().rsplit('/').next().unwrap();
+        if LINES.contains(&name) {
+            continue;
+        }
+        let verb = &definitions[name];
         let about = verb["description"].as_str().unwrap();
         let heading = about.split('`').nth(1).unwrap().trim_start_matches("gpuflame ");
         let _ = write!(text, "\n## {heading}\n\n{about}\n");
@@ -875,12 +1026,24 @@ fn page(schema: &Value) -> String {
                 text.push_str(" The same keys as above.\n");
                 continue;
             }
-            text.push_str("\n\n| key | type | meaning |\n|---|---|---|\n");
-            for (key, property) in properties(&definitions[&row]) {
-                let meaning = property["description"].as_str().unwrap_or_else(|| panic!("{row}: {key}"));
-                let _ = writeln!(text, "| `{key}` | {} | {meaning} |", type_words(&property));
-            }
+            text.push_str(&key_table(&definitions[&row]));
         }
+    }
+    text.push_str("\n## instructions\n");
+    for name in LINES {
+        let about = definitions[name]["description"].as_str().unwrap().replace('\n', " ");
+        let _ = write!(text, "\n**`{name}`**: {about}{}", key_table(&definitions[name]));
+    }
+    text
+}
+
+/// Returns the table of an object's keys.
+fn key_table(object: &Value) -> String {
+    let mut text = "\n\n| key | type | meaning |\n|---|---|---|\n".to_owned();
+    for (key, property) in object["properties"].as_object().unwrap() {
+        let meaning = property["description"].as_str().unwrap_or_else(|| panic!("no description of {key}"));
+        let meaning = meaning.replace('\n', " ");
+        let _ = writeln!(text, "| `{key}` | {} | {meaning} |", type_words(property));
     }
     text
 }

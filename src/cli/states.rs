@@ -9,6 +9,7 @@ use super::explain::{Explained, explain_opened, max_memory};
 use super::heading::heading;
 use super::input::Source;
 use super::report::{Cell, ReportFlags, ReportFormat, Table, group_digits};
+use super::states_hta::write_hta_tables;
 use super::stream_flags::StreamFlags;
 use super::times::parse_micros;
 use gpuflame_explain::communication::is_communication_kernel;
@@ -42,12 +43,18 @@ pub(super) struct States {
     /// List the single intervals of each stream.
     #[arg(long)]
     intervals: bool,
+    /// Show queue lengths and idle times by the rules of Holistic Trace Analysis instead.
+    #[arg(long, conflicts_with_all = ["intervals", "step", "from", "to"])]
+    as_hta: bool,
     #[command(flatten)]
     pub(super) report: ReportFlags,
 }
 
 impl States {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
+        if self.as_hta {
+            return write_hta_tables(&self.input, &self.shown, &self.report, console);
+        }
         self.shown.check()?;
         if self.step == Some(0) {
             return Err(usage_error("--step is 0; name a time such as 1ms"));

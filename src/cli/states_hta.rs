@@ -7,7 +7,7 @@ use super::input::Source;
 use super::report::{Cell, ReportFlags, Table};
 use super::stream_flags::StreamFlags;
 use gpuflame_explain::events::{JoinedActivity, JoinedRows};
-use gpuflame_export::call;
+use gpuflame_export::compose::call;
 use gpuflame_model::error::Result;
 use gpuflame_model::profile::Profile;
 use gpuflame_offline::analysis::{HtaOp, enters_queue, hta_idle, hta_queues};
@@ -54,8 +54,8 @@ fn operation(profile: &Profile, event: &JoinedActivity) -> Option<HtaOp> {
 }
 
 fn queue_table(ops: &[HtaOp]) -> Table {
-    let columns = ["device", "stream", "count", "mean", "std", "min", "p25", "p50", "p75", "max"];
-    let mut table = Table::new("queue_length", &columns);
+    let columns = &["device", "stream", "count", "mean", "std", "min", "p25", "p50", "p75", "max"];
+    let mut table = Table::new("queue_length", columns);
     for queue in hta_queues(ops) {
         let (device, stream) = queue.key;
         let cells = [
@@ -71,8 +71,8 @@ fn queue_table(ops: &[HtaOp]) -> Table {
 }
 
 fn idle_table(ops: &[HtaOp]) -> Table {
-    let columns = ["device", "stream", "idle_category", "idle_time_us", "idle_time_ratio"];
-    let mut table = Table::new("idle_time", &columns);
+    let columns = &["device", "stream", "idle_category", "idle_time_us", "idle_time_ratio"];
+    let mut table = Table::new("idle_time", columns);
     for idle in hta_idle(ops) {
         let (device, stream) = idle.key;
         table.add_row([

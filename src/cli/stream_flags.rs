@@ -50,12 +50,12 @@ impl StreamFlags {
         self.to.map(i64::unsigned_abs)
     }
 
-    /// Whether this GPU is to be shown.
+    /// Whether the user wants this GPU.
     pub(super) fn wants_device(&self, device: u32) -> bool {
         self.device.is_none_or(|wanted| wanted == device)
     }
 
-    /// Whether this stream of this GPU is to be shown.
+    /// Whether the user wants this stream of this GPU.
     pub(super) fn wants_stream(&self, device: u32, stream: u32) -> bool {
         self.wants_device(device) && self.stream.is_none_or(|wanted| wanted == stream)
     }

@@ -29,10 +29,14 @@ pub(super) enum Cell {
     Nanos(u64),
     /// A difference of time spans in nanoseconds.
     Change(i64),
+    /// A moment in nanoseconds since the start of the window; negative before it.
+    Moment(i64),
     /// A share in percent.
     Share(f64),
     /// A bandwidth in GB/s. One GB is 1,000,000,000 bytes.
     Bandwidth(f64),
+    /// Another number.
+    Number(f64),
     /// Unknown, or not applicable.
     Nothing,
     /// A column that a total has no value for.
@@ -172,8 +176,11 @@ impl Cell {
             Self::Change(nanos) => {
                 format!("{}{}", if *nanos < 0 { "-" } else { "+" }, format_nanos(nanos.unsigned_abs()))
             }
+            Self::Moment(nanos) if *nanos < 0 => format!("-{}", format_nanos(nanos.unsigned_abs())),
+            Self::Moment(nanos) => format_nanos(nanos.unsigned_abs()),
             Self::Share(percent) => format!("{percent:.1} %"),
             Self::Bandwidth(rate) => format_bandwidth(*rate),
+            Self::Number(number) => format!("{}", (number * 1e3).round() / 1e3),
             Self::Nothing => "-".to_owned(),
             Self::Blank => String::new(),
         }
@@ -189,9 +196,10 @@ impl Cell {
             }
             Self::Gpu(number) => format!("GPU {number}"),
             Self::Time(time) => seconds_since_1970(*time),
-            Self::Change(nanos) => nanos.to_string(),
+            Self::Change(nanos) | Self::Moment(nanos) => nanos.to_string(),
             Self::Share(percent) => format!("{percent:.4}"),
             Self::Bandwidth(rate) => format!("{rate:.6}"),
+            Self::Number(number) => number.to_string(),
             Self::Nothing | Self::Blank => String::new(),
         }
     }
@@ -205,9 +213,10 @@ impl Cell {
             }
             Self::Gpu(number) => Value::from(*number),
             Self::Time(time) => Value::from(seconds_since_1970(*time)),
-            Self::Change(nanos) => Value::from(*nanos),
+            Self::Change(nanos) | Self::Moment(nanos) => Value::from(*nanos),
             Self::Share(percent) => Value::from((percent * 1e4).round() / 1e4),
             Self::Bandwidth(rate) => Value::from((rate * 1e6).round() / 1e6),
+            Self::Number(number) => Value::from(*number),
             Self::Nothing | Self::Blank => Value::Null,
         }
     }

@@ -15,7 +15,21 @@ use super::near_misses::near_misses;
 /// Groups of verbs in the help, in the order in which a user needs them.
 const GROUPS: [(&str, &[&str]); 6] = [
     ("Record", &["run", "doctor", "recover", "settings"]),
-    ("Look", &["summary", "top", "flamegraph", "view", "states", "timeline", "info", "check", "mcp"]),
+    (
+        "Look",
+        &[
+            "summary",
+            "top",
+            "flamegraph",
+            "view",
+            "states",
+            "timeline",
+            "instructions",
+            "info",
+            "check",
+            "mcp",
+        ],
+    ),
     ("Compare", &["diff", "merge-ranks"]),
     ("Convert", &["convert", "link-et"]),
     ("Set up a shell", &["completions"]),

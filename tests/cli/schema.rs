@@ -49,7 +49,7 @@ fn all_json_conforms_to_the_published_schema() {
     let mut tables = std::collections::BTreeSet::new();
     let rankings = "kernels,stacks,line,function,delay,idle,copies,comm";
     for input in ["hand.gfr", "train.json"] {
-        let cases: [(&str, &[&str]); 10] = [
+        let cases: [(&str, &[&str]); 11] = [
             ("Top", &["top", input, "--by", rankings]),
             ("View", &["view", input]),
             ("View", &["view", input, "--stats"]),
@@ -58,6 +58,7 @@ fn all_json_conforms_to_the_published_schema() {
             ("Summary", &["summary", input]),
             ("Check", &["check", input]),
             ("States", &["states", input, "--intervals"]),
+            ("StatesAsHta", &["states", input, "--as-hta"]),
             ("Timeline", &["timeline", input]),
             ("Diff", &["diff", input, "slower.json"]),
         ];
@@ -95,6 +96,26 @@ fn all_json_conforms_to_the_published_schema() {
         "Diff stacks",
     ] {
         assert!(tables.contains(table), "{table} was not checked: {tables:?}");
+    }
+}
+
+#[test]
+fn all_lines_of_instructions_conform_to_the_published_schema() {
+    let folder = scratch("schema");
+    handmade::recording(&folder);
+    training(&folder, "train.json", 0);
+    let (head, line) = (validator("InstructionsHead"), validator("Instruction"));
+    for input in ["hand.gfr", "train.json"] {
+        let ran = gpuflame(&folder, ["instructions", input, "--format", "jsonl"]);
+        let lines: Vec<Value> = ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert!(lines.len() > 2, "{ran:?}");
+        assert!(head.is_valid(&lines[0]) && !line.is_valid(&lines[0]), "{}", lines[0]);
+        for one in &lines[1..] {
+            let errors: Vec<String> = line.iter_errors(one).map(|error| error.to_string()).collect();
+            assert!(errors.is_empty() && !head.is_valid(one), "{one}: {errors:#?}");
+            let has_null = one.as_object().unwrap().values().any(Value::is_null);
+            assert!(!has_null, "a value is absent and not null: {one}");
+        }
     }
 }
 

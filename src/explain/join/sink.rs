@@ -28,6 +28,14 @@ pub enum Origin {
 }
 
 impl Origin {
+    /// Launch of the activity, if it is known.
+    pub fn launched(self) -> Option<Launched> {
+        match self {
+            Self::Launch(launched) => Some(launched),
+            Self::Missing(_) => None,
+        }
+    }
+
     /// Context under which the activity is shown, or the reason why it has none.
     pub fn context(self) -> Result<ContextId, Missing> {
         match self {

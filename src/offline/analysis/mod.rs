@@ -9,6 +9,7 @@ mod copies;
 mod coverage;
 mod delays;
 mod findings;
+mod instructions;
 mod jobs;
 mod mann_whitney;
 mod run_pairs;
@@ -30,12 +31,16 @@ pub use findings::{
     Evidence, Figures, Finding, HostStates, RankRun, RunCosts, RunEvidence, Severity, cost_findings,
     job_findings, record_findings, run_costs,
 };
+pub use instructions::{
+    After, AfterReason, Instruction, InstructionDetail, InstructionKind, InstructionList, InstructionOrder,
+    InstructionRows, IssuingCall,
+};
 pub use jobs::{JobDifference, JobMember, find_difference, find_missing};
 pub use run_pairs::{MIN_RUNS, PairChange, PairRow, PairVerdict, RunOrder};
 pub use states::{
-    Column, Concurrency, Delays, Interval, MAX_PARTS, SeriesRow, State, StateCause, StateColumns,
-    StateOptions, StateReport, StateSums, StreamKey, StreamRows, StreamStates, reconstruct_states,
-    shown_window,
+    Column, Concurrency, Delays, HtaIdle, HtaOp, HtaQueue, Interval, MAX_PARTS, SeriesRow, State, StateCause,
+    StateColumns, StateOptions, StateReport, StateSums, StreamKey, StreamRows, StreamStates, enters_queue,
+    hta_idle, hta_queues, reconstruct_states, shown_window,
 };
 pub use stragglers::{RankComparison, RankTime, StragglerVerdict, compare_ranks, median};
 pub use stream_order::{ImpossibleDuration, Overlaps, StreamOrder, check_stream_order};

@@ -11,6 +11,7 @@
 
 mod collect;
 mod columns;
+mod hta;
 mod state;
 mod sums;
 #[cfg(test)]
@@ -19,6 +20,7 @@ mod walk;
 
 pub use collect::{StreamKey, StreamRows};
 pub use columns::{Column, StateColumns};
+pub use hta::{HtaIdle, HtaOp, HtaQueue, enters_queue, hta_idle, hta_queues};
 pub use state::{Interval, State, StateCause};
 pub use sums::{Concurrency, Delays, SeriesRow};
 
@@ -146,13 +148,18 @@ fn shown_part(whole: (u64, u64), options: StateOptions) -> (u64, u64) {
 
 /// Returns the time from the first operation, or the opening of the first window, to the end of the last.
 fn whole_window(rows: &StreamRows, profile: &Profile) -> Option<(u64, u64)> {
+    let first = rows.ops.iter().map(|op| op.start).min()?;
+    let last = rows.ops.iter().map(|op| op.end).max()?;
+    Some(extend_to_windows((first, last), profile))
+}
+
+/// Extends the time of all GPU work to the opening of the first window and the closing of the last.
+pub(super) fn extend_to_windows((first, last): (u64, u64), profile: &Profile) -> (u64, u64) {
     let edges = profile.windows().iter();
     let opened = edges.clone().find(|(edge, _)| *edge == WindowEdge::Open).map(|(_, time)| time.0);
     let closed = edges.rev().find(|(edge, _)| *edge == WindowEdge::Close).map(|(_, time)| time.0);
-    let first = rows.ops.iter().map(|op| op.start).min()?;
-    let last = rows.ops.iter().map(|op| op.end).max()?;
     let opened = opened.filter(|time| *time != 0);
-    Some((opened.map_or(first, |time| time.min(first)), closed.map_or(last, |time| time.max(last))))
+    (opened.map_or(first, |time| time.min(first)), closed.map_or(last, |time| time.max(last)))
 }
 
 /// Returns the times between two windows, in order.

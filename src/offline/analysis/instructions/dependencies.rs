@@ -1,0 +1,275 @@
+//! Finds the dependencies of instructions, as far as the data contains them.
+//!
+//! The order of calls of one thread is not listed: it follows from the order of the instructions. Implicit waits of default
+//! streams are not listed either, because the data does not tell which streams take part in them.
+
+use std::collections::BTreeMap;
+
+use gpuflame_explain::events::JoinedRows;
+use gpuflame_model::record::{
+    ContextId, CorrelationId, Detail, EventId, EventRecord, EventUse, GpuContextId, GraphId, IdMap, SyncId,
+    SyncKind, SyncRecord, ThreadId,
+};
+
+use super::super::states::StreamKey;
+use super::order::{GraphLaunch, Places, Source, is_for_event, record_of, stream_key};
+
+/// An instruction that has to be done first, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct After {
+    /// Number of the instruction.
+    pub number: u32,
+    /// Why it has to be done first.
+    pub reason: AfterReason,
+}
+
+/// Reason of a dependency.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum AfterReason {
+    /// The instruction before it on its stream, or the last instruction of the stream that the host waits for.
+    Stream,
+    /// The record of the event that is waited for.
+    Event,
+    /// The last instruction of a stream of the context that the host waits for.
+    Context,
+    /// The launch of the graph to which a node belongs.
+    Graph,
+    /// The previous launch of the same graph. A graph never runs twice at the same time.
+    SameGraph,
+}
+
+impl AfterReason {
+    /// Word for tables.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Stream => "stream",
+            Self::Event => "event",
+            Self::Context => "context",
+            Self::Graph => "graph",
+            Self::SameGraph => "same_graph",
+        }
+    }
+}
+
+/// Streams of a context that have instructions.
+#[derive(Default)]
+struct ContextStreams {
+    /// Streams by number of their last instruction. A graph launch may be the last one of several streams.
+    by_last: BTreeMap<u32, u32>,
+    /// Last wait for the whole context, by thread.
+    synchronized: IdMap<Option<ThreadId>, u32>,
+}
+
+/// The last record of an event.
+#[derive(Clone, Copy)]
+struct LastRecord {
+    number: u32,
+    context: GpuContextId,
+}
+
+/// Receives the sources of the instructions in order, and finds their dependencies.
+pub(super) struct Finder<'a> {
+    rows: &'a JoinedRows,
+    graphs: &'a mut [GraphLaunch],
+    places: &'a Places,
+    thread_of: &'a dyn Fn(ContextId) -> Option<ThreadId>,
+    /// Contexts of calls that launched work, by correlation id: such a call may also have waited.
+    launches: IdMap<CorrelationId, ContextId>,
+    after: Vec<After>,
+    ends: Vec<u32>,
+    /// Last launch by graph.
+    last_launches: IdMap<GraphId, u32>,
+    /// Last instruction by stream.
+    last: IdMap<StreamKey, u32>,
+    contexts: IdMap<GpuContextId, ContextStreams>,
+    records: IdMap<SyncId, u32>,
+    /// Last record by event, for data that does not number the records. `None`: several contexts use the number.
+    last_records: IdMap<EventId, Option<LastRecord>>,
+    /// Whether any wait names the record of its event.
+    names_records: bool,
+}
+
+impl<'a> Finder<'a> {
+    pub(super) fn new(
+        rows: &'a JoinedRows,
+        graphs: &'a mut [GraphLaunch],
+        places: &'a Places,
+        thread_of: &'a dyn Fn(ContextId) -> Option<ThreadId>,
+    ) -> Self {
+        let names_records = rows.syncs().iter().any(|sync| sync.sync.is_some());
+        let waiting: IdMap<CorrelationId, ()> =
+            rows.syncs().iter().map(|sync| (sync.correlation, ())).collect();
+        let launches = rows.calls().iter().filter(|call| waiting.contains_key(&call.id));
+        let launches = launches.map(|call| (call.id, call.launched.context)).collect();
+        Self {
+            rows,
+            graphs,
+            places,
+            thread_of,
+            launches,
+            after: Vec::new(),
+            ends: Vec::new(),
+            last_launches: IdMap::default(),
+            last: IdMap::default(),
+            contexts: IdMap::default(),
+            records: IdMap::default(),
+            last_records: IdMap::default(),
+            names_records,
+        }
+    }
+
+    /// Returns the dependencies, and where each instruction's dependencies end.
+    pub(super) fn finish(self) -> (Vec<After>, Vec<u32>) {
+        (self.after, self.ends)
+    }
+
+    /// Adds the next instruction.
+    pub(super) fn add(&mut self, source: Source) {
+        let number = self.ends.len() as u32;
+        let from = self.after.len();
+        match source {
+            Source::Work(at, graph) => self.work(number, at, graph),
+            Source::Graph(at) => self.graph(number, at),
+            Source::Pending(..) => {}
+            // The stream's state at the time of a record is unknown if the time is.
+            Source::Record(at) => self.note_record(number, self.rows.event_records()[at as usize]),
+            Source::Host(call, sync) => self.host(number, call, sync),
+            Source::Sync(at) => {
+                let sync = self.rows.syncs()[at as usize];
+                let context = self.launches.get(&sync.correlation).copied();
+                self.sync(number, sync, context.unwrap_or(ContextId::NONE));
+            }
+        }
+        self.after[from..].sort_unstable();
+        self.ends.push(self.after.len() as u32);
+    }
+
+    fn work(&mut self, number: u32, at: u32, graph: Option<u32>) {
+        let activity = &self.rows.activities()[at as usize].activity;
+        match graph {
+            Some(graph) => {
+                if let Some(launch) = self.graphs[graph as usize].number {
+                    self.after.push(After { number: launch, reason: AfterReason::Graph });
+                }
+            }
+            // The nodes of a graph are not in the order of a stream.
+            None if activity.graph.0 != 0 && activity.detail != Detail::Graph => {}
+            None => {
+                self.in_order(number, stream_key(activity));
+                if activity.detail == Detail::Graph {
+                    self.after_same_graph(number, activity.graph);
+                }
+            }
+        }
+    }
+
+    fn after_same_graph(&mut self, number: u32, graph: GraphId) {
+        if graph.0 != 0
+            && let Some(before) = self.last_launches.insert(graph, number)
+        {
+            self.after.push(After { number: before, reason: AfterReason::SameGraph });
+        }
+    }
+
+    fn graph(&mut self, number: u32, at: u32) {
+        let launch = &mut self.graphs[at as usize];
+        launch.number = Some(number);
+        let streams = std::mem::take(&mut launch.streams);
+        let from = self.after.len();
+        streams.iter().for_each(|stream| self.in_order(number, *stream));
+        self.after[from..].sort_unstable();
+        let mut all = self.after.split_off(from);
+        all.dedup();
+        self.after.append(&mut all);
+        self.graphs[at as usize].streams = streams;
+        self.after_same_graph(number, self.graphs[at as usize].graph);
+    }
+
+    /// Makes the instruction the last one of its stream.
+    fn in_order(&mut self, number: u32, stream: StreamKey) {
+        let streams = self.contexts.entry(stream.1).or_default();
+        if let Some(before) = self.last.insert(stream, number) {
+            self.after.push(After { number: before, reason: AfterReason::Stream });
+            if let Some(count) = streams.by_last.get_mut(&before) {
+                *count -= 1;
+                if *count == 0 {
+                    streams.by_last.remove(&before);
+                }
+            }
+        }
+        *streams.by_last.entry(number).or_default() += 1;
+    }
+
+    fn host(&mut self, number: u32, call: u32, sync: Option<u32>) {
+        let call = &self.rows.host_calls()[call as usize];
+        match (sync, call.event_use) {
+            (Some(sync), _) => self.sync(number, self.rows.syncs()[sync as usize], call.context),
+            (None, Some(EventUse::Record)) => {
+                let Some(record) = record_of(self.rows, call.id) else { return };
+                let record = self.rows.event_records()[record as usize];
+                if let Some(stream) = self.places.find_stream(record.context, record.stream) {
+                    self.in_order(number, stream);
+                }
+                self.note_record(number, record);
+            }
+            (None, _) => {}
+        }
+    }
+
+    fn note_record(&mut self, number: u32, record: EventRecord) {
+        if let Some(sync) = record.sync {
+            self.records.insert(sync, number);
+        }
+        let here = LastRecord { number, context: record.context };
+        let last = self.last_records.entry(record.event).or_insert(Some(here));
+        *last = last.filter(|last| last.context == record.context).map(|_| here);
+    }
+
+    fn sync(&mut self, number: u32, sync: SyncRecord, caller: ContextId) {
+        let stream = sync.stream.and_then(|stream| {
+            let context = match sync.kind {
+                SyncKind::STREAM_WAIT => self.places.context_of_wait(sync.context, stream),
+                _ => sync.context,
+            };
+            self.places.find_stream(context, stream)
+        });
+        // A call that did not wait, such as a query of unfinished work, depends on nothing.
+        if sync.result != 0 {
+            return;
+        }
+        if is_for_event(sync.kind)
+            && let Some(record) = self.record_waited_for(&sync)
+        {
+            self.after.push(After { number: record, reason: AfterReason::Event });
+        }
+        match sync.kind {
+            SyncKind::STREAM_WAIT => {
+                if let Some(stream) = stream {
+                    self.in_order(number, stream);
+                }
+            }
+            SyncKind::STREAM => {
+                if let Some(&last) = stream.and_then(|stream| self.last.get(&stream)) {
+                    self.after.push(After { number: last, reason: AfterReason::Stream });
+                }
+            }
+            SyncKind::CONTEXT => {
+                let thread = (self.thread_of)(caller);
+                let streams = self.contexts.entry(sync.context).or_default();
+                // Earlier instructions are known to be done by the thread's previous wait.
+                let since = streams.synchronized.insert(thread, number).unwrap_or(0);
+                let last = streams.by_last.range(since..).map(|(last, _)| *last);
+                self.after.extend(last.map(|number| After { number, reason: AfterReason::Context }));
+            }
+            _ => {}
+        }
+    }
+
+    fn record_waited_for(&self, sync: &SyncRecord) -> Option<u32> {
+        match sync.sync {
+            Some(record) => self.records.get(&record).copied(),
+            None if self.names_records => None,
+            None => Some((*self.last_records.get(&sync.event?)?)?.number),
+        }
+    }
+}

@@ -1,0 +1,419 @@
+//! The instruction stream: launches, copies, fills, graph launches, event records and waits of a run in the order in which
+//! the host issued them, and the dependencies between them.
+//!
+//! ```text
+//! number  thread  instruction             after
+//!      0       1  kernel a, stream 7
+//!      1       1  record event 5, stream 7   0 (stream)
+//!      2       2  wait event 5, stream 8     1 (event)
+//!      3       2  kernel b, stream 8         2 (stream)
+//! ```
+//!
+//! An instruction comes after all instructions that it waits for, so a reader can replay the list from top to bottom.
+//! Facts that the data does not contain are absent, such as the edges between the nodes of a graph.
+
+mod collect;
+mod dependencies;
+mod order;
+#[cfg(test)]
+mod tests;
+
+pub use collect::InstructionRows;
+pub use dependencies::{After, AfterReason};
+
+use std::collections::BTreeSet;
+
+use super::states::StreamKey;
+use gpuflame_explain::events::{JoinedActivity, JoinedRows};
+use gpuflame_explain::join::{Launched, Origin};
+use gpuflame_model::profile::Profile;
+use gpuflame_model::record::{
+    Activity, ContextId, CorrelationId, Detail, DeviceId, EventId, EventUse, GpuContextId, GraphId, Missing,
+    Nanos, StreamId, SyncKind, SyncRecord,
+};
+use order::{GraphLaunch, Item, Places, Source};
+
+/// Kind of an instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum InstructionKind {
+    /// A kernel.
+    Kernel,
+    /// A copy.
+    Copy,
+    /// A fill.
+    Fill,
+    /// A launch of a graph.
+    Graph,
+    /// A launch whose work is not in the data.
+    Launch,
+    /// An event is recorded on a stream.
+    Record,
+    /// A stream waits for an event.
+    Wait,
+    /// The host waits.
+    Synchronize,
+}
+
+impl InstructionKind {
+    /// All kinds, in the order of tables.
+    pub const ALL: [Self; 8] = [
+        Self::Kernel,
+        Self::Copy,
+        Self::Fill,
+        Self::Graph,
+        Self::Launch,
+        Self::Record,
+        Self::Wait,
+        Self::Synchronize,
+    ];
+
+    /// Word for tables.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Kernel => "kernel",
+            Self::Copy => "copy",
+            Self::Fill => "fill",
+            Self::Graph => "graph",
+            Self::Launch => "launch",
+            Self::Record => "record",
+            Self::Wait => "wait",
+            Self::Synchronize => "synchronize",
+        }
+    }
+}
+
+/// Call of the host that issued an instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IssuingCall {
+    /// Start of the call.
+    pub time: Nanos,
+    /// Duration in ns; `None` if only the start was recorded.
+    pub duration: Option<u64>,
+    /// Stack and thread; [`ContextId::NONE`] if they are unknown.
+    pub context: ContextId,
+}
+
+/// Fields that only some kinds of instruction have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InstructionDetail<'a> {
+    /// GPU work with a row of its own.
+    Work {
+        /// The work.
+        activity: &'a Activity,
+        /// Number of the graph launch, if the work is a graph's node and its launch is known.
+        launch: Option<u32>,
+        /// Reason why the launch is unknown.
+        missing: Option<Missing>,
+    },
+    /// Launch of a graph whose nodes are instructions of their own.
+    Graph {
+        /// Graph; `None` if the data does not name it.
+        graph: Option<GraphId>,
+        /// Number of nodes that ran; `None` if no node is in the data.
+        nodes: Option<u32>,
+        /// Streams that ran the nodes.
+        streams: Option<&'a BTreeSet<StreamKey>>,
+    },
+    /// A launch without work in the data.
+    Launch,
+    /// An event was recorded, or a stream waits for one.
+    Event {
+        /// The event, by the tracer's number.
+        event: Option<EventId>,
+    },
+    /// The host waits.
+    Synchronize {
+        /// Object that the host waits for; `None` if unknown.
+        waits_for: Option<SyncKind>,
+        /// The event, by the tracer's number.
+        event: Option<EventId>,
+        /// Return code of the call; 0 means that the awaited work is done.
+        result: u32,
+    },
+}
+
+/// An instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Instruction<'a> {
+    /// Number in order of issue, from 0.
+    pub number: u32,
+    /// Kind of the instruction.
+    pub kind: InstructionKind,
+    /// The call that issued it; `None` if it is unknown.
+    pub call: Option<IssuingCall>,
+    /// Correlation id of the rows.
+    pub correlation: CorrelationId,
+    /// GPU, if it is known.
+    pub device: Option<DeviceId>,
+    /// GPU context, if it is known.
+    pub context: Option<GpuContextId>,
+    /// Stream, if it is known and there is only one.
+    pub stream: Option<StreamId>,
+    /// Start and end of the GPU work.
+    pub ran: Option<(Nanos, Nanos)>,
+    /// Other fields.
+    pub detail: InstructionDetail<'a>,
+    /// Instructions that have to be done before this one begins.
+    pub after: &'a [After],
+}
+
+/// Order of instructions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum InstructionOrder {
+    /// By the host's call.
+    #[default]
+    Issue,
+    /// By the start of GPU work; instructions without GPU work by the host's call.
+    Start,
+}
+
+impl Instruction<'_> {
+    /// Whether the instruction uses this GPU and this stream; `None` stands for any.
+    pub fn uses(&self, device: Option<u32>, stream: Option<u32>) -> bool {
+        if let InstructionDetail::Graph { streams: Some(streams), .. } = self.detail {
+            return streams.iter().any(|key| {
+                device.is_none_or(|device| key.0.0 == device) && stream.is_none_or(|stream| key.2.0 == stream)
+            });
+        }
+        device.is_none_or(|device| self.device.is_some_and(|own| own.0 == device))
+            && stream.is_none_or(|stream| self.stream.is_some_and(|own| own.0 == stream))
+    }
+
+    /// Time by which the instruction is ordered; `None` if neither its call nor its work has a time.
+    pub fn time(&self, order: InstructionOrder) -> Option<Nanos> {
+        let (called, began) = (self.call.map(|call| call.time), self.ran.map(|(start, _)| start));
+        match order {
+            InstructionOrder::Issue => called.or(began),
+            InstructionOrder::Start => began.or(called),
+        }
+    }
+}
+
+/// All instructions of a run.
+#[derive(Debug)]
+pub struct InstructionList {
+    rows: JoinedRows,
+    outside: Option<(u64, u64)>,
+    items: Vec<Item>,
+    graphs: Vec<GraphLaunch>,
+    /// Dependencies, by the number of the dependent instruction.
+    after: Vec<After>,
+    /// By number: where the instruction's dependencies end in `after`.
+    after_ends: Vec<u32>,
+    places: Places,
+}
+
+impl InstructionList {
+    /// Orders the rows of a run, and finds the dependencies. `profile` names the calls.
+    pub fn new(rows: InstructionRows, profile: &Profile) -> Self {
+        let InstructionRows { joined: mut rows, outside } = rows;
+        rows.sort();
+        let places = Places::new(&rows);
+        let (mut items, mut graphs) = order::place(&rows, profile);
+        items.sort_unstable_by_key(Item::sort_key);
+        let thread_of = |context| profile.context(context).map(|context| context.thread);
+        let mut found = dependencies::Finder::new(&rows, &mut graphs, &places, &thread_of);
+        items.iter().for_each(|item| found.add(item.source));
+        let (after, after_ends) = found.finish();
+        Self { rows, outside, items, graphs, after, after_ends, places }
+    }
+
+    /// Number of instructions.
+    pub fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// Whether there are no instructions.
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// Joined rows of the run.
+    pub fn rows(&self) -> &JoinedRows {
+        &self.rows
+    }
+
+    /// Start and end of the window, as [`reconstruct_states`](super::reconstruct_states) has it; `None` without GPU work
+    /// that has times.
+    pub fn window(&self, profile: &Profile) -> Option<(u64, u64)> {
+        let timed = self.rows.activities().iter().map(|event| &event.activity);
+        let spans = timed.filter(|activity| activity.duration().is_some()).map(|a| (a.start.0, a.end.0));
+        let span = spans.chain(self.outside).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))?;
+        Some(super::states::extend_to_windows(span, profile))
+    }
+
+    /// Calls `each` with every instruction. Stops at the first error.
+    ///
+    /// # Errors
+    /// Errors of `each`.
+    pub fn each<E>(
+        &self,
+        order: InstructionOrder,
+        each: &mut dyn FnMut(&Instruction<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut numbers: Vec<u32> = (0..self.items.len() as u32).collect();
+        if order == InstructionOrder::Start {
+            numbers.sort_by_cached_key(|number| self.get(*number).time(order));
+        }
+        numbers.iter().try_for_each(|number| each(&self.get(*number)))
+    }
+
+    /// Returns the instruction with this number.
+    fn get(&self, number: u32) -> Instruction<'_> {
+        let at = number as usize;
+        let from = if at == 0 { 0 } else { self.after_ends[at - 1] };
+        let after = &self.after[from as usize..self.after_ends[at] as usize];
+        let base = Instruction {
+            number,
+            kind: InstructionKind::Launch,
+            call: None,
+            correlation: CorrelationId(0),
+            device: None,
+            context: None,
+            stream: None,
+            ran: None,
+            detail: InstructionDetail::Launch,
+            after,
+        };
+        match self.items[at].source {
+            Source::Work(work, graph) => self.work(base, &self.rows.activities()[work as usize], graph),
+            Source::Graph(graph) => graph_launch(base, &self.graphs[graph as usize]),
+            Source::Pending(call, is_graph) => {
+                let call = &self.rows.calls()[call as usize];
+                let (kind, detail) = match is_graph {
+                    true => (
+                        InstructionKind::Graph,
+                        InstructionDetail::Graph { graph: None, nodes: None, streams: None },
+                    ),
+                    false => (InstructionKind::Launch, InstructionDetail::Launch),
+                };
+                Instruction { kind, detail, call: issued(call.launched), correlation: call.id, ..base }
+            }
+            Source::Host(call, sync) => self.host(base, call, sync),
+            Source::Sync(sync) => self.sync(base, &self.rows.syncs()[sync as usize]),
+            Source::Record(record) => self.record(base, record),
+        }
+    }
+
+    fn work<'a>(
+        &'a self,
+        base: Instruction<'a>,
+        event: &'a JoinedActivity,
+        graph: Option<u32>,
+    ) -> Instruction<'a> {
+        let JoinedActivity { activity, origin } = event;
+        let (call, missing) = match *origin {
+            Origin::Launch(launched) => (issued(launched), None),
+            Origin::Missing(missing) => (None, Some(missing)),
+        };
+        let launch = graph.and_then(|graph| self.graphs[graph as usize].number);
+        Instruction {
+            kind: match activity.detail {
+                Detail::Kernel(_) => InstructionKind::Kernel,
+                Detail::Copy(_) => InstructionKind::Copy,
+                Detail::Set(_) => InstructionKind::Fill,
+                Detail::Graph => InstructionKind::Graph,
+            },
+            call,
+            correlation: activity.correlation,
+            device: Some(activity.device),
+            context: Some(activity.context),
+            stream: Some(activity.stream),
+            ran: activity.duration().map(|_| (activity.start, activity.end)),
+            detail: InstructionDetail::Work { activity, launch, missing },
+            ..base
+        }
+    }
+
+    fn host<'a>(&'a self, base: Instruction<'a>, call: u32, sync: Option<u32>) -> Instruction<'a> {
+        let call = &self.rows.host_calls()[call as usize];
+        let issuing = IssuingCall { time: call.time, duration: Some(call.duration), context: call.context };
+        let described = match (sync, call.event_use) {
+            (Some(sync), _) => self.sync(base, &self.rows.syncs()[sync as usize]),
+            (None, Some(EventUse::Record)) => match order::record_of(&self.rows, call.id) {
+                Some(record) => self.record(base, record),
+                None => event_instruction(base, InstructionKind::Record),
+            },
+            (None, Some(EventUse::Wait)) => event_instruction(base, InstructionKind::Wait),
+            (None, None) => {
+                let detail = InstructionDetail::Synchronize { waits_for: None, event: None, result: 0 };
+                Instruction { kind: InstructionKind::Synchronize, detail, ..base }
+            }
+        };
+        Instruction { call: Some(issuing), correlation: call.id, ..described }
+    }
+
+    fn sync<'a>(&'a self, base: Instruction<'a>, sync: &SyncRecord) -> Instruction<'a> {
+        let &SyncRecord { kind, event, result, .. } = sync;
+        let timed = (sync.start.0 != 0).then(|| IssuingCall {
+            time: sync.start,
+            duration: sync.end.0.checked_sub(sync.start.0),
+            context: ContextId::NONE,
+        });
+        let context = match sync.stream.filter(|_| kind == SyncKind::STREAM_WAIT) {
+            Some(stream) => self.places.context_of_wait(sync.context, stream),
+            None => sync.context,
+        };
+        let (kind, detail) = match kind {
+            SyncKind::STREAM_WAIT => (InstructionKind::Wait, InstructionDetail::Event { event }),
+            _ => {
+                let waits_for = Some(kind).filter(|kind| *kind != SyncKind::OTHER);
+                (InstructionKind::Synchronize, InstructionDetail::Synchronize { waits_for, event, result })
+            }
+        };
+        Instruction {
+            kind,
+            call: timed,
+            correlation: sync.correlation,
+            device: self.places.device_of(context),
+            context: Some(context),
+            stream: sync.stream,
+            detail,
+            ..base
+        }
+    }
+
+    fn record<'a>(&'a self, base: Instruction<'a>, record: u32) -> Instruction<'a> {
+        let record = &self.rows.event_records()[record as usize];
+        Instruction {
+            kind: InstructionKind::Record,
+            correlation: record.correlation,
+            device: self.places.device_of(record.context),
+            context: Some(record.context),
+            stream: Some(record.stream),
+            detail: InstructionDetail::Event { event: Some(record.event) },
+            ..base
+        }
+    }
+}
+
+fn issued(launched: Launched) -> Option<IssuingCall> {
+    let duration = (launched.duration != 0).then_some(launched.duration.into());
+    Some(IssuingCall { time: launched.time, duration, context: launched.context })
+}
+
+fn event_instruction(base: Instruction<'_>, kind: InstructionKind) -> Instruction<'_> {
+    Instruction { kind, detail: InstructionDetail::Event { event: None }, ..base }
+}
+
+fn graph_launch<'a>(base: Instruction<'a>, graph: &'a GraphLaunch) -> Instruction<'a> {
+    let first = graph.streams.first();
+    let same = |is_same: fn(&StreamKey, &StreamKey) -> bool| {
+        first.filter(|first| graph.streams.iter().all(|stream| is_same(first, stream)))
+    };
+    Instruction {
+        kind: InstructionKind::Graph,
+        call: issued(graph.launched),
+        correlation: graph.correlation,
+        device: same(|a, b| a.0 == b.0).map(|stream| stream.0),
+        context: same(|a, b| a.1 == b.1).map(|stream| stream.1),
+        stream: same(|a, b| a == b).map(|stream| stream.2),
+        ran: graph.ran.map(|(start, end)| (Nanos(start), Nanos(end))),
+        detail: InstructionDetail::Graph {
+            graph: Some(graph.graph).filter(|graph| graph.0 != 0),
+            nodes: Some(graph.nodes),
+            streams: Some(&graph.streams),
+        },
+        ..base
+    }
+}

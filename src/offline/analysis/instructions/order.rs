@@ -1,0 +1,334 @@
+//! The order of instructions: by the time of the host's call.
+//!
+//! A call takes effect at some moment between its start and its end. Usually the start decides. It does not if another
+//! thread's call on the same stream began during this call and its work ran first: then this call took effect later.
+//! Work without a known launch was issued before the first call whose work ran later on its stream.
+
+use std::collections::BTreeSet;
+
+use gpuflame_explain::events::{JoinedActivity, JoinedRows};
+use gpuflame_explain::join::{Launched, Origin};
+use gpuflame_model::profile::Profile;
+use gpuflame_model::record::{
+    Activity, CorrelationId, Detail, DeviceId, GpuContextId, GraphId, IdMap, StreamId, SyncId, SyncKind,
+};
+
+use super::super::states::StreamKey;
+
+/// Row or rows that make an instruction, by position in the joined rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Source {
+    /// Launch of a graph whose nodes are known, by position in the list of graph launches.
+    Graph(u32),
+    /// An activity, and its graph launch if it is a node.
+    Work(u32, Option<u32>),
+    /// A launch without an activity, and whether it launches a graph.
+    Pending(u32, bool),
+    /// An event record without its call.
+    Record(u32),
+    /// A call that waited or used an event, and its wait record.
+    Host(u32, Option<u32>),
+    /// A wait record without its call.
+    Sync(u32),
+}
+
+/// An instruction and its place.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Item {
+    /// Time at which the instruction was issued.
+    pub(super) key: u64,
+    /// Whether the call is known. Work without it comes first.
+    pub(super) is_called: bool,
+    /// Order of instructions with the same key: correlation id of the source, or start of work without a call.
+    pub(super) second: u64,
+    pub(super) start: u64,
+    pub(super) source: Source,
+}
+
+impl Item {
+    /// Order of issue. A graph launch comes before its nodes.
+    pub(super) fn sort_key(&self) -> impl Ord + use<> {
+        let is_launch = matches!(self.source, Source::Graph(_));
+        (self.key, self.is_called, self.second, !is_launch, self.start, self.source)
+    }
+}
+
+/// A graph launch whose nodes are in the data.
+#[derive(Debug)]
+pub(super) struct GraphLaunch {
+    pub(super) launched: Launched,
+    pub(super) correlation: CorrelationId,
+    pub(super) graph: GraphId,
+    pub(super) nodes: u32,
+    /// Earliest start and latest end of the nodes that have times.
+    pub(super) ran: Option<(u64, u64)>,
+    /// Streams that ran the nodes.
+    pub(super) streams: BTreeSet<StreamKey>,
+    /// Number of the instruction, once it is known.
+    pub(super) number: Option<u32>,
+    key: u64,
+}
+
+/// Contexts and streams of the run, for rows that name a stream without its device.
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    /// Device by context, for contexts in which work ran. `None` for a context whose work ran on several devices, which happens if
+    /// the data does not give the contexts.
+    devices: IdMap<GpuContextId, Option<DeviceId>>,
+    streams: IdMap<(GpuContextId, StreamId), ()>,
+    /// Context by the stream's number. `None` if several contexts use the number.
+    contexts: IdMap<StreamId, Option<GpuContextId>>,
+}
+
+impl Places {
+    pub(super) fn new(rows: &JoinedRows) -> Self {
+        let mut places = Self::default();
+        for JoinedActivity { activity, .. } in rows.activities() {
+            let known = places.devices.entry(activity.context).or_insert(Some(activity.device));
+            *known = known.filter(|device| *device == activity.device);
+            places.add_stream(activity.context, activity.stream);
+        }
+        rows.event_records().iter().for_each(|record| places.add_stream(record.context, record.stream));
+        places
+    }
+
+    fn add_stream(&mut self, context: GpuContextId, stream: StreamId) {
+        if self.streams.insert((context, stream), ()).is_none() {
+            let known = self.contexts.entry(stream).or_insert(Some(context));
+            *known = known.filter(|known| *known == context);
+        }
+    }
+
+    /// Returns the device of a context, if it is known.
+    pub(super) fn device_of(&self, context: GpuContextId) -> Option<DeviceId> {
+        self.devices.get(&context).copied().flatten()
+    }
+
+    /// Returns the context of the stream that waits. The row may have the context of the event, which another GPU may
+    /// have recorded. The stream is then the only one with its number.
+    pub(super) fn context_of_wait(&self, context: GpuContextId, stream: StreamId) -> GpuContextId {
+        match self.streams.contains_key(&(context, stream)) {
+            true => context,
+            false => self.contexts.get(&stream).copied().flatten().unwrap_or(context),
+        }
+    }
+
+    /// Returns the key of a stream. The streams of a context in which no work ran have no device; those of a context with
+    /// several devices have no key.
+    pub(super) fn find_stream(&self, context: GpuContextId, stream: StreamId) -> Option<StreamKey> {
+        const NO_DEVICE: DeviceId = DeviceId(u32::MAX);
+        let device = self.devices.get(&context).copied().unwrap_or(Some(NO_DEVICE))?;
+        Some((device, context, stream))
+    }
+}
+
+/// Position of the event record that has this correlation id.
+pub(super) fn record_of(rows: &JoinedRows, id: CorrelationId) -> Option<u32> {
+    let records = rows.event_records();
+    let at = records.partition_point(|record| record.correlation.0 < id.0);
+    records.get(at).filter(|record| record.correlation == id).map(|_| at as u32)
+}
+
+pub(super) fn stream_key(activity: &Activity) -> StreamKey {
+    (activity.device, activity.context, activity.stream)
+}
+
+/// Returns all instructions with their places, and the graph launches.
+pub(super) fn place(rows: &JoinedRows, profile: &Profile) -> (Vec<Item>, Vec<GraphLaunch>) {
+    let mut placing = Placing { rows, profile, items: Vec::new(), graphs: Vec::new() };
+    placing.work();
+    placing.pending();
+    let calls = placing.host_calls();
+    placing.syncs(&calls);
+    placing.records();
+    (placing.items, placing.graphs)
+}
+
+struct Placing<'a> {
+    rows: &'a JoinedRows,
+    profile: &'a Profile,
+    items: Vec<Item>,
+    graphs: Vec<GraphLaunch>,
+}
+
+impl Placing<'_> {
+    fn called(&mut self, key: u64, id: CorrelationId, start: u64, source: Source) {
+        let second = self.rows.source_id(id).unwrap_or(u64::MAX);
+        self.items.push(Item { key, is_called: true, second, start, source });
+    }
+
+    /// Places work. Activities are sorted by start, so each stream is seen in the order in which it ran.
+    fn work(&mut self) {
+        let mut latest = LatestOfStream::default();
+        let mut launches: IdMap<(u64, CorrelationId), u32> = IdMap::default();
+        let without_call =
+            Item { key: u64::MAX, is_called: false, second: 0, start: 0, source: Source::Work(0, None) };
+        self.items.reserve(self.rows.activities().len());
+        for (at, event) in (0..).zip(self.rows.activities()) {
+            let activity = &event.activity;
+            let (stream, start) = (stream_key(activity), activity.start.0);
+            let Origin::Launch(launched) = event.origin else {
+                let source = Source::Work(at, None);
+                self.items.push(Item { second: start, start, source, ..without_call });
+                continue;
+            };
+            let is_timed = activity.duration().is_some();
+            let graph = self.is_node(event, launched).then(|| {
+                let next = self.graphs.len() as u32;
+                *launches.entry((launched.time.0, activity.correlation)).or_insert(next)
+            });
+            let key = match graph {
+                Some(graph) if (graph as usize) < self.graphs.len() => self.graphs[graph as usize].key,
+                _ if is_timed => latest.place(stream, activity.correlation, launched),
+                _ => launched.time.0,
+            };
+            if let Some(graph) = graph {
+                if is_timed {
+                    latest.note(stream, activity.correlation, key);
+                }
+                self.add_node(graph, activity, launched, key);
+            }
+            self.called(key, activity.correlation, start, Source::Work(at, graph));
+        }
+        self.place_unlaunched();
+        for (at, graph) in (0..).zip(std::mem::take(&mut self.graphs)) {
+            let start = graph.ran.map_or(0, |(start, _)| start);
+            self.called(graph.key, graph.correlation, start, Source::Graph(at));
+            self.graphs.push(graph);
+        }
+    }
+
+    /// Whether an activity is a node of a graph that its call launched.
+    fn is_node(&self, event: &JoinedActivity, launched: Launched) -> bool {
+        event.activity.detail != Detail::Graph
+            && (event.activity.graph != GraphId(0) || self.profile.launches_graph(launched.context))
+    }
+
+    fn add_node(&mut self, graph: u32, activity: &Activity, launched: Launched, key: u64) {
+        if graph as usize == self.graphs.len() {
+            let (correlation, graph) = (activity.correlation, activity.graph);
+            let (nodes, ran, streams, number) = (0, None, BTreeSet::new(), None);
+            self.graphs.push(GraphLaunch { launched, correlation, graph, nodes, ran, streams, number, key });
+        }
+        let launch = &mut self.graphs[graph as usize];
+        launch.nodes += 1;
+        if activity.duration().is_some() {
+            let (start, end) = launch.ran.unwrap_or((u64::MAX, 0));
+            launch.ran = Some((start.min(activity.start.0), end.max(activity.end.0)));
+        }
+        launch.streams.insert(stream_key(activity));
+    }
+
+    /// Places work without a known launch. All items so far are work, by start.
+    fn place_unlaunched(&mut self) {
+        let mut first_later: IdMap<StreamKey, u64> = IdMap::default();
+        for item in self.items.iter_mut().rev() {
+            let Source::Work(at, _) = item.source else { continue };
+            let activity = &self.rows.activities()[at as usize].activity;
+            if activity.duration().is_none() {
+                continue;
+            }
+            let later = first_later.entry(stream_key(activity)).or_insert(u64::MAX);
+            if !item.is_called {
+                item.key = item.start.min(*later);
+            }
+            *later = item.key.min(*later);
+        }
+    }
+
+    fn pending(&mut self) {
+        for (at, call) in (0..).zip(self.rows.calls()).filter(|(_, call)| call.pending) {
+            let is_graph = self.profile.launches_graph(call.launched.context);
+            self.called(call.launched.time.0, call.id, 0, Source::Pending(at, is_graph));
+        }
+    }
+
+    /// Places calls that waited or used an event. Returns the wait records that belong to them.
+    fn host_calls(&mut self) -> IdMap<u32, ()> {
+        let mut of_call: IdMap<CorrelationId, u32> = IdMap::default();
+        for (at, sync) in (0..).zip(self.rows.syncs()) {
+            of_call.entry(sync.correlation).or_insert(at);
+        }
+        let recorded = self.record_times();
+        let mut used = IdMap::default();
+        for (at, call) in (0..).zip(self.rows.host_calls()) {
+            let sync = of_call.remove(&call.id);
+            used.extend(sync.map(|sync| (sync, ())));
+            // The record that is waited for took effect before the wait did, although the wait's call began first.
+            let sync_id = sync.and_then(|sync| self.rows.syncs()[sync as usize].sync);
+            let record = sync_id.and_then(|id| recorded.get(&id)).copied().unwrap_or(0);
+            let end = call.time.0.saturating_add(call.duration);
+            let key = if record > call.time.0 && record <= end { record } else { call.time.0 };
+            let second = if key == call.time.0 { call.id } else { CorrelationId(u32::MAX) };
+            self.called(key, second, at.into(), Source::Host(at, sync));
+        }
+        used
+    }
+
+    /// Times of the calls that recorded events.
+    fn record_times(&self) -> IdMap<SyncId, u64> {
+        let rows = self.rows;
+        let times = rows.host_calls().iter().filter_map(|call| {
+            let record = &rows.event_records()[record_of(rows, call.id)? as usize];
+            Some((record.sync?, call.time.0))
+        });
+        times.collect()
+    }
+
+    fn syncs(&mut self, used: &IdMap<u32, ()>) {
+        for (at, sync) in (0..).zip(self.rows.syncs()).filter(|(at, _)| !used.contains_key(at)) {
+            let key = if sync.start.0 == 0 { u64::MAX } else { sync.start.0 };
+            self.called(key, sync.correlation, u64::from(at), Source::Sync(at));
+        }
+    }
+
+    /// Places event records whose call is unknown: before the first wait for them.
+    fn records(&mut self) {
+        let called: IdMap<CorrelationId, ()> =
+            self.rows.host_calls().iter().map(|call| (call.id, ())).collect();
+        let mut waited: IdMap<SyncId, u64> = IdMap::default();
+        for sync in self.rows.syncs().iter().filter(|sync| sync.start.0 != 0) {
+            if let Some(id) = sync.sync {
+                let first = waited.entry(id).or_insert(u64::MAX);
+                *first = sync.start.0.min(*first);
+            }
+        }
+        for (at, record) in (0..).zip(self.rows.event_records()) {
+            if !called.contains_key(&record.correlation) {
+                let key = record.sync.and_then(|id| waited.get(&id)).copied().unwrap_or(u64::MAX);
+                let source = Source::Record(at);
+                self.items.push(Item { key, is_called: false, second: 0, start: 0, source });
+            }
+        }
+    }
+}
+
+/// By stream: the latest key of the work that ran so far, and its call.
+#[derive(Default)]
+struct LatestOfStream(IdMap<StreamKey, (u64, CorrelationId)>);
+
+impl LatestOfStream {
+    /// Returns the key of work that runs after all earlier work of the stream.
+    fn place(&mut self, stream: StreamKey, id: CorrelationId, launched: Launched) -> u64 {
+        let (begin, end) = (launched.time.0, launched.time.0.saturating_add(launched.duration.into()));
+        let latest = self.0.get(&stream).filter(|(_, other)| *other != id);
+        let key = match latest {
+            Some((key, _)) if *key >= begin && *key < end => key + 1,
+            _ => begin,
+        };
+        self.note(stream, id, key);
+        key
+    }
+
+    fn note(&mut self, stream: StreamKey, id: CorrelationId, key: u64) {
+        let latest = self.0.entry(stream).or_insert((key, id));
+        if key >= latest.0 {
+            *latest = (key, id);
+        }
+    }
+}
+
+/// Whether the host or a stream waits for an event.
+pub(super) fn is_for_event(kind: SyncKind) -> bool {
+    kind == SyncKind::EVENT || kind == SyncKind::STREAM_WAIT
+}

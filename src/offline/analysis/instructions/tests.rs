@@ -1,0 +1,219 @@
+//! Small runs whose instructions and dependencies are known by hand.
+
+use super::*;
+use gpuflame_explain::join::Sink;
+use gpuflame_model::record::testing;
+use gpuflame_model::record::*;
+
+const NONE: ContextId = ContextId::NONE;
+
+fn call(time: u64, end: u64) -> Origin {
+    Origin::Launch(Launched { time: Nanos(time), duration: (end - time) as u32, context: NONE })
+}
+
+fn on_stream(stream: u32, activity: Activity) -> Activity {
+    Activity { stream: StreamId(stream), ..activity }
+}
+
+fn node(graph: u32, activity: Activity) -> Activity {
+    Activity { graph: GraphId(graph), ..activity }
+}
+
+/// A call at `time` that records an event on a stream.
+fn record(rows: &mut InstructionRows, id: u32, time: u64, stream: u32, event: u32, sync: Option<u64>) {
+    rows.host(&Row::EventCall(EventCall {
+        time: Nanos(time),
+        duration: 1,
+        correlation: CorrelationId(id),
+        context: NONE,
+        event_use: EventUse::Record,
+        event: 0,
+        stream: 0,
+    }));
+    record_row(rows, id, 1, stream, event, sync);
+}
+
+fn record_row(rows: &mut InstructionRows, id: u32, context: u32, stream: u32, event: u32, sync: Option<u64>) {
+    rows.host(&Row::EventRecord(EventRecord {
+        correlation: CorrelationId(id),
+        context: GpuContextId(context),
+        stream: StreamId(stream),
+        event: EventId(event),
+        sync: sync.map(SyncId),
+    }));
+}
+
+fn sync(kind: SyncKind, id: u32, time: u64, stream: Option<u32>) -> SyncRecord {
+    SyncRecord {
+        kind,
+        start: Nanos(time),
+        end: Nanos(time + 1),
+        correlation: CorrelationId(id),
+        context: GpuContextId(1),
+        stream: stream.map(StreamId),
+        event: None,
+        sync: None,
+        result: 0,
+    }
+}
+
+/// Kinds, correlation ids and dependencies of the instructions.
+fn listed(rows: InstructionRows) -> Vec<(&'static str, u32, Vec<(u32, &'static str)>)> {
+    let list = InstructionList::new(rows, &Profile::default());
+    let mut all = Vec::new();
+    let each = &mut |one: &Instruction<'_>| {
+        let after = one.after.iter().map(|after| (after.number, after.reason.word())).collect();
+        all.push((one.kind.word(), one.correlation.0, after));
+        Ok::<_, ()>(())
+    };
+    list.each(InstructionOrder::Issue, each).unwrap();
+    all
+}
+
+#[test]
+fn a_call_during_which_another_thread_filled_the_stream_took_effect_later() {
+    let mut rows = InstructionRows::default();
+    // The call of 1 began first, but the work of 2 ran first.
+    rows.activity(&testing::kernel(1, 300, 400), call(10, 40));
+    rows.activity(&testing::kernel(2, 200, 300), call(20, 25));
+    // A call that ended before another one began is not moved, whatever the times of the GPU.
+    rows.activity(&on_stream(8, testing::kernel(3, 300, 400)), call(50, 55));
+    rows.activity(&on_stream(8, testing::kernel(4, 200, 300)), call(60, 65));
+    let expected = [
+        ("kernel", 2, vec![]),
+        ("kernel", 1, vec![(0, "stream")]),
+        ("kernel", 3, vec![]),
+        ("kernel", 4, vec![(2, "stream")]),
+    ];
+    assert_eq!(listed(rows), expected);
+}
+
+#[test]
+fn work_without_a_call_comes_before_later_work_of_its_stream() {
+    let mut rows = InstructionRows::default();
+    rows.activity(&testing::kernel(5, 500, 600), call(100, 105));
+    rows.activity(&testing::kernel(9, 400, 500), Origin::Missing(Missing::LaunchedBefore));
+    rows.activity(&on_stream(8, testing::kernel(8, 300, 310)), Origin::Missing(Missing::NoStack));
+    let expected = [("kernel", 9, vec![]), ("kernel", 5, vec![(0, "stream")]), ("kernel", 8, vec![])];
+    assert_eq!(listed(rows), expected);
+}
+
+#[test]
+fn a_wait_depends_on_its_record_and_on_its_stream() {
+    let mut rows = InstructionRows::default();
+    rows.activity(&testing::kernel(1, 100, 200), call(10, 15));
+    rows.activity(&on_stream(8, testing::kernel(2, 100, 200)), call(20, 25));
+    record(&mut rows, 3, 30, 7, 4, Some(77));
+    record(&mut rows, 4, 40, 7, 4, Some(78));
+    let wait = sync(SyncKind::STREAM_WAIT, 5, 50, Some(8));
+    rows.host(&Row::Sync(SyncRecord { event: Some(EventId(4)), sync: Some(SyncId(77)), ..wait }));
+    // A file that names records has no record of this event.
+    let wait = sync(SyncKind::EVENT, 6, 60, None);
+    rows.host(&Row::Sync(SyncRecord { event: Some(EventId(4)), ..wait }));
+    let expected = [
+        ("kernel", 1, vec![]),
+        ("kernel", 2, vec![]),
+        ("record", 3, vec![(0, "stream")]),
+        ("record", 4, vec![(2, "stream")]),
+        ("wait", 5, vec![(1, "stream"), (2, "event")]),
+        ("synchronize", 6, vec![]),
+    ];
+    assert_eq!(listed(rows), expected);
+}
+
+#[test]
+fn without_numbers_of_records_the_last_record_of_the_event_counts() {
+    let mut rows = InstructionRows::default();
+    rows.activity(&testing::kernel(1, 100, 200), call(10, 15));
+    record(&mut rows, 3, 30, 7, 4, None);
+    record(&mut rows, 4, 40, 7, 4, None);
+    record(&mut rows, 5, 50, 7, 6, None);
+    record_row(&mut rows, 9, 2, 7, 6, None);
+    for (id, event) in [(6, 4), (7, 6)] {
+        let wait = sync(SyncKind::EVENT, id, 100, None);
+        rows.host(&Row::Sync(SyncRecord { event: Some(EventId(event)), ..wait }));
+    }
+    let after = listed(rows).into_iter().map(|(_, id, after)| (id, after)).collect::<Vec<_>>();
+    // The record with id 9 has no call and so no place in time; it is of another context, whose events may have the same
+    // numbers. It comes last, so that the wait with id 7 does not know of it.
+    let expected = [
+        (1, vec![]),
+        (3, vec![(0, "stream")]),
+        (4, vec![(1, "stream")]),
+        (5, vec![(2, "stream")]),
+        (6, vec![(2, "event")]),
+        (7, vec![(3, "event")]),
+        (9, vec![]),
+    ];
+    assert_eq!(after, expected);
+}
+
+#[test]
+fn a_wait_for_a_context_depends_on_the_last_instruction_of_each_stream_since_the_wait_before() {
+    let mut rows = InstructionRows::default();
+    for (id, stream) in [(1, 7), (2, 8), (4, 8), (5, 8)] {
+        let start = u64::from(id) * 100;
+        rows.activity(
+            &on_stream(stream, testing::kernel(id, start, start + 50)),
+            call(start - 50, start - 40),
+        );
+    }
+    rows.host(&Row::Sync(sync(SyncKind::CONTEXT, 3, 300, None)));
+    rows.host(&Row::Sync(sync(SyncKind::CONTEXT, 6, 600, None)));
+    // A query of unfinished work does not wait.
+    rows.host(&Row::Sync(SyncRecord { result: 600, ..sync(SyncKind::STREAM, 7, 700, Some(7)) }));
+    rows.host(&Row::Sync(sync(SyncKind::STREAM, 8, 800, Some(7))));
+    let expected = [
+        ("kernel", 1, vec![]),
+        ("kernel", 2, vec![]),
+        ("synchronize", 3, vec![(0, "context"), (1, "context")]),
+        ("kernel", 4, vec![(1, "stream")]),
+        ("kernel", 5, vec![(3, "stream")]),
+        ("synchronize", 6, vec![(4, "context")]),
+        ("synchronize", 7, vec![]),
+        ("synchronize", 8, vec![(0, "stream")]),
+    ];
+    assert_eq!(listed(rows), expected);
+}
+
+#[test]
+fn a_graph_launch_stands_for_its_nodes_on_all_their_streams() {
+    let mut rows = InstructionRows::default();
+    rows.activity(&testing::kernel(1, 100, 150), call(10, 15));
+    for (id, time) in [(2, 200), (3, 300)] {
+        rows.activity(&node(5, testing::kernel(id, time, time + 10)), call(time - 180, time - 170));
+        rows.activity(
+            &node(5, on_stream(9, testing::kernel(id, time + 5, time + 30))),
+            call(time - 180, time - 170),
+        );
+    }
+    rows.activity(&on_stream(9, testing::kernel(4, 400, 450)), call(350, 360));
+    let list = InstructionList::new(rows.clone(), &Profile::default());
+    let graph = list.get(1);
+    assert_eq!((graph.stream, graph.ran), (None, Some((Nanos(200), Nanos(230)))));
+    assert!(graph.uses(Some(0), Some(9)) && graph.uses(None, Some(7)) && !graph.uses(None, Some(8)));
+    let expected = [
+        ("kernel", 1, vec![]),
+        ("graph", 2, vec![(0, "stream")]),
+        ("kernel", 2, vec![(1, "graph")]),
+        ("kernel", 2, vec![(1, "graph")]),
+        ("graph", 3, vec![(1, "stream"), (1, "same_graph")]),
+        ("kernel", 3, vec![(4, "graph")]),
+        ("kernel", 3, vec![(4, "graph")]),
+        ("kernel", 4, vec![(4, "stream")]),
+    ];
+    assert_eq!(listed(rows), expected);
+}
+
+#[test]
+fn a_stream_that_waits_for_an_event_of_another_context_is_found_by_its_number() {
+    let mut rows = InstructionRows::default();
+    let other = Activity { context: GpuContextId(2), device: DeviceId(1), ..testing::kernel(1, 100, 200) };
+    rows.activity(&on_stream(30, other), call(10, 15));
+    rows.activity(&testing::kernel(2, 100, 200), call(20, 25));
+    rows.host(&Row::Sync(sync(SyncKind::STREAM_WAIT, 3, 30, Some(30))));
+    let list = InstructionList::new(rows, &Profile::default());
+    let wait = list.get(2);
+    assert_eq!((wait.device, wait.context), (Some(DeviceId(1)), Some(GpuContextId(2))));
+    assert_eq!(wait.after, [After { number: 0, reason: AfterReason::Stream }]);
+}
