@@ -57,8 +57,10 @@ fn sync(kind: SyncKind, id: u32, time: u64, stream: Option<u32>) -> SyncRecord {
     }
 }
 
-/// Kinds, correlation ids and dependencies of the instructions.
-fn listed(rows: InstructionRows) -> Vec<(&'static str, u32, Vec<(u32, &'static str)>)> {
+/// Kind, correlation id and dependencies of an instruction.
+type Listed = (&'static str, u32, Vec<(u32, &'static str)>);
+
+fn listed(rows: InstructionRows) -> Vec<Listed> {
     let list = InstructionList::new(rows, &Profile::default());
     let mut all = Vec::new();
     let each = &mut |one: &Instruction<'_>| {
