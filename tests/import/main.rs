@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod as_hta;
 mod call_stacks;
 mod coverage;
 mod databases;

@@ -239,7 +239,7 @@ fn the_ranks_of_a_job_are_linked_as_counted() {
 }
 
 /// The eight traces of a job, unpacked into a folder of this test.
-fn unpacked_ranks(folder: &Path) -> PathBuf {
+pub(crate) fn unpacked_ranks(folder: &Path) -> PathBuf {
     let unpacked = scratch("ranks-of-a-job");
     let archive = folder.join("dlrm-8-ranks/dlrm_kineto.tar.gz");
     let tar = Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(&unpacked).status();
