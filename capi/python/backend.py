@@ -45,6 +45,13 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
             wheel.package(package)
         for path in binaries:
             wheel.file("gpuflame/_bin/" + os.path.basename(path), path, executable=True)
+        # Files that `dist/build` makes in addition.
+        demo = os.path.join(folder, "gpuflame-demo")
+        for name in sorted(os.listdir(demo)) if os.path.isdir(demo) else ():
+            wheel.file("gpuflame/_bin/gpuflame-demo/" + name, os.path.join(demo, name), executable=True)
+        preload = os.path.join(folder, "libgpuflame-preload.so")
+        if os.path.isfile(preload):
+            wheel.file("gpuflame/_bin/libgpuflame-preload.so", preload, executable=True)
         wheel.file("gpuflame/include/gpuflame.h", os.path.join(ROOT, "include", "gpuflame.h"))
         return wheel.close()
 
