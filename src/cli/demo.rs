@@ -1,14 +1,15 @@
-//! `gpuflame demo`: runs the demo program that is installed with the command, a folder of its own with the simulated
+//! `gpuflame demo`: runs the demo program, which is installed with the command. Its folder also contains the simulated
 //! CUDA stack. The program is the example `demo` of the repository.
 
 use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 
 use super::console::Outcome;
 use super::run::library;
 use gpuflame_model::error::{Error, ErrorKind, Result};
+use gpuflame_os::stderr;
 
 /// Folder of the demo, next to the command (in a wheel) or in the neighbouring folder `lib`.
 const FOLDER: &str = "gpuflame-demo";
@@ -30,21 +31,26 @@ impl Demo {
     /// Becomes the demo program; returns only if that fails.
     pub(super) fn run(&self) -> Result<Outcome> {
         let library = library::find(self.library.as_deref())?;
-        let command = std::env::current_exe()?;
-        let folder = command.parent().unwrap_or(Path::new("."));
+        let folder = library::command_folder();
         let places = [folder.join(FOLDER), folder.join("../lib").join(FOLDER)];
         let program = places.iter().map(|place| place.join("demo")).find(|program| program.exists());
         let program = program.ok_or_else(|| {
             Error::new(
                 ErrorKind::Io,
                 format!(
-                    "there is no {FOLDER} in {} or its ../lib: this installation has no demo; in a clone, run \
-                     `cargo run --release --example demo`",
+                    "there is no {FOLDER} in {} or its ../lib: only the wheel, the archive and the Debian package have \
+                     the demo; in a clone, run `cargo run --release --example demo`",
                     folder.display()
                 ),
             )
         })?;
-        let failed = std::process::Command::new(&program).arg("installed").arg(library).exec();
+        let mut command = std::process::Command::new(&program);
+        command.arg("installed").arg(library);
+        // If stderr is a file, the recorded program writes its messages there only if it knows that the file is stderr.
+        if let Some(identity) = stderr::file_id_to_pass_on() {
+            command.env(stderr::AT_EXEC_VARIABLE, identity);
+        }
+        let failed = command.exec();
         Err(Error::new(ErrorKind::Io, format!("cannot start {}: {failed}", program.display())))
     }
 }
