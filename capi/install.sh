@@ -27,6 +27,11 @@ install -m 755 "$built/libgpuflame.so" "$lib/libgpuflame.so.$version"
 ln -sf "libgpuflame.so.$version" "$lib/libgpuflame.so.0"
 ln -sf libgpuflame.so.0 "$lib/libgpuflame.so"
 install -m 755 "$built/libgpuflame-preload.so" "$lib/"
+# `dist/build` makes this folder: the program that `gpuflame demo` runs, and the simulated CUDA stack.
+if [[ -d $built/gpuflame-demo ]]; then
+    mkdir -p "$lib/gpuflame-demo"
+    install -m 755 "$built/gpuflame-demo/"* "$lib/gpuflame-demo/"
+fi
 fill() { sed -e "s|@VERSION@|$version|g" -e "s|@SERIES@|${version%.*}|g" -e "s|@URL@|$url|g" "$1" > "$2"; chmod 644 "$2"; }
 fill "$root/capi/gpuflame.pc.in" "$lib/pkgconfig/gpuflame.pc"
 fill "$root/capi/gpuflame-config-version.cmake.in" "$lib/cmake/gpuflame/gpuflame-config-version.cmake"

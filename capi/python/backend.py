@@ -39,14 +39,27 @@ get_requires_for_build_editable = get_requires_for_build_sdist = get_requires_fo
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     folder = built_files(config_settings)
     with tempfile.TemporaryDirectory() as scratch:
-        binaries = [strip(os.path.join(folder, name), os.path.join(scratch, name)) for name in BUILT]
-        wheel = Wheel(wheel_directory, tag(binaries))
+        binaries = {name: strip(os.path.join(folder, name), os.path.join(scratch, name)) for name in BUILT}
+        binaries.update(optional_binaries(folder))
+        wheel = Wheel(wheel_directory, tag(binaries.values()))
         for package in ("gpuflame", "chakra_trace"):
             wheel.package(package)
-        for path in binaries:
-            wheel.file("gpuflame/_bin/" + os.path.basename(path), path, executable=True)
+        for name, path in binaries.items():
+            wheel.file("gpuflame/_bin/" + name, path, executable=True)
         wheel.file("gpuflame/include/gpuflame.h", os.path.join(ROOT, "include", "gpuflame.h"))
+        notices = os.path.join(folder, "THIRD-PARTY.txt")
+        if os.path.isfile(notices):
+            wheel.file(wheel.info + "THIRD-PARTY.txt", notices)
         return wheel.close()
+
+
+def optional_binaries(folder):
+    """Returns the library for shells, which cargo builds if there is a C compiler, and the demo, which `dist/build` builds."""
+    demo = os.path.join(folder, "gpuflame-demo")
+    names = ["gpuflame-demo/" + name for name in sorted(os.listdir(demo))] if os.path.isdir(demo) else []
+    preload = "libgpuflame-preload.so"
+    names += [preload] if os.path.isfile(os.path.join(folder, preload)) else []
+    return {name: os.path.join(folder, name) for name in names}
 
 
 def build_editable(wheel_directory, config_settings=None, metadata_directory=None):
@@ -120,12 +133,15 @@ class Wheel:
         self.write(name, text.encode())
 
     def write(self, name, content, executable=False):
+        self.add(name, content, executable)
+        digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+        self.records.append("%s,sha256=%s,%d" % (name, digest, len(content)))
+
+    def add(self, name, content, executable=False):
         entry = zipfile.ZipInfo(name, (2020, 1, 1, 0, 0, 0))  # the same content makes the same wheel
         entry.compress_type = zipfile.ZIP_DEFLATED
         entry.external_attr = (0o100755 if executable else 0o100644) << 16
         self.zip.writestr(entry, content)
-        digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
-        self.records.append("%s,sha256=%s,%d" % (name, digest, len(content)))
 
     def close(self):
         with open(os.path.join(HERE, "README.md"), encoding="utf-8") as file:
@@ -138,7 +154,7 @@ class Wheel:
         for licence in ("LICENSE-MIT", "LICENSE-APACHE"):
             self.file(self.info + licence, os.path.join(ROOT, licence))
         self.records.append(self.info + "RECORD,,\n")
-        self.zip.writestr(self.info + "RECORD", "\n".join(self.records))
+        self.add(self.info + "RECORD", "\n".join(self.records))
         self.zip.close()
         return self.name
 

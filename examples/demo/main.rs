@@ -5,6 +5,8 @@
 //! program is the demo itself, started with another argument: `probe` looks for a GPU, and `workload` launches
 //! kernels. Without a GPU, the workload runs on the simulated CUDA stack that the tests use. Simulated kernels take
 //! an invented time and compute nothing. Stacks, files and ledger are as on a real GPU.
+//!
+//! `gpuflame demo` runs this program from the folder in which it was installed, as `demo installed LIBRARY`.
 #![allow(clippy::print_stdout, reason = "a program for people: what it prints is its result")]
 
 /// Prints a line. Errors are ignored, because the reader may be gone (as `head` is), and the files are written
@@ -22,7 +24,7 @@ mod report;
 mod stage;
 mod workload;
 
-use stage::Stack;
+use stage::{Files, Stack};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -34,7 +36,8 @@ fn main() -> ExitCode {
     call_site::frame!(main);
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let done = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [] => demonstrate(),
+        [] => Files::built().and_then(|files| demonstrate(&files)),
+        ["installed", library] => Files::installed(library).and_then(|files| demonstrate(&files)),
         ["probe"] => driver::probe(),
         ["workload"] => workload::run(),
         _ => Err("it takes no arguments: cargo run --release --example demo".to_owned()),
@@ -49,13 +52,12 @@ fn main() -> ExitCode {
 }
 
 /// Records on the real CUDA stack if there is one. Otherwise, or if that fails, records on the simulated stack.
-fn demonstrate() -> Result<()> {
-    let library = stage::find_library("libgpuflame.so")?;
+fn demonstrate(files: &Files) -> Result<()> {
     match probe()? {
         Ok(gpu) => {
             say!("demo: recording a decode loop on {gpu}");
-            if let Some(prefix) = record(&library, Stack::Real)? {
-                return show(&prefix);
+            if let Some(prefix) = record(files, Stack::Real)? {
+                return show(&prefix, Stack::Real);
             }
             say!("demo: nothing was recorded there; the lines above say why");
         }
@@ -63,7 +65,7 @@ fn demonstrate() -> Result<()> {
     }
     say!("demo: recording a decode loop on the simulated CUDA stack, whose times are made up");
     let nothing = || "gpuflame wrote no table; the lines above say why".to_owned();
-    show(&record(&library, Stack::Simulated)?.ok_or_else(nothing)?)
+    show(&record(files, Stack::Simulated)?.ok_or_else(nothing)?, Stack::Simulated)
 }
 
 /// Returns the GPU's name, or the reason why there is no GPU. The probe runs in a separate process, because a process
@@ -81,15 +83,15 @@ fn probe() -> Result<std::result::Result<String, String>> {
 }
 
 /// Runs the workload with the library injected; returns the prefix of the outputs, if there are any.
-fn record(library: &Path, stack: Stack) -> Result<Option<String>> {
+fn record(files: &Files, stack: Stack) -> Result<Option<String>> {
     let mut command = myself("workload")?;
-    command.env("CUDA_INJECTION64_PATH", library).env("GPUFLAME_OUTPUT", "gpuflame-demo.%p");
+    command.env("CUDA_INJECTION64_PATH", &files.library).env("GPUFLAME_OUTPUT", "gpuflame-demo.%p");
     // Variables that a shell may have set for another program would prevent the workload from writing its files.
     for name in ["GPUFLAME_FORMATS", "GPUFLAME_ENABLED", "GPUFLAME_UNIT"] {
         command.env_remove(name);
     }
     if stack == Stack::Simulated {
-        stage::simulate(&mut command)?;
+        files.simulate(&mut command)?;
     }
     let before = tables()?;
     let mut child = command.spawn().map_err(|e| format!("cannot start itself as the workload: {e}"))?;
@@ -116,7 +118,7 @@ fn myself(role: &str) -> Result<Command> {
     Ok(command)
 }
 
-fn show(prefix: &str) -> Result<()> {
+fn show(prefix: &str, stack: Stack) -> Result<()> {
     report::top_five(Path::new(&format!("{prefix}.csv")))?;
     say!();
     for (what, suffix) in
@@ -127,5 +129,8 @@ fn show(prefix: &str) -> Result<()> {
     }
     say!();
     say!("Open the flame graph in a browser: click a frame to zoom, Ctrl-F to search.");
+    if stack == Stack::Simulated {
+        say!("The GPU was simulated: stacks and counts are real, times are made up.");
+    }
     Ok(())
 }

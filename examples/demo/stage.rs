@@ -1,5 +1,5 @@
-//! Finds the libraries that cargo built next to this program, and makes the simulated CUDA stack available under the
-//! names that the loader looks for.
+//! Finds the libraries that cargo built, or that were installed, and makes the simulated CUDA stack available under
+//! the names that the loader looks for.
 
 use crate::Result;
 use std::os::unix::fs::symlink;
@@ -25,44 +25,69 @@ const SIMULATED: [(&str, &str); 3] = [
 const DURATIONS: &str =
     "matmul_kernel=86300ns,attention_kernel=41700ns,silu_kernel=3100ns,accumulate_kernel=2400ns";
 
+/// The files that a demo needs in addition to its program.
+pub(crate) struct Files {
+    /// Path of `libgpuflame.so`.
+    pub(crate) library: PathBuf,
+    /// Folder with the simulated libraries under the names by which the loader looks for them.
+    simulated: PathBuf,
+}
+
+impl Files {
+    /// Files that `cargo run --example` built: `target/release/deps/libgpuflame.so`, for a program
+    /// `target/release/examples/demo`.
+    pub(crate) fn built() -> Result<Files> {
+        let program = executable()?;
+        let profile = program.parent().and_then(Path::parent);
+        let profile =
+            profile.ok_or_else(|| format!("{}: not in cargo's target folder", program.display()))?;
+        let find = |name| {
+            let path = profile.join("deps").join(name);
+            if path.exists() {
+                return Ok(path);
+            }
+            Err(format!("{}: not there; build it with cargo run --release --example demo", path.display()))
+        };
+        let simulated = profile.join("gpusim-demo");
+        std::fs::create_dir_all(&simulated)
+            .map_err(|e| format!("{}: cannot make it: {e}", simulated.display()))?;
+        for (library, soname) in SIMULATED {
+            link(&find(library)?, &simulated.join(soname))?;
+        }
+        Ok(Files { library: find("libgpuflame.so")?, simulated })
+    }
+
+    /// Files of an installation: the simulated libraries are in this program's folder.
+    pub(crate) fn installed(library: &str) -> Result<Files> {
+        let program = executable()?;
+        let simulated = program.parent().unwrap_or(Path::new("/")).to_owned();
+        Ok(Files { library: library.into(), simulated })
+    }
+
+    /// Makes `command` run on the simulated stack.
+    pub(crate) fn simulate(&self, command: &mut Command) -> Result<()> {
+        for (_, soname) in SIMULATED {
+            let path = self.simulated.join(soname);
+            if !path.exists() {
+                return Err(format!("{}: not there; install gpuflame again", path.display()));
+            }
+        }
+        let mut search = self.simulated.clone().into_os_string();
+        if let Some(inherited) = std::env::var_os("LD_LIBRARY_PATH") {
+            search.push(":");
+            search.push(inherited);
+        }
+        command.env("LD_LIBRARY_PATH", search);
+        if std::env::var_os("GPUSIM_KERNELS").is_none() {
+            command.env("GPUSIM_KERNELS", DURATIONS);
+        }
+        Ok(())
+    }
+}
+
 /// Returns the path of this program.
 pub(crate) fn executable() -> Result<PathBuf> {
     std::env::current_exe().map_err(|e| format!("cannot tell where it runs from: {e}"))
-}
-
-/// Returns `target/release` for `target/release/examples/demo`.
-fn profile_folder() -> Result<PathBuf> {
-    let program = executable()?;
-    let folder = program.parent().and_then(Path::parent).map(Path::to_owned);
-    folder.ok_or_else(|| format!("{}: not in cargo's target folder", program.display()))
-}
-
-/// Returns the path of a library that `cargo run --example` built: `target/release/deps/libgpuflame.so`.
-pub(crate) fn find_library(name: &str) -> Result<PathBuf> {
-    let path = profile_folder()?.join("deps").join(name);
-    if path.exists() {
-        return Ok(path);
-    }
-    Err(format!("{}: not there; build it with cargo run --release --example demo", path.display()))
-}
-
-/// Makes `command` run on the simulated stack.
-pub(crate) fn simulate(command: &mut Command) -> Result<()> {
-    let folder = profile_folder()?.join("gpusim-demo");
-    std::fs::create_dir_all(&folder).map_err(|e| format!("{}: cannot make it: {e}", folder.display()))?;
-    for (library, soname) in SIMULATED {
-        link(&find_library(library)?, &folder.join(soname))?;
-    }
-    let mut search = folder.into_os_string();
-    if let Some(inherited) = std::env::var_os("LD_LIBRARY_PATH") {
-        search.push(":");
-        search.push(inherited);
-    }
-    command.env("LD_LIBRARY_PATH", search);
-    if std::env::var_os("GPUSIM_KERNELS").is_none() {
-        command.env("GPUSIM_KERNELS", DURATIONS);
-    }
-    Ok(())
 }
 
 /// Links `library` under a name that is unique to this process, because another demo may be running from the same

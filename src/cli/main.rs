@@ -17,6 +17,7 @@ mod convert;
 #[cfg(test)]
 mod cut;
 mod decode_steps;
+mod demo;
 mod diff;
 mod doctor;
 mod explain;
@@ -113,6 +114,7 @@ enum Verb {
     Completions(completions::Completions),
     Convert(convert::Convert),
     DecodeSteps(decode_steps::DecodeSteps),
+    Demo(demo::Demo),
     Diff(diff::Diff),
     Doctor(doctor::Doctor),
     Extract(extract::Extract),
@@ -262,6 +264,7 @@ fn dispatch(command: &Command) -> Result<Outcome> {
         Verb::Completions(verb) => verb.run(usage::complete(Command::command()), console),
         Verb::Convert(verb) => verb.run(console),
         Verb::DecodeSteps(verb) => verb.run(console),
+        Verb::Demo(verb) => verb.run(),
         Verb::Diff(verb) => verb.run(console),
         Verb::Doctor(verb) => verb.run(console),
         Verb::Extract(verb) => verb.run(console),

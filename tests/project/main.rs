@@ -7,6 +7,7 @@ mod docs;
 mod examples;
 mod layers;
 mod library;
+mod packages;
 mod python;
 mod readme;
 mod sanitizers;

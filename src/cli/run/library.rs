@@ -29,21 +29,26 @@ pub(crate) fn find(wanted: Option<&Path>) -> Result<PathBuf> {
     if let Some(wanted) = wanted {
         return check_library(wanted);
     }
-    // Without /proc, the path of this program is known only from the kernel's record of how it was started.
-    let command = std::env::current_exe().ok().or_else(host::program_path).unwrap_or_default();
-    let folder = command.parent().unwrap_or(Path::new("."));
+    let folder = &command_folder();
     let places = [folder.join(LIBRARY_NAME), folder.join("../lib").join(LIBRARY_NAME)];
     match places.iter().find(|place| place.exists()) {
         Some(place) => check_library(place),
         None => Err(Error::new(
             ErrorKind::Io,
             format!(
-                "there is no {LIBRARY_NAME} in {} or its ../lib; build it with `cargo build --release`, or name one \
-                 with --library",
+                "there is no {LIBRARY_NAME} in {} or its ../lib, where the wheel and the archive have it; in a clone, \
+                 `cargo build --release` makes it; --library names another",
                 folder.display()
             ),
         )),
     }
+}
+
+/// Returns the folder of this command.
+pub(crate) fn command_folder() -> PathBuf {
+    // Without /proc, the path of this program is known only from the kernel's record of how it was started.
+    let command = std::env::current_exe().ok().or_else(host::program_path).unwrap_or_default();
+    command.parent().unwrap_or(Path::new(".")).to_owned()
 }
 
 /// Returns the bytes that contain the names of the symbols that `file` exports and imports. They are the string table

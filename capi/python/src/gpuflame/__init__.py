@@ -30,3 +30,11 @@ def get_include():
     from ._library import HERE
     folders = (os.path.join(HERE, "include"), os.path.normpath(os.path.join(HERE, *[os.pardir] * 4, "include")))
     return next((folder for folder in folders if os.path.exists(os.path.join(folder, "gpuflame.h"))), folders[0])
+
+
+def __getattr__(name):
+    """Computes `__version__` when a program first asks for it, because `importlib.metadata` takes milliseconds to import."""
+    if name == "__version__":
+        from importlib.metadata import version as installed_version
+        return installed_version("gpuflame")
+    raise AttributeError("module %r has no attribute %r" % (__name__, name))

@@ -1,0 +1,56 @@
+//! `gpuflame demo`: runs the demo program, which is installed with the command. Its folder also contains the simulated
+//! CUDA stack. The program is the example `demo` of the repository.
+
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::console::Outcome;
+use super::run::library;
+use gpuflame_model::error::{Error, ErrorKind, Result};
+use gpuflame_os::stderr;
+
+/// Folder of the demo, next to the command (in a wheel) or in the neighbouring folder `lib`.
+const FOLDER: &str = "gpuflame-demo";
+
+/// Record a small demo program, with or without a GPU.
+///
+/// The demo decodes text with a made-up model, on this machine's first GPU. Without a GPU, it runs on a simulated
+/// CUDA stack: its stacks and counts are real, its times are made up. It writes its files, `gpuflame-demo.PID.svg`
+/// and so on, into the current folder.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  gpuflame demo")]
+pub(super) struct Demo {
+    /// Path of the libgpuflame.so to use [default: next to this command, or in ../lib].
+    #[arg(long, value_name = "FILE")]
+    library: Option<PathBuf>,
+}
+
+impl Demo {
+    /// Becomes the demo program; returns only if that fails.
+    pub(super) fn run(&self) -> Result<Outcome> {
+        let library = library::find(self.library.as_deref())?;
+        let folder = library::command_folder();
+        let places = [folder.join(FOLDER), folder.join("../lib").join(FOLDER)];
+        let program = places.iter().map(|place| place.join("demo")).find(|program| program.exists());
+        let program = program.ok_or_else(|| {
+            Error::new(
+                ErrorKind::Io,
+                format!(
+                    "there is no {FOLDER} in {} or its ../lib: only the wheel, the archive and the Debian package have \
+                     the demo; in a clone, run `cargo run --release --example demo`",
+                    folder.display()
+                ),
+            )
+        })?;
+        let mut command = std::process::Command::new(&program);
+        command.arg("installed").arg(library);
+        // If stderr is a file, the recorded program writes its messages there only if it knows that the file is stderr.
+        if let Some(identity) = stderr::file_id_to_pass_on() {
+            command.env(stderr::AT_EXEC_VARIABLE, identity);
+        }
+        let failed = command.exec();
+        Err(Error::new(ErrorKind::Io, format!("cannot start {}: {failed}", program.display())))
+    }
+}
