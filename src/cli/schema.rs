@@ -386,7 +386,20 @@ objects! {
         device: u32, stream: u64,
         /// Number of changes.
         count: u64,
-        mean: f64, std: Option<f64>, min: f64, p25: f64, p50: f64, p75: f64, max: f64,
+        /// Mean queue length.
+        mean: f64,
+        /// Standard deviation of a sample; null for a single change.
+        std: Option<f64>,
+        /// Minimum.
+        min: f64,
+        /// Lower quartile.
+        p25: f64,
+        /// Median.
+        p50: f64,
+        /// Upper quartile.
+        p75: f64,
+        /// Maximum.
+        max: f64,
     }
     /// Idle time of a stream by category.
     IdleTimeRow {
@@ -401,14 +414,26 @@ objects! {
     /// A part of the time in which a stream ran, waited or had launched work that had not begun. The times by state add up to
     /// the length.
     TimelineRow {
-        device: u32, context: u64, stream: u64,
+        device: u32,
+        /// GPU context of the stream.
+        context: u64,
+        stream: u64,
         /// Start in ns after the start of the window.
         start_ns: u64,
         /// Length of the part, in ns.
         duration_ns: u64,
         /// Time in which the stream ran, in ns.
         busy_ns: u64, busy_percent: f64,
-        waiting_ns: u64, pending_ns: u64, idle_ns: u64, finished_ns: u64, not_recorded_ns: u64,
+        /// Time in which a launched operation waited for an event, in ns.
+        waiting_ns: u64,
+        /// Time in which a launched operation had not begun, in ns.
+        pending_ns: u64,
+        /// Time without a launched operation, in ns.
+        idle_ns: u64,
+        /// Time after the last operation of the stream, in ns.
+        finished_ns: u64,
+        /// Time between two windows, in ns.
+        not_recorded_ns: u64,
     }
     /// A fact about the input.
     FactRow {

@@ -158,13 +158,19 @@ fn view_lists_filters_and_draws_single_activities_as_text() {
     assert_eq!(late["activities"].as_array().unwrap().len(), 2);
     let stats = json(&folder, &["view", "hand.gfr", "--stats", "--name", "gemm"]);
     assert_eq!((&stats["stats"][0]["total_ns"], &stats["stats"][0]["count"]), (&20_001.into(), &2.into()));
-    let text = gpuflame(&folder, ["view", "hand.gfr", "--timeline"]).ok().stdout;
-    let lines: Vec<_> = text.lines().skip(1).collect();
+    let text = gpuflame(&folder, ["timeline", "hand.gfr"]).ok().stdout;
+    assert_eq!(gpuflame(&folder, ["view", "hand.gfr", "--timeline"]).ok().stdout, text);
+    let lines: Vec<_> = text.lines().filter(|line| line.starts_with("GPU ")).collect();
     assert_eq!(lines.len(), 3, "{text}");
-    assert!(lines[0].starts_with("GPU 0 stream    7 ####"), "{text}");
-    // The time line shows 85 us in 80 characters; the copy runs from 20 to 32.
+    assert!(lines[0].starts_with("GPU 0 stream    7 ########.."), "{text}");
+    // The window has 100 us, so a letter is 1.25 us. The copy runs from 20 to 32 us, in 9.6 letters from number 16 on.
     let copy = lines[1].rsplit(' ').next().unwrap();
-    assert_eq!((copy.find(|c| c != '.'), copy.rfind(|c| c != '.')), (Some(18), Some(30)), "{text}");
+    assert!(copy.ends_with("p#########*") && copy.len() == 26, "{text}");
+    // 200 letters of 0.5 us are three lines.
+    let steps = gpuflame(&folder, ["timeline", "hand.gfr", "--step", "500ns", "--stream", "8"]).ok().stdout;
+    assert_eq!(steps.lines().filter(|line| line.starts_with("GPU 0 stream    8")).count(), 3, "{steps}");
+    let before = gpuflame(&folder, ["timeline", "hand.gfr", "--to", "20us", "--stream", "8"]).ok().stdout;
+    assert!(!before.lines().last().unwrap().contains('#'), "{before}");
     gpuflame(&folder, ["view", "hand.gfr", "--from", "5", "--to", "5"]).fails(2, &["--from 5", "--to 5"]);
 }
 

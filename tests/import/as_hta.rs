@@ -27,7 +27,8 @@ fn queue_lengths_and_idle_times_of_a_job_equal_those_of_hta() {
     let (queues, idles) = (read("queue.csv"), read("idle_0.csv"));
     let mut compared = 0;
     for rank in 0..8 {
-        let names = unpacked.read_dir().unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let names =
+            unpacked.read_dir().unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
         let name = names.into_iter().find(|name| name.starts_with(&format!("worker{rank}_"))).unwrap();
         let ran = gpuflame(&unpacked, ["states", &name, "--as-hta", "--format", "json"]).ok();
         let tables: Value = serde_json::from_str(&ran.stdout).unwrap();
@@ -54,9 +55,9 @@ fn queue_lengths_and_idle_times_of_a_job_equal_those_of_hta() {
             // On ranks 1 and 3, 64 operations of stream 7 have no launch in the trace. HTA takes the first row of the trace as
             // their launch, so their gaps count as `host_wait` there.
             if [1, 3].contains(&rank) && stream == 7 && row[3] == "host_wait" {
-                let other = fields(&idles, 1).into_iter().find(|other| {
-                    other[1] == row[1] && other[2] == row[2] && other[3] == "kernel_wait"
-                });
+                let other = fields(&idles, 1)
+                    .into_iter()
+                    .find(|other| other[1] == row[1] && other[2] == row[2] && other[3] == "kernel_wait");
                 let both = micros + other.unwrap()[4].parse::<f64>().unwrap();
                 assert_eq!(found + idle(&tables, stream, "kernel_wait"), both, "rank {rank}");
                 assert!(found < micros);
