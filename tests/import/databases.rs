@@ -185,7 +185,7 @@ fn nsys_waits(record_columns: &str, records: &str, wait_record: &str) -> String 
     )
 }
 
-/// Times in which stream 8 of each GPU waited, in ns since the window began at 10,000 ns.
+/// GPU, start and duration of the waits of all streams 8, in ns since the window began at 10,000 ns.
 fn waiting_of_stream_8(folder: &Path, name: &str) -> Vec<(u64, u64, u64)> {
     let flags = ["states", name, "--stream", "8", "--intervals", "-n", "0", "--format", "json"];
     let json: serde_json::Value = serde_json::from_str(&gpuflame(folder, flags).ok().stdout).unwrap();
@@ -210,6 +210,26 @@ fn streams_of_nsys_wait_until_the_work_before_the_events_record_ends() {
     // Without records, only the time later than 10 us after the launch call is known to be a wait for the event.
     database(&folder, "unknown.sqlite", &nsys_waits("eventId", "", "11"));
     assert_eq!(waiting_of_stream_8(&folder, "unknown.sqlite"), [(1, 4500, 36_500), (2, 4500, 16_500)]);
+}
+
+#[test]
+fn waits_and_records_of_events_survive_sbt() {
+    let folder = scratch("databases");
+    let columns = "timestamp, deviceId, contextId, streamId, correlationId, globalPid, eventId, eventSyncId";
+    let record = "INSERT INTO CUPTI_ACTIVITY_KIND_CUDA_EVENT VALUES (0, 0, 1, 7, 2, PROCESS, 5, 11);";
+    database(&folder, "again.sqlite", &nsys_waits(columns, record, "11"));
+    for (from, to) in [("again.sqlite", "a.sbt"), ("a.sbt", "b.sbt"), ("b.sbt", "c.sbt")] {
+        gpuflame(&folder, ["convert", from, "--to", "sbt", "-o", to]).ok();
+        assert_eq!(waiting_of_stream_8(&folder, to), [(1, 0, 40_000), (2, 0, 20_000)], "{to}");
+        // The format keeps the times of the wait, not those of its call.
+        let ran = gpuflame(&folder, ["flamegraph", to, "--view", "wait", "--format", "folded"]).ok();
+        assert_eq!(ran.stdout, "cudaStreamSynchronize 171780\n", "{to}");
+        for fact in ["event records", "wait records stream wait", "wait records stream"] {
+            assert_eq!(self::fact(&folder, to, fact), "2", "{to}: {fact}");
+        }
+    }
+    // In the first file, calls of the two processes are in the order of the database.
+    assert_eq!(fs::read(folder.join("b.sbt")).unwrap(), fs::read(folder.join("c.sbt")).unwrap());
 }
 
 #[test]
