@@ -147,6 +147,101 @@ fn strange_values_in_a_database_stop_nothing() {
     gpuflame(&folder, ["info", "cut.sqlite"]).fails(1, &["cut.sqlite", "damaged or truncated", "again"]);
 }
 
+/// Two processes use equal ids, and work on streams 7 and 8 of two GPUs. Stream 8 waits for event 5, which is recorded
+/// after the first kernel of stream 7. At the end the host waits for stream 7; `syncType` has the number of a stream's wait,
+/// as in exports of schema 3.24.
+fn nsys_waits(record_columns: &str, records: &str, wait_record: &str) -> String {
+    let process = |process: u32, device: u32, first_end: u32| {
+        let (second, third) = (first_end + 40_000, first_end + 1000);
+        format!(
+            "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (1000, 2000, ({process} << 24) | 9, 1, 1),
+                (2000, 2500, ({process} << 24) | 9, 2, 4), (2600, 3000, ({process} << 24) | 9, 3, 1),
+                (3100, 3400, ({process} << 24) | 9, 4, 3), (4000, 4500, ({process} << 24) | 9, 5, 1),
+                (5000, 91000, ({process} << 24) | 9, 6, 5);
+             INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES
+                (10000, {first_end}, {device}, 1, 7, 1, {process} << 24, 2),
+                ({first_end}, {second}, {device}, 1, 7, 3, {process} << 24, 2),
+                ({third}, {first_end} + 10000, {device}, 1, 8, 5, {process} << 24, 2);
+             INSERT INTO CUPTI_ACTIVITY_KIND_SYNCHRONIZATION VALUES
+                (3110, 3390, 0, 1, 8, 4, {process} << 24, 2, 5, {wait_record}),
+                (5010, 90900, 0, 1, 7, 6, {process} << 24, 2, 4294967295, 4294967295);
+             {}",
+            records.replace("PROCESS", &format!("({process} << 24)"))
+        )
+    };
+    format!(
+        "CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT);
+         INSERT INTO StringIds VALUES (1, 'cudaLaunchKernel_v7000'), (2, 'add'), (3, 'cudaStreamWaitEvent_v3020'),
+            (4, 'cudaEventRecord_v3020'), (5, 'cudaStreamSynchronize_v3020');
+         CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start, end, globalTid, correlationId, nameId);
+         CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start, end, deviceId, contextId, streamId, correlationId, globalPid,
+            demangledName);
+         CREATE TABLE CUPTI_ACTIVITY_KIND_SYNCHRONIZATION (start, end, deviceId, contextId, streamId, correlationId,
+            globalPid, syncType, eventId, eventSyncId);
+         CREATE TABLE CUPTI_ACTIVITY_KIND_CUDA_EVENT ({record_columns});
+         {}{}",
+        process(3, 1, 50_000),
+        process(4, 2, 30_000)
+    )
+}
+
+/// GPU, start and duration of the waits of all streams 8, in ns since the window began at 10,000 ns.
+fn waiting_of_stream_8(folder: &Path, name: &str) -> Vec<(u64, u64, u64)> {
+    let flags = ["states", name, "--stream", "8", "--intervals", "-n", "0", "--format", "json"];
+    let json: serde_json::Value = serde_json::from_str(&gpuflame(folder, flags).ok().stdout).unwrap();
+    let number = |row: &serde_json::Value, key: &str| row[key].as_u64().unwrap();
+    let rows = json["intervals"].as_array().unwrap().iter().filter(|row| row["state"] == "waiting");
+    rows.map(|row| (number(row, "device"), number(row, "start_ns"), number(row, "duration_ns"))).collect()
+}
+
+#[test]
+fn streams_of_nsys_wait_until_the_work_before_the_events_record_ends() {
+    let folder = scratch("databases");
+    let columns = "timestamp, deviceId, contextId, streamId, correlationId, globalPid, eventId, eventSyncId";
+    let record = "INSERT INTO CUPTI_ACTIVITY_KIND_CUDA_EVENT VALUES (0, 0, 1, 7, 2, PROCESS, 5, 11);";
+    database(&folder, "records.sqlite", &nsys_waits(columns, record, "11"));
+    assert_eq!(waiting_of_stream_8(&folder, "records.sqlite"), [(1, 0, 40_000), (2, 0, 20_000)]);
+    // Older exports number no records. The wait is for the last record of the event before it, not for one after it.
+    let columns = "deviceId, contextId, streamId, correlationId, globalPid, eventId";
+    let records = "INSERT INTO CUPTI_ACTIVITY_KIND_CUDA_EVENT VALUES (0, 1, 7, 2, PROCESS, 5),
+        (0, 1, 7, 6, PROCESS, 5), (0, 1, 7, 1, PROCESS, 6);";
+    database(&folder, "older.sqlite", &nsys_waits(columns, records, "NULL"));
+    assert_eq!(waiting_of_stream_8(&folder, "older.sqlite"), [(1, 0, 40_000), (2, 0, 20_000)]);
+    // Without records, only the time later than 10 us after the launch call is known to be a wait for the event.
+    database(&folder, "unknown.sqlite", &nsys_waits("eventId", "", "11"));
+    assert_eq!(waiting_of_stream_8(&folder, "unknown.sqlite"), [(1, 4500, 36_500), (2, 4500, 16_500)]);
+}
+
+#[test]
+fn waits_and_records_of_events_survive_sbt() {
+    let folder = scratch("databases");
+    let columns = "timestamp, deviceId, contextId, streamId, correlationId, globalPid, eventId, eventSyncId";
+    let record = "INSERT INTO CUPTI_ACTIVITY_KIND_CUDA_EVENT VALUES (0, 0, 1, 7, 2, PROCESS, 5, 11);";
+    database(&folder, "again.sqlite", &nsys_waits(columns, record, "11"));
+    for (from, to) in [("again.sqlite", "a.sbt"), ("a.sbt", "b.sbt"), ("b.sbt", "c.sbt")] {
+        gpuflame(&folder, ["convert", from, "--to", "sbt", "-o", to]).ok();
+        assert_eq!(waiting_of_stream_8(&folder, to), [(1, 0, 40_000), (2, 0, 20_000)], "{to}");
+        // The format keeps the times of the wait, not those of its call.
+        let ran = gpuflame(&folder, ["flamegraph", to, "--view", "wait", "--format", "folded"]).ok();
+        assert_eq!(ran.stdout, "cudaStreamSynchronize 171780\n", "{to}");
+        for fact in ["event records", "wait records stream wait", "wait records stream"] {
+            assert_eq!(self::fact(&folder, to, fact), "2", "{to}: {fact}");
+        }
+    }
+    // In the first file, calls of the two processes are in the order of the database.
+    assert_eq!(fs::read(folder.join("b.sbt")).unwrap(), fs::read(folder.join("c.sbt")).unwrap());
+}
+
+#[test]
+fn waits_of_nsys_have_the_stack_and_the_kind_of_their_calls() {
+    let folder = scratch("databases");
+    let ranges = "CREATE TABLE NVTX_EVENTS (start, end, eventType, text, textId, globalTid);
+        INSERT INTO NVTX_EVENTS VALUES (4900, 95000, 59, 'step', NULL, (3 << 24) | 9);";
+    database(&folder, "waits.sqlite", &format!("{}{ranges}", nsys_waits("eventId", "", "11")));
+    let ran = gpuflame(&folder, ["flamegraph", "waits.sqlite", "--view", "wait", "--format", "folded"]).ok();
+    assert_eq!(ran.stdout, "cudaStreamSynchronize 86000\nstep;cudaStreamSynchronize 86000\n");
+}
+
 /// Tables of rocpd with the suffix `_0f`, as schema 3 has them: process 1 with thread 5, GPU 1 as agent 4.
 fn rocpd_common(suffix: &str) -> String {
     format!(

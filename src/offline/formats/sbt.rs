@@ -16,8 +16,9 @@
 //! Calls are events of type 1 (kernel launch) with their stack, leaf first. Kernels are events of type 2. A kernel
 //! that is a graph node has the stack that created the node instead of its own stack. Waits are events of type 7
 //! (stream), 8 (device) and 10 (event); calls that record an event on a stream are events of type 9. If CUPTI gives a
-//! record for a wait, the event has the numbers of the record and the stack of the call. Events of type 0 (unknown)
-//! name the losses, because the format has no field for losses.
+//! record for a wait, the event has the numbers of the record and the stack of the call. Waits for an event and records of
+//! events have three numbers in place of from, to and bytes: the event plus 1 (0: unknown), 0, and the number that a record
+//! and its waits share (0: unknown). Events of type 0 (unknown) name the losses, because the format has no field for losses.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -29,7 +30,9 @@ use gpuflame_export::format::Format;
 use gpuflame_export::{chrome, clean, threads};
 use gpuflame_model::error::Result;
 use gpuflame_model::profile::Profile;
-use gpuflame_model::record::{ContextId, CopyKind, Created, Detail, EventUse, IdMap, SyncKind, SyncRecord};
+use gpuflame_model::record::{
+    ContextId, CopyKind, Created, Detail, EventId, EventRecord, EventUse, IdMap, SyncId, SyncKind, SyncRecord,
+};
 
 const HEADER_BYTES: u64 = 72;
 const LITTLE_ENDIAN: u32 = 1;
@@ -39,6 +42,8 @@ const PYTHON: &str = "<python>";
 const RANGE: &str = "<range>";
 /// Event flag: a stack follows.
 const HAS_STACK: u8 = 8;
+/// Event flag: source, destination and bytes follow.
+const HAS_MEMORY: u8 = 4;
 
 mod kind {
     pub(super) const UNKNOWN: u8 = 0;
@@ -82,6 +87,8 @@ fn write(profile: &Profile, events: &JoinedRows, out: &mut impl Write) -> Result
     all.sort_by_key(|(time, _)| *time);
     let waits: IdMap<u32, ContextId> =
         events.host_calls().iter().map(|call| (call.id.0, call.context)).collect();
+    let records: IdMap<u32, &EventRecord> =
+        events.event_records().iter().map(|record| (record.correlation.0, record)).collect();
     let synced: IdMap<u32, ()> = events.timed_syncs().map(|sync| (sync.correlation.0, ())).collect();
     body.bytes.push(4);
     write_varint(&mut body.bytes, body.last);
@@ -92,7 +99,11 @@ fn write(profile: &Profile, events: &JoinedRows, out: &mut impl Write) -> Result
             SbtEvent::Call(call) => body.write_call(call),
             // CUPTI's record of this wait is written instead of the call.
             SbtEvent::Host(call) if synced.contains_key(&call.id.0) => continue,
-            SbtEvent::Host(call) => body.write_host_call(call),
+            SbtEvent::Host(call) => {
+                let record = records.get(&call.id.0).filter(|_| call.event_use == Some(EventUse::Record));
+                let device = record.and_then(|record| events.device_of(record.context));
+                body.write_host_call(call, device.map_or(0, |device| device.0), record.copied());
+            }
             SbtEvent::Sync(sync) => {
                 let device = events.device_of(sync.context).map_or(0, |device| device.0);
                 body.write_sync(sync, device, waits.get(&sync.correlation.0).copied());
@@ -152,11 +163,11 @@ impl SbtWriter<'_> {
         // A call without a known stack would get a wrong stack when the file is read again.
         let id = if call.has_stack() { call.id.0.into() } else { 0 };
         let name = clean::text(&caller.call);
-        self.write_event(kind::LAUNCH, (time, duration), [0, 0, id], &name, Some(&caller));
+        self.write_event(kind::LAUNCH, (time, duration), [0, 0, id], &name, (Some(&caller), None));
     }
 
     /// Writes a call that started no work.
-    fn write_host_call(&mut self, call: &HostCall) {
+    fn write_host_call(&mut self, call: &HostCall, device: u32, record: Option<&EventRecord>) {
         let caller = self.callers.get(call.context);
         let kind = match call.event_use {
             Some(EventUse::Record) => kind::EVENT_RECORD,
@@ -166,7 +177,10 @@ impl SbtWriter<'_> {
             None => kind::STREAM_SYNC,
         };
         let name = clean::text(&caller.call);
-        self.write_event(kind, (call.time.0, call.duration), [0, 0, call.id.0.into()], &name, Some(&caller));
+        let stream = record.map_or(0, |record| record.stream.0);
+        let place = [device, stream, call.id.0].map(u64::from);
+        let dependency = record.map(|record| dependency(Some(record.event), record.sync));
+        self.write_event(kind, (call.time.0, call.duration), place, &name, (Some(&caller), dependency));
     }
 
     /// Writes CUPTI's record of a wait, with the stack of the call if the stack is known.
@@ -180,24 +194,28 @@ impl SbtWriter<'_> {
         let name = caller.as_ref().map_or_else(|| sync.kind.word().to_owned(), |it| clean::text(&it.call));
         let place = [device, sync.stream.map_or(0, |stream| stream.0), sync.correlation.0].map(u64::from);
         let times = (sync.start.0, sync.end.since(sync.start));
-        self.write_event(kind, times, place, &name, caller.as_deref());
+        let dependency =
+            (sync.event.is_some() || sync.sync.is_some()).then(|| dependency(sync.event, sync.sync));
+        self.write_event(kind, times, place, &name, (caller.as_deref(), dependency));
     }
 
-    /// Writes an event with (start, duration), (device, stream, correlation) and a stack.
+    /// Writes an event with (start, duration), (device, stream, correlation), a stack and a [`dependency`].
     fn write_event(
         &mut self,
         kind: u8,
         (time, duration): (u64, u64),
         place: [u64; 3],
         name: &str,
-        caller: Option<&Caller>,
+        (caller, dependency): (Option<&Caller>, Option<[u64; 3]>),
     ) {
         let caller = caller.filter(|caller| !caller.frames.is_empty());
         let flags = u8::from(duration > 0) | if caller.is_some() { HAS_STACK } else { 0 };
+        let flags = flags | if dependency.is_some() { HAS_MEMORY } else { 0 };
         self.write_event_head(kind, flags, time);
         self.write_varints([duration].into_iter().filter(|duration| *duration > 0));
         let name = self.intern_string(name);
         self.write_varints(place.into_iter().chain([name]));
+        self.write_varints(dependency.into_iter().flatten());
         caller.into_iter().for_each(|caller| self.write_stack(caller));
     }
 
@@ -280,6 +298,12 @@ impl SbtWriter<'_> {
         self.ids.insert(string.to_owned(), id);
         id
     }
+}
+
+/// Returns the numbers that a wait and the record of its event share.
+fn dependency(event: Option<EventId>, record: Option<SyncId>) -> [u64; 3] {
+    let event = event.map_or(0, |event| u64::from(event.0) + 1);
+    [event, 0, record.map_or(0, |record| record.0)]
 }
 
 fn write_varint(bytes: &mut Vec<u8>, mut value: u64) {

@@ -10,6 +10,7 @@ pub mod json;
 
 mod call_stacks;
 pub(crate) mod chakra;
+mod contexts;
 mod copies;
 mod cupti_text;
 mod detect;
@@ -25,6 +26,7 @@ mod link;
 mod model;
 mod name_table;
 mod nsys;
+mod nsys_syncs;
 mod open;
 mod operator_links;
 mod options;
@@ -39,6 +41,7 @@ mod slice_edges;
 mod slices;
 mod sqlite;
 mod stack_frames;
+mod sync_records;
 mod sync_rows;
 mod text;
 mod trace_collector;
@@ -49,8 +52,8 @@ pub use graph_captures::CaptureCoverage;
 pub use json::ReadCounts;
 pub use link::LinkReport;
 pub use model::{
-    Begin, Call, CpuKind, CpuOp, End, Event, Flow, FlowKind, Folded, Fork, Id, Op, OpKind, Property,
-    PythonFrame, RawEvent, Sink, SliceKind, StackLine, Sync, ThreadName, Wants,
+    Begin, Call, CpuKind, CpuOp, End, Event, EventRecord, Flow, FlowKind, Folded, Fork, Id, Op, OpKind,
+    Property, PythonFrame, RawEvent, Sink, SliceKind, StackLine, Sync, ThreadName, Wants,
 };
 pub use name_table::NameTable;
 pub use open::{Kind, Opened, open};

@@ -26,6 +26,8 @@ pub enum Event<'a> {
     Flow(Flow<'a>),
     /// A wait for an event, a stream or a device.
     Sync(Sync<'a>),
+    /// A record of an event on a stream.
+    EventRecord(EventRecord<'a>),
     /// Name of a process or a thread.
     Thread(ThreadName<'a>),
     /// A property of the whole trace, as key and value.
@@ -331,6 +333,27 @@ pub struct Sync<'a> {
     pub on_stream: Option<u32>,
     /// Correlation id of the call that recorded the event.
     pub record_correlation: Option<u64>,
+    /// Process that waited, if correlation ids are unique only within a process.
+    pub process: Id<'a>,
+    /// Number of the record of the event, as in [`EventRecord::number`].
+    pub record: Option<u64>,
+}
+
+/// A record of an event on a stream. The event happens when the earlier work of the stream is done.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct EventRecord<'a> {
+    /// Process that recorded the event, if correlation ids are unique only within a process.
+    pub process: Id<'a>,
+    /// Context of the stream.
+    pub context: Option<u32>,
+    /// Stream on which the event was recorded.
+    pub stream: Option<u32>,
+    /// Event, in CUPTI's numbering.
+    pub event: Option<u32>,
+    /// Correlation id of the call that recorded the event.
+    pub correlation: Option<u64>,
+    /// Number of this record within the process; `None` if waits name only the event.
+    pub number: Option<u64>,
 }
 
 /// Name of a thread, or of a process if `thread` is `None`.
@@ -395,7 +418,7 @@ impl Wants {
     pub const STEPS: Self = Self(1 << 3);
     /// [`Event::Python`].
     pub const PYTHON: Self = Self(1 << 4);
-    /// [`Event::Sync`].
+    /// [`Event::Sync`] and [`Event::EventRecord`].
     pub const SYNCS: Self = Self(1 << 5);
     /// [`Event::Thread`] and [`Event::Property`].
     pub const NAMES: Self = Self(1 << 6);

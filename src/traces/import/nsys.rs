@@ -1,7 +1,7 @@
 //! Reads sqlite exports of Nsight Systems. Tables and columns differ between versions: missing columns are named in a
 //! remark if something in the result depends on them.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
 use rusqlite::Row;
@@ -43,6 +43,7 @@ pub(super) fn read(path: &Path, sink: &mut impl Sink) -> Result<ReadCounts> {
         has_graph_rows: database.has_table("CUPTI_ACTIVITY_KIND_GRAPH_TRACE"),
         repeated_graphs: 0,
         memory_kinds: read_memory_kinds(&database)?,
+        wait_calls: HashMap::new(),
     };
     reader.read_all()?;
     let mut counts = reader.counts;
@@ -67,9 +68,9 @@ pub(super) fn read(path: &Path, sink: &mut impl Sink) -> Result<ReadCounts> {
     Ok(counts)
 }
 
-struct NsysReader<'a, S> {
-    base: &'a Database,
-    sink: &'a mut S,
+pub(super) struct NsysReader<'a, S> {
+    pub(super) base: &'a Database,
+    pub(super) sink: &'a mut S,
     counts: ReadCounts,
     /// Missing columns that results depend on, as `TABLE.column`.
     missing: Vec<String>,
@@ -81,22 +82,29 @@ struct NsysReader<'a, S> {
     repeated_graphs: u64,
     /// Kinds of memory by number, as the file itself explains the numbers.
     memory_kinds: BTreeMap<i64, MemoryKind>,
+    /// Kinds of waits by process and correlation id, as the names of the calls tell.
+    pub(super) wait_calls: HashMap<(Option<i64>, u64), &'static str>,
 }
 
-/// Maximum number of kinds of memory to read.
-const MAX_MEMORY_KINDS: usize = 64;
+/// Maximum number of labels to read from a table that explains numbers.
+const MAX_LABELS: usize = 64;
 
 /// Reads the table that maps numbers to kinds of memory. The numbers differ from CUPTI's.
 fn read_memory_kinds(base: &Database) -> Result<BTreeMap<i64, MemoryKind>> {
-    let table = "ENUM_CUDA_MEM_KIND";
-    let mut kinds = BTreeMap::new();
+    let labels = read_labels(base, "ENUM_CUDA_MEM_KIND")?;
+    Ok(labels.into_iter().map(|(number, label)| (number, memory_kind(&label))).collect())
+}
+
+/// Reads a table in which the file explains numbers.
+pub(super) fn read_labels(base: &Database, table: &str) -> Result<BTreeMap<i64, String>> {
+    let mut labels = BTreeMap::new();
     if base.has_column(table, "id") && base.has_column(table, "label") {
-        base.for_each_row(&format!("SELECT id, label FROM {table} LIMIT {MAX_MEMORY_KINDS}"), |row| {
-            let label = sqlite::text(row, 1).map(String::from_utf8_lossy);
-            kinds.extend(integer(row, 0).zip(label.map(|label| memory_kind(&label))));
+        base.for_each_row(&format!("SELECT id, label FROM {table} LIMIT {MAX_LABELS}"), |row| {
+            let label = sqlite::text(row, 1).map(|label| String::from_utf8_lossy(label).into_owned());
+            labels.extend(integer(row, 0).zip(label));
         })?;
     }
-    Ok(kinds)
+    Ok(labels)
 }
 
 impl<S: Sink> NsysReader<'_, S> {
@@ -113,6 +121,7 @@ impl<S: Sink> NsysReader<'_, S> {
         ] {
             self.read_ops(table, kind)?;
         }
+        self.read_event_records()?;
         self.read_syncs()
     }
 
@@ -223,6 +232,7 @@ impl<S: Sink> NsysReader<'_, S> {
             let (Some(start), Some(end)) = (integer(row, 1), integer(row, 2)) else { return false };
             let global = integer(row, 3);
             let name = strip_version(text_or(row, 0, "[call without a name]").raw());
+            reader.note_wait_call(name, global, sqlite::id(row, 4));
             reader.sink.event(&Event::Call(Call {
                 name: Text::plain(name),
                 start,
@@ -275,31 +285,6 @@ impl<S: Sink> NsysReader<'_, S> {
         })
     }
 
-    fn read_syncs(&mut self) -> Result<()> {
-        let table = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION";
-        let wanted = ["start", "end", "deviceId", "streamId", "correlationId", "syncType"];
-        self.for_each_row(table, &no_name(), &wanted, |reader, row| {
-            let (Some(start), Some(end)) = (integer(row, 1), integer(row, 2)) else { return false };
-            let name = match integer(row, 6) {
-                Some(1) => "Event Sync",
-                Some(2) => "Stream Wait Event",
-                Some(3) => "Stream Sync",
-                Some(4) => "Context Sync",
-                _ => "Sync",
-            };
-            reader.sink.event(&Event::Sync(Sync {
-                name: Text::from(name),
-                start,
-                end,
-                device: integer_u32(row, 3),
-                stream: integer_u32(row, 4),
-                correlation: integer(row, 5).and_then(|id| u64::try_from(id).ok()),
-                ..Sync::default()
-            }));
-            true
-        })
-    }
-
     /// Notes which of the `needed` columns the table lacks. For a table that does not exist, nothing is noted.
     fn note_missing(&mut self, table: &str, needed: NeededColumns) {
         if !self.base.has_table(table) {
@@ -332,7 +317,7 @@ impl<S: Sink> NsysReader<'_, S> {
 
     /// Calls `take` with each row of `table`. Each row has the value of the expression `first`, and the wanted columns
     /// (NULL if the table lacks them). `take` returns whether the row had usable times.
-    fn for_each_row(
+    pub(super) fn for_each_row(
         &mut self,
         table: &str,
         (first, joins): &(String, String),
@@ -358,13 +343,13 @@ impl<S: Sink> NsysReader<'_, S> {
 }
 
 /// Returns the name expression for tables without names. For other tables, [`NsysReader::name_of`] returns it.
-fn no_name() -> (String, String) {
+pub(super) fn no_name() -> (String, String) {
     ("NULL".to_owned(), String::new())
 }
 
 /// Returns the process of a global id: the id's upper bits, which include the machine's number. The lowest 24 bits
 /// are the thread.
-fn process_of(global: Option<i64>) -> Id<'static> {
+pub(super) fn process_of(global: Option<i64>) -> Id<'static> {
     global.map_or(Id::None, |id| Id::Number(id >> 24))
 }
 

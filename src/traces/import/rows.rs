@@ -83,6 +83,7 @@ impl TraceCollector {
     pub fn emit_rows(mut self, each: &mut dyn FnMut(&Row<'_>)) -> LinkReport {
         self.pair_edges();
         let unset = self.clear_missing_starts();
+        self.separate_contexts();
         let mut linked = self.link_operations();
         linked.unpaired_edges = (self.unpaired_edges.begins, self.unpaired_edges.ends);
         linked.cpu_events = self.cpu_events();
@@ -149,6 +150,7 @@ impl TraceCollector {
         linked.last_step = last_step.map(|start| start.saturating_add(linked.offset));
         linked.collectives =
             self.collectives.keys().map(|&kernel| self.kernels.text(kernel).to_owned()).collect();
+        self.number_event_records();
         self.emit_names(each);
         self.emit_steps(linked.offset, each);
         let contexts = self.emit_contexts(&stacks, delay_stacks, created, linked.offset, each);
@@ -385,7 +387,7 @@ impl TraceCollector {
         }
         let shown = self.calls.iter().filter(|call| call.is_shown());
         let calls = shown.map(|call| context(call.stack, call.thread, each)).collect();
-        let mut sync_calls = SyncCalls::find(&self.syncs, &self.calls);
+        let mut sync_calls = SyncCalls::find(self);
         for number in sync_calls.numbers() {
             let call = &self.calls[number as usize];
             if call.stack != u32::MAX {

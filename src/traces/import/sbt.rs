@@ -82,7 +82,7 @@ fn read_events(
         let record = SbtRecord::read(&mut at, time, strings)?;
         time = record.time;
         counts.events += 1;
-        sink.event(&record.to_event());
+        record.emit(sink);
     }
     Ok(())
 }
@@ -103,7 +103,9 @@ struct SbtRecord<'a> {
     stack: (String, String),
     /// Grid, block, shared memory and registers of a kernel.
     kernel: [u32; 8],
-    bytes: u64,
+    /// Source, destination and bytes of a copy. In waits and records of events, our own exports have the event plus 1, 0,
+    /// and the number of the event's record.
+    memory: Option<[u64; 3]>,
 }
 
 impl<'a> SbtRecord<'a> {
@@ -117,50 +119,73 @@ impl<'a> SbtRecord<'a> {
             [at.read_varint()?, at.read_varint()?, at.read_varint()?, at.read_varint()?];
         let name = strings.get(name as usize).copied().map_or(Text::from("[name lost]"), Text::plain);
         let (device, stream) = (saturate_u32(device), saturate_u32(stream));
-        let (mut kernel, mut bytes) = ([0; 8], 0);
+        let (mut kernel, mut memory) = ([0; 8], None);
         if flags & 2 != 0 {
             for value in &mut kernel {
                 *value = saturate_u32(at.read_varint()?);
             }
         }
         if flags & 4 != 0 {
-            at.read_varint()?;
-            at.read_varint()?;
-            bytes = at.read_varint()?;
+            memory = Some([at.read_varint()?, at.read_varint()?, at.read_varint()?]);
         }
         let (mut thread, mut stack) = (0, Default::default());
         if flags & 8 != 0 {
             (thread, stack) = read_stack(at, strings)?;
         }
-        Ok(Self { kind, time, duration, device, stream, correlation, name, thread, stack, kernel, bytes })
+        Ok(Self { kind, time, duration, device, stream, correlation, name, thread, stack, kernel, memory })
+    }
+
+    /// Passes the record to `sink`. A wait or a record of an event with a stack is also a call.
+    fn emit(&self, sink: &mut impl Sink) {
+        if !matches!(self.kind, 7..=10) {
+            sink.event(&self.to_event());
+            return;
+        }
+        if !self.stack.0.is_empty() {
+            sink.event(&self.call_event(false));
+        }
+        let (device, stream, correlation) = (Some(self.device), Some(self.stream), self.correlation_id());
+        let [event, _, record] = self.memory.unwrap_or_default();
+        let event = event.checked_sub(1).and_then(|event| u32::try_from(event).ok());
+        let number = Some(record).filter(|number| *number != 0);
+        let (start, end) = self.times();
+        if self.kind != 9 {
+            let sync = Sync { name: self.name, start, end, device, stream, correlation, ..Sync::default() };
+            sink.event(&Event::Sync(Sync { context: device, event, record: number, ..sync }));
+        } else if self.memory.is_some() {
+            let context = device;
+            let record =
+                EventRecord { context, stream, event, correlation, number, ..EventRecord::default() };
+            sink.event(&Event::EventRecord(record));
+        }
+    }
+
+    fn call_event(&self, is_launch: bool) -> Event<'_> {
+        let ((start, end), correlation) = (self.times(), self.correlation_id());
+        Event::Call(Call {
+            name: self.name,
+            start,
+            end,
+            correlation,
+            thread: if self.stack.0.is_empty() { Id::None } else { Id::Number(self.thread.into()) },
+            stack: Text::from(&*self.stack.0),
+            stack_kinds: Text::from(&*self.stack.1),
+            // The type of the event marks the call as a launch, so it counts as one even without a kernel.
+            pending: is_launch && correlation.is_some(),
+            ..Call::default()
+        })
     }
 
     /// Converts the record to an event. The format gives the direction of a copy in the type of the record, not in the
     /// name, which may be arbitrary.
     fn to_event(&self) -> Event<'_> {
-        let (name, (start, end)) = (self.name, self.times());
-        let (device, stream, correlation) = (Some(self.device), Some(self.stream), self.correlation_id());
         match self.kind {
-            1 => Event::Call(Call {
-                name,
-                start,
-                end,
-                correlation,
-                thread: if self.stack.0.is_empty() { Id::None } else { Id::Number(self.thread.into()) },
-                stack: Text::from(&*self.stack.0),
-                stack_kinds: Text::from(&*self.stack.1),
-                // The type of the event marks the call as a launch, so it counts as one even without a kernel.
-                pending: correlation.is_some(),
-                ..Call::default()
-            }),
-            2 => self.op_event(OpKind::Kernel, name),
+            1 => self.call_event(true),
+            2 => self.op_event(OpKind::Kernel, self.name),
             3 => self.op_event(OpKind::Copy, Text::from("HtoD")),
             4 => self.op_event(OpKind::Copy, Text::from("DtoH")),
             5 => self.op_event(OpKind::Copy, Text::from("DtoD")),
-            6 => self.op_event(OpKind::Set, name),
-            7 | 8 | 10 => {
-                Event::Sync(Sync { name, start, end, device, stream, correlation, ..Sync::default() })
-            }
+            6 => self.op_event(OpKind::Set, self.name),
             _ => Event::Other(Text::default()),
         }
     }
@@ -174,9 +199,11 @@ impl<'a> SbtRecord<'a> {
             start,
             end,
             device: Some(self.device),
+            // The format has no contexts. A context of rows belongs to one device.
+            context: Some(self.device),
             stream: Some(self.stream),
             correlation: self.correlation_id(),
-            bytes: self.bytes,
+            bytes: self.memory.map_or(0, |[_, _, bytes]| bytes),
             grid: [x, y, z],
             block: [a, b, c],
             registers,

@@ -6,14 +6,18 @@ use gpuflame_model::record::{
     StreamId, SyncId, SyncKind, SyncRecord as SyncRow, Wait,
 };
 
-use super::trace_collector::{SyncRecord, TraceCollector};
+use super::sync_records::{RecordedEvent, SyncRecord, find_unnumbered_records};
+use super::trace_collector::TraceCollector;
 use super::work::CallRecord;
+
+/// Process and correlation id. The process is 0 if the ids are unique in the whole trace.
+type CallKey = (u32, u64);
 
 /// Calls that waited or recorded an event, with their contexts and correlation ids.
 #[derive(Debug, Default)]
 pub(super) struct SyncCalls {
     /// Calls by correlation id of the trace.
-    calls: IdMap<u64, u32>,
+    calls: IdMap<CallKey, u32>,
     /// Contexts by call.
     pub(super) contexts: IdMap<u32, ContextId>,
     /// Correlation ids of the rows by call. Calls that are launches already have an id.
@@ -23,20 +27,30 @@ pub(super) struct SyncCalls {
 impl SyncCalls {
     /// Finds the calls to which records of waits refer. Of nested calls with one id, the outermost is used. An id that
     /// several threads use identifies no call.
-    pub(super) fn find(syncs: &[SyncRecord], calls: &[CallRecord]) -> Self {
-        let ids = syncs.iter().flat_map(|sync| [sync.correlation, sync.record_correlation]);
-        let wanted: IdMap<u64, ()> = ids.filter(|id| *id != 0).map(|id| (id, ())).collect();
-        let mut found: IdMap<u64, Option<u32>> = IdMap::default();
-        for (number, call) in (0..).zip(calls).filter(|(_, call)| wanted.contains_key(&call.correlation)) {
-            let known = found.entry(call.correlation).or_insert(Some(number));
-            let Some(other) = known.map(|other: u32| &calls[other as usize]) else { continue };
-            if other.thread != call.thread {
-                *known = None;
-            } else if (call.start, -call.end) < (other.start, -other.end) {
-                *known = Some(number);
+    pub(super) fn find(collector: &TraceCollector) -> Self {
+        let calls = &collector.calls;
+        let of_sync =
+            |sync: &SyncRecord| [sync.correlation, sync.record_correlation].map(|id| (sync.process, id));
+        let of_record = |record: &RecordedEvent| (record.process, record.correlation);
+        let keys = collector.syncs.iter().flat_map(of_sync);
+        let keys = keys.chain(collector.event_records.iter().map(of_record));
+        let mut found: IdMap<CallKey, Option<Option<u32>>> =
+            keys.filter(|(_, id)| *id != 0).map(|key| (key, None)).collect();
+        for (number, call) in (0..).zip(calls) {
+            for process in [0, collector.thread_facts[call.thread as usize].0] {
+                let Some(known) = found.get_mut(&(process, call.correlation)) else { continue };
+                let Some(other) = known.get_or_insert(Some(number)).map(|other: u32| &calls[other as usize])
+                else {
+                    continue;
+                };
+                if other.thread != call.thread {
+                    *known = Some(None);
+                } else if (call.start, -call.end) < (other.start, -other.end) {
+                    *known = Some(Some(number));
+                }
             }
         }
-        let calls = found.into_iter().filter_map(|(id, call)| Some((id, call?))).collect();
+        let calls = found.into_iter().filter_map(|(key, call)| Some((key, call??))).collect();
         Self { calls, ..Self::default() }
     }
 
@@ -44,95 +58,179 @@ impl SyncCalls {
     pub(super) fn numbers(&self) -> Vec<u32> {
         let mut numbers: Vec<u32> = self.calls.values().copied().collect();
         numbers.sort_unstable();
+        numbers.dedup();
         numbers
     }
 
-    /// Returns the call with the trace's id `id`, and the row's correlation id for it, which is new if the call has none.
-    fn id_of(&mut self, id: u64, file_ids: &mut Vec<u64>) -> (Option<u32>, CorrelationId) {
-        let call = self.calls.get(&id).copied();
+    /// Returns the call with the trace's id, and the row's correlation id for it, which is new if the call has none.
+    fn id_of(&mut self, key: CallKey, file_ids: &mut Vec<u64>) -> (Option<u32>, CorrelationId) {
+        let call = self.calls.get(&key).copied();
         let next = CorrelationId(file_ids.len() as u32);
         let of_row = match call {
             Some(call) => *self.ids.entry(call).or_insert(next),
             None => next,
         };
         if of_row == next {
-            file_ids.push(id);
+            file_ids.push(key.1);
         }
         (call, of_row)
     }
 }
 
 impl TraceCollector {
-    /// Emits the waits in order of time, and before them the records of the events that they waited for. The position of
-    /// a correlation id in `file_ids` is the correlation id of the row.
+    /// Gives numbers to records of events, if the trace has none, and to the waits for them.
+    pub(super) fn number_event_records(&mut self) {
+        if self.event_records.iter().all(|record| record.number.is_some()) {
+            return;
+        }
+        let calls = SyncCalls::find(self).calls;
+        let call_of = |record: &RecordedEvent| {
+            calls.get(&(record.process, record.correlation)).map(|call| &self.calls[*call as usize])
+        };
+        find_unnumbered_records(&mut self.syncs, &mut self.event_records, call_of);
+    }
+
+    /// Emits the records of events, and the waits in order of time. The position of a correlation id in `file_ids` is the
+    /// correlation id of the row.
     pub(super) fn emit_syncs(
         &self,
-        mut calls: SyncCalls,
+        calls: SyncCalls,
         file_ids: &mut Vec<u64>,
-        nanos: &impl Fn(i64) -> Nanos,
+        nanos: &dyn Fn(i64) -> Nanos,
         each: &mut dyn FnMut(&Row<'_>),
     ) {
+        let mut emitter = SyncEmitter {
+            all: &self.calls,
+            calls,
+            file_ids,
+            nanos,
+            each,
+            numbers: IdMap::default(),
+            recorded: IdMap::default(),
+            waited: IdMap::default(),
+        };
+        self.event_records.iter().for_each(|record| emitter.record(record));
         let mut syncs: Vec<&SyncRecord> = self.syncs.iter().collect();
         syncs.sort_by_key(|sync| (sync.start, sync.end));
-        let mut recorded: IdMap<u64, ()> = IdMap::default();
-        let mut waited: IdMap<u32, ()> = IdMap::default();
-        for sync in syncs {
-            let event_call = |call: u32, id, context, event_use, stream: Option<u32>| {
-                let call = &self.calls[call as usize];
-                Row::EventCall(EventCall {
-                    time: nanos(call.start),
-                    duration: u32::try_from(duration(call)).unwrap_or(u32::MAX),
-                    correlation: id,
-                    context,
-                    event_use,
-                    event: sync.event.unwrap_or(0).into(),
-                    stream: stream.unwrap_or(0).into(),
-                })
-            };
-            let record = sync.record_correlation;
-            if let Some(stream) = sync.on_stream.filter(|_| record != 0)
-                && recorded.insert(record, ()).is_none()
-            {
-                let (call, id) = calls.id_of(record, file_ids);
-                if let Some((call, &context)) = call.and_then(|call| Some((call, calls.contexts.get(&call)?)))
-                {
-                    each(&event_call(call, id, context, EventUse::Record, Some(stream)));
-                }
-                each(&Row::EventRecord(EventRecord {
-                    correlation: id,
-                    context: GpuContextId(sync.context),
-                    stream: StreamId(stream),
-                    event: EventId(sync.event.unwrap_or(0)),
-                    sync: Some(SyncId(record)),
-                }));
-            }
-            let (call, id) = calls.id_of(sync.correlation, file_ids);
-            if let Some((number, &context)) = call.and_then(|call| Some((call, calls.contexts.get(&call)?)))
-                && waited.insert(number, ()).is_none()
-            {
-                let call = &self.calls[number as usize];
-                each(&match sync.kind {
-                    SyncKind::STREAM_WAIT => event_call(number, id, context, EventUse::Wait, sync.stream),
-                    _ => Row::Wait(Wait {
-                        time: nanos(call.start),
-                        duration: duration(call),
-                        correlation: id,
-                        context,
-                    }),
-                });
-            }
-            each(&Row::Sync(SyncRow {
-                kind: sync.kind,
-                start: nanos(sync.start),
-                end: nanos(sync.end),
-                correlation: id,
-                context: GpuContextId(sync.context),
-                stream: sync.stream.map(StreamId),
-                event: sync.event.map(EventId),
-                sync: Some(SyncId(record)).filter(|_| record != 0),
-                result: 0,
-            }));
+        syncs.into_iter().for_each(|sync| emitter.wait(sync));
+    }
+}
+
+/// Makes the rows of waits and of records of events.
+struct SyncEmitter<'a> {
+    all: &'a [CallRecord],
+    calls: SyncCalls,
+    file_ids: &'a mut Vec<u64>,
+    nanos: &'a dyn Fn(i64) -> Nanos,
+    each: &'a mut dyn FnMut(&Row<'_>),
+    /// Numbers of records in the rows, by process and number in the trace.
+    numbers: IdMap<(u32, u64), u64>,
+    /// Correlation ids of records that have a row.
+    recorded: IdMap<u64, ()>,
+    /// Calls of waits that have a row.
+    waited: IdMap<u32, ()>,
+}
+
+impl SyncEmitter<'_> {
+    fn record(&mut self, record: &RecordedEvent) {
+        let (call, correlation) = self.calls.id_of((record.process, record.correlation), self.file_ids);
+        if let Some((call, context)) = self.call_with_context(call) {
+            self.event_call(
+                call,
+                correlation,
+                context,
+                EventUse::Record,
+                (record.event, Some(record.stream)),
+            );
         }
+        let sync = record.number.map(|number| self.sync_id(record.process, number));
+        (self.each)(&Row::EventRecord(EventRecord {
+            correlation,
+            context: GpuContextId(record.context),
+            stream: StreamId(record.stream),
+            event: EventId(record.event.unwrap_or(0)),
+            sync,
+        }));
+    }
+
+    /// Emits a wait, and before it the record of its event if only the wait describes the record.
+    fn wait(&mut self, sync: &SyncRecord) {
+        let (context, correlation) = (sync.context, sync.record_correlation);
+        if let Some(stream) = sync.on_stream.filter(|_| correlation != 0)
+            && self.recorded.insert(correlation, ()).is_none()
+        {
+            let (event, number) = (sync.event, Some(correlation));
+            self.record(&RecordedEvent {
+                process: sync.process,
+                context,
+                stream,
+                event,
+                correlation,
+                number,
+            });
+        }
+        let (call, correlation) = self.calls.id_of((sync.process, sync.correlation), self.file_ids);
+        if let Some((call, context)) = self.call_with_context(call)
+            && self.waited.insert(call, ()).is_none()
+        {
+            self.wait_call(call, correlation, context, sync);
+        }
+        let record = sync.record.or(Some(sync.record_correlation).filter(|record| *record != 0));
+        let record = record.map(|number| self.sync_id(sync.process, number));
+        (self.each)(&Row::Sync(SyncRow {
+            kind: sync.kind,
+            start: (self.nanos)(sync.start),
+            end: (self.nanos)(sync.end),
+            correlation,
+            context: GpuContextId(context),
+            stream: sync.stream.map(StreamId),
+            event: sync.event.map(EventId),
+            sync: record,
+            result: 0,
+        }));
+    }
+
+    fn wait_call(&mut self, number: u32, correlation: CorrelationId, context: ContextId, sync: &SyncRecord) {
+        if sync.kind == SyncKind::STREAM_WAIT {
+            self.event_call(number, correlation, context, EventUse::Wait, (sync.event, sync.stream));
+            return;
+        }
+        let call = &self.all[number as usize];
+        let time = (self.nanos)(call.start);
+        (self.each)(&Row::Wait(Wait { time, duration: duration(call), correlation, context }));
+    }
+
+    fn event_call(
+        &mut self,
+        number: u32,
+        correlation: CorrelationId,
+        context: ContextId,
+        event_use: EventUse,
+        (event, stream): (Option<u32>, Option<u32>),
+    ) {
+        let call = &self.all[number as usize];
+        (self.each)(&Row::EventCall(EventCall {
+            time: (self.nanos)(call.start),
+            duration: u32::try_from(duration(call)).unwrap_or(u32::MAX),
+            correlation,
+            context,
+            event_use,
+            event: event.unwrap_or(0).into(),
+            stream: stream.unwrap_or(0).into(),
+        }));
+    }
+
+    fn call_with_context(&self, call: Option<u32>) -> Option<(u32, ContextId)> {
+        Some((call?, *self.calls.contexts.get(&call?)?))
+    }
+
+    /// Returns the number of a record in the rows. Numbers of several processes may be equal.
+    fn sync_id(&mut self, process: u32, number: u64) -> SyncId {
+        if process == 0 {
+            return SyncId(number);
+        }
+        let next = self.numbers.len() as u64 + 1;
+        SyncId(*self.numbers.entry((process, number)).or_insert(next))
     }
 }
 

@@ -9,11 +9,11 @@ use super::operator_links::{Operator, OperatorLinks};
 use super::slice_edges::{EdgeKind, SliceEdge, SliceEdges, UnpairedEdges};
 use super::slices::{FrameClass, NONE, Slice};
 use super::stack_frames::StackFrames;
+use super::sync_records::{RecordedEvent, SyncRecord};
 use super::work::{CallRecord, CallUse, OpRecord};
 use super::{NameTable, Text};
 use gpuflame_model::record::{
     CopyDetail, CopyKind, Created, Detail, DeviceId, IdMap, KernelDetail, Missing, NameId, SetDetail,
-    SyncKind,
 };
 
 /// A [`Sink`] that stores everything from which rows are made.
@@ -41,6 +41,7 @@ pub struct TraceCollector {
     pub(super) thread_facts: Vec<(u32, Option<u32>, Box<str>)>,
     pub(super) ops: Vec<OpRecord>,
     pub(super) syncs: Vec<SyncRecord>,
+    pub(super) event_records: Vec<RecordedEvent>,
     /// Stack that created the graph node of an operation, by index of the operation, as a number in `given_stacks`.
     /// `None` if the stack is unknown.
     pub(super) created: IdMap<u32, Option<u32>>,
@@ -121,17 +122,14 @@ impl Sink for TraceCollector {
             }
             Event::Flow(flow) => self.add_flow(flow),
             Event::Other(category) => self.count_unknown(*category),
-            Event::Sync(sync) => self.syncs.push(SyncRecord {
-                start: sync.start,
-                end: sync.end,
-                kind: sync_kind(&sync.name.decode()),
-                context: sync.context.unwrap_or(0),
-                stream: sync.stream,
-                event: sync.event,
-                correlation: sync.correlation.unwrap_or(0),
-                on_stream: sync.on_stream,
-                record_correlation: sync.record_correlation.unwrap_or(0),
-            }),
+            Event::Sync(sync) => {
+                let process = self.process_number(sync.process);
+                self.syncs.push(SyncRecord::new(sync, process));
+            }
+            Event::EventRecord(record) => {
+                let process = self.process_number(record.process);
+                self.event_records.push(RecordedEvent::new(record, process));
+            }
             Event::Thread(named) if named.thread != Id::None => {
                 let thread = self.thread_number(named.process, named.thread);
                 self.thread_facts[thread as usize].2 = named.name.decode().into();
@@ -532,34 +530,6 @@ impl TraceCollector {
             Id::Number(number) => Some((1, number)),
             Id::Text(text) => Some((2, i64::from(self.ids.intern(text)))),
         }
-    }
-}
-
-/// A wait for an event, a stream or a device.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct SyncRecord {
-    pub(super) start: i64,
-    pub(super) end: i64,
-    pub(super) kind: SyncKind,
-    pub(super) context: u32,
-    pub(super) stream: Option<u32>,
-    pub(super) event: Option<u32>,
-    pub(super) correlation: u64,
-    /// Stream on which the event was recorded.
-    pub(super) on_stream: Option<u32>,
-    /// Correlation id of the call that recorded the event; 0 if unknown.
-    pub(super) record_correlation: u64,
-}
-
-/// Returns the kind of a wait, from names such as `Stream Sync`, `STREAM_SYNCHRONIZE`, `cudaStreamSynchronize`.
-fn sync_kind(name: &str) -> SyncKind {
-    let name = name.to_ascii_lowercase();
-    match name {
-        _ if name.contains("wait") => SyncKind::STREAM_WAIT,
-        _ if name.contains("event") => SyncKind::EVENT,
-        _ if name.contains("stream") => SyncKind::STREAM,
-        _ if name.contains("context") || name.contains("device") || name.contains("ctx") => SyncKind::CONTEXT,
-        _ => SyncKind::OTHER,
     }
 }
 

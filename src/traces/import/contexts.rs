@@ -1,0 +1,72 @@
+//! GPU contexts of several processes. CUPTI numbers contexts within a process, but rows tell them apart by number alone.
+
+use std::collections::BTreeSet;
+
+use super::trace_collector::TraceCollector;
+use gpuflame_model::record::IdMap;
+
+impl TraceCollector {
+    /// Gives a context another number if another process uses the number on another device.
+    pub(super) fn separate_contexts(&mut self) {
+        let mut numbers = ContextNumbers::default();
+        let mut last = (0, 0, 0);
+        for op in self.ops.iter().filter(|op| op.process != 0 && op.context != 0) {
+            let place = (op.process, op.context, op.device);
+            if place != last {
+                numbers.add(place);
+                last = place;
+            }
+        }
+        numbers.renumber();
+        if numbers.changed.is_empty() {
+            return;
+        }
+        for op in &mut self.ops {
+            op.context = numbers.of(op.process, op.context);
+        }
+        for sync in &mut self.syncs {
+            sync.context = numbers.of(sync.process, sync.context);
+        }
+        for record in &mut self.event_records {
+            record.context = numbers.of(record.process, record.context);
+        }
+    }
+}
+
+#[derive(Default)]
+struct ContextNumbers {
+    /// Process, context and device, in file order. Only the first device of a context counts.
+    places: Vec<(u32, u32, u32)>,
+    known: IdMap<(u32, u32), ()>,
+    /// New numbers by process and context.
+    changed: IdMap<(u32, u32), u32>,
+}
+
+impl ContextNumbers {
+    fn add(&mut self, place: (u32, u32, u32)) {
+        if self.known.insert((place.0, place.1), ()).is_none() {
+            self.places.push(place);
+        }
+    }
+
+    fn renumber(&mut self) {
+        let mut used: BTreeSet<u32> = self.places.iter().map(|(_, context, _)| *context).collect();
+        let mut owners: IdMap<u32, u32> = IdMap::default();
+        let mut by_device: IdMap<(u32, u32), u32> = IdMap::default();
+        for &(process, context, device) in &self.places {
+            if *owners.entry(context).or_insert(device) == device {
+                continue;
+            }
+            let number = *by_device.entry((context, device)).or_insert_with(|| {
+                let free = (1..=u32::MAX).find(|number| !used.contains(number)).unwrap_or(context);
+                used.insert(free);
+                free
+            });
+            self.changed.insert((process, context), number);
+        }
+    }
+
+    fn of(&self, process: u32, context: u32) -> u32 {
+        self.changed.get(&(process, context)).copied().unwrap_or(context)
+    }
+}
