@@ -20,7 +20,7 @@ const FOLDER: &str = "gpuflame-demo";
 /// CUDA stack: its stacks and counts are real, its times are made up. It writes its files, `gpuflame-demo.PID.svg`
 /// and so on, into the current folder.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  gpuflame demo")]
+#[command(after_help = "Examples:\n  gpuflame demo")]
 pub(super) struct Demo {
     /// Path of the libgpuflame.so to use [default: next to this command, or in ../lib].
     #[arg(long, value_name = "FILE")]

@@ -286,7 +286,10 @@ fn every_verb_has_help_with_an_example() {
         let text = gpuflame(&folder, [verb, "--help"]).ok().stdout;
         assert!(text.lines().count() > 5 && text.contains(&format!("gpuflame {verb}")), "{text}");
         let example = text.lines().skip_while(|line| !line.starts_with("Example")).nth(1);
-        assert!(example.is_some_and(|line| line.starts_with(&format!("  gpuflame {verb} "))), "{text}");
+        assert!(
+            example.is_some_and(|line| format!("{line} ").starts_with(&format!("  gpuflame {verb} "))),
+            "{text}"
+        );
     }
 }
 

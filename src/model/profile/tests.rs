@@ -78,7 +78,7 @@ fn a_context_costs_far_less_than_its_frames() {
 #[test]
 fn a_thread_whose_first_stack_is_still_to_come_keeps_its_name() {
     let mut profile = Profile::default();
-    let mut name = |profile: &mut Profile, id: u32| {
+    let name = |profile: &mut Profile, id: u32| {
         profile.push(&Row::Thread { id: ThreadId(id), name: &format!("worker {id}") });
     };
     (1..=1_000).for_each(|id| name(&mut profile, id));

@@ -115,20 +115,19 @@ fn describe(key: (DeviceId, StreamId), mut lengths: Vec<i64>) -> HtaQueue {
 
 /// Returns the idle times, by GPU, stream and category.
 pub fn hta_idle(ops: &[HtaOp]) -> Vec<HtaIdle> {
-    let mut by_stream: BTreeMap<(DeviceId, StreamId), Vec<(i64, i64, Option<i64>)>> = BTreeMap::new();
+    let mut by_stream: BTreeMap<(DeviceId, StreamId), Vec<&HtaOp>> = BTreeMap::new();
     for op in ops {
-        let times = (up(op.start), down(op.end), op.call.map(up));
-        by_stream.entry((op.device, op.stream)).or_default().push(times);
+        by_stream.entry((op.device, op.stream)).or_default().push(op);
     }
     let mut all = Vec::new();
     for (key, mut ops) in by_stream {
-        ops.sort_by_key(|(start, ..)| *start);
+        ops.sort_by_key(|op| up(op.start));
         // The first operation has no gap; its row is in the category of the rest.
         let mut sums = BTreeMap::from([("other", 0)]);
         for pair in ops.windows(2) {
-            let ((_, before, _), (start, _, call)) = (pair[0], pair[1]);
-            let category = match call {
-                Some(call) if call > before => "host_wait",
+            let (before, start) = (down(pair[0].end), up(pair[1].start));
+            let category = match pair[1].call {
+                Some(call) if up(call) > before => "host_wait",
                 _ if start - before < KERNEL_WAIT_US => "kernel_wait",
                 _ => "other",
             };
