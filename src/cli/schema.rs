@@ -897,7 +897,7 @@ struct Instruction {
     is_async: Option<bool>,
     /// Number of the event that is recorded or waited for.
     event: Option<u32>,
-    /// What the host waits for: `event`, `stream` or `context`.
+    /// Target of the host's wait: `event`, `stream` or `context`.
     waits_for: Option<String>,
     /// Return code of a wait of the host, if it is not 0: the call did not wait.
     result: Option<u32>,

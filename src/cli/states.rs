@@ -325,7 +325,7 @@ pub(super) fn print_remarks(input: &Source, report: &StateReport, step: Option<u
     }
 }
 
-/// Returns the sentence above the tables: the share of each state in the time of these streams, the largest first.
+/// Returns the sentence above the tables, with the shares of time by state, the largest first.
 pub(super) fn answer(report: &StateReport, wants: &dyn Fn(StreamKey) -> bool) -> String {
     let streams = report.streams.iter().filter(|stream| wants(stream.key));
     let nanos = |state| streams.clone().map(|stream| u128::from(stream.nanos(state))).sum::<u128>();

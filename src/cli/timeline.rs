@@ -62,7 +62,7 @@ impl Timeline {
     }
 }
 
-/// What to draw, and how.
+/// Input and settings of a drawing.
 #[derive(Clone, Copy)]
 pub(super) struct TimelineView<'a> {
     pub(super) input: &'a Source,

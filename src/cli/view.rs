@@ -35,7 +35,7 @@ pub(super) struct View {
     /// Show sums per kernel instead of single activities.
     #[arg(long, conflicts_with = "timeline")]
     stats: bool,
-    /// The same as `gpuflame timeline`.
+    /// Draw streams as letters, as `gpuflame timeline` does.
     #[arg(long, conflicts_with_all = ["kind", "name"])]
     timeline: bool,
     /// Show only these kinds: kernel, copy, set, graph.

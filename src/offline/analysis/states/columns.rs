@@ -1,11 +1,11 @@
-//! The states of each stream in columns of equal length, for pictures of the time.
+//! States of streams in columns of equal length, for pictures of the time.
 
 use super::{Interval, MAX_PARTS, State, StreamKey};
 
 /// Time in ns by state, in the order of [`State::ALL`].
 pub type Column = [u64; State::ALL.len()];
 
-/// States of all streams in columns of equal length. The sum of a column is its length; the last column can be shorter.
+/// States of streams in columns of equal length. The sum of a column is its length; the last column can be shorter.
 #[derive(Clone, Debug)]
 pub struct StateColumns {
     /// Start and end of the shown time, in ns since 1970.
@@ -17,7 +17,7 @@ pub struct StateColumns {
 }
 
 impl StateColumns {
-    /// Returns no streams yet. A step of which the window has more than [`MAX_PARTS`] is made longer.
+    /// Returns a picture without streams. The step is made longer if the window had more than [`MAX_PARTS`] columns.
     pub fn new(window: (u64, u64), step: u64) -> Self {
         let step = step.max((window.1 - window.0).div_ceil(MAX_PARTS)).max(1);
         Self { window, step, streams: Vec::new() }
