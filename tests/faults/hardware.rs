@@ -9,8 +9,12 @@ use crate::support::root;
 
 /// Findings about lost time: id, cost in ns, and the words about the culprit.
 fn costs(fault: &str) -> Vec<(String, u64, String)> {
-    let folder = root().join("tests/golden/hw/NVIDIA_H100_80GB_HBM3-580.159.04/faults");
-    let checked = gpuflame(&folder, ["check", &format!("{fault}.gfr.gz"), "--format", "json"]);
+    costs_of(&format!("faults/{fault}.gfr.gz"))
+}
+
+fn costs_of(file: &str) -> Vec<(String, u64, String)> {
+    let folder = root().join("tests/golden/hw/NVIDIA_H100_80GB_HBM3-580.159.04");
+    let checked = gpuflame(&folder, ["check", file, "--format", "json"]);
     let checked: Value = serde_json::from_str(&checked.ok().stdout).unwrap();
     let rows = checked["findings"].as_array().unwrap().iter().filter(|row| row["result"] == "cost");
     let text = |row: &Value, key: &str| row[key].as_str().unwrap().to_owned();
@@ -49,4 +53,16 @@ fn time_of_the_host_is_not_charged_to_the_copies_and_kernels_around_it() {
     // `prepare` runs in the first step, and launches nothing.
     let found = costs("warmup");
     assert!(found[1].1 > 1_000_000_000 && found[1].2.contains("called by train_step"), "{found:#?}");
+}
+
+#[test]
+fn work_of_a_profiler_before_the_first_gpu_work_costs_nothing() {
+    // The only work of the profiler ends 0.1 to 0.7 ms before the first GPU work: it asks for a buffer for 2 to 10 ms.
+    for file in ["train", "stream", "graph"] {
+        let found = costs_of(&format!("torch/{file}-kineto.json.gz"));
+        assert!(
+            !found.is_empty() && found.iter().all(|found| found.0 != "profiler_cost"),
+            "{file}: {found:#?}"
+        );
+    }
 }

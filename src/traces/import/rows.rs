@@ -88,7 +88,10 @@ impl TraceCollector {
         linked.unpaired_edges = (self.unpaired_edges.begins, self.unpaired_edges.ends);
         linked.cpu_events = self.cpu_events();
         (linked.sync_records, linked.wait_calls) = (self.syncs.len() as u64, self.wait_calls);
-        (linked.event_wait_calls, linked.profiler_ns) = (self.event_wait_calls, self.profiler_ns);
+        linked.event_wait_calls = self.event_wait_calls;
+        let to_rows = |time| to_row_time(time, linked.offset).0;
+        linked.profiler_work =
+            self.profiler_work.iter().map(|&(start, end)| (to_rows(start), to_rows(end))).collect();
         linked.ops_without_stream = self.ops_without_stream;
         let captured = self.remove_captured_launches();
         if captured > 0 {

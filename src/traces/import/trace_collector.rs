@@ -57,8 +57,8 @@ pub struct TraceCollector {
     pub(super) wait_calls: u64,
     /// Number of calls that make a stream wait for an event.
     pub(super) event_wait_calls: u64,
-    /// Time for which a profiler worked on the program's threads, in ns.
-    pub(super) profiler_ns: u64,
+    /// Starts and ends of a profiler's work on the program's threads.
+    pub(super) profiler_work: Vec<(i64, i64)>,
     pub(super) ops_without_stream: u64,
     pub(super) backward_under_forward: bool,
     pub(super) kernel_gaps: bool,
@@ -302,7 +302,7 @@ impl TraceCollector {
         match op.kind {
             CpuKind::Step => self.steps.push((op.start, op.end, label, thread)),
             CpuKind::Overhead if !self.labels.text(label).contains("Loading") => {
-                self.profiler_ns = self.profiler_ns.saturating_add(op.end.abs_diff(op.start));
+                self.profiler_work.push((op.start, op.end));
             }
             _ => {}
         }

@@ -201,7 +201,7 @@ fn costs(run: &RunEvidence<'_>, communication: Option<Cost>) -> Vec<Cost> {
             }
         }
     }
-    move_to_profiler(&mut found, run.linked.map_or(0, |linked| linked.profiler_ns));
+    move_to_profiler(&mut found, profiler_time(run));
     let wall = wall(profile).min(time.wall.unwrap_or(u64::MAX));
     let least = |id: &str| if id == "launch_bound" { MIN_LAUNCH_COST_PERCENT } else { MIN_COST_PERCENT };
     found.retain(|cost| percent(cost.nanos, wall) >= least(cost.id));
@@ -209,6 +209,17 @@ fn costs(run: &RunEvidence<'_>, communication: Option<Cost>) -> Vec<Cost> {
     let late = found.iter().find(|cost| cost.id == "late_slowdown").map_or(0, |cost| cost.nanos);
     found.retain(|cost| cost.id != "slow_steps" || cost.nanos > late);
     found
+}
+
+/// Returns the time for which a profiler worked on the program's threads in the steady part, or between the first and the last
+/// GPU work if there is no such part. A profiler that starts before the first GPU work delays no kernel.
+fn profiler_time(run: &RunEvidence<'_>) -> u64 {
+    let spans = run.spans.as_slice();
+    let all = || Some((spans.iter().map(|span| span.start).min()?, spans.iter().map(|span| span.end).max()?));
+    let steady = run.profile.steady().map(|steady| (steady.begin.0, steady.end.0));
+    let (Some(linked), Some((from, to))) = (run.linked, steady.or_else(all)) else { return 0 };
+    let within = |&(start, end): &(u64, u64)| end.min(to).saturating_sub(start.max(from));
+    linked.profiler_work.iter().map(within).fold(0, u64::saturating_add)
 }
 
 /// Launches would cost less without the work that a profiler adds to them. So a profiler takes over the cost of launches, up to
