@@ -52,7 +52,7 @@ mod skip;
 #[doc(hidden)]
 pub mod testing;
 
-pub use files::{file, growing, stderr, stdout, timed_stderr};
+pub use files::{file, free_space, growing, stderr, stdout, timed_stderr};
 pub use process::{
     cancel, child, descriptor, exit, fork_hooks, futex, host_signals, interpose, library, module, pinning,
     process_liveness, scheduling, stack, syscall_warmup, threads,

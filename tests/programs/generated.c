@@ -117,6 +117,8 @@ int main(int count, char **arguments)
     /* This handler is registered before CUDA's handlers, and is therefore called after the files are written. */
     atexit(tidy);
     snprintf(map, sizeof map, "/tmp/perf-%d.map", (int)getpid());
+    /* A killed process with this id may have left its map. */
+    unlink(map);
     generate();
     if (!strcmp(how, "map") || !strcmp(how, "kept")) {
         write_map("");

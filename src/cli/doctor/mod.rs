@@ -3,6 +3,7 @@
 //! Checks that could crash or hang run in a separate process (`probe`). That process loads the driver, CUPTI and
 //! `libgpuflame.so`, and initialises CUDA. No check changes anything.
 
+mod machine;
 mod probe;
 
 use std::io::Write;
@@ -22,12 +23,13 @@ use gpuflame_model::error::Result;
 use gpuflame_model::record;
 use gpuflame_os::file::Draft;
 use gpuflame_os::library::c_library;
+use machine::{check_disk, check_python, check_samples};
 use probe::ProbeAnswer;
 
 /// Check whether programs can be recorded here, and what to fix.
 ///
-/// Prints one line per requirement of recording: ok, warn or fail, and what to do. The exit code is 1 if a
-/// line says fail. Reading recordings and traces has none of these requirements.
+/// Prints one line per requirement of recording: ok, warn or fail, and what to do. The last line says whether
+/// programs can be recorded. The exit code is 1 if a line says fail. Reading recordings and traces has none of these requirements.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  gpuflame doctor --format json\n  gpuflame doctor --library build/libgpuflame.so"
@@ -118,6 +120,8 @@ impl Doctor {
             )],
         };
         lines.push(CheckResult::ok("glibc", c_library()));
+        lines.push(check_samples());
+        lines.extend(check_python());
         lines.push(check_injection());
         lines.extend(check_settings(&settings, warnings));
         let outputs = Outputs::new(&settings.output, &PrefixMacros::from_process());
@@ -321,6 +325,7 @@ fn check_outputs(outputs: &Outputs, settings: &settings::Settings) -> Vec<CheckR
             "set GPUFLAME_OUTPUT to a prefix in a writable folder",
         ),
     }];
+    lines.extend(check_disk(there));
     let left = find_unfinished_recordings(folder);
     if let Some(first) = left.first() {
         lines.push(CheckResult::warn(
@@ -352,6 +357,18 @@ fn result_table(lines: &[CheckResult]) -> Table {
     table
 }
 
+/// Returns the last line: whether programs can be recorded here.
+fn verdict(lines: &[CheckResult]) -> String {
+    let count = |state| lines.iter().filter(|line| line.state == state).count();
+    match (count(CheckState::Fail), count(CheckState::Warn)) {
+        (0, 0) => "You can record here: gpuflame run COMMAND".to_owned(),
+        (0, 1) => "You can record here: gpuflame run COMMAND (one warning above)".to_owned(),
+        (0, warnings) => format!("You can record here: gpuflame run COMMAND ({warnings} warnings above)"),
+        (1, _) => "You cannot record here until the line that says fail is fixed.".to_owned(),
+        (fails, _) => format!("You cannot record here until the {fails} lines that say fail are fixed."),
+    }
+}
+
 /// Width of the columns before the text of a line.
 const LABELS_WIDTH: usize = 19;
 /// Minimum width of the text of a line, even on a narrow terminal.
@@ -380,6 +397,9 @@ fn write_text(lines: &[CheckResult], page: Page, out: &mut dyn Write) -> Result<
             writeln!(out, "{:LABELS_WIDTH$}{mark} {text}", "")?;
             mark = "  ";
         }
+    }
+    for text in wrap(&verdict(lines), width(0)) {
+        writeln!(out, "{}", page.paint(Style::Strong, &text))?;
     }
     Ok(())
 }

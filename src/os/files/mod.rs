@@ -2,6 +2,7 @@
 //! and stdout.
 
 pub mod file;
+pub mod free_space;
 pub mod growing;
 pub mod stderr;
 pub mod stdout;
