@@ -274,18 +274,19 @@ fn keep_distinct<T: Copy>(sorted: [T; 2 * KNOWN], key: impl Fn(&T) -> u64, kept:
 fn find_loop(stacks: &[StackTimes], newest: u64) -> Option<FoundPart> {
     let all = stacks.iter().fold((0, 0), add_kernels);
     let rank = |stack: &StackTimes, times: &Repeated| (times.span(), stack.count, times.end);
+    let repeated: Vec<(&StackTimes, Repeated)> =
+        stacks.iter().filter_map(|stack| Some((stack, stack.repeated()?))).collect();
     let mut below = (u64::MAX, u64::MAX, u64::MAX);
     for _ in 0..MAX_LEADERS {
-        let repeated = || stacks.iter().filter_map(|stack| Some((stack, stack.repeated()?)));
-        let leaders = repeated().filter(|(stack, times)| stack.computes && rank(stack, times) < below);
+        let leaders = repeated.iter().filter(|(stack, times)| stack.computes && rank(stack, times) < below);
         let (stack, leader) = leaders.max_by_key(|(stack, times)| rank(stack, times))?;
-        below = rank(stack, &leader);
-        let is_of_loop = |(_, times): &(&StackTimes, Repeated)| {
+        below = rank(stack, leader);
+        let is_of_loop = |(_, times): &&(&StackTimes, Repeated)| {
             let both = times.last.min(leader.last).saturating_sub(times.first.max(leader.first));
             both >= leader.span() / 2
         };
         let (mut begin, mut end, mut own) = (leader.first, leader.end, (0, 0));
-        for (stack, times) in repeated().filter(is_of_loop) {
+        for (stack, times) in repeated.iter().filter(is_of_loop) {
             (begin, end) = (begin.min(times.first), end.max(times.end));
             own = add_kernels(own, stack);
         }
