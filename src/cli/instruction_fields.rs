@@ -19,7 +19,7 @@ macro_rules! fields {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         enum Field { $($field,)* }
 
-        /// Names of all fields.
+        /// Names of the fields.
         pub(super) const COLUMNS: [&str; [$(Field::$field,)*].len()] = [$($name,)*];
     };
 }

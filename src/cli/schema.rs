@@ -766,7 +766,7 @@ objects! {
         /// Start, in ns since the start of the window.
         start_ns: u64,
         device: u64, busy_percent: Option<f64>,
-        /// Sum of the running times of all streams, in ns.
+        /// Sum of the streams' running times, in ns.
         streams_ns: u64,
         /// Sum of the times in which operations were launched and not finished, in ns.
         queued_ns: u64,

@@ -8,7 +8,7 @@ use super::report::{Cell, ReportFlags, Table};
 use super::stream_flags::StreamFlags;
 use gpuflame_explain::events::{JoinedActivity, JoinedRows};
 use gpuflame_export::compose::call;
-use gpuflame_model::error::Result;
+use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::Profile;
 use gpuflame_offline::analysis::{HtaOp, enters_queue, hta_idle, hta_queues};
 use gpuflame_offline::run::ReadOptions;
@@ -35,6 +35,10 @@ pub(super) fn write_hta_tables(
         .filter_map(|event| operation(profile, event))
         .filter(|op| last.is_none_or(|last| op.call.is_some_and(|call| call < last)))
         .collect();
+    if ops.is_empty() {
+        let what = "no work of these streams has times; `gpuflame info` shows its contents";
+        return Err(Error::new(ErrorKind::Format, format!("{input}: {what}")));
+    }
     report.write(console, &[heading(input, profile)], &[queue_table(&ops), idle_table(&ops)])?;
     Ok(Outcome::Clean)
 }

@@ -7,7 +7,7 @@ use super::times::parse_micros;
 use gpuflame_model::error::Result;
 use gpuflame_model::profile::format_nanos;
 
-/// Flags that select GPUs, streams and times. The page of each verb defines its time 0.
+/// Flags that select GPUs, streams and times. A verb's page defines its time 0.
 #[derive(Debug, Args)]
 pub(super) struct StreamFlags {
     /// Show only this GPU.

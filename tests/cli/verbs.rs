@@ -160,6 +160,9 @@ fn view_lists_filters_and_draws_single_activities_as_text() {
     assert_eq!((&stats["stats"][0]["total_ns"], &stats["stats"][0]["count"]), (&20_001.into(), &2.into()));
     let text = gpuflame(&folder, ["timeline", "hand.gfr"]).ok().stdout;
     assert_eq!(gpuflame(&folder, ["view", "hand.gfr", "--timeline"]).ok().stdout, text);
+    gpuflame(&folder, ["timeline", "hand.gfr", "--stream", "99"]).fails(1, &["hand.gfr", "GPU 0 stream 7"]);
+    gpuflame(&folder, ["states", "hand.gfr", "--as-hta", "--stream", "99"])
+        .fails(1, &["hand.gfr", "no work"]);
     let lines: Vec<_> = text.lines().filter(|line| line.starts_with("GPU ")).collect();
     assert_eq!(lines.len(), 3, "{text}");
     assert!(lines[0].starts_with("GPU 0 stream    7 ########.."), "{text}");

@@ -61,7 +61,7 @@ pub struct LinkReport {
     pub wait_calls: u64,
     /// Number of calls that make a stream wait for an event.
     pub event_wait_calls: u64,
-    /// Starts and ends of a profiler's work on the program's threads, as far as the trace says so, on the clock of the rows.
+    /// Starts and ends of a profiler's work on the program's threads, as far as the trace contains it, on the clock of the rows.
     pub profiler_work: Vec<(u64, u64)>,
     /// Kernels that the trace marks as parts of collectives, by name.
     pub collectives: BTreeSet<String>,

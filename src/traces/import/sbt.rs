@@ -135,7 +135,7 @@ impl<'a> SbtRecord<'a> {
         Ok(Self { kind, time, duration, device, stream, correlation, name, thread, stack, kernel, memory })
     }
 
-    /// Passes the record to `sink`. A wait or a record of an event with a stack is also a call.
+    /// Passes the record to `sink`. A wait with a stack is a call too, and so is a record of an event.
     fn emit(&self, sink: &mut impl Sink) {
         if !matches!(self.kind, 7..=10) {
             sink.event(&self.to_event());
