@@ -14,10 +14,12 @@ mod chrome_flags;
 mod completions;
 mod console;
 mod convert;
+mod critical_path;
 #[cfg(test)]
 mod cut;
 mod decode_steps;
 mod demo;
+mod deps;
 mod diff;
 mod doctor;
 mod explain;
@@ -44,6 +46,7 @@ mod name_flags;
 mod near_misses;
 mod output;
 mod page;
+mod path_names;
 mod ranks;
 mod recorded_steps;
 mod recover;
@@ -113,8 +116,10 @@ enum Verb {
     Check(check::Check),
     Completions(completions::Completions),
     Convert(convert::Convert),
+    CriticalPath(critical_path::CriticalPathVerb),
     DecodeSteps(decode_steps::DecodeSteps),
     Demo(demo::Demo),
+    Deps(deps::Deps),
     Diff(diff::Diff),
     Doctor(doctor::Doctor),
     Extract(extract::Extract),
@@ -205,6 +210,7 @@ impl Verb {
             Self::Settings(verb) => &mut verb.report,
             Self::States(verb) => &mut verb.report,
             Self::Timeline(verb) => &mut verb.report,
+            Self::CriticalPath(verb) => &mut verb.report,
             Self::Summary(verb) => &mut verb.report,
             Self::Top(verb) => &mut verb.report,
             Self::View(verb) => &mut verb.report,
@@ -265,6 +271,7 @@ fn dispatch(command: &Command) -> Result<Outcome> {
         Verb::Convert(verb) => verb.run(console),
         Verb::DecodeSteps(verb) => verb.run(console),
         Verb::Demo(verb) => verb.run(),
+        Verb::Deps(verb) => verb.run(console),
         Verb::Diff(verb) => verb.run(console),
         Verb::Doctor(verb) => verb.run(console),
         Verb::Extract(verb) => verb.run(console),
@@ -281,6 +288,7 @@ fn dispatch(command: &Command) -> Result<Outcome> {
         Verb::Run(verb) => verb.run(console),
         Verb::Settings(verb) => verb.run(console),
         Verb::States(verb) => verb.run(console),
+        Verb::CriticalPath(verb) => verb.run(console),
         Verb::Timeline(verb) => verb.run(console),
         Verb::Stats(verb) => verb.run(console),
         Verb::Summary(verb) => verb.run(console),

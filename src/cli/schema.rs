@@ -137,6 +137,14 @@ verbs! {
         timeline: TimelineRow,
         ?
     }
+    /// `gpuflame critical-path`. `path` is present with `--list`.
+    CriticalPath {
+        path_classes: PathClassRow,
+        path_names: PathNameRow,
+        slack: SlackRow,
+        ?
+        path: PathPartRow,
+    }
     /// `gpuflame link-et`. `not_linked` is present if any GPU work is not linked.
     LinkEt {
         linked: LinkedRow,
@@ -682,6 +690,71 @@ objects! {
         missing: Option<u64>,
         /// Numbers of the missing ranks (`1, 3 to 5`); null if unknown.
         missing_ranks: Option<String>,
+    }
+    /// Time on the critical path by class. The sum of all rows is the time that is shown.
+    PathClassRow {
+        /// Time, in ns.
+        time_ns: u64,
+        /// Share of the time that is shown.
+        share_percent: Option<f64>,
+        /// Number of parts of the path.
+        parts: u64,
+        /// `kernel`, `memory`, `graph`, `call`, `return`, `host`, `hand_off`, `launch`, `gap` or `unexplained`.
+        class: String,
+        /// What is missing in the records if the class is `unexplained`; otherwise null.
+        cause: Option<String>,
+    }
+    /// Time on the critical path by class, function and name.
+    PathNameRow {
+        /// Time, in ns.
+        time_ns: u64,
+        /// Share of the time that is shown.
+        share_percent: Option<f64>,
+        /// Number of parts of the path.
+        parts: u64,
+        /// Class, as in `path_classes`.
+        class: String,
+        /// Innermost function of the user's code; null if none is known.
+        function: Option<String>,
+        /// Kernel, direction of a copy, call, or the two calls around a stretch of the host.
+        name: String,
+    }
+    /// Slack of one kernel's activities, or those of one direction of copies.
+    SlackRow {
+        /// Time on the critical path, in ns.
+        on_path_ns: u64,
+        /// Time of all activities, in ns.
+        total_ns: u64,
+        /// Number of activities on the critical path.
+        on_path: u64,
+        /// Number of activities.
+        count: u64,
+        /// Smallest time by which an activity may end later without the run ending later, in ns.
+        min_slack_ns: Option<u64>,
+        /// Median of these times, in ns.
+        median_slack_ns: Option<u64>,
+        /// Largest time by which the run would end earlier if one activity took no time, in ns.
+        max_saving_ns: u64,
+        name: String,
+    }
+    /// A part of the critical path.
+    PathPartRow {
+        /// Start, in ns after the start of the path.
+        start_ns: i64,
+        duration_ns: u64,
+        /// Class, as in `path_classes`.
+        class: String,
+        /// Thread of a call or of a stretch of the host; null for GPU work.
+        thread: Option<u64>,
+        device: Option<u64>, stream: Option<u64>,
+        /// Time by which the run would end earlier at most if the part took no time, in ns.
+        saving_ns: u64,
+        /// Innermost function of the user's code; null if none is known.
+        function: Option<String>,
+        /// Kernel, direction of a copy, call, or the two calls around a stretch of the host.
+        name: String,
+        /// Why the part begins where the one before it ends.
+        reason: String,
     }
     /// Time of a stream by state. The sum of all states is the time that is shown.
     StreamStateRow {

@@ -25,6 +25,8 @@ const GROUPS: [(&str, &[&str]); 6] = [
             "states",
             "timeline",
             "instructions",
+            "critical-path",
+            "deps",
             "info",
             "check",
             "mcp",

@@ -49,7 +49,7 @@ fn all_json_conforms_to_the_published_schema() {
     let mut tables = std::collections::BTreeSet::new();
     let rankings = "kernels,stacks,line,function,delay,idle,copies,comm";
     for input in ["hand.gfr", "train.json"] {
-        let cases: [(&str, &[&str]); 11] = [
+        let cases: [(&str, &[&str]); 12] = [
             ("Top", &["top", input, "--by", rankings]),
             ("View", &["view", input]),
             ("View", &["view", input, "--stats"]),
@@ -60,6 +60,7 @@ fn all_json_conforms_to_the_published_schema() {
             ("States", &["states", input, "--intervals"]),
             ("StatesAsHta", &["states", input, "--as-hta"]),
             ("Timeline", &["timeline", input]),
+            ("CriticalPath", &["critical-path", input, "--list"]),
             ("Diff", &["diff", input, "slower.json"]),
         ];
         for (verb, args) in cases {

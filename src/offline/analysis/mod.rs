@@ -7,6 +7,7 @@ mod arrivals;
 mod communication;
 mod copies;
 mod coverage;
+mod critical_path;
 mod delays;
 mod findings;
 mod instructions;
@@ -26,6 +27,10 @@ pub use arrivals::{
 pub use communication::{Communication, CommunicationFilter, StackShare, WorkClass, sum_communication};
 pub use copies::CopySums;
 pub use coverage::StepCoverage;
+pub use critical_path::{
+    Contradiction, CriticalPath, Edge, EdgeKind, HostCall, Moment, MomentKind, PathClass, PathPart,
+    Unexplained, What,
+};
 pub use delays::{LaunchDelays, WorkDelays};
 pub use findings::{
     Evidence, Figures, Finding, HostStates, RankRun, RunCosts, RunEvidence, Severity, cost_findings,
