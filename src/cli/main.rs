@@ -47,7 +47,6 @@ mod page;
 mod ranks;
 mod recorded_steps;
 mod recover;
-mod report;
 mod run;
 mod run_values;
 #[cfg(test)]
@@ -62,6 +61,7 @@ mod stream_flags;
 mod stream_times;
 mod summary;
 mod table;
+mod table_output;
 mod timeline;
 mod times;
 mod top;
@@ -80,7 +80,7 @@ use console::{ColorChoice, Console, Outcome, usage_error};
 use gpuflame_model::error::{ErrorKind, Result};
 use gpuflame_os::file;
 use output::Target;
-use report::ReportFormat;
+use table_output::ReportFormat;
 
 /// GPU flame graphs: every nanosecond of GPU time under the CPU stack that launched it.
 ///

@@ -18,9 +18,9 @@ use super::layout;
 use super::name_flags::NameFlags;
 use super::page::Page;
 use super::ranks::{self, SameRank};
-use super::report::{Cell, ReportFlags, ReportFormat, Table, group_digits, write_tables};
 use super::shorten::{MAX_NAME_CHARS, shortened};
 use super::stream_times::{MAX_SPANS, check_order};
+use super::table_output::{Cell, ReportFlags, ReportFormat, Table, group_digits, write_tables};
 use super::top::copy_table;
 use gpuflame_explain::events::JoinedRows;
 use gpuflame_export::{
