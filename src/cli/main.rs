@@ -42,11 +42,13 @@ mod merge_ranks;
 mod mutated;
 mod name_flags;
 mod near_misses;
+mod open_file;
 mod output;
 mod page;
 mod ranks;
 mod recorded_steps;
 mod recover;
+mod report;
 mod run;
 mod run_values;
 #[cfg(test)]
@@ -128,6 +130,7 @@ enum Verb {
     Merge(merge::Merge),
     MergeRanks(merge_ranks::MergeRanks),
     Recover(recover::Recover),
+    Report(report::Report),
     #[command(alias = "record")]
     Run(run::Run),
     Settings(settings::Settings),
@@ -278,6 +281,7 @@ fn dispatch(command: &Command) -> Result<Outcome> {
         Verb::Merge(verb) => verb.run(console),
         Verb::MergeRanks(verb) => verb.run(console),
         Verb::Recover(verb) => verb.run(console),
+        Verb::Report(verb) => verb.run(console),
         Verb::Run(verb) => verb.run(console),
         Verb::Settings(verb) => verb.run(console),
         Verb::States(verb) => verb.run(console),
