@@ -1,0 +1,84 @@
+// Colours by kind of frame. Fills keep apart for readers who see red and green alike (tests simulate them), text on a fill is black
+// or white, whichever contrasts more, which is at least 4.5:1 on any fill.
+
+export type Rgb = readonly [number, number, number];
+
+export interface Palette {
+  background: string;
+  /** Lines around frames, and the text of the page. */
+  ink: string;
+  /** Fill of each kind, in the order of `KINDS`. */
+  kinds: readonly string[];
+  /** Fills from "much less" to "much more", the middle one for "unchanged". */
+  changes: readonly string[];
+}
+
+export const LIGHT: Palette = {
+  background: "#ffffff",
+  ink: "#1b1b1b",
+  kinds: ["#d9d2bf", "#8ecbf2", "#e39ac6", "#1fa487", "#f5b133", "#f4ec6a", "#e8603c", "#eceff2", "#a7adb5"],
+  changes: ["#2b83ba", "#6cadd6", "#a9d0e8", "#d6e8f3", "#eeeeee", "#f9dfc4", "#f5bf86", "#ec9444", "#d9661a"],
+};
+
+export const DARK: Palette = {
+  background: "#16181b",
+  ink: "#e8e8e8",
+  kinds: ["#b3ab95", "#5fa8d8", "#c274a5", "#11836b", "#dd9a1c", "#d8cf45", "#cf4c2a", "#3a4048", "#7b828c"],
+  changes: ["#3d95cc", "#2f76a3", "#285a7a", "#274353", "#3b3f45", "#5a4530", "#80562b", "#b0701f", "#e08a2c"],
+};
+
+/** Kind whose fill is hatched, so that idle time is found without colours. */
+export const KIND_HATCHED = 6;
+
+/** Fill of frames that do not match a search: most of the way to the background. */
+export function faded(fill: string, palette: Palette): string {
+  return hex(mix(rgb(fill), rgb(palette.background), 0.75));
+}
+
+/** Lines of the hatch on a fill. */
+export function hatchLine(fill: string): string {
+  return hex(mix(rgb(fill), textOn(fill) === "#000000" ? [255, 255, 255] : [0, 0, 0], 0.3));
+}
+
+/** Black or white. */
+export function textOn(fill: string): string {
+  return contrast(fill, "#000000") >= contrast(fill, "#ffffff") ? "#000000" : "#ffffff";
+}
+
+/** Index into `changes`. A doubled or halved value is halfway to the end. */
+export function changeStep(now: number, old: number, steps: number): number {
+  const middle = (steps - 1) / 2;
+  const larger = Math.max(now, old);
+  if (larger <= 0 || now === old) return middle;
+  const relative = (now - old) / larger;
+  const step = Math.ceil(Math.abs(relative) * middle) * Math.sign(relative);
+  return middle + step;
+}
+
+export function rgb(colour: string): Rgb {
+  const value = Number.parseInt(colour.slice(1), 16);
+  return [value >> 16, (value >> 8) & 255, value & 255];
+}
+
+function hex(colour: Rgb): string {
+  return `#${colour.map((part) => Math.round(part).toString(16).padStart(2, "0")).join("")}`;
+}
+
+function mix(from: Rgb, to: Rgb, share: number): Rgb {
+  const part = (index: 0 | 1 | 2) => from[index] + (to[index] - from[index]) * share;
+  return [part(0), part(1), part(2)];
+}
+
+/** Ratio of contrast as WCAG 2 defines it. */
+export function contrast(one: string, other: string): number {
+  const [low, high] = [luminance(rgb(one)), luminance(rgb(other))].sort((a, b) => a - b) as [number, number];
+  return (high + 0.05) / (low + 0.05);
+}
+
+function luminance(colour: Rgb): number {
+  const [red, green, blue] = colour.map((part) => {
+    const share = part / 255;
+    return share <= 0.04045 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
+  }) as [number, number, number];
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+}

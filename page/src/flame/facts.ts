@@ -1,0 +1,53 @@
+// Facts about one frame, for the tooltip, the line below the picture, and screen readers.
+import { change, exact, grouped, human, percent, signed } from "./format.ts";
+import { KINDS, KIND_ROOT, type Unit } from "./model.ts";
+import type { Names } from "./names.ts";
+import type { Tree } from "./tree.ts";
+
+export interface Facts {
+  name: string;
+  kind: string;
+  place: string | null;
+  /** Pairs of a label and a value, in the order of their weight. */
+  numbers: [string, string][];
+}
+
+export function factsOf(tree: Tree, node: number, names: Names, rootLabel: string, unit: Unit, whole: number): Facts {
+  const name = tree.name[node]!;
+  const total = tree.total[node]!;
+  const count = tree.count[node]!;
+  const parent = tree.parent[node]!;
+  const numbers: [string, string][] = [["total", both(total, unit)]];
+  if (tree.old) numbers.push(...comparison(tree, node, unit));
+  if (count > 0) {
+    numbers.push(["count", grouped(count)]);
+    if (unit !== "samples") numbers.push(["average", human(total / count, unit)]);
+  }
+  if (parent >= 0) numbers.push(["of its parent", percent(total, tree.total[parent]!)]);
+  numbers.push(["of all", percent(total, whole)]);
+  return {
+    name: name < 0 ? rootLabel : names.text[name]!,
+    kind: KINDS[name < 0 ? KIND_ROOT : names.kind[name]!] ?? "",
+    place: name < 0 ? null : names.place[name] ?? null,
+    numbers,
+  };
+}
+
+function comparison(tree: Tree, node: number, unit: Unit): [string, string][] {
+  const [now, old] = [tree.total[node]!, tree.old![node]!];
+  const rows: [string, string][] = [["before", both(old, unit)]];
+  rows.push(["change", now === old ? "unchanged" : `${signed(now - old, unit)} (${change(now, old)})`]);
+  if (tree.oldCount![node]! > 0) rows.push(["count before", grouped(tree.oldCount![node]!)]);
+  return rows;
+}
+
+function both(value: number, unit: Unit): string {
+  const [short, long] = [human(value, unit), exact(value, unit)];
+  return short === long ? long : `${short} (${long})`;
+}
+
+/** One sentence for screen readers. */
+export function sentence(facts: Facts, row: number): string {
+  const numbers = facts.numbers.map(([label, value]) => (label.startsWith("of ") ? `${value} ${label}` : `${label} ${value}`));
+  return [facts.name, facts.kind, facts.place, `row ${row}`, ...numbers].filter(Boolean).join(", ");
+}
