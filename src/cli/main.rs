@@ -42,6 +42,7 @@ mod merge_ranks;
 mod mutated;
 mod name_flags;
 mod near_misses;
+mod open_file;
 mod output;
 mod page;
 mod ranks;
@@ -62,6 +63,7 @@ mod stream_flags;
 mod stream_times;
 mod summary;
 mod table;
+mod table_output;
 mod timeline;
 mod times;
 mod top;
@@ -80,7 +82,7 @@ use console::{ColorChoice, Console, Outcome, usage_error};
 use gpuflame_model::error::{ErrorKind, Result};
 use gpuflame_os::file;
 use output::Target;
-use report::ReportFormat;
+use table_output::ReportFormat;
 
 /// GPU flame graphs: every nanosecond of GPU time under the CPU stack that launched it.
 ///
@@ -128,6 +130,7 @@ enum Verb {
     Merge(merge::Merge),
     MergeRanks(merge_ranks::MergeRanks),
     Recover(recover::Recover),
+    Report(report::Report),
     #[command(alias = "record")]
     Run(run::Run),
     Settings(settings::Settings),
@@ -278,6 +281,7 @@ fn dispatch(command: &Command) -> Result<Outcome> {
         Verb::Merge(verb) => verb.run(console),
         Verb::MergeRanks(verb) => verb.run(console),
         Verb::Recover(verb) => verb.run(console),
+        Verb::Report(verb) => verb.run(console),
         Verb::Run(verb) => verb.run(console),
         Verb::Settings(verb) => verb.run(console),
         Verb::States(verb) => verb.run(console),

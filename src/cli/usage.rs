@@ -19,6 +19,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
         "Look",
         &[
             "summary",
+            "report",
             "top",
             "flamegraph",
             "view",

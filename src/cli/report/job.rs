@@ -1,0 +1,128 @@
+//! The runs of a page: one run, or the ranks of a job.
+
+use super::super::console::Console;
+use super::super::heading::heading;
+use super::super::input::{Facts, Source};
+use super::super::name_flags::NameFlags;
+use super::super::summary::{Answers, quoted_for_shell, summarize, wall};
+use super::bars::{DeviceBar, device_bars};
+use super::step_panel::RankSteps;
+use super::work_panels::WorkSums;
+use gpuflame_export::{Options, work_line};
+use gpuflame_model::error::Result;
+use gpuflame_model::profile::Profile;
+use gpuflame_offline::analysis::{
+    Finding, LaunchDelays, RankComparison, RankRun, RankTime, compare_ranks, job_findings,
+};
+use gpuflame_offline::report::ReportViews;
+use gpuflame_offline::run::ReadOptions;
+use gpuflame_traces::import::Kind;
+
+/// A run of the page, without its samples.
+pub(super) struct RankFacts {
+    pub(super) rank: u32,
+    pub(super) source: String,
+    pub(super) heading: String,
+    pub(super) answers: Answers,
+    pub(super) work: Option<String>,
+    pub(super) bars: Vec<DeviceBar>,
+    pub(super) steps: RankSteps,
+    pub(super) kind: Kind,
+    pub(super) has_only_sums: bool,
+}
+
+/// All runs of a page.
+pub(super) struct Job {
+    pub(super) ranks: Vec<RankFacts>,
+    pub(super) views: ReportViews,
+    pub(super) work: WorkSums,
+    /// Findings about the run, or about the job of several ranks, the worst first.
+    pub(super) findings: Vec<Finding>,
+    /// Work and communication of each rank, compared with the other ranks. Empty if there is one rank.
+    pub(super) times: Vec<(RankTime, RankComparison)>,
+    /// Length of the steady part in ns, of which findings cost a share.
+    pub(super) wall: u64,
+}
+
+impl Job {
+    /// Reads all runs.
+    pub(super) fn read(
+        sources: &[Source],
+        numbers: &[u32],
+        names: &NameFlags,
+        console: Console,
+    ) -> Result<Self> {
+        let is_job = sources.len() > 1;
+        let options =
+            Options { names: names.names(), whole_kernels: names.whole_kernels(), ..Options::default() };
+        let reading = ReadOptions { by_stream: true, ..names.read_options() };
+        let mut order: Vec<usize> = (0..sources.len()).collect();
+        order.sort_by_key(|&at| numbers[at]);
+        let (mut views, mut work) = (ReportViews::default(), WorkSums::default());
+        let (mut ranks, mut runs, mut findings, mut longest) = (Vec::new(), Vec::new(), Vec::new(), 0);
+        for at in order {
+            let (source, rank) = (&sources[at], numbers[at]);
+            let mut delays = LaunchDelays::default();
+            let (run, found) = summarize(source, reading.clone(), console, &mut delays)?;
+            let (profile, facts) = (&run.explained.profile, &run.explained.facts);
+            if facts.has_only_sums {
+                delays = LaunchDelays::from_sums(profile);
+            }
+            views.add_run(profile, is_job.then_some(rank), &options);
+            work.add(profile, &delays, names.names());
+            let answers = run.answers(&found, names.names());
+            ranks.push(rank_facts(source, rank, profile, facts, answers));
+            longest = longest.max(wall(profile));
+            if is_job {
+                runs.push(RankRun::new(rank, &run.evidence()));
+            } else {
+                findings = found;
+            }
+        }
+        let mut times = Vec::new();
+        if is_job {
+            let all: Vec<RankTime> = runs.iter().map(|run| run.time.clone()).collect();
+            let compared = compare_ranks(&all.iter().collect::<Vec<_>>());
+            times = all.into_iter().zip(compared).collect();
+            findings = job_findings(runs);
+        }
+        Ok(Self { ranks, views, work, findings, times, wall: longest })
+    }
+
+    pub(super) fn is_job(&self) -> bool {
+        self.ranks.len() > 1
+    }
+
+    /// Returns the title of the page.
+    pub(super) fn title(&self) -> String {
+        match &self.ranks[..] {
+            [one] => one.heading.clone(),
+            all => format!("{} ranks: {} …", all.len(), all[0].heading),
+        }
+    }
+
+    /// Returns the input files as words of a shell.
+    pub(super) fn files(&self) -> String {
+        let files: Vec<String> = self.ranks.iter().map(|rank| quoted_for_shell(&rank.source)).collect();
+        files.join(" ")
+    }
+
+    /// Whether all runs are recordings of gpuflame.
+    pub(super) fn is_recorded(&self) -> bool {
+        self.ranks.iter().all(|rank| rank.kind == Kind::Recording)
+    }
+}
+
+fn rank_facts(source: &Source, rank: u32, profile: &Profile, facts: &Facts, answers: Answers) -> RankFacts {
+    RankFacts {
+        rank,
+        source: source.to_string(),
+        heading: heading(source, profile),
+        answers,
+        work: work_line(profile),
+        bars: device_bars(profile),
+        steps: RankSteps::new(rank, profile.step_series()),
+        kind: facts.kind,
+        has_only_sums: facts.has_only_sums,
+    }
+}

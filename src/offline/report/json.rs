@@ -1,0 +1,147 @@
+//! The data as JSON, compressed, with as many nodes as fit.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::io::Write as _;
+
+use flate2::Compression;
+use flate2::write::ZlibEncoder;
+use gpuflame_export::json::comma;
+use gpuflame_model::error::Result;
+use gpuflame_model::profile::{Measure, json_string};
+
+use super::frame_names::{NameKind, SourcePlace};
+use super::reduced_view::{MERGED_NAME, NodeName, ReducedView};
+use super::tracks::Track;
+use super::{PAGE_VIEWS, ReportViews};
+
+/// Maximum number of nodes of a view. Browsers draw this many without delay.
+const MAX_NODES: usize = 400_000;
+/// Minimum number of nodes of a view, however long their names are.
+const MIN_NODES: usize = 50;
+/// Maximum length of a name in characters. Longer names are cut.
+const MAX_NAME_CHARS: usize = 2_000;
+
+/// Returns the data of a page, compressed as zlib: an object with the members `head`, a list such as `"a":1,"b":2`, and
+/// the views, with as many nodes as fit into `max_bytes`.
+///
+/// # Errors
+/// None in practice: the compressor writes to memory.
+pub fn write_data(head: &str, views: &ReportViews, max_bytes: usize) -> Result<Vec<u8>> {
+    let mut max_nodes = MAX_NODES;
+    loop {
+        let text = format!("{{{head},{}}}", views_json(views, max_nodes));
+        let mut compressed = ZlibEncoder::new(Vec::new(), Compression::default());
+        compressed.write_all(text.as_bytes())?;
+        let compressed = compressed.finish()?;
+        if compressed.len() <= max_bytes || max_nodes <= MIN_NODES {
+            return Ok(compressed);
+        }
+        max_nodes /= 2;
+    }
+}
+
+/// Returns `text` as a JSON string of at most [`MAX_NAME_CHARS`] characters.
+pub fn quoted(text: &str) -> String {
+    match text.char_indices().nth(MAX_NAME_CHARS) {
+        Some((end, _)) => json_string(&format!("{}…", &text[..end])).to_string(),
+        None => json_string(text).to_string(),
+    }
+}
+
+/// Returns the members `names`, `kinds`, `places`, `tracks` and `views`.
+fn views_json(views: &ReportViews, max_nodes: usize) -> String {
+    let mut names = UsedNames::default();
+    let mut list = Vec::new();
+    for ((view, word, label), tree) in PAGE_VIEWS.iter().zip(&views.trees) {
+        if tree.is_empty() {
+            continue;
+        }
+        let reduced = ReducedView::new(tree, &views.names, max_nodes);
+        let unit = match view.values[0].unit {
+            Measure::Nanos => "ns",
+            Measure::Bytes => "bytes",
+            Measure::Count => "samples",
+        };
+        let head = format!(
+            "\"id\":\"{word}\",\"label\":\"{label}\",\"unit\":\"{unit}\",\"counts\":{}",
+            json_string(view.values.get(1).map_or("samples", |value| value.words))
+        );
+        list.push(view_json(&head, &reduced, &mut names));
+    }
+    let all = views.names.list();
+    let (mut texts, mut kinds, mut places) = (String::new(), String::new(), String::new());
+    for (at, name) in names.order.iter().enumerate() {
+        let (text, kind, place) = match name {
+            NodeName::Frame(number) => {
+                let name = &all[*number as usize];
+                (name.text.as_str(), name.kind, &name.place)
+            }
+            NodeName::Root | NodeName::Merged => (MERGED_NAME, NameKind::Cause, &SourcePlace::Unknown),
+        };
+        let place = place.text().map_or_else(|| "null".to_owned(), |place| quoted(&place));
+        let _ = write!(texts, "{}{}", comma(at), quoted(text));
+        let _ = write!(kinds, "{}{}", comma(at), kind as u8);
+        let _ = write!(places, "{}{place}", comma(at));
+    }
+    let tracks: Vec<String> = views.tracks.list().iter().map(track_json).collect();
+    format!(
+        "\"names\":[{texts}],\"kinds\":[{kinds}],\"places\":[{places}],\"tracks\":[{}],\"views\":[{}]",
+        tracks.join(","),
+        list.join(",")
+    )
+}
+
+/// Names that are used, in the order of their first use.
+#[derive(Default)]
+struct UsedNames {
+    order: Vec<NodeName>,
+    numbers: HashMap<u64, usize>,
+}
+
+impl UsedNames {
+    fn number(&mut self, name: NodeName) -> i64 {
+        let key = match name {
+            NodeName::Root => return -1,
+            NodeName::Frame(number) => u64::from(number),
+            NodeName::Merged => u64::MAX,
+        };
+        let next = self.order.len();
+        let number = *self.numbers.entry(key).or_insert(next);
+        if number == next {
+            self.order.push(name);
+        }
+        number as i64
+    }
+}
+
+fn view_json(head: &str, view: &ReducedView, names: &mut UsedNames) -> String {
+    let mut text = format!("{{{head}");
+    let (frames, nanos) = view.merged;
+    if frames > 0 {
+        let _ = write!(text, ",\"merged\":{{\"frames\":{frames},\"value\":{nanos}}}");
+    }
+    let name_numbers: Vec<i64> = view.nodes.iter().map(|(_, name)| names.number(*name)).collect();
+    push_list(&mut text, "parent", view.nodes.iter().map(|(parent, _)| *parent));
+    push_list(&mut text, "name", name_numbers.into_iter());
+    push_list(&mut text, "node", view.values.keys().map(|(node, _)| *node));
+    push_list(&mut text, "track", view.values.keys().map(|(_, track)| *track));
+    push_list(&mut text, "value", view.values.values().map(|sums| sums[0]));
+    push_list(&mut text, "count", view.values.values().map(|sums| sums[1]));
+    text + "}"
+}
+
+fn push_list<T: std::fmt::Display>(text: &mut String, name: &str, numbers: impl Iterator<Item = T>) {
+    let _ = write!(text, ",\"{name}\":[");
+    for (at, number) in numbers.enumerate() {
+        let _ = write!(text, "{}{number}", comma(at));
+    }
+    text.push(']');
+}
+
+fn track_json(track: &Track) -> String {
+    let text = |part: &Option<String>| part.as_deref().map_or_else(|| "null".to_owned(), quoted);
+    let Track { rank, gpu, stream, thread } = track;
+    let [rank, gpu, stream, thread] = [rank, gpu, stream, thread].map(text);
+    format!("{{\"rank\":{rank},\"gpu\":{gpu},\"stream\":{stream},\"thread\":{thread}}}")
+}
