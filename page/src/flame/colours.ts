@@ -16,14 +16,14 @@ export interface Palette {
 export const LIGHT: Palette = {
   background: "#ffffff",
   ink: "#1b1b1b",
-  kinds: ["#d9d2bf", "#8ecbf2", "#e39ac6", "#1fa487", "#f5b133", "#f4ec6a", "#e8603c", "#eceff2", "#a7adb5"],
+  kinds: ["#d9d2bf", "#8ecbf2", "#e39ac6", "#1fa487", "#f5b133", "#f4ec6a", "#e8603c", "#eceff2", "#8b929b"],
   changes: ["#2b83ba", "#6cadd6", "#a9d0e8", "#d6e8f3", "#eeeeee", "#f9dfc4", "#f5bf86", "#ec9444", "#d9661a"],
 };
 
 export const DARK: Palette = {
   background: "#16181b",
   ink: "#e8e8e8",
-  kinds: ["#b3ab95", "#5fa8d8", "#c274a5", "#11836b", "#dd9a1c", "#d8cf45", "#cf4c2a", "#3a4048", "#7b828c"],
+  kinds: ["#b3ab95", "#5fa8d8", "#c274a5", "#11836b", "#dd9a1c", "#d8cf45", "#cf4c2a", "#3a4048", "#5d646e"],
   changes: ["#3d95cc", "#2f76a3", "#285a7a", "#274353", "#3b3f45", "#5a4530", "#80562b", "#b0701f", "#e08a2c"],
 };
 

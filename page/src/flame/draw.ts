@@ -33,7 +33,7 @@ export interface Scene {
 }
 
 function labelOf(scene: Scene, node: number): string {
-  return scene.names.text[scene.layout.tree.name[node]!] ?? scene.rootLabel;
+  return scene.names.label[scene.layout.tree.name[node]!] ?? scene.rootLabel;
 }
 
 export function draw(context: CanvasRenderingContext2D, scene: Scene, pixelRatio: number): void {

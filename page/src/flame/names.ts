@@ -4,6 +4,9 @@ import { type FlameModel, KIND_ROOT } from "./model.ts";
 /** Characters that would hide or reorder the rest of a name. */
 const INVISIBLE = /[\0-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
 
+/** The mark that folded stacks put on a kernel's name; the colour shows the same. */
+const KERNEL_MARK = /\s*\[GPU\d*_Kernel\]\s*/;
+
 /** Returns `name` with a visible sign for each character that could not be seen. */
 export function visible(name: string): string {
   return name.replace(INVISIBLE, "\ufffd");
@@ -13,6 +16,8 @@ export type Names = ReturnType<typeof createNames>;
 
 export function createNames(model: FlameModel) {
   const text: string[] = [];
+  /** What a frame shows: the name without its mark. */
+  const label: string[] = [];
   const kind: number[] = [];
   const place: (string | null | undefined)[] = [];
   const known = new Map<string, number>();
@@ -20,6 +25,7 @@ export function createNames(model: FlameModel) {
     kind.push(ofKind ?? 0);
     place.push(at);
     known.set(keyOf(name, ofKind, at), text.length);
+    label.push(visible(name).replace(KERNEL_MARK, "") || name);
     return text.push(visible(name)) - 1;
   };
   model.names.forEach((name, index) => add(name, model.kinds[index], model.places[index]));
@@ -29,7 +35,7 @@ export function createNames(model: FlameModel) {
     return known.get(keyOf(name, ofKind, at)) ?? add(name, ofKind, at);
   }
 
-  return { text, kind, place, intern };
+  return { text, label, kind, place, intern };
 }
 
 function keyOf(name: string, kind: number | undefined, place: string | null | undefined): string {
