@@ -75,9 +75,18 @@ function watched(page) {
       await settled(this);
     },
     screenshot: (path) => page.screenshot({ path }),
-    ready: async () => { await page.waitForFunction('window.readyAt > 0'); },
+    ready: () => isReady(page),
     assertClean: () => assert.deepEqual(problems, []),
   };
+}
+
+/** Waits until the viewer in a page or frame is drawn. The policy of the page forbids to wait by a string of code. */
+export async function isReady(frame) {
+  for (let tries = 0; tries < 1000; tries++) {
+    if (await frame.evaluate(() => window.readyAt > 0)) return;
+    await new Promise((done) => setTimeout(done, 10));
+  }
+  throw new Error('the viewer was not drawn within 10 s');
 }
 
 /** Two frames after the last input the picture is drawn. */

@@ -16,7 +16,7 @@ export interface Palette {
 export const LIGHT: Palette = {
   background: "#ffffff",
   ink: "#1b1b1b",
-  kinds: ["#d9d2bf", "#8ecbf2", "#e39ac6", "#1fa487", "#f5b133", "#f4ec6a", "#e8603c", "#eceff2", "#8b929b"],
+  kinds: ["#d9d2bf", "#8ecbf2", "#e39ac6", "#2fb695", "#f5b133", "#f4ec6a", "#e8603c", "#eceff2", "#7f868f"],
   changes: ["#2b83ba", "#6cadd6", "#a9d0e8", "#d6e8f3", "#eeeeee", "#f9dfc4", "#f5bf86", "#ec9444", "#d9661a"],
 };
 

@@ -3,7 +3,7 @@
 import { element } from "./dom.ts";
 import { draw, ROW_HEIGHT, type Scene } from "./draw.ts";
 import type { FrameColours } from "./fills.ts";
-import { ancestors, extentOf, frameAt, isCaller, type Layout, lastRowWithin, rowOf, type Span } from "./layout.ts";
+import { extentOf, frameAt, isCaller, type Layout, lastRowWithin, rowOf, type Span } from "./layout.ts";
 import type { Names } from "./names.ts";
 import { revealing, shifted, zoomAt } from "./zoom.ts";
 
@@ -117,18 +117,26 @@ export function createStage(events: StageEvents) {
     return above ? scene.above : scene.below;
   }
 
-  /** Without `node` the zoomed frame becomes the nearest that holds all of `span`. */
-  function setSpan(above: boolean, span: Span, node?: number): void {
+  /** Without `node` the zoomed frame becomes the deepest that fills the width. */
+  function setSpan(above: boolean, span: Span, node = frameThatHolds(above, span)): void {
     if (above) scene.above = span;
     else scene.below = span;
-    const holds = (candidate: number) => {
-      const { low, high } = extentOf(scene.layout, candidate);
-      return low <= span.low && high >= span.high;
-    };
-    zoomed = node ?? ancestors(scene.layout.tree, zoomed).reverse().find(holds) ?? 0;
+    zoomed = node;
     fitSpace();
     events.zoomChanged();
     redraw();
+  }
+
+  function frameThatHolds(above: boolean, span: Span): number {
+    const { layout } = scene;
+    if (span.high - span.low >= layout.width[0]!) return 0;
+    let node = 0;
+    for (let row = layout.rootRow; ; ) {
+      row += above ? -1 : 1;
+      const next = frameAt(layout, row, span.low);
+      if (next < 0 || extentOf(layout, next).high < span.high) return node;
+      node = next;
+    }
   }
 
   /** Makes the picture as high as the deepest visible stack. */
