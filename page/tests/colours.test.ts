@@ -83,5 +83,5 @@ test("more and less keep apart", () => {
 
 test("the step of a change is in the middle for none and at the ends for new and gone", () => {
   assert.deepEqual([changeStep(5, 5, 9), changeStep(5, 0, 9), changeStep(0, 5, 9), changeStep(0, 0, 9)], [4, 8, 0, 4]);
-  assert.deepEqual([changeStep(20, 10, 9), changeStep(10, 20, 9), changeStep(101, 100, 9)], [6, 2, 5]);
+  assert.deepEqual([changeStep(20, 10, 9), changeStep(10, 20, 9), changeStep(101, 100, 9), changeStep(900, 1, 9)], [6, 2, 5, 7]);
 });

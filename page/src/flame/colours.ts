@@ -45,14 +45,14 @@ export function textOn(fill: string): string {
   return contrast(fill, "#000000") >= contrast(fill, "#ffffff") ? "#000000" : "#ffffff";
 }
 
-/** Index into `changes`. A doubled or halved value is halfway to the end. */
+/** Index into `changes`: the ends are for frames that one run lacks. */
 export function changeStep(now: number, old: number, steps: number): number {
   const middle = (steps - 1) / 2;
   const larger = Math.max(now, old);
-  if (larger <= 0 || now === old) return middle;
+  if (now === old) return middle;
   const relative = (now - old) / larger;
-  const step = Math.ceil(Math.abs(relative) * middle) * Math.sign(relative);
-  return middle + step;
+  const size = Math.min(now, old) <= 0 ? middle : Math.ceil(Math.abs(relative) * (middle - 1));
+  return middle + size * Math.sign(relative);
 }
 
 export function rgb(colour: string): Rgb {

@@ -20,11 +20,10 @@ export function factsOf(tree: Tree, node: number, names: Names, rootLabel: strin
   const count = tree.count[node]!;
   const parent = tree.parent[node]!;
   const numbers: [string, string][] = [["total", both(total, unit)]];
-  if (tree.old) numbers.push(...comparison(tree, node, unit));
-  if (count > 0) {
-    numbers.push(["count", view.counts ? `${grouped(count)} ${view.counts}` : grouped(count)]);
-    if (unit !== "samples") numbers.push(["average", human(total / count, unit)]);
-  }
+  if (tree.old) numbers.push(...comparison(total, tree.old[node]!, unit));
+  if (count > 0) numbers.push(["count", [grouped(count), view.counts].filter(Boolean).join(" ")]);
+  if (tree.oldCount?.[node]) numbers.push(["count before", grouped(tree.oldCount[node]!)]);
+  if (count > 0 && unit !== "samples") numbers.push(["average", human(total / count, unit)]);
   if (parent >= 0) numbers.push(["of its parent", percent(total, tree.total[parent]!)]);
   numbers.push(["of all", percent(total, whole)]);
   return {
@@ -35,12 +34,9 @@ export function factsOf(tree: Tree, node: number, names: Names, rootLabel: strin
   };
 }
 
-function comparison(tree: Tree, node: number, unit: Unit): [string, string][] {
-  const [now, old] = [tree.total[node]!, tree.old![node]!];
-  const rows: [string, string][] = [["before", both(old, unit)]];
-  rows.push(["change", now === old ? "unchanged" : `${signed(now - old, unit)} (${change(now, old)})`]);
-  if (tree.oldCount![node]! > 0) rows.push(["count before", grouped(tree.oldCount![node]!)]);
-  return rows;
+function comparison(now: number, old: number, unit: Unit): [string, string][] {
+  const difference = now === old ? "unchanged" : `${signed(now - old, unit)} (${change(now, old)})`;
+  return [["before", both(old, unit)], ["change", difference]];
 }
 
 function both(value: number, unit: Unit): string {
