@@ -16,14 +16,14 @@ export interface Palette {
 export const LIGHT: Palette = {
   background: "#ffffff",
   ink: "#1b1b1b",
-  kinds: ["#d9d2bf", "#8ecbf2", "#e39ac6", "#1fa487", "#f5b133", "#f4ec6a", "#e8603c", "#eceff2", "#a7adb5"],
+  kinds: ["#d9d2bf", "#8ecbf2", "#e39ac6", "#2fb695", "#f5b133", "#f4ec6a", "#e8603c", "#eceff2", "#7f868f"],
   changes: ["#2b83ba", "#6cadd6", "#a9d0e8", "#d6e8f3", "#eeeeee", "#f9dfc4", "#f5bf86", "#ec9444", "#d9661a"],
 };
 
 export const DARK: Palette = {
   background: "#16181b",
   ink: "#e8e8e8",
-  kinds: ["#b3ab95", "#5fa8d8", "#c274a5", "#11836b", "#dd9a1c", "#d8cf45", "#cf4c2a", "#3a4048", "#7b828c"],
+  kinds: ["#b3ab95", "#5fa8d8", "#c274a5", "#11836b", "#dd9a1c", "#d8cf45", "#cf4c2a", "#3a4048", "#5d646e"],
   changes: ["#3d95cc", "#2f76a3", "#285a7a", "#274353", "#3b3f45", "#5a4530", "#80562b", "#b0701f", "#e08a2c"],
 };
 
@@ -45,14 +45,14 @@ export function textOn(fill: string): string {
   return contrast(fill, "#000000") >= contrast(fill, "#ffffff") ? "#000000" : "#ffffff";
 }
 
-/** Index into `changes`. A doubled or halved value is halfway to the end. */
+/** Index into `changes`: the ends are for frames that one run lacks. */
 export function changeStep(now: number, old: number, steps: number): number {
   const middle = (steps - 1) / 2;
   const larger = Math.max(now, old);
-  if (larger <= 0 || now === old) return middle;
+  if (now === old) return middle;
   const relative = (now - old) / larger;
-  const step = Math.ceil(Math.abs(relative) * middle) * Math.sign(relative);
-  return middle + step;
+  const size = Math.min(now, old) <= 0 ? middle : Math.ceil(Math.abs(relative) * (middle - 1));
+  return middle + size * Math.sign(relative);
 }
 
 export function rgb(colour: string): Rgb {

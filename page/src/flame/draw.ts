@@ -1,7 +1,7 @@
 // Draw paints the visible part of a layout. Frames narrower than half a pixel are painted together: a row costs at most as many
 // rectangles as it has pixels, whatever the number of frames.
 import type { FrameColours, Fill } from "./fills.ts";
-import { firstEndingAfter, isCaller, rowOf, type Layout } from "./layout.ts";
+import { extentOf, firstEndingAfter, isCaller, rowOf, type Layout, type Span } from "./layout.ts";
 import type { Names } from "./names.ts";
 
 export const ROW_HEIGHT = 18;
@@ -13,12 +13,6 @@ const MIN_FRAME_WIDTH = 0.5;
 /** Frames at least this wide are set apart by a line of the background. */
 const MIN_WIDTH_WITH_GAP = 3;
 const MIN_WIDTH_WITH_HATCH = 6;
-
-/** Part of the values that the width of the canvas shows. */
-export interface Span {
-  low: number;
-  high: number;
-}
 
 export interface Scene {
   layout: Layout;
@@ -38,13 +32,8 @@ export interface Scene {
   hovered: number;
 }
 
-export function spanOf(scene: Scene, rowIndex: number): Span {
-  return rowIndex < scene.layout.rootRow ? scene.above : scene.below;
-}
-
-export function labelOf(scene: Scene, node: number): string {
-  const name = scene.layout.tree.name[node]!;
-  return name < 0 ? scene.rootLabel : scene.names.text[name]!;
+function labelOf(scene: Scene, node: number): string {
+  return scene.names.label[scene.layout.tree.name[node]!] ?? scene.rootLabel;
 }
 
 export function draw(context: CanvasRenderingContext2D, scene: Scene, pixelRatio: number): void {
@@ -63,7 +52,7 @@ export function draw(context: CanvasRenderingContext2D, scene: Scene, pixelRatio
 
 function drawRow(context: CanvasRenderingContext2D, scene: Scene, rowIndex: number, charWidth: number): void {
   const { layout, width, colours } = scene;
-  const { low, high } = spanOf(scene, rowIndex);
+  const { low, high } = rowIndex < layout.rootRow ? scene.above : scene.below;
   const scale = width / (high - low);
   const row = layout.rows[rowIndex]!;
   const top = rowIndex * ROW_HEIGHT - scene.scroll;
@@ -85,8 +74,7 @@ function drawRow(context: CanvasRenderingContext2D, scene: Scene, rowIndex: numb
     drawFrame(context, fill, left, top, right - left - gap);
     const room = Math.floor((right - left - 2 * MARGIN) / charWidth);
     if (room >= MIN_LABEL_CHARS) {
-      context.fillStyle = fill.text;
-      context.fillText(shorten(labelOf(scene, node), room), left + MARGIN, top + ROW_HEIGHT / 2, right - left - MARGIN);
+      drawLabel(context, fill, shorten(labelOf(scene, node), room), left, top, charWidth, right - left - MARGIN);
     }
   }
 }
@@ -100,6 +88,15 @@ function drawFrame(context: CanvasRenderingContext2D, fill: Fill, left: number, 
   }
 }
 
+function drawLabel(context: CanvasRenderingContext2D, fill: Fill, text: string, left: number, top: number, charWidth: number, room: number): void {
+  if (fill.hatch) {
+    context.fillStyle = fill.colour;
+    context.fillRect(left + 1, top, text.length * charWidth + 2 * MARGIN - 1, ROW_HEIGHT - 1);
+  }
+  context.fillStyle = fill.text;
+  context.fillText(text, left + MARGIN, top + ROW_HEIGHT / 2, room);
+}
+
 /** At most `room` characters, the last one an ellipsis if the name is longer. */
 export function shorten(name: string, room: number): string {
   return name.length <= room ? name : `${name.slice(0, room - 1)}…`;
@@ -111,8 +108,9 @@ function outline(context: CanvasRenderingContext2D, scene: Scene, node: number, 
   const row = rowOf(layout, node);
   const { low, high } = isCaller(layout, node) ? scene.above : scene.below;
   const scale = scene.width / (high - low);
-  const left = Math.max(0, (layout.start[node]! - low) * scale);
-  const right = Math.min(scene.width, (layout.start[node]! + layout.width[node]! - low) * scale);
+  const extent = extentOf(layout, node);
+  const left = Math.max(0, (extent.low - low) * scale);
+  const right = Math.min(scene.width, (extent.high - low) * scale);
   if (right < left) return;
   context.strokeStyle = scene.colours.ink;
   context.lineWidth = thickness;

@@ -23,8 +23,7 @@ export function frameColours(context: CanvasRenderingContext2D, palette: Palette
   const byChange = palette.changes.map((colour) => pair(context, palette, colour, false));
   const pairOf = (node: number) => {
     if (tree.old) return byChange[changeStep(tree.total[node]!, tree.old[node]!, byChange.length)]!;
-    const name = tree.name[node]!;
-    return byKind[name < 0 ? KIND_ROOT : names.kind[name]!] ?? byKind[0]!;
+    return byKind[names.kind[tree.name[node]!] ?? KIND_ROOT]!;
   };
   return {
     background: palette.background,

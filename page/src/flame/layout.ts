@@ -2,6 +2,12 @@
 // the start of their parent. Frames of a row are sorted by start, so that a look-up is a binary search.
 import type { Tree } from "./tree.ts";
 
+/** Part of the values, as the canvas shows it from left to right. */
+export interface Span {
+  low: number;
+  high: number;
+}
+
 export interface Layout {
   tree: Tree;
   /** What a frame's width shows: the total of this run, or of the other. */
@@ -65,6 +71,22 @@ export function isCaller(layout: Layout, node: number): boolean {
 
 export function rowOf(layout: Layout, node: number): number {
   return layout.rootRow + (isCaller(layout, node) ? -1 : 1) * layout.depth[node]!;
+}
+
+/** Part of the values that a frame covers. */
+export function extentOf(layout: Layout, node: number): Span {
+  return { low: layout.start[node]!, high: layout.start[node]! + layout.width[node]! };
+}
+
+/** The deepest row below the root with a frame in `span`. */
+export function lastRowWithin(layout: Layout, span: Span): number {
+  const isVisible = (row: Int32Array | undefined) => {
+    const node = row?.[firstEndingAfter(layout, row, span.low)];
+    return node !== undefined && layout.start[node]! < span.high;
+  };
+  let last = layout.rootRow;
+  while (isVisible(layout.rows[last + 1])) last++;
+  return last;
 }
 
 /** Position in `row` of the first frame that ends after `x`. */

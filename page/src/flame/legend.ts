@@ -1,20 +1,24 @@
 // Legend of the fills in use.
-import { element } from "./dom.ts";
 import { KIND_HATCHED, type Palette } from "./colours.ts";
-import { KINDS } from "./model.ts";
+import { element } from "./dom.ts";
+import { KIND_ROOT, KINDS } from "./model.ts";
+import type { Names } from "./names.ts";
+import type { Tree } from "./tree.ts";
 
-export function kindLegend(palette: Palette, kinds: ReadonlySet<number>): HTMLElement[] {
-  return [...kinds].sort((a, b) => a - b).map((kind) => entry(palette.kinds[kind]!, KINDS[kind]!, kind === KIND_HATCHED));
-}
+/** Words for the first, middle and last fill of a comparison, and those halfway. */
+const CHANGES = ["gone", "less", "unchanged", "more", "new"];
 
-export function changeLegend(palette: Palette, word: string): HTMLElement[] {
-  const steps = palette.changes;
-  const labels = ["gone", `less ${word}`, "unchanged", `more ${word}`, "new"];
-  return labels.map((label, at) => entry(steps[Math.round((at * (steps.length - 1)) / (labels.length - 1))]!, label, false));
+export function legendOf(palette: Palette, tree: Tree, names: Names): HTMLElement[] {
+  if (tree.old) {
+    const step = (palette.changes.length - 1) / (CHANGES.length - 1);
+    return CHANGES.map((label, at) => entry(palette.changes[at * step]!, label, false));
+  }
+  const kinds = new Set(Array.from(new Set(tree.name), (name) => names.kind[name] ?? KIND_ROOT));
+  return [...kinds].sort().map((kind) => entry(palette.kinds[kind]!, KINDS[kind]!, kind === KIND_HATCHED));
 }
 
 function entry(colour: string, label: string, isHatched: boolean): HTMLElement {
-  const patch = element("span", { class: isHatched ? "fg-patch fg-hatched" : "fg-patch", "aria-hidden": "true" });
+  const patch = element("span", { class: isHatched ? "fg-patch fg-hatched" : "fg-patch" });
   patch.style.backgroundColor = colour;
   return element("li", {}, patch, label);
 }

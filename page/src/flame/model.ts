@@ -11,6 +11,10 @@ export interface Track {
 export type SplitKey = keyof Track;
 export const SPLIT_KEYS: readonly SplitKey[] = ["rank", "gpu", "stream", "thread"];
 
+export function trackWord(key: SplitKey): string {
+  return key === "gpu" ? "GPU" : key;
+}
+
 export type Unit = "ns" | "samples" | "bytes";
 
 /** One aspect of a run. `parent[i] < i`; node 0 is the root and has the name -1. */
@@ -25,6 +29,8 @@ export interface View {
   track: ArrayLike<number>;
   value: ArrayLike<number>;
   count: ArrayLike<number>;
+  /** Words after a count, such as `calls`. */
+  counts?: string;
 }
 
 export interface FlameModel {

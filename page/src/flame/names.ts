@@ -2,37 +2,42 @@
 import { type FlameModel, KIND_ROOT } from "./model.ts";
 
 /** Characters that would hide or reorder the rest of a name. */
-const INVISIBLE = /[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
+const INVISIBLE = /[\0-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
+
+/** The mark that folded stacks put on a kernel's name; the colour shows the same. */
+const KERNEL_MARK = /\s*\[GPU\d*_Kernel\]\s*/;
 
 /** Returns `name` with a visible sign for each character that could not be seen. */
 export function visible(name: string): string {
   return name.replace(INVISIBLE, "\ufffd");
 }
 
-export class Names {
-  readonly text: string[];
-  readonly kind: number[];
-  readonly place: (string | null)[];
-  private readonly index = new Map<string, number>();
+export type Names = ReturnType<typeof createNames>;
 
-  constructor(model: FlameModel) {
-    this.text = model.names.map(visible);
-    this.kind = model.kinds.slice();
-    this.place = model.places.slice();
-    model.names.forEach((name, at) => this.index.set(key(name, this.kind[at]!, this.place[at]!), at));
-  }
+export function createNames(model: FlameModel) {
+  const text: string[] = [];
+  /** What a frame shows: the name without its mark. */
+  const label: string[] = [];
+  const kind: number[] = [];
+  const place: (string | null | undefined)[] = [];
+  const known = new Map<string, number>();
+  const add = (name: string, ofKind: number | undefined, at: string | null | undefined) => {
+    kind.push(ofKind ?? 0);
+    place.push(at);
+    known.set(keyOf(name, ofKind, at), text.length);
+    label.push(visible(name).replace(KERNEL_MARK, "") || name);
+    return text.push(visible(name)) - 1;
+  };
+  model.names.forEach((name, index) => add(name, model.kinds[index], model.places[index]));
 
   /** Index of a name of the viewer's own or of another model. */
-  intern(name: string, kind: number = KIND_ROOT, place: string | null = null): number {
-    const found = this.index.get(key(name, kind, place));
-    if (found !== undefined) return found;
-    this.index.set(key(name, kind, place), this.text.length);
-    this.kind.push(kind);
-    this.place.push(place);
-    return this.text.push(visible(name)) - 1;
+  function intern(name: string, ofKind: number | undefined = KIND_ROOT, at: string | null = null): number {
+    return known.get(keyOf(name, ofKind, at)) ?? add(name, ofKind, at);
   }
+
+  return { text, label, kind, place, intern };
 }
 
-function key(name: string, kind: number, place: string | null): string {
+function keyOf(name: string, kind: number | undefined, place: string | null | undefined): string {
   return `${kind}\n${place ?? ""}\n${name}`;
 }

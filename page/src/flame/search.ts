@@ -42,7 +42,7 @@ export function find(layout: Layout, names: Names, pattern: Pattern): Matches {
   let sum = 0;
   for (let node = 0; node < tree.parent.length; node++) {
     const name = tree.name[node]!;
-    const matches = name >= 0 && nameMatches[name]!;
+    const matches = nameMatches[name] ?? false;
     isMatch[node] = Number(matches);
     const below = node > 0 ? isBelow[tree.parent[node]!]! : 0;
     // Each caller above a match would count the match again; the root's own name is in both halves.

@@ -1,7 +1,7 @@
 // Source prepares the views of one model, or of two that are compared: there the trees are united, and each row carries the value
 // of one run and 0 for the other.
 import type { FlameModel, Source, View } from "./model.ts";
-import { Names } from "./names.ts";
+import { createNames, type Names } from "./names.ts";
 
 export interface Sources {
   names: Names;
@@ -9,7 +9,7 @@ export interface Sources {
 }
 
 export function sourcesOf(model: FlameModel, against: FlameModel | undefined): Sources {
-  const names = new Names(model);
+  const names = createNames(model);
   if (!against) {
     const views = model.views.map((view) => ({ ...view, old: null, oldCount: null, tracks: model.tracks }));
     return { names, views };

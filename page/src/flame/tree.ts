@@ -16,24 +16,21 @@ export interface Tree {
 
 /** Tree from the outermost callers to the leaves. */
 export function fromRoot(weights: Weights): Tree {
-  const builder = new Builder(weights);
-  builder.add(-1, -1, [0]);
-  builder.growDown(0, [0]);
+  const builder = createBuilder(weights, -1, [0]);
+  builder.growDown([0]);
   return builder.finish();
 }
 
 /** Tree that begins with the leaves; below each are its callers. Tracks stay at the top. */
 export function fromLeaves(weights: Weights): Tree {
-  const builder = new Builder(weights);
-  builder.add(-1, -1, [0]);
-  const leaves = indices(weights, (node) => node > 0 && hasSelf(weights, node));
-  const values = new Selfs(weights);
+  const builder = createBuilder(weights, -1, [0]);
+  const leaves = indices(weights, (node) => weights.self[node] !== 0 || !!weights.old?.[node]);
   if (weights.isSplit) {
     for (const [top, group] of groupByTop(weights, leaves)) {
-      builder.growUp(builder.addOne(0, weights.name[top]!, top), group, values);
+      builder.growUp(builder.add(0, weights.name[top]!, [top]), group, true);
     }
   } else {
-    builder.growUp(0, leaves, values);
+    builder.growUp(0, leaves, true);
   }
   return builder.finish();
 }
@@ -42,16 +39,14 @@ export function fromLeaves(weights: Weights): Tree {
 export function aroundName(weights: Weights, name: number): Tree {
   const isInside = new Uint8Array(weights.parent.length);
   const outermost = indices(weights, (node) => {
-    if (node === 0) return false;
-    const inside = isInside[weights.parent[node]!]!;
-    isInside[node] = inside | Number(weights.name[node] === name);
-    return weights.name[node] === name && !inside;
+    const above = isInside[weights.parent[node]!]!;
+    isInside[node] = above | Number(weights.name[node] === name);
+    return isInside[node] > above;
   });
-  const builder = new Builder(weights);
-  builder.add(-1, name, outermost);
-  builder.growDown(0, outermost);
-  const callers = builder.size;
-  builder.growUp(0, outermost, null);
+  const builder = createBuilder(weights, name, outermost);
+  builder.growDown(outermost);
+  const callers = builder.size();
+  builder.growUp(0, outermost, false);
   return { ...builder.finish(), callers };
 }
 
@@ -62,11 +57,11 @@ export function pathOf(tree: Tree, node: number): number[] {
   return path.reverse();
 }
 
-/** Node with this path, or the deepest one on the way to it. */
-export function nodeAt(tree: Tree, path: readonly number[], isCaller: boolean): number {
+/** Node below the root with this path, or the deepest one on the way to it. */
+export function nodeAt(tree: Tree, path: readonly number[]): number {
   let node = 0;
-  let depth = tree.name[0]! >= 0 ? 1 : 0;
-  for (let at = isCaller ? tree.callers : 1; at < tree.parent.length && depth < path.length; at++) {
+  let depth = tree.name[0]! < 0 ? 0 : 1;
+  for (let at = 1; at < tree.callers && depth < path.length; at++) {
     if (tree.parent[at] === node && tree.name[at] === path[depth]) {
       node = at;
       depth++;
@@ -75,14 +70,11 @@ export function nodeAt(tree: Tree, path: readonly number[], isCaller: boolean): 
   return node;
 }
 
+/** Nodes below the root to keep. */
 function indices(weights: Weights, keep: (node: number) => boolean): number[] {
   const kept: number[] = [];
-  for (let node = 0; node < weights.parent.length; node++) if (keep(node)) kept.push(node);
+  for (let node = 1; node < weights.parent.length; node++) if (keep(node)) kept.push(node);
   return kept;
-}
-
-function hasSelf(weights: Weights, node: number): boolean {
-  return weights.self[node] !== 0 || (weights.old !== null && weights.old[node] !== 0);
 }
 
 function groupByTop(weights: Weights, leaves: number[]): Map<number, number[]> {
@@ -100,155 +92,106 @@ function groupByTop(weights: Weights, leaves: number[]): Map<number, number[]> {
   return groups;
 }
 
-/** Values of nodes without their children's, as columns of a builder. */
-class Selfs {
-  readonly columns: (Float64Array | null)[];
-  constructor(weights: Weights) {
-    this.columns = [weights.self, weights.count, weights.old, weights.oldCount];
+type Columns = (Float64Array | null)[];
+
+/** Builds a tree whose root has the sums of `origin`. */
+function createBuilder(weights: Weights, rootName: number, origin: number[]) {
+  const size = weights.parent.length;
+  const parents: number[] = [];
+  const names: number[] = [];
+  const sums: number[][] = [[], [], [], []];
+  const selfs: Columns = [weights.self, weights.count, weights.old, weights.oldCount];
+  const totals: Columns = selfs.map((column) => column && sumSubtrees(weights.parent, column));
+  const firstChild = new Int32Array(size);
+  const nextSibling = new Int32Array(size);
+  for (let node = size - 1; node > 0; node--) {
+    nextSibling[node] = firstChild[weights.parent[node]!]!;
+    firstChild[weights.parent[node]!] = node;
   }
-}
+  /** Scratch: the group of each name while nodes are grouped. */
+  const groupOfName: number[] = [];
+  push(-1, rootName, origin, totals);
 
-class Builder {
-  private readonly parent: number[] = [];
-  private readonly name: number[] = [];
-  private readonly sums: number[][] = [[], [], [], []];
-  /** Values of the weights' nodes with their children's, in the order of `sums`. */
-  private readonly totals: (Float64Array | null)[];
-  private readonly firstChild: Int32Array;
-  private readonly nextSibling: Int32Array;
-  /** Scratch: the group of each name, while children are grouped. */
-  private readonly groupOfName: Int32Array;
-
-  constructor(private readonly weights: Weights) {
-    const size = weights.parent.length;
-    const columns = [weights.self, weights.count, weights.old, weights.oldCount];
-    this.totals = columns.map((column) => column && sumSubtrees(weights.parent, column));
-    this.firstChild = new Int32Array(size);
-    this.nextSibling = new Int32Array(size);
-    let lastName = 0;
-    for (let node = size - 1; node > 0; node--) {
-      const parent = weights.parent[node]!;
-      this.nextSibling[node] = this.firstChild[parent]!;
-      this.firstChild[parent] = node;
-      lastName = Math.max(lastName, weights.name[node]!);
-    }
-    this.groupOfName = new Int32Array(lastName + 1).fill(-1);
+  function push(parent: number, name: number, nodes: number[], columns: Columns): number {
+    columns.forEach((column, index) => {
+      if (!column) return;
+      let sum = 0;
+      for (const node of nodes) sum += column[node]!;
+      sums[index]!.push(sum);
+    });
+    names.push(name);
+    return parents.push(parent) - 1;
   }
 
-  get size(): number {
-    return this.parent.length;
-  }
-
-  /** Adds a node with the sums of `nodes`. */
-  add(parent: number, name: number, nodes: number[]): number {
-    return this.push(parent, name, nodes, this.totals);
-  }
-
-  addOne(parent: number, name: number, node: number): number {
-    return this.push(parent, name, [node], this.totals);
-  }
-
-  /** Adds all that is called from `nodes`, which became the node `top`. */
-  growDown(top: number, nodes: number[]): void {
-    const open: [number, number[]][] = [[top, nodes]];
+  /** Adds all that is called from `nodes`, which are the root of the tree. */
+  function growDown(nodes: number[]): void {
+    const open: [number, number[]][] = [[0, nodes]];
     for (let next = open.pop(); next; next = open.pop()) {
       const [at, members] = next;
       const children: number[] = [];
       for (const member of members) {
-        for (let child = this.firstChild[member]!; child > 0; child = this.nextSibling[child]!) {
-          if (this.totals[0]![child] !== 0 || (this.totals[2] && this.totals[2][child] !== 0)) children.push(child);
+        for (let child = firstChild[member]!; child > 0; child = nextSibling[child]!) {
+          if (totals[0]![child] !== 0 || totals[2]?.[child]) children.push(child);
         }
       }
-      for (const group of this.groupByName(children, children)) {
-        open.push([this.add(at, this.weights.name[group[0]!]!, group), group]);
+      for (const group of groupByName(children, children)) {
+        open.push([push(at, weights.name[group[0]!]!, group, totals), group]);
       }
     }
   }
 
   /**
-   * Adds the callers of `nodes` below `top`. With `selfs` the nodes themselves come first, each with its own value; without,
-   * `top` already represents them, and each caller gets the totals of the nodes that it called.
+   * Adds the callers of `nodes` below `top`. If they are `leaves`, they come first, each with the value of its own; if not, `top`
+   * represents them, and each caller gets the totals of those that it called.
    */
-  growUp(top: number, nodes: number[], selfs: Selfs | null): void {
-    const columns = selfs ? selfs.columns : this.totals;
-    const { parent, name, isSplit } = this.weights;
-    const isEnd = (node: number) => node === 0 || (selfs !== null && isSplit && parent[node] === 0);
-    const open: [number, number[], number[]][] = [[top, nodes, selfs ? nodes : nodes.map((node) => parent[node]!)]];
+  function growUp(top: number, nodes: number[], areLeaves: boolean): void {
+    const columns = areLeaves ? selfs : totals;
+    const { parent, name } = weights;
+    const isEnd = (node: number) => node === 0 || (areLeaves && weights.isSplit && parent[node] === 0);
+    const open: [number, number[], number[]][] = [[top, nodes, areLeaves ? nodes : nodes.map((node) => parent[node]!)]];
     for (let next = open.pop(); next; next = open.pop()) {
       const [at, origins, places] = next;
-      const going: number[] = [];
-      const goingFrom: number[] = [];
-      places.forEach((place, index) => {
-        if (isEnd(place)) return;
-        going.push(place);
-        goingFrom.push(origins[index]!);
-      });
-      if (going.length === 1) {
-        this.addChain(at, goingFrom, going[0]!, columns, isEnd);
-        continue;
-      }
-      const groups = this.groupByName(going, going.map((_, index) => index));
+      const going = [...places.keys()].filter((index) => !isEnd(places[index]!));
+      const groups = groupByName(going.map((index) => places[index]!), going);
       for (const group of groups) {
-        const members = group.map((index) => goingFrom[index]!);
-        const node = this.push(at, name[going[group[0]!]!]!, members, columns);
-        open.push([node, members, group.map((index) => parent[going[index]!]!)]);
+        const members = group.map((index) => origins[index]!);
+        const node = push(at, name[places[group[0]!]!]!, members, columns);
+        open.push([node, members, group.map((index) => parent[places[index]!]!)]);
       }
     }
-  }
-
-  finish(): Tree {
-    const [total, count, old, oldCount] = this.sums.map((sums) => (sums.length ? new Float64Array(sums) : null));
-    return {
-      parent: new Int32Array(this.parent),
-      name: new Int32Array(this.name),
-      total: total!,
-      count: count!,
-      old: old ?? null,
-      oldCount: oldCount ?? null,
-      callers: this.size,
-    };
-  }
-
-  /** The callers of a single origin, one below the other. */
-  private addChain(
-    top: number,
-    origin: number[],
-    first: number,
-    columns: (Float64Array | null)[],
-    isEnd: (node: number) => boolean,
-  ): void {
-    let at = top;
-    for (let place = first; !isEnd(place); place = this.weights.parent[place]!) {
-      at = this.push(at, this.weights.name[place]!, origin, columns);
-    }
-  }
-
-  private push(parent: number, name: number, nodes: number[], columns: (Float64Array | null)[]): number {
-    columns.forEach((column, index) => {
-      if (column === null) return;
-      let sum = 0;
-      for (const node of nodes) sum += column[node]!;
-      this.sums[index]!.push(sum);
-    });
-    this.name.push(name);
-    return this.parent.push(parent) - 1;
   }
 
   /** Groups `items` by the names of the `nodes` at the same positions, in the order in which names first appear. */
-  private groupByName(nodes: number[], items: number[]): number[][] {
+  function groupByName(nodes: number[], items: number[]): number[][] {
     const groups: number[][] = [];
     nodes.forEach((node, index) => {
-      const name = this.weights.name[node]!;
-      let group = this.groupOfName[name]!;
-      if (group < 0) {
-        group = groups.push([]) - 1;
-        this.groupOfName[name] = group;
-      }
+      const group = (groupOfName[weights.name[node]!] ??= groups.push([]) - 1);
       groups[group]!.push(items[index]!);
     });
-    for (const node of nodes) this.groupOfName[this.weights.name[node]!] = -1;
+    for (const node of nodes) delete groupOfName[weights.name[node]!];
     return groups;
   }
+
+  function finish(): Tree {
+    const [total, count, old, oldCount] = sums.map((column) => (column.length ? new Float64Array(column) : null));
+    return {
+      parent: new Int32Array(parents),
+      name: new Int32Array(names),
+      total: total!,
+      count: count!,
+      old: old!,
+      oldCount: oldCount!,
+      callers: parents.length,
+    };
+  }
+
+  return {
+    add: (parent: number, name: number, nodes: number[]) => push(parent, name, nodes, totals),
+    growDown,
+    growUp,
+    finish,
+    size: () => parents.length,
+  };
 }
 
 function sumSubtrees(parent: ArrayLike<number>, self: Float64Array): Float64Array {

@@ -1,23 +1,23 @@
-// Viewer joins the parts: the state is a view, an order, a zoom, a selection, a search and hidden subtrees. A change of the first two
-// or the last makes another tree; the others only paint again.
+// Viewer joins the parts. Its state is a view, an order, hidden subtrees, a zoom, a selection and a search: a change of the first
+// three makes another tree, the others only paint again.
 import { DARK, LIGHT } from "./colours.ts";
-import { Controls } from "./controls.ts";
+import { createControls } from "./controls.ts";
 import { fillCrumbs } from "./crumbs.ts";
-import { Details } from "./details.ts";
-import { copyText, element, button } from "./dom.ts";
-import { factsOf, sentence, type Facts } from "./facts.ts";
+import { createDetails } from "./details.ts";
+import { button, copyText, element } from "./dom.ts";
+import { type Facts, factsOf, sentence } from "./facts.ts";
 import { frameColours } from "./fills.ts";
 import { percent } from "./format.ts";
 import { type Command, commandOf, HELP } from "./keyboard.ts";
 import { ancestors, isCaller, type Layout, layOut, neighbour, rowOf } from "./layout.ts";
-import { changeLegend, kindLegend } from "./legend.ts";
-import { type FlameModel, KIND_ROOT, type Source, SPLIT_KEYS, type Track } from "./model.ts";
-import { type Order, removeRows, type Subtree, treeOf } from "./order.ts";
+import { legendOf } from "./legend.ts";
+import { type FlameModel, SPLIT_KEYS, type Track } from "./model.ts";
+import { keepRows, type Order, type Subtree, sumOf, treeOf } from "./order.ts";
 import { compile, find, type Matches } from "./search.ts";
-import { type Sources, sourcesOf } from "./source.ts";
-import { Stage } from "./stage.ts";
+import { sourcesOf } from "./source.ts";
+import { createStage } from "./stage.ts";
 import { isDark, watchTheme } from "./theme.ts";
-import { Tooltip } from "./tooltip.ts";
+import { createTooltip } from "./tooltip.ts";
 import { nodeAt, pathOf } from "./tree.ts";
 import { trackValues } from "./weights.ts";
 
@@ -37,326 +37,256 @@ export interface FlameHandle {
 }
 
 export function mountFlame(host: HTMLElement, model: FlameModel, options: FlameOptions = {}): FlameHandle {
-  return new Viewer(host, sourcesOf(model, options.against), options);
-}
-
-class Viewer implements FlameHandle {
-  private readonly controls: Controls;
-  private readonly stage: Stage;
-  private readonly details: Details;
-  private readonly tooltip = new Tooltip();
-  private readonly crumbs = element("ol", {});
-  private readonly legend = element("ul", { class: "fg-legend", "aria-label": "Colours" });
-  private readonly message = element("p", { class: "fg-message" });
-  private readonly hiddenNote = element("p", { class: "fg-message", hidden: true });
-  private readonly spoken = element("p", { class: "fg-offscreen", role: "status" });
-  private readonly root: HTMLElement;
-  private readonly unwatch: () => void;
-
-  private source: Source;
-  private order: Order = { kind: "root", name: -1, split: null };
-  private keepTrack: (track: Track) => boolean = () => true;
-  private hidden: Subtree[] = [];
-  private isOldWidth = false;
-  private layout!: Layout;
+  const { names, views } = sourcesOf(model, options.against);
+  let source = views.find((view) => view.id === options.view) ?? views[0]!;
+  let order: Order = { kind: "root", name: -1, split: null };
+  let keepTrack: (track: Track) => boolean = () => true;
+  let hidden: Subtree[] = [];
+  let isOldWidth = false;
+  let layout: Layout | undefined;
   /** Sum of all rows that are not hidden. */
-  private whole = 0;
-  private text = "";
-  private matches: Matches | null = null;
-  private matchIndex = -1;
+  let whole = 0;
+  let searched = "";
+  let matches: Matches | null = null;
+  let matchIndex = -1;
 
-  constructor(host: HTMLElement, private readonly sources: Sources, private readonly options: FlameOptions) {
-    this.source = sources.views.find((view) => view.id === options.view) ?? sources.views[0]!;
-    this.stage = new Stage({
-      clicked: (node, event) => this.clicked(node, event),
-      hovered: (node, event) => this.hovered(node, event),
-      key: (event) => this.key(event),
-      zoomChanged: () => this.showCrumbs(),
-    });
-    this.controls = new Controls(sources.views, options.against !== undefined, {
-      view: (id) => this.show(id),
-      order: (kind) => this.setOrder({ ...this.order, kind }),
-      split: (split) => this.setOrder({ ...this.order, split }),
-      width: (isOld) => this.setWidth(isOld),
-      search: (text) => this.search(text),
-      step: (by) => this.stepMatch(by),
-      leave: () => this.leaveSearch(),
-      reset: () => this.reset(),
-    });
-    this.details = new Details({
-      copyName: () => this.run("copy-name"),
-      copyStack: () => this.run("copy-stack"),
-      hide: () => this.run("hide"),
-      around: () => this.run("around"),
-    });
-    this.root = element(
-      "div",
-      { class: "fg" },
-      this.controls.box,
-      element("nav", { class: "fg-crumbs", "aria-label": "Zoom" }, this.crumbs),
-      this.message,
-      this.hiddenNote,
-      this.stage.box,
-      this.details.box,
-      this.legend,
-      element("p", { class: "fg-help" }, HELP),
-      this.spoken,
-      this.tooltip.box,
-    );
-    host.append(this.root);
-    this.unwatch = watchTheme(() => this.recolour());
-    this.rebuild();
-  }
-
-  show(view: string): void {
-    const source = this.sources.views.find((candidate) => candidate.id === view);
-    if (!source) return;
-    this.source = source;
-    this.setOrder({ kind: this.order.kind === "around" ? "root" : this.order.kind, name: -1, split: this.order.split });
-  }
-
-  filterTracks(keep: (track: Track) => boolean): void {
-    this.keepTrack = keep;
-    this.rebuild();
-  }
-
-  search(text: string): void {
-    if (this.controls.input.value !== text) this.controls.input.value = text;
-    this.text = text;
-    this.findMatches();
-  }
-
-  reset(): void {
-    this.stage.zoomTo(0);
-    this.select(0);
-  }
-
-  destroy(): void {
-    this.unwatch();
-    this.stage.destroy();
-    this.root.remove();
-  }
+  const tooltip = createTooltip();
+  const stage = createStage({ clicked, hovered, key, zoomChanged: showCrumbs });
+  const details = createDetails(run);
+  const controls = createControls(views, options.against !== undefined, {
+    view: show,
+    order: (kind) => rebuild({ kind }),
+    split: (split) => rebuild({ split }),
+    width(isOld) {
+      isOldWidth = isOld;
+      rebuild();
+    },
+    search,
+    step: stepMatch,
+    leave: () => (searched ? search("") : stage.canvas.focus()),
+    reset,
+  });
+  const crumbs = element("ol");
+  const legend = element("ul", { class: "fg-legend", "aria-label": "Colours" });
+  const message = element("p", { class: "fg-message" });
+  const hiddenNote = element("p", { class: "fg-message" });
+  const spoken = element("p", { class: "fg-offscreen", role: "status" });
+  const root = element(
+    "div",
+    { class: "fg" },
+    controls.box,
+    element("nav", { class: "fg-crumbs", "aria-label": "Zoom" }, crumbs),
+    message,
+    hiddenNote,
+    stage.box,
+    details.box,
+    legend,
+    element("p", { class: "fg-help" }, HELP),
+    spoken,
+    tooltip.box,
+  );
+  host.append(root);
+  const unwatch = watchTheme(recolour);
+  rebuild();
 
   // The tree
 
-  private setOrder(order: Order): void {
-    this.order = order;
-    this.rebuild();
-  }
-
-  private setWidth(isOld: boolean): void {
-    this.isOldWidth = isOld;
-    this.rebuild();
-  }
-
-  private rebuild(): void {
-    const { source, order } = this;
+  function rebuild(change: Partial<Order> = {}): void {
+    const zoomed = layout && !change.kind ? pathOf(layout.tree, stage.zoomed()) : [];
     const splits = SPLIT_KEYS.filter((key) => trackValues(source, key).size > 1);
+    order = { ...order, ...change };
     if (order.split && !splits.includes(order.split)) order.split = null;
-    const zoomed = this.layout && order.kind !== "around" ? pathOf(this.layout.tree, this.stage.zoomed) : [];
-    const keep = this.keptRows();
-    const tree = treeOf(source, this.sources.names, order, keep);
-    this.layout = layOut(tree, this.isOldWidth && tree.old ? tree.old : tree.total);
-    this.whole = sumOf(source, keep);
-    const isEmpty = this.layout.width[0]! <= 0;
-    this.stage.box.hidden = isEmpty;
-    const palette = isDark() ? DARK : LIGHT;
-    const colours = frameColours(this.stage.context2d, palette, this.sources.names, tree);
-    this.stage.show(this.layout, this.sources.names, this.rootLabel(), colours);
-    const name = order.kind === "around" ? this.sources.names.text[order.name]! : null;
-    this.controls.update(source.id, order, name, splits);
-    this.stage.canvas.setAttribute("aria-label", `Flame graph: ${this.rootLabel()}. ${HELP}`);
-    this.showLegend();
-    this.findMatches();
-    this.stage.zoomTo(zoomed.length ? nodeAt(tree, zoomed, false) : 0);
-    this.select(this.stage.zoomed);
-    if (isEmpty) this.message.textContent = "Nothing to draw here: no frame has a value.";
+    const keep = keptRows();
+    const tree = treeOf(source, names, order, keep);
+    layout = layOut(tree, (isOldWidth && tree.old) || tree.total);
+    whole = sumOf(source, keep);
+    const isEmpty = layout.width[0]! <= 0;
+    stage.box.hidden = isEmpty;
+    stage.show(layout, names, rootLabel(), frameColours(stage.context, palette(), names, tree));
+    stage.canvas.setAttribute("aria-label", `${rootLabel()}. ${HELP}`);
+    controls.update(source.id, order, order.kind === "around" ? rootLabel() : null, splits);
+    recolour();
+    findMatches();
+    zoomAndSelect(nodeAt(tree, zoomed));
+    if (isEmpty) message.textContent = "There is nothing to draw: no frame has a value.";
   }
 
-  /** Rows that neither the filter of tracks nor a hidden subtree removes; null for all. */
-  private keptRows(): Uint8Array | null {
-    const { source } = this;
-    const keep = new Uint8Array(source.node.length);
-    for (let row = 0; row < keep.length; row++) {
-      const track = source.tracks[source.track[row]!];
-      keep[row] = Number(!track || this.keepTrack(track));
-    }
-    const shown = sumOf(source, keep);
-    const subtrees = this.hidden.filter((subtree) => subtree.view === source.id);
-    for (const subtree of subtrees) removeRows(source, this.sources.names, subtree, keep);
-    this.showHiddenNote(subtrees.length, shown, shown - sumOf(source, keep));
-    return keep.includes(0) ? keep : null;
+  /** Rows that neither the filter of tracks nor a hidden subtree removes. */
+  function keptRows(): Uint8Array {
+    const subtrees = hidden.filter((subtree) => subtree.view === source.id);
+    const all = sumOf(source, keepRows(source, names, keepTrack, []));
+    const keep = keepRows(source, names, keepTrack, subtrees);
+    const share = percent(all - sumOf(source, keep), all);
+    const again = button("Show hidden", "Shows the hidden subtrees again", () => {
+      hidden = hidden.filter((subtree) => subtree.view !== source.id);
+      rebuild();
+    });
+    hiddenNote.replaceChildren(...(subtrees.length ? [`Hidden subtrees: ${subtrees.length}, ${share} of all. `, again] : []));
+    return keep;
   }
 
-  private rootLabel(): string {
-    if (this.order.kind === "around") return this.sources.names.text[this.order.name]!;
-    return `all ${this.source.label}`;
+  function rootLabel(): string {
+    return order.kind === "around" ? names.text[order.name]! : `all ${source.label}`;
+  }
+
+  function labelOf(node: number): string {
+    return names.text[layout!.tree.name[node]!] ?? rootLabel();
+  }
+
+  // The door
+
+  function show(view: string): void {
+    source = views.find((candidate) => candidate.id === view) ?? source;
+    rebuild({ kind: order.kind === "around" ? "root" : order.kind });
+  }
+
+  function filterTracks(keep: (track: Track) => boolean): void {
+    keepTrack = keep;
+    rebuild();
+  }
+
+  function search(text: string): void {
+    if (controls.input.value !== text) controls.input.value = text;
+    searched = text;
+    findMatches();
+  }
+
+  function reset(): void {
+    zoomAndSelect(0);
+  }
+
+  function destroy(): void {
+    unwatch();
+    stage.destroy();
+    root.remove();
   }
 
   // Search
 
-  private findMatches(): void {
-    this.matchIndex = -1;
-    const pattern = this.text === "" ? null : compile(this.text);
-    this.matches = pattern && find(this.layout, this.sources.names, pattern);
-    const { matches } = this;
+  function findMatches(): void {
+    const pattern = searched ? compile(searched) : null;
+    matchIndex = -1;
+    matches = pattern && find(layout!, names, pattern);
     const places = matches?.topmost.length ?? 0;
-    const share = matches ? `${percent(matches.sum, this.layout.width[0]!)} in ${places} ${places === 1 ? "place" : "places"}` : "";
-    this.controls.showMatches(places || !matches ? share : "no match", places > 0);
+    const share = matches ? `${percent(matches.sum, layout!.width[0]!)} in ${places} ${places === 1 ? "place" : "places"}` : "";
+    const words = matches && !places ? "no match" : share;
+    controls.showMatches(words, places > 0);
     const problem = pattern?.problem;
-    this.message.textContent = problem ? `Not a regular expression (${problem}): searched as text.` : "";
-    this.spoken.textContent = share;
-    this.stage.update({ isMatch: matches?.isMatch ?? null });
+    message.textContent = problem ? `Not a regular expression (${problem}): searched as text.` : "";
+    spoken.textContent = words;
+    stage.update({ isMatch: matches && matches.isMatch });
   }
 
-  private stepMatch(by: 1 | -1): void {
-    const places = this.matches?.topmost ?? [];
-    if (places.length === 0) return;
-    const start = this.matchIndex < 0 && by < 0 ? 0 : this.matchIndex;
-    this.matchIndex = (start + by + places.length) % places.length;
-    const node = places[this.matchIndex]!;
-    this.select(node);
-    this.stage.reveal(node);
-  }
-
-  private leaveSearch(): void {
-    if (this.text !== "") this.search("");
-    else this.stage.canvas.focus();
+  function stepMatch(by: 1 | -1): void {
+    const places = matches?.topmost ?? [];
+    if (!places.length) return;
+    const from = matchIndex < 0 && by < 0 ? 0 : matchIndex;
+    matchIndex = (from + by + places.length) % places.length;
+    moveTo(places[matchIndex]!);
   }
 
   // Pointer and keys
 
-  private clicked(node: number, event: MouseEvent): void {
-    this.tooltip.hide();
+  function clicked(node: number, event: MouseEvent): void {
+    tooltip.hide();
     if (node < 0) return;
-    this.select(node);
-    if (event.altKey) this.run("hide");
-    else if (event.type === "click") this.stage.zoomTo(node);
+    select(node);
+    if (event.altKey) run("hide");
+    else if (event.type === "click") stage.zoomTo(node);
   }
 
-  private hovered(node: number, event: PointerEvent): void {
-    if (node < 0) this.tooltip.hide();
-    else this.tooltip.show(this.facts(node), event.clientX, event.clientY);
+  function hovered(node: number, event: PointerEvent): void {
+    if (node < 0) tooltip.hide();
+    else tooltip.show(facts(node), event.clientX, event.clientY);
   }
 
-  private key(event: KeyboardEvent): void {
+  function key(event: KeyboardEvent): void {
     const command = commandOf(event);
     if (!command) return;
     event.preventDefault();
-    this.tooltip.hide();
-    this.run(command);
+    tooltip.hide();
+    run(command);
   }
 
-  private run(command: Command): void {
-    const { stage } = this;
-    const selected = Math.max(stage.selected, 0);
+  function run(command: Command): void {
+    const selected = stage.selected();
     switch (command) {
-      case "up": case "down": case "left": case "right": {
-        const next = neighbour(this.layout, selected, command);
-        this.select(next);
-        return stage.reveal(next);
-      }
       case "zoom": return stage.zoomTo(selected);
-      case "reset": return this.reset();
+      case "reset": return reset();
       case "in": return stage.zoomBy(2);
       case "out": return stage.zoomBy(0.5);
-      case "search": return this.controls.input.select();
-      case "next": return this.stepMatch(1);
-      case "previous": return this.stepMatch(-1);
-      case "root": this.select(0); return stage.reveal(0);
+      case "search": return controls.input.select();
+      case "next": return stepMatch(1);
+      case "previous": return stepMatch(-1);
+      case "root": return moveTo(0);
       case "page-up": return stage.scrollPages(-1);
       case "page-down": return stage.scrollPages(1);
-      case "hide": return this.hide(selected);
-      case "around": return this.showAround(selected);
-      case "copy-name": return this.copy(this.facts(selected).name);
-      case "copy-stack": return this.copy(this.stackOf(selected));
+      case "hide": return hide(selected);
+      case "around": return showAround(layout!.tree.name[selected]!);
+      case "copy-name": return copy(labelOf(selected));
+      case "copy-stack": return copy(stackOf(selected));
+      default: return moveTo(neighbour(layout!, selected, command));
     }
   }
 
-  private select(node: number): void {
-    const facts = this.facts(node);
-    this.stage.update({ selected: node });
-    this.details.show(facts, node === 0);
-    this.spoken.textContent = sentence(facts, rowOf(this.layout, node));
-    const name = this.layout.tree.name[node]!;
-    if (name >= 0 && node > 0) this.options.onSelect?.(this.sources.names.text[name]!);
+  function moveTo(node: number): void {
+    select(node);
+    stage.reveal(node);
   }
 
-  private facts(node: number): Facts {
-    return factsOf(this.layout.tree, node, this.sources.names, this.rootLabel(), this.source.unit, this.whole);
+  function zoomAndSelect(node: number): void {
+    stage.zoomTo(node);
+    select(node);
   }
 
-  private showAround(node: number): void {
-    const name = this.layout.tree.name[node]!;
-    if (name >= 0 && this.order.kind !== "around") this.setOrder({ ...this.order, kind: "around", name });
-    else if (name >= 0 && name !== this.order.name) this.setOrder({ ...this.order, name });
+  function select(node: number): void {
+    stage.update({ selected: node });
+    details.show(facts(node), node === 0);
+    if (!searched || node) spoken.textContent = sentence(facts(node), rowOf(layout!, node));
+    if (node) options.onSelect?.(labelOf(node));
   }
 
-  private hide(node: number): void {
-    if (node === 0) return;
-    const { tree } = this.layout;
-    const order = { ...this.order };
-    this.hidden.push({ view: this.source.id, order, path: pathOf(tree, node), isCaller: isCaller(this.layout, node) });
-    this.rebuild();
+  function facts(node: number): Facts {
+    return factsOf(layout!.tree, node, names, rootLabel(), source, whole);
+  }
+
+  function showAround(name: number): void {
+    if (name >= 0) rebuild({ kind: "around", name });
+  }
+
+  function hide(node: number): void {
+    if (!node) return;
+    hidden.push({ view: source.id, order, path: pathOf(layout!.tree, node), isCaller: isCaller(layout!, node) });
+    rebuild();
   }
 
   /** Frames from the outermost to the innermost, one per line. */
-  private stackOf(node: number): string {
-    const path = pathOf(this.layout.tree, node).map((name) => this.sources.names.text[name]!);
-    const isReversed = this.order.kind === "leaves" || isCaller(this.layout, node);
-    return (isReversed ? path.reverse() : path).join("\n");
+  function stackOf(node: number): string {
+    const path = pathOf(layout!.tree, node).map((name) => names.text[name]!);
+    return (order.kind === "leaves" || isCaller(layout!, node) ? path.reverse() : path).join("\n");
   }
 
-  private copy(text: string): void {
+  function copy(text: string): void {
     void copyText(text).then((worked) => {
       const result = worked ? "Copied." : "This page may not copy: select the name below the picture.";
-      this.message.textContent = result;
-      this.spoken.textContent = result;
+      message.textContent = spoken.textContent = result;
     });
   }
 
   // Around the picture
 
-  private showCrumbs(): void {
-    const { tree } = this.layout;
-    const label = (node: number) => (tree.name[node]! < 0 ? this.rootLabel() : this.sources.names.text[tree.name[node]!]!);
-    fillCrumbs(this.crumbs, ancestors(tree, this.stage.zoomed), label, (node) => {
-      this.stage.zoomTo(node);
-      this.select(node);
-    });
+  function showCrumbs(): void {
+    fillCrumbs(crumbs, ancestors(layout!.tree, stage.zoomed()), labelOf, zoomAndSelect);
   }
 
-  private showHiddenNote(count: number, all: number, value: number): void {
-    this.hiddenNote.hidden = count === 0;
-    if (count === 0) return;
-    const words = `${count} hidden ${count === 1 ? "subtree" : "subtrees"}, ${percent(value, all)} of all. `;
-    const showAgain = button("Show hidden", "Show hidden subtrees again", () => {
-      this.hidden = this.hidden.filter((subtree) => subtree.view !== this.source.id);
-      this.rebuild();
-    });
-    this.hiddenNote.replaceChildren(words, showAgain);
+  function palette() {
+    return isDark() ? DARK : LIGHT;
   }
 
-  private showLegend(): void {
-    const palette = isDark() ? DARK : LIGHT;
-    const { tree } = this.layout;
-    if (tree.old) {
-      this.legend.replaceChildren(...changeLegend(palette, this.source.unit === "ns" ? "time" : this.source.unit));
-      return;
-    }
-    const kinds = new Set([...new Set(tree.name)].map((name) => (name < 0 ? KIND_ROOT : this.sources.names.kind[name]!)));
-    this.legend.replaceChildren(...kindLegend(palette, kinds));
+  function recolour(): void {
+    stage.update({ colours: frameColours(stage.context, palette(), names, layout!.tree) });
+    legend.replaceChildren(...legendOf(palette(), layout!.tree, names));
   }
 
-  private recolour(): void {
-    const colours = frameColours(this.stage.context2d, isDark() ? DARK : LIGHT, this.sources.names, this.layout.tree);
-    this.stage.update({ colours });
-    this.showLegend();
-  }
-}
-
-function sumOf(source: Source, keep: Uint8Array | null): number {
-  let sum = 0;
-  for (let row = 0; row < source.value.length; row++) if (!keep || keep[row]) sum += source.value[row]!;
-  return sum;
+  return { show, filterTracks, search, reset, destroy };
 }

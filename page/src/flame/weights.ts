@@ -1,6 +1,6 @@
 // Weights puts the rows of a view on the nodes of its tree: rows that a filter removes are left out, and on request each stream,
 // thread, rank or GPU gets a tree of its own below the root.
-import type { Source, SplitKey, Track } from "./model.ts";
+import { type Source, type SplitKey, type Track, trackWord } from "./model.ts";
 import type { Names } from "./names.ts";
 
 /** A prefix tree with the values of its nodes, without their children's. `parent[i] < i`. */
@@ -15,20 +15,18 @@ export interface Weights {
   isSplit: boolean;
 }
 
-/** Rows to use: 1 for each, or null for all. */
-export type Keep = Uint8Array | null;
-
-export function weigh(source: Source, keep: Keep): Weights {
+/** Puts the rows that are not 0 in `keep` on the nodes of the view. */
+export function weigh(source: Source, keep: Uint8Array): Weights {
   const size = source.parent.length;
   const weights = emptyWeights(source.parent, source.name, size, source.old !== null);
   for (let row = 0; row < source.node.length; row++) {
-    if (keep === null || keep[row]) addRow(weights, source.node[row]!, source, row);
+    if (keep[row]) addRow(weights, source.node[row]!, source, row);
   }
   return weights;
 }
 
 /** Like `weigh`, with a frame for each value of `key` between the root and the stacks. */
-export function weighSplit(source: Source, keep: Keep, key: SplitKey, names: Names): Weights {
+export function weighSplit(source: Source, keep: Uint8Array, key: SplitKey, names: Names): Weights {
   const parent: number[] = [-1];
   const name: number[] = [-1];
   const nodeOfRow = new Int32Array(source.node.length);
@@ -48,16 +46,16 @@ export function weighSplit(source: Source, keep: Keep, key: SplitKey, names: Nam
   const weights = emptyWeights(parent, name, parent.length, source.old !== null);
   weights.isSplit = true;
   for (let row = 0; row < source.node.length; row++) {
-    if (keep === null || keep[row]) addRow(weights, nodeOfRow[row]!, source, row);
+    if (keep[row]) addRow(weights, nodeOfRow[row]!, source, row);
   }
   return weights;
 }
 
 /** Label of the frame that a track gets when the graph is split by `key`. */
 export function trackLabel(track: Track | undefined, key: SplitKey): string {
-  const value = track?.[key] ?? null;
-  if (value === null) return `no ${key === "gpu" ? "GPU" : key}`;
-  const word = key === "gpu" ? "GPU" : key;
+  const word = trackWord(key);
+  const value = track?.[key];
+  if (value == null) return `no ${word}`;
   return value.toLowerCase().startsWith(word.toLowerCase()) ? value : `${word} ${value}`;
 }
 
@@ -68,11 +66,11 @@ export function trackValues(source: Source, key: SplitKey): Set<string> {
   return new Set([...used].map((track) => trackLabel(source.tracks[track], key)));
 }
 
-function groupRows(source: Source, keep: Keep, key: SplitKey): [string, number[]][] {
+function groupRows(source: Source, keep: Uint8Array, key: SplitKey): [string, number[]][] {
   const groups = new Map<string, number[]>();
   const groupOfTrack = new Map<number, number[]>();
   for (let row = 0; row < source.node.length; row++) {
-    if (keep !== null && !keep[row]) continue;
+    if (!keep[row]) continue;
     const track = source.track[row]!;
     let group = groupOfTrack.get(track);
     if (group === undefined) {

@@ -1,5 +1,5 @@
 // Zoom computes the visible part of the picture: never less than a sliver of it, never beyond its ends.
-import type { Span } from "./draw.ts";
+import type { Span } from "./layout.ts";
 
 /** The picture can be enlarged until this share of it fills the canvas. */
 const MIN_SHARE = 1e-9;
