@@ -30,7 +30,7 @@ function draw(app: HTMLElement, report: Report): void {
   });
   const menu = element("nav", { "aria-label": "Parts of the page" }, element("ul", {}, ...links));
   app.replaceChildren(firstScreen(report, show), menu, graph, ...sections);
-  handle = mountFlame(host, report);
+  handle = mountFlame(host, report, report.against ? { against: report.against } : {});
 }
 
 /** Returns a regular expression that finds the text itself. */

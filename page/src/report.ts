@@ -32,7 +32,7 @@ export type NameCell = string | [short: string, full: string];
 export type Cell = NameCell | number | null;
 
 export interface TableData {
-  columns: { title: string; unit: "name" | "ns" | "percent" | "count" | "id" }[];
+  columns: { title: string; unit: "name" | "ns" | "percent" | "count" | "id" | "change" | "change_percent" }[];
   rows: Cell[][];
   /** Number of rows that the page leaves out. */
   more: number;
@@ -71,6 +71,10 @@ export interface Report extends FlameModel {
   firstLine: string;
   /** Sentences that name the culprit. */
   culprits: string[];
+  /** Sentences about the change since the older run. */
+  changes: string[];
+  /** Views of the older run. */
+  against?: FlameModel;
   answers: string[];
   complete: string;
   bars: Bar[];

@@ -6,7 +6,7 @@ use super::super::name_flags::NameFlags;
 use super::super::summary::{Answers, quoted_for_shell, summarize, wall};
 use super::bars::{DeviceBar, device_bars};
 use super::step_panel::RankSteps;
-use super::work_panels::WorkSums;
+use super::work_panels::{WorkDurations, WorkSums};
 use gpuflame_export::{Options, run_facts, work_line};
 use gpuflame_model::error::Result;
 use gpuflame_model::profile::Profile;
@@ -61,14 +61,14 @@ impl Job {
         let (mut ranks, mut runs, mut findings, mut longest) = (Vec::new(), Vec::new(), Vec::new(), 0);
         for at in order {
             let (source, rank) = (&sources[at], numbers[at]);
-            let mut delays = LaunchDelays::default();
-            let (run, found) = summarize(source, reading.clone(), console, &mut delays)?;
+            let (mut delays, mut durations) = (LaunchDelays::default(), WorkDurations::default());
+            let (run, found) = summarize(source, reading.clone(), console, (&mut delays, &mut durations))?;
             let (profile, facts) = (&run.explained.profile, &run.explained.facts);
             if facts.has_only_sums {
-                delays = LaunchDelays::from_sums(profile);
+                (delays, durations) = (LaunchDelays::from_sums(profile), WorkDurations::from_sums(profile));
             }
             views.add_run(profile, is_job.then_some(rank), &options);
-            work.add(profile, &delays, names.names());
+            work.add(profile, (&delays, &durations), names.names());
             let answers = run.answers(&found, names.names());
             ranks.push(rank_facts(source, rank, profile, facts, answers));
             longest = longest.max(wall(profile));

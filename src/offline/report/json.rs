@@ -23,14 +23,21 @@ const MIN_NODES: usize = 50;
 const MAX_NAME_CHARS: usize = 2_000;
 
 /// Returns the data of a page, compressed as zlib: an object with the members `head`, a list such as `"a":1,"b":2`, and
-/// the views, with as many nodes as fit into `max_bytes`.
+/// the views, with as many nodes as fit into `max_bytes`. The views of an older run, if there is one, are the member
+/// `against`.
 ///
 /// # Errors
 /// None in practice: the compressor writes to memory.
-pub fn write_data(head: &str, views: &ReportViews, max_bytes: usize) -> Result<Vec<u8>> {
+pub fn write_data(
+    head: &str,
+    views: &ReportViews,
+    against: Option<&ReportViews>,
+    max_bytes: usize,
+) -> Result<Vec<u8>> {
     let mut max_nodes = MAX_NODES;
     loop {
-        let text = format!("{{{head},{}}}", views_json(views, max_nodes));
+        let against = against.map(|old| format!(",\"against\":{{{}}}", views_json(old, max_nodes)));
+        let text = format!("{{{head},{}{}}}", views_json(views, max_nodes), against.unwrap_or_default());
         let mut compressed = ZlibEncoder::new(Vec::new(), Compression::default());
         compressed.write_all(text.as_bytes())?;
         let compressed = compressed.finish()?;
