@@ -1,4 +1,5 @@
 // A page with the viewer alone, for its tests.
+import "../../page/src/page.css";
 import { type FlameHandle, type FlameModel, mountFlame } from "../../page/src/flame/index.ts";
 
 declare global {

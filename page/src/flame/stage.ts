@@ -13,7 +13,6 @@ const MIN_DRAG_PX = 4;
 const MAX_ROWS = 36;
 /** Factor of zoom per pixel of the wheel: 100 pixels, one notch, enlarge by 1.22. */
 const WHEEL_ZOOM = 1.002;
-const PX_PER_WHEEL_LINE = 16;
 
 export interface StageEvents {
   clicked(node: number, event: MouseEvent): void;
@@ -44,7 +43,7 @@ export function createStage(events: StageEvents) {
   canvas.addEventListener("pointerdown", dragStart);
   canvas.addEventListener("pointermove", pointerMove);
   canvas.addEventListener("pointerleave", (event) => hover(-1, event));
-  for (const type of ["click", "contextmenu"] as const) canvas.addEventListener(type, click);
+  canvas.addEventListener("click", click);
 
   /** Shows another tree from its root. */
   function show(layout: Layout, names: Names, rootLabel: string, colours: FrameColours): void {
@@ -91,10 +90,6 @@ export function createStage(events: StageEvents) {
     if (top < box.scrollTop) box.scrollTop = top - ROW_HEIGHT;
     if (top + ROW_HEIGHT > box.scrollTop + box.clientHeight) box.scrollTop = top + 2 * ROW_HEIGHT - box.clientHeight;
     redraw();
-  }
-
-  function scrollPages(pages: number): void {
-    box.scrollTop += pages * (box.clientHeight - ROW_HEIGHT);
   }
 
   function redraw(): void {
@@ -169,7 +164,6 @@ export function createStage(events: StageEvents) {
   }
 
   function click(event: MouseEvent): void {
-    if (event.type !== "click") event.preventDefault();
     if (!drag?.moved) events.clicked(frameUnder(event), event);
     drag = null;
   }
@@ -180,15 +174,15 @@ export function createStage(events: StageEvents) {
     events.hovered(node, event);
   }
 
+  /** Distances are pixels: Firefox gives lines only to pages that read `deltaMode`. */
   function wheel(event: WheelEvent): void {
     const { above, span, perPixel, x } = position(event);
-    const unit = event.deltaMode === 1 ? PX_PER_WHEEL_LINE : 1;
     const whole = extentOf(scene.layout, 0);
     const [sideways, down] = event.shiftKey ? [event.deltaX || event.deltaY, 0] : [event.deltaX, event.deltaY];
     if (event.ctrlKey || event.metaKey || event.altKey) {
-      setSpan(above, zoomAt(span, whole, x, WHEEL_ZOOM ** (-event.deltaY * unit)));
+      setSpan(above, zoomAt(span, whole, x, WHEEL_ZOOM ** (-event.deltaY)));
     } else if (Math.abs(sideways) > Math.abs(down)) {
-      setSpan(above, shifted(span, whole, sideways * unit * perPixel));
+      setSpan(above, shifted(span, whole, sideways * perPixel));
     } else {
       return; // The browser scrolls.
     }
@@ -210,7 +204,7 @@ export function createStage(events: StageEvents) {
   }
 
   return {
-    box, canvas, context, show, update, zoomTo, zoomBy, reveal, scrollPages, destroy,
+    box, canvas, context, show, update, zoomTo, zoomBy, reveal, destroy,
     selected: () => scene.selected,
     zoomed: () => zoomed,
   };
