@@ -32,7 +32,6 @@ export function createControls(sources: readonly Source[], isDiff: boolean, even
     type: "search",
     placeholder: "Search: regular expression",
     "aria-label": "Search",
-    autocomplete: "off",
     input: () => events.search(input.value),
     keydown,
   });

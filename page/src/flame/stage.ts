@@ -29,7 +29,7 @@ export function createStage(events: StageEvents) {
   const space = element("div", { class: "fg-space" }, canvas);
   const box = element("div", { class: "fg-scroll" }, space);
   const context = canvas.getContext("2d", { alpha: false })!;
-  const observer = new ResizeObserver(resize);
+  const observer = new ResizeObserver(() => resize() && paint());
   let frame = 0;
   let drag: { x: number; from: Span; moved: boolean; above: boolean } | null = null;
   let scene: Scene;
@@ -56,6 +56,7 @@ export function createStage(events: StageEvents) {
     box.style.height = `${Math.min(layout.rows.length, MAX_ROWS) * ROW_HEIGHT}px`;
     fitSpace();
     resize();
+    redraw();
     box.scrollTop = layout.rootRow && layout.rootRow * ROW_HEIGHT - box.clientHeight / 2;
   }
 
@@ -139,14 +140,19 @@ export function createStage(events: StageEvents) {
     space.style.height = `${(lastRowWithin(scene.layout, scene.below) + 1) * ROW_HEIGHT}px`;
   }
 
-  function resize(): void {
+  /** Fits the canvas into its box. A new size clears it: then it must be painted before the browser shows it. */
+  function resize(): boolean {
+    let isNew = false;
     scene.width = box.clientWidth;
     scene.height = box.clientHeight;
-    canvas.width = Math.round(scene.width * devicePixelRatio);
-    canvas.height = Math.round(scene.height * devicePixelRatio);
-    canvas.style.width = `${scene.width}px`;
-    canvas.style.height = `${scene.height}px`;
-    paint(); // A new size clears the canvas, and the browser shows it before the next animation frame.
+    for (const side of ["width", "height"] as const) {
+      const pixels = Math.round(scene[side] * devicePixelRatio);
+      if (canvas[side] === pixels) continue;
+      canvas[side] = pixels;
+      canvas.style[side] = `${scene[side]}px`;
+      isNew = true;
+    }
+    return isNew;
   }
 
   function position(event: MouseEvent) {

@@ -103,10 +103,10 @@ export function mountFlame(host: HTMLElement, model: FlameModel, options: FlameO
     whole = sumOf(source, keep);
     const isEmpty = layout.width[0]! <= 0;
     stage.box.hidden = isEmpty;
-    stage.show(layout, names, rootLabel(), frameColours(stage.context, palette(), names, tree));
+    stage.show(layout, names, rootLabel(), colours());
     stage.canvas.setAttribute("aria-label", `${rootLabel()}. ${HELP}`);
     controls.update(source.id, order, rootLabel(), splits);
-    recolour();
+    showLegend();
     findMatches();
     zoomAndSelect(nodeAt(tree, zoomed));
     if (isEmpty) message.textContent = "Nothing to draw: no frame has a value.";
@@ -282,8 +282,16 @@ export function mountFlame(host: HTMLElement, model: FlameModel, options: FlameO
     return isDark() ? DARK : LIGHT;
   }
 
+  function colours() {
+    return frameColours(stage.context, palette(), names, layout!.tree);
+  }
+
   function recolour(): void {
-    stage.update({ colours: frameColours(stage.context, palette(), names, layout!.tree) });
+    stage.update({ colours: colours() });
+    showLegend();
+  }
+
+  function showLegend(): void {
     legend.replaceChildren(...legendOf(palette(), layout!.tree, names));
   }
 
