@@ -1,9 +1,8 @@
 // Words, numbers, keys and search.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { shorten } from "../src/flame/draw.ts";
 import { factsOf } from "../src/flame/facts.ts";
-import { change, exact, human, percent } from "../src/flame/format.ts";
+import { change, exact, human, percent, shorten } from "../src/flame/format.ts";
 import { commandOf } from "../src/flame/keyboard.ts";
 import { layOut } from "../src/flame/layout.ts";
 import { visible } from "../src/flame/names.ts";

@@ -158,14 +158,14 @@ for (const name of installed.filter((name) => wanted.includes(name))) {
       await tab.run(() => document.querySelector('[data-view=cpu]').click());
       assert.match(await details(tab), /^all CPUtotal12 samplescount2of all100 %/);
       await tab.run(() => document.querySelector('[data-view=gpu]').click());
-      await choose(tab, 'Order of the stacks', 'leaves');
+      await choose(tab, 'Order', 'leaves');
       await clickFrame(tab, 1, 0.1);
       assert.match(await details(tab), /^gemm<float, 128> \[GPU0_Kernel\]GPU kerneltotal36 us \(36,001 ns\)count5/);
       await keys(tab, 's');
       await settled(tab);
       assert.match(await details(tab), /36,001 ns/);
       assert.equal(await keys(tab, 'ArrowUp'), 'cudaLaunchKernel', 'callers are above');
-      await choose(tab, 'Order of the stacks', 'root');
+      await choose(tab, 'Order', 'root');
       await choose(tab, 'Split', 'stream');
       await clickFrame(tab, 1, 0.1);
       assert.match(await details(tab), /^stream 7thread or processtotal63 us \(63,001 ns\)/);
@@ -204,7 +204,7 @@ for (const name of installed.filter((name) => wanted.includes(name))) {
       await tab.run(() => window.flame.filterTracks((track) => track.stream === '13'));
       assert.match(await details(tab), /9,000 ns/);
       await tab.run(() => window.flame.filterTracks(() => false));
-      assert.match(await tab.run(() => document.querySelector('.fg-message').textContent), /^There is nothing to draw/);
+      assert.match(await tab.run(() => document.querySelector('.fg-message').textContent), /^Nothing to draw/);
       await tab.run(() => window.flame.destroy());
       assert.equal(await tab.run(() => document.getElementById('host').childElementCount), 0);
     });
@@ -214,7 +214,7 @@ for (const name of installed.filter((name) => wanted.includes(name))) {
       await clickFrame(tab, 5, 0.1);
       assert.match(await details(tab), /before10 us \(10,000 ns\)change\+10 us \(\+100 %\)/);
       await keys(tab, 'Escape');
-      await choose(tab, 'Width of the frames', 'old');
+      await choose(tab, 'Width', 'old');
       await clickFrame(tab, 3, 0.99);
       assert.match(await details(tab), /^gone\.pyPythontotal0 nsbefore500 nschange-500 ns \(gone\)/);
     });

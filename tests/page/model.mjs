@@ -66,10 +66,8 @@ export function writePage(folder, name, model, against) {
   mkdirSync(folder, { recursive: true });
   if (!bundle) {
     const out = join(folder, 'viewer.js');
-    const esbuild = join(here, '../../page/node_modules/.bin/esbuild');
-    const options = ['--bundle', '--minify', '--format=iife', '--target=es2022', '--charset=utf8', '--log-level=warning'];
-    execFileSync(esbuild, [join(here, 'viewer_page.ts'), ...options, `--outfile=${out}`]);
-    bundle = { script: readFileSync(out, 'utf8'), style: readFileSync(out.replace('.js', '.css'), 'utf8') + 'body{margin:12px}' };
+    execFileSync(join(here, '../../page/bundle'), [join(here, 'viewer_page.ts'), out]);
+    bundle = { script: readFileSync(out, 'utf8'), style: readFileSync(out.replace('.js', '.css'), 'utf8') };
   }
   const hash = (text) => `'sha256-${createHash('sha256').update(text).digest('base64')}'`;
   const data = deflateSync(JSON.stringify({ model, against })).toString('base64');

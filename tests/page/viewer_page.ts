@@ -1,4 +1,6 @@
 // A page with the viewer alone, for its tests.
+import "../../page/src/page.css";
+import { readReport } from "../../page/src/data.ts";
 import { type FlameHandle, type FlameModel, mountFlame } from "../../page/src/flame/index.ts";
 
 declare global {
@@ -10,9 +12,8 @@ declare global {
 }
 
 async function mount(): Promise<void> {
-  const bytes = Uint8Array.from(atob(document.getElementById("data")!.textContent!), (letter) => letter.charCodeAt(0));
-  const text = await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).text();
-  const { model, against } = JSON.parse(text) as { model: FlameModel; against?: FlameModel };
+  const data: unknown = await readReport(document.getElementById("data")!.textContent!);
+  const { model, against } = data as { model: FlameModel; against?: FlameModel };
   window.chosen = [];
   window.flame = mountFlame(document.getElementById("host")!, model, {
     ...(against ? { against } : {}),

@@ -40,9 +40,12 @@ export function hatchLine(fill: string): string {
   return hex(mix(rgb(fill), textOn(fill) === "#000000" ? [255, 255, 255] : [0, 0, 0], 0.3));
 }
 
+/** From this luminance on black contrasts more than white: (L + 0.05) / 0.05 = 1.05 / (L + 0.05). */
+const BLACK_FROM = 0.179;
+
 /** Black or white. */
 export function textOn(fill: string): string {
-  return contrast(fill, "#000000") >= contrast(fill, "#ffffff") ? "#000000" : "#ffffff";
+  return luminance(rgb(fill)) > BLACK_FROM ? "#000000" : "#ffffff";
 }
 
 /** Index into `changes`: the ends are for frames that one run lacks. */
@@ -56,8 +59,7 @@ export function changeStep(now: number, old: number, steps: number): number {
 }
 
 export function rgb(colour: string): Rgb {
-  const value = Number.parseInt(colour.slice(1), 16);
-  return [value >> 16, (value >> 8) & 255, value & 255];
+  return [1, 3, 5].map((at) => Number.parseInt(colour.slice(at, at + 2), 16)) as unknown as Rgb;
 }
 
 function hex(colour: Rgb): string {
@@ -65,8 +67,7 @@ function hex(colour: Rgb): string {
 }
 
 function mix(from: Rgb, to: Rgb, share: number): Rgb {
-  const part = (index: 0 | 1 | 2) => from[index] + (to[index] - from[index]) * share;
-  return [part(0), part(1), part(2)];
+  return from.map((part, index) => part + (to[index]! - part) * share) as unknown as Rgb;
 }
 
 /** Ratio of contrast as WCAG 2 defines it. */

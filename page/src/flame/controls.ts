@@ -1,5 +1,6 @@
 // Controls is the bar above the picture: views, order, split, search.
 import { button, element } from "./dom.ts";
+import { shorten } from "./format.ts";
 import { type Source, type SplitKey, trackWord } from "./model.ts";
 import type { Order } from "./order.ts";
 
@@ -19,20 +20,18 @@ const MAX_OPTION_CHARS = 40;
 
 export function createControls(sources: readonly Source[], isDiff: boolean, events: ControlEvents) {
   const presses = sources.map((view) => {
-    const press = button(view.label, `Show ${view.label}`, () => events.view(view.id));
+    const press = button(view.label, "", () => events.view(view.id));
     press.dataset["view"] = view.id;
     return press;
   });
   const views = element("div", { class: "fg-views", role: "group", "aria-label": "View" }, ...presses);
-  const order = select("Order of the stacks", (value) => events.order(value as Order["kind"]));
+  const order = select("Order", (value) => events.order(value as Order["kind"]));
   const split = select("Split", (value) => events.split((value || null) as SplitKey | null));
-  const width = select("Width of the frames", (value) => events.width(value === "old"));
+  const width = select("Width", (value) => events.width(value === "old"));
   const input = element("input", {
     type: "search",
     placeholder: "Search: regular expression",
-    "aria-label": "Search names, files and lines",
-    spellcheck: "false",
-    autocomplete: "off",
+    "aria-label": "Search",
     input: () => events.search(input.value),
     keydown,
   });
@@ -44,7 +43,7 @@ export function createControls(sources: readonly Source[], isDiff: boolean, even
     button("›", "Next match: key n", () => events.step(1)),
   );
   const search = element("div", { class: "fg-search", role: "search" }, input, steps, found);
-  const reset = button("Show all", "Key Escape: zooms out", events.reset);
+  const reset = button("Show all", "Key Escape", events.reset);
   const box = element("div", { class: "fg-bar" }, views, order, split, width, search, reset);
   views.hidden = sources.length < 2;
   width.hidden = !isDiff;
@@ -57,11 +56,11 @@ export function createControls(sources: readonly Source[], isDiff: boolean, even
     event.preventDefault();
   }
 
-  /** Shows the state of the picture. `around` is the name in the middle of it, or null. */
-  function update(view: string, state: Order, around: string | null, splits: readonly SplitKey[]): void {
+  /** Shows the state of the picture. `root` is the label of its root. */
+  function update(view: string, state: Order, root: string, splits: readonly SplitKey[]): void {
     for (const press of presses) press.setAttribute("aria-pressed", String(press.dataset["view"] === view));
     const orders: [string, string][] = [["root", "from the root"], ["leaves", "inverted: from the leaves"]];
-    if (around !== null) orders.push(["around", `callers and callees of ${around.slice(0, MAX_OPTION_CHARS)}`]);
+    if (state.kind === "around") orders.push(["around", `callers and callees of ${shorten(root, MAX_OPTION_CHARS)}`]);
     fill(order, orders, state.kind);
     const keys = splits.map((key): [string, string] => [key, `split by ${trackWord(key)}`]);
     fill(split, [["", "merged"], ...keys], state.split ?? "");

@@ -1,21 +1,18 @@
 // Crumbs shows the way from the root to the frame that fills the width. Of a long way both ends are shown.
 import { button, element } from "./dom.ts";
+import { shorten } from "./format.ts";
 
 const MAX_CRUMBS = 8;
 const MAX_CHARS = 40;
 
 export function fillCrumbs(list: HTMLElement, path: readonly number[], label: (node: number) => string, zoom: (node: number) => void): void {
-  const crumb = (node: number, isLast: boolean) => {
+  const crumb = (node: number) => {
     const name = label(node);
-    const short = name.length > MAX_CHARS ? `${name.slice(0, MAX_CHARS - 1)}…` : name;
-    const press = button(short, name, () => zoom(node));
-    if (isLast) press.setAttribute("aria-current", "true");
+    const press = button(shorten(name, MAX_CHARS), name, () => zoom(node));
+    if (node === path.at(-1)) press.setAttribute("aria-current", "true");
     return element("li", {}, press);
   };
-  const items = path.map((node, at) => () => crumb(node, at === path.length - 1));
   const omitted = path.length - MAX_CRUMBS;
-  if (omitted > 0) {
-    items.splice(2, omitted, () => element("li", {}, `… ${omitted} more …`));
-  }
-  list.replaceChildren(...items.map((make) => make()));
+  const shown = omitted > 0 ? [...path.slice(0, 2), -1, ...path.slice(omitted + 2)] : path;
+  list.replaceChildren(...shown.map((node) => (node < 0 ? element("li", {}, `… ${omitted} more …`) : crumb(node))));
 }

@@ -28,7 +28,7 @@ export async function copyText(text: string): Promise<boolean> {
     await navigator.clipboard.writeText(text);
     return true;
   } catch {
-    const area = element("textarea", { class: "fg-offscreen", "aria-hidden": "true" });
+    const area = element("textarea", { class: "fg-offscreen" });
     area.value = text;
     document.body.append(area);
     const focused = document.activeElement;

@@ -1,11 +1,12 @@
 // Draw paints the visible part of a layout. Frames narrower than half a pixel are painted together: a row costs at most as many
 // rectangles as it has pixels, whatever the number of frames.
-import type { FrameColours, Fill } from "./fills.ts";
+import { shorten } from "./format.ts";
+import type { Fill, FrameColours } from "./fills.ts";
 import { extentOf, firstEndingAfter, isCaller, rowOf, type Layout, type Span } from "./layout.ts";
 import type { Names } from "./names.ts";
 
 export const ROW_HEIGHT = 18;
-const FONT = "12px ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace";
+const FONT = "12px ui-monospace, monospace";
 /** A label has a margin on both sides and at least two characters. */
 const MARGIN = 4;
 const MIN_LABEL_CHARS = 2;
@@ -51,32 +52,38 @@ export function draw(context: CanvasRenderingContext2D, scene: Scene, pixelRatio
 }
 
 function drawRow(context: CanvasRenderingContext2D, scene: Scene, rowIndex: number, charWidth: number): void {
-  const { layout, width, colours } = scene;
-  const { low, high } = rowIndex < layout.rootRow ? scene.above : scene.below;
-  const scale = width / (high - low);
+  const { layout } = scene;
   const row = layout.rows[rowIndex]!;
   const top = rowIndex * ROW_HEIGHT - scene.scroll;
+  const { low, high } = rowIndex < layout.rootRow ? scene.above : scene.below;
   for (let index = firstEndingAfter(layout, row, low); index < row.length; index++) {
     const node = row[index]!;
-    const start = layout.start[node]!;
-    if (start >= high) break;
-    const left = Math.max(0, (start - low) * scale);
-    const right = Math.min(width, (start + layout.width[node]! - low) * scale);
-    const fill = colours.fillOf(node, scene.isMatch);
-    if (right - left < MIN_FRAME_WIDTH) {
+    if (layout.start[node]! >= high) break;
+    const [left, width] = pixelsOf(scene, node);
+    const fill = scene.colours.fillOf(node, scene.isMatch);
+    if (width < MIN_FRAME_WIDTH) {
       const pixelEnd = Math.floor(left) + 1;
       context.fillStyle = fill.colour;
       context.fillRect(pixelEnd - 1, top, 1, ROW_HEIGHT - 1);
-      index = Math.max(index, firstEndingAfter(layout, row, low + pixelEnd / scale) - 1);
+      const next = firstEndingAfter(layout, row, low + (pixelEnd * (high - low)) / scene.width);
+      index = Math.max(index, next - 1);
       continue;
     }
-    const gap = right - left >= MIN_WIDTH_WITH_GAP ? 1 : 0;
-    drawFrame(context, fill, left, top, right - left - gap);
-    const room = Math.floor((right - left - 2 * MARGIN) / charWidth);
+    drawFrame(context, fill, left, top, width < MIN_WIDTH_WITH_GAP ? width : width - 1);
+    const room = Math.floor((width - 2 * MARGIN) / charWidth);
     if (room >= MIN_LABEL_CHARS) {
-      drawLabel(context, fill, shorten(labelOf(scene, node), room), left, top, charWidth, right - left - MARGIN);
+      drawLabel(context, fill, shorten(labelOf(scene, node), room), left, top, charWidth, width - MARGIN);
     }
   }
+}
+
+/** Left end and width of the visible part of a frame. */
+function pixelsOf(scene: Scene, node: number): [number, number] {
+  const span = isCaller(scene.layout, node) ? scene.above : scene.below;
+  const scale = scene.width / (span.high - span.low);
+  const { low, high } = extentOf(scene.layout, node);
+  const left = Math.max(0, (low - span.low) * scale);
+  return [left, Math.min(scene.width, (high - span.low) * scale) - left];
 }
 
 function drawFrame(context: CanvasRenderingContext2D, fill: Fill, left: number, top: number, width: number): void {
@@ -97,24 +104,13 @@ function drawLabel(context: CanvasRenderingContext2D, fill: Fill, text: string, 
   context.fillText(text, left + MARGIN, top + ROW_HEIGHT / 2, room);
 }
 
-/** At most `room` characters, the last one an ellipsis if the name is longer. */
-export function shorten(name: string, room: number): string {
-  return name.length <= room ? name : `${name.slice(0, room - 1)}…`;
-}
-
 function outline(context: CanvasRenderingContext2D, scene: Scene, node: number, thickness: number): void {
   if (node < 0) return;
-  const { layout } = scene;
-  const row = rowOf(layout, node);
-  const { low, high } = isCaller(layout, node) ? scene.above : scene.below;
-  const scale = scene.width / (high - low);
-  const extent = extentOf(layout, node);
-  const left = Math.max(0, (extent.low - low) * scale);
-  const right = Math.min(scene.width, (extent.high - low) * scale);
-  if (right < left) return;
+  const [left, width] = pixelsOf(scene, node);
+  if (width < 0) return;
+  const top = rowOf(scene.layout, node) * ROW_HEIGHT - scene.scroll;
   context.strokeStyle = scene.colours.ink;
   context.lineWidth = thickness;
   const inset = thickness / 2;
-  const top = row * ROW_HEIGHT - scene.scroll;
-  context.strokeRect(left + inset, top + inset, Math.max(right - left - thickness - 1, 1), ROW_HEIGHT - 1 - thickness);
+  context.strokeRect(left + inset, top + inset, Math.max(width - thickness - 1, 1), ROW_HEIGHT - 1 - thickness);
 }

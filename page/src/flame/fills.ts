@@ -1,5 +1,6 @@
 // Fills says how each frame is painted: by its kind, or by its change if two runs are compared.
 import { changeStep, faded, hatchLine, KIND_HATCHED, type Palette, textOn } from "./colours.ts";
+import { element } from "./dom.ts";
 import { KIND_ROOT } from "./model.ts";
 import type { Names } from "./names.ts";
 import type { Tree } from "./tree.ts";
@@ -43,10 +44,9 @@ function pair(context: CanvasRenderingContext2D, palette: Palette, colour: strin
 }
 
 function hatchOf(context: CanvasRenderingContext2D, line: string): CanvasPattern | null {
-  const tile = context.canvas.ownerDocument.createElement("canvas");
+  const tile = element("canvas");
   tile.width = tile.height = 8;
-  const pen = tile.getContext("2d");
-  if (!pen) return null;
+  const pen = tile.getContext("2d")!;
   pen.strokeStyle = line;
   pen.lineWidth = 1.5;
   for (const shift of [-8, 0, 8]) {

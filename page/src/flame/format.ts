@@ -2,7 +2,7 @@
 import type { Unit } from "./model.ts";
 
 const TIME: [number, string][] = [[1e9, "s"], [1e6, "ms"], [1e3, "us"]];
-const BYTES: [number, string][] = [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]];
+const BYTES: [number, string][] = [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]];
 
 /** `1234567 ns` as `1.23 ms`, with three digits. */
 export function human(value: number, unit: Unit): string {
@@ -19,8 +19,7 @@ export function exact(value: number, unit: Unit): string {
 }
 
 export function grouped(value: number): string {
-  const [whole, fraction] = String(Math.round(value * 100) / 100).split(".");
-  return whole!.replace(/\B(?=(\d{3})+$)/g, ",") + (fraction ? `.${fraction}` : "");
+  return value.toLocaleString("en");
 }
 
 /** Share of `part` in `whole`, `12.3 %`. */
@@ -32,9 +31,9 @@ export function percent(part: number, whole: number): string {
 
 /** `+12 %` of the old value, or what happened to a frame that only one run has. */
 export function change(now: number, old: number): string {
-  if (old === 0) return now === 0 ? "unchanged" : "new";
-  if (now === 0) return "gone";
-  return now === old ? "unchanged" : `${now > old ? "+" : ""}${percent(now - old, old)}`;
+  if (now === old) return "unchanged";
+  if (!now) return "gone";
+  return old ? `${now > old ? "+" : ""}${percent(now - old, old)}` : "new";
 }
 
 export function signed(value: number, unit: Unit): string {
@@ -46,4 +45,9 @@ function digits(value: number): string {
   const size = Math.abs(value);
   const decimals = size >= 99.95 || size === 0 ? 0 : size >= 9.995 ? 1 : 2;
   return String(Number(value.toFixed(decimals)));
+}
+
+/** At most `room` characters, the last one an ellipsis if the name is longer. */
+export function shorten(name: string, room: number): string {
+  return name.length <= room ? name : `${name.slice(0, room - 1)}…`;
 }

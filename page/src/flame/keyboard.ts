@@ -2,7 +2,7 @@
 
 export type Command =
   | "up" | "down" | "left" | "right" | "zoom" | "reset" | "in" | "out" | "search" | "next" | "previous"
-  | "hide" | "copy-name" | "copy-stack" | "around" | "root" | "page-up" | "page-down";
+  | "hide" | "copy-name" | "copy-stack" | "around" | "root";
 
 const COMMANDS: Readonly<Record<string, Command>> = {
   ArrowUp: "up",
@@ -23,13 +23,11 @@ const COMMANDS: Readonly<Record<string, Command>> = {
   C: "copy-stack",
   s: "around",
   Home: "root",
-  PageUp: "page-up",
-  PageDown: "page-down",
 };
 
 export const HELP =
-  "Click or Enter zooms, Escape shows all, arrows move, + and - or Ctrl and the wheel zoom, / searches, n and N go through matches, " +
-  "s shows callers and callees, h hides, c copies the name, C the stack.";
+  "Click or Enter zooms, Escape shows all, arrows move, + - and Ctrl + wheel zoom, / searches, n N next and previous match, " +
+  "s callers and callees, h hides, c C copy name and stack.";
 
 /** The command of a key press, or null: combinations belong to the browser. */
 export function commandOf(event: Pick<KeyboardEvent, "key" | "ctrlKey" | "metaKey" | "altKey">): Command | null {

@@ -80,12 +80,11 @@ export function extentOf(layout: Layout, node: number): Span {
 
 /** The deepest row below the root with a frame in `span`. */
 export function lastRowWithin(layout: Layout, span: Span): number {
-  const isVisible = (row: Int32Array | undefined) => {
-    const node = row?.[firstEndingAfter(layout, row, span.low)];
-    return node !== undefined && layout.start[node]! < span.high;
-  };
   let last = layout.rootRow;
-  while (isVisible(layout.rows[last + 1])) last++;
+  for (let row; (row = layout.rows[last + 1]); last++) {
+    const node = row[firstEndingAfter(layout, row, span.low)];
+    if (node === undefined || layout.start[node]! >= span.high) break;
+  }
   return last;
 }
 
@@ -104,34 +103,20 @@ export function firstEndingAfter(layout: Layout, row: Int32Array, x: number): nu
 
 /** The frame at `x` in a row, or -1. */
 export function frameAt(layout: Layout, rowIndex: number, x: number): number {
-  const row = layout.rows[rowIndex];
-  if (!row) return -1;
-  const node = row[firstEndingAfter(layout, row, x)];
-  return node !== undefined && layout.start[node]! <= x ? node : -1;
+  const row = layout.rows[rowIndex] ?? new Int32Array();
+  const node = row[firstEndingAfter(layout, row, x)] ?? -1;
+  return layout.start[node]! <= x ? node : -1;
 }
 
 export type Direction = "up" | "down" | "left" | "right";
 
 /** The frame that an arrow key leads to from `node`, or `node` if there is none. */
 export function neighbour(layout: Layout, node: number, direction: Direction): number {
-  const rowIndex = rowOf(layout, node);
-  if (direction === "left" || direction === "right") {
-    const row = layout.rows[rowIndex]!;
-    const next = firstEndingAfter(layout, row, layout.start[node]!) + (direction === "left" ? -1 : 1);
-    return row[next] ?? node;
-  }
-  const away = isCaller(layout, node) ? "up" : "down";
-  const isBack = node !== 0 && direction !== away;
+  const step = { up: -1, down: 1, left: 0, right: 0 }[direction];
+  const isBack = node !== 0 && step === (isCaller(layout, node) ? 1 : -1);
   if (isBack) return layout.tree.parent[node]!;
-  const below = layout.rows[rowIndex + (direction === "down" ? 1 : -1)];
-  if (!below) return node;
-  const child = below[firstEndingAfter(layout, below, layout.start[node]!)];
-  return child !== undefined && layout.tree.parent[child] === node ? child : node;
-}
-
-/** Nodes from the root to `node`. */
-export function ancestors(tree: Tree, node: number): number[] {
-  const path: number[] = [];
-  for (let at = node; at >= 0; at = tree.parent[at]!) path.push(at);
-  return path.reverse();
+  const row = layout.rows[rowOf(layout, node) + step] ?? new Int32Array();
+  const at = firstEndingAfter(layout, row, layout.start[node]!);
+  if (!step) return row[at + (direction === "left" ? -1 : 1)] ?? node;
+  return layout.tree.parent[row[at]!] === node ? row[at]! : node;
 }

@@ -22,13 +22,13 @@ export interface View {
   id: string;
   label: string;
   unit: Unit;
-  parent: ArrayLike<number>;
-  name: ArrayLike<number>;
+  parent: number[];
+  name: number[];
   /** Rows: the value of `node` itself, without its children, on one track. */
-  node: ArrayLike<number>;
-  track: ArrayLike<number>;
-  value: ArrayLike<number>;
-  count: ArrayLike<number>;
+  node: number[];
+  track: number[];
+  value: number[];
+  count: number[];
   /** Words after a count, such as `calls`. */
   counts?: string;
 }

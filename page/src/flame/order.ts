@@ -36,7 +36,7 @@ export function keepRows(source: Source, names: Names, keepTrack: (track: Track)
 }
 
 export function sumOf(source: Source, keep: Uint8Array): number {
-  return keep.reduce((sum, isKept, row) => (isKept ? sum + source.value[row]! : sum), 0);
+  return source.value.reduce((sum, value, row) => sum + (keep[row] ? value : 0), 0);
 }
 
 function isInSubtree(source: Source, names: Names, { order, path, isCaller }: Subtree, row: number): boolean {

@@ -15,9 +15,8 @@ export function compile(text: string): Pattern {
     const expression = new RegExp(text, flags);
     return { matches: (name) => expression.test(name), problem: null };
   } catch (error) {
-    const fold = (name: string) => (flags === "u" ? name : name.toLowerCase());
-    const reason = String(error).replace(/^.*\/u?i?u?: /, "").replace(/^SyntaxError: /, "");
-    return { matches: (name) => fold(name).includes(fold(text)), problem: reason };
+    const literal = new RegExp(text.replace(/[^\w\s]/g, "\\$&"), flags.replace("u", ""));
+    return { matches: (name) => literal.test(name), problem: String(error).replace(/^.*: /, "") };
   }
 }
 

@@ -30,8 +30,8 @@ function empty(like: View): View {
 }
 
 function unite(view: View, old: View, nameOfOld: number[], firstOldTrack: number): Omit<Source, "tracks"> {
-  const parent = Array.from(view.parent);
-  const name = Array.from(view.name);
+  const parent = view.parent.slice();
+  const name = view.name.slice();
   const children = new Map<string, number>();
   for (let node = 1; node < parent.length; node++) children.set(`${parent[node]},${name[node]}`, node);
   const nodeOfOld = new Int32Array(old.parent.length);
@@ -46,17 +46,15 @@ function unite(view: View, old: View, nameOfOld: number[], firstOldTrack: number
     }
     nodeOfOld[at] = node;
   }
-  const before = (values: ArrayLike<number>) => [...Array.from(values), ...new Array<number>(old.node.length).fill(0)];
-  const after = (values: ArrayLike<number>) =>
-    new Float64Array([...new Array<number>(view.node.length).fill(0), ...Array.from(values)]);
+  const nothing = (rows: View) => rows.node.map(() => 0);
+  const before = (values: number[]) => [...values, ...nothing(old)];
+  const after = (values: number[]) => Float64Array.from([...nothing(view), ...values]);
   return {
-    id: view.id,
-    label: view.label,
-    unit: view.unit,
+    ...view,
     parent,
     name,
-    node: [...Array.from(view.node), ...Array.from(old.node, (node) => nodeOfOld[node]!)],
-    track: [...Array.from(view.track), ...Array.from(old.track, (track) => track + firstOldTrack)],
+    node: [...view.node, ...old.node.map((node) => nodeOfOld[node]!)],
+    track: [...view.track, ...old.track.map((track) => track + firstOldTrack)],
     value: before(view.value),
     count: before(view.count),
     old: after(old.value),

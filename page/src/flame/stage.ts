@@ -13,7 +13,6 @@ const MIN_DRAG_PX = 4;
 const MAX_ROWS = 36;
 /** Factor of zoom per pixel of the wheel: 100 pixels, one notch, enlarge by 1.22. */
 const WHEEL_ZOOM = 1.002;
-const PX_PER_WHEEL_LINE = 16;
 
 export interface StageEvents {
   clicked(node: number, event: MouseEvent): void;
@@ -30,7 +29,7 @@ export function createStage(events: StageEvents) {
   const space = element("div", { class: "fg-space" }, canvas);
   const box = element("div", { class: "fg-scroll" }, space);
   const context = canvas.getContext("2d", { alpha: false })!;
-  const observer = new ResizeObserver(resize);
+  const observer = new ResizeObserver(() => resize() && paint());
   let frame = 0;
   let drag: { x: number; from: Span; moved: boolean; above: boolean } | null = null;
   let scene: Scene;
@@ -44,7 +43,7 @@ export function createStage(events: StageEvents) {
   canvas.addEventListener("pointerdown", dragStart);
   canvas.addEventListener("pointermove", pointerMove);
   canvas.addEventListener("pointerleave", (event) => hover(-1, event));
-  for (const type of ["click", "contextmenu"] as const) canvas.addEventListener(type, click);
+  canvas.addEventListener("click", click);
 
   /** Shows another tree from its root. */
   function show(layout: Layout, names: Names, rootLabel: string, colours: FrameColours): void {
@@ -57,6 +56,7 @@ export function createStage(events: StageEvents) {
     box.style.height = `${Math.min(layout.rows.length, MAX_ROWS) * ROW_HEIGHT}px`;
     fitSpace();
     resize();
+    redraw();
     box.scrollTop = layout.rootRow && layout.rootRow * ROW_HEIGHT - box.clientHeight / 2;
   }
 
@@ -91,10 +91,6 @@ export function createStage(events: StageEvents) {
     if (top < box.scrollTop) box.scrollTop = top - ROW_HEIGHT;
     if (top + ROW_HEIGHT > box.scrollTop + box.clientHeight) box.scrollTop = top + 2 * ROW_HEIGHT - box.clientHeight;
     redraw();
-  }
-
-  function scrollPages(pages: number): void {
-    box.scrollTop += pages * (box.clientHeight - ROW_HEIGHT);
   }
 
   function redraw(): void {
@@ -144,14 +140,19 @@ export function createStage(events: StageEvents) {
     space.style.height = `${(lastRowWithin(scene.layout, scene.below) + 1) * ROW_HEIGHT}px`;
   }
 
-  function resize(): void {
+  /** Fits the canvas into its box. A new size clears it: then it must be painted before the browser shows it. */
+  function resize(): boolean {
+    let isNew = false;
     scene.width = box.clientWidth;
     scene.height = box.clientHeight;
-    canvas.width = Math.round(scene.width * devicePixelRatio);
-    canvas.height = Math.round(scene.height * devicePixelRatio);
-    canvas.style.width = `${scene.width}px`;
-    canvas.style.height = `${scene.height}px`;
-    paint(); // A new size clears the canvas, and the browser shows it before the next animation frame.
+    for (const side of ["width", "height"] as const) {
+      const pixels = Math.round(scene[side] * devicePixelRatio);
+      if (canvas[side] === pixels) continue;
+      canvas[side] = pixels;
+      canvas.style[side] = `${scene[side]}px`;
+      isNew = true;
+    }
+    return isNew;
   }
 
   function position(event: MouseEvent) {
@@ -169,7 +170,6 @@ export function createStage(events: StageEvents) {
   }
 
   function click(event: MouseEvent): void {
-    if (event.type !== "click") event.preventDefault();
     if (!drag?.moved) events.clicked(frameUnder(event), event);
     drag = null;
   }
@@ -180,15 +180,15 @@ export function createStage(events: StageEvents) {
     events.hovered(node, event);
   }
 
+  /** Distances are pixels: Firefox gives lines only to pages that read `deltaMode`. */
   function wheel(event: WheelEvent): void {
     const { above, span, perPixel, x } = position(event);
-    const unit = event.deltaMode === 1 ? PX_PER_WHEEL_LINE : 1;
     const whole = extentOf(scene.layout, 0);
     const [sideways, down] = event.shiftKey ? [event.deltaX || event.deltaY, 0] : [event.deltaX, event.deltaY];
     if (event.ctrlKey || event.metaKey || event.altKey) {
-      setSpan(above, zoomAt(span, whole, x, WHEEL_ZOOM ** (-event.deltaY * unit)));
+      setSpan(above, zoomAt(span, whole, x, WHEEL_ZOOM ** (-event.deltaY)));
     } else if (Math.abs(sideways) > Math.abs(down)) {
-      setSpan(above, shifted(span, whole, sideways * unit * perPixel));
+      setSpan(above, shifted(span, whole, sideways * perPixel));
     } else {
       return; // The browser scrolls.
     }
@@ -210,7 +210,7 @@ export function createStage(events: StageEvents) {
   }
 
   return {
-    box, canvas, context, show, update, zoomTo, zoomBy, reveal, scrollPages, destroy,
+    box, canvas, context, show, update, zoomTo, zoomBy, reveal, destroy,
     selected: () => scene.selected,
     zoomed: () => zoomed,
   };

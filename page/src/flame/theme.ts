@@ -1,19 +1,12 @@
-// Theme tells whether the page is dark: by its own `data-theme`, else by the browser's preference. Prints are light.
+// Theme tells whether the page is dark. Prints are light.
+
+const queries = ["print", "(prefers-color-scheme: dark)"].map((query) => matchMedia(query));
 
 export function isDark(): boolean {
-  if (matchMedia("print").matches) return false;
-  const chosen = document.documentElement.dataset["theme"];
-  return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  return !queries[0]!.matches && queries[1]!.matches;
 }
 
-/** Calls `changed` after each change, until the returned function is called. */
-export function watchTheme(changed: () => void): () => void {
-  const queries = ["print", "(prefers-color-scheme: dark)"].map((query) => matchMedia(query));
-  for (const query of queries) query.addEventListener("change", changed);
-  const observer = new MutationObserver(changed);
-  observer.observe(document.documentElement, { attributeFilter: ["data-theme"] });
-  return () => {
-    observer.disconnect();
-    for (const query of queries) query.removeEventListener("change", changed);
-  };
+/** Calls `changed` after each change of the theme. */
+export function watchTheme(changed: () => void, signal: AbortSignal): void {
+  for (const query of queries) query.addEventListener("change", changed, { signal });
 }

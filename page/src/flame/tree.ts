@@ -52,8 +52,13 @@ export function aroundName(weights: Weights, name: number): Tree {
 
 /** Names from below the root to `node`; in a tree around a name, that name comes first. */
 export function pathOf(tree: Tree, node: number): number[] {
+  return ancestors(tree, node).map((at) => tree.name[at]!).filter((name) => name >= 0);
+}
+
+/** Nodes from the root to `node`. */
+export function ancestors(tree: Tree, node: number): number[] {
   const path: number[] = [];
-  for (let at = node; at >= 0 && tree.name[at]! >= 0; at = tree.parent[at]!) path.push(tree.name[at]!);
+  for (let at = node; at >= 0; at = tree.parent[at]!) path.push(at);
   return path.reverse();
 }
 
@@ -77,17 +82,13 @@ function indices(weights: Weights, keep: (node: number) => boolean): number[] {
   return kept;
 }
 
+/** The leaves of each track. */
 function groupByTop(weights: Weights, leaves: number[]): Map<number, number[]> {
-  const top = new Int32Array(weights.parent.length);
-  for (let node = 1; node < top.length; node++) {
-    const parent = weights.parent[node]!;
-    top[node] = parent === 0 ? node : top[parent]!;
-  }
   const groups = new Map<number, number[]>();
+  const top: number[] = [];
+  for (let node = 1; node < weights.parent.length; node++) top[node] = top[weights.parent[node]!] ?? node;
   for (const leaf of leaves) {
-    const group = groups.get(top[leaf]!);
-    if (group) group.push(leaf);
-    else groups.set(top[leaf]!, [leaf]);
+    if (!groups.get(top[leaf]!)?.push(leaf)) groups.set(top[leaf]!, [leaf]);
   }
   return groups;
 }

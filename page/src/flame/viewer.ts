@@ -9,7 +9,7 @@ import { type Facts, factsOf, sentence } from "./facts.ts";
 import { frameColours } from "./fills.ts";
 import { percent } from "./format.ts";
 import { type Command, commandOf, HELP } from "./keyboard.ts";
-import { ancestors, isCaller, type Layout, layOut, neighbour, rowOf } from "./layout.ts";
+import { isCaller, type Layout, layOut, neighbour, rowOf } from "./layout.ts";
 import { legendOf } from "./legend.ts";
 import { type FlameModel, SPLIT_KEYS, type Track } from "./model.ts";
 import { keepRows, type Order, type Subtree, sumOf, treeOf } from "./order.ts";
@@ -18,7 +18,7 @@ import { sourcesOf } from "./source.ts";
 import { createStage } from "./stage.ts";
 import { isDark, watchTheme } from "./theme.ts";
 import { createTooltip } from "./tooltip.ts";
-import { nodeAt, pathOf } from "./tree.ts";
+import { ancestors, nodeAt, pathOf } from "./tree.ts";
 import { trackValues } from "./weights.ts";
 
 export interface FlameOptions {
@@ -86,7 +86,8 @@ export function mountFlame(host: HTMLElement, model: FlameModel, options: FlameO
     tooltip.box,
   );
   host.append(root);
-  const unwatch = watchTheme(recolour);
+  const lifetime = new AbortController();
+  watchTheme(recolour, lifetime.signal);
   rebuild();
 
   // The tree
@@ -102,13 +103,13 @@ export function mountFlame(host: HTMLElement, model: FlameModel, options: FlameO
     whole = sumOf(source, keep);
     const isEmpty = layout.width[0]! <= 0;
     stage.box.hidden = isEmpty;
-    stage.show(layout, names, rootLabel(), frameColours(stage.context, palette(), names, tree));
+    stage.show(layout, names, rootLabel(), colours());
     stage.canvas.setAttribute("aria-label", `${rootLabel()}. ${HELP}`);
-    controls.update(source.id, order, order.kind === "around" ? rootLabel() : null, splits);
-    recolour();
+    controls.update(source.id, order, rootLabel(), splits);
+    showLegend();
     findMatches();
     zoomAndSelect(nodeAt(tree, zoomed));
-    if (isEmpty) message.textContent = "There is nothing to draw: no frame has a value.";
+    if (isEmpty) message.textContent = "Nothing to draw: no frame has a value.";
   }
 
   /** Rows that neither the filter of tracks nor a hidden subtree removes. */
@@ -117,8 +118,8 @@ export function mountFlame(host: HTMLElement, model: FlameModel, options: FlameO
     const all = sumOf(source, keepRows(source, names, keepTrack, []));
     const keep = keepRows(source, names, keepTrack, subtrees);
     const share = percent(all - sumOf(source, keep), all);
-    const again = button("Show hidden", "Shows the hidden subtrees again", () => {
-      hidden = hidden.filter((subtree) => subtree.view !== source.id);
+    const again = button("Show hidden", "", () => {
+      hidden = hidden.filter((subtree) => !subtrees.includes(subtree));
       rebuild();
     });
     hiddenNote.replaceChildren(...(subtrees.length ? [`Hidden subtrees: ${subtrees.length}, ${share} of all. `, again] : []));
@@ -156,7 +157,7 @@ export function mountFlame(host: HTMLElement, model: FlameModel, options: FlameO
   }
 
   function destroy(): void {
-    unwatch();
+    lifetime.abort();
     stage.destroy();
     root.remove();
   }
@@ -168,8 +169,8 @@ export function mountFlame(host: HTMLElement, model: FlameModel, options: FlameO
     matchIndex = -1;
     matches = pattern && find(layout!, names, pattern);
     const places = matches?.topmost.length ?? 0;
-    const share = matches ? `${percent(matches.sum, layout!.width[0]!)} in ${places} ${places === 1 ? "place" : "places"}` : "";
-    const words = matches && !places ? "no match" : share;
+    const share = places && `${percent(matches!.sum, layout!.width[0]!)} in ${places} ${places === 1 ? "place" : "places"}`;
+    const words = share || (matches ? "no match" : "");
     controls.showMatches(words, places > 0);
     const problem = pattern?.problem;
     message.textContent = problem ? `Not a regular expression (${problem}): searched as text.` : "";
@@ -192,7 +193,7 @@ export function mountFlame(host: HTMLElement, model: FlameModel, options: FlameO
     if (node < 0) return;
     select(node);
     if (event.altKey) run("hide");
-    else if (event.type === "click") stage.zoomTo(node);
+    else stage.zoomTo(node);
   }
 
   function hovered(node: number, event: PointerEvent): void {
@@ -219,8 +220,6 @@ export function mountFlame(host: HTMLElement, model: FlameModel, options: FlameO
       case "next": return stepMatch(1);
       case "previous": return stepMatch(-1);
       case "root": return moveTo(0);
-      case "page-up": return stage.scrollPages(-1);
-      case "page-down": return stage.scrollPages(1);
       case "hide": return hide(selected);
       case "around": return showAround(layout!.tree.name[selected]!);
       case "copy-name": return copy(labelOf(selected));
@@ -268,7 +267,7 @@ export function mountFlame(host: HTMLElement, model: FlameModel, options: FlameO
 
   function copy(text: string): void {
     void copyText(text).then((worked) => {
-      const result = worked ? "Copied." : "This page may not copy: select the name below the picture.";
+      const result = worked ? "Copied." : "Copying is forbidden here: select the name below.";
       message.textContent = spoken.textContent = result;
     });
   }
@@ -283,8 +282,16 @@ export function mountFlame(host: HTMLElement, model: FlameModel, options: FlameO
     return isDark() ? DARK : LIGHT;
   }
 
+  function colours() {
+    return frameColours(stage.context, palette(), names, layout!.tree);
+  }
+
   function recolour(): void {
-    stage.update({ colours: frameColours(stage.context, palette(), names, layout!.tree) });
+    stage.update({ colours: colours() });
+    showLegend();
+  }
+
+  function showLegend(): void {
     legend.replaceChildren(...legendOf(palette(), layout!.tree, names));
   }
 
