@@ -48,6 +48,29 @@ export interface RankSteps {
   slowPercent: number;
 }
 
+/** Slices of a stream or of a launching thread, sorted by start, in ns. */
+export interface TimelineRowData {
+  label: string;
+  thread: boolean;
+  start: number[];
+  length: number[];
+  /** Index of the name; of several slices that were merged, of the longest. */
+  name: number[];
+  count: number[];
+  busy: number[];
+}
+
+export interface TimelineData {
+  end: number;
+  /** Slices with smaller gaps are merged. */
+  gap: number;
+  /** Activities and rows that are left out. */
+  skipped: number;
+  left: number;
+  names: string[];
+  rows: TimelineRowData[];
+}
+
 export interface Panel {
   id: string;
   title: string;
@@ -83,4 +106,5 @@ export interface Report extends FlameModel {
   notRecorded: { what: string; how: string }[];
   views: PageView[];
   panels: Panel[];
+  timeline?: TimelineData;
 }

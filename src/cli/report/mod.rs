@@ -111,7 +111,10 @@ fn page_bytes(sources: &[Source], old: &[Source], names: &NameFlags, console: Co
     let job = read(sources)?;
     let old = if old.is_empty() { None } else { Some(read(old)?) };
     let head = first_screen::head(&job, old.as_ref());
-    let members = format!("{},\"panels\":{}", head.json(), panels::all(&job, old.as_ref()));
+    let mut members = format!("{},\"panels\":{}", head.json(), panels::all(&job, old.as_ref()));
+    if !job.timeline.is_empty() {
+        members += &format!(",\"timeline\":{}", job.timeline.json());
+    }
     // Four characters of base64 are three bytes.
     let data = write_data(&members, &job.views, old.as_ref().map(|old| &old.views), MAX_DATA_BYTES / 4 * 3)?;
     let mut page = Vec::new();

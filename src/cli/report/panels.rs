@@ -17,7 +17,7 @@ const MAX_NAME_CHARS: usize = 1_000;
 /// Returns all panels as JSON.
 pub(super) fn all(job: &Job, old: Option<&Job>) -> String {
     let mut panels: Vec<Value> = old.map(|old| changes(job, old)).into_iter().collect();
-    panels.extend([kernels(job), functions(job), steps(job), ranks(job), timeline(job), absent_views(job)]);
+    panels.extend([timeline(job), kernels(job), functions(job), steps(job), ranks(job), absent_views(job)]);
     Value::from(panels).to_string()
 }
 
@@ -202,17 +202,12 @@ fn ranks(job: &Job) -> Value {
     panel
 }
 
+/// Returns the panel of the timeline, whose data is a member of the page's data, because it is large.
 fn timeline(job: &Job) -> Value {
     let mut panel = json!({"id": "timeline", "title": "Timeline"});
-    let file = job.files();
-    panel["why"] = match job.ranks.iter().any(|rank| rank.has_only_sums) {
-        true => "A timeline needs every call: record with `gpuflame run --rows COMMAND`.".to_owned(),
-        false => format!(
-            "The file has every call: `gpuflame timeline {file}` prints the timeline, and `gpuflame convert {file} --to \
-             perfetto -o run.pftrace` writes it for ui.perfetto.dev."
-        ),
+    if job.timeline.is_empty() {
+        panel["why"] = "A timeline needs every call: record with `gpuflame run --rows COMMAND`.".into();
     }
-    .into();
     panel
 }
 

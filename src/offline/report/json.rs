@@ -138,7 +138,7 @@ fn view_json(head: &str, view: &ReducedView, names: &mut UsedNames) -> String {
     text + "}"
 }
 
-fn push_list<T: std::fmt::Display>(text: &mut String, name: &str, numbers: impl Iterator<Item = T>) {
+pub(super) fn push_list<T: std::fmt::Display>(text: &mut String, name: &str, numbers: impl Iterator<Item = T>) {
     let _ = write!(text, ",\"{name}\":[");
     for (at, number) in numbers.enumerate() {
         let _ = write!(text, "{}{number}", comma(at));
