@@ -21,7 +21,8 @@ pub(super) struct KernelChange<'a> {
 /// Returns the work whose number or time differs, the largest difference of time first.
 pub(super) fn kernel_changes<'a>(job: &'a Job, old: &'a Job) -> Vec<KernelChange<'a>> {
     let names: BTreeSet<&String> = job.work.kernels.keys().chain(old.work.kernels.keys()).collect();
-    let durations = |of: &Job, name: &String| of.work.kernels.get(name).map_or(Durations::default(), |row| row.durations);
+    let durations =
+        |of: &Job, name: &String| of.work.kernels.get(name).map_or(Durations::default(), |row| row.durations);
     let mut all: Vec<KernelChange<'_>> = names
         .into_iter()
         .map(|name| KernelChange { name, before: durations(old, name), now: durations(job, name) })

@@ -27,7 +27,6 @@ pub(super) struct RankFacts {
     pub(super) bars: Vec<DeviceBar>,
     pub(super) steps: RankSteps,
     pub(super) kind: Kind,
-    pub(super) has_only_sums: bool,
 }
 
 /// All runs of a page.
@@ -128,7 +127,6 @@ fn rank_facts(source: &Source, rank: u32, profile: &Profile, facts: &Facts, answ
         bars: device_bars(profile),
         steps: RankSteps::new(rank, profile.step_series()),
         kind: facts.kind,
-        has_only_sums: facts.has_only_sums,
     }
 }
 

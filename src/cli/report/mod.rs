@@ -24,8 +24,8 @@ use super::open_file::open_in_browser;
 use super::output::Target;
 use super::ranks::{self, SameRank};
 use gpuflame_model::error::Result;
-use job::Job;
 use gpuflame_offline::report::write_data;
+use job::Job;
 
 /// Maximum size in bytes of the data in a page, as base64.
 const MAX_DATA_BYTES: usize = 15_000_000;

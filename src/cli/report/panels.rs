@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
+use super::comparison::{self, KernelChange};
 use super::job::Job;
 use super::rank_panel;
 use super::work_panels::{FunctionRow, KernelRow};
-use super::comparison::{self, KernelChange};
 use gpuflame_export::short_kernels;
 use gpuflame_offline::analysis::compare_durations;
 
@@ -41,8 +41,14 @@ fn changes(job: &Job, old: &Job) -> Value {
         let percent = |from: f64, to: f64| (from > 0.0).then(|| 100.0 * (to - from) / from);
         let average = (now.count > 0).then(|| percent(before.mean(), now.mean())).flatten();
         json!([
-            named(name, short.get(name)), now.nanos as i64 - before.nanos as i64,
-            percent(before.nanos as f64, now.nanos as f64), before.nanos, now.nanos, before.count, now.count, average,
+            named(name, short.get(name)),
+            now.nanos as i64 - before.nanos as i64,
+            percent(before.nanos as f64, now.nanos as f64),
+            before.nanos,
+            now.nanos,
+            before.count,
+            now.count,
+            average,
             compare_durations(before, now).word()
         ])
     };

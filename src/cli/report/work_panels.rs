@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use gpuflame_explain::join::{Launched, Origin, Sink};
 use gpuflame_export::{NameFolding, folded_names, user_function, work_name};
 use gpuflame_model::profile::views::{CPU, GPU, OFF_CPU};
 use gpuflame_model::profile::{Profile, add_to};
-use gpuflame_explain::join::{Launched, Origin, Sink};
 use gpuflame_model::record::{Activity, CorrelationId, IdMap, Work};
 use gpuflame_offline::analysis::{Durations, LaunchDelays};
 

@@ -97,7 +97,9 @@ impl Timeline {
                 let thread = context.map_or_else(|| "thread".to_owned(), |it| threads.name(it.thread));
                 let start = launched.time.0 - zero;
                 let times = (start, start + u64::from(launched.duration));
-                rows.entry((true, before.clone() + &thread)).or_insert_with(Vec::new).push(single(times, launch_name));
+                rows.entry((true, before.clone() + &thread))
+                    .or_insert_with(Vec::new)
+                    .push(single(times, launch_name));
             }
         }
         for ((is_thread, label), mut slices) in rows {
