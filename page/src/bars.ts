@@ -37,7 +37,7 @@ function row(bar: Bar): HTMLElement {
     piece.style.width = `${share}%`;
     track.append(piece);
   }
-  return element("div", { class: "bar-row" }, element("span", { class: "bar-label" }, bar.label), track);
+  return element("div", { class: "bar-row" }, element("span", { class: "bar-label" }, bar.label), track, element("span", { class: "bar-time" }, human(bar.ns, "ns")));
 }
 
 function words(bar: Bar): string {

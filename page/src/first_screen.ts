@@ -15,6 +15,7 @@ export function firstScreen(report: Report, show: (view: string) => void): HTMLE
     { id: "summary", "aria-label": "Summary" },
     element("h1", {}, report.title),
     element("p", { class: "first-line" }, report.firstLine),
+    ...report.culprits.map((line) => element("p", { class: "second-line" }, ...sentence(line))),
     bars(report.bars),
     findings(report, show),
     element("ul", { class: "answers" }, ...report.answers.map((line) => element("li", {}, ...sentence(line)))),
@@ -54,7 +55,8 @@ function card(finding: Finding, show: (view: string) => void): HTMLElement {
     { class: "finding-head" },
     element("span", { class: finding.bad ? "cost bad" : "cost" }, cost),
     time === "" ? null : element("span", { class: "cost-time" }, time),
-    element("span", { class: "finding-id" }, finding.id.replaceAll("_", " ")),
+    element("span", { class: "finding-what" }, finding.what),
+    element("code", { class: "finding-id" }, finding.id),
   );
   const open = element("button", { type: "button", class: "link" }, "show in the flame graph");
   open.addEventListener("click", () => show(finding.view));
@@ -62,7 +64,7 @@ function card(finding: Finding, show: (view: string) => void): HTMLElement {
     "li",
     { class: "finding" },
     head,
-    finding.culprit === "" ? null : element("p", { class: "culprit" }, finding.culprit),
+    finding.culprit === "" ? null : element("p", { class: "culprit", title: finding.culprit }, finding.culprit),
     element("p", { class: "why" }, ...sentence(finding.why)),
     command(finding.command),
     open,

@@ -69,6 +69,8 @@ export interface Report extends FlameModel {
   version: number;
   title: string;
   firstLine: string;
+  /** Sentences that name the culprit. */
+  culprits: string[];
   answers: string[];
   complete: string;
   bars: Bar[];

@@ -6,8 +6,16 @@ import type { Cell, TableData } from "./report.ts";
 /** Rows that are shown at first, and more by each click. */
 const PAGE_ROWS = 30;
 
+/** Returns the table without the columns of which nothing is known. */
+export function withoutUnknown(data: TableData): TableData {
+  const kept = data.columns.map((_, at) => at).filter((at) => data.rows.some((row) => (row[at] ?? null) !== null));
+  const pick = <T>(list: T[]) => kept.map((at) => list[at]!);
+  return { ...data, columns: pick(data.columns), rows: data.rows.map(pick) };
+}
+
 /** Returns the table. `open`, if given, is called with the short name of a row that was chosen. */
-export function table(data: TableData, label: string, open?: (name: string) => void): HTMLElement {
+export function table(all: TableData, label: string, open?: (name: string) => void): HTMLElement {
+  const data = withoutUnknown(all);
   let [sortedBy, falling, limit, filter] = [-1, true, PAGE_ROWS, ""];
   const body = element("tbody");
   const status = element("p", { class: "table-status", role: "status" });
@@ -29,8 +37,8 @@ export function table(data: TableData, label: string, open?: (name: string) => v
       else head.removeAttribute("aria-sort");
     });
     more.hidden = rows.length <= limit;
-    const all = data.more > 0 ? `; ${grouped(data.more)} smaller ones are not on the page` : "";
-    status.textContent = `${grouped(Math.min(limit, rows.length))} of ${grouped(rows.length)} rows${all}`;
+    const left = data.more > 0 ? `; ${grouped(data.more)} smaller ones are not on the page` : "";
+    status.textContent = `${grouped(Math.min(limit, rows.length))} of ${grouped(rows.length)} rows${left}`;
   };
   more.addEventListener("click", () => {
     limit += PAGE_ROWS * 10;

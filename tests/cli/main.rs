@@ -21,6 +21,7 @@ mod mcp;
 mod merge;
 mod names;
 mod passes;
+mod report;
 mod run;
 mod schema;
 mod steps;

@@ -2,15 +2,16 @@
 
 use super::super::shorten::{MAX_NAME_CHARS, shortened};
 use super::super::summary::quoted_for_shell;
-use super::job::Job;
+use super::super::table_output::group_digits;
+use super::bars::DeviceBar;
+use super::job::{Job, RankFacts};
 use gpuflame_export::percent;
+use gpuflame_model::profile::saturating_sum;
 use gpuflame_offline::analysis::{Finding, Severity};
 use serde_json::{Value, json};
 
 /// Maximum number of findings that a page lists. The first screen shows three.
 const MAX_FINDINGS: usize = 12;
-/// Maximum number of ranks that have a sentence.
-const MAX_RANKS: usize = 8;
 
 /// A finding, with the command that shows more about it.
 pub(super) struct PageFinding {
@@ -29,7 +30,9 @@ pub(super) struct PageFinding {
 pub(super) struct Head {
     pub(super) title: String,
     pub(super) first_line: String,
-    /// Further sentences, the most important first.
+    /// Sentences that name the culprit: the cause of idle time, and what bounds the run.
+    pub(super) culprits: Vec<String>,
+    /// Further sentences.
     pub(super) answers: Vec<String>,
     pub(super) complete: String,
     bars: Vec<Value>,
@@ -40,19 +43,21 @@ pub(super) struct Head {
 }
 
 pub(super) fn head(job: &Job) -> Head {
-    let (first_line, answers) = match &job.ranks[..] {
+    let (first_line, culprits, answers) = match &job.ranks[..] {
         [one] => {
             let mut sentences = one.answers.sentences.iter().cloned();
             let first = sentences.next().unwrap_or_default();
-            (first, sentences.chain(one.work.clone()).chain(one.answers.scope.clone()).collect())
+            let more = one.work.clone().into_iter().chain(one.answers.scope.clone());
+            (first, sentences.collect(), more.collect())
         }
-        _ => job_sentences(job),
+        _ => (job_line(job), Vec::new(), Vec::new()),
     };
     let severities =
         |severity| job.findings.iter().filter(move |finding| finding.severity == severity).count();
     Head {
         title: job.title(),
         first_line,
+        culprits,
         answers,
         complete: complete_line(job),
         bars: bars(job),
@@ -71,26 +76,30 @@ pub(super) fn head(job: &Job) -> Head {
     }
 }
 
-/// Returns the first line and the sentences of a job of several ranks.
-fn job_sentences(job: &Job) -> (String, Vec<String>) {
-    let bars = || job.ranks.iter().flat_map(|rank| &rank.bars);
-    let (busy, window) = (bars().map(|bar| bar.busy).sum::<u64>(), bars().map(|bar| bar.window).sum::<u64>());
-    let first = format!("{} ranks: GPUs busy {:.1} % of the time", job.ranks.len(), percent(busy, window));
-    let sentence = |rank: &super::job::RankFacts| {
-        let line = rank.answers.sentences.first();
-        format!("rank {}: {}", rank.rank, line.map_or("", |line| line))
+/// Returns the first line of a job of several ranks, with the ranks that were busy for the smallest and the largest share.
+fn job_line(job: &Job) -> String {
+    let sums = |bars: &[DeviceBar]| {
+        let sum = |of: fn(&DeviceBar) -> u64| saturating_sum(bars.iter().map(of));
+        (sum(|bar| bar.busy), sum(|bar| bar.window))
     };
-    let mut all: Vec<String> = job.ranks.iter().take(MAX_RANKS).map(sentence).collect();
-    if let Some(more) = job.ranks.len().checked_sub(MAX_RANKS).filter(|more| *more > 0) {
-        all.push(format!("and {more} more ranks"));
+    let of_ranks: Vec<(u32, (u64, u64))> =
+        job.ranks.iter().map(|rank| (rank.rank, sums(&rank.bars))).collect();
+    let busy = saturating_sum(of_ranks.iter().map(|(_, (busy, _))| *busy));
+    let window = saturating_sum(of_ranks.iter().map(|(_, (_, window))| *window));
+    let mut line = format!("{} ranks: GPUs busy {:.1} % of the time", job.ranks.len(), percent(busy, window));
+    let mut shares: Vec<(f64, u32)> =
+        of_ranks.iter().map(|(rank, (busy, window))| (percent(*busy, *window), *rank)).collect();
+    shares.sort_by(|a, b| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal));
+    if let (Some((low, idle)), Some((high, busy))) = (shares.first(), shares.last()) {
+        line += &format!(", from {low:.1} % (rank {idle}) to {high:.1} % (rank {busy})");
     }
-    (first, all)
+    line
 }
 
 /// Returns the completeness of the run, or of the first rank that is incomplete.
 fn complete_line(job: &Job) -> String {
     let [one] = &job.ranks[..] else {
-        let is_incomplete = |rank: &&super::job::RankFacts| rank.answers.complete.starts_with("not complete");
+        let is_incomplete = |rank: &&RankFacts| rank.answers.complete.starts_with("not complete");
         let incomplete = job.ranks.iter().filter(is_incomplete).count();
         let shown = job.ranks.iter().find(is_incomplete).or(job.ranks.first());
         let line =
@@ -130,11 +139,23 @@ fn page_finding(finding: &Finding, job: &Job) -> Option<PageFinding> {
         share: finding.cost.filter(|_| job.wall > 0).map(|cost| percent(cost, job.wall)),
         cost: finding.cost,
         what: finding.what,
-        why: shortened(&finding.why, 4 * MAX_NAME_CHARS),
+        why: with_count(finding, is_bad),
         culprit: shortened(&finding.culprit, 2 * MAX_NAME_CHARS),
         command,
         view,
     })
+}
+
+/// Returns why a finding matters. Wrong data also has its number of occurrences.
+fn with_count(finding: &Finding, is_bad: bool) -> String {
+    let why = shortened(&finding.why, 4 * MAX_NAME_CHARS);
+    match finding.figures.filter(|_| is_bad) {
+        Some(figures) if figures.of > 0 => {
+            format!("{} of {}: {why}", group_digits(figures.count), group_digits(figures.of))
+        }
+        Some(figures) => format!("{}: {why}", group_digits(figures.count)),
+        None => why,
+    }
 }
 
 /// Returns the command that shows more about a finding, and the view of the page that shows it.
@@ -178,7 +199,8 @@ impl Head {
         let missing: Vec<Value> =
             self.not_recorded.iter().map(|(what, how)| json!({"what": what, "how": how})).collect();
         let all = json!({
-            "version": 1, "title": self.title, "firstLine": self.first_line, "answers": self.answers,
+            "version": 1, "title": self.title, "firstLine": self.first_line,
+            "culprits": self.culprits, "answers": self.answers,
             "complete": self.complete, "bars": self.bars, "findings": findings, "noneFound": self.none_found,
             "notRecorded": missing,
         });

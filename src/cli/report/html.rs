@@ -12,7 +12,6 @@ const STYLE: &str = include_str!("page.css");
 
 /// A page.
 pub(super) struct Page<'a> {
-    pub(super) title: &'a str,
     pub(super) head: &'a Head,
     /// Data of the script, compressed as zlib.
     pub(super) data: &'a [u8],
@@ -21,7 +20,7 @@ pub(super) struct Page<'a> {
 impl Page<'_> {
     /// Writes the page. Its policy allows this script and this style only, and no connection.
     pub(super) fn write(&self, out: &mut dyn Write) -> Result<()> {
-        let title = escaped(self.title);
+        let title = escaped(&self.head.title);
         write!(
             out,
             "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -44,9 +43,9 @@ impl Page<'_> {
 
     /// Writes the sentences as text, which the script replaces.
     fn write_plain(&self, out: &mut dyn Write) -> Result<()> {
-        let Head { first_line, answers, complete, findings, none_found, .. } = self.head;
-        writeln!(out, "<main id=\"app\">\n<h1>{}</h1>", escaped(self.title))?;
-        for line in std::iter::once(first_line).chain(answers).chain([complete]) {
+        let Head { first_line, culprits, answers, complete, findings, none_found, .. } = self.head;
+        writeln!(out, "<main id=\"app\">\n<h1>{}</h1>", escaped(&self.head.title))?;
+        for line in std::iter::once(first_line).chain(culprits).chain(answers).chain([complete]) {
             writeln!(out, "<p>{}</p>", escaped(line))?;
         }
         writeln!(out, "<ul>")?;

@@ -1,14 +1,13 @@
 //! The runs of a page: one run, or the ranks of a job.
 
 use super::super::console::Console;
-use super::super::heading::heading;
 use super::super::input::{Facts, Source};
 use super::super::name_flags::NameFlags;
 use super::super::summary::{Answers, quoted_for_shell, summarize, wall};
 use super::bars::{DeviceBar, device_bars};
 use super::step_panel::RankSteps;
 use super::work_panels::WorkSums;
-use gpuflame_export::{Options, work_line};
+use gpuflame_export::{Options, run_facts, work_line};
 use gpuflame_model::error::Result;
 use gpuflame_model::profile::Profile;
 use gpuflame_offline::analysis::{
@@ -125,4 +124,17 @@ fn rank_facts(source: &Source, rank: u32, profile: &Profile, facts: &Facts, answ
         kind: facts.kind,
         has_only_sums: facts.has_only_sums,
     }
+}
+
+/// Returns the program and the facts of its run: `train.py (process 4711), rank 3: GPU 0 busy 34.5 % of 3.700 s of steps`. A
+/// trace without a program has the name of its file, without folders.
+fn heading(source: &Source, profile: &Profile) -> String {
+    let name = match profile.process().filter(|(_, program)| !program.is_empty()) {
+        Some((process, program)) => format!("{program} (process {process})"),
+        None => {
+            let text = source.to_string();
+            text.rsplit('/').next().unwrap_or(&text).to_owned()
+        }
+    };
+    name + &run_facts(profile, ": ", true)
 }

@@ -61,7 +61,8 @@ impl Report {
         if self.open && target == Target::Stdout {
             return Err(usage_error("--open needs a file; name one with `-o report.html`"));
         }
-        write_page(&sources, &target, &self.names, console)?;
+        let page = page_bytes(&sources, &self.names, console)?;
+        target.write(console, |out| Ok(out.write_all(&page)?))?;
         if let (Target::File(path), true) = (&target, self.open) {
             open_in_browser(path, console);
         }
@@ -93,21 +94,24 @@ pub(super) fn page_path(input: &Path) -> PathBuf {
     name.with_extension("html")
 }
 
-/// Reads the runs and writes their page. Several sources are the ranks of a job.
-pub(super) fn write_page(
-    sources: &[Source],
-    target: &Target,
-    names: &NameFlags,
-    console: Console,
-) -> Result<()> {
+/// Reads the runs and returns their page. Several sources are the ranks of a job.
+fn page_bytes(sources: &[Source], names: &NameFlags, console: Console) -> Result<Vec<u8>> {
     let numbers = ranks::assign_ranks(sources, false, SameRank::Refused)?;
     let job = job::Job::read(sources, &numbers, names, console)?;
-    let (head, title) = (first_screen::head(&job), job.title());
+    let head = first_screen::head(&job);
     let members = format!("{},\"panels\":{}", head.json(), panels::all(&job));
     // Four characters of base64 are three bytes.
     let data = write_data(&members, &job.views, MAX_DATA_BYTES / 4 * 3)?;
-    let page = html::Page { title: &title, head: &head, data: &data };
-    target.write(console, |out| page.write(out))
+    let mut page = Vec::new();
+    html::Page { head: &head, data: &data }.write(&mut page)?;
+    Ok(page)
+}
+
+/// Writes the page of a run that has just ended. Its remarks were printed by the run.
+pub(super) fn write_run_page(sources: &[Source], target: &Target, console: Console) -> Result<()> {
+    let quiet = Console { quiet: true, ..console };
+    let page = page_bytes(sources, &NameFlags::default(), quiet)?;
+    target.write(console, |out| Ok(out.write_all(&page)?))
 }
 
 #[cfg(test)]

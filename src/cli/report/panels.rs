@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::job::Job;
 use super::rank_panel;
 use super::work_panels::{FunctionRow, KernelRow};
+use gpuflame_export::short_kernels;
 
 /// Maximum number of rows of a table. The page says how many more there are.
 const MAX_ROWS: usize = 3_000;
@@ -21,6 +22,14 @@ fn table(columns: &[(&str, &str)], rows: Vec<Value>, all: usize) -> Value {
     let columns: Vec<Value> =
         columns.iter().map(|(title, unit)| json!({"title": title, "unit": unit})).collect();
     json!({"columns": columns, "more": all - rows.len(), "rows": rows})
+}
+
+/// Returns a name with its short form, if it has one.
+fn named(name: &str, short: Option<&String>) -> Value {
+    match short {
+        Some(short) => json!([cut(short), cut(name)]),
+        None => cut(name).into(),
+    }
 }
 
 fn cut(name: &str) -> String {
@@ -46,11 +55,15 @@ fn kernels(job: &Job) -> Value {
     let total = job.work.kernels.values().map(|row| row.nanos).fold(0_u64, u64::saturating_add);
     let mut all: Vec<(&String, &KernelRow)> = job.work.kernels.iter().collect();
     all.sort_by(|a, b| b.1.nanos.cmp(&a.1.nanos).then_with(|| a.0.cmp(b.0)));
+    let short = short_kernels(all.iter().filter(|(_, row)| row.is_kernel).map(|(name, _)| name.as_str()));
     let row = |(name, row): &(&String, &KernelRow)| {
         let share = (total > 0).then(|| 100.0 * row.nanos as f64 / total as f64);
         let delay = (row.delay.count > 0).then(|| row.delay.nanos / row.delay.count);
         let [p50, p95] = row.percentiles.map_or([None; 2], |[p50, p95]| [Some(p50), Some(p95)]);
-        let text = if row.is_kernel { cut(name) } else { format!("[{}]", cut(name)) };
+        let text = match row.is_kernel {
+            true => named(name, short.get(name.as_str())),
+            false => format!("[{}]", cut(name)).into(),
+        };
         json!([
             text,
             row.nanos,
