@@ -25,7 +25,7 @@ export interface StageEvents {
 export type Stage = ReturnType<typeof createStage>;
 
 export function createStage(events: StageEvents) {
-  const canvas = element("canvas", { tabindex: "0", role: "application", "aria-roledescription": "flame graph" });
+  const canvas = element("canvas", { tabindex: "0", role: "application" });
   const space = element("div", { class: "fg-space" }, canvas);
   const box = element("div", { class: "fg-scroll" }, space);
   const context = canvas.getContext("2d", { alpha: false })!;

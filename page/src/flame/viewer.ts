@@ -81,7 +81,7 @@ export function mountFlame(host: HTMLElement, model: FlameModel, options: FlameO
     stage.box,
     details.box,
     legend,
-    element("p", { class: "fg-help" }, HELP),
+    element("p", { class: "fg-kind" }, HELP),
     spoken,
     tooltip.box,
   );
@@ -104,7 +104,7 @@ export function mountFlame(host: HTMLElement, model: FlameModel, options: FlameO
     const isEmpty = layout.width[0]! <= 0;
     stage.box.hidden = isEmpty;
     stage.show(layout, names, rootLabel(), colours());
-    stage.canvas.setAttribute("aria-label", `${rootLabel()}. ${HELP}`);
+    stage.canvas.setAttribute("aria-label", `Flame graph: ${rootLabel()}`);
     controls.update(source.id, order, rootLabel(), splits);
     showLegend();
     findMatches();
