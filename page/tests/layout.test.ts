@@ -30,7 +30,7 @@ test("siblings are side by side, the largest first", () => {
   assert.deepEqual(place("copy"), [3, 37, 10]);
 });
 
-test("a look-up finds the frame, and nothing beside or below the stacks", () => {
+test("a look-up finds the frame, and nothing outside the stacks", () => {
   const { made, named } = layout();
   assert.equal(frameAt(made, 2, 36.9), named("decode"));
   assert.equal(frameAt(made, 2, 37), named("load"));

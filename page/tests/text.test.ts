@@ -38,7 +38,7 @@ test("facts of a frame: total, count, average, shares", () => {
   assert.deepEqual(facts.numbers, [["total", "40 ns"], ["count", "2"], ["average", "20 ns"], ["of its parent", "40 %"], ["of all", "20 %"]]);
 });
 
-test("characters that hide others are visible", () => {
+test("characters that hide or reorder text are visible", () => {
   assert.equal(visible("a\u202eb\u0000c\nd"), "a\ufffdb\ufffdc\ufffdd");
   assert.equal(visible("<img onerror=x> ü 漢"), "<img onerror=x> ü 漢");
 });

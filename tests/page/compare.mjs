@@ -127,7 +127,7 @@ const zoom = {
   },
 };
 
-/** In the page, before its scripts: notes when a viewer is drawn that does not say so itself, and times changes. */
+/** In the page, before its scripts: notes when speedscope is drawn (the two pages note it themselves), and measures changes. */
 function installTimer() {
   const lookForSpeedscope = () => {
     if (!document.title.includes('stacks')) setTimeout(lookForSpeedscope, 1);

@@ -1,4 +1,4 @@
-// Details shows the selected frame below the picture, with what can be done with it: for keyboards and touch, which have no tooltip.
+// Details shows the selected frame below the picture, with buttons for its actions: for keyboards and touch, which have no tooltip.
 import { button, element } from "./dom.ts";
 import { type Facts, factLines } from "./facts.ts";
 import type { Command } from "./keyboard.ts";

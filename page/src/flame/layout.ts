@@ -10,7 +10,7 @@ export interface Span {
 
 export interface Layout {
   tree: Tree;
-  /** What a frame's width shows: the total of this run, or of the other. */
+  /** Width of each frame: its total in this run, or in the other. */
   width: Float64Array;
   start: Float64Array;
   depth: Int32Array;

@@ -8,10 +8,10 @@ const INVISIBLE = /[\0-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufef
 /** The mark that folded stacks put on a kernel's name; the colour shows the same. */
 const KERNEL_MARK = /\s*\[GPU\d*_Kernel\]\s*/;
 
-/** What Python's functions and modules begin with: where they are. */
+/** File and line, at the start of the names of Python's functions. */
 const PLACE = /^(\S+\.py\(\d+\)|nn\.Module): /;
 
-/** The text of a frame with room for so many characters: without its mark and, if need be, its place. */
+/** The text of a frame with room for `room` characters: without its mark, and without its place if that is too long. */
 export function fitted(name: string, room: number): string {
   const label = name.replace(KERNEL_MARK, "");
   return shorten(label.length <= room ? label : label.replace(PLACE, ""), room);

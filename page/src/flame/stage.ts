@@ -16,7 +16,7 @@ const WHEEL_ZOOM = 1.002;
 
 export interface StageEvents {
   clicked(node: number, event: MouseEvent): void;
-  /** `node` is -1 outside of all frames. */
+  /** `node` is -1 outside the frames. */
   hovered(node: number, event: PointerEvent): void;
   key(event: KeyboardEvent): void;
   zoomChanged(): void;
