@@ -16,6 +16,7 @@ export function firstScreen(report: Report, show: (view: string) => void): HTMLE
     element("h1", {}, report.title),
     element("p", { class: "first-line" }, report.firstLine),
     ...report.culprits.map((line) => element("p", { class: "second-line" }, ...sentence(line))),
+    ...report.changes.map((line) => element("p", { class: "change" }, line)),
     bars(report.bars),
     findings(report, show),
     element("ul", { class: "answers" }, ...report.answers.map((line) => element("li", {}, ...sentence(line)))),

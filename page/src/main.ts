@@ -7,6 +7,7 @@ import { type FlameHandle, mountFlame } from "./flame/index.ts";
 import { panel } from "./panels.ts";
 import type { Report } from "./report.ts";
 import { Selection } from "./selection.ts";
+import { timeline } from "./timeline.ts";
 
 function draw(app: HTMLElement, report: Report): void {
   const selection = new Selection();
@@ -23,6 +24,8 @@ function draw(app: HTMLElement, report: Report): void {
   };
   const panels = report.panels.filter((one) => !one.absent || one.absent.length > 0);
   const sections = panels.map((data) => panel(data, selection, find));
+  const slices = sections.find((section) => section.id === "timeline");
+  if (report.timeline && slices) slices.append(timeline(report.timeline));
   const links = [graph, ...sections].map((section) => {
     const go = element("button", { type: "button" }, section.querySelector("h2")?.textContent ?? "");
     go.addEventListener("click", () => section.scrollIntoView());
@@ -30,7 +33,7 @@ function draw(app: HTMLElement, report: Report): void {
   });
   const menu = element("nav", { "aria-label": "Parts of the page" }, element("ul", {}, ...links));
   app.replaceChildren(firstScreen(report, show), menu, graph, ...sections);
-  handle = mountFlame(host, report);
+  handle = mountFlame(host, report, report.against ? { against: report.against } : {});
 }
 
 /** Returns a regular expression that finds the text itself. */

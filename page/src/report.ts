@@ -32,7 +32,7 @@ export type NameCell = string | [short: string, full: string];
 export type Cell = NameCell | number | null;
 
 export interface TableData {
-  columns: { title: string; unit: "name" | "ns" | "percent" | "count" | "id" }[];
+  columns: { title: string; unit: "name" | "ns" | "percent" | "count" | "id" | "change" | "change_percent" }[];
   rows: Cell[][];
   /** Number of rows that the page leaves out. */
   more: number;
@@ -46,6 +46,29 @@ export interface RankSteps {
   kinds: { name: string; count: number; ns: number; p50: number; p95: number; max: number; longest: number }[];
   groups: StepGroup[];
   slowPercent: number;
+}
+
+/** Slices of a stream or of a launching thread, sorted by start, in ns. */
+export interface TimelineRowData {
+  label: string;
+  thread: boolean;
+  start: number[];
+  length: number[];
+  /** Index of the name; of several slices that were merged, of the longest. */
+  name: number[];
+  count: number[];
+  busy: number[];
+}
+
+export interface TimelineData {
+  end: number;
+  /** Slices with smaller gaps are merged. */
+  gap: number;
+  /** Activities and rows that are left out. */
+  skipped: number;
+  left: number;
+  names: string[];
+  rows: TimelineRowData[];
 }
 
 export interface Panel {
@@ -71,6 +94,10 @@ export interface Report extends FlameModel {
   firstLine: string;
   /** Sentences that name the culprit. */
   culprits: string[];
+  /** Sentences about the change since the older run. */
+  changes: string[];
+  /** Views of the older run. */
+  against?: FlameModel;
   answers: string[];
   complete: string;
   bars: Bar[];
@@ -79,4 +106,5 @@ export interface Report extends FlameModel {
   notRecorded: { what: string; how: string }[];
   views: PageView[];
   panels: Panel[];
+  timeline?: TimelineData;
 }

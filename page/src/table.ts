@@ -1,6 +1,6 @@
 // A table that is sorted by a click on a column and filtered by a text.
 import { element } from "./flame/dom.ts";
-import { grouped, human } from "./flame/format.ts";
+import { grouped, human, signed } from "./flame/format.ts";
 import type { Cell, TableData } from "./report.ts";
 
 /** Rows that are shown at first, and more by each click. */
@@ -74,6 +74,8 @@ function tableRow(data: TableData, row: Cell[], open?: (name: string) => void): 
 export function text(value: Cell, unit: TableData["columns"][number]["unit"]): string {
   if (typeof value !== "number") return value === null ? "–" : String(value);
   if (unit === "ns") return human(value, "ns");
+  if (unit === "change") return signed(value, "ns");
+  if (unit === "change_percent") return `${value > 0 ? "+" : ""}${value.toFixed(1)} %`;
   return unit === "percent" ? `${value.toFixed(1)} %` : grouped(value);
 }
 

@@ -125,9 +125,16 @@ fn two_functions(path: &Path, slower_us: u64) {
         trace
             .slice("user_annotation", &format!("ProfilerStep#{at}"), 9, start, start + 990)
             .python("train.py(3): forward", 9, start + 10, start + 400)
-            .launch(2 * at, "void gemm<float, 4>(float*)", 9, start + 20, start + 40, start + 140 + slower_us)
+            .launch(
+                2 * at + 1,
+                "void gemm<float, 4>(float*)",
+                9,
+                start + 20,
+                start + 40,
+                start + 140 + slower_us,
+            )
             .python("train.py(9): <img src=x onerror=alert(1)>", 9, start + 500, start + 900)
-            .launch(2 * at + 1, "</script><script>alert(2)", 9, start + 510, start + 530, start + 560);
+            .launch(2 * at + 2, "</script><script>alert(2)", 9, start + 510, start + 530, start + 560);
     }
     trace.write(path);
 }
@@ -211,7 +218,7 @@ fn a_page_loads_nothing_and_names_are_text() {
     assert!(!policy.contains("unsafe") && !policy.contains("http"), "{policy}");
     // Only the element of the page's own script is a script with code, and no name is an element.
     assert_eq!(page.matches("<script").count(), 2, "data and code");
-    assert!(!page.contains("<img") && !page.contains("alert("), "names are compressed, or escaped");
+    assert!(!page.contains("<img") && !page.contains("<script>alert"), "names are compressed, or escaped");
     let names = data(&page)["names"].to_string();
     assert!(
         names.contains("<img src=x onerror=alert(1)>") && names.contains("</script><script>alert(2)"),
@@ -241,7 +248,7 @@ fn a_large_input_fits_into_the_page_with_its_sum() {
             let _ = write!(name, "{:015x}", state >> 4);
         }
         let start = 100 * u64::from(at);
-        trace.launch(at, &name, 9, start, start + 10, start + 11 + u64::from(at % 7));
+        trace.launch(at + 1, &name, 9, start, start + 10, start + 11 + u64::from(at % 7));
     }
     trace.write(&folder.join("large.json"));
     let page = report(&folder, &["large.json"]);
@@ -249,14 +256,52 @@ fn a_large_input_fits_into_the_page_with_its_sum() {
     assert!(bytes <= 15_000_000, "{bytes} bytes");
     let data = data(&page);
     let (found, _) = stacks(&data, "gpu").unwrap();
-    // Kernels take 1 to 7 us in turn.
+    // Kernels take 1 to 7 us in turn. Names beyond the memory limit of sums are merged, as in all verbs.
     let expected: u64 = (0..100_000).map(|at| 1000 * (1 + at % 7)).sum();
     assert_eq!(found.values().sum::<u64>(), expected);
-    let view = &data["views"][0];
-    let merged: u64 =
-        found.iter().filter(|(stack, _)| stack.ends_with("[smaller frames, merged]")).map(|it| it.1).sum();
-    assert!(merged > 0 && view["merged"]["value"] == merged, "{}", view["merged"]);
     assert!(found.len() > 10_000, "{} stacks are left", found.len());
+    assert_eq!(data["timeline"]["rows"].as_array().unwrap().len(), 2, "a stream and a thread");
+}
+
+#[test]
+fn the_timeline_has_all_slices_of_streams_and_calls_of_threads() {
+    let folder = scratch("report-timeline");
+    two_functions(&folder.join("trace.json"), 0);
+    let data = data(&report(&folder, &["trace.json"]));
+    let rows = data["timeline"]["rows"].as_array().unwrap();
+    let labels: Vec<&str> = rows.iter().map(|row| row["label"].as_str().unwrap()).collect();
+    assert!(labels.len() == 2 && labels[0] == "GPU 0, stream 7", "{labels:?}");
+    // The first call begins 20 us after the first step, and its kernel 20 us later.
+    let [starts, lengths] = ["start", "length"].map(|list| numbers(&rows[0][list]));
+    assert_eq!((starts[0], lengths[0], starts[1], lengths[1]), (20_000, 100_000, 510_000, 30_000));
+    assert_eq!(numbers(&rows[0]["busy"]).iter().sum::<i64>(), 20 * 130_000);
+    assert_eq!(numbers(&rows[1]["start"])[..3], [0, 490_000, 1_000_000]);
+    assert_eq!(numbers(&rows[1]["count"]).iter().sum::<i64>(), 40);
+}
+
+#[test]
+fn a_comparison_has_the_views_of_both_runs_and_says_what_changed() {
+    let folder = scratch("report-against");
+    two_functions(&folder.join("old.json"), 0);
+    two_functions(&folder.join("new.json"), 50);
+    let data = data(&report(&folder, &["new.json", "--against", "old.json"]));
+    for (views, input) in [(&data, "new.json"), (&data["against"], "old.json")] {
+        assert_eq!(stacks(views, "gpu").unwrap().0, folded(&folder, input, "gpu"), "{input}");
+    }
+    // 20 x 180 us of GPU work, before 20 x 130 us.
+    let changes = data["changes"][0].as_str().unwrap();
+    assert!(changes.contains("GPU work 3.600 ms, before 2.600 ms (+38.5 %)"), "{changes}");
+    let panel = &data["panels"][0];
+    assert_eq!(
+        (&panel["id"], panel["table"]["rows"].as_array().unwrap().len()),
+        (&Value::from("changes"), 1)
+    );
+    let row = &panel["table"]["rows"][0];
+    assert_eq!(row[0], Value::from(vec!["gemm", "void gemm<float, 4>(float*)"]));
+    // All 20 kernels of one run take the same time, so the difference is not chance.
+    let expected = [1_000_000, 50, 2_000_000, 3_000_000, 20, 20, 50].map(|number| number as f64);
+    assert_eq!((1..8).map(|at| row[at].as_f64().unwrap()).collect::<Vec<_>>(), expected);
+    assert_eq!(row[8], "yes");
 }
 
 #[test]
@@ -284,7 +329,7 @@ fn an_input_without_a_page_is_explained_in_one_line() {
         assert!(!folder.join("x.html").exists());
     };
     fails(&["no.json", "-o", "x.html"], 1, &["no.json: no such file"]);
-    fails(&["empty.json", "-o", "x.html"], 1, &["empty.json: contains no GPU work"]);
+    fails(&["empty.json", "-o", "x.html"], 1, &["empty.json: has no events"]);
     fails(&["empty", "-o", "x.html"], 1, &["empty: contains no recording or trace"]);
     fails(&["trace.json", "-o", "x.svg"], 2, &["end the name in .html", "gpuflame flamegraph"]);
     fails(&["trace.json", "-o", "no/x.html"], 1, &["no/x.html was not written: the folder does not exist"]);

@@ -388,12 +388,13 @@ fn files_with_non_utf8_names_are_printed_opened_read_and_merged_by_rank() {
         let [line] = said(&done, "ending (process ")[..] else { panic!("{}", done.stderr) };
         assert!(line.contains("/caf\u{fffd}%p/\u{fffd}") && line.ends_with(".svg"), "{line}");
     }
-    let names = ["five.gfr", "five.set.json", "five.svg", "three.gfr", "three.set.json", "three.svg"];
-    assert_eq!(odd_files(&folder), names.map(odd_name));
+    let endings = ["gfr", "html", "set.json", "svg"];
+    let names = ["five", "three"].map(|name| endings.map(|ending| odd_name(&format!("{name}.{ending}"))));
+    assert_eq!(odd_files(&folder), names.concat());
     let opened = fs::read(folder.join("opened")).unwrap();
     let opened: Vec<_> = opened.split(|byte| *byte == b'\n').collect();
-    let pictures = ["three.svg", "five.svg"].map(|name| folder.join(odd_name(name)));
-    assert_eq!(opened, [pictures[0].as_os_str().as_bytes(), pictures[1].as_os_str().as_bytes(), b""]);
+    let pages = ["three.html", "five.html"].map(|name| folder.join(odd_name(name)));
+    assert_eq!(opened, [pages[0].as_os_str().as_bytes(), pages[1].as_os_str().as_bytes(), b""]);
     let (recording, folded) = (odd_name("three.gfr"), odd_name("three.folded"));
     command(&folder, [OsStr::new("flamegraph"), &recording, OsStr::new("-o"), &folded]).ok();
     assert!(fs::read_to_string(folder.join(folded)).unwrap().contains("[GPU_Kernel]"));

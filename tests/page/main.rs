@@ -51,6 +51,25 @@ fn the_viewer_works_in_firefox() {
     run_browser_tests("firefox", "/usr/bin/firefox-esr");
 }
 
+/// Runs the tests of pages that the command writes, in a browser.
+fn run_page_tests(browser: &str, program: &str) {
+    if is_installed(&[program, "tests/page/node_modules/playwright-core"]) {
+        let mut command = Command::new("node");
+        command.args(["--test", "tests/page/page.test.mjs"]).env("GPUFLAME_BROWSER", browser);
+        run(command.env("GPUFLAME_COMMAND", env!("CARGO_BIN_EXE_gpuflame")));
+    }
+}
+
+#[test]
+fn pages_of_the_command_work_in_chromium() {
+    run_page_tests("chromium", "/usr/bin/chromium");
+}
+
+#[test]
+fn pages_of_the_command_work_in_firefox() {
+    run_page_tests("firefox", "/usr/bin/firefox-esr");
+}
+
 #[test]
 fn axe_finds_nothing_serious_in_light_and_dark() {
     run_browser_tests("axe", "/usr/bin/chromium");

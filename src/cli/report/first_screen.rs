@@ -4,6 +4,7 @@ use super::super::shorten::{MAX_NAME_CHARS, shortened};
 use super::super::summary::quoted_for_shell;
 use super::super::table_output::group_digits;
 use super::bars::DeviceBar;
+use super::comparison;
 use super::job::{Job, RankFacts};
 use gpuflame_export::percent;
 use gpuflame_model::profile::saturating_sum;
@@ -32,6 +33,8 @@ pub(super) struct Head {
     pub(super) first_line: String,
     /// Sentences that name the culprit: the cause of idle time, and what bounds the run.
     pub(super) culprits: Vec<String>,
+    /// Sentences about the change since the older run. Empty if there is none.
+    pub(super) changes: Vec<String>,
     /// Further sentences.
     pub(super) answers: Vec<String>,
     pub(super) complete: String,
@@ -42,7 +45,7 @@ pub(super) struct Head {
     not_recorded: Vec<(String, String)>,
 }
 
-pub(super) fn head(job: &Job) -> Head {
+pub(super) fn head(job: &Job, old: Option<&Job>) -> Head {
     let (first_line, culprits, answers) = match &job.ranks[..] {
         [one] => {
             let mut sentences = one.answers.sentences.iter().cloned();
@@ -58,6 +61,7 @@ pub(super) fn head(job: &Job) -> Head {
         title: job.title(),
         first_line,
         culprits,
+        changes: old.map(|old| comparison::sentences(job, old)).unwrap_or_default(),
         answers,
         complete: complete_line(job),
         bars: bars(job),
@@ -200,7 +204,7 @@ impl Head {
             self.not_recorded.iter().map(|(what, how)| json!({"what": what, "how": how})).collect();
         let all = json!({
             "version": 1, "title": self.title, "firstLine": self.first_line,
-            "culprits": self.culprits, "answers": self.answers,
+            "culprits": self.culprits, "changes": self.changes, "answers": self.answers,
             "complete": self.complete, "bars": self.bars, "findings": findings, "noneFound": self.none_found,
             "notRecorded": missing,
         });

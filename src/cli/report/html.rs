@@ -43,9 +43,11 @@ impl Page<'_> {
 
     /// Writes the sentences as text, which the script replaces.
     fn write_plain(&self, out: &mut dyn Write) -> Result<()> {
-        let Head { first_line, culprits, answers, complete, findings, none_found, .. } = self.head;
+        let Head { first_line, culprits, changes, answers, complete, findings, none_found, .. } = self.head;
         writeln!(out, "<main id=\"app\">\n<h1>{}</h1>", escaped(&self.head.title))?;
-        for line in std::iter::once(first_line).chain(culprits).chain(answers).chain([complete]) {
+        for line in
+            std::iter::once(first_line).chain(culprits).chain(changes).chain(answers).chain([complete])
+        {
             writeln!(out, "<p>{}</p>", escaped(line))?;
         }
         writeln!(out, "<ul>")?;

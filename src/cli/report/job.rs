@@ -6,14 +6,14 @@ use super::super::name_flags::NameFlags;
 use super::super::summary::{Answers, quoted_for_shell, summarize, wall};
 use super::bars::{DeviceBar, device_bars};
 use super::step_panel::RankSteps;
-use super::work_panels::WorkSums;
+use super::work_panels::{WorkDurations, WorkSums};
 use gpuflame_export::{Options, run_facts, work_line};
 use gpuflame_model::error::Result;
 use gpuflame_model::profile::Profile;
 use gpuflame_offline::analysis::{
     Finding, LaunchDelays, RankComparison, RankRun, RankTime, compare_ranks, job_findings,
 };
-use gpuflame_offline::report::ReportViews;
+use gpuflame_offline::report::{ReportViews, Timeline, TimelineActivities};
 use gpuflame_offline::run::ReadOptions;
 use gpuflame_traces::import::Kind;
 
@@ -27,7 +27,6 @@ pub(super) struct RankFacts {
     pub(super) bars: Vec<DeviceBar>,
     pub(super) steps: RankSteps,
     pub(super) kind: Kind,
-    pub(super) has_only_sums: bool,
 }
 
 /// All runs of a page.
@@ -35,6 +34,8 @@ pub(super) struct Job {
     pub(super) ranks: Vec<RankFacts>,
     pub(super) views: ReportViews,
     pub(super) work: WorkSums,
+    /// Empty if the runs have only sums.
+    pub(super) timeline: Timeline,
     /// Findings about the run, or about the job of several ranks, the worst first.
     pub(super) findings: Vec<Finding>,
     /// Work and communication of each rank, compared with the other ranks. Empty if there is one rank.
@@ -58,17 +59,21 @@ impl Job {
         let mut order: Vec<usize> = (0..sources.len()).collect();
         order.sort_by_key(|&at| numbers[at]);
         let (mut views, mut work) = (ReportViews::default(), WorkSums::default());
+        let mut timeline = Timeline::default();
         let (mut ranks, mut runs, mut findings, mut longest) = (Vec::new(), Vec::new(), Vec::new(), 0);
         for at in order {
             let (source, rank) = (&sources[at], numbers[at]);
-            let mut delays = LaunchDelays::default();
-            let (run, found) = summarize(source, reading.clone(), console, &mut delays)?;
+            let (mut delays, mut durations) = (LaunchDelays::default(), WorkDurations::default());
+            let mut activities = TimelineActivities::default();
+            let sinks = (&mut delays, (&mut durations, &mut activities));
+            let (run, found) = summarize(source, reading.clone(), console, sinks)?;
             let (profile, facts) = (&run.explained.profile, &run.explained.facts);
             if facts.has_only_sums {
-                delays = LaunchDelays::from_sums(profile);
+                (delays, durations) = (LaunchDelays::from_sums(profile), WorkDurations::from_sums(profile));
             }
+            timeline.add_run(profile, activities, is_job.then_some(rank));
             views.add_run(profile, is_job.then_some(rank), &options);
-            work.add(profile, &delays, names.names());
+            work.add(profile, (&delays, &durations), names.names());
             let answers = run.answers(&found, names.names());
             ranks.push(rank_facts(source, rank, profile, facts, answers));
             longest = longest.max(wall(profile));
@@ -85,7 +90,7 @@ impl Job {
             times = all.into_iter().zip(compared).collect();
             findings = job_findings(runs);
         }
-        Ok(Self { ranks, views, work, findings, times, wall: longest })
+        Ok(Self { ranks, views, work, timeline, findings, times, wall: longest })
     }
 
     pub(super) fn is_job(&self) -> bool {
@@ -122,7 +127,6 @@ fn rank_facts(source: &Source, rank: u32, profile: &Profile, facts: &Facts, answ
         bars: device_bars(profile),
         steps: RankSteps::new(rank, profile.step_series()),
         kind: facts.kind,
-        has_only_sums: facts.has_only_sums,
     }
 }
 

@@ -4,6 +4,7 @@
 //! `page.js` and `page.css` are built from the folder `page` of the repository.
 
 mod bars;
+mod comparison;
 mod first_screen;
 mod html;
 mod job;
@@ -24,6 +25,7 @@ use super::output::Target;
 use super::ranks::{self, SameRank};
 use gpuflame_model::error::Result;
 use gpuflame_offline::report::write_data;
+use job::Job;
 
 /// Maximum size in bytes of the data in a page, as base64.
 const MAX_DATA_BYTES: usize = 15_000_000;
@@ -38,12 +40,16 @@ const COMPRESSIONS: [&str; 4] = ["gz", "zst", "xz", "zip"];
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  gpuflame report run.gfr\n  gpuflame report trace.json.gz -o report.html --open\n  \
-        gpuflame report rank-*.json.gz -o job.html"
+        gpuflame report rank-*.json.gz -o job.html\n  gpuflame report new.gfr --against old.gfr -o diff.html"
 )]
 pub(super) struct Report {
     /// Recording or trace (`-`: standard input), or the files of all ranks of a job.
     #[arg(required = true)]
     inputs: Vec<Source>,
+    /// Older run, or the ranks of an older job, to compare with: the flame graph shows what changed, and a table whether
+    /// kernels changed by more than chance.
+    #[arg(long, value_name = "OLD", num_args = 1..)]
+    against: Vec<Source>,
     /// Output file, which ends in .html (`-`: standard output) [default: next to the first input].
     #[arg(short, long, value_name = "FILE")]
     output: Option<Target>,
@@ -61,7 +67,8 @@ impl Report {
         if self.open && target == Target::Stdout {
             return Err(usage_error("--open needs a file; name one with `-o report.html`"));
         }
-        let page = page_bytes(&sources, &self.names, console)?;
+        let old = ranks::without_front_ends(ranks::expand_folders(&self.against)?, console);
+        let page = page_bytes(&sources, &old, &self.names, console)?;
         target.write(console, |out| Ok(out.write_all(&page)?))?;
         if let (Target::File(path), true) = (&target, self.open) {
             open_in_browser(path, console);
@@ -94,14 +101,22 @@ pub(super) fn page_path(input: &Path) -> PathBuf {
     name.with_extension("html")
 }
 
-/// Reads the runs and returns their page. Several sources are the ranks of a job.
-fn page_bytes(sources: &[Source], names: &NameFlags, console: Console) -> Result<Vec<u8>> {
-    let numbers = ranks::assign_ranks(sources, false, SameRank::Refused)?;
-    let job = job::Job::read(sources, &numbers, names, console)?;
-    let head = first_screen::head(&job);
-    let members = format!("{},\"panels\":{}", head.json(), panels::all(&job));
+/// Reads the runs and returns their page. Several sources are the ranks of a job. `old`: the older run to compare with, if
+/// any.
+fn page_bytes(sources: &[Source], old: &[Source], names: &NameFlags, console: Console) -> Result<Vec<u8>> {
+    let read = |sources: &[Source]| {
+        let numbers = ranks::assign_ranks(sources, false, SameRank::Refused)?;
+        Job::read(sources, &numbers, names, console)
+    };
+    let job = read(sources)?;
+    let old = if old.is_empty() { None } else { Some(read(old)?) };
+    let head = first_screen::head(&job, old.as_ref());
+    let mut members = format!("{},\"panels\":{}", head.json(), panels::all(&job, old.as_ref()));
+    if !job.timeline.is_empty() {
+        members += &format!(",\"timeline\":{}", job.timeline.json());
+    }
     // Four characters of base64 are three bytes.
-    let data = write_data(&members, &job.views, MAX_DATA_BYTES / 4 * 3)?;
+    let data = write_data(&members, &job.views, old.as_ref().map(|old| &old.views), MAX_DATA_BYTES / 4 * 3)?;
     let mut page = Vec::new();
     html::Page { head: &head, data: &data }.write(&mut page)?;
     Ok(page)
@@ -110,7 +125,7 @@ fn page_bytes(sources: &[Source], names: &NameFlags, console: Console) -> Result
 /// Writes the page of a run that has just ended. Its remarks were printed by the run.
 pub(super) fn write_run_page(sources: &[Source], target: &Target, console: Console) -> Result<()> {
     let quiet = Console { quiet: true, ..console };
-    let page = page_bytes(sources, &NameFlags::default(), quiet)?;
+    let page = page_bytes(sources, &[], &NameFlags::default(), quiet)?;
     target.write(console, |out| Ok(out.write_all(&page)?))
 }
 

@@ -2,10 +2,12 @@
 
 use serde_json::{Value, json};
 
+use super::comparison::{self, KernelChange};
 use super::job::Job;
 use super::rank_panel;
 use super::work_panels::{FunctionRow, KernelRow};
 use gpuflame_export::short_kernels;
+use gpuflame_offline::analysis::compare_durations;
 
 /// Maximum number of rows of a table. The page says how many more there are.
 const MAX_ROWS: usize = 3_000;
@@ -13,9 +15,49 @@ const MAX_ROWS: usize = 3_000;
 const MAX_NAME_CHARS: usize = 1_000;
 
 /// Returns all panels as JSON.
-pub(super) fn all(job: &Job) -> String {
-    let panels = [kernels(job), functions(job), steps(job), ranks(job), timeline(job), absent_views(job)];
-    Value::from(panels.to_vec()).to_string()
+pub(super) fn all(job: &Job, old: Option<&Job>) -> String {
+    let mut panels: Vec<Value> = old.map(|old| changes(job, old)).into_iter().collect();
+    panels.extend([timeline(job), kernels(job), functions(job), steps(job), ranks(job), absent_views(job)]);
+    Value::from(panels).to_string()
+}
+
+/// Returns the table of kernels that changed since the older run, the largest change first.
+fn changes(job: &Job, old: &Job) -> Value {
+    const COLUMNS: [(&str, &str); 9] = [
+        ("kernel, copy or fill", "name"),
+        ("change", "change"),
+        ("change in percent", "change_percent"),
+        ("before", "ns"),
+        ("now", "ns"),
+        ("count before", "count"),
+        ("count now", "count"),
+        ("change of the average", "change_percent"),
+        ("more than chance", "name"),
+    ];
+    let all = comparison::kernel_changes(job, old);
+    let short = short_kernels(all.iter().map(|change| change.name));
+    let row = |change: &comparison::KernelChange<'_>| {
+        let KernelChange { name, before, now } = *change;
+        let percent = |from: f64, to: f64| (from > 0.0).then(|| 100.0 * (to - from) / from);
+        let average = (now.count > 0).then(|| percent(before.mean(), now.mean())).flatten();
+        json!([
+            named(name, short.get(name)),
+            now.nanos as i64 - before.nanos as i64,
+            percent(before.nanos as f64, now.nanos as f64),
+            before.nanos,
+            now.nanos,
+            before.count,
+            now.count,
+            average,
+            compare_durations(before, now).word()
+        ])
+    };
+    let rows: Vec<Value> = all.iter().take(MAX_ROWS).map(row).collect();
+    let mut panel = json!({"id": "changes", "title": "Changes", "table": table(&COLUMNS, rows, all.len())});
+    if all.is_empty() {
+        panel["why"] = "No kernel, copy or fill differs between the two runs.".into();
+    }
+    panel
 }
 
 fn table(columns: &[(&str, &str)], rows: Vec<Value>, all: usize) -> Value {
@@ -166,17 +208,12 @@ fn ranks(job: &Job) -> Value {
     panel
 }
 
+/// Returns the panel of the timeline, whose data is a member of the page's data, because it is large.
 fn timeline(job: &Job) -> Value {
     let mut panel = json!({"id": "timeline", "title": "Timeline"});
-    let file = job.files();
-    panel["why"] = match job.ranks.iter().any(|rank| rank.has_only_sums) {
-        true => "A timeline needs every call: record with `gpuflame run --rows COMMAND`.".to_owned(),
-        false => format!(
-            "The file has every call: `gpuflame timeline {file}` prints the timeline, and `gpuflame convert {file} --to \
-             perfetto -o run.pftrace` writes it for ui.perfetto.dev."
-        ),
+    if job.timeline.is_empty() {
+        panel["why"] = "A timeline needs every call: record with `gpuflame run --rows COMMAND`.".into();
     }
-    .into();
     panel
 }
 

@@ -2,11 +2,38 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use gpuflame_explain::join::{Launched, Origin, Sink};
 use gpuflame_export::{NameFolding, folded_names, user_function, work_name};
 use gpuflame_model::profile::views::{CPU, GPU, OFF_CPU};
 use gpuflame_model::profile::{Profile, add_to};
-use gpuflame_model::record::Work;
-use gpuflame_offline::analysis::LaunchDelays;
+use gpuflame_model::record::{Activity, CorrelationId, IdMap, Work};
+use gpuflame_offline::analysis::{Durations, LaunchDelays};
+
+/// Durations by kind of work, collected from joined rows, for the comparison of two runs.
+#[derive(Default)]
+pub(super) struct WorkDurations(IdMap<Work, Durations>);
+
+impl WorkDurations {
+    /// Returns the durations in the sums of a process that exited.
+    pub(super) fn from_sums(profile: &Profile) -> Self {
+        let mut all = Self::default();
+        for spread in profile.spreads() {
+            let durations = Durations::from_sums(spread.count, spread.nanos, spread.squares);
+            all.0.entry(spread.work).or_default().add_all(durations);
+        }
+        all
+    }
+}
+
+impl Sink for WorkDurations {
+    fn activity(&mut self, activity: &Activity, _: Origin) {
+        if let Some(nanos) = activity.duration() {
+            self.0.entry(activity.work()).or_default().add(nanos);
+        }
+    }
+
+    fn pending(&mut self, _: CorrelationId, _: Launched) {}
+}
 
 /// Sums of a kind of GPU work over all runs.
 #[derive(Default)]
@@ -20,6 +47,7 @@ pub(super) struct KernelRow {
     /// Number of runs and GPUs with the work.
     parts: u64,
     pub(super) delay: DelaySums,
+    pub(super) durations: Durations,
     pub(super) is_kernel: bool,
 }
 
@@ -53,7 +81,12 @@ pub(super) struct WorkSums {
 
 impl WorkSums {
     /// Adds a run.
-    pub(super) fn add(&mut self, profile: &Profile, delays: &LaunchDelays, names: NameFolding) {
+    pub(super) fn add(
+        &mut self,
+        profile: &Profile,
+        (delays, durations): (&LaunchDelays, &WorkDurations),
+        names: NameFolding,
+    ) {
         for work in profile.works() {
             let row = self.kernels.entry(work_name(profile, work.work).into_owned()).or_default();
             row.min = if row.parts == 0 { work.min } else { row.min.min(work.min) };
@@ -63,6 +96,10 @@ impl WorkSums {
             row.parts += 1;
             row.percentiles = (row.parts == 1).then(|| [work.percentiles[0], work.percentiles[1]]);
             row.is_kernel = matches!(work.work, Work::Kernel(_));
+        }
+        for (work, durations) in &durations.0 {
+            let name = work_name(profile, *work).into_owned();
+            self.kernels.entry(name).or_default().durations.add_all(*durations);
         }
         for (work, delay) in delays.iter() {
             let sums = &mut self.kernels.entry(work_name(profile, work).into_owned()).or_default().delay;

@@ -23,14 +23,21 @@ const MIN_NODES: usize = 50;
 const MAX_NAME_CHARS: usize = 2_000;
 
 /// Returns the data of a page, compressed as zlib: an object with the members `head`, a list such as `"a":1,"b":2`, and
-/// the views, with as many nodes as fit into `max_bytes`.
+/// the views, with as many nodes as fit into `max_bytes`. The views of an older run, if there is one, are the member
+/// `against`.
 ///
 /// # Errors
 /// None in practice: the compressor writes to memory.
-pub fn write_data(head: &str, views: &ReportViews, max_bytes: usize) -> Result<Vec<u8>> {
+pub fn write_data(
+    head: &str,
+    views: &ReportViews,
+    against: Option<&ReportViews>,
+    max_bytes: usize,
+) -> Result<Vec<u8>> {
     let mut max_nodes = MAX_NODES;
     loop {
-        let text = format!("{{{head},{}}}", views_json(views, max_nodes));
+        let against = against.map(|old| format!(",\"against\":{{{}}}", views_json(old, max_nodes)));
+        let text = format!("{{{head},{}{}}}", views_json(views, max_nodes), against.unwrap_or_default());
         let mut compressed = ZlibEncoder::new(Vec::new(), Compression::default());
         compressed.write_all(text.as_bytes())?;
         let compressed = compressed.finish()?;
@@ -131,7 +138,11 @@ fn view_json(head: &str, view: &ReducedView, names: &mut UsedNames) -> String {
     text + "}"
 }
 
-fn push_list<T: std::fmt::Display>(text: &mut String, name: &str, numbers: impl Iterator<Item = T>) {
+pub(super) fn push_list<T: std::fmt::Display>(
+    text: &mut String,
+    name: &str,
+    numbers: impl Iterator<Item = T>,
+) {
     let _ = write!(text, ",\"{name}\":[");
     for (at, number) in numbers.enumerate() {
         let _ = write!(text, "{}{number}", comma(at));
@@ -144,4 +155,63 @@ fn track_json(track: &Track) -> String {
     let Track { rank, gpu, stream, thread } = track;
     let [rank, gpu, stream, thread] = [rank, gpu, stream, thread].map(text);
     format!("{{\"rank\":{rank},\"gpu\":{gpu},\"stream\":{stream},\"thread\":{thread}}}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use flate2::read::ZlibDecoder;
+
+    use super::super::frame_names::FrameName;
+    use super::super::tracks::Track;
+    use super::*;
+
+    /// A view of 3,000 functions below one root, which take 1, 2, 3 ... ns on two threads in turn.
+    fn views() -> ReportViews {
+        let mut views = ReportViews::default();
+        let mut name = |text: String| {
+            let kind = NameKind::Native;
+            views.names.add(FrameName { text, kind, place: SourcePlace::Unknown })
+        };
+        let names: Vec<u32> = (0..=3000).map(|at| name(format!("f{}", at * at))).collect();
+        let tracks = ["one", "other"]
+            .map(|thread| views.tracks.number(Track { thread: Some(thread.to_owned()), ..Track::default() }));
+        let tree = &mut views.trees[0];
+        let root = tree.child(0, names[0]);
+        for (at, name) in names.iter().enumerate().skip(1) {
+            let node = tree.child(root, *name);
+            tree.add(node, tracks[at % 2], [at as u64, 1]);
+        }
+        views
+    }
+
+    fn text(max_bytes: usize) -> (usize, String) {
+        let data = write_data("\"version\":1", &views(), None, max_bytes).unwrap();
+        let mut text = String::new();
+        ZlibDecoder::new(&data[..]).read_to_string(&mut text).unwrap();
+        (data.len(), text)
+    }
+
+    fn sum(text: &str, list: &str) -> u64 {
+        let from = text.find(&format!("\"{list}\":[")).unwrap() + list.len() + 4;
+        let numbers = text[from..].split(']').next().unwrap();
+        numbers.split(',').map(|number| number.parse::<u64>().unwrap()).sum()
+    }
+
+    #[test]
+    fn small_nodes_are_merged_until_the_data_fits_and_sums_stay() {
+        let (whole_bytes, whole) = text(usize::MAX);
+        let (bytes, reduced) = text(5_000);
+        assert!(bytes <= 5_000 && whole_bytes > 10_000, "{bytes} of {whole_bytes} bytes");
+        assert!(!whole.contains(MERGED_NAME) && reduced.contains(MERGED_NAME));
+        for text in [&whole, &reduced] {
+            assert_eq!(sum(text, "value"), 3000 * 3001 / 2);
+            assert_eq!(sum(text, "count"), 3000);
+        }
+        // The heaviest function stays, the lightest does not.
+        assert!(reduced.contains("\"f9000000\"") && !reduced.contains("\"f1\""));
+        assert!(whole.contains("\"f1\""));
+        assert_eq!(text(5_000).1, reduced, "the same input gives the same bytes");
+    }
 }

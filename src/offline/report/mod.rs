@@ -6,6 +6,7 @@
 mod frame_names;
 mod json;
 mod reduced_view;
+mod timeline;
 mod tracks;
 mod view_tree;
 
@@ -15,6 +16,7 @@ use gpuflame_model::profile::{Profile, View};
 
 use frame_names::FrameNames;
 pub use json::{quoted, write_data};
+pub use timeline::{Timeline, TimelineActivities};
 use tracks::Tracks;
 use view_tree::ViewTree;
 

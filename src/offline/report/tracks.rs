@@ -64,14 +64,19 @@ impl ThreadNames {
         Self(profile.threads().map(name).collect())
     }
 
-    /// Returns the track of a sample.
-    pub(super) fn track(&self, profile: &Profile, sample: &Sample, rank: Option<u32>) -> Track {
-        let thread = sample.site.launch().ok().and_then(|context| profile.context(context));
-        let thread = thread.map(|context| context.thread).map(|id| match self.0.get(&id) {
+    /// Returns the name of a thread.
+    pub(super) fn name(&self, id: ThreadId) -> String {
+        match self.0.get(&id) {
             _ if id == ThreadId::OTHERS => OTHER_THREADS.to_owned(),
             Some(name) => name.clone(),
             None => format!("thread {}", id.0),
-        });
+        }
+    }
+
+    /// Returns the track of a sample.
+    pub(super) fn track(&self, profile: &Profile, sample: &Sample, rank: Option<u32>) -> Track {
+        let thread = sample.site.launch().ok().and_then(|context| profile.context(context));
+        let thread = thread.map(|context| self.name(context.thread));
         Track {
             rank: rank.map(|rank| format!("rank {rank}")),
             gpu: sample.device.map(|device| format!("GPU {}", device.0)),
