@@ -10,8 +10,8 @@ const CHANGES = ["gone", "less", "unchanged", "more", "new"];
 
 export function legendOf(palette: Palette, tree: Tree, names: Names): HTMLElement[] {
   if (tree.old) {
-    const step = (palette.changes.length - 1) / (CHANGES.length - 1);
-    return CHANGES.map((label, at) => entry(palette.changes[at * step]!, label, false));
+    const step = (palette.changeFills.length - 1) / (CHANGES.length - 1);
+    return CHANGES.map((label, at) => entry(palette.changeFills[at * step]!, label, false));
   }
   const kinds = new Set(Array.from(new Set(tree.name), (name) => names.kind[name] ?? -1));
   kinds.delete(-1);
