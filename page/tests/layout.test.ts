@@ -23,7 +23,7 @@ function nodeOf(made: ReturnType<typeof layOut>, names: Names, text: string): nu
 
 test("siblings are side by side, the largest first", () => {
   const { made, named } = layout();
-  const place = (name: string) => [rowOf(made, named(name)), made.start[named(name)], made.width[named(name)]];
+  const place = (name: string) => [rowOf(made, named(name)), made.starts[named(name)], made.width[named(name)]];
   assert.deepEqual(place("main"), [1, 0, 47]);
   assert.deepEqual(place("decode"), [2, 0, 37]);
   assert.deepEqual(place("load"), [2, 37, 10]);

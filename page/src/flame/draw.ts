@@ -57,7 +57,7 @@ function drawRow(context: CanvasRenderingContext2D, scene: Scene, rowIndex: numb
   const { low, high } = rowIndex < layout.rootRow ? scene.above : scene.below;
   for (let index = firstEndingAfter(layout, row, low); index < row.length; index++) {
     const node = row[index]!;
-    if (layout.start[node]! >= high) break;
+    if (layout.starts[node]! >= high) break;
     const [left, width] = pixelsOf(scene, node);
     const fill = scene.colours.fillOf(node, scene.isMatch);
     if (width < MIN_FRAME_WIDTH) {
