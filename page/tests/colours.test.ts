@@ -50,7 +50,7 @@ test("contrast is WCAG's", () => {
 test("text on every fill has a contrast of 4.5, faded by a search too, and on the hatch", () => {
   for (const palette of [LIGHT, DARK]) {
     assert.equal(palette.kinds.length, KINDS.length);
-    const fills = [...palette.kinds, ...palette.changes];
+    const fills = [...palette.kinds, ...palette.changeFills];
     for (const fill of [...fills, ...fills.map((fill) => faded(fill, palette)), ...palette.kinds.map(hatchLine)]) {
       assert.ok(contrast(fill, textOn(fill)) >= MIN_CONTRAST, fill);
     }
@@ -76,7 +76,7 @@ test("kinds keep apart for readers with and without colour blindness", () => {
 test("more and less keep apart", () => {
   for (const palette of [LIGHT, DARK]) {
     for (const matrix of Object.values(SIGHTS)) {
-      assert.ok(distance(palette.changes[0]!, palette.changes[8]!, matrix) >= MIN_DISTANCE);
+      assert.ok(distance(palette.changeFills[0]!, palette.changeFills[8]!, matrix) >= MIN_DISTANCE);
     }
   }
 });

@@ -23,14 +23,14 @@ function nodeOf(made: ReturnType<typeof layOut>, names: Names, text: string): nu
 
 test("siblings are side by side, the largest first", () => {
   const { made, named } = layout();
-  const place = (name: string) => [rowOf(made, named(name)), made.start[named(name)], made.width[named(name)]];
+  const place = (name: string) => [rowOf(made, named(name)), made.starts[named(name)], made.width[named(name)]];
   assert.deepEqual(place("main"), [1, 0, 47]);
   assert.deepEqual(place("decode"), [2, 0, 37]);
   assert.deepEqual(place("load"), [2, 37, 10]);
   assert.deepEqual(place("copy"), [3, 37, 10]);
 });
 
-test("a look-up finds the frame, and nothing beside or below the stacks", () => {
+test("a look-up finds the frame, and nothing outside the stacks", () => {
   const { made, named } = layout();
   assert.equal(frameAt(made, 2, 36.9), named("decode"));
   assert.equal(frameAt(made, 2, 37), named("load"));

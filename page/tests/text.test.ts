@@ -5,7 +5,7 @@ import { factsOf } from "../src/flame/facts.ts";
 import { change, exact, human, percent, shorten } from "../src/flame/format.ts";
 import { commandOf } from "../src/flame/keyboard.ts";
 import { layOut } from "../src/flame/layout.ts";
-import { visible } from "../src/flame/names.ts";
+import { fitted, visible } from "../src/flame/names.ts";
 import { treeOf } from "../src/flame/order.ts";
 import { compile, find } from "../src/flame/search.ts";
 import { all, type Row, sourceOf } from "./support.ts";
@@ -38,7 +38,7 @@ test("facts of a frame: total, count, average, shares", () => {
   assert.deepEqual(facts.numbers, [["total", "40 ns"], ["count", "2"], ["average", "20 ns"], ["of its parent", "40 %"], ["of all", "20 %"]]);
 });
 
-test("characters that hide others are visible", () => {
+test("characters that hide or reorder text are visible", () => {
   assert.equal(visible("a\u202eb\u0000c\nd"), "a\ufffdb\ufffdc\ufffdd");
   assert.equal(visible("<img onerror=x> ü 漢"), "<img onerror=x> ü 漢");
 });
@@ -46,6 +46,13 @@ test("characters that hide others are visible", () => {
 test("labels that do not fit end in an ellipsis", () => {
   assert.equal(shorten("gemm", 4), "gemm");
   assert.equal(shorten("gemms", 4), "gem…");
+});
+
+test("a frame shows a name without its mark, and without its place if there is no room", () => {
+  assert.equal(fitted("gemm<float> [GPU0_Kernel]", 40), "gemm<float>");
+  assert.equal(fitted("torch/nn/module.py(1779): _call_impl", 40), "torch/nn/module.py(1779): _call_impl");
+  assert.equal(fitted("torch/nn/module.py(1779): _call_impl", 12), "_call_impl");
+  assert.equal(fitted("nn.Module: GptOss_0", 5), "GptO…");
 });
 
 test("search: regular expressions, plain text if they are invalid, case if it is given", () => {

@@ -10,21 +10,21 @@ export interface Palette {
   /** Fill of each kind, in the order of `KINDS`. */
   kinds: readonly string[];
   /** Fills from "much less" to "much more", the middle one for "unchanged". */
-  changes: readonly string[];
+  changeFills: readonly string[];
 }
 
 export const LIGHT: Palette = {
   background: "#ffffff",
   ink: "#1b1b1b",
   kinds: ["#d9d2bf", "#8ecbf2", "#e39ac6", "#2fb695", "#f5b133", "#f4ec6a", "#e8603c", "#eceff2", "#7f868f"],
-  changes: ["#2b83ba", "#6cadd6", "#a9d0e8", "#d6e8f3", "#eeeeee", "#f9dfc4", "#f5bf86", "#ec9444", "#d9661a"],
+  changeFills: ["#2b83ba", "#6cadd6", "#a9d0e8", "#d6e8f3", "#eeeeee", "#f9dfc4", "#f5bf86", "#ec9444", "#d9661a"],
 };
 
 export const DARK: Palette = {
   background: "#16181b",
   ink: "#e8e8e8",
   kinds: ["#b3ab95", "#5fa8d8", "#c274a5", "#11836b", "#dd9a1c", "#d8cf45", "#cf4c2a", "#3a4048", "#5d646e"],
-  changes: ["#3d95cc", "#2f76a3", "#285a7a", "#274353", "#3b3f45", "#5a4530", "#80562b", "#b0701f", "#e08a2c"],
+  changeFills: ["#3d95cc", "#2f76a3", "#285a7a", "#274353", "#3b3f45", "#5a4530", "#80562b", "#b0701f", "#e08a2c"],
 };
 
 /** Kind whose fill is hatched, so that idle time is found without colours. */
@@ -48,7 +48,7 @@ export function textOn(fill: string): string {
   return luminance(rgb(fill)) > BLACK_FROM ? "#000000" : "#ffffff";
 }
 
-/** Index into `changes`: the ends are for frames that one run lacks. */
+/** Index into `changeFills`: the ends are for frames that one run lacks. */
 export function changeStep(now: number, old: number, steps: number): number {
   const middle = (steps - 1) / 2;
   const larger = Math.max(now, old);

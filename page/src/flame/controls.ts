@@ -39,8 +39,8 @@ export function createControls(sources: readonly Source[], isDiff: boolean, even
   const steps = element(
     "span",
     { class: "fg-steps" },
-    button("‹", "Previous match: key N", () => events.step(-1)),
-    button("›", "Next match: key n", () => events.step(1)),
+    button("‹", "Previous: key N", () => events.step(-1)),
+    button("›", "Next: key n", () => events.step(1)),
   );
   const search = element("div", { class: "fg-search", role: "search" }, input, steps, found);
   const reset = button("Show all", "Key Escape", events.reset);

@@ -1,4 +1,4 @@
-// Details shows the selected frame below the picture, with what can be done with it: for keyboards and touch, which have no tooltip.
+// Details shows the selected frame below the picture, with buttons for its actions: for keyboards and touch, which have no tooltip.
 import { button, element } from "./dom.ts";
 import { type Facts, factLines } from "./facts.ts";
 import type { Command } from "./keyboard.ts";
@@ -11,7 +11,7 @@ export function createDetails(run: (command: Command) => void) {
     button("Copy name", "Key c", () => run("copy-name")),
     button("Copy stack", "Key C", () => run("copy-stack")),
     button("Callers and callees", "Key s", () => run("around")),
-    button("Hide", "Key h: leaves out the subtree", () => run("hide")),
+    button("Hide", "Key h", () => run("hide")),
   );
   const box = element("section", { class: "fg-details", "aria-label": "Selected frame" }, facts, actions);
 

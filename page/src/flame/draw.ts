@@ -1,15 +1,14 @@
 // Draw paints the visible part of a layout. Frames narrower than half a pixel are painted together: a row costs at most as many
 // rectangles as it has pixels, whatever the number of frames.
-import { shorten } from "./format.ts";
 import type { Fill, FrameColours } from "./fills.ts";
 import { extentOf, firstEndingAfter, isCaller, rowOf, type Layout, type Span } from "./layout.ts";
-import type { Names } from "./names.ts";
+import { fitted, type Names } from "./names.ts";
 
 export const ROW_HEIGHT = 18;
 const FONT = "12px ui-monospace, monospace";
-/** A label has a margin on both sides and at least two characters. */
+/** A label has a margin on both sides; fewer characters would tell nothing. */
 const MARGIN = 4;
-const MIN_LABEL_CHARS = 2;
+const MIN_LABEL_CHARS = 4;
 const MIN_FRAME_WIDTH = 0.5;
 /** Frames at least this wide are set apart by a line of the background. */
 const MIN_WIDTH_WITH_GAP = 3;
@@ -34,7 +33,7 @@ export interface Scene {
 }
 
 function labelOf(scene: Scene, node: number): string {
-  return scene.names.label[scene.layout.tree.name[node]!] ?? scene.rootLabel;
+  return scene.names.text[scene.layout.tree.name[node]!] ?? scene.rootLabel;
 }
 
 export function draw(context: CanvasRenderingContext2D, scene: Scene, pixelRatio: number): void {
@@ -58,7 +57,7 @@ function drawRow(context: CanvasRenderingContext2D, scene: Scene, rowIndex: numb
   const { low, high } = rowIndex < layout.rootRow ? scene.above : scene.below;
   for (let index = firstEndingAfter(layout, row, low); index < row.length; index++) {
     const node = row[index]!;
-    if (layout.start[node]! >= high) break;
+    if (layout.starts[node]! >= high) break;
     const [left, width] = pixelsOf(scene, node);
     const fill = scene.colours.fillOf(node, scene.isMatch);
     if (width < MIN_FRAME_WIDTH) {
@@ -72,7 +71,7 @@ function drawRow(context: CanvasRenderingContext2D, scene: Scene, rowIndex: numb
     drawFrame(context, fill, left, top, width < MIN_WIDTH_WITH_GAP ? width : width - 1);
     const room = Math.floor((width - 2 * MARGIN) / charWidth);
     if (room >= MIN_LABEL_CHARS) {
-      drawLabel(context, fill, shorten(labelOf(scene, node), room), left, top, charWidth, width - MARGIN);
+      drawLabel(context, fill, fitted(labelOf(scene, node), room), left, top, charWidth, width - MARGIN);
     }
   }
 }

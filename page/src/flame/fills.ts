@@ -21,7 +21,7 @@ export interface FrameColours {
 /** `context` makes the hatch. */
 export function frameColours(context: CanvasRenderingContext2D, palette: Palette, names: Names, tree: Tree): FrameColours {
   const byKind = palette.kinds.map((colour, kind) => pair(context, palette, colour, kind === KIND_HATCHED));
-  const byChange = palette.changes.map((colour) => pair(context, palette, colour, false));
+  const byChange = palette.changeFills.map((colour) => pair(context, palette, colour, false));
   const pairOf = (node: number) => {
     if (tree.old) return byChange[changeStep(tree.total[node]!, tree.old[node]!, byChange.length)]!;
     return byKind[names.kind[tree.name[node]!] ?? KIND_ROOT]!;

@@ -29,7 +29,7 @@ export function percent(part: number, whole: number): string {
   return share !== 0 && Math.abs(share) < 0.01 ? `${share < 0 ? "-" : ""}< 0.01 %` : `${digits(share)} %`;
 }
 
-/** `+12 %` of the old value, or what happened to a frame that only one run has. */
+/** `+12 %` of the old value, or a word for a frame that only one run has. */
 export function change(now: number, old: number): string {
   if (now === old) return "unchanged";
   if (!now) return "gone";

@@ -1,4 +1,4 @@
-// Keys of the canvas and what they do.
+// Keys of the canvas and their commands.
 
 export type Command =
   | "up" | "down" | "left" | "right" | "zoom" | "reset" | "in" | "out" | "search" | "next" | "previous"

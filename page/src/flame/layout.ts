@@ -10,9 +10,9 @@ export interface Span {
 
 export interface Layout {
   tree: Tree;
-  /** What a frame's width shows: the total of this run, or of the other. */
+  /** Width of each frame: its total in this run, or in the other. */
   width: Float64Array;
-  start: Float64Array;
+  starts: Float64Array;
   depth: Int32Array;
   /** Nodes by row, from the top of the picture to its bottom. */
   rows: Int32Array[];
@@ -22,7 +22,7 @@ export interface Layout {
 
 export function layOut(tree: Tree, width: Float64Array): Layout {
   const size = tree.parent.length;
-  const start = new Float64Array(size);
+  const starts = new Float64Array(size);
   const depth = new Int32Array(size);
   const children = childrenBySize(tree, width);
   const place = (first: number, end: number) => {
@@ -33,11 +33,11 @@ export function layOut(tree: Tree, width: Float64Array): Layout {
   const nextRow = (row: Int32Array, first: number, end: number) => {
     const next: number[] = [];
     for (const node of row) {
-      let at = start[node]!;
+      let at = starts[node]!;
       for (let index = children.first[node]!; index < children.first[node + 1]!; index++) {
         const child = children.nodes[index]!;
         if (child < first || child >= end) continue;
-        start[child] = at;
+        starts[child] = at;
         depth[child] = depth[node]! + 1;
         at += width[child]!;
         if (width[child]! > 0) next.push(child);
@@ -47,7 +47,7 @@ export function layOut(tree: Tree, width: Float64Array): Layout {
   };
   const down = place(1, tree.callers);
   const up = place(tree.callers, size).slice(1).reverse();
-  return { tree, width, start, depth, rows: [...up, ...down], rootRow: up.length };
+  return { tree, width, starts, depth, rows: [...up, ...down], rootRow: up.length };
 }
 
 /** The children of all nodes, parent after parent, each parent's from the largest to the smallest. */
@@ -75,7 +75,7 @@ export function rowOf(layout: Layout, node: number): number {
 
 /** Part of the values that a frame covers. */
 export function extentOf(layout: Layout, node: number): Span {
-  return { low: layout.start[node]!, high: layout.start[node]! + layout.width[node]! };
+  return { low: layout.starts[node]!, high: layout.starts[node]! + layout.width[node]! };
 }
 
 /** The deepest row below the root with a frame in `span`. */
@@ -83,7 +83,7 @@ export function lastRowWithin(layout: Layout, span: Span): number {
   let last = layout.rootRow;
   for (let row; (row = layout.rows[last + 1]); last++) {
     const node = row[firstEndingAfter(layout, row, span.low)];
-    if (node === undefined || layout.start[node]! >= span.high) break;
+    if (node === undefined || layout.starts[node]! >= span.high) break;
   }
   return last;
 }
@@ -95,7 +95,7 @@ export function firstEndingAfter(layout: Layout, row: Int32Array, x: number): nu
   while (low < high) {
     const middle = (low + high) >> 1;
     const node = row[middle]!;
-    if (layout.start[node]! + layout.width[node]! > x) high = middle;
+    if (layout.starts[node]! + layout.width[node]! > x) high = middle;
     else low = middle + 1;
   }
   return low;
@@ -105,7 +105,7 @@ export function firstEndingAfter(layout: Layout, row: Int32Array, x: number): nu
 export function frameAt(layout: Layout, rowIndex: number, x: number): number {
   const row = layout.rows[rowIndex] ?? new Int32Array();
   const node = row[firstEndingAfter(layout, row, x)] ?? -1;
-  return layout.start[node]! <= x ? node : -1;
+  return layout.starts[node]! <= x ? node : -1;
 }
 
 export type Direction = "up" | "down" | "left" | "right";
@@ -116,7 +116,7 @@ export function neighbour(layout: Layout, node: number, direction: Direction): n
   const isBack = node !== 0 && step === (isCaller(layout, node) ? 1 : -1);
   if (isBack) return layout.tree.parent[node]!;
   const row = layout.rows[rowOf(layout, node) + step] ?? new Int32Array();
-  const at = firstEndingAfter(layout, row, layout.start[node]!);
+  const at = firstEndingAfter(layout, row, layout.starts[node]!);
   if (!step) return row[at + (direction === "left" ? -1 : 1)] ?? node;
   return layout.tree.parent[row[at]!] === node ? row[at]! : node;
 }

@@ -1,7 +1,7 @@
 // Legend of the fills in use.
 import { KIND_HATCHED, type Palette } from "./colours.ts";
 import { element } from "./dom.ts";
-import { KIND_ROOT, KINDS } from "./model.ts";
+import { KINDS } from "./model.ts";
 import type { Names } from "./names.ts";
 import type { Tree } from "./tree.ts";
 
@@ -10,10 +10,11 @@ const CHANGES = ["gone", "less", "unchanged", "more", "new"];
 
 export function legendOf(palette: Palette, tree: Tree, names: Names): HTMLElement[] {
   if (tree.old) {
-    const step = (palette.changes.length - 1) / (CHANGES.length - 1);
-    return CHANGES.map((label, at) => entry(palette.changes[at * step]!, label, false));
+    const step = (palette.changeFills.length - 1) / (CHANGES.length - 1);
+    return CHANGES.map((label, at) => entry(palette.changeFills[at * step]!, label, false));
   }
-  const kinds = new Set(Array.from(new Set(tree.name), (name) => names.kind[name] ?? KIND_ROOT));
+  const kinds = new Set(Array.from(new Set(tree.name), (name) => names.kind[name] ?? -1));
+  kinds.delete(-1);
   return [...kinds].sort().map((kind) => entry(palette.kinds[kind]!, KINDS[kind]!, kind === KIND_HATCHED));
 }
 

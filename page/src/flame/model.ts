@@ -1,6 +1,6 @@
 // The data of a flame graph as the command writes it: prefix trees of frames, and rows that put values on their nodes.
 
-/** What a frame's row can be split by. */
+/** Origin of a row, by which the graph can be split. */
 export interface Track {
   rank: string | null;
   gpu: string | null;

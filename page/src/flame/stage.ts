@@ -16,7 +16,7 @@ const WHEEL_ZOOM = 1.002;
 
 export interface StageEvents {
   clicked(node: number, event: MouseEvent): void;
-  /** `node` is -1 outside of all frames. */
+  /** `node` is -1 outside the frames. */
   hovered(node: number, event: PointerEvent): void;
   key(event: KeyboardEvent): void;
   zoomChanged(): void;
@@ -25,7 +25,7 @@ export interface StageEvents {
 export type Stage = ReturnType<typeof createStage>;
 
 export function createStage(events: StageEvents) {
-  const canvas = element("canvas", { tabindex: "0", role: "application", "aria-roledescription": "flame graph" });
+  const canvas = element("canvas", { tabindex: "0", role: "application" });
   const space = element("div", { class: "fg-space" }, canvas);
   const box = element("div", { class: "fg-scroll" }, space);
   const context = canvas.getContext("2d", { alpha: false })!;

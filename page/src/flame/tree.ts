@@ -143,7 +143,7 @@ function createBuilder(weights: Weights, rootName: number, origin: number[]) {
 
   /**
    * Adds the callers of `nodes` below `top`. If they are `leaves`, they come first, each with the value of its own; if not, `top`
-   * represents them, and each caller gets the totals of those that it called.
+   * represents them, and each caller gets the totals of its callees.
    */
   function growUp(top: number, nodes: number[], areLeaves: boolean): void {
     const columns = areLeaves ? selfs : totals;

@@ -1,5 +1,5 @@
 // Viewer joins the parts. Its state is a view, an order, hidden subtrees, a zoom, a selection and a search: a change of the first
-// three makes another tree, the others only paint again.
+// three makes another tree; any other change only paints again.
 import { DARK, LIGHT } from "./colours.ts";
 import { createControls } from "./controls.ts";
 import { fillCrumbs } from "./crumbs.ts";
@@ -44,7 +44,7 @@ export function mountFlame(host: HTMLElement, model: FlameModel, options: FlameO
   let hidden: Subtree[] = [];
   let isOldWidth = false;
   let layout: Layout | undefined;
-  /** Sum of all rows that are not hidden. */
+  /** Sum of the visible rows. */
   let whole = 0;
   let searched = "";
   let matches: Matches | null = null;
@@ -81,7 +81,7 @@ export function mountFlame(host: HTMLElement, model: FlameModel, options: FlameO
     stage.box,
     details.box,
     legend,
-    element("p", { class: "fg-help" }, HELP),
+    element("p", { class: "fg-kind" }, HELP),
     spoken,
     tooltip.box,
   );
@@ -104,7 +104,7 @@ export function mountFlame(host: HTMLElement, model: FlameModel, options: FlameO
     const isEmpty = layout.width[0]! <= 0;
     stage.box.hidden = isEmpty;
     stage.show(layout, names, rootLabel(), colours());
-    stage.canvas.setAttribute("aria-label", `${rootLabel()}. ${HELP}`);
+    stage.canvas.setAttribute("aria-label", `Flame graph: ${rootLabel()}`);
     controls.update(source.id, order, rootLabel(), splits);
     showLegend();
     findMatches();

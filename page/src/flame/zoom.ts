@@ -1,7 +1,7 @@
-// Zoom computes the visible part of the picture: never less than a sliver of it, never beyond its ends.
+// Zoom computes the visible part of the picture: at least `MIN_SHARE`, and never beyond its ends.
 import type { Span } from "./layout.ts";
 
-/** The picture can be enlarged until this share of it fills the canvas. */
+/** Smallest share of the picture that can fill the canvas. */
 const MIN_SHARE = 1e-9;
 
 export function zoomAt(span: Span, whole: Span, x: number, factor: number): Span {
@@ -18,7 +18,7 @@ export function shifted(span: Span, whole: Span, distance: number): Span {
   return { low, high: low + length };
 }
 
-/** Moves `span` as little as possible so that it shows `part`, or the start of it. */
+/** Moves `span` as little as possible so that it shows the start of `part`. */
 export function revealing(span: Span, whole: Span, part: Span): Span {
   if (part.low >= span.high || part.high <= span.low) {
     return shifted(span, whole, part.low - span.low);
