@@ -53,6 +53,7 @@ mod run;
 mod run_values;
 #[cfg(test)]
 mod schema;
+mod serve;
 mod set_file;
 mod settings;
 mod shorten;
@@ -133,6 +134,7 @@ enum Verb {
     Report(report::Report),
     #[command(alias = "record")]
     Run(run::Run),
+    Serve(serve::Serve),
     Settings(settings::Settings),
     States(states::States),
     Stats(stats::Stats),
@@ -283,6 +285,7 @@ fn dispatch(command: &Command) -> Result<Outcome> {
         Verb::Recover(verb) => verb.run(console),
         Verb::Report(verb) => verb.run(console),
         Verb::Run(verb) => verb.run(console),
+        Verb::Serve(verb) => verb.run(console),
         Verb::Settings(verb) => verb.run(console),
         Verb::States(verb) => verb.run(console),
         Verb::Timeline(verb) => verb.run(console),

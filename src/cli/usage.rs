@@ -20,6 +20,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
         &[
             "summary",
             "report",
+            "serve",
             "top",
             "flamegraph",
             "view",

@@ -24,6 +24,7 @@ mod passes;
 mod report;
 mod run;
 mod schema;
+mod serve;
 mod steps;
 mod stream_order;
 mod summary;

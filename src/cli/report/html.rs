@@ -73,7 +73,7 @@ fn hash(text: &str) -> String {
 }
 
 /// Returns text for an element or an attribute in quotes.
-fn escaped(text: &str) -> String {
+pub(in super::super) fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

@@ -25,6 +25,7 @@ use super::output::Target;
 use super::ranks::{self, SameRank};
 use gpuflame_model::error::Result;
 use gpuflame_offline::report::write_data;
+pub(super) use html::escaped;
 use job::Job;
 
 /// Maximum size in bytes of the data in a page, as base64.
@@ -122,10 +123,14 @@ fn page_bytes(sources: &[Source], old: &[Source], names: &NameFlags, console: Co
     Ok(page)
 }
 
+/// Returns the page of a run, or of the ranks of a job, without remarks.
+pub(super) fn job_page(sources: &[Source], console: Console) -> Result<Vec<u8>> {
+    page_bytes(sources, &[], &NameFlags::default(), Console { quiet: true, ..console })
+}
+
 /// Writes the page of a run that has just ended. Its remarks were printed by the run.
 pub(super) fn write_run_page(sources: &[Source], target: &Target, console: Console) -> Result<()> {
-    let quiet = Console { quiet: true, ..console };
-    let page = page_bytes(sources, &[], &NameFlags::default(), quiet)?;
+    let page = job_page(sources, console)?;
     target.write(console, |out| Ok(out.write_all(&page)?))
 }
 
