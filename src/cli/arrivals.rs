@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use super::report::{Cell, Table};
+use super::table_output::{Cell, Table};
 use gpuflame_model::profile::format_nanos;
 use gpuflame_offline::analysis::{
     CollectiveArrivals, CollectiveKernels, Lateness, NotComparable, compare_arrivals,

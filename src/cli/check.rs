@@ -6,8 +6,8 @@ use super::console::{Console, Outcome};
 use super::explain::explain;
 use super::heading::heading;
 use super::input::Source;
-use super::report::{Cell, ReportFlags, ReportFormat, Table};
 use super::stream_times::{self, clamped_table};
+use super::table_output::{Cell, ReportFlags, ReportFormat, Table};
 use gpuflame_explain::events::JoinedRows;
 use gpuflame_model::error::Result;
 use gpuflame_offline::analysis::{

@@ -5,7 +5,7 @@ use clap::Args;
 use super::console::{Console, Outcome, usage_error};
 use super::input::Source;
 use super::output::Target;
-use super::report::name_writer;
+use super::table_output::name_writer;
 use super::times::parse_micros;
 use super::trace::{self, TraceFlags};
 use gpuflame_export::clean_line;

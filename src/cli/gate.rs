@@ -11,9 +11,9 @@ use super::input::Source;
 use super::layout;
 use super::name_flags::NameFlags;
 use super::page::Page;
-use super::report::{Cell, ReportFlags, ReportFormat, Table, group_digits, write_tables};
 use super::run_values::{RunValues, Sums, Times};
 use super::shorten::{MAX_NAME_CHARS, shortened};
+use super::table_output::{Cell, ReportFlags, ReportFormat, Table, group_digits, write_tables};
 use gpuflame_model::error::Result;
 use gpuflame_offline::analysis::{MIN_RUNS, PairChange, PairRow, PairVerdict, RunOrder};
 
@@ -291,7 +291,7 @@ impl Gate<'_> {
             }
             ReportFormat::Markdown => {
                 let (word, rest) = conclusion.sentence.split_once(": ").unwrap_or((&conclusion.sentence, ""));
-                let rest = super::report::markdown_text(rest);
+                let rest = super::table_output::markdown_text(rest);
                 writeln!(out, "**gpuflame: {word}** - {rest}\n")?;
                 write_tables(&[], &tables, ReportFormat::Markdown, page, out)
             }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::console::Console;
 use super::input::{Source, with_progress};
-use super::report::{Cell, Table};
+use super::table_output::{Cell, Table};
 use gpuflame_model::error::Result;
 use gpuflame_offline::execution::tensor_bytes;
 use gpuflame_traces::execution::{ChakraTrace, ExecutionTrace, NodeType, read_document};

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::io::Write;
 
 use super::input::Source;
-use super::report::SCHEMA;
+use super::table_output::SCHEMA;
 use gpuflame_explain::events::JoinedRows;
 use gpuflame_export::{clean_line, guarded, work_name};
 use gpuflame_model::error::Result;

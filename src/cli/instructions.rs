@@ -15,8 +15,8 @@ use super::instruction_fields::{
 };
 use super::output::Target;
 use super::page::Page;
-use super::report::{Cell, ReportFormat, Table, group_digits, write_tables};
 use super::stream_flags::StreamFlags;
+use super::table_output::{Cell, ReportFormat, Table, group_digits, write_tables};
 use gpuflame_export::work_name;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::Profile;

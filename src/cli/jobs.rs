@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::console::Console;
 use super::ranks::SameJob;
-use super::report::{Cell, Table};
+use super::table_output::{Cell, Table};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_offline::analysis::{JobDifference, JobMember, find_difference, find_missing};
 

@@ -11,7 +11,7 @@ use super::console::{Console, Outcome, usage_error};
 use super::input::{Source, print_remarks, with_progress};
 use super::output::Target;
 use super::page::Page;
-use super::report::{Cell, ReportFormat, Table, group_digits, write_tables};
+use super::table_output::{Cell, ReportFormat, Table, group_digits, write_tables};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_offline::execution::{Coverage, LinkedTrace, PairedBy, Unlinked, link};
 use gpuflame_offline::formats::{write_chakra, write_linked_trace};

@@ -44,6 +44,7 @@ mod merge_ranks;
 mod mutated;
 mod name_flags;
 mod near_misses;
+mod open_file;
 mod output;
 mod page;
 mod path_names;
@@ -55,6 +56,7 @@ mod run;
 mod run_values;
 #[cfg(test)]
 mod schema;
+mod serve;
 mod set_file;
 mod settings;
 mod shorten;
@@ -65,6 +67,7 @@ mod stream_flags;
 mod stream_times;
 mod summary;
 mod table;
+mod table_output;
 mod timeline;
 mod times;
 mod top;
@@ -83,7 +86,7 @@ use console::{ColorChoice, Console, Outcome, usage_error};
 use gpuflame_model::error::{ErrorKind, Result};
 use gpuflame_os::file;
 use output::Target;
-use report::ReportFormat;
+use table_output::ReportFormat;
 
 /// GPU flame graphs: every nanosecond of GPU time under the CPU stack that launched it.
 ///
@@ -133,8 +136,10 @@ enum Verb {
     Merge(merge::Merge),
     MergeRanks(merge_ranks::MergeRanks),
     Recover(recover::Recover),
+    Report(report::Report),
     #[command(alias = "record")]
     Run(run::Run),
+    Serve(serve::Serve),
     Settings(settings::Settings),
     States(states::States),
     Stats(stats::Stats),
@@ -285,7 +290,9 @@ fn dispatch(command: &Command) -> Result<Outcome> {
         Verb::Merge(verb) => verb.run(console),
         Verb::MergeRanks(verb) => verb.run(console),
         Verb::Recover(verb) => verb.run(console),
+        Verb::Report(verb) => verb.run(console),
         Verb::Run(verb) => verb.run(console),
+        Verb::Serve(verb) => verb.run(console),
         Verb::Settings(verb) => verb.run(console),
         Verb::States(verb) => verb.run(console),
         Verb::CriticalPath(verb) => verb.run(console),

@@ -9,7 +9,7 @@ use clap::Args;
 use super::console::{Console, Outcome};
 use super::input::{Source, print_remarks, with_progress};
 use super::output::Target;
-use super::report::group_digits;
+use super::table_output::group_digits;
 use super::times::{parse_millis, parse_offset};
 use gpuflame_export::{Unit, clean_frame};
 use gpuflame_model::error::{Error, ErrorKind, Result};

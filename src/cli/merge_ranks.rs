@@ -17,7 +17,7 @@ use super::name_flags::NameFlags;
 use super::output::Target;
 use super::page::Page;
 use super::ranks::{self, SameJob, SameRank};
-use super::report::{self, Cell, ReportFormat, Table};
+use super::table_output::{self, Cell, ReportFormat, Table};
 use gpuflame_explain::join::{Launched, Origin, Sink};
 use gpuflame_export::{
     self, ExecutedLine, GraphStacks, NameFolding, Unit, clean_frame, executed_line, folded_names, work_name,
@@ -211,7 +211,8 @@ impl MergeRanks {
             let share = 100.0 * busy as f64 / busy.saturating_add(idle) as f64;
             heading = format!("{heading}: GPUs busy {share:.1} %");
         }
-        self.table.write(console, |out| report::write_tables(&[heading], &tables, self.format, page, out))?;
+        self.table
+            .write(console, |out| table_output::write_tables(&[heading], &tables, self.format, page, out))?;
         Ok(Outcome::Clean)
     }
 

@@ -10,7 +10,7 @@ use gpuflame_model::options::Backward;
 use gpuflame_offline::run::ReadOptions;
 
 /// Options for the frames of stacks.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub(super) struct NameFlags {
     /// Keep numbers in names. By default, counters (`ProfilerStep#5`, `seq = 46588`) and ids (`object at
     /// 0x7f19a0c3d2e0`, threads) become `N` in ranges, annotations, Python objects and thread labels, so that

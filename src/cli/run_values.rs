@@ -9,7 +9,7 @@ use super::console::Console;
 use super::explain::{Explained, explain_sums};
 use super::input::Source;
 use super::name_flags::NameFlags;
-use super::report::group_digits;
+use super::table_output::group_digits;
 use gpuflame_export::{clean_frame, folded_names, work_name};
 use gpuflame_model::error::{ErrorKind, Result};
 use gpuflame_model::profile::views::{GPU, IDLE, idle_word};

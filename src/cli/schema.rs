@@ -13,7 +13,7 @@ use std::path::Path;
 use schemars::{JsonSchema, schema_for};
 use serde_json::{Map, Value, json};
 
-use super::report::SCHEMA;
+use super::table_output::SCHEMA;
 
 /// Declares the objects of the JSON. All keys of an object are always present. An `Option` is null if a value is
 /// unknown.

@@ -8,8 +8,8 @@ use clap::Args;
 use super::console::{Console, Outcome, usage_error};
 use super::near_misses::{near_misses, quoted};
 use super::page::Page;
-use super::report::{self, Cell, ReportFlags, ReportFormat, Table};
 use super::shorten::wrap;
+use super::table_output::{self, Cell, ReportFlags, ReportFormat, Table};
 use gpuflame_config::settings::{SETTINGS, Setting};
 use gpuflame_model::error::Result;
 
@@ -97,9 +97,13 @@ impl Settings {
         let page = Page::of(&self.report.output, console);
         self.report.output.write(console, |out| match self.report.format {
             ReportFormat::Text => Ok(out.write_all(self.text(&shown, page).as_bytes())?),
-            _ => {
-                report::write_tables(&[], &[settings_table(&shown)], self.report.format, Page::UNBOUNDED, out)
-            }
+            _ => table_output::write_tables(
+                &[],
+                &[settings_table(&shown)],
+                self.report.format,
+                Page::UNBOUNDED,
+                out,
+            ),
         })?;
         Ok(Outcome::Clean)
     }

@@ -8,9 +8,9 @@ use super::console::{Console, Outcome, usage_error};
 use super::explain::{Explained, explain_opened, max_memory};
 use super::heading::heading;
 use super::input::Source;
-use super::report::{Cell, ReportFlags, ReportFormat, Table, group_digits};
 use super::states_hta::write_hta_tables;
 use super::stream_flags::StreamFlags;
+use super::table_output::{Cell, ReportFlags, ReportFormat, Table, group_digits};
 use super::times::parse_micros;
 use gpuflame_explain::communication::is_communication_kernel;
 use gpuflame_export::work_name;
@@ -120,7 +120,7 @@ impl States {
         let head = [heading(&self.input, &explained.profile)];
         self.report.output.write(console, |out| {
             writeln!(out, "{answer}\n")?;
-            super::report::write_tables(&head, tables, ReportFormat::Text, page, out)
+            super::table_output::write_tables(&head, tables, ReportFormat::Text, page, out)
         })
     }
 

@@ -7,7 +7,7 @@ use super::console::{Console, Outcome, usage_error};
 use super::input::Source;
 use super::near_misses::{near_misses, quoted};
 use super::output::Target;
-use super::report::name_writer;
+use super::table_output::name_writer;
 use super::times::parse_millis;
 use super::trace::{self, TraceFlags};
 use gpuflame_model::error::Result;

@@ -4,7 +4,7 @@
 use super::console::Console;
 use super::explain::Explained;
 use super::input::Source;
-use super::report::{Cell, Table, group_digits};
+use super::table_output::{Cell, Table, group_digits};
 use gpuflame_export::work_name;
 use gpuflame_model::profile::{Profile, format_nanos};
 use gpuflame_offline::analysis::{StreamOrder, WorkSpans, check_stream_order};

@@ -18,11 +18,12 @@ use super::layout;
 use super::name_flags::NameFlags;
 use super::page::Page;
 use super::ranks::{self, SameRank};
-use super::report::{Cell, ReportFlags, ReportFormat, Table, group_digits, write_tables};
 use super::shorten::{MAX_NAME_CHARS, shortened};
 use super::stream_times::{MAX_SPANS, check_order};
+use super::table_output::{Cell, ReportFlags, ReportFormat, Table, group_digits, write_tables};
 use super::top::copy_table;
 use gpuflame_explain::events::JoinedRows;
+use gpuflame_explain::join::Sink;
 use gpuflame_export::{
     NameFolding, busy_and_idle_lines, clean_line, complete_line, executed_line, idle_place, percent,
     work_name,
@@ -103,21 +104,12 @@ impl Summary {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
         let sources = ranks::expand_folders(&self.inputs)?;
         let [input] = &sources[..] else { return self.run_job(&sources, console) };
-        let mut run = read_run(input, self.names.read_options(), console)?;
-        let order = check_order(input, &run.explained, &mut run.spans, console);
-        let run = run.into_evidence();
-        let findings = findings_of_run(&run.evidence(), &run.explained, order);
-        let screen = Screen {
-            explained: &run.explained,
-            copies: &run.copies,
-            names: self.names.names(),
-            findings: &findings,
-        };
-        let mut answers = busy_and_idle_lines(&run.explained.ledger, &run.explained.profile);
-        answers.extend(screen.kernel_line(&run.spans));
-        answers.extend(screen.bound_line());
-        answers.push(screen.complete_line());
-        answers.extend(screen.scope_line());
+        let (run, findings) = summarize(input, self.names.read_options(), console, ())?;
+        let screen = run.screen(&findings, self.names.names());
+        let Answers { mut sentences, complete, scope, .. } = screen.answers(&run.spans);
+        sentences.push(complete);
+        sentences.extend(scope);
+        let answers = sentences;
         let page = Page::of(&self.report.output, console);
         let page = Page { columns: Some(page.columns.unwrap_or(COLUMNS)), ..page };
         let text = match self.report.format {
@@ -140,7 +132,7 @@ impl Summary {
         let numbers = ranks::assign_ranks(sources, false, SameRank::Refused)?;
         let (mut ranks, mut answers, mut longest) = (Vec::new(), Vec::new(), 0);
         for (source, &rank) in sources.iter().zip(&numbers) {
-            let run = read_run(source, self.names.read_options(), console)?.into_evidence();
+            let run = read_run(source, self.names.read_options(), console, ())?.into_evidence();
             let lines = busy_and_idle_lines(&run.explained.ledger, &run.explained.profile);
             answers.push((rank, format!("rank {rank}: {}", lines.first().map_or("", |line| line))));
             longest = longest.max(wall(&run.explained.profile));
@@ -196,7 +188,7 @@ impl Summary {
 pub(super) fn describe_lost_time(file: &Path, console: Console) -> Vec<String> {
     let console = Console { quiet: true, ..console };
     let input = Source::from(file.as_os_str().to_owned());
-    let Ok(run) = read_run(&input, ReadOptions::default(), console) else { return Vec::new() };
+    let Ok(run) = read_run(&input, ReadOptions::default(), console, ()) else { return Vec::new() };
     let run = run.into_evidence();
     let findings = cost_findings(&run.evidence());
     let mut lines = finding_sentences(&findings, wall(&run.explained.profile), MAX_FINDINGS_OF_RUN);
@@ -263,16 +255,42 @@ struct ReadRun {
 }
 
 /// A run, with everything that its summary needs.
-struct SummarizedRun {
-    explained: Explained,
+pub(super) struct SummarizedRun {
+    pub(super) explained: Explained,
     copies: CopySums,
     spans: PlausibleSpans,
 }
 
-fn read_run(input: &Source, options: ReadOptions, console: Console) -> Result<ReadRun> {
+/// Sentences about a run, and the data that it lacks.
+pub(super) struct Answers {
+    /// Busy time, idle time with its culprit, the time with kernels, and what bounds the run.
+    pub(super) sentences: Vec<String>,
+    /// Completeness of the run.
+    pub(super) complete: String,
+    /// Parts of the run that the tables cover, if they differ from those of the sentences.
+    pub(super) scope: Option<String>,
+    /// Missing data, each with a clause about the command that records it.
+    pub(super) not_recorded: Vec<(String, String)>,
+}
+
+/// Reads a run, and returns it with its findings, the worst first. Passes every joined activity and launch to `more`.
+pub(super) fn summarize(
+    input: &Source,
+    options: ReadOptions,
+    console: Console,
+    more: impl Sink,
+) -> Result<(SummarizedRun, Vec<Finding>)> {
+    let mut run = read_run(input, options, console, more)?;
+    let order = check_order(input, &run.explained, &mut run.spans, console);
+    let run = run.into_evidence();
+    let findings = findings_of_run(&run.evidence(), &run.explained, order);
+    Ok((run, findings))
+}
+
+fn read_run(input: &Source, options: ReadOptions, console: Console, more: impl Sink) -> Result<ReadRun> {
     let (mut copies, mut spans) = (CopySums::default(), WorkSpans::bounded(MAX_SPANS));
     let options = ReadOptions { kernel_gaps: true, ..options };
-    let explained = explain_sums_with(input, options, console, (&mut copies, &mut spans))?;
+    let explained = explain_sums_with(input, options, console, ((&mut copies, &mut spans), more))?;
     explained.facts.require_work(input)?;
     explained.require_activities(input)?;
     if explained.facts.has_only_sums {
@@ -289,7 +307,16 @@ impl ReadRun {
 }
 
 impl SummarizedRun {
-    fn evidence(&self) -> RunEvidence<'_> {
+    /// Returns the sentences about the run, which has these findings.
+    pub(super) fn answers(&self, findings: &[Finding], names: NameFolding) -> Answers {
+        self.screen(findings, names).answers(&self.spans)
+    }
+
+    fn screen<'a>(&'a self, findings: &'a [Finding], names: NameFolding) -> Screen<'a> {
+        Screen { explained: &self.explained, copies: &self.copies, names, findings }
+    }
+
+    pub(super) fn evidence(&self) -> RunEvidence<'_> {
         RunEvidence {
             profile: &self.explained.profile,
             spans: &self.spans,
@@ -370,7 +397,7 @@ fn unchecked(findings: &[Finding]) -> Vec<(String, String)> {
 }
 
 /// Length of the steady part of a run, in ns.
-fn wall(profile: &Profile) -> u64 {
+pub(super) fn wall(profile: &Profile) -> u64 {
     profile.times().iter().map(|time| time.steady().window()).max().unwrap_or(0)
 }
 
@@ -415,6 +442,18 @@ struct Screen<'a> {
 }
 
 impl Screen<'_> {
+    fn answers(&self, spans: &PlausibleSpans) -> Answers {
+        let mut sentences = busy_and_idle_lines(&self.explained.ledger, self.profile());
+        sentences.extend(self.kernel_line(spans));
+        sentences.extend(self.bound_line());
+        Answers {
+            sentences,
+            complete: self.complete_line(),
+            scope: self.scope_line(),
+            not_recorded: self.not_recorded(),
+        }
+    }
+
     fn profile(&self) -> &Profile {
         &self.explained.profile
     }
@@ -712,7 +751,7 @@ impl Screen<'_> {
 }
 
 /// Quotes a file name for a shell if it needs quotes. Standard input cannot be read twice, so it becomes a placeholder.
-fn quoted_for_shell(file: &str) -> String {
+pub(super) fn quoted_for_shell(file: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%,=".contains(c);
     match file {
         "standard input" => "FILE".to_owned(),

@@ -7,10 +7,10 @@ use super::explain::{Explained, explain_opened, max_memory};
 use super::heading::heading;
 use super::input::Source;
 use super::page::{Page, Style};
-use super::report::{self, Cell, ReportFlags, ReportFormat, Table};
 use super::shorten::wrap;
 use super::states::{answer, collective_test, no_states, no_stream, print_remarks};
 use super::stream_flags::StreamFlags;
+use super::table_output::{self, Cell, ReportFlags, ReportFormat, Table};
 use super::times::parse_micros;
 use gpuflame_model::error::Result;
 use gpuflame_model::profile::format_nanos;
@@ -146,7 +146,7 @@ impl TimelineView<'_> {
         }
         let width = page.columns.unwrap_or(usize::MAX);
         self.report.output.write(console, |out| {
-            report::write_tables(&head[..1], &[], ReportFormat::Text, page, out)?;
+            table_output::write_tables(&head[..1], &[], ReportFormat::Text, page, out)?;
             let legend = format!("a letter: {}; {LEGEND}", format_nanos(columns.step));
             for line in [sentence.as_str(), &legend].iter().flat_map(|text| wrap(text, width)) {
                 writeln!(out, "{line}")?;

@@ -19,6 +19,8 @@ const GROUPS: [(&str, &[&str]); 6] = [
         "Look",
         &[
             "summary",
+            "report",
+            "serve",
             "top",
             "flamegraph",
             "view",

@@ -10,8 +10,8 @@ use super::heading::heading;
 use super::input::Source;
 use super::near_misses::{near_misses, quoted};
 use super::page::Page;
-use super::report::{self, Cell, ReportFlags, Table, group_digits};
 use super::stream_flags::StreamFlags;
+use super::table_output::{self, Cell, ReportFlags, Table, group_digits};
 use super::timeline::TimelineView;
 use super::top;
 use gpuflame_explain::events::{JoinedActivity, JoinedRows};
@@ -112,7 +112,13 @@ impl View {
             } else {
                 self.activity_table(&explained.profile, &events, &wanted, zero, page)
             };
-            report::write_tables(&[heading(&self.input, profile)], &[table], self.report.format, page, out)
+            table_output::write_tables(
+                &[heading(&self.input, profile)],
+                &[table],
+                self.report.format,
+                page,
+                out,
+            )
         })?;
         if !self.stats && self.number > 0 && wanted.len() > self.number {
             console.remark(format!("{} of {} activities; -n 0 shows all", self.number, wanted.len()));

@@ -25,6 +25,18 @@ impl<'a> ComposedFrame<'a> {
         Self { kind, text: text.into(), tag: 0, id: None }
     }
 
+    /// Returns the kind of the frame.
+    pub fn kind(&self) -> ShownFrameKind {
+        self.kind
+    }
+
+    /// Returns the cleaned text of the frame as a label of folded stacks.
+    pub fn cleaned<'t>(&self, text: &'t mut String) -> Label<'t> {
+        text.clear();
+        text.push_str(&clean::frame(&self.text));
+        Label::new(self.kind, text, self.tag)
+    }
+
     /// Returns the text for formats that gpuflame reads again. It keeps every character that may be between two `;`.
     /// In these formats, a number at the end of the text is not taken for a weight, and numbers are folded when the
     /// file is read.

@@ -56,10 +56,13 @@ pub use formats::{FORMATS, format};
 pub use options::{GraphStacks, NameFolding, Options, Root, Unit};
 pub use short_names::short_kernels;
 pub use source::{
-    ExecutedLine, InnermostFrames, SourceLine, executed_line, innermost_frames, source_line, user_function,
+    ExecutedLine, InnermostFrames, SourceLine, executed_line, innermost_frames, is_library_frame,
+    source_line, user_function,
 };
 pub use stack_table::write_stacks_csv;
-pub use summary_text::{busy_and_idle_lines, complete_line, grouped, idle_place, percent, summary_lines};
+pub use summary_text::{
+    busy_and_idle_lines, cause_words, complete_line, grouped, idle_place, percent, summary_lines, work_line,
+};
 pub use svg::{SVG, draw_once};
 pub use table::write_csv;
 pub use title::run_facts;

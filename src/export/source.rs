@@ -78,6 +78,31 @@ pub fn user_function(profile: &Profile, site: SampleSite, names: NameFolding) ->
     frames.iter().rev().find(is_user_code).map(|frame| frame.text.to_string())
 }
 
+/// Whether a frame is native code of a system library, of CUDA or of PyTorch, as far as its file or module tells.
+pub fn is_library_frame(profile: &Profile, frame: &ComposedFrame<'_>) -> bool {
+    const LIBRARIES: [&str; 9] = [
+        "libcuda",
+        "libcudnn",
+        "libcublas",
+        "libnccl",
+        "libtorch",
+        "libc10",
+        "libpython",
+        "libgomp",
+        "libcu",
+    ];
+    let Some(shown) = frame.id.map(|id| profile.shown_frame(id)) else { return false };
+    if frame.kind != ShownFrameKind::Code {
+        return false;
+    }
+    let module = shown.module.map_or("", |module| profile.strings().get(module));
+    let name = module.rsplit('/').next().unwrap_or(module);
+    shown.source.is_some_and(|source| is_library_file(profile.strings().get(source.file)))
+        || is_system_library(module)
+        || LIBRARIES.iter().any(|library| name.starts_with(library))
+        || name.starts_with("python3")
+}
+
 /// Whether a module is the dynamic loader or one of the C and C++ libraries.
 fn is_system_library(path: &str) -> bool {
     const NAMES: [&str; 8] =

@@ -175,7 +175,7 @@ fn idle_line(profile: &Profile) -> Option<String> {
 }
 
 /// Returns the words for the word of a cause, or of a place at the edge of a window.
-fn cause_words(word: &'static str) -> &'static str {
+pub fn cause_words(word: &'static str) -> &'static str {
     match word {
         "before_the_first" => "before the first work",
         "after_the_last" => "after the last work",
@@ -254,7 +254,7 @@ fn longest_after_wait(profile: &Profile, samples: &[&Sample]) -> Option<(String,
 
 /// Returns the line with the most expensive GPU work, kernels, copies and fills alike, over all GPUs; `None` if no work
 /// has a time.
-fn work_line(profile: &Profile) -> Option<String> {
+pub fn work_line(profile: &Profile) -> Option<String> {
     let mut sums: BTreeMap<Cow<'_, str>, (u64, u64)> = BTreeMap::new();
     for work in profile.works() {
         let name = match work.work {

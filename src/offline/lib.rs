@@ -5,4 +5,5 @@
 pub mod analysis;
 pub mod execution;
 pub mod formats;
+pub mod report;
 pub mod run;

@@ -135,26 +135,59 @@ fn desktop(ends_with: i32) -> PathBuf {
 }
 
 #[test]
-fn open_shows_the_first_flame_graph_or_prints_its_path() {
+fn open_shows_the_page_or_prints_its_path() {
     let command = [program().to_str().unwrap(), "quick"];
     for (path, is_opened, why) in [
         (desktop(0), true, None),
-        (desktop(3), true, Some("xdg-open cannot show the picture")),
+        (desktop(3), true, Some("xdg-open cannot show it")),
         (scratch("no-desktop"), false, Some("cannot start xdg-open")),
     ] {
         let done = run(&["--open"], &command).env("PATH", &path).done();
-        let picture = done.folder.join("out.svg").display().to_string();
+        let page = done.folder.join("out.html").display().to_string();
         let opened = fs::read_to_string(done.folder.join("opened")).unwrap_or_default();
-        assert_eq!(opened, if is_opened { format!("{picture}\n") } else { String::new() });
+        assert_eq!(opened, if is_opened { format!("{page}\n") } else { String::new() });
         let lines = said(&done, "in a browser");
         match why {
             None => assert!(lines.is_empty(), "{}", done.stderr),
-            Some(why) => assert_eq!(lines, [format!("gpuflame: {why}; open {picture} in a browser")]),
+            Some(why) => assert_eq!(lines, [format!("gpuflame: {why}; open {page} in a browser")]),
         }
     }
     let done = run(&["--open", "--formats", "csv"], &command).env("PATH", desktop(0)).done();
     assert!(!done.folder.join("opened").exists());
-    assert_eq!(said(&done, "no picture to open; write one with --formats svg").len(), 1, "{}", done.stderr);
+    assert_eq!(
+        said(&done, "no page or picture to open; write one with --formats svg").len(),
+        1,
+        "{}",
+        done.stderr
+    );
+}
+
+#[test]
+fn a_run_leaves_a_page_unless_formats_are_chosen() {
+    let command = [program().to_str().unwrap(), "quick"];
+    let done = run(&[], &command).done();
+    let page = fs::read_to_string(done.folder.join("out.html")).unwrap();
+    assert!(page.contains("GPU 0 busy "), "the first line is there without scripts");
+    assert_eq!(
+        said(&done, &format!("wrote {}", done.folder.join("out.html").display())).len(),
+        1,
+        "{}",
+        done.stderr
+    );
+    let chosen = [
+        run(&["--formats", "sums,svg"], &command),
+        run(&[], &command).env("GPUFLAME_FORMATS", "sums"),
+        run(&[], &command).env("GPUFLAME_DISABLE", "1"),
+    ];
+    for run in chosen {
+        assert!(!run.done().folder.join("out.html").exists());
+    }
+    // Two ranks share a page.
+    let ranks = compile("tests/programs/ranks.c", &["-O2"]);
+    let done =
+        self::run(&["-o", "rank%r"], &[ranks.to_str().unwrap(), "20"]).env("GPUSIM_CLOCK", "real").ok();
+    let pages = ["rank0.html", "rank1.html"].map(|name| done.folder.join(name).exists());
+    assert_eq!(pages, [true, false], "{}", done.stderr);
 }
 
 #[test]
@@ -355,12 +388,13 @@ fn files_with_non_utf8_names_are_printed_opened_read_and_merged_by_rank() {
         let [line] = said(&done, "ending (process ")[..] else { panic!("{}", done.stderr) };
         assert!(line.contains("/caf\u{fffd}%p/\u{fffd}") && line.ends_with(".svg"), "{line}");
     }
-    let names = ["five.gfr", "five.set.json", "five.svg", "three.gfr", "three.set.json", "three.svg"];
-    assert_eq!(odd_files(&folder), names.map(odd_name));
+    let endings = ["gfr", "html", "set.json", "svg"];
+    let names = ["five", "three"].map(|name| endings.map(|ending| odd_name(&format!("{name}.{ending}"))));
+    assert_eq!(odd_files(&folder), names.concat());
     let opened = fs::read(folder.join("opened")).unwrap();
     let opened: Vec<_> = opened.split(|byte| *byte == b'\n').collect();
-    let pictures = ["three.svg", "five.svg"].map(|name| folder.join(odd_name(name)));
-    assert_eq!(opened, [pictures[0].as_os_str().as_bytes(), pictures[1].as_os_str().as_bytes(), b""]);
+    let pages = ["three.html", "five.html"].map(|name| folder.join(odd_name(name)));
+    assert_eq!(opened, [pages[0].as_os_str().as_bytes(), pages[1].as_os_str().as_bytes(), b""]);
     let (recording, folded) = (odd_name("three.gfr"), odd_name("three.folded"));
     command(&folder, [OsStr::new("flamegraph"), &recording, OsStr::new("-o"), &folded]).ok();
     assert!(fs::read_to_string(folder.join(folded)).unwrap().contains("[GPU_Kernel]"));

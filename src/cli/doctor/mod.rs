@@ -13,9 +13,9 @@ use clap::Args;
 
 use super::console::{Console, Outcome};
 use super::page::{Page, Style};
-use super::report::{self, Cell, ReportFlags, ReportFormat, Table};
 use super::run::library;
 use super::shorten::wrap;
+use super::table_output::{self, Cell, ReportFlags, ReportFormat, Table};
 use gpuflame_config::settings;
 use gpuflame_config::{Outputs, PrefixMacros};
 use gpuflame_export::clean_line;
@@ -97,7 +97,7 @@ impl Doctor {
         let page = Page::of(&self.report.output, console);
         self.report.output.write(console, |out| match self.report.format {
             ReportFormat::Text => write_text(&lines, page, out),
-            format => report::write_tables(&[], &[result_table(&lines)], format, Page::UNBOUNDED, out),
+            format => table_output::write_tables(&[], &[result_table(&lines)], format, Page::UNBOUNDED, out),
         })?;
         let fails = lines.iter().any(|line| line.state == CheckState::Fail);
         Ok(if fails { Outcome::Findings } else { Outcome::Clean })

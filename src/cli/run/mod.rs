@@ -5,6 +5,7 @@
 
 mod advice;
 pub(super) mod library;
+mod pages;
 mod process_reports;
 mod setting_flags;
 
@@ -12,29 +13,29 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
 use clap::Args;
 
 use super::console::{Console, Outcome, usage_error};
 use super::merge_ranks::describe_straggler;
+use super::open_file::open_in_browser;
 use super::recover::recover;
 use super::summary::describe_lost_time;
 use gpuflame_config::settings;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_os::{child, file, stderr};
-use process_reports::ProcessReport;
+use process_reports::{CollectedReports, ProcessReport};
 use setting_flags::SettingPair;
 
 const OUTPUT_VARIABLE: &str = "GPUFLAME_OUTPUT";
+const FORMATS_VARIABLE: &str = "GPUFLAME_FORMATS";
 /// Environment variables that name libraries for the driver and NVTX to load.
 const INJECTION_VARIABLES: [&str; 2] = ["CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"];
 
 /// Maximum time to wait until stderr accepts a line.
 const STDERR_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time to wait for `xdg-open` to fail, if it cannot show anything.
-const OPEN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Exit code that shells return for a command that does not exist. The next constant is for one that cannot be run.
 const NOT_FOUND: u8 = 127;
@@ -92,7 +93,7 @@ pub(super) struct Run {
     /// Path of the libgpuflame.so to use [default: next to this command, or in ../lib].
     #[arg(long, value_name = "FILE")]
     library: Option<PathBuf>,
-    /// Open the first picture after the command has ended.
+    /// Open the page of the run after the command has ended.
     #[arg(long)]
     open: bool,
     /// Command and its arguments.
@@ -159,9 +160,23 @@ impl Run {
         for line in left.longest().map(|file| describe_lost_time(&file, console)).unwrap_or_default() {
             console.remark(line);
         }
+        let pages = self.write_pages(&left, settings.disable, console);
         if self.open && !left.reports.is_empty() {
-            open_picture(&left.reports, console);
+            match pages.first().cloned().or_else(|| first_picture(&left.reports)) {
+                Some(file) => open_in_browser(&file, console),
+                None => console.remark("no page or picture to open; write one with --formats svg"),
+            }
         }
+    }
+
+    /// Writes the pages of the recordings, and returns their paths: one page for the ranks of a job, otherwise one for each
+    /// process. If the user has chosen formats, pages are written only for `--open`.
+    fn write_pages(&self, left: &CollectedReports, is_disabled: bool, console: Console) -> Vec<PathBuf> {
+        let is_plain = self.formats.is_none() && std::env::var_os(FORMATS_VARIABLE).is_none();
+        if is_disabled || !(is_plain || self.open) {
+            return Vec::new();
+        }
+        pages::write(left, console)
     }
 
     /// Returns the settings that the options give, and the settings in the file that neither the options nor the
@@ -268,37 +283,10 @@ fn make_absolute(command: &mut Command, here: &Path) {
     }
 }
 
-/// Shows the first picture on the desktop, or prints the picture's path if showing it fails.
-fn open_picture(left: &[ProcessReport], console: Console) {
-    let picture = left
-        .iter()
-        .filter(|report| report.is_ours)
-        .flat_map(|report| &report.files)
-        .find(|file| file.extension().is_some_and(|ending| ending == "svg"));
-    let Some(picture) = picture else {
-        return console.remark("no picture to open; write one with --formats svg");
-    };
-    let mut command = Command::new("xdg-open");
-    command.arg(picture).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let why = match command.spawn().map(opens_picture) {
-        Ok(true) => return,
-        Ok(false) => "xdg-open cannot show the picture",
-        Err(_) => "cannot start xdg-open",
-    };
-    console.remark(format_args!("{why}; open {} in a browser", picture.display()));
-}
-
-/// Whether the child exits successfully or keeps running. On a machine without a desktop, the child itself is the
-/// browser.
-fn opens_picture(mut child: Child) -> bool {
-    let deadline = Instant::now() + OPEN_TIMEOUT;
-    loop {
-        match child.try_wait() {
-            Ok(Some(status)) => return status.success(),
-            Ok(None) if Instant::now() < deadline => std::thread::sleep(OPEN_TIMEOUT / 50),
-            _ => return true,
-        }
-    }
+/// Returns the first picture that the command's processes wrote.
+fn first_picture(left: &[ProcessReport]) -> Option<PathBuf> {
+    let files = left.iter().filter(|report| report.is_ours).flat_map(|report| &report.files);
+    files.into_iter().find(|file| file.extension().is_some_and(|ending| ending == "svg")).cloned()
 }
 
 #[cfg(test)]

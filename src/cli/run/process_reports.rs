@@ -309,6 +309,17 @@ impl CollectedReports {
         if bytes > MAX_RANK_BYTES { Vec::new() } else { ranks }
     }
 
+    /// Returns the recordings of all processes, that with the most launches first. Recordings that would take long to read
+    /// are left out.
+    pub(super) fn recordings(&self) -> Vec<PathBuf> {
+        let mut reports: Vec<_> = self.reports.iter().filter(|report| report.is_ours).collect();
+        reports.sort_by_key(|report| std::cmp::Reverse(report.launches));
+        let is_recording = |file: &&PathBuf| file.extension().is_some_and(|ending| ending == "gfr");
+        let files = reports.iter().flat_map(|report| report.files.iter().filter(is_recording));
+        let is_short = |file: &&PathBuf| fs::metadata(file).is_ok_and(|data| data.len() <= MAX_RANK_BYTES);
+        files.filter(is_short).take(MAX_LISTED).cloned().collect()
+    }
+
     /// Returns the recording of the process with the most launches. Returns `None` if there is none, or if reading it would take
     /// long.
     pub(super) fn longest(&self) -> Option<PathBuf> {

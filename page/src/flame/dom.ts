@@ -1,0 +1,41 @@
+// Elements without HTML text: names can only become text nodes and attributes.
+
+type Child = Node | string | null;
+type Props = Record<string, string | boolean | ((event: never) => void)>;
+
+/** Creates an element. Functions among `props` listen, `true` is an empty attribute, `false` none. */
+export function element<K extends keyof HTMLElementTagNameMap>(
+  tag: K,
+  props: Props = {},
+  ...children: Child[]
+): HTMLElementTagNameMap[K] {
+  const made = document.createElement(tag);
+  for (const [key, value] of Object.entries(props)) {
+    if (typeof value === "function") made.addEventListener(key, value as EventListener);
+    else if (value !== false) made.setAttribute(key, value === true ? "" : value);
+  }
+  made.append(...children.filter((child) => child !== null));
+  return made;
+}
+
+export function button(label: string, title: string, act: () => void): HTMLButtonElement {
+  return element("button", { type: "button", title, click: act }, label);
+}
+
+/** Copies by the clipboard, or where a sandbox forbids that by the older command. Returns whether it worked. */
+export async function copyText(text: string): Promise<boolean> {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    const area = element("textarea", { class: "fg-offscreen" });
+    area.value = text;
+    document.body.append(area);
+    const focused = document.activeElement;
+    area.select();
+    const worked = document.execCommand("copy");
+    area.remove();
+    if (focused instanceof HTMLElement) focused.focus();
+    return worked;
+  }
+}

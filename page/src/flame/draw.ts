@@ -1,0 +1,115 @@
+// Draw paints the visible part of a layout. Frames narrower than half a pixel are painted together: a row costs at most as many
+// rectangles as it has pixels, whatever the number of frames.
+import type { Fill, FrameColours } from "./fills.ts";
+import { extentOf, firstEndingAfter, isCaller, rowOf, type Layout, type Span } from "./layout.ts";
+import { fitted, type Names } from "./names.ts";
+
+export const ROW_HEIGHT = 18;
+const FONT = "12px ui-monospace, monospace";
+/** A label has a margin on both sides; fewer characters would tell nothing. */
+const MARGIN = 4;
+const MIN_LABEL_CHARS = 4;
+const MIN_FRAME_WIDTH = 0.5;
+/** Frames at least this wide are set apart by a line of the background. */
+const MIN_WIDTH_WITH_GAP = 3;
+const MIN_WIDTH_WITH_HATCH = 6;
+
+export interface Scene {
+  layout: Layout;
+  names: Names;
+  rootLabel: string;
+  /** Visible part below the root, and of the callers above. */
+  below: Span;
+  above: Span;
+  /** Pixels of the picture above the top of the canvas. */
+  scroll: number;
+  width: number;
+  height: number;
+  colours: FrameColours;
+  /** 1 for nodes that match the search, or null without one. */
+  isMatch: Uint8Array | null;
+  selected: number;
+  hovered: number;
+}
+
+function labelOf(scene: Scene, node: number): string {
+  return scene.names.text[scene.layout.tree.name[node]!] ?? scene.rootLabel;
+}
+
+export function draw(context: CanvasRenderingContext2D, scene: Scene, pixelRatio: number): void {
+  context.setTransform(pixelRatio, 0, 0, pixelRatio, 0, 0);
+  context.fillStyle = scene.colours.background;
+  context.fillRect(0, 0, scene.width, scene.height);
+  context.font = FONT;
+  context.textBaseline = "middle";
+  const charWidth = context.measureText("0").width;
+  const first = Math.max(0, Math.floor(scene.scroll / ROW_HEIGHT));
+  const end = Math.min(scene.layout.rows.length, Math.ceil((scene.scroll + scene.height) / ROW_HEIGHT));
+  for (let row = first; row < end; row++) drawRow(context, scene, row, charWidth);
+  outline(context, scene, scene.hovered, 1);
+  outline(context, scene, scene.selected, 2);
+}
+
+function drawRow(context: CanvasRenderingContext2D, scene: Scene, rowIndex: number, charWidth: number): void {
+  const { layout } = scene;
+  const row = layout.rows[rowIndex]!;
+  const top = rowIndex * ROW_HEIGHT - scene.scroll;
+  const { low, high } = rowIndex < layout.rootRow ? scene.above : scene.below;
+  for (let index = firstEndingAfter(layout, row, low); index < row.length; index++) {
+    const node = row[index]!;
+    if (layout.starts[node]! >= high) break;
+    const [left, width] = pixelsOf(scene, node);
+    const fill = scene.colours.fillOf(node, scene.isMatch);
+    if (width < MIN_FRAME_WIDTH) {
+      const pixelEnd = Math.floor(left) + 1;
+      context.fillStyle = fill.colour;
+      context.fillRect(pixelEnd - 1, top, 1, ROW_HEIGHT - 1);
+      const next = firstEndingAfter(layout, row, low + (pixelEnd * (high - low)) / scene.width);
+      index = Math.max(index, next - 1);
+      continue;
+    }
+    drawFrame(context, fill, left, top, width < MIN_WIDTH_WITH_GAP ? width : width - 1);
+    const room = Math.floor((width - 2 * MARGIN) / charWidth);
+    if (room >= MIN_LABEL_CHARS) {
+      drawLabel(context, fill, fitted(labelOf(scene, node), room), left, top, charWidth, width - MARGIN);
+    }
+  }
+}
+
+/** Left end and width of the visible part of a frame. */
+function pixelsOf(scene: Scene, node: number): [number, number] {
+  const span = isCaller(scene.layout, node) ? scene.above : scene.below;
+  const scale = scene.width / (span.high - span.low);
+  const { low, high } = extentOf(scene.layout, node);
+  const left = Math.max(0, (low - span.low) * scale);
+  return [left, Math.min(scene.width, (high - span.low) * scale) - left];
+}
+
+function drawFrame(context: CanvasRenderingContext2D, fill: Fill, left: number, top: number, width: number): void {
+  context.fillStyle = fill.colour;
+  context.fillRect(left, top, width, ROW_HEIGHT - 1);
+  if (fill.hatch && width >= MIN_WIDTH_WITH_HATCH) {
+    context.fillStyle = fill.hatch;
+    context.fillRect(left, top, width, ROW_HEIGHT - 1);
+  }
+}
+
+function drawLabel(context: CanvasRenderingContext2D, fill: Fill, text: string, left: number, top: number, charWidth: number, room: number): void {
+  if (fill.hatch) {
+    context.fillStyle = fill.colour;
+    context.fillRect(left + 1, top, text.length * charWidth + 2 * MARGIN - 1, ROW_HEIGHT - 1);
+  }
+  context.fillStyle = fill.text;
+  context.fillText(text, left + MARGIN, top + ROW_HEIGHT / 2, room);
+}
+
+function outline(context: CanvasRenderingContext2D, scene: Scene, node: number, thickness: number): void {
+  if (node < 0) return;
+  const [left, width] = pixelsOf(scene, node);
+  if (width < 0) return;
+  const top = rowOf(scene.layout, node) * ROW_HEIGHT - scene.scroll;
+  context.strokeStyle = scene.colours.ink;
+  context.lineWidth = thickness;
+  const inset = thickness / 2;
+  context.strokeRect(left + inset, top + inset, Math.max(width - thickness - 1, 1), ROW_HEIGHT - 1 - thickness);
+}

@@ -1,0 +1,54 @@
+// Order is how stacks become a tree: from the root, from the leaves, or around a name; with or without a split by track.
+import type { Source, SplitKey, Track } from "./model.ts";
+import type { Names } from "./names.ts";
+import { aroundName, fromLeaves, fromRoot, type Tree } from "./tree.ts";
+import { trackLabel, weigh, weighSplit } from "./weights.ts";
+
+export interface Order {
+  kind: "root" | "leaves" | "around";
+  /** The name for `around`. */
+  name: number;
+  split: SplitKey | null;
+}
+
+/** The tree of the rows that are not 0 in `keep`. */
+export function treeOf(source: Source, names: Names, order: Order, keep: Uint8Array): Tree {
+  const weights = order.split ? weighSplit(source, keep, order.split, names) : weigh(source, keep);
+  if (order.kind === "leaves") return fromLeaves(weights);
+  return order.kind === "around" ? aroundName(weights, order.name) : fromRoot(weights);
+}
+
+/** A frame of a tree, by the names on the way to it: it survives another filter, and applies to both runs. */
+export interface Subtree {
+  view: string;
+  order: Order;
+  path: number[];
+  isCaller: boolean;
+}
+
+/** 1 for each row on a track to keep that is in none of the `removed` subtrees. */
+export function keepRows(source: Source, names: Names, keepTrack: (track: Track) => boolean, removed: Subtree[]): Uint8Array {
+  const keptTracks = source.tracks.map(keepTrack);
+  return Uint8Array.from(source.node, (_, row) => {
+    const isKept = keptTracks[source.track[row]!] ?? true;
+    return Number(isKept && !removed.some((subtree) => isInSubtree(source, names, subtree, row)));
+  });
+}
+
+export function sumOf(source: Source, keep: Uint8Array): number {
+  return source.value.reduce((sum, value, row) => sum + (keep[row] ? value : 0), 0);
+}
+
+function isInSubtree(source: Source, names: Names, { order, path, isCaller }: Subtree, row: number): boolean {
+  const stack: number[] = [];
+  for (let node = source.node[row]!; node > 0; node = source.parent[node]!) stack.push(source.name[node]!);
+  if (order.kind !== "leaves") stack.reverse();
+  if (order.split) stack.unshift(names.intern(trackLabel(source.tracks[source.track[row]!], order.split)));
+  let from = 0;
+  let step = 1;
+  if (order.kind === "around") {
+    from = stack.indexOf(order.name);
+    step = isCaller ? -1 : 1;
+  }
+  return from >= 0 && path.every((name, at) => stack[from + at * step] === name);
+}

@@ -1,0 +1,55 @@
+// Search marks the frames whose name, or file and line, matches a regular expression, and adds up their share.
+import type { Layout } from "./layout.ts";
+import type { Names } from "./names.ts";
+
+export interface Pattern {
+  matches(text: string): boolean;
+  /** Why the text was taken literally, or null. */
+  problem: string | null;
+}
+
+/** Upper-case letters in `text` make the search distinguish case. Text that is not a regular expression matches itself. */
+export function compile(text: string): Pattern {
+  const flags = /[A-Z]/.test(text.replace(/\\./g, "")) ? "u" : "iu";
+  try {
+    const expression = new RegExp(text, flags);
+    return { matches: (name) => expression.test(name), problem: null };
+  } catch (error) {
+    const literal = new RegExp(text.replace(/[^\w\s]/g, "\\$&"), flags.replace("u", ""));
+    return { matches: (name) => literal.test(name), problem: String(error).replace(/^.*: /, "") };
+  }
+}
+
+export interface Matches {
+  /** 1 for each node that matches. */
+  isMatch: Uint8Array;
+  /** Matching nodes without those below another match, the widest first. */
+  topmost: number[];
+  /** Sum of the widths of `topmost`: nothing counts twice. */
+  sum: number;
+}
+
+export function find(layout: Layout, names: Names, pattern: Pattern): Matches {
+  const { tree, width } = layout;
+  const nameMatches = names.text.map((text, name) => {
+    const place = names.place[name];
+    return pattern.matches(text) || (place != null && pattern.matches(place));
+  });
+  const isMatch = new Uint8Array(tree.parent.length);
+  const isBelow = new Uint8Array(tree.parent.length);
+  const topmost: number[] = [];
+  let sum = 0;
+  for (let node = 0; node < tree.parent.length; node++) {
+    const name = tree.name[node]!;
+    const matches = nameMatches[name] ?? false;
+    isMatch[node] = Number(matches);
+    const below = node > 0 ? isBelow[tree.parent[node]!]! : 0;
+    // Each caller above a match would count the match again; the root's own name is in both halves.
+    isBelow[node] = below | Number(matches && node < tree.callers);
+    if (!matches || below || width[node] === 0) continue;
+    topmost.push(node);
+    if (node < tree.callers) sum += width[node]!;
+  }
+  topmost.sort((a, b) => width[b]! - width[a]! || a - b);
+  return { isMatch, topmost, sum };
+}

@@ -1,0 +1,202 @@
+// Tree is the picture's tree of frames with total values, in one of three orders: from the root, from the leaves, or the callers
+// and callees of one name. Frames of the same name below the same frame are one.
+import type { Weights } from "./weights.ts";
+
+/** `parent[i] < i`; node 0 is the root. */
+export interface Tree {
+  parent: Int32Array;
+  name: Int32Array;
+  total: Float64Array;
+  count: Float64Array;
+  old: Float64Array | null;
+  oldCount: Float64Array | null;
+  /** Nodes from this one on are callers, drawn above the root. */
+  callers: number;
+}
+
+/** Tree from the outermost callers to the leaves. */
+export function fromRoot(weights: Weights): Tree {
+  const builder = createBuilder(weights, -1, [0]);
+  builder.growDown([0]);
+  return builder.finish();
+}
+
+/** Tree that begins with the leaves; below each are its callers. Tracks stay at the top. */
+export function fromLeaves(weights: Weights): Tree {
+  const builder = createBuilder(weights, -1, [0]);
+  const leaves = indices(weights, (node) => weights.self[node] !== 0 || !!weights.old?.[node]);
+  if (weights.isSplit) {
+    for (const [top, group] of groupByTop(weights, leaves)) {
+      builder.growUp(builder.add(0, weights.name[top]!, [top]), group, true);
+    }
+  } else {
+    builder.growUp(0, leaves, true);
+  }
+  return builder.finish();
+}
+
+/** Callees of `name` below the root, its callers above. A stack counts once, from its outermost frame of that name. */
+export function aroundName(weights: Weights, name: number): Tree {
+  const isInside = new Uint8Array(weights.parent.length);
+  const outermost = indices(weights, (node) => {
+    const above = isInside[weights.parent[node]!]!;
+    isInside[node] = above | Number(weights.name[node] === name);
+    return isInside[node] > above;
+  });
+  const builder = createBuilder(weights, name, outermost);
+  builder.growDown(outermost);
+  const callers = builder.size();
+  builder.growUp(0, outermost, false);
+  return { ...builder.finish(), callers };
+}
+
+/** Names from below the root to `node`; in a tree around a name, that name comes first. */
+export function pathOf(tree: Tree, node: number): number[] {
+  return ancestors(tree, node).map((at) => tree.name[at]!).filter((name) => name >= 0);
+}
+
+/** Nodes from the root to `node`. */
+export function ancestors(tree: Tree, node: number): number[] {
+  const path: number[] = [];
+  for (let at = node; at >= 0; at = tree.parent[at]!) path.push(at);
+  return path.reverse();
+}
+
+/** Node below the root with this path, or the deepest one on the way to it. */
+export function nodeAt(tree: Tree, path: readonly number[]): number {
+  let node = 0;
+  let depth = tree.name[0]! < 0 ? 0 : 1;
+  for (let at = 1; at < tree.callers && depth < path.length; at++) {
+    if (tree.parent[at] === node && tree.name[at] === path[depth]) {
+      node = at;
+      depth++;
+    }
+  }
+  return node;
+}
+
+/** Nodes below the root to keep. */
+function indices(weights: Weights, keep: (node: number) => boolean): number[] {
+  const kept: number[] = [];
+  for (let node = 1; node < weights.parent.length; node++) if (keep(node)) kept.push(node);
+  return kept;
+}
+
+/** The leaves of each track. */
+function groupByTop(weights: Weights, leaves: number[]): Map<number, number[]> {
+  const groups = new Map<number, number[]>();
+  const top: number[] = [];
+  for (let node = 1; node < weights.parent.length; node++) top[node] = top[weights.parent[node]!] ?? node;
+  for (const leaf of leaves) {
+    if (!groups.get(top[leaf]!)?.push(leaf)) groups.set(top[leaf]!, [leaf]);
+  }
+  return groups;
+}
+
+type Columns = (Float64Array | null)[];
+
+/** Builds a tree whose root has the sums of `origin`. */
+function createBuilder(weights: Weights, rootName: number, origin: number[]) {
+  const size = weights.parent.length;
+  const parents: number[] = [];
+  const names: number[] = [];
+  const sums: number[][] = [[], [], [], []];
+  const selfs: Columns = [weights.self, weights.count, weights.old, weights.oldCount];
+  const totals: Columns = selfs.map((column) => column && sumSubtrees(weights.parent, column));
+  const firstChild = new Int32Array(size);
+  const nextSibling = new Int32Array(size);
+  for (let node = size - 1; node > 0; node--) {
+    nextSibling[node] = firstChild[weights.parent[node]!]!;
+    firstChild[weights.parent[node]!] = node;
+  }
+  /** Scratch: the group of each name while nodes are grouped. */
+  const groupOfName: number[] = [];
+  push(-1, rootName, origin, totals);
+
+  function push(parent: number, name: number, nodes: number[], columns: Columns): number {
+    columns.forEach((column, index) => {
+      if (!column) return;
+      let sum = 0;
+      for (const node of nodes) sum += column[node]!;
+      sums[index]!.push(sum);
+    });
+    names.push(name);
+    return parents.push(parent) - 1;
+  }
+
+  /** Adds all that is called from `nodes`, which are the root of the tree. */
+  function growDown(nodes: number[]): void {
+    const open: [number, number[]][] = [[0, nodes]];
+    for (let next = open.pop(); next; next = open.pop()) {
+      const [at, members] = next;
+      const children: number[] = [];
+      for (const member of members) {
+        for (let child = firstChild[member]!; child > 0; child = nextSibling[child]!) {
+          if (totals[0]![child] !== 0 || totals[2]?.[child]) children.push(child);
+        }
+      }
+      for (const group of groupByName(children, children)) {
+        open.push([push(at, weights.name[group[0]!]!, group, totals), group]);
+      }
+    }
+  }
+
+  /**
+   * Adds the callers of `nodes` below `top`. If they are `leaves`, they come first, each with the value of its own; if not, `top`
+   * represents them, and each caller gets the totals of its callees.
+   */
+  function growUp(top: number, nodes: number[], areLeaves: boolean): void {
+    const columns = areLeaves ? selfs : totals;
+    const { parent, name } = weights;
+    const isEnd = (node: number) => node === 0 || (areLeaves && weights.isSplit && parent[node] === 0);
+    const open: [number, number[], number[]][] = [[top, nodes, areLeaves ? nodes : nodes.map((node) => parent[node]!)]];
+    for (let next = open.pop(); next; next = open.pop()) {
+      const [at, origins, places] = next;
+      const going = [...places.keys()].filter((index) => !isEnd(places[index]!));
+      const groups = groupByName(going.map((index) => places[index]!), going);
+      for (const group of groups) {
+        const members = group.map((index) => origins[index]!);
+        const node = push(at, name[places[group[0]!]!]!, members, columns);
+        open.push([node, members, group.map((index) => parent[places[index]!]!)]);
+      }
+    }
+  }
+
+  /** Groups `items` by the names of the `nodes` at the same positions, in the order in which names first appear. */
+  function groupByName(nodes: number[], items: number[]): number[][] {
+    const groups: number[][] = [];
+    nodes.forEach((node, index) => {
+      const group = (groupOfName[weights.name[node]!] ??= groups.push([]) - 1);
+      groups[group]!.push(items[index]!);
+    });
+    for (const node of nodes) delete groupOfName[weights.name[node]!];
+    return groups;
+  }
+
+  function finish(): Tree {
+    const [total, count, old, oldCount] = sums.map((column) => (column.length ? new Float64Array(column) : null));
+    return {
+      parent: new Int32Array(parents),
+      name: new Int32Array(names),
+      total: total!,
+      count: count!,
+      old: old!,
+      oldCount: oldCount!,
+      callers: parents.length,
+    };
+  }
+
+  return {
+    add: (parent: number, name: number, nodes: number[]) => push(parent, name, nodes, totals),
+    growDown,
+    growUp,
+    finish,
+    size: () => parents.length,
+  };
+}
+
+function sumSubtrees(parent: ArrayLike<number>, self: Float64Array): Float64Array {
+  const total = self.slice();
+  for (let node = total.length - 1; node > 0; node--) total[parent[node]!]! += total[node]!;
+  return total;
+}

@@ -1,0 +1,2 @@
+// esbuild collects imported style sheets into page.css.
+declare module "*.css" {}

@@ -1,0 +1,144 @@
+//! The runs of a page: one run, or the ranks of a job.
+
+use super::super::console::Console;
+use super::super::input::{Facts, Source};
+use super::super::name_flags::NameFlags;
+use super::super::summary::{Answers, quoted_for_shell, summarize, wall};
+use super::bars::{DeviceBar, device_bars};
+use super::step_panel::RankSteps;
+use super::work_panels::{WorkDurations, WorkSums};
+use gpuflame_export::{Options, run_facts, work_line};
+use gpuflame_model::error::Result;
+use gpuflame_model::profile::Profile;
+use gpuflame_offline::analysis::{
+    Finding, LaunchDelays, RankComparison, RankRun, RankTime, compare_ranks, job_findings,
+};
+use gpuflame_offline::report::{ReportViews, Timeline, TimelineActivities};
+use gpuflame_offline::run::ReadOptions;
+use gpuflame_traces::import::Kind;
+
+/// A run of the page, without its samples.
+pub(super) struct RankFacts {
+    pub(super) rank: u32,
+    pub(super) source: String,
+    pub(super) heading: String,
+    pub(super) answers: Answers,
+    pub(super) work: Option<String>,
+    pub(super) bars: Vec<DeviceBar>,
+    pub(super) steps: RankSteps,
+    pub(super) kind: Kind,
+}
+
+/// All runs of a page.
+pub(super) struct Job {
+    pub(super) ranks: Vec<RankFacts>,
+    pub(super) views: ReportViews,
+    pub(super) work: WorkSums,
+    /// Empty if the runs have only sums.
+    pub(super) timeline: Timeline,
+    /// Findings about the run, or about the job of several ranks, the worst first.
+    pub(super) findings: Vec<Finding>,
+    /// Work and communication by rank, compared with the other ranks. Empty if there is one rank.
+    pub(super) times: Vec<(RankTime, RankComparison)>,
+    /// Length of the steady part in ns. The shares of findings refer to it.
+    pub(super) wall: u64,
+}
+
+impl Job {
+    /// Reads all runs.
+    pub(super) fn read(
+        sources: &[Source],
+        numbers: &[u32],
+        names: &NameFlags,
+        console: Console,
+    ) -> Result<Self> {
+        let is_job = sources.len() > 1;
+        let options =
+            Options { names: names.names(), whole_kernels: names.whole_kernels(), ..Options::default() };
+        let reading = ReadOptions { by_stream: true, ..names.read_options() };
+        let mut order: Vec<usize> = (0..sources.len()).collect();
+        order.sort_by_key(|&at| numbers[at]);
+        let (mut views, mut work) = (ReportViews::default(), WorkSums::default());
+        let mut timeline = Timeline::default();
+        let (mut ranks, mut runs, mut findings, mut longest) = (Vec::new(), Vec::new(), Vec::new(), 0);
+        for at in order {
+            let (source, rank) = (&sources[at], numbers[at]);
+            let (mut delays, mut durations) = (LaunchDelays::default(), WorkDurations::default());
+            let mut activities = TimelineActivities::default();
+            let sinks = (&mut delays, (&mut durations, &mut activities));
+            let (run, found) = summarize(source, reading.clone(), console, sinks)?;
+            let (profile, facts) = (&run.explained.profile, &run.explained.facts);
+            if facts.has_only_sums {
+                (delays, durations) = (LaunchDelays::from_sums(profile), WorkDurations::from_sums(profile));
+            }
+            timeline.add_run(profile, activities, is_job.then_some(rank));
+            views.add_run(profile, is_job.then_some(rank), &options);
+            work.add(profile, (&delays, &durations), names.names());
+            let answers = run.answers(&found, names.names());
+            ranks.push(rank_facts(source, rank, profile, facts, answers));
+            longest = longest.max(wall(profile));
+            if is_job {
+                runs.push(RankRun::new(rank, &run.evidence()));
+            } else {
+                findings = found;
+            }
+        }
+        let mut times = Vec::new();
+        if is_job {
+            let all: Vec<RankTime> = runs.iter().map(|run| run.time.clone()).collect();
+            let compared = compare_ranks(&all.iter().collect::<Vec<_>>());
+            times = all.into_iter().zip(compared).collect();
+            findings = job_findings(runs);
+        }
+        Ok(Self { ranks, views, work, timeline, findings, times, wall: longest })
+    }
+
+    pub(super) fn is_job(&self) -> bool {
+        self.ranks.len() > 1
+    }
+
+    /// Returns the title of the page.
+    pub(super) fn title(&self) -> String {
+        match &self.ranks[..] {
+            [one] => one.heading.clone(),
+            all => format!("{} ranks: {} …", all.len(), all[0].heading),
+        }
+    }
+
+    /// Returns the input files as words of a shell.
+    pub(super) fn files(&self) -> String {
+        let files: Vec<String> = self.ranks.iter().map(|rank| quoted_for_shell(&rank.source)).collect();
+        files.join(" ")
+    }
+
+    /// Whether all runs are recordings of gpuflame.
+    pub(super) fn is_recorded(&self) -> bool {
+        self.ranks.iter().all(|rank| rank.kind == Kind::Recording)
+    }
+}
+
+fn rank_facts(source: &Source, rank: u32, profile: &Profile, facts: &Facts, answers: Answers) -> RankFacts {
+    RankFacts {
+        rank,
+        source: source.to_string(),
+        heading: heading(source, profile),
+        answers,
+        work: work_line(profile),
+        bars: device_bars(profile),
+        steps: RankSteps::new(rank, profile.step_series()),
+        kind: facts.kind,
+    }
+}
+
+/// Returns the program and the facts of its run: `train.py (process 4711), rank 3: GPU 0 busy 34.5 % of 3.700 s of steps`. A
+/// trace without a program has the name of its file, without folders.
+fn heading(source: &Source, profile: &Profile) -> String {
+    let name = match profile.process().filter(|(_, program)| !program.is_empty()) {
+        Some((process, program)) => format!("{program} (process {process})"),
+        None => {
+            let text = source.to_string();
+            text.rsplit('/').next().unwrap_or(&text).to_owned()
+        }
+    };
+    name + &run_facts(profile, ": ", true)
+}

@@ -1,0 +1,34 @@
+//! The pages that `gpuflame run` leaves next to the other files.
+
+use std::path::PathBuf;
+
+use super::super::console::Console;
+use super::super::input::Source;
+use super::super::output::Target;
+use super::super::report::{page_path, write_run_page};
+use super::process_reports::CollectedReports;
+
+/// Writes one page for the ranks of a job, or one page for each process, and returns their paths, the most important page
+/// first. A page that cannot be written is left out with a remark, because it must not change the result of the run.
+pub(super) fn write(left: &CollectedReports, console: Console) -> Vec<PathBuf> {
+    let ranks: Vec<PathBuf> = left.ranks().into_iter().map(|(_, file)| file).collect();
+    if ranks.len() > 1 {
+        let pages: Vec<PathBuf> = write_one(&ranks, console).into_iter().collect();
+        if !pages.is_empty() {
+            return pages;
+        }
+    }
+    left.recordings().iter().filter_map(|file| write_one(std::slice::from_ref(file), console)).collect()
+}
+
+fn write_one(files: &[PathBuf], console: Console) -> Option<PathBuf> {
+    let sources: Vec<Source> = files.iter().map(|file| Source::from(file.as_os_str().to_owned())).collect();
+    let page = page_path(files.first()?);
+    match write_run_page(&sources, &Target::File(page.clone()), console) {
+        Ok(()) => Some(page),
+        Err(error) => {
+            console.remark(error.within("no page"));
+            None
+        }
+    }
+}

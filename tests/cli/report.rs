@@ -1,0 +1,338 @@
+//! `gpuflame report`: a page whose sums are those of the folded stacks, which loads nothing and runs no code from names.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::io::Read as _;
+use std::path::Path;
+
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+use crate::support::command::{gpuflame, gpuflame_with};
+use crate::support::traces::Trace;
+use crate::support::{handmade, scratch};
+
+/// Folded stacks with the sum of their weights.
+type Stacks = BTreeMap<String, u64>;
+
+/// Decodes base64 as RFC 4648 defines it, with padding.
+fn decoded(text: &str) -> Vec<u8> {
+    let digit = |byte: u8| match byte {
+        b'A'..=b'Z' => byte - b'A',
+        b'a'..=b'z' => byte - b'a' + 26,
+        b'0'..=b'9' => byte - b'0' + 52,
+        b'+' => 62,
+        b'/' => 63,
+        other => panic!("{other} is not a digit of base64"),
+    };
+    let digits: Vec<u32> = text.trim_end_matches('=').bytes().map(|byte| digit(byte).into()).collect();
+    let bytes = digits.chunks(4).flat_map(|group| {
+        let word = group.iter().fold(0, |word, digit| word << 6 | digit) << (6 * (4 - group.len()));
+        [word >> 16, word >> 8, word].map(|part| part as u8).into_iter().take(group.len() - 1)
+    });
+    bytes.collect()
+}
+
+/// Returns the text between `begin` and the next `end`.
+fn between<'a>(text: &'a str, begin: &str, end: &str) -> &'a str {
+    let from = text.find(begin).unwrap_or_else(|| panic!("no {begin}")) + begin.len();
+    &text[from..from + text[from..].find(end).unwrap()]
+}
+
+fn encoded_data(page: &str) -> &str {
+    between(page, "id=\"data\">", "</script>")
+}
+
+/// Reads the data of a page as its script does.
+fn data(page: &str) -> Value {
+    let mut text = String::new();
+    flate2::read::ZlibDecoder::new(&decoded(encoded_data(page))[..]).read_to_string(&mut text).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+fn report(folder: &Path, inputs: &[&str]) -> String {
+    gpuflame(folder, [&["report", "-o", "page.html"], inputs].concat()).ok();
+    fs::read_to_string(folder.join("page.html")).unwrap()
+}
+
+fn numbers(list: &Value) -> Vec<i64> {
+    list.as_array().unwrap().iter().map(|number| number.as_i64().unwrap()).collect()
+}
+
+/// Returns the stacks of a view in the page's data, and the sum of the values of each track.
+fn stacks(data: &Value, id: &str) -> Option<(Stacks, BTreeMap<usize, u64>)> {
+    let view = data["views"].as_array().unwrap().iter().find(|view| view["id"] == id)?;
+    let [parents, names, nodes, tracks, values] =
+        ["parent", "name", "node", "track", "value"].map(|list| numbers(&view[list]));
+    assert_eq!((parents[0], names[0]), (-1, -1));
+    let mut paths = vec![String::new()];
+    for at in 1..parents.len() {
+        let (parent, name) =
+            (&paths[parents[at] as usize], data["names"][names[at] as usize].as_str().unwrap());
+        paths.push(if parent.is_empty() { name.to_owned() } else { format!("{parent};{name}") });
+    }
+    let (mut stacks, mut by_track) = (Stacks::new(), BTreeMap::new());
+    for ((node, track), value) in nodes.iter().zip(tracks).zip(values) {
+        *stacks.entry(paths[*node as usize].clone()).or_default() += value as u64;
+        *by_track.entry(track as usize).or_default() += value as u64;
+    }
+    Some((stacks, by_track))
+}
+
+/// Returns the stacks that `gpuflame flamegraph` writes for a view. Empty if the input has no such view.
+fn folded(folder: &Path, input: &str, view: &str) -> Stacks {
+    let ran = gpuflame(folder, ["flamegraph", "-q", input, "--view", view]);
+    let lines = ran.stdout.lines().filter(|line| !line.starts_with("# "));
+    let mut stacks = Stacks::new();
+    for (stack, weight) in lines.map(|line| line.rsplit_once(' ').unwrap()) {
+        *stacks.entry(stack.to_owned()).or_default() += weight.parse::<u64>().unwrap();
+    }
+    stacks
+}
+
+/// Words of the page's views, and of `flamegraph`'s.
+const VIEWS: [(&str, &str); 6] = [
+    ("gpu", "gpu"),
+    ("idle", "idle"),
+    ("waits", "wait"),
+    ("cpu", "cpu"),
+    ("offcpu", "off-cpu"),
+    ("memory", "alloc"),
+];
+
+fn assert_sums_are_those_of_folded_stacks(folder: &Path, input: &str) -> Vec<&'static str> {
+    let data = data(&report(folder, &[input]));
+    let mut shown = Vec::new();
+    for (id, word) in VIEWS {
+        let expected = folded(folder, input, word);
+        match stacks(&data, id) {
+            Some((found, _)) => {
+                assert_eq!(found, expected, "{input}, {word}");
+                shown.push(id);
+            }
+            None => assert!(expected.is_empty(), "the page of {input} lacks {word}"),
+        }
+    }
+    shown
+}
+
+/// A loop of two functions, whose kernels take 100 us and 30 us. The GPU is idle between them.
+fn two_functions(path: &Path, slower_us: u64) {
+    let mut trace = Trace::default();
+    for at in 0..20_u32 {
+        let start = 1000 * u64::from(at);
+        trace
+            .slice("user_annotation", &format!("ProfilerStep#{at}"), 9, start, start + 990)
+            .python("train.py(3): forward", 9, start + 10, start + 400)
+            .launch(
+                2 * at + 1,
+                "void gemm<float, 4>(float*)",
+                9,
+                start + 20,
+                start + 40,
+                start + 140 + slower_us,
+            )
+            .python("train.py(9): <img src=x onerror=alert(1)>", 9, start + 500, start + 900)
+            .launch(2 * at + 2, "</script><script>alert(2)", 9, start + 510, start + 530, start + 560);
+    }
+    trace.write(path);
+}
+
+#[test]
+fn sums_of_the_page_are_those_of_the_folded_stacks() {
+    let folder = scratch("report");
+    handmade::recording(&folder);
+    let recording =
+        fs::read_dir(&folder).unwrap().next().unwrap().unwrap().file_name().into_string().unwrap();
+    two_functions(&folder.join("trace.json"), 0);
+    assert!(assert_sums_are_those_of_folded_stacks(&folder, &recording).contains(&"gpu"));
+    assert_eq!(assert_sums_are_those_of_folded_stacks(&folder, "trace.json"), ["gpu", "idle"]);
+    // Twenty kernels of 100 us, and twenty of 30 us.
+    let (found, _) = stacks(&data(&report(&folder, &["trace.json"])), "gpu").unwrap();
+    assert_eq!(found.values().sum::<u64>(), 20 * (100_000 + 30_000));
+}
+
+#[test]
+fn the_first_screen_has_the_sentences_of_the_summary_and_bars_that_add_up() {
+    let folder = scratch("report-first-screen");
+    two_functions(&folder.join("trace.json"), 0);
+    let data = data(&report(&folder, &["trace.json"]));
+    let summary = gpuflame(&folder, ["summary", "trace.json", "--format", "json"]).ok();
+    let summary: Value = serde_json::from_str(&summary.stdout).unwrap();
+    assert_eq!(data["firstLine"], summary["answers"][0]["answer"]);
+    assert_eq!(data["culprits"][0], summary["answers"][1]["answer"]);
+    assert!(data["firstLine"].as_str().unwrap().starts_with("GPU 0 busy "), "{}", data["firstLine"]);
+    let [bar] = &data["bars"].as_array().unwrap()[..] else { panic!("{}", data["bars"]) };
+    let parts = bar["parts"].as_array().unwrap();
+    assert_eq!(
+        parts.iter().map(|part| part["ns"].as_u64().unwrap()).sum::<u64>(),
+        bar["ns"].as_u64().unwrap()
+    );
+    assert_eq!((&parts[0]["kind"], &parts[0]["ns"]), (&Value::from("busy"), &Value::from(20 * 130_000)));
+    for (at, finding) in data["findings"].as_array().unwrap().iter().enumerate() {
+        assert_eq!(finding["id"], summary["findings"][at]["id"]);
+        let command = finding["command"].as_str().unwrap();
+        let words: Vec<&str> = command.split(' ').collect();
+        assert_eq!(words[0], "gpuflame", "{command}");
+        gpuflame(&folder, &words[1..]).ok();
+    }
+}
+
+#[test]
+fn ranks_of_a_job_share_a_page_and_keep_their_sums() {
+    let folder = scratch("report-ranks");
+    for (rank, slower_us) in [(0, 0), (1, 50)] {
+        two_functions(&folder.join(format!("rank{rank}.json")), slower_us);
+    }
+    let data = data(&report(&folder, &["rank1.json", "rank0.json"]));
+    let (found, by_track) = stacks(&data, "gpu").unwrap();
+    let mut expected = folded(&folder, "rank0.json", "gpu");
+    for (stack, nanos) in folded(&folder, "rank1.json", "gpu") {
+        *expected.entry(stack).or_default() += nanos;
+    }
+    assert_eq!(found, expected);
+    for (rank, nanos) in [("rank 0", 20 * 130_000), ("rank 1", 20 * 180_000)] {
+        let of_rank = by_track.iter().filter(|(track, _)| data["tracks"][**track]["rank"] == rank);
+        assert_eq!(of_rank.map(|(_, nanos)| nanos).sum::<u64>(), nanos, "{rank}");
+    }
+    let labels: Vec<&str> =
+        data["bars"].as_array().unwrap().iter().map(|bar| bar["label"].as_str().unwrap()).collect();
+    assert_eq!(labels, ["rank 0, GPU 0", "rank 1, GPU 0"]);
+    assert!(data["firstLine"].as_str().unwrap().starts_with("2 ranks: GPUs busy "), "{}", data["firstLine"]);
+}
+
+#[test]
+fn a_page_loads_nothing_and_names_are_text() {
+    let folder = scratch("report-policy");
+    two_functions(&folder.join("trace.json"), 0);
+    let page = report(&folder, &["trace.json"]);
+    let policy = between(&page, "Content-Security-Policy\" content=\"", "\"");
+    let [script, style] = [("<script>", "</script>"), ("<style>", "</style>")].map(|(begin, end)| {
+        let digest = Sha256::digest(between(&page, begin, end).as_bytes());
+        // The hash in the policy is base64.
+        let named = policy.split('\'').filter_map(|part| part.strip_prefix("sha256-"));
+        named.map(decoded).any(|hash| hash == digest.as_slice())
+    });
+    assert!(policy.starts_with("default-src 'none'; ") && script && style, "{policy}");
+    assert!(!policy.contains("unsafe") && !policy.contains("http"), "{policy}");
+    // Only the element of the page's own script is a script with code, and no name is an element.
+    assert_eq!(page.matches("<script").count(), 2, "data and code");
+    assert!(!page.contains("<img") && !page.contains("<script>alert"), "names are compressed, or escaped");
+    let names = data(&page)["names"].to_string();
+    assert!(
+        names.contains("<img src=x onerror=alert(1)>") && names.contains("</script><script>alert(2)"),
+        "{names}"
+    );
+    for word in
+        ["http://", "https://", "innerHTML", "eval(", "new Function", "localStorage", "document.write"]
+    {
+        let code = between(&page, "<script>", "</script>").replace("http://www.w3.org/2000/svg", "");
+        assert!(!code.contains(word), "the script contains {word}");
+    }
+    let code = page.len() - encoded_data(&page).len();
+    assert!(code < 400_000, "{code} bytes before the data");
+    assert_eq!(page, report(&folder, &["trace.json"]), "the same input gives the same bytes");
+}
+
+#[test]
+fn a_large_input_fits_into_the_page_with_its_sum() {
+    let folder = scratch("report-large");
+    let mut trace = Trace::default();
+    let mut state = 7_u64;
+    // Names that no compressor makes shorter than half: 100,000 x 250 digits.
+    for at in 0..100_000_u32 {
+        let mut name = String::new();
+        for _ in 0..16 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let _ = write!(name, "{:015x}", state >> 4);
+        }
+        let start = 100 * u64::from(at);
+        trace.launch(at + 1, &name, 9, start, start + 10, start + 11 + u64::from(at % 7));
+    }
+    trace.write(&folder.join("large.json"));
+    let page = report(&folder, &["large.json"]);
+    let bytes = encoded_data(&page).len();
+    assert!(bytes <= 15_000_000, "{bytes} bytes");
+    let data = data(&page);
+    let (found, _) = stacks(&data, "gpu").unwrap();
+    // Kernels take 1 to 7 us in turn. Names beyond the memory limit of sums are merged, as in all verbs.
+    let expected: u64 = (0..100_000).map(|at| 1000 * (1 + at % 7)).sum();
+    assert_eq!(found.values().sum::<u64>(), expected);
+    assert!(found.len() > 10_000, "{} stacks are left", found.len());
+    assert_eq!(data["timeline"]["rows"].as_array().unwrap().len(), 2, "a stream and a thread");
+}
+
+#[test]
+fn the_timeline_has_all_slices_of_streams_and_calls_of_threads() {
+    let folder = scratch("report-timeline");
+    two_functions(&folder.join("trace.json"), 0);
+    let data = data(&report(&folder, &["trace.json"]));
+    let rows = data["timeline"]["rows"].as_array().unwrap();
+    let labels: Vec<&str> = rows.iter().map(|row| row["label"].as_str().unwrap()).collect();
+    assert!(labels.len() == 2 && labels[0] == "GPU 0, stream 7", "{labels:?}");
+    // The first call begins 20 us after the first step, and its kernel 20 us later.
+    let [starts, lengths] = ["start", "length"].map(|list| numbers(&rows[0][list]));
+    assert_eq!((starts[0], lengths[0], starts[1], lengths[1]), (20_000, 100_000, 510_000, 30_000));
+    assert_eq!(numbers(&rows[0]["busy"]).iter().sum::<i64>(), 20 * 130_000);
+    assert_eq!(numbers(&rows[1]["start"])[..3], [0, 490_000, 1_000_000]);
+    assert_eq!(numbers(&rows[1]["count"]).iter().sum::<i64>(), 40);
+}
+
+#[test]
+fn a_comparison_has_the_views_of_both_runs_and_says_what_changed() {
+    let folder = scratch("report-against");
+    two_functions(&folder.join("old.json"), 0);
+    two_functions(&folder.join("new.json"), 50);
+    let data = data(&report(&folder, &["new.json", "--against", "old.json"]));
+    for (views, input) in [(&data, "new.json"), (&data["against"], "old.json")] {
+        assert_eq!(stacks(views, "gpu").unwrap().0, folded(&folder, input, "gpu"), "{input}");
+    }
+    // 20 x 180 us of GPU work, before 20 x 130 us.
+    let changes = data["changes"][0].as_str().unwrap();
+    assert!(changes.contains("GPU work 3.600 ms, before 2.600 ms (+38.5 %)"), "{changes}");
+    let panel = &data["panels"][0];
+    assert_eq!(
+        (&panel["id"], panel["table"]["rows"].as_array().unwrap().len()),
+        (&Value::from("changes"), 1)
+    );
+    let row = &panel["table"]["rows"][0];
+    assert_eq!(row[0], Value::from(vec!["gemm", "void gemm<float, 4>(float*)"]));
+    // All 20 kernels of one run take the same time, so the difference is not chance.
+    let expected = [1_000_000, 50, 2_000_000, 3_000_000, 20, 20, 50].map(|number| number as f64);
+    assert_eq!((1..8).map(|at| row[at].as_f64().unwrap()).collect::<Vec<_>>(), expected);
+    assert_eq!(row[8], "yes");
+}
+
+#[test]
+fn the_page_is_next_to_its_input_unless_another_name_is_given() {
+    let folder = scratch("report-names");
+    fs::create_dir(folder.join("in")).unwrap();
+    two_functions(&folder.join("in/run.json"), 0);
+    let ran = gpuflame(&folder, ["report", "in/run.json"]).ok();
+    assert!(folder.join("in/run.html").is_file(), "{}", ran.stderr);
+    let page = fs::read_to_string(folder.join("in/run.html")).unwrap();
+    let trace = fs::read(folder.join("in/run.json")).unwrap();
+    let piped = gpuflame_with(&folder, ["report", "-", "-o", "-"], &trace).ok().stdout;
+    assert_eq!(data(&piped)["views"], data(&page)["views"]);
+}
+
+#[test]
+fn an_input_without_a_page_is_explained_in_one_line() {
+    let folder = scratch("report-refused");
+    two_functions(&folder.join("trace.json"), 0);
+    fs::write(folder.join("empty.json"), "{\"traceEvents\":[]}").unwrap();
+    fs::create_dir(folder.join("empty")).unwrap();
+    let fails = |args: &[&str], code, words: &[&str]| {
+        let ran = gpuflame(&folder, [&["report"], args].concat());
+        ran.fails(code, words);
+        assert!(!folder.join("x.html").exists());
+    };
+    fails(&["no.json", "-o", "x.html"], 1, &["no.json: no such file"]);
+    fails(&["empty.json", "-o", "x.html"], 1, &["empty.json: has no events"]);
+    fails(&["empty", "-o", "x.html"], 1, &["empty: contains no recording or trace"]);
+    fails(&["trace.json", "-o", "x.svg"], 2, &["end the name in .html", "gpuflame flamegraph"]);
+    fails(&["trace.json", "-o", "no/x.html"], 1, &["no/x.html was not written: the folder does not exist"]);
+    gpuflame_with(&folder, ["report", "-"], b"{}").fails(2, &["-o report.html"]);
+    gpuflame(&folder, ["report", "trace.json", "-o", "-", "--open"]).fails(2, &["--open needs a file"]);
+}

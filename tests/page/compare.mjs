@@ -1,0 +1,214 @@
+// Measures three viewers in Chromium, without a GPU and without a limit of frames per second, each in a browser of its own:
+// node compare.mjs FOLDER STACKS... Times are medians; a picture counts when the frame after it was presented.
+import { execFileSync } from 'node:child_process';
+import { mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
+import { createServer } from 'node:http';
+import { dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { chromium } from 'playwright-core';
+import { modelOf, writePage } from './model.mjs';
+
+const LOADS = 3;
+const ZOOMS = 12;
+/** A viewer that needs longer for its first picture is out of the comparison. */
+const MAX_LOAD_MS = 60_000;
+const here = dirname(fileURLToPath(import.meta.url));
+const [folder, ...words] = process.argv.slice(2);
+const counts = words.flatMap((word) => word.split(' ')).map(Number);
+const release = join(folder, 'node_modules/speedscope/dist/release');
+
+/** Distinct stacks, up to 40 frames deep, about 3 new frames each: neighbours share most callers, as in real programs. */
+function stacks(count) {
+  let seed = 1;
+  const random = (below) => {
+    seed = (Math.imul(seed, 1103515245) + 12345) >>> 0;
+    return (seed >>> 8) % below;
+  };
+  const rows = new Map();
+  let stack = [];
+  while (rows.size < count) {
+    const returns = random(8) === 0 ? random(20) : random(4);
+    stack = stack.slice(0, Math.max(0, stack.length - returns));
+    for (let calls = 1 + random(5); calls > 0 && stack.length < 40; calls--) {
+      stack.push(`module_${stack.length}::function_${random(300)}<float, ${random(8)}>`);
+    }
+    rows.set(stack.join(';'), 1 + random(100000));
+  }
+  return [...rows];
+}
+
+function nested(rows) {
+  const root = { name: 'all', value: 0, children: new Map() };
+  for (const [stack, value] of rows) {
+    let node = root;
+    root.value += value;
+    for (const name of stack.split(';')) {
+      if (!node.children.has(name)) node.children.set(name, { name, value: 0, children: new Map() });
+      node = node.children.get(name);
+      node.value += value;
+    }
+  }
+  const plain = ({ name, value, children }) => ({ name, value, children: [...children.values()].map(plain) });
+  return plain(root);
+}
+
+const LOAD_EVENT = 'requestAnimationFrame(()=>requestAnimationFrame(()=>{window.readyAt=performance.now()}))';
+
+function d3Page(rows) {
+  const source = join(folder, 'd3.mjs');
+  writeFileSync(source, `import { select } from 'd3-selection'; import flamegraph from 'd3-flame-graph';
+    const data = JSON.parse(document.getElementById('data').textContent);
+    const chart = flamegraph().width(innerWidth - 24).transitionDuration(0).minFrameSize(0.5);
+    select('#chart').datum(data).call(chart); ${LOAD_EVENT}`);
+  const options = ['--bundle', '--minify', '--format=iife', `--outfile=${join(folder, 'd3.js')}`, '--log-level=error'];
+  execFileSync(join(here, '../../page/node_modules/.bin/esbuild'), [source, ...options]);
+  const code = readFileSync(join(folder, 'd3.js'), 'utf8').replaceAll('</script', '<\\/script');
+  const style = readFileSync(join(folder, 'node_modules/d3-flame-graph/dist/d3-flamegraph.css'), 'utf8');
+  const data = JSON.stringify(nested(rows));
+  writeFileSync(join(folder, 'd3.html'), `<!doctype html><meta charset="utf-8"><style>${style}</style><div id="chart"></div>
+    <script type="application/json" id="data">${data}</script><script>${code}</script>`);
+  return { url: 'd3.html', code: code.length + style.length, page: statSync(join(folder, 'd3.html')).size };
+}
+
+function ownPage(rows) {
+  const file = writePage(folder, 'own.html', modelOf([[rows, {}]]));
+  const viewer = join(folder, 'viewer_alone.js');
+  const entry = viewer.replace('.js', '.ts');
+  writeFileSync(entry, `import { mountFlame } from '${join(here, '../../page/src/flame/index.ts')}'; Object.assign(window, { mountFlame });`);
+  execFileSync(join(here, '../../page/bundle'), [entry, viewer]);
+  const bytes = [viewer, viewer.replace('.js', '.css')].reduce((sum, name) => sum + statSync(name).size, 0);
+  return { url: 'own.html', code: bytes, page: statSync(file).size };
+}
+
+function speedscopePage(rows) {
+  const text = rows.map(([stack, value]) => `${stack} ${value}`).join('\n');
+  writeFileSync(join(folder, 'stacks.folded'), text);
+  const code = readdirSync(release).filter((name) => /^speedscope-.*\.(js|css)$|\.woff2$|^index/.test(name));
+  const bytes = code.reduce((sum, name) => sum + statSync(join(release, name)).size, 0);
+  return { url: 'index.html#profileURL=/stacks.folded&title=stacks', code: bytes, page: bytes + text.length };
+}
+
+const server = createServer((request, response) => {
+  const name = decodeURIComponent(request.url.split(/[?#]/)[0].slice(1));
+  const types = { html: 'text/html', js: 'text/javascript', css: 'text/css' };
+  for (const place of [folder, release]) {
+    try {
+      const body = readFileSync(join(place, name));
+      response.writeHead(200, { 'content-type': types[name.split('.').pop()] ?? 'application/octet-stream' }).end(body);
+      return;
+    } catch { /* It may be in the other folder. */ }
+  }
+  response.writeHead(404).end();
+});
+
+/** In the page: zooms once, and returns the time until the frame after the change was presented, in ms. */
+const zoom = {
+  own: (step) => {
+    const canvas = document.querySelector('canvas');
+    const box = canvas.getBoundingClientRect();
+    const place = { clientX: box.left + box.width * (0.05 + 0.04 * step), clientY: box.top + (2 + (step % 3)) * 18 + 9, bubbles: true };
+    return window.timed(() => canvas.dispatchEvent(new MouseEvent('click', place)), () => window.flame.reset());
+  },
+  d3: (step) => {
+    const frames = [...document.querySelectorAll('.d3-flame-graph g.frame')];
+    const wide = frames.filter((frame) => Number(frame.getAttribute('width')) > 20);
+    const frame = wide[(step * 7) % wide.length];
+    return window.timed(
+      () => frame.dispatchEvent(new MouseEvent('click', { bubbles: true })),
+      () => frames[0].dispatchEvent(new MouseEvent('click', { bubbles: true })),
+    );
+  },
+  speedscope: (step) => {
+    const canvases = [...document.querySelectorAll('canvas')];
+    const canvas = canvases.reduce((one, other) => (other.clientHeight > one.clientHeight ? other : one));
+    const box = canvas.getBoundingClientRect();
+    const wheel = (deltaY) => {
+      const place = { clientX: box.left + box.width * (0.05 + 0.04 * step), clientY: box.top + box.height / 2 };
+      const target = document.elementFromPoint(place.clientX, place.clientY);
+      target.dispatchEvent(new WheelEvent('wheel', { ...place, deltaY, ctrlKey: true, bubbles: true, cancelable: true }));
+    };
+    return window.timed(() => wheel(-200), () => wheel(200));
+  },
+};
+
+/** In the page, before its scripts: notes when speedscope is drawn (the two pages note it themselves), and measures changes. */
+function installTimer() {
+  const lookForSpeedscope = () => {
+    if (!document.title.includes('stacks')) setTimeout(lookForSpeedscope, 1);
+    else presented().then(() => { window.readyAt = performance.now(); });
+  };
+  if (location.hash) lookForSpeedscope();
+  const presented = () => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+  window.timed = async (change, back) => {
+    const start = performance.now();
+    change();
+    await presented();
+    const took = performance.now() - start;
+    back();
+    await presented();
+    return took;
+  };
+}
+
+const median = (values) => [...values].sort((a, b) => a - b)[values.length >> 1];
+
+async function measure(name, base, made) {
+  const args = ['--no-sandbox', '--disable-gpu-vsync', '--disable-frame-rate-limit', '--use-gl=angle', '--use-angle=swiftshader', '--enable-unsafe-swiftshader'];
+  const browser = await chromium.launch({ executablePath: '/usr/bin/chromium', args });
+  try {
+    return await measureIn(browser, base, made, name);
+  } finally {
+    await browser.close();
+  }
+}
+
+async function measureIn(browser, base, made, name) {
+  const loads = [];
+  let page;
+  for (let load = 0; load < LOADS; load++) {
+    await page?.close();
+    page = await browser.newPage({ viewport: { width: 1280, height: 800 } });
+    await page.addInitScript(installTimer);
+    await page.goto(`${base}/${made.url}`, { timeout: MAX_LOAD_MS });
+    loads.push(await drawnAt(page));
+  }
+  const zooms = [];
+  for (let step = 0; step < ZOOMS; step++) zooms.push(await page.evaluate(zoom[name], step));
+  const session = await browser.newBrowserCDPSession();
+  const { processInfo } = await session.send('SystemInfo.getProcessInfo');
+  const resident = processInfo.filter(({ type }) => type === 'renderer').map(({ id }) => {
+    const [, kib] = /^VmRSS:\s+(\d+)/m.exec(readFileSync(`/proc/${id}/status`, 'utf8'));
+    return kib / 1024;
+  });
+  return { first: median(loads), zoom: median(zooms), worst: Math.max(...zooms), memory: Math.max(...resident) };
+}
+
+async function drawnAt(page) {
+  for (const end = Date.now() + MAX_LOAD_MS; ;) {
+    const readyAt = await page.evaluate(() => window.readyAt);
+    if (readyAt) return readyAt;
+    if (Date.now() > end) throw new Error('not drawn');
+    await new Promise((done) => setTimeout(done, 20));
+  }
+}
+
+mkdirSync(folder, { recursive: true });
+await new Promise((ready) => server.listen(0, '127.0.0.1', ready));
+const base = `http://127.0.0.1:${server.address().port}`;
+console.log('| stacks | viewer | code, bytes | page with data, KB | first picture, ms | zoom, ms | slowest zoom, ms | memory, MB |');
+console.log('|---:|---|---:|---:|---:|---:|---:|---:|');
+for (const count of counts) {
+  const rows = stacks(count);
+  for (const [name, make] of Object.entries({ own: ownPage, d3: d3Page, speedscope: speedscopePage })) {
+    const made = make(rows);
+    const sizes = [count, name, made.code, Math.round(made.page / 1000)];
+    try {
+      const { first, zoom, worst, memory } = await measure(name, base, made);
+      const times = [first, zoom, worst].map((value) => value.toFixed(1));
+      console.log(`| ${[...sizes, ...times, Math.round(memory)].join(' | ')} |`);
+    } catch (error) {
+      console.log(`| ${sizes.join(' | ')} | ${String(error).split('\n')[0]} | | | |`);
+    }
+  }
+}
+server.close();

@@ -1,0 +1,203 @@
+// Pages that `gpuflame report` writes, in real browsers. Run by `cargo test --test page`; GPUFLAME_COMMAND is the command,
+// GPUFLAME_BROWSER the browser, and GPUFLAME_SHOTS names a folder for screenshots.
+import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, test } from 'node:test';
+import { launch, settled } from './browsers.mjs';
+
+const browserName = process.env.GPUFLAME_BROWSER ?? 'chromium';
+const shots = process.env.GPUFLAME_SHOTS;
+const HOSTILE = '<img src=x onerror=alert(1)>';
+const STEPS = 20;
+/** Number of the step that takes three times as long as the others, counted from 1. */
+const SLOW_STEP = 8;
+
+/** A trace of 20 steps of 1 ms, one of them of 3 ms, each with a kernel of 100 us and one of `other` us. */
+function trace(other) {
+  const events = [];
+  const slice = (cat, name, pid, tid, ts, dur, args = {}) => events.push({ ph: 'X', cat, name, pid, tid, ts, dur, args });
+  let ts = 1000;
+  for (let step = 0; step < STEPS; step++) {
+    const length = step + 1 === SLOW_STEP ? 3000 : 1000;
+    slice('user_annotation', `ProfilerStep#${step}`, 1, 9, ts, length - 10);
+    const launch = (id, at, kernel, dur, caller) => {
+      slice('python_function', caller, 1, 9, at, 200);
+      slice('cuda_runtime', 'cudaLaunchKernel', 1, 9, at + 5, 5, { correlation: id });
+      slice('kernel', kernel, 0, 7, at + 20, dur, { correlation: id, device: 0, stream: 7 });
+    };
+    launch(2 * step, ts + 10, 'void gemm<float, 4>(float*)', 100, 'train.py(3): forward');
+    launch(2 * step + 1, ts + 400, 'softmax_kernel', other, `train.py(9): ${HOSTILE}`);
+    ts += length;
+  }
+  return JSON.stringify({ traceEvents: events });
+}
+
+const folder = mkdtempSync(join(tmpdir(), 'gpuflame-report-'));
+after(() => rmSync(folder, { recursive: true }));
+for (const [name, other] of [['rank0', 30], ['rank1', 60]]) writeFileSync(join(folder, `${name}.json`), trace(other));
+const report = (page, ...args) => {
+  execFileSync(process.env.GPUFLAME_COMMAND, ['report', '-q', ...args, '-o', page], { cwd: folder });
+  return join(folder, page);
+};
+const single = report('single.html', 'rank0.json');
+const job = report('job.html', 'rank0.json', 'rank1.json');
+const compared = report('compared.html', 'rank1.json', '--against', 'rank0.json');
+writeFileSync(join(folder, 'framed.html'), '<!doctype html><iframe sandbox="allow-scripts" src="single.html" width="900" height="600"></iframe>');
+
+async function drawn(frame) {
+  for (let tries = 0; tries < 1000; tries++) {
+    if (await frame.evaluate(() => document.documentElement.dataset.ready === 'true')) return;
+    await new Promise((done) => setTimeout(done, 10));
+  }
+  throw new Error('the page was not drawn within 10 s');
+}
+
+async function open(browser, file, size) {
+  const tab = await browser.open(file, size);
+  await drawn(tab.page);
+  return tab;
+}
+
+const texts = (tab, selector) =>
+  tab.run((selector) => [...document.querySelectorAll(selector)].map((found) => found.textContent), selector);
+const clickOn = (tab, selector) => tab.run((selector) => void document.querySelector(selector).click(), selector);
+
+async function withBrowser(options, body) {
+  const browser = await launch(browserName, options);
+  try {
+    await body(browser);
+  } finally {
+    await browser.close();
+  }
+}
+
+test('the first screen says how busy the GPU was, why not, and what to do', async () => {
+  await withBrowser({}, async (browser) => {
+    const tab = await open(browser, single);
+    const [first] = await texts(tab, '.first-line');
+    assert.match(first, /^GPU 0 busy \d+\.\d % of /);
+    assert.match((await texts(tab, '.second-line'))[0], /^idle /);
+    assert.equal((await texts(tab, '.bar')).length, 1);
+    const commands = await texts(tab, '.finding code:not(.finding-id)');
+    assert.ok(commands.length > 0 && commands.every((text) => text.startsWith('gpuflame ')), String(commands));
+    const bottom = await tab.run(() => document.querySelector('.findings').getBoundingClientRect().bottom);
+    assert.ok(bottom <= 800, `the findings end at ${bottom} px`);
+    // Names are text: no element was made of one.
+    assert.equal(await tab.run(() => document.querySelectorAll('img').length), 0);
+    assert.ok((await texts(tab, '#functions td.name')).some((name) => name.includes(HOSTILE)));
+    tab.assertClean();
+  });
+});
+
+test('a table is filtered and sorted, and a name is found in the flame graph', async () => {
+  await withBrowser({}, async (browser) => {
+    const tab = await open(browser, single);
+    assert.deepEqual(await texts(tab, '#kernels td.name'), ['gemm', 'softmax_kernel']);
+    await clickOn(tab, '#kernels th:nth-child(2) button');
+    await clickOn(tab, '#kernels th:nth-child(2) button');
+    assert.deepEqual(await texts(tab, '#kernels td.name'), ['softmax_kernel', 'gemm']);
+    // 20 x 100 us and 20 x 30 us.
+    assert.deepEqual(await texts(tab, '#kernels td:nth-child(2)'), ['600 us', '2 ms']);
+    await tab.run(() => {
+      const input = document.querySelector('#functions input');
+      input.value = 'FORWARD';
+      input.dispatchEvent(new Event('input'));
+    });
+    assert.deepEqual(await texts(tab, '#functions td.name'), ['train.py(3): forward']);
+    await clickOn(tab, '#kernels td.name button');
+    await settled(tab);
+    assert.match((await texts(tab, '.fg-found'))[0], /23/); // 600 of 2,600 us
+    tab.assertClean();
+  });
+});
+
+test('a slow step is marked, and a click or a key selects a step', async () => {
+  await withBrowser({}, async (browser) => {
+    const tab = await open(browser, single);
+    const slow = await tab.run(() => [...document.querySelectorAll('.step')].flatMap((bar, at) => (bar.classList.contains('slow') ? [at + 1] : [])));
+    assert.deepEqual(slow, [SLOW_STEP]);
+    await tab.run((at) => void document.querySelectorAll('.step')[at].dispatchEvent(new MouseEvent('click')), SLOW_STEP - 1);
+    const details = async () => (await texts(tab, '.step-details'))[0];
+    assert.match(await details(), /times the median/);
+    const before = await details();
+    await tab.run(() => document.querySelector('.step-chart').focus());
+    await tab.press('ArrowRight');
+    assert.notEqual(await details(), before);
+    assert.equal(await tab.run(() => document.querySelectorAll('.step.selected').length), 1);
+    tab.assertClean();
+  });
+});
+
+test('ranks have a table and a map, and a page without ranks says so', async () => {
+  await withBrowser({}, async (browser) => {
+    const tab = await open(browser, job);
+    assert.deepEqual((await texts(tab, '.bar-label')), ['rank 0, GPU 0', 'rank 1, GPU 0']);
+    assert.equal((await texts(tab, '#ranks tbody tr')).length, 2);
+    assert.equal(await tab.run(() => document.querySelectorAll('#ranks canvas').length), 1);
+    tab.assertClean();
+    const alone = await open(browser, single);
+    for (const id of ['ranks', 'timeline']) assert.equal((await texts(alone, `#${id} .why-empty`)).length, 1, id);
+    alone.assertClean();
+  });
+});
+
+test('a comparison shows what changed', async () => {
+  await withBrowser({}, async (browser) => {
+    const tab = await open(browser, compared);
+    // GPU work: 20 x 160 us, before 20 x 130 us.
+    assert.match((await texts(tab, '.change'))[0], /GPU work 3\.200 ms, before 2\.600 ms \(\+23\.1 %\)/);
+    const [row] = await texts(tab, '#changes tbody tr');
+    assert.match(row, /softmax_kernel.*\+600 us.*\+100\.0 %.*yes/);
+    assert.equal((await texts(tab, '#changes tbody tr')).length, 1);
+    tab.assertClean();
+  });
+});
+
+test('the page works in a sandboxed frame', async () => {
+  await withBrowser({}, async (browser) => {
+    const tab = await browser.open(join(folder, 'framed.html'));
+    const frame = tab.page.frames().find((one) => one.url().endsWith('single.html'));
+    await drawn(frame);
+    assert.match(await frame.evaluate(() => document.querySelector('.first-line').textContent), /^GPU 0 busy /);
+    tab.assertClean();
+  });
+});
+
+test('nothing is wider than the window, in both colour schemes', async () => {
+  for (const dark of [false, true]) {
+    await withBrowser({ dark }, async (browser) => {
+      for (const [name, file] of [['single', single], ['job', job], ['compared', compared]]) {
+        for (const [width, height] of [[1280, 800], [390, 844]]) {
+          const tab = await open(browser, file, { width, height });
+          const wide = await tab.run(() => document.documentElement.scrollWidth);
+          assert.ok(wide <= width, `${name}: ${wide} px at ${width}`);
+          if (shots) await tab.screenshot(join(shots, `${name}-${width}-${dark ? 'dark' : 'light'}.png`));
+          tab.assertClean();
+          await tab.close();
+        }
+      }
+    });
+  }
+});
+
+test('axe finds nothing serious', { skip: browserName !== 'chromium' && 'axe runs in Chromium' }, async () => {
+  const axe = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
+  for (const dark of [false, true]) {
+    await withBrowser({ dark }, async (browser) => {
+      const tab = await open(browser, job);
+      // The policy of the page forbids other scripts, but not those of the debugger.
+      const session = await tab.page.context().newCDPSession(tab.page);
+      await session.send('Runtime.evaluate', { expression: axe });
+      const { result } = await session.send('Runtime.evaluate', {
+        expression: 'axe.run().then((found) => JSON.stringify(found.violations.map(({ id, impact, nodes }) => ({ id, impact, nodes: nodes.map((node) => node.html) }))))',
+        awaitPromise: true,
+      });
+      const serious = JSON.parse(result.value).filter(({ impact }) => impact === 'serious' || impact === 'critical');
+      assert.deepEqual(serious, []);
+    });
+  }
+});

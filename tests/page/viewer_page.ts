@@ -1,0 +1,25 @@
+// A page with the viewer alone, for its tests.
+import "../../page/src/page.css";
+import { readReport } from "../../page/src/data.ts";
+import { type FlameHandle, type FlameModel, mountFlame } from "../../page/src/flame/index.ts";
+
+declare global {
+  interface Window {
+    flame: FlameHandle;
+    chosen: string[];
+    readyAt: number;
+  }
+}
+
+async function mount(): Promise<void> {
+  const data: unknown = await readReport(document.getElementById("data")!.textContent!);
+  const { model, against } = data as { model: FlameModel; against?: FlameModel };
+  window.chosen = [];
+  window.flame = mountFlame(document.getElementById("host")!, model, {
+    ...(against ? { against } : {}),
+    onSelect: (name) => window.chosen.push(name),
+  });
+  requestAnimationFrame(() => requestAnimationFrame(() => (window.readyAt = performance.now())));
+}
+
+void mount();
