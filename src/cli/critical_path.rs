@@ -10,7 +10,7 @@ use super::heading::heading;
 use super::input::Source;
 use super::output::Target;
 use super::path_names::{PathNames, why_words};
-use super::report::{Cell, ReportFlags, Table, group_digits};
+use super::table_output::{Cell, ReportFlags, Table, group_digits};
 use super::times::parse_micros;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::{Profile, format_nanos};

@@ -424,7 +424,8 @@ impl<'a> Builder<'a> {
     }
 
     fn is_query(&self, call: u32) -> bool {
-        gpuflame_export::compose::call(self.profile, self.graph.calls[call as usize].context).contains("Query")
+        gpuflame_export::compose::call(self.profile, self.graph.calls[call as usize].context)
+            .contains("Query")
     }
 
     fn add_wait(&mut self, call: u32, end: MomentId, kind: EdgeKind) {
