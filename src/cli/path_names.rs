@@ -178,6 +178,8 @@ pub(super) fn reason_words(kind: Option<EdgeKind>) -> &'static str {
         Some(EdgeKind::GraphLaunch) => "launch of its graph",
         Some(EdgeKind::GraphNode) => "order in the graph (inferred)",
         Some(EdgeKind::SameGraph) => "previous launch of the graph",
+        Some(EdgeKind::InferredOrder) => "work of its stream ended just before (inferred)",
+        Some(EdgeKind::InferredEvent) => "work of another stream ended just before (inferred)",
         Some(EdgeKind::Wait) => "the call waited for it",
         Some(EdgeKind::InferredWait) => "the call waited for it (inferred)",
     }

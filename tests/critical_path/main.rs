@@ -209,15 +209,29 @@ fn check_programs(seeds: std::ops::Range<u32>) {
         };
         check(Program { seed, without }, &mut counts);
     }
-    println!("{counts:?}");
-    let all =
-        ["stream", "launch", "programmatic", "graph", "longer by its slack", "shorter on the path", "exact"];
-    for what in all {
-        assert!(counts.of(what) > 20, "{what}: {counts:?}");
+    let all = [
+        ("stream", 100),
+        ("launch", 100),
+        ("graph", 100),
+        // Most triggers of these programs come so late that the stream's order decides.
+        ("programmatic", 2),
+        ("longer by its slack", 100),
+        ("shorter on the path", 50),
+        ("exact", 50),
+    ];
+    for (what, least) in all {
+        assert!(counts.of(what) > least, "{what}: {counts:?}");
     }
+    println!("{counts:?}");
 }
 
 #[test]
 fn slack_and_savings_of_random_programs_come_true() {
     check_programs(0..40);
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn slack_and_savings_of_400_random_programs_come_true() {
+    check_programs(40..440);
 }

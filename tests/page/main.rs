@@ -14,7 +14,9 @@ fn root() -> &'static Path {
 fn is_installed(needed: &[&str]) -> bool {
     let missing = needed.iter().find(|path| !root().join(path).exists());
     if let Some(path) = missing {
-        skip::skip(&format!("the page's tools are not available: {path} is missing; run `tests/page/install`"));
+        skip::skip(&format!(
+            "the page's tools are not available: {path} is missing; run `tests/page/install`"
+        ));
     }
     missing.is_none()
 }

@@ -7,6 +7,7 @@ use super::super::instructions::{
 };
 use super::super::states::StreamKey;
 use super::graph::{EdgeKind, Graph, HostCall, Moment, MomentId, MomentKind, NO_CALL};
+use super::inferred::{End, add_inferred_edges};
 use super::lags::{Lags, Submitted};
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{CorrelationId, IdMap, StreamId, ThreadId};
@@ -47,8 +48,11 @@ pub(super) struct Builder<'a> {
     last_work: BTreeMap<StreamKey, MomentId>,
     /// Streams that do not wait for the default stream of their context.
     exempt: HashSet<StreamKey>,
-    /// Ends of GPU work by time, for waits of which the records do not say for what.
-    ends: Vec<(u64, MomentId)>,
+    /// Ends of GPU work, for dependencies that are inferred from times.
+    ends: Vec<End>,
+    /// Streams of the begins of work and graph launches.
+    stream_of: Vec<(MomentId, StreamKey)>,
+    has_waits: bool,
     /// Calls that wait for unknown work.
     unknown_waits: Vec<u32>,
     /// Calls that wait, with the time at which the last of the awaited work ends.
@@ -71,6 +75,8 @@ impl<'a> Builder<'a> {
             last_work: BTreeMap::new(),
             exempt: HashSet::new(),
             ends: Vec::new(),
+            stream_of: Vec::new(),
+            has_waits: false,
             unknown_waits: Vec::new(),
             waits: IdMap::default(),
             nodes: Vec::new(),
@@ -84,6 +90,7 @@ impl<'a> Builder<'a> {
         let mut ends = BTreeMap::new();
         for number in 0..count {
             let instruction = self.list.get(number);
+            self.has_waits |= matches!(instruction.kind, InstructionKind::Wait | InstructionKind::Record);
             self.add_call(&instruction);
             self.note_lags(&instruction);
             self.note_exempt(&instruction, &mut ends);
@@ -95,8 +102,10 @@ impl<'a> Builder<'a> {
             self.on_gpu.push(on_gpu);
             self.add_host_waits(&instruction);
         }
+        self.ends.sort_unstable();
         self.add_unknown_waits();
         self.add_graph_edges();
+        add_inferred_edges(&mut self.graph, &self.ends, &self.stream_of, self.has_waits);
     }
 
     /// Adds the call of an instruction, if it is new.
@@ -162,17 +171,17 @@ impl<'a> Builder<'a> {
             (InstructionKind::Launch | InstructionKind::Synchronize, _) => NOT_ON_GPU,
             (InstructionKind::Record | InstructionKind::Wait, _) | (InstructionKind::Graph, None) => {
                 let reached = self.add_reached(instruction, u64::MAX);
-                OnGpu { begin: reached, end: reached, kind }
+                reached.map_or(NOT_ON_GPU, |reached| OnGpu { begin: reached, end: reached, kind })
             }
             (_, None) => {
                 self.graph.untimed += 1;
                 let reached = self.add_reached(instruction, u64::MAX);
-                OnGpu { begin: reached, end: reached, kind }
+                reached.map_or(NOT_ON_GPU, |reached| OnGpu { begin: reached, end: reached, kind })
             }
             (_, Some((begin, end))) if is_graph_of_nodes(instruction) => {
-                let reached = self.add_reached(instruction, begin.0);
+                let Some(reached) = self.add_reached(instruction, begin.0) else { return NOT_ON_GPU };
                 let done = self.graph.add_moment(moment(end.0, MomentKind::GraphEnd));
-                self.ends.push((end.0, done));
+                self.note_end(instruction, reached, done);
                 self.note_last_work(instruction, done);
                 OnGpu { begin: reached, end: done, kind }
             }
@@ -180,10 +189,10 @@ impl<'a> Builder<'a> {
                 let began = self.graph.add_moment(moment(begin.0, MomentKind::Begin));
                 let done = self.graph.add_moment(moment(end.0, MomentKind::End));
                 self.graph.add_edge(began, done, EdgeKind::Work, end.0 - begin.0);
-                self.ends.push((end.0, done));
                 if is_node(instruction) {
                     self.add_node_edges(instruction, began, done);
                 } else {
+                    self.note_end(instruction, began, done);
                     self.add_work_edges(instruction, began, done);
                     self.note_last_work(instruction, done);
                 }
@@ -192,9 +201,15 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Adds the moment at which a stream reaches a record, a wait or a graph launch: the earliest at which all before it
-    /// is done, and at most `latest`.
-    fn add_reached(&mut self, instruction: &Instruction<'_>, latest: u64) -> MomentId {
+    fn note_end(&mut self, instruction: &Instruction<'_>, begin: MomentId, end: MomentId) {
+        let stream = key_of(instruction);
+        self.ends.push(End { time: self.graph.time(end), moment: end, stream });
+        self.stream_of.extend(stream.map(|stream| (begin, stream)));
+    }
+
+    /// Adds the moment at which a stream reaches a record or a wait: the earliest at which all before it is done. A graph
+    /// launch is reached at `latest`, when its first node begins. Returns `None` if nothing is before it.
+    fn add_reached(&mut self, instruction: &Instruction<'_>, latest: u64) -> Option<MomentId> {
         let mut causes: Vec<(MomentId, EdgeKind, u64)> = Vec::new();
         if let Some(call) = self.call(instruction.number) {
             let lag = match instruction.kind {
@@ -221,12 +236,12 @@ impl<'a> Builder<'a> {
             causes.extend(ends.map(|end| (end, EdgeKind::DefaultStream, 0)));
         }
         let times = causes.iter().map(|(from, _, lag)| self.graph.time(*from).saturating_add(*lag));
-        let time = times.max().unwrap_or(latest).min(latest);
+        let time = if latest == u64::MAX { times.max()? } else { latest };
         let reached = self.graph.add_moment(Moment::of_gpu(time, MomentKind::Reached, instruction.number));
         for (from, kind, lag) in causes {
             self.graph.add_edge(from, reached, kind, lag);
         }
-        reached
+        Some(reached)
     }
 
     fn add_work_edges(&mut self, instruction: &Instruction<'_>, began: MomentId, done: MomentId) {
@@ -440,14 +455,13 @@ impl<'a> Builder<'a> {
 
     /// Adds edges for waits of which the records do not say for what: from the last work that ended during the call.
     fn add_unknown_waits(&mut self) {
-        self.ends.sort_unstable();
         for call in std::mem::take(&mut self.unknown_waits) {
             let HostCall { begin, end, .. } = self.graph.calls[call as usize];
-            let at = self.ends.partition_point(|(time, _)| *time <= end);
-            if let Some(&(time, done)) = at.checked_sub(1).map(|at| &self.ends[at])
-                && time > begin
+            let at = self.ends.partition_point(|one| one.time <= end);
+            if let Some(&last) = at.checked_sub(1).map(|at| &self.ends[at])
+                && last.time > begin
             {
-                self.add_wait(call, done, EdgeKind::InferredWait);
+                self.add_wait(call, last.moment, EdgeKind::InferredWait);
             }
         }
     }

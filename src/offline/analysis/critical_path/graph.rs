@@ -77,6 +77,10 @@ pub enum EdgeKind {
     GraphNode,
     /// The previous launch of the same graph.
     SameGraph,
+    /// Work of the same stream that ended just before, although the calls were in another order. Inferred from the times.
+    InferredOrder,
+    /// Work of another stream that ended just before. Inferred, if the waits of streams are not recorded.
+    InferredEvent,
     /// The call waits for GPU work.
     Wait,
     /// The call waits, and the records do not say for what: the last work that ended during the call.
@@ -99,6 +103,8 @@ impl EdgeKind {
             Self::GraphLaunch => "graph_launch",
             Self::GraphNode => "graph_node",
             Self::SameGraph => "same_graph",
+            Self::InferredOrder => "inferred_order",
+            Self::InferredEvent => "inferred_event",
             Self::Wait => "wait",
             Self::InferredWait => "inferred_wait",
         }
@@ -106,7 +112,8 @@ impl EdgeKind {
 
     /// Whether the edge follows from times, and not from a record.
     pub fn is_inferred(self) -> bool {
-        matches!(self, Self::HandOff | Self::DefaultStream | Self::GraphNode | Self::InferredWait)
+        use EdgeKind::*;
+        matches!(self, HandOff | DefaultStream | GraphNode | InferredOrder | InferredEvent | InferredWait)
     }
 }
 

@@ -14,6 +14,7 @@
 mod build;
 mod graph;
 mod host;
+mod inferred;
 mod lags;
 mod path;
 mod slack;

@@ -11,7 +11,7 @@ use gpuflame_model::record::{Missing, Work};
 
 /// Maximum time in ns between the end of work and the begin of the next that the GPU's own scheduling explains, and from the
 /// end of a call to the begin of its work. H100: 0.5 to 2 us, and 3 to 12 us.
-const MAX_LATENCY_NS: u64 = 20_000;
+pub(super) const MAX_LATENCY_NS: u64 = 20_000;
 
 /// Class of a part of the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
