@@ -1,4 +1,4 @@
-//! Busy and idle time of each GPU, by cause.
+//! Busy and idle time per GPU and cause.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub(super) struct DeviceBar {
 const ORDER: [&str; 6] =
     ["host_late", "launch_latency", "dependency", "before_the_first", "after_the_last", "unknown"];
 
-/// Returns the times of all GPUs of a run.
+/// Returns the times of the GPUs of a run.
 pub(super) fn device_bars(profile: &Profile) -> Vec<DeviceBar> {
     debug_assert!(Cause::ALL.iter().all(|cause| ORDER.contains(&cause.word())));
     let is_known = profile.idle_doubt().is_none();

@@ -1,4 +1,4 @@
-//! Two runs compared: what changed since the older one.
+//! Differences between a run and an older one.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;

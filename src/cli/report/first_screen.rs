@@ -1,4 +1,4 @@
-//! The first screen of a page: what is wrong with the run, in sentences, bars and findings.
+//! The first screen of a page: why the run is slow, in sentences, bars and findings.
 
 use super::super::shorten::{MAX_NAME_CHARS, shortened};
 use super::super::summary::quoted_for_shell;

@@ -38,9 +38,9 @@ pub(super) struct Job {
     pub(super) timeline: Timeline,
     /// Findings about the run, or about the job of several ranks, the worst first.
     pub(super) findings: Vec<Finding>,
-    /// Work and communication of each rank, compared with the other ranks. Empty if there is one rank.
+    /// Work and communication by rank, compared with the other ranks. Empty if there is one rank.
     pub(super) times: Vec<(RankTime, RankComparison)>,
-    /// Length of the steady part in ns, of which findings cost a share.
+    /// Length of the steady part in ns. The shares of findings refer to it.
     pub(super) wall: u64,
 }
 

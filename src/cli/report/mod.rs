@@ -1,4 +1,4 @@
-//! `gpuflame report`: one page in HTML that shows what is wrong with a run: sentences, bars, findings, flame graphs and
+//! `gpuflame report`: one page in HTML that explains why a run is slow: sentences, bars, findings, flame graphs and
 //! tables. The page is one file without references to other files or servers.
 //!
 //! `page.js` and `page.css` are built from the folder `page` of the repository.
@@ -33,10 +33,10 @@ const MAX_DATA_BYTES: usize = 15_000_000;
 /// Endings of traces that have a second ending.
 const COMPRESSIONS: [&str; 4] = ["gz", "zst", "xz", "zip"];
 
-/// Write one page in HTML that shows what is wrong with a run: open it in any browser.
+/// Write one page in HTML that explains why a run is slow: open it in any browser.
 ///
-/// The page shows why the GPUs were idle, what cost time, and which command tells more; below are flame graphs of all
-/// views that were recorded, kernels, functions, steps and ranks. It is one file that loads nothing from elsewhere.
+/// The page shows why the GPUs were idle, what cost time, and which command tells more; below are flame graphs of every
+/// recorded view, a timeline, kernels, functions, steps and ranks. It is one file that loads nothing from elsewhere.
 /// Several files are the ranks of a job. Without --output, the page is next to the first input, as NAME.html.
 #[derive(Debug, Args)]
 #[command(
@@ -47,7 +47,7 @@ pub(super) struct Report {
     /// Recording or trace (`-`: standard input), or the files of all ranks of a job.
     #[arg(required = true)]
     inputs: Vec<Source>,
-    /// Older run, or the ranks of an older job, to compare with: the flame graph shows what changed, and a table whether
+    /// Older run, or the ranks of an older job, to compare with: the flame graph shows the changes, and a table whether
     /// kernels changed by more than chance.
     #[arg(long, value_name = "OLD", num_args = 1..)]
     against: Vec<Source>,

@@ -1,4 +1,4 @@
-//! The panel of ranks: work and communication of each rank, and which rank the others wait for.
+//! The panel of ranks: work and communication by rank, and the rank that delays the job.
 
 use gpuflame_offline::analysis::StragglerVerdict;
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ pub(super) fn rows(job: &Job) -> Vec<Value> {
         let busy: u64 = rank.bars.iter().map(|bar| bar.busy).fold(0, u64::saturating_add);
         let window: u64 = rank.bars.iter().map(|bar| bar.window).fold(0, u64::saturating_add);
         let verdict = match compared.verdict {
-            StragglerVerdict::OthersWait => "the others wait for it",
+            StragglerVerdict::OthersWait => "the other ranks wait for it",
             StragglerVerdict::MostWork => "has the most work",
             StragglerVerdict::Unsure | StragglerVerdict::NotStraggler => "",
         };

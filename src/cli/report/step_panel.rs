@@ -1,4 +1,4 @@
-//! The panel of steps: the duration of each step, and the slow ones.
+//! The panel of steps: durations of steps, and slow steps.
 
 use gpuflame_model::profile::StepSeries;
 use serde_json::{Value, json};

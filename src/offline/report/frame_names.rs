@@ -1,4 +1,4 @@
-//! Names of frames, with the kind and the place of each.
+//! Names of frames, with their kinds and places.
 
 use std::collections::HashMap;
 

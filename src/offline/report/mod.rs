@@ -1,4 +1,4 @@
-//! The data of a report page: the frames and trees of all views of one or several runs, small enough for a browser.
+//! The data of a report page: frames and trees of the views of one or several runs, small enough for a browser.
 //!
 //! Every view is the tree of its folded stacks. A node has the values of the stacks that end at it, by track (rank, GPU,
 //! stream and thread), so the sum of all values equals the sum of the folded stacks.
@@ -30,7 +30,7 @@ const PAGE_VIEWS: [(&View, &str, &str); 6] = [
     (&MEMORY, "memory", "Memory"),
 ];
 
-/// Views of all runs of a page.
+/// Views of the runs of a page.
 #[derive(Debug)]
 pub struct ReportViews {
     names: FrameNames,
