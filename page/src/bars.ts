@@ -5,8 +5,8 @@ import type { Bar } from "./report.ts";
 
 /** Number of bars that are shown at first. */
 const FIRST_BARS = 8;
-/** Share of a bar, in percent, from which a part has a label in it. */
-const LABEL_PERCENT = 9;
+/** Share of a bar, in percent, from which a part has a label in it; and from which it has one on a narrow screen. */
+const [LABEL_PERCENT, NARROW_LABEL_PERCENT] = [9, 20];
 
 /** Returns the bars, with one legend for all of them. */
 export function bars(all: Bar[]): HTMLElement {
@@ -33,7 +33,8 @@ function row(bar: Bar): HTMLElement {
     if (part.ns <= 0) continue;
     const share = (100 * part.ns) / Math.max(bar.ns, 1);
     const label = share >= LABEL_PERCENT ? percent(part.ns, bar.ns) : "";
-    const piece = element("span", { class: `part ${part.kind}`, title: `${part.label}: ${human(part.ns, "ns")}` }, label);
+    const width = share < NARROW_LABEL_PERCENT ? " narrow" : "";
+    const piece = element("span", { class: `part ${part.kind}${width}`, title: `${part.label}: ${human(part.ns, "ns")}` }, label);
     piece.style.width = `${share}%`;
     track.append(piece);
   }

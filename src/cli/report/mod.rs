@@ -36,7 +36,7 @@ const COMPRESSIONS: [&str; 4] = ["gz", "zst", "xz", "zip"];
 /// Write one page in HTML that explains why a run is slow: open it in any browser.
 ///
 /// The page shows why the GPUs were idle, what cost time, and which command tells more; below are flame graphs of every
-/// views that were recorded, kernels, functions, steps and ranks. It is one file that loads nothing from elsewhere.
+/// recorded view, a timeline, kernels, functions, steps and ranks. It is one file that loads nothing from elsewhere.
 /// Several files are the ranks of a job. Without --output, the page is next to the first input, as NAME.html.
 #[derive(Debug, Args)]
 #[command(
