@@ -70,6 +70,10 @@ fn remark_on_unconnected(input: &Source, path: &HtaPath, console: Console) {
     }
 }
 
+fn sum(micros: impl Iterator<Item = i64>) -> i64 {
+    micros.fold(0, i64::saturating_add)
+}
+
 fn micros(micros: i64) -> Cell {
     Cell::Moment(micros.saturating_mul(1_000))
 }
@@ -78,7 +82,7 @@ fn path_table(path: &HtaPath) -> Table {
     let columns =
         &["window_ns", "path_ns", "share_percent", "critical_events", "critical_nodes", "critical_edges"];
     let mut table = Table::new("path", columns);
-    let length: i64 = path.bounds.values().map(|(_, sum)| sum).sum();
+    let length: i64 = sum(path.bounds.values().map(|(_, sum)| *sum));
     let nodes = path.critical_nodes.len() as u64;
     table.add_row([
         micros(path.window_us),
@@ -100,9 +104,9 @@ fn type_table(path: &HtaPath) -> Table {
         table.add_row([
             kind.word().into(),
             Cell::Count(edges().count() as u64),
-            micros(edges().map(|edge| edge.weight_us).sum()),
+            micros(sum(edges().map(|edge| edge.weight_us))),
             Cell::Count(critical().count() as u64),
-            micros(critical().map(|edge| edge.weight_us).sum()),
+            micros(sum(critical().map(|edge| edge.weight_us))),
         ]);
     }
     table
@@ -110,7 +114,7 @@ fn type_table(path: &HtaPath) -> Table {
 
 fn bound_table(path: &HtaPath) -> Table {
     let mut table = Table::new("bound_by", &["bound_by", "edges", "time_ns", "share_percent"]);
-    let length: i64 = path.bounds.values().map(|(_, sum)| sum).sum();
+    let length: i64 = sum(path.bounds.values().map(|(_, sum)| *sum));
     for (bound, (edges, sum)) in &path.bounds {
         let word = if *bound == HtaBound::None { Cell::Nothing } else { bound.word().into() };
         let share = 100.0 * *sum as f64 / length as f64;
@@ -128,12 +132,12 @@ fn rule_table(path: &HtaPath) -> Table {
         let critical = || edges().filter(|edge| edge.is_critical);
         let (count, time) = match rule {
             HtaRule::LongGap => path.unconnected.long_gaps,
-            HtaRule::CallStart => (edges().count() as u64, edges().map(|edge| edge.weight_us).sum()),
-            _ => (edges().count() as u64, edges().map(|edge| edge.uncounted_us()).sum()),
+            HtaRule::CallStart => (edges().count() as u64, sum(edges().map(|edge| edge.weight_us))),
+            _ => (edges().count() as u64, sum(edges().map(|edge| edge.uncounted_us()))),
         };
         let of_path = match rule {
-            HtaRule::CallStart => critical().map(|edge| edge.weight_us).sum(),
-            _ => critical().map(|edge| edge.uncounted_us()).sum(),
+            HtaRule::CallStart => sum(critical().map(|edge| edge.weight_us)),
+            _ => sum(critical().map(|edge| edge.uncounted_us())),
         };
         table.add_row([
             rule.word().into(),

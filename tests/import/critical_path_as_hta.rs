@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use gpuflame_offline::analysis::{HtaEvents, HtaPathOptions, hta_path};
+use gpuflame_traces::import::json::JsonOptions;
 use serde_json::{Value, json};
 
 use crate::real_traces::traces;
@@ -191,4 +193,51 @@ fn graphs_that_hta_refuses_are_refused_with_the_events() {
     let folder = written("hta_refused", &events);
     gpuflame(&folder, ["critical-path", "t.json", "--as-hta", "--annotation", ""])
         .fails(1, &["event 6 (`gemm`)", "event 1 (`gemm`)", "stream 7"]);
+}
+
+/// Random numbers of a linear congruential generator.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((self.0 >> 33) as usize) % bound
+    }
+}
+
+#[test]
+fn changed_traces_have_a_path_or_an_error() {
+    let trace = fs::read(root().join("tests/golden/hta/small.trace.json")).unwrap();
+    let digits: Vec<usize> = (0..trace.len()).filter(|at| trace[*at].is_ascii_digit()).collect();
+    let (mut random, mut paths, mut errors) = (Random(7), 0, 0);
+    for _ in 0..10_000 {
+        let mut changed = trace.clone();
+        for _ in 0..=random.below(8) {
+            let at = digits[random.below(digits.len())];
+            match random.below(6) {
+                // Times far away, or below 0.
+                0 => drop(changed.splice(at..=at, b"9000000000000000".iter().copied())),
+                1 => drop(changed.splice(at..at, b"-".iter().copied())),
+                _ => changed[at] = b'0' + random.below(10) as u8,
+            }
+        }
+        let mut events = HtaEvents::default();
+        let options = JsonOptions { buffer: 1 << 16, accept_cut: true };
+        let read = gpuflame_traces::import::json::read(&changed[..], options, &mut events);
+        let annotation = ["", "step"][random.below(2)].to_owned();
+        let options =
+            HtaPathOptions { annotation, instances: (0, 0), zero_launch_edges: random.below(2) == 0 };
+        match read.and_then(|_| hta_path(&events, &options)) {
+            Ok(path) => {
+                paths += 1;
+                let critical = path.edges.iter().filter(|edge| edge.is_critical).count();
+                assert_eq!(critical + 1, path.critical_nodes.len());
+            }
+            Err(error) => {
+                errors += 1;
+                assert!(!error.to_string().contains('\n'), "{error}");
+            }
+        }
+    }
+    assert!(paths > 1_000 && errors > 100, "{paths} {errors}");
 }

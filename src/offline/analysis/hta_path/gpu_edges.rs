@@ -46,6 +46,7 @@ pub(super) fn add_gpu_edges(
         waits,
         zero_launch_edges,
         last: Vec::new(),
+        streams: HashMap::new(),
         sources: HashMap::new(),
         unconnected: Unconnected::default(),
     };
@@ -67,7 +68,9 @@ struct GpuWalk<'a> {
     waits: EventWaits,
     zero_launch_edges: bool,
     /// End of the last work of each stream, in the order in which the streams began.
-    last: Vec<(Option<u32>, u32)>,
+    last: Vec<u32>,
+    /// Positions in `last`.
+    streams: HashMap<Option<u32>, usize>,
     /// Work that waits, and the work that it waits for.
     sources: HashMap<u32, u32>,
     unconnected: Unconnected,
@@ -75,7 +78,7 @@ struct GpuWalk<'a> {
 
 impl GpuWalk<'_> {
     fn last_of(&self, stream: Option<u32>) -> Option<u32> {
-        self.last.iter().find(|(one, _)| *one == stream).map(|(_, end)| *end)
+        self.streams.get(&stream).map(|at| self.last[*at])
     }
 
     /// Returns the end node of work, if the work is in the window.
@@ -104,7 +107,7 @@ impl GpuWalk<'_> {
                 self.wait_for(&ends, call);
             }
             "Context Sync" => {
-                let ends: Vec<u32> = self.last.iter().map(|(_, end)| *end).collect();
+                let ends = self.last.clone();
                 self.wait_for(&ends, call);
             }
             _ => {}
@@ -130,9 +133,10 @@ impl GpuWalk<'_> {
         let stream = self.events.rows[at as usize].stream;
         let is_connected = self.connect_work(at, start, self.last_of(stream), source);
         self.unconnected.ops += u64::from(!is_connected && source.is_none());
-        match self.last.iter_mut().find(|(one, _)| *one == stream) {
-            Some((_, last)) => *last = end,
-            None => self.last.push((stream, end)),
+        let next = self.last.len();
+        match *self.streams.entry(stream).or_insert(next) {
+            at if at == next => self.last.push(end),
+            at => self.last[at] = end,
         }
     }
 
@@ -163,7 +167,7 @@ impl GpuWalk<'_> {
                 is_connected = true;
             } else {
                 let (count, sum) = self.unconnected.long_gaps;
-                self.unconnected.long_gaps = (count + 1, sum + gap);
+                self.unconnected.long_gaps = (count + 1, sum.saturating_add(gap));
             }
         }
         if let (true, Some(launch)) = (self.zero_launch_edges, launch) {

@@ -21,7 +21,7 @@ pub(super) fn longest_path(graph: &Graph) -> Result<Path, u32> {
         let mut longest: Option<(i64, Option<u32>)> = None;
         for &at in &graph.entering[node as usize] {
             let edge = &graph.edges[at as usize];
-            let length = best[edge.from as usize].0 + edge.length();
+            let length = best[edge.from as usize].0.saturating_add(edge.length());
             if longest.is_none_or(|(found, _)| length > found) {
                 longest = Some((length, Some(at)));
             }

@@ -182,7 +182,7 @@ fn to_path(
     let mut bounds: BTreeMap<HtaBound, (u64, i64)> = BTreeMap::new();
     for edge in path.edges.iter().map(|at| &graph.edges[*at as usize]) {
         let (count, sum) = bounds.entry(bound_by(events, edge)).or_default();
-        (*count, *sum) = (*count + 1, *sum + edge.weight);
+        (*count, *sum) = (*count + 1, sum.saturating_add(edge.weight));
     }
     let critical_nodes: Vec<HtaNode> = path.nodes.iter().map(|node| to_node(*node)).collect();
     let named = |at: u32| (row(at).number, events.name(row(at).name).to_owned());

@@ -14,32 +14,23 @@ pub(super) struct EventWaits {
     waiting: HashMap<u32, u32>,
 }
 
-/// A launch on a stream.
-struct StreamLaunch {
-    /// Start of the call.
-    time: i64,
-    device: Option<u32>,
-    stream: Option<u32>,
-    /// Thread of the call.
-    track: u32,
-    work: u32,
-}
+/// Launches by stream and something else, each as the start of the call and the work, in order of time.
+type LaunchesBy<K> = HashMap<(K, Option<u32>), Vec<(i64, u32)>>;
 
 impl EventWaits {
     /// Finds the work around records of events and waits for events, in the whole trace. `launches` are calls and their work.
     pub(super) fn new(events: &HtaEvents, selection: &Selection, launches: &[(u32, u32)]) -> Self {
         let row = |at: u32| &events.rows[at as usize];
-        let to_launch = |(call, work): &(u32, u32)| StreamLaunch {
-            time: row(*call).start,
-            device: row(*work).device,
-            stream: row(*work).stream,
-            track: row(*call).track,
-            work: *work,
-        };
-        let mut launches: Vec<StreamLaunch> = launches.iter().map(to_launch).collect();
-        launches.sort_by_key(|launch| launch.time);
-        let recorded = find_recorded(events, selection, &launches);
-        Self { recorded, waiting: find_waiting(events, selection, &launches) }
+        let mut launches = launches.to_vec();
+        launches.sort_by_key(|(call, _)| row(*call).start);
+        let (mut by_device, mut by_thread) = (LaunchesBy::new(), LaunchesBy::new());
+        for (call, work) in launches {
+            let (launch, stream) = ((row(call).start, work), row(work).stream);
+            by_device.entry((row(work).device, stream)).or_default().push(launch);
+            by_thread.entry((row(call).track, stream)).or_default().push(launch);
+        }
+        let recorded = find_recorded(events, selection, &by_device);
+        Self { recorded, waiting: find_waiting(events, selection, &by_thread) }
     }
 
     /// Returns the work that a wait waits for.
@@ -54,29 +45,32 @@ impl EventWaits {
 }
 
 /// Returns the last launch before each record of an event, on the stream that the waits for the event name.
-fn find_recorded(events: &HtaEvents, selection: &Selection, launches: &[StreamLaunch]) -> HashMap<u64, u32> {
+fn find_recorded(
+    events: &HtaEvents,
+    selection: &Selection,
+    launches: &LaunchesBy<Option<u32>>,
+) -> HashMap<u64, u32> {
     let rows = || selection.all.iter().map(|at| &events.rows[*at as usize]);
     let mut streams = HashMap::new();
     for row in rows().filter(|row| row.kind == EventKind::Sync) {
         if let (Some(id), Some(stream)) = (row.record_correlation, row.on_stream) {
-            streams.entry(id).or_insert((row.device, stream));
+            streams.entry(id).or_insert((row.device, Some(stream)));
         }
     }
     let mut recorded = HashMap::new();
     for row in rows().filter(|row| events.name(row.name) == "cudaEventRecord") {
         let Some(id) = row.correlation else { continue };
-        let Some((device, stream)) = streams.get(&id) else { continue };
-        let before = &launches[..launches.partition_point(|launch| launch.time <= row.start)];
-        let is_same = |launch: &&StreamLaunch| launch.device == *device && launch.stream == Some(*stream);
-        if let Some(launch) = before.iter().rev().find(is_same) {
-            recorded.insert(id, launch.work);
+        let Some(launches) = streams.get(&id).and_then(|stream| launches.get(stream)) else { continue };
+        let before = launches.partition_point(|(time, _)| *time <= row.start);
+        if let Some((_, work)) = launches[..before].last() {
+            recorded.insert(id, *work);
         }
     }
     recorded
 }
 
 /// Returns the first launch after each call that makes a stream wait for an event, on the same thread and stream.
-fn find_waiting(events: &HtaEvents, selection: &Selection, launches: &[StreamLaunch]) -> HashMap<u32, u32> {
+fn find_waiting(events: &HtaEvents, selection: &Selection, launches: &LaunchesBy<u32>) -> HashMap<u32, u32> {
     let mut waiting = HashMap::new();
     for at in selection.all.iter().copied() {
         let row = &events.rows[at as usize];
@@ -85,10 +79,10 @@ fn find_waiting(events: &HtaEvents, selection: &Selection, launches: &[StreamLau
             continue;
         }
         let stream = events.rows[wait as usize].stream;
-        let after = &launches[launches.partition_point(|launch| launch.time <= row.start)..];
-        let is_same = |launch: &&StreamLaunch| launch.track == row.track && launch.stream == stream;
-        if let Some(launch) = after.iter().find(is_same) {
-            waiting.insert(at, launch.work);
+        let Some(launches) = launches.get(&(row.track, stream)) else { continue };
+        let after = launches.partition_point(|(time, _)| *time <= row.start);
+        if let Some((_, work)) = launches.get(after) {
+            waiting.insert(at, *work);
         }
     }
     waiting

@@ -122,7 +122,7 @@ fn window_span(
     }
     let chosen = match annotation {
         "" => &named[..],
-        _ => &named[first.min(named.len())..(last + 1).min(named.len())],
+        _ => &named[first.min(named.len())..last.saturating_add(1).min(named.len())],
     };
     match chosen.iter().map(|row| row.start).min().zip(chosen.iter().map(|row| row.end).max()) {
         Some(span) => Ok(span),
