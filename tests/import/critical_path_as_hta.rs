@@ -1,5 +1,5 @@
-//! `gpuflame critical-path --as-hta` against the graphs that Holistic Trace Analysis (HTA) computed: every edge with its type,
-//! weight and attribution, the critical path node by node, and the classes of what limits it.
+//! `gpuflame critical-path --as-hta` against the graphs that Holistic Trace Analysis (HTA) computed: every edge with
+//! its type, weight and attribution, the critical path node by node, and the classes of limiting resources.
 //!
 //! `critical_path_with_hta.py` wrote the expected values in `tests/golden/hta`.
 

@@ -16,7 +16,7 @@ pub enum HtaBound {
     KernelGap,
     /// Time from a launch to its work.
     Launch,
-    /// None: the edge has no weight.
+    /// No resource, because the edge has no weight.
     None,
 }
 

@@ -33,8 +33,8 @@ fn locks(events: &HtaEvents, graph: &Graph, node: u32) -> bool {
     LOCKING_CALLS.contains(&events.name(row.name))
 }
 
-/// Adds edges between calls that hold the lock of the runtime: the calls that began before an end wait for the end, and ends
-/// follow each other.
+/// Adds edges between calls that hold the lock of the runtime: the calls that began before an end wait for the end,
+/// and ends follow each other.
 fn add_lock_edges(events: &HtaEvents, graph: &mut Graph) {
     let (mut open, mut last): (Vec<u32>, Option<u32>) = (Vec::new(), None);
     for at in 0..graph.nodes.len() as u32 {
@@ -61,7 +61,7 @@ fn add_lock_edges(events: &HtaEvents, graph: &mut Graph) {
     }
 }
 
-/// Returns the rows of each thread. The thread of backward operators, if there is one, is part of the thread of forward
+/// Returns the rows by thread. The thread of backward operators, if there is one, is part of the thread of forward
 /// operators.
 fn threads(events: &HtaEvents, selection: &Selection) -> Vec<Vec<u32>> {
     let forward = only_thread(events, selection, "forward");
@@ -103,7 +103,7 @@ fn only_thread<'a>(events: &'a HtaEvents, selection: &Selection, word: &str) -> 
     found.filter(|thread| **thread != TrackId::Number(0))
 }
 
-/// Slices of a thread as a tree. An end closes the slice that was opened last, also if the slices cross.
+/// Slices of a thread as a tree. An end closes the slice that was opened last, even if the slices cross.
 struct CallTree {
     rows: Vec<u32>,
     /// Slices that no other slice contains.

@@ -132,8 +132,8 @@ impl HtaEvents {
         self.rows.last_mut().expect("the row was pushed")
     }
 
-    /// Adds a slice of a category that the importer does not read, such as a range on a GPU. HTA finds windows by the names
-    /// of all events.
+    /// Adds a slice of a category that the importer does not read, such as a range on a GPU. HTA finds windows by the
+    /// names of all events.
     fn add_unknown(&mut self, text: &[u8]) -> Option<()> {
         let document = Document::from_bytes(text);
         let event = document.root().ok()?;
@@ -217,8 +217,8 @@ impl Sink for HtaEvents {
     }
 }
 
-/// Returns the stream among the arguments of an operator. Triton's operators have one, so HTA takes them for work of a GPU
-/// without a launch, and leaves them out.
+/// Returns the stream among the arguments of an operator. Triton's operators have one, so HTA takes them for work of
+/// a GPU without a launch, and leaves them out.
 fn stream_of(text: &[u8]) -> Option<u32> {
     const KEY: &[u8] = b"\"stream\"";
     if !text.windows(KEY.len()).any(|window| window == KEY) {

@@ -11,7 +11,7 @@ use super::window::Selection;
 /// Longest gap between two operations of a stream that HTA takes as a delay, in us.
 pub(super) const LONG_GAP_US: i64 = 1_500;
 
-/// GPU work that has no edge to what came before.
+/// GPU work that has no edge to earlier events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unconnected {
     /// Gaps of at least 1,500 us without an edge, and their sum in us.
@@ -67,7 +67,7 @@ struct GpuWalk<'a> {
     queue: HashMap<u32, i64>,
     waits: EventWaits,
     zero_launch_edges: bool,
-    /// End of the last work of each stream, in the order in which the streams began.
+    /// End of the last work per stream, in the order in which the streams began.
     last: Vec<u32>,
     /// Positions in `last`.
     streams: HashMap<Option<u32>, usize>,
@@ -140,8 +140,8 @@ impl GpuWalk<'_> {
         }
     }
 
-    /// Connects work with its launch, if the stream was empty then, or else with the previous work of the stream. Returns
-    /// whether an edge was added.
+    /// Connects work with its launch, if the stream was empty then, or else with the previous work of the stream.
+    /// Returns whether an edge was added.
     fn connect_work(&mut self, at: u32, start: u32, last: Option<u32>, source: Option<u32>) -> bool {
         let call = self.selection.partner(at);
         let begin = call.map(|call| self.events.rows[call as usize].start);

@@ -1,5 +1,5 @@
-//! The graph: two nodes per event, and edges of five types. A second edge between the same nodes replaces the first. Nodes and
-//! edges keep the order in which they were added, because it decides between paths of equal length.
+//! The graph: two nodes per event, and edges of five types. A second edge between the same nodes replaces the first.
+//! Nodes and edges keep the order in which they were added, because it decides between paths of equal length.
 
 use std::collections::HashMap;
 
@@ -138,7 +138,8 @@ impl Graph {
         self.add(Edge { from, to, kind, weight, rule, attributed: None });
     }
 
-    /// Adds an edge, or replaces the edge between its nodes. An edge without attribution keeps that of the replaced edge.
+    /// Adds an edge, or replaces the edge between its nodes. An edge without attribution keeps that of the replaced
+    /// edge.
     pub(super) fn add(&mut self, edge: Edge) {
         if let Some(&at) = self.by_nodes.get(&(edge.from, edge.to)) {
             let replaced = &mut self.edges[at as usize];

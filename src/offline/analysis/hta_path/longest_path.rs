@@ -46,8 +46,8 @@ pub(super) fn longest_path(graph: &Graph) -> Result<Path, u32> {
     Ok(path)
 }
 
-/// Returns the nodes so that every edge leads to a later node: first the nodes that no edge enters, then those that only the
-/// previous ones enter, and so on.
+/// Returns the nodes so that every edge leads to a later node: first the nodes that no edge enters, then those that
+/// only the previous ones enter, and so on.
 fn sorted_nodes(graph: &Graph) -> Result<Vec<u32>, u32> {
     let mut missing: Vec<usize> = graph.entering.iter().map(Vec::len).collect();
     let mut sorted: Vec<u32> =

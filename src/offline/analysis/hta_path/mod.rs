@@ -1,5 +1,5 @@
-//! The critical path by the rules of Holistic Trace Analysis (HTA, version 0.6.1), so that both tools' paths can be compared
-//! edge by edge. The rules differ from those of the critical path proper in four points, see [`HtaRule`].
+//! The critical path by the rules of Holistic Trace Analysis (HTA, version 0.6.1), so that both tools' paths can be
+//! compared edge by edge. The rules differ from those of the critical path proper in four points, see [`HtaRule`].
 //!
 //! ```text
 //!   events -> select: rows of the window -> nodes -> edges of the host, edges of the GPU -> longest path -> classes
@@ -93,9 +93,9 @@ pub struct HtaPath {
     pub critical_nodes: Vec<HtaNode>,
     /// Number of events on the critical path.
     pub critical_events: u64,
-    /// Sum of the weights of the critical path in us, by the class of what limits them, with the number of edges.
+    /// Sum of the weights of the critical path in us, by the resource that limits them, with the number of edges.
     pub bounds: BTreeMap<HtaBound, (u64, i64)>,
-    /// Work without an edge to what came before.
+    /// Work without an edge to earlier events.
     pub unconnected: Unconnected,
     /// Names of the events with nodes, by position in `traceEvents`.
     pub names: BTreeMap<u64, String>,
@@ -103,9 +103,8 @@ pub struct HtaPath {
 
 /// Computes the critical path of a window.
 ///
-/// # Errors
-/// `Format` if the window does not exist or has no edges, and if HTA refuses the graph: it has a cycle, or work waits for work of
-/// its own stream.
+/// # Errors `Format` if the window does not exist or has no edges, and if HTA refuses the graph: it has a cycle, or
+/// work waits for work of its own stream.
 pub fn hta_path(events: &HtaEvents, options: &HtaPathOptions) -> Result<HtaPath> {
     let selection = select(events, &options.annotation, options.instances)?;
     let mut graph = Graph::new(create_nodes(events, &selection));

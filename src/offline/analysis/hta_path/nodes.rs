@@ -1,4 +1,4 @@
-//! Nodes: the start and the end of each operator, call and operation of a GPU in the window.
+//! Nodes: the start and the end per operator, call and operation of a GPU in the window.
 
 use super::events::{EventKind, HtaEvents};
 use super::graph::Node;

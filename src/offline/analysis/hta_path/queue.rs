@@ -31,8 +31,9 @@ pub(super) fn launches(events: &HtaEvents, selection: &Selection) -> Vec<(u32, u
     calls.filter_map(|call| Some((call, selection.partner(call)?))).collect()
 }
 
-/// Returns the length of the queue after each launch and each start of work, by row. Streams of several GPUs with the same
-/// number share a queue, as in HTA. A launch comes before a start in the same microsecond; HTA does not define the order.
+/// Returns the length of the queue after each launch and each start of work, by row. Streams of several GPUs with the
+/// same number share a queue, as in HTA. A launch comes before a start in the same microsecond; HTA does not define
+/// the order.
 pub(super) fn queue_lengths(
     events: &HtaEvents,
     selection: &Selection,

@@ -18,7 +18,8 @@ pub(super) struct EventWaits {
 type LaunchesBy<K> = HashMap<(K, Option<u32>), Vec<(i64, u32)>>;
 
 impl EventWaits {
-    /// Finds the work around records of events and waits for events, in the whole trace. `launches` are calls and their work.
+    /// Finds the work around records of events and waits for events, in the whole trace. `launches` are calls and
+    /// their work.
     pub(super) fn new(events: &HtaEvents, selection: &Selection, launches: &[(u32, u32)]) -> Self {
         let row = |at: u32| &events.rows[at as usize];
         let mut launches = launches.to_vec();

@@ -5,7 +5,8 @@ use std::collections::{HashMap, HashSet};
 use super::events::{EventKind, EventRow, HtaEvents};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
-/// The rows that HTA keeps, and which of them are in the window. Rows are numbers in [`HtaEvents::rows`], in file order.
+/// Rows that HTA keeps, in the whole trace and in the window. Rows are numbers in [`HtaEvents::rows`], in file
+/// order.
 #[derive(Debug, Default)]
 pub(super) struct Selection {
     /// Rows of the whole trace.
@@ -19,8 +20,8 @@ pub(super) struct Selection {
 }
 
 impl Selection {
-    /// Returns the call of GPU work or of a wait, or the GPU work or the wait of a call. If several events share a correlation
-    /// id, HTA keeps the last one of each side.
+    /// Returns the call of GPU work or of a wait, or the GPU work or the wait of a call. If several events share a
+    /// correlation id, HTA keeps the last one of each side.
     pub(super) fn partner(&self, row: u32) -> Option<u32> {
         self.partners.get(&row).copied()
     }
