@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use clap::Args;
 
 use super::console::{Console, Outcome, usage_error};
+use super::critical_path_hta::{HtaPathFlags, write_hta_path};
 use super::explain::{Explained, explain_opened};
 use super::heading::heading;
 use super::input::Source;
@@ -27,7 +28,8 @@ use gpuflame_offline::run::ReadOptions;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  gpuflame critical-path trace.json.gz\n  \
     gpuflame critical-path run.gfr --step 3 --list\n  \
-    gpuflame critical-path run.gfr --picture path.svg")]
+    gpuflame critical-path run.gfr --picture path.svg\n  \
+    gpuflame critical-path trace.json.gz --as-hta --instance 1")]
 pub(super) struct CriticalPathVerb {
     /// Recording or trace (`-`: standard input).
     input: Source,
@@ -50,6 +52,11 @@ pub(super) struct CriticalPathVerb {
     /// Also draw the path as a flame graph (`.svg`), or write folded stacks (`.folded`).
     #[arg(long, value_name = "FILE")]
     picture: Option<Target>,
+    /// Show the path by the rules of Holistic Trace Analysis instead.
+    #[arg(long, conflicts_with_all = ["step", "from", "to", "list", "picture"])]
+    as_hta: bool,
+    #[command(flatten)]
+    hta: HtaPathFlags,
     #[command(flatten)]
     pub(super) report: ReportFlags,
 }
@@ -114,6 +121,9 @@ fn contradiction(input: &Source, list: &InstructionList, profile: &Profile, wors
 
 impl CriticalPathVerb {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
+        if self.as_hta {
+            return write_hta_path(&self.input, &self.hta, &self.report, console);
+        }
         let found = FoundPath::read(&self.input, console)?;
         let window = self.window(&found)?;
         let parts = clipped(found.path.parts(), window);

@@ -15,6 +15,7 @@ mod completions;
 mod console;
 mod convert;
 mod critical_path;
+mod critical_path_hta;
 #[cfg(test)]
 mod cut;
 mod decode_steps;

@@ -47,6 +47,7 @@ enum Output {
     InfoExecution(InfoExecution),
     States(States),
     StatesAsHta(StatesAsHta),
+    CriticalPathAsHta(CriticalPathAsHta),
     Timeline(Timeline),
     InstructionsHead(InstructionsHead),
     Instruction(Instruction),
@@ -130,6 +131,16 @@ verbs! {
     StatesAsHta {
         queue_length: QueueLengthRow,
         idle_time: IdleTimeRow,
+        ?
+    }
+    /// `gpuflame critical-path --as-hta`: the critical path by the rules of Holistic Trace Analysis.
+    CriticalPathAsHta {
+        path: HtaPathRow,
+        edge_types: HtaEdgeTypeRow,
+        bound_by: HtaBoundRow,
+        rules: HtaRuleRow,
+        critical_nodes: HtaNodeRow,
+        edges: HtaEdgeRow,
         ?
     }
     /// `gpuflame timeline`.
@@ -418,6 +429,94 @@ objects! {
         idle_time_us: f64,
         /// Share of the idle time of the stream.
         idle_time_ratio: Option<f64>,
+    }
+    /// Length of the critical path.
+    HtaPathRow {
+        /// Length of the window in ns.
+        window_ns: i64,
+        /// Sum of the weights of the path in ns.
+        path_ns: i64,
+        /// Share of the window.
+        share_percent: Option<f64>,
+        /// Number of events on the path.
+        critical_events: u64,
+        /// Number of nodes of the path.
+        critical_nodes: u64,
+        /// Number of edges of the path.
+        critical_edges: u64,
+    }
+    /// Edges by type.
+    HtaEdgeTypeRow {
+        /// Type, in HTA's word.
+        r#type: String,
+        /// Number of edges.
+        edges: u64,
+        /// Sum of the weights in ns.
+        time_ns: i64,
+        /// Number of edges on the path.
+        critical_edges: u64,
+        /// Sum of the weights on the path in ns.
+        critical_ns: i64,
+    }
+    /// Time of the path by the resource that limits it.
+    HtaBoundRow {
+        /// Class, in HTA's word; null for edges without weight.
+        bound_by: Option<String>,
+        /// Number of edges.
+        edges: u64,
+        /// Sum of the weights in ns.
+        time_ns: i64,
+        /// Share of the path.
+        share_percent: Option<f64>,
+    }
+    /// Rules by which the path is shorter than the window.
+    HtaRuleRow {
+        /// `cpu_gap`, `blocking_exit`, `long_gap` or `call_start`.
+        rule: String,
+        /// Number of edges; of `long_gap`, number of gaps.
+        edges: u64,
+        /// Time that the weights leave out, in ns; of `call_start`, sum of the weights.
+        time_ns: i64,
+        /// Number of edges on the path.
+        critical_edges: u64,
+        /// The time on the path, in ns.
+        critical_ns: i64,
+    }
+    /// A node of the path.
+    HtaNodeRow {
+        /// Position of the event in `traceEvents`.
+        event: u64,
+        /// `start` or `end`.
+        side: String,
+        /// Time in ns after the start of the window.
+        time_ns: i64,
+        /// Name of the event.
+        name: Option<String>,
+    }
+    /// An edge.
+    HtaEdgeRow {
+        /// Position of the event at which the edge begins.
+        from_event: u64,
+        /// `start` or `end` of this event.
+        from_side: String,
+        /// Time of the node in ns after the start of the window.
+        from_ns: i64,
+        /// Position of the event at which the edge ends.
+        to_event: u64,
+        /// `start` or `end` of this event.
+        to_side: String,
+        /// Time of the node in ns after the start of the window.
+        to_ns: i64,
+        /// Type, in HTA's word.
+        r#type: String,
+        /// Weight in ns; negative if the edge leads back in time.
+        weight_ns: i64,
+        /// `yes` if the edge is on the path, else `no`.
+        critical: String,
+        /// Position of the event to which the weight is attributed.
+        attributed_event: Option<u64>,
+        /// Rule that applies to the edge.
+        rule: Option<String>,
     }
     /// A part of the time in which a stream ran, waited or had launched work that had not begun. The times by state add up to
     /// the length.

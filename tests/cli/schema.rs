@@ -85,6 +85,7 @@ fn all_json_conforms_to_the_published_schema() {
     checked(&folder, "LinkEt", &["link-et", pair[0], pair[1]]);
     checked(&folder, "InfoExecution", &["info", pair[0]]);
     checked(&folder, "InfoExecution", &["info", "chakra_trace_step.et"]);
+    checked(&folder, "CriticalPathAsHta", &["critical-path", "train.json", "--as-hta", "--annotation", ""]);
     checked(&folder, "Doctor", &["doctor"]);
     checked(&folder, "Settings", &["settings"]);
     for table in [

@@ -10,6 +10,7 @@ mod coverage;
 mod critical_path;
 mod delays;
 mod findings;
+mod hta_path;
 mod instructions;
 mod jobs;
 mod mann_whitney;
@@ -35,6 +36,9 @@ pub use delays::{LaunchDelays, WorkDelays};
 pub use findings::{
     Evidence, Figures, Finding, HostStates, RankRun, RunCosts, RunEvidence, Severity, cost_findings,
     job_findings, record_findings, run_costs,
+};
+pub use hta_path::{
+    EdgeType, HtaBound, HtaEdge, HtaEvents, HtaNode, HtaPath, HtaPathOptions, HtaRule, Unconnected, hta_path,
 };
 pub use instructions::{
     After, AfterReason, Instruction, InstructionDetail, InstructionKind, InstructionList, InstructionOrder,
