@@ -86,6 +86,7 @@ fn all_json_conforms_to_the_published_schema() {
     checked(&folder, "InfoExecution", &["info", pair[0]]);
     checked(&folder, "InfoExecution", &["info", "chakra_trace_step.et"]);
     checked(&folder, "Doctor", &["doctor"]);
+    checked(&folder, "Devices", &["devices"]);
     checked(&folder, "Settings", &["settings"]);
     for table in [
         "Top comm_stacks",
