@@ -1,7 +1,7 @@
 //! Facts about the GPUs and the CUPTI libraries of this machine, for `gpuflame devices` and `gpuflame doctor`. The
 //! driver is initialised, but no CUDA context is created and no CUPTI is started, so no memory of a GPU is used.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, c_int};
 use std::path::PathBuf;
 
 use super::driver::Driver;
@@ -155,9 +155,9 @@ impl DriverFunctions {
         // a pointer to data.
         unsafe {
             Some(Self {
-                init: std::mem::transmute::<*mut c_void, _>(look_up(c"cuInit")?),
-                count: std::mem::transmute::<*mut c_void, _>(look_up(c"cuDeviceGetCount")?),
-                name: std::mem::transmute::<*mut c_void, _>(look_up(c"cuDeviceGetName")?),
+                init: look_up(c"cuInit").map(|found| std::mem::transmute(found))?,
+                count: look_up(c"cuDeviceGetCount").map(|found| std::mem::transmute(found))?,
+                name: look_up(c"cuDeviceGetName").map(|found| std::mem::transmute(found))?,
                 get: look_up(c"cuDeviceGet").map(|found| std::mem::transmute(found)),
                 memory: look_up(c"cuDeviceTotalMem_v2").map(|found| std::mem::transmute(found)),
                 attribute: look_up(c"cuDeviceGetAttribute").map(|found| std::mem::transmute(found)),
