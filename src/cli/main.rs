@@ -21,6 +21,7 @@ mod cut;
 mod decode_steps;
 mod demo;
 mod deps;
+mod devices;
 mod diff;
 mod doctor;
 mod explain;
@@ -49,6 +50,7 @@ mod open_file;
 mod output;
 mod page;
 mod path_names;
+mod probe_process;
 mod ranks;
 mod recorded_steps;
 mod recover;
@@ -124,6 +126,7 @@ enum Verb {
     DecodeSteps(decode_steps::DecodeSteps),
     Demo(demo::Demo),
     Deps(deps::Deps),
+    Devices(devices::Devices),
     Diff(diff::Diff),
     Doctor(doctor::Doctor),
     Extract(extract::Extract),
@@ -209,6 +212,7 @@ impl Verb {
         let report = match self {
             Self::Check(verb) => &mut verb.report,
             Self::Diff(verb) => &mut verb.report,
+            Self::Devices(verb) => &mut verb.report,
             Self::Doctor(verb) => &mut verb.report,
             Self::Info(verb) => &mut verb.report,
             Self::LinkEt(verb) => return Some((&mut verb.format, &verb.table)),
@@ -278,6 +282,7 @@ fn dispatch(command: &Command) -> Result<Outcome> {
         Verb::DecodeSteps(verb) => verb.run(console),
         Verb::Demo(verb) => verb.run(),
         Verb::Deps(verb) => verb.run(console),
+        Verb::Devices(verb) => verb.run(console),
         Verb::Diff(verb) => verb.run(console),
         Verb::Doctor(verb) => verb.run(console),
         Verb::Extract(verb) => verb.run(console),

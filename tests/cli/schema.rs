@@ -87,6 +87,7 @@ fn all_json_conforms_to_the_published_schema() {
     checked(&folder, "InfoExecution", &["info", "chakra_trace_step.et"]);
     checked(&folder, "CriticalPathAsHta", &["critical-path", "train.json", "--as-hta", "--annotation", ""]);
     checked(&folder, "Doctor", &["doctor"]);
+    checked(&folder, "Devices", &["devices"]);
     checked(&folder, "Settings", &["settings"]);
     for table in [
         "Top comm_stacks",
