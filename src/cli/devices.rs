@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::console::{Console, Outcome};
 use super::probe_process::{self, describe_source};
-use super::report::{Cell, ReportFlags, Table};
+use super::table_output::{Cell, ReportFlags, Table};
 use gpuflame_config::settings;
 use gpuflame_cupti::{self as cupti, Device, FoundCupti};
 use gpuflame_model::error::{Error, ErrorKind, Result};
