@@ -48,7 +48,7 @@ function rankSteps(rank: RankSteps, selection: Selection): HTMLElement[] {
   );
   const verdict = slow.length === 0
     ? `No step took more than ${rank.slowPercent} % longer than the median.`
-    : `${slow.length} of ${rank.groups.length} steps took more than ${rank.slowPercent} % longer than the median; they are marked.`;
+    : `${slow.length} of ${rank.groups.length} steps took more than ${rank.slowPercent} % longer than the median; the chart marks them.`;
   return [element("ul", {}, ...kinds), element("p", {}, verdict), chart(rank, selection), details, slowest(rank)];
 }
 

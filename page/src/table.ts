@@ -5,6 +5,8 @@ import type { Cell, TableData } from "./report.ts";
 
 /** Rows that are shown at first, and more by each click. */
 const PAGE_ROWS = 30;
+/** A shorter table needs no filter. */
+const MIN_FILTERED_ROWS = 4;
 
 /** Returns the table without the columns of which nothing is known. */
 export function withoutUnknown(data: TableData): TableData {
@@ -53,7 +55,7 @@ export function table(all: TableData, label: string, open?: (name: string) => vo
   draw();
   const grid = element("table", {}, element("thead", {}, element("tr", {}, ...heads)), body);
   const scroller = element("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": label }, grid);
-  const bar = data.rows.length > 5 ? element("p", { class: "table-bar" }, input) : null;
+  const bar = data.rows.length >= MIN_FILTERED_ROWS ? element("p", { class: "table-bar" }, input) : null;
   return element("div", { class: "table" }, bar, scroller, element("div", { class: "table-foot" }, status, more));
 }
 
@@ -62,7 +64,7 @@ function tableRow(data: TableData, row: Cell[], open?: (name: string) => void): 
     const value = row[at] ?? null;
     if (column.unit !== "name") return element("td", { class: "number" }, text(value, column.unit));
     const [short, full] = Array.isArray(value) ? value : [String(value ?? ""), String(value ?? "")];
-    if (!open) return element("td", { class: "name", title: full }, short);
+    if (!open || at > 0) return element("td", { class: "name", title: full }, short);
     const name = element("button", { type: "button", class: "link", title: `find in the flame graph: ${full}` }, short);
     name.addEventListener("click", () => open(short));
     return element("td", { class: "name" }, name);

@@ -140,8 +140,34 @@ test('ranks have a table and a map, and a page without ranks says so', async () 
     assert.equal(await tab.run(() => document.querySelectorAll('#ranks canvas').length), 1);
     tab.assertClean();
     const alone = await open(browser, single);
-    for (const id of ['ranks', 'timeline']) assert.equal((await texts(alone, `#${id} .why-empty`)).length, 1, id);
+    assert.equal((await texts(alone, '#ranks .why-empty')).length, 1);
     alone.assertClean();
+  });
+});
+
+test('a drag in the timeline zooms, and Escape shows everything', async () => {
+  await withBrowser({}, async (browser) => {
+    const tab = await open(browser, single);
+    assert.deepEqual((await texts(tab, '.timeline-labels li')).slice(0, 1), ['GPU 0, stream 7']);
+    const box = await tab.run(() => {
+      const canvas = document.querySelector('.timeline');
+      canvas.scrollIntoView();
+      const { left, top, width, height } = canvas.getBoundingClientRect();
+      return { left, top, width, height };
+    });
+    const y = box.top + box.height / 2;
+    const { mouse } = tab.page;
+    await mouse.move(box.left + box.width * 0.25, y);
+    await mouse.down();
+    await mouse.move(box.left + box.width * 0.75, y);
+    await mouse.up();
+    const shown = async () => (await texts(tab, '#timeline .step-details'))[0];
+    // The run takes 21.42 ms, from the first call to the end of the last kernel: half of it is 10.7 ms.
+    assert.match(await shown(), /: 10\.7 ms$/);
+    await tab.run(() => document.querySelector('.timeline').focus());
+    await tab.press('Escape');
+    assert.match(await shown(), /^0 ns to 21\.4 ms/);
+    tab.assertClean();
   });
 });
 

@@ -68,7 +68,10 @@ impl Report {
         if self.open && target == Target::Stdout {
             return Err(usage_error("--open needs a file; name one with `-o report.html`"));
         }
-        let old = ranks::without_front_ends(ranks::expand_folders(&self.against)?, console);
+        let old = match self.against.is_empty() {
+            true => Vec::new(),
+            false => ranks::without_front_ends(ranks::expand_folders(&self.against)?, console),
+        };
         let page = page_bytes(&sources, &old, &self.names, console)?;
         target.write(console, |out| Ok(out.write_all(&page)?))?;
         if let (Target::File(path), true) = (&target, self.open) {
