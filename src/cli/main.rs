@@ -14,10 +14,13 @@ mod chrome_flags;
 mod completions;
 mod console;
 mod convert;
+mod critical_path;
+mod critical_path_hta;
 #[cfg(test)]
 mod cut;
 mod decode_steps;
 mod demo;
+mod deps;
 mod diff;
 mod doctor;
 mod explain;
@@ -45,6 +48,7 @@ mod near_misses;
 mod open_file;
 mod output;
 mod page;
+mod path_names;
 mod ranks;
 mod recorded_steps;
 mod recover;
@@ -116,8 +120,10 @@ enum Verb {
     Check(check::Check),
     Completions(completions::Completions),
     Convert(convert::Convert),
+    CriticalPath(critical_path::CriticalPathVerb),
     DecodeSteps(decode_steps::DecodeSteps),
     Demo(demo::Demo),
+    Deps(deps::Deps),
     Diff(diff::Diff),
     Doctor(doctor::Doctor),
     Extract(extract::Extract),
@@ -210,6 +216,7 @@ impl Verb {
             Self::Settings(verb) => &mut verb.report,
             Self::States(verb) => &mut verb.report,
             Self::Timeline(verb) => &mut verb.report,
+            Self::CriticalPath(verb) => &mut verb.report,
             Self::Summary(verb) => &mut verb.report,
             Self::Top(verb) => &mut verb.report,
             Self::View(verb) => &mut verb.report,
@@ -270,6 +277,7 @@ fn dispatch(command: &Command) -> Result<Outcome> {
         Verb::Convert(verb) => verb.run(console),
         Verb::DecodeSteps(verb) => verb.run(console),
         Verb::Demo(verb) => verb.run(),
+        Verb::Deps(verb) => verb.run(console),
         Verb::Diff(verb) => verb.run(console),
         Verb::Doctor(verb) => verb.run(console),
         Verb::Extract(verb) => verb.run(console),
@@ -288,6 +296,7 @@ fn dispatch(command: &Command) -> Result<Outcome> {
         Verb::Serve(verb) => verb.run(console),
         Verb::Settings(verb) => verb.run(console),
         Verb::States(verb) => verb.run(console),
+        Verb::CriticalPath(verb) => verb.run(console),
         Verb::Timeline(verb) => verb.run(console),
         Verb::Stats(verb) => verb.run(console),
         Verb::Summary(verb) => verb.run(console),

@@ -27,6 +27,8 @@ const GROUPS: [(&str, &[&str]); 6] = [
             "states",
             "timeline",
             "instructions",
+            "critical-path",
+            "deps",
             "info",
             "check",
             "mcp",
