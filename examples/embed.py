@@ -1,7 +1,7 @@
 """Recording a part of a Python program: a hundred launches before the window, a hundred in it and a hundred after. In its
 middle it tells what there is so far, without stopping.
 
-    pip install ./capi/python
+    pip install .
     python examples/embed.py
 
 Its launches are copies of the CUDA runtime, called by ctypes, so that it needs no PyTorch. Without a GPU, on the simulated

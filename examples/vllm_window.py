@@ -1,7 +1,7 @@
 """A server whose workers record what a driver asks for, by a file: the driver touches it and removes it, the workers tick once
 a step.
 
-    pip install ./capi/python
+    pip install .
     python examples/vllm_window.py traces
 
 Two workers decode; the driver has three of their steps recorded, twice. Each worker leaves two windows in `traces`. In vLLM the

@@ -33,7 +33,9 @@ function draw(app: HTMLElement, report: Report): void {
   });
   const menu = element("nav", { "aria-label": "Parts of the page" }, element("ul", {}, ...links));
   app.replaceChildren(firstScreen(report, show), menu, graph, ...sections);
-  handle = mountFlame(host, report, report.against ? { against: report.against } : {});
+  const isEmpty = report.views.length === 0 && !report.against?.views.length;
+  if (isEmpty) host.append("There is no flame graph: nothing was recorded that has a value.");
+  else handle = mountFlame(host, report, report.against ? { against: report.against } : {});
 }
 
 /** Returns a regular expression that finds the text itself. */

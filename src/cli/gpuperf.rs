@@ -86,7 +86,7 @@ impl Gpuperf {
 
     /// Returns the command-line words that record the command.
     fn record_arguments(&self, folder: &Path) -> Vec<OsString> {
-        let mut words = os_args(["run", "--formats", "gfr", "--output"]);
+        let mut words = os_args(["run", "--no-config", "--formats", "gfr", "--output"]);
         words.push(folder.join("run.%p").into());
         if let Some(library) = &self.library {
             words.extend(["--library".into(), library.into()]);

@@ -45,6 +45,8 @@ const LEAST_USEFUL: &[(&str, &[&str])] = &[
         &["share_of", "pairs_needed", "before_ns", "after_ns", "high_percent", "low_percent", "change_ns"],
     ),
     ("job", &["world_size"]),
+    ("found_gpus", &["uuid", "pci", "multiprocessors", "capability"]),
+    ("driver", &["file"]),
     ("impossible_durations", &["stream", "start_ns"]),
     ("impossible_durations_before", &["stream", "start_ns"]),
     ("impossible_durations_after", &["stream", "start_ns"]),

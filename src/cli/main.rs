@@ -14,10 +14,14 @@ mod chrome_flags;
 mod completions;
 mod console;
 mod convert;
+mod critical_path;
+mod critical_path_hta;
 #[cfg(test)]
 mod cut;
 mod decode_steps;
 mod demo;
+mod deps;
+mod devices;
 mod diff;
 mod doctor;
 mod explain;
@@ -45,6 +49,8 @@ mod near_misses;
 mod open_file;
 mod output;
 mod page;
+mod path_names;
+mod probe_process;
 mod ranks;
 mod recorded_steps;
 mod recover;
@@ -116,8 +122,11 @@ enum Verb {
     Check(check::Check),
     Completions(completions::Completions),
     Convert(convert::Convert),
+    CriticalPath(critical_path::CriticalPathVerb),
     DecodeSteps(decode_steps::DecodeSteps),
     Demo(demo::Demo),
+    Deps(deps::Deps),
+    Devices(devices::Devices),
     Diff(diff::Diff),
     Doctor(doctor::Doctor),
     Extract(extract::Extract),
@@ -203,6 +212,7 @@ impl Verb {
         let report = match self {
             Self::Check(verb) => &mut verb.report,
             Self::Diff(verb) => &mut verb.report,
+            Self::Devices(verb) => &mut verb.report,
             Self::Doctor(verb) => &mut verb.report,
             Self::Info(verb) => &mut verb.report,
             Self::LinkEt(verb) => return Some((&mut verb.format, &verb.table)),
@@ -210,6 +220,7 @@ impl Verb {
             Self::Settings(verb) => &mut verb.report,
             Self::States(verb) => &mut verb.report,
             Self::Timeline(verb) => &mut verb.report,
+            Self::CriticalPath(verb) => &mut verb.report,
             Self::Summary(verb) => &mut verb.report,
             Self::Top(verb) => &mut verb.report,
             Self::View(verb) => &mut verb.report,
@@ -270,6 +281,8 @@ fn dispatch(command: &Command) -> Result<Outcome> {
         Verb::Convert(verb) => verb.run(console),
         Verb::DecodeSteps(verb) => verb.run(console),
         Verb::Demo(verb) => verb.run(),
+        Verb::Deps(verb) => verb.run(console),
+        Verb::Devices(verb) => verb.run(console),
         Verb::Diff(verb) => verb.run(console),
         Verb::Doctor(verb) => verb.run(console),
         Verb::Extract(verb) => verb.run(console),
@@ -288,6 +301,7 @@ fn dispatch(command: &Command) -> Result<Outcome> {
         Verb::Serve(verb) => verb.run(console),
         Verb::Settings(verb) => verb.run(console),
         Verb::States(verb) => verb.run(console),
+        Verb::CriticalPath(verb) => verb.run(console),
         Verb::Timeline(verb) => verb.run(console),
         Verb::Stats(verb) => verb.run(console),
         Verb::Summary(verb) => verb.run(console),

@@ -42,11 +42,13 @@ enum Output {
     Gate(Gate),
     MergeRanks(MergeRanks),
     Doctor(Doctor),
+    Devices(Devices),
     Settings(Settings),
     LinkEt(LinkEt),
     InfoExecution(InfoExecution),
     States(States),
     StatesAsHta(StatesAsHta),
+    CriticalPathAsHta(CriticalPathAsHta),
     Timeline(Timeline),
     InstructionsHead(InstructionsHead),
     Instruction(Instruction),
@@ -132,10 +134,28 @@ verbs! {
         idle_time: IdleTimeRow,
         ?
     }
+    /// `gpuflame critical-path --as-hta`: the critical path by the rules of Holistic Trace Analysis.
+    CriticalPathAsHta {
+        path: HtaPathRow,
+        edge_types: HtaEdgeTypeRow,
+        bound_by: HtaBoundRow,
+        rules: HtaRuleRow,
+        critical_nodes: HtaNodeRow,
+        edges: HtaEdgeRow,
+        ?
+    }
     /// `gpuflame timeline`.
     Timeline {
         timeline: TimelineRow,
         ?
+    }
+    /// `gpuflame critical-path`. `path` is present with `--list`.
+    CriticalPath {
+        path_classes: PathClassRow,
+        path_names: PathNameRow,
+        slack: SlackRow,
+        ?
+        path: PathPartRow,
     }
     /// `gpuflame link-et`. `not_linked` is present if any GPU work is not linked.
     LinkEt {
@@ -195,6 +215,13 @@ verbs! {
     /// `gpuflame doctor`.
     Doctor {
         doctor: DoctorRow,
+        ?
+    }
+    /// `gpuflame devices`.
+    Devices {
+        found_gpus: FoundGpuRow,
+        driver: DriverRow,
+        cupti: CuptiRow,
         ?
     }
     /// `gpuflame settings`.
@@ -410,6 +437,94 @@ objects! {
         idle_time_us: f64,
         /// Share of the idle time of the stream.
         idle_time_ratio: Option<f64>,
+    }
+    /// Length of the critical path.
+    HtaPathRow {
+        /// Length of the window in ns.
+        window_ns: i64,
+        /// Sum of the weights of the path in ns.
+        path_ns: i64,
+        /// Share of the window.
+        share_percent: Option<f64>,
+        /// Number of events on the path.
+        critical_events: u64,
+        /// Number of nodes of the path.
+        critical_nodes: u64,
+        /// Number of edges of the path.
+        critical_edges: u64,
+    }
+    /// Edges by type.
+    HtaEdgeTypeRow {
+        /// Type, in HTA's word.
+        r#type: String,
+        /// Number of edges.
+        edges: u64,
+        /// Sum of the weights in ns.
+        time_ns: i64,
+        /// Number of edges on the path.
+        critical_edges: u64,
+        /// Sum of the weights on the path in ns.
+        critical_ns: i64,
+    }
+    /// Time of the path by the resource that limits it.
+    HtaBoundRow {
+        /// Class, in HTA's word; null for edges without weight.
+        bound_by: Option<String>,
+        /// Number of edges.
+        edges: u64,
+        /// Sum of the weights in ns.
+        time_ns: i64,
+        /// Share of the path.
+        share_percent: Option<f64>,
+    }
+    /// Rules by which the path is shorter than the window.
+    HtaRuleRow {
+        /// `cpu_gap`, `blocking_exit`, `long_gap` or `call_start`.
+        rule: String,
+        /// Number of edges; of `long_gap`, number of gaps.
+        edges: u64,
+        /// Time that the weights leave out, in ns; of `call_start`, sum of the weights.
+        time_ns: i64,
+        /// Number of edges on the path.
+        critical_edges: u64,
+        /// The time on the path, in ns.
+        critical_ns: i64,
+    }
+    /// A node of the path.
+    HtaNodeRow {
+        /// Position of the event in `traceEvents`.
+        event: u64,
+        /// `start` or `end`.
+        side: String,
+        /// Time in ns after the start of the window.
+        time_ns: i64,
+        /// Name of the event.
+        name: Option<String>,
+    }
+    /// An edge.
+    HtaEdgeRow {
+        /// Position of the event at which the edge begins.
+        from_event: u64,
+        /// `start` or `end` of this event.
+        from_side: String,
+        /// Time of the node in ns after the start of the window.
+        from_ns: i64,
+        /// Position of the event at which the edge ends.
+        to_event: u64,
+        /// `start` or `end` of this event.
+        to_side: String,
+        /// Time of the node in ns after the start of the window.
+        to_ns: i64,
+        /// Type, in HTA's word.
+        r#type: String,
+        /// Weight in ns; negative if the edge leads back in time.
+        weight_ns: i64,
+        /// `yes` if the edge is on the path, else `no`.
+        critical: String,
+        /// Position of the event to which the weight is attributed.
+        attributed_event: Option<u64>,
+        /// Rule that applies to the edge.
+        rule: Option<String>,
     }
     /// A part of the time in which a stream ran, waited or had launched work that had not begun. The times by state add up to
     /// the length.
@@ -683,6 +798,71 @@ objects! {
         /// Numbers of the missing ranks (`1, 3 to 5`); null if unknown.
         missing_ranks: Option<String>,
     }
+    /// Time on the critical path by class. The sum of all rows is the time that is shown.
+    PathClassRow {
+        /// Time, in ns.
+        time_ns: u64,
+        /// Share of the time that is shown.
+        share_percent: Option<f64>,
+        /// Number of parts of the path.
+        parts: u64,
+        /// `kernel`, `memory`, `graph`, `call`, `return`, `host`, `hand_off`, `launch`, `gap` or `unexplained`.
+        class: String,
+        /// What is missing in the records if the class is `unexplained`; otherwise null.
+        cause: Option<String>,
+    }
+    /// Time on the critical path by class, function and name.
+    PathNameRow {
+        /// Time, in ns.
+        time_ns: u64,
+        /// Share of the time that is shown.
+        share_percent: Option<f64>,
+        /// Number of parts of the path.
+        parts: u64,
+        /// Class, as in `path_classes`.
+        class: String,
+        /// Innermost function of the user's code; null if none is known.
+        function: Option<String>,
+        /// Kernel, direction of a copy, call, or the two calls around a stretch of the host.
+        name: String,
+    }
+    /// Slack of one kernel's activities, or those of one direction of copies.
+    SlackRow {
+        /// Time on the critical path, in ns.
+        on_path_ns: u64,
+        /// Time of all activities, in ns.
+        total_ns: u64,
+        /// Number of activities on the critical path.
+        on_path: u64,
+        /// Number of activities.
+        count: u64,
+        /// Smallest time by which an activity may end later without the run ending later, in ns.
+        min_slack_ns: Option<u64>,
+        /// Median of these times, in ns.
+        median_slack_ns: Option<u64>,
+        /// Largest time by which the run would end earlier if one activity took no time, in ns.
+        max_saving_ns: u64,
+        name: String,
+    }
+    /// A part of the critical path.
+    PathPartRow {
+        /// Start, in ns after the start of the path.
+        start_ns: i64,
+        duration_ns: u64,
+        /// Class, as in `path_classes`.
+        class: String,
+        /// Thread of a call or of a stretch of the host; null for GPU work.
+        thread: Option<u64>,
+        device: Option<u64>, stream: Option<u64>,
+        /// Time by which the run would end earlier at most if the part took no time, in ns.
+        saving_ns: u64,
+        /// Innermost function of the user's code; null if none is known.
+        function: Option<String>,
+        /// Kernel, direction of a copy, call, or the two calls around a stretch of the host.
+        name: String,
+        /// Why the part begins where the one before it ends.
+        reason: String,
+    }
     /// Time of a stream by state. The sum of all states is the time that is shown.
     StreamStateRow {
         device: u64,
@@ -799,6 +979,43 @@ objects! {
         found: String,
         /// Suggested action; null if there is none.
         remedy: Option<String>,
+    }
+    /// A GPU that this user may use.
+    FoundGpuRow {
+        /// Number by which CUDA knows the GPU.
+        gpu: u64,
+        /// Size of the memory in bytes; null if the driver does not tell it.
+        memory_bytes: Option<u64>,
+        /// Compute capability, such as `9.0`; null if the driver does not tell it.
+        capability: Option<String>,
+        /// Number of streaming multiprocessors; null if the driver does not tell it.
+        multiprocessors: Option<u64>,
+        /// Place on the PCI bus; null if the driver does not tell it.
+        pci: Option<String>,
+        /// UUID, as `nvidia-smi -L` prints it; null if the driver does not tell it.
+        uuid: Option<String>,
+        /// Name of the model.
+        name: String,
+    }
+    /// The NVIDIA driver; no row if there is none.
+    DriverRow {
+        /// Newest CUDA version that the driver supports; null if the driver does not tell it.
+        cuda: Option<String>,
+        /// Version of the kernel module, as `nvidia-smi` prints it; null if there is none.
+        kernel_module: Option<String>,
+        /// Path of `libcuda.so.1`.
+        file: String,
+    }
+    /// A CUPTI library, in the order in which gpuflame tries them.
+    CuptiRow {
+        /// `used` by new processes, `usable`, `unusable`, or `not loaded`, because there is no driver.
+        state: String,
+        /// Version of the library; null if it could not be loaded.
+        version: Option<String>,
+        /// Path of the library.
+        file: String,
+        /// Place where it was found, or reason why it is unusable.
+        why: String,
     }
     /// An environment variable.
     SettingRow {

@@ -14,7 +14,7 @@ use super::near_misses::near_misses;
 
 /// Groups of verbs in the help, in the order in which a user needs them.
 const GROUPS: [(&str, &[&str]); 6] = [
-    ("Record", &["demo", "run", "doctor", "recover", "settings"]),
+    ("Record", &["demo", "run", "doctor", "devices", "recover", "settings"]),
     (
         "Look",
         &[
@@ -27,6 +27,8 @@ const GROUPS: [(&str, &[&str]); 6] = [
             "states",
             "timeline",
             "instructions",
+            "critical-path",
+            "deps",
             "info",
             "check",
             "mcp",
@@ -38,8 +40,8 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ("Work like other projects' scripts", &["gpuperf", "merge", "stats", "extract", "decode-steps"]),
 ];
 /// Verbs that read no recording or trace.
-const WITHOUT_INPUT: [&str; 8] =
-    ["demo", "run", "doctor", "settings", "gpuperf", "completions", "man", "mcp"];
+const WITHOUT_INPUT: [&str; 9] =
+    ["demo", "run", "doctor", "devices", "settings", "gpuperf", "completions", "man", "mcp"];
 /// Name of the option to accept truncated input.
 pub(super) const ACCEPT_CUT: &str = "accept_cut";
 /// Maximum number of verbs in a tip.

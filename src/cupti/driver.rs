@@ -1,8 +1,8 @@
 //! Finds the NVIDIA driver in this process, and reads the driver's version.
 //!
 //! A [`Driver`] is proof that `libcuda.so.1` is mapped. Every CUPTI call requires such a proof, because some CUPTI
-//! releases (13.2) crash in their first call if the driver is not mapped. Only `Driver::gpus` initialises CUDA; no
-//! other function of this module does.
+//! releases (13.2) crash in their first call if the driver is not mapped. No function of this module initialises CUDA;
+//! `devices` does.
 
 use std::ffi::{CStr, c_int, c_void};
 
@@ -32,40 +32,12 @@ impl Driver {
         self.version
     }
 
-    /// Returns the names of the GPUs that this process may use. Initialises CUDA.
-    ///
-    /// # Errors
-    /// The driver's status code, which is 100 if there is no GPU.
-    pub(super) fn gpus(self) -> Result<Vec<String>, u32> {
+    /// Returns the address of a function of the driver; null if the driver does not have it.
+    pub(super) fn symbol(self, name: &CStr) -> *mut c_void {
         // SAFETY: the name ends with NUL, and `self` proves that the driver is mapped.
         let handle = unsafe { libc::dlopen(FILE.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
-        let ask = |name: &CStr| {
-            // SAFETY: the handle is of an open library, and the name is a C string.
-            let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
-            if address.is_null() { Err(0_u32) } else { Ok(address) }
-        };
-        let done = |status: u32| if status == 0 { Ok(()) } else { Err(status) };
-        // SAFETY: NVIDIA documents this type for `cuInit`.
-        let init: unsafe extern "C" fn(u32) -> u32 = unsafe { std::mem::transmute(ask(c"cuInit")?) };
-        // SAFETY: NVIDIA documents this type for `cuDeviceGetCount`.
-        let count: unsafe extern "C" fn(*mut c_int) -> u32 =
-            unsafe { std::mem::transmute(ask(c"cuDeviceGetCount")?) };
-        // SAFETY: NVIDIA documents this type for `cuDeviceGetName`.
-        let name: unsafe extern "C" fn(*mut u8, c_int, c_int) -> u32 =
-            unsafe { std::mem::transmute(ask(c"cuDeviceGetName")?) };
-        // SAFETY: the function takes only a number.
-        done(unsafe { init(0) })?;
-        let mut devices = 0;
-        // SAFETY: `devices` has room for the one int that the function writes.
-        done(unsafe { count(&raw mut devices) })?;
-        let named = |device| {
-            let mut text = [0_u8; 256];
-            // SAFETY: the function writes at most as many bytes as its second argument, which is the size of `text`.
-            done(unsafe { name(text.as_mut_ptr(), text.len() as c_int, device) })?;
-            let end = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
-            Ok(String::from_utf8_lossy(&text[..end]).into_owned())
-        };
-        (0..devices).map(named).collect()
+        // SAFETY: the handle is of an open library, and the name is a C string.
+        unsafe { libc::dlsym(handle, name.as_ptr()) }
     }
 
     /// Creates the proof of a driver of the given version, for tests that use a fake CUPTI.

@@ -21,6 +21,7 @@ mod callback_state;
 mod calls;
 mod clients;
 mod delivery_counts;
+mod devices;
 mod driver;
 #[cfg(test)]
 mod fake;
@@ -43,6 +44,7 @@ pub use api::Api;
 pub use calls::{classify, classify_host_call, label};
 pub use clients::ClientActivity;
 pub use delivery_counts::DeliveryCounts;
+pub use devices::{Device, DeviceReport, FoundCupti, list_devices};
 pub use driver::Driver;
 pub use names::KernelNames;
 pub use probe::{ProbeRefusal, ProbeReport, ProbedCupti, probe};
@@ -113,7 +115,7 @@ pub fn subscribe<T: Tracer>(options: &Options) -> Result<&'static Api> {
 
 fn find_and_attach<T: Tracer>(options: &Options) -> Result<&'static Api> {
     let driver = Driver::find(options.load_driver).ok_or_else(|| no_driver(options.load_driver))?;
-    load::attach::<T>(driver, &process_env::search_environment(driver, options), options)
+    load::attach::<T>(driver, &process_env::search_environment(driver.version(), options), options)
 }
 
 /// Marks the subscription as ended, so that a new subscription is allowed.

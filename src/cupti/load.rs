@@ -131,7 +131,7 @@ fn note_threads(library: &Library) {
 /// Maps a candidate.
 ///
 /// Errors: the dynamic linker's message.
-fn open(candidate: &Candidate) -> Result<Library, SkipReason> {
+pub(super) fn open(candidate: &Candidate) -> Result<Library, SkipReason> {
     let file = CString::new(candidate.file.as_os_str().as_bytes())
         .map_err(|_| SkipReason::NotLoaded("its name contains a NUL byte".to_owned()))?;
     if candidate.source == CandidateSource::Mapped {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use cupti_sys::Status;
 
+use super::devices::devices;
 use super::driver::Driver;
 use super::find::CandidateSource;
 use super::version::Version;
@@ -57,7 +58,7 @@ pub enum ProbeRefusal {
 pub fn probe(library: Option<PathBuf>) -> Result<ProbeReport> {
     let driver = Driver::find(true).ok_or_else(|| no_driver(true))?;
     let options = Options { library, ..Options::default() };
-    let environment = process_env::search_environment(driver, &options);
+    let environment = process_env::search_environment(driver.version(), &options);
     let (mut cupti, mut refused, mut notes) = (None, None, Vec::new());
     match load::probe::<SilentTracer>(driver, &environment, &options) {
         Ok((source, api)) => {
@@ -73,7 +74,8 @@ pub fn probe(library: Option<PathBuf>) -> Result<ProbeReport> {
             }
         }
     }
-    Ok(ProbeReport { driver: driver.version(), gpus: driver.gpus(), cupti, refused, notes })
+    let gpus = devices(driver).map(|devices| devices.into_iter().map(|device| device.name).collect());
+    Ok(ProbeReport { driver: driver.version(), gpus, cupti, refused, notes })
 }
 
 impl ProbeRefusal {

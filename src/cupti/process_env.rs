@@ -4,21 +4,21 @@
 //! All inputs come from files and from the dynamic linker, without a CUDA call.
 
 use super::Options;
-use super::driver::Driver;
 use super::find::{SearchEnvironment, list_entries};
 use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Returns the inputs of the search for CUPTI in this process.
-pub fn search_environment(driver: Driver, options: &Options) -> SearchEnvironment {
+/// Returns the inputs of the search for CUPTI in this process. `driver` is the newest CUDA version that the driver supports,
+/// in the driver's own numbers (12040 = 12.4).
+pub fn search_environment(driver: Option<u32>, options: &Options) -> SearchEnvironment {
     let variable = |name: &&str| if options.without_environment { None } else { std::env::var_os(name) };
     let named = |names: &[&str]| names.iter().filter_map(variable).map(PathBuf::from).collect();
     let started_as = if options.without_environment { None } else { std::env::args_os().next() };
     SearchEnvironment {
         setting: options.library.clone(),
         mapped: mapped_files(),
-        driver: driver.version(),
+        driver,
         python: python_roots(named(&["VIRTUAL_ENV", "CONDA_PREFIX"]), started_as.map(PathBuf::from)),
         toolkits: toolkit_roots(named(&["CUDA_HOME", "CUDA_PATH", "CUDA_ROOT"])),
         system: system_folders(),
@@ -35,7 +35,7 @@ pub(super) fn has_gpu_file() -> bool {
 }
 
 /// Returns the files that the dynamic linker has mapped, in the linker's order, without the program itself.
-fn mapped_files() -> Vec<PathBuf> {
+pub(super) fn mapped_files() -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> = Vec::new();
     // SAFETY: `add_mapped_file` is called only before `dl_iterate_phdr` returns, with the pointer to `files` that is
     // passed here.

@@ -2,7 +2,6 @@
 //! files, for later readers, and one is written for the parent process.
 
 use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
 use super::Ledger;
@@ -70,5 +69,5 @@ fn object(profile: &Profile, ledger: &Ledger, more: &str, files: impl Iterator<I
 
 /// Encodes a path as JSON: as a string, or as an array of the path's bytes if the path is not UTF-8.
 pub fn json_path(path: &OsStr) -> String {
-    path.to_str().map_or_else(|| format!("{:?}", path.as_bytes()), json_string)
+    path.to_str().map_or_else(|| format!("{:?}", path.as_encoded_bytes()), json_string)
 }

@@ -104,12 +104,12 @@ pub fn read(path: impl AsRef<Path>, options: &ReadOptions) -> Result<Run> {
 
 /// Whether the thread that writes a recording is still running. `None` if that cannot be determined here.
 pub fn is_writer_alive(writer: &WriterId) -> Option<bool> {
-    #[cfg(unix)]
+    #[cfg(target_os = "linux")]
     {
         let WriterId { process, thread, started, namespace, boot } = writer.clone();
         gpuflame_os::process_liveness::ThreadIdentity { process, thread, started, namespace, boot }.is_alive()
     }
-    #[cfg(not(unix))]
+    #[cfg(not(target_os = "linux"))]
     {
         let _ = writer;
         None

@@ -7,6 +7,7 @@ mod chrome_copy;
 mod command;
 mod completions;
 mod convert;
+mod devices;
 mod doctor;
 mod flags;
 mod formats;

@@ -206,6 +206,40 @@ fn options_override_the_environment_and_that_overrides_the_settings_file() {
 }
 
 #[test]
+fn a_settings_file_in_the_working_folder_is_read_and_named() {
+    let folder = scratch("settings-file");
+    let file = |text: &str| fs::write(folder.join("gpuflame.toml"), text).unwrap();
+    let done = |options: &[&str]| {
+        let command = [program().to_str().unwrap(), "quick"];
+        let done = run(options, &command).in_folder(&folder).env("GPUFLAME_OUTPUT", "").done();
+        let named: Vec<_> =
+            done.stderr.lines().filter(|line| line.contains("gpuflame.toml")).map(str::to_owned).collect();
+        (done.code, named, folder.join("night.csv").exists())
+    };
+    file("quiet = false\noutput = 'night'\nformats = ['csv']\n");
+    assert_eq!(done(&["--no-config"]), (Some(7), vec![], false));
+    let line = "gpuflame: gpuflame.toml sets formats, quiet (--no-config ignores the file)";
+    // The environment overrides the file, even with an empty value.
+    assert_eq!(done(&[]).1, [line]);
+    assert_eq!(done(&["--output", "night"]), (Some(7), vec![line.to_owned()], true));
+
+    for (text, words) in [
+        (
+            "output = 'x'\nduration = 'long'\n",
+            "gpuflame.toml: line 2: duration: expected a number of seconds",
+        ),
+        ("formats = [", "gpuflame.toml: line 1: "),
+        ("cupti = './libcupti.so'\n", "gpuflame.toml: cupti names a library to load"),
+    ] {
+        file(text);
+        let (code, named, _) = done(&[]);
+        assert!(code == Some(2) && named.len() == 1 && named[0].contains(words), "{code:?}: {named:?}");
+        assert!(named[0].ends_with("; --no-config ignores the file"), "{named:?}");
+        assert_eq!(done(&["--no-config"]).0, Some(7));
+    }
+}
+
+#[test]
 fn cpu_samples_are_drawn_when_the_option_is_given() {
     let sampled = compile("tests/programs/sampled.c", &["-O2", "-pthread"]);
     let options = ["--cpu-samples", "999", "--formats", "csv"];
@@ -227,7 +261,7 @@ fn an_invalid_window_or_settings_file_is_rejected_before_the_command_runs() {
             "`when=now` is neither `off` nor one of delay=, duration=, repeat=, steps=,",
         ),
         (["--window", "flag=/tmp"], "--window flag=/tmp: /tmp is a folder"),
-        (["--config", wrong], "wrong.toml: duration: expected a number of seconds"),
+        (["--config", wrong], "wrong.toml: line 2: duration: expected a number of seconds"),
         (["--config", "/nowhere.toml"], "/nowhere.toml: "),
     ] {
         let done = run(&options, &["touch", "ran"]).done();

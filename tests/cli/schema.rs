@@ -49,7 +49,7 @@ fn all_json_conforms_to_the_published_schema() {
     let mut tables = std::collections::BTreeSet::new();
     let rankings = "kernels,stacks,line,function,delay,idle,copies,comm";
     for input in ["hand.gfr", "train.json"] {
-        let cases: [(&str, &[&str]); 11] = [
+        let cases: [(&str, &[&str]); 12] = [
             ("Top", &["top", input, "--by", rankings]),
             ("View", &["view", input]),
             ("View", &["view", input, "--stats"]),
@@ -60,6 +60,7 @@ fn all_json_conforms_to_the_published_schema() {
             ("States", &["states", input, "--intervals"]),
             ("StatesAsHta", &["states", input, "--as-hta"]),
             ("Timeline", &["timeline", input]),
+            ("CriticalPath", &["critical-path", input, "--list"]),
             ("Diff", &["diff", input, "slower.json"]),
         ];
         for (verb, args) in cases {
@@ -84,7 +85,9 @@ fn all_json_conforms_to_the_published_schema() {
     checked(&folder, "LinkEt", &["link-et", pair[0], pair[1]]);
     checked(&folder, "InfoExecution", &["info", pair[0]]);
     checked(&folder, "InfoExecution", &["info", "chakra_trace_step.et"]);
+    checked(&folder, "CriticalPathAsHta", &["critical-path", "train.json", "--as-hta", "--annotation", ""]);
     checked(&folder, "Doctor", &["doctor"]);
+    checked(&folder, "Devices", &["devices"]);
     checked(&folder, "Settings", &["settings"]);
     for table in [
         "Top comm_stacks",

@@ -93,7 +93,7 @@ fn inputs() -> PathBuf {
 }
 
 /// Names of the golden files, and the command lines.
-const CASES: [(&str, &[&str]); 17] = [
+const CASES: [(&str, &[&str]); 18] = [
     ("top", &["top", "train.json"]),
     ("top-recording", &["top", "hand.gfr"]),
     ("top-few", &["top", "train.json", "-n", "2"]),
@@ -110,6 +110,7 @@ const CASES: [(&str, &[&str]); 17] = [
     ("view", &["view", "train.json", "-n", "8"]),
     ("view-stats", &["view", "train.json", "--stats"]),
     ("timeline", &["timeline", "train.json"]),
+    ("critical-path", &["critical-path", "train.json", "-n", "6", "--list"]),
     ("merge-ranks", &["merge-ranks", "job"]),
 ];
 

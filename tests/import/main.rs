@@ -6,6 +6,7 @@ mod support;
 mod as_hta;
 mod call_stacks;
 mod coverage;
+mod critical_path_as_hta;
 mod databases;
 mod file_facts;
 mod idle_culprits;

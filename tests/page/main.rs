@@ -1,6 +1,6 @@
 //! The code of the report's page: unit tests in Node, the flame graph viewer in Chromium and Firefox, and the
 //! accessibility checker axe. `tests/page/install` installs Node, the browsers and the npm packages; if they are
-//! missing, these tests are skipped, but not in CI.
+//! missing, these tests are skipped.
 use std::path::Path;
 use std::process::Command;
 
@@ -14,7 +14,9 @@ fn root() -> &'static Path {
 fn is_installed(needed: &[&str]) -> bool {
     let missing = needed.iter().find(|path| !root().join(path).exists());
     if let Some(path) = missing {
-        skip::skip(&format!("{path} is not installed; run `tests/page/install`"));
+        skip::skip(&format!(
+            "the page's tools are not available: {path} is missing; run `tests/page/install`"
+        ));
     }
     missing.is_none()
 }

@@ -293,6 +293,8 @@ fn code_blocks_in_pages_are_valid_in_their_stated_language() {
                 Some(python) => (block.text.clone(), Command::new(python)),
                 None => continue,
             },
+            // The only TOML in pages are settings files. `run` checks them before it runs the command.
+            "toml" => (block.text.clone(), Command::new(installed().join("bin/gpuflame"))),
             "json" => {
                 serde_json::from_str::<serde_json::Value>(&block.text).unwrap();
                 continue;
@@ -312,6 +314,7 @@ fn code_blocks_in_pages_are_valid_in_their_stated_language() {
                 .args(["-std=c++11", "-fsyntax-only", "-Wall", "-Werror", "-I"])
                 .arg(&include)
                 .arg(&file),
+            "toml" => command.args(["run", "-q", "--config"]).arg(&file).arg("true"),
             "python" => {
                 command.args(["-c", "import ast, sys; ast.parse(open(sys.argv[1]).read())"]).arg(&file)
             }

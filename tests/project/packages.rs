@@ -9,6 +9,7 @@ use std::process::{Command, Output};
 use std::sync::OnceLock;
 
 use super::examples::rust_example;
+use crate::support::pythons::package_builder;
 use crate::support::{gpuflame, preload, root, scratch, skip};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -18,7 +19,7 @@ const SIMULATED: [(&str, &str); 3] = [
     ("libgpusim_cudart.so", "libcudart.so.13"),
     ("libgpusim_cupti.so", "libcupti.so.13"),
 ];
-/// Files in the archive's `share/doc/gpuflame`, and in the metadata of the wheel.
+/// Files in the archive's `share/doc/gpuflame`.
 const LICENCES: [&str; 3] = ["LICENSE-APACHE", "LICENSE-MIT", "THIRD-PARTY.txt"];
 
 fn run(command: &mut Command) -> String {
@@ -53,28 +54,30 @@ fn stand_ins() -> PathBuf {
     built
 }
 
-/// Packs `built` into a new folder, under this mask of permissions and with these variables.
-fn pack(built: &Path, umask: &str, variables: &[(&str, &str)]) -> PathBuf {
+/// Packs `built` into a new folder, under this mask of permissions and with these variables. `python` has the builder of
+/// the wheel.
+fn pack(python: &Path, built: &Path, umask: &str, variables: &[(&str, &str)]) -> PathBuf {
     let out = scratch("packages");
     let mut command = Command::new("sh");
     command.args(["-c", "umask \"$1\" && exec \"$2\" \"$3\" \"$4\"", "-", umask]);
     command.arg(root().join("dist/pack")).arg(built).arg(&out).envs(variables.iter().copied());
-    run(command.env("SOURCE_DATE_EPOCH", "1790000000"));
+    run(command.env("PYTHON", python).env("SOURCE_DATE_EPOCH", "1790000000"));
     out
 }
 
-/// Stand-ins and their packages; `None` if this machine cannot make Debian packages.
+/// Stand-ins and their packages; `None` if this machine cannot make the packages.
 fn packages() -> Option<&'static (PathBuf, PathBuf)> {
     static PACKAGES: OnceLock<Option<(PathBuf, PathBuf)>> = OnceLock::new();
     let packages = PACKAGES.get_or_init(|| {
-        Command::new("dpkg-deb").arg("--version").output().ok()?;
+        if Command::new("dpkg-deb").arg("--version").output().is_err() {
+            skip("dpkg-deb is not installed");
+            return None;
+        }
+        let python = package_builder()?;
         let built = stand_ins();
-        let out = pack(&built, "022", &[]);
+        let out = pack(&python, &built, "022", &[]);
         Some((built, out))
     });
-    if packages.is_none() {
-        skip("dpkg-deb is not installed");
-    }
     packages.as_ref()
 }
 
@@ -148,7 +151,7 @@ fn archive_deb_and_wheel_have_the_binaries_the_demo_and_all_licences() {
     for name in pairs.iter().map(String::as_str).chain(["gpuflame", "libgpuflame.so"]) {
         assert!(names.contains(&format!("gpuflame/_bin/{name}")), "{name}: {names:?}");
     }
-    for name in LICENCES {
+    for name in ["licenses/LICENSE-APACHE", "licenses/LICENSE-MIT", "extra_metadata/THIRD-PARTY.txt"] {
         assert!(names.contains(&format!("gpuflame-{VERSION}.dist-info/{name}")), "{name}: {names:?}");
     }
     assert!(
@@ -177,6 +180,50 @@ fn the_wheel_lists_the_digest_and_size_of_each_of_its_files() {
     let Some((_, out)) = packages() else { return };
     let rows = run(Command::new("python3").args(["-c", CHECK_RECORD]).arg(only(out, ".whl")));
     assert_eq!(rows.trim(), files(&unpacked(out).join("wheel")).len().to_string());
+}
+
+/// Unpacks the sources for pip into a new folder.
+fn sources(out: &Path) -> PathBuf {
+    let folder = scratch("sources");
+    let archive = out.join(format!("gpuflame-{VERSION}.tar.gz"));
+    run(Command::new("tar").arg("xzf").arg(archive).arg("-C").arg(&folder));
+    folder.join(format!("gpuflame-{VERSION}"))
+}
+
+#[test]
+fn the_sources_for_pip_make_the_same_wheel_and_have_every_manifest() {
+    let Some((built, out)) = packages() else { return };
+    let (folder, again) = (sources(out), scratch("again"));
+    let mut build = Command::new(package_builder().unwrap());
+    build.args(["-m", "hatchling", "build", "-t", "wheel", "-d"]).arg(&again).current_dir(&folder);
+    build.env("PREBUILT_GPUFLAME", built).env("SOURCE_DATE_EPOCH", "1790000000");
+    run(build.env("PREBUILT_GPUFLAME_PLATFORM", "manylinux_2_17_x86_64.manylinux2014_x86_64"));
+    assert!(fs::read(only(&again, ".whl")).unwrap() == fs::read(only(out, ".whl")).unwrap());
+    // Reads the manifest of each package in the workspace, and the dependencies between them.
+    let mut metadata = Command::new(env!("CARGO"));
+    metadata.args(["metadata", "--format-version", "1", "--offline", "--locked", "--filter-platform"]);
+    metadata.arg(format!("{}-unknown-linux-gnu", std::env::consts::ARCH)).current_dir(&folder);
+    let read = run(&mut metadata);
+    assert!(read.contains("gpuflame-cli") && read.contains("gpusim-selftest"));
+}
+
+#[test]
+fn the_sources_for_pip_name_cargo_if_it_is_missing() {
+    let Some((_, out)) = packages() else { return };
+    let mut build = Command::new(package_builder().unwrap());
+    build.args(["-m", "hatchling", "build", "-t", "wheel"]).current_dir(sources(out));
+    let refused = build.env_remove("CARGO").env("PATH", "/nowhere").output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && said.lines().count() == 1, "{said}");
+    assert!(said.contains("cargo, which builds gpuflame, is not on PATH: install Rust"), "{said}");
+}
+
+/// The address of the project is in both manifests, because hatchling reads only the version from the other one.
+#[test]
+fn the_python_package_names_the_repository_of_the_workspace() {
+    let project = fs::read_to_string(root().join("pyproject.toml")).unwrap();
+    assert!(project.contains(&format!("Source = \"{}\"\n", env!("CARGO_PKG_REPOSITORY"))), "{project}");
+    assert!(project.contains(&format!("license = \"{}\"\n", env!("CARGO_PKG_LICENSE"))), "{project}");
 }
 
 #[test]
@@ -218,10 +265,12 @@ fn packages_are_the_same_bytes_whatever_the_umask_locale_time_zone_and_dates_of_
     let copy = scratch("copy").join("built");
     run(Command::new("cp").arg("-R").arg(built).arg(&copy));
     run(Command::new("find").arg(&copy).args(["-exec", "touch", "-d", "2001-01-01", "{}", "+"]));
-    let again = pack(&copy, "077", &[("LC_ALL", "C.UTF-8"), ("TZ", "Asia/Tokyo"), ("COLUMNS", "50")]);
+    let python = package_builder().unwrap();
+    let again =
+        pack(&python, &copy, "077", &[("LC_ALL", "C.UTF-8"), ("TZ", "Asia/Tokyo"), ("COLUMNS", "50")]);
     let names = files(out);
     assert_eq!(names, files(&again));
-    assert_eq!(names.len(), 4, "archive, package, wheel and sums: {names:?}");
+    assert_eq!(names.len(), 5, "archive, package, wheel, sources and sums: {names:?}");
     for name in names {
         assert!(fs::read(out.join(&name)).unwrap() == fs::read(again.join(&name)).unwrap(), "{name} differs");
     }

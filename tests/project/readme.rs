@@ -7,7 +7,7 @@ use crate::support::command::gpuflame;
 use gpuflame_config::settings::SETTINGS;
 use serde_json::Value;
 
-const HEADER: &str = "| variable | values | default | what it does |\n|---|---|---|---|\n";
+const HEADER: &str = "| variable | key | values | default | what it does |\n|---|---|---|---|---|\n";
 
 #[test]
 fn the_settings_page_has_the_settings_of_the_code_in_the_groups_of_the_command() {
@@ -84,7 +84,8 @@ fn rows<'a>(names: impl Iterator<Item = &'a str>) -> String {
             "" => String::new(),
             default => format!("`{default}`"),
         };
-        format!("| `{name}` | {} | {default} | {} |", setting.values, setting.help)
+        let key = name.trim_start_matches("GPUFLAME_").to_lowercase();
+        format!("| `{name}` | `{key}` | {} | {default} | {} |", setting.values, setting.help)
     };
     names.map(row).collect::<Vec<_>>().join("\n")
 }

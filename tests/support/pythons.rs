@@ -17,6 +17,20 @@ pub fn pythons(modules: &str) -> BTreeMap<(u32, u32), PathBuf> {
     known.filter(|(found, _)| *found >= OLDEST).collect()
 }
 
+/// The Python that builds the Python package: `tests/python/install` installs its builder. Skips the test if there is none.
+#[allow(dead_code)] // Some test binaries build no package.
+pub fn package_builder() -> Option<PathBuf> {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    let python = target.join("python/arrow/bin/python");
+    let found = version(&python, "hatchling").map(|_| python);
+    if found.is_none() {
+        super::skip(
+            "hatchling, which builds the Python package, is not installed; run `tests/python/install`",
+        );
+    }
+    found
+}
+
 /// Exit code of a script that cannot provide what it was asked for on this machine.
 const UNAVAILABLE_EXIT_CODE: i32 = 75;
 

@@ -36,6 +36,8 @@ pub const ALLOWED_UNDER_CI: &[&str] = &[
     "this Python has no JIT",
     // Not every package has a build for every Python.
     "there is no package for this Python",
+    // The registry of npm's packages may be out of reach.
+    "the page's tools are not available",
     // The archive of the older release may be out of reach.
     "no older C library is available",
     // Shells other than bash need not be there.

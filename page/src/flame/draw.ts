@@ -12,7 +12,6 @@ const MIN_LABEL_CHARS = 4;
 const MIN_FRAME_WIDTH = 0.5;
 /** Frames at least this wide are set apart by a line of the background. */
 const MIN_WIDTH_WITH_GAP = 3;
-const MIN_WIDTH_WITH_HATCH = 6;
 
 export interface Scene {
   layout: Layout;
@@ -55,25 +54,29 @@ function drawRow(context: CanvasRenderingContext2D, scene: Scene, rowIndex: numb
   const row = layout.rows[rowIndex]!;
   const top = rowIndex * ROW_HEIGHT - scene.scroll;
   const { low, high } = rowIndex < layout.rootRow ? scene.above : scene.below;
+  // Narrow neighbours of one colour are one rectangle: there may be thousands.
+  let [from, to, colour] = [0, 0, ""];
+  const fillNarrow = () => fill(context, colour, from, top, to - from);
   for (let index = firstEndingAfter(layout, row, low); index < row.length; index++) {
     const node = row[index]!;
     if (layout.starts[node]! >= high) break;
     const [left, width] = pixelsOf(scene, node);
-    const fill = scene.colours.fillOf(node, scene.isMatch);
-    if (width < MIN_FRAME_WIDTH) {
-      const pixelEnd = Math.floor(left) + 1;
-      context.fillStyle = fill.colour;
-      context.fillRect(pixelEnd - 1, top, 1, ROW_HEIGHT - 1);
-      const next = firstEndingAfter(layout, row, low + (pixelEnd * (high - low)) / scene.width);
-      index = Math.max(index, next - 1);
+    const look = scene.colours.fillOf(node, scene.isMatch);
+    if (width >= MIN_WIDTH_WITH_GAP) {
+      drawFrame(context, look, labelOf(scene, node), left, top, width - 1, charWidth);
       continue;
     }
-    drawFrame(context, fill, left, top, width < MIN_WIDTH_WITH_GAP ? width : width - 1);
-    const room = Math.floor((width - 2 * MARGIN) / charWidth);
-    if (room >= MIN_LABEL_CHARS) {
-      drawLabel(context, fill, fitted(labelOf(scene, node), room), left, top, charWidth, width - MARGIN);
+    if (left > to + 1 || look.colour !== colour) {
+      fillNarrow();
+      [from, colour] = [left, look.colour];
+    }
+    to = left + Math.max(width, 1);
+    if (width < MIN_FRAME_WIDTH) {
+      const nextPixel = low + ((Math.floor(left) + 1) * (high - low)) / scene.width;
+      index = Math.max(index, firstEndingAfter(layout, row, nextPixel) - 1);
     }
   }
+  fillNarrow();
 }
 
 /** Left end and width of the visible part of a frame. */
@@ -85,22 +88,22 @@ function pixelsOf(scene: Scene, node: number): [number, number] {
   return [left, Math.min(scene.width, (high - span.low) * scale) - left];
 }
 
-function drawFrame(context: CanvasRenderingContext2D, fill: Fill, left: number, top: number, width: number): void {
-  context.fillStyle = fill.colour;
+function fill(context: CanvasRenderingContext2D, style: string | CanvasPattern, left: number, top: number, width: number): void {
+  context.fillStyle = style;
   context.fillRect(left, top, width, ROW_HEIGHT - 1);
-  if (fill.hatch && width >= MIN_WIDTH_WITH_HATCH) {
-    context.fillStyle = fill.hatch;
-    context.fillRect(left, top, width, ROW_HEIGHT - 1);
-  }
 }
 
-function drawLabel(context: CanvasRenderingContext2D, fill: Fill, text: string, left: number, top: number, charWidth: number, room: number): void {
-  if (fill.hatch) {
-    context.fillStyle = fill.colour;
-    context.fillRect(left + 1, top, text.length * charWidth + 2 * MARGIN - 1, ROW_HEIGHT - 1);
-  }
-  context.fillStyle = fill.text;
-  context.fillText(text, left + MARGIN, top + ROW_HEIGHT / 2, room);
+function drawFrame(
+  context: CanvasRenderingContext2D, look: Fill, name: string, left: number, top: number, width: number, charWidth: number,
+): void {
+  fill(context, look.colour, left, top, width);
+  if (look.hatch) fill(context, look.hatch, left, top, width);
+  const room = Math.floor((width - 2 * MARGIN) / charWidth);
+  if (room < MIN_LABEL_CHARS) return;
+  const text = fitted(name, room);
+  if (look.hatch) fill(context, look.colour, left + 1, top, text.length * charWidth + MARGIN); // The hatch would cross the letters.
+  context.fillStyle = look.text;
+  context.fillText(text, left + MARGIN, top + ROW_HEIGHT / 2, width - MARGIN);
 }
 
 function outline(context: CanvasRenderingContext2D, scene: Scene, node: number, thickness: number): void {

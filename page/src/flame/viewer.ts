@@ -109,7 +109,7 @@ export function mountFlame(host: HTMLElement, model: FlameModel, options: FlameO
     showLegend();
     findMatches();
     zoomAndSelect(nodeAt(tree, zoomed));
-    if (isEmpty) message.textContent = "Nothing to draw: no frame has a value.";
+    if (isEmpty) message.textContent = "Nothing to draw: all values are 0.";
   }
 
   /** Rows that neither the filter of tracks nor a hidden subtree removes. */

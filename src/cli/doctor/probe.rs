@@ -1,21 +1,16 @@
 //! The part of `doctor` that may crash or hang. It runs in a separate process, whose answer is a JSON object.
 
-use std::io::{Read, Write};
+use std::ffi::OsStr;
+use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use super::super::probe_process::{self, describe_source};
 use gpuflame_config::settings;
-use gpuflame_cupti::find::CandidateSource;
 use gpuflame_cupti::{self as cupti, ProbeRefusal, ProbeReport};
 use gpuflame_model::error::Result;
 use gpuflame_os::library;
-
-/// Maximum time to wait for the answer. A driver that no other process uses takes seconds to start.
-const PROBE_TIMEOUT: Duration = Duration::from_secs(60);
-const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Findings of the separate process.
 #[derive(Debug)]
@@ -44,45 +39,9 @@ pub(super) struct CuptiAnswer {
 /// # Errors
 /// A description of how the separate process ended, if it did not answer.
 pub(super) fn run_probe(library: Option<&Path>) -> std::result::Result<ProbeAnswer, String> {
-    let myself = std::env::current_exe().map_err(|error| error.to_string())?;
-    let mut command = Command::new(myself);
-    command.args(["doctor", "--probe"]);
-    if let Some(library) = library {
-        command.arg("--library").arg(library);
-    }
-    // If the driver injected a library, that library would own CUPTI before the probe could use it.
-    command.env_remove("CUDA_INJECTION64_PATH").env_remove("LD_PRELOAD");
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .map_err(|error| error.to_string())?;
-    let mut answer = String::new();
-    let deadline = Instant::now() + PROBE_TIMEOUT;
-    let status = loop {
-        match child.try_wait() {
-            Ok(Some(status)) => break status,
-            Ok(None) if Instant::now() < deadline => std::thread::sleep(EXIT_POLL_INTERVAL),
-            Ok(None) => {
-                let _ = child.kill();
-                let _ = child.wait();
-                return Err(format!(
-                    "the process that probes the driver did not answer within {} s",
-                    PROBE_TIMEOUT.as_secs()
-                ));
-            }
-            Err(error) => return Err(error.to_string()),
-        }
-    };
-    // The whole answer fits into the pipe's buffer, so it can be read after the process has ended.
-    if let Some(mut pipe) = child.stdout.take() {
-        let _ = pipe.read_to_string(&mut answer);
-    }
-    match serde_json::from_str::<Value>(&answer) {
-        Ok(answer) => Ok(ProbeAnswer::from_json(&answer)),
-        Err(_) => Err(format!("the process that probes the driver ended with {status}, without an answer")),
-    }
+    let mut words = vec![OsStr::new("doctor"), OsStr::new("--probe")];
+    words.extend(library.into_iter().flat_map(|library| [OsStr::new("--library"), library.as_os_str()]));
+    Ok(ProbeAnswer::from_json(&probe_process::ask(&words)?))
 }
 
 /// Runs in the separate process: does the checks, and writes the findings to `out`.
@@ -126,19 +85,6 @@ fn probe_to_json(probe: &ProbeReport) -> Value {
         "refused": refused,
         "notes": probe.notes,
     })
-}
-
-/// Returns the reason why the CUPTI library was chosen, from the source where it was found.
-fn describe_source(source: CandidateSource) -> &'static str {
-    match source {
-        CandidateSource::Setting => "named by GPUFLAME_CUPTI",
-        CandidateSource::Mapped => "already loaded in the process",
-        CandidateSource::NextToRuntime => "found next to libcudart",
-        CandidateSource::SitePackages => "found in a package of the running Python",
-        CandidateSource::ByName => "found by name by the dynamic linker",
-        CandidateSource::Toolkit => "found in the CUDA toolkit",
-        CandidateSource::System => "found among the system's libraries",
-    }
 }
 
 impl ProbeAnswer {

@@ -8,6 +8,7 @@ pub(super) mod library;
 mod pages;
 mod process_reports;
 mod setting_flags;
+mod settings_file;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -84,9 +85,12 @@ pub(super) struct Run {
     #[arg(long)]
     off_cpu: bool,
     /// TOML file with settings, named without GPUFLAME_ (`duration = 2.5`). The environment and the other
-    /// options take precedence.
+    /// options take precedence. [default: gpuflame.toml in the current folder, if it exists]
     #[arg(long, value_name = "FILE.toml")]
     config: Option<PathBuf>,
+    /// Do not read gpuflame.toml in the current folder.
+    #[arg(long, conflicts_with = "config")]
+    no_config: bool,
     /// Load gpuflame with LD_PRELOAD instead of the driver's injection, for drivers that do not inject.
     #[arg(long)]
     preload: bool,
@@ -108,7 +112,7 @@ impl Run {
         if self.verbose && console.quiet {
             return Err(usage_error("--verbose and --quiet exclude each other"));
         }
-        let chosen = self.settings()?;
+        let chosen = self.settings(console)?;
         let library = library::find(self.library.as_deref())?;
         let reports = process_reports::ReportFolder::new();
         let reports = reports.inspect_err(|error| {
@@ -179,14 +183,26 @@ impl Run {
         pages::write(left, console)
     }
 
+    /// Returns the settings in the settings file, unless the environment overrides them.
+    fn settings_of_file(&self, console: Console) -> Result<Vec<SettingPair>> {
+        let mut chosen = match &self.config {
+            Some(file) => settings_file::read_config(file)?,
+            None if self.no_config => Vec::new(),
+            None => settings_file::find_config(Path::new("."))?,
+        };
+        chosen.retain(|(name, _)| std::env::var_os(name).is_none());
+        if self.config.is_none() && !chosen.is_empty() {
+            let keys: Vec<_> = chosen.iter().map(|(name, _)| settings_file::key_of(name)).collect();
+            let file = settings_file::DEFAULT_FILE;
+            console.remark(format_args!("{file} sets {} (--no-config ignores the file)", keys.join(", ")));
+        }
+        Ok(chosen)
+    }
+
     /// Returns the settings that the options give, and the settings in the file that neither the options nor the
     /// environment give.
-    fn settings(&self) -> Result<Vec<SettingPair>> {
-        let mut chosen = Vec::new();
-        if let Some(file) = &self.config {
-            chosen = setting_flags::read_config(file)?;
-            chosen.retain(|(name, _)| std::env::var_os(name).is_none());
-        }
+    fn settings(&self, console: Console) -> Result<Vec<SettingPair>> {
+        let mut chosen = self.settings_of_file(console)?;
         // If a setting occurs twice, the later one applies.
         chosen.extend(
             self.window.as_deref().map(setting_flags::parse_window).transpose()?.into_iter().flatten(),

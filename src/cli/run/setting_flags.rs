@@ -1,15 +1,12 @@
-//! Translates options and settings files into the environment variables that the library reads. If the library would
-//! ignore a value with a warning, this is an error here, before the command is run.
+//! Translates options into the environment variables that the library reads. If the library would ignore a value with a
+//! warning, this is an error here, before the command is run.
 
-use std::fs;
 use std::path::Path;
-
-use toml::{Table, Value};
 
 use crate::console::usage_error;
 use crate::times::to_seconds;
-use gpuflame_config::settings::{SETTINGS, nearest, parse};
-use gpuflame_model::error::{Error, ErrorKind, Result};
+use gpuflame_config::settings::{SETTINGS, parse};
+use gpuflame_model::error::Result;
 
 /// Name of an environment variable, and its value.
 pub(super) type SettingPair = (String, String);
@@ -28,8 +25,6 @@ const WINDOW_KEYS: [(&str, &str); 9] = [
     ("flag", FLAG_VARIABLE),
     ("signal", "GPUFLAME_SIGNAL"),
 ];
-/// Prefix of all variable names except one. Settings files omit it.
-const PREFIX: &str = "GPUFLAME_";
 /// Value of `--window` for programs that open windows themselves.
 const CONTROLLED_BY_PROGRAM: &str = "off";
 
@@ -92,7 +87,7 @@ const TIMES: [&str; 4] =
     ["GPUFLAME_DELAY", "GPUFLAME_DURATION", "GPUFLAME_EXIT_LIMIT", "GPUFLAME_CHECKPOINT"];
 
 /// Converts a time with a unit, such as `500ms`, to the seconds that the library reads.
-fn in_seconds(name: &str, value: String) -> Result<SettingPair> {
+pub(super) fn in_seconds(name: &str, value: String) -> Result<SettingPair> {
     let value = if TIMES.contains(&name) { to_seconds(&value)? } else { value };
     Ok((name.to_owned(), value))
 }
@@ -123,62 +118,8 @@ pub(super) fn parse_cpu_samples(text: &str) -> Result<SettingPair> {
     Ok(chosen)
 }
 
-/// Reads a settings file, in which names are in lower case and without the prefix (`duration = 2.5`).
-pub(super) fn read_config(path: &Path) -> Result<Vec<SettingPair>> {
-    let text = fs::read_to_string(path).map_err(|error| Error::from(error).within(path.display()))?;
-    parse_config(&text).map_err(|error| error.within(path.display()))
-}
-
-fn parse_config(text: &str) -> Result<Vec<SettingPair>> {
-    let table: Table = text.parse().map_err(|error: toml::de::Error| {
-        let place = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
-        setting_error(format!("line {place}: {}", error.message()))
-    })?;
-    let mut all = Vec::new();
-    for (key, value) in &table {
-        let value = to_text(key, value)?;
-        let name = variable_name(key).map_err(|why| setting_error(format!("{key}: {why}")))?;
-        let chosen = in_seconds(&name, value).map_err(|error| error.within(key))?;
-        check(std::slice::from_ref(&chosen)).map_err(|why| setting_error(format!("{key}: {why}")))?;
-        all.push(chosen);
-    }
-    Ok(all)
-}
-
-/// Returns the variable for a key in a settings file. The key is the variable's name, with or without the prefix.
-fn variable_name(key: &str) -> std::result::Result<String, String> {
-    let whole = key.to_ascii_uppercase().replace('-', "_");
-    let is_known = |name: &str| SETTINGS.iter().any(|setting| setting.name == name);
-    let is_whole = whole.starts_with(PREFIX) || is_known(&whole);
-    let name = if is_whole { whole } else { format!("{PREFIX}{whole}") };
-    if is_known(&name) {
-        return Ok(name);
-    }
-    let nearest = nearest(&name).trim_start_matches(PREFIX).to_ascii_lowercase();
-    Err(format!("no such setting; did you mean `{nearest}`? `gpuflame settings --all` lists all settings"))
-}
-
-/// Converts a value to the text of a variable.
-fn to_text(key: &str, value: &Value) -> Result<String> {
-    Ok(match value {
-        Value::String(text) => text.clone(),
-        Value::Integer(number) => number.to_string(),
-        Value::Float(number) => number.to_string(),
-        Value::Boolean(on) => u8::from(*on).to_string(),
-        Value::Array(items) => {
-            let items: Result<Vec<_>> = items.iter().map(|item| to_text(key, item)).collect();
-            items?.join(",")
-        }
-        Value::Datetime(_) | Value::Table(_) => {
-            return Err(setting_error(format!(
-                "{key}: a setting cannot be a table or a date; write `{key} = VALUE`"
-            )));
-        }
-    })
-}
-
 /// Checks that the library accepts the values. The error is the reason why it would reject a value.
-fn check(chosen: &[SettingPair]) -> std::result::Result<(), String> {
+pub(super) fn check(chosen: &[SettingPair]) -> std::result::Result<(), String> {
     if chosen.iter().any(|(_, value)| value.contains('\0')) {
         return Err("it contains a zero byte, which no variable can hold".to_owned());
     }
@@ -186,10 +127,6 @@ fn check(chosen: &[SettingPair]) -> std::result::Result<(), String> {
     let Some(warning) = warnings.first() else { return Ok(()) };
     let why = warning.split("; using ").next().unwrap_or(warning);
     Err(why.split_once(": ").map_or(why, |(_, why)| why).to_owned())
-}
-
-fn setting_error(message: String) -> Error {
-    Error::new(ErrorKind::Setting, message)
 }
 
 #[cfg(test)]
@@ -222,7 +159,6 @@ mod tests {
         assert_eq!(pairs(&parse_window("off").unwrap()), [("GPUFLAME_ENABLED", "0")]);
         let timed = parse_window("delay=2min,duration=250ms").unwrap();
         assert_eq!(pairs(&timed), [("GPUFLAME_DELAY", "120"), ("GPUFLAME_DURATION", "0.25")]);
-        assert_eq!(pairs(&parse_config("duration = '1.5s'").unwrap()), [("GPUFLAME_DURATION", "1.5")]);
         for (text, words) in [
             ("5", "`5` is neither `off` nor one of delay=, duration="),
             ("length=5", "`length=5` is neither `off` nor one of"),
@@ -237,35 +173,6 @@ mod tests {
         ] {
             let said = parse_window(text).unwrap_err().to_string();
             assert!(said.contains("--window") && said.contains(words), "{said}");
-        }
-    }
-
-    #[test]
-    fn a_settings_file_accepts_short_names() {
-        let text = "# For the nightly job.\noutput = 'job/%r'\nformats = ['svg', 'gfr']\nduration = 2.5\nquiet = true\nstep-range = 'step *'\n";
-        let mut chosen = parse_config(text).unwrap();
-        chosen.sort();
-        let expected = [
-            ("GPUFLAME_DURATION", "2.5"),
-            ("GPUFLAME_FORMATS", "svg,gfr"),
-            ("GPUFLAME_OUTPUT", "job/%r"),
-            ("GPUFLAME_QUIET", "1"),
-            ("GPUFLAME_STEP_RANGE", "step *"),
-        ];
-        assert_eq!(pairs(&chosen), expected);
-        let long = parse_config("GPUFLAME_DELAY = 0\ncupti_trace_output_file = 'x'\n").unwrap();
-        assert_eq!(pairs(&long), [("GPUFLAME_DELAY", "0"), ("CUPTI_TRACE_OUTPUT_FILE", "x")]);
-        for (text, words) in [
-            ("quiet = true\nb = = 2\n", "line 2"),
-            ("delay = 1\ndelay = 2\n", "line 2: duplicate key"),
-            ("formats = 'png'", "formats: `png` is not one of"),
-            ("outputs = 'x'", "outputs: no such setting; did you mean `output`?"),
-            ("GPUFLAME_DURRATION = 1", "GPUFLAME_DURRATION: no such setting; did you mean `duration`?"),
-            ("output = \"a\\u0000b\"", "output: it contains a zero byte"),
-            ("[window]\ndelay = 1\n", "window: a setting cannot be a table"),
-        ] {
-            let said = parse_config(text).unwrap_err().to_string();
-            assert!(said.contains(words), "{text}: {said}");
         }
     }
 }

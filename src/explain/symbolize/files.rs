@@ -5,7 +5,6 @@
 
 use std::fs::File;
 use std::io::Read as _;
-use std::os::unix::ffi::OsStrExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
@@ -154,7 +153,7 @@ fn is_mangled(symbol: &str) -> bool {
 /// Whether code mapped from `path` is in no file that can be read: it was generated at run time (without a file, or in
 /// an unnamed file), or is the kernel's own.
 pub(super) fn is_generated(path: &Path) -> bool {
-    let path = path.as_os_str().as_bytes();
+    let path = path.as_os_str().as_encoded_bytes();
     path.is_empty() || [&b"["[..], b"/memfd:", b"//anon"].iter().any(|begin| path.starts_with(begin))
 }
 

@@ -1,9 +1,8 @@
 //! Reads the rows of a recording one at a time, so the largest row determines the memory use. Module `encode`
 //! documents the format.
 
-use std::ffi::OsStr;
 use std::io::{BufRead, Read};
-use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
 
 use super::activity_fields::decode_activity;
 use super::encode::{FORMAT, MAGIC, tag};
@@ -622,10 +621,18 @@ fn decode_unified(fields: &mut Fields<'_>) -> Option<Unified> {
     })
 }
 
+/// Returns the path with these bytes, which are a path of Linux. Other systems replace bytes that are not UTF-8.
+fn path_of_bytes(bytes: &[u8]) -> PathBuf {
+    #[cfg(unix)]
+    return <std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(bytes).into();
+    #[cfg(not(unix))]
+    return String::from_utf8_lossy(bytes).into_owned().into();
+}
+
 fn decode_module(fields: &mut Fields<'_>) -> Option<Module> {
     let epoch = ModuleEpoch(fields.u16()?);
     let (start, end, bias) = (fields.u64()?, fields.u64()?, fields.u64()?);
-    let (path, build_id) = (OsStr::from_bytes(fields.bytes()?).into(), fields.bytes()?.to_vec());
+    let (path, build_id) = (path_of_bytes(fields.bytes()?), fields.bytes()?.to_vec());
     Some(Module { epoch, start, end, bias, path, build_id })
 }
 

@@ -146,7 +146,6 @@
 //! ```
 
 use std::io::Write;
-use std::os::unix::ffi::OsStrExt as _;
 
 use super::activity_fields::put_activity;
 use super::metadata::{CheckpointMark, RecordingState, WriterId};
@@ -514,5 +513,5 @@ fn put_launch(out: &mut Payload<'_>, launch: &Launch) {
 
 fn put_module(out: &mut Payload<'_>, module: &Module) {
     out.u16(module.epoch.0).u64(module.start).u64(module.end).u64(module.bias);
-    out.bytes(module.path.as_os_str().as_bytes()).bytes(&module.build_id);
+    out.bytes(module.path.as_os_str().as_encoded_bytes()).bytes(&module.build_id);
 }

@@ -7,8 +7,10 @@ mod arrivals;
 mod communication;
 mod copies;
 mod coverage;
+mod critical_path;
 mod delays;
 mod findings;
+mod hta_path;
 mod instructions;
 mod jobs;
 mod mann_whitney;
@@ -26,10 +28,17 @@ pub use arrivals::{
 pub use communication::{Communication, CommunicationFilter, StackShare, WorkClass, sum_communication};
 pub use copies::CopySums;
 pub use coverage::StepCoverage;
+pub use critical_path::{
+    Contradiction, CriticalPath, Edge, EdgeKind, HostCall, Moment, MomentKind, PathClass, PathPart,
+    Unexplained, What,
+};
 pub use delays::{LaunchDelays, WorkDelays};
 pub use findings::{
     Evidence, Figures, Finding, HostStates, RankRun, RunCosts, RunEvidence, Severity, cost_findings,
     job_findings, record_findings, run_costs,
+};
+pub use hta_path::{
+    EdgeType, HtaBound, HtaEdge, HtaEvents, HtaNode, HtaPath, HtaPathOptions, HtaRule, Unconnected, hta_path,
 };
 pub use instructions::{
     After, AfterReason, Instruction, InstructionDetail, InstructionKind, InstructionList, InstructionOrder,

@@ -258,8 +258,8 @@ impl InstructionList {
         numbers.iter().try_for_each(|number| each(&self.get(*number)))
     }
 
-    /// Returns the instruction with this number.
-    fn get(&self, number: u32) -> Instruction<'_> {
+    /// Returns the instruction with this number, which must be less than [`len`](Self::len).
+    pub fn get(&self, number: u32) -> Instruction<'_> {
         let at = number as usize;
         let from = if at == 0 { 0 } else { self.after_ends[at - 1] };
         let after = &self.after[from as usize..self.after_ends[at] as usize];

@@ -8,7 +8,6 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::FileExt;
 use std::thread;
 
 use super::super::model::Fork;
@@ -29,10 +28,18 @@ struct FileFrom<'a> {
 
 impl Read for FileFrom<'_> {
     fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
-        let count = self.file.read_at(bytes, self.at)?;
+        let count = read_at(self.file, bytes, self.at)?;
         self.at += count as u64;
         Ok(count)
     }
+}
+
+/// Reads at a position. On Windows this moves the file offset, which no thread relies on.
+fn read_at(file: &File, bytes: &mut [u8], at: u64) -> std::io::Result<usize> {
+    #[cfg(unix)]
+    return std::os::unix::fs::FileExt::read_at(file, bytes, at);
+    #[cfg(windows)]
+    return std::os::windows::fs::FileExt::seek_read(file, bytes, at);
 }
 
 type ScanResult = Result<ScanEnd, ScanError>;
@@ -108,7 +115,7 @@ impl<R: Read, T: Fn(u64)> Read for ProgressReader<'_, R, T> {
 
 fn first_byte(file: &File) -> Option<u8> {
     let mut head = [0; 4096];
-    let count = file.read_at(&mut head, 0).ok()?;
+    let count = read_at(file, &mut head, 0).ok()?;
     let head = &head[..count];
     let head = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head);
     head.iter().copied().find(|byte| !byte.is_ascii_whitespace())

@@ -140,6 +140,8 @@ pub struct Found {
 /// Computes the times of work that is submitted at `enqueue` and reaches the GPU at `arrive`.
 pub fn place(enqueue: u64, arrive: u64, found: Found, shape: Shape) -> Placed {
     static NEXT: AtomicU64 = AtomicU64::new(1);
+    let op = NEXT.fetch_add(1, Relaxed);
+    let shape = changed(op, shape);
     let Found { mut waits, kernel_before } = found;
     waits.retain(|wait| wait.until > enqueue);
     let ready = waits.iter().map(|wait| wait.until).max().unwrap_or(enqueue);
@@ -153,8 +155,17 @@ pub fn place(enqueue: u64, arrive: u64, found: Found, shape: Shape) -> Placed {
     };
     let trigger = shape.trigger.map(|after| end.min(begin.saturating_add(after)));
     let is_programmatic = shape.programmatic.is_some() && kernel_before.is_some();
-    let op = NEXT.fetch_add(1, Relaxed);
     Placed { op, enqueue, ready, arrive, begin, end, trigger, is_programmatic, waits }
+}
+
+/// The shape of an operation with the change that `GPUSIM_CHANGE` demands for it.
+fn changed(op: u64, shape: Shape) -> Shape {
+    match crate::settings::get().change {
+        Some((changed, by)) if changed == op => {
+            Shape { duration: shape.duration.saturating_add_signed(by), ..shape }
+        }
+        _ => shape,
+    }
 }
 
 /// What work on this stream waits for if it is submitted now.

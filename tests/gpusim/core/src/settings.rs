@@ -48,6 +48,11 @@ pub const VARIABLES: &[Variable] = &[
         "0",
         "1: with the stepped clock, each call also waits until that much real time has passed, so that a client's own clock agrees.",
     ),
+    var(
+        "GPUSIM_CHANGE",
+        "",
+        "With the stepped clock, one piece of work takes longer or shorter: `17:-1000` shortens operation 17 of the schedule by 1,000 ns.",
+    ),
     var("GPUSIM_KINETO", "", "With the stepped clock: file for the run as a Kineto trace. `%p` is the pid."),
     var(
         "GPUSIM_KERNELS",
@@ -135,6 +140,7 @@ pub struct Settings {
     pub stepped: bool,
     pub costs: Vec<(String, u64)>,
     pub pace: bool,
+    pub change: Option<(u64, i64)>,
     pub kineto: Option<PathBuf>,
     pub kernels: Vec<(String, u64)>,
     pub durations_by_name: bool,
@@ -195,6 +201,7 @@ impl Settings {
             stepped: clock.as_deref() == Some("stepped"),
             costs: parse_durations("GPUSIM_COSTS", &env.text("GPUSIM_COSTS").unwrap_or_default())?,
             pace: env.choice("GPUSIM_PACE", "0", "1")?,
+            change: parse_change(&env.text("GPUSIM_CHANGE").unwrap_or_default())?,
             kineto: env.text("GPUSIM_KINETO").map(|path| path.replace("%p", &pid).into()),
             kernels: parse_durations("GPUSIM_KERNELS", &kernels)?,
             durations_by_name: words(&kernels).any(|word| word == BY_NAME),
@@ -275,6 +282,15 @@ fn words(list: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Parses a list such as `gemm=120us,tiny=301ns`.
+/// Number of an operation, and by how many ns it takes longer.
+fn parse_change(text: &str) -> Result<Option<(u64, i64)>, String> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let parts = text.split_once(':').and_then(|(op, by)| Some((op.parse().ok()?, by.parse().ok()?)));
+    parts.map(Some).ok_or(format!("GPUSIM_CHANGE={text}: want NUMBER:NS, such as 17:-1000"))
+}
+
 fn parse_durations(variable: &str, text: &str) -> Result<Vec<(String, u64)>, String> {
     let wrong = |item: &str| format!("{variable}: `{item}`: want NAME=NUMBER and ns, us or ms");
     let parse = |item: &str| {

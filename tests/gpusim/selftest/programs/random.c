@@ -1,5 +1,6 @@
-/* A random program for the stepped clock: `random SEED [STEPS]` makes STEPS (60) steps on each of 1 to 3 host threads,
- * on 1 or 2 GPUs. The seed alone decides what it does. The steps are: kernels of 0.3 to 40 us (plain and programmatic), copies
+/* A random program for the stepped clock: `random SEED [STEPS [WITHOUT]]` makes STEPS (60) steps on each of 1 to 3 host threads,
+ * on 1 or 2 GPUs. WITHOUT is a sum of what it leaves out: 1 graphs, 2 programmatic launches, 4 host functions, 8 the legacy
+ * default stream, 16 further threads. The seed alone decides what it does. The steps are: kernels of 0.3 to 40 us (plain and programmatic), copies
  * and fills (with and without a wait), events, graphs with branches (built and captured), host functions, waits of streams
  * and threads, queries, and work between the calls; on blocking, non-blocking and default streams. */
 #include "cuda_mini.h"
@@ -26,7 +27,8 @@ struct gpu {
 };
 
 static struct gpu gpus[MAX_THREADS][MAX_GPUS];
-static int gpu_count, thread_count, steps = 60;
+static int gpu_count, thread_count, steps = 60, without;
+enum { GRAPH = 1, PROGRAMMATIC = 2, HOST_FUNCTION = 4, LEGACY = 8, THREADS = 16 };
 static uint64_t seed;
 
 struct host {
@@ -53,7 +55,7 @@ static void launch(struct host *host, cudaStream_t stream) {
     dim3 one = {1, 1, 1}, threads = {128, 1, 1};
     cudaLaunchAttribute attribute = {.id = 6, .val.programmaticStreamSerializationAllowed = below(host, 2)};
     cudaLaunchConfig_t config = {one, threads, 0, stream, &attribute, 1};
-    if (below(host, 3)) check(cudaLaunchKernel((void *)kernel, one, threads, NULL, 0, stream));
+    if (below(host, 3) || without & PROGRAMMATIC) check(cudaLaunchKernel((void *)kernel, one, threads, NULL, 0, stream));
     else check(cudaLaunchKernelExC(&config, (void *)kernel, NULL));
 }
 
@@ -74,7 +76,9 @@ static cudaGraphExec_t built(struct host *host) {
         switch (below(host, 6)) {
         case 0: check(cudaGraphAddMemsetNode(&nodes[at], graph, edges, edge_count, &fill)); break;
         case 1: check(cudaGraphAddEmptyNode(&nodes[at], graph, edges, edge_count)); break;
-        case 2: check(cudaGraphAddHostNode(&nodes[at], graph, edges, edge_count, &function)); break;
+        case 2:
+            if (without & HOST_FUNCTION) check(cudaGraphAddEmptyNode(&nodes[at], graph, edges, edge_count));
+            else check(cudaGraphAddHostNode(&nodes[at], graph, edges, edge_count, &function)); break;
         default: check(cudaGraphAddKernelNode(&nodes[at], graph, edges, edge_count, &kernel)); break;
         }
     }
@@ -105,7 +109,7 @@ static void set_up(struct host *host) {
         check(cudaSetDevice(host->device)), check(cudaMalloc(&gpu->memory, 1 << 20));
         for (int at = 0; at < STREAMS - 2; at++) check(cudaStreamCreateWithFlags(&gpu->streams[at], 0));
         check(cudaStreamCreateWithFlags(&gpu->streams[STREAMS - 2], cudaStreamNonBlocking));
-        gpu->streams[STREAMS - 1] = below(host, 3) ? cudaStreamPerThread : cudaStreamLegacy;
+        gpu->streams[STREAMS - 1] = below(host, 3) || without & LEGACY ? cudaStreamPerThread : cudaStreamLegacy;
         for (int at = 0; at < EVENTS; at++) check(cudaEventCreate(&gpu->events[at]));
         gpu->graphs[0] = built(host), gpu->graphs[1] = captured(host, gpu);
     }
@@ -124,7 +128,10 @@ static void step(struct host *host) {
     case 5: check(cudaMemcpyAsync(gpu->memory, here, bytes, cudaMemcpyHostToDevice, stream)); break;
     case 6: check(cudaMemsetAsync(gpu->memory, 0, bytes, stream)); break;
     case 7: check(cudaMemcpyPeerAsync(other->memory, 0, gpu->memory, host->device, bytes, stream)); break;
-    case 8: case 9: check(cudaGraphLaunch(gpu->graphs[below(host, GRAPHS)], stream)); break;
+    case 8: case 9:
+        if (without & GRAPH) launch(host, stream);
+        else check(cudaGraphLaunch(gpu->graphs[below(host, GRAPHS)], stream));
+        break;
     case 10: case 11: case 12: WORK(below(host, 30000)); break;
     case 13: check(below(host, 2) ? cudaStreamQuery(stream) : cudaEventQuery(own)); break;
     case 14:
@@ -132,8 +139,12 @@ static void step(struct host *host) {
         case 0: check(cudaDeviceSynchronize()); break;
         case 1: check(cudaStreamSynchronize(stream)); break;
         case 2: check(cudaEventSynchronize(any)); break;
-        case 3: check(cudaMemcpy(here, gpu->memory, 4096, cudaMemcpyDeviceToHost)); break;
-        case 4: check(cudaLaunchHostFunc(stream, nap, (void *)below(host, 9000))); break;
+        case 3:
+            /* It uses the legacy default stream. */
+            if (!(without & LEGACY)) check(cudaMemcpy(here, gpu->memory, 4096, cudaMemcpyDeviceToHost));
+            break;
+        case 4:
+            if (!(without & HOST_FUNCTION)) check(cudaLaunchHostFunc(stream, nap, (void *)below(host, 9000))); break;
         case 5: gpusim_lock(1), WORK(below(host, 9000)), launch(host, stream), gpusim_unlock(1); break;
         }
         break;
@@ -161,10 +172,12 @@ int main(int count, char **args) {
     if (count < 2 || !gpusim_work) return 2;
     seed = strtoull(args[1], NULL, 10);
     if (count > 2) steps = atoi(args[2]);
+    if (count > 3) without = atoi(args[3]);
     struct host host = {seed * 1000};
     check(cudaGetDeviceCount(&gpu_count));
     gpu_count = gpu_count > 1 ? 1 + below(&host, MAX_GPUS) : 1;
     thread_count = 1 + below(&host, MAX_THREADS);
+    if (without & THREADS) thread_count = 1;
     pthread_t threads[MAX_THREADS];
     for (uintptr_t at = 1; at < thread_count; at++)
         if (gpusim_fork() != at || pthread_create(&threads[at], NULL, thread, (void *)at)) return 3;

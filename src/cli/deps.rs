@@ -1,0 +1,314 @@
+//! `gpuflame deps`: the graph from which the critical path follows, as JSON or for Graphviz.
+
+use std::collections::HashMap;
+use std::io::Write;
+
+use clap::{Args, ValueEnum};
+use serde_json::{Value, json};
+
+use super::console::{Console, Outcome, usage_error};
+use super::critical_path::FoundPath;
+use super::input::Source;
+use super::output::Target;
+use super::times::parse_micros;
+use gpuflame_model::error::Result;
+use gpuflame_model::profile::format_nanos;
+use gpuflame_offline::analysis::{Edge, EdgeKind, InstructionKind, Moment, MomentKind, What};
+
+/// Write the dependencies between calls and GPU work, with slack, as JSON or for Graphviz.
+///
+/// docs/critical-path.md describes the fields.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  gpuflame deps trace.json.gz -o deps.json\n  \
+    gpuflame deps run.gfr --from 10ms --to 11ms -o deps.dot")]
+pub(super) struct Deps {
+    /// Recording or trace (`-`: standard input).
+    input: Source,
+    /// Write only calls and work that end after this moment, counted from the start of the path: `10ms`, `1.5s` or `200us`.
+    /// Without a unit: microseconds.
+    #[arg(long, value_name = "TIME", value_parser = parse_micros)]
+    from: Option<i64>,
+    /// Write only calls and work that begin before this moment.
+    #[arg(long, value_name = "TIME", value_parser = parse_micros)]
+    to: Option<i64>,
+    /// Output format. Default: the one that the ending of the output file names, otherwise JSON.
+    #[arg(short, long)]
+    format: Option<DepsFormat>,
+    /// Output file (`-`: standard output).
+    #[arg(short, long, value_name = "FILE", default_value = "-")]
+    output: Target,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum DepsFormat {
+    /// An object with facts, nodes, edges and the path.
+    Json,
+    /// A drawing for Graphviz: `dot -Tsvg`.
+    Dot,
+}
+
+impl Deps {
+    pub(super) fn run(&self, console: Console) -> Result<Outcome> {
+        let format = self.format()?;
+        let found = FoundPath::read(&self.input, console)?;
+        let window = found.path.window();
+        let moment = |offset: Option<i64>, default| {
+            offset.map_or(default, |offset| window.0.saturating_add(offset.unsigned_abs()))
+        };
+        let shown = (moment(self.from, window.0), moment(self.to, window.1));
+        if shown.0 > shown.1 || (self.to.is_some() && shown.0 == shown.1) {
+            let length = format_nanos(window.1 - window.0);
+            return Err(usage_error(format!(
+                "no time is left between --from and --to; the path is {length} long"
+            )));
+        }
+        let drawn = Drawn::new(&found, shown);
+        self.output.write(console, |out| match format {
+            DepsFormat::Json => drawn.write_json(out),
+            DepsFormat::Dot => drawn.write_dot(out),
+        })?;
+        Ok(Outcome::Clean)
+    }
+
+    fn format(&self) -> Result<DepsFormat> {
+        match (self.format, self.output.ending()) {
+            (Some(format), _) => Ok(format),
+            (None, None | Some("json")) => Ok(DepsFormat::Json),
+            (None, Some("dot" | "gv")) => Ok(DepsFormat::Dot),
+            (None, Some(ending)) => Err(usage_error(format!(
+                "cannot write dependencies as .{ending}; end the name in .json or .dot, or use --format"
+            ))),
+        }
+    }
+}
+
+/// The part of the graph that is written.
+struct Drawn<'a> {
+    found: &'a FoundPath,
+    zero: u64,
+    shown: (u64, u64),
+    /// By instruction and call: time on the path, and time that it would save.
+    on_path: HashMap<What, (u64, u64)>,
+}
+
+impl<'a> Drawn<'a> {
+    fn new(found: &'a FoundPath, shown: (u64, u64)) -> Self {
+        let mut on_path: HashMap<What, (u64, u64)> = HashMap::new();
+        for part in found.path.parts() {
+            let is_work = !matches!(part.class.word(), "launch" | "gap" | "unexplained");
+            if is_work {
+                let sum = on_path.entry(part.what).or_default();
+                *sum = (sum.0 + (part.end - part.start), sum.1 + part.saving);
+            }
+        }
+        Self { found, zero: found.path.window().0, shown, on_path }
+    }
+
+    /// Calls `each` with every node that is shown.
+    fn each_node(&self, each: &mut dyn FnMut(Value) -> Result<()>) -> Result<()> {
+        let moments = self.found.path.moments();
+        let begins = begins(moments);
+        for (at, moment) in moments.iter().enumerate() {
+            let node = match moment.kind {
+                MomentKind::CallEnd => self.call(at, moment),
+                MomentKind::End | MomentKind::GraphEnd => {
+                    self.work(at, moment, begins.get(&moment.instruction).copied())
+                }
+                MomentKind::Reached if self.is_marker(moment) => self.marker(at, moment),
+                _ => None,
+            };
+            if let Some(node) = node {
+                each(node)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn is_shown(&self, start: u64, end: u64) -> bool {
+        start <= self.shown.1 && end >= self.shown.0
+    }
+
+    fn moment(&self, time: u64) -> i64 {
+        time as i64 - self.zero as i64
+    }
+
+    fn call(&self, at: usize, moment: &Moment) -> Option<Value> {
+        let call = self.found.path.calls().get(moment.call as usize)?;
+        let (path, saving) = self.on_path.get(&What::Call(moment.call)).copied().unwrap_or_default();
+        let name = gpuflame_export::compose::call(&self.found.explained.profile, call.context);
+        self.is_shown(call.begin, call.end).then(|| {
+            json!({
+                "id": call_id(moment.call), "kind": "call", "name": name, "thread": call.thread.0,
+                "start_ns": self.moment(call.begin), "end_ns": self.moment(call.end),
+                "slack_ns": self.found.path.slack(at), "on_path_ns": path, "saving_ns": saving,
+            })
+        })
+    }
+
+    fn work(&self, at: usize, moment: &Moment, begin: Option<usize>) -> Option<Value> {
+        let instruction = self.found.list.get(moment.instruction);
+        let (start, end) = instruction.ran?;
+        let what = What::Instruction(moment.instruction);
+        let (path, saving) = self.on_path.get(&what).copied().unwrap_or_default();
+        let decided = begin.and_then(|begin| self.found.path.deciding_edge(begin));
+        let kind = match instruction.kind {
+            InstructionKind::Graph => "graph",
+            _ => "work",
+        };
+        self.is_shown(start.0, end.0).then(|| {
+            json!({
+                "id": instruction_id(moment.instruction), "kind": kind,
+                "name": self.found.names().instruction(moment.instruction),
+                "correlation": self.found.list.rows().source_id(instruction.correlation),
+                "device": instruction.device.map(|device| device.0),
+                "stream": instruction.stream.map(|stream| stream.0),
+                "start_ns": self.moment(start.0), "end_ns": self.moment(end.0),
+                "decided_by": decided.map(|edge| edge.kind.word()),
+                "slack_ns": self.found.path.slack(at), "on_path_ns": path, "saving_ns": saving,
+            })
+        })
+    }
+
+    fn is_marker(&self, moment: &Moment) -> bool {
+        let instruction = self.found.list.get(moment.instruction);
+        matches!(instruction.kind, InstructionKind::Record | InstructionKind::Wait)
+    }
+
+    fn marker(&self, at: usize, moment: &Moment) -> Option<Value> {
+        let instruction = self.found.list.get(moment.instruction);
+        self.is_shown(moment.time, moment.time).then(|| {
+            json!({
+                "id": instruction_id(moment.instruction), "kind": instruction.kind.word(),
+                "correlation": self.found.list.rows().source_id(instruction.correlation),
+                "device": instruction.device.map(|device| device.0),
+                "stream": instruction.stream.map(|stream| stream.0),
+                "start_ns": self.moment(moment.time), "end_ns": self.moment(moment.time),
+                "slack_ns": self.found.path.slack(at),
+            })
+        })
+    }
+
+    /// Calls `each` with every edge between two nodes that are shown. Edges inside a node are its duration.
+    fn each_edge(&self, each: &mut dyn FnMut(Value) -> Result<()>) -> Result<()> {
+        let moments = self.found.path.moments();
+        for (at, edge) in self.found.path.edges().iter().enumerate() {
+            let Edge { from, to, kind, lag } = *edge;
+            let (cause, effect) = (&moments[from as usize], &moments[to as usize]);
+            let (cause_id, effect_id) = (node_id(cause), node_id(effect));
+            if cause_id == effect_id || kind == EdgeKind::Work {
+                continue;
+            }
+            if !self.is_shown(cause.time, cause.time) || !self.is_shown(effect.time, effect.time) {
+                continue;
+            }
+            let slack = self.found.path.slack(to as usize) + (effect.time - cause.time - lag);
+            each(json!({
+                "from": cause_id, "from_moment": moment_word(cause.kind),
+                "to": effect_id, "to_moment": moment_word(effect.kind),
+                "kind": kind.word(), "inferred": kind.is_inferred(), "lag_ns": lag, "slack_ns": slack,
+                "decided": self.found.path.decided(at),
+            }))?;
+        }
+        Ok(())
+    }
+
+    fn write_json(&self, out: &mut dyn Write) -> Result<()> {
+        let (from, to) = self.found.path.window();
+        let facts = json!({ "start_ns": from, "duration_ns": to - from });
+        write!(out, "{{\"schema\":1,\"facts\":{facts},\n\"nodes\":[")?;
+        write_list(out, |each| self.each_node(each))?;
+        write!(out, "],\n\"edges\":[")?;
+        write_list(out, |each| self.each_edge(each))?;
+        write!(out, "],\n\"path\":[")?;
+        write_list(out, |each| {
+            for part in self.found.path.parts().iter().filter(|part| self.is_shown(part.start, part.end)) {
+                let node = match part.what {
+                    What::Instruction(number) => Some(instruction_id(number)),
+                    What::Call(at) | What::Between(_, at) => Some(call_id(at)),
+                    What::Nothing => None,
+                };
+                each(json!({
+                    "start_ns": self.moment(part.start), "duration_ns": part.end - part.start,
+                    "class": part.class.word(), "node": node, "saving_ns": part.saving,
+                }))?;
+            }
+            Ok(())
+        })?;
+        writeln!(out, "]}}")?;
+        Ok(())
+    }
+
+    /// Writes the graph for Graphviz: nodes on the path are filled.
+    fn write_dot(&self, out: &mut dyn Write) -> Result<()> {
+        writeln!(out, "digraph dependencies {{\n  rankdir=LR;\n  node [shape=box, fontsize=10];")?;
+        self.each_node(&mut |node| {
+            let name = node["name"].as_str().or(node["kind"].as_str()).unwrap_or_default();
+            let time = node["end_ns"].as_i64().unwrap_or(0) - node["start_ns"].as_i64().unwrap_or(0);
+            let style = if node["on_path_ns"].as_u64().unwrap_or(0) > 0 {
+                ", style=filled, fillcolor=\"#f4a582\""
+            } else {
+                ""
+            };
+            let label = escaped(&format!("{name}\n{}", format_nanos(time.unsigned_abs())));
+            let id = node["id"].as_str().unwrap_or_default();
+            Ok(writeln!(out, "  {id} [label=\"{label}\"{style}];")?)
+        })?;
+        self.each_edge(&mut |edge| {
+            let text = |key: &str| edge[key].as_str().unwrap_or_default().to_owned();
+            let style = match (edge["decided"] == true, edge["inferred"] == true) {
+                (true, _) => ", penwidth=2",
+                (false, true) => ", style=dotted",
+                (false, false) => ", style=dashed",
+            };
+            let (from, to, kind) = (text("from"), text("to"), text("kind"));
+            Ok(writeln!(out, "  {from} -> {to} [label=\"{kind}\", fontsize=8{style}];")?)
+        })?;
+        writeln!(out, "}}")?;
+        Ok(())
+    }
+}
+
+/// Writes the elements of a list, one per line.
+fn write_list(
+    out: &mut dyn Write,
+    each: impl FnOnce(&mut dyn FnMut(Value) -> Result<()>) -> Result<()>,
+) -> Result<()> {
+    let mut is_first = true;
+    each(&mut |value| {
+        let comma = if std::mem::replace(&mut is_first, false) { "\n" } else { ",\n" };
+        Ok(write!(out, "{comma}{value}")?)
+    })
+}
+
+/// Positions of the begins of work, by instruction.
+fn begins(moments: &[Moment]) -> HashMap<u32, usize> {
+    let begins = moments.iter().enumerate().filter(|(_, moment)| moment.kind == MomentKind::Begin);
+    begins.map(|(at, moment)| (moment.instruction, at)).collect()
+}
+
+fn call_id(at: u32) -> String {
+    format!("c{at}")
+}
+
+fn instruction_id(number: u32) -> String {
+    format!("i{number}")
+}
+
+fn node_id(moment: &Moment) -> String {
+    match moment.kind {
+        MomentKind::CallBegin | MomentKind::CallEnd => call_id(moment.call),
+        _ => instruction_id(moment.instruction),
+    }
+}
+
+fn moment_word(kind: MomentKind) -> &'static str {
+    match kind {
+        MomentKind::CallBegin | MomentKind::Begin | MomentKind::Reached => "begin",
+        MomentKind::CallEnd | MomentKind::End | MomentKind::GraphEnd => "end",
+    }
+}
+
+/// A text inside quotes of Graphviz.
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}

@@ -1,0 +1,199 @@
+//! Names, stacks and reasons of the parts of a critical path, in words.
+
+use std::borrow::Cow;
+
+use super::top::own_frame;
+use gpuflame_export::compose::{call, stack_names};
+use gpuflame_export::{NameFolding, clean_frame, work_name};
+use gpuflame_model::profile::{Profile, SampleSite};
+use gpuflame_model::record::{ContextId, ThreadId};
+use gpuflame_offline::analysis::{
+    CriticalPath, EdgeKind, Instruction, InstructionDetail, InstructionKind, InstructionList, PathClass,
+    PathPart, Unexplained, What,
+};
+
+/// Everything that is needed to name a part.
+#[derive(Clone, Copy)]
+pub(super) struct PathNames<'a> {
+    pub(super) path: &'a CriticalPath,
+    pub(super) list: &'a InstructionList,
+    pub(super) profile: &'a Profile,
+}
+
+impl<'a> PathNames<'a> {
+    /// Name of what happens: a kernel, a call, or the calls around a stretch of the host.
+    pub(super) fn name(self, part: &PathPart) -> Cow<'a, str> {
+        match part.what {
+            What::Instruction(number) => self.instruction(number),
+            What::Call(at) => self.call(at).into(),
+            What::Between(after, before) => {
+                format!("from {} to {}", self.call(after), self.call(before)).into()
+            }
+            What::Nothing => "".into(),
+        }
+    }
+
+    /// Name of an instruction: its work, or its call.
+    pub(super) fn instruction(self, number: u32) -> Cow<'a, str> {
+        let instruction = self.list.get(number);
+        match instruction.detail {
+            InstructionDetail::Work { activity, .. } => match activity.work() {
+                work if instruction.kind != InstructionKind::Graph => work_name(self.profile, work),
+                _ => "graph".into(),
+            },
+            InstructionDetail::Graph { nodes: Some(nodes), .. } => format!("graph of {nodes} nodes").into(),
+            _ => match instruction.call {
+                Some(issued) => call(self.profile, issued.context).into(),
+                None => instruction.kind.word().into(),
+            },
+        }
+    }
+
+    fn call(self, at: u32) -> &'a str {
+        self.path.calls().get(at as usize).map_or("[no call]", |host| call(self.profile, host.context))
+    }
+
+    /// The stack under which the part is drawn; `None` if it has none.
+    pub(super) fn site(self, part: &PathPart) -> Option<SampleSite> {
+        let host = |at: u32| self.path.calls().get(at as usize);
+        let context = match part.what {
+            What::Instruction(number) => self.context(&self.list.get(number)),
+            What::Call(at) => host(at).map(|host| host.context),
+            What::Between(after, before) => {
+                let (after, before) = (host(after)?, host(before)?);
+                let thread = (after.thread != before.thread).then_some(after.thread);
+                return Some(SampleSite::Between { after: after.context, thread, before: before.context });
+            }
+            What::Nothing => None,
+        };
+        context.filter(|context| self.has_stack(*context)).map(SampleSite::Context)
+    }
+
+    fn context(self, instruction: &Instruction<'_>) -> Option<ContextId> {
+        instruction.call.map(|issued| issued.context)
+    }
+
+    fn has_stack(self, context: ContextId) -> bool {
+        context != ContextId::NONE && self.profile.context(context).is_some()
+    }
+
+    /// Innermost function of the user's code.
+    pub(super) fn function(self, part: &PathPart) -> Option<String> {
+        let names = NameFolding::default();
+        match self.site(part)? {
+            // Of a stretch between two calls, the function that made the second is known to have run.
+            SampleSite::Between { before, .. } => own_frame(self.profile, SampleSite::Context(before), names),
+            site => own_frame(self.profile, site, names),
+        }
+    }
+
+    /// Thread that a part of the host belongs to.
+    pub(super) fn thread(self, part: &PathPart) -> Option<ThreadId> {
+        match part.what {
+            What::Call(at) | What::Between(_, at) => {
+                self.path.calls().get(at as usize).map(|host| host.thread)
+            }
+            _ => None,
+        }
+    }
+
+    /// GPU and stream of a part of a GPU.
+    pub(super) fn stream(self, part: &PathPart) -> Option<(u32, u32)> {
+        match part.what {
+            What::Instruction(number) => {
+                let instruction = self.list.get(number);
+                Some((instruction.device?.0, instruction.stream?.0))
+            }
+            _ => None,
+        }
+    }
+
+    /// The frames under which the part is drawn, as a folded line.
+    pub(super) fn folded(self, part: &PathPart) -> String {
+        let mut frames = match self.site(part) {
+            Some(site) => stack_names(self.profile, site),
+            None => Vec::new(),
+        };
+        let name = self.name(part);
+        match part.class {
+            PathClass::Kernel => frames.push(format!("[GPU_Kernel]{name}").into()),
+            PathClass::Memory => frames.push(format!("[GPU_Memcpy {name}]").into()),
+            PathClass::Graph => frames.push("[GPU_Graph]".into()),
+            PathClass::Call => frames.push("[call]".into()),
+            PathClass::Return => frames.push("[return after waiting]".into()),
+            PathClass::Host => frames.push("[host]".into()),
+            PathClass::HandOff => frames.push("[hand-off between threads]".into()),
+            PathClass::Launch => frames.push(format!("[launch of {name}]").into()),
+            PathClass::Gap => frames.push(format!("[gap before {name}]").into()),
+            PathClass::Unexplained(why) => frames.push(format!("[unexplained: {}]", why_words(why)).into()),
+        }
+        let cleaned: Vec<_> = frames.iter().map(|frame| clean_frame(frame)).collect();
+        cleaned.join(";")
+    }
+
+    /// Says why the part begins where the one before it ends.
+    pub(super) fn reason(self, before: Option<&PathPart>, part: &PathPart) -> String {
+        let name = self.name(part);
+        let last = before.map(|before| self.name(before)).unwrap_or_default();
+        match part.class {
+            PathClass::Call if part.reason.is_none_or(|kind| kind != EdgeKind::Launch) => {
+                "the thread's next call".to_owned()
+            }
+            PathClass::Call => format!("the call that launched {}", self.launched_by(part)),
+            PathClass::Return => format!("the call had waited for {last}"),
+            PathClass::Host => "the thread ran between two calls".to_owned(),
+            PathClass::HandOff => "the other thread had to finish first (inferred)".to_owned(),
+            PathClass::Launch => format!("{name} was launched, and found its stream free"),
+            PathClass::Gap => format!("{name} came next: {}", reason_words(part.reason)),
+            PathClass::Unexplained(why) => why_words(why).to_owned(),
+            PathClass::Kernel | PathClass::Memory | PathClass::Graph => match part.reason {
+                None => "it began".to_owned(),
+                Some(EdgeKind::Launch) => "it had waited for its launch only".to_owned(),
+                Some(kind) => format!("it had waited for {last}: {}", reason_words(Some(kind))),
+            },
+        }
+    }
+
+    fn launched_by(self, part: &PathPart) -> &'static str {
+        match part.what {
+            What::Call(_) => "the next work",
+            _ => "work",
+        }
+    }
+}
+
+/// The rule that connects two parts, in words.
+pub(super) fn reason_words(kind: Option<EdgeKind>) -> &'static str {
+    match kind {
+        None => "nothing was between them",
+        Some(EdgeKind::Work) => "it is one piece of work",
+        Some(EdgeKind::Call) => "it is one call",
+        Some(EdgeKind::Host) => "order of the thread",
+        Some(EdgeKind::HandOff) => "order between threads (inferred)",
+        Some(EdgeKind::Launch) => "its launch",
+        Some(EdgeKind::Stream) => "order of the stream",
+        Some(EdgeKind::Programmatic) => "programmatic launch",
+        Some(EdgeKind::Event) => "wait for an event",
+        Some(EdgeKind::DefaultStream) => "order of the default stream (inferred)",
+        Some(EdgeKind::GraphLaunch) => "launch of its graph",
+        Some(EdgeKind::GraphNode) => "order in the graph (inferred)",
+        Some(EdgeKind::SameGraph) => "previous launch of the graph",
+        Some(EdgeKind::InferredOrder) => "work of its stream ended just before (inferred)",
+        Some(EdgeKind::InferredEvent) => "work of another stream ended just before (inferred)",
+        Some(EdgeKind::Wait) => "the call waited for it",
+        Some(EdgeKind::InferredWait) => "the call waited for it (inferred)",
+    }
+}
+
+/// Why a part is not explained, in words.
+pub(super) fn why_words(why: Unexplained) -> &'static str {
+    match why {
+        Unexplained::BeforeRecords => "before the first record of the path",
+        Unexplained::EarlierWork => "no earlier work of the stream is recorded",
+        Unexplained::NoLaunch => "the launch is not recorded",
+        Unexplained::FirstUse => "first use of the kernel, which may have been loaded",
+        Unexplained::GraphEdges => "the edges of the graph are not recorded",
+        Unexplained::NoWaitRecords => "waits for events are not recorded",
+        Unexplained::Other => "all that is recorded was done before",
+    }
+}

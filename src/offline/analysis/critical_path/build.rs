@@ -1,0 +1,488 @@
+//! Builds the dependency graph of a run from its instructions.
+
+use std::collections::{BTreeMap, HashSet};
+
+use super::super::instructions::{
+    AfterReason, Instruction, InstructionDetail, InstructionKind, InstructionList,
+};
+use super::super::states::StreamKey;
+use super::graph::{EdgeKind, Graph, HostCall, Moment, MomentId, MomentKind, NO_CALL};
+use super::inferred::{End, add_inferred_edges};
+use super::lags::{Lags, Submitted};
+use gpuflame_model::profile::Profile;
+use gpuflame_model::record::{CorrelationId, IdMap, StreamId, ThreadId};
+
+/// Number that CUPTI gives to the legacy default stream of a context.
+const DEFAULT_STREAM: StreamId = StreamId(7);
+
+/// Time in ns by which launches that wait for nothing else differ: 1 us on an H100.
+const MAX_LAUNCH_SCATTER_NS: u64 = 1_000;
+
+/// Moments of an instruction on the GPU.
+#[derive(Clone, Copy, Debug)]
+struct OnGpu {
+    /// When it begins; for records and waits, when the stream reaches it.
+    begin: MomentId,
+    /// When it is done.
+    end: MomentId,
+    kind: InstructionKind,
+}
+
+/// Instruction that does nothing on a GPU.
+const NOT_ON_GPU: OnGpu = OnGpu { begin: u32::MAX, end: u32::MAX, kind: InstructionKind::Launch };
+
+/// Builds the graph while it looks at the instructions in order.
+pub(super) struct Builder<'a> {
+    list: &'a InstructionList,
+    profile: &'a Profile,
+    pub(super) graph: Graph,
+    lags: Lags,
+    /// Calls by thread and start.
+    calls: IdMap<(ThreadId, u64), u32>,
+    /// Calls by correlation id, for waits whose row does not name the call.
+    calls_by_id: IdMap<CorrelationId, u32>,
+    /// By instruction.
+    on_gpu: Vec<OnGpu>,
+    call_of: Vec<u32>,
+    /// End of the last work of each stream.
+    last_work: BTreeMap<StreamKey, MomentId>,
+    /// Streams that do not wait for the default stream of their context.
+    exempt: HashSet<StreamKey>,
+    /// Ends of GPU work, for dependencies that are inferred from times.
+    ends: Vec<End>,
+    /// Streams of the begins of work and graph launches.
+    stream_of: Vec<(MomentId, StreamKey)>,
+    has_waits: bool,
+    /// Calls that wait for unknown work.
+    unknown_waits: Vec<u32>,
+    /// Calls that wait, with the time at which the last of the awaited work ends.
+    pub(super) waits: IdMap<u32, u64>,
+    /// Nodes of graphs: the number of the launch, begin and end.
+    nodes: Vec<(u32, MomentId, MomentId)>,
+}
+
+impl<'a> Builder<'a> {
+    pub(super) fn new(list: &'a InstructionList, profile: &'a Profile) -> Self {
+        Self {
+            list,
+            profile,
+            graph: Graph::default(),
+            lags: Lags::default(),
+            calls: IdMap::default(),
+            calls_by_id: IdMap::default(),
+            on_gpu: Vec::new(),
+            call_of: Vec::new(),
+            last_work: BTreeMap::new(),
+            exempt: HashSet::new(),
+            ends: Vec::new(),
+            stream_of: Vec::new(),
+            has_waits: false,
+            unknown_waits: Vec::new(),
+            waits: IdMap::default(),
+            nodes: Vec::new(),
+        }
+    }
+
+    /// Adds all instructions.
+    pub(super) fn build(&mut self) {
+        let count = self.list.len() as u32;
+        self.on_gpu.reserve(self.list.len());
+        let mut ends = BTreeMap::new();
+        for number in 0..count {
+            let instruction = self.list.get(number);
+            self.has_waits |= matches!(instruction.kind, InstructionKind::Wait | InstructionKind::Record);
+            self.add_call(&instruction);
+            self.note_lags(&instruction);
+            self.note_exempt(&instruction, &mut ends);
+        }
+        self.lags.finish();
+        for number in 0..count {
+            let instruction = self.list.get(number);
+            let on_gpu = self.add_gpu(&instruction);
+            self.on_gpu.push(on_gpu);
+            self.add_host_waits(&instruction);
+        }
+        self.ends.sort_unstable();
+        self.add_unknown_waits();
+        self.add_graph_edges();
+        add_inferred_edges(&mut self.graph, &self.ends, &self.stream_of, self.has_waits);
+    }
+
+    /// Adds the call of an instruction, if it is new.
+    fn add_call(&mut self, instruction: &Instruction<'_>) {
+        let known = instruction.call.and_then(|call| {
+            let thread = self.profile.context(call.context)?.thread;
+            let at = self.graph.calls.len() as u32;
+            let at = *self.calls.entry((thread, call.time.0)).or_insert(at);
+            if at as usize == self.graph.calls.len() {
+                let end = call.time.0.saturating_add(call.duration.unwrap_or(0));
+                let number = instruction.number;
+                let moment = |time, kind| Moment { call: at, ..Moment::of_gpu(time, kind, number) };
+                let begin = self.graph.add_moment(moment(call.time.0, MomentKind::CallBegin));
+                let done = self.graph.add_moment(moment(end, MomentKind::CallEnd));
+                let moments = (begin, done);
+                let (begin, context) = (call.time.0, call.context);
+                self.graph.calls.push(HostCall { begin, end, context, thread, moments });
+            }
+            self.calls_by_id.insert(instruction.correlation, at);
+            Some(at)
+        });
+        self.call_of.push(known.unwrap_or(NO_CALL));
+    }
+
+    fn note_lags(&mut self, instruction: &Instruction<'_>) {
+        let (Some(call), Some((begin, _))) = (instruction.call, instruction.ran) else { return };
+        if is_node(instruction) {
+            return;
+        }
+        if let Some(submitted) = Submitted::of(instruction.kind)
+            && let Some(lag) = begin.0.checked_sub(call.time.0)
+        {
+            self.lags.note(submitted, lag);
+        }
+    }
+
+    /// Notes streams that ran beside the default stream of their context although one was submitted after the other. `ends`
+    /// are the ends of the last work of each stream.
+    fn note_exempt(&mut self, instruction: &Instruction<'_>, ends: &mut BTreeMap<StreamKey, u64>) {
+        let (Some(key), Some((begin, end))) = (key_of(instruction), instruction.ran) else { return };
+        let default: StreamKey = (key.0, key.1, DEFAULT_STREAM);
+        let runs_beside = |end: u64| end > begin.0;
+        if key == default {
+            let of_context = ends.range((key.0, key.1, StreamId(0))..=(key.0, key.1, StreamId(u32::MAX)));
+            let beside = of_context.filter(|(other, end)| **other != key && runs_beside(**end));
+            self.exempt.extend(beside.map(|(other, _)| *other));
+        } else if ends.get(&default).is_some_and(|end| runs_beside(*end)) {
+            self.exempt.insert(key);
+        }
+        let last = ends.entry(key).or_default();
+        *last = end.0.max(*last);
+    }
+
+    fn call(&self, number: u32) -> Option<&HostCall> {
+        self.graph.calls.get(self.call_of[number as usize] as usize)
+    }
+
+    /// Adds the moments of an instruction on the GPU, and the edges that lead to them.
+    fn add_gpu(&mut self, instruction: &Instruction<'_>) -> OnGpu {
+        let (number, kind) = (instruction.number, instruction.kind);
+        let moment = |time, kind| Moment::of_gpu(time, kind, number);
+        match (kind, instruction.ran) {
+            (InstructionKind::Launch | InstructionKind::Synchronize, _) => NOT_ON_GPU,
+            (InstructionKind::Record | InstructionKind::Wait, _) | (InstructionKind::Graph, None) => {
+                let reached = self.add_reached(instruction, u64::MAX);
+                reached.map_or(NOT_ON_GPU, |reached| OnGpu { begin: reached, end: reached, kind })
+            }
+            (_, None) => {
+                self.graph.untimed += 1;
+                let reached = self.add_reached(instruction, u64::MAX);
+                reached.map_or(NOT_ON_GPU, |reached| OnGpu { begin: reached, end: reached, kind })
+            }
+            (_, Some((begin, end))) if is_graph_of_nodes(instruction) => {
+                let Some(reached) = self.add_reached(instruction, begin.0) else { return NOT_ON_GPU };
+                let done = self.graph.add_moment(moment(end.0, MomentKind::GraphEnd));
+                self.note_end(instruction, reached, done);
+                self.note_last_work(instruction, done);
+                OnGpu { begin: reached, end: done, kind }
+            }
+            (_, Some((begin, end))) => {
+                let began = self.graph.add_moment(moment(begin.0, MomentKind::Begin));
+                let done = self.graph.add_moment(moment(end.0, MomentKind::End));
+                self.graph.add_edge(began, done, EdgeKind::Work, end.0 - begin.0);
+                if is_node(instruction) {
+                    self.add_node_edges(instruction, began, done);
+                } else {
+                    self.note_end(instruction, began, done);
+                    self.add_work_edges(instruction, began, done);
+                    self.note_last_work(instruction, done);
+                }
+                OnGpu { begin: began, end: done, kind }
+            }
+        }
+    }
+
+    fn note_end(&mut self, instruction: &Instruction<'_>, begin: MomentId, end: MomentId) {
+        let stream = key_of(instruction);
+        self.ends.push(End { time: self.graph.time(end), moment: end, stream });
+        self.stream_of.extend(stream.map(|stream| (begin, stream)));
+    }
+
+    /// Adds the moment at which a stream reaches a record or a wait: the earliest at which all before it is done. A graph
+    /// launch is reached at `latest`, when its first node begins. Returns `None` if nothing is before it.
+    fn add_reached(&mut self, instruction: &Instruction<'_>, latest: u64) -> Option<MomentId> {
+        let mut causes: Vec<(MomentId, EdgeKind, u64)> = Vec::new();
+        if let Some(call) = self.call(instruction.number) {
+            let lag = match instruction.kind {
+                InstructionKind::Graph => self.launch_lag(call, Submitted::Graph, latest),
+                _ => 0,
+            };
+            causes.push((call.moments.0, EdgeKind::Launch, lag));
+        }
+        for after in instruction.after {
+            let kind = match after.reason {
+                AfterReason::Stream => EdgeKind::Stream,
+                AfterReason::Event => EdgeKind::Event,
+                AfterReason::SameGraph => EdgeKind::SameGraph,
+                AfterReason::Graph | AfterReason::Context => continue,
+            };
+            let before = self.on_gpu[after.number as usize];
+            if before.end != u32::MAX {
+                causes.push((before.end, kind, 0));
+            }
+        }
+        if instruction.kind == InstructionKind::Graph {
+            let ends = self.default_stream_ends(instruction);
+            let ends = ends.into_iter().filter(|end| self.graph.time(*end) <= latest);
+            causes.extend(ends.map(|end| (end, EdgeKind::DefaultStream, 0)));
+        }
+        let times = causes.iter().map(|(from, _, lag)| self.graph.time(*from).saturating_add(*lag));
+        let time = if latest == u64::MAX { times.max()? } else { latest };
+        let reached = self.graph.add_moment(Moment::of_gpu(time, MomentKind::Reached, instruction.number));
+        for (from, kind, lag) in causes {
+            self.graph.add_edge(from, reached, kind, lag);
+        }
+        Some(reached)
+    }
+
+    fn add_work_edges(&mut self, instruction: &Instruction<'_>, began: MomentId, done: MomentId) {
+        let mut launched = None;
+        if let Some(call) = self.call(instruction.number).copied() {
+            let start = self.graph.time(began);
+            let lag = Submitted::of(instruction.kind).map_or(0, |kind| self.launch_lag(&call, kind, start));
+            self.graph.add_edge(call.moments.0, began, EdgeKind::Launch, lag);
+            launched = Some(call.begin.saturating_add(lag));
+        }
+        for after in instruction.after {
+            match after.reason {
+                AfterReason::Stream => self.add_stream_edge(after.number, began, done, launched),
+                AfterReason::SameGraph => {
+                    let before = self.on_gpu[after.number as usize];
+                    if before.end != u32::MAX {
+                        self.graph.add_edge(before.end, began, EdgeKind::SameGraph, 0);
+                    }
+                }
+                AfterReason::Event | AfterReason::Graph | AfterReason::Context => {}
+            }
+        }
+        self.add_default_stream_edges(instruction, began);
+    }
+
+    /// Returns the time that a launch took at least until its work could begin, if the work began at `start`. If that was
+    /// after the call, the whole call was needed.
+    fn launch_lag(&self, call: &HostCall, kind: Submitted, start: u64) -> u64 {
+        let shortest = self.lags.launch(kind);
+        let whole = if start >= call.end { call.end - call.begin } else { 0 };
+        shortest.max(whole)
+    }
+
+    /// Adds the edge from the instruction before it on the stream. `launched` is the earliest begin according to the launch.
+    fn add_stream_edge(&mut self, before: u32, began: MomentId, done: MomentId, launched: Option<u64>) {
+        let before = self.last_that_takes_time(before);
+        let OnGpu { begin, end, kind } = self.on_gpu[before as usize];
+        if end == u32::MAX {
+            return;
+        }
+        if self.graph.time(end) <= self.graph.time(began) {
+            self.graph.add_edge(end, began, EdgeKind::Stream, 0);
+            return;
+        }
+        if kind == InstructionKind::Kernel && self.graph.time(begin) <= self.graph.time(began) {
+            // When the first kernel let the second one begin is not recorded. It decided if the launch was done before.
+            let recorded = self.graph.time(began) - self.graph.time(begin);
+            let start = self.graph.time(began);
+            let is_late = launched.is_none_or(|launched| start > launched + MAX_LAUNCH_SCATTER_NS);
+            let lag = if is_late { recorded } else { 0 };
+            self.graph.add_edge(begin, began, EdgeKind::Programmatic, lag);
+            // When the second kernel began to wait for the first one's end is not recorded. Its whole time after that end may
+            // depend on it.
+            if self.graph.time(end) <= self.graph.time(done) {
+                let lag = self.graph.time(done) - self.graph.time(end);
+                self.graph.add_edge(end, done, EdgeKind::Stream, lag);
+            }
+            return;
+        }
+        let (cause, effect) = (self.graph.moments[end as usize], self.graph.moments[began as usize]);
+        self.graph.contradict(cause, effect, EdgeKind::Stream);
+    }
+
+    /// Returns the instruction itself, or for the record of an event the work before it, because the record does not
+    /// hold the stream.
+    fn last_that_takes_time(&self, mut number: u32) -> u32 {
+        while self.on_gpu[number as usize].kind == InstructionKind::Record {
+            let before = self.list.get(number).after.iter().find(|after| after.reason == AfterReason::Stream);
+            let Some(before) = before else { break };
+            number = before.number;
+        }
+        number
+    }
+
+    /// Adds edges by the rule of default streams: work of the default stream waits for the other streams of its context, and
+    /// they for it. Streams that ever ran beside the default stream are exempt.
+    fn add_default_stream_edges(&mut self, instruction: &Instruction<'_>, began: MomentId) {
+        for end in self.default_stream_ends(instruction) {
+            self.graph.add_edge(end, began, EdgeKind::DefaultStream, 0);
+        }
+    }
+
+    /// Returns the ends of the work for which an instruction waits by the rule of default streams.
+    fn default_stream_ends(&self, instruction: &Instruction<'_>) -> Vec<MomentId> {
+        let Some(key) = key_of(instruction) else { return Vec::new() };
+        let default: StreamKey = (key.0, key.1, DEFAULT_STREAM);
+        match key == default {
+            true => {
+                let others =
+                    self.last_work.range((key.0, key.1, StreamId(0))..=(key.0, key.1, StreamId(u32::MAX)));
+                let others = others.filter(|(other, _)| **other != key && !self.exempt.contains(other));
+                others.map(|(_, end)| *end).collect()
+            }
+            false if self.exempt.contains(&key) => Vec::new(),
+            false => self.last_work.get(&default).copied().into_iter().collect(),
+        }
+    }
+
+    /// Adds the edges to a node of a graph: from the launch, and from the node of the same launch that ended last.
+    fn add_node_edges(&mut self, instruction: &Instruction<'_>, began: MomentId, done: MomentId) {
+        let launch = instruction.after.iter().find(|after| after.reason == AfterReason::Graph);
+        let Some(launch) = launch else {
+            if let Some(call) = self.call(instruction.number) {
+                self.graph.add_edge(call.moments.0, began, EdgeKind::Launch, 0);
+            }
+            return;
+        };
+        let reached = self.on_gpu[launch.number as usize].begin;
+        self.graph.add_edge(reached, began, EdgeKind::GraphLaunch, 0);
+        self.nodes.push((launch.number, began, done));
+    }
+
+    /// Adds edges between the nodes of each graph launch. The records do not have the edges of graphs, so the node that
+    /// ended last before a node began is taken for its cause.
+    fn add_graph_edges(&mut self) {
+        let mut nodes = std::mem::take(&mut self.nodes);
+        nodes.sort_unstable_by_key(|(launch, _, end)| (*launch, self.graph.time(*end), *end));
+        for of_launch in nodes.chunk_by(|a, b| a.0 == b.0) {
+            let launched = self.on_gpu[of_launch[0].0 as usize].end;
+            let numbers = of_launch.iter().map(|(_, _, end)| self.graph.moments[*end as usize].instruction);
+            self.graph.moments[launched as usize].rank = numbers.max().unwrap_or(0);
+            for &(launch, began, done) in of_launch {
+                self.graph.launch_of.insert(began, launch);
+                self.graph.launch_of.insert(done, launch);
+                self.graph.add_edge(done, launched, EdgeKind::GraphNode, 0);
+                let start = self.graph.time(began);
+                let before = of_launch.partition_point(|(_, _, end)| self.graph.time(*end) <= start);
+                // A node without length has ended at its own begin. Moments are numbered in the order of instructions.
+                let before = of_launch[..before].iter().rev().find(|(_, _, end)| *end < began);
+                if let Some((_, _, end)) = before {
+                    self.graph.add_edge(*end, began, EdgeKind::GraphNode, 0);
+                }
+            }
+        }
+    }
+
+    fn note_last_work(&mut self, instruction: &Instruction<'_>, end: MomentId) {
+        let mut note = |key: StreamKey| {
+            self.last_work.insert(key, end);
+        };
+        match instruction.detail {
+            InstructionDetail::Graph { streams: Some(streams), .. } => streams.iter().copied().for_each(note),
+            _ => {
+                if let Some(key) = key_of(instruction) {
+                    note(key);
+                }
+            }
+        }
+    }
+
+    /// Adds edges to the end of the call that waits for this instruction, or for other work.
+    fn add_host_waits(&mut self, instruction: &Instruction<'_>) {
+        match instruction.kind {
+            InstructionKind::Synchronize => self.add_synchronize(instruction),
+            // A copy that ends during its call made the call wait.
+            InstructionKind::Copy | InstructionKind::Fill if !is_node(instruction) => {
+                let at = self.call_of[instruction.number as usize];
+                let Some(call) = self.graph.calls.get(at as usize).copied() else { return };
+                let end = self.on_gpu[instruction.number as usize].end;
+                if instruction.ran.is_some() && self.graph.time(end) <= call.end {
+                    self.add_wait(at, end, EdgeKind::Wait);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn add_synchronize(&mut self, instruction: &Instruction<'_>) {
+        let own = self.call_of[instruction.number as usize];
+        let at = match own {
+            NO_CALL => self.calls_by_id.get(&instruction.correlation).copied().unwrap_or(NO_CALL),
+            own => own,
+        };
+        let InstructionDetail::Synchronize { waits_for, result, .. } = instruction.detail else { return };
+        // A query that finds the work done did not wait for it.
+        if at == NO_CALL || result != 0 || self.is_query(at) {
+            return;
+        }
+        let is_unknown = waits_for.is_none() && instruction.after.is_empty();
+        if is_unknown {
+            self.unknown_waits.push(at);
+            return;
+        }
+        let call = self.graph.calls[at as usize];
+        for after in instruction.after {
+            let end = self.on_gpu[after.number as usize].end;
+            if end != u32::MAX && self.graph.time(end) <= call.end {
+                self.add_wait(at, end, EdgeKind::Wait);
+            } else if end != u32::MAX {
+                let (cause, effect) =
+                    (self.graph.moments[end as usize], self.graph.moments[call.moments.1 as usize]);
+                self.graph.contradict(cause, effect, EdgeKind::Wait);
+            }
+        }
+    }
+
+    fn is_query(&self, call: u32) -> bool {
+        gpuflame_export::compose::call(self.profile, self.graph.calls[call as usize].context)
+            .contains("Query")
+    }
+
+    fn add_wait(&mut self, call: u32, end: MomentId, kind: EdgeKind) {
+        let HostCall { begin, moments, .. } = self.graph.calls[call as usize];
+        let time = self.graph.time(end);
+        self.graph.add_edge(end, moments.1, kind, 0);
+        if time > begin {
+            let until = self.waits.entry(call).or_insert(time);
+            *until = time.max(*until);
+        }
+    }
+
+    /// Adds edges for waits of which the records do not say for what: from the last work that ended during the call.
+    fn add_unknown_waits(&mut self) {
+        for call in std::mem::take(&mut self.unknown_waits) {
+            let HostCall { begin, end, .. } = self.graph.calls[call as usize];
+            let at = self.ends.partition_point(|one| one.time <= end);
+            if let Some(&last) = at.checked_sub(1).map(|at| &self.ends[at])
+                && last.time > begin
+            {
+                self.add_wait(call, last.moment, EdgeKind::InferredWait);
+            }
+        }
+    }
+}
+
+/// Whether the instruction is a node of a graph.
+pub(super) fn is_node(instruction: &Instruction<'_>) -> bool {
+    let is_of_launch = || instruction.after.iter().any(|after| after.reason == AfterReason::Graph);
+    match instruction.detail {
+        InstructionDetail::Work { activity, .. } => {
+            instruction.kind != InstructionKind::Graph && (activity.graph.0 != 0 || is_of_launch())
+        }
+        _ => false,
+    }
+}
+
+/// Whether the instruction is a graph launch whose nodes are instructions of their own.
+fn is_graph_of_nodes(instruction: &Instruction<'_>) -> bool {
+    matches!(instruction.detail, InstructionDetail::Graph { .. })
+}
+
+fn key_of(instruction: &Instruction<'_>) -> Option<StreamKey> {
+    Some((instruction.device?, instruction.context?, instruction.stream?))
+}

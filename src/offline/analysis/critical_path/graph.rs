@@ -1,0 +1,234 @@
+//! The dependency graph: moments of the host and of the GPUs, and edges that say how long after one moment another comes at
+//! the earliest.
+
+use std::collections::HashMap;
+
+use gpuflame_model::record::{ContextId, ThreadId};
+
+/// Position of a moment in [`Graph::moments`].
+pub(super) type MomentId = u32;
+
+/// What happens at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum MomentKind {
+    /// A call of the host begins.
+    CallBegin,
+    /// A stream reaches a record of an event, a wait for one, or a graph launch.
+    Reached,
+    /// GPU work begins.
+    Begin,
+    /// GPU work ends.
+    End,
+    /// The last node of a graph launch ends.
+    GraphEnd,
+    /// A call of the host ends.
+    CallEnd,
+}
+
+/// A moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// Time in ns since 1970.
+    pub time: u64,
+    /// What happens.
+    pub kind: MomentKind,
+    /// Number of the instruction; for calls, of the first instruction that the call issued.
+    pub instruction: u32,
+    /// Position of the call in [`Graph::calls`]; [`NO_CALL`] for moments of GPUs.
+    pub call: u32,
+    /// Order among moments of equal time: the number of the last instruction that it depends on.
+    pub(super) rank: u32,
+}
+
+impl Moment {
+    /// Creates a moment of a GPU.
+    pub(super) fn of_gpu(time: u64, kind: MomentKind, instruction: u32) -> Self {
+        Self { time, kind, instruction, call: NO_CALL, rank: instruction }
+    }
+}
+
+/// Stands for no call.
+pub(super) const NO_CALL: u32 = u32::MAX;
+
+/// Why a moment cannot come before another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum EdgeKind {
+    /// The GPU works.
+    Work,
+    /// The call runs.
+    Call,
+    /// The thread runs between two calls.
+    Host,
+    /// Another thread has to finish first. Inferred from the times of calls.
+    HandOff,
+    /// The call submits the work.
+    Launch,
+    /// Work before it on the stream.
+    Stream,
+    /// The kernel before it has begun, and lets a programmatic launch begin.
+    Programmatic,
+    /// A record of an event.
+    Event,
+    /// Work of a default stream, or for the default stream work of another. Inferred from the times.
+    DefaultStream,
+    /// The launch of the graph.
+    GraphLaunch,
+    /// A node before it in the graph. Inferred from the times.
+    GraphNode,
+    /// The previous launch of the same graph.
+    SameGraph,
+    /// Work of the same stream that ended just before, although the calls were in another order. Inferred from the times.
+    InferredOrder,
+    /// Work of another stream that ended just before. Inferred, if the waits of streams are not recorded.
+    InferredEvent,
+    /// The call waits for GPU work.
+    Wait,
+    /// The call waits, and the records do not say for what: the last work that ended during the call.
+    InferredWait,
+}
+
+impl EdgeKind {
+    /// Word for tables.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Work => "work",
+            Self::Call => "call",
+            Self::Host => "host",
+            Self::HandOff => "hand_off",
+            Self::Launch => "launch",
+            Self::Stream => "stream",
+            Self::Programmatic => "programmatic",
+            Self::Event => "event",
+            Self::DefaultStream => "default_stream",
+            Self::GraphLaunch => "graph_launch",
+            Self::GraphNode => "graph_node",
+            Self::SameGraph => "same_graph",
+            Self::InferredOrder => "inferred_order",
+            Self::InferredEvent => "inferred_event",
+            Self::Wait => "wait",
+            Self::InferredWait => "inferred_wait",
+        }
+    }
+
+    /// Whether the edge follows from times, and not from a record.
+    pub fn is_inferred(self) -> bool {
+        use EdgeKind::*;
+        matches!(self, HandOff | DefaultStream | GraphNode | InferredOrder | InferredEvent | InferredWait)
+    }
+}
+
+/// An edge: `to` comes at least `lag` ns after `from`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Edge {
+    /// The earlier moment.
+    pub from: u32,
+    /// The later moment.
+    pub to: u32,
+    /// Why.
+    pub kind: EdgeKind,
+    /// Minimum time between the moments, in ns.
+    pub lag: u64,
+}
+
+/// A call of the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostCall {
+    /// Start in ns since 1970.
+    pub begin: u64,
+    /// End in ns since 1970; the start if it is unknown.
+    pub end: u64,
+    /// Stack.
+    pub context: ContextId,
+    /// Thread.
+    pub thread: ThreadId,
+    /// The moments.
+    pub(super) moments: (MomentId, MomentId),
+}
+
+/// Two records that contradict each other: an effect comes before its cause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Contradiction {
+    /// Number of the instruction that is the cause.
+    pub cause: u32,
+    /// Number of the instruction that is the effect.
+    pub effect: u32,
+    /// Why the effect has to come later.
+    pub kind: EdgeKind,
+    /// Time by which it comes too early, in ns.
+    pub nanos: u64,
+}
+
+/// The graph.
+#[derive(Debug, Default)]
+pub(super) struct Graph {
+    pub(super) moments: Vec<Moment>,
+    pub(super) edges: Vec<Edge>,
+    pub(super) calls: Vec<HostCall>,
+    /// Number of edges that were left out because the effect comes before the cause.
+    pub(super) contradicted: u64,
+    /// The worst of them.
+    pub(super) worst: Option<Contradiction>,
+    /// Number of pieces of work without times, which are not in the graph.
+    pub(super) untimed: u64,
+    /// Number of the graph launch, by moment of a node.
+    pub(super) launch_of: HashMap<MomentId, u32>,
+}
+
+impl Graph {
+    pub(super) fn add_moment(&mut self, moment: Moment) -> MomentId {
+        self.moments.push(moment);
+        self.moments.len() as u32 - 1
+    }
+
+    pub(super) fn time(&self, id: MomentId) -> u64 {
+        self.moments[id as usize].time
+    }
+
+    /// Adds an edge, unless the times contradict it. A lag that is longer than the recorded time is shortened.
+    pub(super) fn add_edge(&mut self, from: MomentId, to: MomentId, kind: EdgeKind, lag: u64) {
+        let (cause, effect) = (self.moments[from as usize], self.moments[to as usize]);
+        if cause.time > effect.time {
+            self.contradict(cause, effect, kind);
+            return;
+        }
+        let lag = lag.min(effect.time - cause.time);
+        self.edges.push(Edge { from, to, kind, lag });
+    }
+
+    pub(super) fn contradict(&mut self, cause: Moment, effect: Moment, kind: EdgeKind) {
+        let nanos = cause.time - effect.time;
+        self.contradicted += 1;
+        if self.worst.is_none_or(|worst| nanos > worst.nanos) {
+            let (cause, effect) = (cause.instruction, effect.instruction);
+            self.worst = Some(Contradiction { cause, effect, kind, nanos });
+        }
+    }
+
+    /// Sorts the moments so that every edge leads to a later position. Moments of equal time are in the order in which
+    /// instructions depend on each other.
+    pub(super) fn sort(&mut self) {
+        let mut order: Vec<MomentId> = (0..self.moments.len() as u32).collect();
+        order.sort_by_key(|id| {
+            let moment = self.moments[*id as usize];
+            (moment.time, moment.rank, moment.kind)
+        });
+        let mut position = vec![0; order.len()];
+        for (at, id) in (0_u32..).zip(&order) {
+            position[*id as usize] = at;
+        }
+        self.launch_of = std::mem::take(&mut self.launch_of)
+            .into_iter()
+            .map(|(moment, launch)| (position[moment as usize], launch))
+            .collect();
+        self.moments = order.iter().map(|id| self.moments[*id as usize]).collect();
+        for edge in &mut self.edges {
+            (edge.from, edge.to) = (position[edge.from as usize], position[edge.to as usize]);
+        }
+        for call in &mut self.calls {
+            call.moments = (position[call.moments.0 as usize], position[call.moments.1 as usize]);
+        }
+        // An edge between moments of one time in the wrong order would close a circle. It says nothing about time.
+        self.edges.retain(|edge| edge.from < edge.to);
+        self.edges.sort_unstable_by_key(|edge| (edge.to, edge.from, edge.kind));
+    }
+}

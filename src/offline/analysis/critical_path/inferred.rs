@@ -1,0 +1,53 @@
+//! Dependencies that follow from times alone, where the recorded ones leave a long delay unexplained.
+
+use super::super::states::StreamKey;
+use super::graph::{EdgeKind, Graph, MomentId};
+use super::path::MAX_LATENCY_NS;
+
+/// Maximum number of ends before a begin among which its cause is looked for.
+const MAX_CANDIDATES: usize = 64;
+
+/// An end of GPU work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct End {
+    pub(super) time: u64,
+    pub(super) moment: MomentId,
+    pub(super) stream: Option<StreamKey>,
+}
+
+/// Adds an edge to each begin that comes late although everything recorded was done: from the work of the same stream that
+/// ended just before it, or, if no waits of streams are recorded, from work of another stream of the GPU. `ends` is sorted;
+/// `stream_of` are the streams of begins.
+pub(super) fn add_inferred_edges(
+    graph: &mut Graph,
+    ends: &[End],
+    stream_of: &[(MomentId, StreamKey)],
+    has_waits: bool,
+) {
+    let mut earliest = vec![0; graph.moments.len()];
+    for edge in &graph.edges {
+        let time = graph.time(edge.from).saturating_add(edge.lag);
+        let known: &mut u64 = &mut earliest[edge.to as usize];
+        *known = time.max(*known);
+    }
+    for &(begin, stream) in stream_of {
+        let start = graph.time(begin);
+        let explained = earliest[begin as usize].saturating_add(MAX_LATENCY_NS);
+        if explained >= start {
+            continue;
+        }
+        let after = ends.partition_point(|end| end.time <= start);
+        let close = ends[..after].iter().rev().take(MAX_CANDIDATES);
+        let mut close =
+            close.take_while(|end| start - end.time <= MAX_LATENCY_NS).filter(|end| end.moment < begin);
+        let of_stream = close.clone().find(|end| end.stream == Some(stream));
+        let is_of_gpu = |end: &&End| !has_waits && end.stream.is_some_and(|other| other.0 == stream.0);
+        let found = match of_stream {
+            Some(end) => Some((end.moment, EdgeKind::InferredOrder)),
+            None => close.find(is_of_gpu).map(|end| (end.moment, EdgeKind::InferredEvent)),
+        };
+        if let Some((end, kind)) = found {
+            graph.add_edge(end, begin, kind, 0);
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Shortest times from a call to the begin of its work. A launch whose work begins later than that waited for something else.
+
+use super::super::instructions::InstructionKind;
+
+/// Minimum number of launches of a kind from which its own shortest time is taken, and not that of all launches. With
+/// fewer, none of them may have found its stream free.
+const MIN_LAUNCHES: u64 = 8;
+
+/// Kind of submitted work, as far as its way to the GPU differs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Submitted {
+    Kernel,
+    Memory,
+    Graph,
+}
+
+impl Submitted {
+    /// Kind of an instruction; `None` if it does not work on the GPU.
+    pub(super) fn of(kind: InstructionKind) -> Option<Self> {
+        match kind {
+            InstructionKind::Kernel => Some(Self::Kernel),
+            InstructionKind::Copy | InstructionKind::Fill => Some(Self::Memory),
+            InstructionKind::Graph => Some(Self::Graph),
+            _ => None,
+        }
+    }
+}
+
+/// Shortest times in ns by kind.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Lags {
+    counts: [u64; 3],
+    shortest: [u64; 3],
+}
+
+impl Lags {
+    pub(super) fn note(&mut self, kind: Submitted, lag: u64) {
+        let (count, shortest) = (&mut self.counts[kind as usize], &mut self.shortest[kind as usize]);
+        *shortest = if *count == 0 { lag } else { lag.min(*shortest) };
+        *count += 1;
+    }
+
+    /// Call once, after the last launch.
+    pub(super) fn finish(&mut self) {
+        let known = self.counts.iter().zip(&self.shortest).filter(|(count, _)| **count > 0);
+        let all = known.map(|(_, shortest)| *shortest).min().unwrap_or(0);
+        for (count, shortest) in self.counts.iter().zip(&mut self.shortest) {
+            if *count < MIN_LAUNCHES {
+                *shortest = all;
+            }
+        }
+    }
+
+    /// Shortest time from the start of a call to the begin of its work.
+    pub(super) fn launch(&self, kind: Submitted) -> u64 {
+        self.shortest[kind as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_with_few_launches_has_the_shortest_time_of_all() {
+        let mut lags = Lags::default();
+        (0..8).for_each(|at| lags.note(Submitted::Kernel, 5_000 + at));
+        (0..7).for_each(|_| lags.note(Submitted::Memory, 9_000));
+        (0..8).for_each(|_| lags.note(Submitted::Graph, 7_000));
+        lags.finish();
+        let all = [Submitted::Kernel, Submitted::Memory, Submitted::Graph].map(|kind| lags.launch(kind));
+        assert_eq!(all, [5_000, 5_000, 7_000]);
+    }
+}

@@ -1,0 +1,127 @@
+//! The critical path of a run: the chain of calls, waits and GPU work that decided when the run ended.
+//!
+//! ```text
+//! host    |--call--|-- host --|-call-|                       |-return-|
+//!                             |- launch -|                   ^
+//! GPU                                    |### gemm ###|# relu #|
+//! path    |  call  |   host   |  launch  |    gemm    |  relu  | wait |
+//! ```
+//!
+//! [`Graph`](graph::Graph) has a moment for the begin and the end of each call and of each piece of GPU work, and an edge for
+//! each reason for which one moment cannot come before another. The path starts at the last moment and goes back along the
+//! edge that decided each moment, so its parts add up to the window exactly.
+
+mod build;
+mod graph;
+mod host;
+mod inferred;
+mod lags;
+mod path;
+mod slack;
+#[cfg(test)]
+mod tests;
+
+pub use graph::{Contradiction, Edge, EdgeKind, HostCall, Moment, MomentKind};
+pub use path::{PathClass, PathPart, Unexplained, What};
+
+use super::instructions::InstructionList;
+use build::Builder;
+use gpuflame_model::profile::Profile;
+use graph::Graph;
+
+/// Part (1/N) of the edges that may be contradicted by the times before a run has no critical path.
+const MAX_CONTRADICTED_PART: u64 = 20;
+/// Time in ns by which an effect may come before its cause: clocks of GPUs are compared with that of the host to within some
+/// microseconds.
+const CLOCK_ERROR_NS: u64 = 20_000;
+
+/// The critical path of a run, and how much later each piece of work could have ended.
+#[derive(Debug)]
+pub struct CriticalPath {
+    graph: Graph,
+    /// By moment: position of the edge that decided it.
+    deciding: Vec<u32>,
+    /// By moment: the latest time at which the run does not end later.
+    latest: Vec<u64>,
+    parts: Vec<PathPart>,
+}
+
+impl CriticalPath {
+    /// Finds the critical path. Returns `None` if there are no moments.
+    ///
+    /// # Errors
+    /// The worst contradiction, if effects come before their causes too often and by too much for a clock's error.
+    pub fn new(list: &InstructionList, profile: &Profile) -> Result<Option<Self>, Contradiction> {
+        let mut builder = Builder::new(list, profile);
+        builder.build();
+        let Builder { mut graph, waits, .. } = builder;
+        let count = graph.edges.len() as u64;
+        if let Some(worst) = graph.worst
+            && worst.nanos > CLOCK_ERROR_NS
+            && graph.contradicted > count / MAX_CONTRADICTED_PART
+        {
+            return Err(worst);
+        }
+        graph.sort();
+        if graph.moments.is_empty() {
+            return Ok(None);
+        }
+        host::add_host_edges(&mut graph, &waits, profile);
+        let deciding = slack::decide(&mut graph);
+        let latest = slack::latest_times(&mut graph);
+        let parts = path::walk(&graph, &deciding, &latest, list);
+        Ok(Some(Self { graph, deciding, latest, parts }))
+    }
+
+    /// Start and end of the run, in ns since 1970.
+    pub fn window(&self) -> (u64, u64) {
+        let time = |moment: Option<&Moment>| moment.map_or(0, |moment| moment.time);
+        (time(self.graph.moments.first()), time(self.graph.moments.last()))
+    }
+
+    /// Parts of the path, by time. They have no gaps and do not overlap.
+    pub fn parts(&self) -> &[PathPart] {
+        &self.parts
+    }
+
+    /// Calls of the host.
+    pub fn calls(&self) -> &[HostCall] {
+        &self.graph.calls
+    }
+
+    /// Moments, by time.
+    pub fn moments(&self) -> &[Moment] {
+        &self.graph.moments
+    }
+
+    /// Edges. Those of one moment follow each other, except those inferred for the nodes of graphs, which come last.
+    pub fn edges(&self) -> &[Edge] {
+        &self.graph.edges
+    }
+
+    /// Whether this edge decided the time of its later moment.
+    pub fn decided(&self, edge: usize) -> bool {
+        let to = self.graph.edges[edge].to;
+        self.deciding[to as usize] == edge as u32
+    }
+
+    /// The edge that decided the time of a moment; `None` if nothing did.
+    pub fn deciding_edge(&self, moment: usize) -> Option<&Edge> {
+        self.graph.edges.get(self.deciding[moment] as usize)
+    }
+
+    /// Time in ns by which a moment may come later without the run ending later.
+    pub fn slack(&self, moment: usize) -> u64 {
+        self.latest[moment] - self.graph.moments[moment].time
+    }
+
+    /// Number of edges that were left out because the effect comes before the cause, and the worst of them.
+    pub fn contradicted(&self) -> (u64, Option<Contradiction>) {
+        (self.graph.contradicted, self.graph.worst)
+    }
+
+    /// Number of pieces of work without times, which cannot be on the path.
+    pub fn untimed(&self) -> u64 {
+        self.graph.untimed
+    }
+}

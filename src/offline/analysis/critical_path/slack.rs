@@ -1,0 +1,103 @@
+//! Which edge decides each moment, and how much later each moment may come, or how much earlier the run would end.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+
+use super::graph::{Edge, EdgeKind, Graph, MomentId, MomentKind};
+
+/// Stands for no edge.
+pub(super) const NO_EDGE: u32 = u32::MAX;
+
+/// Finds for each moment the edge that decides its time, and gives this edge the time that was recorded. Edges are sorted by
+/// `to`.
+pub(super) fn decide(graph: &mut Graph) -> Vec<u32> {
+    let mut deciding = vec![NO_EDGE; graph.moments.len()];
+    let mut from = 0;
+    while from < graph.edges.len() {
+        let to = graph.edges[from].to;
+        let count = graph.edges[from..].iter().take_while(|edge| edge.to == to).count();
+        // Of several edges, the one from the latest moment decides.
+        let earliest = |edge: &Edge| {
+            let time = graph.time(edge.from);
+            (time.saturating_add(edge.lag), time, edge.kind != EdgeKind::Host)
+        };
+        let latest = (from..from + count).max_by_key(|at| earliest(&graph.edges[*at])).unwrap_or(from);
+        let recorded = graph.time(to) - graph.time(graph.edges[latest].from);
+        graph.edges[latest].lag = recorded;
+        deciding[to as usize] = latest as u32;
+        from += count;
+    }
+    deciding
+}
+
+/// Returns the latest time of each moment at which the run does not end later. Adds the edges that follow from unknown
+/// edges of graphs: a node may have been the cause of any node of its launch that began after its end.
+pub(super) fn latest_times(graph: &mut Graph) -> Vec<u64> {
+    let end = graph.moments.last().map_or(0, |moment| moment.time);
+    let mut latest = vec![end; graph.moments.len()];
+    let mut earliest_nodes: HashMap<u32, (u64, MomentId)> = HashMap::new();
+    let mut added = Vec::new();
+    let mut edges = graph.edges.iter().rev().peekable();
+    for at in (0..graph.moments.len() as MomentId).rev() {
+        if let Some(launch) = graph.launch_of.get(&at) {
+            let own = latest[at as usize];
+            match graph.moments[at as usize].kind {
+                MomentKind::Begin => {
+                    let known = earliest_nodes.entry(*launch).or_insert((own, at));
+                    *known = (own, at).min(*known);
+                }
+                _ => {
+                    if let Some(&(time, to)) = earliest_nodes.get(launch) {
+                        latest[at as usize] = own.min(time);
+                        added.push(Edge { from: at, to, kind: EdgeKind::GraphNode, lag: 0 });
+                    }
+                }
+            }
+        }
+        while let Some(edge) = edges.next_if(|edge| edge.to == at) {
+            let time = latest[at as usize] - edge.lag;
+            let known = &mut latest[edge.from as usize];
+            *known = time.min(*known);
+        }
+    }
+    graph.edges.append(&mut added);
+    latest
+}
+
+/// Returns by how much the run would end earlier at most if an edge of the critical path took no time: by the smallest
+/// slack of all edges that lead past it. `path` are positions of edges, by time.
+pub(super) fn savings(graph: &Graph, latest: &[u64], path: &[u32]) -> Vec<u64> {
+    let mut by_start: Vec<u32> = (0..graph.edges.len() as u32).collect();
+    by_start.sort_unstable_by_key(|at| graph.edges[*at as usize].from);
+    let on_path: std::collections::HashSet<u32> = path.iter().copied().collect();
+    let mut others = by_start.into_iter().filter(|at| !on_path.contains(at)).peekable();
+    let free = slack_of_free_moments(graph, latest);
+    let mut past: BinaryHeap<Reverse<(u64, MomentId)>> = BinaryHeap::new();
+    let mut savings = Vec::with_capacity(path.len());
+    for at in path {
+        let edge = graph.edges[*at as usize];
+        while let Some(other) = others.next_if(|at| graph.edges[*at as usize].from <= edge.from) {
+            let Edge { from, to, lag, .. } = graph.edges[other as usize];
+            let slack = latest[to as usize] - lag - graph.time(from);
+            past.push(Reverse((slack, to)));
+        }
+        while past.peek().is_some_and(|Reverse((_, to))| *to <= edge.from) {
+            past.pop();
+        }
+        let slack = past.peek().map_or(u64::MAX, |Reverse((slack, _))| *slack);
+        savings.push(slack.min(free[edge.from as usize + 1]).min(edge.lag));
+    }
+    savings
+}
+
+/// By position: the smallest slack of all moments from there on that nothing decides.
+fn slack_of_free_moments(graph: &Graph, latest: &[u64]) -> Vec<u64> {
+    let mut is_free = vec![true; graph.moments.len()];
+    graph.edges.iter().for_each(|edge| is_free[edge.to as usize] = false);
+    let mut least = vec![u64::MAX; graph.moments.len() + 1];
+    for at in (0..graph.moments.len()).rev() {
+        let own = if is_free[at] { latest[at] - graph.moments[at].time } else { u64::MAX };
+        least[at] = own.min(least[at + 1]);
+    }
+    least
+}

@@ -1,0 +1,242 @@
+//! Edges between events of the host: order and nesting on each thread, and calls that exclude each other.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+
+use super::events::{EventKind, HtaEvents, TrackId};
+use super::graph::{EdgeType, Graph, HtaRule};
+use super::window::Selection;
+
+/// Calls during which HTA assumes that the thread holds the lock of the runtime.
+const LOCKING_CALLS: [&str; 3] = ["cudaHostAlloc", "cudaLaunchKernel", "cudaMemcpyAsync"];
+/// Calls that may wait for the GPU.
+const BLOCKING_CALLS: [&str; 6] = [
+    "cudaDeviceSynchronize",
+    "cudaStreamSynchronize",
+    "cudaEventQuery",
+    "cudaEventSynchronize",
+    "cudaMemcpy",
+    "cudaMemcpyAsync",
+];
+
+/// Adds the edges of the host.
+pub(super) fn add_cpu_edges(events: &HtaEvents, selection: &Selection, graph: &mut Graph) {
+    add_lock_edges(events, graph);
+    for thread in threads(events, selection) {
+        let tree = CallTree::new(events, thread);
+        ThreadWalk { events, graph, tree: &tree, last: None, depth: 0 }.run();
+    }
+}
+
+fn locks(events: &HtaEvents, graph: &Graph, node: u32) -> bool {
+    let row = &events.rows[graph.nodes[node as usize].row as usize];
+    LOCKING_CALLS.contains(&events.name(row.name))
+}
+
+/// Adds edges between calls that hold the lock of the runtime: the calls that began before an end wait for the end,
+/// and ends follow each other.
+fn add_lock_edges(events: &HtaEvents, graph: &mut Graph) {
+    let (mut open, mut last): (Vec<u32>, Option<u32>) = (Vec::new(), None);
+    for at in 0..graph.nodes.len() as u32 {
+        if !locks(events, graph, at) {
+            continue;
+        }
+        let node = graph.nodes[at as usize];
+        if node.is_start {
+            open.push(at);
+        } else {
+            while let Some(begin) = open.pop() {
+                if graph.nodes[begin as usize].row == node.row {
+                    graph.connect(begin, at, EdgeType::Operator, None);
+                    graph.attribute(begin, at, Some(node.row));
+                } else {
+                    graph.connect(begin, at, EdgeType::Dependency, Some(HtaRule::CpuGap));
+                }
+            }
+            if let Some(last) = last.filter(|last| !graph.nodes[*last as usize].is_start) {
+                graph.connect(last, at, EdgeType::Dependency, Some(HtaRule::CpuGap));
+            }
+        }
+        last = Some(at);
+    }
+}
+
+/// Returns the rows by thread. The thread of backward operators, if there is one, is part of the thread of forward
+/// operators.
+fn threads(events: &HtaEvents, selection: &Selection) -> Vec<Vec<u32>> {
+    let forward = only_thread(events, selection, "forward");
+    let backward = only_thread(events, selection, "autograd");
+    let mut threads: BTreeMap<(&TrackId, &TrackId), Vec<u32>> = BTreeMap::new();
+    for at in selection.window.iter().copied() {
+        let row = &events.rows[at as usize];
+        if matches!(row.kind, EventKind::Work | EventKind::Sync) {
+            continue;
+        }
+        let (process, mut thread) = {
+            let track = events.track(row.track);
+            (&track.0, &track.1)
+        };
+        if let (Some(forward), Some(backward)) = (forward, backward)
+            && thread == backward
+        {
+            thread = forward;
+        }
+        threads.entry((process, thread)).or_default().push(at);
+    }
+    threads.into_values().collect()
+}
+
+/// Returns the only thread that has an operator or annotation whose name contains `word`; thread 0 does not count.
+fn only_thread<'a>(events: &'a HtaEvents, selection: &Selection, word: &str) -> Option<&'a TrackId> {
+    let rows = selection.window.iter().map(|at| &events.rows[*at as usize]);
+    let named = rows
+        .filter(|row| matches!(row.kind, EventKind::Operator | EventKind::Annotation))
+        .filter(|row| events.name(row.name).contains(word));
+    let mut found = None;
+    for row in named {
+        let thread = &events.track(row.track).1;
+        if found.is_some_and(|found| found != thread) {
+            return None;
+        }
+        found = Some(thread);
+    }
+    found.filter(|thread| **thread != TrackId::Number(0))
+}
+
+/// Slices of a thread as a tree. An end closes the slice that was opened last, even if the slices cross.
+struct CallTree {
+    rows: Vec<u32>,
+    /// Slices that no other slice contains.
+    roots: Vec<u32>,
+    /// By slice: the slices in it, and the slice that contains it.
+    children: Vec<Vec<u32>>,
+    parents: Vec<Option<u32>>,
+}
+
+/// Start or end of a slice of [`CallTree`].
+#[derive(Clone, Copy)]
+struct Edge {
+    slice: u32,
+    time: i64,
+    duration: i64,
+    is_start: bool,
+}
+
+impl Edge {
+    /// Compares two edges. Longer slices contain shorter ones, ends come before starts at the same time, and the
+    /// earlier of two equal slices contains the later.
+    fn compare(&self, other: &Self) -> Ordering {
+        if self.slice == other.slice {
+            return other.is_start.cmp(&self.is_start);
+        }
+        let same = match (self.is_start, other.is_start) {
+            (true, true) => other.duration.cmp(&self.duration).then(self.slice.cmp(&other.slice)),
+            (false, false) => self.duration.cmp(&other.duration).then(other.slice.cmp(&self.slice)),
+            (is_start, other_is_start) => is_start.cmp(&other_is_start),
+        };
+        self.time.cmp(&other.time).then(same)
+    }
+}
+
+impl CallTree {
+    /// Builds the tree of rows in file order. All rows have a duration.
+    fn new(events: &HtaEvents, rows: Vec<u32>) -> Self {
+        let mut edges = Vec::with_capacity(rows.len() * 2);
+        for (slice, at) in (0..).zip(&rows) {
+            let row = &events.rows[*at as usize];
+            let duration = row.end - row.start;
+            edges.push(Edge { slice, time: row.start, duration, is_start: true });
+            edges.push(Edge { slice, time: row.end, duration, is_start: false });
+        }
+        edges.sort_by(Edge::compare);
+        let (children, parents) = (vec![Vec::new(); rows.len()], vec![None; rows.len()]);
+        let mut tree = Self { rows, roots: Vec::new(), children, parents };
+        let mut open: Vec<u32> = Vec::new();
+        for edge in edges {
+            if !edge.is_start {
+                open.pop();
+                continue;
+            }
+            tree.parents[edge.slice as usize] = open.last().copied();
+            match open.last() {
+                Some(parent) => tree.children[*parent as usize].push(edge.slice),
+                None => tree.roots.push(edge.slice),
+            }
+            open.push(edge.slice);
+        }
+        tree
+    }
+
+    fn parent_row(&self, slice: u32) -> Option<u32> {
+        self.parents[slice as usize].map(|parent| self.rows[parent as usize])
+    }
+}
+
+/// Walks through a thread's slices in order, and connects each start and end with the previous one.
+struct ThreadWalk<'a> {
+    events: &'a HtaEvents,
+    graph: &'a mut Graph,
+    tree: &'a CallTree,
+    /// Last node, and the slice that contains its event.
+    last: Option<(u32, Option<u32>)>,
+    /// Number of open events that have nodes.
+    depth: u32,
+}
+
+impl ThreadWalk<'_> {
+    fn run(mut self) {
+        // Slices to visit, the next one last; `true` for the end of a slice.
+        let mut next: Vec<(u32, bool)> = self.tree.roots.iter().rev().map(|slice| (*slice, false)).collect();
+        while let Some((slice, is_end)) = next.pop() {
+            let nodes = self.graph.of_row(self.tree.rows[slice as usize]);
+            if is_end {
+                if let Some((_, end)) = nodes {
+                    self.leave(slice, end);
+                }
+                continue;
+            }
+            if let Some((start, _)) = nodes {
+                self.enter(slice, start);
+            }
+            next.push((slice, true));
+            next.extend(self.tree.children[slice as usize].iter().rev().map(|child| (*child, false)));
+        }
+    }
+
+    fn enter(&mut self, slice: u32, start: u32) {
+        if self.depth == 0 {
+            self.connect(start, EdgeType::Dependency, Some(HtaRule::CpuGap));
+        } else {
+            self.connect(start, EdgeType::Operator, None);
+        }
+        self.last = Some((start, self.tree.parent_row(slice)));
+        self.depth += 1;
+    }
+
+    fn leave(&mut self, slice: u32, end: u32) {
+        let row = &self.events.rows[self.tree.rows[slice as usize] as usize];
+        let is_blocking = BLOCKING_CALLS.contains(&self.events.name(row.name));
+        self.connect(end, EdgeType::Operator, is_blocking.then_some(HtaRule::BlockingExit));
+        self.last = Some((end, self.tree.parent_row(slice)));
+        self.depth -= 1;
+    }
+
+    /// Connects the last node with `to`, unless the lock of the runtime connects them.
+    fn connect(&mut self, to: u32, kind: EdgeType, rule: Option<HtaRule>) {
+        let Some((from, parent)) = self.last else { return };
+        let [begin, end] = [from, to].map(|node| self.graph.nodes[node as usize]);
+        let is_gap = !begin.is_start && end.is_start;
+        if !is_gap && locks(self.events, self.graph, from) && locks(self.events, self.graph, to) {
+            return;
+        }
+        self.graph.connect(from, to, kind, rule);
+        if kind == EdgeType::Operator {
+            let row = match (begin.is_start, end.is_start) {
+                (true, _) => Some(begin.row),
+                (false, false) => Some(end.row),
+                (false, true) => parent,
+            };
+            self.graph.attribute(from, to, row);
+        }
+    }
+}

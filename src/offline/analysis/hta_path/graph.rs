@@ -1,0 +1,173 @@
+//! The graph: two nodes per event, and edges of five types. A second edge between the same nodes replaces the first.
+//! Nodes and edges keep the order in which they were added, because it decides between paths of equal length.
+
+use std::collections::HashMap;
+
+/// Type of an edge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum EdgeType {
+    /// Time of an operator, a call or GPU work.
+    Operator,
+    /// Order of operators of a thread, and of calls that exclude each other. Its weight is 0.
+    Dependency,
+    /// From the start of a launch call to the start of its work.
+    LaunchDelay,
+    /// From the end of work to the start of the next work of the stream.
+    KernelDelay,
+    /// A wait for work. Its weight is 0.
+    Sync,
+}
+
+impl EdgeType {
+    /// All types, in the order of the table.
+    pub const ALL: [Self; 5] =
+        [Self::Operator, Self::Dependency, Self::LaunchDelay, Self::KernelDelay, Self::Sync];
+
+    /// Returns HTA's name of the type.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Operator => "critical_path_operator",
+            Self::Dependency => "critical_path_dependency",
+            Self::LaunchDelay => "critical_path_kernel_launch_delay",
+            Self::KernelDelay => "critical_path_kernel_kernel_delay",
+            Self::Sync => "critical_path_sync_dependency",
+        }
+    }
+}
+
+/// Rule of HTA by which the weight of an edge is not the time between its nodes, or includes the time of another edge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum HtaRule {
+    /// Time between operators of a thread weighs nothing.
+    CpuGap,
+    /// Time in a call that waits for the GPU weighs nothing.
+    BlockingExit,
+    /// Work is not connected to the previous work of its stream if the gap is at least 1,500 us.
+    LongGap,
+    /// The launch delay begins at the start of the call, so it includes the time of the call.
+    CallStart,
+}
+
+impl HtaRule {
+    /// All rules.
+    pub const ALL: [Self; 4] = [Self::CpuGap, Self::BlockingExit, Self::LongGap, Self::CallStart];
+
+    /// Returns the name of the rule.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::CpuGap => "cpu_gap",
+            Self::BlockingExit => "blocking_exit",
+            Self::LongGap => "long_gap",
+            Self::CallStart => "call_start",
+        }
+    }
+}
+
+/// Start or end of an event.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Node {
+    /// Row of the event.
+    pub(super) row: u32,
+    /// Time in us.
+    pub(super) time: i64,
+    pub(super) is_start: bool,
+}
+
+/// An edge.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Edge {
+    pub(super) from: u32,
+    pub(super) to: u32,
+    pub(super) kind: EdgeType,
+    /// Weight in us.
+    pub(super) weight: i64,
+    pub(super) rule: Option<HtaRule>,
+    /// Row of the event to which the time is attributed.
+    pub(super) attributed: Option<u32>,
+}
+
+impl Edge {
+    /// Returns the weight for the length of paths. HTA takes negative weights as 0 there.
+    pub(super) fn length(&self) -> i64 {
+        self.weight.max(0)
+    }
+}
+
+/// The graph.
+#[derive(Debug, Default)]
+pub(super) struct Graph {
+    pub(super) nodes: Vec<Node>,
+    pub(super) edges: Vec<Edge>,
+    /// Start and end node of a row.
+    of_row: HashMap<u32, (u32, u32)>,
+    by_nodes: HashMap<(u32, u32), u32>,
+    /// Nodes that have edges, in the order in which edges were added.
+    pub(super) order: Vec<u32>,
+    /// Edges that leave and that enter a node.
+    pub(super) leaving: Vec<Vec<u32>>,
+    pub(super) entering: Vec<Vec<u32>>,
+}
+
+impl Graph {
+    /// Creates a graph without edges. `nodes` are sorted by time.
+    pub(super) fn new(nodes: Vec<Node>) -> Self {
+        let mut of_row: HashMap<u32, (u32, u32)> = HashMap::new();
+        for (at, node) in (0..).zip(&nodes) {
+            let both = of_row.entry(node.row).or_default();
+            *(if node.is_start { &mut both.0 } else { &mut both.1 }) = at;
+        }
+        let lists = vec![Vec::new(); nodes.len()];
+        Self { nodes, of_row, leaving: lists.clone(), entering: lists, ..Self::default() }
+    }
+
+    /// Returns the start and the end node of a row.
+    pub(super) fn of_row(&self, row: u32) -> Option<(u32, u32)> {
+        self.of_row.get(&row).copied()
+    }
+
+    pub(super) fn time(&self, node: u32) -> i64 {
+        self.nodes[node as usize].time
+    }
+
+    /// Adds an edge whose weight is the time between the nodes, or 0 for types without a weight and with
+    /// [`HtaRule::BlockingExit`].
+    pub(super) fn connect(&mut self, from: u32, to: u32, kind: EdgeType, rule: Option<HtaRule>) {
+        let is_free =
+            matches!(kind, EdgeType::Dependency | EdgeType::Sync) || rule == Some(HtaRule::BlockingExit);
+        let weight = if is_free { 0 } else { self.time(to) - self.time(from) };
+        self.add(Edge { from, to, kind, weight, rule, attributed: None });
+    }
+
+    /// Adds an edge, or replaces the edge between its nodes. An edge without attribution keeps that of the replaced
+    /// edge.
+    pub(super) fn add(&mut self, edge: Edge) {
+        if let Some(&at) = self.by_nodes.get(&(edge.from, edge.to)) {
+            let replaced = &mut self.edges[at as usize];
+            let attributed = edge.attributed.or(replaced.attributed);
+            *replaced = Edge { attributed, ..edge };
+            return;
+        }
+        let at = self.edges.len() as u32;
+        for node in [edge.from, edge.to] {
+            let is_new = |lists: &[Vec<u32>]| lists[node as usize].is_empty();
+            if is_new(&self.leaving) && is_new(&self.entering) {
+                self.order.push(node);
+            }
+            // Registered below; a node without edges so far must not be listed twice.
+            if node == edge.from {
+                self.leaving[node as usize].push(at);
+            } else {
+                self.entering[node as usize].push(at);
+            }
+        }
+        self.by_nodes.insert((edge.from, edge.to), at);
+        self.edges.push(edge);
+    }
+
+    /// Attributes the edge between two nodes to an event.
+    pub(super) fn attribute(&mut self, from: u32, to: u32, row: Option<u32>) {
+        if let (Some(&at), Some(_)) = (self.by_nodes.get(&(from, to)), row) {
+            self.edges[at as usize].attributed = row;
+        }
+    }
+}

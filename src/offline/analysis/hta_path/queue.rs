@@ -1,0 +1,65 @@
+//! Queue lengths: how much work a stream had that was launched and had not begun.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use super::events::{EventKind, HtaEvents};
+use super::window::Selection;
+
+/// Calls whose launches enter the queue. Streams are joined to events by these launches, too.
+const LAUNCH_CALLS: [&str; 12] = [
+    "cudaLaunchKernel",
+    "cudaLaunchKernelExC",
+    "cuLaunchKernel",
+    "cuLaunchKernelEx",
+    "cudaMemcpyAsync",
+    "cudaMemsetAsync",
+    "runFunction - job_prep_and_submit_for_execution",
+    "hipLaunchKernel",
+    "hipExtModuleLaunchKernel",
+    "hipMemcpyAsync",
+    "hipMemsetAsync",
+    "hipMemcpyWithStream",
+];
+
+/// Returns the launches by certain calls, each as the call and its work, in file order.
+pub(super) fn launches(events: &HtaEvents, selection: &Selection) -> Vec<(u32, u32)> {
+    let is_launch = |at: u32| {
+        let row = &events.rows[at as usize];
+        row.kind == EventKind::Call && LAUNCH_CALLS.contains(&events.name(row.name))
+    };
+    let calls = selection.all.iter().copied().filter(|at| is_launch(*at));
+    calls.filter_map(|call| Some((call, selection.partner(call)?))).collect()
+}
+
+/// Returns the length of the queue after each launch and each start of work, by row. Streams of several GPUs with the
+/// same number share a queue, as in HTA. A launch comes before a start in the same microsecond; HTA does not define
+/// the order.
+pub(super) fn queue_lengths(
+    events: &HtaEvents,
+    selection: &Selection,
+    launches: &[(u32, u32)],
+) -> HashMap<u32, i64> {
+    let row = |at: u32| &events.rows[at as usize];
+    let ids: HashSet<Option<u64>> = launches.iter().map(|(call, _)| row(*call).correlation).collect();
+    let mut changes: BTreeMap<u32, Vec<(i64, bool, u32)>> = BTreeMap::new();
+    for (call, work) in launches {
+        if let Some(stream) = row(*work).stream {
+            changes.entry(stream).or_default().push((row(*call).start, false, *call));
+        }
+    }
+    for at in selection.all.iter().copied().filter(|at| ids.contains(&row(*at).correlation)) {
+        if let Some(stream) = row(at).stream {
+            changes.entry(stream).or_default().push((row(at).start, true, at));
+        }
+    }
+    let mut lengths = HashMap::new();
+    for mut changes in changes.into_values() {
+        changes.sort_by_key(|(time, begins, _)| (*time, *begins));
+        let mut length = 0;
+        for (_, begins, at) in changes {
+            length += if begins { -1 } else { 1 };
+            lengths.insert(at, length);
+        }
+    }
+    lengths
+}

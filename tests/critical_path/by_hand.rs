@@ -1,0 +1,182 @@
+//! The example of docs/critical-path.md, whose path a person can check, and other small programs.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+
+/// A trace as torch.profiler writes it, with times in us.
+#[derive(Default)]
+struct Trace(Vec<Value>);
+
+impl Trace {
+    fn call(mut self, name: &str, id: u32, thread: u32, (from, to): (u32, u32)) -> Self {
+        self.0.push(json!({
+            "ph": "X", "cat": "cuda_runtime", "name": name, "pid": 1, "tid": thread, "ts": from, "dur": to - from,
+            "args": { "correlation": id },
+        }));
+        self
+    }
+
+    fn kernel(mut self, name: &str, id: u32, stream: u32, (from, to): (u32, u32)) -> Self {
+        self.0.push(json!({
+            "ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": stream, "ts": from, "dur": to - from,
+            "args": { "correlation": id, "device": 0, "context": 1, "stream": stream },
+        }));
+        self
+    }
+
+    fn sync(mut self, id: u32, stream: u32, (from, to): (u32, u32)) -> Self {
+        self.0.push(json!({
+            "ph": "X", "cat": "cuda_sync", "name": "Stream Sync", "pid": 0, "tid": stream, "ts": from,
+            "dur": to - from,
+            "args": {
+                "correlation": id, "device": 0, "context": 1, "stream": stream, "cuda_sync_kind": "Stream Sync",
+                "wait_on_stream": stream, "wait_on_cuda_event_record_corr_id": -1, "wait_on_cuda_event_id": -1,
+            },
+        }));
+        self
+    }
+
+    fn write(self, name: &str) -> PathBuf {
+        let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.json"));
+        std::fs::write(&file, json!({ "traceEvents": self.0 }).to_string()).unwrap();
+        file
+    }
+}
+
+fn gpuflame(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpuflame"));
+    command.arg("-q").args(args).stdin(std::process::Stdio::null()).output().unwrap()
+}
+
+fn tables(trace: Trace, name: &str, args: &[&str]) -> Value {
+    let file = trace.write(name);
+    let output =
+        gpuflame(&[&["critical-path", file.to_str().unwrap(), "--format", "json", "--list"], args].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Parts as (start, duration, class, saving, name), in us.
+fn parts(tables: &Value) -> Vec<(i64, u64, &str, u64, &str)> {
+    let rows = tables["path"].as_array().unwrap().iter();
+    rows.map(|row| {
+        let us = |key: &str| row[key].as_u64().unwrap() / 1_000;
+        let start = row["start_ns"].as_i64().unwrap() / 1_000;
+        (
+            start,
+            us("duration_ns"),
+            row["class"].as_str().unwrap(),
+            us("saving_ns"),
+            row["name"].as_str().unwrap(),
+        )
+    })
+    .collect()
+}
+
+fn two_kernels() -> Trace {
+    Trace::default()
+        .call("cudaLaunchKernel", 1, 5, (0, 10))
+        .kernel("gemm", 1, 7, (15, 75))
+        .call("cudaLaunchKernel", 2, 5, (20, 30))
+        .kernel("relu", 2, 7, (80, 120))
+        .call("cudaStreamSynchronize", 3, 5, (35, 130))
+        .sync(3, 7, (36, 120))
+}
+
+#[test]
+fn the_example_of_the_documentation() {
+    let tables = tables(two_kernels(), "by-hand", &[]);
+    assert_eq!(
+        parts(&tables),
+        [
+            (0, 10, "call", 10, "cudaLaunchKernel"),
+            (10, 5, "launch", 5, "gemm"),
+            (15, 60, "kernel", 45, "gemm"),
+            (75, 5, "gap", 5, "relu"),
+            (80, 40, "kernel", 40, "relu"),
+            (120, 10, "return", 10, "cudaStreamSynchronize"),
+        ]
+    );
+    let slack = |name: &str| {
+        let rows = tables["slack"].as_array().unwrap();
+        rows.iter().find(|row| row["name"] == name).unwrap()["min_slack_ns"].as_u64().unwrap()
+    };
+    assert_eq!([slack("gemm"), slack("relu")], [0, 0]);
+}
+
+#[test]
+fn a_part_of_the_path_is_cut_at_its_edges() {
+    let tables = tables(two_kernels(), "by-hand-part", &["--from", "70us", "--to", "100us"]);
+    let spans: Vec<_> = parts(&tables).into_iter().map(|part| (part.0, part.1, part.2)).collect();
+    assert_eq!(spans, [(70, 5, "kernel"), (75, 5, "gap"), (80, 20, "kernel")]);
+}
+
+/// The second thread launches while the first one makes no call, as PyTorch's thread for the backward pass does.
+#[test]
+fn a_thread_that_works_during_the_pause_of_another_hands_off_to_it() {
+    let trace = Trace::default()
+        .call("cudaLaunchKernel", 1, 5, (0, 10))
+        .kernel("forward", 1, 7, (12, 13))
+        .call("cudaLaunchKernel", 2, 6, (20, 30))
+        .kernel("backward", 2, 7, (32, 33))
+        .call("cudaLaunchKernel", 3, 6, (80, 90))
+        .kernel("backward", 3, 7, (92, 93))
+        .call("cudaLaunchKernel", 4, 5, (100, 110))
+        .kernel("optimizer", 4, 7, (112, 152));
+    let tables = tables(trace, "by-hand-threads", &[]);
+    let classes: Vec<_> = parts(&tables).into_iter().map(|part| (part.0, part.2)).collect();
+    assert_eq!(
+        classes,
+        [
+            (0, "call"),
+            (10, "hand_off"),
+            (20, "call"),
+            (30, "host"),
+            (80, "call"),
+            (90, "hand_off"),
+            (100, "call"),
+            (110, "launch"),
+            (112, "kernel"),
+        ]
+    );
+}
+
+/// A thread that makes one short call in the pause of another is not its reason.
+#[test]
+fn a_short_call_of_another_thread_does_not_explain_a_pause() {
+    let trace = Trace::default()
+        .call("cudaLaunchKernel", 1, 5, (0, 10))
+        .kernel("one", 1, 7, (12, 13))
+        .call("cudaLaunchKernel", 2, 6, (2, 4))
+        .kernel("other", 2, 8, (14, 15))
+        .call("cudaLaunchKernel", 3, 6, (80, 90))
+        .kernel("other", 3, 8, (92, 93))
+        .call("cudaLaunchKernel", 4, 5, (100, 110))
+        .kernel("two", 4, 7, (112, 152));
+    let tables = tables(trace, "by-hand-pause", &[]);
+    let classes: Vec<_> = parts(&tables).into_iter().map(|part| (part.0, part.1, part.2)).collect();
+    assert_eq!(
+        classes,
+        [(0, 10, "call"), (10, 90, "host"), (100, 10, "call"), (110, 2, "launch"), (112, 40, "kernel")]
+    );
+}
+
+#[test]
+fn records_that_contradict_each_other_are_named_and_have_no_path() {
+    // Both kernels of a stream run at the same time for 1 ms, and no launch was programmatic.
+    let trace = Trace::default()
+        .call("cudaMemcpyAsync", 1, 5, (0, 10))
+        .call("cudaLaunchKernel", 2, 5, (20, 30))
+        .kernel("late", 1, 7, (5_000, 6_000))
+        .kernel("early", 2, 7, (100, 400));
+    let file = trace.write("by-hand-contradiction");
+    let output = gpuflame(&["critical-path", file.to_str().unwrap()]);
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    for word in ["contradict", "early", "late", "correlation id 1", "correlation id 2"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    assert_eq!(text.lines().count(), 1, "{text}");
+}
