@@ -29,8 +29,8 @@ function trace(other) {
       slice('cuda_runtime', 'cudaLaunchKernel', 1, 9, at + 5, 5, { correlation: id });
       slice('kernel', kernel, 0, 7, at + 20, dur, { correlation: id, device: 0, stream: 7 });
     };
-    launch(2 * step, ts + 10, 'void gemm<float, 4>(float*)', 100, 'train.py(3): forward');
-    launch(2 * step + 1, ts + 400, 'softmax_kernel', other, `train.py(9): ${HOSTILE}`);
+    launch(2 * step + 1, ts + 10, 'void gemm<float, 4>(float*)', 100, 'train.py(3): forward');
+    launch(2 * step + 2, ts + 400, 'softmax_kernel', other, `train.py(9): ${HOSTILE}`);
     ts += length;
   }
   return JSON.stringify({ traceEvents: events });
@@ -121,7 +121,7 @@ test('a slow step is marked, and a click or a key selects a step', async () => {
     const slow = await tab.run(() => [...document.querySelectorAll('.step')].flatMap((bar, at) => (bar.classList.contains('slow') ? [at + 1] : [])));
     assert.deepEqual(slow, [SLOW_STEP]);
     await tab.run((at) => void document.querySelectorAll('.step')[at].dispatchEvent(new MouseEvent('click')), SLOW_STEP - 1);
-    const details = async () => (await texts(tab, '.step-details'))[0];
+    const details = async () => (await texts(tab, '#steps .step-details'))[0];
     assert.match(await details(), /times the median/);
     const before = await details();
     await tab.run(() => document.querySelector('.step-chart').focus());
@@ -151,7 +151,7 @@ test('a drag in the timeline zooms, and Escape shows everything', async () => {
     assert.deepEqual((await texts(tab, '.timeline-labels li')).slice(0, 1), ['GPU 0, stream 7']);
     const box = await tab.run(() => {
       const canvas = document.querySelector('.timeline');
-      canvas.scrollIntoView();
+      document.getElementById('timeline').scrollIntoView();
       const { left, top, width, height } = canvas.getBoundingClientRect();
       return { left, top, width, height };
     });
