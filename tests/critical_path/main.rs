@@ -222,7 +222,6 @@ fn check_programs(seeds: std::ops::Range<u32>) {
     for (what, least) in all {
         assert!(counts.of(what) > least, "{what}: {counts:?}");
     }
-    println!("{counts:?}");
 }
 
 #[test]
