@@ -48,6 +48,7 @@ enum Output {
     InfoExecution(InfoExecution),
     States(States),
     StatesAsHta(StatesAsHta),
+    CriticalPath(CriticalPath),
     CriticalPathAsHta(CriticalPathAsHta),
     Timeline(Timeline),
     InstructionsHead(InstructionsHead),
