@@ -2,6 +2,7 @@
 //! shorter, and the simulator tells how much later or earlier the program ends: that is what slack and savings promise.
 
 mod by_hand;
+mod real_traces;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,6 +1,7 @@
 //! Shortest times from a call to the begin of its work. A launch whose work begins later than that waited for something else.
 
 use super::super::instructions::InstructionKind;
+use super::path::MAX_LATENCY_NS;
 
 /// Minimum number of launches of a kind from which its own shortest time is taken, and not that of all launches. With
 /// fewer, none of them may have found its stream free.
@@ -51,9 +52,10 @@ impl Lags {
         }
     }
 
-    /// Shortest time from the start of a call to the begin of its work.
+    /// Shortest time from the start of a call to the begin of its work. If every launch of the file waited in a full queue, the
+    /// shortest time says nothing about launches.
     pub(super) fn launch(&self, kind: Submitted) -> u64 {
-        self.shortest[kind as usize]
+        self.shortest[kind as usize].min(MAX_LATENCY_NS)
     }
 }
 
@@ -70,5 +72,13 @@ mod tests {
         lags.finish();
         let all = [Submitted::Kernel, Submitted::Memory, Submitted::Graph].map(|kind| lags.launch(kind));
         assert_eq!(all, [5_000, 5_000, 7_000]);
+    }
+
+    #[test]
+    fn launches_that_all_waited_in_a_queue_have_no_shortest_time() {
+        let mut lags = Lags::default();
+        (0..8).for_each(|_| lags.note(Submitted::Kernel, 146_000_000));
+        lags.finish();
+        assert_eq!(lags.launch(Submitted::Kernel), MAX_LATENCY_NS);
     }
 }
