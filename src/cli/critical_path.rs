@@ -33,7 +33,7 @@ use gpuflame_offline::run::ReadOptions;
 pub(super) struct CriticalPathVerb {
     /// Recording or trace (`-`: standard input).
     input: Source,
-    /// Maximum number of rows of each table; 0: all.
+    /// Maximum number of rows per table; 0: all.
     #[arg(short, long, default_value_t = 20)]
     number: usize,
     /// Show only the part of the path in this step, counted from 1.
@@ -49,7 +49,7 @@ pub(super) struct CriticalPathVerb {
     /// List the parts of the path by time, each with its reason.
     #[arg(long)]
     list: bool,
-    /// Also draw the path as a flame graph (`.svg`), or write folded stacks (`.folded`).
+    /// Draw the path as a flame graph (`.svg`), or write folded stacks (`.folded`), besides the tables.
     #[arg(long, value_name = "FILE")]
     picture: Option<Target>,
     /// Show the path by the rules of Holistic Trace Analysis instead.
@@ -204,7 +204,7 @@ impl CriticalPathVerb {
         table
     }
 
-    /// Slack of each kernel, copy and fill.
+    /// Slack by kernel, copy and fill.
     fn slack_table(&self, found: &FoundPath) -> Table {
         let names = found.names();
         let mut on_path: HashMap<u32, (u64, u64)> = HashMap::new();
@@ -368,7 +368,7 @@ fn class_table(parts: &[PathPart], total: u64) -> Table {
     table
 }
 
-/// The answer in one line: what the path consists of.
+/// The answer in one line: shares of the path.
 fn answer(parts: &[PathPart], total: u64) -> String {
     let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
     for part in parts {

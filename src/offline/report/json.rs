@@ -48,7 +48,7 @@ pub fn write_data(
     }
 }
 
-/// Returns `text` as a JSON string of at most [`MAX_NAME_CHARS`] characters.
+/// Returns `text` as a JSON string of at most `MAX_NAME_CHARS` characters.
 pub fn quoted(text: &str) -> String {
     match text.char_indices().nth(MAX_NAME_CHARS) {
         Some((end, _)) => json_string(&format!("{}…", &text[..end])).to_string(),

@@ -15,15 +15,15 @@ use gpuflame_model::record::{CorrelationId, IdMap, StreamId, ThreadId};
 /// Number that CUPTI gives to the legacy default stream of a context.
 const DEFAULT_STREAM: StreamId = StreamId(7);
 
-/// Time in ns by which launches that wait for nothing else differ: 1 us on an H100.
+/// Launches that find their stream free begin within this time of each other, in ns: 1 us on an H100.
 const MAX_LAUNCH_SCATTER_NS: u64 = 1_000;
 
 /// Moments of an instruction on the GPU.
 #[derive(Clone, Copy, Debug)]
 struct OnGpu {
-    /// When it begins; for records and waits, when the stream reaches it.
+    /// Moment at which it begins; for records and waits, at which the stream reaches it.
     begin: MomentId,
-    /// When it is done.
+    /// Moment at which it is done.
     end: MomentId,
     kind: InstructionKind,
 }
@@ -44,7 +44,7 @@ pub(super) struct Builder<'a> {
     /// By instruction.
     on_gpu: Vec<OnGpu>,
     call_of: Vec<u32>,
-    /// End of the last work of each stream.
+    /// End of the last work, by stream.
     last_work: BTreeMap<StreamKey, MomentId>,
     /// Streams that do not wait for the default stream of their context.
     exempt: HashSet<StreamKey>,
@@ -53,7 +53,7 @@ pub(super) struct Builder<'a> {
     /// Streams of the begins of work and graph launches.
     stream_of: Vec<(MomentId, StreamKey)>,
     has_waits: bool,
-    /// Calls that wait for unknown work.
+    /// Calls that wait for unknown work, by position.
     unknown_waits: Vec<u32>,
     /// Calls that wait, with the time at which the last of the awaited work ends.
     pub(super) waits: IdMap<u32, u64>,
@@ -453,7 +453,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Adds edges for waits of which the records do not say for what: from the last work that ended during the call.
+    /// Adds edges for waits whose object is not recorded: from the last work that ended during the call.
     fn add_unknown_waits(&mut self) {
         for call in std::mem::take(&mut self.unknown_waits) {
             let HostCall { begin, end, .. } = self.graph.calls[call as usize];

@@ -8,7 +8,7 @@ use gpuflame_model::record::{ContextId, ThreadId};
 /// Position of a moment in [`Graph::moments`].
 pub(super) type MomentId = u32;
 
-/// What happens at a moment.
+/// Kind of a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MomentKind {
     /// A call of the host begins.
@@ -30,11 +30,11 @@ pub enum MomentKind {
 pub struct Moment {
     /// Time in ns since 1970.
     pub time: u64,
-    /// What happens.
+    /// Kind.
     pub kind: MomentKind,
     /// Number of the instruction; for calls, of the first instruction that the call issued.
     pub instruction: u32,
-    /// Position of the call in [`Graph::calls`]; [`NO_CALL`] for moments of GPUs.
+    /// Position of the call in [`CriticalPath::calls`](super::CriticalPath::calls); `u32::MAX` for moments of GPUs.
     pub call: u32,
     /// Order among moments of equal time: the number of the last instruction that it depends on.
     pub(super) rank: u32,
@@ -152,7 +152,7 @@ pub struct Contradiction {
     pub cause: u32,
     /// Number of the instruction that is the effect.
     pub effect: u32,
-    /// Why the effect has to come later.
+    /// Reason for which the effect comes later.
     pub kind: EdgeKind,
     /// Time by which it comes too early, in ns.
     pub nanos: u64,
@@ -166,7 +166,7 @@ pub(super) struct Graph {
     pub(super) calls: Vec<HostCall>,
     /// Number of edges that were left out because the effect comes before the cause.
     pub(super) contradicted: u64,
-    /// The worst of them.
+    /// The edge among these whose effect comes too early by the longest time.
     pub(super) worst: Option<Contradiction>,
     /// Number of pieces of work without times, which are not in the graph.
     pub(super) untimed: u64,

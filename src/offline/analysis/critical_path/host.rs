@@ -11,10 +11,10 @@ use gpuflame_model::record::{ContextId, IdMap, ThreadId};
 /// reason of the pause.
 const HAND_OFF_PART: u64 = 2;
 
-/// What is known of a thread while its moments are read in order.
+/// State of a thread while its moments are read in order.
 #[derive(Default)]
 struct Line {
-    /// Its last moment.
+    /// Last moment of the thread.
     last: Option<MomentId>,
     /// Calls that have begun and not ended.
     open: Vec<u32>,
@@ -108,10 +108,10 @@ impl LatestEnds {
     }
 }
 
-/// Shortest durations of calls that did not wait: what a call that waits takes on the host in any case.
+/// Shortest durations of calls that did not wait. A call that waits takes as long on the host at least.
 struct ShortestCalls {
     by_context: IdMap<ContextId, u64>,
-    /// Of all functions, for functions whose every call waited.
+    /// Shortest duration over all functions, for functions whose every call waited.
     of_all: u64,
 }
 

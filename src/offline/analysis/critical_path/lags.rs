@@ -3,8 +3,7 @@
 use super::super::instructions::InstructionKind;
 use super::path::MAX_LATENCY_NS;
 
-/// Minimum number of launches of a kind from which its own shortest time is taken, and not that of all launches. With
-/// fewer, none of them may have found its stream free.
+/// A kind with fewer launches has the shortest time over all kinds, because perhaps no launch of the kind found its stream free.
 const MIN_LAUNCHES: u64 = 8;
 
 /// Kind of submitted work, as far as its way to the GPU differs.

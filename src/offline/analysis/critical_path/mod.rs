@@ -115,7 +115,7 @@ impl CriticalPath {
         self.latest[moment] - self.graph.moments[moment].time
     }
 
-    /// Number of edges that were left out because the effect comes before the cause, and the worst of them.
+    /// Number of edges that were left out because the effect comes before the cause, and the edge with the longest such time.
     pub fn contradicted(&self) -> (u64, Option<Contradiction>) {
         (self.graph.contradicted, self.graph.worst)
     }

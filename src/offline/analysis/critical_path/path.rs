@@ -1,4 +1,4 @@
-//! Walks back from the end of the run, and says what each part of the path is.
+//! Walks back from the end of the run, and finds the class of each part of the path.
 
 use std::collections::HashSet;
 
@@ -20,7 +20,7 @@ pub enum PathClass {
     Kernel,
     /// A copy or a fill runs.
     Memory,
-    /// A graph runs, of which only the whole is recorded.
+    /// A graph runs whose nodes are not recorded.
     Graph,
     /// A call of the host runs.
     Call,
@@ -59,9 +59,9 @@ impl PathClass {
 /// Why a part of the path is not explained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Unexplained {
-    /// It lies before the first record that has to do with the path.
+    /// Nothing is recorded before it that belongs to the path.
     BeforeRecords,
-    /// It is before the first work of a stream, and may belong to work that is not recorded.
+    /// The first work of a stream came late, perhaps because of work that is not recorded.
     EarlierWork,
     /// The launch of the work is not recorded.
     NoLaunch,
@@ -90,7 +90,7 @@ impl Unexplained {
     }
 }
 
-/// What happens in a part of the path. Calls are positions in [`CriticalPath::calls`](super::CriticalPath::calls).
+/// Object of a part of the path. Calls are positions in [`CriticalPath::calls`](super::CriticalPath::calls).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum What {
     /// The work of an instruction, or the time before it.
@@ -99,7 +99,7 @@ pub enum What {
     Call(u32),
     /// The time between two calls.
     Between(u32, u32),
-    /// Nothing that is recorded.
+    /// No recorded object.
     Nothing,
 }
 
@@ -112,7 +112,7 @@ pub struct PathPart {
     pub end: u64,
     /// Class.
     pub class: PathClass,
-    /// What happens.
+    /// Object.
     pub what: What,
     /// Why the part begins where the previous one ends.
     pub reason: Option<EdgeKind>,
@@ -146,7 +146,7 @@ pub(super) fn walk(graph: &Graph, deciding: &[u32], latest: &[u64], list: &Instr
 
 /// Facts about the run as a whole.
 struct Facts {
-    /// First instruction of each kernel.
+    /// First instruction, by kernel.
     first_uses: HashSet<u32>,
     has_waits: bool,
 }

@@ -1,4 +1,5 @@
-//! Which edge decides each moment, and how much later each moment may come, or how much earlier the run would end.
+//! Finds the edge that decides each moment, the time by which a moment may come later, and the time that a shorter part
+//! would save.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -90,7 +91,7 @@ pub(super) fn savings(graph: &Graph, latest: &[u64], path: &[u32]) -> Vec<u64> {
     savings
 }
 
-/// By position: the smallest slack of all moments from there on that nothing decides.
+/// By position: the smallest slack among the moments from there on that no edge leads to.
 fn slack_of_free_moments(graph: &Graph, latest: &[u64]) -> Vec<u64> {
     let mut is_free = vec![true; graph.moments.len()];
     graph.edges.iter().for_each(|edge| is_free[edge.to as usize] = false);
