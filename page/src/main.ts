@@ -35,7 +35,13 @@ function draw(app: HTMLElement, report: Report): void {
   app.replaceChildren(firstScreen(report, show), menu, graph, ...sections);
   const isEmpty = report.views.length === 0 && !report.against?.views.length;
   if (isEmpty) host.append("There is no flame graph: nothing was recorded that has a value.");
-  else handle = mountFlame(host, report, report.against ? { against: report.against } : {});
+  else handle = mountFlame(host, report, { ...(report.against ? { against: report.against } : {}), ...firstView(report) });
+}
+
+/** Returns the view that shows what costs most. A comparison opens with its GPU time. */
+function firstView(report: Report): { view?: string } {
+  const view = report.against ? undefined : report.findings[0]?.view;
+  return view !== undefined && report.views.some((known) => known.id === view) ? { view } : {};
 }
 
 /** Returns a regular expression that finds the text itself. */

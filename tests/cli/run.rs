@@ -222,6 +222,7 @@ fn a_settings_file_in_the_working_folder_is_read_and_named() {
     // The environment overrides the file, even with an empty value.
     assert_eq!(done(&[]).1, [line]);
     assert_eq!(done(&["--output", "night"]), (Some(7), vec![line.to_owned()], true));
+    assert!(!folder.join("night.html").exists(), "no page if the file has chosen formats");
 
     for (text, words) in [
         (

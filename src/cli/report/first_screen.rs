@@ -6,7 +6,7 @@ use super::super::table_output::group_digits;
 use super::bars::DeviceBar;
 use super::comparison;
 use super::job::{Job, RankFacts};
-use gpuflame_export::percent;
+use gpuflame_export::{clean_line, percent};
 use gpuflame_model::profile::saturating_sum;
 use gpuflame_offline::analysis::{Finding, Severity};
 use serde_json::{Value, json};
@@ -72,7 +72,8 @@ pub(super) fn head(job: &Job, old: Option<&Job>) -> Head {
             .take(MAX_FINDINGS)
             .collect(),
         none_found: format!(
-            "No cause costs more than 2 % of the time, in {} checks; {} more checks have no data.",
+            "No cause costs more than 2 % of the time, in {} checks; {} more checks have no data. How \
+             efficient the kernels are is not checked.",
             severities(Severity::Absent),
             severities(Severity::Unknown)
         ),
@@ -202,13 +203,24 @@ impl Head {
         let findings: Vec<Value> = self.findings.iter().map(finding).collect();
         let missing: Vec<Value> =
             self.not_recorded.iter().map(|(what, how)| json!({"what": what, "how": how})).collect();
-        let all = json!({
+        let mut all = json!({
             "version": 1, "title": self.title, "firstLine": self.first_line,
             "culprits": self.culprits, "changes": self.changes, "answers": self.answers,
             "complete": self.complete, "bars": self.bars, "findings": findings, "noneFound": self.none_found,
             "notRecorded": missing,
         });
+        clean(&mut all);
         let text = all.to_string();
         text[1..text.len() - 1].to_owned()
+    }
+}
+
+/// Cleans all texts. Names of programs and functions may have characters that change the text after them.
+fn clean(value: &mut Value) {
+    match value {
+        Value::String(text) => *text = clean_line(text).into_owned(),
+        Value::Array(all) => all.iter_mut().for_each(clean),
+        Value::Object(all) => all.values_mut().for_each(clean),
+        _ => {}
     }
 }

@@ -5,6 +5,7 @@ use std::io::Write;
 use sha2::{Digest as _, Sha256};
 
 use super::first_screen::Head;
+use gpuflame_export::clean_line;
 use gpuflame_model::error::Result;
 
 const SCRIPT: &str = include_str!("page.js");
@@ -72,10 +73,10 @@ fn hash(text: &str) -> String {
     String::from_utf8(encoded).expect("base64 is ASCII")
 }
 
-/// Returns text for an element or an attribute in quotes.
+/// Returns text for an element or an attribute in quotes: one line, without characters that change the text after it.
 pub(in super::super) fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
-    for c in text.chars() {
+    for c in clean_line(text).chars() {
         match c {
             '&' => safe.push_str("&amp;"),
             '<' => safe.push_str("&lt;"),

@@ -27,7 +27,7 @@ use super::summary::describe_lost_time;
 use gpuflame_config::settings;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_os::{child, file, stderr};
-use process_reports::{CollectedReports, ProcessReport};
+use process_reports::ProcessReport;
 use setting_flags::SettingPair;
 
 const OUTPUT_VARIABLE: &str = "GPUFLAME_OUTPUT";
@@ -164,23 +164,20 @@ impl Run {
         for line in left.longest().map(|file| describe_lost_time(&file, console)).unwrap_or_default() {
             console.remark(line);
         }
-        let pages = self.write_pages(&left, settings.disable, console);
+        // If the user has chosen formats, pages are written only for `--open`. `--rows` adds a format to the default ones.
+        let chosen_formats = chosen.iter().filter(|(name, _)| name == FORMATS_VARIABLE).count();
+        let has_formats =
+            chosen_formats > usize::from(self.rows) || std::env::var_os(FORMATS_VARIABLE).is_some();
+        let pages = match settings.disable || (has_formats && !self.open) {
+            true => Vec::new(),
+            false => pages::write(&left, console),
+        };
         if self.open && !left.reports.is_empty() {
             match pages.first().cloned().or_else(|| first_picture(&left.reports)) {
                 Some(file) => open_in_browser(&file, console),
                 None => console.remark("no page or picture to open; write one with --formats svg"),
             }
         }
-    }
-
-    /// Writes the pages of the recordings, and returns their paths: one page for the ranks of a job, otherwise one for each
-    /// process. If the user has chosen formats, pages are written only for `--open`.
-    fn write_pages(&self, left: &CollectedReports, is_disabled: bool, console: Console) -> Vec<PathBuf> {
-        let is_plain = self.formats.is_none() && std::env::var_os(FORMATS_VARIABLE).is_none();
-        if is_disabled || !(is_plain || self.open) {
-            return Vec::new();
-        }
-        pages::write(left, console)
     }
 
     /// Returns the settings in the settings file, unless the environment overrides them.
