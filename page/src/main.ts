@@ -18,7 +18,9 @@ function draw(app: HTMLElement, report: Report): void {
     if (report.views.some((known) => known.id === view)) handle?.show(view);
     graph.scrollIntoView();
   };
+  // Tables are about GPU time.
   const find = (name: string) => {
+    if (report.views.some((known) => known.id === "gpu")) handle?.show("gpu");
     handle?.search(escapePattern(name));
     graph.scrollIntoView();
   };
