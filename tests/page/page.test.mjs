@@ -93,6 +93,16 @@ test('the first screen says how busy the GPU was, why not, and what to do', asyn
   });
 });
 
+test('the flame graph opens with the view of the first finding', async () => {
+  await withBrowser({}, async (browser) => {
+    const tab = await open(browser, single);
+    // The GPU is busy for 130 us of each step, so the first finding is about idle time.
+    const pressed = await tab.run(() => [...document.querySelectorAll('.fg-views [aria-pressed="true"]')].map((one) => one.dataset.view));
+    assert.deepEqual(pressed, ['idle']);
+    tab.assertClean();
+  });
+});
+
 test('a table is filtered and sorted, and a name is found in the flame graph', async () => {
   await withBrowser({}, async (browser) => {
     const tab = await open(browser, single);
