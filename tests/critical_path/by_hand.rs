@@ -113,6 +113,33 @@ fn a_part_of_the_path_is_cut_at_its_edges() {
     assert_eq!(spans, [(70, 5, "kernel"), (75, 5, "gap"), (80, 20, "kernel")]);
 }
 
+/// The second kernel begins before the end of the first one. It may need this end for its remaining 45 us, and the later of
+/// two dependencies decides. So the first kernel is on the path to its end, and has no slack.
+#[test]
+fn overlapping_kernels_follow_each_other_on_the_path_and_the_first_has_no_slack() {
+    let trace = Trace::default()
+        .call("cudaLaunchKernel", 1, 5, (0, 10))
+        .kernel("first", 1, 7, (15, 75))
+        .call("cudaLaunchKernelExC", 2, 5, (20, 30))
+        .kernel("second", 2, 7, (60, 120))
+        .call("cudaStreamSynchronize", 3, 5, (35, 130))
+        .sync(3, 7, (36, 120));
+    let tables = tables(trace, "by-hand-overlap", &[]);
+    let spans: Vec<_> = parts(&tables).into_iter().map(|part| (part.0, part.1, part.2, part.4)).collect();
+    assert_eq!(
+        spans,
+        [
+            (0, 10, "call", "cudaLaunchKernel"),
+            (10, 5, "launch", "first"),
+            (15, 60, "kernel", "first"),
+            (75, 45, "kernel", "second"),
+            (120, 10, "return", "cudaStreamSynchronize"),
+        ]
+    );
+    let rows = tables["slack"].as_array().unwrap();
+    assert!(rows.iter().all(|row| row["min_slack_ns"] == 0), "{rows:?}");
+}
+
 /// The second thread launches while the first one makes no call, as PyTorch's thread for the backward pass does.
 #[test]
 fn a_thread_that_works_during_the_pause_of_another_hands_off_to_it() {

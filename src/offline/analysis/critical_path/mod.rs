@@ -18,8 +18,6 @@ mod inferred;
 mod lags;
 mod path;
 mod slack;
-#[cfg(test)]
-mod tests;
 
 pub use graph::{Contradiction, Edge, EdgeKind, HostCall, Moment, MomentKind};
 pub use path::{PathClass, PathPart, Unexplained, What};
