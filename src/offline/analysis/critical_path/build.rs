@@ -363,6 +363,7 @@ impl<'a> Builder<'a> {
             let launched = self.on_gpu[of_launch[0].0 as usize].end;
             let numbers = of_launch.iter().map(|(_, _, end)| self.graph.moments[*end as usize].instruction);
             self.graph.moments[launched as usize].rank = numbers.max().unwrap_or(0);
+            self.add_overlap_edges(of_launch);
             for &(launch, began, done) in of_launch {
                 self.graph.launch_of.insert(began, launch);
                 self.graph.launch_of.insert(done, launch);
@@ -373,6 +374,36 @@ impl<'a> Builder<'a> {
                 let before = of_launch[..before].iter().rev().find(|(_, _, end)| *end < began);
                 if let Some((_, _, end)) = before {
                     self.graph.add_edge(*end, began, EdgeKind::GraphNode, 0);
+                }
+            }
+        }
+    }
+
+    /// Adds edges between nodes that overlap on one stream. Whether a branch began both, or one let the other begin
+    /// (programmatic launch), is not recorded, so the times between their begins and between their ends count as needed.
+    fn add_overlap_edges(&mut self, of_launch: &[(u32, MomentId, MomentId)]) {
+        let stream_of =
+            |began: MomentId| key_of(&self.list.get(self.graph.moments[began as usize].instruction));
+        let mut by_begin: Vec<_> = of_launch
+            .iter()
+            .map(|(_, began, done)| (stream_of(*began), self.graph.time(*began), *began, *done))
+            .collect();
+        by_begin.sort_unstable();
+        for of_stream in by_begin.chunk_by(|a, b| a.0 == b.0) {
+            let mut latest: Option<(MomentId, MomentId)> = None;
+            for &(_, start, began, done) in of_stream {
+                let last = self.graph.time(done);
+                if let Some((other, end)) = latest
+                    && self.graph.time(end) > start
+                {
+                    let lag = start - self.graph.time(other);
+                    self.graph.add_edge(other, began, EdgeKind::GraphNode, lag);
+                    if let Some(lag) = last.checked_sub(self.graph.time(end)) {
+                        self.graph.add_edge(end, done, EdgeKind::GraphNode, lag);
+                    }
+                }
+                if latest.is_none_or(|(_, end)| self.graph.time(end) < last) {
+                    latest = Some((began, done));
                 }
             }
         }

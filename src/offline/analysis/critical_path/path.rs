@@ -210,7 +210,13 @@ impl Walk<'_> {
             }
             EdgeKind::Launch => self.launch(span, from.call, to.instruction, saving),
             EdgeKind::Programmatic => self.work(span, from.instruction, saving),
-            EdgeKind::Stream if to.kind == MomentKind::End => self.work(span, to.instruction, saving),
+            EdgeKind::Stream | EdgeKind::GraphNode if to.kind == MomentKind::End => {
+                self.work(span, to.instruction, saving);
+            }
+            // The node before lets this one begin.
+            EdgeKind::GraphNode if from.kind == MomentKind::Begin => {
+                self.work(span, from.instruction, saving)
+            }
             _ => self.gap(span, to.instruction, edge.kind, saving),
         }
     }
